@@ -2,8 +2,8 @@
 //!
 //! Owns: the calls that change these settings. The reason for each:
 //! - `PR_SET_IO_FLUSHER`: an allocation of this process never waits for a writeback that this process itself must
-//!   serve, and its own writes are not throttled because of the dirty pages that it must write. New threads inherit
-//!   this setting, so it is made first.
+//!   serve, and its own writes are not throttled because of the dirty pages that it must write. A new thread inherits
+//!   this setting, so it is set before the threads that serve the disk start.
 //! - `mlockall`: no page of the program or of its buffers is evicted, because reading it again would need memory. The
 //!   heap has a reserve that is mapped before the first request, so that no request waits for a larger heap.
 //! - `oom_score_adj`: when memory is short, nearly all other processes are killed before this one. This process can

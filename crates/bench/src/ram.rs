@@ -122,7 +122,7 @@ impl RamReport {
     }
 }
 
-/// The servers, in the order of the tables.
+/// The servers, in the order in which the rows have them.
 const SERVERS: [&str; 4] = ["nectary", "nectary-again", "nbdkit", "null"];
 
 /// A running server.

@@ -121,6 +121,20 @@ impl BufferCache {
         forget_clean(&mut self.shared.lock(), ids, false);
     }
 
+    /// Stores bytes that the caller has written to the source itself, and whose blocks nobody reads or writes at the
+    /// same time through this cache. Blocks that the range covers in part stay only if they are in memory. A range of
+    /// more than [`READ_BLOCKS_MAX`] blocks, or one for which no memory is free, is dropped like in
+    /// [`invalidate`](Self::invalidate). Not for write-back.
+    ///
+    /// *Cost*: one mutex, and a copy of the bytes.
+    pub fn put(&self, file: FileId, offset: u64, buffers: &[Buffer], context: Context) {
+        let length = buffers.iter().fold(0_u64, |sum, buffer| sum.saturating_add(buffer.len() as u64));
+        let mut state = self.shared.lock();
+        if let Ok(span) = self.shared.span(&state, file, Operation::Write, offset, length, context) {
+            self.shared.put_written(&mut state, &span, buffers, context.stream);
+        }
+    }
+
     /// Drops all blocks behind the new end of a truncated file, including dirty ones. If the file grows again, the
     /// range behind that end reads as zeroes. Call this after the source was truncated, while no write behind the new
     /// end is in flight.

@@ -1,9 +1,9 @@
 //! `cache(A,memory=256M,policy=adaptive,block=8K,mode=writethrough)`: a device with a buffer cache in front of it.
 //!
-//! Owns: the SPEC, and the device contract on top of the cache's calls. The stream of a request is the caller's; a
-//! request without a stream belongs to the stream of its region of 64 MiB. Promises: the same as those of the device
-//! below, except that in write-back mode a completed write survives no failure until it is flushed, unless it was
-//! forced. Leaves to others: all work on blocks.
+//! Owns: parsing the arguments of `cache(…)`, and the device contract on top of the cache's calls. The stream of a
+//! request is the caller's; a request without a stream belongs to the stream of its region of 64 MiB. Promises: the
+//! same as those of the device below, except that in write-back mode a completed write survives no failure until it is
+//! flushed, unless it was forced. Leaves to others: all work on blocks.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -8,7 +8,8 @@
 //! # Reading order
 //! `source` (the files and devices that are cached), `options` (how memory is divided), `cache` (the calls), `state`
 //! (the contents of memory), `locks` (the order of I/O on a block), `read`, `write`, `zero`, `writeback` (the
-//! operations), `streams` (counters per stream), `users` (calls for users of a running cache), `device` (the SPEC).
+//! operations), `streams` (counters per stream), `users` (calls for users of a running cache), `device` (the device
+//! `cache(SPEC,…)`).
 //!
 //! # Invariants
 //! 1. A block has at most one entry; a block that the policy holds always has one.

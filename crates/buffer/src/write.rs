@@ -318,6 +318,23 @@ impl Shared {
         written
     }
 
+    /// Updates memory with bytes that the caller has written to the source itself, without waiting. If no memory is
+    /// free, the blocks are dropped. Reads of these blocks that are in flight are not used for later reads.
+    pub(crate) fn put_written(&self, state: &mut State, span: &Span, buffers: &[Buffer], stream: Stream) {
+        let count = span.blocks.end - span.blocks.start;
+        let places = u32::try_from(count).ok().filter(|count| *count as usize <= READ_BLOCKS_MAX);
+        let places = places.and_then(|count| self.memory.clone().try_acquire_many_owned(count).ok());
+        for id in state.present(&span.ids()) {
+            let is_ready = state.entries.get(&id).is_some_and(|entry| entry.frame().is_some());
+            if places.is_none() || !is_ready {
+                state.forget(id);
+            }
+        }
+        if let Some(mut places) = places {
+            self.apply_written(state, span, Gathered(buffers), stream, &mut places);
+        }
+    }
+
     /// Updates memory with the bytes that the source has now.
     fn apply_written(
         &self,

@@ -272,3 +272,29 @@ async fn counters_by_stream_add_up_and_their_table_is_bounded() {
     assert_eq!(sum(|stream| stream.dirty_bytes), 8192);
     assert_ne!(region_stream(0), Stream(0));
 }
+
+#[tokio::test]
+async fn bytes_that_are_put_replace_what_memory_has_and_what_is_being_read() {
+    let gate = Gate::new(1 << 20);
+    let (cache, file) = cache(&gate, options(Mode::ReadOnly));
+    assert_eq!(get(&cache, file, 0).await.unwrap(), 0);
+    // One block in memory, one that is being read, and one that is neither.
+    gate.open(false);
+    let reading = cache.read(file, 8192, 8192, Context::default());
+    cache.put(file, 0, &[Buffer::copy_of(&[7; 3 * 8192])], Context::default());
+    for block in 0..3 {
+        let pieces = cache.try_read(file, block * 8192, 8192, Context::default()).expect("it is in memory");
+        assert_eq!(pieces[0][0], 7, "block {block}");
+    }
+    gate.open(true);
+    assert_eq!(reading.await.unwrap()[0][0], 0, "the read began before");
+    assert_eq!(get(&cache, file, 1).await.unwrap(), 7);
+    // A part of a block changes the block if it is in memory, and adds none.
+    cache.put(file, 2 * 8192 + 100, &[Buffer::copy_of(&[9; 8192])], Context::default());
+    let piece = cache.try_read(file, 2 * 8192, 8192, Context::default()).expect("it is in memory");
+    assert_eq!((piece[0][99], piece[0][100]), (7, 9));
+    assert!(cache.try_read(file, 3 * 8192, 8192, Context::default()).is_none());
+    // Too much for memory: the blocks are dropped.
+    cache.put(file, 0, &[Buffer::copy_of(&[5; 1 << 20])], Context::default());
+    assert!(cache.try_read(file, 0, 8192, Context::default()).is_none());
+}

@@ -26,8 +26,8 @@ pub enum Access {
     Bypassed,
 }
 
-/// The reason why an adaptive policy changed its leader: the accesses in its window that only one of the two leaders
-/// missed. These counts decided the change. *Units*: accesses.
+/// The reason why an adaptive policy changed its leader: how many recent accesses only the former leader missed, and
+/// how many only the new leader missed. The comparison of these two counts decided the change. *Units*: accesses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reason {
     /// The policy that led before the change.

@@ -18,7 +18,7 @@ fn last() -> String {
     unsafe { CStr::from_ptr(nectary_last_error()) }.to_string_lossy().into_owned()
 }
 
-/// A store in a separate file.
+/// A store in a temporary file that only one test uses. The file is removed when this is dropped.
 struct Disk {
     path: PathBuf,
     store: *mut nectary_store,

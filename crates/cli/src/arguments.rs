@@ -274,10 +274,11 @@ pub struct CreateArguments {
     pub device: DeviceArguments,
     #[command(flatten)]
     pub spans: SpanArguments,
-    /// Size of the store, as 10G, of several spans of each; needed for a file that does not exist yet, else all of the device
+    /// Size of the store, or of each of several spans, for example 10G; needed for a file that does not exist yet, else
+    /// all of the device
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub size: Option<u64>,
-    /// Size of a segment, as 16M; chosen by the store's size if it is not given
+    /// Size of a segment, for example 16M; chosen by the store's size if it is not given
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub segment: Option<u64>,
     /// Overwrite whatever is there
@@ -357,13 +358,13 @@ pub struct StatusArguments {
 /// `proxy`.
 #[derive(Debug, Args)]
 pub struct ProxyArguments {
-    /// Address to listen on, as 127.0.0.1:8080, [::1]:8080, or :8080 for every address; may be given again
+    /// Address to listen on, for example 127.0.0.1:8080, [::1]:8080, or :8080 for every address; may be given again
     #[arg(long, value_name = "ADDR", required = true, value_parser = parse_listen)]
     pub listen: Vec<SocketAddr>,
     /// The server to stand in front of, http:// or https://; without it this is a forward proxy
     #[arg(long, value_name = "URL")]
     pub origin: Option<OriginUrl>,
-    /// Networks that may use a forward proxy beside this machine, as 192.0.2.0/24; may be given again
+    /// Networks that may use a forward proxy beside this machine, for example 192.0.2.0/24; may be given again
     #[arg(long, value_name = "NET")]
     pub allow: Vec<ClientNet>,
     /// Ports to which CONNECT may tunnel; may be given again
@@ -372,8 +373,8 @@ pub struct ProxyArguments {
     /// Keep Surrogate-Key and Cache-Tag of responses from clients
     #[arg(long)]
     pub strip_tags: bool,
-    /// A proxy in front of this one, as 127.0.0.1 or 192.0.2.0/24, whose Forwarded and X-Forwarded-* headers are passed on;
-    /// from others they are removed; may be given again
+    /// A proxy in front of this one, for example 127.0.0.1 or 192.0.2.0/24, whose Forwarded and X-Forwarded-* headers
+    /// are passed on; from others they are removed; may be given again
     #[arg(long, value_name = "NET")]
     pub trust_forwarded: Vec<ClientNet>,
     /// Do not tell the origin who asked, in Forwarded, X-Forwarded-For and X-Forwarded-Proto
@@ -389,10 +390,10 @@ pub struct ProxyArguments {
     /// If spans are missing that may have served alone since, forget all stored objects instead of failing
     #[arg(long)]
     pub forget_if_spans_missing: bool,
-    /// Size of a store that is created, as 10G; of several spans, of each
+    /// Size of a store that is created, or of each of several spans, for example 10G
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "4G")]
     pub size: u64,
-    /// Memory for objects, index and buffers, as 512M
+    /// Memory for objects, index and buffers, for example 512M
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "256M")]
     pub memory: u64,
     /// How much of a segment is rewritten before it is overwritten, of requested objects, in percent; 0 for none

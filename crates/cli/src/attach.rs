@@ -28,10 +28,10 @@ use crate::live::cached::Cached;
 use crate::live::methods;
 use crate::{output, runtime};
 
-/// How long each part may take to answer.
+/// The longest time in which each part must answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// How long writing back and detaching may take.
+/// The longest time of writing back and detaching.
 const DETACH_PATIENCE: Duration = Duration::from_secs(600);
 
 /// Attaches a device.
@@ -147,7 +147,7 @@ async fn release(attachment: &Arc<Attachment>, may_lose: bool) -> Result<(), nec
     blocking(attachment, if may_lose { Attachment::release_or_lose } else { Attachment::release }).await
 }
 
-/// The answer to a failed request to detach; nothing has changed.
+/// Returns the answer to a failed request to detach; nothing has changed.
 fn not_released(error: &nectary_attach::Error) -> Fault {
     match error {
         nectary_attach::Error::WriteBack { .. } => {
@@ -200,7 +200,7 @@ fn start_control(
     Ok(ControlServer::start(&RuntimeDirectory::open()?, &part, methods, Limits::default())?)
 }
 
-/// The status of an attached device, as `nectary status` shows it.
+/// Returns the status of an attached device, as `nectary status` shows it.
 fn status(attachment: &Attachment, given: &str, is_leaving: bool) -> Status {
     let name = attachment.path().display().to_string();
     let figures = attachment.figures();
@@ -226,7 +226,7 @@ fn status(attachment: &Attachment, given: &str, is_leaving: bool) -> Status {
     }))
 }
 
-/// Adds the problems of the donors of a network RAM disk in the stack.
+/// Adds the problems of donors to a status, if the stack has a network RAM disk.
 pub fn with_donors(mut status: Status, figures: &[Figures]) -> Status {
     for ram in figures.iter().filter(|figures| figures.device == "ram") {
         if ram.get("mirror").is_some() {
@@ -249,7 +249,7 @@ pub fn with_donors(mut status: Status, figures: &[Figures]) -> Status {
     status
 }
 
-/// The figures of one device of the stack.
+/// Returns the figures of one device of the stack.
 pub fn device_figures(figures: &Figures) -> Value {
     let values: serde_json::Map<String, Value> =
         figures.values.iter().map(|&(name, value)| (name.to_owned(), Value::from(value))).collect();
@@ -305,7 +305,7 @@ fn is_meant(status: &Status, target: &str) -> bool {
     status.name == target || ["given", "spec"].iter().any(|key| status.detail[*key] == target)
 }
 
-/// Releases what a killed process left; otherwise lists the attached devices.
+/// Releases what a killed process left behind; otherwise lists the attached devices.
 fn not_attached(target: &str, attached: &[(&Part, &Status)]) -> Result<u8, Failure> {
     let released = release_stale();
     released.iter().for_each(note);

@@ -42,7 +42,7 @@ pub fn run(arguments: &BenchArguments) -> Result<u8, Failure> {
     Ok(GOOD)
 }
 
-/// One line per experiment.
+/// Returns the list of experiments, one line for each.
 fn list() -> String {
     EXPERIMENTS
         .iter()
@@ -146,7 +146,7 @@ fn run_io(arguments: &BenchIoArguments) -> Result<u8, Failure> {
     Ok(if report.is_short() { FAILED } else { GOOD })
 }
 
-/// The commands that start this program again, for the processes of a run.
+/// Returns the commands that start this program again, for the processes of a run.
 fn programs(program: &Path, worker: &'static str) -> Programs {
     let again = |process: &'static str| -> Box<dyn Fn() -> Command + Sync> {
         let program = program.to_owned();
@@ -238,7 +238,7 @@ fn run_ram(arguments: &BenchRamArguments) -> Result<u8, Failure> {
     Ok(if report.is_short() { FAILED } else { GOOD })
 }
 
-/// Becomes another program; the failure if it cannot.
+/// Replaces this process by another program; returns a failure if that is not possible.
 fn become_inside(arguments: &BenchInsideArguments) -> Failure {
     let inside = Inside { group: arguments.group.clone(), has_own_network: arguments.own_network };
     enter(&inside, &arguments.program).into()
@@ -251,7 +251,7 @@ fn write_results(folder: &Path, experiment: &str, text: &str, svg: Option<&str>)
     svg.map_or(Ok(()), |svg| write(&folder.join(format!("{experiment}.svg")), svg))
 }
 
-/// A page of `docs/results/`: the report, the command that made it, and the plots.
+/// Formats a page of `docs/results/`: the report, the command that made it, and the plots.
 fn results_page(experiment: &str, picture: &str, text: &str) -> String {
     let command: Vec<String> = std::env::args().skip(1).filter(|word| !word.is_empty()).collect();
     let commit = Command::new("git").args(["describe", "--always", "--dirty"]).output().ok();
@@ -285,12 +285,12 @@ fn run_limits(arguments: &BenchLimitsArguments) -> Result<(), Failure> {
     output::text(report.text())
 }
 
-/// The program that runs foyer as a contender, if it is in the directory of this program.
+/// Returns the program that runs foyer as a contender, if it is in the directory of this program.
 fn foyer_beside(program: &Path) -> Option<PathBuf> {
     Some(program.with_file_name("nectary-foyer")).filter(|path| path.is_file())
 }
 
-/// The command that starts this program again as a process of a run.
+/// Returns the command that starts this program again as a process of a run.
 fn process_of(program: &Path, process: &str) -> Command {
     let mut command = Command::new(program);
     command.args(["bench", process]);

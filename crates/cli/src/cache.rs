@@ -17,7 +17,7 @@ use crate::live::commands;
 use crate::mounts::cache as cache_mount;
 use crate::{live, output, progress};
 
-/// The largest number of streams that an explanation names.
+/// The most streams that an explanation names.
 const STREAMS_NAMED_MAX: usize = 64;
 
 /// Runs a command.
@@ -65,7 +65,7 @@ fn simulate(arguments: &SimulateArguments) -> Result<u8, Failure> {
     } else {
         output::text(&text(&workloads, &rows, arguments))?;
     }
-    // The picture is written after the table, so that the table is not lost if the picture cannot be written.
+    // The picture is written after the table, so that the table is printed even if the picture cannot be written.
     if let Some(path) = &arguments.svg {
         let picture = svg(&workloads, &rows, SvgOptions { is_log: arguments.log, is_ratio: arguments.ratio });
         std::fs::write(path, picture).map_err(|error| Error::io(path, error))?;
@@ -73,7 +73,7 @@ fn simulate(arguments: &SimulateArguments) -> Result<u8, Failure> {
     Ok(GOOD)
 }
 
-/// The requested policies, each once, in the order of tables.
+/// Returns the requested policies, each once, in the order in which every table has them.
 fn policy_names(asked: &[String]) -> Result<Vec<&'static str>, Failure> {
     let known = policies::names();
     let mut names = Vec::new();
@@ -92,7 +92,7 @@ fn policy_names(asked: &[String]) -> Result<Vec<&'static str>, Failure> {
     Ok(names)
 }
 
-/// The traces to simulate: each separately, or all in one.
+/// Returns the traces to simulate: each one separately, or all merged into one.
 fn load(arguments: &SimulateArguments) -> Result<Vec<Workload>, Failure> {
     let limit = arguments.limit.map(|limit| usize::try_from(limit).unwrap_or(usize::MAX));
     let read = arguments.read.options();
@@ -176,7 +176,7 @@ fn text(workloads: &[Workload], rows: &[Row], arguments: &SimulateArguments) -> 
     text
 }
 
-/// The periods of a run, one line per period.
+/// Describes the periods of a run, one line for each.
 fn explanation(workload: &Workload, row: &Row) -> String {
     let mut text = format!("\n{} on {} at {} blocks, period by period\n", row.policy, row.trace, row.size);
     let mut named: Vec<u32> = Vec::new();

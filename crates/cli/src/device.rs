@@ -1,7 +1,7 @@
-//! From a SPEC on the command line to an open store.
+//! Opening a device or a store from a SPEC on the command line.
 //!
 //! Owns: the names that a SPEC can use, and the order of steps (open the device, check its contents, make a store if
-//! requested). Leaves to others: every step.
+//! requested). Leaves to others: the work of each step.
 
 use anyhow::Context;
 use nectary_block::{self as block, Engine, Registry, SharedDevice, format_size};
@@ -13,10 +13,10 @@ use nectary_store::{
 use crate::arguments::{DeviceArguments, EngineArguments, IoEngine, ProxyArguments, SpanArguments};
 use crate::exit::{FAILED, Failure, NOT_FOUND, USAGE};
 
-/// Memory for a command that uses a store once. *Units*: bytes.
+/// The memory of a store that a command opens once. *Units*: bytes.
 const TOOL_MEMORY_BYTES: u64 = 64 << 20;
 
-/// Every device that a SPEC can name in this program.
+/// Returns a registry of all devices that a SPEC can name in this program.
 pub fn registry() -> Registry {
     registry_listing(&Caches::default())
 }
@@ -30,7 +30,7 @@ pub fn registry_listing(caches: &Caches) -> Registry {
     registry
 }
 
-/// Opens the device that `spec` names; an absent file is created if `create_bytes` gives its size.
+/// Opens the device that `spec` names; a missing file is created if `create_bytes` gives its size.
 pub async fn open_device(
     spec: &str,
     engine: &EngineArguments,
@@ -40,7 +40,7 @@ pub async fn open_device(
     Ok(registry().open(spec, &options).await?)
 }
 
-/// The engine that `--io` names.
+/// Returns the engine that `--io` names.
 pub fn engine(arguments: &EngineArguments) -> Engine {
     match arguments.io {
         IoEngine::Uring => Engine::Uring,
@@ -49,7 +49,7 @@ pub fn engine(arguments: &EngineArguments) -> Engine {
     }
 }
 
-/// The devices of a store of several spans; a device that cannot be opened counts as an absent span.
+/// Opens the devices of a store of several spans; a device that cannot be opened counts as a missing span.
 pub async fn span_devices(
     first: &str,
     others: &SpanArguments,
@@ -71,7 +71,7 @@ pub async fn span_devices(
     devices
 }
 
-/// Opens the store of a command that uses it once.
+/// Opens a store for a command that uses it once.
 pub async fn open_store(arguments: &DeviceArguments, spans: &SpanArguments) -> Result<Spans, Failure> {
     let options = OpenOptions { memory_bytes: TOOL_MEMORY_BYTES, warm_up: false, ..OpenOptions::default() };
     let spec = &arguments.spec;
@@ -143,7 +143,7 @@ async fn check_size(
     Ok(())
 }
 
-/// Opens the store of a proxy; creates it if the devices are absent or blank.
+/// Opens the store of a proxy; creates it if its devices are missing or blank.
 pub async fn open_or_create_store(arguments: &ProxyArguments, options: OpenOptions) -> Result<Spans, Failure> {
     let ProxyArguments { store: spec, spans, engine, size, .. } = arguments;
     let size_bytes = *size;

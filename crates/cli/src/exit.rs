@@ -15,27 +15,27 @@ use nectary_ram::donor::DonorError;
 use nectary_store as store;
 use nectary_trace as trace;
 
-/// Everything went well; a part is healthy.
+/// Success; for a status: the part is healthy.
 pub const GOOD: u8 = 0;
-/// Something failed; a part is broken.
+/// A failure; for a status: the part is broken.
 pub const FAILED: u8 = 1;
 /// The command line is wrong, or a trace that it names is malformed.
 pub const USAGE: u8 = 2;
 /// A store has damaged records, or a part is degraded.
 pub const DEGRADED: u8 = 3;
-/// There is no such key, store, device, part or trace.
+/// The key, store, device, part or trace does not exist.
 pub const NOT_FOUND: u8 = 4;
-/// Another process has it open.
+/// Another process has opened the store or device.
 pub const BUSY: u8 = 5;
 
-/// The table as help texts show it.
+/// The table of exit codes, as help texts show it.
 pub const HELP: &str = "\
 Exit codes:
   0  done; every part is healthy           3  a part is degraded
   1  failed; a part is broken              4  no such key, store, device, part or trace
   2  the command line or a trace is wrong  5  another process has it open";
 
-/// A failure of a command: the error, its exit code, and what to do.
+/// A failure of a command: the error, its exit code, and the remedy.
 #[derive(Debug)]
 pub struct Failure {
     code: u8,
@@ -44,12 +44,12 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// A failure with its own code.
+    /// Makes a failure with an exit code and a remedy.
     pub fn new(code: u8, message: impl Into<String>, remedy: impl Into<String>) -> Failure {
         Failure { code, error: anyhow::Error::msg(message.into()), remedy: Some(remedy.into()) }
     }
 
-    /// A failure with its own code and without a remedy.
+    /// Makes a failure with an exit code and without a remedy.
     pub fn bare(code: u8, message: impl Into<String>) -> Failure {
         Failure { code, error: anyhow::Error::msg(message.into()), remedy: None }
     }
@@ -112,7 +112,7 @@ fn classify(cause: &(dyn std::error::Error + 'static)) -> Option<(u8, Option<&'s
         return Some((USAGE, None));
     }
     if let Some(error) = device {
-        // For these, the messages say what to do.
+        // Most error messages of network RAM disks already contain the remedy.
         let is_ram = error.device.starts_with("ram(");
         return Some(match error.kind {
             block::ErrorKind::Absent if is_ram => (NOT_FOUND, Some(REMEDY_DONORS)),

@@ -1,6 +1,6 @@
 //! `nectary export`: devices for NBD clients.
 //!
-//! Owns: names of exports, the control socket of a server, and its reaction to signals. Leaves to others: serving
+//! Owns: the names of exports, the control socket of a server, and its reaction to signals. Leaves to others: serving
 //! (`nectary-nbd`).
 
 use std::sync::Arc;
@@ -85,7 +85,7 @@ fn start_control(server: &Server, caches: Caches) -> Result<ControlServer, Failu
         status(&name, &urls, &server, &exports)
     });
     let directory = RuntimeDirectory::open()?;
-    // The path of a socket has a short limit, so the name of the export may be too long for it.
+    // The path of a socket has a short limit, which a path with the export's name may exceed.
     let part = match directory.socket(&format!("export-{first}")) {
         Ok(_) => format!("export-{first}"),
         Err(_) => format!("export-{}", std::process::id()),
@@ -93,7 +93,7 @@ fn start_control(server: &Server, caches: Caches) -> Result<ControlServer, Failu
     Ok(ControlServer::start(&directory, &part, methods, Limits::default())?)
 }
 
-/// The status of a server, as `nectary status` shows it.
+/// Returns the status of a server, as `nectary status` shows it.
 fn status(name: &str, urls: &[String], server: &ServerFigures, exports: &[Arc<Export>]) -> Status {
     let mut status = Status::healthy("export", name);
     for export in exports {

@@ -12,7 +12,7 @@ use serde_json::json;
 /// A proxy's addresses, and its counters.
 pub type Running = (Vec<SocketAddr>, StatsReader);
 
-/// The status of the proxy called `name`; `running` is `None` while it is starting.
+/// Returns the status of the proxy with this name; `running` is `None` while it is starting.
 pub fn status(name: &str, stat: &Stat, running: Option<&Running>) -> Status {
     let mut status = Status::healthy("proxy", name);
     let stats = running.map(|(_, stats)| stats.snapshot());

@@ -1,11 +1,11 @@
-//! Facts about this machine: its memory, and which program listens on an address.
+//! Facts about this machine: its memory, and the program that listens on an address.
 //!
-//! Owns: reading these facts from `/proc`. If they cannot be read, they are unknown; that is not an error.
+//! Owns: reading these facts from `/proc`. A fact that cannot be read is unknown, which is not an error.
 
 use std::fs;
 use std::net::SocketAddr;
 
-/// The machine's memory. *Units*: bytes.
+/// Returns the machine's memory. *Units*: bytes.
 pub fn memory_bytes() -> Option<u64> {
     total_bytes(&fs::read_to_string("/proc/meminfo").ok()?)
 }
@@ -15,8 +15,8 @@ fn total_bytes(meminfo: &str) -> Option<u64> {
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// The program that listens on an address, or on its port for all addresses, as `nginx (process 123)`, if this user may
-/// see it.
+/// Returns the program that listens on an address, or on its port for all addresses, for example `nginx (process 123)`;
+/// `None` if this user may not see it.
 pub fn who_listens(address: SocketAddr) -> Option<String> {
     let inodes: Vec<u64> = ["/proc/net/tcp", "/proc/net/tcp6"]
         .iter()
@@ -38,7 +38,7 @@ pub fn who_listens(address: SocketAddr) -> Option<String> {
     (!found.is_empty()).then(|| found.join(", "))
 }
 
-/// The sockets of a table of `/proc/net` that listen on a port.
+/// Returns the sockets in a table of `/proc/net` that listen on a port.
 fn listening_inodes(table: &str, port: u16) -> impl Iterator<Item = u64> {
     table.lines().skip(1).filter_map(move |line| {
         let mut fields = line.split_ascii_whitespace().skip(1);

@@ -1,6 +1,6 @@
-//! The `nectary` command: arguments, output, exit codes. No logic.
+//! The `nectary` command: arguments, output, exit codes. It contains no other logic.
 //!
-//! Owns: the input and output of users. Leaves to others: the work; each command is a few calls of other crates.
+//! Owns: the interface to users. Leaves to others: the work; each command makes a few calls of other crates.
 #![forbid(unsafe_code)]
 
 mod arguments;
@@ -60,7 +60,8 @@ fn run(command: &Command) -> Result<u8, Failure> {
     }
 }
 
-/// A runtime with one thread: a command waits for one thing at a time, and the proxy's workers have their own runtimes.
+/// Makes a runtime with one thread: a command waits for one thing at a time, and the proxy's workers have separate
+/// runtimes.
 fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
     Ok(tokio::runtime::Builder::new_current_thread().enable_all().build()?)
 }

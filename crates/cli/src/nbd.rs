@@ -1,6 +1,7 @@
 //! `nectary nbd`: the exports of NBD servers, as they describe them.
 //!
-//! Owns: the presentation of the answers, and the exit code of `--can`. Leaves to others: the requests (`nectary-nbd`).
+//! Owns: the presentation of the answers, and the exit code of `--can`. Leaves to others: sending the requests
+//! (`nectary-nbd`).
 
 use nectary_block::format_size;
 use nectary_host::tls::ClientTls;

@@ -31,7 +31,7 @@ pub fn write(bytes: &[u8]) -> Result<(), Failure> {
     }
 }
 
-/// Figures as lines `name: value`, nested ones indented; values named `…_bytes` are shown as a size too.
+/// Formats figures as lines `name: value`, with nested ones indented; values named `…_bytes` are also shown as a size.
 pub fn figures(value: &Value, indent: usize) -> String {
     let Value::Object(members) = value else { return String::new() };
     let mut text = String::new();

@@ -1,13 +1,13 @@
 //! Progress on the terminal: elapsed time, bytes and remaining time; nothing if the standard error stream is not a
 //! terminal.
 //!
-//! Owns: its form on the terminal.
+//! Owns: the form of progress on the terminal.
 
 use std::borrow::Cow;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// Progress over a known number of bytes, or of unknown length.
+/// Shows progress over a known number of bytes, or over an unknown length.
 pub fn bytes(what: impl Into<Cow<'static, str>>, length: Option<u64>) -> ProgressBar {
     let bar = match length {
         Some(length) => ProgressBar::new(length),
@@ -24,7 +24,7 @@ pub fn bytes(what: impl Into<Cow<'static, str>>, length: Option<u64>) -> Progres
     bar
 }
 
-/// Progress over a number of entries that becomes known later.
+/// Shows progress over a number of entries that becomes known later.
 pub fn entries(what: impl Into<Cow<'static, str>>) -> ProgressBar {
     let bar = ProgressBar::new(0);
     if let Ok(style) = ProgressStyle::with_template("{msg} [{elapsed}] {wide_bar} {pos} of {len} entries, {eta} left") {
@@ -34,7 +34,7 @@ pub fn entries(what: impl Into<Cow<'static, str>>) -> ProgressBar {
     bar
 }
 
-/// Progress over a known number of runs of a simulation.
+/// Shows progress over a known number of runs of a simulation.
 pub fn runs(count: u64) -> ProgressBar {
     let bar = ProgressBar::new(count);
     if let Ok(style) = ProgressStyle::with_template("simulating [{elapsed}] {wide_bar} {pos} of {len} runs, {eta} left")
@@ -44,7 +44,7 @@ pub fn runs(count: u64) -> ProgressBar {
     bar
 }
 
-/// Progress over a number of steps that becomes known later.
+/// Shows progress over a number of steps that becomes known later.
 pub fn steps() -> ProgressBar {
     let bar = ProgressBar::new(0);
     if let Ok(style) = ProgressStyle::with_template("{msg} [{elapsed}] {wide_bar} {pos} of {len}, {eta} left") {
@@ -53,7 +53,7 @@ pub fn steps() -> ProgressBar {
     bar
 }
 
-/// Progress over an unknown number of references.
+/// Shows progress over an unknown number of references.
 pub fn references(what: impl Into<Cow<'static, str>>) -> ProgressBar {
     let bar = ProgressBar::no_length();
     if let Ok(style) = ProgressStyle::with_template("{msg} [{elapsed}] {human_pos} references, {per_sec}") {

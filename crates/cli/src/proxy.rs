@@ -1,8 +1,9 @@
 //! `nectary proxy`: a caching HTTP proxy over a store.
 //!
-//! Owns: the order in which its pieces start (signals, addresses, store, control socket, proxy) and stop (in reverse).
-//! Promises: if it ends successfully, all accepted requests are finished and their objects written. Leaves to others:
-//! every piece.
+//! Owns: the order in which the proxy's parts start (signals, addresses, store, control socket, proxy) and stop (in
+//! reverse).
+//! Promises: if the command ends successfully, all accepted requests are finished and their objects are written. Leaves
+//! to others: the work of each part.
 
 use std::io::ErrorKind;
 use std::sync::{Arc, OnceLock};
@@ -22,10 +23,10 @@ use crate::health;
 use crate::machine;
 use crate::purge::purge;
 
-/// How often the store is checked for notices.
+/// The interval at which the store's notices are checked.
 const NOTES_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Runs the proxy until a signal asks it to stop.
+/// Runs the proxy until a signal requests its end.
 pub async fn run(arguments: &ProxyArguments) -> Result<u8, Failure> {
     allocator::give_back_large_blocks();
     let shutdown = Shutdown::new();
@@ -53,8 +54,8 @@ pub async fn run(arguments: &ProxyArguments) -> Result<u8, Failure> {
 
 async fn serve(arguments: &ProxyArguments, bound: Bound, store: &Spans, shutdown: &Shutdown) -> Result<(), Failure> {
     let proxy_of_status = Arc::new(OnceLock::new());
-    // The control socket is made before the proxy listens: it prevents two proxies that start at the same time from
-    // sharing an address by mistake.
+    // The control socket is made before the proxy listens, so that two proxies that start at the same time cannot share
+    // an address by mistake.
     let control = start_control(arguments, store, &proxy_of_status)?;
     let served = match bound.serve(store.clone(), shutdown.clone()) {
         Ok(proxy) => {
@@ -68,7 +69,7 @@ async fn serve(arguments: &ProxyArguments, bound: Bound, store: &Spans, shutdown
     served
 }
 
-/// Refuses more memory than the machine has, because the kernel would kill the process, long after the start.
+/// Refuses more memory than the machine has: otherwise the kernel would kill the process long after its start.
 fn check_memory(memory_bytes: u64) -> Result<(), Failure> {
     match machine::memory_bytes() {
         Some(all_bytes) if memory_bytes > all_bytes => {
@@ -110,7 +111,7 @@ fn bind(options: ProxyOptions) -> Result<Bound, Failure> {
     })
 }
 
-/// Waits for the proxy's end, and prints the store's notices.
+/// Prints the store's notices until the proxy ends.
 async fn wait(proxy: Proxy, store: &Spans) -> Result<(), Failure> {
     static NOTES: Throttle = Throttle::every(Duration::from_secs(60));
     let mut ended = tokio::task::spawn_blocking(move || proxy.wait());
@@ -177,7 +178,7 @@ fn start_control(
     Ok(ControlServer::start(&RuntimeDirectory::open()?, &part(arguments), methods, Limits::default())?)
 }
 
-/// The part's name: its first address, and its process if the port is not known yet.
+/// Returns the part's name: its first address, and its process number if the port is not known yet.
 fn part(arguments: &ProxyArguments) -> String {
     let addresses = arguments.listen.iter().map(ToString::to_string);
     let first = addresses.take(1).collect::<String>();
@@ -185,7 +186,7 @@ fn part(arguments: &ProxyArguments) -> String {
     if unknown { format!("proxy-{first}-{}", std::process::id()) } else { format!("proxy-{first}") }
 }
 
-/// The text about entries after opening the store; a large index is still being read in the background.
+/// Describes the entries found when the store was opened; a large index is still being read in the background.
 fn found_entries(entries: u64, is_loading: bool, milliseconds: u64) -> String {
     if is_loading {
         format!("{entries} entries at the last checkpoint, index still being read; opened in {milliseconds} ms")

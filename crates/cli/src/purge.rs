@@ -1,14 +1,14 @@
 //! Purges over the control socket of a running proxy.
 //!
-//! Owns: the parameters of the method `purge`: exactly one of `{"key": URL}`, `{"prefix": TEXT}`, `{"tags": [TAG, …]}`
-//! and `{"all": true}`. Promises: a purge answered with `ok` is durable. Leaves to others: the store.
+//! Owns: the parameters of the method `purge`, which are one of `{"key": URL}`, `{"prefix": TEXT}`, `{"tags": [TAG,
+//! …]}` and `{"all": true}`. Promises: a purge answered with `ok` is durable. Leaves to others: purging the store.
 
 use nectary_host::{Fault, FaultKind};
 use nectary_store::{Error, ErrorKind, Spans};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-/// The parameters.
+/// The parameters of the method.
 #[derive(Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
 enum Purge {

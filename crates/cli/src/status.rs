@@ -1,6 +1,6 @@
-//! `nectary status`: every running part, its state, what is wrong and what to do.
+//! `nectary status`: every running part, its state, its problems and their remedies.
 //!
-//! Owns: the presentation, and the exit code, which the worst state determines.
+//! Owns: the presentation, and the exit code, which depends on the worst state.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::arguments::StatusArguments;
 use crate::exit::{Failure, NOT_FOUND};
 use crate::output;
 
-/// How long each part may take to answer.
+/// The longest time in which each part must answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Runs the command.
@@ -30,7 +30,7 @@ pub fn run(arguments: &StatusArguments) -> Result<u8, Failure> {
     Ok(exit_code(&parts))
 }
 
-/// The exit code of the worst part; "not found" if no part runs.
+/// Returns the exit code of the worst part; "not found" if no part runs.
 fn exit_code(parts: &[Part]) -> u8 {
     let state = |part: &Part| part.status.as_ref().map_or(State::Broken, |status| status.state);
     match parts.iter().map(state).max() {

@@ -1,6 +1,6 @@
 //! `nectary trace`: the contents of traces, and conversion to other formats.
 //!
-//! Owns: the commands, one small function each. Leaves to others: reading and writing (`nectary-trace`).
+//! Owns: the commands, one small function each. Leaves to others: reading and writing traces (`nectary-trace`).
 
 use nectary_block::format_size;
 use nectary_trace::convert::convert as convert_trace;
@@ -112,7 +112,7 @@ fn convert(arguments: &ConvertArguments) -> Result<u8, Failure> {
     Ok(GOOD)
 }
 
-/// A number that no other file has, made from the random hash keys of the standard library.
+/// Returns an identity for a new file, made from the random hash keys of the standard library.
 fn identity() -> [u8; 16] {
     use std::hash::{BuildHasher, RandomState};
     let mut identity = [0; 16];

@@ -1,6 +1,6 @@
 //! `nectary trace record`: records a program, then prints a summary of the trace to the standard error stream.
 //!
-//! Owns: the summary in its two forms. Only the recorded program writes to the standard output. Leaves to others:
+//! Owns: the summary in its two forms. Only the recorded program writes to the standard output. Leaves to others: the
 //! recording.
 
 use std::fmt::Write;
@@ -21,7 +21,7 @@ use crate::progress;
 const NOT_RUNNABLE: u8 = 126;
 /// The exit code of shells for a missing program.
 const NO_PROGRAM: u8 = 127;
-/// The number of mapped files that the text names; JSON has all.
+/// The most mapped files that the text names; JSON names all of them.
 const MAPS_SHOWN: usize = 8;
 
 /// Runs the command.
@@ -39,7 +39,7 @@ pub fn run(arguments: &RecordArguments) -> Result<u8, Failure> {
     let mut command = Command::new(program);
     command.args(rest);
 
-    // No progress bar if the program writes to the terminal.
+    // There is no progress bar if the program writes to the terminal.
     let is_shown = std::io::stderr().is_terminal() && !std::io::stdout().is_terminal();
     let bar = is_shown.then(|| progress::references("recording"));
     let mut is_told = false;

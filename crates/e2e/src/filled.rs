@@ -15,12 +15,11 @@ use std::time::{Duration, Instant};
 /// The results of getting every object.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Checked {
-    /// Complete and right answers from the store.
+    /// Complete and correct answers from the store.
     pub hits: usize,
-    /// Complete and right answers from the origin.
+    /// Complete and correct answers from the origin.
     pub misses: usize,
-    /// Answers that were visibly truncated or reset, with only right bytes: the damage was found while the answer was
-    /// sent.
+    /// Answers that were truncated or reset, without a wrong byte: the proxy found the damage while it sent the answer.
     pub cut: usize,
     /// All other answers.
     pub wrong: usize,

@@ -6,9 +6,9 @@
 //! opens the next segment, whose former contents are dropped, from memory too. When a segment is opened, the hit
 //! objects of an old segment are appended again: those of the segment that is dropped after the next one, or of the
 //! next one if there are fewer than eight segments. The smallest objects come first, up to a share of the segment;
-//! objects of several fragments are not appended again. A hit counts for all objects that begin in the same piece. An
-//! object of several fragments exists as long as its first fragment. A reference is a hit or a miss; a miss appends the
-//! object.
+//! objects of several fragments are not appended again. Segments are divided into pieces of 4096 bytes; a hit counts
+//! for all objects that begin in the same piece. An object of several fragments exists as long as its first fragment. A
+//! reference is a hit or a miss; a miss appends the object.
 
 use std::collections::{HashMap, HashSet};
 
@@ -31,7 +31,7 @@ pub struct Shape {
     pub reinsert_percent: u64,
 }
 
-/// The size of a piece; a hit counts for all objects that begin in the same piece.
+/// The size of a piece of a segment; a hit counts for all objects that begin in the same piece.
 const PIECE_BYTES: u64 = 4096;
 
 /// An object in a segment.

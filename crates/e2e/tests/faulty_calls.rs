@@ -1,7 +1,7 @@
 //! Tests system calls that fail, and system calls at which the process is killed. `strace` injects both; the store uses
 //! the POSIX engine.
 //!
-//! After a failed write or flush the proxy still serves right bytes and reports the failure. After a kill at a call,
+//! After a failed write or flush the proxy still serves correct bytes and reports the failure. After a kill at a call,
 //! written objects are found, and purged ones are not.
 
 use anyhow::Result;

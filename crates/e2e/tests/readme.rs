@@ -74,8 +74,8 @@ fn is_server(step: &Step) -> bool {
     step.command.split('#').next().unwrap_or_default().trim() == "make run &"
 }
 
-/// Returns the steps as a script. Servers print to a separate file; the script continues when they listen or have
-/// ended.
+/// Returns the steps as a script. Servers print to `server.log`. After the start of a server, the script waits until it
+/// listens; after `pkill`, until no `nectary` process runs.
 fn script(steps: &[Step], address: &str) -> Result<String> {
     let (host, port) = address.split_once(':').context("an address has a port")?;
     let mut script = String::from("cd \"$SCRATCH\"\n");

@@ -5,10 +5,12 @@ use nectary_e2e::report::not_run;
 use nectary_e2e::rng::Rng;
 use nectary_e2e::volume::{LIMIT, Volume};
 use std::collections::BTreeMap;
+use std::ffi::CString;
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileExt, symlink};
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt, symlink};
 use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -385,6 +387,49 @@ fn a_second_server_on_the_same_host_is_refused_also_from_another_network_namespa
     volume.kill_server();
     volume.serve().unwrap_or_else(|error| panic!("{error:#}"));
     assert_eq!(fs::read(mounted.join("file")).expect("it is read"), b"served");
+    let check = volume.finish().unwrap_or_else(|error| panic!("{error:#}"));
+    assert_eq!(check["problems"].as_array().map(Vec::len), Some(0), "{check}");
+}
+
+/// Returns the time of the last access, and of the last change. *Units*: nanoseconds since 1970.
+fn accessed_and_changed(path: &Path) -> (i64, i64) {
+    let found = fs::metadata(path).expect("it is there");
+    (found.atime() * 1_000_000_000 + found.atime_nsec(), found.ctime() * 1_000_000_000 + found.ctime_nsec())
+}
+
+#[test]
+fn reads_set_times_of_access_by_the_rule_of_relatime_and_renames_leave_whiteouts() {
+    let Some(mut volume) = volume("256M") else { return };
+    let (first, second) = (volume.mount().expect("it mounts"), volume.mount().expect("it mounts"));
+    let (here, there) = (first.join("file"), second.join("file"));
+    fs::write(&here, pattern(1, 100_000)).expect("it is written");
+    let (before, changed) = accessed_and_changed(&there);
+    assert!(before <= changed);
+    let quiet = File::options().read(true).custom_flags(libc::O_NOATIME).open(&there).expect("it opens");
+    quiet.read_exact_at(&mut [0; 100], 0).expect("it is read");
+    assert_eq!(accessed_and_changed(&there).0, before, "a read with O_NOATIME");
+    for _ in 0..2 {
+        assert!(fs::read(&there).expect("it is read") == pattern(1, 100_000));
+    }
+    let (accessed, after) = accessed_and_changed(&there);
+    assert!(accessed > changed && after == changed, "{accessed} {changed} {after}");
+    fs::read(&there).expect("it is read");
+    assert_eq!(accessed_and_changed(&there), (accessed, changed), "one access after a change is enough");
+    // The other mount is told within about a second.
+    let began = Instant::now();
+    while accessed_and_changed(&here).0 != accessed {
+        assert!(began.elapsed() < LIMIT, "the other mount is never told");
+        std::thread::yield_now();
+    }
+    let [old, new] = ["file", "moved"].map(|name| CString::new(second.join(name).into_os_string().into_vec()));
+    let (old, new) = (old.expect("no zero byte"), new.expect("no zero byte"));
+    // SAFETY: the paths are strings that end with a zero byte.
+    let renamed =
+        unsafe { libc::renameat2(libc::AT_FDCWD, old.as_ptr(), libc::AT_FDCWD, new.as_ptr(), libc::RENAME_WHITEOUT) };
+    assert_eq!(renamed, 0, "{}", std::io::Error::last_os_error());
+    let whiteout = fs::symlink_metadata(&here).expect("it is there");
+    assert!(whiteout.file_type().is_char_device() && whiteout.rdev() == 0);
+    assert!(fs::read(first.join("moved")).expect("it is read") == pattern(1, 100_000));
     let check = volume.finish().unwrap_or_else(|error| panic!("{error:#}"));
     assert_eq!(check["problems"].as_array().map(Vec::len), Some(0), "{check}");
 }

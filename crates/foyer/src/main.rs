@@ -1,4 +1,4 @@
-//! The program of the process in which foyer is a contender of `nectary bench store`.
+//! `nectary-foyer`: the program that runs foyer, a contender of `nectary bench store`, in a separate process.
 //!
 //! Owns: the command line, which is `worker` or `guardian`, and the redirection of standard output: foyer 0.22 writes a
 //! line to standard output when it opens a device, but the run reads the worker's answers from standard output. Leaves

@@ -46,7 +46,7 @@ impl Error {
 pub struct Errno(i32);
 
 impl Errno {
-    /// Makes an error of its number in `errno.h`. Any other number becomes `EIO`.
+    /// Makes an error from a number of `errno.h`. A number outside 1 to 511 becomes `EIO`.
     pub fn new(number: i32) -> Errno {
         // The kernel refuses answers with other numbers.
         Errno(if (1..512).contains(&number) { number } else { libc::EIO })

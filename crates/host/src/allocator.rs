@@ -18,7 +18,7 @@ const HEAP_FREE_BYTES_MAX: std::ffi::c_int = 1 << 20;
 /// call has no effect.
 pub fn give_back_large_blocks() {
     #[cfg(target_env = "gnu")]
-    // SAFETY: the calls take only numbers, and only change from where later allocations get their memory.
+    // SAFETY: the calls take only integers, and only set two thresholds of the allocator. Live blocks stay valid.
     #[allow(unsafe_code)]
     unsafe {
         libc::mallopt(libc::M_MMAP_THRESHOLD, MAPPED_BYTES_MIN);

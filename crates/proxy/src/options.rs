@@ -209,7 +209,7 @@ impl std::fmt::Display for OriginUrl {
     }
 }
 
-/// The address of one client, or a network of clients, as `192.0.2.0/24`.
+/// The address of one client, or a network of clients, for example `192.0.2.0/24`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClientNet {
     address: IpAddr,

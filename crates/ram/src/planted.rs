@@ -1,40 +1,40 @@
-//! Deliberate defects, one at a time, by which tests show that their checks catch them.
+//! Planted bugs of the mirror, switched on one at a time, so that tests can show that their checks catch them.
 //!
-//! Owns: the list, and the one that is planted. Without the feature `planted` every question is answered `false` at
-//! compile time, so that no user's build has them.
+//! Owns: the list of bugs, and which one is planted. Without the feature `planted`, `planted` returns `false` as a
+//! compile-time constant, so that no user's build contains the bugs.
 
-/// A defect that can be planted in the mirror.
+/// A bug that can be planted in the mirror.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Bug {
-    /// A write is acknowledged without a donor before the others have stored that it is left.
+    /// A write is acknowledged without a donor before the other donors have stored that it is left.
     AcknowledgedBeforeLeft = 1,
-    /// A donor that was left and returns is believed without a rebuild.
+    /// A donor that was left and returns is trusted without a rebuild.
     LeftDonorBelieved = 2,
     /// Overlapping writes are sent at the same time.
     OverlapUnordered = 3,
-    /// What a suspect donor missed counts as written when it is back.
+    /// Writes that a suspect donor missed count as done when it returns.
     ReplaySkipped = 4,
     /// A stripe is changed before its mark is stored.
     MarkAfterWrite = 5,
-    /// The first donor goes on to serve older connections: the donor's side of the tests has this one.
+    /// The first donor continues to serve older connections; the tests' own donor implements this bug.
     FencingSkipped = 6,
-    /// An attacher that could not fence a donor does not wait for the old client's lease.
+    /// A client that attaches and could not fence a donor does not wait for the old client's lease.
     LeaseIgnored = 7,
-    /// What a donor answers is not compared with the checksum.
+    /// The data that a donor returns is not compared with the checksum.
     ChecksumIgnored = 8,
     /// The last dirty stripe is not resynchronised.
     ResyncSkipsOne = 9,
-    /// A rebuild copies a stripe while it is written.
+    /// A rebuild copies a stripe while it is being written.
     RebuildUnlocked = 10,
-    /// A donor that restarted is mistaken for the one it was.
+    /// A restarted donor is mistaken for its earlier incarnation.
     RestartUnnoticed = 11,
     /// A trim does not mark its stripe.
     TrimUnmarked = 12,
 }
 
 impl Bug {
-    /// All of them.
+    /// All bugs.
     pub const ALL: [Bug; 12] = [
         Bug::AcknowledgedBeforeLeft,
         Bug::LeftDonorBelieved,
@@ -50,7 +50,7 @@ impl Bug {
         Bug::TrimUnmarked,
     ];
 
-    /// Its name in reports.
+    /// Returns the name of the bug in reports.
     pub fn name(self) -> &'static str {
         match self {
             Bug::AcknowledgedBeforeLeft => "acknowledged before the left donor is recorded",
@@ -72,13 +72,13 @@ impl Bug {
 #[cfg(feature = "planted")]
 static PLANTED: std::sync::atomic::AtomicU8 = std::sync::atomic::AtomicU8::new(0);
 
-/// Plants one bug in this process, or none.
+/// Plants a bug in this process, or removes it.
 #[cfg(feature = "planted")]
 pub fn plant(bug: Option<Bug>) {
     PLANTED.store(bug.map_or(0, |bug| bug as u8), std::sync::atomic::Ordering::SeqCst);
 }
 
-/// Whether `bug` is planted, for code of tests.
+/// Whether `bug` is planted, for code in tests.
 #[cfg(feature = "planted")]
 pub fn is_planted(bug: Bug) -> bool {
     planted(bug)

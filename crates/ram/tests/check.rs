@@ -1,5 +1,5 @@
-//! The check of a device without a client: it agrees with devices that were used in every way, and counts what a missing
-//! donor costs.
+//! The check of a detached device: it finds no problem in devices after every kind of use, and counts what a missing
+//! donor affects.
 
 mod support;
 
@@ -18,7 +18,7 @@ async fn checked(spec: &str) -> Checked {
     found
 }
 
-/// Writes all of it, then parts again, with trims between.
+/// Writes the whole device, then parts of it again, with trims in between.
 async fn use_it(device: &RedundantDevice, version: u8) {
     let content: Vec<u8> = (0..BYTES).map(|at| version ^ (at / 4096) as u8 ^ at as u8).collect();
     write(device, 0, Buffer::copy_of(&content)).await.unwrap();
@@ -51,7 +51,7 @@ async fn devices_that_were_used_and_detached_are_right_and_without_a_donor_nothi
         let found = checked(&sized).await;
         assert_eq!((found.health, found.problem_count), (Health::Healthy, 0), "{redundancy}: {found:?}");
         assert!(found.is_detached && found.counts.compared_groups + found.counts.compared_stripes > 0, "{found:?}");
-        // Without a word, in the middle.
+        // The client ends in the middle of its work, without detaching.
         let device = RedundantDevice::open(options(&sized)).await.unwrap();
         use_it(&device, 2).await;
         write(&device, 0, Buffer::copy_of(&[3; 33 * 4096])).await.unwrap();

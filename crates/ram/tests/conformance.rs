@@ -1,4 +1,4 @@
-//! A device on donors keeps the contract of every block device.
+//! The conformance tests of block devices, for devices on donors.
 
 mod support;
 
@@ -13,7 +13,7 @@ async fn a_device_on_one_donor_and_on_three_of_different_sizes_conforms() {
             let spec = spec(&donors.iter().collect::<Vec<_>>(), &format!(",size={bytes}"));
             create(&spec).await.unwrap();
             let device = open(&spec).await.unwrap();
-            // They serve until the runtime of this test ends.
+            // The donors serve until the runtime of this test ends.
             std::mem::forget(donors);
             device
         };

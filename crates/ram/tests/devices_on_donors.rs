@@ -1,4 +1,4 @@
-//! Making, opening and deleting devices, and what happens when donors go away.
+//! Making, opening and deleting devices, and the loss of donors.
 
 mod support;
 
@@ -28,7 +28,7 @@ async fn what_was_written_is_there_for_the_next_client_in_any_order_of_donors() 
     assert!(busy.kind == ErrorKind::Busy && busy.detail.contains("in use by another client"), "{busy}");
     drop(device);
     let turned = loop {
-        // The donors see the end of the connections a moment later.
+        // The donors notice the end of the connections a moment later.
         match open(&spec(&[&two, &one], "")).await {
             Ok(device) => break device,
             Err(error) => assert!(error.detail.contains("in use"), "{error}"),
@@ -73,7 +73,7 @@ async fn donors_that_do_not_answer_are_named_all_at_once_and_a_donor_counts_once
         assert!(error.detail.contains(&socket.display().to_string()), "{error}");
     }
     assert!(error.detail.contains("all 3 donors are needed") && error.kind == ErrorKind::Absent, "{error}");
-    // One process at two names.
+    // Two names lead to the same donor process.
     let alias = first.with_extension("alias");
     std::os::unix::fs::symlink(&two.socket, &alias).unwrap();
     let twice = format!("ram({},\"nbd+unix:///?socket={}\",id=disk,size=1M)", two.name(), alias.display());
@@ -90,7 +90,7 @@ async fn a_lost_connection_costs_time_alone_while_the_donor_lives() {
     let device = open(&spec).await.unwrap();
     write(&*device, 0, Buffer::copy_of(&vec![5; 2 << 20])).await.unwrap();
     let one = one.cut().await;
-    // Not flushed, and still there: the donor has not ended.
+    // The data was not flushed, and still exists because the donor's process has not ended.
     assert!(read(&*device, 0, 2 << 20).await.unwrap().iter().all(|&byte| byte == 5));
     let one = one.cut().await;
     write(&*device, 4096, Buffer::copy_of(&vec![6; 1 << 20])).await.unwrap();
@@ -111,10 +111,10 @@ async fn a_donor_that_was_started_again_is_lost_and_the_other_goes_on() {
     let one = Serving::at(one.end().await, 2 << 20);
     let error = read(&*device, 0, 4096).await.unwrap_err();
     assert!(error.kind == ErrorKind::Io && error.detail.contains("started again"), "{error}");
-    // The other donor's unit, read and written.
+    // The other donor's unit can be read and written.
     assert_eq!(read(&*device, UNIT, 4096).await.unwrap()[0], 5);
     write(&*device, UNIT, Buffer::copy_of(&[6; 4096])).await.unwrap();
-    // What was written on the lost one is gone, so nothing can be said to be safe.
+    // Data written on the lost donor is gone, so a flush cannot succeed.
     assert!(device.flush(Context::default()).await.is_err());
     assert_eq!(device.figures()[0].get("donors_lost"), Some(1));
     drop(device);
@@ -143,7 +143,7 @@ async fn a_donor_that_is_away_costs_patience_and_then_errors_and_a_deadline_is_k
     let waited = began.elapsed();
     assert!(error.kind == ErrorKind::Io && error.detail.contains("away"), "{error}");
     assert!((Duration::from_millis(390)..Duration::from_secs(5)).contains(&waited), "{waited:?}");
-    // From then on it fails at once.
+    // After that, requests fail at once.
     let began = Instant::now();
     read(&*device, 0, 4096).await.unwrap_err();
     assert!(began.elapsed() < Duration::from_millis(300));

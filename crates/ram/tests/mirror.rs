@@ -1,4 +1,5 @@
-//! A mirrored device on donors in this process: what it says, what a lost donor costs, and who may use it.
+//! A mirrored device on donors in this process: its report, the effect of a lost donor, and the exclusion of other
+//! clients.
 
 mod support;
 
@@ -11,7 +12,7 @@ use support::{Serving, create, open, options, refused, registry, spec};
 const MIRROR: &str = ",redundancy=mirror,patience=10s";
 const SIZED: &str = ",size=6M,redundancy=mirror,patience=10s";
 
-/// Opens a device whose earlier client may have it.
+/// Opens a device that an earlier client may still have.
 async fn take_over(spec: &str) -> Result<SharedDevice, Error> {
     registry().open(spec, &OpenOptions { take_over: true, ..OpenOptions::default() }).await
 }
@@ -27,7 +28,7 @@ async fn holds(device: &SharedDevice, byte: u8) {
     assert_eq!(wrong, 0, "{wrong} wrong bytes");
 }
 
-/// Waits until a number of the device is as it is to be.
+/// Waits until a number in the device's report has this value.
 async fn wait_for(device: &SharedDevice, name: &str, value: u64) {
     let deadline = Instant::now() + support::PATIENCE;
     while device.figures()[0].get(name) != Some(value) {
@@ -51,11 +52,11 @@ async fn what_was_written_is_there_for_the_next_client_and_a_second_one_is_refus
     assert!(busy.kind == ErrorKind::Busy && busy.detail.contains("--take-over"), "{busy}");
     let busy = device::delete(&options(&sized)).await.unwrap_err();
     assert_eq!(busy.kind, ErrorKind::Busy, "{busy}");
-    // Without redundancy it is another device.
+    // A SPEC without redundancy names another device, so it is refused.
     let plain = refused(&spec(&[&one, &two, &three], "")).await;
     assert!(plain.detail.contains("redundancy=mirror"), "{plain}");
     drop(device);
-    // In another order.
+    // The donors are named in another order.
     let device = open(&spec(&[&three, &one, &two], MIRROR)).await.unwrap();
     holds(&device, 7).await;
     drop(device);
@@ -93,7 +94,7 @@ async fn a_donor_that_was_started_again_is_filled_and_then_the_other_one_can_go(
     let device = open(&sized).await.unwrap();
     fill(&device, 1).await;
     let socket = one.end().await;
-    // Degraded, and nothing is lost or refused.
+    // The device is degraded, but no data is lost and no request is refused.
     fill(&device, 2).await;
     holds(&device, 2).await;
     assert_eq!(device.geometry().flush_survives, Survives::Host);
@@ -101,13 +102,13 @@ async fn a_donor_that_was_started_again_is_filled_and_then_the_other_one_can_go(
     let one = Serving::at(socket, 8 << 20);
     wait_for(&device, "donors_trusted", 2).await;
     wait_for(&device, "rebuilt", 1).await;
-    // Whole only when the other one knows, too.
+    // The device is whole only when the other donor has stored the view, too.
     wait_for(&device, "degraded", 0).await;
     two.end().await;
     holds(&device, 2).await;
     fill(&device, 3).await;
     holds(&device, 3).await;
-    // The one that is left knows that it is alone, and is believed.
+    // The remaining donor has stored that it is the only one, and is trusted.
     drop(device);
     let device = open(&sized).await.unwrap();
     holds(&device, 3).await;
@@ -141,7 +142,7 @@ async fn mistakes_are_named_with_what_to_do() {
     let other = format!("ram({},\"nbd+unix:///disk?socket=/nowhere\",id=disk,size=1M,redundancy=mirror)", one.name());
     let error = create(&other).await.unwrap_err();
     assert!(error.kind == ErrorKind::Unsupported && error.detail.contains("redundancy=none"), "{error}");
-    // A donor that is missing: of two, the other one alone is believed only if the user says so.
+    // One of two donors is missing: the other donor alone is trusted only if the user confirms it.
     let two = Serving::new(8 << 20);
     let sized = spec(&[&one, &two], SIZED);
     create(&sized).await.unwrap();

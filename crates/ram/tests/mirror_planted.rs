@@ -1,5 +1,5 @@
-//! The checks of the live mirror find a donor that does not end an earlier owner, and a driver that answers what was
-//! lost.
+//! The checks of the live mirror detect two planted bugs: a donor that still serves an earlier owner, and a driver that
+//! reports lost requests as done.
 
 mod support;
 
@@ -14,7 +14,7 @@ use support::{Serving, create, open, registry, spec};
 const SIZED: &str = ",size=6M,redundancy=mirror,patience=5s";
 const BYTES: usize = 6 << 20;
 
-/// A session with a donor, as any NBD client makes it.
+/// Opens a session with a donor, as any NBD client does.
 async fn session(donor: &Serving, client: u64) -> NbdDevice {
     let url = |export: &str| {
         let url = Url::parse(&format!("nbd+unix:///?socket={}", donor.socket.display())).unwrap();
@@ -35,7 +35,8 @@ async fn window(device: &NbdDevice) -> WindowState {
     WindowState::decode(&read(device, at, WINDOW_BYTES).await.unwrap()).unwrap()
 }
 
-/// What an earlier owner can still do on a donor after another client took the device over; nothing is as it should be.
+/// Returns what an earlier owner can still do on a donor after another client took the device over; every entry is an
+/// error.
 async fn late_writes() -> Vec<&'static str> {
     let (one, two) = (Serving::new(8 << 20), Serving::new(8 << 20));
     let sized = spec(&[&one, &two], SIZED);
@@ -48,7 +49,7 @@ async fn late_writes() -> Vec<&'static str> {
     if write(&early, 0, Buffer::copy_of(&[9; 4096])).await.is_ok() {
         found.push("a session that is no owner has written");
     }
-    // A stamp that is not there changes nothing.
+    // An exchange that expects another stamp changes nothing.
     let wrong = Swap { expected: Stamp { generation: 99, client: 1, revision: 1 }, record: &state.record };
     let swap = async |swap: &Swap<'_>| {
         let buffers = vec![Buffer::copy_of(&swap.encode())];
@@ -58,11 +59,11 @@ async fn late_writes() -> Vec<&'static str> {
     let right = Swap { expected: Stamp::of(&state.record), record: &state.record };
     assert!(swap(&right).await && window(&early).await.is_owner);
     write(&early, 0, Buffer::copy_of(&[0; 4096])).await.unwrap();
-    // The window is nothing but itself.
+    // The window cannot be read together with blocks, and cannot be discarded.
     assert!(read(&early, at - 4096, 8192).await.is_err() && early.discard(at, 4096, Context::default()).await.is_err());
     let device = registry().open(&sized, &OpenOptions { take_over: true, ..OpenOptions::default() }).await.unwrap();
     write(&*device, 0, Buffer::copy_of(&vec![5; BYTES])).await.unwrap();
-    // Past the machine, which would do without such a connection.
+    // The write is sent directly, because the machine would stop using such a connection.
     if write(&early, 0, Buffer::copy_of(&[9; 4096])).await.is_ok() {
         found.push("an earlier owner has written");
     }
@@ -72,7 +73,7 @@ async fn late_writes() -> Vec<&'static str> {
     found
 }
 
-/// Wrong bytes and errors after connections were cut under writes, with the other donor gone.
+/// Returns the number of wrong bytes and errors after connections were cut during writes, with the other donor gone.
 async fn lost_writes(rounds: u8) -> usize {
     let (mut one, two) = (Serving::new(8 << 20), Serving::new(8 << 20));
     let sized = spec(&[&one, &two], SIZED);
@@ -108,7 +109,7 @@ async fn write_part(device: SharedDevice, offset: u64, byte: u8) {
     device.write_at(offset, vec![data], WriteFlags::default(), Context::default()).await.unwrap();
 }
 
-/// One test, as a planted defect is one of the whole process.
+/// There is only one test, because a planted bug affects the whole process.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_planted_defect_of_the_live_mirror_is_found_and_nothing_without_one() {
     assert_eq!(late_writes().await, Vec::<&str>::new());

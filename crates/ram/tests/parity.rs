@@ -1,5 +1,5 @@
-//! Devices that log parity on donors in this process: what a lost donor costs, what survives when the client ends
-//! without detaching, and who may use them.
+//! Devices that log parity, on donors in this process: the effect of a lost donor, what survives when the client ends
+//! without detaching, and the exclusion of other clients.
 
 mod support;
 
@@ -28,7 +28,7 @@ async fn take_over(spec: &str) -> Result<SharedDevice, Error> {
     registry().open(spec, &OpenOptions { take_over: true, ..OpenOptions::default() }).await
 }
 
-/// The bytes of the device in a version: each block is another one.
+/// Returns the bytes of the device in a version; each block differs from the others.
 fn content(version: u8) -> Vec<u8> {
     (0..BYTES).map(|at| version ^ (at / 4096) as u8 ^ (at / 4096 / 256) as u8 ^ at as u8).collect()
 }
@@ -67,14 +67,14 @@ async fn what_was_flushed_is_there_for_the_next_client_also_without_a_donor() {
         let geometry = device.geometry();
         assert_eq!((geometry.write_survives, geometry.flush_survives), (Survives::Nothing, Survives::HostAndDonor));
         fill(&device, 1).await;
-        // Parts of it again, so that groups have dead members and open ones are left.
+        // Parts are written again, so that groups have dead members and some groups stay open.
         write(&*device, 5 * 4096, Buffer::copy_of(&content(1)[5 * 4096..90 * 4096])).await.unwrap();
         device.discard(200 * 4096, 3 * 4096, Context::default()).await.unwrap();
         write(&*device, 201 * 4096, Buffer::copy_of(&content(1)[201 * 4096..202 * 4096])).await.unwrap();
         device.flush(Context::default()).await.unwrap();
         let busy = refused(&sized).await;
         assert!(busy.kind == ErrorKind::Busy && busy.detail.contains("--take-over"), "{busy}");
-        // Without a word.
+        // The client ends without detaching.
         drop(device);
         donors.remove(2).end().await;
         let device = take_over(&sized).await.unwrap();
@@ -213,7 +213,7 @@ async fn mistakes_with_parity_are_named_with_what_to_do() {
     assert!(mirror.detail.contains("redundancy=parity-log"), "{mirror}");
     let plain = refused(&spec(&all, "")).await;
     assert!(plain.detail.contains("redundancy=parity-log"), "{plain}");
-    // Attaching needs neither size nor overflow.
+    // Attaching needs neither the size nor the overflow.
     drop(open(&spec(&all, ",redundancy=parity-log")).await.unwrap());
     let parsed = |more: &str| {
         let spec = format!("ram(h1:7070,h2:7070,h3:7070,id=disk{more})");

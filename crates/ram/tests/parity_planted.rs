@@ -1,5 +1,5 @@
-//! The checks of devices with parity on donors find trims that are not stored, parity without the headers of slots, and
-//! open groups that a filled donor does not get.
+//! The checks of devices with parity on donors detect three planted bugs: trims that are not stored, parity that does
+//! not cover the headers of slots, and open groups that a filled donor does not get.
 
 mod support;
 
@@ -20,7 +20,7 @@ async fn put(device: &SharedDevice, block: usize, byte: u8) {
     write(&**device, (block * BLOCK) as u64, Buffer::copy_of(&[byte; BLOCK])).await.unwrap();
 }
 
-/// Blocks that cannot be read, or have other bytes.
+/// Returns the number of blocks that cannot be read, or have other bytes than expected.
 async fn wrong(device: &SharedDevice, expected: &[u8]) -> usize {
     let mut wrong = 0;
     for (block, byte) in expected.iter().enumerate() {
@@ -30,7 +30,7 @@ async fn wrong(device: &SharedDevice, expected: &[u8]) -> usize {
     wrong
 }
 
-/// What the next client finds without one of three donors.
+/// Returns the number of wrong blocks that the next client finds without one of three donors.
 async fn after_a_crash() -> usize {
     let mut donors: Vec<Serving> = (0..3).map(|_| Serving::new(8 << 20)).collect();
     let sized = spec(&donors.iter().collect::<Vec<_>>(), SIZED);
@@ -50,7 +50,8 @@ async fn after_a_crash() -> usize {
     wrong(&device, &expected).await
 }
 
-/// What the next client finds without a donor, after another one was filled while groups were open.
+/// Returns the number of wrong blocks that the next client finds without a donor, after another donor was filled while
+/// groups were open.
 async fn after_a_filling() -> usize {
     let mut donors: Vec<Serving> = (0..3).map(|_| Serving::new(8 << 20)).collect();
     let sized = spec(&donors.iter().collect::<Vec<_>>(), SIZED);
@@ -80,7 +81,7 @@ async fn after_a_filling() -> usize {
     wrong(&device, &expected).await
 }
 
-/// One test, as a planted defect is one of the whole process.
+/// There is only one test, because a planted bug affects the whole process.
 #[tokio::test]
 async fn every_planted_defect_of_parity_over_donors_is_found_and_nothing_without_one() {
     assert_eq!((after_a_crash().await, after_a_filling().await), (0, 0));

@@ -1,6 +1,6 @@
-//! Random operations on full devices beside a naive model: no promise of the placement is broken.
+//! Random operations on full devices are compared with a naive model: every promise of the placement is checked.
 //!
-//! `PLACEMENT_SEED` is the first seed, 0 by default, and `PLACEMENT_RUNS` how many there are for each policy.
+//! `PLACEMENT_SEED` is the first seed, 0 by default, and `PLACEMENT_RUNS` the number of runs for each policy.
 
 mod world;
 
@@ -13,7 +13,7 @@ fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().expect("a number"))
 }
 
-/// Runs a policy with all seeds; answers what all runs did together.
+/// Runs a policy with all seeds; returns the counts of all runs together.
 fn all(policy: Policy) -> Account {
     let first = number("PLACEMENT_SEED").unwrap_or(0);
     let runs = number("PLACEMENT_RUNS").unwrap_or(RUNS);
@@ -32,7 +32,7 @@ fn all(policy: Policy) -> Account {
     all
 }
 
-/// Nothing is proven by runs that never clean, flush or trim.
+/// Checks that the runs cleaned, flushed and trimmed: otherwise they would prove nothing.
 fn is_covered(account: Account) {
     let Account { cleaned, freed, flushes, trims, reordered, .. } = account;
     assert!([cleaned, freed, flushes, trims, reordered].iter().all(|&count| count > 0), "{account:?}");

@@ -1,5 +1,5 @@
-//! Each bug that is planted in the placement is caught, its seed catches it again, and without one nothing is found.
-//! Alone in its process, because a bug is planted process-wide.
+//! Each bug that is planted in the placement is detected, the same seed detects it again, and without a bug nothing is
+//! found. The test is alone in its process, because a planted bug affects the whole process.
 
 mod world;
 

@@ -94,7 +94,8 @@ struct Kind {
     allocated_bytes: f64,
 }
 
-/// The counts at the beginning of a kind; [`end`](Counted::end) returns the difference.
+/// The allocator's counts before the operations of one kind; [`end`](Counted::end) returns the cost per operation since
+/// then.
 struct Counted {
     calls: u64,
     bytes: u64,

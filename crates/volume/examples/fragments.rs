@@ -1,4 +1,4 @@
-//! What an operation costs the metadata server's memory image while free space is in many pieces.
+//! Measures what an operation costs in the metadata server's memory while free space is fragmented.
 //!
 //! `cargo run --release -p nectary-volume --example fragments`
 
@@ -12,11 +12,11 @@ use nectary_volume::metadata::{Image, Stamp, first};
 use nectary_volume::protocol::{Answer, Changes, FileId, Operation, Question};
 use nectary_volume::tables::Tables;
 
-/// Size of the volume. *Units*: blocks.
+/// The size of the volume. *Units*: blocks.
 const BLOCKS: u64 = 1 << 24;
-/// Where the pieces begin.
+/// The first block of the fragmented range. *Units*: blocks.
 const PIECES_START: u64 = 1 << 20;
-/// Operations of one measurement.
+/// The number of operations in one measurement.
 const OPERATIONS: u64 = 500;
 const SESSION: u64 = 1;
 const ROOT: FileId = FileId { inode: 1, generation: 1 };
@@ -25,7 +25,7 @@ fn put(tables: &mut Tables, key: &Key, value: Vec<u8>) {
     tables.apply(&Mutation { table: key.table(), key: key.encode(), action: Action::Put(value) });
 }
 
-/// A volume of which every second block of a range is used.
+/// Makes a volume on which every second block of a range is used.
 fn image(fragments: u64) -> Image {
     let segments = vec![SetAside { block: 2048, blocks: 2048, epoch: 1 }];
     let mut tables = Tables::default();
@@ -71,7 +71,7 @@ fn image(fragments: u64) -> Image {
     Image::load(tables, &label, 1).expect("it is sound")
 }
 
-/// The median time of a call. *Units*: microseconds.
+/// Returns the median time of a call. *Units*: microseconds.
 fn median_us(mut call: impl FnMut(u64)) -> f64 {
     let mut times: Vec<f64> = (0..OPERATIONS)
         .map(|index| {

@@ -1,9 +1,10 @@
 //! The shared volume: a file system on a disk that several hosts can reach.
 //!
-//! Owns: `format`, the bytes on the disk (`docs/formats/volume.md`); `journal`, which reads and writes everything
-//! except the data of files; `tables`, its records in memory; `metadata`, what operations do to them; `protocol`, what
-//! hosts say to each other; `tokens`, who may cache and change what; `server` and `client`. Promises: for no bytes does
-//! a decoder panic or allocate beyond its bounds. Leaves to others: the kernel's side.
+//! Owns: `format`, the encoding on the disk (`docs/formats/volume.md`); `journal`, which reads and writes everything
+//! except the data of files; `tables`, the records in memory; `metadata`, the effect of operations on the records;
+//! `protocol`, the messages between hosts; `tokens`, the rules of who may cache and change what; `server` and `client`.
+//! Promises: no bytes make a decoder panic or allocate beyond its bounds. Leaves to others: the interface to the
+//! kernel.
 
 #![forbid(unsafe_code)]
 

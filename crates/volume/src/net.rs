@@ -1,8 +1,8 @@
-//! Streams of bytes between hosts: TCP or a Unix socket, with TLS where certificates are given.
+//! Streams of bytes between hosts: TCP or a Unix socket, with TLS if certificates are given.
 //!
 //! Owns: addresses, connecting, listening, and reading and writing whole frames with time limits. Promises: a frame is
 //! never longer than its bound, whatever its header says; a Unix socket of a live process is never replaced. Leaves to
-//! others: what frames mean.
+//! others: the content of frames.
 
 use std::io;
 use std::net::SocketAddr;
@@ -17,26 +17,26 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::time::timeout;
 
-/// How long connecting and the first message may take.
+/// The time limit of connecting, and of the first message.
 pub(crate) const HELLO_TIME_MAX: Duration = Duration::from_secs(10);
-/// How long the rest of a frame, or writing one, may take.
+/// The time limit from the first byte of a frame to its last, and of a write.
 const STALL_TIME_MAX: Duration = Duration::from_secs(30);
-/// After so much silence TCP checks whether the other side is alive.
+/// After this long without traffic, TCP checks whether the other side is alive.
 const KEEPALIVE_TIME: Duration = Duration::from_secs(5);
 
-/// A stream in both directions.
+/// A stream that can be read and written.
 pub(crate) trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
 
-/// Any stream.
+/// A stream of any kind.
 pub(crate) type Stream = Box<dyn Duplex>;
 
-/// Where a server is.
+/// The address of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Address {
     /// A host, by name or address, and a port.
     Tcp(String, u16),
-    /// A socket on this machine.
+    /// A Unix socket on this machine.
     Unix(PathBuf),
 }
 
@@ -55,7 +55,7 @@ impl FromStr for Address {
         if plain.matches(':').count() > 1 && !plain.starts_with('[') {
             return Err(expected());
         }
-        // `:PORT` is every address of this machine.
+        // An address without a host, `:PORT`, means all addresses of this machine.
         Ok(Address::Tcp(if host.is_empty() { "::" } else { host }.to_owned(), port))
     }
 }
@@ -71,7 +71,7 @@ impl std::fmt::Display for Address {
 }
 
 impl Address {
-    /// Whether other machines can reach it.
+    /// Whether other machines can reach the address.
     pub fn is_public(&self) -> bool {
         match self {
             Address::Tcp(host, _) => {
@@ -83,8 +83,8 @@ impl Address {
 }
 
 fn prepare(stream: &TcpStream) {
-    // If these options cannot be set, the connection still works, but is slower, or notices the end of the other side
-    // later.
+    // A failure is ignored: without these options the connection works, but is slower, or notices later that the other
+    // side has ended.
     let _ = stream.set_nodelay(true);
     let keepalive = TcpKeepalive::new().with_time(KEEPALIVE_TIME).with_interval(KEEPALIVE_TIME);
     let _ = SockRef::from(stream).set_tcp_keepalive(&keepalive);
@@ -94,7 +94,7 @@ fn late(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::TimedOut, what.to_owned())
 }
 
-/// Connects to a server. *Errors*: those of the network, and of certificates.
+/// Connects to a server. *Errors*: the network fails, or a certificate is not accepted.
 pub(crate) async fn connect(address: &Address, tls: Option<&ClientTls>) -> io::Result<Stream> {
     let connecting = async {
         let stream: Stream = match address {
@@ -114,7 +114,7 @@ pub(crate) async fn connect(address: &Address, tls: Option<&ClientTls>) -> io::R
     timeout(HELLO_TIME_MAX, connecting).await.unwrap_or_else(|_| Err(late("no connection within 10 s")))
 }
 
-/// A socket that listens.
+/// A listening socket.
 pub(crate) struct Listener {
     address: Address,
     socket: Socket,
@@ -126,7 +126,7 @@ enum Socket {
 }
 
 impl Listener {
-    /// Listens. *Errors*: those of the system; `AddrInUse` where another process listens.
+    /// Listens on an address. *Errors*: those of the system; `AddrInUse` if another process listens on the address.
     pub async fn bind(address: &Address) -> io::Result<Listener> {
         match address {
             Address::Tcp(host, port) => {
@@ -146,12 +146,13 @@ impl Listener {
         }
     }
 
-    /// Where it listens.
+    /// Returns the address that it listens on.
     pub fn address(&self) -> &Address {
         &self.address
     }
 
-    /// The next client, and its name for messages. *Cancel safety*: no client is lost.
+    /// Waits for the next client; returns its stream, and its name for messages. *Cancel safety*: a dropped call loses
+    /// no client.
     pub async fn accept(&self) -> io::Result<(Stream, String)> {
         match &self.socket {
             Socket::Tcp(socket) => {
@@ -172,7 +173,7 @@ impl Drop for Listener {
     }
 }
 
-/// Makes the server's part of the TLS handshake, where there is one.
+/// Does the server's part of the TLS handshake, if TLS is used.
 pub(crate) async fn secure(stream: Stream, tls: Option<&ServerTls>) -> io::Result<Stream> {
     match tls {
         None => Ok(stream),
@@ -187,7 +188,7 @@ pub(crate) async fn secure(stream: Stream, tls: Option<&ServerTls>) -> io::Resul
     }
 }
 
-/// Removes the socket of a process that has ended.
+/// Removes the Unix socket of a process that has ended.
 fn remove_stale(path: &Path) -> io::Result<()> {
     match std::fs::symlink_metadata(path) {
         Ok(found) if found.file_type().is_socket() => match std::os::unix::net::UnixStream::connect(path) {
@@ -199,15 +200,16 @@ fn remove_stale(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Reads one frame: a header, and as many bytes as `body_bytes` says after it has looked at the header. `None` at the
-/// end of the stream. *Errors*: those of the stream; `InvalidData` where `body_bytes` refuses; a frame that stalls.
+/// Reads one frame: a header, then as many bytes as `body_bytes` returns for that header. Returns `None` at the end of
+/// the stream. *Errors*: those of the stream; `InvalidData` if `body_bytes` refuses the header; `TimedOut` if the frame
+/// stalls.
 pub(crate) async fn read_frame(
     stream: &mut (impl AsyncRead + Unpin),
     header_bytes: usize,
     body_bytes: impl FnOnce(&[u8]) -> Result<usize, String>,
 ) -> io::Result<Option<Vec<u8>>> {
     let mut frame = vec![0; header_bytes];
-    // There is no limit on the time before a frame, only on the time from its begin to its end.
+    // There is no limit on the time before a frame, only on the time from its first byte to its last.
     let first = stream.read(&mut frame).await?;
     if first == 0 {
         return Ok(None);

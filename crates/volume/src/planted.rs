@@ -1,18 +1,18 @@
-//! Deliberate defects, one at a time, by which tests show that their checks catch them.
+//! Planted bugs, switched on one at a time, so that tests can show that their checks catch them.
 
 nectary_block::planted_bugs! {
-    /// An append is acknowledged before it is flushed.
+    /// An append is acknowledged before the disk has flushed it.
     AcknowledgedBeforeFlush = 1 => "append acknowledged before the flush",
     /// A manifest is written before its runs are flushed.
     ManifestBeforeRuns = 2 => "manifest before its runs are flushed",
-    /// Appends that a leader writes after the next one took over are read.
+    /// Replay reads appends that a leader wrote after the next one took over.
     SealIgnored = 3 => "late append after the seal is read",
-    /// Space that a checkpoint freed is used again before the pointer to the checkpoint is stored.
+    /// Space that a checkpoint freed is reused before the pointer to the checkpoint is stored.
     PointerSkipped = 4 => "segment used again while it is needed",
-    /// A leader goes on although another one has a higher ballot.
+    /// A leader continues although another contender has a higher ballot.
     BallotIgnored = 5 => "higher ballot ignored",
-    /// A client commits what it wrote before the disk has flushed it.
+    /// A client commits data before the disk has flushed it.
     CommitBeforeFlush = 6 => "commit before the data is flushed",
-    /// A server answers an operation before it is durable.
+    /// A server answers an operation before the operation is durable.
     AnsweredEarly = 7 => "operation answered before it is durable",
 }

@@ -1,32 +1,32 @@
-//! The records of a volume in memory, as runs and journal together define them.
+//! The records of a volume in memory, as the runs and the journal define them.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
 use crate::format::{Action, Key, Mutation, Table};
 
-/// The part of a record before its key. *Units*: bytes.
+/// The length of a record's header, before its key. *Units*: bytes.
 const RECORD_HEADER_BYTES: usize = 8;
 
-/// All tables. Keys and values are in the form of the disk.
+/// The records of all tables. Keys and values are encoded as on the disk.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Tables {
     records: [BTreeMap<Vec<u8>, Vec<u8>>; Table::ALL.len()],
     bytes: u64,
 }
 
-/// The length of a record in a transaction or run. *Units*: bytes.
+/// Returns the length of a record in a transaction or run. *Units*: bytes.
 pub(crate) fn record_bytes(key: usize, value: usize) -> usize {
     (RECORD_HEADER_BYTES + key + value).next_multiple_of(8)
 }
 
 impl Tables {
-    /// The value of a key.
+    /// Returns the value of a key.
     pub fn get(&self, key: &Key) -> Option<&[u8]> {
         self.table(key.table()).get(&key.encode()).map(Vec::as_slice)
     }
 
-    /// Applies a change; applying it twice changes nothing.
+    /// Applies a change; applying it twice has the same effect as applying it once.
     pub fn apply(&mut self, mutation: &Mutation) {
         let table = &mut self.records[usize::from(mutation.table.number()) - 1];
         let length = |value: &Vec<u8>| record_bytes(mutation.key.len(), value.len()) as u64;
@@ -40,17 +40,17 @@ impl Tables {
         self.bytes -= before.as_ref().map_or(0, length);
     }
 
-    /// The length of all records in runs. *Units*: bytes.
+    /// Returns the length that all records have in runs. *Units*: bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// The records of a table, in order.
+    /// Returns the records of a table, in order.
     pub fn table(&self, table: Table) -> &BTreeMap<Vec<u8>, Vec<u8>> {
         &self.records[usize::from(table.number()) - 1]
     }
 
-    /// The records of one table from a key on, in order.
+    /// Returns the records of one table from a key on, in order.
     pub fn from(&self, key: &Key) -> impl Iterator<Item = (&[u8], &[u8])> {
         let range = (Bound::Included(key.encode()), Bound::Unbounded);
         self.table(key.table()).range(range).map(|(key, value)| (key.as_slice(), value.as_slice()))

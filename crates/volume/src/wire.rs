@@ -1,7 +1,7 @@
-//! Messages over streams.
+//! Sending and receiving messages over streams.
 //!
-//! Owns: reading one message, and writing queued ones. Promises: no more is read than a header allows; queued frames
-//! are written together.
+//! Owns: reading one message, and writing queued ones. Promises: no more bytes are read than the header says, within
+//! its bound; queued frames are written together.
 
 use tokio::io::{AsyncRead, WriteHalf};
 use tokio::sync::mpsc;
@@ -9,10 +9,10 @@ use tokio::sync::mpsc;
 use crate::net::{self, Stream};
 use crate::protocol::{HEADER_BYTES, Header, Message};
 
-/// The most bytes of one write: queued frames are joined.
+/// The most bytes of one write, which joins queued frames.
 const WRITE_BYTES_MAX: usize = 256 << 10;
 
-/// Reads a message. `None` at the end of the stream.
+/// Reads a message. Returns `None` at the end of the stream.
 pub(crate) async fn read_message(stream: &mut (impl AsyncRead + Unpin)) -> std::io::Result<Option<(Header, Message)>> {
     let body_bytes = |header: &[u8]| {
         Header::decode(header).map(|header| header.body_bytes as usize).map_err(|error| error.to_string())
@@ -22,7 +22,7 @@ pub(crate) async fn read_message(stream: &mut (impl AsyncRead + Unpin)) -> std::
     decoded.map(Some).map_err(|error| std::io::Error::new(std::io::ErrorKind::InvalidData, error.to_string()))
 }
 
-/// Writes what comes from a channel, until the channel or the stream ends.
+/// Writes frames from a channel until the channel or the stream ends.
 pub(crate) async fn write_all(mut stream: WriteHalf<Stream>, mut frames: mpsc::UnboundedReceiver<Vec<u8>>) {
     while let Some(mut bytes) = frames.recv().await {
         while bytes.len() < WRITE_BYTES_MAX

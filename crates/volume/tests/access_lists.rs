@@ -1,5 +1,5 @@
-//! Access control lists against an independent reading of acl(5): random lists, modes and new inodes, the same modes and
-//! lists, and nothing that `check` complains about. `NECTARY_SEED` is the first of the seeds.
+//! Access control lists are compared with an independent implementation of acl(5): random lists, modes and new inodes
+//! give the same modes and lists, and `check` finds no problem. `NECTARY_SEED` sets the first seed.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ const STAMP: Stamp = Stamp { now_ns: 8, sequence: 5 };
 const ACCESS: &[u8] = b"system.posix_acl_access";
 const DEFAULT: &[u8] = b"system.posix_acl_default";
 const KILL_GROUP_ID: u32 = 4;
-// Tags of entries.
+// The tags of entries.
 const OWNER: u16 = 1;
 const USER: u16 = 2;
 const OWNING_GROUP: u16 = 4;
@@ -38,7 +38,7 @@ impl Random {
     }
 }
 
-/// Permissions by tag and user or group.
+/// The permissions, by tag and user or group.
 type List = BTreeMap<(u16, u32), u16>;
 
 fn bytes(list: &List) -> Vec<u8> {
@@ -48,7 +48,7 @@ fn bytes(list: &List) -> Vec<u8> {
     2u32.to_le_bytes().into_iter().chain(entries).collect()
 }
 
-/// Whom each three bits of a mode are about.
+/// Returns the entry that each three bits of a mode stand for, with the shift of these bits.
 fn classes(list: &List) -> [(u16, u32); 3] {
     let group = if list.contains_key(&(MASK, 0)) { MASK } else { OWNING_GROUP };
     [(OWNER, 6), (group, 3), (OTHER, 0)]
@@ -125,7 +125,7 @@ impl Run {
         apply(&mut tables, &transaction).expect("it is applied");
         let root = Node { mode: libc::S_IFDIR | 0o755, ..Node::default() };
         let nodes = BTreeMap::from([(ROOT, root)]);
-        // Neighbouring seeds begin alike otherwise.
+        // The multiplication is needed because adjacent seeds would begin with similar numbers.
         let random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         Run { random, image, replica: tables, session, nodes, lists: 0, refused: 0 }
     }
@@ -207,7 +207,7 @@ impl Run {
             match self.random.below(3) {
                 0 => value.truncate(value.len() - 1 - self.random.below(8) as usize),
                 1 => value[0] ^= 1,
-                // An entry that is there already.
+                // This repeats an entry that the list already has.
                 _ => value.extend_from_within(4..12),
             }
         }

@@ -1,5 +1,5 @@
-//! The metadata against an independent tree: random operations, the same answers, the same tree, and nothing that
-//! `check` complains about. `NECTARY_SEED` is the first of the seeds.
+//! The metadata is compared with an independent model of the tree: random operations give the same answers and the same
+//! tree, and `check` finds no problem. `NECTARY_SEED` sets the first seed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +13,7 @@ const SEEDS: u64 = 20;
 const STEPS: u64 = 600;
 const BLOCKS: u64 = 65536;
 const BLOCK: u64 = 4096;
-/// Blocks of a file that are used.
+/// The number of blocks of a file that operations use.
 const FILE_BLOCKS: u64 = 24;
 const ROOT: u64 = 1;
 const STAMP: Stamp = Stamp { now_ns: 8, sequence: 5 };
@@ -40,13 +40,13 @@ impl Random {
 #[derive(Debug, Clone, Default, PartialEq)]
 struct Node {
     mode: u32,
-    /// Names of a directory.
+    /// The names in the directory.
     names: BTreeMap<Vec<u8>, u64>,
-    /// Of a directory.
+    /// The parent of a directory.
     parent: u64,
     links: u32,
     size: u64,
-    /// Where blocks are, and whether they are unwritten.
+    /// The place of each block, and whether it is unwritten.
     map: BTreeMap<u64, (u64, bool)>,
     xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
     is_open: bool,
@@ -62,10 +62,10 @@ impl Node {
     }
 }
 
-/// What an operation gives, without what it answers.
+/// The outcome of an operation: the errno of a failure; answers are not compared by this.
 type Result<T = ()> = std::result::Result<T, i32>;
 
-/// The tree that the image must agree with.
+/// The model of the tree.
 #[derive(Clone, Default)]
 struct Model {
     nodes: BTreeMap<u64, Node>,
@@ -199,7 +199,7 @@ fn label() -> Label {
     }
 }
 
-/// The image, what its transactions say, and the model.
+/// The image, the state that its stored transactions define, and the model.
 struct Run {
     random: Random,
     image: Image,
@@ -234,7 +234,7 @@ impl Run {
         apply(&mut replica, &transaction).expect("it is applied");
         let root = Node { mode: libc::S_IFDIR | 0o755, links: 2, parent: ROOT, ..Node::default() };
         let model = Model { nodes: BTreeMap::from([(ROOT, root)]), ..Model::default() };
-        // Neighbouring seeds begin alike otherwise.
+        // The multiplication is needed because adjacent seeds would begin with similar numbers.
         let random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         Run { random, image, replica, session, model, refused: 0 }
     }
@@ -365,7 +365,7 @@ impl Run {
         self.model.add(directory, &name, made.number);
     }
 
-    /// Commits granted blocks, unwritten ones where they are, or blocks that are not granted.
+    /// Commits granted blocks, unwritten blocks at their place, or blocks that are not granted.
     fn commit(&mut self, file: u64) {
         let start = self.random.below(FILE_BLOCKS);
         let count = 1 + self.random.below(4);
@@ -419,7 +419,7 @@ impl Run {
         }
         if mode & PUNCH_HOLE == 0 {
             for block in start / BLOCK..end.div_ceil(BLOCK) {
-                // Which block it is, the image decides; that it is unwritten, the model.
+                // The image chooses the block, but the model says that the block is unwritten.
                 let place = found.get(&block).map_or(0, |(place, _)| *place);
                 node.map.entry(block).or_insert((place, true));
             }
@@ -449,7 +449,7 @@ impl Run {
         self.operate(&Operation::SetXattr { file, name, value, flags: 0 }).expect("it is set");
     }
 
-    /// Everything in the background is done: what is freed is free.
+    /// Finishes all background work, so that freed blocks are free.
     fn settle(&mut self) {
         self.image.acknowledge(self.session, self.image.next_number(self.session) - 1, STAMP.sequence);
         loop {
@@ -462,12 +462,12 @@ impl Run {
         self.compare();
     }
 
-    /// Another server goes on with what is stored.
+    /// Another server continues from the stored transactions.
     fn restart(&mut self) {
         self.image = Image::load(self.replica.clone(), &label(), 1).expect("it is sound");
         let open: Vec<u64> =
             self.model.nodes.iter().filter(|(_, node)| node.is_open).map(|(number, _)| *number).collect();
-        // Nothing that is open is freed before the session said so.
+        // No file that is open is freed before its session has reported its open files.
         self.image.background(STAMP).expect("it is done").iter().for_each(|transaction| {
             apply(&mut self.replica, transaction).expect("it is applied");
         });

@@ -1,4 +1,4 @@
-//! A server that is started again under its clients.
+//! A server restarts while its clients are connected.
 
 mod common;
 
@@ -12,10 +12,10 @@ use nectary_volume::journal::read;
 use nectary_volume::protocol::Changes;
 use nectary_volume::server::{Overview, Server};
 
-/// No test waits longer for anything.
+/// The longest wait in a test.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Waits until the server says so.
+/// Waits until the server's overview satisfies a condition.
 async fn until(server: &Server, what: &str, is_so: impl Fn(&Overview) -> bool) {
     let handle = server.handle();
     let waited = tokio::time::timeout(LIMIT, async {
@@ -43,16 +43,16 @@ async fn a_file_without_a_name_stays_as_long_as_a_session_has_it_open_across_res
     let late = first.open(late.id(), Opening::Both, false).await.expect("it opens");
     second.unlink(ROOT, b"file", false).await.expect("it loses its name");
     server.stop().await.expect("it stops");
-    // The first client is away: it cannot say what it has open.
+    // The first client cannot reach this server, so it cannot report its open files.
     let server = volume.serve(&[1]).await;
     second.unlink(ROOT, b"late", false).await.expect("it loses its name");
     there.close().await;
-    // The unlink; that the second client has the file open, and then has not.
+    // The server has done the unlink, and two questions: the second client opened the file, and closed it.
     let is_closed = |overview: &Overview| overview.operations >= 1 && overview.questions >= 2;
     until(&server, "the file is closed", is_closed).await;
     assert_eq!(server.handle().overview().inodes, 3, "root, and two files without a name");
     server.stop().await.expect("it stops");
-    // It comes back, and has its files.
+    // The first client reconnects, and still has its files.
     let server = volume.serve(&[0, 1]).await;
     let read = here.read(0, 20_000).await.expect("it is read").to_vec();
     assert!(read == [5; 10_000], "{} bytes", read.len());

@@ -1,4 +1,5 @@
-//! A server and a client of different builds say so, instead of misunderstanding each other.
+//! A server and a client of different builds report that their versions differ, instead of misreading each other's
+//! messages.
 
 mod common;
 
@@ -8,7 +9,7 @@ use nectary_volume::protocol::{Code, HEADER_BYTES, Header, Message, VERSIONS};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
 
-/// Where the checksum of a frame is.
+/// The offset of the checksum in a frame.
 const CHECKSUM_AT: usize = 12;
 
 fn path(address: &Address) -> std::path::PathBuf {
@@ -28,7 +29,7 @@ async fn frame(stream: &mut UnixStream) -> Vec<u8> {
     frame
 }
 
-/// The same frame with other bytes at the start of its body.
+/// Returns the frame with another version at the start of its body.
 fn with_version(mut frame: Vec<u8>, version: u16) -> Vec<u8> {
     frame[HEADER_BYTES..HEADER_BYTES + 2].copy_from_slice(&version.to_le_bytes());
     frame[CHECKSUM_AT..CHECKSUM_AT + 4].fill(0);
@@ -43,7 +44,7 @@ async fn a_client_of_other_versions_is_refused_with_both_named_and_the_next_one_
     let server = volume.serve(&[0]).await;
     for (least, most) in [(1, 1), (*VERSIONS.end() + 1, *VERSIONS.end() + 2)] {
         let mut stream = UnixStream::connect(path(&volume.socket(0))).await.expect("it connects");
-        // Of a greeting of another version nothing but the versions is known.
+        // Of a greeting of another version, only the versions can be decoded.
         let hello = Message::OtherVersion { least, most }.encode(7, 0);
         stream.write_all(&hello).await.expect("it is sent");
         let (header, answer) = Message::decode(&frame(&mut stream).await).expect("it is understood");
@@ -59,7 +60,7 @@ async fn a_client_of_other_versions_is_refused_with_both_named_and_the_next_one_
     server.stop().await.expect("it stops");
 }
 
-/// The error of a client whose server answers the greeting like this, and then closes the connection.
+/// Returns the error of a client whose server sends this answer to the greeting and then closes the connection.
 async fn refused(answer: impl Fn(Vec<u8>) -> Vec<u8>) -> String {
     let volume = Volume::new("versions-client").await;
     let listener = UnixListener::bind(path(&volume.socket(0))).expect("it listens");
@@ -84,7 +85,7 @@ async fn a_client_tells_of_a_server_of_another_version_and_what_to_do() {
     for named in [format!("version {other} "), format!("version {}:", VERSIONS.end()), "the same release".to_owned()] {
         assert!(error.contains(&named), "{error}");
     }
-    // As servers of version 1 do.
+    // Servers of version 1 answer nothing.
     let error = refused(|_| Vec::new()).await;
     assert!(error.contains("closed the connection") && error.contains("an older nectary"), "{error}");
 }

@@ -41,6 +41,7 @@ pub use commands::{HeldFile, PathError};
 use data::Bytes;
 pub use names::StreamName;
 use nodes::Nodes;
+pub(crate) use processes::Processes;
 use serve::TreeFileSystem;
 
 /// Memory for reads of more blocks than the cache can pin at once. *Units*: bytes.

@@ -1,17 +1,18 @@
-//! What each request does, with the client of the volume.
+//! The effect of each request, by calls of the volume's client.
 //!
-//! Owns: the translation between the kernel's arguments and the client's. Promises: an answer that names a node counts
-//! one look-up of it.
+//! Owns: the translation between the kernel's arguments and the client's. Promises: an answer that contains a node
+//! counts as one look-up of it.
 //!
-//! *Circle*: `serve` dispatches to these calls, and its file system is what they work on.
+//! *Circle*: `serve` dispatches to these calls, and they work on its file system.
 
 use std::sync::Arc;
 
 use nectary_fuse::protocol::valid;
-use nectary_fuse::{Copy, Data, Entry, Errno, Listing, Lock, Read, SetAttributes, StatFs, Write};
+use nectary_fuse::{Caller, Copy, Data, Entry, Errno, Listing, Lock, Read, SetAttributes, StatFs, Write};
 use nectary_volume::client::{At, Contents, Error, FileLock, New, Opening};
 use nectary_volume::protocol::{Attributes, Changes, TimeChange};
 
+use super::contents::ReadBytes;
 use super::serve::{VolumeFileSystem, errno};
 use tokio::sync::Notify;
 
@@ -20,20 +21,20 @@ type This = Arc<VolumeFileSystem>;
 
 /// The longest name. *Units*: bytes.
 const NAME_BYTES_MAX: usize = nectary_volume::format::NAME_BYTES_MAX;
-/// Names of one question.
+/// The most names that one question requests.
 const ENTRIES_MAX: u32 = 1024;
-/// What an entry of a listing takes at least, and with attributes. *Units*: bytes.
+/// The least length of an entry in a listing: without and with attributes. *Units*: bytes.
 const ENTRY_BYTES: (u32, u32) = (32, 160);
-/// Offsets of a listing before the first name: the start, behind `.`, behind `..`.
+/// The offset of a listing at which names begin; smaller ones are the start, after `.`, and after `..`.
 const NAMES_START: u64 = 2;
-/// Beside the flags of `setxattr`: the caller may not keep the set-group-ID bit.
+/// A flag in addition to those of `setxattr`: the caller may not keep the set-group-ID bit.
 const KILL_GROUP_ID: u32 = 4;
 
 fn refused(error: Error) -> Errno {
     errno(&error)
 }
 
-/// Does what changes nothing in a session that lives: again in the next one, if it ended meanwhile.
+/// Makes a call that changes nothing, in a living session; repeats it in the next session if that one ended.
 macro_rules! ask {
     ($this:ident, $client:ident, $call:expr) => {
         loop {
@@ -46,7 +47,7 @@ macro_rules! ask {
     };
 }
 
-/// Does what changes something: in the next session only if it was not done.
+/// Makes a call that changes something; repeats it in the next session only if it was certainly not done.
 macro_rules! operate {
     ($this:ident, $client:ident, $call:expr) => {
         loop {
@@ -104,10 +105,11 @@ pub async fn read_link(this: This, node: u64) -> Result<Vec<u8>> {
     if found.inode.mode & libc::S_IFMT != libc::S_IFLNK {
         return Err(Errno::new(libc::EINVAL));
     }
+    this.note_access(&found);
     if !found.inode.inline.is_empty() {
         return Ok(found.inode.inline);
     }
-    // A long target is in an extent.
+    // A long target is in a block, which must be read.
     let target = ask!(this, client, async {
         let file = client.open(found.id(), Opening::Read, false).await?;
         let target = file.read(0, found.inode.size as usize).await;
@@ -162,7 +164,7 @@ pub async fn create(this: This, parent: u64, name: Vec<u8>, new: New, flags: i32
     let directory = this.nodes.id(parent)?;
     let is_direct = flags & libc::O_DIRECT != 0;
     let (made, file) = match operate!(this, client, client.create_open(directory, &name, new.clone())) {
-        // Another host made it after the kernel had looked.
+        // Another host made the file after the kernel's look-up.
         Err(error) if error.number() == libc::EEXIST && flags & libc::O_EXCL == 0 => {
             let found = ask!(this, client, client.look_up(directory, &name))?;
             if found.inode.mode & libc::S_IFMT != libc::S_IFREG {
@@ -174,22 +176,25 @@ pub async fn create(this: This, parent: u64, name: Vec<u8>, new: New, flags: i32
         made => made?,
     };
     if is_direct {
-        // As a second handle: the answer above did not say how it is read.
+        // The file is opened a second time, because `create` has no parameter for direct reads.
         let direct = ask!(this, client, client.open(made.id(), Opening::Both, true))?;
         direct.close().await;
     }
     Ok((this.nodes.entry(&made), this.add(file)))
 }
 
-pub async fn read(this: This, read: Read) -> Result<Contents> {
+pub async fn read(this: This, read: Read, caller: Caller) -> Result<ReadBytes> {
     let file = this.file(read.handle)?;
     let (offset, length) = (read.offset, read.size as usize);
-    // The kernel names an owner of locks if a program reads directly, and none if the kernel fills its page cache.
-    match read.owner {
-        Some(_) => file.read(offset, length).await,
-        None => file.read_pages(offset, length).await,
-    }
-    .map_err(refused)
+    // The kernel names a lock owner if a program reads directly, and none if it fills its page cache.
+    let is_direct = read.flags & libc::O_DIRECT != 0;
+    let bytes = match (read.owner, &this.contents) {
+        (Some(_), Some(cached)) if !is_direct => cached.read(&file, offset, length, this.stream(caller, &file)).await,
+        (Some(_), _) => file.read(offset, length).await.map(ReadBytes::Read),
+        (None, _) => file.read_pages(offset, length).await.map(ReadBytes::Read),
+    };
+    this.note_read(&file, read.flags);
+    bytes.map_err(refused)
 }
 
 pub async fn write(this: This, node: u64, write: Write, mut data: Data) -> Result<u32> {
@@ -197,7 +202,10 @@ pub async fn write(this: This, node: u64, write: Write, mut data: Data) -> Resul
         this.file_of_pages(node, write.handle)?.write_pages(write.offset, data.take()).await
     } else {
         let file = this.file(write.handle)?;
-        // The kernel computes where an append goes from the size that it has cached.
+        if write.flags & libc::O_DIRECT == 0 {
+            this.contents.iter().for_each(|contents| contents.begin_write(&file));
+        }
+        // For an append, the kernel computes the offset from the size that it has cached, which may be old.
         let at = if write.flags & libc::O_APPEND != 0 { At::End } else { At::Offset(write.offset) };
         let written = file.write(at, data.take()).await;
         if let Ok((offset, _)) = &written
@@ -260,7 +268,9 @@ pub async fn list(this: This, node: u64, offset: u64, size: u32, plus: bool) -> 
     let directory = this.nodes.id(node)?;
     let mut listing = Listing::new(size, plus);
     if offset < NAMES_START {
-        let parent = stat(this.clone(), node).await?.inode.parent;
+        let found = stat(this.clone(), node).await?;
+        this.note_access(&found);
+        let parent = found.inode.parent;
         let none = Entry::default();
         if offset == 0 {
             listing.add(b".", node, libc::DT_DIR, 1, &none);

@@ -1,17 +1,20 @@
-//! A shared volume at a directory: `nectary volume mount`.
+//! A shared volume mounted on a directory: `nectary volume mount`.
 //!
-//! Owns: the mount, its crew, the thread on which requests wait for the server and the disk, and the order in which they
-//! end. Promises: programs see what other hosts wrote; when the last program is gone and the mount ends, everything is
-//! committed. Leaves to others: the session and the data (`nectary-volume`), the protocol (`nectary-fuse`).
+//! Owns: the mount, its threads, the thread on which requests wait for the server and the disk, and the order in which
+//! these end. Promises: programs see data that other hosts wrote; when the last program is gone and the mount ends,
+//! everything is committed. Leaves to others: the session and the data (`nectary-volume`), the protocol
+//! (`nectary-fuse`).
 //!
 //! | file | what is in it |
 //! |---|---|
-//! | `serve`, `calls` | what each request means |
-//! | `sessions` | the session, and the one that follows when it was ended |
+//! | `serve`, `calls` | the effect of each request |
+//! | `sessions` | the session, and the next one after it was ended |
+//! | `contents` | the cached contents of files |
 //! | `nodes` | the nodes that the kernel knows |
 //! | `pages` | the kernel's cached pages of files that other hosts change |
 
 mod calls;
+mod contents;
 mod nodes;
 mod pages;
 mod serve;
@@ -22,12 +25,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use nectary_block::SharedDevice;
+use nectary_buffer::{Options as CacheOptions, Stats};
 use nectary_fuse::{Channel, Connection, Crew, Limits, Mount, MountOptions, Notifier};
 use nectary_volume::client::{ClientOptions, Kernel, SessionFigures};
 use nectary_volume::protocol::FileId;
 use tokio::sync::{oneshot, watch};
 
 use crate::error::Error;
+use contents::{CachedContents, CachesAbove};
 use pages::Pages;
 use serve::{Served, VolumeFileSystem};
 use sessions::Sessions;
@@ -35,15 +40,19 @@ use sessions::Sessions;
 /// The file system type in lists of mounts, after `fuse.`.
 const SUBTYPE: &str = "nectary-volume";
 
-/// How a volume is mounted.
+/// The options of a mount.
 #[derive(Clone)]
 pub struct VolumeOptions {
     /// The disk.
     pub device: SharedDevice,
-    /// Where it is shown.
+    /// The directory to mount on.
     pub directory: PathBuf,
-    /// The server, and who this is.
+    /// The server, and the identity of this client.
     pub client: ClientOptions,
+    /// The cache of the files' contents; `None` for none.
+    pub cache: Option<CacheOptions>,
+    /// Whether reading changes times of access.
+    pub has_access_times: bool,
 }
 
 /// A mounted volume.
@@ -62,26 +71,28 @@ struct Threads {
     pages: Option<(Arc<Pages>, [JoinHandle<()>; 2])>,
 }
 
-/// What a mounted volume does.
+/// The figures of a mounted volume.
 #[derive(Debug, Clone)]
 pub struct VolumeFigures {
-    /// Nodes that the kernel knows.
+    /// The number of nodes that the kernel knows.
     pub nodes: usize,
-    /// Files that programs have open.
+    /// The number of files that programs have open.
     pub handles: usize,
-    /// The session.
+    /// The figures of the session.
     pub session: SessionFigures,
-    /// Sessions before it that were ended for other hosts.
+    /// The number of earlier sessions that were ended for the sake of other hosts.
     pub sessions_ended: u64,
+    /// The counters of the cache of contents, if the mount has one.
+    pub cache: Option<Stats>,
 }
 
-/// What the session's thread hands out.
+/// What the session's thread returns after its start.
 type Begun = (tokio::runtime::Handle, Arc<Sessions>, FileId);
 
 impl Volume {
     /// Begins a session and mounts the volume.
     ///
-    /// *Errors*: a missing feature of this machine, and those of the session.
+    /// *Errors*: this machine lacks a feature; those of beginning a session.
     pub fn start(options: VolumeOptions) -> Result<Volume, Error> {
         let channel = Channel::open(true)?;
         if !options.directory.is_dir() {
@@ -94,7 +105,8 @@ impl Volume {
         let (begun, is_begun) = std::sync::mpsc::channel::<Result<Begun, Error>>();
         let (stop, stopped) = oneshot::channel::<Arc<VolumeFileSystem>>();
         let source = options.device.spec();
-        let kernel = pages.clone();
+        let contents = options.cache.map(CachedContents::new).transpose().map_err(Error::Device)?.map(Arc::new);
+        let kernel = Arc::new(CachesAbove { pages: pages.clone(), contents: contents.clone() });
         let (device, client) = (options.device.clone(), options.client.clone());
         let session = std::thread::Builder::new()
             .name("nectary-volume".to_owned())
@@ -104,7 +116,7 @@ impl Volume {
             Ok(begun) => begun?,
             Err(_) => return Err(Error::os("starting a session", std::io::ErrorKind::Other.into())),
         };
-        let file_system = Arc::new(VolumeFileSystem::new(sessions, root, runtime));
+        let file_system = Arc::new(VolumeFileSystem::new(sessions, root, runtime, contents, options.has_access_times));
         let mount_options = MountOptions {
             source: source.clone(),
             subtype: SUBTYPE.to_owned(),
@@ -132,41 +144,44 @@ impl Volume {
         Ok(Volume { directory: options.directory, source, file_system, ended, threads: Mutex::new(threads) })
     }
 
-    /// Where it is shown.
+    /// Returns the directory.
     pub fn directory(&self) -> &Path {
         &self.directory
     }
 
-    /// The SPEC of the disk.
+    /// Returns the SPEC of the disk.
     pub fn source(&self) -> &str {
         &self.source
     }
 
-    /// What it does.
+    /// Returns the figures.
     pub fn figures(&self) -> VolumeFigures {
         VolumeFigures {
             nodes: self.file_system.nodes.count(),
             handles: self.file_system.handles(),
             session: self.file_system.sessions.last().figures(),
             sessions_ended: self.file_system.sessions.ended(),
+            cache: self.file_system.contents.as_ref().map(|contents| contents.stats()),
         }
     }
 
-    /// A watch channel that becomes true when the volume is unmounted, by any process.
+    /// Returns a watch channel that becomes true when the volume is unmounted, by any process.
     pub fn ended(&self) -> watch::Receiver<bool> {
         self.ended.clone()
     }
 
-    /// Unmounts it, unless it is in use. With `lazily`, unmounts it even then; it ends with its last user.
+    /// Unmounts the volume, unless it is in use. With `lazily`, unmounts it even if it is in use; it ends with its last
+    /// user.
     ///
     /// *Errors*: [`Error::InUse`].
     pub fn unmount(&self, lazily: bool) -> Result<(), Error> {
         unmount_volume(&self.directory, lazily)
     }
 
-    /// Waits until the mount has ended and the session with it, once. It blocks the calling thread.
+    /// Waits until the mount and its session have ended; works only once. It blocks the calling thread.
     ///
-    /// *Errors*: what could not be committed; those that the kernel reported on the FUSE connection.
+    /// *Errors*: [`Error::Os`] if reading from the FUSE connection fails or a thread panics; [`Error::Volume`] if the
+    /// session cannot commit or return something, or cannot tell the server that it ends.
     pub fn finish(&self) -> Result<(), Error> {
         let threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
         let panicked = || std::io::Error::other("a thread panicked");
@@ -183,7 +198,7 @@ impl Volume {
     }
 }
 
-/// The thread of the session: begins it, and ends it when the mount has ended.
+/// Runs the session's thread: begins the session, and ends it when the mount has ended.
 fn serve_session(
     device: SharedDevice,
     options: ClientOptions,
@@ -205,7 +220,7 @@ fn serve_session(
             Ok((tokio::runtime::Handle::current(), sessions, root))
         };
         let _ = begun.send(began.await.map_err(Error::Volume));
-        // This fails if the mount could not be made.
+        // An error means that the mount could not be made.
         match stopped.await {
             Ok(file_system) => file_system.finish().await.map_err(Error::Volume),
             Err(_) => Ok(()),
@@ -220,7 +235,7 @@ pub fn unmount_volume(directory: &Path, lazily: bool) -> Result<(), Error> {
     crate::tree::unmount_as(directory, SUBTYPE, "volume", lazily)
 }
 
-/// Whether a volume, possibly of a dead process, is mounted on a directory.
+/// Whether a volume is mounted on a directory; its process may be dead.
 pub fn is_volume(directory: &Path) -> bool {
     crate::tree::is_mounted_as(directory, SUBTYPE)
 }

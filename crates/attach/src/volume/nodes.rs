@@ -1,7 +1,7 @@
 //! The nodes that the kernel knows of a volume.
 //!
-//! Owns: the generation of each inode number that the kernel knows, and how often it was looked up. A node's number is
-//! its inode's, on every host.
+//! Owns: for each inode number that the kernel knows, its generation and number of look-ups. The number of a node is
+//! that of its inode, on every host.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -10,14 +10,14 @@ use std::time::Duration;
 use nectary_fuse::{Attributes, Entry, Errno, Time};
 use nectary_volume::protocol::{Attributes as Inode, FileId};
 
-/// The number of the root, here and in the volume.
+/// The number of the root, as a node and as an inode.
 pub const ROOT: u64 = 1;
-/// Other hosts change names and attributes at any time.
+/// The kernel must not cache names and attributes, because other hosts change them at any time.
 pub const VALID: Duration = Duration::ZERO;
-/// The unit in which `stat` counts. *Units*: bytes.
+/// The unit of the block count in `stat`. *Units*: bytes.
 const STAT_BLOCK_BYTES: u64 = 512;
 
-/// All nodes that the kernel knows.
+/// The nodes that the kernel knows.
 pub struct Nodes {
     known: Mutex<HashMap<u64, Known>>,
 }
@@ -28,7 +28,7 @@ struct Known {
 }
 
 impl Nodes {
-    /// Only the root, of this generation.
+    /// Makes the set with the root only, which has this generation.
     pub fn new(root: FileId) -> Nodes {
         let known = HashMap::from([(ROOT, Known { generation: root.generation, lookups: 1 })]);
         Nodes { known: Mutex::new(known) }
@@ -38,24 +38,24 @@ impl Nodes {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How many nodes there are.
+    /// Returns the number of nodes.
     pub fn count(&self) -> usize {
         self.known().len()
     }
 
-    /// The inode of a node. *Errors*: ESTALE.
+    /// Returns the identity of a node's inode. *Errors*: ESTALE if the kernel does not know the node.
     pub fn id(&self, node: u64) -> Result<FileId, Errno> {
         let known = self.known();
         let generation = known.get(&node).map(|known| known.generation).ok_or(Errno::new(libc::ESTALE))?;
         Ok(FileId { inode: node, generation })
     }
 
-    /// The answer to a look-up; it counts as one.
+    /// Returns the answer to a look-up, and counts the look-up.
     pub fn entry(&self, inode: &Inode) -> Entry {
         let id = inode.id();
         let mut known = self.known();
         let node = known.entry(id.inode).or_insert(Known { generation: id.generation, lookups: 0 });
-        // The number was used again: the kernel makes a new node of it, and forgets the old one in its own time.
+        // The inode number was reused: the kernel makes a new node for it, and forgets the old one later.
         node.generation = id.generation;
         node.lookups += 1;
         Entry {
@@ -67,7 +67,7 @@ impl Nodes {
         }
     }
 
-    /// Subtracts look-ups.
+    /// Subtracts look-ups that the kernel has forgotten.
     pub fn forget(&self, node: u64, lookups: u64) {
         let mut known = self.known();
         let Some(found) = known.get_mut(&node).filter(|_| node != ROOT) else { return };
@@ -82,7 +82,7 @@ fn time(ns: i64) -> Time {
     (ns.div_euclid(1_000_000_000), ns.rem_euclid(1_000_000_000) as u32)
 }
 
-/// An inode as `stat` shows it.
+/// Returns the attributes of an inode in the form of `stat`.
 pub fn attributes(found: &Inode) -> Attributes {
     let inode = &found.inode;
     let [accessed, modified, changed, born] = inode.times_ns.map(time);

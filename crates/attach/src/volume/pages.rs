@@ -1,8 +1,9 @@
-//! What the kernel has cached of files that other hosts change: pages that programs have mapped, and ends of files.
+//! Updates of the kernel's caches for files that other hosts change: pages that programs have mapped, and ends of
+//! files.
 //!
-//! Owns: the threads that tell the kernel. The kernel may first write pages back, which is a request to this process, or
-//! wait for a page that it reads, so nothing that serves requests waits here. Ends have a thread of their own: a page that
-//! one waits for may be read only after another page was invalidated.
+//! Owns: the threads that notify the kernel. The kernel may first write pages back, which is a request to this process,
+//! or wait for a page that it is reading; so no code that serves requests may wait here. Ends have a separate thread:
+//! an end may wait for a page whose read waits for the invalidation of another page.
 
 use std::ops::Range;
 use std::sync::mpsc::{Sender, channel};
@@ -14,16 +15,16 @@ use nectary_host::log::{Level, Throttle};
 use nectary_volume::client::Kernel;
 use tokio::sync::oneshot;
 
-/// The way to the threads.
+/// The queues of the threads.
 pub struct Pages {
     ranges: Requests<Range<u64>>,
     ends: Requests<u64>,
 }
 
-/// An inode, what it is about, and who waits until it is done.
+/// A request to a thread: an inode, its argument, and the sender that reports the end.
 type Asked<T> = (u64, T, oneshot::Sender<()>);
 
-/// The way to one of them.
+/// The queue of one thread.
 struct Requests<T>(Mutex<Option<Sender<Asked<T>>>>);
 
 impl<T: Send + 'static> Requests<T> {
@@ -49,7 +50,7 @@ impl<T: Send + 'static> Requests<T> {
     fn ask(&self, inode: u64, what: T) -> oneshot::Receiver<()> {
         let (done, is_done) = oneshot::channel();
         if let Some(requests) = &*self.0.lock().unwrap_or_else(PoisonError::into_inner) {
-            // If the thread has ended, so has the mount.
+            // If the thread has ended, the mount has ended too.
             let _ = requests.send((inode, what, done));
         }
         is_done
@@ -64,7 +65,7 @@ impl Pages {
     /// Starts the threads; they end after [`stop`](Self::stop).
     pub fn start(for_pages: Notifier, for_ends: Notifier) -> std::io::Result<(Arc<Pages>, [JoinHandle<()>; 2])> {
         let (ranges, first) = Requests::start("nectary-pages", move |inode, range: Range<u64>| {
-            // To the end is 0 here.
+            // A length of 0 means up to the end of the file.
             let length = if range.end > i64::MAX as u64 { 0 } else { range.end - range.start };
             for_pages.invalidate_node(inode, range.start as i64, length as i64)
         })?;
@@ -72,7 +73,7 @@ impl Pages {
         Ok((Arc::new(Pages { ranges, ends }), [first, second]))
     }
 
-    /// Lets the threads end.
+    /// Tells the threads to end.
     pub fn stop(&self) {
         self.ranges.stop();
         self.ends.stop();

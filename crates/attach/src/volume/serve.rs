@@ -1,7 +1,7 @@
-//! The meaning of each request for a volume.
+//! The dispatch of each request to a volume.
 //!
-//! Owns: the file system. Names and attributes come from the server at each request; data goes through the
-//! client. Leaves to the kernel: permissions, by mode, owner and access control list.
+//! Owns: the file system. Names and attributes are requested from the server each time; data is read and written by the
+//! client. Leaves to the kernel: checking permissions, by mode, owner and access control list.
 //!
 //! *Circle*: the calls work on the file system of this file.
 
@@ -9,18 +9,22 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use nectary_block::Stream;
+use nectary_buffer::stream_of;
 use nectary_fuse::protocol::{decode_device, open_flags};
-use nectary_fuse::{Call, Errno, FileSystem, Reply, Request, Wishes, features};
+use nectary_fuse::{Call, Caller, Errno, FileSystem, Reply, Request, Wishes, features};
 use nectary_volume::client::{Error, New, OpenFile};
 use nectary_volume::format::TARGET_BYTES_MAX;
-use nectary_volume::protocol::FileId;
+use nectary_volume::protocol::{Attributes, FileId};
 use tokio::runtime::Handle as Runtime;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
 use super::calls;
+use super::contents::{CachedContents, ReadBytes};
 use super::nodes::{Nodes, VALID, attributes};
 use super::sessions::Sessions;
+use crate::tree::Processes;
 
 /// A mounted volume.
 pub struct VolumeFileSystem {
@@ -28,10 +32,14 @@ pub struct VolumeFileSystem {
     pub(super) nodes: Nodes,
     files: Mutex<HashMap<u64, Arc<OpenFile>>>,
     next: AtomicU64,
-    /// Requests that wait for locks, by the kernel's numbers: told when their programs are interrupted.
+    /// Requests that wait for locks, by the kernel's request numbers; they are notified when their programs are
+    /// interrupted.
     lock_waits: Mutex<HashMap<u64, Arc<Notify>>>,
     runtime: Runtime,
     tasks: Mutex<JoinSet<()>>,
+    pub(super) contents: Option<Arc<CachedContents>>,
+    processes: Processes,
+    has_access_times: bool,
 }
 
 pub(super) fn errno(error: &Error) -> Errno {
@@ -39,8 +47,15 @@ pub(super) fn errno(error: &Error) -> Errno {
 }
 
 impl VolumeFileSystem {
-    /// Shows a volume; requests are served in `runtime`.
-    pub fn new(sessions: Arc<Sessions>, root: FileId, runtime: Runtime) -> VolumeFileSystem {
+    /// Makes the file system of a volume; requests are served in `runtime`. If `has_access_times` is false, reading
+    /// does not change times of access.
+    pub fn new(
+        sessions: Arc<Sessions>,
+        root: FileId,
+        runtime: Runtime,
+        contents: Option<Arc<CachedContents>>,
+        has_access_times: bool,
+    ) -> VolumeFileSystem {
         VolumeFileSystem {
             sessions,
             nodes: Nodes::new(root),
@@ -49,6 +64,9 @@ impl VolumeFileSystem {
             lock_waits: Mutex::default(),
             runtime,
             tasks: Mutex::new(JoinSet::new()),
+            contents,
+            processes: Processes::default(),
+            has_access_times,
         }
     }
 
@@ -56,18 +74,37 @@ impl VolumeFileSystem {
         self.files.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How many handles programs have.
+    /// Returns the number of handles that programs have.
     pub fn handles(&self) -> usize {
         self.files().len()
     }
 
-    /// An open file.
+    /// Returns the stream of a program's reads from a file.
+    pub(super) fn stream(&self, caller: Caller, file: &OpenFile) -> Stream {
+        stream_of(self.processes.of(caller.thread).into(), file.id().inode)
+    }
+
+    /// Notes that a program read a directory or a link.
+    pub(super) fn note_access(&self, attributes: &Attributes) {
+        if self.has_access_times {
+            self.sessions.last().note_access(attributes);
+        }
+    }
+
+    /// Notes that a program read from a file that is open with `flags`.
+    pub(super) fn note_read(&self, file: &OpenFile, flags: i32) {
+        if self.has_access_times && flags & libc::O_NOATIME == 0 {
+            file.note_access();
+        }
+    }
+
+    /// Returns an open file.
     pub(super) fn file(&self, handle: u64) -> Result<Arc<OpenFile>, Errno> {
         self.files().get(&handle).cloned().ok_or(Errno::new(libc::EBADF))
     }
 
-    /// An open file for pages that the kernel writes back: it may name any handle of the inode, also one of a session that
-    /// has ended.
+    /// Returns an open file for pages that the kernel writes back: the kernel may name any handle of the inode, even
+    /// one of a session that has ended.
     pub(super) fn file_of_pages(&self, node: u64, handle: u64) -> Result<Arc<OpenFile>, Errno> {
         let file = self.file(handle)?;
         if !file.is_over() {
@@ -77,19 +114,20 @@ impl VolumeFileSystem {
         Ok(living.unwrap_or(file))
     }
 
-    /// Whether a program may still have pages of a file mapped for writing by a handle of a session that has ended.
+    /// Whether a program may still have pages of the file mapped for writing through a handle of a session that has
+    /// ended.
     pub(super) fn has_old_writer(&self, node: u64) -> bool {
         self.files().values().any(|file| file.id().inode == node && file.is_writable() && file.is_over())
     }
 
-    /// A new handle.
+    /// Adds a handle.
     pub(super) fn add(&self, file: OpenFile) -> u64 {
         let handle = self.next.fetch_add(1, Ordering::Relaxed);
         self.files().insert(handle, Arc::new(file));
         handle
     }
 
-    /// A request waits for a lock: what is told when its program is interrupted.
+    /// Notes that a request waits for a lock; returns what is notified when its program is interrupted.
     fn begin_lock_wait(&self, unique: u64) -> Arc<Notify> {
         let given_up = Arc::new(Notify::new());
         self.lock_waits.lock().unwrap_or_else(PoisonError::into_inner).insert(unique, given_up.clone());
@@ -106,10 +144,10 @@ impl VolumeFileSystem {
         while tasks.try_join_next().is_some() {}
     }
 
-    /// Waits for all requests, and ends the session.
+    /// Waits for all requests, then ends the session.
     ///
-    /// *Errors*: what could not be committed, or the server could not be told. What a session lost that was ended for
-    /// others was reported before.
+    /// *Errors*: the session cannot commit or return something, or cannot tell the server that it ends. If the session
+    /// has already ended, there is no error: its losses were logged then.
     pub async fn finish(&self) -> Result<(), Error> {
         self.sessions.close();
         let mut tasks = std::mem::take(&mut *self.tasks.lock().unwrap_or_else(PoisonError::into_inner));
@@ -126,14 +164,14 @@ impl VolumeFileSystem {
     }
 }
 
-/// The flags of every open file: our cache is the only one.
+/// The flags of every open file: the kernel does not cache data, because the client's cache is the only one.
 pub(super) const OPEN_FLAGS: u32 = open_flags::DIRECT_IO;
 
 /// A mounted volume as the threads of the connection see it.
 pub struct Served(pub Arc<VolumeFileSystem>);
 
 impl Served {
-    /// Serves a request in the runtime: `work` does it, `answer` answers.
+    /// Serves a request in the runtime: `work` does it, and `answer` sends the answer.
     fn run<T, W>(
         &self,
         reply: Reply,
@@ -243,8 +281,8 @@ impl FileSystem for Served {
                 self.run(reply, create, |reply, _, (entry, handle)| reply.created(&entry, handle, OPEN_FLAGS));
             }
             Call::Read(read) => {
-                let contents = move |this| calls::read(this, read);
-                self.run(reply, contents, |reply, _, contents| {
+                let bytes = move |this| calls::read(this, read, caller);
+                self.run(reply, bytes, |reply, _, contents: ReadBytes| {
                     let parts: Vec<_> = contents.slices().into_iter().map(std::io::IoSlice::new).collect();
                     reply.parts(&parts);
                 });
@@ -263,7 +301,7 @@ impl FileSystem for Served {
                 self.0.spawn(async move {
                     if let Some(file) = file {
                         if unlock {
-                            // An error means that the session has ended, and with it the lock.
+                            // An error means that the session has ended, and the lock with it.
                             let _ = file.unlock_all(owner, true).await;
                         }
                         file.close().await;
@@ -273,7 +311,7 @@ impl FileSystem for Served {
             }
             Call::OpenDirectory { .. } => reply.opened(0, 0),
             Call::ReleaseDirectory { .. } => reply.ok(),
-            // Operations on names are durable when they return.
+            // Operations on names are already durable when they return, so there is nothing to do.
             Call::SyncDirectory { .. } => reply.ok(),
             Call::Sync { handle, .. } => {
                 let sync = move |this: Arc<VolumeFileSystem>| async move {
@@ -285,7 +323,7 @@ impl FileSystem for Served {
                 let flush = move |this: Arc<VolumeFileSystem>| async move {
                     let file = this.file(handle)?;
                     let flushed = file.flush().await;
-                    // A program that closes a descriptor of a file gives up its locks of it.
+                    // When a program closes any descriptor of a file, it loses its locks on the file.
                     let unlocked = file.unlock_all(owner, false).await;
                     flushed.and(unlocked).map_err(|error| errno(&error))
                 };

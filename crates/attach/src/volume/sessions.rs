@@ -1,8 +1,9 @@
-//! The session of a mount, and the one that follows when it was ended for other hosts.
+//! The session of a mount, and the next session after one was ended for the sake of other hosts.
 //!
-//! Owns: which session calls go to. Promises: after a session ended, handles that were opened in it answer EIO, the kernel
-//! keeps no page that was read in it, and calls about names and attributes wait for the next session and go there. A mount
-//! that ends begins no further one. Leaves to others: what a session does (`nectary-volume`).
+//! Owns: the choice of the session that calls use. Promises: after a session ended, handles that were opened in it
+//! return EIO, the kernel keeps no page that was read in it, and calls about names and attributes wait for the next
+//! session and use it. A mount that is ending begins no further session. Leaves to others: the work of a session
+//! (`nectary-volume`).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,9 +15,9 @@ use nectary_volume::client::{Client, ClientOptions, Error, Kernel};
 use tokio::sync::watch;
 use tokio::time::sleep;
 
-/// The first pause between attempts to begin a session.
+/// The first pause between two attempts to begin a session.
 const RETRY_MIN: Duration = Duration::from_millis(100);
-/// The longest one.
+/// The longest pause between two attempts.
 const RETRY_MAX: Duration = Duration::from_secs(2);
 
 /// The sessions of a mount, one after the other.
@@ -30,9 +31,9 @@ pub struct Sessions {
 }
 
 impl Sessions {
-    /// Begins the first one.
+    /// Begins the first session.
     ///
-    /// *Errors*: as [`Client::connect`].
+    /// *Errors*: those of [`Client::connect`].
     pub async fn begin(
         device: SharedDevice,
         options: ClientOptions,
@@ -52,19 +53,19 @@ impl Sessions {
         Ok(sessions)
     }
 
-    /// The last session, which may have ended.
+    /// Returns the last session, which may have ended.
     pub fn last(&self) -> Client {
         self.current.borrow().clone()
     }
 
-    /// How many sessions were ended for others.
+    /// Returns the number of sessions that were ended for the sake of other hosts.
     pub fn ended(&self) -> u64 {
         self.ended.load(Ordering::Acquire)
     }
 
-    /// A session that has not ended, as far as it is known.
+    /// Waits for a session that has not ended as far as this host knows, and returns it.
     ///
-    /// *Errors*: the mount ends.
+    /// *Errors*: the mount is ending.
     pub async fn living(&self) -> Result<Client, Error> {
         let (mut current, mut is_closing) = (self.current.subscribe(), self.is_closing.subscribe());
         tokio::select! {
@@ -77,12 +78,12 @@ impl Sessions {
         }
     }
 
-    /// The mount ends: no further session begins, and nobody waits for one.
+    /// Notes that the mount is ending: no further session begins, and no call waits for one.
     pub fn close(&self) {
         self.is_closing.send_replace(true);
     }
 
-    /// Begins a session each time that the one before was ended.
+    /// Begins the next session whenever one was ended.
     async fn keep(&self) {
         let mut is_closing = self.is_closing.subscribe();
         tokio::select! {

@@ -31,7 +31,7 @@ pub const MODEL: &str = "hdd-1999";
 pub const QUEUE_DEPTH: usize = 1;
 /// How long the programs of an execution may take.
 const PATIENCE: Duration = Duration::from_secs(900);
-/// The disk's slot on the shared clock. Nothing reads the slot, because the disk's own counters have the time.
+/// The disk's slot in the shared clock. It is never read: executions take the busy time from the disk's own counters.
 const SLOT: usize = 0;
 
 /// The result of one execution. Times are in seconds.
@@ -43,7 +43,7 @@ pub struct Execution {
     pub block_reads: u64,
     /// The number of requests to the block device, as the kernel counts them.
     pub device_requests: u64,
-    /// The number of reads among these requests.
+    /// The number of `device_requests` that are reads.
     pub device_reads: u64,
     /// How long the disk was busy until the last program ended.
     pub stall_s: f64,

@@ -27,7 +27,7 @@ pub struct Workload {
     pub programs: Vec<&'static Program>,
     /// The executions of each lane, in the order of the plan.
     pub lanes: Vec<(Lane, Vec<Execution>)>,
-    /// The results of replays of its references; only for a single program.
+    /// The results of replays of the program's references; `None` for a mix.
     pub known: Option<Known>,
 }
 

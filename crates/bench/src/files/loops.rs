@@ -226,7 +226,8 @@ pub fn ms_a_file(seconds: f64, files: u32) -> f64 {
 
 /// How long `loops` may take before the caller gives up.
 pub(super) fn patience(loops: &Loops) -> Duration {
-    // A disk of 1999 takes some 60 ms for a synchronous file.
+    // On a synchronous mount, creating and deleting one file takes about 85 ms on a disk from 1999, and about 190 ms on
+    // a mirror over links of 10 Mb/s.
     Duration::from_secs(120) + Duration::from_millis(u64::from(loops.files) * 400)
 }
 

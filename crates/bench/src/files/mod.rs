@@ -72,7 +72,7 @@ pub const EXPERIMENTS: [(&str, &str, &str); 3] = [
 /// The settings of a run under the paper's conditions.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Options {
-    /// A quick run: one number of files, two rounds, no verdicts.
+    /// A quick run: only 1,024 files (16 if the file system writes everything at once), two rounds, no verdicts.
     pub quick: bool,
     /// Only contenders whose name contains one of these; all if the list is empty.
     pub only: Vec<String>,

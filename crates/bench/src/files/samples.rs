@@ -89,7 +89,7 @@ impl Samples {
         (!below.is_empty() && above.len() == below.len()).then(|| paired_ratio(&above, &below))
     }
 
-    /// All loops, in the order of the tables.
+    /// All loops, in the order in which the tables have them.
     pub fn which(&self) -> Vec<Which> {
         let which = |sample: &Sample| {
             let Sample { is_synchronous, files, order, .. } = *sample;

@@ -121,7 +121,7 @@ impl Start {
         Part(self)
     }
 
-    /// Waits until all workers are ready or have ended, and lets them begin; returns the time of the begin.
+    /// Waits until all workers are ready or have ended, and lets them begin; returns the start time.
     fn go(&self) -> Instant {
         let waited = self.arrived.wait_while(self.lock(), |state| state.missing > 0);
         let mut state = waited.unwrap_or_else(PoisonError::into_inner);
@@ -146,7 +146,7 @@ impl Start {
 struct Part<'a>(&'a Start);
 
 impl Part<'_> {
-    /// Waits until all workers may begin; returns the time of the begin.
+    /// Waits until all workers may begin; returns the start time.
     fn wait(self) -> Result<Instant, Error> {
         let start = self.0;
         drop(self);

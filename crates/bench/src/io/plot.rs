@@ -19,7 +19,7 @@ const INK: &str = "#777";
 /// A line of a chart.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Line {
-    /// The text next to it.
+    /// The name of the line, drawn to the right of the chart.
     pub name: String,
     /// The points: a request size in bytes, and its rate in MiB per second.
     pub points: Vec<(u64, f64)>,

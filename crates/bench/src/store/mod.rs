@@ -118,7 +118,7 @@ pub struct Options {
     pub sizes: Vec<u64>,
     /// With a bare disk, the mean numbers of embedded objects per page that run; all if the list is empty.
     pub embedded: Vec<u64>,
-    /// The directory whose device is the bare disk.
+    /// With a bare disk, a directory on the measured device: each contender's disk is a file in it.
     pub folder: Option<PathBuf>,
     /// The program that runs foyer as a contender, if it is present.
     pub foyer: Option<PathBuf>,

@@ -42,17 +42,16 @@ pub struct Piece {
     pub run_s: f64,
     /// The part of `run_s` in which the contender writes its waiting objects at the end, in seconds.
     pub settle_s: f64,
-    /// The part of `run_s` in which requests waited for daemons, in seconds; only with virtual clocks.
+    /// The part of `run_s` in which requests waited for daemons, in seconds; 0 in real time.
     pub daemon_s: f64,
-    /// The part of `run_s` in which the keeper reclaims memory beyond the allowance, in seconds; only with virtual
-    /// clocks.
+    /// The part of `run_s` in which the keeper reclaims memory beyond the allowance, in seconds; 0 in real time.
     pub pressure_s: f64,
-    /// The harness's own time between calls, in seconds; only with one thread in real time. No other figure includes
-    /// it.
+    /// The harness's own time between calls, in seconds; measured with one thread in real time, otherwise 0. No other
+    /// elapsed time includes it.
     pub harness_s: f64,
     /// Processor time of the contender's process, including the harness, in seconds.
     pub processor_s: f64,
-    /// How long requests waited for busy disks, in seconds, summed over all disks; only with virtual clocks.
+    /// How long requests waited for busy disks, in seconds, summed over all disks; 0 in real time.
     pub waited_s: f64,
 }
 
@@ -98,7 +97,8 @@ pub struct Player {
 }
 
 impl Player {
-    /// Makes a player with `threads` threads on a clock; `keeper` holds the contender's memory group, if it has one.
+    /// Makes a player with `threads` threads on a clock; `keeper` holds the contender's memory group at its allowance,
+    /// and is `None` without a memory group.
     pub fn new(clock: DiskClock, threads: usize, keeper: Option<Keeper>) -> Player {
         let timeline = Timeline::new(threads, clock.disks());
         let charged = clock.cost().disks;
@@ -118,7 +118,7 @@ impl Player {
         Ok(piece)
     }
 
-    /// The keeper of the contender's memory group, if it has one.
+    /// The [`Keeper`] that holds the contender's memory group at its allowance; `None` without a memory group.
     pub fn keeper(&self) -> Option<&Keeper> {
         self.keeper.as_deref()
     }

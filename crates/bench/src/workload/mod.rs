@@ -37,7 +37,7 @@ pub struct Request {
     pub object: u32,
     /// The size of the object in bytes, which never changes.
     pub bytes: u32,
-    /// The site of the object and its page.
+    /// The site of the object. The page in `page` belongs to the same site.
     pub site: u32,
     /// The page with which the object should be collocated: the client's last HTML object. `None` if this object is
     /// HTML.

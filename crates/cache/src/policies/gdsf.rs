@@ -19,7 +19,7 @@
 //! | victim refused | it is *parked* with its references; after the next eviction, or when all others are parked too, it returns with a newly computed worth |
 //!
 //! # Invariants
-//! 1. A resident id is in the heap or parked.
+//! 1. A resident id is in the heap, or it is parked because its eviction was refused.
 //! 2. Age never falls, and no worth in the heap is below it.
 //!
 //! # Cost O(log n) per reference and per victim; 67 to 77 bytes per resident id. Worth is a 64-bit number in units of

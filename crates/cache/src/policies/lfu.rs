@@ -25,7 +25,7 @@
 //! Without parking, many pinned ids of the lowest frequency would block all other victims.
 //!
 //! # Invariants
-//! 1. A resident id is in exactly one group, or parked.
+//! 1. A resident id is in exactly one group, or it is parked because its eviction was refused.
 //! 2. No group is empty, and frequencies rise strictly along the list.
 //! 3. An id's `place` is its group, or its frequency while it is parked.
 //!

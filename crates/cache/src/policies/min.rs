@@ -18,7 +18,8 @@
 //! | victim refused | it is *parked* with its key; after the next eviction, or when all others are parked too, it returns |
 //!
 //! # Invariants
-//! 1. A resident id is in the heap, keyed by its next reference, or parked with that key in its `place`.
+//! 1. A resident id is in the heap, keyed by its next reference, or it is parked because its eviction was refused; then
+//!    that key is in its `place`.
 //! 2. The keys of resident ids are positions that are still to come, if the calls are those of the trace.
 //!
 //! # Cost

@@ -54,7 +54,7 @@ pub(crate) struct Timeline {
     weights: Vec<u64>,
     /// The position of the oldest end.
     start: usize,
-    /// The number of positions from the oldest to the newest end.
+    /// The number of positions between the two ends, gaps included.
     span: usize,
     /// The distance from the oldest end up to which [`Timeline::next_ahead`] has returned ids.
     ahead: usize,

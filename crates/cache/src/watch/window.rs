@@ -193,7 +193,7 @@ impl Window {
             seen[*position as usize].place = *next;
             misses += u64::from(!is_hit);
             if *next == NEVER {
-                // MIN evicts an id that is not referenced again at once.
+                // The window has no later reference to this id, so MIN evicts it at once, or does not insert it.
                 resident -= u64::from(is_hit);
                 seen[*position as usize].is_resident = false;
                 continue;

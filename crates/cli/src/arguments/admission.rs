@@ -14,13 +14,13 @@ pub struct AdmissionArguments {
     /// Which objects are written to the store's disk: all, or second-request: only objects requested again
     #[arg(long, value_name = "RULE", value_parser = AdmitRule::from_str, default_value = AdmitRule::All.name())]
     pub admit: AdmitRule,
-    /// Do not write responses with shorter bodies to the store's disk, as 100
+    /// Do not write responses with shorter bodies to the store's disk, for example 100
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub admit_bytes_min: Option<u64>,
-    /// Do not write responses with longer bodies to the store's disk, as 100M
+    /// Do not write responses with longer bodies to the store's disk, for example 100M
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub admit_bytes_max: Option<u64>,
-    /// How much may be written to the store's disk, as 50G/day or 2M/s; beyond it, less is admitted
+    /// How much may be written to the store's disk, for example 50G/day or 2M/s; beyond it, less is admitted
     #[arg(long, value_name = "SIZE/PERIOD", value_parser = WriteBudget::from_str)]
     pub write_budget: Option<WriteBudget>,
 }

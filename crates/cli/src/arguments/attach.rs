@@ -11,7 +11,7 @@ use super::ram::ClientArguments;
 pub struct AttachArguments {
     #[command(flatten)]
     pub device: DeviceArguments,
-    /// Size of a file that does not exist yet and is made, as 10G
+    /// Size of a file that does not exist yet and is made, for example 10G
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub size: Option<u64>,
     /// The block device takes no writes
@@ -30,7 +30,7 @@ pub struct AttachArguments {
 /// `detach`.
 #[derive(Debug, Args)]
 pub struct DetachArguments {
-    /// The block device, as /dev/loop0, or the SPEC that it was attached by
+    /// The block device, for example /dev/loop0, or the SPEC that it was attached by
     #[arg(value_name = "DEVICE")]
     pub device: String,
     /// Detach it even if the device below fails, and lose what cannot be written to it

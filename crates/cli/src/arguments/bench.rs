@@ -155,7 +155,7 @@ pub struct BenchStoreArguments {
     /// Pieces of the workload, each of which gives one pair; at least 10, or 2 with --quick
     #[arg(long, value_name = "N")]
     pub pairs: Option<usize>,
-    /// Only contenders with this in their name, as xfs or ext4-dirsync.50; may be repeated
+    /// Only contenders with this in their name, for example xfs or ext4-dirsync.50; may be repeated
     #[arg(long, value_name = "NAME")]
     pub only: Vec<String>,
     /// Only this disk size of the table, in GB; may be repeated
@@ -179,7 +179,7 @@ pub struct BenchStoreArguments {
     /// Write a picture of the ratios by piece and of what a request's time was spent on to this file
     #[arg(long, value_name = "FILE")]
     pub svg: Option<PathBuf>,
-    /// Write the report as a page with its picture into this directory, as docs/results
+    /// Write the report as a page with its picture into this directory, for example docs/results
     #[arg(long, value_name = "DIR")]
     pub write: Option<PathBuf>,
 }
@@ -200,7 +200,7 @@ pub struct BenchCacheArguments {
     /// Each program once under LRU, dear and adaptive, without mixes and without verdicts
     #[arg(long)]
     pub quick: bool,
-    /// Only this program or mix, as sort or cscope+sort; may be repeated
+    /// Only this program or mix, for example sort or cscope+sort; may be repeated
     #[arg(long, value_name = "NAME")]
     pub only: Vec<String>,
     /// Executions of each program under each policy; 3 by default, or 1 with --quick
@@ -215,7 +215,7 @@ pub struct BenchCacheArguments {
     /// Write a picture of reads and times to this file
     #[arg(long, value_name = "FILE")]
     pub svg: Option<PathBuf>,
-    /// Write the report as a page with its picture into this directory, as docs/results
+    /// Write the report as a page with its picture into this directory, for example docs/results
     #[arg(long, value_name = "DIR")]
     pub write: Option<PathBuf>,
 }
@@ -261,10 +261,11 @@ pub struct BenchFilesArguments {
     /// Size of each file, of a directory as it is
     #[arg(long, value_name = "SIZE", default_value = "2K", value_parser = parse_size, conflicts_with = "seed")]
     pub size: u64,
-    /// One number of files and two rounds, without verdicts, in two minutes
+    /// Only 1024 files instead of up to 16384, and two rounds, without verdicts, in a few minutes; without --seed, only
+    /// one round instead of three
     #[arg(long)]
     pub quick: bool,
-    /// Only contenders with this in their name, as none-2 or hdd; may be repeated
+    /// Only contenders with this in their name, for example none-2 or hdd; may be repeated
     #[arg(long, value_name = "NAME", requires = "seed")]
     pub only: Vec<String>,
     /// Only links of so many Mb/s, 0 for the unshaped one; may be repeated
@@ -282,7 +283,7 @@ pub struct BenchFilesArguments {
     /// Write figures and rows to this file
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
-    /// Write the report as a page into this directory, as docs/results
+    /// Write the report as a page into this directory, for example docs/results
     #[arg(long, value_name = "DIR")]
     pub write: Option<PathBuf>,
 }
@@ -293,7 +294,7 @@ pub struct BenchRamArguments {
     /// Three short pairs of each figure, without verdicts, in a minute
     #[arg(long)]
     pub quick: bool,
-    /// Only figures with this in their name, as 4x32 or write.depth1; may be repeated
+    /// Only figures with this in their name, for example 4x32 or write.depth1; may be repeated
     #[arg(long, value_name = "NAME")]
     pub only: Vec<String>,
     /// Paired runs of each figure; 10, or 3 with --quick
@@ -308,7 +309,7 @@ pub struct BenchRamArguments {
     /// Write figures and rows to this file
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
-    /// Write the report as a page into this directory, as docs/results
+    /// Write the report as a page into this directory, for example docs/results
     #[arg(long, value_name = "DIR")]
     pub write: Option<PathBuf>,
 }

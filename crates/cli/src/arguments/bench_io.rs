@@ -116,7 +116,7 @@ pub struct BenchIoArguments {
     /// Write a picture of MiB/s over request size to this file
     #[arg(long, value_name = "FILE")]
     pub svg: Option<PathBuf>,
-    /// Write the report as a page with its picture into this directory, as docs/results
+    /// Write the report as a page with its picture into this directory, for example docs/results
     #[arg(long, value_name = "DIR")]
     pub write: Option<PathBuf>,
 }

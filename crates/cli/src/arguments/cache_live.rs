@@ -22,7 +22,7 @@ pub struct CacheSetArguments {
     /// The directory, block device, SPEC or URL under which it runs
     #[arg(value_name = "NAME")]
     pub name: PathBuf,
-    /// Memory for blocks and the tables about them, as 512M
+    /// Memory for blocks and the tables about them, for example 512M
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub memory: Option<u64>,
     /// The replacement policy; blocks stay in memory

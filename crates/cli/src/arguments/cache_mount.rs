@@ -14,7 +14,7 @@ pub struct CacheMountArguments {
     /// Where the tree is shown; it hides the files there while it is mounted, and may be SOURCE itself
     #[arg(value_name = "DIR")]
     pub directory: PathBuf,
-    /// Memory for blocks and the tables about them, as 512M
+    /// Memory for blocks and the tables about them, for example 512M
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "256M")]
     pub memory: u64,
     /// The replacement policy

@@ -19,7 +19,7 @@ pub struct ExportArguments {
     /// Address to serve NBD on: unix:PATH, or tcp:IP:PORT; may be given again
     #[arg(long, value_name = "ADDR", required = true)]
     pub nbd: Vec<Listen>,
-    /// Size of a file that does not exist yet and is made, as 10G
+    /// Size of a file that does not exist yet and is made, for example 10G
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub size: Option<u64>,
     /// Clients cannot write

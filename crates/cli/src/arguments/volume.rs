@@ -75,7 +75,7 @@ pub struct VolumeFormatArguments {
     /// A name for people, at most 64 bytes
     #[arg(long, value_name = "TEXT", default_value = "")]
     pub name: String,
-    /// Size of a file that is created, as 10G
+    /// Size of a file that is created, for example 10G
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub size: Option<u64>,
     /// How long a server that ended without a word is waited for by the next one
@@ -94,7 +94,7 @@ pub struct VolumeServeArguments {
     /// The disk of the volume
     #[arg(value_name = "DISK")]
     pub disk: String,
-    /// Address to listen on, as 10.0.0.1:7200, :7200 for every address, or unix:PATH; may be given again
+    /// Address to listen on, for example 10.0.0.1:7200, :7200 for every address, or unix:PATH; may be given again
     #[arg(long, value_name = "ADDR", required = true)]
     pub listen: Vec<Address>,
     /// The number of this server among those that may serve the volume, each another one
@@ -134,6 +134,15 @@ pub struct VolumeMountArguments {
     /// The metadata server: HOST:PORT or unix:PATH
     #[arg(long, value_name = "ADDR")]
     pub server: Address,
+    /// Memory for the contents of files, for example 1G; 0 for none: then each read is a read of the disk
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "256M")]
+    pub memory: u64,
+    /// The replacement policy of this memory
+    #[arg(long, value_name = "NAME", default_value = "adaptive")]
+    pub policy: String,
+    /// Reading does not change times of access; without this it does by the rule of `relatime`
+    #[arg(long)]
+    pub noatime: bool,
     /// Return once it is mounted, and go on in the background
     #[arg(long)]
     pub background: bool,

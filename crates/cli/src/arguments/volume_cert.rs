@@ -48,7 +48,7 @@ pub struct CertHostArguments {
     /// The folder of the authority
     #[arg(value_name = "DIR")]
     pub directory: PathBuf,
-    /// The host, then further names and addresses that clients reach it by, as h1.example,h1,10.0.0.1
+    /// The host, then further names and addresses that clients reach it by, for example h1.example,h1,10.0.0.1
     #[arg(value_name = "HOSTNAME[,ADDR]", value_delimiter = ',', required = true)]
     pub hosts: Vec<String>,
     /// Folder for `HOSTNAME.pem`, `HOSTNAME.key` and `ca.pem`; it is made

@@ -1,4 +1,4 @@
-//! `nectary cache advise`: what other sizes and policies would change.
+//! `nectary cache advise`: the effect of other sizes and policies.
 //!
 //! Owns: the presentation. Leaves to others: the replays (`nectary-buffer`).
 
@@ -35,7 +35,7 @@ pub fn run(arguments: &CacheAdviseArguments) -> Result<u8, Failure> {
     Ok(GOOD)
 }
 
-/// One cache as text.
+/// Formats the advice for one cache.
 fn text(cache: &Value) -> String {
     let word = |value: &Value| printable(value.as_str().unwrap_or_default());
     let number = |value: &Value| value.as_u64().unwrap_or(0);

@@ -1,6 +1,6 @@
 //! The caches of a process of this program: of a mounted directory or of opened SPECs.
 //!
-//! Owns: their names. Leaves to others: their methods and reports (`methods`, `report`).
+//! Owns: the names of these caches. Leaves to others: methods and reports of the caches (`methods`, `report`).
 
 use std::sync::Arc;
 
@@ -12,12 +12,12 @@ use nectary_buffer::{BufferCache, Caches};
 pub enum Cached {
     /// A directory that is mounted.
     Tree(Arc<Tree>),
-    /// The caches that SPECs have opened, and the name of the device.
+    /// The caches that SPECs have opened, with the name of the device.
     Devices(Caches, String),
 }
 
 impl Cached {
-    /// All caches with their names.
+    /// Returns all caches with their names.
     pub fn all(&self) -> Vec<(String, BufferCache)> {
         match self {
             Cached::Tree(tree) => vec![(tree.options().directory.display().to_string(), tree.cache().clone())],

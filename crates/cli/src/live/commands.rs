@@ -1,7 +1,7 @@
 //! `nectary cache flush`, `set`, `show`, `drop`, `pin` and `unpin`.
 //!
-//! Owns: the requests to the running cache, and the presentation of the answers. Leaves to others: the answers
-//! (`methods`).
+//! Owns: the requests to the running cache, and the presentation of the answers. Leaves to others: answering the
+//! requests (`methods`).
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -15,18 +15,18 @@ use crate::arguments::{CacheFlushArguments, CachePathArguments, CacheSetArgument
 use crate::exit::{FAILED, Failure, GOOD, USAGE};
 use crate::{output, progress};
 
-/// How often the progress of a flush is updated.
+/// The interval at which the progress of a flush is updated.
 const PROGRESS_EVERY: Duration = Duration::from_millis(200);
 /// The width of the picture of a file.
 const PICTURE_COLUMNS: u64 = 60;
-/// The largest number of files that cannot be written which are named.
+/// The most files named in the message about files that cannot be written.
 const FAILURES_NAMED_MAX: usize = 20;
 
 fn number(value: &Value, name: &str) -> u64 {
     value[name].as_u64().unwrap_or(0)
 }
 
-/// A number of bytes for people: exact if it is small.
+/// Formats a number of bytes for people; a small number is exact.
 fn size(bytes: u64) -> String {
     match bytes {
         0..1024 => format!("{bytes} bytes"),
@@ -160,7 +160,7 @@ pub fn show(arguments: &CachePathArguments) -> Result<u8, Failure> {
     Ok(GOOD)
 }
 
-/// A file as one line; each column shows the strongest state of its part.
+/// Draws a file as one line; each column shows the strongest state of its part.
 fn picture(size_bytes: u64, ranges: &[Value]) -> String {
     let columns = PICTURE_COLUMNS.min(size_bytes).max(1);
     let mut picture = vec!['.'; columns as usize];
@@ -244,7 +244,7 @@ pub fn pin(arguments: &CachePathArguments) -> Result<u8, Failure> {
     Ok(GOOD)
 }
 
-/// The files below a directory, in the order of their names; links are not followed.
+/// Returns the files below a directory, in the order of their names; links are not followed.
 fn files_below(directory: &Path, files: &mut Vec<PathBuf>) -> Result<(), Failure> {
     let mut entries = std::fs::read_dir(directory)?.collect::<Result<Vec<_>, _>>()?;
     entries.sort_by_key(std::fs::DirEntry::file_name);
@@ -259,7 +259,7 @@ fn files_below(directory: &Path, files: &mut Vec<PathBuf>) -> Result<(), Failure
     Ok(())
 }
 
-/// Unpins, so that the policy decides again.
+/// Unpins a file, directory or part of a device, so that the policy decides again.
 pub fn unpin(arguments: &CachePathArguments) -> Result<u8, Failure> {
     let target = Target::of_path(&arguments.path)?;
     let answer = target.running().ask("unpin", target.place(arguments.offset, arguments.length))?;

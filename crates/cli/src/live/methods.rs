@@ -1,8 +1,8 @@
 //! The methods of a running cache on its control socket.
 //!
 //! Owns: the methods `flush`, `set`, `show`, `drop`, `pin`, `unpin`, `figures`, `top` and `advise`, their parameters
-//! and answers. Promises: a request that is not understood changes nothing, and its fault says what to send. Leaves
-//! to others: the caches (`nectary-buffer`, `nectary-attach`), the socket (`nectary-host`).
+//! and answers. Promises: a request that is not valid changes nothing, and its fault says what to send. Leaves to
+//! others: the caches (`nectary-buffer`, `nectary-attach`), the socket (`nectary-host`).
 
 use std::future::Future;
 use std::ops::Range;
@@ -20,14 +20,14 @@ use serde_json::{Value, json};
 use super::cached::Cached;
 use super::report::Reports;
 
-/// The largest number of files that are listed of a directory.
+/// The most files of a directory that are listed.
 const FILES_MAX: usize = 1000;
-/// The largest number of ranges that are listed of one file.
+/// The most ranges of one file that are listed.
 const RANGES_MAX: usize = 1000;
 
 type Answer = Result<Value, Fault>;
 
-/// No parameters.
+/// The parameters of a method that has none.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Nothing {}
@@ -134,7 +134,7 @@ fn not_understood(name: &str, error: &serde_json::Error) -> Fault {
         "top" => r#"{"streams": COUNT}"#,
         _ => "no parameters",
     };
-    // The message may repeat the request, so it is cut.
+    // The message may repeat the request, so it is shortened.
     let text: String = error.to_string().chars().take(200).collect();
     Fault::new(
         FaultKind::Invalid,
@@ -166,7 +166,7 @@ impl Place {
         }
     }
 
-    /// The range of a device, cut at its end.
+    /// Returns the range of a device, cut at the device's end.
     fn of_device(&self, device: &Opened) -> Result<Range<u64>, Fault> {
         if self.path()? != b"" {
             return Err(Fault::new(FaultKind::Invalid, "a device has no paths", "give an offset and a length"));
@@ -210,7 +210,7 @@ fn path_fault(error: &PathError) -> Fault {
 }
 
 impl Cached {
-    /// The device that is changed: the outermost cache of the stack.
+    /// Returns the device that is changed: the outermost cache of the stack.
     fn outer(&self) -> Result<Opened, Fault> {
         let Cached::Devices(caches, name) = self else {
             return Err(Fault::new(FaultKind::Failed, "it is no device", ""));
@@ -392,7 +392,7 @@ impl Cached {
         Ok(self.pins("unpinned_bytes", unpinned))
     }
 
-    /// How much was changed, and how much is pinned now.
+    /// Returns the number of bytes that were changed, and the number that is pinned now.
     fn pins(&self, name: &str, bytes: u64) -> Value {
         let stats = self.all().first().map(|(_, cache)| cache.stats()).unwrap_or_default();
         json!({ name: bytes, "all_pinned_bytes": stats.pinned_bytes, "all_pinned_bytes_max": stats.pinned_bytes_max })

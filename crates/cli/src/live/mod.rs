@@ -21,9 +21,9 @@ use serde_json::{Value, json};
 
 use crate::exit::{BUSY, FAILED, Failure, NOT_FOUND, USAGE};
 
-/// How long a part may take to report its status.
+/// The longest time in which a part must report its status.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How long a command may take. It is long because a flush or a pin may transfer the whole memory of a cache.
+/// The longest time of a command. The limit is long because a flush or a pin may transfer the whole memory of a cache.
 const COMMAND_PATIENCE: Duration = Duration::from_secs(3600);
 
 /// A process that has caches.
@@ -32,7 +32,7 @@ pub struct Running {
     status: Status,
 }
 
-/// A cache, or a file or directory in it, that a user named.
+/// A cache, or a file or directory in a cache, that a user named.
 pub struct Target {
     running: Running,
     /// The bytes of the path below a mounted directory; `None` for a device.
@@ -40,7 +40,7 @@ pub struct Target {
 }
 
 impl Running {
-    /// All processes with caches.
+    /// Returns all processes with caches.
     pub fn all() -> Result<Vec<Running>, Failure> {
         let parts = parts(&RuntimeDirectory::open()?, PATIENCE)?.into_iter();
         let running = parts.filter_map(|part| {
@@ -51,7 +51,7 @@ impl Running {
         Ok(running.collect())
     }
 
-    /// Its name.
+    /// Returns the name of the process's directory or device.
     pub fn name(&self) -> &str {
         &self.status.name
     }
@@ -128,17 +128,17 @@ impl Target {
         };
         let mounts = all.into_iter().filter(Running::is_mount);
         let meant = mounts.filter_map(|running| below(&running).map(|(length, path)| (length, running, path)));
-        // Of nested mounts, the innermost.
+        // Of nested mounts, the innermost one is meant.
         let (_, running, path) = meant.max_by_key(|(length, ..)| *length).ok_or_else(|| none(path, &names))?;
         Ok(Target { running, path: Some(path) })
     }
 
-    /// The process that has the cache.
+    /// Returns the process that has the cache.
     pub fn running(&self) -> &Running {
         &self.running
     }
 
-    /// The name for messages.
+    /// Returns the name for messages.
     pub fn name(&self) -> String {
         match &self.path {
             Some(path) if !path.is_empty() => {
@@ -148,7 +148,7 @@ impl Target {
         }
     }
 
-    /// The request parameters for a part of it.
+    /// Returns the request parameters for a part of the target.
     pub fn place(&self, offset: u64, length: Option<u64>) -> Value {
         let mut place = json!({ "offset": offset });
         if let Some(length) = length {
@@ -173,7 +173,7 @@ fn none(name: &Path, names: &[String]) -> Failure {
     Failure::new(NOT_FOUND, message, remedy)
 }
 
-/// Text from other programs, without control characters.
+/// Returns text of other programs without control characters.
 pub fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }

@@ -1,7 +1,7 @@
 //! The reports of a running cache for `top` and `advise`, as JSON.
 //!
-//! Owns: the reports, and how often their expensive part is recomputed. Leaves to others: their presentation (`top`,
-//! `advise`).
+//! Owns: the reports, and the times at which their expensive part is recomputed. Leaves to others: the presentation of
+//! the reports (`top`, `advise`).
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -14,7 +14,7 @@ use super::cached::Cached;
 
 /// The time after which the smallest possible number of misses is recomputed.
 const WINDOW_VALID: Duration = Duration::from_secs(10);
-/// A window of fewer references is recomputed each time.
+/// The result for a window with fewer references than this is not kept, but recomputed each time.
 const REFERENCES_KEPT_MIN: u64 = 10_000;
 /// The default number of reported streams.
 const STREAMS_DEFAULT: usize = 256;
@@ -25,13 +25,13 @@ pub struct Reports {
     windows: Mutex<HashMap<String, (Instant, Value)>>,
 }
 
-/// The figures of a cache by name.
+/// Returns the figures of a cache by name.
 pub fn figures(stats: &Stats) -> Map<String, Value> {
     stats.values().into_iter().map(|(name, value)| (name.to_owned(), Value::from(value))).collect()
 }
 
 impl Reports {
-    /// The activity of each cache, by stream; streams with most references first.
+    /// Returns the activity of each cache, by stream; streams with most references come first.
     pub fn top(&self, cached: &Cached, streams_max: Option<usize>) -> Value {
         let streams_max = streams_max.unwrap_or(STREAMS_DEFAULT);
         let caches = cached.all().into_iter().map(|(name, cache)| self.cache(cached, &name, &cache, streams_max));
@@ -76,7 +76,7 @@ impl Reports {
         })
     }
 
-    /// The misses in the last references, and the smallest possible number.
+    /// Returns the misses in the last references, and the smallest possible number.
     fn window(&self, name: &str, cache: &BufferCache) -> Value {
         let mut windows = self.windows.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((since, value)) = windows.get(name)
@@ -126,7 +126,7 @@ fn row(cached: &Cached, stream: &StreamStats, resident: Option<u64>, policy: &st
     })
 }
 
-/// The start of the region of a device's stream; other streams have no region.
+/// Returns the start of the region of a device's stream; `None`: the stream has no region.
 fn region(cached: &Cached, stream: &StreamStats) -> Option<u64> {
     match cached {
         Cached::Devices(..) => stream.stream.and_then(nectary_buffer::region_of),
@@ -134,7 +134,8 @@ fn region(cached: &Cached, stream: &StreamStats) -> Option<u64> {
     }
 }
 
-/// Why a stream has this much memory: the pattern found in its references, and the policy that replaces its blocks.
+/// Explains why a stream has this much memory: the pattern found in its references, and the policy that replaces its
+/// blocks.
 fn why(verdict: Option<&str>, replacement: &str, policy: &str) -> String {
     let found = match verdict {
         Some("sequential") => "reads each block once",
@@ -152,7 +153,7 @@ fn counted(counted: Counted) -> Value {
     json!({ "references": counted.references, "misses": counted.misses, "hit_rate": counted.hit_rate() })
 }
 
-/// The effect of other sizes and policies on each cache.
+/// Returns the effect of other sizes and policies on each cache.
 pub fn advise(cached: &Cached) -> Value {
     let caches = cached.all().into_iter().map(|(name, cache)| {
         let advice = cache.window().advise();

@@ -1,6 +1,6 @@
 //! `nectary cache mount`, `umount` and `stat`: a directory through the cache.
 //!
-//! Owns: the control socket of a mounted cache, and what it shows. Leaves to others: what all mounts have in common
+//! Owns: the control socket of a mounted cache, and its status. Leaves to others: the common part of all mounts
 //! (`mounts`), mounting (`nectary-attach`), caching (`nectary-buffer`).
 
 use std::fmt::Write as _;
@@ -25,7 +25,7 @@ use crate::{output, runtime};
 
 /// The component's name in a status.
 const COMPONENT: &str = "cache";
-/// How long each part may take to answer.
+/// The longest time in which each part must answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// A mounted cache that uses more than this share of its descriptors is degraded. *Units*: percent.
 const DESCRIPTORS_PERCENT_MAX: u64 = 80;
@@ -71,7 +71,7 @@ async fn stay(arguments: &CacheMountArguments) -> Result<u8, Failure> {
     Ok(GOOD)
 }
 
-/// The canonical path of an existing directory.
+/// Returns the canonical path of an existing directory.
 fn found(what: &str, path: &Path) -> Result<PathBuf, Failure> {
     path.canonicalize().map_err(|error| match error.kind() {
         std::io::ErrorKind::NotFound => {
@@ -92,7 +92,7 @@ fn start_control(tree: &Arc<Tree>) -> Result<(ControlServer, Requests), Failure>
     Ok((ControlServer::start(&RuntimeDirectory::open()?, &part, methods, Limits::default())?, requests))
 }
 
-/// The status of a mounted cache, as `nectary status` shows it.
+/// Returns the status of a mounted cache, as `nectary status` shows it.
 fn status(tree: &Tree) -> Status {
     let (options, figures, now) = (tree.options(), tree.figures(), tree.cache().options());
     let mut status = Status::healthy(COMPONENT, &options.directory.display().to_string());
@@ -145,7 +145,7 @@ fn announce(arguments: &CacheMountArguments, tree: &Tree) -> Result<(), Failure>
     TREES.announce(&options.directory, &what, arguments.leave_terminal)
 }
 
-/// All mounted caches, or the one at `directory`.
+/// Returns all mounted caches, or the one at `directory`.
 fn mounted(directory: Option<&Path>) -> Result<Vec<(Part, Status)>, Failure> {
     // A dead mount cannot be resolved, so its path is used as given.
     let wanted = directory.map(|path| path.canonicalize().unwrap_or_else(|_| PathBuf::from(path)));

@@ -1,7 +1,8 @@
-//! What the commands that mount something have in common.
+//! The common part of all commands that mount something.
 //!
-//! Owns: the background process, requests to unmount, the reaction to signals, what is printed once a mount is there.
-//! Promises: a mount that is in use ends with its last user. Leaves to others: what is mounted, and its status.
+//! Owns: the background process, requests to unmount, the reaction to signals, and the output after mounting.
+//! Promises: a mount that is in use ends when its last user has gone. Leaves to others: the mounted file system, and
+//! its status.
 
 pub mod cache;
 
@@ -24,16 +25,16 @@ use tokio::sync::{mpsc, oneshot, watch};
 use crate::exit::{BUSY, FAILED, Failure, GOOD};
 use crate::output;
 
-/// How long unmounting may take.
+/// The longest time of unmounting.
 pub const UMOUNT_PATIENCE: Duration = Duration::from_secs(60);
 
-/// Something that is mounted by this process.
+/// A mount of this process.
 pub trait Mounted: Send + Sync + 'static {
-    /// Whether it is unmounted.
+    /// Returns a watch channel that becomes true when the mount is unmounted.
     fn ended(&self) -> watch::Receiver<bool>;
-    /// Unmounts it; lazily: also if it is in use.
+    /// Unmounts; with `lazily`, even if the mount is in use.
     fn unmount(&self, lazily: bool) -> Result<(), nectary_attach::Error>;
-    /// Waits until it has ended; it blocks.
+    /// Waits until the mount has ended; it blocks the thread.
     fn finish(&self) -> Result<(), nectary_attach::Error>;
 }
 
@@ -65,20 +66,20 @@ impl Mounted for Volume {
     }
 }
 
-/// How a kind of mount is named.
+/// The names that a kind of mount has.
 #[derive(Debug, Clone, Copy)]
 pub struct Kind {
-    /// In the log.
+    /// The name in the log.
     pub component: &'static str,
-    /// The start of the name of its control socket.
+    /// The start of the control socket's name.
     pub socket: &'static str,
-    /// The command that unmounts it.
+    /// The command that unmounts this kind of mount.
     pub umount: &'static str,
-    /// Removes the mount of a process that is gone; `false`: the directory has none of this kind.
+    /// Removes the mount of a dead process; `false`: the directory has no mount of this kind.
     pub release: fn(&Path) -> Result<bool, nectary_attach::Error>,
 }
 
-/// Directories through a cache.
+/// Directories mounted through a cache.
 pub const TREES: Kind = Kind {
     component: "cache",
     socket: "cache",
@@ -106,7 +107,7 @@ impl Kind {
         log::write(Level::Note, self.component, format_args!("{message}"));
     }
 
-    /// A name for the control socket of a directory.
+    /// Returns a name for the control socket of a directory's mount.
     pub fn socket_of(self, directory: &Path) -> String {
         let mut hasher = std::hash::DefaultHasher::new();
         directory.hash(&mut hasher);
@@ -122,7 +123,7 @@ impl Kind {
         Ok(())
     }
 
-    /// Prints the directory, and says what is mounted there. A process in the background then writes to its log.
+    /// Prints the directory, and what is mounted there. A process in the background writes to its log after that.
     pub fn announce(self, directory: &Path, what: &str, leave_terminal: bool) -> Result<(), Failure> {
         let shown = directory.display();
         if !leave_terminal {
@@ -172,7 +173,7 @@ struct Request {
 pub struct Requests(mpsc::Receiver<Request>);
 
 impl Requests {
-    /// Registers the method that makes them.
+    /// Registers the method `umount`, which makes these requests.
     pub fn register(methods: &mut Methods) -> Requests {
         let (asked, requests) = mpsc::channel(4);
         methods.register("umount", "unmounts it, unless it is in use; lazy: also then", move |params| {
@@ -193,7 +194,7 @@ impl Requests {
         Requests(requests)
     }
 
-    /// Returns when it is unmounted: on request, after a signal, or by anybody else.
+    /// Returns when the mount is unmounted: on request, after a signal, or by another program.
     pub async fn until_unmounted(
         mut self,
         kind: Kind,
@@ -223,7 +224,7 @@ impl Requests {
     }
 }
 
-/// Waits until it has ended.
+/// Waits until the mount has ended.
 pub async fn finish(mounted: &Arc<impl Mounted>) -> Result<(), Failure> {
     let mounted = mounted.clone();
     let ended = tokio::task::spawn_blocking(move || mounted.finish()).await;

@@ -1,6 +1,6 @@
 //! `nectary ram create` and `nectary ram delete`: devices in the memory of donors.
 //!
-//! Owns: what they print. Leaves to others: making and deleting (`nectary-ram`).
+//! Owns: their output. Leaves to others: making and deleting (`nectary-ram`).
 
 use clap::Args;
 use nectary_block::{OpenOptions, format_size};
@@ -29,7 +29,7 @@ pub const DELETE_EXAMPLES: &str = "Examples:
 /// `ram create`.
 #[derive(Debug, Args)]
 pub struct CreateArguments {
-    /// The device: its donors, id and size, as `ram(h1:7070,h2:7070,id=build,size=8G)`
+    /// The device: its donors, id and size, for example `ram(h1:7070,h2:7070,id=build,size=8G)`
     #[arg(value_name = "SPEC")]
     pub spec: String,
     /// Overwrite what is on donors of other makes, such as an nbdkit; never a device
@@ -43,7 +43,7 @@ pub struct CreateArguments {
 /// `ram delete`.
 #[derive(Debug, Args)]
 pub struct DeleteArguments {
-    /// The device: its donors and id, as `ram(h1:7070,h2:7070,id=build)`
+    /// The device: its donors and id, for example `ram(h1:7070,h2:7070,id=build)`
     #[arg(value_name = "SPEC")]
     pub spec: String,
     /// Delete it also if a client has it, which can then do nothing more with it; of one with redundancy

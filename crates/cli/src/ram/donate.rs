@@ -1,7 +1,7 @@
-//! `nectary ram donate`: memory of this machine for others.
+//! `nectary ram donate`: lends memory of this machine to others.
 //!
-//! Owns: who may connect, the control socket of a donor, and its reaction to signals. Leaves to others: memory and
-//! devices (`nectary-ram`), serving (`nectary-nbd`).
+//! Owns: the check of who may connect, the control socket of a donor, and its reaction to signals. Leaves to others:
+//! memory and devices (`nectary-ram`), serving (`nectary-nbd`).
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -31,16 +31,16 @@ pub const EXAMPLES: &str = "Examples:
   For others on a network that is trusted:
     nectary ram donate --listen 10.0.0.1:7070 --memory 8G --insecure";
 
-/// How often a donor that is to end looks whether its clients have gone.
+/// The interval at which a donor that is to end checks whether its clients have gone.
 const LEAVE_PAUSE: Duration = Duration::from_millis(50);
 
 /// `ram donate`.
 #[derive(Debug, Args)]
 pub struct DonateArguments {
-    /// Address to listen on, as 10.0.0.1:7070, :7070 for every address, or unix:PATH; may be given again
+    /// Address to listen on, for example 10.0.0.1:7070, :7070 for every address, or unix:PATH; may be given again
     #[arg(long, value_name = "ADDR", required = true, value_parser = parse_listen)]
     pub listen: Vec<Listen>,
-    /// Memory to lend, as 8G
+    /// Memory to lend, for example 8G
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub memory: u64,
     /// The most that one device may have; all memory if it is not given
@@ -49,7 +49,7 @@ pub struct DonateArguments {
     /// Take memory when it is first written, and do not lock it: it may be swapped out, or not be there when needed
     #[arg(long)]
     pub on_demand: bool,
-    /// Label of this donor, as rack=a; may be given again
+    /// Label of this donor, for example rack=a; may be given again
     #[arg(long, value_name = "KEY=VALUE", value_parser = parse_label)]
     pub label: Vec<String>,
     /// Threads that share the connections; as many as there are processors if it is not given
@@ -73,7 +73,7 @@ pub struct DonateArguments {
     pub grace: Duration,
 }
 
-/// Reads `IP:PORT`, `:PORT`, or what `export --nbd` takes.
+/// Parses `IP:PORT`, `:PORT`, or an address as `export --nbd` accepts it.
 fn parse_listen(text: &str) -> Result<Listen, String> {
     if text.starts_with("unix:") || text.starts_with("tcp:") {
         return text.parse();
@@ -90,7 +90,7 @@ fn parse_label(text: &str) -> Result<String, String> {
     check_label(text).map(|()| text.to_owned())
 }
 
-/// Lends memory until a signal comes.
+/// Lends memory until a signal arrives.
 pub async fn run(arguments: &DonateArguments) -> Result<u8, Failure> {
     let shutdown = Shutdown::new();
     let _signals = shutdown.on_signals().context("cannot listen for signals")?;
@@ -123,7 +123,7 @@ pub async fn run(arguments: &DonateArguments) -> Result<u8, Failure> {
     Ok(GOOD)
 }
 
-/// Refuses addresses beyond this machine where clients need not show certificates.
+/// Refuses to listen on addresses that other machines can reach if clients need no certificate.
 fn check_public(arguments: &DonateArguments, tls: Option<&ServerTls>) -> Result<(), Failure> {
     let is_public = |listen: &&Listen| matches!(listen, Listen::Tcp(address) if !address.ip().is_loopback());
     let is_closed = tls.is_some_and(ServerTls::wants_certificates);
@@ -137,7 +137,7 @@ fn check_public(arguments: &DonateArguments, tls: Option<&ServerTls>) -> Result<
     }
 }
 
-/// Waits for clients to leave, as what they have here would be gone.
+/// Waits for clients to leave, because their data here is lost when the donor ends.
 async fn leave(donor: &Donor, grace: Duration) {
     donor.leave();
     let note = |text: String| log::write(Level::Note, "donor", format_args!("{text}"));
@@ -171,7 +171,7 @@ fn start_control(server: &Server, donor: &Donor) -> Result<ControlServer, Failur
     let mut methods = Methods::new();
     methods.status(move || status(&name, &figures().0, &donor.figures()));
     let directory = RuntimeDirectory::open()?;
-    // A path of a socket has few bytes at most: use the number of the process if the name is too long.
+    // The path of a socket has a short limit: if the name is too long, the process number is used.
     let part = match directory.socket(&format!("donor-{first}")) {
         Ok(_) => format!("donor-{first}"),
         Err(_) => format!("donor-{}", std::process::id()),
@@ -179,7 +179,7 @@ fn start_control(server: &Server, donor: &Donor) -> Result<ControlServer, Failur
     Ok(ControlServer::start(&directory, &part, methods, Limits::default())?)
 }
 
-/// The status of a donor, as `nectary status` shows it.
+/// Returns the status of a donor, as `nectary status` shows it.
 fn status(name: &str, server: &ServerFigures, donor: &DonorFigures) -> Status {
     let mut status = Status::healthy("donor", name);
     if server.turned_away > 0 {

@@ -1,13 +1,13 @@
-//! What is wrong with the donors of a network RAM disk with redundancy, and what to do.
+//! Problems with the donors of a network RAM disk with redundancy, and their remedies.
 //!
-//! Owns: the words for `nectary status`. Leaves to others: the numbers (`nectary-ram`).
+//! Owns: the texts for `nectary status`. Leaves to others: the figures (`nectary-ram`).
 
 use std::time::Duration;
 
 use nectary_block::Figures;
 use nectary_host::{State, Status};
 
-/// Adds the state of a device with redundancy to a status; `ram` are its own figures, `all` those of the whole stack.
+/// Adds the state of a device with redundancy to a status; `ram` has its figures, `all` those of the whole stack.
 pub fn with_mirror(mut status: Status, ram: &Figures, all: &[Figures]) -> Status {
     let count = |name: &str| ram.get(name).unwrap_or_default();
     let donors: Vec<&Figures> = all.iter().filter(|figures| figures.device == "donor").collect();

@@ -1,6 +1,6 @@
-//! `nectary ram simulate`: transfers of each redundancy policy.
+//! `nectary ram simulate`: the transfers of each redundancy policy.
 //!
-//! Owns: which runs its options request. Leaves to others: running and tables (`nectary-ram`).
+//! Owns: the choice of runs from its options. Leaves to others: the runs and tables (`nectary-ram`).
 
 use nectary_ram::placement::Policy;
 use nectary_ram::simulate::{BLOCK_BYTES, Settings, Workload, page, run as simulate, table};

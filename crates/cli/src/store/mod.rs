@@ -1,6 +1,7 @@
 //! `nectary store`: commands on stores.
 //!
-//! Owns: the commands that make, read and change a store, one small function each. Leaves to others: the store.
+//! Owns: the commands that make, read and change a store, one small function each. Leaves to others: the work of the
+//! store.
 //! Promises: when a command succeeds, its changes are durable.
 
 mod put;
@@ -144,7 +145,7 @@ async fn purge(arguments: &PurgeArguments) -> Result<u8, Failure> {
     Ok(GOOD)
 }
 
-/// The key of an object that was put by hand or by the proxy without `Vary`.
+/// Returns the key of an object that was put by hand, or by the proxy without `Vary`.
 fn key(text: &str) -> Result<KeyRef<'_>, Failure> {
     let key = KeyRef::new(text.as_bytes(), b"");
     if text.is_empty() || !key.is_bounded() {

@@ -1,6 +1,6 @@
-//! `nectary store put`: a file or the standard input becomes an object.
+//! `nectary store put`: stores a file or the standard input as an object.
 //!
-//! Owns: the streaming, with one piece at a time in memory. Promises: an incomplete object is not stored.
+//! Owns: the copying, with one piece at a time in memory. Promises: an incomplete object is not stored.
 
 use std::io::Read;
 use std::path::Path;
@@ -14,7 +14,7 @@ use crate::device::open_store;
 use crate::exit::{BUSY, Failure, GOOD};
 use crate::progress;
 
-/// How much is read at once. *Units*: bytes.
+/// The length of one read. *Units*: bytes.
 const PIECE_BYTES: usize = 256 << 10;
 
 /// Runs the command.
@@ -22,7 +22,7 @@ pub async fn run(arguments: &PutArguments) -> Result<u8, Failure> {
     let (mut input, length) = open(&arguments.file)?;
     let store = open_store(&arguments.device, &arguments.spans).await?;
     let result = put(&store, arguments, &mut input, length).await;
-    // Closing writes the remaining objects; before it nothing is durable.
+    // Closing the store writes the remaining objects; nothing is durable before.
     store.close().await?;
     result
 }
@@ -57,7 +57,7 @@ async fn put(
     Ok(GOOD)
 }
 
-/// The input, and its length if that is known beforehand.
+/// Opens the input; also returns its length if that is known.
 fn open(path: &Path) -> Result<(Box<dyn Read>, Option<u64>), Failure> {
     if path == Path::new("-") {
         return Ok((Box::new(std::io::stdin()), None));

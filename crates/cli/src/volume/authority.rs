@@ -1,7 +1,7 @@
-//! Certificates, and the authority that signs them, as texts.
+//! Making and reading certificates, and the authority that signs them, as texts.
 //!
-//! Owns: what is in a certificate, for how long it counts, and what is read of one. Promises: a certificate of a host
-//! counts no longer than its authority's, and names the host for both sides of a connection. Leaves to others: files
+//! Owns: the contents of certificates, and the time for which they are valid. Promises: the certificate of a host is
+//! valid no longer than its authority's, and is accepted for both sides of a connection. Leaves to others: files
 //! (`cert`), and handshakes (`nectary_host::tls`).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -15,50 +15,50 @@ use x509_parser::pem::Pem;
 use x509_parser::time::ASN1Time;
 use x509_parser::x509::X509Name;
 
-/// *Units*: seconds.
+/// The length of a day. *Units*: seconds.
 pub const DAY: i64 = 86_400;
-/// How long an authority counts.
+/// The time for which an authority is valid. *Units*: days.
 const AUTHORITY_DAYS: i64 = 3652;
-/// So much earlier than now a certificate begins, as clocks of hosts differ.
+/// A certificate is valid from this much before the present time, because the clocks of hosts differ. *Units*: seconds.
 const BEGINS_BEFORE: i64 = DAY;
 /// The longest name of an authority. *Units*: bytes.
 const NAME_BYTES_MAX: usize = 64;
 /// The longest name of a host. *Units*: bytes.
 const HOST_BYTES_MAX: usize = 253;
-/// The most certificates that one file may have.
+/// The most certificates that one file may contain.
 const CERTIFICATES_MAX: usize = 4096;
 
-/// A certificate and its key, both PEM.
+/// A certificate and its key, both as PEM.
 pub struct Certified {
     pub certificate: String,
     pub key: String,
 }
 
-/// What a certificate says.
+/// The contents of a certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Shown {
-    /// Whose it is.
+    /// The name of its owner.
     pub name: String,
-    /// Who signed it.
+    /// The name of the authority that signed it.
     pub issuer: String,
-    /// Names and addresses of the host.
+    /// The names and addresses of the host.
     pub hosts: Vec<String>,
-    /// Whether it may sign others.
+    /// Whether it may sign other certificates.
     pub is_authority: bool,
-    /// *Units*: seconds since 1970.
+    /// The start of its validity. *Units*: seconds since 1970.
     pub begins_s: i64,
-    /// *Units*: seconds since 1970.
+    /// The end of its validity. *Units*: seconds since 1970.
     pub ends_s: i64,
 }
 
-/// An authority that can sign.
+/// An authority, which can sign certificates.
 pub struct Authority {
     issuer: Issuer<'static, KeyPair>,
-    /// Its own certificate.
+    /// The contents of its certificate.
     pub shown: Shown,
 }
 
-/// The day of a moment, as 2036-11-24. *Units*: seconds since 1970.
+/// Formats the day of a time, for example 2036-11-24. *Units*: seconds since 1970.
 pub fn day(seconds: i64) -> String {
     ASN1Time::from_timestamp(seconds).map_or_else(|_| "?".to_owned(), |time| time.to_datetime().date().to_string())
 }
@@ -73,7 +73,7 @@ fn of(name: &str, (begins_s, ends_s): (i64, i64)) -> Result<CertificateParams, S
     Ok(of)
 }
 
-/// A new authority, which signs itself. *Errors*: a name that cannot be one.
+/// Makes an authority, which signs its own certificate. *Errors*: the name is not valid.
 pub fn new(name: &str, now_s: i64) -> Result<Certified, String> {
     if name.is_empty() || name.len() > NAME_BYTES_MAX || name.chars().any(char::is_control) {
         return Err(format!("\"{name}\" is no name of an authority: it has 1 to {NAME_BYTES_MAX} bytes"));
@@ -81,7 +81,7 @@ pub fn new(name: &str, now_s: i64) -> Result<Certified, String> {
     let made = || {
         let key = KeyPair::generate()?;
         let mut of = of(name, (now_s - BEGINS_BEFORE, now_s + AUTHORITY_DAYS * DAY)).unwrap_or_default();
-        // It signs certificates of hosts, and no further authorities.
+        // It may sign certificates of hosts, but no further authorities.
         of.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
         of.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
         Ok(Certified { certificate: of.self_signed(&key)?.pem(), key: key.serialize_pem() })
@@ -103,9 +103,9 @@ pub fn check_host(host: &str) -> Result<(), String> {
 }
 
 impl Authority {
-    /// An authority from its certificate and its key, both PEM.
+    /// Reads an authority from its certificate and its key, both as PEM.
     ///
-    /// *Errors*: they are not PEM, do not belong together, or are those of a host.
+    /// *Errors*: the texts are not PEM, do not belong together, or belong to a host.
     pub fn read(certificate: &str, key: &str) -> Result<Authority, String> {
         let key = KeyPair::from_pem(key).map_err(|error| format!("its key cannot be read: {error}"))?;
         let pem = pems(certificate)?.swap_remove(0);
@@ -121,9 +121,10 @@ impl Authority {
         Ok(Authority { issuer: issuer.map_err(|error| error.to_string())?, shown })
     }
 
-    /// A certificate for a host, named first, with all names and addresses that clients reach it by.
+    /// Makes a certificate for a host, with all names and addresses by which clients reach it; the first one is the
+    /// certificate's name.
     ///
-    /// *Errors*: the authority has ended; a name that cannot be one.
+    /// *Errors*: the authority is not valid any more; a name is not valid.
     pub fn certify(&self, hosts: &[String], now_s: i64, days: u32) -> Result<Certified, String> {
         let ends_s = (now_s + i64::from(days) * DAY).min(self.shown.ends_s);
         if ends_s <= now_s {
@@ -133,7 +134,7 @@ impl Authority {
         let first = hosts.first().ok_or("there is no name of a host")?;
         let begins_s = (now_s - BEGINS_BEFORE).max(self.shown.begins_s);
         let named = CertificateParams::new(hosts.to_vec()).map_err(|error| error.to_string())?;
-        // A longer name than an authority may have is in the list of names alone.
+        // The certificate's name is cut to the longest allowed length; the list of names has the whole name.
         let name: String = first.chars().take(NAME_BYTES_MAX).collect();
         let mut of = of(&name, (begins_s, ends_s))?;
         of.subject_alt_names = named.subject_alt_names;
@@ -149,7 +150,8 @@ impl Authority {
     }
 }
 
-/// What the certificates of a PEM file say, in their order; at least one. *Errors*: there is none, or not one.
+/// Returns the contents of the certificates in a PEM file, in their order; there is at least one. *Errors*: the file
+/// has no certificate, or one that cannot be read.
 pub fn read(text: &str) -> Result<Vec<Shown>, String> {
     pems(text)?.iter().map(|pem| Ok(show(&parse(pem)?))).collect()
 }

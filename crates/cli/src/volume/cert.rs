@@ -1,8 +1,8 @@
-//! `nectary volume cert`: an authority of the volume, certificates of hosts, and what is in a file of them.
+//! `nectary volume cert`: makes a volume's authority and certificates of hosts, and shows the certificates in a file.
 //!
-//! Owns: the files, and what is printed. Promises: no file is overwritten; a key is readable by its owner alone from
-//! the moment that it is there; what was made is on disk when the command ends. Leaves to others: the certificates
-//! (`authority`).
+//! Owns: the files, and the output. Promises: no file is overwritten; a key is readable only by its owner from the
+//! moment that its file exists; new files are on disk when the command ends. Leaves to others: making and reading
+//! certificates (`authority`).
 
 use std::fmt::Write as _;
 use std::fs::{DirBuilder, File, OpenOptions};
@@ -20,10 +20,10 @@ use crate::arguments::{CertHostArguments, CertInitArguments, CertShowArguments, 
 use crate::exit::{DEGRADED, FAILED, Failure, GOOD, NOT_FOUND, USAGE};
 use crate::output;
 
-/// The names of an authority's files.
+/// The names of the files of an authority.
 const CERTIFICATE: &str = "ca.pem";
 const KEY: &str = "ca.key";
-/// A certificate that ends so soon is called degraded. *Units*: days.
+/// A certificate that ends within this time is reported as degraded. *Units*: days.
 const SOON_DAYS: i64 = 30;
 const PUBLIC: u32 = 0o644;
 const SECRET: u32 = 0o600;
@@ -37,13 +37,13 @@ pub fn run(command: &VolumeCertCommand) -> Result<u8, Failure> {
     }
 }
 
-/// *Units*: seconds since 1970.
+/// Returns the present time. *Units*: seconds since 1970.
 fn now_s() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
 }
 
-/// A file that is to be made.
+/// A file to be made.
 struct New<'a> {
     path: PathBuf,
     mode: u32,
@@ -61,7 +61,7 @@ impl New<'_> {
     }
 }
 
-/// Makes a folder, which only this user can read, and files in it: all of them or none.
+/// Makes a folder that only this user can read, and files in it: all of them or none.
 fn make(folder: &Path, files: &[New<'_>], remedy: &str) -> Result<(), Failure> {
     let made = DirBuilder::new().recursive(true).mode(0o700).create(folder);
     made.with_context(|| format!("DIR {}", folder.display()))?;
@@ -112,7 +112,7 @@ fn text_of(path: &Path, remedy: &str) -> Result<String, Failure> {
     })
 }
 
-/// Makes a certificate of a host.
+/// Makes a certificate for a host.
 fn host(arguments: &CertHostArguments) -> Result<u8, Failure> {
     let remedy = "`nectary volume cert init DIR` makes an authority; its certificate is DIR/ca.pem, its key DIR/ca.key";
     let folder = &arguments.directory;
@@ -134,7 +134,7 @@ fn host(arguments: &CertHostArguments) -> Result<u8, Failure> {
         New { path: its_key.clone(), mode: SECRET, text: &made.key },
         New { path: its.clone(), mode: PUBLIC, text: &made.certificate },
     ];
-    // The same authority is there where several hosts have one folder.
+    // If several hosts use the same folder, the same authority's certificate may already be there.
     let beside = out.join(CERTIFICATE);
     if std::fs::read_to_string(&beside).ok().as_deref() != Some(certificate.as_str()) {
         files.push(New { path: beside.clone(), mode: PUBLIC, text: &certificate });
@@ -153,7 +153,7 @@ fn host(arguments: &CertHostArguments) -> Result<u8, Failure> {
     Ok(GOOD)
 }
 
-/// Says on standard error that a certificate which is about to be used ends soon.
+/// Prints a warning to standard error if a certificate that is about to be used ends soon.
 pub fn note_end(path: &Path) {
     let Some(shown) = std::fs::read_to_string(path).ok().and_then(|text| authority::read(&text).ok()) else { return };
     let Some(first) = shown.first().filter(|shown| shown.ends_s < now_s() + SOON_DAYS * DAY) else { return };
@@ -165,7 +165,7 @@ pub fn note_end(path: &Path) {
     );
 }
 
-/// Shows the certificates of a file.
+/// Shows the certificates in a file.
 fn show(arguments: &CertShowArguments) -> Result<u8, Failure> {
     let path = &arguments.file;
     let text = text_of(path, "name a file of certificates (PEM)")?;

@@ -1,7 +1,7 @@
 //! `nectary volume check` and `info`.
 //!
-//! Owns: reading a volume without changing it. It may be served meanwhile: what is shown is then as of the newest append
-//! that could be read. Leaves to others: what must agree (`nectary-volume`).
+//! Owns: reading a volume without changing it. If the volume is served at the same time, the output shows its state at
+//! the newest append that could be read. Leaves to others: the consistency checks (`nectary-volume`).
 
 use std::fmt::Write as _;
 
@@ -18,9 +18,9 @@ use crate::arguments::VolumeReadArguments;
 use crate::exit::{FAILED, Failure, GOOD};
 use crate::output;
 
-/// Problems that are shown; a damaged volume may have any number.
+/// The most problems that are shown; a damaged volume may have any number.
 const SHOWN_MAX: usize = 100;
-/// How often a volume that is written meanwhile is read again.
+/// The most attempts to read a volume that is written at the same time.
 const READS_MAX: usize = 5;
 
 /// Reads a volume without changing it.
@@ -40,7 +40,7 @@ async fn read(arguments: &VolumeReadArguments) -> Result<Volume, Failure> {
     })
 }
 
-/// Compares a volume's records from all sides.
+/// Checks the consistency of a volume's records.
 pub async fn check(arguments: &VolumeReadArguments) -> Result<u8, Failure> {
     let volume = read(arguments).await?;
     let problems = metadata::check(&volume.tables, &volume.label);
@@ -77,18 +77,18 @@ pub async fn check(arguments: &VolumeReadArguments) -> Result<u8, Failure> {
     Ok(code)
 }
 
-/// An epoch of a volume, and its server.
+/// An epoch of a volume, with its server.
 struct Served {
     epoch: u64,
     state: &'static str,
-    /// Not known if a later server has used its lease sector.
+    /// The host of the server; `None` if a later server has reused its lease sector.
     host: Option<String>,
     incarnation: String,
-    /// What is held back because the host may still write there.
+    /// The space that is quarantined because the host may still write there.
     quarantined_bytes: u64,
 }
 
-/// The servers that a volume remembers, the oldest first.
+/// Returns the servers that a volume's records name, the oldest first.
 fn servers(volume: &Volume) -> Vec<Served> {
     let records = volume.tables.table(Table::Epochs).iter();
     let epochs = records.filter_map(|(key, value)| match Key::decode(Table::Epochs, key) {
@@ -114,7 +114,7 @@ fn servers(volume: &Volume) -> Vec<Served> {
     served.collect()
 }
 
-/// Shows what a volume is.
+/// Shows the properties of a volume.
 pub async fn info(arguments: &VolumeReadArguments) -> Result<u8, Failure> {
     let volume = read(arguments).await?;
     let record = volume.tables.get(&Key::Volume).and_then(|value| VolumeRecord::decode(value).ok());
@@ -125,7 +125,7 @@ pub async fn info(arguments: &VolumeReadArguments) -> Result<u8, Failure> {
         counted += space.blocks;
         data += if space.state == ExtentState::Data { space.blocks } else { 0 };
     }
-    // 0: no server has counted yet.
+    // A count of 0 means that no server has counted yet.
     let used = record.map(|record| record.used_blocks).filter(|used| *used > 0).unwrap_or(counted);
     let free_bytes = (blocks.saturating_sub(used)).saturating_sub(nectary_volume::format::SPACE_START) * super::BLOCK;
     let sessions: Vec<(u64, Session)> = volume

@@ -1,6 +1,6 @@
 //! `nectary volume format`.
 //!
-//! Owns: refusing a disk that has something on it. Leaves to others: the bytes (`nectary-volume`).
+//! Owns: refusing a disk that is not empty. Leaves to others: writing the volume (`nectary-volume`).
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -14,17 +14,17 @@ use crate::arguments::VolumeFormatArguments;
 use crate::exit::{BUSY, FAILED, Failure, GOOD};
 use crate::output;
 
-/// How much at the start of a disk is looked at. *Units*: bytes.
+/// The length of a disk's start that must be empty. *Units*: bytes.
 const LOOK_BYTES: usize = 1 << 20;
-/// Size of a metadata segment: 8 MiB. *Units*: blocks.
+/// The size of a metadata segment: 8 MiB. *Units*: blocks.
 const SEGMENT_BLOCKS: u64 = 2048;
-/// By how much the clocks of two hosts may differ in speed. *Units*: thousandths.
+/// The most by which the clocks of two hosts may differ in speed. *Units*: thousandths.
 const DRIFT_PER_MILLE: u32 = 10;
 
 /// Makes an empty volume.
 pub async fn run(arguments: &VolumeFormatArguments) -> Result<u8, Failure> {
     let disk = &arguments.disk;
-    // Alone: nobody on this host mounts or serves it.
+    // The disk is opened exclusively, so that no process of this host mounts or serves it.
     let device = super::open(disk, &arguments.engine, arguments.size, false).await?;
     let size = device.geometry().size_bytes;
     let look = LOOK_BYTES.min(usize::try_from(size).unwrap_or(LOOK_BYTES));

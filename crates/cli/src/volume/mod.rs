@@ -1,6 +1,7 @@
 //! `nectary volume`: a file system on a disk that several hosts share.
 //!
-//! Owns: which disks are taken, and what their labels say. Leaves to others: the commands, one file each.
+//! Owns: the check which disks can be used, and which labels are supported. Leaves to others: the commands, one file
+//! each.
 
 mod authority;
 mod cert;
@@ -36,7 +37,7 @@ pub fn run(command: &VolumeCommand) -> Result<u8, Failure> {
     }
 }
 
-/// Opens a disk that others have open, too; `create_bytes` and `is_shared` as [`OpenOptions`] says.
+/// Opens a disk that other processes may also have open; [`OpenOptions`] explains `create_bytes` and `is_shared`.
 async fn open(
     disk: &str,
     arguments: &EngineArguments,
@@ -59,7 +60,7 @@ async fn open(
     Ok(device)
 }
 
-/// Refuses devices that two processes would not see alike.
+/// Refuses devices of which two processes would not see the same contents.
 fn check_spec(disk: &str) -> Result<(), Failure> {
     let Ok(spec) = Spec::parse(disk) else { return Ok(()) };
     let text = spec.to_string();
@@ -83,7 +84,7 @@ fn no_disk(disk: &str, why: &str) -> Failure {
     )
 }
 
-/// The label of a volume, from either copy.
+/// Reads the label of a volume, from either copy.
 async fn label(disk: &str, device: &SharedDevice) -> Result<Label, Failure> {
     let mut problem = String::new();
     for copy in 0..2 {
@@ -105,7 +106,7 @@ async fn label(disk: &str, device: &SharedDevice) -> Result<Label, Failure> {
 
 const BLOCK: u64 = nectary_volume::format::BLOCK_BYTES as u64;
 
-/// Refuses volumes that this version does not know.
+/// Refuses volumes that this version does not support.
 fn check_label(disk: &str, label: &Label) -> Result<(), Failure> {
     let unknown = label.incompat | label.ro_compat;
     if label.version_min > nectary_volume::format::VERSION || unknown != 0 {
@@ -122,12 +123,12 @@ fn check_label(disk: &str, label: &Label) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The name of a volume for people.
+/// Returns the name of a volume for people.
 fn shown_name(label: &Label) -> String {
     if label.name.is_empty() { identity(label) } else { label.name.clone() }
 }
 
-/// The identity of a volume as text.
+/// Returns the identity of a volume as text.
 fn identity(label: &Label) -> String {
     label.volume.0.iter().map(|byte| format!("{byte:02x}")).collect()
 }

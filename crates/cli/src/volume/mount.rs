@@ -1,6 +1,6 @@
 //! `nectary volume mount` and `umount`.
 //!
-//! Owns: the control socket of a mount, and what it shows. Leaves to others: what all mounts have in common (`mounts`),
+//! Owns: the control socket of a mount, and its status. Leaves to others: the common part of all mounts (`mounts`),
 //! mounting (`nectary-attach`), the session (`nectary-volume`).
 
 use std::path::{Path, PathBuf};
@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use nectary_attach::{Volume, VolumeOptions, is_volume, leave_terminal};
+use nectary_buffer::{Mode, Options as CacheOptions};
 use nectary_host::control::{Part, parts};
 use nectary_host::tls::ClientTls;
 use nectary_host::{ControlServer, Limits, Methods, RuntimeDirectory, Shutdown, State, Status};
@@ -20,7 +21,7 @@ use crate::exit::{Failure, GOOD, NOT_FOUND};
 use crate::mounts::{Requests, UMOUNT_PATIENCE, VOLUMES, ask_to_unmount, finish, in_background};
 use crate::runtime;
 
-/// How long each part may take to answer.
+/// The longest time in which each part must answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Mounts a volume.
@@ -56,7 +57,14 @@ async fn stay(arguments: &VolumeMountArguments) -> Result<u8, Failure> {
     };
     let client =
         ClientOptions { server: arguments.server.clone(), tls, volume: label.volume, host: host_name(), kind: 1 };
-    let options = VolumeOptions { device, directory, client };
+    let (memory_bytes, policy) = (arguments.memory, arguments.policy.clone());
+    let cache = (memory_bytes > 0).then(|| CacheOptions {
+        memory_bytes,
+        policy,
+        mode: Mode::ReadOnly,
+        ..CacheOptions::default()
+    });
+    let options = VolumeOptions { device, directory, client, cache, has_access_times: !arguments.noatime };
     let volume = tokio::task::spawn_blocking(move || Volume::start(options)).await.context("mounting panicked")?;
     let volume = Arc::new(volume?);
     let (control, requests) = match start_control(&volume, arguments.server.to_string()) {
@@ -69,7 +77,7 @@ async fn stay(arguments: &VolumeMountArguments) -> Result<u8, Failure> {
     };
     announce(arguments, &volume, &super::shown_name(&label))?;
     requests.until_unmounted(VOLUMES, &*volume, &shutdown).await?;
-    // The socket goes last: `umount` waits for it, so that everything is committed when it returns.
+    // The control socket is removed last: `umount` waits for that, so everything is committed when it returns.
     let finished = finish(&volume).await;
     control.stop().await;
     finished?;
@@ -77,7 +85,7 @@ async fn stay(arguments: &VolumeMountArguments) -> Result<u8, Failure> {
     Ok(GOOD)
 }
 
-/// The name of this host.
+/// Returns the name of this host.
 pub fn host_name() -> String {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let name = name.trim();
@@ -93,7 +101,7 @@ fn start_control(volume: &Arc<Volume>, server: String) -> Result<(ControlServer,
     Ok((ControlServer::start(&RuntimeDirectory::open()?, &part, methods, Limits::default())?, requests))
 }
 
-/// The status of a mount, as `nectary status` shows it.
+/// Returns the status of a mount, as `nectary status` shows it.
 fn status(volume: &Volume, server: &str) -> Status {
     let figures = volume.figures();
     let session = figures.session;
@@ -117,6 +125,15 @@ fn status(volume: &Volume, server: &str) -> Status {
         "sessions_ended": figures.sessions_ended,
         "nodes": figures.nodes,
         "open_files": figures.handles,
+        "cache": figures.cache.map(|cache| {
+            json!({
+                "hits": cache.hits,
+                "misses": cache.misses,
+                "ahead_blocks": cache.ahead_blocks,
+                "memory_bytes": cache.memory_bytes,
+                "used_bytes": cache.used_bytes,
+            })
+        }),
     }))
 }
 
@@ -147,7 +164,7 @@ pub fn umount(arguments: &VolumeUmountArguments) -> Result<u8, Failure> {
     Ok(GOOD)
 }
 
-/// Waits until the process has committed what it has, and removed its socket.
+/// Waits until the process has committed all data and removed its socket.
 fn wait_gone(socket: &Path, lazily: bool) {
     let deadline = Instant::now() + UMOUNT_PATIENCE;
     while !lazily && socket.exists() && Instant::now() < deadline {

@@ -1,7 +1,7 @@
 //! `nectary volume serve` and `release`.
 //!
-//! Owns: who may connect, the control socket of a server, and its reaction to signals. Leaves to others: serving
-//! (`nectary-volume`).
+//! Owns: the check of who may connect, the control socket of a server, and its reaction to signals. Leaves to others:
+//! serving (`nectary-volume`).
 
 use std::time::Duration;
 
@@ -22,13 +22,13 @@ use crate::arguments::{VolumeReleaseArguments, VolumeServeArguments};
 use crate::exit::{BUSY, FAILED, Failure, GOOD, NOT_FOUND, USAGE};
 use crate::output;
 
-/// How long each part may take to answer.
+/// The longest time in which each part must answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// More than this part of a disk, held back for earlier servers, is a problem.
+/// If more than this part of a disk is quarantined for earlier servers, the status reports a problem.
 const QUARANTINED_PART: u64 = 16;
 
-/// Serves a volume until a signal comes.
+/// Serves a volume until a signal arrives.
 pub async fn run(arguments: &VolumeServeArguments) -> Result<u8, Failure> {
     let shutdown = Shutdown::new();
     let _signals = shutdown.on_signals().context("cannot listen for signals")?;
@@ -74,8 +74,8 @@ pub async fn run(arguments: &VolumeServeArguments) -> Result<u8, Failure> {
     Ok(GOOD)
 }
 
-/// Refuses a second server of the same number on this host. Returns whether it is certain that no earlier one still
-/// runs here; on a device without a descriptor it is not.
+/// Refuses to start if another process of this host serves the volume with the same server number. Returns whether it
+/// is certain that no such process runs; without a descriptor of the device it is not.
 async fn alone(device: &SharedDevice, arguments: &VolumeServeArguments) -> Result<bool, Failure> {
     let number = arguments.number;
     nectary_volume::server::alone(device, number).await.map_err(|error| match error.kind {
@@ -89,7 +89,7 @@ async fn alone(device: &SharedDevice, arguments: &VolumeServeArguments) -> Resul
     })
 }
 
-/// Refuses addresses beyond this machine where clients need not show certificates.
+/// Refuses to listen on addresses that other machines can reach if clients need no certificate.
 fn check_public(arguments: &VolumeServeArguments, tls: Option<&ServerTls>) -> Result<(), Failure> {
     let is_closed = tls.is_some_and(ServerTls::wants_certificates);
     match arguments.listen.iter().find(|address| address.is_public()).filter(|_| !is_closed && !arguments.insecure) {
@@ -125,7 +125,7 @@ fn start_control(server: &Handle, name: String, identity: String) -> Result<Cont
     Ok(ControlServer::start(&RuntimeDirectory::open()?, &part, methods, Limits::default())?)
 }
 
-/// The status of a server, as `nectary status` shows it.
+/// Returns the status of a server, as `nectary status` shows it.
 fn status(name: &str, identity: &str, overview: &Overview) -> Status {
     let mut status = Status::healthy(super::SERVER, name);
     let sessions: Vec<Value> = overview
@@ -143,7 +143,7 @@ fn status(name: &str, identity: &str, overview: &Overview) -> Status {
         let what = "there is no room for a checkpoint: the server ends when its journal is full";
         status = status.with_problem(State::Degraded, what.to_owned(), "remove files");
     }
-    // A few segments of each server that moved are no problem.
+    // A few quarantined segments, which remain after a server moves to another host, are no problem.
     if overview.quarantined > overview.blocks / QUARANTINED_PART {
         let held = format_size(overview.quarantined * super::BLOCK);
         let what = format!("{held} are held back for hosts of earlier servers, which may still write there");
@@ -169,7 +169,7 @@ fn status(name: &str, identity: &str, overview: &Overview) -> Status {
     }))
 }
 
-/// The word for the state of a session.
+/// Returns the word for the state of a session.
 pub fn state_name(state: SessionState) -> &'static str {
     match state {
         SessionState::Active => "active",

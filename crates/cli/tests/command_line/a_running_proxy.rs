@@ -1,4 +1,4 @@
-//! `nectary proxy` as a process: its status, its store to itself, its end.
+//! `nectary proxy` as a process: its status, its exclusive use of the store, its end.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -12,7 +12,7 @@ use serde_json::Value;
 pub struct Running {
     child: Child,
     address: SocketAddr,
-    /// The output that it still writes.
+    /// The error output that the proxy still writes.
     errors: BufReader<std::process::ChildStderr>,
 }
 
@@ -44,7 +44,7 @@ impl Running {
         assert!(sent.expect("kill is there").success());
     }
 
-    /// Waits for its end: the exit code and the rest of its output.
+    /// Waits for the end of the proxy; returns the exit code and the rest of its output.
     fn end(mut self) -> (Option<i32>, String) {
         let mut rest = String::new();
         self.errors.read_to_string(&mut rest).expect("text");
@@ -68,7 +68,7 @@ impl Drop for Running {
     }
 }
 
-/// Answers one request with `body`, storable for a minute, and returns the thread that does.
+/// Answers one request with `body`, which may be stored for a minute; returns the URL and the thread.
 fn origin_for_one_request(body: &'static str) -> (String, std::thread::JoinHandle<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let url = format!("http://{}/a", listener.local_addr().expect("bound"));
@@ -83,7 +83,7 @@ fn origin_for_one_request(body: &'static str) -> (String, std::thread::JoinHandl
     (url, std::thread::spawn(serve))
 }
 
-/// What `nectary status` says of the parts that run in a scratch directory.
+/// Returns the answer of `nectary status` about the parts that run in a scratch directory.
 pub fn status(scratch: &Scratch, code: i32) -> Value {
     let Ran { output, .. } = scratch.run("status --json").exits(code);
     serde_json::from_slice(&output).expect("JSON")
@@ -157,7 +157,7 @@ fn a_running_proxy_is_healthy_and_has_its_store_to_itself() {
     scratch.run("store stat ./s").exits(0);
 }
 
-/// Asks the one part that runs here over its control socket.
+/// Sends a request to the control socket of the only part that runs here.
 fn ask_control(scratch: &Scratch, request: &str) -> Value {
     let sockets = std::fs::read_dir(scratch.file("run")).expect("a runtime directory");
     let mut paths = sockets.map(|entry| entry.expect("listed").path());
@@ -185,7 +185,7 @@ fn a_running_proxy_purges_what_its_control_socket_is_asked_to() {
         assert!(proxy.ask("GET", &url).contains("nectary; hit"));
         let answer = ask_control(&scratch, &format!(r#"{{"method":"purge","params":{}}}"#, params(&url)[which]));
         assert_eq!(answer, serde_json::json!({"ok": {}}));
-        // Its origin is gone.
+        // The origin server has ended.
         assert!(proxy.ask("GET", &url).starts_with("HTTP/1.1 502"), "{which}");
     }
     for wrong in ["{}", r#"{"tags":[]}"#, r#"{"all":false}"#, r#"{"tags":[""]}"#] {

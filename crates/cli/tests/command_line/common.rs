@@ -1,16 +1,16 @@
-//! Running the `nectary` program in a separate directory.
+//! Running the `nectary` program in a scratch directory.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-/// A scratch directory, removed at the end, in which commands run.
+/// A scratch directory in which commands run; it is removed at the end.
 pub struct Scratch {
     path: PathBuf,
 }
 
 impl Scratch {
-    /// Makes an empty directory under the build's own temporary one.
+    /// Makes an empty directory in the build's temporary directory.
     pub fn new(name: &str) -> Scratch {
         let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("cli-{name}-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&path);
@@ -18,12 +18,12 @@ impl Scratch {
         Scratch { path }
     }
 
-    /// A file in it.
+    /// Returns the path of a file in the directory.
     pub fn file(&self, name: &str) -> PathBuf {
         self.path.join(name)
     }
 
-    /// A command line, split at blanks, ready to run here.
+    /// Returns a command, whose line is split at blanks, ready to run in the directory.
     pub fn command(&self, line: &str) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_nectary"));
         command.args(line.split_whitespace()).current_dir(&self.path);
@@ -43,7 +43,7 @@ impl Scratch {
         let mut child = command.spawn().expect("the program starts");
         let mut stdin = child.stdin.take().expect("piped");
         std::thread::scope(|scope| {
-            // It may end without having read everything.
+            // The command may end without reading everything.
             scope.spawn(move || drop(stdin.write_all(input)));
             Ran::of(line, child.wait_with_output().expect("it ends"))
         })
@@ -56,14 +56,14 @@ impl Drop for Scratch {
     }
 }
 
-/// How a command ended.
+/// The result of a command.
 pub struct Ran {
     line: String,
-    /// Its exit code.
+    /// The exit code.
     pub code: Option<i32>,
-    /// Its standard output.
+    /// The standard output.
     pub output: Vec<u8>,
-    /// Its standard error stream.
+    /// The standard error stream.
     pub errors: String,
 }
 
@@ -73,12 +73,12 @@ impl Ran {
         Ran { line: line.to_owned(), code: output.status.code(), output: output.stdout, errors }
     }
 
-    /// Its standard output as text.
+    /// Returns the standard output as text.
     pub fn text(&self) -> String {
         String::from_utf8_lossy(&self.output).into_owned()
     }
 
-    /// Asserts its exit code.
+    /// Asserts the exit code.
     #[track_caller]
     pub fn exits(self, code: i32) -> Ran {
         let (line, found) = (&self.line, self.code);
@@ -87,7 +87,7 @@ impl Ran {
         self
     }
 
-    /// Checks the text of its error.
+    /// Asserts that the error contains a text.
     #[track_caller]
     pub fn says(self, text: &str) -> Ran {
         assert!(self.errors.contains(text), "nectary {}: no {text:?} in\n{}", self.line, self.errors);

@@ -1,4 +1,4 @@
-//! `nectary bench`: the list of experiments, and what is refused before anything runs.
+//! `nectary bench`: the list of experiments, and refusals before anything runs.
 
 use std::path::Path;
 use std::process::Command;
@@ -47,7 +47,7 @@ fn programs_that_there_are_not_are_refused_and_those_that_there_are_named() {
     scratch.run("bench cache").exits(2);
 }
 
-/// A run of `bench io` that takes a moment.
+/// A short run of `bench io`.
 const SMALL: &str = "--mode buffered --request 64K,1M --size 4M --passes 1";
 
 #[test]
@@ -61,7 +61,7 @@ fn each_request_of_bench_io_is_counted_once_and_nothing_is_left() {
     assert!(text.contains("Bytes_Xfered") && text.contains("ceilings, MiB/s:"), "{text}");
     let report: Value = serde_json::from_slice(&std::fs::read(scratch.file("i.json")).unwrap()).unwrap();
     let rows = report["rows"].as_array().unwrap();
-    // Three operations, two depths, two sizes; for each the stream, all streams, and the mean.
+    // The rows are for three operations, two depths and two sizes; each has the stream, all streams, and the mean.
     assert_eq!(rows.len(), 3 * 2 * 2 * 3);
     for row in rows {
         let ops = if row["request_bytes"] == 65536 { 64 } else { 4 };
@@ -115,7 +115,7 @@ fn dry_runs_print_xdds_command_lines() {
     );
 }
 
-/// A file system that is mounted from a loop device; it goes away in any outcome.
+/// A file system that is mounted from a loop device; it is unmounted when this is dropped.
 struct MountedLoop {
     device: String,
     place: std::path::PathBuf,
@@ -141,7 +141,7 @@ impl Drop for MountedLoop {
     }
 }
 
-/// What a program printed, or why it failed.
+/// Returns the output of a program, or the reason why it failed.
 fn said(program: &str, words: &[&Path]) -> Result<String, String> {
     let output = Command::new(program).args(words).output().map_err(|error| format!("{program}: {error}"))?;
     match output.status.success() {

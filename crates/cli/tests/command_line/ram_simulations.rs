@@ -1,8 +1,8 @@
-//! `nectary ram simulate`: its table, its page, and exit codes that answer.
+//! `nectary ram simulate`: its table, its page, and its exit codes.
 
 use crate::common::Scratch;
 
-/// Small, so that a run takes a moment.
+/// A small simulation, which takes only a moment.
 const SMALL: &str = "ram simulate --size 32M --rounds 1 --streams 8 --request 1";
 
 #[test]

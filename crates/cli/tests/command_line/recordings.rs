@@ -1,4 +1,4 @@
-//! `nectary trace record` as users run it: exit codes, signals, and what goes on when the recorder does not.
+//! `nectary trace record` as users run it: exit codes, signals, and a program that outlives its recorder.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
@@ -11,12 +11,12 @@ use nectary_trace::formats::nectary::{BLOCKS_MAX, Nectary, Outcome};
 
 use crate::common::Scratch;
 
-/// Longer waits count as a hang.
+/// A longer wait counts as a hang.
 const LIMIT: Duration = Duration::from_secs(20);
 const BLOCK: u64 = 8192;
 const BLOCKS: u64 = 200;
 
-/// A scratch directory with a file `in` and three pipes that have names.
+/// Makes a scratch directory with a file `in` and three named pipes.
 fn scratch(name: &str) -> Scratch {
     let scratch = Scratch::new(name);
     fs::write(scratch.file("in"), vec![b'a'; (BLOCKS * BLOCK) as usize]).unwrap();
@@ -33,7 +33,7 @@ fn begin(scratch: &Scratch, script: &str) -> Child {
     command.spawn().unwrap()
 }
 
-/// The line that a process writes to a pipe, or nothing if none does.
+/// Returns the line that a process writes to a pipe; empty if none does.
 fn line(scratch: &Scratch, pipe: &str) -> String {
     let mut command = Command::new("timeout");
     command.arg(LIMIT.as_secs().to_string()).args(["sh", "-c", "read line < \"$0\"; echo \"$line\""]);
@@ -49,7 +49,7 @@ fn signal(child: &Child, name: &str) {
     assert!(Command::new("kill").args(["-s", name, &child.id().to_string()]).status().unwrap().success());
 }
 
-/// The blocks of `in` that were read, and how the file ended.
+/// Returns the blocks of `in` that were read, and how the trace ended.
 fn read(path: &Path) -> (Vec<u64>, Option<Outcome>) {
     let bytes = fs::read(path).unwrap();
     let mut reader = Nectary::new(path, bytes.as_slice()).unwrap();
@@ -75,7 +75,7 @@ fn the_exit_code_and_the_output_are_the_programs() {
     assert!(ran.errors.contains("cat.nectrace.gz: exit code 0"), "{}", ran.errors);
     assert!(ran.errors.contains("distinct blocks") && ran.errors.contains("unseen maps"), "{}", ran.errors);
     assert!(scratch.file("cat.nectrace.gz").exists());
-    // It is not overwritten unasked.
+    // An existing trace is not overwritten without `--force`.
     let ran = scratch.run("trace record -- cat in");
     assert!(ran.code == Some(2) && ran.errors.contains("--force"), "{}", ran.errors);
     for (words, code) in [
@@ -102,7 +102,7 @@ fn a_program_goes_on_when_its_recorder_is_killed_and_the_trace_is_good_so_far() 
     let script = "dd if=in of=/dev/null bs=8k status=none; echo > one; read x < two; cat in > copy; echo done > three";
     let mut recorder = begin(&scratch, script);
     line(&scratch, "one");
-    // Accesses seen are written within about a second.
+    // Accesses are written to the trace within about a second.
     let (trace, begun) = (scratch.file("out.nectrace"), Instant::now());
     while fs::metadata(&trace).unwrap().len() <= 64 && begun.elapsed() < LIMIT {
         std::thread::sleep(Duration::from_millis(20));
@@ -122,7 +122,7 @@ fn a_call_that_is_being_looked_at_when_the_recorder_is_killed_goes_on() {
         let script = "echo > one; dd if=/dev/zero of=/dev/null bs=512 count=20000 status=none; echo $? > three";
         let mut recorder = begin(&scratch, script);
         line(&scratch, "one");
-        // This waits for nothing; it makes each round strike at another moment.
+        // This sleep waits for nothing; it makes each round kill at another moment.
         std::thread::sleep(Duration::from_micros(round * 3_700));
         recorder.kill().unwrap();
         recorder.wait().unwrap();

@@ -1,4 +1,4 @@
-//! `nectary bench files` and `bench ram`: small runs, refusals, and what an interrupted run leaves.
+//! `nectary bench files` and `bench ram`: small runs, refusals, and the remains of an interrupted run.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -15,7 +15,7 @@ fn small_files_are_measured_in_any_directory_which_is_left_as_it_was() {
     assert!(text.lines().filter(|line| line.contains("random")).count() == 4, "{text}");
     let report = std::fs::read_to_string(scratch.file("files.json")).unwrap();
     let report: serde_json::Value = serde_json::from_str(&report).unwrap();
-    // Two numbers of files, three orders, two ways to write; four figures each.
+    // The run has two numbers of files, three orders and two ways to write, with four figures each.
     assert_eq!((report["rows"].as_array().unwrap().len(), report["figures"].as_array().unwrap().len()), (12, 48));
     assert!(report["figures"].as_array().unwrap().iter().all(|figure| figure["value"].as_f64().unwrap() > 0.0));
     assert!(std::fs::read_to_string(scratch.file("files.md")).unwrap().contains("delete ms"));
@@ -35,7 +35,7 @@ fn contenders_and_figures_that_there_are_not_are_refused() {
     scratch.run("bench ram --pairs 1").exits(2).says("2 to 1000 pairs");
 }
 
-/// The memory groups and the folder of a run of `bench files --seed nrd`, which do not end with its processes.
+/// Returns the memory groups and the folder of a run of `bench files --seed nrd`, which may outlive its processes.
 fn left_by(process: u32) -> Vec<PathBuf> {
     let name = format!("nectary-bench-{process}-");
     let groups = ["/sys/fs/cgroup/memory", "/sys/fs/cgroup"].iter().filter_map(|folder| std::fs::read_dir(folder).ok());
@@ -47,7 +47,7 @@ fn left_by(process: u32) -> Vec<PathBuf> {
     left
 }
 
-/// Waits until something holds, a minute at most.
+/// Waits until a condition is true, for at most a minute.
 #[track_caller]
 fn wait_until(what: &str, holds: impl Fn() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(60);
@@ -71,7 +71,7 @@ fn networks_groups_and_donors_of_a_run_go_with_it_when_it_is_interrupted() {
     let mut command = scratch.command("bench files --seed nrd --quick --only none-4 --link 10 --rounds 9");
     let mut run = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     let folder = PathBuf::from(format!("/dev/shm/nectary-bench-files-{}", run.id()));
-    // The file system is mounted, so all donors and the device are there.
+    // If the file system is mounted, all donors and the device exist.
     wait_until("a mount", || folder.join("root-1").is_dir() || run_has_ended(run.id()));
     assert!(!run_has_ended(run.id()), "it ended by itself");
     assert!(left_by(run.id()).len() > 4, "{:?}", left_by(run.id()));
@@ -82,7 +82,7 @@ fn networks_groups_and_donors_of_a_run_go_with_it_when_it_is_interrupted() {
     assert_eq!(std::fs::read_dir(scratch.file("")).unwrap().filter(is_of_a_run).count(), 0);
 }
 
-/// Whether a process is gone or a zombie.
+/// Whether a process has ended or is a zombie.
 fn run_has_ended(process: u32) -> bool {
     let text = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
     text.rsplit_once(") ").is_none_or(|rest| rest.1.starts_with(['Z', 'X']))

@@ -1,10 +1,10 @@
-//! `nectary store`: later commands read back what was put, and errors have their exit code and advice.
+//! `nectary store`: later commands read back what was put, and errors have their exit code and remedy.
 
 use std::fs;
 
 use crate::common::Scratch;
 
-/// Bytes that differ everywhere.
+/// Returns bytes without repetition.
 fn body(bytes: usize) -> Vec<u8> {
     (0..bytes as u64).map(|index| (index.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8).collect()
 }

@@ -4,7 +4,7 @@ use std::fs;
 
 use crate::common::Scratch;
 
-/// A directory with `a.trace`: a loop over 10 blocks, five times, with marks and blank lines.
+/// Makes a directory with `a.trace`: a loop over 10 blocks, five times, with marks and blank lines.
 fn scratch(name: &str) -> Scratch {
     let scratch = Scratch::new(name);
     let turn: String = (0..10).map(|block| format!("{block}\n")).collect();

@@ -24,7 +24,7 @@ struct Arguments {
     /// Print JSON instead of text
     #[arg(long)]
     json: bool,
-    /// Write the page cache-tests.md into this directory, as docs/results
+    /// Write the page cache-tests.md into this directory, for example docs/results
     #[arg(long, value_name = "DIR")]
     write: Option<PathBuf>,
 }

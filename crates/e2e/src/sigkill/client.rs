@@ -318,8 +318,8 @@ impl Client {
                 key.hit(response.version().unwrap_or(0), began, Instant::now());
                 return self.note_missed(index, reach_after, "cut short");
             }
-            // The ring has overwritten the body before the proxy sent the head, or while a body that is still being
-            // fetched was read.
+            // This happens if the ring overwrites the body before the proxy sends the head. It also happens if the
+            // proxy is still fetching the body, and the ring overwrites it while the client reads it.
             Err(failure) if key.has_fragments(round.whole_bytes_max) && !matches!(failure, Failure::Malformed(_)) => {
                 tally.cut_short += u64::from(!round.killed.load(Ordering::SeqCst));
                 return self.note_missed(index, reach_after, "cut short");

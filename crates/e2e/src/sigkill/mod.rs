@@ -48,7 +48,7 @@ pub struct Load {
     pub wide_purges: f64,
     /// The number of cycles that the ring must complete; 0 means that it must not complete one.
     pub laps_min: f64,
-    /// The numbers of purges that must return: by key, by tag, by prefix, and of everything.
+    /// The least number of completed purges of each kind: by key, by tag, by prefix, and of everything.
     pub purges_min: [f64; 4],
     /// The number of keys of which the model must require a hit after the kill.
     pub demanded_min: u64,
@@ -90,15 +90,15 @@ pub enum Plant {
     ForgottenPurge,
     /// The beginning of the store's file, after the superblock, is overwritten with zeros between kill and restart.
     ZeroedStore,
-    /// The model has a newer version of a key, which was never put.
+    /// The model assumes that a newer version of a key is stored, but that version was never put.
     VersionNeverPut,
-    /// The model has a purge of a key that was never sent.
+    /// The model assumes that a key was purged, but the purge was never sent.
     KeyNeverPurged,
-    /// The model has a purge of a tag that was never sent.
+    /// The model assumes that all keys with a tag were purged, but the purge was never sent.
     TagNeverPurged,
-    /// The model has a purge of a prefix that was never sent.
+    /// The model assumes that all keys with a prefix were purged, but the purge was never sent.
     PrefixNeverPurged,
-    /// The model has a purge of everything that was never sent.
+    /// The model assumes that all keys were purged, but the purge was never sent.
     AllNeverPurged,
 }
 

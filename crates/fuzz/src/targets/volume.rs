@@ -10,7 +10,7 @@ use nectary_volume::format::{
     epoch_block, lease_block,
 };
 use nectary_volume::protocol::{
-    Answer, Changes, Code, Failure, FileId, Held, Mapped, Message, Operation, Question, Token, What,
+    Accessed, Answer, Changes, Code, Failure, FileId, Held, Mapped, Message, Operation, Question, Token, What,
 };
 
 use super::choices;
@@ -160,6 +160,7 @@ pub fn message_seeds() -> Vec<Vec<u8>> {
         Operation::Link { file, directory: file, name: name() },
         Operation::SetXattr { file, name: name(), value: vec![1; 9], flags: 0 },
         Operation::SetAttributes { file, changes: Changes { mode: Some(0o600), ..Changes::default() } },
+        Operation::Access { accesses: vec![Accessed { file, at_ns: 8, time_generation: 9 }] },
         Operation::ReturnSpace { extents: vec![(BLOCK, 2)] },
     ];
     let token = Token { object: file, what: What::Data };

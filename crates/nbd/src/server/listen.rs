@@ -25,9 +25,9 @@ const BACKLOG: i32 = 128;
 /// An address to listen on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Listen {
-    /// A TCP address, as `tcp:127.0.0.1:10809` or `tcp:[::1]:0`.
+    /// A TCP address, for example `tcp:127.0.0.1:10809` or `tcp:[::1]:0`.
     Tcp(SocketAddr),
-    /// The path of a Unix socket, as `unix:/run/nbd.sock`.
+    /// The path of a Unix socket, for example `unix:/run/nbd.sock`.
     Unix(PathBuf),
 }
 

@@ -1,7 +1,7 @@
-//! Which copy of each block counts, and whether it can be read.
+//! The valid copy of each block, and whether it can be read.
 //!
-//! Owns: the newest copy of each block, and what is wrong with copies. Promises: the rule is that of the format's page:
-//! the highest sequence above the block's trim.
+//! Owns: the newest copy of each block, and the flaws of copies. Promises: the valid copy is chosen as the format's
+//! page says: the copy with the highest sequence above that of the block's trim.
 
 use std::collections::BTreeMap;
 
@@ -15,18 +15,19 @@ pub struct Copy {
     pub member: u8,
 }
 
-/// What is wrong with a copy.
+/// A flaw of a copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Flaw {
-    /// Its donor is missing; the others give it back.
+    /// Its donor is missing; the slots of the other donors restore it.
     Reconstructed,
-    /// Its slot is damaged; the others give it back.
+    /// Its slot is damaged; the slots of the other donors restore it.
     Repairable,
-    /// Its slot is damaged in a group without a stored parity of all: what is read there is another copy, or an error.
+    /// Its slot is damaged, in a group whose stored parity does not cover all slots: a read returns another copy, or an
+    /// error.
     Doubtful,
-    /// Nothing gives it back.
+    /// It cannot be restored.
     Lost,
-    /// No stored parity covers it.
+    /// No stored parity covers the copy.
     Uncovered,
 }
 
@@ -41,7 +42,7 @@ impl Blocks {
         Blocks { best: vec![Copy::default(); blocks as usize], flaws: BTreeMap::new() }
     }
 
-    /// Takes in a copy.
+    /// Adds a copy.
     pub fn consider(&mut self, checked: &mut Checked, block: u32, copy: Copy) {
         let Some(best) = self.best.get_mut(block as usize) else { return };
         if best.sequence == copy.sequence && *best != copy && copy.sequence > 0 {
@@ -52,12 +53,12 @@ impl Blocks {
         *best = copy.max(*best);
     }
 
-    /// Something is wrong with what a slot holds; `donor` has it.
+    /// Adds a flaw of the slot of a member, on `donor`.
     pub fn flaw(&mut self, row: u32, member: u8, donor: usize, flaw: Flaw) {
         self.flaws.insert((row, member), (flaw, donor));
     }
 
-    /// Judges every block; `trims` are the numbers of their trims.
+    /// Checks every block; `trims` are the sequences of their trims.
     pub fn conclude(self, checked: &mut Checked, trims: &[u64]) {
         for (block, best) in self.best.iter().enumerate() {
             if best.sequence <= trims.get(block).copied().unwrap_or(0) {

@@ -1,4 +1,4 @@
-//! A mirror: both copies of every stripe are equal, unless a mark says that they may differ.
+//! Checking a mirror: both copies of every stripe are equal, unless the stripe is marked as dirty.
 
 use super::report::{Checked, Problem, What};
 use super::{Donors, Progress, READ_BYTES};
@@ -6,21 +6,21 @@ use crate::device::together::together;
 use crate::format::{Geometry, Stripes};
 use crate::mirror::{Layout, Ring};
 
-/// Pieces that are read at a time, each from two donors.
+/// The most pieces that are read at the same time, each from two donors.
 const PIECES_MAX: usize = 4;
 
 /// A part of a stripe on two donors.
 #[derive(Clone, Copy)]
 struct Piece {
     stripe: u64,
-    /// Where it begins in the device, in bytes.
+    /// The start of the piece in the device, in bytes.
     at: u64,
     donors: [usize; 2],
     offsets: [u64; 2],
     bytes: u64,
 }
 
-/// Compares all copies. `dirty` are the marks by donor.
+/// Compares all copies of the device. `dirty` has the marks, by donor.
 pub async fn check(
     checked: &mut Checked,
     geometry: &Geometry,

@@ -1,7 +1,7 @@
-//! What is right in one group of logged parity, as a function of its bytes.
+//! The check of one group of logged parity, as a function of its bytes.
 //!
-//! Owns: the invariants of `log` for one group: a sealed one has a parity that is the XOR of its slots, and each named
-//! slot is as its summary says; of an open one, each slot is whole, and a spare that fits covers it.
+//! Owns: the invariants of `log` for one group. In a sealed group, the parity is the XOR of the slots, and each named
+//! slot matches the summary. In an open group, each slot is intact, and is covered by a spare that matches.
 
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -9,38 +9,38 @@ use super::blocks::{Blocks, Copy, Flaw};
 use super::report::{Checked, Problem, What};
 use crate::format::slots::{Areas, Named, SLOT_HEADER_BYTES, Shape, Slot, Summary, xor};
 
-/// What the judgement of every group needs.
+/// The values that the check of every group needs.
 pub struct Judge {
     pub shape: Shape,
     pub areas: Areas,
     /// The checksum of the device's identity.
     pub device: u64,
-    /// No slot has a later one.
+    /// The device's last generation; no slot has a later one.
     pub generation: u64,
 }
 
-/// A group: its slot on each donor, by position, where the donor is there.
+/// A group with its slots by position; `None` for a missing donor.
 pub struct Row<'a> {
     pub number: u32,
     pub slots: Vec<Option<&'a [u8]>>,
 }
 
-/// What a slot is.
+/// The state of a slot.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Is {
     /// Its donor is missing.
     Missing,
-    /// It was never written, or its header was taken away.
+    /// It was never written, or its header was erased.
     Blank,
-    /// It is whole.
+    /// It is intact.
     Whole(Slot),
-    /// Its header is right, its data are not.
+    /// Its header is correct, but its data is not.
     Torn(Slot),
-    /// It is none of this place.
+    /// It does not belong to this position.
     Strange,
 }
 
-/// What a summary says of a whole slot.
+/// Returns the entry that a summary should have for an intact slot.
 fn named(image: &[u8]) -> Option<Named> {
     let (slot, _) = Slot::decode_whole(image).ok()?;
     Some(Named { block: slot.block, sequence: slot.sequence, checksum: Slot::checksum_of(image) })
@@ -66,7 +66,7 @@ impl Judge {
         }
     }
 
-    /// The XOR of some slots of a group; `None` if one is not there.
+    /// Returns the XOR of some slots of a group; `None` if one of them is missing.
     fn sum<'a>(&self, parts: impl Iterator<Item = Option<&'a [u8]>>) -> Option<Vec<u8>> {
         let mut sum = vec![0; self.areas.slot_bytes as usize];
         for part in parts {
@@ -75,7 +75,7 @@ impl Judge {
         Some(sum)
     }
 
-    /// A sealed group.
+    /// Checks a sealed group.
     pub fn sealed(&self, checked: &mut Checked, blocks: &mut Blocks, row: &Row<'_>, summary: &Summary) {
         checked.counts.sealed_groups += 1;
         let number = row.number;
@@ -122,11 +122,11 @@ impl Judge {
         }
     }
 
-    /// A group without a summary; `spares` are the parities that name it.
+    /// Checks a group without a summary; `spares` are the parities that name it.
     pub fn open(&self, checked: &mut Checked, blocks: &mut Blocks, row: &Row<'_>, spares: &[(Summary, Vec<u8>)]) {
         let number = row.number;
         let looks: Vec<Is> = (0..self.shape.members).map(|member| self.look(row, member)).collect();
-        // A parity of an earlier life of the group names slots that are not there any more.
+        // The parity of an earlier life of the group names slots that do not exist any more.
         let fits = |(summary, _): &&(Summary, Vec<u8>)| {
             summary.members.iter().zip(&looks).all(|(wanted, is)| match (wanted, is) {
                 (Some(wanted), Is::Whole(slot) | Is::Torn(slot)) => {

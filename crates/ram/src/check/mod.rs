@@ -1,20 +1,20 @@
 //! Checks whether what the donors hold of a device with redundancy is right.
 //!
-//! Owns: one look at all that donors have, by sessions that only read, and what is wrong with it. Promises: nothing is
-//! stored, and no client is kept out. A device that a client has is refused, as its donors agree only between its
-//! steps; one that a client attaches meanwhile is refused at the end. Leaves to others: words and exit codes (the
-//! command).
+//! Owns: one look at all data on the donors, by sessions that only read, and the list of problems. Promises: nothing is
+//! stored, and no client is kept from the device. A device that a client has is refused, because its donors agree only
+//! between that client's steps; if a client attaches during the check, the check fails at its end. Leaves to others:
+//! the text for people, and exit codes (the command).
 //!
 //! | file | what is in it |
 //! |---|---|
-//! | `report` | what was found |
+//! | `report` | the findings |
 //! | `copies` | a mirror: both copies of every stripe are equal |
 //! | `slots` | logged parity: reading all slots of all groups |
-//! | `group` | logged parity: what is right in one group |
-//! | `blocks` | logged parity: which copy of each block counts, and whether it can be read |
+//! | `group` | logged parity: the check of one group |
+//! | `blocks` | logged parity: the valid copy of each block, and whether it can be read |
 //!
-//! *Cost*: everything that the donors hold for the device is read once; with logged parity, 16 bytes of memory for each
-//! block, and what the donors have before their slots.
+//! *Cost*: all data of the device on the donors is read once; with logged parity, 16 bytes of memory for each block,
+//! plus the areas before the slots.
 
 mod blocks;
 mod copies;
@@ -37,13 +37,13 @@ use crate::mirror::{Donor, DonorRequest, Intent, Reply, Times, merge};
 
 pub use report::{Checked, CheckedDonor, Counts, Health, PROBLEMS_MAX, Problem, What};
 
-/// Bytes of one read from a donor.
+/// The most bytes of one read from a donor.
 const READ_BYTES: u64 = 1 << 20;
 
-/// Where progress is told: bytes that were read, and all that are.
+/// The callback for progress: the bytes read so far, and all bytes to read.
 pub type Progress<'a> = &'a mut (dyn FnMut(u64, u64) + Send);
 
-/// What is read from: by position, the donors whose data count.
+/// The donors, by position; those whose data is not trusted are omitted.
 struct Donors {
     devices: Vec<Option<Arc<NbdDevice>>>,
 }
@@ -53,7 +53,7 @@ impl Donors {
         self.devices[donor].is_some()
     }
 
-    /// Reads from a donor; `None` if its data do not count. *Errors*: the donor's, in words.
+    /// Reads from a donor; `None` if its data is not trusted. *Errors*: the donor's error, in words.
     async fn read(&self, donor: Donor, offset: u64, bytes: u64) -> Result<Option<bytes::Bytes>, String> {
         let Some(device) = &self.devices[donor] else { return Ok(None) };
         match begin(device, DonorRequest::Read { offset, bytes }).await {
@@ -64,16 +64,16 @@ impl Donors {
     }
 }
 
-/// Checks a device that no client has.
+/// Checks a device that is not attached.
 ///
-/// *Errors*: a device without redundancy; one that a client has, or attaches meanwhile ([`ErrorKind::Busy`]); too few
-/// donors, all of them named; one that goes away during the check.
+/// *Errors*: the device has no redundancy; a client has it, or attaches during the check ([`ErrorKind::Busy`]); too few
+/// donors are present, and all missing ones are named; a donor disconnects during the check.
 pub async fn check(options: &RamOptions, progress: Progress<'_>) -> Result<Checked, Error> {
     if options.redundancy == Redundancy::None {
         let detail = "it has no redundancy: there is nothing to compare its blocks with".to_owned();
         return Err(error(options, ErrorKind::Unsupported, detail));
     }
-    // One of two donors that is alone is looked at as it is.
+    // If only one of two donors is present, its data is checked as it is.
     let options = &RamOptions { trust_remaining: true, ..options.clone() };
     let client = draw_client(options)?;
     let mut seen = look_only(options, client).await;
@@ -93,7 +93,7 @@ pub async fn check(options: &RamOptions, progress: Progress<'_>) -> Result<Check
         error(options, kind, detail)
     };
     let merged = merge(&found(&seen, &places), true).map_err(refuse)?;
-    // A machine that is never run says whether shape and labels are possible.
+    // A machine is made, but never run, only to check that geometry and labels are possible.
     let labels: Vec<String> = places.iter().map(|place| seen[*place].label()).collect();
     let intent = Intent::Attach { take_over: false, trust_remaining: true };
     let mut checked = Checked::new(options, &geometry);
@@ -136,7 +136,7 @@ pub async fn check(options: &RamOptions, progress: Progress<'_>) -> Result<Check
             copies::check(&mut checked, &geometry, &dirty, &donors, progress).await.map_err(failed)?;
         }
     }
-    // What was read while a client changed it says nothing.
+    // If a client has changed the data during the check, the findings are useless.
     for donor in &seen {
         let Ok(There { reached, area, .. }) = &donor.state else { continue };
         let name = donor.name();

@@ -1,53 +1,53 @@
-//! What a check found.
+//! The findings of a check.
 //!
-//! Owns: the kinds of problems, their counts, and how bad they are together. Promises: counts are complete; of the
-//! problems, the first [`PROBLEMS_MAX`] are kept.
+//! Owns: the kinds of problems, their counts, and the resulting health. Promises: counts are complete; only the first
+//! [`PROBLEMS_MAX`] problems are kept.
 
 use serde::Serialize;
 
 use crate::device::RamOptions;
 use crate::format::Geometry;
 
-/// Problems that are kept; a damaged device may have any number.
+/// The most problems that are kept; a damaged device may have any number.
 pub const PROBLEMS_MAX: usize = 100;
 
-/// How bad it is.
+/// The health of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Health {
-    /// Everything is right, and any one donor can be lost.
+    /// Everything is in order, and any one donor can be lost.
     Healthy,
-    /// Every block can be read; something that protects it is missing or damaged.
+    /// Every block can be read, but something that protects blocks is missing or damaged.
     Degraded,
-    /// Blocks are lost, or may be read as something else than was written.
+    /// Blocks are lost, or reading them may return other data than was written.
     Broken,
 }
 
-/// What is wrong.
+/// The kind of a problem.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum What {
-    /// The device cannot be attached as it is: its shape, or labels of its donors.
+    /// The device cannot be attached because of its geometry or its donors' labels.
     Shape,
-    /// A donor is not there, or its data do not count.
+    /// A donor is missing, or its data is not trusted.
     DonorMissing,
-    /// The two copies of blocks differ, and no mark says that they may.
+    /// The two copies of blocks differ, although their stripe is not marked as dirty.
     CopiesDiffer,
-    /// A stripe is marked: its copies may differ, and are made equal when the device is attached.
+    /// A stripe is marked as dirty: its copies may differ, and are made equal when the device is attached.
     Unfinished,
-    /// Bytes before the slots of a donor do not fit their checksum.
+    /// Bytes before the slots of a donor do not match their checksum.
     Damaged,
-    /// A slot is not as its group says; the others of the group and its parity give it back.
+    /// A slot does not match its group's summary; the other slots and the parity restore it.
     SlotDamaged,
     /// The parity of a sealed group is not the XOR of its slots.
     WrongParity,
     /// A flushed block is in an open group, and no stored parity covers it.
     NotCovered,
-    /// Two slots have the same number.
+    /// Two slots have the same sequence.
     SameNumber,
     /// A block cannot be read.
     BlockLost,
-    /// A block may be read as something else than was written, or not at all.
+    /// Reading a block may return other data than was written, or an error.
     BlockDoubtful,
 }
 
@@ -61,18 +61,18 @@ impl What {
     }
 }
 
-/// One thing that is wrong.
+/// A problem.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Problem {
-    /// What.
+    /// The kind of problem.
     pub what: What,
-    /// It in words.
+    /// The problem in words.
     pub text: String,
-    /// The donor, by its place in the SPEC, from 0.
+    /// The donor, by its index in the SPEC, from 0.
     pub donor: Option<usize>,
-    /// The group, of a device that logs parity.
+    /// The group, for a device that logs parity.
     pub group: Option<u32>,
-    /// The first block of the device that it concerns.
+    /// The first affected block of the device.
     pub block: Option<u64>,
 }
 
@@ -85,75 +85,75 @@ impl Problem {
 /// A donor of the device.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct CheckedDonor {
-    /// As the SPEC has it.
+    /// The name of the donor in the SPEC.
     pub name: String,
-    /// Its place in the SPEC, from 0.
+    /// The index of the donor in the SPEC, from 0.
     pub place: usize,
-    /// The generation of its record.
+    /// The generation in the donor's record.
     pub generation: Option<u64>,
-    /// Why its data do not count, if they do not.
+    /// The reason why the donor's data is not trusted, if so.
     pub why: Option<String>,
 }
 
-/// Counts.
+/// The counts of a check.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Counts {
-    /// Bytes that were read.
+    /// The number of bytes read.
     pub read_bytes: u64,
-    /// Of a mirror: stripes whose copies were compared.
+    /// For a mirror: stripes whose copies were compared.
     pub compared_stripes: u64,
-    /// Of a mirror: stripes with one copy, as the other donor is missing.
+    /// For a mirror: stripes with one copy, because the other donor is missing.
     pub single_stripes: u64,
-    /// Of a mirror: stripes whose copies may differ, as a client ended while it changed them.
+    /// For a mirror: stripes marked as dirty, because a client ended while it changed them.
     pub marked_stripes: u64,
-    /// Of a mirror: blocks whose copies differ, and may not.
+    /// For a mirror: blocks whose copies differ although their stripe is not marked.
     pub differing_blocks: u64,
-    /// Of logged parity: groups with a stored parity of all their slots.
+    /// For logged parity: groups whose stored parity covers all their slots.
     pub sealed_groups: u64,
-    /// Of logged parity: sealed groups whose parity was compared with all their slots.
+    /// For logged parity: sealed groups whose parity was compared with all their slots.
     pub compared_groups: u64,
-    /// Of logged parity: groups without one that hold a block.
+    /// For logged parity: groups without such a parity that have a block.
     pub open_groups: u64,
-    /// Blocks that hold something.
+    /// Blocks with data.
     pub mapped_blocks: u64,
-    /// Blocks in slots of a donor that is missing, which the others give back.
+    /// Blocks in slots of a missing donor that the other donors restore.
     pub reconstructed_blocks: u64,
     /// Blocks of open groups that no stored parity covers.
     pub uncovered_blocks: u64,
-    /// Trims that one of their two donors lacks.
+    /// Trims that are stored on only one of their two donors.
     pub unfinished_trims: u64,
-    /// Slots that are not as they were written.
+    /// Slots whose contents differ from what was written.
     pub damaged_slots: u64,
     /// Blocks that cannot be read.
     pub lost_blocks: u64,
-    /// Blocks that may be read as something else than was written.
+    /// Blocks for which reading may return other data than was written.
     pub doubtful_blocks: u64,
 }
 
-/// What a check found.
+/// The findings of a check.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Checked {
     /// The name of the device.
     pub id: String,
-    /// *Units*: bytes.
+    /// The size of the device. *Units*: bytes.
     pub size_bytes: u64,
-    /// *Units*: bytes.
+    /// The length of a block. *Units*: bytes.
     pub block_bytes: u32,
-    /// Its redundancy.
+    /// The name of the redundancy.
     pub redundancy: &'static str,
-    /// How bad it is.
+    /// The health of the device.
     pub health: Health,
-    /// Generation and epoch of the view.
+    /// The generation and epoch of the view.
     pub view: (u64, u64),
-    /// Whether the last client detached it, so that nothing may be unfinished.
+    /// Whether the last client detached the device, so that no work of it may be unfinished.
     pub is_detached: bool,
-    /// By position in the device.
+    /// The donors, by position in the device.
     pub donors: Vec<CheckedDonor>,
-    /// Counts.
+    /// The counts.
     pub counts: Counts,
-    /// How many problems there are.
+    /// The number of problems.
     pub problem_count: u64,
-    /// The first of them.
+    /// The first problems.
     pub problems: Vec<Problem>,
 }
 
@@ -182,12 +182,12 @@ impl Checked {
         }
     }
 
-    /// The place in the SPEC of a donor by position.
+    /// Returns the index in the SPEC of the donor at a position.
     pub(super) fn place(&self, donor: usize) -> Option<usize> {
         self.donors.get(donor).map(|donor| donor.place)
     }
 
-    /// Adds what follows from the counts alone.
+    /// Adds the problems that follow from the counts alone.
     pub(super) fn finish(&mut self) {
         let Counts { marked_stripes, unfinished_trims, uncovered_blocks, .. } = self.counts;
         if marked_stripes > 0 {

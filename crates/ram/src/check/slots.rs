@@ -1,6 +1,7 @@
-//! Logged parity: all that the donors have before their slots, and then the slots of all groups.
+//! Checking logged parity: the areas before the slots of all donors, and then the slots of all groups.
 //!
-//! Owns: the reads, and shapes, summaries, spares and trims. Leaves to others: one group (`group`), blocks (`blocks`).
+//! Owns: the reads, and the checks of shapes, summaries, spares and trims. Leaves to others: the check of one group
+//! (`group`), of blocks (`blocks`).
 
 use std::collections::BTreeMap;
 
@@ -16,14 +17,14 @@ use crate::format::Geometry;
 use crate::format::slots::{Areas, Kind, Shape, Summary, TRIM_BYTES, Trim, device_checksum};
 use crate::log::Configuration;
 
-/// What the donors have before their slots.
+/// The areas before the slots of all donors.
 struct Heads {
     judge: Judge,
-    /// By position.
+    /// The bytes of each donor, by position.
     bytes: Vec<Option<Vec<u8>>>,
 }
 
-/// Checks a device that logs parity. `generation` is that of its last client.
+/// Checks a device that logs parity. `generation` is that of the device's last client.
 pub async fn check(
     checked: &mut Checked,
     geometry: &Geometry,
@@ -94,7 +95,7 @@ impl Heads {
         let is_new = self.bytes.iter().flatten().all(|bytes| Shape::is_absent(bytes));
         for (donor, bytes) in self.bytes.iter().enumerate() {
             let Some(bytes) = bytes else { continue };
-            // A device that was never used has none; one that a client has opened has it everywhere.
+            // A device that was never used has no shape; one that a client has opened has it on every donor.
             if !is_new && Shape::decode(bytes).as_ref() != Ok(&self.judge.shape) {
                 self.damaged(checked, donor, None, "the shape of the device is damaged, or another one".to_owned());
             }
@@ -131,7 +132,7 @@ impl Heads {
         sealed
     }
 
-    /// Parities of open groups that are whole, by group.
+    /// Returns the parities of open groups with a correct checksum, by group.
     fn spares(&self) -> BTreeMap<u32, Vec<(Summary, Vec<u8>)>> {
         let areas = self.judge.areas;
         let mut spares: BTreeMap<u32, Vec<(Summary, Vec<u8>)>> = BTreeMap::new();
@@ -151,7 +152,7 @@ impl Heads {
         spares
     }
 
-    /// The number of each block's trim.
+    /// Returns the sequence of each block's newest trim.
     fn trims(&self, checked: &mut Checked) -> Vec<u64> {
         let Judge { areas, device, shape, .. } = &self.judge;
         let mut trims = Vec::with_capacity(shape.blocks as usize);

@@ -1,7 +1,7 @@
-//! A donor as a SPEC names it: `host:port`, `[::1]:7070`, or an NBD URL, and labels after semicolons.
+//! A donor in a SPEC: `host:port`, `[::1]:7070`, or an NBD URL, followed by labels after semicolons.
 //!
-//! Owns: text to parts. `h1:7070;rack=a` is the donor at port 7070 of h1, in rack a. Labels in a SPEC come on top of
-//! those that the donor states.
+//! Owns: decoding this text. `h1:7070;rack=a` is the donor at port 7070 of host h1, in rack a. Labels in a SPEC are
+//! added to those that the donor itself states.
 
 use nectary_block::{Form, Spec};
 use nectary_nbd::Url;
@@ -11,19 +11,19 @@ use crate::donor::page::check_label;
 /// The most labels of one donor.
 const LABELS_MAX: usize = 16;
 
-/// A donor by name.
+/// The address of a donor, with labels.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Address {
-    /// As it was written, without labels.
+    /// The text in the SPEC, without labels.
     pub text: String,
-    /// Where it is; the export is that of a donor of another make.
+    /// The URL; its export is used if the server is no Nectary donor.
     pub url: Url,
     /// Labels, each `KEY=VALUE`.
     pub labels: Vec<String>,
 }
 
 impl Address {
-    /// Reads a donor. *Errors*: the expected form.
+    /// Decodes an address. *Errors*: the text has another form; the error names the expected one.
     pub fn parse(text: &str) -> Result<Address, String> {
         let mut parts = text.split(';').map(str::trim);
         let name = parts.next().unwrap_or_default();
@@ -50,13 +50,13 @@ impl Address {
         Ok(Address { text: name.to_owned(), url, labels })
     }
 
-    /// The text that a SPEC has for it, labels included.
+    /// Returns the text for a SPEC, including labels.
     pub fn spec(&self) -> String {
         let labels: String = self.labels.iter().map(|label| format!(";{label}")).collect();
         Spec { position: 0, form: Form::Text(format!("{}{labels}", self.text)) }.to_string()
     }
 
-    /// The URL of another export there.
+    /// Returns the URL of another export of the same server.
     pub fn export(&self, name: &str) -> Url {
         Url { export: name.to_owned(), ..self.url.clone() }
     }

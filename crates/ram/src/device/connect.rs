@@ -1,8 +1,8 @@
-//! From a donor's address to a session with it.
+//! Connecting: from a donor's address to a session with it.
 //!
-//! Owns: telling a Nectary donor from another NBD server, the names of sessions, and reading and writing labels.
-//! Promises: every step ends by a deadline. The caller gets a session only if the donor has the incarnation that the
-//! caller knows, and holds the label that the caller wrote.
+//! Owns: distinguishing a Nectary donor from another NBD server, the names of sessions, and reading and writing labels.
+//! Promises: every step has a time limit. The caller gets a session only if the donor has the incarnation that the
+//! caller knows, and still has the label that the caller wrote.
 
 use std::future::Future;
 use std::time::Duration;
@@ -15,12 +15,12 @@ use super::label::{self, Found, LABEL_AREA_BYTES, LABEL_BYTES, Label};
 use crate::donor::name::{ExportName, PAGE_NAME, Session};
 use crate::donor::page::Page;
 
-/// How long connecting to a donor, and each reading and writing of its label, may take.
+/// The time limit of connecting to a donor, and of each reading and writing of its label.
 pub(super) const STEP_TIME_MAX: Duration = Duration::from_secs(5);
-/// How much longer than a request's limit a connection without an answer is kept.
+/// A connection without an answer is kept for this much longer than the limit of a request.
 const REQUEST_TIME_SLACK: Duration = Duration::from_secs(5);
 
-/// A donor as a device's sessions name it.
+/// A device on a donor, as the sessions of one client name it.
 #[derive(Debug, Clone)]
 pub(super) struct Target {
     pub address: Address,
@@ -30,40 +30,40 @@ pub(super) struct Target {
     pub incarnation: Option<u128>,
 }
 
-/// What answers at an address.
+/// The kind of server at an address.
 pub(super) enum Answers {
     /// A Nectary donor.
     Donor(Page),
-    /// Another NBD server, or nothing: connecting tells.
+    /// Another NBD server, or none: only connecting shows which.
     Other,
 }
 
-/// A session and the label that was read through it.
+/// A session, and the label that was read on it.
 pub(super) struct Reached {
     pub device: NbdDevice,
     pub found: Found,
 }
 
-/// Why a donor could not be reached.
+/// A donor that cannot be reached.
 #[derive(Debug, Clone)]
 pub(super) struct Away {
     pub reason: String,
-    /// Trying again cannot help.
+    /// Whether trying again is useless.
     pub is_lost: bool,
 }
 
-/// Why there is no session.
+/// The reason why there is no session.
 #[derive(Debug)]
 pub(super) enum Unreached {
     /// The donor does not have the device.
     Absent,
-    /// The donor refuses it, for example because another client has it.
+    /// The donor refuses access, for example because another client has the device.
     Refused(String),
-    /// Anything else, in words.
+    /// Any other failure, in words.
     Failed(String),
 }
 
-/// Bounds a step.
+/// Runs a step with a time limit.
 async fn step<T>(doing: &str, work: impl Future<Output = Result<T, String>>) -> Result<T, String> {
     match tokio::time::timeout(STEP_TIME_MAX, work).await {
         Ok(done) => done,
@@ -71,7 +71,7 @@ async fn step<T>(doing: &str, work: impl Future<Output = Result<T, String>>) -> 
     }
 }
 
-/// Asks what answers at an address.
+/// Finds out what kind of server answers at an address.
 pub(super) async fn ask(address: &Address) -> Result<Answers, String> {
     let asked = async {
         match info(&address.export(PAGE_NAME), &ConnectOptions::default()).await {
@@ -84,7 +84,7 @@ pub(super) async fn ask(address: &Address) -> Result<Answers, String> {
 }
 
 impl Target {
-    /// Whether a session can follow another.
+    /// Whether a later session can continue after the first one has ended.
     pub fn can_return(&self) -> bool {
         self.incarnation.is_some()
     }
@@ -96,7 +96,7 @@ impl Target {
         self.address.export(&name.to_string())
     }
 
-    /// Begins a session and reads the label. A size makes the device on a Nectary donor that does not have it.
+    /// Begins a session and reads the label. With a size, a Nectary donor makes the device if it does not have it.
     pub async fn connect(&self, epoch: u64, size_bytes: Option<u64>, patience: Duration) -> Result<Reached, Unreached> {
         let mut url = self.url(epoch, size_bytes);
         url.request_time.get_or_insert(patience + REQUEST_TIME_SLACK);
@@ -126,14 +126,14 @@ impl Target {
         Ok(Reached { device, found })
     }
 
-    /// Begins a later session with a donor that has `label`.
+    /// Begins a later session with a donor, which must still have `label`.
     pub async fn connect_again(&self, epoch: u64, label: &Label, patience: Duration) -> Result<Reached, Away> {
         let later = |reason: String| Away { reason, is_lost: false };
         let lost = |reason: &str| Away { reason: reason.to_owned(), is_lost: true };
         match ask(&self.address).await.map_err(later)? {
             Answers::Donor(page) if Some(page.incarnation) == self.incarnation => {}
             Answers::Donor(_) => return Err(lost("it was started again, and what it held is gone")),
-            // In most cases nothing answers.
+            // Usually this means that no server answers.
             Answers::Other => {
                 let reached = self.connect(epoch, None, patience).await;
                 return match reached {
@@ -163,7 +163,7 @@ async fn read_label(device: &NbdDevice) -> Result<Found, String> {
     Ok(area.first().map_or(Found::SomethingElse, |area| label::read(area)))
 }
 
-/// Writes a label so that it stays.
+/// Writes a label durably.
 pub(super) async fn write_label(device: &NbdDevice, label: &Label) -> Result<(), String> {
     let buffer = Buffer::copy_of(&label.encode());
     let write = device.write_at(label.offset(), vec![buffer], WriteFlags { fua: true }, Context::default());
@@ -171,8 +171,8 @@ pub(super) async fn write_label(device: &NbdDevice, label: &Label) -> Result<(),
     step("writing its label", write).await
 }
 
-/// What completed writes on a donor survive, and what flushed writes survive. A Nectary donor is assumed to be on
-/// another machine, so its memory survives a crash of this one; nothing is known about other servers.
+/// Returns what completed writes on a donor survive, and what flushed writes survive. A Nectary donor is assumed to be
+/// on another machine, so its memory survives a crash of this one; for other servers nothing is assumed.
 pub(super) fn survives(target: &Target, device: &NbdDevice) -> (Survives, Survives) {
     let geometry = device.geometry();
     match target.can_return() {

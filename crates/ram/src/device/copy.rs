@@ -6,7 +6,7 @@ use nectary_block::Buffer;
 
 use super::layout::Part;
 
-/// The bytes of one donor's part of a request, in one buffer.
+/// Copies the bytes of one donor's part of a request into one buffer.
 pub(super) fn gather(buffers: &[Buffer], part: &Part) -> Buffer {
     let mut copy = Buffer::recycled(part.length as usize);
     let mut filled = 0;
@@ -17,7 +17,7 @@ pub(super) fn gather(buffers: &[Buffer], part: &Part) -> Buffer {
     copy
 }
 
-/// Puts the bytes of one donor's part where they belong in a request.
+/// Copies the bytes of one donor's part to their places in a request.
 pub(super) fn scatter(buffers: &mut [Buffer], part: &Part, from: &[u8]) {
     let mut taken = 0;
     for (index, range) in spans(buffers, part) {
@@ -27,7 +27,7 @@ pub(super) fn scatter(buffers: &mut [Buffer], part: &Part, from: &[u8]) {
     }
 }
 
-/// Where the pieces of a part are: the index of a buffer, and the range in it.
+/// Returns the place of each piece of a part: the index of a buffer, and the range in it.
 fn spans(buffers: &[Buffer], part: &Part) -> Vec<(usize, Range<usize>)> {
     let mut spans = Vec::with_capacity(part.pieces.len());
     let (mut index, mut start) = (0, 0);

@@ -1,11 +1,11 @@
-//! What is mapped on the device, from what the donors say of their parts.
+//! The mapped extents of a device, from the extents that the donors report for their parts.
 
 use nectary_block::{EXTENTS_MAX, Extent};
 
 use super::label::LABEL_AREA_BYTES;
 use super::layout::{Layout, Part};
 
-/// Joins what the donors say of their parts, unit by unit; what was not looked at counts as mapped.
+/// Joins the extents of the donors' parts, unit by unit; ranges without a report count as mapped.
 pub(super) fn merge(
     layout: &Layout,
     offset: u64,

@@ -1,18 +1,18 @@
-//! The label at the head of a donor's export: which device it belongs to.
+//! The label at the start of a donor's export: it says which device the donor belongs to.
 //!
-//! Owns: the bytes of `docs/formats/ram.md`, section "Label of a donor", and which of two copies counts. Promises: no
-//! bytes cause a panic, and only bytes that the checksum covers are believed.
+//! Owns: the encoding of `docs/formats/ram.md`, section "Label of a donor", and the choice between two copies.
+//! Promises: no bytes cause a panic, and only bytes with a correct checksum are trusted.
 
 use crate::donor::name::{ID_BYTES_MAX, check_id};
 use crate::placement::Policy;
 
-/// The head of a donor's export that is kept for labels, in bytes.
+/// The area at the start of a donor's export that is reserved for labels, in bytes.
 pub const LABEL_AREA_BYTES: u64 = 64 << 10;
-/// One copy of the label, in bytes.
+/// The length of one copy of the label, in bytes.
 pub const LABEL_BYTES: usize = 4096;
-/// How much of a device is on one donor before the next one's turn, in bytes.
+/// The length of a unit: this many bytes of a device are on one donor before the next donor follows.
 pub const UNIT_BYTES: u64 = 64 << 10;
-/// The most donors of one device.
+/// The most donors of a device.
 pub const DONORS_MAX: usize = 64;
 
 const MAGIC: [u8; 8] = *b"NECTRAML";
@@ -20,10 +20,10 @@ const VERSION: u16 = 1;
 const CHECKSUM_AT: usize = LABEL_BYTES - 4;
 const SHARES_AT: usize = 128;
 
-/// How a device survives the loss of a donor.
+/// The kind of redundancy, by which a device survives the loss of a donor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Redundancy {
-    /// It does not.
+    /// There is no redundancy.
     None,
     /// Every block is on two donors. Devices with redundancy have no labels; their donors have records (`format`).
     Mirror,
@@ -32,7 +32,7 @@ pub enum Redundancy {
 }
 
 impl Redundancy {
-    /// Its name in a SPEC.
+    /// Returns the name of the redundancy in a SPEC.
     pub fn name(self) -> &'static str {
         match self {
             Redundancy::None => "none",
@@ -45,17 +45,17 @@ impl Redundancy {
 /// One donor's label.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Label {
-    /// Which donor of the device it is, from 0.
+    /// The number of this donor in the device, from 0.
     pub number: usize,
-    /// Redundancy of the device.
+    /// The redundancy of the device.
     pub redundancy: Redundancy,
-    /// Drawn at random when the device was made.
+    /// A random number, drawn when the device was made.
     pub identity: [u8; 16],
     /// The size of the device, in bytes.
     pub size_bytes: u64,
-    /// 1 when the device was made; each opening adds 1.
+    /// The number of openings plus 1: it is 1 when the device is made.
     pub generation: u64,
-    /// The opening that wrote it.
+    /// The random number of the client that opened the device last.
     pub client: u64,
     /// The name of the device.
     pub id: String,
@@ -66,13 +66,13 @@ pub struct Label {
 /// The contents of a label area.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Found {
-    /// Zeroes.
+    /// The area is all zeroes.
     Empty,
-    /// A label.
+    /// The area has a label.
     Label(Box<Label>),
-    /// A label that cannot be used, and why.
+    /// The area has a label that cannot be used, for this reason.
     Unusable(String),
-    /// Other bytes.
+    /// The area has other bytes.
     SomethingElse,
 }
 
@@ -83,12 +83,12 @@ impl Label {
         part(self) == part(other)
     }
 
-    /// Where this copy belongs in the label area, in bytes.
+    /// Returns the offset of this copy in the label area, in bytes.
     pub fn offset(&self) -> u64 {
         self.generation % 2 * LABEL_BYTES as u64
     }
 
-    /// Writes it.
+    /// Encodes the label.
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = vec![0; LABEL_BYTES];
         let mut put = |at: usize, value: &[u8]| bytes[at..at + value.len()].copy_from_slice(value);
@@ -111,7 +111,7 @@ impl Label {
         bytes
     }
 
-    /// Reads one copy. Nothing if magic or checksum are wrong; *errors*: the field that cannot be used.
+    /// Decodes one copy. Returns `None` if magic number or checksum are wrong; *errors*: the field that cannot be used.
     fn decode(bytes: &[u8; LABEL_BYTES]) -> Option<Result<Label, String>> {
         let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|index| bytes[at + index]));
         let half = |at: usize| u32::from_le_bytes(std::array::from_fn(|index| bytes[at + index]));
@@ -153,11 +153,11 @@ impl Label {
     }
 }
 
-/// Reads the two copies at the head of a label area, `2 * LABEL_BYTES` or more.
+/// Decodes the two copies at the start of a label area, of at least `2 * LABEL_BYTES`.
 pub fn read(area: &[u8]) -> Found {
     let (copies, _) = area.as_chunks::<LABEL_BYTES>();
     let mut found: Vec<Result<Label, String>> = copies.iter().take(2).filter_map(Label::decode).collect();
-    // A copy that cannot be used may be the newer one.
+    // A copy that cannot be used may be the newer one, so the older one is not used either.
     if let Some(Err(why)) = found.iter().find(|copy| copy.is_err()) {
         return Found::Unusable(why.clone());
     }
@@ -249,7 +249,7 @@ mod tests {
                 bytes[at] = next() as u8;
             }
             if round % 2 == 0 {
-                // A changed label with a right checksum.
+                // The changed label gets a correct checksum.
                 let checksum = crc32c::crc32c(&bytes[..CHECKSUM_AT]);
                 bytes[CHECKSUM_AT..LABEL_BYTES].copy_from_slice(&checksum.to_le_bytes());
             }

@@ -1,19 +1,19 @@
-//! Which byte of a device is on which donor, without redundancy: pure arithmetic.
+//! The division of a device among donors, without redundancy: pure arithmetic.
 //!
-//! Owns: how a device is divided among donors by their capacities, and the places that follow from the shares
-//! (`docs/formats/ram.md`). Donors take turns, unit by unit; a full donor is left out of later rows. A contiguous range
-//! of the device is one contiguous range on each donor.
+//! Owns: the donors' shares, computed from their capacities, and the place of each byte that follows from the shares
+//! (`docs/formats/ram.md`). The units of the device go to the donors in turn; a full donor is omitted from later rows.
+//! A contiguous range of the device is contiguous on each donor, too.
 
 use std::ops::Range;
 
 use super::label::UNIT_BYTES;
 
-/// The rows that the same donors share.
+/// A range of rows on the same donors.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Zone {
-    /// Where it begins in the device, in bytes.
+    /// The start of the zone in the device, in bytes.
     start: u64,
-    /// The first row.
+    /// The first row of the zone.
     row: u64,
     rows: u64,
     donors: Vec<usize>,
@@ -30,15 +30,15 @@ pub(super) struct Layout {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Part {
     pub donor: usize,
-    /// Where it is in the donor's data, in bytes.
+    /// The offset of the part in the donor's data, in bytes.
     pub place: u64,
     pub length: u64,
-    /// The ranges of the request that it consists of, in order; empty if the caller does not need them.
+    /// The pieces of the request that form this part, in order; empty if the caller does not need them.
     pub pieces: Vec<Range<usize>>,
 }
 
-/// Shares `size_bytes` out: as evenly as the donors' capacities allow. Nothing if they are too little together, or if a
-/// donor would get nothing. *Units*: bytes; the shares are whole units.
+/// Divides `size_bytes` among donors, as evenly as their capacities allow. Returns `None` if the capacities are too
+/// small together, or if a donor would get nothing. *Units*: bytes; the shares are whole units.
 pub(super) fn shares(size_bytes: u64, capacities: &[u64]) -> Option<Vec<u64>> {
     let mut order: Vec<usize> = (0..capacities.len()).collect();
     order.sort_by_key(|&donor| capacities[donor]);
@@ -54,7 +54,7 @@ pub(super) fn shares(size_bytes: u64, capacities: &[u64]) -> Option<Vec<u64>> {
 }
 
 impl Layout {
-    /// The layout of shares that are whole units.
+    /// Makes the layout for these shares, which must be whole units.
     pub fn new(shares: &[u64]) -> Layout {
         let mut levels: Vec<u64> = shares.iter().map(|share| share / UNIT_BYTES).filter(|&level| level > 0).collect();
         levels.sort_unstable();
@@ -71,13 +71,13 @@ impl Layout {
         Layout { shares: shares.to_vec(), zones }
     }
 
-    /// The zone of an offset inside the device.
+    /// Returns the zone of an offset inside the device.
     fn zone(&self, offset: u64) -> Option<&Zone> {
         let after = self.zones.partition_point(|zone| zone.start <= offset);
         self.zones.get(after.checked_sub(1)?)
     }
 
-    /// The donor of an offset, the place on it, and how many bytes of the unit follow.
+    /// Returns the donor of an offset, the offset on that donor, and the number of bytes left in the unit.
     pub fn locate(&self, offset: u64) -> Option<(usize, u64, u64)> {
         let zone = self.zone(offset)?;
         let (unit, inside) = ((offset - zone.start) / UNIT_BYTES, offset % UNIT_BYTES);
@@ -86,7 +86,7 @@ impl Layout {
         Some((zone.donors[turn as usize], place, UNIT_BYTES - inside))
     }
 
-    /// The bytes of a donor that are before a position of the device.
+    /// Returns the number of bytes that a donor has of the device before a position.
     fn before(&self, donor: usize, position: u64) -> u64 {
         let Some(zone) = self.zone(position) else { return 0 };
         let Some(turn) = zone.donors.iter().position(|&other| other == donor) else { return self.shares[donor] };
@@ -96,7 +96,7 @@ impl Layout {
         place.min((zone.row + zone.rows) * UNIT_BYTES)
     }
 
-    /// The part of a range on each donor, without pieces; donors without a part are left out.
+    /// Returns the part of a range on each donor, without pieces; donors without a part are omitted.
     pub fn ranges(&self, offset: u64, length: u64) -> Vec<Part> {
         let part = |donor: usize| {
             let place = self.before(donor, offset);
@@ -105,7 +105,7 @@ impl Layout {
         (0..self.shares.len()).map(part).filter(|part| part.length > 0).collect()
     }
 
-    /// The part of a range on each donor, with the pieces of the request.
+    /// Returns the part of a range on each donor, with the pieces of the request.
     pub fn parts(&self, offset: u64, length: usize) -> Vec<Part> {
         let mut parts: Vec<Part> = Vec::new();
         let mut done = 0;

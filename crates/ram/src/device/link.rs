@@ -1,15 +1,16 @@
 //! A device's link to one donor: sessions, and requests that outlive them.
 //!
-//! Owns: whether the donor is there, and how long a request waits for it. If a session ends, its requests are sent
-//! again on the next one, as long as the donor has the same incarnation: then every write that it answered is still
-//! there. Each session has its own epoch on the donor. From the first request of a later session on, the donor refuses
-//! late requests of earlier ones, so the late first copy of a repeated write cannot overwrite newer data.
+//! Owns: the state of the donor, and the time for which a request waits for it. If a session ends, its requests are
+//! sent again on the next one, as long as the donor has the same incarnation, which means that it still has every
+//! acknowledged write. Each session has its own epoch on the donor. From the first request of a later session on, the
+//! donor refuses late requests of earlier ones, so the late first copy of a repeated write cannot overwrite newer data.
 //!
 //! | state | meaning | a request |
 //! |---|---|---|
-//! | up | there is a session | is sent |
-//! | down | the session has ended; `keep` connects again | waits until `patience` after the end, then fails |
-//! | lost | another incarnation, or a donor without one | fails at once, until the device is opened again |
+//! | up | a session exists | is sent |
+//! | down | the session has ended; `keep` reconnects | waits until `patience` has passed since the end, then fails |
+//! | lost | the donor has another incarnation, or is a server without one | fails at once, until the device is opened
+//! again |
 //!
 //! Another NBD server has no incarnation and no epochs: it is lost when its first session ends.
 
@@ -25,14 +26,14 @@ use tokio::sync::watch;
 use super::connect::{Away, Reached, Target};
 use super::label::Label;
 
-/// The pauses between attempts to connect again: the first, and the longest.
+/// The first and the longest pause between two attempts to reconnect.
 const PAUSE_MIN: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
 /// A session with a donor.
 pub(super) struct Session {
     device: NbdDevice,
-    /// Set when no caller may wait for its answers any more.
+    /// Set when no caller may wait for answers of this session any more.
     ended: Shutdown,
 }
 
@@ -58,7 +59,7 @@ pub(super) struct Link {
 }
 
 impl Link {
-    /// A link with its first session; `label` is what the donor now has.
+    /// Makes a link with its first session; `label` is the donor's present label.
     pub fn new(target: Target, label: Label, reached: Reached, patience: Duration) -> Link {
         let session = Session { device: reached.device, ended: Shutdown::new() };
         Link {
@@ -75,15 +76,16 @@ impl Link {
         }
     }
 
-    /// The donor, as messages name it.
+    /// Returns the donor's name for messages.
     pub fn name(&self) -> &str {
         &self.target.address.text
     }
 
-    /// Makes a request, again on later sessions if one ends. `send` begins it on a session.
+    /// Does a request, and repeats it on later sessions if one ends. `send` begins the request on a session.
     ///
-    /// *Errors*: the donor's own; [`ErrorKind::Io`] when the donor is lost, or has been away or silent for `patience`;
-    /// [`ErrorKind::TimedOut`] at the caller's deadline. Place and device are those of the donor, not of the caller.
+    /// *Errors*: the donor's error; [`ErrorKind::Io`] when the donor is lost, or has been away or silent for
+    /// `patience`; [`ErrorKind::TimedOut`] at the caller's deadline. The error's range and device are those of the
+    /// donor, not of the caller.
     pub async fn run<T>(
         &self,
         deadline: Option<Instant>,
@@ -108,12 +110,12 @@ impl Link {
             };
             match answer {
                 Ok(Ok(done)) => break Ok(done),
-                // A donor refused this because the session is outdated; the request is sent again on the next one.
+                // The donor refused the request because the session is outdated; it is sent again on the next session.
                 Ok(Err(_)) if session.ended.is_requested() => {
                     self.sent_again.fetch_add(1, Ordering::Relaxed);
                 }
                 Ok(Err(error)) => match session.device.failure() {
-                    // The donor's own answer.
+                    // The error is the donor's own answer.
                     None => break Err(Failed { kind: error.kind, detail: error.detail }),
                     Some(reason) => {
                         self.end(&session, &reason);
@@ -135,7 +137,7 @@ impl Link {
         done
     }
 
-    /// The session that is up; waits for one while the donor is down, until `limit`, which may be the caller's
+    /// Returns the present session; while the donor is down, waits for one until `limit`, which may be the caller's
     /// deadline.
     async fn session(&self, limit: Instant, is_deadline: bool) -> Result<Arc<Session>, Failed> {
         loop {
@@ -166,7 +168,7 @@ impl Link {
         Failed { kind: ErrorKind::TimedOut, detail }
     }
 
-    /// Ends a session, if it is still the one that is up. All requests on it are sent again.
+    /// Ends a session, if it is still the present one. All its requests are sent again.
     fn end(&self, session: &Arc<Session>, reason: &str) {
         self.state.send_if_modified(|state| {
             let is_up = matches!(state, State::Up(up) if Arc::ptr_eq(up, session));
@@ -182,7 +184,7 @@ impl Link {
         session.ended.request();
     }
 
-    /// Connects again whenever the session ends, until the donor is lost. The caller ends it with the device.
+    /// Reconnects whenever the session ends, until the donor is lost. The caller must end this task with the device.
     pub async fn keep(self: Arc<Link>) {
         let mut states = self.state.subscribe();
         let mut epoch = 1;
@@ -210,19 +212,19 @@ impl Link {
         }
     }
 
-    /// Counts data that has passed.
+    /// Adds to the counters of transferred bytes.
     pub fn count(&self, read_bytes: u64, written_bytes: u64) {
         self.read_bytes.fetch_add(read_bytes, Ordering::Relaxed);
         self.written_bytes.fetch_add(written_bytes, Ordering::Relaxed);
     }
 
-    /// Whether it is up, and whether it is lost.
+    /// Returns whether the donor is up, and whether it is lost.
     pub fn condition(&self) -> (bool, bool) {
         let state = self.state.borrow();
         (matches!(*state, State::Up(_)), matches!(*state, State::Lost { .. }))
     }
 
-    /// The counters.
+    /// Returns the counters.
     pub fn figures(&self) -> Figures {
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let (is_up, is_lost) = self.condition();
@@ -250,7 +252,7 @@ pub(super) struct Failed {
 }
 
 impl Failed {
-    /// It as an error of the device, for the operation that wanted it.
+    /// Converts the failure to an error of the device, for the operation that sent the request.
     pub fn of(self, donor: &str, error: impl FnOnce(ErrorKind, String) -> Error) -> Error {
         error(self.kind, format!("donor {donor}: {}", self.detail))
     }

@@ -1,24 +1,23 @@
 //! The device `ram(DONOR,…,id=…)`: blocks in the memory of other machines.
 //!
-//! Owns: which block is on which donor, requests that concern several donors, and the labels by which devices are
-//! distinguished. Promises: requests to several donors are in flight together; a request ends with an error at the
-//! latest when a donor has been away for `patience`; when a donor is lost, blocks on the others stay readable and
-//! writable, and its own blocks are errors, never other bytes. A flush fails while a donor is lost, because what was
-//! written there is gone. Leaves to others: a device with redundancy (`live`); memory and who may use it (`donor`); the
-//! protocol (`nectary-nbd`).
+//! Owns: the donor of each block, requests that involve several donors, and the labels that identify devices. Promises:
+//! requests to several donors are in flight at the same time; a request fails at the latest when a donor has been
+//! missing for `patience`; when a donor is lost, blocks on the others stay readable and writable, and its own blocks
+//! give errors, never other bytes. A flush fails while a donor is lost, because data written there is lost. Leaves to
+//! others: devices with redundancy (`live`); memory and its users (`donor`); the protocol (`nectary-nbd`).
 //!
 //! | file | what is in it |
 //! |---|---|
-//! | `options` | the SPEC |
+//! | `options` | the options in a SPEC |
 //! | `address` | a donor in a SPEC |
-//! | `label` | the bytes that say which device a donor belongs to |
-//! | `layout` | which byte is on which donor |
+//! | `label` | the label, which says which device a donor belongs to |
+//! | `layout` | the donor of each byte |
 //! | `connect` | from an address to a session |
-//! | `opening` | judging what is on the donors; opening, making and deleting a device |
+//! | `opening` | judging what the donors have; opening, making and deleting a device |
 //! | `link` | sessions with one donor, and requests that outlive them |
-//! | `copy` | between the buffers of a request and one donor's part |
-//! | `extents` | what is mapped |
-//! | `together` | several futures at once |
+//! | `copy` | copying between the buffers of a request and one donor's part |
+//! | `extents` | mapped extents |
+//! | `together` | waiting for several futures |
 
 pub(crate) mod address;
 mod connect;
@@ -55,10 +54,9 @@ use crate::live::{self, RedundantDevice};
 pub use self::label::{DONORS_MAX, Found, Label, Redundancy, read as read_label};
 pub use self::options::{OVERFLOW_PERCENT, PATIENCE, RamOptions};
 
-/// Requests with more bytes than this for each donor are not faster. *Units*: bytes.
+/// The preferred length of requests for each donor; longer ones are not faster. *Units*: bytes.
 const PREFERRED_BYTES: u32 = 1 << 20;
-/// How much of a range is looked at, unit by unit, for an answer about allocation; the rest counts as mapped. *Units*:
-/// bytes.
+/// The longest part of a range for which donors are asked about allocation; the rest counts as mapped. *Units*: bytes.
 const ALLOCATION_BYTES_MAX: u64 = 16 << 30;
 
 /// Adds the SPEC `ram(…)` to a registry.
@@ -75,19 +73,20 @@ pub fn register(registry: &mut Registry) {
 /// A device that was made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Made {
-    /// Its name.
+    /// The id of the device.
     pub id: String,
-    /// Its size, in bytes.
+    /// The size of the device, in bytes.
     pub size_bytes: u64,
-    /// Its redundancy.
+    /// The redundancy of the device.
     pub redundancy: Redundancy,
-    /// The bytes that each donor holds for it, in the order of the SPEC.
+    /// The bytes that each donor holds for the device, in the order of the SPEC.
     pub shares: Vec<u64>,
 }
 
-/// Makes a device, as `options` name it; its size must be given. `force` overwrites what is on donors of other makes.
+/// Makes the device that `options` describe; the size must be given. `force` overwrites data on NBD servers that are no
+/// Nectary donors.
 ///
-/// *Errors*: a donor that does not answer, has the device already, or too little memory.
+/// *Errors*: a donor does not answer, has the device already, or has too little memory.
 pub async fn create(options: &RamOptions, force: bool) -> Result<Made, Error> {
     if options.redundancy != Redundancy::None {
         return live::create(options).await;
@@ -96,9 +95,12 @@ pub async fn create(options: &RamOptions, force: bool) -> Result<Made, Error> {
     Ok(Made { id, size_bytes, redundancy, shares })
 }
 
-/// Deletes a device, whose memory the donors take back; returns on how many.
+/// Deletes a device, and gives its memory back to the donors; returns the number of donors that had a part of it.
 ///
-/// *Errors*: no donor has it; or some do not answer, and keep their parts.
+/// *Errors*: [`ErrorKind::Absent`] if no donor has a part of the device. [`ErrorKind::Io`] if a donor fails or does not
+/// answer; the parts on the other donors are deleted. For a device with redundancy also [`ErrorKind::Busy`] if a client
+/// uses it and `options` do not take it over, and [`ErrorKind::Unsupported`] or [`ErrorKind::Invalid`] if the SPEC
+/// names unsuitable donors; then nothing is deleted.
 pub async fn delete(options: &RamOptions) -> Result<usize, Error> {
     match options.redundancy {
         Redundancy::None => opening::delete(options).await,
@@ -109,7 +111,7 @@ pub async fn delete(options: &RamOptions) -> Result<usize, Error> {
 /// A device in the memory of donors.
 pub struct RamDevice {
     inner: Arc<Inner>,
-    /// They end with the device.
+    /// The tasks that reconnect; they end with the device.
     _keepers: JoinSet<()>,
 }
 
@@ -121,7 +123,7 @@ struct Inner {
 }
 
 impl RamDevice {
-    /// Opens a device that was made before. Its sessions live in the tokio runtime that calls this.
+    /// Opens a device that was made before. Its sessions run in the tokio runtime from which this is called.
     ///
     /// *Errors*: donors that do not answer, are empty, or belong to another device; all of them are named.
     pub async fn open(options: RamOptions) -> Result<RamDevice, Error> {
@@ -194,7 +196,7 @@ impl RamDevice {
 }
 
 impl Inner {
-    /// All results, or the first failure as one of this device.
+    /// Returns all results, or the first failure as an error of this device.
     fn all<T>(&self, request: &Request, donors: Vec<usize>, done: Vec<Result<T, Failed>>) -> Result<Vec<T>, Error> {
         let results = donors.into_iter().zip(done).map(|(donor, result)| {
             result.map_err(|failed| {
@@ -205,7 +207,7 @@ impl Inner {
     }
 }
 
-/// The context of a request to a donor: the link watches the deadline.
+/// Returns the context of a request to a donor, without the deadline, which the link enforces.
 fn waiting(context: Context) -> Context {
     Context { deadline: None::<Instant>, ..context }
 }
@@ -282,7 +284,7 @@ impl BlockDevice for RamDevice {
             for part in &parts {
                 let (link, place) = (&inner.links[part.donor], LABEL_AREA_BYTES + part.place);
                 link.count(0, part.length);
-                // A session may keep its buffers when it ends; the caller's buffers stay here for the next session.
+                // A session may keep its buffers when it ends, so the caller's buffers stay here for the next session.
                 writes.push(link.run(context.deadline, move |device| {
                     device.write_at(place, vec![gather(buffers_of, part)], flags, waiting(context))
                 }));

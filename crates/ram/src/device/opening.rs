@@ -1,8 +1,8 @@
-//! Opens, makes and deletes a device: looks at what each donor holds, and decides whether that is enough.
+//! Opens, makes and deletes a device: reads what each donor has, and decides whether that is enough.
 //!
-//! Owns: the judgement on what was found (`assess`, without I/O), with every donor that is missing or wrong in one
-//! message; opening, making and deleting a device. All donors are asked at once. Promises: opening never makes a
-//! device, and making never overwrites anything else; labels identify donors, so their order in the SPEC does not
+//! Owns: the judgement of what was found (`assess`, without I/O), which names every missing or wrong donor in one
+//! message; opening, making and deleting a device. All donors are asked at the same time. Promises: opening never makes
+//! a device, and making never overwrites other data; labels identify donors, so their order in the SPEC does not
 //! matter.
 
 use nectary_block::{BlockDevice, Context, Error, ErrorKind, Operation, exact_size, format_size};
@@ -15,30 +15,31 @@ use super::options::RamOptions;
 use super::together::together;
 use crate::donor::{PROMISE_BYTES, random};
 
-/// Ranges are discarded in steps of this size when a device is deleted. *Units*: bytes.
+/// The most bytes that one request discards when a device is deleted. *Units*: bytes.
 const DISCARD_BYTES: u64 = 1 << 30;
 
-/// A donor of the SPEC and what was found there.
+/// A donor of the SPEC, with what was found there.
 pub(super) struct Candidate {
     pub target: Target,
     pub state: CandidateState,
-    /// How many bytes of a device it could take, including the label; known if it holds nothing of the device.
+    /// The space for a device that the donor has, including the label; valid if the donor has nothing of the device.
+    /// *Units*: bytes.
     free_bytes: u64,
 }
 
-/// What was found on a donor.
+/// The state of a donor of the SPEC.
 pub(super) enum CandidateState {
-    /// It does not answer; why.
+    /// It does not answer, for this reason.
     Unreachable(String),
-    /// It does not give the device; why.
+    /// It refuses access to the device, for this reason.
     Refused(String),
-    /// It holds nothing of the device.
+    /// It has nothing of the device.
     Empty,
-    /// There is a session.
+    /// It has a session with this client.
     Reached(Reached),
 }
 
-/// The finding without the session, for `assess`.
+/// The state of a donor without the session, for `assess`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Finding {
     Unreachable(String),
@@ -46,18 +47,18 @@ pub(super) enum Finding {
     Holds(Found),
 }
 
-/// Which candidate is which donor of the device.
+/// The result of the judgement: which candidate is which donor of the device.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Assessed {
-    /// A label of the device, with the highest generation of all.
+    /// The label of the device that has the highest generation.
     pub label: Label,
-    /// By the donor's number, the place in the SPEC; nothing for a donor that is away.
+    /// The index of each donor in the SPEC, by the donor's number; `None` for a missing donor.
     pub places: Vec<Option<usize>>,
 }
 
-/// Judges what was found on the donors of a SPEC, of which `lost_max` may be missing.
+/// Judges what was found on the donors of a SPEC; up to `lost_max` donors may be missing.
 ///
-/// *Errors*: everything that is missing or wrong.
+/// *Errors*: all donors that are missing or wrong.
 pub(super) fn assess(
     options: &RamOptions,
     found: &[(&str, Finding)],
@@ -83,10 +84,10 @@ pub(super) fn assess(
             Finding::Holds(_) => {}
         }
     }
-    // The device that most donors belong to.
+    // The device to which most donors belong is chosen.
     let supporters = |label: &&Label| labels().filter(|other| other.is_same_device(label)).count();
     let of_id = labels().filter(|label| label.id == *id);
-    // If several are equally frequent, the first one counts.
+    // If several devices have equally many donors, the first one is chosen.
     let Some(main) = of_id.rev().max_by_key(supporters) else {
         for (name, label) in found.iter().filter_map(|(name, finding)| Some((name, label_of(finding)?))) {
             problems.push(format!("{name}: it holds device \"{}\"", label.id));
@@ -138,7 +139,7 @@ pub(super) fn assess(
         return Err((ErrorKind::Invalid, problems.join("; ")));
     }
     let missing = places.iter().filter(|place| place.is_none()).count();
-    // A donor that is away may be left out; one that is wrong is a mistake in the SPEC.
+    // A donor that is missing may be tolerated; a wrong one is a mistake in the SPEC.
     let is_away = |finding: &Finding| matches!(finding, Finding::Unreachable(_) | Finding::Holds(Found::Empty));
     let away = found.iter().filter(|(_, finding)| is_away(finding)).count();
     if missing > lost_max || away > lost_max || problems.len() > away {
@@ -175,7 +176,7 @@ impl Candidate {
     }
 }
 
-/// Asks all donors at once.
+/// Asks all donors at the same time.
 async fn survey(options: &RamOptions, client: u64) -> Vec<Candidate> {
     let one = |address: super::address::Address| async move {
         let mut target = Target { address, id: options.id.clone(), client, incarnation: None };
@@ -201,7 +202,7 @@ async fn survey(options: &RamOptions, client: u64) -> Vec<Candidate> {
     together(options.donors.iter().cloned().map(one).collect()).await
 }
 
-/// Refuses donors that are one process under two names.
+/// Refuses two names in the SPEC that lead to the same donor process.
 fn check_distinct(options: &RamOptions, candidates: &[Candidate]) -> Result<(), Error> {
     for (index, candidate) in candidates.iter().enumerate() {
         let is_same = |other: &&Candidate| {
@@ -220,27 +221,27 @@ fn error(options: &RamOptions, kind: ErrorKind, detail: String) -> Error {
     Error::new(kind, &options.spec(), Operation::Open, detail)
 }
 
-/// A client's number.
+/// Draws a random number for a client.
 fn draw_client(options: &RamOptions) -> Result<u64, Error> {
     let bytes = random().map_err(|source| Error::from_os(&source, &options.spec(), Operation::Open))?;
     Ok(u64::from_le_bytes(bytes).max(1))
 }
 
-/// A device's donors, ready for requests.
+/// The donors of a device, ready for requests.
 pub(super) struct Opened {
     pub label: Label,
-    /// By number: the donor's session and the label it has now; nothing for one that is away.
+    /// The session and the present label of each donor, by the donor's number; `None` for a missing donor.
     pub donors: Vec<Option<(Target, Label, Reached)>>,
 }
 
-/// Opens a device: finds its donors and writes a new generation on them.
+/// Opens a device: finds its donors and writes labels with a new generation.
 pub(super) async fn open(options: &RamOptions) -> Result<Opened, Error> {
     let client = draw_client(options)?;
     let candidates = survey(options, client).await;
     check_distinct(options, &candidates)?;
     let found: Vec<(&str, Finding)> =
         candidates.iter().map(|candidate| (candidate.target.address.text.as_str(), candidate.finding())).collect();
-    // Without redundancy none may be missing.
+    // Without redundancy no donor may be missing.
     let assessed = assess(options, &found, 0).map_err(|(kind, detail)| error(options, kind, detail))?;
     let Assessed { mut label, places } = assessed;
     let Some(generation) = label.generation.checked_add(1) else {
@@ -265,14 +266,15 @@ pub(super) async fn open(options: &RamOptions) -> Result<Opened, Error> {
     }
 }
 
-/// Writes the label that a donor has from now on.
+/// Writes the new label of a donor.
 async fn mark((target, label, reached): &(Target, Label, Reached)) -> Result<(), String> {
     write_label(&reached.device, label).await.map_err(|why| format!("{}: {why}", target.address.text))
 }
 
-/// Makes a device on donors that hold nothing of it. With `force`, data on other NBD servers are overwritten.
+/// Makes a device on donors that have nothing of it. With `force`, data on NBD servers that are no Nectary donors is
+/// overwritten.
 ///
-/// *Errors*: a donor that does not answer, holds something, or has too little memory; nothing is written then.
+/// *Errors*: a donor does not answer, is not empty, or has too little memory; then nothing is written.
 pub(super) async fn create(options: &RamOptions, force: bool) -> Result<Label, Error> {
     let invalid = |detail: String| error(options, ErrorKind::Invalid, detail);
     let Some(size_bytes) = options.size_bytes else {
@@ -350,13 +352,13 @@ pub(super) async fn create(options: &RamOptions, force: bool) -> Result<Label, E
     }
 }
 
-/// Makes one donor's part of a new device: zeroes and a label.
+/// Makes one donor's part of a new device: zeroes, and a label.
 async fn make_part(candidate: Candidate, label: &Label, patience: std::time::Duration) -> Result<(), String> {
     let part_bytes = LABEL_AREA_BYTES + label.shares[label.number];
     let reached = match candidate.state {
         CandidateState::Reached(reached) => reached,
         _ => {
-            // The donor lends whole slabs, so the rest of the last slab belongs to this device too.
+            // A donor lends whole slabs, so the rest of the last slab also belongs to this device.
             let bytes = part_bytes.next_multiple_of(PROMISE_BYTES).min(candidate.free_bytes).max(part_bytes);
             match candidate.target.connect(1, Some(bytes), patience).await {
                 Ok(reached) => reached,
@@ -377,9 +379,10 @@ async fn make_part(candidate: Candidate, label: &Label, patience: std::time::Dur
     write_label(&reached.device, label).await
 }
 
-/// Deletes a device: trims everything on every donor that has a part of it, which gives the memory back.
+/// Deletes a device: trims all its bytes on every donor that has a part, which frees the memory.
 ///
-/// *Errors*: no donor has it, or one did not answer; the others are trimmed all the same.
+/// *Errors*: [`ErrorKind::Absent`] if no donor has a part of the device. [`ErrorKind::Io`] if a donor fails or does not
+/// answer; the parts on the other donors are deleted.
 pub(super) async fn delete(options: &RamOptions) -> Result<usize, Error> {
     let candidates = survey(options, draw_client(options)?).await;
     let one = |candidate: Candidate| async move {
@@ -411,7 +414,7 @@ pub(super) async fn delete(options: &RamOptions) -> Result<usize, Error> {
     Ok(deleted)
 }
 
-/// Zeroes the label, because on some servers a trim does nothing, and trims the rest.
+/// Zeroes the label, because a trim has no effect on some servers, and trims the rest.
 async fn trim(device: &nectary_nbd::NbdDevice) -> Result<(), String> {
     let size_bytes = device.geometry().size_bytes;
     let failed = |error: Error| error.detail;

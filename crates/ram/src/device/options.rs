@@ -1,6 +1,6 @@
 //! The options of `ram(…)` in a SPEC.
 //!
-//! Owns: their names, defaults and bounds, and the SPEC that says the same again.
+//! Owns: the names of the options, their defaults and bounds, and formatting them as a SPEC.
 
 use std::time::Duration;
 
@@ -12,36 +12,37 @@ use crate::donor::name::check_id;
 use crate::format::record::MEMBERS_MAX;
 use crate::placement::Policy;
 
-/// How long a request waits for a donor, unless the SPEC says otherwise.
+/// The default time for which a request waits for a donor.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Slots beyond the blocks of a device that logs parity, unless the SPEC says otherwise. *Units*: percent.
+/// The default number of slots beyond the blocks of a device that logs parity. *Units*: percent.
 pub const OVERFLOW_PERCENT: u32 = 25;
-/// The most of them.
+/// The most slots beyond the blocks. *Units*: percent.
 const OVERFLOW_PERCENT_MAX: u32 = 200;
 
-/// What a SPEC says of a device.
+/// The options of a device in a SPEC.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RamOptions {
     pub(crate) donors: Vec<Address>,
     pub(crate) id: String,
-    /// The size of a device to make; of one that is there, what it must be.
+    /// The size of a device to make; for an existing device, the size that it must have.
     pub(crate) size_bytes: Option<u64>,
     pub(crate) patience: Duration,
     pub(crate) redundancy: Redundancy,
-    /// Slots beyond the blocks of a device to make that logs parity. *Units*: percent.
+    /// The number of slots beyond the blocks, for making a device that logs parity. *Units*: percent.
     pub(crate) overflow_percent: Option<u32>,
-    /// Also attaches a device that another client has.
+    /// Whether a device that another client has is attached nevertheless.
     pub(crate) take_over: bool,
-    /// Of two donors, one that is alone is believed: the user says that the device was not used without it.
+    /// Whether, of two donors, one that is found alone is trusted: the user confirms that the device was not used
+    /// without it.
     pub(crate) trust_remaining: bool,
 }
 
 impl RamOptions {
-    /// Takes the arguments of `ram(…)`.
+    /// Parses the arguments of `ram(…)`.
     ///
-    /// *Errors*: [`ErrorKind::Invalid`] with the place in the SPEC; [`ErrorKind::Unsupported`] for `parity`, which is not
-    /// there yet.
+    /// *Errors*: [`ErrorKind::Invalid`] with the position in the SPEC; [`ErrorKind::Unsupported`] for `parity`, which
+    /// does not exist yet.
     pub fn parse(mut arguments: Arguments) -> Result<RamOptions, Error> {
         let id = arguments.option("id", |text| check_id(text).map(|()| text.to_owned()))?;
         let size_bytes = arguments.option("size", parse_blocks)?;
@@ -102,7 +103,7 @@ impl RamOptions {
         Ok(options)
     }
 
-    /// The SPEC that names the device.
+    /// Returns the SPEC that names the device.
     pub fn spec(&self) -> String {
         let mut parts: Vec<String> = self.donors.iter().map(Address::spec).collect();
         parts.push(format!("id={}", self.id));
@@ -140,7 +141,7 @@ fn parse_redundancy(text: &str) -> Result<Policy, String> {
     })
 }
 
-/// `25%` or `25`.
+/// Parses an overflow, such as `25%` or `25`.
 fn parse_overflow(text: &str) -> Result<u32, String> {
     let percent = text.strip_suffix('%').unwrap_or(text).parse().ok();
     let most = OVERFLOW_PERCENT_MAX;

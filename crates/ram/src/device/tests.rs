@@ -1,4 +1,4 @@
-//! The judgement on what is found on donors, without I/O.
+//! Tests of the judgement of what is found on donors, without I/O.
 
 use nectary_block::{ErrorKind, OpenOptions, Registry};
 
@@ -29,7 +29,7 @@ fn holds(label: Label) -> Finding {
     Finding::Holds(Found::Label(Box::new(label)))
 }
 
-/// Judges `found` on donors called h1, h2, …
+/// Judges `found` on donors with the names h1, h2, …
 fn judge(found: Vec<Finding>, lost_max: usize) -> Result<Assessed, (ErrorKind, String)> {
     let names: Vec<String> = (1..=found.len()).map(|number| format!("h{number}:7070")).collect();
     let options = options(&format!("ram({},id=disk,size=64K)", names.join(","))).unwrap();
@@ -73,7 +73,7 @@ fn every_donor_that_is_missing_or_wrong_is_named_in_one_message() {
     }
     let (_, text) = judge(vec![holds(label(1, 3)), holds(label(0, 3))], 0).unwrap_err();
     assert!(text.contains("the device has 3 donors, 2 are named: number 3 is missing"), "{text}");
-    // One too many.
+    // One donor more is missing than allowed.
     let (_, text) = judge(vec![holds(label(0, 1)), away()], 0).unwrap_err();
     assert!(text.contains("h2:7070: nothing answers"), "{text}");
     let large = Label { size_bytes: 2 * UNIT_BYTES, shares: vec![2 * UNIT_BYTES], ..label(0, 1) };

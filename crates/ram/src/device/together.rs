@@ -1,10 +1,10 @@
-//! Waiting for several futures at once, in their order.
+//! Waiting for several futures at the same time.
 
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-/// Runs all to their ends, side by side; the results come in the order of the futures.
+/// Runs all futures concurrently to their ends; the results are in the order of the futures.
 pub(crate) async fn together<F: Future>(futures: Vec<F>) -> Vec<F::Output> {
     let mut all = All {
         results: futures.iter().map(|_| None).collect(),

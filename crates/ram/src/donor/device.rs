@@ -1,7 +1,7 @@
-//! One session's view of a device on a donor, as an export has it.
+//! One session's view of a device on a donor, in the form that an export needs.
 //!
-//! Owns: the checks of a request, and the answer to an outdated session. Every operation is complete when the call
-//! returns its future. Nothing survives the end of the donor's process.
+//! Owns: the checks of a request, and the refusal of an outdated session. Every operation is already complete when the
+//! call returns its future. Nothing survives the end of the donor's process.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,21 +14,21 @@ use nectary_block::{
 use super::BLOCK_BYTES;
 use super::tenant::{Holder, Tenant};
 
-/// Beyond this, longer requests do not help. *Units*: bytes.
+/// The preferred length of requests; longer ones are not faster. *Units*: bytes.
 const PREFERRED_BYTES: u32 = 1 << 20;
 
 /// The memory of a device, for one session.
 pub(super) struct TenantDevice {
     pub tenant: Arc<Tenant>,
     pub holder: Holder,
-    /// Keeps the numbers of requests by kind.
+    /// The number of requests to the device.
     pub requests: Arc<AtomicU64>,
     /// The unit of offsets and lengths, in bytes.
     pub unit_bytes: u32,
 }
 
 impl TenantDevice {
-    /// Does one request while the session may.
+    /// Does one request, if the session may use the device.
     fn run<T: Send + 'static>(&self, checked: Result<Request, Error>, work: impl FnOnce(&Tenant) -> T) -> IoFuture<T> {
         let result = checked.and_then(|request| {
             self.requests.fetch_add(1, Ordering::Relaxed);

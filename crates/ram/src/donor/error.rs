@@ -1,17 +1,17 @@
-//! What keeps a donor from starting.
+//! Reasons why a donor does not start.
 
 use nectary_block::format_size;
 
-/// Why a donor does not start.
+/// The reason why a donor does not start.
 #[derive(Debug, thiserror::Error)]
 pub enum DonorError {
-    /// Less than one slab.
+    /// The memory to lend is less than one slab.
     #[error("{} of memory are too little to lend: give --memory 2M or more", format_size(*memory_bytes))]
     TooLittle {
-        /// The memory that was to be lent.
+        /// The memory to lend.
         memory_bytes: u64,
     },
-    /// The machine has less memory left.
+    /// The machine has less memory available.
     #[error(
         "{} of memory are to be lent, and {} are available on this machine: give a smaller --memory, or end what uses \
          the memory",
@@ -19,12 +19,12 @@ pub enum DonorError {
         format_size(*available_bytes)
     )]
     NotThere {
-        /// The memory that was to be lent.
+        /// The memory to lend.
         wanted_bytes: u64,
-        /// What the kernel says is available.
+        /// The memory that the kernel estimates to be available.
         available_bytes: u64,
     },
-    /// The kernel refuses to lock it.
+    /// The kernel refuses to lock the memory.
     #[error(
         "cannot lock {} of memory, only {}: {source}; this process may lock {limit} (RLIMIT_MEMLOCK): raise it \
          (`ulimit -l unlimited`, or LimitMEMLOCK=infinity in a systemd unit), give it CAP_IPC_LOCK, or use \
@@ -33,16 +33,16 @@ pub enum DonorError {
         format_size(*locked_bytes)
     )]
     Locked {
-        /// The memory that was to be locked.
+        /// The memory to lock.
         wanted_bytes: u64,
-        /// What was locked when the kernel refused.
+        /// The memory that was locked before the kernel refused.
         locked_bytes: u64,
         /// The limit, in words.
         limit: String,
-        /// The kernel's answer.
+        /// The kernel's error.
         source: std::io::Error,
     },
-    /// No random numbers, or a mistake in the options.
+    /// No random numbers are available, or an option is wrong.
     #[error("{0}")]
     Other(String),
 }

@@ -1,8 +1,8 @@
-//! A view of a device with redundancy that only reads: its blocks and the window, for a check.
+//! A read-only view of a device with redundancy, for checks: its blocks and the metadata window.
 //!
-//! Promises: it takes nothing from the owner, waits for nobody, and changes nothing. What it reads beside an owner is of
-//! one moment within a request alone. Leaves to others: to see whether there is an owner, and what that means
-//! (`check`).
+//! Promises: it does not affect the owner, waits for no client, and changes nothing. If the device has an owner, only
+//! bytes that one request reads are from the same moment. Leaves to others: finding out whether there is an owner, and
+//! what follows (`check`).
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -17,10 +17,10 @@ use super::metadata::has_owner;
 use super::tenant::Tenant;
 use crate::format::{WINDOW_BYTES, WindowState};
 
-/// Beyond this, longer requests do not help. *Units*: bytes.
+/// The preferred length of requests; longer ones are not faster. *Units*: bytes.
 const PREFERRED_BYTES: u32 = 1 << 20;
 
-/// The memory of a device, to be read.
+/// The memory of a device, for reading only.
 pub(super) struct Inspection {
     pub tenant: Arc<Tenant>,
 }

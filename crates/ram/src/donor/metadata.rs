@@ -1,11 +1,10 @@
-//! One session's view of a device with redundancy on a donor: its blocks, and behind them the window to its
-//! metadata.
+//! One session's view of a device with redundancy on a donor: its blocks, followed by the window to its metadata.
 //!
-//! Owns: the exchange of the record, by which a session becomes the owner. Promises: comparing, storing and changing
-//! the owner are one step. Requests that the earlier owner has begun end before this step, and none takes effect
-//! afterwards. When the owner changes, the connections of all other sessions are ended, even if their clients read no
-//! answers. Leaves to others: the bytes (`format::window`), and the blocks (`device`), which only the owner's session
-//! may use.
+//! Owns: the exchange of the record, which makes a session the owner. Promises: comparing the record, storing a new one
+//! and changing the owner are one atomic step. Requests that the earlier owner has begun end before this step, and none
+//! of them takes effect afterwards. When the owner changes, the connections of all other sessions are ended, even if
+//! their clients read no answers. Leaves to others: the encoding (`format::window`), and the blocks (`device`), which
+//! only the owner's session may use.
 
 use std::sync::{Arc, PoisonError};
 
@@ -23,12 +22,12 @@ use crate::live::planted::{Bug, planted};
 pub(super) struct MetadataDevice {
     pub blocks: TenantDevice,
     pub life: Arc<Life>,
-    /// Those of all sessions of the device.
+    /// The lives of all sessions of the device.
     pub lives: Lives,
 }
 
 impl MetadataDevice {
-    /// Where the window begins, in bytes.
+    /// Returns the offset of the window, in bytes.
     fn window(&self) -> u64 {
         self.blocks.tenant.size_bytes()
     }
@@ -42,7 +41,7 @@ impl MetadataDevice {
         Box::pin(std::future::ready(Err(self.error(operation, offset, length, ErrorKind::Invalid, detail))))
     }
 
-    /// The state of the donor at one moment.
+    /// Returns the state of the donor's metadata.
     fn state(&self) -> WindowState {
         let gate = self.blocks.tenant.gate();
         let is_owner = gate.holder == self.blocks.holder;
@@ -69,14 +68,14 @@ impl MetadataDevice {
     }
 }
 
-/// Whether a client has the device, and its connection is alive. One that has detached only has its connection left to
-/// close.
+/// Whether a client has the device, with a living connection. A client that has detached is no owner, even if its
+/// connection is not closed yet.
 pub(super) fn has_owner(gate: &Gate) -> bool {
     let is_alive = gate.owner.upgrade().is_some_and(|owner| !owner.ended.is_requested());
     is_alive && Stamp::of(&gate.record).client != 0
 }
 
-/// The bytes of all buffers; most requests have one.
+/// Returns the bytes of all buffers; most requests have one buffer.
 fn joined(buffers: &[Buffer]) -> std::borrow::Cow<'_, [u8]> {
     match buffers {
         [only] => std::borrow::Cow::Borrowed(only),

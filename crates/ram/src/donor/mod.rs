@@ -1,23 +1,23 @@
-//! A donor: memory of this machine as exports for NBD clients.
+//! A donor: exports memory of this machine to NBD clients.
 //!
-//! Owns: which devices there are, how large they may be, and which client has each. Promises: a device keeps its memory
+//! Owns: the list of devices, the bound on their size, and the client of each. Promises: a device keeps its memory
 //! until it holds no data and has no client; memory of one device reads as zeroes in the next; a device has one client
-//! at a time; a session of an earlier incarnation of the donor is refused. Leaves to others: the protocol and TLS
-//! (`nectary-nbd`), listening and signals (the command).
+//! at a time; a session that names an earlier incarnation of the donor is refused. Leaves to others: the protocol and
+//! TLS (`nectary-nbd`), listening and signals (the command).
 //!
 //! A device is made when a client first names it with a size (`ID/SIZE`). It is deleted, and its memory freed, when it
-//! has no connection and no written block: because nothing was ever written, or everything was trimmed.
+//! has no connection and no written block.
 //!
 //! | file | what is in it |
 //! |---|---|
 //! | `name` | names of exports |
-//! | `page` | what a donor says of itself |
+//! | `page` | the donor's description of itself |
 //! | `pool` | the memory |
 //! | `tenant` | the memory of one device, and who may use it |
-//! | `device` | one session's view of it |
-//! | `metadata` | the same with the window to the metadata of a device with redundancy |
-//! | `inspection` | the view of a session that only reads one of these |
-//! | `error` | why a donor does not start |
+//! | `device` | one session's view of a device |
+//! | `metadata` | the same, with the window to the metadata of a device with redundancy |
+//! | `inspection` | the view of a session that only reads a device with redundancy |
+//! | `error` | reasons why a donor does not start |
 
 mod device;
 mod error;
@@ -54,23 +54,24 @@ pub use self::error::DonorError;
 
 /// The unit of offsets and lengths on a donor, in bytes.
 pub const BLOCK_BYTES: u32 = 4096;
-/// The same for a device with metadata. It is smaller, because slots of a device that logs parity have headers.
+/// The unit of offsets and lengths of a device with metadata, in bytes. It is smaller than [`BLOCK_BYTES`], because
+/// slots of a device that logs parity have headers.
 pub const UNIT_BYTES: u32 = 8;
 /// The most devices on one donor.
 pub const DEVICES_MAX: usize = 1024;
-/// The most sessions of one device whose connections have not ended.
+/// The most sessions of one device that have a connection.
 const SESSIONS_MAX: usize = 64;
 
-/// What a donor lends.
+/// The options of a donor.
 #[derive(Debug, Clone, Default)]
 pub struct DonorOptions {
-    /// All memory, in bytes; whole slabs of 2 MiB of it are used.
+    /// All memory to lend, in bytes; only whole slabs of 2 MiB are used.
     pub memory_bytes: u64,
-    /// The largest device, in bytes; by default as large as there is memory.
+    /// The largest device, in bytes; `None`: all memory.
     pub quota_bytes: Option<u64>,
-    /// Allocates memory when it is first written, and does not lock it.
+    /// Whether memory is allocated when it is first written, and not locked.
     pub on_demand: bool,
-    /// Labels, each `KEY=VALUE`.
+    /// The labels, each `KEY=VALUE`.
     pub labels: Vec<String>,
 }
 
@@ -95,19 +96,19 @@ struct State {
     is_leaving: bool,
 }
 
-/// A device and the exports that connections have of it.
+/// A device, and the exports of it that connections use.
 struct Entry {
     tenant: Arc<Tenant>,
     requests: Arc<AtomicU64>,
     sessions: Vec<(Holder, Weak<Export>)>,
-    /// Of a device with metadata, those of its sessions.
+    /// For a device with metadata: the lives of its sessions.
     lives: Lives,
 }
 
-/// The lives of all sessions of a device; one that is over is dropped with the next session.
+/// The lives of all sessions of a device; the life of an ended session is removed when the next session begins.
 type Lives = Arc<Mutex<Vec<Weak<Life>>>>;
 
-/// A donor's figures.
+/// The figures of a donor.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct DonorFigures {
     /// The incarnation, in hexadecimal.
@@ -116,9 +117,9 @@ pub struct DonorFigures {
     pub memory_bytes: u64,
     /// The memory that is promised to devices, in bytes.
     pub promised_bytes: u64,
-    /// The memory that no device has, in bytes.
+    /// The memory that is not promised to any device, in bytes.
     pub free_bytes: u64,
-    /// The slabs that hold something, in bytes.
+    /// The slabs in use, in bytes.
     pub slabs_bytes: u64,
     /// Whether all memory was allocated and locked at the start.
     pub is_locked: bool,
@@ -133,29 +134,29 @@ pub struct DonorFigures {
 /// The figures of a device on a donor.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct DeviceFigures {
-    /// Its id.
+    /// The id of the device.
     pub id: String,
-    /// Its size on this donor, in bytes.
+    /// The size of the device on this donor, in bytes.
     pub size_bytes: u64,
     /// The blocks that were written, in bytes.
     pub used_bytes: u64,
-    /// Connections that have it.
+    /// The number of connections to the device.
     pub connections: u64,
-    /// The client that has it, in hexadecimal; 0 for a client without a session.
+    /// The client that uses the device, in hexadecimal; 0 for a client without a session.
     pub client: String,
-    /// Requests.
+    /// The number of requests.
     pub requests: u64,
-    /// Bytes that were read.
+    /// The number of bytes read.
     pub read_bytes: u64,
-    /// Bytes that were written, zeroed or trimmed.
+    /// The number of bytes written, zeroed or trimmed.
     pub changed_bytes: u64,
 }
 
 impl Donor {
-    /// Sets memory aside; nothing is exported until a server has this as its source.
+    /// Reserves memory; nothing is exported until a server uses this donor as its source.
     ///
-    /// *Errors*: too little memory on this machine, or it cannot be locked. *Cost*: touches all memory, unless it is to
-    /// come on demand.
+    /// *Errors*: this machine has too little memory, or the memory cannot be locked. *Cost*: touches all memory, unless
+    /// `on_demand` is set.
     pub fn new(options: DonorOptions) -> Result<Donor, DonorError> {
         options.labels.iter().try_for_each(|label| check_label(label)).map_err(DonorError::Other)?;
         let labels = options.labels.join(";");
@@ -173,17 +174,17 @@ impl Donor {
         Ok(Donor { inner: Arc::new(inner) })
     }
 
-    /// It as the source of a server's exports.
+    /// Returns the donor as a source of exports for a server.
     pub fn source(&self) -> Arc<dyn ExportSource> {
         self.inner.clone()
     }
 
-    /// Accepts no more devices and clients; the present ones continue.
+    /// Accepts no more devices and clients from now on; the present ones continue.
     pub fn leave(&self) {
         self.inner.lock().is_leaving = true;
     }
 
-    /// What it holds.
+    /// Returns the figures of the donor and of its devices.
     pub fn figures(&self) -> DonorFigures {
         let inner = &self.inner;
         let mut state = inner.lock();
@@ -208,7 +209,7 @@ impl Inner {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The donor's description of itself at this moment.
+    /// Returns the donor's description of itself at this moment.
     fn page(&self) -> Page {
         let (memory_bytes, promised_bytes, _) = self.pool.bytes();
         let free_bytes = (memory_bytes - promised_bytes).min(self.quota_bytes.unwrap_or(u64::MAX));
@@ -227,7 +228,7 @@ impl Inner {
         Ok(export)
     }
 
-    /// Makes a device, or says why not.
+    /// Makes a device; the error says why it cannot.
     fn make(
         &self,
         state: &mut State,
@@ -314,7 +315,7 @@ impl ExportSource for Inner {
 }
 
 impl State {
-    /// Forgets devices that hold nothing and that nobody has.
+    /// Deletes devices that hold no data and have no client.
     fn sweep(&mut self) {
         self.devices.retain(|_, entry| {
             entry.sessions.retain(|(_, export)| export.strong_count() > 0);
@@ -322,7 +323,8 @@ impl State {
         });
     }
 
-    /// The export of a session that only reads a device with redundancy: it counts as no client.
+    /// Returns the export of a session that only reads a device with redundancy; this session does not count as a
+    /// client.
     fn inspection(&self, id: &str) -> Result<Arc<Export>, Missing> {
         let entry = self.devices.get(id).filter(|entry| entry.tenant.has_metadata());
         let Some(Entry { tenant, .. }) = entry else {
@@ -338,7 +340,7 @@ impl Entry {
         self.sessions.iter().map(|(_, export)| export.strong_count() as u64).sum()
     }
 
-    /// Whether a name means this device.
+    /// Checks that size and redundancy in an export's name are those of this device.
     fn check(&self, id: &str, size_bytes: Option<u64>, has_metadata: bool) -> Result<(), Missing> {
         let refused = |why: String| Err(Missing::Refused(why));
         if let Some(wanted) = size_bytes.filter(|&wanted| wanted != self.tenant.size_bytes()) {
@@ -352,7 +354,7 @@ impl Entry {
         }
     }
 
-    /// How a SPEC names the redundancy of a device with metadata.
+    /// Returns the redundancy of a device with metadata as a SPEC writes it.
     fn redundancy(&self) -> &'static str {
         let log = Record::decode(&self.tenant.gate().record).ok().and_then(|record| record.geometry.log);
         match log.map(|log| log.policy) {
@@ -363,8 +365,8 @@ impl Entry {
         }
     }
 
-    /// The export of a session that exists already; all its connections share it. For a new session, whether one more
-    /// fits.
+    /// Returns the export of a session that exists already; all its connections share it. For a new session, checks
+    /// that the device may have one more.
     fn known_session(&self, id: &str, holder: Holder) -> Result<Option<Arc<Export>>, Missing> {
         let of_holder = self.sessions.iter().filter(|(other, _)| *other == holder);
         match of_holder.filter_map(|(_, export)| export.upgrade()).next() {
@@ -375,7 +377,8 @@ impl Entry {
         }
     }
 
-    /// The export of a session of a device with redundancy: it reads and writes once it has exchanged the record.
+    /// Returns the export of a session of a device with redundancy; it reads and writes blocks only after it has
+    /// exchanged the record.
     fn session_with_metadata(&mut self, id: &str, holder: Holder, is_leaving: bool) -> Result<Arc<Export>, Missing> {
         if is_leaving && self.tenant.holder().client != holder.client {
             return Err(Missing::Refused("this donor is leaving and takes no new clients".to_owned()));
@@ -400,7 +403,7 @@ impl Entry {
         Ok(export)
     }
 
-    /// The export of a session of a device without metadata.
+    /// Returns the export of a session of a device without metadata.
     fn session(&mut self, id: &str, holder: Holder, is_leaving: bool) -> Result<Arc<Export>, Missing> {
         let refused = |why: String| Err(Missing::Refused(why));
         let now = self.tenant.holder();
@@ -446,10 +449,10 @@ fn export(name: &str, about: &str, device: SharedDevice, read_only: bool) -> Res
     Export::new(name, about, device, read_only).map(Arc::new).map_err(|error| Missing::Refused(error.to_string()))
 }
 
-/// The memory of one slab: devices are promised whole ones. *Units*: bytes.
+/// The memory of one slab; devices are promised whole slabs. *Units*: bytes.
 pub const PROMISE_BYTES: u64 = SLAB_BYTES as u64;
 
-/// Random bytes of the system.
+/// Reads random bytes from the system.
 pub(crate) fn random<const N: usize>() -> std::io::Result<[u8; N]> {
     let mut bytes = [0; N];
     File::open("/dev/urandom")?.read_exact(&mut bytes)?;

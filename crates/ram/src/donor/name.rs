@@ -1,9 +1,9 @@
-//! Names of exports on a donor: `ID`, `ID/SIZE`, and either with `@INCARNATION.CLIENT.EPOCH`, with `.metadata` or
-//! `.metadata.read` behind it.
+//! Names of exports on a donor: `ID` or `ID/SIZE`, optionally followed by `@INCARNATION.CLIENT.EPOCH`, and then by
+//! `.metadata` or `.metadata.read`.
 //!
-//! `ID` is a device that is there; `ID/SIZE` makes it if it is not. After the `@` is the session of a `ram(…)` device:
-//! a name with an earlier incarnation of the donor finds nothing, and once a later epoch is used, late requests of
-//! earlier ones are refused. Owns: text to parts and back, and the bounds of each.
+//! `ID` names an existing device; `ID/SIZE` makes it if it does not exist. The part after `@` is the session of a
+//! `ram(…)` device: a name with an earlier incarnation of the donor finds nothing, and once a later epoch is used, late
+//! requests of earlier epochs are refused. Owns: decoding and encoding names, and the bounds of each part.
 
 use std::fmt;
 
@@ -12,36 +12,37 @@ use nectary_block::{exact_size, parse_size};
 /// The longest id of a device, in bytes.
 pub const ID_BYTES_MAX: usize = 48;
 
-/// The export by which a donor describes itself.
+/// The name of the export that describes the donor.
 pub const PAGE_NAME: &str = "nectary-donor";
 
-/// Who speaks to a device on a donor.
+/// A client's session with a device on a donor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Session {
-    /// The life of the donor that the client knows.
+    /// The incarnation of the donor that the client knows.
     pub incarnation: u128,
-    /// The client, drawn at random when it opened the device; never 0.
+    /// The random number of the client, drawn when it opened the device; never 0.
     pub client: u64,
-    /// How often the client has connected, counted from 1.
+    /// The number of times that the client has connected, counted from 1.
     pub epoch: u64,
-    /// Whether the device has a metadata area, which says who owns it: a mirrored one.
+    /// Whether the device has redundancy, and so a metadata area that says which client owns it.
     pub has_metadata: bool,
-    /// Whether it only reads: it may read at any time, also beside the owner, and never becomes the owner.
+    /// Whether the session only reads: it may read at any time, even while the device has an owner, and never becomes
+    /// the owner.
     pub only_reads: bool,
 }
 
-/// The name of an export in its parts.
+/// The parts of an export's name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExportName {
-    /// The device.
+    /// The id of the device.
     pub id: String,
-    /// Its size, if it is to be made. *Units*: bytes, a multiple of 4096 above 0.
+    /// The size of the device, if it may be made. *Units*: bytes, a multiple of 4096 above 0.
     pub size_bytes: Option<u64>,
-    /// The session of a `ram(…)` device; other clients have none.
+    /// The session of a `ram(…)` device; `None` for other clients.
     pub session: Option<Session>,
 }
 
-/// Checks the id of a device. *Errors*: what an id is.
+/// Checks the id of a device. *Errors*: a message that says which ids are valid.
 pub fn check_id(id: &str) -> Result<(), String> {
     let is_sound = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     match !id.is_empty() && id.len() <= ID_BYTES_MAX && id.chars().all(is_sound) && id != PAGE_NAME {
@@ -57,7 +58,7 @@ pub fn check_id(id: &str) -> Result<(), String> {
 }
 
 impl ExportName {
-    /// Reads a name. *Errors*: the expected form.
+    /// Decodes a name. *Errors*: the name has another form; the text names the expected one.
     pub fn parse(name: &str) -> Result<ExportName, String> {
         let (device, session) = match name.split_once('@') {
             Some((device, session)) => (device, Some(Session::parse(session).ok_or("this is no session of a client")?)),

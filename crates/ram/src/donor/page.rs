@@ -1,30 +1,31 @@
-//! What a donor says of itself: one line of text, the description and the contents of the export `nectary-donor`.
+//! A donor's description of itself: one line of text, which is the description and the contents of the export
+//! `nectary-donor`.
 //!
-//! Owns: writing and reading the line. By it a client distinguishes a donor from other NBD servers, and a restarted
-//! donor from the earlier one: the incarnation is drawn when the process starts, when all its memory is empty.
+//! Owns: encoding and decoding the line. The line lets a client distinguish a donor from other NBD servers, and a
+//! restarted donor from the earlier process: the incarnation is drawn when the process starts with empty memory.
 
 use std::fmt;
 
-/// The version that is written, and the only one that is read.
+/// The only version that is written and read.
 const VERSION: &str = "1";
-/// The most bytes of labels of one donor.
+/// The most bytes of all labels of a donor.
 pub const LABELS_BYTES_MAX: usize = 1024;
 
-/// A donor, as it describes itself.
+/// The description that a donor gives of itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Page {
-    /// Drawn at random when the process started; another one means that everything it held is gone.
+    /// A random number drawn when the process started; another number means that all its earlier contents are lost.
     pub incarnation: u128,
-    /// The memory that it lends in all, in bytes.
+    /// All the memory that it lends, in bytes.
     pub memory_bytes: u64,
     /// The largest device that can be made now, in bytes.
     pub free_bytes: u64,
-    /// Its labels, as `rack=a;host=b`.
+    /// The labels of the donor, for example `rack=a;host=b`.
     pub labels: String,
 }
 
 impl Page {
-    /// Reads the line. Words that are not known are skipped; nothing if it is not a donor's.
+    /// Decodes the line. Unknown words are skipped; returns `None` if the line is not a donor's.
     pub fn parse(text: &str) -> Option<Page> {
         let mut words = text.split_whitespace();
         if (words.next()?, words.next()?) != (super::name::PAGE_NAME, VERSION) {
@@ -52,7 +53,8 @@ impl fmt::Display for Page {
     }
 }
 
-/// Checks a label of a donor, `KEY=VALUE`. *Errors*: the expected form.
+/// Checks a label of a donor, which has the form `KEY=VALUE`. *Errors*: the label has another form; the text names the
+/// expected one.
 pub fn check_label(label: &str) -> Result<(), String> {
     let is_sound = |text: &str| {
         let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');

@@ -1,10 +1,10 @@
 //! The memory that a donor lends, in slabs of 2 MiB.
 //!
-//! Owns: how many slabs are promised to devices, and the memory itself. Memory is promised when a device is made, so a
+//! Owns: the number of slabs promised to devices, and the memory itself. Memory is promised when a device is made, so a
 //! device never runs out of it later. By default all memory is allocated, touched and locked when the donor starts: it
-//! is never swapped out, and no other program can use it. On demand, a slab is allocated when it is first written; then
-//! other programs may use the memory first, and the kernel may kill the donor when memory is short. A slab is a huge
-//! page if the kernel has one.
+//! is never swapped out, and no other program can use it. With `on_demand`, a slab is allocated when it is first
+//! written and is not locked. Until the first write other programs can use the memory, so the kernel may kill the donor
+//! when memory is short. A slab is a huge page if the kernel has one.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -21,12 +21,12 @@ pub(super) struct Pool {
     slabs: u64,
     promised: Mutex<u64>,
     in_use: AtomicU64,
-    /// Locked slabs that no device uses; nothing if memory comes on demand.
+    /// Locked slabs that no device uses; `None` if memory is allocated on demand.
     spare: Option<Mutex<Vec<Buffer>>>,
 }
 
 impl Pool {
-    /// Sets memory aside. *Cost*: touches all of it, unless it is to come on demand.
+    /// Reserves the memory. *Cost*: touches all of it, unless `on_demand` is set.
     pub fn new(memory_bytes: u64, on_demand: bool) -> Result<Pool, DonorError> {
         let slabs = memory_bytes / SLAB_BYTES as u64;
         if slabs == 0 {
@@ -39,7 +39,7 @@ impl Pool {
         Ok(Pool { slabs, promised: Mutex::new(0), in_use: AtomicU64::new(0), spare })
     }
 
-    /// Promises memory for a device of `bytes`, if there is so much.
+    /// Promises memory for a device of `bytes`; returns whether there is enough.
     pub fn promise(&self, bytes: u64) -> bool {
         let wanted = bytes.div_ceil(SLAB_BYTES as u64);
         let mut promised = self.promised.lock().unwrap_or_else(PoisonError::into_inner);
@@ -56,7 +56,7 @@ impl Pool {
         *self.promised.lock().unwrap_or_else(PoisonError::into_inner) -= wanted;
     }
 
-    /// A slab for a device that has a promise; its contents are undefined.
+    /// Returns a slab for a device that has a promise; its contents are undefined.
     pub fn take(&self) -> Buffer {
         self.in_use.fetch_add(1, Ordering::Relaxed);
         let spare = self.spare.as_ref();
@@ -64,7 +64,7 @@ impl Pool {
         spare.unwrap_or_else(|| Buffer::zeroed(SLAB_BYTES))
     }
 
-    /// Takes a slab back; on demand it goes back to the kernel.
+    /// Takes a slab back; if memory is allocated on demand, it is returned to the kernel.
     pub fn give_back(&self, slab: Buffer) {
         self.in_use.fetch_sub(1, Ordering::Relaxed);
         if let Some(spare) = &self.spare {
@@ -77,7 +77,7 @@ impl Pool {
         self.spare.is_some()
     }
 
-    /// All memory, what is promised, and the slabs in use, in bytes.
+    /// Returns all memory, the promised memory, and the slabs in use, in bytes.
     pub fn bytes(&self) -> (u64, u64, u64) {
         let promised = *self.promised.lock().unwrap_or_else(PoisonError::into_inner);
         let slab = SLAB_BYTES as u64;
@@ -103,14 +103,14 @@ fn locked(slabs: u64) -> Result<Vec<Buffer>, DonorError> {
     Ok(list)
 }
 
-/// The memory that could be allocated now, as the kernel estimates it.
+/// Returns the memory that could be allocated now, as the kernel estimates it.
 fn available_bytes() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// How much this process may lock, in words.
+/// Returns how much memory this process may lock, in words.
 fn lock_limit() -> String {
     let text = std::fs::read_to_string("/proc/self/limits").unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix("Max locked memory")).unwrap_or_default();

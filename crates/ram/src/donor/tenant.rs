@@ -1,14 +1,14 @@
-//! The memory of one device on a donor, and who may use it.
+//! The memory of one device on a donor, and the session that may use it.
 //!
-//! Owns: which blocks were written, and the gate through which every request goes. Promises: a block that was not
+//! Owns: the set of written blocks, and the gate through which every request goes. Promises: a block that was never
 //! written, or was trimmed or zeroed, reads as zeroes, whatever the slab held before; so no device reads data of
-//! another one. A slab without a written block goes back to the pool.
+//! another device. A slab without a written block is returned to the pool.
 //!
 //! # The gate
 //! A request passes only as part of the session that the gate names. The first request of a later epoch of the same
-//! client moves the gate forward, after the requests inside have ended. Late requests of an earlier connection are then
-//! refused, so they cannot overwrite newer data. Another client moves the gate when it opens its export, and only while
-//! the earlier client has no connection. For a device with metadata only an exchange of its record moves the gate
+//! client moves the gate forward, after the requests in progress have ended. Late requests of an earlier connection are
+//! then refused, so they cannot overwrite newer data. Another client moves the gate when it opens its export, and only
+//! while the earlier client has no connection. For a device with metadata only an exchange of its record moves the gate
 //! (`metadata`); both use the same lock, so no request passes between the comparison and the move.
 
 use std::ops::Range;
@@ -22,38 +22,38 @@ use super::BLOCK_BYTES;
 use super::pool::{Pool, SLAB_BYTES};
 use crate::live::planted::{Bug, planted};
 
-/// Blocks of a slab.
+/// The number of blocks of a slab.
 const BLOCKS: usize = SLAB_BYTES / BLOCK_BYTES as usize;
 
-/// The session that may use a device: the client (0 for those without a session) and its epoch.
+/// The session that may use a device: the client (0 for one without a session) and its epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Holder {
     pub client: u64,
     pub epoch: u64,
 }
 
-/// The gate, with what is exchanged together with it.
+/// The gate, and the values that change together with it.
 pub(super) struct Gate {
     /// The session that may pass.
     pub holder: Holder,
-    /// The record of a device with metadata; empty without one.
+    /// The record of a device with metadata; empty if there is none.
     pub record: Vec<u8>,
-    /// Of a device with metadata, the life of the session that may pass.
+    /// For a device with metadata: the life of the session that may pass.
     pub owner: Weak<Life>,
 }
 
-/// The life of a session: it is there for as long as a connection of the session is.
+/// The life of a session; it exists as long as a connection of the session does.
 #[derive(Debug, Default)]
 pub(super) struct Life {
     /// Ends the session's connections.
     pub ended: Shutdown,
 }
 
-/// The part of a device that shares a slab.
+/// One slab of a device.
 #[derive(Default)]
 struct Slab {
     memory: Option<Buffer>,
-    /// A bit for each block that was written.
+    /// One bit for each block; it is set if the block was written.
     written: [u64; BLOCKS / 64],
 }
 
@@ -86,43 +86,43 @@ impl Tenant {
         self.size_bytes
     }
 
-    /// The bytes of all blocks that were written.
+    /// Returns the number of bytes in all written blocks.
     pub fn written_bytes(&self) -> u64 {
         self.written_blocks.load(Ordering::Relaxed) * u64::from(BLOCK_BYTES)
     }
 
-    /// Whether it has a metadata area, by which it changes hands.
+    /// Whether the device has a metadata area, whose record decides which client owns it.
     pub fn has_metadata(&self) -> bool {
         self.has_metadata
     }
 
-    /// Whether it holds data that a client may come back for.
+    /// Whether the device has no written block and no record.
     pub fn is_empty(&self) -> bool {
         self.written_blocks.load(Ordering::Relaxed) == 0 && self.gate().record.is_empty()
     }
 
-    /// The gate as it is, for as long as the guard lives.
+    /// Locks the gate for reading; it cannot move as long as the guard lives.
     pub fn gate(&self) -> RwLockReadGuard<'_, Gate> {
         self.gate.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The gate when no request is inside, so that it can be moved. *Cost*: waits for the requests inside, which only
-    /// copy memory.
+    /// Locks the gate while no request is in progress, so that it can be moved. *Cost*: waits for the requests in
+    /// progress, which only copy memory.
     pub fn gate_alone(&self) -> RwLockWriteGuard<'_, Gate> {
         self.gate.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The session that may use it now.
+    /// Returns the session that may use the device now.
     pub fn holder(&self) -> Holder {
         self.gate().holder
     }
 
-    /// Gives it to another client, once the requests inside have ended.
+    /// Gives the device to the session of another client, after the requests in progress have ended.
     pub fn admit(&self, holder: Holder) {
         self.gate_alone().holder = holder;
     }
 
-    /// Permission to make one request, as long as the guard lives; `None` if a later session has taken over.
+    /// Lets one request pass, as long as the guard lives; `None` if a later session has taken over.
     pub fn pass(&self, holder: Holder) -> Option<RwLockReadGuard<'_, Gate>> {
         loop {
             let gate = self.gate();
@@ -166,7 +166,7 @@ impl Tenant {
         }
     }
 
-    /// Writes; the caller has checked the range. The rest of a block that is written in part keeps its bytes, or is
+    /// Writes; the caller has checked the range. If a block is written in part, the rest of it keeps its bytes, or is
     /// zeroes if it was never written.
     pub fn write(&self, offset: u64, mut from: &[u8]) {
         for (index, range) in pieces(offset, from.len() as u64) {
@@ -184,7 +184,7 @@ impl Tenant {
         }
     }
 
-    /// Makes a range read as zeroes, and gives back slabs that hold nothing any more.
+    /// Makes a range read as zeroes, and returns slabs without a written block to the pool.
     pub fn zero(&self, offset: u64, length: u64) {
         for (index, range) in pieces(offset, length) {
             let mut slab = self.slabs[index].write().unwrap_or_else(PoisonError::into_inner);
@@ -206,7 +206,7 @@ impl Tenant {
         }
     }
 
-    /// The written and unwritten parts of a range, in order.
+    /// Returns the written and unwritten parts of a range, in order.
     pub fn extents(&self, offset: u64, length: u64) -> Vec<Extent> {
         let mut list: Vec<Extent> = Vec::new();
         let end = offset + length;
@@ -250,7 +250,7 @@ impl Slab {
         blocks(range).all(|block| self.is_written(block))
     }
 
-    /// Marks the blocks of a range; returns how many changed.
+    /// Marks the blocks of a range as written or not; returns how many changed.
     fn mark(&mut self, range: &Range<usize>, written: bool) -> u64 {
         let mut changed = 0;
         for block in blocks(range) {
@@ -269,7 +269,7 @@ fn has(written: &[u64], block: usize) -> bool {
     written[block / 64] >> (block % 64) & 1 == 1
 }
 
-/// The blocks of a range inside a slab; the first and the last may be covered in part.
+/// Returns the blocks of a range inside a slab; the first and the last may be covered only in part.
 fn blocks(range: &Range<usize>) -> Range<usize> {
     range.start / BLOCK_BYTES as usize..range.end.div_ceil(BLOCK_BYTES as usize)
 }
@@ -278,13 +278,13 @@ fn whole(block: usize) -> Range<usize> {
     block * BLOCK_BYTES as usize..(block + 1) * BLOCK_BYTES as usize
 }
 
-/// The part of a block that a range covers.
+/// Returns the part of a block that a range covers.
 fn part_of(block: usize, range: &Range<usize>) -> Range<usize> {
     let whole = whole(block);
     whole.start.max(range.start)..whole.end.min(range.end)
 }
 
-/// The blocks that a range covers in part.
+/// Returns the blocks that a range covers only in part.
 fn edges(range: &Range<usize>) -> impl Iterator<Item = usize> + use<> {
     let (all, range) = (blocks(range), range.clone());
     let first = all.clone().next();
@@ -292,7 +292,7 @@ fn edges(range: &Range<usize>) -> impl Iterator<Item = usize> + use<> {
     first.into_iter().chain(last).filter(move |block| part_of(*block, &range) != whole(*block))
 }
 
-/// A range as its parts in each slab: the index of the slab, and the range inside.
+/// Returns the parts of a range in each slab: the index of the slab, and the range inside it.
 fn pieces(offset: u64, length: u64) -> impl Iterator<Item = (usize, Range<usize>)> {
     let (slab, end) = (SLAB_BYTES as u64, offset + length);
     (offset / slab..end.div_ceil(slab)).map(move |index| {
@@ -356,7 +356,7 @@ mod tests {
             (state >> 33) % below
         };
         for round in 0..2000u64 {
-            // Around the boundary of the slabs.
+            // The range is around the boundary of two slabs.
             let at = SLAB_BYTES as u64 - 20_000 + next(5000) * 8;
             let range = at as usize..at as usize + next(1200) as usize * 8;
             match next(4) {

@@ -1,4 +1,4 @@
-//! Tests of who gets which export of a donor.
+//! Which session gets which export of a donor.
 
 use super::name::Session;
 use super::*;
@@ -43,7 +43,7 @@ fn devices_are_made_within_the_memory_and_the_quota_and_refused_beyond() {
     assert!(why(source.find("")).contains("ID/SIZE"));
     let figures = donor.figures();
     assert_eq!((figures.promised_bytes, figures.free_bytes, figures.devices[0].connections), (3 * SLAB, SLAB, 1));
-    // Nothing was written, and nobody has it any more.
+    // The device has no data and no client any more.
     drop(first);
     assert_eq!((donor.figures().devices.len(), donor.figures().free_bytes), (0, 4 * SLAB));
     assert!(source.find("b/6M").is_ok());
@@ -76,7 +76,7 @@ async fn one_client_has_a_device_and_its_later_sessions_shut_out_earlier_ones() 
     assert!(why(source.find(&session(&donor, "", 2, 1))).contains("in use by another client (1)"));
     assert!(why(source.find("disk")).contains("in use by another client"));
     let second = source.find(&session(&donor, "", 1, 2)).unwrap();
-    // The later session has asked nothing yet.
+    // The later session has sent no request yet.
     read(&first).await.unwrap();
     read(&second).await.unwrap();
     let refused = read(&first).await.unwrap_err();

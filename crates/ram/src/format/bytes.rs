@@ -1,6 +1,6 @@
 //! Little-endian fields, read with bounds.
 //!
-//! Owns: a cursor over bytes from outside. Promises: it never reads past the end.
+//! Owns: a cursor over untrusted bytes. Promises: no read goes beyond the end.
 
 use super::FormatError;
 

@@ -1,35 +1,36 @@
-//! The part of a record that only a device has that logs parity: what a client needs to attach it without options.
+//! The part of a record that only devices with logged parity have: the settings that a client needs to attach without
+//! options.
 //!
-//! Owns: its fields, limits and bytes. Leaves to others: what follows from them (`log`).
+//! Owns: the fields, limits and encoding of this part. Leaves to others: using these settings (`log`).
 
 use super::FormatError;
 use super::bytes::Fields;
 
-/// Caches of a device, at most.
+/// The most caches of a device.
 pub const CACHES_MAX: u32 = 66;
-/// Blocks of a region of trims, at most.
+/// The most blocks of a region of trims.
 pub const REGION_BLOCKS_MAX: u32 = 256;
-/// Bytes of it in a record.
+/// The length of this part in a record, in bytes.
 pub const LOG_SHAPE_BYTES: usize = 24;
-/// Blocks of a column, at most.
+/// The most blocks of a column.
 const COLUMN_BLOCKS_MAX: u32 = 64;
-/// Slots beyond the blocks of the device, at most. *Units*: percent.
+/// The most slots beyond the blocks of the device. *Units*: percent.
 const OVERFLOW_MAX: u32 = 200;
 
-/// How a device logs parity. It never changes.
+/// The settings of a device that logs parity. They never change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LogShape {
     /// The number of the policy: 3 `parity-log`, 4 `parity-cache`, 5 `adaptive`.
     pub policy: u32,
-    /// Groups.
+    /// The number of groups.
     pub groups: u32,
-    /// Caches of the client, that of survivors among them.
+    /// The number of the client's caches, including the cache of survivors.
     pub caches: u32,
-    /// Blocks of a region of trims.
+    /// The number of blocks of a region of trims.
     pub region_blocks: u32,
-    /// Blocks of a column of a cache.
+    /// The number of blocks of a column of a cache.
     pub column_blocks: u32,
-    /// Slots beyond the blocks of the device. *Units*: percent.
+    /// The number of slots beyond the blocks of the device. *Units*: percent.
     pub overflow_percent: u32,
 }
 

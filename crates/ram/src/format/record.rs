@@ -1,7 +1,8 @@
 //! The record of a device with redundancy in a donor's metadata area.
 //!
-//! Owns: its fields and bytes. Promises: what is decoded is within the limits here, or an error says which field is
-//! not. Leaves to others: the comparison and exchange on the donor, and what a client concludes (`mirror`).
+//! Owns: the fields and the encoding of the record. Promises: the values of a decoded record are within the limits
+//! here; otherwise the error names the field. Leaves to others: comparing and exchanging records on the donor, and the
+//! conclusions of a client (`mirror`).
 
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -11,45 +12,46 @@ use super::{FormatError, Stripes};
 
 /// The first bytes of a record.
 pub const MAGIC: [u8; 8] = *b"NECRAMMR";
-/// The version that is written, and the only one that is read.
+/// The only version that is written and read.
 pub const VERSION: u32 = 1;
-/// Features that this version knows, one bit each: none. A record with another bit is refused.
+/// The features that this version knows, one bit each; there are none yet. A record with another bit is refused.
 pub const FEATURES: u32 = 0;
-/// Bytes of a donor's metadata area; no record is longer.
+/// The length of a donor's metadata area in bytes; no record is longer.
 pub const METADATA_BYTES: usize = 16 << 10;
-/// Donors of a device, at most.
+/// The most donors of a device.
 pub const MEMBERS_MAX: usize = 16;
-/// Stripes of a device, at most.
+/// The most stripes of a device.
 pub const STRIPES_MAX: u64 = 65_536;
-/// Bytes of a block: a power of two between these.
+/// The least and the most bytes of a block; a block's length is a power of two.
 pub const BLOCK_BYTES: (u32, u32) = (16, 64 << 10);
-/// Bytes of a stripe: a multiple of the block, at most this.
+/// The most bytes of a stripe; a stripe's length is a multiple of the block's.
 pub const STRIPE_BYTES_MAX: u32 = 32 << 20;
 /// The number of the policy `mirror`.
 pub const POLICY_MIRROR: u16 = 1;
-/// The number of the policies that log parity. Their devices have no stripes; what they have says the shape.
+/// The number that stands for all policies that log parity. Their devices have no stripes; the record has a
+/// [`LogShape`] instead.
 pub const POLICY_LOG: u16 = 2;
 
-/// Where the stamp begins in a record.
+/// The offset of the stamp in a record.
 const STAMP_AT: usize = 24;
 const HEAD_BYTES: usize = 104;
 const MEMBER_BYTES: usize = 24;
 const CHECKSUM_BYTES: usize = 8;
 
-/// Identifies a record: which client stored it, and its number. The donor replaces its record only if that has the
-/// stamp that the client expects.
+/// Identifies a record: which client stored it, and its number. The donor replaces its record only if the stamp is the
+/// one that the client expects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Stamp {
-    /// Counts the attachments of the device.
+    /// The number of attachments of the device so far.
     pub generation: u64,
-    /// The random number of the client that is attached; 0 after it detached.
+    /// The random number of the attached client; 0 after it detached.
     pub client: u64,
-    /// Counts the records on this donor.
+    /// The number of records that were stored on this donor so far.
     pub revision: u64,
 }
 
 impl Stamp {
-    /// The stamp of a metadata area as it is: all zero if there is no record.
+    /// Reads the stamp of a metadata area; it is all zero if there is no record.
     pub fn of(area: &[u8]) -> Stamp {
         let mut fields = Fields::new(area);
         let stamp = || -> Result<Stamp, FormatError> {
@@ -64,20 +66,20 @@ impl Stamp {
     }
 }
 
-/// The shape of a device. It never changes.
+/// The geometry of a device. It never changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Geometry {
     /// The identity of the device.
     pub device: [u8; 16],
-    /// Its size, a multiple of the block. *Units*: bytes.
+    /// The size of the device, a multiple of the block. *Units*: bytes.
     pub bytes: u64,
     /// The unit of reads and writes. *Units*: bytes.
     pub block_bytes: u32,
-    /// The unit of placement, marks and copies; 0 if the device logs parity. *Units*: bytes.
+    /// The unit of placement, dirty marks and copies; 0 if the device logs parity. *Units*: bytes.
     pub stripe_bytes: u32,
-    /// Donors of the device.
+    /// The number of donors of the device.
     pub members: u16,
-    /// How it logs parity; `None`: it is a mirror.
+    /// The settings of logging parity; `None`: the device is a mirror.
     pub log: Option<LogShape>,
 }
 
@@ -87,7 +89,7 @@ impl Geometry {
         self.log.is_some()
     }
 
-    /// Stripes of the device; the last may be shorter.
+    /// Returns the number of stripes of the device; the last stripe may be shorter.
     pub fn stripes(&self) -> u64 {
         match self.stripe_bytes {
             0 => 0,
@@ -95,12 +97,12 @@ impl Geometry {
         }
     }
 
-    /// Blocks of the device.
+    /// Returns the number of blocks of the device.
     pub fn blocks(&self) -> u64 {
         self.bytes / u64::from(self.block_bytes)
     }
 
-    /// Blocks of a whole stripe.
+    /// Returns the number of blocks of a whole stripe.
     pub fn stripe_blocks(&self) -> u64 {
         u64::from(self.stripe_bytes / self.block_bytes)
     }
@@ -133,65 +135,67 @@ impl Geometry {
     }
 }
 
-/// The state of a donor: whether it has the data of its stripes.
+/// The state of a donor: whether it has the data that is placed on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MemberState {
-    /// It has every stripe that is placed on it.
+    /// The donor has all data that is placed on it.
     Present = 1,
-    /// It is not in use: its data may be old.
+    /// The donor is not in use, and its data may be old.
     Left = 2,
-    /// It is being filled from the others. Until that is done, its data are not believed when a client attaches.
+    /// The donor is being filled from the others. Until this is complete, a client that attaches does not trust its
+    /// data.
     Rebuilding = 3,
 }
 
 /// A donor of the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Member {
-    /// The incarnation of the donor: with another one its memory is empty.
+    /// The incarnation of the donor; if it is another one now, the donor's memory is empty.
     pub incarnation: u64,
-    /// Its identity in the device: the number of the view by which it joined, or joined again.
+    /// The donor's identity in the device: the number of the view in which it joined, or joined again.
     pub joined: u64,
-    /// Whether it has the data of its stripes.
+    /// Whether the donor has the data that is placed on it.
     pub state: MemberState,
 }
 
-/// Who has the device's data: a decision of a client. The newest has the greatest generation, then epoch.
+/// A view: a client's decision which donors have the device's data. The newest view has the greatest generation, then
+/// the greatest epoch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct View {
     /// The generation of the client that decided.
     pub generation: u64,
-    /// Counts the decisions.
+    /// The number of the decision within the generation.
     pub epoch: u64,
-    /// The donors by position.
+    /// The donors, by position.
     pub members: Vec<Member>,
 }
 
 impl View {
-    /// The order of views.
+    /// Returns the number that orders views.
     pub fn number(&self) -> (u64, u64) {
         (self.generation, self.epoch)
     }
 }
 
-/// What a client keeps on each donor.
+/// The record that a client stores on each donor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Record {
-    /// Who stored it.
+    /// The client that stored the record, and the record's number.
     pub stamp: Stamp,
-    /// The device.
+    /// The geometry of the device.
     pub geometry: Geometry,
-    /// The position of this donor.
+    /// The position of this donor in the device.
     pub position: u16,
-    /// Whether the device was created on every donor.
+    /// Whether the device has been created on every donor.
     pub is_ready: bool,
-    /// The newest view that this donor was told.
+    /// The newest view that was stored on this donor.
     pub view: View,
-    /// Stripes of this donor whose copies may differ.
+    /// The stripes of this donor whose copies may differ.
     pub dirty: Stripes,
 }
 
 impl Record {
-    /// As bytes, at most [`METADATA_BYTES`].
+    /// Encodes the record, in at most [`METADATA_BYTES`].
     pub fn encode(&self) -> Vec<u8> {
         let geometry = &self.geometry;
         let dirty = self.dirty.as_bytes();
@@ -227,14 +231,14 @@ impl Record {
         bytes
     }
 
-    /// Whether an area has no record at all: it is empty or begins with zeroes.
+    /// Whether an area contains no record: it is empty or begins with zeroes.
     pub fn is_absent(area: &[u8]) -> bool {
         area.iter().take(HEAD_BYTES).all(|byte| *byte == 0)
     }
 
-    /// The record at the front of a metadata area.
+    /// Decodes the record at the start of a metadata area.
     ///
-    /// *Errors*: the first invalid field, and why. *Cost*: one pass; memory in proportion to the record.
+    /// *Errors*: the first invalid field, and why. *Cost*: one pass; memory in proportion to the length of the record.
     pub fn decode(area: &[u8]) -> Result<Record, FormatError> {
         let mut fields = Fields::new(area);
         if fields.take(MAGIC.len())? != MAGIC {
@@ -269,7 +273,7 @@ impl Record {
         let log = match policy {
             POLICY_MIRROR => None,
             POLICY_LOG => {
-                // It is behind the members; their number is bounded here, as by the check below.
+                // The next part follows the members; their number is checked here, as the later check does.
                 let at = HEAD_BYTES + usize::from(members) * MEMBER_BYTES;
                 let needed = at + LOG_SHAPE_BYTES;
                 let bytes = body.get(at..needed).ok_or(FormatError::Short { needed, found: body.len() })?;

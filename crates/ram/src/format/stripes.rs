@@ -1,7 +1,7 @@
-//! A set of stripes, one bit each.
+//! A set of stripes, with one bit for each stripe.
 //!
-//! Owns: the set in memory and as bytes (bit `s % 8` of byte `s / 8`). Promises: a stripe past the end is never a
-//! member.
+//! Owns: the set in memory, and its encoding (bit `s % 8` of byte `s / 8`). Promises: a stripe beyond the end is never
+//! in the set.
 
 /// A set of stripes of one device.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -11,12 +11,12 @@ pub struct Stripes {
 }
 
 impl Stripes {
-    /// The empty set for a device of `count` stripes.
+    /// Makes the empty set for a device of `count` stripes.
     pub fn none(count: u64) -> Stripes {
         Stripes { bytes: vec![0; bytes_of(count)], count }
     }
 
-    /// The set that `bytes` say; bits past the end are ignored.
+    /// Decodes a set; bits beyond the end are ignored.
     pub(super) fn from_bytes(bytes: &[u8], count: u64) -> Stripes {
         let mut set = Stripes { bytes: bytes.to_vec(), count };
         set.bytes.resize(bytes_of(count), 0);
@@ -26,17 +26,17 @@ impl Stripes {
         set
     }
 
-    /// As bytes.
+    /// Returns the encoded set.
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// Whether `stripe` is a member.
+    /// Whether `stripe` is in the set.
     pub fn has(&self, stripe: u64) -> bool {
         stripe < self.count && self.bytes[(stripe / 8) as usize] & (1 << (stripe % 8)) != 0
     }
 
-    /// Makes `stripe` a member or not; returns whether that changed anything.
+    /// Adds or removes `stripe`; returns whether that changed the set.
     pub fn set(&mut self, stripe: u64, is_member: bool) -> bool {
         if stripe >= self.count || self.has(stripe) == is_member {
             return false;
@@ -45,7 +45,7 @@ impl Stripes {
         true
     }
 
-    /// The members in order.
+    /// Returns the stripes of the set, in order.
     pub fn iter(&self) -> impl Iterator<Item = u64> + '_ {
         let bytes = self.bytes.iter().enumerate().filter(|(_, byte)| **byte != 0);
         bytes
@@ -53,7 +53,7 @@ impl Stripes {
     }
 }
 
-/// Bytes of a set of `count` stripes.
+/// Returns the length of an encoded set of `count` stripes, in bytes.
 pub(super) fn bytes_of(count: u64) -> usize {
     count.div_ceil(8) as usize
 }

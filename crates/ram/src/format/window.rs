@@ -1,15 +1,17 @@
-//! The window behind the blocks of a device with redundancy: how a session reads and exchanges a donor's metadata.
+//! The metadata window: bytes after the blocks of a device with redundancy, by which a session reads and exchanges the
+//! donor's record.
 //!
-//! Owns: the bytes of `docs/formats/ram.md`, section "How the area is reached", for both sides. Promises: any bytes are
-//! read without a panic; a length beyond the area is an error. Leaves to others: who may exchange a record (`donor`).
+//! Owns: the encoding of `docs/formats/ram.md`, section "How the area is reached", for both sides. Promises: no bytes
+//! make a decoder panic; a length beyond the area is an error. Leaves to others: deciding who may exchange a record
+//! (`donor`).
 
 use super::bytes::Fields;
 use super::record::METADATA_BYTES;
 use super::{FormatError, Stamp};
 
-/// The bytes before the area, and the unit of a write. *Units*: bytes.
+/// The length of the head before the area; it is also the unit of a write. *Units*: bytes.
 pub const HEAD_BYTES: usize = 4096;
-/// The whole window. *Units*: bytes.
+/// The length of the whole window. *Units*: bytes.
 pub const WINDOW_BYTES: usize = HEAD_BYTES + METADATA_BYTES;
 
 const STATE_MAGIC: [u8; 8] = *b"NECRAMWI";
@@ -18,23 +20,23 @@ const VERSION: u32 = 1;
 const IS_OWNER: u32 = 1;
 const IS_OWNED: u32 = 2;
 
-/// What a read of the window answers.
+/// The contents that a read of the window returns.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WindowState {
-    /// This session is the owner.
+    /// Whether this session is the owner.
     pub is_owner: bool,
-    /// Another session is, and its connection is alive.
+    /// Whether another session is the owner, and its connection is alive.
     pub is_owned: bool,
-    /// The record; empty without one.
+    /// The record; empty if there is none.
     pub record: Vec<u8>,
 }
 
-/// What a write of the window wants.
+/// An exchange of the record, as a write of the window requests it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Swap<'a> {
-    /// The stamp that has to be there.
+    /// The stamp that the stored record must have.
     pub expected: Stamp,
-    /// The new record; none if it is empty.
+    /// The new record; if it is empty, the record is deleted.
     pub record: &'a [u8],
 }
 
@@ -57,7 +59,7 @@ fn head<'a>(bytes: &'a [u8], magic: &[u8; 8]) -> Result<Fields<'a>, FormatError>
 }
 
 impl WindowState {
-    /// Writes it into the whole window.
+    /// Encodes the state as the whole window.
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = vec![0; WINDOW_BYTES];
         let flags = if self.is_owner { IS_OWNER } else { 0 } | if self.is_owned { IS_OWNED } else { 0 };
@@ -69,7 +71,7 @@ impl WindowState {
         bytes
     }
 
-    /// Reads it. *Errors*: the first field that is wrong.
+    /// Decodes the state. *Errors*: the first field that is wrong.
     pub fn decode(bytes: &[u8]) -> Result<WindowState, FormatError> {
         let mut fields = head(bytes, &STATE_MAGIC)?;
         let flags = fields.u32()?;
@@ -81,7 +83,7 @@ impl WindowState {
 }
 
 impl<'a> Swap<'a> {
-    /// Writes it. The record is at most [`METADATA_BYTES`] long.
+    /// Encodes the request. The record is at most [`METADATA_BYTES`] long.
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = vec![0; HEAD_BYTES + self.record.len().next_multiple_of(HEAD_BYTES)];
         bytes[..8].copy_from_slice(&SWAP_MAGIC);
@@ -96,7 +98,7 @@ impl<'a> Swap<'a> {
         bytes
     }
 
-    /// Reads it. *Errors*: the first field that is wrong.
+    /// Decodes the request. *Errors*: the first field that is wrong.
     pub fn decode(bytes: &'a [u8]) -> Result<Swap<'a>, FormatError> {
         let mut fields = head(bytes, &SWAP_MAGIC)?;
         let length = length(fields.u32()?)?;

@@ -1,6 +1,6 @@
-//! The machine of a device as its owner drives it: the mirror, or the log of slots.
+//! The machine of a device as its owner drives it: a mirror, or a log of slots.
 //!
-//! Owns: what both have in common, and how each is made. Leaves to others: every decision (`mirror`, `log`).
+//! Owns: the common interface of both, and making each. Leaves to others: every decision (`mirror`, `log`).
 
 use super::report::{Counts, LogCounts};
 use crate::format::slots::Areas;
@@ -10,7 +10,7 @@ use crate::mirror::{
 };
 use crate::{format::FormatError, log};
 
-/// What an owner needs of a machine; each method calls the machine's method of the same name.
+/// The interface of a machine for its owner; each method calls the machine's method of the same name.
 pub trait Client: Send {
     fn step(&mut self, now_us: Moment, event: Event);
     fn take_actions(&mut self) -> Vec<Action>;
@@ -108,9 +108,9 @@ impl Client for log::Machine {
     }
 }
 
-/// The machine of a device.
+/// Makes the machine of a device.
 ///
-/// *Errors*: a shape that is not possible, or that another version placed otherwise.
+/// *Errors*: a geometry that is not possible, or blocks that another version placed differently.
 pub fn machine(
     geometry: Geometry,
     labels: Vec<String>,
@@ -132,7 +132,7 @@ pub fn machine(
     Ok(Box::new(log::Machine::new(configuration, 0)?))
 }
 
-/// How much of a device each donor keeps. *Units*: bytes.
+/// Returns the size of a device's part on each donor. *Units*: bytes.
 pub fn donor_bytes(geometry: &Geometry) -> u64 {
     match log::Configuration::shape_of(geometry) {
         Some(shape) => Areas::new(&shape).donor_bytes.next_multiple_of(u64::from(crate::donor::BLOCK_BYTES)),

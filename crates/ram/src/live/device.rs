@@ -1,10 +1,11 @@
 //! The device with redundancy.
 //!
 //! Owns: the translation of operations on buffers to requests of the machine and back, and the limit of requests in
-//! progress. Promises: if a future is dropped, its operation is still done; a deadline ends only the wait. When the
-//! device is dropped, donors are not told: the next client finds the state of a crash.
+//! progress. Promises: if a future is dropped, its operation is still done; a deadline ends only the wait for it. When
+//! the device is dropped without being closed, donors are not told: the next client finds the same state as after a
+//! crash.
 //!
-//! *Cost*: no copy before the owner for a write in one buffer; a read is copied once into the caller's buffers.
+//! *Cost*: a write in one buffer is not copied before the owner; a read is copied once into the caller's buffers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,38 +26,39 @@ use crate::device::RamOptions;
 use crate::donor::{BLOCK_BYTES, random};
 use crate::mirror::{self, Intent, MirrorError, REQUEST_BYTES_MAX, Request, Times};
 
-/// The most requests of callers in progress; further ones wait. The machine's own copies, and changes that go on after
-/// their callers gave up, are not counted.
+/// The most requests of callers in progress; further ones wait. The machine's own copies, and changes that continue
+/// after their callers gave up, are not counted.
 const REQUESTS_MAX: usize = mirror::OPERATIONS_MAX * 3 / 4;
-/// Beyond this, longer requests do not help. *Units*: bytes.
+/// The preferred length of requests; longer ones are not faster. *Units*: bytes.
 const PREFERRED_BYTES: u32 = 1 << 20;
-/// How much longer than twice the patience, after which the machine itself gives up, attaching may take.
+/// Attaching may take twice the patience, after which the machine itself gives up, plus this.
 const OPENING_SLACK: Duration = Duration::from_secs(30);
-/// The least that recovery of a device that logs parity is expected to read in a second. *Units*: bytes.
+/// The assumed minimum speed of a recovery, in bytes read each second; applies to devices that log parity. *Units*:
+/// bytes.
 const RECOVERY_BYTES_PER_SECOND: u64 = 16 << 20;
-/// Bytes of one read or write of a machine that logs parity: it handles each block.
+/// The most bytes of one read or write for a machine that logs parity, because that machine handles each block.
 const LOG_REQUEST_BYTES_MAX: u64 = 1 << 20;
-/// How long a donor may still see the connection of a client that has just ended.
+/// The longest time for which a donor may still see the connection of a client that has just ended.
 pub(crate) const FAREWELL: Duration = Duration::from_millis(500);
 
-/// A device in the memory of donors that survives the loss of one.
+/// A device in the memory of donors, which survives the loss of one donor.
 pub struct RedundantDevice {
     inner: Arc<Inner>,
-    /// It ends with the device.
+    /// The owner task, which ends with the device.
     _owner: JoinSet<()>,
 }
 
 struct Inner {
     spec: String,
     geometry: Geometry,
-    /// Bytes of one read or write that the machine gets.
+    /// The most bytes of one read or write that is passed to the machine.
     request_bytes_max: u64,
     commands: mpsc::Sender<Command>,
     places: Arc<Semaphore>,
     reports: watch::Receiver<Report>,
 }
 
-/// A client's number.
+/// Draws a random number for a client.
 pub(crate) fn draw_client(options: &RamOptions) -> Result<u64, Error> {
     let bytes = random().map_err(|source| Error::from_os(&source, &options.spec(), Operation::Open))?;
     Ok(u64::from_le_bytes(bytes).max(1))
@@ -77,7 +79,7 @@ pub(super) async fn start(
     let targets: Vec<(Target, u64)> = places.iter().map(|place| (seen[*place].target.clone(), EPOCHS)).collect();
     let names: Vec<String> = places.iter().map(|place| seen[*place].name().to_owned()).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    // The sessions that looked are not needed any more.
+    // The sessions of the survey are not needed any more.
     drop(seen);
     let refuse = |refusal: &crate::mirror::Refusal| {
         let (kind, detail) = describe(refusal, &names);
@@ -107,11 +109,11 @@ pub(super) async fn start(
 }
 
 impl RedundantDevice {
-    /// Attaches a device that was made before. Its connections live in the tokio runtime that calls this.
+    /// Opens a device that was made before. Its connections run in the tokio runtime from which this is called.
     ///
-    /// *Errors*: donors that do not answer, are empty, or belong to another device, all of them named; a client with
-    /// the device. *Cost*: if every donor is present, a few exchanges with each; with logged parity also a read of the
-    /// areas before the slots. If a donor is missing, up to ten seconds more.
+    /// *Errors*: donors that do not answer, are empty, or belong to another device, which are all named; another client
+    /// that has the device. *Cost*: if every donor is present, a few requests to each; with logged parity, also a read
+    /// of the areas before the slots. If a donor is missing, up to ten seconds more.
     pub async fn open(options: RamOptions) -> Result<RedundantDevice, Error> {
         let client = draw_client(&options)?;
         let mut seen = look(&options, client).await;
@@ -145,14 +147,14 @@ impl RedundantDevice {
         Ok(RedundantDevice { inner: Arc::new(inner), _owner: owner })
     }
 
-    /// What it says of itself.
+    /// Returns the device's report.
     pub fn report(&self) -> Report {
         self.inner.reports.borrow().clone()
     }
 
     /// Detaches the device after requests in progress, and tells the donors.
     ///
-    /// *Errors*: none; donors that cannot be told are left as after a crash.
+    /// *Errors*: none. A donor that does not store the detach in time keeps its state, as after a crash of the client.
     pub async fn detach(&self) {
         let mut reports = self.inner.reports.clone();
         if self.inner.commands.send(Command::Detach).await.is_ok() {
@@ -172,7 +174,7 @@ impl RedundantDevice {
         Ok(request)
     }
 
-    /// A request without data, in parts that the machine takes.
+    /// Does a request without data, in parts that are short enough for the machine.
     fn ranged(
         &self,
         checked: Result<nectary_block::Request, Error>,
@@ -197,7 +199,7 @@ impl RedundantDevice {
 }
 
 impl Inner {
-    /// Has a request done.
+    /// Passes a request to the machine and waits for its result.
     async fn submit(&self, of: &nectary_block::Request, request: Request) -> Result<Bytes, Error> {
         let work = async {
             let _place = self.places.acquire().await.map_err(|_| self.ended(of))?;
@@ -235,7 +237,7 @@ fn refused<T: Send + 'static>(error: Error) -> IoFuture<T> {
     Box::pin(std::future::ready(Err(error)))
 }
 
-/// The caller's buffer while the machine uses it; the caller gets it back.
+/// The caller's buffers while the machine uses them; the caller gets them back.
 struct Lent(Arc<Vec<Buffer>>);
 
 impl AsRef<[u8]> for Lent {
@@ -244,7 +246,7 @@ impl AsRef<[u8]> for Lent {
     }
 }
 
-/// The data of a write, and where the caller's buffers are meanwhile.
+/// Returns the data of a write, and the handle by which the caller's buffers are returned later.
 fn lend(buffers: Vec<Buffer>) -> (Bytes, Arc<Vec<Buffer>>) {
     let joined = (buffers.len() > 1).then(|| {
         let mut joined = Vec::with_capacity(buffers.iter().map(|buffer| buffer.len()).sum());
@@ -255,7 +257,7 @@ fn lend(buffers: Vec<Buffer>) -> (Bytes, Arc<Vec<Buffer>>) {
     (joined.unwrap_or_else(|| Bytes::from_owner(Lent(buffers.clone()))), buffers)
 }
 
-/// The buffers back; copies of them, if a request to a donor still has them.
+/// Returns the buffers, or copies of them if a request to a donor still uses them.
 fn take_back(lent: Arc<Vec<Buffer>>) -> Vec<Buffer> {
     Arc::try_unwrap(lent).unwrap_or_else(|lent| lent.iter().map(|buffer| Buffer::copy_of(buffer)).collect())
 }
@@ -354,7 +356,7 @@ impl BlockDevice for RedundantDevice {
         self.ranged(checked, |offset, bytes| Request::WriteZeroes { offset, bytes, force: false })
     }
 
-    /// Everything counts as mapped, because the copies are not compared.
+    /// The whole range counts as mapped, because the copies are not compared.
     fn allocation(&self, offset: u64, length: u64, context: Context) -> IoFuture<Vec<Extent>> {
         match self.request(Operation::Allocation, offset, length, context) {
             Ok(_) if length == 0 => Box::pin(std::future::ready(Ok(Vec::new()))),

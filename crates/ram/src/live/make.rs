@@ -1,7 +1,8 @@
 //! Making and deleting a device with redundancy.
 //!
-//! Owns: the shape that a size gets, and taking the record away. Promises: an existing device is never overwritten; one
-//! that was made only on some donors can be made again; one with a living client is not deleted.
+//! Owns: the choice of the geometry for a size, and removing the record. Promises: an existing device is never
+//! overwritten; a device that was made only on some donors can be made again; a device with a living client is not
+//! deleted.
 
 use nectary_block::{BlockDevice, Context, Error, ErrorKind, Operation, format_size};
 use nectary_host::log::{self, Level};
@@ -20,24 +21,25 @@ use crate::log::Configuration;
 use crate::mirror::{DonorRequest, Intent, Reply, Times};
 use crate::placement::{Layout, Log, Policy};
 
-/// The stripes of a device that needs no larger ones. *Units*: bytes.
+/// The length of a stripe, unless the device is so large that it needs longer ones. *Units*: bytes.
 const STRIPE_BYTES: u64 = 1 << 20;
-/// Blocks of a device that logs parity, at most.
+/// The most blocks of a device that logs parity.
 const BLOCKS_MAX: u32 = 1 << 30;
-/// The most overflow that a small device gets if its SPEC names none. *Units*: percent.
+/// The most overflow that a small device gets by default. *Units*: percent.
 const OVERFLOW_OF_SMALL: u32 = 200;
-/// Ranges are trimmed in steps of this size. *Units*: bytes.
+/// The most bytes that are trimmed by one request. *Units*: bytes.
 const TRIM_BYTES: u64 = 1 << 30;
 
-/// The stripe of a device of `bytes`: as small as its metadata allow, because whole stripes are copied at a time.
+/// Returns the length of a stripe for a device of `bytes`: as short as its metadata allows, because stripes are copied
+/// as a whole.
 fn stripe_bytes(bytes: u64) -> Option<u32> {
     let stripe = STRIPE_BYTES.max(bytes.div_ceil(STRIPES_MAX).checked_next_power_of_two()?);
     u32::try_from(stripe).ok().filter(|stripe| *stripe <= STRIPE_BYTES_MAX)
 }
 
-/// Makes a device on donors that have nothing of it.
+/// Makes a device on donors that have nothing of it yet.
 ///
-/// *Errors*: a donor that does not answer, has the device already, or too little memory; two that may fail together.
+/// *Errors*: a donor does not answer, has the device already, or has too little memory; two donors may fail together.
 pub async fn create(options: &RamOptions) -> Result<Made, Error> {
     let fail = |kind: ErrorKind, detail: String| Err(error(options, kind, detail));
     let Some(bytes) = options.size_bytes else {
@@ -110,7 +112,8 @@ fn mirror_geometry(options: &RamOptions, bytes: u64) -> Result<Geometry, Error> 
     Ok(Geometry { device, bytes, block_bytes: BLOCK_BYTES, stripe_bytes, members, log: None })
 }
 
-/// The shape of a device that logs parity: a small one gets fewer caches, and as much overflow as they need.
+/// Returns the geometry of a device that logs parity: a small device gets fewer caches, and as much overflow as they
+/// need.
 fn log_geometry(options: &RamOptions, policy: Policy, bytes: u64) -> Result<Geometry, Error> {
     let invalid = |detail: String| error(options, ErrorKind::Invalid, detail);
     let blocks = u32::try_from(bytes / u64::from(BLOCK_BYTES)).ok().filter(|blocks| *blocks <= BLOCKS_MAX);
@@ -142,14 +145,17 @@ fn log_geometry(options: &RamOptions, policy: Policy, bytes: u64) -> Result<Geom
     Ok(configuration.geometry())
 }
 
-/// Whether an area has a record of a device whose making was finished, or one that cannot be read.
+/// Whether an area has the record of a completely made device, or one that cannot be read.
 fn is_ready(area: &[u8]) -> bool {
     Record::decode(area).map_or(true, |record| record.is_ready)
 }
 
-/// Deletes a device: takes the record away and trims everything, which gives the memory back.
+/// Deletes a device: removes the record and trims all blocks, which frees the memory.
 ///
-/// *Errors*: no donor has it, one did not answer, or a client has it; the others are trimmed all the same.
+/// *Errors*: [`ErrorKind::Absent`] if no donor has a part of the device. [`ErrorKind::Io`] if a donor fails or does not
+/// answer; the parts on the other donors are deleted. [`ErrorKind::Busy`] if a client uses the device and `take_over`
+/// is not set, and [`ErrorKind::Unsupported`] or [`ErrorKind::Invalid`] if the SPEC names unsuitable donors; then
+/// nothing is deleted.
 pub async fn delete(options: &RamOptions) -> Result<usize, Error> {
     let seen = look(options, draw_client(options)?).await;
     check_makes(options, &seen)?;

@@ -1,15 +1,15 @@
-//! The owner of a running device: one task that holds the machine and everything that it drives.
+//! The owner of a running device: one task that holds the machine and everything that the machine controls.
 //!
-//! Owns: the machine, the connections to its donors, requests on their way, waiting callers, the clock. Promises: the
-//! actions of the machine are executed in their order; the machine hears nothing of a connection after it gave it up; a
-//! donor that is not connected is tried again for as long as the device is open. Everything that runs is in one
-//! [`JoinSet`], and ends with the task. Leaves to others: every decision (`mirror`).
+//! Owns: the machine, the connections to its donors, requests in flight, waiting callers, the clock. Promises: the
+//! actions of the machine are executed in their order; the machine gets no event of a connection that it gave up; a
+//! donor without a connection is tried again as long as the device is open. All tasks are in one [`JoinSet`], and end
+//! with the owner. Leaves to others: every decision (`mirror`).
 //!
 //! | what | bound |
 //! |---|---|
 //! | callers' requests that the owner has not seen | `REQUESTS_MAX` of `mod` |
 //! | connections | one for each donor, and one attempt |
-//! | requests on their way to a donor | those of callers, two for each; copies; one record, one question each |
+//! | requests in flight to a donor | those of callers, two for each; copies; one record, one question |
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -33,20 +33,20 @@ use crate::mirror::{
 const PAUSE_MIN: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_millis(500);
 
-/// What a caller wants.
+/// A command of a caller.
 pub enum Command {
-    /// A request of the device.
+    /// A request to the device.
     Submit {
-        /// What.
+        /// The request.
         request: Request,
-        /// Where the result goes. If the caller is gone, the request is done nevertheless.
+        /// The channel for the result. If the caller has gone, the request is done nevertheless.
         reply: oneshot::Sender<Result<Bytes, MirrorError>>,
     },
     /// To give the device up after what is under way; the owner then ends.
     Detach,
 }
 
-/// How attaching ended.
+/// The outcome of attaching.
 pub type Opened = Result<(), (Refusal, Vec<Option<String>>)>;
 
 /// A donor and the connection to it.
@@ -70,11 +70,11 @@ struct Peer {
 enum Done {
     Connected(Donor, u64, Result<Reached, Away>),
     Ended(Donor, u64, RequestId, Ended),
-    /// The machine had given the connection up.
+    /// The machine had given up the connection.
     Dropped,
 }
 
-/// The owner.
+/// The owner of a device.
 pub struct Owner {
     machine: Box<dyn Client>,
     peers: Vec<Peer>,
@@ -93,18 +93,19 @@ pub struct Owner {
     standing: Vec<Standing>,
 }
 
-/// What a caller of the owner holds.
+/// The channels between a caller and the owner.
 pub struct Handle {
-    /// Takes what is wanted.
+    /// The commands to the owner.
     pub commands: mpsc::Sender<Command>,
-    /// Says how attaching ended, once.
+    /// The outcome of attaching, sent once.
     pub opened: oneshot::Receiver<Opened>,
     /// The newest report.
     pub reports: watch::Receiver<Report>,
 }
 
 impl Owner {
-    /// An owner that begins to attach or create; `targets` are the donors by position, `places` those in the SPEC.
+    /// Makes an owner that begins to attach or create; `targets` are the donors by position, `places` their indexes in
+    /// the SPEC.
     pub fn new(
         machine: Box<dyn Client>,
         targets: Vec<(Target, u64)>,
@@ -141,7 +142,7 @@ impl Owner {
         self.started.elapsed().as_micros() as Moment
     }
 
-    /// Serves until the machine ends, or all callers are gone.
+    /// Serves until the machine ends, or all callers have gone.
     pub async fn run(mut self) {
         for donor in 0..self.peers.len() {
             self.connect(donor, Duration::ZERO);
@@ -155,7 +156,8 @@ impl Owner {
             self.publish(false, false);
             let Some(wake_us) = self.machine.wake_at() else { break };
             timer.as_mut().reset((self.started + Duration::from_micros(wake_us)).into());
-            // One event at a time, because its actions are for the connections that existed when it came.
+            // Only one event is handled at a time, because its actions are meant for the connections that existed when
+            // it came.
             tokio::select! {
                 Some(done) = self.work.join_next() => {
                     if let Ok(done) = done {
@@ -188,7 +190,7 @@ impl Owner {
         }
     }
 
-    /// Does what the machine wants; returns whether it has ended.
+    /// Executes the actions of the machine; returns whether the machine has ended.
     fn execute(&mut self) -> bool {
         loop {
             let actions = self.machine.take_actions();

@@ -1,7 +1,7 @@
-//! What a running device says of itself.
+//! The report of a running device.
 //!
-//! Owns: the report that the owner publishes, and its numbers for `nectary status`. Leaves to others: what is wrong and
-//! what to do, in words (the command).
+//! Owns: the report that the owner publishes, and its numbers for `nectary status`. Leaves to others: explaining
+//! problems and remedies in words (the command).
 
 use std::sync::Arc;
 
@@ -10,98 +10,99 @@ use nectary_block::{Figures, Survives};
 use crate::log;
 use crate::mirror::{self, Standing};
 
-/// One donor.
+/// The report of one donor.
 #[derive(Debug, Clone)]
 pub struct DonorReport {
-    /// What it is to the device.
+    /// The standing of the donor.
     pub standing: Standing,
-    /// Whether there is a connection on which it serves this client.
+    /// Whether there is a connection on which the donor serves this client.
     pub is_up: bool,
-    /// How often a connection to it was made.
+    /// The number of connections made to the donor.
     pub sessions: u64,
-    /// Requests to it.
+    /// The number of requests to the donor.
     pub requests: u64,
-    /// Bytes that were read from it.
+    /// The number of bytes read from the donor.
     pub read_bytes: u64,
-    /// Bytes that were written to it.
+    /// The number of bytes written to the donor.
     pub written_bytes: u64,
 }
 
-/// A rebuild.
+/// The report of a rebuild.
 #[derive(Debug, Clone, Copy)]
 pub struct RebuildReport {
-    /// The donor that is filled.
+    /// The position of the donor that is being filled.
     pub donor: usize,
-    /// Stripes that it has (groups, if the device logs parity).
+    /// The number of stripes that it has (of groups, if the device logs parity).
     pub copied: u64,
-    /// Those that it is to have.
+    /// Stripes (or groups) that it has when the rebuild is done.
     pub all: u64,
-    /// How long it has taken. *Units*: milliseconds.
+    /// The time that the rebuild has taken. *Units*: milliseconds.
     pub elapsed_ms: u64,
 }
 
 /// What a machine has counted.
 #[derive(Debug, Clone, Copy)]
 pub struct Counts {
-    /// Of donors and requests.
+    /// Counters of donors and requests.
     pub base: mirror::Figures,
-    /// Stripes whose copies may differ.
+    /// The number of stripes whose copies may differ.
     pub dirty_stripes: u64,
-    /// Of a device that logs parity.
+    /// Counters of a device that logs parity.
     pub log: Option<LogCounts>,
 }
 
-/// What the machine of a device that logs parity has counted.
+/// The counters of the machine of a device that logs parity.
 #[derive(Debug, Clone, Copy)]
 pub struct LogCounts {
     /// The number of the policy: 3 `parity-log`, 4 `parity-cache`, 5 `adaptive`.
     pub policy: u32,
-    /// Groups.
+    /// The number of groups.
     pub groups: u64,
-    /// Groups of which nothing is needed.
+    /// The number of groups of which no slot is needed.
     pub free_groups: u64,
-    /// Steps that are not done.
+    /// The number of unfinished steps.
     pub steps: u64,
-    /// Whether what the donors have is being found.
+    /// Whether recovery is in progress.
     pub is_recovering: bool,
-    /// The rest.
+    /// The other counters.
     pub figures: log::Figures,
 }
 
-/// The device.
+/// The report of the device.
 #[derive(Debug, Clone)]
 pub struct Report {
     /// The generation and epoch of the view.
     pub view: (u64, u64),
-    /// By position.
+    /// The donors, by position.
     pub donors: Vec<DonorReport>,
-    /// Where each position is in the SPEC.
+    /// The index of each donor in the SPEC, by position.
     pub places: Vec<usize>,
     /// Whether every trusted donor has stored the view.
     pub is_view_stored: bool,
-    /// The rebuild under way.
+    /// The rebuild in progress.
     pub rebuild: Option<RebuildReport>,
     /// Counts.
     pub counts: Counts,
-    /// Why it has ended, if it has.
+    /// The reason why the device has ended, if it has.
     pub ended: Option<Arc<str>>,
 }
 
 impl Report {
-    /// Whether any one donor can be lost now: every donor has all its data, and has stored the view that says so.
+    /// Whether the device survives the loss of any one donor now: every donor has all its data, and has stored the view
+    /// that says so.
     pub fn is_whole(&self) -> bool {
         self.is_view_stored && self.donors.iter().all(|donor| donor.standing == Standing::Trusted)
     }
 
-    /// What writes and flushes survive now. A write to a mirror is in the memory of other machines when it returns;
-    /// with logged parity it may be only in this process until a flush.
+    /// Returns what writes and flushes survive now. A write to a mirror is in the memory of other machines when it
+    /// returns; with logged parity it may be only in this process until a flush.
     pub fn survives(&self) -> (Survives, Survives) {
         let flush = if self.is_whole() { Survives::HostAndDonor } else { Survives::Host };
         let write = if self.counts.log.is_some() { Survives::Nothing } else { flush };
         (write, flush)
     }
 
-    /// As numbers; the donors are in the order of the SPEC.
+    /// Returns the report as numbers; the donors are in the order of the SPEC.
     pub fn numbers(&self) -> Vec<Figures> {
         let count = |is: fn(&DonorReport) -> bool| self.donors.iter().filter(|donor| is(donor)).count() as u64;
         let mirror::Figures { left, taken_back, rejoined, rebuilt, resynchronised, lies, repaired, hedged, .. } =

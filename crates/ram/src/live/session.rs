@@ -1,11 +1,12 @@
-//! One connection to one donor: how it is made, and how a request of the machine travels on it.
+//! One connection to one donor: connecting, and sending the machine's requests.
 //!
-//! Owns: names of sessions, deadlines of connecting, the translation of requests and answers to NBD
-//! (`docs/formats/ram.md`). Promises: connecting ends by [`CONNECT_TIME_MAX`] for each step; a request is on its way
-//! when [`begin`] returns, and its future ends with the connection at the latest. Leaves to others: when to connect
-//! (`owner`), what an answer means (`mirror`).
+//! Owns: names of sessions, time limits of connecting, and the translation of requests and answers to NBD
+//! (`docs/formats/ram.md`). Promises: each step of connecting ends within [`CONNECT_TIME_MAX`]; a request is sent when
+//! [`begin`] returns, and its future ends with the connection at the latest. Leaves to others: the decision when to
+//! connect (`owner`), and the meaning of answers (`mirror`).
 //!
-//! *Cost*: a write is copied once into the connection's own buffer, as it may outlive the request; a read is not copied.
+//! *Cost*: a write is copied once into the connection's own buffer, because the buffer may outlive the request; a read
+//! is not copied.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -23,44 +24,44 @@ use crate::donor::page::Page;
 use crate::format::{Swap, WINDOW_BYTES, WindowState};
 use crate::mirror::{DonorRequest, Reply};
 
-/// How long each step of connecting may take.
+/// The longest time of each step of connecting.
 pub const CONNECT_TIME_MAX: Duration = Duration::from_secs(3);
-/// How long a connection without answers is kept after the machine has given it up. This only limits how long its
-/// buffers are kept.
+/// The longest time for which a connection without answers is kept after the machine has given it up. This only limits
+/// the lifetime of its buffers.
 const REQUEST_TIME_MAX: Duration = Duration::from_secs(20);
 
-/// A donor as the sessions of one client name it.
+/// A device on a donor, as the sessions of one client name it.
 #[derive(Debug, Clone)]
 pub struct Target {
     pub address: Address,
-    /// The device.
+    /// The id of the device.
     pub id: String,
     pub client: u64,
-    /// Whether its sessions only read, and never become the owner.
+    /// Whether the sessions only read, and never become the owner.
     pub only_reads: bool,
 }
 
-/// A connection.
+/// A connection to a donor.
 pub struct Reached {
     pub page: Page,
     pub device: Arc<NbdDevice>,
 }
 
-/// Why there is none.
+/// The reason why there is no connection.
 #[derive(Debug, Clone)]
 pub enum Away {
-    /// The donor is there and does not have the device.
+    /// The donor answers, but does not have the device.
     Absent(Page),
-    /// The donor is there and does not give it.
+    /// The donor answers, but refuses access to the device.
     Refused(String),
     /// Another NBD server answers.
     OtherMake,
-    /// Nothing answers, or not in time.
+    /// No server answers, or not in time.
     Unreachable(String),
 }
 
 impl Away {
-    /// The reason in words.
+    /// Returns the reason in words.
     pub fn reason(&self) -> String {
         match self {
             Away::Absent(_) => "it has nothing of the device; if it was started again, its part is gone".to_owned(),
@@ -70,7 +71,7 @@ impl Away {
     }
 }
 
-/// The number by which the machine knows a life of a donor.
+/// Returns the number by which the machine identifies an incarnation of a donor.
 pub fn incarnation(page: &Page) -> u64 {
     page.incarnation as u64
 }
@@ -84,7 +85,7 @@ async fn step<T>(work: impl Future<Output = Result<T, nectary_nbd::Error>>) -> R
 }
 
 impl Target {
-    /// Asks the donor who it is.
+    /// Requests the donor's description of itself.
     ///
     /// *Errors*: [`Away::OtherMake`], [`Away::Unreachable`].
     pub async fn page(&self) -> Result<Page, Away> {
@@ -92,7 +93,7 @@ impl Target {
         match step(info(&url, &options)).await {
             Ok(found) => found.description.as_deref().and_then(Page::parse).ok_or(Away::OtherMake),
             Err(error) if error.kind == nectary_nbd::ErrorKind::Absent => match step(list(&url, &options)).await {
-                // Something listens there.
+                // Another server listens at the address.
                 Ok(_) => Err(Away::OtherMake),
                 Err(_) => Err(Away::Unreachable(error.message)),
             },
@@ -105,12 +106,12 @@ impl Target {
         let session = Session { incarnation: page.incarnation, client, epoch, has_metadata: true, only_reads };
         let name = ExportName { id: self.id.clone(), size_bytes, session: Some(session) };
         let url = self.address.export(&name.to_string());
-        // One connection, so that the session's requests stay in order.
+        // There is only one connection, so that the session's requests stay in order.
         Url { connections: Some(1), request_time: Some(url.request_time.unwrap_or(REQUEST_TIME_MAX)), ..url }
     }
 
-    /// Begins a session; `epoch` is one that this client has not used with this donor. A size makes the device if it is
-    /// not there.
+    /// Begins a session; this client must not have used `epoch` with this donor before. With a size, the device is made
+    /// if it does not exist.
     pub async fn connect(&self, epoch: u64, size_bytes: Option<u64>) -> Result<Reached, Away> {
         let page = self.page().await?;
         let url = self.url(&page, epoch, size_bytes);
@@ -130,23 +131,23 @@ impl Target {
     }
 }
 
-/// The end of a request.
+/// The outcome of a request.
 pub enum Ended {
     /// The donor's answer.
     Answered(Reply),
-    /// The connection is gone; why.
+    /// The connection is lost, for this reason.
     Lost(String),
 }
 
-/// A request on its way.
+/// A request in flight.
 pub type Pending = Pin<Box<dyn Future<Output = Ended> + Send>>;
 
-/// Where the metadata begin, in bytes.
+/// Returns the offset of the metadata window, in bytes.
 pub fn window(device: &NbdDevice) -> u64 {
     device.geometry().size_bytes - WINDOW_BYTES as u64
 }
 
-/// Sends a request; the future waits for the answer. *Cancel safety*: dropping it leaves the request as it is.
+/// Sends a request; the future waits for the answer. *Cancel safety*: dropping the future does not affect the request.
 pub fn begin(device: &Arc<NbdDevice>, body: DonorRequest) -> Pending {
     let context = Context::default();
     let is_swap = matches!(body, DonorRequest::SwapMetadata { .. });

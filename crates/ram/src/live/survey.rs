@@ -1,8 +1,9 @@
-//! Before a device with redundancy is attached: which donors there are, which of them is which, and whether they are enough.
+//! The survey before a device with redundancy is attached: which donors answer, the position of each, and whether they
+//! are enough.
 //!
-//! Owns: one look at every donor of a SPEC, at all of them at once, and the judgement on what was found, with the names
-//! of donors. Promises: nothing is stored. Its result is only whether attaching can be tried, and the shape of the
-//! device; the machine looks again.
+//! Owns: one simultaneous look at every donor of a SPEC, and the judgement of the results, with the names of donors.
+//! Promises: nothing is stored. The result is only whether attaching can be tried, and the geometry of the device; the
+//! machine reads the donors again.
 
 use nectary_block::{Error, ErrorKind, Operation, exact_size};
 
@@ -15,16 +16,16 @@ use crate::format::{Geometry, Record, Stamp};
 use crate::mirror::{DonorRequest, Found, Refusal, Reply, merge};
 use crate::placement::Policy;
 
-/// How many sessions of a client a survey uses on each donor.
+/// The number of session epochs of a client that a survey uses on each donor.
 pub const EPOCHS: u64 = 1;
 
-/// What one donor has.
+/// The result of looking at one donor.
 pub struct Seen {
     pub target: Target,
     pub state: Result<There, Away>,
 }
 
-/// What a donor that gives the device has of it.
+/// The content of a donor that gives access to the device.
 pub struct There {
     pub reached: Reached,
     pub area: bytes::Bytes,
@@ -32,14 +33,14 @@ pub struct There {
     pub record: Option<Record>,
 }
 
-/// The donors of a device by position, with its shape.
+/// The geometry of a device, and its donors by position.
 pub struct Placed {
     pub geometry: Geometry,
-    /// By position, the place in the SPEC.
+    /// The index of each donor in the SPEC, by position.
     pub places: Vec<usize>,
 }
 
-/// An error of a device.
+/// Makes an error of a device.
 pub fn error(options: &RamOptions, kind: ErrorKind, detail: String) -> Error {
     Error::new(kind, &options.spec(), Operation::Open, detail)
 }
@@ -49,7 +50,7 @@ pub async fn look(options: &RamOptions, client: u64) -> Vec<Seen> {
     look_as(options, client, false).await
 }
 
-/// The same by sessions that only read, which the donors give at any time.
+/// The same with sessions that only read, which donors accept at any time.
 pub async fn look_only(options: &RamOptions, client: u64) -> Vec<Seen> {
     look_as(options, client, true).await
 }
@@ -79,7 +80,7 @@ impl Seen {
         &self.target.address.text
     }
 
-    /// What the donor says of itself, if it answers.
+    /// Returns the donor's description of itself, if it answers.
     pub fn page(&self) -> Option<&Page> {
         match &self.state {
             Ok(there) => Some(&there.reached.page),
@@ -92,7 +93,7 @@ impl Seen {
         self.state.as_ref().ok()?.record.as_ref()
     }
 
-    /// What two donors must not have in common: their labels, if there are any.
+    /// Returns the text that two donors must not share: their labels, or the address if there are none.
     pub fn label(&self) -> String {
         let stated = self.page().map(|page| page.labels.clone()).unwrap_or_default();
         let more = self.target.address.labels.join(";");
@@ -104,7 +105,7 @@ impl Seen {
     }
 }
 
-/// Refuses what only another SPEC can mend: other servers, and one donor under two names.
+/// Refuses problems that only another SPEC can solve: other NBD servers, and one donor under two names.
 pub fn check_makes(options: &RamOptions, seen: &[Seen]) -> Result<(), Error> {
     for (index, donor) in seen.iter().enumerate() {
         let name = donor.name();
@@ -126,14 +127,14 @@ pub fn check_makes(options: &RamOptions, seen: &[Seen]) -> Result<(), Error> {
     Ok(())
 }
 
-/// The redundancy of a device.
+/// Returns the redundancy of a device.
 fn redundancy_of(geometry: &Geometry) -> Redundancy {
     let policies = Policy::ALL.into_iter().filter(|policy| !policy.is_in_place());
     let found = geometry.log.and_then(|log| policies.into_iter().find(|policy| *policy as u32 == log.policy));
     found.map_or(Redundancy::Mirror, Redundancy::Log)
 }
 
-/// The donors that do not give the device, each with the reason.
+/// Returns the donors that do not give access to the device, each with the reason.
 fn missing(seen: &[Seen]) -> Vec<String> {
     let why = |donor: &Seen| match &donor.state {
         Err(away) => Some(format!("{}: {}", donor.name(), away.reason())),
@@ -146,7 +147,7 @@ fn missing(seen: &[Seen]) -> Vec<String> {
     seen.iter().filter_map(why).collect()
 }
 
-/// Finds out which donor is which, and whether they are enough to attach.
+/// Finds the position of each donor, and checks that the donors are enough to attach.
 ///
 /// *Errors*: every donor that is missing or wrong, and what is needed.
 pub fn place(options: &RamOptions, seen: &[Seen]) -> Result<Placed, Error> {
@@ -204,7 +205,7 @@ pub fn place(options: &RamOptions, seen: &[Seen]) -> Result<Placed, Error> {
     }
 }
 
-/// What was found, by position.
+/// Returns the contents that were found, by position.
 pub fn found<'a>(seen: &'a [Seen], places: &[usize]) -> Vec<Found<'a>> {
     let found = |place: &usize| match &seen[*place].state {
         Ok(There { record: Some(record), reached, .. }) => {
@@ -216,7 +217,7 @@ pub fn found<'a>(seen: &'a [Seen], places: &[usize]) -> Vec<Found<'a>> {
     places.iter().map(found).collect()
 }
 
-/// Why a device is not attached, with the names of its donors by position.
+/// Explains why a device is not attached, with the names of its donors by position.
 pub fn describe(refusal: &Refusal, names: &[&str]) -> (ErrorKind, String) {
     let name = |position: usize| names.get(position).copied().unwrap_or("?");
     let list = |positions: &[usize]| positions.iter().map(|at| name(*at)).collect::<Vec<_>>().join(", ");
@@ -258,7 +259,7 @@ pub fn describe(refusal: &Refusal, names: &[&str]) -> (ErrorKind, String) {
     }
 }
 
-/// The error that another client has the device.
+/// Returns the text of the error that another client has the device.
 pub fn owned(client: u64) -> String {
     format!(
         "another client ({client:x}) has the device: detach it there, or add --take-over, after which that one can do \
@@ -266,13 +267,13 @@ pub fn owned(client: u64) -> String {
     )
 }
 
-/// The client that has the device on a donor and is alive.
+/// Returns the living client that has the device on a donor.
 pub fn owner(seen: &[Seen]) -> Option<u64> {
     let there = seen.iter().filter_map(|donor| donor.state.as_ref().ok());
     there.filter(|there| there.is_owned).map(|there| Stamp::of(&there.area).client).next()
 }
 
-/// The bytes of the device on a donor that has it.
+/// Returns the size of the device's part on a donor that has it, in bytes.
 pub fn part_bytes(there: &There) -> u64 {
     window(&there.reached.device)
 }

@@ -1,48 +1,48 @@
-//! What a machine is told at the start, and the limits of everything that it keeps.
+//! The configuration of a machine, and the limits of everything that it keeps.
 //!
-//! Owns: the configuration and the named limits. Promises: a configuration that passes `check` can be served.
+//! Owns: the configuration and the named limits. Promises: a machine can serve every configuration that passes `check`.
 
 use crate::format::slots::{REGION_BLOCKS_MAX, Shape};
 use crate::format::{Geometry, LogShape};
 use crate::mirror::{Intent, Refusal, Times};
 use crate::placement::{Layout, Log, Policy};
 
-/// Steps of the placement that are not done; no further operation is begun above it.
+/// The most unfinished steps of the placement; above this, no further operation begins.
 pub const STEPS_MAX: usize = 512;
-/// Bytes of one read of a recovery.
+/// The most bytes of one read of a recovery.
 pub const SURVEY_BYTES: u64 = 1 << 20;
-/// Bytes of the reads of a recovery at a time, and one read more: a donor that owes too much counts as late on a slow
-/// network.
+/// When the recovery's reads in progress have this many bytes, no further one begins. With more, a donor on a slow
+/// network would count as late.
 pub const SURVEY_BYTES_UNDER_WAY_MAX: u64 = 8 << 20;
-/// Reads of a recovery at a time.
+/// The most reads of a recovery in progress.
 pub const SURVEY_READS_MAX: usize = 256;
-/// Groups that are refilled at a time.
+/// The most groups that are refilled at the same time.
 pub const REFILLS_MAX: usize = 4;
-/// A group is opened only while more than this many are free, unless nothing else is under way: after a crash, cleaning
-/// needs them.
+/// A group is opened only while more groups than this are free, unless nothing else is in progress: after a crash,
+/// cleaning needs them.
 pub const FREE_GROUPS_KEPT: usize = 3;
 
-/// What a machine is told at the start.
+/// The configuration of a machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Configuration {
     /// The identity of the device.
     pub device: [u8; 16],
     /// *Units*: bytes.
     pub block_bytes: u32,
-    /// Policy, blocks, members of a group; there is one donor more.
+    /// The placement's policy, blocks, and members of a group; the number of donors is one more than the members.
     pub layout: Layout,
-    /// The label of each donor: two donors with one label may fail together.
+    /// The label of each donor: two donors with the same label may fail together.
     pub labels: Vec<String>,
-    /// A random number that no other client has; not 0.
+    /// A random number, not 0, that no other client has.
     pub client: u64,
-    /// What to do.
+    /// The purpose of attaching: to create the device, or to open it.
     pub intent: Intent,
-    /// The times.
+    /// The time limits.
     pub times: Times,
 }
 
 impl Configuration {
-    /// What the donors' records say of the device.
+    /// Returns the device's geometry, as the donors' records store it.
     pub fn geometry(&self) -> Geometry {
         let bytes = u64::from(self.layout.blocks) * u64::from(self.block_bytes);
         let members = u16::from(self.layout.donors());
@@ -59,7 +59,7 @@ impl Configuration {
         Geometry { device: self.device, bytes, block_bytes: self.block_bytes, stripe_bytes: 0, members, log }
     }
 
-    /// The shape that a record describes; `None`: it describes a mirror. The record was checked.
+    /// Returns the shape that a record describes; `None`: it describes a mirror. The record must be checked before.
     pub fn shape_of(geometry: &Geometry) -> Option<Shape> {
         let log = geometry.log?;
         Some(Shape {
@@ -74,7 +74,7 @@ impl Configuration {
         })
     }
 
-    /// The layout that a record describes; `None` if this version would place blocks otherwise.
+    /// Returns the layout that a record describes; `None` if this version would place blocks differently.
     pub fn layout_of(geometry: &Geometry) -> Option<Layout> {
         let log = geometry.log?;
         let policy = Policy::ALL.into_iter().find(|policy| !policy.is_in_place() && *policy as u32 == log.policy)?;
@@ -89,7 +89,7 @@ impl Configuration {
         (is_same && layout.rows() == log.groups && Log::caches(&layout) == log.caches).then_some(layout)
     }
 
-    /// What the donors' memory says of it.
+    /// Returns the device's shape, as the donors' memory stores it.
     pub fn shape(&self) -> Shape {
         let donors = u32::from(self.layout.donors());
         Shape {
@@ -100,12 +100,12 @@ impl Configuration {
             members: self.layout.members,
             groups: self.layout.rows(),
             caches: Log::caches(&self.layout),
-            // Every donor has its share also of a small device's trims.
+            // Even on a small device, every donor stores its share of the trims.
             region_blocks: (self.layout.blocks / (4 * donors)).clamp(1, REGION_BLOCKS_MAX),
         }
     }
 
-    /// Checks the shape, and that no two donors have the same label.
+    /// Checks the shape, and that all donors have different labels.
     ///
     /// *Errors*: [`Refusal::Geometry`], [`Refusal::SameLabel`].
     pub fn check(&self) -> Result<(), Refusal> {

@@ -1,6 +1,6 @@
-//! Groups that are open, or whose parity is not stored yet: the client's memory holds their slots.
+//! Groups that are open, or whose parity is not stored yet: the client's memory has their slots.
 //!
-//! Owns: the images of these slots, and their parity. Promises: the image of a slot never changes; a group is forgotten
+//! Owns: the images of these slots, and their parity. Promises: the image of a slot never changes; a group is dropped
 //! only when its parity is stored. Each use of a group is a separate entry, a *life*: its number is that of the step
 //! that opened the group.
 
@@ -17,13 +17,13 @@ use crate::placement::Members;
 #[derive(Debug)]
 pub(super) struct Member {
     pub sequence: u64,
-    /// The whole slot; `None` while its data are being fetched.
+    /// The whole slot; `None` while its data is being fetched.
     pub image: Option<Bytes>,
-    /// The step that sends it.
+    /// The step that sends the slot.
     pub step: u64,
 }
 
-/// A parity of an open group, as it was stored last.
+/// The parity of an open group that was stored last.
 #[derive(Debug, Clone)]
 pub(super) struct Spare {
     pub offset: u64,
@@ -55,7 +55,7 @@ impl Groups {
         self.newest.insert(row, life);
     }
 
-    /// The group that a row has now.
+    /// Returns the newest group of a row.
     pub fn of(&self, row: u32) -> Option<&Group> {
         self.newest.get(&row).and_then(|life| self.lives.get(life))
     }
@@ -70,12 +70,12 @@ impl Groups {
 }
 
 impl Group {
-    /// The member that has a copy of a block.
+    /// Returns the member that has the copy with this sequence.
     pub fn member(&self, sequence: u64) -> Option<&Member> {
         self.members.iter().find(|member| member.sequence == sequence)
     }
 
-    /// The parity of members, and its summary; the images of all of them must be there.
+    /// Computes the parity of members, and its summary; the images of all these members must be in memory.
     pub fn parity(&self, chosen: Members, slot_bytes: usize, summary: Summary) -> (Vec<u8>, Summary) {
         let mut parity = vec![0; slot_bytes];
         let mut members = summary.members.clone();
@@ -92,13 +92,13 @@ impl Group {
     }
 }
 
-/// The summary of a group without members.
+/// Returns the summary of a group without members.
 pub(super) fn empty_summary(kind: Kind, device: u64, generation: u64, group: u32, members: u8) -> Summary {
     let members = vec![None; usize::from(members)];
     Summary { kind, device, generation, group, parity_checksum: 0, members }
 }
 
-/// The entry of a summary for a whole slot; `None` if the bytes are no slot.
+/// Returns the summary's entry for a whole slot; `None` if the bytes are no slot.
 pub(super) fn named(image: &[u8]) -> Option<Named> {
     let (slot, _) = Slot::decode_whole(image).ok()?;
     Some(Named { block: slot.block, sequence: slot.sequence, checksum: Slot::checksum_of(image) })

@@ -1,8 +1,8 @@
 //! Reading slots: from their donor, or from the parity and the other slots of their group.
 //!
-//! Owns: reads of slots in progress, and the choice between the two ways. Promises: the result is the requested slot,
-//! verified by header and checksums; a group is not used again while it is read. Leaves to others: which slot has a
-//! block (`operations`).
+//! Owns: reads of slots in progress, and the choice between direct reading and parity. Promises: the result is the
+//! requested slot, verified by header and checksums; a group is not reused while it is read. Leaves to others: finding
+//! the slot of a block (`operations`).
 //!
 //! Parity is used when the donor is left, is being filled and lacks the slot, gave wrong bytes, or is late.
 
@@ -13,7 +13,7 @@ use super::operations::Answer;
 use crate::format::slots::{SLOT_HEADER_BYTES, Slot, xor};
 use crate::mirror::{Donor, DonorRequest, MirrorError, Standing};
 
-/// For whom a slot is read.
+/// The purpose of reading a slot.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Purpose {
     Operation { number: u64, at: usize },
@@ -21,27 +21,27 @@ pub(super) enum Purpose {
     Refill,
 }
 
-/// A slot of one donor.
+/// The state of a donor's slot in the row that is read.
 #[derive(Debug, Clone)]
 pub(super) enum Part {
     Unsent,
     Sent,
     Got(Bytes),
-    /// It has wrong bytes.
+    /// The slot has wrong bytes.
     Wrong,
 }
 
-/// A slot that is read.
+/// A read of a slot in progress.
 #[derive(Debug)]
 pub(super) struct Look {
     pub row: u32,
     pub target: Donor,
-    /// The block and sequence that the slot must have; without them it is computed from the others and not compared.
+    /// The block and sequence that the slot must have; `None`: the slot is computed from the others and not compared.
     pub wanted: Option<(u32, u64)>,
     pub purpose: Purpose,
-    /// The slot of the row on each donor.
+    /// The state of the row's slot on each donor.
     pub parts: Vec<Part>,
-    /// Whether the others are read too.
+    /// Whether the slots of the other donors are read too.
     pub is_wide: bool,
     pub is_hedged: bool,
 }
@@ -68,7 +68,7 @@ impl Machine {
         }
     }
 
-    /// Whether a donor has what belongs into a row.
+    /// Whether a donor has its part of a row.
     fn is_readable(&self, donor: Donor, row: u32) -> bool {
         match self.session.standing()[donor] {
             Standing::Trusted => true,
@@ -77,7 +77,7 @@ impl Machine {
         }
     }
 
-    /// Lets every read go on; returns whether one ended.
+    /// Lets every read continue; returns whether one ended.
     pub(super) fn drive_looks(&mut self) -> bool {
         let of_donor = |donor: usize| (self.session.is_claimed(donor), self.session.standing()[donor]);
         let now: Vec<(bool, Standing)> = (0..self.session.standing().len()).map(of_donor).collect();
@@ -121,7 +121,8 @@ impl Machine {
             if !look.is_wide {
                 return None;
             }
-            // If two donors cannot answer, one of them may come back: the slot is lost only if both are gone for good.
+            // If two donors cannot answer, one of them may return: the slot is lost only if both have lost their
+            // contents.
             let others_gone = self.is_gone_beside(look.target, look.row);
             if others_gone && (is_wrong || self.is_gone(look.target, look.row)) {
                 let error = if is_wrong { MirrorError::Corrupt { block } } else { MirrorError::Lost { block } };
@@ -151,7 +152,7 @@ impl Machine {
         Some(Ok(whole))
     }
 
-    /// Whether a donor has lost its part of a row and will not get it back before it is filled.
+    /// Whether a donor has lost its part of a row and gets it back only by filling.
     fn is_gone(&self, donor: Donor, row: u32) -> bool {
         matches!(self.session.standing()[donor], Standing::Out | Standing::Lost)
             || self.session.standing()[donor] == Standing::Rebuilding && !self.is_refilled(donor, row)

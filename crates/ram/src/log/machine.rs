@@ -1,9 +1,9 @@
 //! The machine: events in, actions out.
 //!
-//! Owns: the base that attaches and fences, requests to donors and what their answers are for, the order in which the
-//! parts of the machine are asked what follows. Promises: after each event, all actions that follow from it are listed.
+//! Owns: the base, which attaches and fences; requests to donors and the purpose of each; the order in which the parts
+//! of the machine act. Promises: after each event, all actions that follow from it are listed.
 //!
-//! *Circle*: its parts are methods of one [`Machine`], whose fields they share, in a file for each of its duties.
+//! *Circle*: the parts of the machine are methods of [`Machine`] and share its fields; each duty has a file.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -26,25 +26,25 @@ use crate::mirror::{
 };
 use crate::placement::{Location, Log, Placement};
 
-/// A sequence is the generation of a client above this many bits, and a count below.
+/// A sequence consists of the client's generation above this many bits, and a counter below.
 const SEQUENCE_BITS: u32 = 40;
 
-/// How far the machine is.
+/// The phase of the machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Phase {
-    /// The base attaches: see its own phases.
+    /// The base attaches; it has phases itself.
     Attaching,
     /// Recovery: the contents of the donors are found and protected.
     Recovering,
     /// The device is in use.
     Open,
-    /// Operations under way are finished.
+    /// Operations in progress are finished.
     Detaching,
-    /// Nothing happens any more.
+    /// The machine has ended.
     Ended,
 }
 
-/// What a request to a donor is for.
+/// The purpose of a request to a donor.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Asked {
     Store(u64),
@@ -53,25 +53,25 @@ pub(super) enum Asked {
     Survey { attempt: u64, at: u64 },
 }
 
-/// Where a block is, for checks.
+/// The place of a block's newest data, for checks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Held {
-    /// The client's memory has it.
+    /// The data is in the client's memory.
     Memory(Bytes),
-    /// It reads as zeroes.
+    /// The block reads as zeroes.
     Zeroes,
-    /// It is in a slot that the parity of a sealed group covers.
+    /// The data is in a slot that the parity of a sealed group covers.
     Slot {
         /// The donor of the slot.
         donor: Donor,
         /// The group.
         group: u32,
     },
-    /// It is on its way from a donor to the client's memory.
+    /// The data is on the way from a donor to the client's memory.
     Coming,
 }
 
-/// A device that logs parity, as its client sees it.
+/// A device with logged parity, as its client sees it.
 #[derive(Debug)]
 pub struct Machine {
     pub(super) configuration: Configuration,
@@ -82,39 +82,40 @@ pub struct Machine {
     pub(super) now_us: Moment,
     pub(super) phase: Phase,
     pub(super) placement: Log,
-    /// The sequence of each block's newest copy, or of its trim.
+    /// The sequence of each block's newest copy or trim.
     pub(super) newest: Vec<u64>,
     /// The sequence of each block's newest trim. It is kept after a later write, because stored parity may not cover
     /// that write yet.
     pub(super) trims: Vec<u64>,
     /// Data of blocks that are in no slot yet.
     pub(super) held: BTreeMap<u32, Bytes>,
-    /// Blocks that are being fetched, with the task.
+    /// Blocks that are being fetched, each with the task that fetches it.
     pub(super) fetching: BTreeMap<u32, u64>,
     /// Fetches whose slot is in memory: the task, the row and the sequence.
     pub(super) fetched_from_memory: Vec<(u64, u32, u64)>,
-    /// Blocks that were sent by the steps being taken.
+    /// Blocks that were sent by the steps in progress.
     pub(super) sent: Vec<u32>,
     pub(super) groups: Groups,
     pub(super) tasks: BTreeMap<u64, Task>,
     /// Tasks that have not begun.
     pub(super) unbegun: BTreeSet<u64>,
-    /// Whether one of them may now be able to begin, because a step or a read has ended or time has passed.
+    /// Whether one of them may be able to begin now, because a step or a read has ended or time has passed.
     pub(super) may_begin: bool,
     pub(super) next_step: u64,
     pub(super) stores: Stores,
-    /// The life that used each spare last.
+    /// The life of a group that used each spare last, by spare.
     pub(super) spare_users: BTreeMap<u64, u64>,
-    /// Freed groups, each with a step: the group may be used again when all earlier steps are done.
+    /// Freed groups, each with the number of a step: the group may be reused when all earlier steps are done.
     pub(super) freed: VecDeque<(u64, u32)>,
-    /// Groups that may be used again.
+    /// Groups that may be reused.
     pub(super) free_rows: BTreeSet<u32>,
     pub(super) pins: BTreeMap<u32, u32>,
     pub(super) looks: BTreeMap<u64, Look>,
     pub(super) next_look: u64,
-    /// Looks that may be able to go on.
+    /// Looks that may be able to continue.
     pub(super) ready_looks: BTreeSet<u64>,
-    /// For each donor, whether it can be asked, and its standing. When this changes, every look is checked again.
+    /// For each donor, whether it can be asked, and its standing. When this changes, every look is checked for
+    /// progress.
     pub(super) looked_with: Vec<(bool, Standing)>,
     pub(super) operations: BTreeMap<u64, Operation>,
     pub(super) locks: Locks,
@@ -122,7 +123,7 @@ pub struct Machine {
     pub(super) recovery: Option<Recovery>,
     pub(super) refill: Option<Refill>,
     pub(super) figures: Figures,
-    /// Whether the base detaches.
+    /// Whether the base is detaching.
     is_detaching: bool,
     asked: BTreeMap<u64, Asked>,
     next_tag: u64,
@@ -130,7 +131,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// A machine that begins to attach or create its device.
+    /// Makes a machine that begins to attach or create its device.
     ///
     /// *Errors*: see [`Configuration::check`].
     pub fn new(configuration: Configuration, now_us: Moment) -> Result<Machine, Refusal> {
@@ -189,7 +190,7 @@ impl Machine {
         })
     }
 
-    /// Takes in what happened at `now_us`. The actions that follow are then in [`actions`](Self::actions).
+    /// Handles an event that happened at `now_us`. The actions that follow are then in [`actions`](Self::actions).
     pub fn step(&mut self, now_us: Moment, event: Event) {
         self.now_us = self.now_us.max(now_us);
         match event {
@@ -203,7 +204,7 @@ impl Machine {
                 self.session.step(now_us, Event::Time);
             }
             event => {
-                // Late donors are looked for when time passes, so that other events need not check every read.
+                // Late donors are searched only when time passes, so that other events need not check every read.
                 if event == Event::Time {
                     self.ready_looks.extend(self.looks.keys().copied());
                     self.may_begin = true;
@@ -214,77 +215,77 @@ impl Machine {
         self.settle();
     }
 
-    /// What the driver has to do; takes it away.
+    /// Takes the actions that the driver has to do.
     pub fn actions(&mut self) -> impl Iterator<Item = Action> + '_ {
         self.actions.drain(..)
     }
 
-    /// When [`Event::Time`] has to come at the latest; `None` after the end.
+    /// Returns the time at which [`Event::Time`] has to come at the latest; `None` after the end.
     pub fn wake_at(&self) -> Option<Moment> {
         self.session.wake_at().filter(|_| self.phase != Phase::Ended)
     }
 
-    /// How far the machine is.
+    /// The current phase of the machine.
     pub fn phase(&self) -> Phase {
         self.phase
     }
 
-    /// How far its base is.
+    /// The current phase of its base.
     pub fn base_phase(&self) -> crate::mirror::Phase {
         self.session.phase()
     }
 
-    /// Counts since the start.
+    /// Returns the counters since the start.
     pub fn figures(&self) -> Figures {
         self.figures
     }
 
-    /// Counts of the base.
+    /// Returns the counters of the base.
     pub fn base_figures(&self) -> crate::mirror::Figures {
         self.session.figures()
     }
 
-    /// What each donor is to this client.
+    /// Returns the standing of each donor with this client.
     pub fn standing(&self) -> &[Standing] {
         self.session.standing()
     }
 
-    /// Which donors have the device's data, as far as this client decided.
+    /// Returns the view: which donors have the device's data, as this client decided.
     pub fn view(&self) -> &View {
         self.session.view()
     }
 
-    /// Whether every donor that is trusted was told of the view.
+    /// Whether every trusted donor has stored the view.
     pub fn is_view_stored(&self) -> bool {
         self.session.is_view_stored()
     }
 
-    /// The shape of the device.
+    /// Returns the shape of the device.
     pub fn shape(&self) -> &Shape {
         &self.shape
     }
 
-    /// Groups that may be used again.
+    /// Returns the number of groups that may be reused.
     pub fn free_groups(&self) -> u32 {
         self.placement.free_groups()
     }
 
-    /// How far the connection to a donor is.
+    /// The state of the connection to a donor; `None` if there is no such donor.
     pub fn link_state(&self, donor: Donor) -> Option<LinkState> {
         self.session.link_state(donor)
     }
 
-    /// Operations under way.
+    /// Returns the number of operations in progress.
     pub fn operations(&self) -> usize {
         self.operations.len()
     }
 
-    /// Steps that are not done, and writes to donors that are not.
+    /// Returns the numbers of unfinished steps and of unfinished writes to donors.
     pub fn under_way(&self) -> (usize, usize) {
         (self.tasks.len(), self.stores.len())
     }
 
-    /// What the first step waits for, in words, for reports about devices that make no progress.
+    /// Returns what the first step waits for, in words, for reports about devices that make no progress.
     pub fn first_step(&self) -> String {
         let Some((number, task)) = self.tasks.first_key_value() else { return "none".to_owned() };
         let (has_begun, left) = (task.has_begun, task.left);
@@ -303,7 +304,7 @@ impl Machine {
         self.phase == Phase::Open && is_idle && self.session.is_quiet()
     }
 
-    /// Where a block's newest data are. *Panics* if the device has no such block.
+    /// Returns the place of a block's newest data. *Panics* if the device has no such block.
     pub fn holds(&self, block: u32) -> Held {
         if let Some(data) = self.held.get(&block) {
             return Held::Memory(data.clone());
@@ -324,12 +325,12 @@ impl Machine {
         }
     }
 
-    /// Whether a group is sealed, its parity is stored, and nothing else uses its slots.
+    /// Whether a group is sealed, its parity is stored, and no other use of its slots is in progress.
     pub fn is_sealed(&self, group: u32) -> bool {
         !self.placement.is_free(group) && self.groups.of(group).is_none()
     }
 
-    /// Whether a group was opened again, and some of its slots still have what they had before.
+    /// Whether a group was opened again while some of its slots still have their former contents.
     pub fn is_opened_again(&self, group: u32) -> bool {
         self.groups.of(group).is_some_and(|of| of.is_open && of.members.len() < usize::from(self.shape.members))
     }
@@ -366,7 +367,7 @@ impl Machine {
         self.act(last);
     }
 
-    /// Lets each part of the machine act, until none has anything to do.
+    /// Lets each part of the machine act, until no part has anything to do.
     fn settle(&mut self) {
         loop {
             let actions: Vec<Action> = self.session.actions().collect();
@@ -401,7 +402,7 @@ impl Machine {
                 self.session.step(self.now_us, Event::Detach);
                 has_moved = true;
             }
-            // The base turns what the parts above sent through it, or told it, into actions.
+            // The base turns what the other parts sent through it or told it into actions.
             if !has_moved {
                 self.session.step(self.now_us, Event::Time);
                 let rest: Vec<Action> = self.session.actions().collect();

@@ -1,14 +1,14 @@
-//! What the user wants: reads, writes, zeroes, trims, flushes.
+//! The user's operations: reads, writes, zeroes, trims, flushes.
 //!
 //! Owns: operations in progress and when each is answered. Promises: the durability that `mod.rs` describes; bytes with
 //! a wrong checksum are never returned.
 //!
 //! | operation | answered when |
 //! |---|---|
-//! | read | its blocks are there, and no other client can have the device |
-//! | write, zeroes, trim | the client's memory has it, and no other client can have the device |
-//! | the same, forced | that, and what a flush waits for |
-//! | flush | every earlier step is done, and every donor that is not left was flushed |
+//! | read | its blocks have arrived, and no other client can have the device |
+//! | write, zeroes, trim | the client's memory has the change, and no other client can have the device |
+//! | the same, forced | the same, and everything that a flush waits for |
+//! | flush | every earlier step is done, and every donor that is not left is flushed |
 
 use std::ops::Range;
 
@@ -22,7 +22,7 @@ use crate::format::slots::SLOT_HEADER_BYTES;
 use crate::mirror::{Action, DonorRequest, MirrorError, Moment, OPERATIONS_MAX, REQUEST_BYTES_MAX, Request, Standing};
 use crate::placement::{Location, Placement};
 
-/// What an operation does.
+/// The kind of an operation.
 #[derive(Debug, Clone)]
 pub(super) enum Work {
     Read,
@@ -31,14 +31,14 @@ pub(super) enum Work {
     Flush,
 }
 
-/// A block that was read.
+/// The data of a slot that was read.
 #[derive(Debug, Clone)]
 pub(super) struct Answer {
     pub data: Bytes,
     pub is_from_memory: bool,
 }
 
-/// How far a block of a read is.
+/// The state of one block of a read.
 #[derive(Debug, Clone)]
 pub(super) enum Piece {
     Unasked,
@@ -46,7 +46,7 @@ pub(super) enum Piece {
     Got(Answer),
 }
 
-/// How far a donor is flushed.
+/// The state of the flush of one donor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Flushed {
     Unsent,
@@ -54,23 +54,23 @@ pub(super) enum Flushed {
     Done,
 }
 
-/// An operation under way.
+/// An operation in progress.
 #[derive(Debug)]
 pub(super) struct Operation {
-    /// The user's number; `None`: the machine flushes before it detaches.
+    /// The number that the user gave the operation; `None`: the flush that the machine does before it detaches.
     pub user: Option<u64>,
     pub work: Work,
     pub is_forced: bool,
     pub blocks: Range<u32>,
     pub began_us: Moment,
     pub pieces: Vec<Piece>,
-    /// Pieces that wait for a read to begin.
+    /// The number of pieces for which no read has begun yet.
     pub unasked: usize,
-    /// Pieces that are not there yet.
+    /// The number of pieces that have not arrived yet.
     pub missing: usize,
-    /// Whether the placement has taken it.
+    /// Whether a write, zeroes or flush was handed to the placement.
     pub is_taken: bool,
-    /// The steps below this one have to be done.
+    /// The operation is answered only when all steps with lower numbers than this are done.
     pub until: Option<u64>,
     pub flushed: Vec<Flushed>,
     pub failed: Option<MirrorError>,
@@ -130,7 +130,7 @@ impl Machine {
         self.operations.insert(number, operation);
     }
 
-    /// Lets every operation go on; returns whether one did.
+    /// Lets every operation continue; returns whether one did.
     pub(super) fn drive_operations(&mut self) -> bool {
         let numbers: Vec<u64> = self.operations.keys().copied().collect();
         let mut has_moved = false;
@@ -154,7 +154,7 @@ impl Machine {
         has_moved
     }
 
-    /// Whether an operation is sure to wait: for reads of its blocks, or for steps.
+    /// Whether an operation can only wait now: for reads of its blocks, or for steps.
     fn waits(&self, operation: &Operation) -> bool {
         match operation.work {
             Work::Read => operation.failed.is_none() && operation.unasked == 0 && operation.missing > 0,
@@ -197,7 +197,8 @@ impl Machine {
             whole.extend_from_slice(&answer.data);
             is_from_memory |= answer.is_from_memory;
         }
-        // A donor refuses reads of a client that was replaced; the client's memory does not, so it must be checked.
+        // A donor refuses reads from a client that was replaced. The client's memory cannot refuse, so a donor must
+        // confirm first that the client was not replaced.
         let since_us = if is_from_memory { operation.began_us } else { 0 };
         self.is_proven(operation, since_us).then(|| Ok(Bytes::from(whole)))
     }
@@ -211,7 +212,7 @@ impl Machine {
         false
     }
 
-    /// A block's data, or a read of its slot.
+    /// Returns a block's data if it is in memory; otherwise begins to read its slot.
     fn find(&mut self, number: u64, at: usize, block: u32) -> Piece {
         let from_memory = |data: Bytes| Piece::Got(Answer { data, is_from_memory: true });
         if let Some(data) = self.held.get(&block) {
@@ -237,7 +238,7 @@ impl Machine {
         }
     }
 
-    /// A slot was read for an operation.
+    /// Handles the result of a slot that was read for an operation.
     pub(super) fn answer(&mut self, number: u64, at: usize, result: Result<Answer, MirrorError>) {
         let Some(operation) = self.operations.get_mut(&number) else { return };
         match result {
@@ -254,7 +255,7 @@ impl Machine {
             if self.tasks.len() >= STEPS_MAX {
                 return None;
             }
-            // Cleaning takes a group before it frees one.
+            // Cleaning takes one free group before it frees another.
             if matches!(operation.work, Work::Write { .. }) && self.placement.free_groups() < 2 {
                 self.figures.without_room += 1;
                 return None;
@@ -301,7 +302,7 @@ impl Machine {
         }
     }
 
-    /// Whether every donor that is not left was flushed.
+    /// Whether every donor that is not left is flushed.
     fn is_flushed(&mut self, number: u64, operation: &mut Operation) -> bool {
         let mut is_flushed = true;
         for donor in 0..operation.flushed.len() {
@@ -318,7 +319,8 @@ impl Machine {
         is_flushed
     }
 
-    /// Fails operations that have waited too long. Changes that the placement has taken may still happen.
+    /// Fails operations that have waited longer than `patience`. Changes that were handed to the placement may still
+    /// take effect.
     pub(super) fn lose_patience(&mut self) {
         let limit_us = self.configuration.times.patience_us;
         let is_late = |operation: &Operation| operation.began_us + limit_us <= self.now_us;

@@ -1,15 +1,16 @@
 //! Recovery: finds the device's state in the donors' memory, without the memory of the former client.
 //!
-//! Owns: the reads of a recovery, its order, what is written before the device is used. Promises: nothing is used that
+//! Owns: the reads of a recovery, their order, and the writes before the device is used. Promises: no data is used that
 //! the loss of one more donor could remove, or that a later recovery could see differently; if the client is killed
-//! during recovery, the next one finds the same state. Leaves to others: what follows from the bytes (`survey`).
+//! during recovery, the next recovery finds the same state. Leaves to others: the conclusions from the bytes
+//! (`survey`).
 //!
-//! | stage | what is read or written | of |
+//! | stage | read or written | where |
 //! |---|---|---|
 //! | heads | shape, trims, summaries, spares | every trusted donor |
 //! | headers | headers of slots | groups without a summary |
-//! | rows | whole slots | those of these groups that hold a newest copy, or that a spare names |
-//! | writing | missing shapes; parity and summary of groups that were open; trims that one donor has | |
+//! | rows | whole slots | the groups without a summary that hold a newest copy, or that a spare names |
+//! | writing | missing shapes; parity and summary of groups that were open; trims that only one donor has | |
 //!
 //! An open group is sealed in place: its parity is computed over the present contents of its slots. So recovery needs
 //! no free group and moves nothing. If a donor is left during recovery, recovery starts again.
@@ -27,10 +28,10 @@ use crate::format::slots::{SLOT_HEADER_BYTES, Shape};
 use crate::mirror::{Action, Donor, DonorRequest, Refusal, Standing};
 use crate::placement::Log;
 
-/// How far a recovery is.
+/// The stage of a recovery.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stage {
-    /// No donor is being left any more.
+    /// Waits until no donor is being left any more.
     Waiting,
     /// Shapes, trims, summaries and spares are read.
     Heads,
@@ -38,7 +39,7 @@ pub enum Stage {
     Headers,
     /// Whole slots are read.
     Rows,
-    /// What is open is sealed.
+    /// Open groups are sealed.
     Writing,
 }
 
@@ -48,28 +49,28 @@ pub(super) struct SurveyRead {
     pub donor: Donor,
     pub offset: u64,
     pub bytes: u64,
-    /// The group, where it is a slot's.
+    /// The group, if the read is of a slot.
     pub row: u32,
 }
 
-/// A recovery under way.
+/// A recovery in progress.
 #[derive(Debug)]
 pub(super) struct Recovery {
     pub stage: Stage,
-    /// Number of this attempt; answers to earlier attempts are ignored.
+    /// The number of this attempt; answers to earlier attempts are ignored.
     pub attempt: u64,
     pub trusted: Vec<bool>,
-    /// Reads that are to be sent, by donor.
+    /// Reads that are not sent yet, by donor.
     waiting: BTreeMap<Donor, VecDeque<u64>>,
-    /// Reads that are not answered, by number.
+    /// Reads without an answer, by number.
     reads: BTreeMap<u64, SurveyRead>,
-    /// How many reads are in flight.
+    /// The number of reads in flight.
     sent: usize,
     sent_bytes: u64,
     next: u64,
-    /// Groups whose slots are to be read as well.
+    /// Groups whose slots are read later.
     rows: VecDeque<u32>,
-    /// What was read, by place.
+    /// The answers, by donor and offset.
     got: BTreeMap<(Donor, u64), (u32, Bytes)>,
     pub heads: Option<Heads>,
     pub plan: Option<Plan>,
@@ -100,7 +101,7 @@ impl Recovery {
         self.waiting.entry(donor).or_default().push_back(number);
     }
 
-    /// What was read, once everything is there.
+    /// Returns all answers, once every read is answered.
     fn all(&mut self) -> Option<Vec<(Donor, u32, Bytes)>> {
         if !self.reads.is_empty() || !self.rows.is_empty() {
             return None;
@@ -110,7 +111,7 @@ impl Recovery {
 }
 
 impl Machine {
-    /// How far recovery is; `None`: it is over, or has not begun.
+    /// The current stage of recovery; `None` if recovery is over or has not begun.
     pub fn recovery_stage(&self) -> Option<Stage> {
         self.recovery.as_ref().map(|recovery| recovery.stage)
     }
@@ -186,7 +187,7 @@ impl Machine {
         }
     }
 
-    /// The slots of a row's members on trusted donors, or their first bytes.
+    /// Adds reads of the slots of a row's members on trusted donors, or of the first bytes of these slots.
     fn want_slots(&self, recovery: &mut Recovery, row: u32, bytes: u64) {
         for member in 0..self.shape.members {
             let donor = self.areas.member_donor(row, member);
@@ -220,7 +221,7 @@ impl Machine {
         }
     }
 
-    /// A read of a recovery is answered, or its connection ended.
+    /// Handles the answer to a read of a recovery, or the end of its connection (`None`).
     pub(super) fn surveyed(&mut self, attempt: u64, at: u64, data: Option<Bytes>) {
         let Some(recovery) = self.recovery.as_mut().filter(|recovery| recovery.attempt == attempt) else { return };
         let Some(read) = recovery.reads.get(&at).copied() else { return };
@@ -282,7 +283,7 @@ impl Machine {
         recovery.plan = Some(plan);
     }
 
-    /// All data are found and protected: the device can be used.
+    /// Opens the device: all data is found and protected.
     fn open(&mut self, plan: Plan) {
         self.newest = plan.newest;
         self.trims = plan.trims;

@@ -1,18 +1,18 @@
-//! Filling a donor that was left and is back.
+//! Filling a donor that was left and has returned.
 //!
-//! Owns: what the donor gets, and the progress. Promises: when the donor is trusted again, its contents are right, and
-//! no older data are left on it for a later recovery to find. Leaves to others: when a donor is taken in again, and
-//! when it is trusted (the base).
+//! Owns: the contents that the donor gets, and the progress. Promises: when the donor is trusted again, its contents
+//! are correct, and no older data is left on it that a later recovery could find. Leaves to others: the decision when a
+//! donor is filled, and when it is trusted (the base).
 //!
 //! | on the donor | it gets |
 //! |---|---|
-//! | shape, trims | as the client has them |
-//! | spares | nothing, then the parities of groups that are open |
-//! | a group in the client's memory | its slot, or no summary |
+//! | shape, trims | the client's values |
+//! | spares | zeroes, then the parities of open groups |
+//! | a group in the client's memory | its slot; if the donor has the parity, an erased summary |
 //! | a sealed group | its slot or parity, computed from the other donors, and then the summary |
-//! | a free group | no header, no summary |
+//! | a free group | an erased header and summary |
 //!
-//! New writes go to the donor as well.
+//! New writes are sent to the donor during the filling, too.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -28,33 +28,33 @@ use crate::format::slots::{Kind, SLOT_HEADER_BYTES};
 use crate::mirror::{Donor, MirrorError, Standing};
 use xxhash_rust::xxh3::xxh3_64;
 
-/// How far a donor is filled.
+/// The progress of filling a donor.
 #[derive(Debug)]
 pub(super) struct Refill {
     pub donor: Donor,
-    /// The donor's number in the membership; with another number it is another filling.
+    /// The donor's `joined` number in the view; another number means another filling.
     pub joined: u64,
     /// Groups whose part the donor has.
     pub done: BTreeSet<u32>,
-    /// Groups that were begun out of order.
+    /// Groups that were begun before their turn.
     pub begun: BTreeSet<u32>,
-    /// Filling has begun no group from this one on, except those in `begun`.
+    /// No group from this one on was begun, except those in `begun`.
     pub next: u32,
-    /// Groups that are being computed.
+    /// Groups whose slot is being computed.
     pub looking: BTreeSet<u32>,
-    /// Writes under way, and the group that they finish.
+    /// Writes in progress, each with the group that it finishes.
     pub puts: BTreeMap<u64, Option<u32>>,
     /// Groups that are pinned until their writes are done.
     pub pinned: BTreeSet<u32>,
 }
 
 impl Machine {
-    /// Whether a donor that is being filled has its part of a row.
+    /// Whether a donor that is being filled has its part of a row already.
     pub(super) fn is_refilled(&self, donor: Donor, row: u32) -> bool {
         self.refill.as_ref().is_some_and(|refill| refill.donor == donor && refill.done.contains(&row))
     }
 
-    /// A row is used again, and so written completely.
+    /// Notes that a row is reused, so that all its slots are written anyway.
     pub(super) fn refill_opened(&mut self, row: u32) {
         if let Some(refill) = &mut self.refill {
             refill.done.insert(row);
@@ -62,13 +62,13 @@ impl Machine {
         }
     }
 
-    /// The donor that is filled, the groups of which it has its part, and all groups.
+    /// Returns the donor that is filled, the number of groups of which it has its part, and the number of all groups.
     pub fn rebuild_progress(&self) -> Option<(Donor, u64, u64)> {
         let refill = self.refill.as_ref()?;
         Some((refill.donor, refill.done.len() as u64, u64::from(self.shape.groups)))
     }
 
-    /// Lets filling go on; returns whether it did.
+    /// Lets filling continue; returns whether it did.
     pub(super) fn drive_refill(&mut self) -> bool {
         let standing = self.session.standing();
         let donor = standing.iter().position(|standing| *standing == Standing::Rebuilding);
@@ -98,8 +98,9 @@ impl Machine {
         false
     }
 
-    /// Drops writes that were meant for the donor's former memory: a task that had done some of them must not do the
-    /// rest on the new memory. They count as done, because the other donors have stored that this one was left.
+    /// Drops writes that were meant for the donor's former memory: if a task has done some of its writes there, the
+    /// others must not reach the new memory. These writes count as done, because the other donors have stored that this
+    /// donor was left.
     fn excuse_earlier(&mut self, donor: Donor) {
         loop {
             let tasks = self.stores.excuse(donor);
@@ -146,7 +147,7 @@ impl Machine {
             writes.extend(trims.into_iter().filter(|trim| trim.donor == donor));
         }
         self.refill_put(vec![writes], None);
-        // A row may have two lives: one that is still needed, and one that waits for the end of the first.
+        // A row may have two lives: one that is still needed, and one that begins when the first ends.
         let is_there = |group: &Group| group.is_opening;
         let groups = self.groups.lives.iter().filter(|(_, group)| is_there(group));
         let groups: Vec<(u32, u64)> = groups.map(|(life, group)| (group.row, *life)).collect();
@@ -161,13 +162,13 @@ impl Machine {
         }
     }
 
-    /// A donor's part of a group that is in memory.
+    /// Writes a donor's part of a group that is in memory.
     fn refill_group(&mut self, donor: Donor, row: u32, life: u64) {
         let Some(group) = self.groups.lives.get(&life) else { return };
         let mut writes = vec![self.no_header(donor, row)];
         match self.areas.member_on(row, donor) {
             Some(member) => {
-                // One whose data are not there yet is sent later.
+                // A slot whose data has not arrived is sent later.
                 let image = group.members.get(usize::from(member)).and_then(|member| member.image.clone());
                 if let Some(data) = image {
                     writes = vec![Write { donor, offset: self.areas.slot(row), data }];
@@ -196,7 +197,7 @@ impl Machine {
     }
 
     fn refill_row(&mut self, donor: Donor, row: u32) {
-        // A group that the placement counts as free may be needed until all earlier steps are done.
+        // A group that the placement counts as free may still be needed until all earlier steps are done.
         if !self.free_rows.contains(&row) {
             if let Some(refill) = &mut self.refill {
                 refill.looking.insert(row);
@@ -214,7 +215,7 @@ impl Machine {
         self.refill_put(vec![writes], Some(row));
     }
 
-    /// The slots of a sealed group were read, except that of the donor being filled.
+    /// Handles the slots of a sealed group, which were read from all donors except the one being filled.
     pub(super) fn refill_read(&mut self, look: Look, result: Result<Bytes, MirrorError>) {
         let (row, donor) = (look.row, look.target);
         let Some(refill) = &mut self.refill else { return self.unpin(row) };
@@ -243,7 +244,7 @@ impl Machine {
         self.refill_put(stages, Some(row));
     }
 
-    /// Writes of a filling are done.
+    /// Notes that writes of a filling are done.
     pub(super) fn put_done(&mut self, number: u64) {
         let Some(refill) = &mut self.refill else { return };
         let Some(Some(row)) = refill.puts.remove(&number) else { return };

@@ -1,9 +1,10 @@
-//! Writes to donors: each is sent again on every new connection until the donor has it or is left.
+//! Writes to donors: each is sent again on every new connection, until the donor has stored it or is left (no longer
+//! trusted).
 //!
-//! Owns: the list of writes that are not done. Promises: two writes of the same bytes go one after the other, in the
-//! order in which they were made. Leaves to `tasks`: what to write, and what to do when a write has ended.
+//! Owns: the list of unfinished writes. Promises: two writes that overlap are sent one after the other, in the order in
+//! which they were made. Leaves to `tasks`: which bytes to write, and what follows when a write has ended.
 //!
-//! *Cost*: a write is compared with writes to nearby bytes when it begins and when it ends, and at no other time.
+//! *Cost*: a write is compared with the writes to nearby bytes twice: when it begins and when it ends.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +12,7 @@ use bytes::Bytes;
 
 use crate::mirror::Donor;
 
-/// What to write where.
+/// A write: its donor, offset and bytes.
 #[derive(Debug, Clone)]
 pub(super) struct Write {
     pub donor: Donor,
@@ -25,30 +26,31 @@ impl Write {
     }
 }
 
-/// A write under way.
+/// A write in progress.
 #[derive(Debug)]
 pub(super) struct Store {
     pub write: Write,
-    /// The task that waits for it.
+    /// The task that waits for the write.
     pub task: u64,
 }
 
 /// The writes of one donor.
 #[derive(Debug, Default)]
 struct OfDonor {
-    /// All, by offset and number; with the end of each.
+    /// The end of each write, by offset and number.
     places: BTreeMap<(u64, u64), u64>,
-    /// Those that no earlier write to the same bytes holds back.
+    /// The numbers of the writes to send now: no earlier overlapping write is in progress.
     ready: BTreeSet<u64>,
 }
 
-/// All writes that are not done, by number.
+/// All unfinished writes, by number.
 #[derive(Debug, Default)]
 pub(super) struct Stores {
     list: BTreeMap<u64, Store>,
     donors: BTreeMap<Donor, OfDonor>,
     next: u64,
-    /// The longest write so far: one that overlaps another begins at most this far before it. *Units*: bytes.
+    /// The length of the longest write so far: a write that overlaps another begins at most this far before it.
+    /// *Units*: bytes.
     longest: u64,
 }
 
@@ -67,7 +69,7 @@ impl Stores {
         self.look_at(number);
     }
 
-    /// The numbers of writes that overlap one, itself not among them.
+    /// Returns the numbers of the other writes that overlap this one.
     fn overlapping(&self, write: &Write, number: u64) -> impl Iterator<Item = u64> + '_ {
         let (start, end) = (write.offset, write.end());
         let places = self.donors.get(&write.donor).map(|of| &of.places);
@@ -77,7 +79,7 @@ impl Stores {
         near.map(|((_, other), _)| *other).filter(move |other| *other != number)
     }
 
-    /// Has a write sent if no earlier one of the same bytes is under way.
+    /// Marks a write as ready if no earlier overlapping write is in progress.
     fn look_at(&mut self, number: u64) {
         let Some(store) = self.list.get(&number) else { return };
         if self.overlapping(&store.write, number).all(|other| other > number) {
@@ -86,19 +88,20 @@ impl Stores {
         }
     }
 
-    /// Takes what is to be sent to a donor now; each write comes once, and again after [`Self::dropped`].
+    /// Takes the writes that must be sent to a donor now; each write is returned once, and again after
+    /// [`Self::dropped`].
     pub fn take_ready(&mut self, donor: Donor) -> Vec<(u64, Write)> {
         let Some(of_donor) = self.donors.get_mut(&donor) else { return Vec::new() };
         let ready = std::mem::take(&mut of_donor.ready);
         ready.into_iter().filter_map(|number| Some((number, self.list.get(&number)?.write.clone()))).collect()
     }
 
-    /// A write was lost with its connection.
+    /// Handles a write that was lost with its connection.
     pub fn dropped(&mut self, number: u64) {
         self.look_at(number);
     }
 
-    /// A write is done; returns its task.
+    /// Removes a finished write; returns its task.
     pub fn done(&mut self, number: u64) -> Option<u64> {
         let Store { write, task } = self.list.remove(&number)?;
         if let Some(of_donor) = self.donors.get_mut(&write.donor) {
@@ -110,7 +113,7 @@ impl Stores {
         Some(task)
     }
 
-    /// Removes the writes to a donor that does not need them any more; returns their tasks, one for each write.
+    /// Removes the writes to a donor that no longer needs them; returns the task of each write.
     pub fn excuse(&mut self, donor: Donor) -> Vec<u64> {
         let Some(of_donor) = self.donors.remove(&donor) else { return Vec::new() };
         let mut numbers: Vec<u64> = of_donor.places.keys().map(|(_, number)| *number).collect();

@@ -1,6 +1,6 @@
-//! What follows from the bytes in the donors' memory; a pure function.
+//! Recovery's conclusions from the bytes in the donors' memory, as a pure function.
 //!
-//! Owns: the rule which copy of a block counts, which groups were open, and how they are sealed. Leaves to others:
+//! Owns: the rules which copy of a block is valid, which groups were open, and how these are sealed. Leaves to others:
 //! reading and writing (`recovery`).
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,7 +20,7 @@ struct Copy {
     member: u8,
 }
 
-/// What was read so far.
+/// The bytes that were read so far, and what they show.
 #[derive(Debug)]
 pub(super) struct Heads {
     shape: Shape,
@@ -36,14 +36,14 @@ pub(super) struct Heads {
     rows: BTreeMap<(u32, u8), Bytes>,
 }
 
-/// What follows.
+/// The conclusions.
 #[derive(Debug)]
 pub(super) struct Plan {
     /// The sequence of each block's newest copy or trim.
     pub newest: Vec<u64>,
     /// The sequence of each block's newest trim.
     pub trims: Vec<u64>,
-    /// Sealed groups that hold something, with the blocks that their members are needed for.
+    /// Sealed groups that hold something, each with the blocks for which its members are needed.
     pub groups: Vec<(u32, Vec<Option<u32>>)>,
     pub to_seal: Vec<(u32, Vec<u8>, Summary)>,
     pub trims_to_repair: Vec<(u32, u64)>,
@@ -52,7 +52,7 @@ pub(super) struct Plan {
 }
 
 impl Heads {
-    /// From the bytes before the slots, of every trusted donor.
+    /// Begins with the areas before the slots, as read from every trusted donor.
     pub fn new(shape: Shape, areas: Areas, generation: u64, donors: BTreeMap<Donor, Vec<u8>>) -> Heads {
         let best = vec![Copy::default(); shape.blocks as usize];
         let (sealed, spares) = (BTreeMap::new(), Vec::new());
@@ -63,7 +63,7 @@ impl Heads {
         heads
     }
 
-    /// Whether no donor has a shape.
+    /// Whether no donor has a shape, which means that the device is new.
     pub fn is_new(&self) -> bool {
         self.donors.values().all(|bytes| Shape::is_absent(bytes))
     }
@@ -113,7 +113,7 @@ impl Heads {
         self.spares = found;
     }
 
-    /// Groups without a summary.
+    /// Returns the groups without a summary.
     pub fn unsealed(&self) -> Vec<u32> {
         (0..self.shape.groups).filter(|row| !self.sealed.contains_key(row)).collect()
     }
@@ -133,7 +133,7 @@ impl Heads {
         Slot::decode(bytes).ok().filter(is_ours)
     }
 
-    /// The header of a slot of a group without a summary.
+    /// Adds the header of a slot in a group without a summary.
     pub fn header(&mut self, row: u32, donor: Donor, bytes: &[u8]) {
         let Some(member) = self.areas.member_on(row, donor) else { return };
         if let Some(slot) = self.slot(row, member, bytes) {
@@ -141,7 +141,8 @@ impl Heads {
         }
     }
 
-    /// Groups whose whole slots are needed: they hold a newest copy, or a spare may help to restore their contents.
+    /// Returns the groups whose whole slots must be read: they hold a newest copy, or a spare may help to restore their
+    /// contents.
     pub fn rows_to_read(&self) -> BTreeSet<u32> {
         let is_open =
             |row: &u32| !self.sealed.contains_key(row) && self.donors.contains_key(&self.areas.parity_donor(*row));
@@ -150,14 +151,14 @@ impl Heads {
         held.chain(named).filter(is_open).collect()
     }
 
-    /// A whole slot of these.
+    /// Adds a whole slot of one of these groups.
     pub fn row(&mut self, row: u32, donor: Donor, bytes: Bytes) {
         if let Some(member) = self.areas.member_on(row, donor) {
             self.rows.insert((row, member), bytes);
         }
     }
 
-    /// Slots on donors that are not there, from the parities of open groups.
+    /// Restores slots on absent donors from the parities of open groups; returns their number.
     fn reconstruct(&mut self) -> u64 {
         let mut count = 0;
         for (summary, parity) in std::mem::take(&mut self.spares) {
@@ -187,7 +188,7 @@ impl Heads {
         count
     }
 
-    /// The trim of each block, and those that not every donor has.
+    /// Returns the newest trim of each block, and the trims that are not on every donor.
     fn trims(&self) -> (Vec<u64>, Vec<(u32, u64)>) {
         let mut repairs = Vec::new();
         let trim_of = |block: u32| {
@@ -205,7 +206,7 @@ impl Heads {
         ((0..self.shape.blocks).map(trim_of).collect(), repairs)
     }
 
-    /// Concludes.
+    /// Draws the conclusions.
     pub fn plan(mut self) -> Plan {
         let recovered_lost = self.reconstruct();
         let (trims, trims_to_repair) = self.trims();
@@ -227,8 +228,8 @@ impl Heads {
         Plan { newest, trims, groups, to_seal, trims_to_repair, without_shape, recovered_lost }
     }
 
-    /// The parity over the present contents of a group's slots. The slot of an absent donor counts as zeroes, unless a
-    /// spare restored it.
+    /// Computes the parity over the present contents of a group's slots. The slot of an absent donor counts as zeroes,
+    /// unless a spare restored it.
     fn seal(&self, row: u32) -> (u32, Vec<u8>, Summary) {
         let mut parity = vec![0; self.areas.slot_bytes as usize];
         let mut summary = empty_summary(Kind::Sealed, self.device, self.generation, row, self.shape.members);

@@ -1,17 +1,19 @@
-//! Steps of the placement, and what recovery and refilling write: each a task with a number.
+//! Tasks: steps of the placement, and the writes of recovery and refilling; each has a number.
 //!
-//! Owns: when a task may begin, its writes stage by stage, and when it is done. Promises: invariants 2 to 4 of the
-//! machine. Leaves to others: sending writes (`stores`), reading (`looks`).
+//! Owns: the moment when a task may begin, its writes stage by stage, and the moment when it is done. Promises:
+//! invariants 2 to 4 in `mod.rs`. Leaves to others: sending writes (`stores`), reading (`looks`).
 //!
 //! | task | begins when | stages |
 //! |---|---|---|
 //! | fetch | at once | none: a read |
-//! | send | its data are there; the group is open | the slot |
-//! | send, the first of a group | and every step before the row's `Free` is done; nothing reads it | summary erased; slot |
-//! | parity of an open group | members and parity before are done; the spare's last group is sealed | summary and parity at once |
-//! | parity of a full group | its members and the parity before are done | the parity; the summary |
-//! | trim | at once | two entries |
-//! | put | at once | what it says |
+//! | send | its data is in memory; the group is open | the slot |
+//! | send, the first of a group | also: every step before the row's `Free` is done; nothing reads the row | erase the
+//! summary; the slot |
+//! | parity of an open group | the members and the earlier parity are stored; the group that last used the spare is
+//! sealed | summary and parity at the same time |
+//! | parity of a full group | its members and the earlier parity are stored | the parity; the summary |
+//! | trim | at once | the two entries |
+//! | put | at once | the writes that it lists |
 //!
 //! A step is *done* when its writes are stored on every donor that is not left.
 
@@ -29,7 +31,7 @@ use crate::format::slots::{Kind, Slot, Summary, Trim};
 use crate::mirror::Donor;
 use crate::placement::{Cause, Covering, Location, Members, Placement, Step};
 
-/// What a task does.
+/// The work of a task.
 #[derive(Debug)]
 pub(super) enum Work {
     Fetch { block: u32 },
@@ -39,15 +41,15 @@ pub(super) enum Work {
     Put,
 }
 
-/// A task that is not done.
+/// A task that is not done yet.
 #[derive(Debug)]
 pub(super) struct Task {
     pub work: Work,
     pub has_begun: bool,
     pub stages: VecDeque<Vec<Write>>,
-    /// Writes of the present stage that are not done.
+    /// The number of unfinished writes of the present stage.
     pub left: usize,
-    /// Slots that wait for what is fetched: life and member.
+    /// Slots that wait for the data that this task fetches: life and member.
     pub awaiting: Vec<(u64, usize)>,
 }
 
@@ -67,7 +69,7 @@ impl Machine {
         number
     }
 
-    /// Adds a task with these writes, done stage by stage.
+    /// Adds a task with these writes; a stage begins when the previous one is done.
     pub(super) fn put(&mut self, stages: Vec<Vec<Write>>) -> u64 {
         let number = self.add_task(Work::Put);
         if let Some(task) = self.tasks.get_mut(&number) {
@@ -76,12 +78,12 @@ impl Machine {
         number
     }
 
-    /// The first step that is not done; all earlier ones are.
+    /// Returns the number of the first step that is not done.
     pub(super) fn done_below(&self) -> u64 {
         self.tasks.keys().next().copied().unwrap_or(self.next_step)
     }
 
-    /// Makes tasks of the placement's steps, right after an operation: `held` has no newer data yet.
+    /// Makes tasks of the placement's steps. It is called directly after an operation, while `held` has no newer data.
     pub(super) fn take_steps(&mut self, steps: Vec<Step>) {
         for step in steps {
             match step {
@@ -160,7 +162,7 @@ impl Machine {
         }
     }
 
-    /// Drops held data of blocks that are now in slots.
+    /// Drops data in `held` of blocks that are now in slots.
     pub(super) fn drop_sent(&mut self) {
         for block in std::mem::take(&mut self.sent) {
             if matches!(self.placement.locate(block), Location::Slot(_)) {
@@ -176,7 +178,7 @@ impl Machine {
         Bytes::from(slot.encode(data))
     }
 
-    /// A fetch is done.
+    /// Handles the data of a finished fetch.
     pub(super) fn fetched(&mut self, number: u64, data: Bytes) {
         let Some(task) = self.tasks.remove(&number) else { return };
         self.unbegun.remove(&number);
@@ -198,7 +200,7 @@ impl Machine {
         }
     }
 
-    /// Fetches whose source is a slot in memory.
+    /// Completes fetches whose source slot is in memory; returns whether there were any.
     fn fetch_from_memory(&mut self) -> bool {
         let before = self.fetched_from_memory.len();
         for (number, row, sequence) in std::mem::take(&mut self.fetched_from_memory) {
@@ -212,7 +214,7 @@ impl Machine {
         self.fetched_from_memory.len() < before
     }
 
-    /// Groups whose `Free` every step before is done.
+    /// Frees rows for reuse: those for which every step before their `Free` is done.
     fn free_rows(&mut self) {
         let done_below = self.done_below();
         while let Some((step, row)) = self.freed.front().copied()
@@ -223,7 +225,7 @@ impl Machine {
         }
     }
 
-    /// Lets every task go on; returns whether one did.
+    /// Lets every task continue; returns whether one did.
     pub(super) fn drive_tasks(&mut self) -> bool {
         let mut has_moved = self.fetch_from_memory();
         self.free_rows();
@@ -244,7 +246,7 @@ impl Machine {
         has_moved
     }
 
-    /// The writes of a task that may begin.
+    /// Returns the writes of a task, if the task may begin.
     fn stages_of(&mut self, number: u64) -> Option<VecDeque<Vec<Write>>> {
         let task = &self.tasks[&number];
         match task.work {
@@ -279,7 +281,7 @@ impl Machine {
         })
     }
 
-    /// Zeroes over the summary of a group.
+    /// Returns a write of zeroes over the summary of a group.
     pub(super) fn erasure(&self, row: u32) -> Write {
         let data = Bytes::from(vec![0; self.areas.summary_bytes as usize]);
         Write { donor: self.areas.parity_donor(row), offset: self.areas.summary(row), data }
@@ -307,7 +309,7 @@ impl Machine {
         if !chosen.all(|(_, member)| member.image.is_some() && is_stored(member.step)) {
             return None;
         }
-        // Otherwise a later group could take the spare first, and never release it.
+        // Without this rule, a later group could take the spare first and never release it.
         let is_same = |other: u64, of: Option<u64>| other == life || spare.is_some() && of == spare;
         let is_before =
             |task: &Task| matches!(task.work, Work::Parity { life: other, spare: of, .. } if is_same(other, of));
@@ -334,7 +336,8 @@ impl Machine {
         Some([vec![Write { donor, offset, data }]].into())
     }
 
-    /// First the parity, then the summary, so that every stored summary has its parity.
+    /// Returns the stages that seal a group: first the parity, then the summary, so that every stored summary has its
+    /// parity.
     pub(super) fn seal_stages(&self, row: u32, parity: Vec<u8>, summary: &Summary) -> VecDeque<Vec<Write>> {
         let donor = self.areas.parity_donor(row);
         let parity = Write { donor, offset: self.areas.slot(row), data: Bytes::from(parity) };
@@ -342,7 +345,7 @@ impl Machine {
         [vec![parity], vec![summary]].into()
     }
 
-    /// Trim entries of blocks, on both donors of each.
+    /// Returns the writes of the trim entries of blocks, on both donors of each block.
     pub(super) fn trim_writes(&self, first: u32, count: u32, sequence: impl Fn(u32) -> u64) -> Vec<Write> {
         let mut writes = Vec::new();
         let mut from = first;
@@ -357,7 +360,7 @@ impl Machine {
         writes
     }
 
-    /// Begins the next stage of a task, or ends it.
+    /// Begins the next stage of a task, or ends the task.
     fn next_stage(&mut self, number: u64) {
         let Some(task) = self.tasks.get_mut(&number) else { return };
         while let Some(stage) = task.stages.pop_front() {
@@ -380,7 +383,7 @@ impl Machine {
         self.free_rows();
     }
 
-    /// A write of a task is done, or not needed any more.
+    /// Handles a write of a task that is done or no longer needed.
     pub(super) fn store_done(&mut self, number: u64) {
         let Some(task) = self.tasks.get_mut(&number) else { return };
         task.left -= 1;
@@ -391,7 +394,7 @@ impl Machine {
         }
     }
 
-    /// Whether writes to a donor count as done.
+    /// Whether writes to this donor count as done, because the donor is left.
     pub(super) fn is_excused(&self, donor: Donor) -> bool {
         use crate::mirror::Standing;
         match self.session.standing()[donor] {
@@ -402,7 +405,7 @@ impl Machine {
     }
 }
 
-/// The first stage of a group's first send is done: the former summary is erased.
+/// Marks a group as open when the first stage of its first send is done: the former summary is erased.
 fn open_group(groups: &mut super::groups::Groups, work: &Work, rest: &VecDeque<Vec<Write>>) {
     if let Work::Send { life, member: 0 } = work
         && !rest.is_empty()

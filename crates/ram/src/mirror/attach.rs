@@ -1,17 +1,19 @@
-//! Attaching: reading what the donors have, becoming their only client, and making dirty stripes equal.
+//! Attaching: reading the donors' records, becoming their only client, and making dirty stripes equal.
 //!
-//! Owns: the phases before the device is in use, and detaching. Promises: invariants 5 and 6 of the machine; a client
-//! that dies in any phase leaves a device that the next one can attach.
+//! Owns: the phases before the device is in use, and detaching. Promises: invariants 5 and 6 in `mod.rs`; a client that
+//! dies in any phase leaves a device that the next one can attach.
 //!
-//! | phase | it goes on when | what is stored |
+//! | phase | it ends when | what is stored |
 //! |---|---|---|
-//! | survey | every donor answered, or `survey_us` passed and those that did are enough | nothing |
-//! | claim | the same, and each that answered has this client's generation | the donor's own record, with a new stamp |
-//! | opening | each trusted donor has the merged view; an unfenced donor's lease is over | view and marks of all |
+//! | survey | every donor has answered, or `survey_us` has passed and enough donors have answered | nothing |
+//! | claim | the same, and each donor that answered has this client's generation | the donor's own record, with a new
+//! stamp |
+//! | opening | each trusted donor has the merged view; the lease on an unfenced donor is over | the view, and all
+//! donors' marks |
 //! | resync | no marked stripe is left | nothing |
 //!
-//! The claim changes only the stamp. The view is decided only when no other client can store anything, so an attaching
-//! client that dies after fencing some donors has decided nothing.
+//! The claim changes only the stamp. The view is decided only when no other client can store anything, so a client that
+//! dies after it fenced some donors has decided nothing.
 
 use std::collections::BTreeMap;
 
@@ -53,7 +55,7 @@ impl Machine {
         self.now_us >= self.began_us + self.patience_us()
     }
 
-    /// Refuses after `patience`, or at once if no further answer can come.
+    /// Refuses to attach after `patience`, or at once if no further answer can come.
     fn refuse_late(&mut self, refusal: Refusal, is_complete: bool) {
         if is_complete || self.is_out_of_patience() {
             self.refuse(refusal);
@@ -101,7 +103,7 @@ impl Machine {
                 Content::Record(record) if is_there(link.state) => {
                     Found::Record { record, incarnation: link.incarnation }
                 }
-                // A donor with a damaged record counts as one whose memory is gone.
+                // A donor with a damaged record counts as one whose memory is lost.
                 Content::Empty | Content::Unusable if link.state == LinkState::Read => Found::Empty,
                 _ => Found::Missing,
             }
@@ -163,7 +165,7 @@ impl Machine {
         }
     }
 
-    /// Another client attaches at the same time: takes a higher generation, or gives up.
+    /// Handles another client that attaches at the same time: chooses a higher generation, or gives up.
     fn outbid(&mut self, other: Stamp, take_over: bool) {
         self.claim_rounds += 1;
         if !take_over {
@@ -178,7 +180,7 @@ impl Machine {
         }
     }
 
-    /// Every other client is fenced: takes over the newest view, without the donors that are not believed.
+    /// Takes over the newest view, without the donors that are not trusted, after every other client is fenced.
     fn conclude(&mut self, merged: Merged) {
         let Merged { view, trusted, may_be_read_elsewhere } = merged;
         let (generation, epoch) = (self.generation, view.epoch + 1);
@@ -215,8 +217,8 @@ impl Machine {
         (self.phase, self.phase_until_us) = (Phase::Opening, self.now_us + lease_us);
     }
 
-    /// Whether each trusted donor has the present view. Until then some donors may not know that another was taken in
-    /// again, and of two donors the other cannot be left.
+    /// Whether each trusted donor has the present view. Until then some donors may not know that another one was taken
+    /// back, and of two donors the other cannot be left.
     pub fn is_view_stored(&self) -> bool {
         let number = self.membership.view.number();
         let standing = self.membership.standing.iter().enumerate();
@@ -230,7 +232,7 @@ impl Machine {
                 self.phase = Phase::Resync;
                 return;
             }
-            // The second record says that the first one reached every donor.
+            // A second record tells every donor that the first one is stored on all donors.
             if !self.membership.is_ready {
                 self.membership.is_ready = true;
                 self.links.iter_mut().for_each(|link| link.is_stale = true);
@@ -242,13 +244,15 @@ impl Machine {
             }
             return;
         }
-        // What attaching waits for by itself, such as another client's lease, takes nothing from the patience.
+        // Times for which attaching must wait in any case, such as another client's lease, do not count against
+        // `patience`.
         if self.is_out_of_patience() && self.now_us >= self.phase_until_us + self.patience_us() {
             self.refuse_unsettled();
         }
     }
 
-    /// The donors that were there do not store what they have to: the next attempt sees what has become of them.
+    /// Refuses to attach because donors that were present do not store their records; the next attempt sees their
+    /// state.
     fn refuse_unsettled(&mut self) {
         let is_there = |donor: &Donor| self.links[*donor].state == LinkState::Claimed;
         let (there, missing): (Vec<Donor>, Vec<Donor>) = (0..self.links.len()).partition(is_there);
@@ -268,7 +272,7 @@ impl Machine {
         }
     }
 
-    /// After the last operation, the records say that no client is attached and no stripe is dirty.
+    /// Stores, after the last operation, records without a client and without dirty stripes.
     fn detach(&mut self) {
         let is_late = self.now_us >= self.phase_until_us;
         if let Some(rebuild) = self.membership.rebuild.as_ref() {

@@ -1,6 +1,6 @@
-//! Changing: writes, zeroes, trims and flushes on every copy.
+//! Changes: writes, zeroes, trims and flushes on every copy.
 //!
-//! Owns: the order of mark, change and acknowledgement. Promises: invariants 1, 3 and 4 of the machine.
+//! Owns: the order of dirty mark, change and acknowledgement. Promises: invariants 1, 3 and 4 in `mod.rs`.
 
 use bytes::Bytes;
 
@@ -38,7 +38,7 @@ impl Machine {
         self.finish(number, operation, Ok(Bytes::new()));
     }
 
-    /// Lists the copies, and has their stripes marked.
+    /// Lists the copies that an operation changes, and has their stripes marked as dirty.
     fn plan_change(&mut self, operation: &mut Operation) {
         operation.is_planned = true;
         for (at, piece) in operation.pieces.iter().enumerate() {
@@ -55,7 +55,7 @@ impl Machine {
         }
     }
 
-    /// Whether every copy's donor has the marks of the operation's stripes.
+    /// Whether every copy's donor has stored the marks of the operation's stripes.
     fn is_marked(&self, operation: &Operation) -> bool {
         if planted(Bug::MarkAfterWrite) || planted(Bug::TrimUnmarked) && matches!(operation.work, Work::Trim) {
             return true;
@@ -122,7 +122,7 @@ impl Machine {
         self.ready.insert(number);
     }
 
-    /// Lets operations go on that waited for a donor which is now left.
+    /// Lets operations continue that waited for a donor which is now left.
     pub(super) fn excuse(&mut self, donor: Donor) {
         for operation in self.operations.values_mut() {
             for part in operation.parts.iter_mut().filter(|part| part.donor == donor) {
@@ -133,7 +133,7 @@ impl Machine {
     }
 }
 
-/// The first block of a piece whose copies are all gone.
+/// Returns the first block of a piece whose copies are all lost.
 fn lost_block(operation: &Operation) -> Option<u64> {
     let has_copy = |at: usize| operation.parts.iter().any(|part| part.piece == at && part.state != PartState::Excused);
     let lost = (0..operation.pieces.len()).find(|at| !has_copy(*at))?;

@@ -1,14 +1,14 @@
-//! Checksums of the bytes that the client wrote, so that wrong bytes of a donor are noticed.
+//! Checksums of the bytes that the client wrote, so that a donor's wrong bytes are detected.
 //!
-//! Owns: a checksum for each block, in the client's memory only. Promises: a block whose checksum is known is never
-//! answered with other bytes. A block that this client has not written has no checksum, and its bytes are believed.
-//! *Cost*: 4 bytes a block, reserved at the start.
+//! Owns: a checksum for each block, in the client's memory only. Promises: a read of a block with a known checksum
+//! never returns other bytes. A block that this client has not written has no checksum, and its bytes are trusted.
+//! *Cost*: 4 bytes for each block, allocated at the start.
 
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::planted::{Bug, planted};
 
-/// A checksum for each block; 0 is unknown.
+/// A checksum for each block; 0 means unknown.
 #[derive(Debug)]
 pub(super) struct Checksums {
     blocks: Vec<u32>,
@@ -27,14 +27,14 @@ impl Checksums {
         Checksums { blocks: vec![0; blocks as usize], block_bytes, zero: checksum(&vec![0; block_bytes]) }
     }
 
-    /// Remembers what was written from `first` on.
+    /// Stores the checksums of data written from block `first` on.
     pub fn wrote(&mut self, first: u64, data: &[u8]) {
         for (known, block) in self.blocks[first as usize..].iter_mut().zip(data.chunks(self.block_bytes)) {
             *known = checksum(block);
         }
     }
 
-    /// Remembers zeroes.
+    /// Stores the checksums of zeroed blocks.
     pub fn zeroed(&mut self, blocks: std::ops::Range<u64>) {
         self.blocks[blocks.start as usize..blocks.end as usize].fill(self.zero);
     }
@@ -49,7 +49,7 @@ impl Checksums {
         self.blocks.get(block as usize).is_some_and(|known| *known != 0)
     }
 
-    /// Whether `data` can be what was written from `first` on.
+    /// Whether `data`, read from block `first` on, matches all known checksums.
     pub fn fits(&self, first: u64, data: &[u8]) -> bool {
         if planted(Bug::ChecksumIgnored) {
             return true;

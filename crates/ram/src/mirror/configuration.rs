@@ -1,61 +1,61 @@
-//! What a machine is told at the start, and the limits of everything that it keeps.
+//! The configuration of a machine, and the limits of everything that it keeps.
 //!
-//! Owns: the configuration, the times and the named limits. Promises: a configuration that passes `check` can be
-//! served.
+//! Owns: the configuration, the times and the named limits. Promises: a machine can serve every configuration that
+//! passes `check`.
 
 use super::error::Refusal;
 use super::event::Moment;
 use super::layout::{Layout, Ring};
 use crate::format::Geometry;
 
-/// The most requests of the user at a time; further ones are refused at once. A write that failed after `patience`
-/// counts until its copies are equal again.
+/// The most requests of the user in progress; further ones are refused at once. A write that failed after `patience`
+/// still counts until its copies are equal again.
 pub const OPERATIONS_MAX: usize = 256;
-/// Bytes of one request of the user.
+/// The most bytes of one request of the user.
 pub const REQUEST_BYTES_MAX: u64 = 32 << 20;
-/// Stripes that are copied at a time by a rebuild, and by the resynchronisation after attaching.
+/// The most stripes that a rebuild, or the resynchronisation after attaching, copies at the same time.
 pub const COPIES_MAX: usize = 2;
-/// Repairs of wrong copies at a time; further ones wait for the next read that finds them.
+/// The most repairs of wrong copies in progress; further wrong copies wait for the next read that finds them.
 pub const REPAIRS_MAX: usize = 4;
-/// How often an attaching client raises its generation when it meets another one.
+/// The number of times that an attaching client raises its generation because another client attaches at the same time.
 pub const CLAIM_ROUNDS_MAX: u32 = 8;
-/// A donor that gave this many wrong or failed answers is left.
+/// A donor that returned this many wrong or failed answers is left.
 pub const TROUBLES_MAX: u32 = 16;
 
-/// What to do with the device.
+/// The purpose of a machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Intent {
-    /// Create it on donors that are empty.
+    /// Create the device, on empty donors.
     Create,
-    /// Attach it.
+    /// Attach the device.
     Attach {
-        /// Also if a donor has a living connection of another client.
+        /// Whether to attach even if a donor has a living connection of another client.
         take_over: bool,
-        /// The user confirms that, of two donors, the one that is there has the newest data.
+        /// Whether the user confirms that, of two donors, the one that is present has the newest data.
         trust_remaining: bool,
     },
 }
 
-/// The times of a machine. *Units*: microseconds.
+/// The time limits of a machine. *Units*: microseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Times {
-    /// A donor that has not answered a request for this long is suspect: reads go to another copy as well.
+    /// A donor that has not answered a request for this long is suspect: reads are also sent to another copy.
     pub suspect_us: Moment,
-    /// A donor that has been suspect, or not connected, for this long is left, if the policy allows it.
+    /// A donor that has been suspect, or not connected, for this long is left, if the policy allows this.
     pub leave_us: Moment,
     /// A request fails after this long.
     pub patience_us: Moment,
-    /// Attaching waits this long for every donor before it goes on without one.
+    /// Attaching waits this long for every donor before it continues without one.
     pub survey_us: Moment,
-    /// A read is only answered if donors showed within this time that no other client has the device.
+    /// A read is answered only if donors have confirmed within this time that no other client has the device.
     pub lease_us: Moment,
-    /// An idle donor is asked a question after this time, to see that it lives.
+    /// An idle donor is sent a question after this time, to check that it is alive.
     pub ping_us: Moment,
     /// The mark of a stripe is removed after this time without a write.
     pub clean_us: Moment,
-    /// A donor that was left is taken in again after this time at the earliest.
+    /// A donor that was left is taken back after this time at the earliest.
     pub rejoin_us: Moment,
-    /// How often the machine looks at its deadlines.
+    /// The interval at which the machine checks its deadlines.
     pub tick_us: Moment,
 }
 
@@ -76,23 +76,23 @@ impl Default for Times {
     }
 }
 
-/// What a machine is told at the start.
+/// The configuration of a machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Configuration {
-    /// The shape of the device. Its donors are numbered from 0 in the order in which they are always given.
+    /// The geometry of the device. The donors are numbered from 0; they must always be given in the same order.
     pub geometry: Geometry,
-    /// The label of each donor: two donors with one label may fail together.
+    /// The label of each donor: two donors with the same label may fail together.
     pub labels: Vec<String>,
-    /// A random number that no other client has; not 0.
+    /// A random number, not 0, that no other client has.
     pub client: u64,
-    /// What to do.
+    /// The purpose: to create or to attach the device.
     pub intent: Intent,
-    /// The times.
+    /// The time limits.
     pub times: Times,
 }
 
 impl Configuration {
-    /// Checks the shape, and that the two copies of a block are on donors with different labels.
+    /// Checks the geometry, and that the two copies of a block are on donors with different labels.
     ///
     /// *Errors*: [`Refusal::Geometry`], [`Refusal::SameLabel`].
     pub fn check(&self) -> Result<(), Refusal> {

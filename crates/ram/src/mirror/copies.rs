@@ -1,7 +1,8 @@
-//! Copies that the machine makes: resynchronisation after attaching, rebuild of a donor, repair of wrong bytes.
+//! Copies that the machine makes: resynchronisation after attaching, the rebuild of a donor, and the repair of wrong
+//! bytes.
 //!
-//! Owns: which stripe is copied next, and the copy itself. Promises: a stripe is copied while no other operation uses
-//! it, and afterwards its copies are equal. Leaves to others: when a donor is filled (`membership`).
+//! Owns: the choice of the next stripe to copy, and the copying. Promises: a stripe is copied while no other operation
+//! uses it, and afterwards its copies are equal. Leaves to others: the decision to fill a donor (`membership`).
 
 use std::ops::Range;
 
@@ -18,27 +19,27 @@ use super::operation::{Operation, Part, PartState, Why, Work};
 use crate::format::Stripes;
 use crate::planted::{Bug, planted};
 
-/// How far a donor is filled.
+/// The progress of filling a donor.
 #[derive(Debug)]
 pub(super) struct Rebuild {
     pub donor: Donor,
-    /// Stripes that it has.
+    /// The stripes that the donor has.
     pub copied: Stripes,
-    /// Filling has begun no stripe from this one on.
+    /// No copy of a stripe from this one on has begun.
     pub next: u64,
-    /// Whether it also has what the machine above (`log`) keeps on it.
+    /// Whether the donor also has everything that the machine above (`log`) stores on it.
     pub is_filled: bool,
 }
 
 impl Machine {
-    /// The donor that is filled, how many of its stripes it has, and how many it is to have.
+    /// Returns the donor that is being filled, the number of stripes that it has, and the number that it must get.
     pub fn rebuild_progress(&self) -> Option<(Donor, u64, u64)> {
         let Rebuild { donor, copied, .. } = self.membership.rebuild.as_ref()?;
         let of_donor = (0..self.configuration.geometry.stripes()).filter(|stripe| self.ring.is_on(*stripe, *donor));
         Some((*donor, copied.iter().count() as u64, of_donor.count() as u64))
     }
 
-    /// Stripes whose copies may differ, or are about to.
+    /// Returns the number of stripes whose copies may differ, or are about to.
     pub fn dirty_stripes(&self) -> u64 {
         self.dirty.marked().iter().count() as u64
     }
@@ -48,7 +49,7 @@ impl Machine {
         self.operations.values().filter(is_wanted).count()
     }
 
-    /// Blocks of a stripe.
+    /// Returns the blocks of a stripe.
     fn blocks_of(&self, stripe: u64) -> Range<u64> {
         let geometry = &self.configuration.geometry;
         let first = stripe * geometry.stripe_blocks();
@@ -62,7 +63,7 @@ impl Machine {
         self.begin(operation, locked, true);
     }
 
-    /// Begins the copies that are due.
+    /// Begins copies that are due.
     pub(super) fn advance_copies(&mut self) {
         if self.phase == Phase::Resync {
             while self.copies_under_way(Why::Resync) < COPIES_MAX
@@ -79,8 +80,8 @@ impl Machine {
         }
         let stripes = self.configuration.geometry.stripes();
         let number = self.membership.view.number();
-        // The others store this first: an attaching client then waits for the lease of a client that reads from this
-        // donor.
+        // The other donors store the rebuild first, so that an attaching client waits for the lease of a client that
+        // reads from this donor.
         let filled = self.membership.rebuild.as_ref().map(|rebuild| rebuild.donor);
         let are_told = filled.is_some_and(|donor| self.is_view_stored_beside(donor));
         while let Some(rebuild) = &mut self.membership.rebuild {
@@ -104,7 +105,7 @@ impl Machine {
         }
     }
 
-    /// Once a tick: stripes that could not be copied are tried again.
+    /// Tries again, once each tick, to copy stripes that could not be copied.
     pub(super) fn retry_rebuild(&mut self) {
         let is_idle = self.copies_under_way(Why::Rebuild) == 0;
         let stripes = self.configuration.geometry.stripes();
@@ -113,24 +114,24 @@ impl Machine {
         }
     }
 
-    /// Whether the donor that is filled has everything.
+    /// Whether the donor that is being filled has all its data.
     pub(super) fn is_rebuilt(&self, donor: Donor) -> bool {
         let Some(rebuild) = &self.membership.rebuild else { return false };
         let stripes = self.configuration.geometry.stripes();
         let has = |stripe: u64| !self.ring.is_on(stripe, donor) || rebuild.copied.has(stripe);
-        // Before the rebuild is stored everywhere, a record would look as it did before.
+        // The donor's record must also have the present view.
         let is_told = self.links[donor].has_view(self.membership.view.number());
         rebuild.donor == donor && rebuild.is_filled && rebuild.next >= stripes && is_told && (0..stripes).all(has)
     }
 
-    /// Overwrites wrong bytes of a donor with those of the other.
+    /// Overwrites wrong bytes of a donor with those of the other copy.
     pub(super) fn begin_repair(&mut self, donor: Donor, blocks: Range<u64>) {
         if self.copies_under_way(Why::Repair) < REPAIRS_MAX {
             self.begin_copy(donor, Why::Repair, blocks);
         }
     }
 
-    /// Stops the copies to a donor that is no longer filled.
+    /// Stops the copies to a donor that is no longer being filled.
     pub(super) fn drop_copies_to(&mut self, donor: Donor) {
         let is_to = |operation: &Operation| matches!(operation.work, Work::Copy { to, .. } if to == donor);
         let numbers: Vec<u64> =

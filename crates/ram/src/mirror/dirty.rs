@@ -1,7 +1,7 @@
 //! Stripes whose copies may differ.
 //!
-//! Owns: which stripes are to be marked, and when a mark may go. Promises: a stripe with a write under way stays
-//! marked, and so does one that still has to be resynchronised. Leaves to others: storing the marks.
+//! Owns: the set of stripes to mark, and the decision when a mark is removed. Promises: a stripe with a write in
+//! progress stays marked, and so does one that still has to be resynchronised. Leaves to others: storing the marks.
 
 use std::collections::BTreeMap;
 
@@ -27,18 +27,18 @@ impl Dirty {
         Dirty { marked: Stripes::none(stripes), uses: BTreeMap::new() }
     }
 
-    /// The marks that are to be stored.
+    /// Returns the marks that have to be stored.
     pub fn marked(&self) -> &Stripes {
         &self.marked
     }
 
-    /// A write begins; returns whether the stripe was not marked yet.
+    /// Notes that a write begins; returns whether the stripe was not marked yet.
     pub fn begin(&mut self, stripe: u64) -> bool {
         self.uses.entry(stripe).or_insert(Use { writers: 0, last_us: 0 }).writers += 1;
         self.marked.set(stripe, true)
     }
 
-    /// A write, or the resynchronisation of the stripe, ended.
+    /// Notes that a write, or the resynchronisation of the stripe, has ended.
     pub fn end(&mut self, stripe: u64, now_us: Moment) {
         if let Some(used) = self.uses.get_mut(&stripe) {
             used.writers = used.writers.saturating_sub(1);
@@ -46,7 +46,7 @@ impl Dirty {
         }
     }
 
-    /// Takes the marks away from stripes that were not used since; returns them.
+    /// Removes the marks of stripes that were not used since this time; returns these stripes.
     pub fn clean(&mut self, unused_since_us: Moment) -> Vec<u64> {
         let is_clean = |used: &Use| used.writers == 0 && used.last_us <= unused_since_us;
         let clean: Vec<u64> = self.uses.iter().filter(|(_, used)| is_clean(used)).map(|(stripe, _)| *stripe).collect();

@@ -1,13 +1,13 @@
-//! Why an operation failed and why a device cannot be attached.
+//! Errors of operations, and reasons why a device cannot be attached.
 //!
-//! Owns: the kinds, told apart by what helps.
+//! Owns: the kinds of errors, which differ in their remedies.
 
 use thiserror::Error;
 
-/// Why a user's request failed.
+/// The reason why a user's request failed.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum MirrorError {
-    /// The donors that are needed did not answer for the time of `patience`. A write may still be done.
+    /// The donors that are needed did not answer within `patience`. A write may still take effect.
     #[error("the donors of block {block} have not answered: see which are reachable with nectary status")]
     Patience {
         /// The first block of the request.
@@ -28,15 +28,15 @@ pub enum MirrorError {
     /// Another client has attached the device.
     #[error("another client has taken the device over: nothing more can be done with it here")]
     Superseded,
-    /// More requests at a time than [`OPERATIONS_MAX`](super::OPERATIONS_MAX).
+    /// More requests are in progress than [`OPERATIONS_MAX`](super::OPERATIONS_MAX).
     #[error("too many requests at a time: wait for one to complete")]
     Busy,
-    /// A range that is empty, too long, not of whole blocks, or past the end of the device.
+    /// The range is empty, too long, not of whole blocks, or beyond the end of the device.
     #[error("offset {offset}, {bytes} bytes: not whole blocks of the device, or too many")]
     Range {
-        /// Where it begins.
+        /// The first byte of the range.
         offset: u64,
-        /// How long it is.
+        /// The length of the range.
         bytes: u64,
     },
     /// The device is not attached, or is being detached.
@@ -44,7 +44,7 @@ pub enum MirrorError {
     NotAttached,
 }
 
-/// Why a device cannot be attached or created.
+/// The reason why a device cannot be attached or created.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum Refusal {
     /// No donor answered.
@@ -56,69 +56,69 @@ pub enum Refusal {
     /// Too few donors have the device's data.
     #[error("{needed} donors with data of the device are needed and {found} are there; missing: {missing:?}")]
     TooFew {
-        /// Donors that are needed.
+        /// The number of donors that are needed.
         needed: usize,
-        /// Donors that can be used.
+        /// The number of donors that can be used.
         found: usize,
-        /// The positions of the others.
+        /// The positions of the other donors.
         missing: Vec<usize>,
     },
-    /// One of two donors is missing, and the one that is there was not told that the other was left.
+    /// One of two donors is missing, and the present one has not stored that the other was left.
     #[error(
         "donor {missing} is missing, and two donors alone cannot settle which has the newest data: bring it back, \
          or confirm that the device was not used without donor {present}"
     )]
     CannotSettle {
-        /// The one that is there.
+        /// The position of the present donor.
         present: usize,
-        /// The other.
+        /// The position of the missing donor.
         missing: usize,
     },
-    /// A donor has another device, or the same with other donors or another shape.
+    /// A donor belongs to another device, or to the same device with other donors or another geometry.
     #[error("donor {donor} has another device, or this one in another shape or order: check the donors and the id")]
     OtherDevice {
-        /// Which.
+        /// The position of the donor.
         donor: usize,
     },
-    /// Enough donors are there, and they did not store in time that this client has the device.
+    /// Enough donors are present, but they did not store in time that this client has the device.
     #[error(
         "enough donors are there, but they have not stored within {} ms (`patience=`) that this client has the device: \
          attach it again, with a larger patience",
         patience_us / 1000
     )]
     Slow {
-        /// The patience. *Units*: microseconds.
+        /// The time limit. *Units*: microseconds.
         patience_us: u64,
     },
-    /// The device is attached elsewhere.
+    /// Another client has attached the device.
     #[error("the device is attached by client {client:#018x}: detach it there, or take it over")]
     AttachedElsewhere {
         /// The random number of that client.
         client: u64,
     },
-    /// The creation of the device did not reach every donor.
+    /// The creation of the device was not completed on every donor.
     #[error("the device was not created on every donor: create it again with the same id")]
     Incomplete,
-    /// There is something on a donor on which the device would be created.
+    /// A donor on which the device would be created is not empty.
     #[error("donor {donor} is in use already: give the device another donor")]
     InUse {
-        /// Which.
+        /// The position of the donor.
         donor: usize,
     },
-    /// Other clients keep attaching the device at the same time.
+    /// Other clients repeatedly attach the device at the same time.
     #[error("other clients are attaching the device at the same time: stop them and attach it again")]
     Contended,
-    /// The shape of the device is not possible.
+    /// The geometry of the device is not possible.
     #[error("{0}")]
     Geometry(#[from] crate::format::FormatError),
-    /// Two donors that would hold the same blocks have the same label.
+    /// Two donors that would have the same blocks have the same label.
     #[error(
         "donors {first} and {second} have the label {label:?} and would hold the same blocks: order them otherwise"
     )]
     SameLabel {
-        /// One.
+        /// The position of one donor.
         first: usize,
-        /// The other.
+        /// The position of the other donor.
         second: usize,
         /// The label of both.
         label: String,

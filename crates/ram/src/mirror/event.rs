@@ -1,124 +1,125 @@
-//! What goes into the machine and what comes out of it.
+//! The machine's interface: its events, and the actions that follow.
 //!
 //! Owns: the events, actions, requests and replies between the machine and the program that drives it. Leaves to
-//! others: how a request travels.
+//! others: the transport of requests.
 //!
-//! The events of one donor arrive in the order in which they happened. After [`Action::Disconnect`] a connection
-//! yields no further event; the driver connects again, and keeps trying whenever a donor is not connected.
+//! The events of one donor must be passed in the order in which they happened. After [`Action::Disconnect`] the driver
+//! passes no further event of that connection and connects again; it keeps trying whenever a donor is not connected.
 
 use bytes::Bytes;
 
 use super::error::{MirrorError, Refusal};
 use crate::format::Stamp;
 
-/// A moment. *Units*: microseconds since any fixed start, on a clock that also runs while the process is stopped.
+/// A point in time. *Units*: microseconds since any fixed start, on a clock that also runs while the process is
+/// stopped.
 pub type Moment = u64;
 /// A donor by its position in the configuration, counted from 0.
 pub type Donor = usize;
-/// The number of a request to a donor; none is used twice.
+/// The number of a request to a donor; no number is used twice.
 pub type RequestId = u64;
 
-/// What happened.
+/// An event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
     /// A connection to a donor was made.
     Connected {
-        /// Which.
+        /// The donor.
         donor: Donor,
-        /// The donor's incarnation: a random number, drawn when its memory was last empty.
+        /// The donor's incarnation: a random number, drawn when its process started with empty memory.
         incarnation: u64,
     },
-    /// The connection to a donor ended. Its requests may have been executed, or may still be.
+    /// The connection to a donor ended. Its requests may have been executed, or may be executed later.
     Disconnected {
-        /// Which.
+        /// The donor.
         donor: Donor,
     },
     /// A donor answered.
     Replied {
-        /// Which.
+        /// The donor.
         donor: Donor,
         /// The number of the request.
         request: RequestId,
         /// The answer.
         reply: Reply,
     },
-    /// The user wants something.
+    /// The user submitted a request.
     Submitted {
-        /// The user's number for it; must not be under way already.
+        /// The user's number for the request; no request in progress may have it.
         id: u64,
-        /// What.
+        /// The request.
         request: Request,
     },
     /// The user wants to detach. Operations under way are finished first.
     Detach,
-    /// Time passed: [`Machine::wake_at`](super::Machine::wake_at) was reached.
+    /// Time has passed: [`Machine::wake_at`](super::Machine::wake_at) is reached.
     Time,
 }
 
-/// What the user of the device wants. *Units*: bytes, multiples of the block.
+/// A request of the device's user. *Units*: bytes, multiples of the block.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Request {
     /// Read.
     Read {
-        /// From here.
+        /// The first byte.
         offset: u64,
-        /// This many.
+        /// The length.
         bytes: u64,
     },
     /// Write.
     Write {
-        /// From here.
+        /// The first byte.
         offset: u64,
-        /// These.
+        /// The data to write.
         data: Bytes,
-        /// As if a flush of them came with it (FUA).
+        /// Whether the write must be flushed before it is answered (FUA).
         force: bool,
     },
     /// Write zeroes.
     WriteZeroes {
-        /// From here.
+        /// The first byte.
         offset: u64,
-        /// This many.
+        /// The length.
         bytes: u64,
-        /// As with a write.
+        /// The same as for a write.
         force: bool,
     },
     /// Give memory back; the range reads as zeroes afterwards.
     Trim {
-        /// From here.
+        /// The first byte.
         offset: u64,
-        /// This many.
+        /// The length.
         bytes: u64,
     },
-    /// A flush: everything acknowledged before it was submitted is on the donors that must have it.
+    /// Flush: everything acknowledged before it was submitted must be on all donors that have to store it.
     Flush,
 }
 
-/// What the driver has to do, in this order.
+/// An action that the driver has to do; actions are listed in their order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
     /// Send a request on the present connection of a donor.
     Send {
-        /// To this one.
+        /// The donor.
         donor: Donor,
-        /// The number that the reply names.
+        /// The number of the request, which the reply repeats.
         request: RequestId,
-        /// What to send.
+        /// The request.
         body: DonorRequest,
     },
-    /// Close the connection to a donor, and make another.
+    /// Close the connection to a donor, and connect again.
     Disconnect {
-        /// Which.
+        /// The donor.
         donor: Donor,
     },
-    /// A user's request is finished.
+    /// A request of the user is finished.
     Complete {
-        /// The user's number.
+        /// The user's number for the request.
         id: u64,
-        /// The bytes that were read, or none.
+        /// The bytes that were read; empty for other requests.
         result: Result<Bytes, MirrorError>,
     },
-    /// The device can be used.
+    /// The device is attached and can be used.
     Attached,
     /// The device cannot be attached. The machine has ended.
     Refused(Refusal),
@@ -128,51 +129,51 @@ pub enum Action {
     Detached,
 }
 
-/// What a donor can do. *Units*: bytes.
+/// A request to a donor. *Units*: bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DonorRequest {
     /// Read.
     Read {
-        /// From here.
+        /// The first byte.
         offset: u64,
-        /// This many.
+        /// The length.
         bytes: u64,
     },
     /// Write.
     Write {
-        /// From here.
+        /// The first byte.
         offset: u64,
-        /// These.
+        /// The data to write.
         data: Bytes,
-        /// It is answered only when it is not merely in a cache of the donor.
+        /// Whether the answer must wait until the data has left the donor's cache.
         force: bool,
     },
     /// Write zeroes.
     WriteZeroes {
-        /// From here.
+        /// The first byte.
         offset: u64,
-        /// This many.
+        /// The length.
         bytes: u64,
-        /// As with a write.
+        /// The same as for a write.
         force: bool,
     },
     /// Give memory back; the range reads as zeroes afterwards.
     Trim {
-        /// From here.
+        /// The first byte.
         offset: u64,
-        /// This many.
+        /// The length.
         bytes: u64,
     },
     /// Flush: writes that were answered leave the donor's cache.
     Flush,
-    /// Read the metadata area. Allowed on any connection.
+    /// Read the metadata area. It is allowed on any connection.
     ReadMetadata,
-    /// Store `record` if the stamp of the metadata area is `expected`.
+    /// Store `record` if the metadata area has the stamp `expected`.
     ///
-    /// The donor first finishes or drops every request that other connections sent, and ends those connections; then
-    /// this connection is the owner, and data requests of any other are refused.
+    /// The donor first finishes or drops every request of other connections, and closes them; then this connection is
+    /// the owner, and data requests on any other are refused.
     SwapMetadata {
-        /// The stamp that has to be there.
+        /// The stamp that the metadata area must have.
         expected: Stamp,
         /// The new contents.
         record: Bytes,
@@ -182,21 +183,21 @@ pub enum DonorRequest {
 /// A donor's answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reply {
-    /// It is done: writes, zeroes, trims, flushes, and a record that was stored.
+    /// The request is done: a write, zeroes, a trim, a flush, or a record that was stored.
     Done,
     /// The bytes that were read.
     Data(Bytes),
     /// The metadata area.
     Metadata {
-        /// Its bytes; empty if nothing was ever stored.
+        /// The bytes of the area; empty if nothing was ever stored.
         area: Bytes,
-        /// Whether the owning connection is another one, and alive.
+        /// Whether another connection is the owner, and is alive.
         is_owned: bool,
     },
-    /// The stamp was not the expected one; nothing is stored.
+    /// The area had another stamp than `expected`; nothing is stored.
     SwapRefused,
     /// This connection is not the owner.
     NotOwner,
-    /// The donor could not do it.
+    /// The donor could not do the request.
     Failed,
 }

@@ -1,27 +1,27 @@
-//! What a machine has counted.
+//! The counters of a machine.
 //!
-//! Owns: the names and meanings of the counts.
+//! Owns: the names and meanings of the counters.
 
-/// Counts since the start.
+/// Counters since the start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Figures {
-    /// User's requests that succeeded.
+    /// Requests of the user that succeeded.
     pub completed: u64,
-    /// User's requests that failed.
+    /// Requests of the user that failed.
     pub failed: u64,
-    /// Of these, for lack of patience.
+    /// Failed requests of the user that were given up because they took too long.
     pub impatient: u64,
-    /// Donors left.
+    /// Times that a donor was left.
     pub left: u64,
-    /// Donors that were late and came back before they were left.
+    /// Donors that were late and answered again before they were left.
     pub taken_back: u64,
-    /// Writes that such donors had missed and got again.
+    /// Writes that such donors had missed and that were sent again.
     pub replayed: u64,
-    /// Donors that were left and are filled again.
+    /// Donors that were left and are being filled again.
     pub rejoined: u64,
-    /// Donors that were filled.
+    /// Donors whose filling was completed.
     pub rebuilt: u64,
-    /// Stripes made equal after attaching.
+    /// Stripes whose copies were made equal after attaching.
     pub resynchronised: u64,
     /// Wrong answers of donors.
     pub lies: u64,
@@ -29,13 +29,13 @@ pub struct Figures {
     pub repaired: u64,
     /// Reads that were also sent to the other copy.
     pub hedged: u64,
-    /// Answers to requests that nobody waited for any more.
+    /// Answers to requests that no operation waited for any more.
     pub late_replies: u64,
     /// Reads that waited for a proof that no other client has the device.
     pub held_reads: u64,
     /// Attachments that waited for the lease of a former client.
     pub lease_waits: u64,
-    /// Operations that waited for an overlapping one.
+    /// Operations that waited for an overlapping operation.
     pub overlapping: u64,
     /// Records sent to donors.
     pub records: u64,

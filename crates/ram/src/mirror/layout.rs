@@ -1,11 +1,11 @@
-//! Which donors hold a stripe, and where.
+//! The placement of stripes: their donors, and the offsets there.
 //!
-//! Owns: the trait that a policy answers, and the ring of the mirror. Promises: the two copies of a stripe are on
-//! different donors, and no two stripes share a byte of a donor.
+//! Owns: the trait of a policy, and the ring of the mirror. Promises: the two copies of a stripe are on different
+//! donors, and no two stripes share a byte of a donor.
 //!
-//! The ring: stripe `s` of `D` donors is on donor `s % D` and on the next one. Row `s / D` of a donor has two slots:
-//! the even one for the stripe that begins there, the odd one for that of the donor before it. So each donor shares
-//! its load with two others when one of more than two is lost.
+//! The ring: stripe `s` of `D` donors is on donor `s % D` and on the following donor. Row `s / D` of a donor has two
+//! slots: the even one for the stripe whose first copy is on this donor, the odd one for the second copy of the
+//! previous donor's stripe. So if one of more than two donors is lost, two others share its load.
 
 use super::event::Donor;
 use crate::format::Geometry;
@@ -15,21 +15,21 @@ use crate::format::Geometry;
 pub struct Place {
     /// The donor that has it.
     pub donor: Donor,
-    /// Where it begins there. *Units*: bytes.
+    /// The offset of the copy on that donor. *Units*: bytes.
     pub offset: u64,
 }
 
-/// Where a policy puts the stripes of a device.
+/// The placement of a device's stripes under a policy.
 pub trait Layout {
-    /// The copies of a stripe, the preferred one first.
+    /// Returns the copies of a stripe, the preferred one first.
     fn places(&self, stripe: u64) -> [Place; 2];
     /// Whether a stripe has a copy on a donor.
     fn is_on(&self, stripe: u64, donor: Donor) -> bool {
         self.places(stripe).iter().any(|place| place.donor == donor)
     }
-    /// Memory that the device needs on each donor. *Units*: bytes.
+    /// Returns the memory that the device needs on each donor. *Units*: bytes.
     fn donor_bytes(&self) -> u64;
-    /// Donors that may be missing.
+    /// Returns how many donors may be missing.
     fn losses_max(&self) -> usize;
 }
 
@@ -42,7 +42,7 @@ pub struct Ring {
 }
 
 impl Ring {
-    /// The ring of a device.
+    /// Makes the ring of a device.
     pub fn new(geometry: &Geometry) -> Ring {
         Ring {
             donors: u64::from(geometry.members),

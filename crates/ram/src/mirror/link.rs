@@ -1,30 +1,30 @@
-//! The connection to one donor, and what it has shown about the donor.
+//! The connection to one donor, and what is known about the donor.
 //!
-//! Owns: the state of the connection, requests without an answer, the record that the donor is known to have. Promises:
-//! the record is one that the donor confirmed or that was read from it, never one that was only sent. Leaves to others:
-//! what follows from it (`membership`).
+//! Owns: the state of the connection, requests without an answer, and the record that the donor is known to have.
+//! Promises: this record was read from the donor or confirmed by it, and never only sent. Leaves to others: the
+//! conclusions (`membership`).
 
 use std::collections::BTreeMap;
 
 use super::event::{Moment, RequestId};
 use crate::format::{Geometry, Record, Stamp};
 
-/// How far a connection is.
+/// The state of the connection to a donor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LinkState {
-    /// There is none.
+    /// There is no connection.
     Down,
     /// The metadata area is being read.
     Reading,
-    /// It was read; the donor does not serve this client yet.
+    /// The area was read, but the donor does not serve this client yet.
     Read,
-    /// A record that makes this connection the owner is on its way.
+    /// A record that makes this connection the owner has been sent.
     Claiming,
-    /// This connection is the owner: the donor reads and writes for it.
+    /// This connection is the owner: the donor accepts its reads and writes.
     Claimed,
 }
 
-/// What a request without an answer is for.
+/// The purpose of a request without an answer.
 #[derive(Debug)]
 pub(super) enum Purpose {
     Metadata,
@@ -42,16 +42,16 @@ pub(super) struct Outstanding {
     pub purpose: Purpose,
 }
 
-/// What was found in a donor's metadata area.
+/// The content of a donor's metadata area.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Content {
-    /// Nothing.
+    /// The area is empty.
     Empty,
-    /// Something that is no record of a device, or a damaged one.
+    /// The area has no record of a device, or a damaged one.
     Unusable,
-    /// A record of another device, or of this one in another shape or at another position.
+    /// The area has the record of another device, or of this device with another geometry or position.
     Other,
-    /// A record of the device.
+    /// The area has a record of the device.
     Record(Box<Record>),
 }
 
@@ -60,23 +60,23 @@ pub(super) enum Content {
 pub(super) struct Link {
     pub state: LinkState,
     pub incarnation: u64,
-    /// Since when the donor has not served this client.
+    /// The time since when the donor has not served this client.
     pub down_since_us: Moment,
-    /// In the order of sending.
+    /// Requests without an answer, in the order of sending.
     pub outstanding: BTreeMap<RequestId, Outstanding>,
-    /// The stamp of the metadata area.
+    /// The stamp of the donor's metadata area.
     pub stamp: Stamp,
     pub content: Content,
     pub is_owned: bool,
-    /// Whether what is to be stored differs from the record.
+    /// Whether the record that the donor should have differs from the one that it has.
     pub is_stale: bool,
-    /// When the newest request was sent whose answer showed that this client has the device.
+    /// The time at which the newest request was sent whose answer proves that this client has the device.
     pub proof_us: Option<Moment>,
-    /// Whether the donor's memory of the device is gone.
+    /// Whether the donor has lost its memory of the device.
     pub is_empty: bool,
-    /// Wrong and failed answers.
+    /// The number of wrong and failed answers.
     pub troubles: u32,
-    /// When the donor was left.
+    /// The time at which the donor was left.
     pub left_us: Moment,
 }
 
@@ -98,7 +98,7 @@ impl Link {
         }
     }
 
-    /// Takes in what was read from the metadata area.
+    /// Stores the content that was read from the metadata area.
     pub fn read(&mut self, area: &[u8], is_owned: bool, geometry: &Geometry, position: usize) {
         self.stamp = Stamp::of(area);
         self.is_owned = is_owned;
@@ -113,7 +113,7 @@ impl Link {
         };
     }
 
-    /// The record that the donor is known to have.
+    /// Returns the record that the donor is known to have.
     pub fn record(&self) -> Option<&Record> {
         match &self.content {
             Content::Record(record) => Some(record),
@@ -121,7 +121,7 @@ impl Link {
         }
     }
 
-    /// The record that is on its way.
+    /// Returns the record that was sent and has no answer.
     pub fn swap(&self) -> Option<&Record> {
         self.outstanding.values().find_map(|request| match &request.purpose {
             Purpose::Swap(record) => Some(&**record),
@@ -133,18 +133,19 @@ impl Link {
         self.outstanding.values().any(|request| matches!(request.purpose, Purpose::Ping))
     }
 
-    /// Whether the donor has a mark for sure, both now and after the record on its way arrives.
+    /// Whether the donor's record certainly has the mark of a stripe, both now and after a record that was sent
+    /// arrives.
     pub fn is_marked(&self, stripe: u64) -> bool {
         self.record().is_some_and(|record| record.dirty.has(stripe))
             && self.swap().is_none_or(|record| record.dirty.has(stripe))
     }
 
-    /// Whether the donor has stored a view for sure.
+    /// Whether the donor has certainly stored a view.
     pub fn has_view(&self, number: (u64, u64)) -> bool {
         !self.is_empty && self.record().is_some_and(|record| record.view.number() == number)
     }
 
-    /// How long the donor has owed an answer, or has not served this client.
+    /// Returns for how long the donor has owed an answer, or has not served this client.
     pub fn late_us(&self, now_us: Moment) -> Moment {
         let since = match self.state {
             LinkState::Claimed => self.outstanding.values().next().map_or(now_us, |request| request.sent_us),

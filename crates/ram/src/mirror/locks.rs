@@ -1,24 +1,24 @@
 //! The order of operations on the same blocks.
 //!
-//! Owns: the ranges of operations, in the order of arrival. Promises: of two overlapping operations, of which at least
-//! one is a change, the later waits for the earlier. *Cost*: each operation in progress is looked at when one begins or
-//! ends.
+//! Owns: the ranges of operations, in their order of arrival. Promises: if two operations overlap and at least one of
+//! them is a change, the later one waits for the earlier one. *Cost*: each start or end of an operation checks every
+//! operation in progress.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
 use crate::planted::{Bug, planted};
 
-/// An operation's range.
+/// The range of an operation.
 #[derive(Debug)]
 struct Entry {
     blocks: Range<u64>,
     is_exclusive: bool,
-    /// Earlier operations that it waits for.
+    /// The number of earlier operations that it waits for.
     blockers: usize,
 }
 
-/// The ranges of all operations, by the operation's number; earlier ones have smaller numbers.
+/// The ranges of all operations, by the operation's number; earlier operations have smaller numbers.
 #[derive(Debug, Default)]
 pub(crate) struct Locks {
     entries: BTreeMap<u64, Entry>,
@@ -33,7 +33,7 @@ impl Entry {
 }
 
 impl Locks {
-    /// Adds an operation; returns whether it may run at once.
+    /// Adds an operation; returns whether it may run now.
     pub fn take(&mut self, operation: u64, blocks: Range<u64>, is_exclusive: bool) -> bool {
         let mut entry = Entry { blocks, is_exclusive, blockers: 0 };
         entry.blockers = self.entries.values().filter(|other| other.conflicts(&entry)).count();
@@ -47,7 +47,7 @@ impl Locks {
         self.entries.get(&operation).is_some_and(|entry| entry.blockers == 0)
     }
 
-    /// Removes an operation; returns those that may run now.
+    /// Removes an operation; returns the operations that may run now.
     pub fn release(&mut self, operation: u64) -> Vec<u64> {
         let Some(gone) = self.entries.remove(&operation) else { return Vec::new() };
         let mut free = Vec::new();

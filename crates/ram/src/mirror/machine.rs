@@ -1,9 +1,9 @@
 //! The machine: events in, actions out.
 //!
-//! Owns: the connections' events, requests and replies, deadlines, and the order in which the parts of the machine are
-//! asked what follows. Promises: after each event, all actions that follow from it are listed.
+//! Owns: the connections' events, requests and replies, deadlines, and the order in which the parts of the machine act.
+//! Promises: after each event, all actions that follow from it are listed.
 //!
-//! *Circle*: its parts are methods of one [`Machine`], whose fields they share, in a file for each of its duties.
+//! *Circle*: the parts of the machine are methods of [`Machine`] and share its fields; each duty has a file.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -24,29 +24,29 @@ use super::outside::Outside;
 use crate::format::{Stamp, View};
 use crate::planted::{Bug, planted};
 
-/// After so many ticks without an event the process must have been stopped.
+/// After this many ticks' time without an event, the process must have been stopped.
 const STANDSTILL_TICKS: u64 = 3;
 
-/// How far the machine is.
+/// The phase of the machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Phase {
-    /// The donors' records are read.
+    /// Reads the donors' records.
     Survey,
-    /// This client makes itself the owner of each donor.
+    /// Makes this client the owner of each donor.
     Claim,
-    /// The view is stored; an old client's lease ends.
+    /// Stores the view, and waits for the end of an old client's lease.
     Opening,
-    /// Dirty stripes are made equal.
+    /// Makes the copies of dirty stripes equal.
     Resync,
     /// The device is in use.
     Open,
-    /// Operations under way are finished.
+    /// Finishes the operations in progress.
     Detaching,
-    /// Nothing happens any more.
+    /// The machine has ended.
     Ended,
 }
 
-/// A mirrored device as its client sees it.
+/// A mirrored device, as its client sees it.
 #[derive(Debug)]
 pub struct Machine {
     pub(super) configuration: Configuration,
@@ -63,26 +63,26 @@ pub struct Machine {
     pub(super) locks: Locks,
     pub(super) dirty: Dirty,
     pub(super) checksums: Checksums,
-    /// Operations that may be able to go on.
+    /// Operations that may be able to continue.
     pub(super) ready: BTreeSet<u64>,
-    /// Reads that have their data and wait for the proof that no other client has the device.
+    /// Reads that have their data, and wait for the proof that no other client has the device.
     pub(super) held: BTreeSet<u64>,
-    /// Whether every operation has to be looked at.
+    /// Whether every operation must be checked for progress.
     pub(super) has_changed: bool,
     pub(super) is_final: bool,
     pub(super) figures: Figures,
     actions: VecDeque<Action>,
-    /// What became of requests of the machine above.
+    /// The outcomes of requests of the machine above.
     pub(super) outside: Vec<Outside>,
     next_request: RequestId,
     next_operation: u64,
     ticked_us: Moment,
-    /// Until then no donor counts as late: the process was stopped, and answers may wait to be read.
+    /// Until this time no donor counts as late: the process was stopped, and answers may not have been read yet.
     pub(super) lenient_until_us: Moment,
 }
 
 impl Machine {
-    /// A machine that begins to attach or create its device.
+    /// Makes a machine that begins to attach or create its device.
     ///
     /// *Errors*: see [`Configuration::check`].
     pub fn new(configuration: Configuration, now_us: Moment) -> Result<Machine, Refusal> {
@@ -117,7 +117,7 @@ impl Machine {
         })
     }
 
-    /// Takes in what happened at `now_us`. The actions that follow are then in [`actions`](Self::actions).
+    /// Handles an event that happened at `now_us`. The actions that follow are then in [`actions`](Self::actions).
     pub fn step(&mut self, now_us: Moment, event: Event) {
         let times = self.configuration.times;
         if now_us >= self.now_us + STANDSTILL_TICKS * times.tick_us {
@@ -148,42 +148,42 @@ impl Machine {
         self.settle();
     }
 
-    /// What the driver has to do; takes it away.
+    /// Takes the actions that the driver has to do.
     pub fn actions(&mut self) -> impl Iterator<Item = Action> + '_ {
         self.actions.drain(..)
     }
 
-    /// When [`Event::Time`] has to come at the latest; `None` after the end.
+    /// Returns the time at which [`Event::Time`] has to come at the latest; `None` after the end.
     pub fn wake_at(&self) -> Option<Moment> {
         (self.phase != Phase::Ended).then_some(self.ticked_us + self.configuration.times.tick_us)
     }
 
-    /// How far the machine is.
+    /// The current phase of the machine.
     pub fn phase(&self) -> Phase {
         self.phase
     }
 
-    /// Counts since the start.
+    /// Returns the counters since the start.
     pub fn figures(&self) -> Figures {
         self.figures
     }
 
-    /// Which donors have the device's data, as far as this client decided.
+    /// Returns the view: which donors have the device's data, as this client decided.
     pub fn view(&self) -> &View {
         &self.membership.view
     }
 
-    /// How far the connection to a donor is.
+    /// The state of the connection to a donor; `None` if there is no such donor.
     pub fn link_state(&self, donor: Donor) -> Option<LinkState> {
         self.links.get(donor).map(|link| link.state)
     }
 
-    /// Operations under way, the machine's copies among them.
+    /// Returns the number of operations in progress, including the machine's own copies.
     pub fn operations(&self) -> usize {
         self.operations.len()
     }
 
-    /// Whether a wrong copy of a block would be noticed.
+    /// Whether a wrong copy of a block would be detected.
     pub fn knows_checksum(&self, block: u64) -> bool {
         self.checksums.knows(block)
     }
@@ -215,7 +215,7 @@ impl Machine {
         self.send(donor, Purpose::Metadata, DonorRequest::ReadMetadata);
     }
 
-    /// The connection is gone. Its unanswered requests may be done, may be done later, or never.
+    /// Handles the loss of a connection. Its unanswered requests may be done already, later, or never.
     pub(super) fn drop_link(&mut self, donor: Donor) {
         let link = &mut self.links[donor];
         if link.state == LinkState::Claimed {
@@ -283,7 +283,7 @@ impl Machine {
                 if self.is_mine(stamp) {
                     self.prove(donor, sent_us);
                 } else {
-                    // Reading the area again on a new connection tells what happened.
+                    // Only reading the area again, on a new connection, shows what happened.
                     self.disconnect(donor);
                 }
             }
@@ -321,7 +321,7 @@ impl Machine {
                 self.outside.push(Outside::Data { tag, data });
             }
             (purpose, reply) => {
-                // An error, or an answer that does not belong to the request: the request counts as unanswered.
+                // The answer is an error, or does not belong to the request: the request counts as unanswered.
                 if reply != Reply::NotOwner {
                     self.links[donor].troubles += 1;
                 }
@@ -331,7 +331,7 @@ impl Machine {
         }
     }
 
-    /// The donor served this client at `sent_us` or later.
+    /// Notes that the donor served this client at `sent_us` or later.
     fn prove(&mut self, donor: Donor, sent_us: Moment) {
         let link = &mut self.links[donor];
         link.proof_us = link.proof_us.max(Some(sent_us));
@@ -368,7 +368,7 @@ impl Machine {
         self.begin(operation, blocks, is_change);
     }
 
-    /// Starts an operation; it runs when the blocks are free for it.
+    /// Starts an operation; it runs when no earlier operation uses its blocks.
     pub(super) fn begin(&mut self, operation: Operation, blocks: std::ops::Range<u64>, is_exclusive: bool) {
         let number = self.next_operation;
         self.next_operation += 1;
@@ -380,7 +380,7 @@ impl Machine {
         self.operations.insert(number, operation);
     }
 
-    /// Ends an operation that was removed from the list, and lets those go on that waited for it.
+    /// Ends an operation that was removed from the list, and starts those that waited for it.
     pub(super) fn finish(&mut self, number: u64, operation: Operation, result: Result<Bytes, MirrorError>) {
         self.ready.extend(self.locks.release(number));
         self.held.remove(&number);
@@ -398,7 +398,7 @@ impl Machine {
         }
     }
 
-    /// Lets each part of the machine act, until none has anything to do.
+    /// Lets each part of the machine act, until no part has anything to do.
     fn settle(&mut self) {
         while self.phase != Phase::Ended {
             self.advance_attach();
@@ -434,7 +434,7 @@ impl Machine {
         }
     }
 
-    /// Looks at the deadlines.
+    /// Checks the deadlines.
     fn tick(&mut self) {
         let times = self.configuration.times;
         let now_us = self.now_us;
@@ -444,7 +444,7 @@ impl Machine {
             if is_idle && link.proof_us.is_none_or(|proof_us| proof_us + times.ping_us <= now_us) {
                 self.send(donor, Purpose::Ping, DonorRequest::ReadMetadata);
             }
-            // If reading or claiming gets no answer, the connection is made again.
+            // If reading the area or claiming gets no answer, the donor is connected again.
             let is_stuck = matches!(self.links[donor].state, LinkState::Reading | LinkState::Claiming);
             let first = self.links[donor].outstanding.values().next().map(|first| first.sent_us);
             if is_stuck && first.is_some_and(|sent_us| sent_us + times.leave_us <= now_us) {
@@ -456,7 +456,7 @@ impl Machine {
         for number in late {
             self.lose_patience(number);
         }
-        // Reads are asked again of the other copy when the first is late.
+        // A read is also sent to the other copy when the first one is late.
         let is_asking = |operation: &Operation| operation.pieces.iter().any(|piece| !piece.asked.is_empty());
         let asking = self.operations.iter().filter(|(_, operation)| is_asking(operation)).map(|(at, _)| *at);
         self.ready.extend(asking);
@@ -469,7 +469,7 @@ impl Machine {
         self.retry_rebuild();
     }
 
-    /// Tells the user that the operation failed. A change that a donor may have received goes on until its copies are
+    /// Tells the user that the operation failed. A change that a donor may have received continues until its copies are
     /// equal.
     fn lose_patience(&mut self, number: u64) {
         let Some(mut operation) = self.operations.remove(&number) else { return };

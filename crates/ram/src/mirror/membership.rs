@@ -1,11 +1,11 @@
-//! Which donors are trusted: leaving one, taking one in again, and telling the others.
+//! Which donors are trusted: leaving a donor, taking it back, and storing this decision on the others.
 //!
-//! Owns: the view that is to be stored on every donor, each donor's standing, the marks that go with it. Promises:
-//! invariants 2 and 7 of the machine. Leaves to others: connections, and copying (`copies`).
+//! Owns: the view that every donor has to store, each donor's standing, and the dirty marks that are stored with the
+//! view. Promises: invariants 2 and 7 in `mod.rs`. Leaves to others: connections, and copying (`copies`).
 //!
-//! Each donor that this client owns is sent the present view, with the present marks, until its record has them. A
-//! newer view may replace one that is not stored everywhere yet. Only one order matters: nothing goes on without a
-//! donor before the others have stored that it is left.
+//! Each donor that this client owns is sent the present view and the present marks, until its record has them. A newer
+//! view may replace a view that is not stored on every donor yet. Only one order matters: no operation continues
+//! without a donor before the others have stored that it is left.
 
 use bytes::Bytes;
 
@@ -19,22 +19,22 @@ use super::machine::{Machine, Phase};
 use crate::format::{Geometry, Member, MemberState, Record, Stamp, Stripes, View};
 use crate::planted::{Bug, planted};
 
-/// What a donor is to this client: the table of the module.
+/// The standing of a donor with this client; the table in `mod.rs` describes each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Standing {
-    /// Its copies are right.
+    /// Its copies are correct.
     Trusted,
-    /// It is being left.
+    /// The others are being told that it is left.
     Leaving,
-    /// It is left.
+    /// The others have stored that it is left.
     Out,
-    /// It is filled.
+    /// It is being filled.
     Rebuilding,
-    /// Its memory is gone, and another donor was already out.
+    /// Its memory is lost, and another donor was already out.
     Lost,
 }
 
-/// What is to be stored on every donor.
+/// The view and marks that every donor has to store.
 #[derive(Debug)]
 pub(super) struct Membership {
     pub view: View,
@@ -43,7 +43,7 @@ pub(super) struct Membership {
     pub is_ready: bool,
     /// Whether this client creates the device.
     pub is_creating: bool,
-    /// The donor that is filled.
+    /// The donor that is being filled, and the progress.
     pub rebuild: Option<Rebuild>,
     /// Stripes that still have to be made equal after attaching.
     pub resync: Vec<u64>,
@@ -63,12 +63,12 @@ impl Membership {
 }
 
 impl Machine {
-    /// What each donor is to this client.
+    /// Returns the standing of each donor with this client.
     pub fn standing(&self) -> &[Standing] {
         &self.membership.standing
     }
 
-    /// Whether every donor is trusted, all was told, and nothing is under way.
+    /// Whether every donor is trusted and has stored the view, and nothing is in progress.
     pub fn is_quiet(&self) -> bool {
         let number = self.membership.view.number();
         let is_well = |donor: usize| {
@@ -81,7 +81,7 @@ impl Machine {
         self.phase == Phase::Open && self.operations.is_empty() && (0..self.links.len()).all(is_well)
     }
 
-    /// Whether a donor has a copy of a stripe that must follow every change.
+    /// Whether a donor has a copy of a stripe to which every change must be sent.
     pub fn is_target(&self, donor: Donor, stripe: u64) -> bool {
         match self.membership.standing[donor] {
             Standing::Trusted | Standing::Leaving => true,
@@ -90,7 +90,7 @@ impl Machine {
         }
     }
 
-    /// Whether a donor has a copy of a stripe that may be read: its bytes are right.
+    /// Whether a donor has a copy of a stripe that may be read because its bytes are correct.
     pub fn is_readable(&self, donor: Donor, stripe: u64) -> bool {
         let standing = self.membership.standing[donor];
         let is_served = matches!(standing, Standing::Trusted | Standing::Rebuilding);
@@ -116,7 +116,7 @@ impl Machine {
         others.all(|(donor, _)| self.links[donor].has_view(number))
     }
 
-    /// Changes a donor's place in the view, and has every donor told.
+    /// Changes a donor's state in the view, and has the view stored on every donor.
     fn decide(&mut self, donor: Donor, standing: Standing, state: MemberState) {
         self.membership.standing[donor] = standing;
         self.membership.view.generation = self.generation;
@@ -138,8 +138,8 @@ impl Machine {
         if self.membership.is_creating || !others.clone().all(is_fine) {
             return;
         }
-        // Of two donors, one whose record says that it is alone would be believed when it is alone. So its record must
-        // be corrected before it is left.
+        // With two donors: a donor whose record says that it is the only one would be trusted by an attaching client
+        // that finds it alone. So its record must be corrected before the donor is left.
         let link = &self.links[donor];
         let thinks_alone =
             |other: Donor| link.record().is_some_and(|record| record.view.members[other].state != MemberState::Present);
@@ -162,7 +162,7 @@ impl Machine {
         self.excuse(donor);
     }
 
-    /// A donor fails while it is filled. No data depend on it, so it is out at once.
+    /// Handles the failure of a donor that is being filled. No data depends on it, so it is out at once.
     fn abort_rebuild(&mut self, donor: Donor) {
         self.membership.rebuild = None;
         self.figures.left += 1;
@@ -173,11 +173,12 @@ impl Machine {
         self.disconnect(donor);
     }
 
-    /// A donor whose memory is gone cannot be left if another one is out: the blocks that only it had are lost.
+    /// Handles a donor whose memory is lost while another donor is out: the first cannot be left, and the blocks that
+    /// only it had are lost.
     fn lose(&mut self, donor: Donor) {
         let leaving = self.membership.standing.iter().position(|standing| *standing == Standing::Leaving);
         match leaving.filter(|_| self.phase == Phase::Open) {
-            // Nothing was acknowledged without the other one yet, so that one is kept instead.
+            // Nothing was acknowledged without the donor that is being left, so that donor is kept.
             Some(other) => {
                 self.decide(other, Standing::Trusted, MemberState::Present);
                 if self.links[other].state == LinkState::Read {
@@ -191,7 +192,7 @@ impl Machine {
         }
     }
 
-    /// Once a tick: donors that are late or failing.
+    /// Checks, once each tick, for donors that are late or failing.
     pub(super) fn look_at_donors(&mut self) {
         if self.now_us < self.lenient_until_us {
             return;
@@ -208,12 +209,12 @@ impl Machine {
         }
     }
 
-    /// Whether the view is this client's.
+    /// Whether this client has decided the view.
     pub(super) fn is_serving(&self) -> bool {
         !matches!(self.phase, Phase::Survey | Phase::Claim | Phase::Ended)
     }
 
-    /// Acts on records that were stored and donors that are back.
+    /// Continues after records were stored or donors returned.
     pub(super) fn advance_membership(&mut self) {
         if !self.is_serving() {
             return;
@@ -248,7 +249,7 @@ impl Machine {
         self.phase == Phase::Open && is_there && is_time && are_trusted && self.is_view_stored_beside(donor)
     }
 
-    /// Takes in a donor that was left: as an empty one, with a new identity.
+    /// Takes back a donor that was left, as an empty donor with a new identity.
     fn rejoin(&mut self, donor: Donor) {
         self.figures.rejoined += 1;
         self.decide(donor, Standing::Rebuilding, MemberState::Rebuilding);
@@ -269,7 +270,7 @@ impl Machine {
         }
     }
 
-    /// The metadata area of a donor was read on a new connection, or again after an exchange was refused.
+    /// Handles the metadata area of a donor, read on a new connection or after a refused exchange.
     pub(super) fn metadata_read(&mut self, donor: Donor) {
         if !self.is_serving() {
             return;
@@ -293,14 +294,14 @@ impl Machine {
         }
     }
 
-    /// Makes the connection the owner of its donor, with the present view and marks.
+    /// Makes this connection the owner of its donor, with the present view and marks.
     pub(super) fn claim(&mut self, donor: Donor) {
         self.links[donor].state = LinkState::Claiming;
         let record = self.record_for(donor);
         self.swap(donor, record);
     }
 
-    /// The record that a donor should have.
+    /// Returns the record that a donor should have.
     fn record_for(&self, donor: Donor) -> Record {
         let geometry = self.configuration.geometry;
         let mut dirty = Stripes::none(geometry.stripes());
@@ -330,7 +331,7 @@ impl Machine {
         self.send(donor, purpose, DonorRequest::SwapMetadata { expected, record: encoded });
     }
 
-    /// Sends each donor the record that it lacks, one at a time for each donor.
+    /// Sends each donor the record that it lacks, one record at a time.
     pub(super) fn store_records(&mut self) {
         if !self.is_serving() {
             return;

@@ -1,44 +1,45 @@
-//! What an attacher concludes from the records that it finds.
+//! The conclusion that an attaching client draws from the donors' records.
 //!
-//! Owns: the rule. Promises: every acknowledged write is on all believed donors that hold its blocks, as long as no
-//! more donors lost their memory than the policy tolerates.
+//! Owns: this rule. Promises: every acknowledged write is on all trusted donors that hold its blocks, unless more
+//! donors lost their memory than the policy tolerates.
 //!
-//! Why: before a client acknowledges anything that a donor lacks, it stores a view without this donor on all others. Of
-//! more than two donors at most one may be missing, so at least one of those that stored the view is present. Of two,
-//! the present one must have stored the view itself, or the user must confirm. A view that only some donors stored is
-//! adopted: nothing was acknowledged under it yet, and the donor that it leaves has nothing that the others lack.
+//! Reason: before a client acknowledges anything that a donor lacks, it stores a view without this donor on all others.
+//! With more than two donors, at most one may be missing, so at least one of the donors that stored the view is
+//! present. With two donors, the one that is present must have stored that view itself, or the user must confirm. A
+//! view that only some donors stored is adopted: nothing was acknowledged under it yet, and the donor that it excludes
+//! has nothing that the others lack.
 
 use super::error::Refusal;
 use crate::format::{MemberState, Record, View};
 
-/// What was found on a donor.
+/// The content found on a donor.
 #[derive(Debug, Clone, Copy)]
 pub enum Found<'a> {
-    /// It did not answer.
+    /// The donor did not answer.
     Missing,
-    /// It has no record of the device: its memory is not that of a donor of the device.
+    /// The donor has no record of the device, so its memory does not belong to the device.
     Empty,
-    /// It has a record.
+    /// The donor has a record.
     Record {
         /// The record.
         record: &'a Record,
-        /// What the donor calls itself.
+        /// The donor's present incarnation.
         incarnation: u64,
     },
 }
 
-/// What follows.
+/// The conclusion.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Merged {
     /// The newest view.
     pub view: View,
-    /// Which donors' data are believed, by position.
+    /// Whether each donor's data is trusted, by position.
     pub trusted: Vec<bool>,
-    /// Whether an earlier client may still get answers from a missing donor that the view does not leave.
+    /// Whether an earlier client may still get answers from a missing donor that the view does not exclude.
     pub may_be_read_elsewhere: bool,
 }
 
-/// Concludes from the records that were found: `found[i]` is what donor `i` has.
+/// Draws the conclusion; `found[i]` is the content found on donor `i`.
 ///
 /// *Errors*: [`Refusal::Empty`], [`Refusal::Incomplete`], [`Refusal::TooFew`], [`Refusal::CannotSettle`].
 pub fn merge(found: &[Found<'_>], trust_remaining: bool) -> Result<Merged, Refusal> {

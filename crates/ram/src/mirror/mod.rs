@@ -1,8 +1,9 @@
 //! The client of a mirrored network RAM disk: each block on two donors, as a state machine without I/O.
 //!
-//! Owns: attaching and fencing, where each block is, the order of overlapping operations, marks of stripes whose copies
-//! may differ, the decision to leave a donor and to take it back, checksums. Promises: the invariants below. Leaves to
-//! others: connections, clocks, random numbers (the driver), the donor's side, the bytes of a record (`format`).
+//! Owns: attaching and fencing, the donors of each block, the order of overlapping operations, marks of stripes whose
+//! copies may differ, the decision to leave a donor and to take it back, checksums. Promises: the invariants below.
+//! Leaves to others: connections, clocks, random numbers (the driver), the donor's side, the encoding of a record
+//! (`format`).
 //!
 //! # Use
 //! A driver hands [`Machine::step`] each [`Event`] with the time, executes every action of [`Machine::actions`] in
@@ -27,29 +28,31 @@
 //!
 //! # Invariants
 //! 1. A write is acknowledged only when every donor with a trusted copy of its blocks has stored it.
-//! 2. A donor stops being trusted only when all other trusted donors have stored a view without it; writes that it
-//!    lacks are acknowledged after that.
+//! 2. A donor stops being trusted only when all other trusted donors have stored a view without it; only after that are
+//!    writes acknowledged that it lacks.
 //! 3. A copy is changed only while its stripe is marked on every donor with a trusted copy; a mark is removed only when
 //!    the copies are equal.
-//! 4. For each block one change is sent at a time, and no read meanwhile. A change that a donor may have received is
-//!    sent again on each new connection until every trusted copy has it, even after the user was told that it failed.
+//! 4. For each block only one change is sent at a time, and no read during that. A change that a donor may have
+//!    received is sent again on each new connection until every trusted copy has it, even after the user was told that
+//!    it failed.
 //! 5. A new connection becomes the owner of a donor before anything is sent on it, so no late request of an older
 //!    connection takes effect. A new client becomes the owner of every donor that it trusts, with a greater generation.
 //! 6. A read is answered only if no other client can have begun to change the device: two donors (or one, if the other
-//!    is left) have confirmed this within `lease_us`. A client that could not fence a donor waits twice as long before
-//!    it begins.
-//! 7. At most one donor is not trusted. If a second one is lost, the blocks that only it had are lost.
+//!    is left) have confirmed this within `lease_us`. A client that could not fence a donor waits twice that time
+//!    before it begins.
+//! 7. At most one donor is not trusted. If a second donor is lost, the blocks that only it had are lost.
 //!
 //! # What a donor is
 //! | standing | reads | writes | in the view | it ends when |
 //! |---|---|---|---|---|
 //! | trusted | yes | needed | present | it is late, failing or empty: leaving |
-//! | leaving | no | needed | left | the others have stored that: out |
-//! | out | no | no | left | it is back: rebuilding |
-//! | rebuilding | stripes that were copied | the same | rebuilding | all is copied: trusted; it is late: out |
+//! | leaving | no | needed | left | the others have stored that it is left: out |
+//! | out | no | no | left | it returns: rebuilding |
+//! | rebuilding | stripes that were copied | stripes that were copied | rebuilding | all stripes are copied: trusted;
+//! it is late: out |
 //! | lost | no | no | present | never: another donor is out, so this one had the last copy of some blocks |
 //!
-//! *Cost*: a read is one request, a write two; two small ones when a stripe was not marked.
+//! *Cost*: a read is one request, a write is two; two small requests more if the stripe was not marked.
 
 mod attach;
 mod changes;

@@ -1,7 +1,7 @@
-//! An operation under way: of the user, or a copy that the machine makes.
+//! An operation in progress: of the user, or a copy that the machine makes.
 //!
-//! Owns: how a range is cut into pieces of stripes, and how far each is. A read has a piece for each stripe, which any
-//! copy can answer; a change has a part for each copy of each piece, and all of them have to be done.
+//! Owns: how a range is cut into pieces of stripes, and the state of each piece. A read has a piece for each stripe,
+//! which any copy can answer; a change has a part for each copy of each piece, and every part must be done.
 
 use std::ops::Range;
 
@@ -10,18 +10,18 @@ use bytes::Bytes;
 use super::event::{Donor, Moment, RequestId};
 use crate::format::Geometry;
 
-/// Why a stripe is copied.
+/// The reason why a stripe is copied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Why {
-    /// It may differ since the client before died.
+    /// Its copies may differ since the former client crashed.
     Resync,
-    /// The donor is filled.
+    /// The donor is being filled.
     Rebuild,
-    /// The donor gave wrong bytes.
+    /// The donor returned wrong bytes.
     Repair,
 }
 
-/// What an operation does.
+/// The work of an operation.
 #[derive(Debug, Clone)]
 pub(super) enum Work {
     Read,
@@ -33,7 +33,7 @@ pub(super) enum Work {
 }
 
 impl Work {
-    /// Whether it changes blocks for the user.
+    /// Whether the operation changes blocks for the user.
     pub fn is_change(&self) -> bool {
         matches!(self, Work::Write { .. } | Work::Zeroes { .. } | Work::Trim)
     }
@@ -47,28 +47,28 @@ pub(super) struct Asked {
     pub sent_us: Moment,
 }
 
-/// Blocks of one stripe.
+/// A range of blocks within one stripe.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Piece {
     pub stripe: u64,
     pub blocks: Range<u64>,
     pub asked: Vec<Asked>,
-    /// Donors that gave wrong bytes.
+    /// Donors that returned wrong bytes for this piece.
     pub wrong: Vec<Donor>,
     pub data: Option<Bytes>,
 }
 
-/// How far a part is.
+/// The state of a part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum PartState {
     Unsent,
     Sent,
     Done,
-    /// The donor is left: it need not have it.
+    /// The donor is left, so it need not do this part.
     Excused,
 }
 
-/// A piece on one donor; of a flush, the donor alone.
+/// A piece on one donor; for a flush, one donor.
 #[derive(Debug, Clone)]
 pub(super) struct Part {
     pub donor: Donor,
@@ -76,19 +76,19 @@ pub(super) struct Part {
     pub state: PartState,
 }
 
-/// An operation under way.
+/// An operation in progress.
 #[derive(Debug)]
 pub(super) struct Operation {
-    /// The user's number, until the user was answered.
+    /// The user's number for the operation, until the user has an answer.
     pub user: Option<u64>,
     pub work: Work,
     pub blocks: Range<u64>,
     pub began_us: Moment,
     pub pieces: Vec<Piece>,
     pub parts: Vec<Part>,
-    /// Whether the parts are known.
+    /// Whether the parts are determined.
     pub is_planned: bool,
-    /// Whether a donor may have been changed.
+    /// Whether data on a donor may have been changed.
     pub has_begun: bool,
 }
 
@@ -103,7 +103,7 @@ impl Operation {
         self.parts.iter().all(|part| matches!(part.state, PartState::Done | PartState::Excused))
     }
 
-    /// Makes a piece for each block of a piece; returns whether there is more than one.
+    /// Replaces a piece by one piece for each of its blocks; returns whether there is more than one.
     pub fn split(&mut self, at: usize) -> bool {
         let Range { start, end } = self.pieces[at].blocks;
         if end - start < 2 {
@@ -116,7 +116,7 @@ impl Operation {
         true
     }
 
-    /// The bytes of all pieces, if all are there.
+    /// Returns the bytes of all pieces, if all have arrived.
     pub fn data(&self) -> Option<Bytes> {
         if let [only] = &self.pieces[..] {
             return only.data.clone();

@@ -1,8 +1,8 @@
-//! Reading: which copy is asked, and when the answer may be given.
+//! Reads: which copy is asked, and when the answer may be given.
 //!
-//! Owns: the choice among the copies, the second request when the first is late, the comparison with the checksum, the
-//! proof that no other client has the device. Promises: bytes with a wrong checksum are never returned, if the checksum
-//! is known.
+//! Owns: the choice of the copy, the second request when the first is late, the comparison with the checksum, and the
+//! proof that no other client has the device. Promises: if the checksum of a block is known, bytes that do not match it
+//! are never returned.
 
 use bytes::Bytes;
 
@@ -20,7 +20,7 @@ impl Machine {
         while at < operation.pieces.len() {
             match self.ask(number, &mut operation.pieces[at], at, None) {
                 Ok(()) => at += 1,
-                // Different blocks may be wrong in each copy: then the range is read again, block by block.
+                // Each copy may be wrong in different blocks, so the range is read again block by block.
                 Err(MirrorError::Corrupt { .. }) if operation.split(at) => {}
                 Err(error) => return self.finish(number, operation, Err(error)),
             }
@@ -49,7 +49,7 @@ impl Machine {
         self.finish(number, operation, Ok(data));
     }
 
-    /// Whether no other client can have begun to change the device.
+    /// Whether no other client can have begun to change the device by now.
     pub(super) fn has_proof(&self) -> bool {
         let is_whole = self.membership.standing.iter().all(|standing| *standing == Standing::Trusted);
         let is_leaving = self.membership.standing.contains(&Standing::Leaving);
@@ -62,9 +62,9 @@ impl Machine {
         (0..self.links.len()).filter(is_proof).count() >= needed
     }
 
-    /// Asks a copy for a piece that has no data yet, or a second one when the first is late.
+    /// Requests a piece that has no data yet from a copy, or from a second one if the first is late.
     ///
-    /// *Errors*: no copy is left that could have it.
+    /// *Errors*: no copy is left that could have the data.
     pub(super) fn ask(
         &mut self,
         number: u64,
@@ -112,7 +112,7 @@ impl Machine {
         Ok(())
     }
 
-    /// Where a piece begins on a donor.
+    /// Returns the offset of a piece on a donor.
     pub(super) fn offset(&self, place: Place, piece: &Piece) -> u64 {
         let geometry = &self.configuration.geometry;
         let inside = piece.blocks.start - piece.stripe * geometry.stripe_blocks();

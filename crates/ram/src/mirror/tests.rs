@@ -1,4 +1,4 @@
-//! These tests drive the machine by hand, step by step; all other cases are in the simulator.
+//! These tests drive the machine by hand, step by step; the simulator covers all other cases.
 
 use bytes::Bytes;
 
@@ -22,7 +22,7 @@ fn configuration() -> Configuration {
     }
 }
 
-/// Answers every request at once, from memory; returns the requests' results.
+/// Donors that answer every request at once, from memory.
 struct Donors {
     memory: Vec<Vec<u8>>,
     areas: Vec<Vec<u8>>,
@@ -61,7 +61,7 @@ impl Donors {
         }
     }
 
-    /// Runs until the machine asks for nothing more; returns what it said besides.
+    /// Runs until the machine sends no further request; returns its other actions.
     fn run(&mut self, machine: &mut Machine) -> Vec<Action> {
         let mut said = Vec::new();
         loop {
@@ -170,7 +170,7 @@ fn donors_with_one_label_may_not_hold_the_same_blocks() {
     assert!(matches!(Machine::new(three, 0), Err(Refusal::SameLabel { first: 2, second: 0, .. })));
 }
 
-/// Lets time pass until the machine says something; `answers` says which requests get an answer.
+/// Lets time pass until the machine reports something to the user; `answers` says which requests get an answer.
 fn wait(donors: &mut Donors, machine: &mut Machine, answers: impl Fn(&DonorRequest) -> bool) -> Option<Action> {
     for now_us in (0..30_000_000).step_by(50_000) {
         machine.step(now_us, Event::Time);
@@ -206,7 +206,7 @@ fn little_patience_attaches_without_a_donor_and_a_slow_one_is_called_slow() {
         machine.step(0, Event::Connected { donor: 0, incarnation: 50 });
         machine
     };
-    // What attaching waits for takes eight seconds.
+    // The lease that attaching waits for takes eight seconds.
     assert_eq!(wait(&mut donors, &mut alone(), |_| true), Some(Action::Attached));
     let mut donors = Donors::new();
     attached(&mut donors, configuration());

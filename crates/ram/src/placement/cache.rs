@@ -1,21 +1,21 @@
-//! Blocks that were not sent yet, and the open group that they go to.
+//! A cache of blocks that are not sent yet, and the open group that they go to.
 //!
-//! Owns: the order of these blocks and how far the open group is filled and covered. Leaves to others: choosing the
-//! cache, and sending.
+//! Owns: the order of these blocks, and how many members of the open group are sent and covered. Leaves to others:
+//! choosing the cache, and sending.
 
 use std::collections::VecDeque;
 
-/// A group that takes more members.
+/// A group that accepts more members.
 #[derive(Debug)]
 pub(super) struct Open {
     pub row: u32,
-    /// Members that were sent.
+    /// The number of members that were sent.
     pub filled: u8,
-    /// Members that stored parity covers.
+    /// The number of members that stored parity covers.
     pub covered: u8,
-    /// Which of the two spare slots takes the next parity: 0 or 1.
+    /// The spare slot, 0 or 1, that takes the next parity.
     pub turn: u8,
-    /// Older copies of its members, at most one for each: they die when parity covers the group.
+    /// Slots with older copies of its members, at most one for each member; they are dead once parity covers the group.
     pub superseded: Vec<u32>,
 }
 
@@ -28,18 +28,19 @@ impl Open {
 /// A cache of blocks in the client's memory.
 #[derive(Debug, Default)]
 pub(super) struct Cache {
-    /// Blocks that were not sent, oldest first.
+    /// Blocks that are not sent yet, the oldest first.
     pub unsent: VecDeque<u32>,
     pub open: Option<Open>,
 }
 
 impl Cache {
-    /// How many more blocks the open group takes; without an open group, how many a new one of `members` takes.
+    /// Returns how many more blocks the open group accepts; without an open group, how many a new group of `members`
+    /// accepts.
     pub fn room(&self, members: u8) -> usize {
         usize::from(members - self.open.as_ref().map_or(0, |open| open.filled))
     }
 
-    /// Removes a block. *Cost*: searches the cache.
+    /// Removes a block. *Cost*: proportional to the length of the cache.
     pub fn remove(&mut self, block: u32) {
         if let Some(index) = self.unsent.iter().position(|&unsent| unsent == block) {
             self.unsent.remove(index);
@@ -47,11 +48,11 @@ impl Cache {
     }
 }
 
-/// A block in a cache.
+/// A block that waits in a cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Waiting {
     /// The number of the cache.
     pub cache: usize,
-    /// It was fetched to empty its group and not written since: its old copy has the same data.
+    /// Whether the block was fetched to empty its group and not written since: then its old copy has the same data.
     pub is_copy: bool,
 }

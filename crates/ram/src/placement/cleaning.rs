@@ -1,12 +1,13 @@
 //! Empties groups with dead slots when too few groups are free.
 //!
-//! Owns: which group is emptied, and where its blocks go. Promises: a write always finds a free group; no copy replaces
-//! newer data. Leaves to others: groups in which every slot is dead: they become free by themselves.
+//! Owns: the choice of the group to empty, and of the cache that its blocks go to. Promises: a write always finds a
+//! free group; an old copy never replaces newer data. Leaves to others: groups in which every slot is dead, because
+//! they become free without cleaning.
 //!
 //! The sealed group with the fewest needed slots is chosen (greedy). Its needed blocks go to the cache of survivors:
-//! they are fetched, or, if newer data wait in another cache, moved from there. When survivors have filled a new group
-//! and its parity is stored, the old group is free. Each emptied group has at least one dead slot, so `S` of them fit
-//! into `S - 1` new groups, and fewer than `S` groups wait at a time.
+//! they are fetched, or moved from another cache if newer data waits there. When survivors have filled a new group and
+//! its parity is stored, the old group becomes free. Each emptied group has at least one dead slot, so the blocks of
+//! `S` such groups fit into `S - 1` new groups, and fewer than `S` emptied groups wait at a time.
 
 use super::log::{Log, RESERVE_ROWS};
 use super::planted::{Bug, planted};
@@ -35,7 +36,7 @@ impl Log {
                 continue;
             }
             match self.waiting.get(&block).copied() {
-                // Newer data are already in a cache: they are sent instead of the old data.
+                // Newer data is already in a cache, so it is sent instead of the old data.
                 None if self.arriving.contains(&block) => self.put(block, survivors, false),
                 None => {
                     steps.push(Step::Fetch { block, group: row, place: self.place(slot) });

@@ -1,10 +1,10 @@
-//! `none`, `mirror` and `parity`: the place of a block never changes.
+//! `none`, `mirror` and `parity`: the slot of a block never changes.
 //!
-//! Owns: the arithmetic of these places, and which blocks were written. Leaves to others: marking a stripe dirty before
-//! it changes, without which a crash of the client leaves a stripe whose copies or parity differ.
+//! Owns: the arithmetic of these slots, and the set of written blocks. Leaves to others: marking a stripe dirty before
+//! it changes. Without the mark, a crash of the client could leave a stripe whose copies or parity differ, unnoticed.
 //!
 //! Block `b` is member `b mod S` of group `b / S`. The second copy of a mirror is in the other half of the slots of the
-//! next donor. `parity` costs four transfers, because donors do not compute XOR: the client reads the old data and
+//! next donor. `parity` needs four transfers, because donors do not compute XOR: the client reads the old data and
 //! parity and writes both.
 
 use std::ops::Range;
@@ -15,13 +15,13 @@ use super::{Cause, Covering, Error, Layout, Location, Members, Memory, Place, Pl
 #[derive(Debug)]
 pub struct InPlace {
     layout: Layout,
-    /// A bit for each block that was written.
+    /// One bit for each block; it is set if the block was written.
     mapped: Vec<u64>,
     sequence: u64,
 }
 
 impl InPlace {
-    /// An empty device. The layout was checked.
+    /// Makes an empty device. The layout must be checked before.
     pub(super) fn new(layout: Layout) -> InPlace {
         let words = layout.blocks.div_ceil(64) as usize;
         InPlace { layout, mapped: vec![0; words], sequence: 0 }
@@ -49,7 +49,7 @@ impl InPlace {
         }
     }
 
-    /// Sends a block with what its policy adds; after a trim, the zeroes that the block reads as.
+    /// Adds the steps that send a block and its copy or parity; after a trim, zeroes are sent.
     fn send(&mut self, block: u32, steps: &mut Vec<Step>) {
         let ((group, member), place) = (self.group(block), self.place(block));
         self.sequence += 1;
@@ -75,12 +75,12 @@ impl InPlace {
     }
 }
 
-/// The donor of a group's parity.
+/// Returns the donor of a group's parity.
 pub(super) fn parity_donor(group: u32, donors: u8) -> u8 {
     (group % u32::from(donors)) as u8
 }
 
-/// The donor of a member: members follow the donor of the parity, in a circle.
+/// Returns the donor of a member: the members follow the donor of the parity, cyclically.
 pub(super) fn place_of_member(group: u32, member: u8, donors: u8) -> u8 {
     ((u32::from(parity_donor(group, donors)) + 1 + u32::from(member)) % u32::from(donors)) as u8
 }
@@ -110,7 +110,7 @@ impl Placement for InPlace {
         Ok(())
     }
 
-    /// Nothing waits in memory.
+    /// There is nothing to do, because no block waits in memory.
     fn flush(&mut self, _: &mut Vec<Step>) {}
 
     fn locate(&self, block: u32) -> Location {
@@ -139,7 +139,7 @@ mod tests {
 
     const BLOCKS: u32 = 50;
 
-    /// Writes and trims blocks, and after each operation checks what each block reads as when one donor is lost.
+    /// Writes and trims blocks; after each operation, checks the contents of every block with one donor lost.
     fn survives(policy: Policy, members: u8) {
         let mut device = Layout::new(policy, BLOCKS, members).open().expect("a layout");
         let mut stored: BTreeMap<Place, u64> = BTreeMap::new();

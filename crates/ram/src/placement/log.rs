@@ -1,22 +1,22 @@
 //! `parity-log`, `parity-cache` and `adaptive`: blocks are appended to open groups, and old copies die in place.
 //!
-//! Owns: the table of blocks, the caches, sending and covering. Leaves to others: the table of groups (`rows.rs`), which
-//! cache a write goes to (`streams.rs`), emptying groups (`cleaning.rs`).
+//! Owns: the table of blocks, the caches, sending blocks, and covering groups by parity. Leaves to others: the table of
+//! groups (`rows.rs`), choosing the cache of a write (`streams.rs`), emptying groups (`cleaning.rs`).
 //!
-//! A written block enters a cache. A full cache is sent as whole groups: first the members, then the parity. With that
-//! the older copies of these members are dead. A flush sends what is left and stores the parity of open groups in their
-//! spare slots; later members join these groups.
+//! A written block enters a cache. A full cache is sent as whole groups: first the members, then the parity. After that
+//! the older copies of these members are dead. A flush sends the remaining blocks and stores the parity of open groups
+//! in their spare slots; later members join these groups.
 //!
-//! | policy | caches | a cache is sent at |
+//! | policy | caches | a cache is sent when it has |
 //! |---|---|---|
 //! | `parity-log` | one | 1 block; the parity follows after `S` |
-//! | `parity-cache` | one | `S` x column blocks |
-//! | `adaptive` | one a stream, and one of victims | `S` x column blocks |
+//! | `parity-cache` | one | `S` times the column's blocks |
+//! | `adaptive` | one for each stream, and one for victims | `S` times the column's blocks |
 //!
-//! One more cache, the cache of survivors, takes the blocks that cleaning moves, so that old blocks share groups.
+//! One more cache, the cache of survivors, collects the blocks that cleaning moves, so that old blocks share groups.
 //!
-//! *Memory*: 4 bytes a block, 4 a slot, 10 a group: 11 bytes a block at S = 4 and 10 % overflow. A cache holds `S` x
-//! column blocks of data.
+//! *Memory*: 4 bytes for each block, 4 for each slot, 10 for each group: 11 bytes for each block at S = 4 and 10 %
+//! overflow. A cache holds the data of `S` times the column's blocks.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -28,33 +28,35 @@ use super::rows::{NOTHING, Rows};
 use super::streams::{Choice, Streams};
 use super::{Cause, Covering, Error, Layout, Location, Members, Memory, Place, Placement, Policy, Step};
 
-/// Free groups that writes leave for cleaning, so that it never gets stuck: cleaning takes a group before it frees one,
-/// and its first round may free none.
+/// The number of free groups that writes leave for cleaning, so that cleaning can always continue: it takes a group
+/// before it frees one, and its first round may free none.
 pub(super) const RESERVE_ROWS: u32 = 3;
 
-/// A placement that appends.
+/// A placement that appends blocks.
 #[derive(Debug)]
 pub struct Log {
     pub(super) layout: Layout,
-    /// The slot of each block's newest copy that was sent.
+    /// The slot of the newest copy that was sent, by block.
     pub(super) slots: Vec<u32>,
     pub(super) rows: Rows,
-    /// One for each stream, then one for victims (`adaptive`); the last one is for survivors.
+    /// The caches: one for each stream, then one for victims (`adaptive`), and the last one for survivors.
     pub(super) caches: Vec<Cache>,
-    /// What the caches hold.
+    /// The blocks in the caches.
     pub(super) waiting: BTreeMap<u32, Waiting>,
-    /// Blocks of the request being taken that no cache has yet; the driver holds their new data.
+    /// Blocks of the present request that are in no cache yet; the driver holds their new data.
     pub(super) arriving: Range<u32>,
     streams: Streams,
     sequence: u64,
 }
 
 impl Log {
-    /// An empty device. *Errors*: too few groups. The layout was checked otherwise.
+    /// Makes an empty device. *Errors*: the layout has too few groups. The layout must be checked before, except for
+    /// the number of groups.
     pub(super) fn new(layout: Layout) -> Result<Log, Error> {
         let caches = Log::caches(&layout) as usize;
         let rows = layout.rows();
-        // Every cache may have an open group; survivors wait from up to S groups; two groups may be uncovered.
+        // Every cache may have an open group; survivors from up to S groups may be waiting; two groups may be
+        // uncovered.
         let spare = RESERVE_ROWS + caches as u32 + u32::from(layout.members) + 6;
         let least = layout.blocks.div_ceil(u32::from(layout.members)) + spare;
         if rows < least {
@@ -72,9 +74,11 @@ impl Log {
         })
     }
 
-    /// A device whose sealed groups hold these blocks; `None` is a slot that is not needed. Every other group is free.
+    /// Makes a device whose sealed groups hold these blocks; `None` is a slot that is not needed. All other groups are
+    /// free.
     ///
-    /// *Errors*: too few groups. *Panics* if a group, member or block is out of range, or a group or block comes twice.
+    /// *Errors*: the layout has too few groups. *Panics* if a group, member or block is out of range, or a group or
+    /// block occurs twice.
     pub fn restore(layout: Layout, groups: impl Iterator<Item = (u32, Vec<Option<u32>>)>) -> Result<Log, Error> {
         layout.check()?;
         let mut log = Log::new(layout)?;
@@ -92,7 +96,7 @@ impl Log {
         Ok(log)
     }
 
-    /// Caches, including that of survivors: each may have an open group.
+    /// Returns the number of caches, including that of survivors; each may have an open group.
     pub fn caches(layout: &Layout) -> u32 {
         match layout.policy {
             Policy::Adaptive => layout.streams as u32 + 2,
@@ -105,22 +109,22 @@ impl Log {
         self.rows.is_free(row)
     }
 
-    /// Groups of which no slot is needed. With fewer than two of them a write may panic.
+    /// Returns the number of groups of which no slot is needed. With fewer than two such groups, a write may panic.
     pub fn free_groups(&self) -> u32 {
         self.rows.free_count()
     }
 
-    /// The cache of survivors.
+    /// Returns the index of the cache of survivors.
     pub(super) fn survivors(&self) -> usize {
         self.caches.len() - 1
     }
 
-    /// The cache of victims.
+    /// Returns the index of the victim cache.
     fn victims(&self) -> usize {
         self.caches.len() - 2
     }
 
-    /// How many blocks a cache holds before it is sent.
+    /// Returns how many blocks a cache holds before it is sent.
     fn capacity(&self, cache: usize) -> usize {
         let group = usize::from(self.layout.members);
         match self.layout.policy {
@@ -136,7 +140,7 @@ impl Log {
         Place { donor: place_of_member(row, member, self.layout.donors()), slot: row }
     }
 
-    /// The cache for a request.
+    /// Chooses the cache for a request.
     fn cache_for(&mut self, blocks: &Range<u32>, steps: &mut Vec<Step>) -> usize {
         if self.layout.policy != Policy::Adaptive {
             return 0;
@@ -152,7 +156,7 @@ impl Log {
         }
     }
 
-    /// Takes a block into a cache, or leaves it where it waits.
+    /// Adds a block to a cache, unless it already waits in one.
     fn take(&mut self, block: u32, cache: usize, steps: &mut Vec<Step>) {
         if let Some(waiting) = self.waiting.get_mut(&block) {
             waiting.is_copy = false;
@@ -183,7 +187,7 @@ impl Log {
         }
     }
 
-    /// Sends whole groups; what does not fill a group stays.
+    /// Sends whole groups; blocks that do not fill a group stay.
     pub(super) fn send_whole(&mut self, cache: usize, steps: &mut Vec<Step>) {
         let members = self.layout.members;
         while self.caches[cache].unsent.len() >= self.caches[cache].room(members) {
@@ -195,15 +199,15 @@ impl Log {
         }
     }
 
-    /// Makes sure that a free group is left for a cache without an open one. This may start cleaning, which may remove
-    /// blocks from the cache.
+    /// Makes sure that a cache without an open group finds a free one. This may start cleaning, which may remove blocks
+    /// from the cache.
     fn find_group(&mut self, cache: usize, steps: &mut Vec<Step>) {
         if self.caches[cache].open.is_none() && cache != self.survivors() {
             self.make_room(steps);
         }
     }
 
-    /// Sends up to `count` blocks, but no more than fit into the group, and seals the group if it is then full.
+    /// Sends up to `count` blocks, but not more than the group accepts, and seals the group if it is then full.
     fn send(&mut self, cache: usize, count: usize, steps: &mut Vec<Step>) {
         let count = count.min(self.caches[cache].unsent.len());
         if count == 0 {
@@ -243,7 +247,7 @@ impl Log {
         }
     }
 
-    /// Stores the parity of an open group; the older copies of its members are dead then.
+    /// Stores the parity of an open group; after that the older copies of its members are dead.
     fn cover(&mut self, cache: usize, open: &mut Open, covering: Covering, steps: &mut Vec<Step>) {
         let slot = match covering {
             Covering::Sealed => open.row,
@@ -291,8 +295,8 @@ impl Log {
         }
     }
 
-    /// Called when a stream is stale: sends whole groups, and moves the other blocks to the victim cache. If the
-    /// stream's open group already has members, victims fill it up; if there are too few, the next stream does.
+    /// Sends whole groups of a stale stream, and moves its other blocks to the victim cache. If the stream's open group
+    /// already has members, blocks from the victim cache fill it up; if these are too few, the next stream does.
     fn spill(&mut self, cache: usize, steps: &mut Vec<Step>) {
         self.send_whole(cache, steps);
         let victims = self.victims();
@@ -311,7 +315,7 @@ impl Log {
         }
     }
 
-    /// A new stream takes the blocks directly before `first` back from the victim cache.
+    /// Moves the blocks directly before `first` from the victim cache to a new stream's cache.
     fn claim(&mut self, cache: usize, first: u32) {
         let victims = self.victims();
         let is_victim = |log: &Log, block: u32| log.waiting.get(&block).is_some_and(|found| found.cache == victims);
@@ -325,7 +329,7 @@ impl Log {
         }
     }
 
-    /// Whether a cache holds blocks that were written, not only those that cleaning fetched.
+    /// Whether a cache holds written blocks, and not only blocks that cleaning fetched.
     fn is_dirty(&self, cache: usize) -> bool {
         self.caches[cache].unsent.iter().any(|block| self.waiting.get(block).is_some_and(|waiting| !waiting.is_copy))
     }
@@ -393,13 +397,13 @@ impl Placement for Log {
 
     fn memory(&self) -> Memory {
         let members = usize::from(self.layout.members);
-        // A stream that takes blocks back, and survivors, hold up to a group more for a moment.
+        // For a moment, a stream that takes blocks back, or the cache of survivors, holds up to one group more.
         let blocks: usize = (0..self.caches.len()).map(|cache| self.capacity(cache) + members).sum();
         let caches = self.caches.len() as u64;
         let slots_of_donor = u64::from(self.layout.rows()) + 2 * caches;
         Memory {
             tables_bytes: self.slots.len() as u64 * size_of::<u32>() as u64 + self.rows.memory_bytes(),
-            // Each cache may have the parity of an open group beside it.
+            // Each cache may also have the parity of an open group.
             client_blocks_max: blocks as u64 + caches,
             donor_slots: slots_of_donor * u64::from(self.layout.donors()),
         }

@@ -1,15 +1,16 @@
-//! Places each block of a network RAM disk: in which slot of which donor it is, in which parity group, and what is
+//! The placement of blocks in a network RAM disk: the donor, slot and parity group of each block, and which groups are
 //! free.
 //!
-//! Owns: the table of blocks, parity groups, the caches of blocks not sent yet, cleaning. Promises: the invariants
-//! below. Leaves to others: data, sending, acknowledgements, donors that fail, and the records of [`Step::Forget`]. It
-//! has no I/O, no clock and no randomness: operations go in, [`Step`]s come out. So the simulator and a live driver run
-//! the same code.
+//! Owns: the table of blocks, parity groups, the caches of blocks that are not sent yet, cleaning. Promises: the
+//! invariants below. Leaves to others: data, sending, acknowledgements, failures of donors, and storing the records of
+//! [`Step::Forget`]. It has no I/O, no clock and no randomness: operations go in, [`Step`]s come out. So the simulator
+//! and a live driver run the same code.
 //!
 //! A **donor** here is a column of the layout. Donors with the same label (host, rack) must share a column. A **group**
-//! is one row: group `g` uses slot `g` of every donor. `S` donors hold its members, the remaining one its parity; the
-//! donors take turns. Parity of an open group goes to two spare slots in turn, and to the row's slot only when the
-//! group is sealed. So a parity that is still needed is never overwritten.
+//! is one row: group `g` uses slot `g` of every donor. `S` donors have its members, and the remaining donor has its
+//! parity; the donor of the parity rotates from group to group. The parity of an open group goes to two spare slots
+//! alternately, and to the row's slot only when the group is sealed. So a parity that is still needed is never
+//! overwritten.
 //!
 //! ```text
 //!                 donor 0    donor 1    donor 2    donor 3    donor 4      S = 4
@@ -30,21 +31,23 @@
 //!
 //! # Invariants
 //! 1. Members of a group and its parity are on different donors.
-//! 2. The parity of a sealed group covers all its slots, dead ones too; no slot is used again before its group is free.
-//! 3. The client's memory holds every block that was not sent, and the client can compute the parity of every open
+//! 2. The parity of a sealed group covers all its slots, including dead ones; no slot is reused before its group is
+//!    free.
+//! 3. The client's memory holds every block that is not sent yet, and the client can compute the parity of every open
 //!    group.
-//! 4. Each mapped block has one live slot, or is in memory. An old copy dies only when stored parity covers its
-//!    successor, so after a flush nothing depends on the client's memory.
-//! 5. A block that is written again while it is in a cache stays in that cache. Only blocks that were not sent move
-//!    between caches.
+//! 4. Each mapped block has one live slot, or is in the client's memory. An old copy becomes dead only when stored
+//!    parity covers its successor, so after a flush no data depends on the client's memory.
+//! 5. A block that is written again while it waits in a cache stays in that cache. Only blocks that are not sent yet
+//!    move between caches.
 //!
 //! # What a driver does
 //! It keeps the data of written blocks until [`Placement::locate`] says that they are in a slot, and runs the steps:
-//! - Steps that name the same group run in order. Steps of different groups may run at once.
+//! - Steps that name the same group run in order. Steps of different groups may run at the same time.
 //! - A step that reuses a group waits until every step before the group's [`Step::Free`] is acknowledged. The group
-//!   that has been free for longest is reused first, so this wait is rare.
-//! - Parity for a spare slot waits until the group that used the spare before is sealed and its parity is acknowledged.
-//! - A [`Step::Send`] after a [`Step::Fetch`] of the same block sends what was fetched, or what was written since.
+//!   that has been free for the longest time is reused first, so this wait is rare.
+//! - Parity for a spare slot waits until the group that used the spare before is sealed and the parity of that group is
+//!   acknowledged.
+//! - A [`Step::Send`] after a [`Step::Fetch`] of the same block sends the fetched data, or data that was written since.
 //! - A flush returns when every step up to its end is acknowledged.
 //!
 //! ```
@@ -63,13 +66,13 @@
 //!
 //! | file | what it owns |
 //! |---|---|
-//! | `in_place.rs` | `none`, `mirror` and `parity`: every block has one place for ever |
+//! | `in_place.rs` | `none`, `mirror` and `parity`: the slot of a block never changes |
 //! | `log.rs` | `parity-log`, `parity-cache`, `adaptive`: writes, trims, flushes, sending, covering |
-//! | `cleaning.rs` | how groups with dead slots are emptied |
+//! | `cleaning.rs` | emptying groups with dead slots |
 //! | `rows.rs` | the table of groups: free, open, sealed, and the emptiest sealed one |
-//! | `cache.rs` | blocks not sent yet, and the open group that they go to |
-//! | `streams.rs` | which cache a write goes to, and which stream is stale |
-//! | `planted.rs` | deliberate defects for tests |
+//! | `cache.rs` | blocks that are not sent yet, and the open group that they go to |
+//! | `streams.rs` | the cache for each write, and which stream is stale |
+//! | `planted.rs` | planted bugs for tests |
 
 mod cache;
 mod cleaning;
@@ -89,40 +92,40 @@ pub use streams::StaleRule;
 
 /// The most members of a group.
 pub const MEMBERS_MAX: u8 = 16;
-/// The most stream caches: a write looks at each.
+/// The most stream caches; each write searches all of them.
 pub const STREAMS_MAX: usize = 64;
 /// The most blocks of a column of a cache.
 pub const COLUMN_BLOCKS_MAX: u32 = 64;
-/// The most blocks of a device, so that every slot has a number of 32 bits.
+/// The most blocks of a device, so that a slot's number fits 32 bits.
 pub const BLOCKS_MAX: u32 = 1 << 30;
 
-/// Why a placement cannot be made, or refuses an operation.
+/// The reason why a placement cannot be made, or refuses an operation.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// A setting is out of its range.
+    /// The value of a setting is out of its range.
     #[error("{setting} is {found}: give {least} to {most}")]
     Setting {
-        /// What it is.
+        /// The name of the setting.
         setting: &'static str,
-        /// What was given.
+        /// The given value.
         found: u64,
-        /// The least that works.
+        /// The least allowed value.
         least: u64,
-        /// The most that works.
+        /// The most allowed value.
         most: u64,
     },
-    /// There are too few groups beyond those that the blocks need, so cleaning could get stuck.
+    /// There are too few groups in addition to those that the blocks need, so cleaning could get stuck.
     #[error(
         "{rows} groups of {members} hold {blocks} blocks, but {least} are needed: give more overflow or fewer streams"
     )]
     Overflow {
-        /// The groups there would be.
+        /// The number of groups that the settings give.
         rows: u32,
-        /// Members of a group.
+        /// The members of a group.
         members: u8,
-        /// Blocks of the device.
+        /// The blocks of the device.
         blocks: u32,
-        /// The groups that are needed.
+        /// The number of groups that are needed.
         least: u32,
     },
     /// The operation names blocks that the device does not have.
@@ -132,36 +135,36 @@ pub enum Error {
         first: u32,
         /// The block after the last.
         end: u32,
-        /// Blocks of the device.
+        /// The blocks of the device.
         blocks: u32,
     },
 }
 
-/// How redundancy is kept.
+/// The kind of redundancy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Policy {
     /// No redundancy.
     None,
-    /// Every block on two donors.
+    /// Every block is on two donors.
     Mirror,
-    /// Parity is changed in place. Donors cannot compute XOR: the client reads the old data and parity, and writes
+    /// Parity is changed in place. Donors cannot compute XOR, so the client reads the old data and parity, and writes
     /// both.
     Parity,
-    /// Blocks are appended to the open group as they come; its parity is sent when it is full.
+    /// Blocks are appended to the open group in the order of writes; its parity is sent when it is full.
     ParityLog,
-    /// The same through a cache of several groups.
+    /// The same, with a cache of several groups before it.
     ParityCache,
-    /// A cache for each stream, so that neighbouring blocks share a group and die together.
+    /// Each stream has a cache, so that neighbouring blocks share a group and become dead together.
     Adaptive,
 }
 
 impl Policy {
-    /// All of them, in the order of tables.
+    /// All policies, in the order in which tables have them.
     pub const ALL: [Policy; 6] =
         [Policy::None, Policy::Mirror, Policy::Parity, Policy::ParityLog, Policy::ParityCache, Policy::Adaptive];
 
-    /// Its name on command lines.
+    /// Returns the name of the policy on command lines.
     pub fn name(self) -> &'static str {
         match self {
             Policy::None => "none",
@@ -173,12 +176,12 @@ impl Policy {
         }
     }
 
-    /// Whether blocks have one place for ever.
+    /// Whether the slot of a block never changes.
     pub fn is_in_place(self) -> bool {
         matches!(self, Policy::None | Policy::Mirror | Policy::Parity)
     }
 
-    /// Block transfers for each written block in theory, without cleaning and flushes.
+    /// Returns the theoretical number of block transfers for each written block, without cleaning and flushes.
     pub fn transfers(self, members: u8) -> f64 {
         match self {
             Policy::None => 1.0,
@@ -205,33 +208,34 @@ impl FromStr for Policy {
     }
 }
 
-/// The shape of a device: what a placement is made from.
+/// The settings that a placement is made from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Layout {
     /// The policy.
     pub policy: Policy,
-    /// Blocks of the device.
+    /// The number of blocks of the device.
     pub blocks: u32,
-    /// Members of a group, `S`: 2 to [`MEMBERS_MAX`]. Parity is on one donor more.
+    /// The number of members of a group, `S`: 2 to [`MEMBERS_MAX`]. The parity is on one more donor.
     pub members: u8,
-    /// Slots beyond the blocks of the device, for dead copies. *Units*: percent.
+    /// The number of slots beyond the blocks of the device, for dead copies. *Units*: percent.
     pub overflow_percent: u32,
-    /// Stream caches, `P` (`adaptive`): 1 to [`STREAMS_MAX`].
+    /// The number of stream caches, `P` (`adaptive`): 1 to [`STREAMS_MAX`].
     pub streams: usize,
-    /// Blocks of a column: a cache holds this many groups (`parity-cache`, `adaptive`): 1 to [`COLUMN_BLOCKS_MAX`].
+    /// The number of blocks of a column, 1 to [`COLUMN_BLOCKS_MAX`]: a cache holds this many groups (`parity-cache`,
+    /// `adaptive`).
     pub column_blocks: u32,
-    /// Which stream loses its cache to a new one (`adaptive`).
+    /// The rule that decides which stream loses its cache to a new one (`adaptive`).
     pub stale: StaleRule,
 }
 
 impl Layout {
-    /// A layout with 16 streams, columns of 8 blocks and 10 % overflow.
+    /// Makes a layout with 16 streams, columns of 8 blocks and 10 % overflow.
     pub fn new(policy: Policy, blocks: u32, members: u8) -> Layout {
         let stale = StaleRule::default();
         Layout { policy, blocks, members, overflow_percent: 10, streams: 16, column_blocks: 8, stale }
     }
 
-    /// Donors that hold members and parity: one more than members if there is parity.
+    /// Returns the number of donors that hold members and parity: one more than the members if there is parity.
     pub fn donors(&self) -> u8 {
         match self.policy {
             Policy::None | Policy::Mirror => self.members,
@@ -239,7 +243,7 @@ impl Layout {
         }
     }
 
-    /// The number of groups.
+    /// Returns the number of groups.
     pub fn rows(&self) -> u32 {
         let overflow = if self.policy.is_in_place() { 0 } else { u64::from(self.overflow_percent) };
         let slots = u64::from(self.blocks) * (100 + overflow);
@@ -248,7 +252,7 @@ impl Layout {
 
     /// Makes the placement.
     ///
-    /// *Errors*: a setting out of its range, or too little overflow for the caches.
+    /// *Errors*: a setting is out of its range, or the overflow is too small for the caches.
     pub fn open(self) -> Result<Box<dyn Placement>, Error> {
         self.check()?;
         match self.policy.is_in_place() {
@@ -284,156 +288,158 @@ impl Layout {
 pub struct Place {
     /// The donor, counted from 0.
     pub donor: u8,
-    /// Its slot, counted from 0.
+    /// The slot of that donor, counted from 0.
     pub slot: u32,
 }
 
-/// Why blocks are sent.
+/// The reason why a block is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cause {
-    /// They were written.
+    /// The block was written.
     Write,
-    /// The second copy of a mirror.
+    /// It is the second copy of a mirror.
     Copy,
-    /// Their group is emptied.
+    /// The block's group is being emptied.
     Cleaning,
 }
 
-/// Why parity is stored.
+/// The reason why parity is stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Covering {
-    /// The group is full; no member follows.
+    /// The group is full and accepts no further member.
     Sealed,
-    /// A flush: the group stays open.
+    /// A flush stores the parity; the group stays open.
     Flush,
-    /// Old copies have to die, to make room: the group stays open.
+    /// Older copies must become dead, to make room; the group stays open.
     Room,
 }
 
-/// Members of a group, as bits: bit 0 is the first.
+/// A set of members of a group, one bit each; bit 0 is the first member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Members(pub u32);
 
 impl Members {
-    /// The first `count` members.
+    /// Returns the set of the first `count` members.
     pub fn first(count: u8) -> Members {
         Members(((1u64 << count) - 1) as u32)
     }
 
-    /// Whether a member is among them.
+    /// Whether a member is in the set.
     pub fn has(self, member: u8) -> bool {
         self.0 >> member & 1 == 1
     }
 }
 
-/// What a driver has to do, in this order.
+/// A step that the driver has to do; steps are listed in their order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
-    /// Read a block's newest copy into memory. It stays valid there until the block is sent.
+    /// Read a block's newest copy into the client's memory. The data stays valid there until the block is sent.
     Fetch {
         /// The block.
         block: u32,
-        /// The group that it leaves.
+        /// The group that the block leaves.
         group: u32,
-        /// Where its newest copy is.
+        /// The slot of the newest copy.
         place: Place,
     },
     /// Read the old data of a block, or the old parity of its group, to change the parity (`parity` in place).
     ReadOld {
         /// The group.
         group: u32,
-        /// Where.
+        /// The slot to read.
         place: Place,
     },
     /// Send the newest data of a block to a slot.
     Send {
         /// The block.
         block: u32,
-        /// The group that it becomes a member of.
+        /// The group that the block becomes a member of.
         group: u32,
-        /// Which member, counted from 0.
+        /// The number of the member, counted from 0.
         member: u8,
-        /// Where to.
+        /// The slot to write.
         place: Place,
-        /// Orders all copies of all blocks: after a crash the highest one counts.
+        /// The sequence of the copy, which orders all copies of all blocks: after a crash the highest one is valid.
         sequence: u64,
-        /// Why.
+        /// The reason.
         cause: Cause,
     },
-    /// Store the parity of these members of a group, data and headers, dead ones too.
+    /// Store the parity of these members of a group, over data and headers, including dead members.
     StoreParity {
         /// The group.
         group: u32,
-        /// Where to.
+        /// The slot to write.
         place: Place,
-        /// What it covers.
+        /// The members that the parity covers.
         members: Members,
-        /// Why.
+        /// The reason.
         covering: Covering,
     },
-    /// Record durably that blocks hold nothing: no copy with a lower sequence may come back.
+    /// Record durably that blocks are trimmed: no copy with a lower sequence may become valid again.
     Forget {
         /// The first block.
         first: u32,
-        /// How many.
+        /// The number of blocks.
         count: u32,
-        /// Orders it among the copies.
+        /// The sequence of the trim, in the same order as that of copies.
         sequence: u64,
     },
-    /// A group is free: once every step before this one is acknowledged, its slots may be used again.
+    /// A group is free: its slots may be reused once every step before this one is acknowledged.
     Free {
         /// The group.
         group: u32,
     },
 }
 
-/// Where the newest data of a block are.
+/// The place of a block's newest data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Location {
-    /// Nothing was written to it: it reads as zeroes.
+    /// The block has no data and reads as zeroes.
     Unmapped,
-    /// In the client's memory, or being fetched into it.
+    /// The data is in the client's memory, or is being fetched into it.
     Memory,
-    /// In this slot.
+    /// The data is in this slot.
     Slot(Place),
 }
 
-/// The memory of a placement.
+/// The memory that a placement needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 pub struct Memory {
-    /// The tables. *Units*: bytes.
+    /// The size of the tables. *Units*: bytes.
     pub tables_bytes: u64,
-    /// Blocks that may wait in the client's memory at once, and parity that is being computed. *Units*: blocks.
+    /// The most blocks that may wait in the client's memory at the same time, plus parity blocks that are being
+    /// computed. *Units*: blocks.
     pub client_blocks_max: u64,
-    /// Slots of all donors together.
+    /// The number of slots on all donors together.
     pub donor_slots: u64,
 }
 
-/// Decides where blocks go. See the module for what a driver owes it.
+/// Decides which slot each block goes to. The module's documentation says what the driver must do.
 ///
-/// *Cost*: about `1 + 1/S` steps for each block of a range, and what cleaning adds; a driver bounds its ranges.
+/// *Cost*: about `1 + 1/S` steps for each block of a range, plus the steps of cleaning; the driver limits the length of
+/// ranges.
 pub trait Placement: fmt::Debug + Send {
-    /// Its shape.
+    /// Returns the layout.
     fn layout(&self) -> &Layout;
 
-    /// Takes new data for a range of blocks. The driver holds the data before the call.
+    /// Accepts new data for a range of blocks. The driver must have the data before the call.
     ///
-    /// *Errors*: the range is not inside the device; nothing has changed. *Durability*: none before [`flush`].
+    /// *Errors*: the range is not inside the device; then nothing has changed. *Durability*: none before [`flush`].
     ///
     /// [`flush`]: Placement::flush
     fn write(&mut self, blocks: Range<u32>, steps: &mut Vec<Step>) -> Result<(), Error>;
 
-    /// Drops what a range of blocks holds: it reads as zeroes.
+    /// Drops the data of a range of blocks, which then reads as zeroes.
     ///
-    /// *Errors*: as those of [`write`](Placement::write).
+    /// *Errors*: those of [`write`](Placement::write).
     fn trim(&mut self, blocks: Range<u32>, steps: &mut Vec<Step>) -> Result<(), Error>;
 
     /// Makes every block independent of the client's memory.
     fn flush(&mut self, steps: &mut Vec<Step>);
 
-    /// Where the newest data of a block are. *Panics* if the device has no such block.
+    /// Returns the place of a block's newest data. *Panics* if the device has no such block.
     fn locate(&self, block: u32) -> Location;
 
-    /// What it needs.
+    /// Returns the memory that the placement needs.
     fn memory(&self) -> Memory;
 }

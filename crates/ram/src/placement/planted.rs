@@ -1,31 +1,32 @@
-//! Deliberate defects of the placement, one at a time, by which tests show that their checks catch them.
+//! Planted bugs of the placement, switched on one at a time, so that tests can show that their checks catch them.
 //!
-//! Without the feature `planted` every question is answered `false` at compile time, so that no user's build has them.
+//! Without the feature `planted`, `planted` returns `false` as a compile-time constant, so that no user's build
+//! contains the bugs.
 
-/// A defect that can be planted.
+/// A bug that can be planted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Bug {
     /// A dead slot is left out of its group's parity.
     DeadSlotLeftOut = 1,
-    /// An old copy dies when its successor is only in the client's memory.
+    /// An old copy becomes dead when its successor is only in the client's memory.
     SuccessorInMemory = 2,
     /// Two members of a group are on one donor.
     MembersOnOneDonor = 3,
-    /// A group is free while one of its members is live.
+    /// A group becomes free while one of its members is live.
     FreeWithLiveMember = 4,
     /// Cleaning replaces newer data in memory by an old copy.
     CleaningDropsNewest = 5,
-    /// Old copies die when their successors are sent, before the parity is stored.
+    /// Old copies become dead when their successors are sent, before the parity is stored.
     DeadBeforeParity = 6,
-    /// A trim leaves no record, so that older copies come back.
+    /// A trim stores no record, so that older copies become valid again.
     TrimNotRecorded = 7,
-    /// A flush leaves out the blocks that stale streams left behind.
+    /// A flush omits the blocks in the victim cache, which stale streams left behind.
     FlushMissesVictims = 8,
 }
 
 impl Bug {
-    /// All of them.
+    /// All bugs.
     pub const ALL: [Bug; 8] = [
         Bug::DeadSlotLeftOut,
         Bug::SuccessorInMemory,
@@ -37,7 +38,7 @@ impl Bug {
         Bug::FlushMissesVictims,
     ];
 
-    /// Its name in reports.
+    /// Returns the name of the bug in reports.
     pub fn name(self) -> &'static str {
         match self {
             Bug::DeadSlotLeftOut => "dead slot left out of the XOR",
@@ -55,7 +56,7 @@ impl Bug {
 #[cfg(feature = "planted")]
 static PLANTED: std::sync::atomic::AtomicU8 = std::sync::atomic::AtomicU8::new(0);
 
-/// Plants one bug in this process, or none.
+/// Plants a bug in this process, or removes it.
 #[cfg(feature = "planted")]
 pub fn plant(bug: Option<Bug>) {
     PLANTED.store(bug.map_or(0, |bug| bug as u8), std::sync::atomic::Ordering::SeqCst);

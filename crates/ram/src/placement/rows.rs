@@ -1,25 +1,26 @@
-//! The table of groups: which are free, open or sealed, what each slot holds, and which sealed group is the emptiest.
+//! The table of groups: the state of each group, the block in each slot, and the sealed group with the fewest needed
+//! slots.
 //!
 //! Owns: the owner of each slot, the number of needed slots of each group, and one list for each number of needed
-//! slots. Promises: every operation costs the same however many groups there are. *Memory*: 4 bytes a slot and 10 bytes
-//! a group. Leaves to others: when a slot is no longer needed.
+//! slots. Promises: the cost of an operation does not depend on the number of groups. *Memory*: 4 bytes for each slot
+//! and 10 bytes for each group. Leaves to others: deciding when a slot is no longer needed.
 
 use super::planted::{Bug, planted};
 
-/// No group, no block, no slot.
+/// The number that stands for no group, no block and no slot.
 pub(super) const NOTHING: u32 = u32::MAX;
 
-/// The state of a group. Sealed ones are in the list of their number of needed slots.
+/// The state of a group. A sealed group is in the list for its number of needed slots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Free,
     Open,
     Sealed,
-    /// Sealed, and what it holds is on its way to other groups.
+    /// The group is sealed, and its needed blocks are being moved to other groups.
     Emptying,
 }
 
-/// A list of groups, oldest first.
+/// A list of groups, the oldest first.
 #[derive(Debug, Clone, Copy)]
 struct List {
     first: u32,
@@ -33,19 +34,19 @@ const EMPTY: List = List { first: NOTHING, last: NOTHING, count: 0 };
 #[derive(Debug)]
 pub(super) struct Rows {
     members: u8,
-    /// The block of each needed slot.
+    /// The block of each slot that is needed, by slot.
     owners: Vec<u32>,
-    /// How many slots of each group are needed.
+    /// The number of needed slots, by group.
     needed: Vec<u8>,
     states: Vec<State>,
     next: Vec<u32>,
     previous: Vec<u32>,
-    /// Sealed groups by how many slots are needed; the last list is that of free groups.
+    /// Lists of sealed groups, by the number of needed slots; the last list has the free groups.
     lists: Vec<List>,
 }
 
 impl Rows {
-    /// Groups that are all free.
+    /// Makes a table of free groups.
     pub fn new(rows: u32, members: u8) -> Rows {
         let count = rows as usize;
         let mut table = Rows {
@@ -65,22 +66,22 @@ impl Rows {
         self.lists.len() - 1
     }
 
-    /// Free groups.
+    /// Returns the number of free groups.
     pub fn free_count(&self) -> u32 {
         self.lists[self.free_list()].count
     }
 
-    /// The number of a member's slot.
+    /// Returns the number of a member's slot.
     pub fn slot(&self, row: u32, member: u8) -> u32 {
         row * u32::from(self.members) + u32::from(member)
     }
 
-    /// The group and member of a slot.
+    /// Returns the group and member of a slot.
     pub fn member(&self, slot: u32) -> (u32, u8) {
         (slot / u32::from(self.members), (slot % u32::from(self.members)) as u8)
     }
 
-    /// The block whose data the slot must keep.
+    /// Returns the block whose data the slot must keep.
     pub fn owner(&self, slot: u32) -> Option<u32> {
         Some(self.owners[slot as usize]).filter(|&owner| owner != NOTHING)
     }
@@ -101,7 +102,7 @@ impl Rows {
         self.states[row as usize] == State::Free
     }
 
-    /// Turns a free group into a sealed one that holds the needed blocks; without any it stays free.
+    /// Turns a free group into a sealed one that holds the needed blocks; a group without needed blocks stays free.
     pub fn restore(&mut self, row: u32, owners: &[Option<u32>]) {
         let needed = owners.iter().flatten().count();
         if needed == 0 {
@@ -117,14 +118,15 @@ impl Rows {
         self.append(needed, row);
     }
 
-    /// A block was sent to a slot of an open group.
+    /// Notes that a block was sent to a slot of an open group.
     pub fn fill(&mut self, slot: u32, block: u32) {
         self.owners[slot as usize] = block;
         let row = self.member(slot).0 as usize;
         self.needed[row] += 1;
     }
 
-    /// No further member joins the group. Returns whether the group is free at once, because no slot in it is needed.
+    /// Seals a group: no further member joins it. Returns whether the group is free at once, because none of its slots
+    /// is needed.
     pub fn seal(&mut self, row: u32) -> bool {
         self.states[row as usize] = State::Sealed;
         self.append(usize::from(self.needed[row as usize]), row);
@@ -147,19 +149,19 @@ impl Rows {
         self.free_if_dead(row)
     }
 
-    /// The sealed group with the fewest needed slots, the oldest of several; none if no slot is dead.
+    /// Returns the sealed group with the fewest needed slots, and the oldest of several; `None` if no slot is dead.
     pub fn emptiest(&self) -> Option<u32> {
         let lists = &self.lists[..usize::from(self.members)];
         lists.iter().find(|list| list.count > 0).map(|list| list.first)
     }
 
-    /// The blocks of a sealed group are being moved to other groups: the group is not chosen again.
+    /// Notes that the blocks of a sealed group are being moved to other groups, so that the group is not chosen again.
     pub fn empty(&mut self, row: u32) {
         self.remove(usize::from(self.needed[row as usize]), row);
         self.states[row as usize] = State::Emptying;
     }
 
-    /// *Units*: bytes.
+    /// Returns the size of the tables. *Units*: bytes.
     pub fn memory_bytes(&self) -> u64 {
         let slots = self.owners.len() as u64;
         let rows = self.states.len() as u64;

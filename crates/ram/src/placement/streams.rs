@@ -1,37 +1,40 @@
-//! Chooses the cache for a write: knows the streams, and the rule by which a stale stream gives its cache to a new one.
+//! Chooses the cache for a write: detects streams, and decides which stale stream gives its cache to a new one.
 //!
-//! Owns: where each stream is expected to continue, and when it last continued. Leaves to others: the caches
-//! themselves.
+//! Owns: the block at which each stream is expected to continue, and when it last continued. Leaves to others: the
+//! caches themselves.
 //!
-//! A write continues a stream if it begins where the stream's last one ended, or at its last block (files grow by parts
-//! of a block). Every other write is a **newcomer**. Blocks of newcomers that get no cache go to the **victim cache**,
-//! as do the blocks that a stale stream leaves behind. Decision 0044 has the figures of the rules.
+//! A write continues a stream if it begins directly after the stream's last write, or at the last block of that write
+//! (a file may grow by parts of a block). Every other write is a **newcomer**. Blocks of newcomers that get no cache go
+//! to the **victim cache**, and so do the blocks that a stale stream leaves behind. Decision 0044 has figures for these
+//! rules.
 
 use std::collections::VecDeque;
 use std::fmt;
 use std::ops::Range;
 use std::str::FromStr;
 
-/// Which stream loses its cache to a newcomer.
+/// The rule that decides which stream loses its cache to a newcomer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum StaleRule {
-    /// None: the first streams keep their caches for ever.
+    /// No stream: the first streams keep their caches for ever.
     Never,
-    /// The least recently used one, to every newcomer.
+    /// Every newcomer takes the cache of the least recently used stream.
     Lru,
-    /// The least recently used one, if it got no write during the last P requests, where P is the number of caches.
+    /// A newcomer takes the cache of the least recently used stream, if that had no write during the last P requests,
+    /// where P is the number of caches.
     Idle,
-    /// The least recently used one, to a newcomer that has been continued once, or whose first write fills a group.
+    /// A newcomer takes the cache of the least recently used stream if it has been continued once, or if its first
+    /// write fills a group.
     #[default]
     Proven,
 }
 
 impl StaleRule {
-    /// All of them.
+    /// All rules.
     pub const ALL: [StaleRule; 4] = [StaleRule::Never, StaleRule::Lru, StaleRule::Idle, StaleRule::Proven];
 
-    /// Its name on command lines.
+    /// Returns the name of the rule on command lines.
     pub fn name(self) -> &'static str {
         match self {
             StaleRule::Never => "never",
@@ -59,22 +62,22 @@ impl FromStr for StaleRule {
     }
 }
 
-/// Where a write goes.
+/// The decision about a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Choice {
-    /// It continues this stream.
+    /// The write continues this stream.
     Continue(usize),
-    /// It begins a stream in this cache, whose stream ends.
+    /// The write begins a stream in this cache, and the cache's former stream ends.
     Replace(usize),
-    /// It gets no cache.
+    /// The write gets no cache, and goes to the victim cache.
     Victims,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Stream {
-    /// The block that follows its last write.
+    /// The block after the stream's last write.
     next: u32,
-    /// The number of its last request; 0 if it has had none.
+    /// The number of the stream's last request; 0 if it has had none.
     last: u64,
 }
 
@@ -82,12 +85,12 @@ struct Stream {
 #[derive(Debug)]
 pub(super) struct Streams {
     rule: StaleRule,
-    /// A newcomer with so many blocks in its first write counts as proven.
+    /// A newcomer whose first write has at least this many blocks counts as proven.
     members: u32,
     streams: Vec<Stream>,
     requests: u64,
-    /// Where the last writes ended of newcomers without a cache and of streams that lost theirs; at most twice as many
-    /// as caches.
+    /// The blocks after the last writes of newcomers without a cache, and of streams that lost their cache; at most
+    /// twice as many as there are caches.
     ended: VecDeque<u32>,
 }
 
@@ -103,7 +106,7 @@ impl Streams {
         }
     }
 
-    /// Chooses for a request, and notes it.
+    /// Decides about a request, and remembers it.
     pub fn choose(&mut self, blocks: &Range<u32>) -> Choice {
         self.requests += 1;
         let continues = |stream: &Stream| {
@@ -128,7 +131,7 @@ impl Streams {
         Choice::Replace(index)
     }
 
-    /// The cache for a newcomer.
+    /// Returns the cache that a newcomer gets, if any.
     fn stale(&self, blocks: &Range<u32>, has_gone_on: bool) -> Option<usize> {
         let (index, oldest) = self.streams.iter().enumerate().min_by_key(|(_, stream)| stream.last)?;
         let is_stale = match self.rule {

@@ -4,22 +4,23 @@ use serde::Serialize;
 
 use crate::placement::{Cause, Covering, Place, Step};
 
-/// How many blocks were transferred, by reason.
+/// Counts of transferred blocks, by reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct Counts {
     /// Blocks that were written to the device.
     pub written: u64,
-    /// Flushes.
+    /// The number of flushes.
     pub flushes: u64,
-    /// Written blocks that were sent. Fewer than `written`, because some are overwritten before they are sent.
+    /// Written blocks that were sent to donors. They are fewer than `written`, because some blocks are overwritten
+    /// before they are sent.
     pub data: u64,
-    /// Second copies.
+    /// Second copies of blocks, of a mirror.
     pub copies: u64,
-    /// Parity of full groups, or in place.
+    /// Parity blocks of full groups, and parity blocks that were changed in place.
     pub parity: u64,
-    /// Parity of open groups, because of a flush.
+    /// Parity blocks of open groups that a flush stored.
     pub parity_flush: u64,
-    /// Parity of open groups, to make room.
+    /// Parity blocks of open groups that were stored to make room.
     pub parity_room: u64,
     /// Old data and parity that were read to change parity in place.
     pub reads: u64,
@@ -27,16 +28,16 @@ pub struct Counts {
     pub cleaning_reads: u64,
     /// Blocks that cleaning sent.
     pub cleaning_writes: u64,
-    /// Records of trims.
+    /// The number of trims that were recorded.
     pub records: u64,
-    /// Groups that became free.
+    /// The number of groups that became free.
     pub freed: u64,
-    /// Messages: in one operation, a run of neighbouring slots of one donor is one message.
+    /// The number of messages: adjacent slots of one donor that one operation sends are one message.
     pub messages: u64,
 }
 
 impl Counts {
-    /// All transfers but parity stored by flushes.
+    /// Returns the number of all transfers, except parity that flushes stored.
     pub fn transfers(&self) -> u64 {
         let cleaning = self.cleaning_reads + self.cleaning_writes;
         self.data + self.copies + self.parity + self.parity_room + self.reads + cleaning

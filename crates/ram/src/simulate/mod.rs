@@ -1,10 +1,10 @@
 //! Simulates the placement of a network RAM disk: transfers for each written block, by policy and workload.
 //!
-//! Owns: the runs, what is measured, the target. Promises: the same settings give the same figures on every machine.
+//! Owns: the runs, their figures, the target. Promises: the same settings give the same figures on every machine.
 //! Leaves to others: the placement (`placement/`), the workloads (`workload.rs`), tables (`report.rs`). Steps are only
 //! counted: nothing is sent, and no time passes.
 //!
-//! A run fills the device, writes [`WARM_UP_ROUNDS`] times its size, and counts from then on.
+//! A run fills the device, writes [`WARM_UP_ROUNDS`] times its size, and only then counts.
 
 mod count;
 mod report;
@@ -24,34 +24,34 @@ use workload::Operation;
 pub const BLOCK_BYTES: u64 = 4096;
 /// How many times the device is overwritten before anything is counted.
 pub const WARM_UP_ROUNDS: u32 = 2;
-/// For streams of whole files, `adaptive` may need this many times the transfers of the theory.
+/// The target of `adaptive` for streams of whole files: at most this many times the transfers of the theory.
 pub const TARGET_RATIO: f64 = 1.05;
 
-/// What is simulated.
+/// The settings of a simulation.
 #[derive(Debug, Clone, Serialize)]
 pub struct Settings {
-    /// Blocks of the device.
+    /// The blocks of the device.
     pub blocks: u32,
-    /// Members of a group.
+    /// The members of a group.
     pub members: u8,
-    /// Slots beyond the blocks. *Units*: percent.
+    /// The number of slots beyond the blocks of the device. *Units*: percent.
     pub overflow_percent: u32,
-    /// Stream caches of `adaptive`.
+    /// The number of stream caches of `adaptive`.
     pub caches: usize,
-    /// Blocks of a column of a cache.
+    /// The number of blocks of a column of a cache.
     pub column_blocks: u32,
-    /// Which stream of `adaptive` loses its cache.
+    /// The rule that decides which stream of `adaptive` loses its cache to a new one.
     pub stale: StaleRule,
-    /// How many times the device is overwritten while it is counted.
+    /// How many times the device is overwritten while transfers are counted.
     pub rounds: u32,
     /// The largest request of a writer. *Units*: blocks.
     pub request_blocks: u32,
-    /// Chooses files, requests and blocks.
+    /// The seed, which decides files, requests and blocks.
     pub seed: u64,
 }
 
 impl Default for Settings {
-    /// 256 MiB over 4 + 1 donors with 10 % overflow.
+    /// Returns the settings of a device of 256 MiB over 4 + 1 donors with 10 % overflow.
     fn default() -> Settings {
         Settings {
             blocks: 65536,
@@ -74,36 +74,36 @@ pub struct Row {
     pub policy: Policy,
     /// The workload's name.
     pub workload: String,
-    /// What was counted.
+    /// The counts.
     pub counts: Counts,
-    /// Transfers for each written block, without parity stored by flushes.
+    /// Transfers for each written block, except parity that flushes stored.
     pub transfers: f64,
-    /// The same in theory.
+    /// The transfers for each written block in theory.
     pub theory: f64,
-    /// The part of `transfers` that was sent: without reads of cleaning and of old parity.
+    /// The part of `transfers` that was sent to donors: without the reads of cleaning and of old data and parity.
     pub sent: f64,
-    /// Parity stored by flushes, for each written block.
+    /// Parity blocks that flushes stored, for each written block.
     pub flush_parity: f64,
-    /// The target for `transfers`, where there is one.
+    /// The target for `transfers`, if there is one.
     pub target: Option<f64>,
-    /// What the placement needs.
+    /// The memory that the placement needs.
     pub memory: Memory,
-    /// The client's tables for each block of the device. *Units*: bytes.
+    /// The size of the client's tables for each block of the device. *Units*: bytes.
     pub table_bytes_a_block: f64,
-    /// Donor slots for each block of the device.
+    /// The number of donor slots for each block of the device.
     pub donor_slots_a_block: f64,
 }
 
 impl Row {
-    /// Whether a target is missed.
+    /// Whether the run misses its target.
     pub fn is_missed(&self) -> bool {
         self.target.is_some_and(|target| self.transfers > target)
     }
 }
 
-/// Simulates one policy under one workload.
+/// Simulates one policy with one workload.
 ///
-/// *Errors*: settings that no placement can be made from.
+/// *Errors*: no placement can be made from the settings.
 pub fn run(settings: &Settings, policy: Policy, workload: &Workload) -> Result<Row, Error> {
     let layout = Layout {
         policy,
@@ -189,7 +189,7 @@ mod tests {
         assert!(log.sent > 2.0, "{}", log.sent);
     }
 
-    /// A model of greedy cleaning says how much donors receive: 3.5, 2.25 and 1.63 blocks for each random one.
+    /// A model of greedy cleaning predicts the blocks that donors receive for each random block: 3.5, 2.25 and 1.63.
     #[test]
     fn uniform_overwrites_cost_what_greedy_cleaning_predicts() {
         for (overflow_percent, predicted) in [(10, 3.5), (25, 2.25), (50, 1.63)] {

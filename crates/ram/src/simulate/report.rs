@@ -20,7 +20,7 @@ const HEADS: [&str; 13] = [
     "target",
 ];
 
-/// The figures of a row, as the heads name them.
+/// Formats the figures of a row, in the order of the table's head.
 fn cells(row: &Row) -> [String; 13] {
     let counts = &row.counts;
     let each = |count: u64| format!("{:.3}", count as f64 / counts.written.max(1) as f64);
@@ -45,7 +45,7 @@ fn cells(row: &Row) -> [String; 13] {
     ]
 }
 
-/// A table with aligned columns, and the memory of each policy below it.
+/// Formats a table with aligned columns, and the memory of each policy below it.
 pub fn table(rows: &[Row]) -> String {
     let lines: Vec<[String; 13]> = std::iter::once(HEADS.map(str::to_owned)).chain(rows.iter().map(cells)).collect();
     let mut widths = [0; 13];
@@ -56,7 +56,7 @@ pub fn table(rows: &[Row]) -> String {
     for line in &lines {
         let mut shown = String::new();
         for (index, (cell, width)) in line.iter().zip(widths).enumerate() {
-            // Writing to a String does not fail.
+            // Writing to a `String` cannot fail.
             let _ = match index {
                 0 | 1 => write!(shown, "{cell:width$}  "),
                 _ => write!(shown, "{cell:>width$}  "),
@@ -73,7 +73,7 @@ pub fn table(rows: &[Row]) -> String {
     text
 }
 
-/// What each policy needs, a line each.
+/// Returns the memory that each policy needs, one line each.
 fn memory(rows: &[Row]) -> Vec<String> {
     let mut seen = Vec::new();
     let mut lines = Vec::new();
@@ -90,7 +90,7 @@ fn memory(rows: &[Row]) -> Vec<String> {
     lines
 }
 
-/// A page in Markdown: how it was made, the table, the memory.
+/// Formats a page in Markdown: the command line, the table, the memory.
 pub fn page(rows: &[Row], settings: &Settings, command: &str) -> String {
     let mut text = format!(
         "# Transfers of the network RAM disk, by policy\n\n\

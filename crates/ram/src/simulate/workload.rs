@@ -1,9 +1,10 @@
-//! The workloads: which blocks are written, in which order, and when they are flushed.
+//! Workloads: which blocks are written, in which order, and when they are flushed.
 //!
-//! Owns: files, writers and their interleaving. Promises: a seed repeats a workload exactly.
+//! Owns: files, writers and their interleaving. Promises: the same seed repeats a workload exactly.
 //!
-//! The device is full of files of 1 to [`FILE_BLOCKS_MAX`] blocks, as many of each power of two. A writer rewrites a
-//! whole file in requests of 1 block to the largest, then another one; which writer is next is random.
+//! The device is filled with files of 1 to [`FILE_BLOCKS_MAX`] blocks, with equally many files for each power of two. A
+//! writer rewrites a whole file in requests of random length, up to the largest request, then another file; which
+//! writer is next is random.
 
 use std::ops::Range;
 
@@ -12,36 +13,36 @@ use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
 use super::Settings;
 
-/// Sizes of files: equally many files have 1 block, 2 to 3, 4 to 7, and so on.
+/// The number of classes of file sizes: equally many files have 1 block, 2 to 3, 4 to 7, and so on.
 const FILE_POWERS: u32 = 8;
-/// The largest file. *Units*: blocks.
+/// The size of the largest file. *Units*: blocks.
 pub const FILE_BLOCKS_MAX: u32 = (1 << FILE_POWERS) - 1;
-/// The requests that fill the device. *Units*: blocks.
+/// The length of each write that first fills the device; the last one may be shorter. *Units*: blocks.
 const FILLING_BLOCKS: u32 = 8;
 
-/// A kind of load.
+/// A kind of workload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Workload {
-    /// The whole device from its beginning to its end, again and again.
+    /// Writes the whole device from its beginning to its end, repeatedly.
     Sequential,
-    /// Writers that rewrite whole files.
+    /// Several writers rewrite whole files.
     Files {
-        /// Writers at once.
+        /// The number of writers.
         writers: usize,
-        /// Each file is flushed when it is written.
+        /// Whether each file is flushed after it is written.
         is_flushed: bool,
     },
-    /// Four such writers, and random single blocks.
+    /// Four such writers, mixed with random single blocks.
     Mixed {
-        /// The share of written blocks that are random single ones.
+        /// The percentage of written blocks that are random single ones.
         random_percent: u64,
     },
-    /// Random single blocks.
+    /// Writes random single blocks.
     Uniform,
 }
 
 impl Workload {
-    /// Those of the report: `streams` are the numbers of writers.
+    /// The workloads of the report: `streams` are the numbers of writers.
     pub fn all(streams: &[usize]) -> Vec<Workload> {
         let files = |is_flushed| streams.iter().map(move |&writers| Workload::Files { writers, is_flushed });
         let mut all = vec![Workload::Sequential];
@@ -51,7 +52,7 @@ impl Workload {
         all
     }
 
-    /// Its name in tables.
+    /// Returns the name of the workload in tables.
     pub fn name(&self) -> String {
         match self {
             Workload::Sequential => "sequential".to_owned(),
@@ -62,7 +63,7 @@ impl Workload {
         }
     }
 
-    /// Whether `adaptive` has a target here: one to sixteen streams of whole files.
+    /// Whether `adaptive` has a target for this workload: one to sixteen streams of whole files.
     pub(super) fn is_targeted(&self) -> bool {
         match self {
             Workload::Sequential => true,
@@ -71,7 +72,7 @@ impl Workload {
         }
     }
 
-    /// Its operations.
+    /// Returns the operations of the workload.
     pub(super) fn operations(&self, settings: &Settings) -> Operations {
         let mut random = SplitMix64::seed_from_u64(settings.seed);
         let files = files(settings.blocks, &mut random);
@@ -98,29 +99,29 @@ impl Workload {
 /// One operation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Operation {
-    /// Blocks are written.
+    /// Writes blocks.
     Write(Range<u32>),
-    /// Everything that was written is flushed.
+    /// Flushes everything that was written.
     Flush,
 }
 
-/// An endless sequence of operations; it begins with filling the device.
+/// An endless sequence of operations, which begins with filling the device.
 pub(super) struct Operations {
     workload: Workload,
     blocks: u32,
     request_blocks: u32,
     files: Vec<Range<u32>>,
     random: SplitMix64,
-    /// What is left of the file of each writer.
+    /// The rest of each writer's present file.
     writers: Vec<Range<u32>>,
     filled: u32,
-    /// Random single blocks that were written.
+    /// The number of random single blocks written.
     single: u64,
     is_flush_due: bool,
 }
 
 impl Operations {
-    /// The next operation, when `written` blocks have been written.
+    /// Returns the next operation, after `written` blocks have been written.
     pub fn next(&mut self, written: u64) -> Operation {
         if std::mem::take(&mut self.is_flush_due) {
             return Operation::Flush;
@@ -153,7 +154,7 @@ impl Operations {
         Operation::Write(block..block + 1)
     }
 
-    /// The next request of a writer.
+    /// Returns the next request of a writer.
     fn of_writer(&mut self) -> Operation {
         let writer = below(&mut self.random, self.writers.len() as u32) as usize;
         if self.writers[writer].is_empty() {
@@ -168,7 +169,7 @@ impl Operations {
         Operation::Write(std::mem::replace(&mut left.start, end)..end)
     }
 
-    /// A file that no writer is writing, unless there are too few files.
+    /// Returns a random file that no other writer is writing, unless there are too few files.
     fn file(&mut self) -> Range<u32> {
         let mut file = 0..0;
         for _ in 0..64 {
@@ -181,7 +182,7 @@ impl Operations {
     }
 }
 
-/// Files that fill a device.
+/// Returns files that fill a device.
 fn files(blocks: u32, random: &mut SplitMix64) -> Vec<Range<u32>> {
     let mut files = Vec::new();
     let mut start = 0;

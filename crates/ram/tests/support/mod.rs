@@ -1,4 +1,4 @@
-//! For the tests of this crate: donors in this process, and devices on them.
+//! Helpers of this crate's tests: donors in this process, and devices on them.
 #![allow(dead_code)]
 
 use std::path::PathBuf;
@@ -10,10 +10,10 @@ use nectary_nbd::{Exports, Listen, Server, ServerOptions};
 use nectary_ram::device::{self, RamOptions};
 use nectary_ram::donor::{Donor, DonorOptions};
 
-/// Every wait of a test ends by then.
+/// The longest wait in a test.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A donor that serves on its own socket.
+/// A donor with a Unix socket on which it serves.
 pub struct Serving {
     pub donor: Donor,
     pub server: Server,
@@ -21,14 +21,14 @@ pub struct Serving {
 }
 
 impl Serving {
-    /// A donor of memory on demand.
+    /// Makes a donor with memory on demand.
     pub fn new(memory_bytes: u64) -> Serving {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let name = format!("nectary-ram-{}-{}.sock", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         Serving::at(std::env::temp_dir().join(name), memory_bytes)
     }
 
-    /// A donor on a given socket.
+    /// Makes a donor on a given socket.
     pub fn at(socket: PathBuf, memory_bytes: u64) -> Serving {
         let options = DonorOptions { memory_bytes, on_demand: true, ..DonorOptions::default() };
         let donor = Donor::new(options).unwrap();
@@ -41,7 +41,7 @@ impl Serving {
         Server::start(&[Listen::Unix(socket)], exports, ServerOptions::default()).unwrap()
     }
 
-    /// Ends all connections and listens again with the same memory, as after a cut of the network.
+    /// Ends all connections and listens again with the same memory, as after an interruption of the network.
     pub async fn cut(self) -> Serving {
         let Serving { donor, server, socket } = self;
         server.stop().await.unwrap();
@@ -49,25 +49,25 @@ impl Serving {
         Serving { donor, server, socket }
     }
 
-    /// Ends; the memory is gone.
+    /// Ends the donor; its memory is lost.
     pub async fn end(self) -> PathBuf {
         self.server.stop().await.unwrap();
         self.socket
     }
 
-    /// How a SPEC names it.
+    /// Returns the donor's name in a SPEC.
     pub fn name(&self) -> String {
         format!("\"nbd+unix:///?socket={}\"", self.socket.display())
     }
 }
 
-/// The SPEC of a device on donors.
+/// Returns the SPEC of a device on donors.
 pub fn spec(donors: &[&Serving], more: &str) -> String {
     let names: Vec<String> = donors.iter().map(|donor| donor.name()).collect();
     format!("ram({},id=disk{more})", names.join(","))
 }
 
-/// The names that SPECs can use.
+/// Returns the registry with the names that the tests' SPECs use.
 pub fn registry() -> Registry {
     let mut registry = Registry::with_builtins();
     nectary_nbd::register(&mut registry);
@@ -75,7 +75,7 @@ pub fn registry() -> Registry {
     registry
 }
 
-/// The options of a SPEC.
+/// Parses the options of a SPEC.
 pub fn options(spec: &str) -> RamOptions {
     RamOptions::parse(registry().arguments(spec, "ram", &OpenOptions::default()).unwrap()).unwrap()
 }
@@ -90,7 +90,7 @@ pub async fn open(spec: &str) -> Result<SharedDevice, Error> {
     registry().open(spec, &OpenOptions::default()).await
 }
 
-/// The error of opening a device that must not open.
+/// Returns the error of opening a device that must not open.
 pub async fn refused(spec: &str) -> Error {
     match open(spec).await {
         Ok(device) => panic!("{} opened", device.spec()),

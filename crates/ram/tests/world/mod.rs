@@ -1,12 +1,12 @@
-//! A naive model beside a placement: donors with what was sent to them, a client with what it holds, and every promise
-//! checked after every step.
+//! A naive model to compare a placement with: donors with the slots that were sent to them, a client with its memory,
+//! and a check of every promise after every step.
 //!
 //! Owns: `World`, which runs the steps of a placement, and `run`, random operations chosen by a seed. Each step is
-//! checked (donors, groups, slots) when the placement decides it. Up to [`WINDOW`] steps are under way at once. The
-//! seed chooses the order in which they reach the donors, among the orders that the placement allows. Whenever data or
-//! parity reaches a donor, the loss of the client's memory and of one donor is checked: every flushed block must be
-//! found on the other donors, as a scan after a crash finds it. After each operation the loss of each donor is checked,
-//! with and without the loss of the client's memory.
+//! checked (donors, groups, slots) when the placement decides it. Up to [`WINDOW`] steps are in progress at the same
+//! time. The seed chooses the order in which they reach the donors, among the orders that the placement allows.
+//! Whenever data or parity reaches a donor, the model checks the loss of the client's memory together with one donor:
+//! every flushed block must be found on the other donors, as a scan after a crash finds it. After each operation, the
+//! loss of each donor is checked, with and without the loss of the client's memory.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
@@ -15,12 +15,12 @@ use nectary_ram::placement::{Cause, Covering, Layout, Location, Place, Placement
 use rand_xoshiro::SplitMix64;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
-/// Steps under way at most, between operations.
+/// The most steps in progress between two operations.
 const WINDOW: u64 = 48;
-/// A step may reach the donors before so many earlier ones.
+/// A step may reach the donors before this many earlier steps.
 const REORDERED_MAX: u64 = 24;
 
-/// What a promise that is broken says.
+/// The description of a broken promise.
 pub type Broken = String;
 
 /// A copy that was sent.
@@ -29,22 +29,22 @@ struct Copy {
     place: Place,
     block: u32,
     sequence: u64,
-    /// Which write it is: the number stands for the data.
+    /// The number of the write, which stands for its data.
     version: u64,
 }
 
-/// What a slot of a donor holds.
+/// The contents of a donor's slot.
 #[derive(Debug, Clone)]
 enum Stored {
     Data(Copy),
-    /// The XOR of the versions, and what it is of.
+    /// The XOR of the members' versions.
     Parity {
         members: Vec<Copy>,
         xor: u64,
     },
 }
 
-/// A group from its first member until it is free.
+/// A group, from its first member until it is free.
 #[derive(Debug, Default)]
 struct Group {
     members: Vec<Copy>,
@@ -56,20 +56,20 @@ struct Group {
 /// A step on its way to a donor.
 #[derive(Debug)]
 struct Pending {
-    /// Steps are numbered as they are decided.
+    /// The number of the step, in the order in which the placement decides them.
     number: u64,
     group: u32,
     /// The block of a fetch or a send.
     block: Option<u32>,
-    /// What is stored, and where; nothing for a fetch.
+    /// The contents to store, and the slot; `None` for a fetch.
     stored: Option<(Place, Stored)>,
-    /// Blocks that are forgotten, with their versions, at this sequence.
+    /// Trimmed blocks with their versions, and the sequence of the trim.
     forgotten: (Vec<(usize, u64)>, u64),
-    /// The group that used the spare slot before.
+    /// The group that used the spare slot before this step.
     spare_of: Option<u32>,
 }
 
-/// A run's counts, to compare a replay with.
+/// The counts of a run, with which a replay is compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Account {
     pub steps: u64,
@@ -85,26 +85,27 @@ pub struct Account {
 pub struct World {
     placement: Box<dyn Placement>,
     layout: Layout,
-    /// By donor and slot.
+    /// The contents of slots, by donor and slot.
     donors: Vec<Vec<Option<Stored>>>,
     groups: BTreeMap<u32, Group>,
     pending: VecDeque<Pending>,
-    /// The number of the step that freed a group last.
+    /// The number of the step that freed each group last, by group.
     freed: BTreeMap<u32, u64>,
-    /// What slots hold once everything has arrived, and which group used a parity slot last.
+    /// The contents of slots when all steps have arrived; `parities` has the group that used each parity slot last.
     planned: BTreeMap<Place, Copy>,
     parities: BTreeMap<Place, u32>,
     random: SplitMix64,
-    /// The client's memory: versions of blocks.
+    /// The client's memory: versions of blocks that it holds.
     held: BTreeMap<u32, u64>,
-    /// The newest version of each block, and the one of the last flush.
+    /// The newest version of each block; `flushed` has the version at the last flush.
     newest: Vec<u64>,
     flushed: Vec<u64>,
     is_trimmed: Vec<bool>,
-    /// The highest sequence of each block that stored parity covers, and of its trims with their version.
+    /// The highest sequence that stored parity covers, by block; then the same of the block's recorded trims, with
+    /// their version.
     covered: Vec<u64>,
     forgotten: Vec<(u64, u64)>,
-    /// The highest sequence of each block's trims, recorded or not.
+    /// The highest sequence of the trims, recorded or not, by block.
     trimmed: Vec<u64>,
     version: u64,
     pub account: Account,
@@ -182,7 +183,7 @@ impl World {
         self.after()
     }
 
-    /// Checks the steps of an operation, and sends them on their way.
+    /// Checks the steps of an operation, and starts them.
     fn decide(&mut self, steps: &[Step]) -> Result<(), Broken> {
         for (index, step) in steps.iter().enumerate() {
             self.account.steps += 1;
@@ -191,7 +192,7 @@ impl World {
             self.account.digest = text.bytes().fold(self.account.digest, mix);
             let number = self.account.steps;
             self.apply(step).map_err(|broken| format!("step {number} ({index} of the operation), {text}: {broken}"))?;
-            // So that runs are long and the client's memory is small.
+            // Up to `WINDOW` steps stay in progress: their order varies much, and the client's memory stays small.
             while self.pending.len() as u64 > WINDOW {
                 self.arrive()?;
             }
@@ -199,7 +200,7 @@ impl World {
         Ok(())
     }
 
-    /// One of the steps under way reaches its donor; then the client and a donor are lost.
+    /// Lets one of the steps in progress reach its donor; then checks the loss of the client and a donor.
     fn arrive(&mut self) -> Result<(), Broken> {
         let chosen = (self.random.next_u64() % REORDERED_MAX.min(self.pending.len() as u64)) as usize;
         let chosen = if self.may_arrive(chosen) { chosen } else { 0 };
@@ -213,7 +214,7 @@ impl World {
         self.crash(lost, false).map_err(|broken| format!("step {} arrived: {broken}", pending.number))
     }
 
-    /// Whether the placement allows that this step arrives before all earlier ones.
+    /// Whether the placement allows this step to arrive before all earlier ones.
     fn may_arrive(&self, index: usize) -> bool {
         let step = &self.pending[index];
         let freed = self.freed.get(&step.group).copied().unwrap_or(0);
@@ -345,8 +346,8 @@ impl World {
         Ok(())
     }
 
-    /// What can be read when a donor is lost, and the client's memory too unless `with_client`: the newest sequence of
-    /// each block and its version.
+    /// Returns what can be read when a donor is lost, and also the client's memory unless `with_client`: the newest
+    /// sequence of each block and its version.
     fn found(&self, lost: usize, with_client: bool) -> Result<Vec<(u64, u64)>, Broken> {
         let mut found = self.forgotten.clone();
         let mut add = |copy: &Copy| {
@@ -380,7 +381,7 @@ impl World {
             }
         }
         if with_client {
-            // The client can compute the parity of open groups, and holds what is under way.
+            // The client can compute the parity of open groups, and has the data of steps in progress.
             let open = self.groups.values().filter(|group| !group.is_sealed);
             open.flat_map(|group| &group.members[group.covered..]).for_each(&mut add);
             for pending in &self.pending {
@@ -402,7 +403,8 @@ impl World {
         Ok(found)
     }
 
-    /// Loses the client's memory and a donor: every block is as it was when it was flushed last, or newer.
+    /// Checks the loss of the client's memory and a donor: every block must have its last flushed version, or a newer
+    /// one.
     fn crash(&self, lost: usize, is_all: bool) -> Result<(), Broken> {
         let found = self.found(lost, false)?;
         for (block, (_, version)) in found.iter().enumerate() {
@@ -426,7 +428,7 @@ impl World {
         Ok(())
     }
 
-    /// What holds between operations.
+    /// Checks what must be true between operations.
     fn after(&mut self) -> Result<(), Broken> {
         let mut places = BTreeMap::new();
         for block in 0..self.layout.blocks {
@@ -459,7 +461,7 @@ impl World {
     }
 }
 
-/// A layout as tight as its settings allow, by seed.
+/// Makes a layout with as few groups as its settings allow, from a seed.
 pub fn layout(random: &mut SplitMix64, policy: Policy) -> Layout {
     let mut below = |bound: u64| random.next_u64() % bound;
     let members = 2 + below(7) as u8;
@@ -477,7 +479,7 @@ pub fn layout(random: &mut SplitMix64, policy: Policy) -> Layout {
     layout
 }
 
-/// Random operations on a full device. *Errors*: what is broken first.
+/// Random operations on a full device. *Errors*: the first check that fails.
 pub fn run(seed: u64, policy: Policy) -> Result<Account, Broken> {
     let mut random = SplitMix64::seed_from_u64(seed);
     let layout = layout(&mut random, policy);
@@ -512,7 +514,7 @@ pub fn run(seed: u64, policy: Policy) -> Result<Account, Broken> {
                 }
             }
         }
-        // The device is full again, in an order that mixes old and new.
+        // The device is filled again, in an order that mixes old and new blocks.
         for _ in 0..blocks / 4 {
             let first = below(blocks);
             world.write(first..blocks.min(first + 1 + below(3)))?;

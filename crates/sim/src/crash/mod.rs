@@ -290,7 +290,7 @@ impl Iterator for CrashStates {
     }
 }
 
-/// Sorts operations by their begin, and adds later operations of the base that overlap any of them, because they must
+/// Sorts operations by their start, and adds later operations of the base that overlap any of them, because they must
 /// be applied again on top.
 fn with_later_overlaps<'h>(
     history: &'h History,

@@ -2,7 +2,7 @@
 //!
 //! Owns: the choice. At each crash point every uncertain write may have happened or not. There are too many
 //! combinations, so the plan is a list of cases: at every point, all of these writes and none of them; at some points,
-//! always including the last point of the epoch, each prefix in the order of begin and of end, each single loss, each
+//! always including the last point of the epoch, each prefix in the order of start and of end, each single loss, each
 //! single survivor, and torn writes; then random small subsets until the list is long enough. If the list is longer
 //! than the limit, a seeded sample is taken, which always contains two states of the last point: with all uncertain
 //! writes, and with none.
@@ -30,9 +30,9 @@ pub(super) struct Plan {
 pub(super) enum Choice {
     All,
     None,
-    /// This many, in the order in which they began.
+    /// The first operations in the order in which they began; the number says how many.
     Begun(usize),
-    /// This many, in the order in which they ended.
+    /// The first operations in the order in which they ended; the number says how many.
     Ended(usize),
     /// All except the one with this index.
     Lost(usize),

@@ -74,7 +74,9 @@ impl World {
         self.check_marks(blocks, "after a change");
     }
 
-    /// Checks that two copies that would both be accepted are equal or marked.
+    /// Checks that the two copies of each block are equal, unless one of their donors has marked the stripe as dirty.
+    /// Blocks are skipped if an attaching client would not accept both copies, or if one copy was made wrong by a
+    /// fault.
     fn check_marks(&mut self, blocks: Range<u64>, what: &str) {
         if !self.is_created || self.is_lossy {
             return;

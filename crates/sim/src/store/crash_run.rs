@@ -101,8 +101,8 @@ pub fn run_planted(bug: Bug, options: CrashRunOptions) -> Option<Caught> {
     })
 }
 
-/// Runs the workload of a case with one bug planted, and checks the case's crash state; the first one if the case has
-/// none.
+/// Runs the workload of a case with one bug planted, and checks one crash state: the case's, or state 0 if the case
+/// names none.
 pub fn replay_planted(bug: Bug, case: Case) -> Option<Caught> {
     with_planted(bug, async {
         let workload = workload::run(case.seed, OPERATIONS, Background::Caller).await;

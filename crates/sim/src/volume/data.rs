@@ -23,7 +23,7 @@ pub enum At {
     End,
 }
 
-/// A call of a program that changes something: the time of its begin, and its entries in the history.
+/// A program's call: the time at which it began, and the entries of its changes in the history.
 #[derive(Debug, Default)]
 pub struct Deed {
     pub invoked: u64,

@@ -1,7 +1,7 @@
 //! The shared disk: it completes each operation that a host has begun, even if the host is lost.
 //!
 //! Owns: the contents of each block, and the I/O in flight. Promises: an operation takes effect at one moment between
-//! its begin and its end; a write that has begun takes effect even if its host is lost.
+//! its start and its end; a write that has begun takes effect even if its host is lost.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;

@@ -1,6 +1,6 @@
 //! Records the calls of programs, by the key whose value they saw or changed.
 //!
-//! Owns: the calls with their begin and end, the changes that were lost with a host, and the values that must not be
+//! Owns: the calls with their start and end, the changes that were lost with a host, and the values that must not be
 //! lost. Leaves to others: the search for an order that explains the calls (`check`).
 
 use std::collections::BTreeMap;

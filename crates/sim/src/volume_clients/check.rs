@@ -1,13 +1,13 @@
-//! What must be true of a volume after everything was lost at any moment.
+//! The promises about a volume after the loss of everything at any moment:
 //!
-//! 1. The records agree with each other; a server starts, and a client has a session.
-//! 2. Every call that changes names and had returned, or was seen by another session, is done; of the others each is
+//! 1. The records agree with each other; a server starts, and a client begins a session.
+//! 2. Every call that changes names and had returned, or whose effect another session saw, is done; each other call is
 //!    done or not, in all its directories.
-//! 3. A file has one of the states from the newest that was synced or seen by another session on, as a whole. Only
-//!    where a call with steps was lost (a truncation of what was not committed, `fallocate`) each block has one of
-//!    these states, and the size is one that a truncation that returned allows.
-//! 4. So nothing that nobody wrote is shown. The disk was full of other bytes before.
-//! 5. The volume can be used: what is made and written then is there, and the records agree still.
+//! 3. A file as a whole has one of its states, from the newest that was synced or seen by another session on. There is
+//!    one exception: if a call with several steps was lost (`fallocate`, or a truncation of uncommitted data), each
+//!    block has one of these states, and the size is one that a returned truncation allows.
+//! 4. So bytes that no program wrote are never shown. The disk was full of other bytes before.
+//! 5. The volume can be used: files that are made and written afterwards have their data, and the records still agree.
 
 use std::collections::BTreeSet;
 
@@ -25,31 +25,31 @@ use super::world::{Folder, connect, serve};
 use crate::crash::CrashState;
 use crate::random::Random;
 
-/// In so many states of a hundred the volume is used afterwards.
+/// The percentage of states in which the volume is used afterwards.
 const USED_PERCENT: u64 = 20;
 
-/// What was found in a state.
+/// The findings of a check of one state.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Seen {
     /// Whether the volume was complete.
     pub is_ready: bool,
-    /// Names that were looked up.
+    /// The number of names that were looked up.
     pub names: u64,
-    /// Files that were read, each with the bytes of a state.
+    /// The number of files that were read, each of which had the bytes of a state.
     pub files: u64,
-    /// Files with more than what was promised.
+    /// Files whose contents are newer than promised.
     pub newer: u64,
-    /// Files whose blocks have several states.
+    /// The number of files whose blocks have several states.
     pub mixed: u64,
-    /// Calls that had not returned and were done.
+    /// The number of calls that had not returned and were done.
     pub done: u64,
-    /// Those that were not.
+    /// Calls that had not returned and were not done.
     pub undone: u64,
-    /// Whether it was used afterwards.
+    /// Whether the volume was used afterwards.
     pub is_used: bool,
 }
 
-/// Checks a state; returns the error in words.
+/// Checks a state; returns the violation in words.
 pub async fn check(workload: &Workload, state: &CrashState) -> Result<Seen, String> {
     let model = Model::after(&workload.events[..state.marks().len()]);
     let device: SharedDevice = std::sync::Arc::new(state.device());
@@ -72,7 +72,7 @@ pub async fn check(workload: &Workload, state: &CrashState) -> Result<Seen, Stri
     Ok(seen)
 }
 
-/// Whether the records of a volume agree.
+/// Checks that the records of a volume agree.
 async fn agree(device: &SharedDevice) -> Result<(), String> {
     let volume = read(device).await.map_err(|error| format!("it cannot be read: {error}"))?;
     match &metadata::check(&volume.tables, &volume.label)[..] {
@@ -138,7 +138,7 @@ async fn compare_file(model: &Model, client: &Client, file: usize, id: FileId, s
     Ok(())
 }
 
-/// Makes and writes a file, ends everything, and looks again.
+/// Makes and writes a file, ends server and client, and reads the file again.
 async fn goes_on(device: &SharedDevice, server: Server, client: Client) -> Result<(), String> {
     let words = |error: nectary_volume::client::Error| error.to_string();
     let bytes = [0xA5; 9000];

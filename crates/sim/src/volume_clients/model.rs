@@ -1,8 +1,8 @@
-//! What the programs of a workload did and saw, event by event.
+//! The model of a workload: what its programs did and saw, event by event.
 //!
-//! Owns: for each file all states that it had, and for each directory, too; which of them are promised. Promises: the
-//! events up to a mark of the recording give the promises at that mark. Calls that change the same file, or the same
-//! directory, come one after another, so that states are a list; those that look may come at any time.
+//! Owns: all states that each file and each directory had, and which of them are promised after a crash. Promises: the
+//! events before a mark of the recording give the promises at that mark. Calls that change the same file, or the same
+//! directory, are made one after another, so that states form a list; calls that only look may be made at any time.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,105 +10,105 @@ use std::sync::Arc;
 use nectary_block::Recorder;
 use nectary_volume::protocol::FileId;
 
-/// The unit in which a file is on the disk. *Units*: bytes.
+/// The unit in which a file is stored on the disk. *Units*: bytes.
 const BLOCK: usize = 4096;
-/// Directories of a volume.
+/// The number of directories of a volume.
 pub const DIRECTORIES: usize = 3;
 
-/// What happened.
+/// An event.
 #[derive(Debug, Clone)]
 pub enum Event {
     /// The volume is formatted.
     Formatted,
-    /// A directory is there.
+    /// A directory is made.
     Directory(FileId),
-    /// All directories are there.
+    /// All directories are made.
     Ready,
-    /// A call that changes names begins.
+    /// A call begins that changes names.
     NamesBegun { session: u64, call: u64, changes: Vec<Change>, makes: Option<usize> },
-    /// It returned.
+    /// The call returned.
     NamesEnded { call: u64 },
-    /// What a file is known as.
+    /// The identity of a file becomes known.
     Made { file: usize, id: FileId },
-    /// Somebody saw what a call does that has not returned.
+    /// A program saw the effect of a call that has not returned.
     NamesSeen { call: u64 },
-    /// The session of a call is gone; somebody saw whether the call was done.
+    /// The session of a call is lost, and a program saw whether the call was done.
     NamesDecided { call: u64, is_done: bool },
-    /// A call that changes a file begins, which then has these bytes.
+    /// A call begins that changes a file; afterwards the file has these bytes.
     FileBegun { session: u64, file: usize, bytes: Arc<Vec<u8>>, has_steps: bool, is_durable: bool },
-    /// It returned.
+    /// The call returned.
     FileEnded { file: usize },
-    /// Everything up to a state is durable: it was synced, or another session saw it.
+    /// All states up to this one are durable: the file was synced, or another session saw this state.
     FileDurable { file: usize, state: usize },
-    /// What a lost session had not committed is gone.
+    /// Uncommitted data of a lost session is gone: this state is the newest that is left.
     FileCut { file: usize, state: usize },
 }
 
-/// A name of a directory that names something else, or nothing.
+/// A change of a name in a directory: it now names another file, or none.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Change {
     /// The directory.
     pub directory: usize,
     /// The name.
     pub name: u64,
-    /// The file.
+    /// The file; `None`: the name is removed.
     pub file: Option<usize>,
 }
 
 /// A state of a file.
 #[derive(Debug, Clone)]
 pub struct State {
-    /// Its bytes.
+    /// The bytes of the file.
     pub bytes: Arc<Vec<u8>>,
-    /// Which session made it.
+    /// The session that made the state.
     pub session: u64,
-    /// The call that made it has steps: after a crash it may be done in part.
+    /// Whether the call has several steps, so that a crash may leave it done in part.
     pub has_steps: bool,
-    /// The call is durable when it returns.
+    /// Whether the call is durable when it returns.
     pub is_durable: bool,
 }
 
-/// Why a file may have its bytes.
+/// The explanation of a file's bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Explained {
-    /// It has a state that may be there.
+    /// They are those of a state that may be there.
     State(usize),
-    /// Its blocks have states that may be there, as a call with steps was lost.
+    /// Each block has the bytes of a state that may be there, because a call with several steps was lost.
     Mixed,
 }
 
 /// A file.
 #[derive(Debug, Clone)]
 pub struct File {
-    /// How the volume names it, once that is known.
+    /// The identity of the file in the volume, once it is known.
     pub id: Option<FileId>,
-    /// All states, the oldest one first.
+    /// All states, the oldest first.
     pub states: Vec<State>,
-    /// The last state that was reached by a call that returned.
+    /// The last state that a call which returned has made.
     pub ended: usize,
     /// All states up to this one are durable.
     pub durable: usize,
-    /// How often states were lost with their session.
+    /// The number of times that states were lost with their session.
     pub cuts: u64,
 }
 
 impl File {
-    /// The newest state.
+    /// Returns the newest state.
     pub fn newest(&self) -> usize {
         self.states.len() - 1
     }
 
-    /// The first of the states from `from` on that has these bytes.
+    /// Returns the first state, from `from` on, that has these bytes.
     pub fn find(&self, from: usize, bytes: &[u8]) -> Option<usize> {
         (from..self.states.len()).find(|state| *self.states[*state].bytes == bytes)
     }
 
-    /// The newest state up to `state` that a session cannot know by itself.
+    /// Returns the newest state up to `state` that another session made.
     pub fn made_by_others(&self, state: usize, session: u64) -> Option<usize> {
         (1..=state).rev().find(|state| self.states[*state].session != session)
     }
 
-    /// Whether these bytes may be there after everything, or everybody who changed the file, was lost.
+    /// Explains these bytes after the loss of everything, or of all sessions that changed the file.
     pub fn explain(&self, bytes: &[u8]) -> Result<Explained, String> {
         if let Some(state) = self.find(self.durable, bytes) {
             return Ok(Explained::State(state));
@@ -158,18 +158,18 @@ pub type Names = BTreeMap<u64, usize>;
 /// A directory.
 #[derive(Debug, Clone, Default)]
 pub struct Directory {
-    /// How the volume names it.
+    /// The identity of the directory in the volume.
     pub id: FileId,
-    /// The states that it had, the oldest one first.
+    /// The states that the directory had, the oldest first.
     pub states: Vec<Names>,
-    /// The last state that was reached by a call that returned.
+    /// The last state that a call which returned has made.
     pub ended: usize,
-    /// How often a call was found not to be done.
+    /// The number of calls that were found not to be done.
     pub cuts: u64,
 }
 
 impl Directory {
-    /// The state after all calls that returned.
+    /// Returns the names after all calls that returned.
     pub fn names(&self) -> &Names {
         &self.states[self.ended]
     }
@@ -178,18 +178,18 @@ impl Directory {
 /// A call that changes names and has not returned.
 #[derive(Debug, Clone)]
 pub struct Pending {
-    /// Its number.
+    /// The number of the call.
     pub call: u64,
-    /// Whose it is.
+    /// The session of the call.
     pub session: u64,
-    /// What it does.
+    /// The changes that the call makes.
     pub changes: Vec<Change>,
-    /// Somebody saw what it does.
+    /// Whether a program saw the effect of the call.
     pub is_seen: bool,
 }
 
 impl Pending {
-    /// Its directories.
+    /// Returns the directories that the call changes.
     pub fn directories(&self) -> Vec<usize> {
         let mut found: Vec<usize> = self.changes.iter().map(|change| change.directory).collect();
         found.sort_unstable();
@@ -197,7 +197,7 @@ impl Pending {
         found
     }
 
-    /// What one of its directories has once it is done.
+    /// Returns the names of a directory after the call.
     pub fn done(&self, directory: usize, names: &Names) -> Names {
         let mut names = names.clone();
         for change in self.changes.iter().filter(|change| change.directory == directory) {
@@ -210,12 +210,12 @@ impl Pending {
     }
 }
 
-/// Everything.
+/// The state of the whole workload.
 #[derive(Debug, Clone, Default)]
 pub struct Model {
     /// Whether the volume is formatted.
     pub is_formatted: bool,
-    /// Whether all directories are there.
+    /// Whether all directories are made.
     pub is_ready: bool,
     /// The files.
     pub files: Vec<File>,
@@ -226,7 +226,7 @@ pub struct Model {
 }
 
 impl Model {
-    /// After these events.
+    /// Returns the model after these events.
     pub fn after(events: &[Event]) -> Model {
         let mut model = Model::default();
         events.iter().for_each(|event| model.apply(event));
@@ -301,13 +301,13 @@ impl Model {
         }
     }
 
-    /// How many names a file has, or may have.
+    /// Returns the number of names that a file has, or may have.
     pub fn links(&self, file: usize) -> usize {
         let newest = self.directories.iter().filter_map(|directory| directory.states.last());
         newest.map(|names| names.values().filter(|named| **named == file).count()).sum()
     }
 
-    /// Files that have a name.
+    /// Returns the files that have a name.
     pub fn named(&self) -> Vec<usize> {
         let all = self.directories.iter().flat_map(|directory| directory.names().values().copied());
         let mut found: Vec<usize> = all.collect();
@@ -317,12 +317,12 @@ impl Model {
     }
 }
 
-/// The events so far, as marks of a recording.
+/// The events so far, which are also marks of a recording.
 pub struct Story {
     recorder: Recorder,
-    /// All of them.
+    /// All events.
     pub events: Vec<Event>,
-    /// What they come to.
+    /// The model after these events.
     pub model: Model,
     /// The first wrong answer of a client.
     pub broken: Option<String>,
@@ -330,25 +330,25 @@ pub struct Story {
 }
 
 impl Story {
-    /// Nothing happened yet.
+    /// Makes a story without events.
     pub fn new(recorder: Recorder) -> Story {
         Story { recorder, events: Vec::new(), model: Model::default(), broken: None, next_call: 1 }
     }
 
-    /// Something happened.
+    /// Adds an event.
     pub fn note(&mut self, event: Event) {
         self.model.apply(&event);
         self.events.push(event);
         self.recorder.mark(self.events.len() as u64);
     }
 
-    /// A number for a call.
+    /// Returns a new number for a call.
     pub fn call(&mut self) -> u64 {
         self.next_call += 1;
         self.next_call
     }
 
-    /// A client answered what no promise allows.
+    /// Notes a wrong answer of a client, which no promise allows.
     pub fn is_wrong(&mut self, what: String) {
         self.broken.get_or_insert(what);
     }

@@ -1,9 +1,9 @@
-//! What a program on a host does: names come and go, files are written, cut, punched, synced and read, also those of
-//! other hosts.
+//! A program on a host: it makes and removes names, and writes, truncates, punches, syncs and reads files, including
+//! those of other hosts.
 //!
-//! Owns: the calls, and what is noted of them. Promises: calls that change the same file or directory come one after
-//! another; calls that look come at any time, and what they return must be some state of that time. Leaves to others:
-//! losses.
+//! Owns: the calls, and the events that are noted about them. Promises: calls that change the same file or directory
+//! are made one after another; calls that only look are made at any time, and must return a state of that time. Leaves
+//! to others: the losses of hosts and servers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,34 +17,34 @@ use tokio::sync::{Mutex as Turn, OwnedMutexGuard};
 use super::model::{Change, DIRECTORIES, Event, Names, Story};
 use crate::random::Random;
 
-/// Names of a directory, at most.
+/// The most names of a directory.
 const NAMES: u64 = 6;
-/// The largest file. *Units*: bytes.
+/// The size of the largest file. *Units*: bytes.
 const SIZE_MAX: u64 = 60_000;
-/// The longest write. *Units*: bytes.
+/// The length of the longest write. *Units*: bytes.
 const WRITE_MAX: u64 = 20_000;
 /// The longest pause between two calls. *Units*: milliseconds.
 const PAUSE_MS_MAX: u64 = 30;
-/// More names than a directory has.
+/// The most names that a listing requests, which is more than a directory has.
 const ENTRIES: u32 = 1000;
 const PUNCH: u32 = (libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE) as u32;
 const ZERO: u32 = libc::FALLOC_FL_ZERO_RANGE as u32;
 const EXCHANGE: u32 = libc::RENAME_EXCHANGE;
 
-/// What all programs share.
+/// The state that all programs share.
 pub struct Board {
-    /// What happened.
+    /// The events and the model.
     pub story: Story,
-    /// Files of which it is not known what a lost session did to them.
+    /// Files for which the effect of a lost session is not known yet.
     pub unsure_files: BTreeSet<usize>,
-    /// Directories of this kind.
+    /// Directories for which the effect of a lost session is not known yet.
     pub unsure_directories: BTreeSet<usize>,
     file_turns: BTreeMap<usize, Arc<Turn<()>>>,
     directory_turns: Vec<Arc<Turn<()>>>,
 }
 
 impl Board {
-    /// Nothing happened yet.
+    /// Makes a board without unsure files.
     pub fn new(story: Story) -> Shared {
         let directory_turns = (0..DIRECTORIES).map(|_| Arc::default()).collect();
         let (unsure_files, unsure_directories) = (BTreeSet::new(), BTreeSet::new());
@@ -53,20 +53,20 @@ impl Board {
     }
 }
 
-/// The board, in all programs.
+/// The board, shared by all programs.
 pub type Shared = Arc<Mutex<Board>>;
 
-/// The board, now.
+/// Locks and returns the board.
 pub fn lock(board: &Shared) -> MutexGuard<'_, Board> {
     board.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The name of a number.
+/// Returns the name with a number.
 pub fn name(number: u64) -> Vec<u8> {
     number.to_string().into_bytes()
 }
 
-/// All names of a directory, and what they name.
+/// Lists all names of a directory, with the files that they name.
 ///
 /// *Errors*: those of the client; a name that no program made.
 pub async fn list(client: &Client, directory: FileId) -> Result<BTreeMap<u64, FileId>, String> {
@@ -81,15 +81,16 @@ pub async fn list(client: &Client, directory: FileId) -> Result<BTreeMap<u64, Fi
     Ok(found)
 }
 
-/// Whether a directory with these names was listed so. A file whose identity is not known may be any.
+/// Whether this listing is correct for a directory with these names. A file whose identity is not known matches any
+/// identity.
 pub fn is_listing(names: &Names, ids: impl Fn(usize) -> Option<FileId>, listing: &BTreeMap<u64, FileId>) -> bool {
     let same = |(name, file): (&u64, &usize)| listing.get(name).is_some_and(|id| ids(*file).is_none_or(|is| is == *id));
     names.len() == listing.len() && names.iter().all(same)
 }
 
-/// All bytes of a file.
+/// Reads all bytes of a file.
 pub async fn read_whole(open: &OpenFile) -> Result<Vec<u8>, Error> {
-    // Longer than any file.
+    // This length is larger than any file.
     Ok(open.read(0, 1 << 17).await?.to_vec())
 }
 
@@ -102,7 +103,7 @@ pub struct Program {
     open: BTreeMap<usize, OpenFile>,
 }
 
-/// A call that changes a file.
+/// The kind of a call that changes a file.
 enum Shape {
     Write(At, Vec<u8>),
     Truncate(u64),
@@ -110,12 +111,12 @@ enum Shape {
 }
 
 impl Program {
-    /// One that has done nothing yet.
+    /// Makes a program.
     pub fn new(board: Shared, client: Client, session: u64, seed: u64) -> Program {
         Program { board, client, session, random: Random::new(seed), open: BTreeMap::new() }
     }
 
-    /// Makes calls, with pauses between them.
+    /// Makes this many calls, with pauses between them.
     pub async fn run(mut self, calls: u64) {
         for _ in 0..calls {
             tokio::time::sleep(Duration::from_millis(self.random.below(PAUSE_MS_MAX))).await;
@@ -143,7 +144,7 @@ impl Program {
         }
     }
 
-    /// The turn to change directories.
+    /// Waits for the turns to change these directories.
     async fn directory_turns(&self, directories: &BTreeSet<usize>) -> Vec<OwnedMutexGuard<()>> {
         let turns: Vec<Arc<Turn<()>>> = {
             let board = lock(&self.board);
@@ -199,7 +200,7 @@ impl Program {
                 client.link(id, ids[1], &new_name).await.map_err(|error| format!("link: {error}"))?;
                 self.end(call);
             }
-            // A rename of a name to another name of the same file does nothing.
+            // Renaming a name to another name of the same file does nothing, so it is not tried.
             (60.., Some(file)) if there != Some(file) => {
                 let exchanged = there.filter(|_| kind >= 90);
                 let changes = vec![change(from, old, exchanged), change(to, new, Some(file))];
@@ -225,7 +226,7 @@ impl Program {
         lock(&self.board).story.note(Event::NamesEnded { call });
     }
 
-    /// A file with a name, if there is one of which everything is known.
+    /// Returns a random file with a name that no lost session may have changed, if there is one.
     fn pick(&mut self) -> Option<(usize, FileId)> {
         let board = lock(&self.board);
         let named = board.story.model.named();
@@ -265,7 +266,7 @@ impl Program {
         Ok(())
     }
 
-    /// Notes a call that changes a file.
+    /// Chooses a change of a file, and notes its begin.
     fn begin_change(&mut self, file: usize) -> Option<Shape> {
         let mut board = lock(&self.board);
         if board.unsure_files.contains(&file) {
@@ -308,7 +309,8 @@ impl Program {
                 Shape::Allocate(offset, length, mode)
             }
         };
-        // The server makes a file's shape durable, and with it everything that was written before.
+        // The server makes a change of the file's size or extents durable, and with it everything that was written
+        // before.
         let changes_shape = !matches!(shape, Shape::Write(..));
         let (has_steps, is_durable) = (changes_shape, changes_shape);
         let (session, bytes) = (self.session, Arc::new(bytes));
@@ -316,7 +318,7 @@ impl Program {
         Some(shape)
     }
 
-    /// Syncs a file that is open here.
+    /// Syncs a file that this program has open.
     async fn sync(&mut self) -> Result<(), String> {
         let files: Vec<usize> = self.open.keys().copied().collect();
         let Some(file) = files.get(self.random.below(files.len() as u64) as usize).copied() else { return Ok(()) };
@@ -327,7 +329,7 @@ impl Program {
             (known.cuts, own)
         };
         let open = &self.open[&file];
-        // Closing a descriptor promises the same.
+        // Closing a descriptor makes the same promise.
         let synced = if self.random.chance(70) { open.sync().await } else { open.flush().await };
         synced.map_err(|error| format!("fsync of file {file}: {error}"))?;
         let mut board = lock(&self.board);
@@ -337,18 +339,18 @@ impl Program {
         Ok(())
     }
 
-    /// What a look at a file may show from now on: the number of its cuts, and the oldest state.
+    /// Returns the bounds of what a later look at the file may show: the number of its cuts, and the oldest state.
     fn since_now(&self, file: usize) -> (u64, usize) {
         let board = lock(&self.board);
         let known = &board.story.model.files[file];
         (known.cuts, known.ended)
     }
 
-    /// A look at a file showed something.
+    /// Checks and notes what a look at a file showed.
     fn saw(&self, file: usize, from: (u64, usize), is: impl Fn(&[u8]) -> bool, what: &str) -> Result<(), String> {
         let mut board = lock(&self.board);
         let known = &board.story.model.files[file];
-        // A lost session's writes may be gone meanwhile.
+        // The writes of a lost session may be gone since then.
         if known.cuts != from.0 || board.unsure_files.contains(&file) {
             return Ok(());
         }

@@ -1,4 +1,4 @@
-//! Many workloads with their crash states; also with one bug planted.
+//! Many workloads with their crash states, also with a planted bug.
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -13,54 +13,54 @@ use crate::crash::{CrashOptions, CrashState, CrashStates, sample};
 /// The bugs that are planted.
 pub const BUGS: [Bug; 2] = [Bug::CommitBeforeFlush, Bug::AnsweredEarly];
 
-/// The largest number of crash states of one epoch of a recording and kind of crash.
+/// The most crash states for each epoch of a recording and kind of crash.
 const STATES_PER_EPOCH: usize = 4;
-/// How many violations are described in words.
+/// The most violations that are described in words.
 const VIOLATIONS_MAX: usize = 10;
 
-/// The number of runs.
+/// The numbers of runs and states.
 #[derive(Debug, Clone, Copy)]
 pub struct Amount {
-    /// The seed of the first run; the following ones have the next seeds.
+    /// The seed of the first run; the following runs use the next seeds.
     pub seed: u64,
-    /// How many workloads.
+    /// The number of workloads.
     pub runs: u64,
-    /// The largest number of crash states of each workload.
+    /// The most crash states of each workload.
     pub states_per_run: u64,
 }
 
-/// The results.
+/// The results of all runs.
 #[derive(Debug, Clone, Default)]
 pub struct Report {
-    /// Workloads done.
+    /// The number of workloads done.
     pub workloads: u64,
-    /// What their programs did and saw.
+    /// The number of events of their programs.
     pub events: u64,
-    /// What was lost while they ran.
+    /// The losses during the workloads.
     pub losses: Losses,
-    /// Crash states checked.
+    /// The number of crash states checked.
     pub states: u64,
-    /// Distinct images among them.
+    /// The number of different images among them.
     pub distinct: u64,
-    /// States of a complete volume.
+    /// The number of states with a complete volume.
     pub ready: u64,
-    /// States after which the volume was used.
+    /// The number of states after which the volume was used.
     pub used: u64,
-    /// Names that were found.
+    /// The number of names found.
     pub names: u64,
-    /// Files that were compared.
+    /// The number of files compared.
     pub files: u64,
-    /// Those with more than was promised.
+    /// Files whose contents are newer than promised.
     pub newer: u64,
-    /// Those whose blocks have several states.
+    /// Files whose blocks have several states.
     pub mixed: u64,
-    /// Calls that had not returned and were done.
+    /// The number of calls that had not returned and were done.
     pub done: u64,
-    /// Those that were not.
+    /// Calls that had not returned and were not done.
     pub undone: u64,
     /// The number of violations.
     pub violation_count: u64,
-    /// The first of them in words.
+    /// The first violations in words.
     pub violations: Vec<String>,
 }
 
@@ -83,7 +83,7 @@ impl Report {
         self.undone += seen.undone;
     }
 
-    /// Whether every event that should be tested has happened.
+    /// Whether every kind of event that should be tested has happened.
     pub fn has_all(&self) -> bool {
         let Losses { hosts, servers, both, calls, files } = self.losses;
         let counts = [self.ready, self.used, self.newer, self.mixed, self.done, self.undone];
@@ -102,7 +102,7 @@ impl Report {
     }
 }
 
-/// Runs workloads; `progress` gets the results after each.
+/// Runs workloads; `progress` gets the report after each.
 pub fn run(amount: Amount, mut progress: impl FnMut(&Report)) -> Report {
     let (mut report, mut seen) = (Report::default(), HashSet::new());
     for seed in amount.seed..amount.seed + amount.runs {
@@ -132,18 +132,18 @@ fn one(seed: u64, states_per_run: u64, has_losses: bool, seen: &mut HashSet<u64>
     }
 }
 
-/// How a planted bug was caught.
+/// The detection of a planted bug.
 #[derive(Debug, Clone)]
 pub struct Found {
-    /// The seed.
+    /// The seed of the run that detected the bug.
     pub seed: u64,
-    /// How many violations its run had.
+    /// The number of violations in this run.
     pub violations: u64,
-    /// The first in words.
+    /// The first violation in words.
     pub first: String,
 }
 
-/// Runs one seed with one bug planted, without losses before the crash.
+/// Runs one seed with a planted bug, without losses before the crash.
 pub fn replay_planted(bug: Bug, seed: u64, states_per_run: u64) -> Option<Found> {
     let mut report = Report::default();
     plant(Some(bug));
@@ -153,7 +153,7 @@ pub fn replay_planted(bug: Bug, seed: u64, states_per_run: u64) -> Option<Found>
     Some(Found { seed, violations: report.violation_count, first })
 }
 
-/// Runs seeds with one bug planted until one of them catches it.
+/// Runs seeds with a planted bug until one of them detects it.
 pub fn run_planted(bug: Bug, amount: Amount) -> Option<Found> {
     (amount.seed..amount.seed + amount.runs).find_map(|seed| replay_planted(bug, seed, amount.states_per_run))
 }

@@ -1,7 +1,7 @@
-//! A seeded workload: programs on two or three hosts, while hosts and servers are lost and come back.
+//! A seeded workload: programs on two or three hosts, while hosts and servers are lost and return.
 //!
-//! Owns: the losses, and what is found out after one: what a lost session had begun is done or not, and what it had not
-//! committed is gone. Promises: every wrong answer of a client that is not lost is reported.
+//! Owns: the losses, and the checks after each: a call that a lost session had begun is done or not done, and its
+//! uncommitted data is gone. Promises: every wrong answer of a client that is not lost is reported.
 
 use std::time::Duration;
 
@@ -17,9 +17,9 @@ use super::program::{Board, Program, Shared, is_listing, list, lock, name, read_
 use super::world::{Host, World, format_options};
 use crate::random::Random;
 
-/// No workload takes longer.
+/// The longest time of a workload.
 const LIMIT: Duration = Duration::from_secs(600);
-/// Everything that a lost host had sent has arrived after so long.
+/// The time after which everything that a lost host has sent has arrived.
 const ARRIVED: Duration = Duration::from_millis(50);
 /// The longest time between two losses. *Units*: milliseconds.
 const BETWEEN_MS_MAX: u64 = 900;
@@ -28,40 +28,40 @@ pub const ROOT: FileId = FileId { inode: 1, generation: 1 };
 
 /// A recorded workload.
 pub struct Workload {
-    /// The seed.
+    /// The seed of the workload.
     pub seed: u64,
-    /// The writes.
+    /// The recorded writes.
     pub recording: Recording,
-    /// What happened: as many events as there are marks before a moment.
+    /// The events; a moment of the recording has as many events as marks before it.
     pub events: Vec<Event>,
     /// The first wrong answer.
     pub broken: Option<String>,
-    /// What was lost meanwhile.
+    /// The losses during the workload.
     pub losses: Losses,
 }
 
-/// What was lost while a workload ran.
+/// The numbers of losses during a workload.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Losses {
-    /// Hosts alone.
+    /// Losses of a host alone.
     pub hosts: u64,
-    /// Servers alone.
+    /// Losses of a server alone.
     pub servers: u64,
-    /// A host and the server at once.
+    /// Losses of a host and the server at the same time.
     pub both: u64,
-    /// Calls of lost hosts that changed names and had not returned.
+    /// Calls of lost hosts that change names and had not returned.
     pub calls: u64,
-    /// Files of which a lost host had not committed everything, or had not heard so.
+    /// Files with data that a lost host had not committed, or of whose commit it had not been told.
     pub files: u64,
 }
 
-/// A host at work.
+/// A host with its running programs.
 struct Working {
     host: Host,
     program: JoinHandle<()>,
 }
 
-/// Runs a workload. Without losses a seed repeats it in all but rare cases.
+/// Runs a seeded workload. Without losses, the same seed repeats it except in rare cases.
 pub async fn run(seed: u64, has_losses: bool) -> Workload {
     let (mut losses, mut random) = (Losses::default(), Random::new(seed));
     let world = match World::new(seed) {
@@ -161,7 +161,7 @@ async fn lives(
     Ok(())
 }
 
-/// Notes what a lost session may have changed; returns its calls that change names.
+/// Marks as unsure everything that a lost session may have changed; returns its calls that change names.
 fn unsure(board: &Shared, session: u64, losses: &mut Losses) -> Vec<Pending> {
     let mut board = lock(board);
     let model = &board.story.model;
@@ -180,7 +180,7 @@ fn unsure(board: &Shared, session: u64, losses: &mut Losses) -> Vec<Pending> {
     calls
 }
 
-/// Looks whether calls of a lost session were done.
+/// Finds out whether calls of a lost session were done.
 async fn decide(board: &Shared, client: &Client, calls: Vec<Pending>) -> Result<(), String> {
     for pending in calls {
         let mut done = Vec::new();
@@ -216,7 +216,7 @@ async fn decide(board: &Shared, client: &Client, calls: Vec<Pending>) -> Result<
     Ok(())
 }
 
-/// Looks what is left of the files that a lost session changed.
+/// Finds out what is left of the files that a lost session changed.
 async fn find_out(board: &Shared, client: &Client, session: u64) -> Result<(), String> {
     let files = lock(board).unsure_files.clone();
     for file in files {
@@ -225,7 +225,7 @@ async fn find_out(board: &Shared, client: &Client, session: u64) -> Result<(), S
             let model = &board.story.model;
             model.files[file].id.filter(|_| model.links(file) > 0)
         };
-        // Without a name it is not looked at any more.
+        // A file without a name is not read any more.
         let Some(id) = id else { continue };
         let open = match client.open(id, Opening::Read, false).await {
             Ok(open) => open,

@@ -1,8 +1,8 @@
 //! The disk of a workload, the processes that use it, and their connections.
 //!
-//! Owns: for each process a way to the disk that ends with it: of its operations in flight some happen and some do not.
-//! A connection goes over a relay that ends with its host. Promises: what a lost process begins never reaches the disk
-//! later. Leaves to others: when something is lost.
+//! Owns: for each process, a path to the disk that ends with the process: of its operations in flight, some happen and
+//! some do not. A connection runs through a relay that ends with its host. Promises: after a process is lost, no
+//! operation of it reaches the disk. Leaves to others: the decision when something is lost.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,18 +22,19 @@ use crate::disk::{Disk, DiskOptions};
 use crate::late::{Delays, Late, Owned, UnderWay};
 use crate::switch::{Off, Switch};
 
-/// The size of the volume: the smallest one would be full of what lost sessions had in hand. *Units*: bytes.
+/// The size of the volume: on the smallest possible one, the space of lost sessions would fill the disk. *Units*:
+/// bytes.
 pub const VOLUME_BYTES: usize = 384 << 20;
-/// Where the disk has other bytes before it is formatted: what nobody wrote since must not be shown.
+/// Ranges of the disk that have other bytes before formatting: such bytes must never be shown.
 const STALE: [std::ops::Range<usize>; 2] = [1 << 20..24 << 20, 120 << 20..176 << 20];
-/// One of them.
+/// The value of these bytes.
 const STALE_BYTE: u8 = 0xEE;
-/// A server that was lost is found to be gone after so long.
+/// The time after which a lost server is known to be gone.
 const PAUSE: Duration = Duration::from_millis(20);
 
 const VOLUME: Identity = Identity([9; 16]);
 
-/// What is on the disk before it is formatted.
+/// Returns the disk's contents before formatting.
 pub fn stale() -> &'static [u8] {
     static BYTES: OnceLock<Vec<u8>> = OnceLock::new();
     BYTES.get_or_init(|| {
@@ -43,7 +44,7 @@ pub fn stale() -> &'static [u8] {
     })
 }
 
-/// How the volume is made.
+/// Returns the options of formatting.
 pub fn format_options() -> FormatOptions {
     FormatOptions {
         name: "simulated".to_owned(),
@@ -57,13 +58,13 @@ pub fn format_options() -> FormatOptions {
     }
 }
 
-/// Runs work in virtual time, with connections of this machine.
+/// Runs a future in virtual time, with connections of this machine.
 pub fn in_virtual_time<F: Future>(future: F) -> F::Output {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build();
     runtime.expect("a runtime can be made").block_on(future)
 }
 
-/// A kernel that caches nothing.
+/// A kernel without a page cache.
 struct NoKernel;
 
 impl Kernel for NoKernel {
@@ -76,7 +77,7 @@ impl Kernel for NoKernel {
     }
 }
 
-/// A process's way to the disk.
+/// A process's path to the disk.
 struct Way {
     device: SharedDevice,
     off: Off,
@@ -84,18 +85,18 @@ struct Way {
 }
 
 impl Way {
-    /// The process ends now; waits until nothing of it is under way.
+    /// Ends the process now; waits until no operation of it is in progress.
     async fn end(&self, seed: u64) {
         self.off.set(true);
         self.under_way.settle(Some(seed)).await;
     }
 }
 
-/// A folder for sockets, removed when it is dropped.
+/// A folder for sockets, which is removed when this is dropped.
 pub struct Folder(PathBuf);
 
 impl Folder {
-    /// Makes one.
+    /// Makes a folder.
     ///
     /// *Errors*: those of the system.
     pub fn new() -> std::io::Result<Folder> {
@@ -118,9 +119,9 @@ impl Drop for Folder {
     }
 }
 
-/// Starts a server on a device; returns where it listens.
+/// Starts a server on a device; returns the path of its socket.
 ///
-/// *Errors*: why it does not start.
+/// *Errors*: the server does not start.
 pub async fn serve(folder: &Folder, device: SharedDevice) -> Result<(Server, PathBuf), ServerError> {
     let socket = folder.socket();
     let options = ServerOptions {
@@ -136,7 +137,7 @@ pub async fn serve(folder: &Folder, device: SharedDevice) -> Result<(Server, Pat
 
 /// Begins a session.
 ///
-/// *Errors*: why there is none.
+/// *Errors*: no session begins.
 pub async fn connect(device: SharedDevice, socket: &Path, host: String) -> Result<Client, Error> {
     let server = Address::Unix(socket.to_owned());
     let options = ClientOptions { server, tls: None, volume: VOLUME, host, kind: 2 };
@@ -147,21 +148,21 @@ pub async fn connect(device: SharedDevice, socket: &Path, host: String) -> Resul
 pub struct Host {
     /// The session.
     pub client: Client,
-    /// Its number.
+    /// The number of the session.
     pub session: u64,
     way: Way,
     relay: JoinHandle<()>,
 }
 
 impl Host {
-    /// Cuts the host off at once. What it does from now on reaches nobody.
+    /// Cuts off the host. Its later actions reach neither the server nor the disk.
     pub fn cut(&self) {
         self.way.off.set(true);
         self.relay.abort();
         self.client.stop();
     }
 
-    /// Waits until nothing of a host that was cut off is under way.
+    /// Waits until no operation of a host that was cut off is in progress.
     pub async fn settle(&self, seed: u64) {
         self.way.end(seed).await;
     }
@@ -169,13 +170,13 @@ impl Host {
 
 /// The disk and the server.
 pub struct World {
-    /// For marks.
+    /// The recorder, which stores marks.
     pub recorder: Recorder,
     folder: Folder,
     disk: SharedDevice,
     seeds: AtomicU64,
     server: Mutex<Option<(Server, Way)>>,
-    /// Where the server listens now.
+    /// The path of the present server's socket.
     at: Arc<Mutex<PathBuf>>,
 }
 
@@ -184,7 +185,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl World {
-    /// A disk that was used for something else.
+    /// Makes a disk that has other bytes from an earlier use.
     ///
     /// *Errors*: those of the system.
     pub fn new(seed: u64) -> std::io::Result<World> {
@@ -214,14 +215,14 @@ impl World {
         Way { device: Arc::new(Switch::new(owned, &off)), off, under_way }
     }
 
-    /// A device for a process that is never lost.
+    /// Returns a device for a process that is never lost.
     pub fn device(&self) -> SharedDevice {
         self.way().device
     }
 
     /// Starts a server.
     ///
-    /// *Errors*: why it does not start.
+    /// *Errors*: the server does not start.
     pub async fn serve(&self) -> Result<(), ServerError> {
         let way = self.way();
         let (server, socket) = serve(&self.folder, way.device.clone()).await?;
@@ -230,7 +231,7 @@ impl World {
         Ok(())
     }
 
-    /// The server is lost.
+    /// Lets the server be lost, as in a crash.
     pub async fn lose_server(&self) {
         let lost = lock(&self.server).take();
         if let Some((server, way)) = lost {
@@ -241,9 +242,9 @@ impl World {
         }
     }
 
-    /// The server ends in order.
+    /// Stops the server in an orderly way.
     ///
-    /// *Errors*: what it could not store.
+    /// *Errors*: those of [`Server::stop`].
     pub async fn stop_server(&self) -> Result<(), ServerError> {
         let server = lock(&self.server).take();
         match server {
@@ -252,9 +253,9 @@ impl World {
         }
     }
 
-    /// A host comes.
+    /// Starts a host with a session.
     ///
-    /// *Errors*: why it has no session.
+    /// *Errors*: no session begins.
     pub async fn host(&self, number: usize) -> Result<Host, String> {
         let (way, socket) = (self.way(), self.folder.socket());
         let listener = UnixListener::bind(&socket).map_err(|error| error.to_string())?;
@@ -266,7 +267,7 @@ impl World {
     }
 }
 
-/// Passes what comes to wherever the server listens, until it is dropped.
+/// Passes connections to the present server until it is dropped.
 async fn relay(listener: UnixListener, at: Arc<Mutex<PathBuf>>) {
     let mut passing = JoinSet::new();
     loop {

@@ -66,7 +66,7 @@ pub struct Stat {
     pub memory_tags_bytes: u64,
     /// Memory of the running fills. *Units*: bytes.
     pub fill_bytes: u64,
-    /// Whether objects that were in memory before the store was opened are still being read into memory.
+    /// Whether the store is still warming up: it reads into memory the objects that were there before the restart.
     pub warming: bool,
     /// Live purge records.
     pub purge_records: u64,

@@ -16,7 +16,8 @@ use crate::format::layout::Layout;
 
 /// When a body is opened for reading, its segment must stay for at least this time, in milliseconds.
 const READING_MS: u64 = 100;
-/// At most this many of the oldest epochs, and at most a quarter of all, count as too old to be read.
+/// The number of opening times that are kept, one for each of the last epochs. Time decides only for the oldest
+/// segments: at most a quarter of all, and fewer than this number. All others stay long enough.
 const OPENINGS: u64 = 64;
 
 /// The times at which the last segments were opened.

@@ -71,7 +71,7 @@ struct Neighbours {
     bytes: u64,
 }
 
-/// The result of putting back an entry that was in memory before the store was opened.
+/// The result of putting back an entry that was in memory before the restart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Warmed {
     /// The entry is in memory now.
@@ -257,7 +257,7 @@ impl MemoryTier {
         Some(Arc::clone(entry))
     }
 
-    /// Puts an entry that was in memory before the store was opened, if it fits without an eviction and `still_valid`
+    /// Puts back an entry that was in memory before the restart, if it fits without an eviction and `still_valid`
     /// allows it under the lock that orders replacement.
     pub fn put_warm(&self, entry: &Arc<Entry>, references: u32, still_valid: impl FnOnce() -> bool) -> Warmed {
         let pinned = self.map.pin();

@@ -1,8 +1,9 @@
 //! Committing a purge: its position in the order of sequences.
 //!
 //! Owns: the generation of a purge, and the decision whether the purge needs a rule. A rule is valid in memory before
-//! it is on disk. All this happens under the lock of the queue: so the names include all objects committed before, and
-//! later objects are compared with the rule. Leaves to others: the calls (`api/purging.rs`), the rules
+//! it is on disk. The generation is drawn and the rule is added under the lock of the queue. So the noted names
+//! (`index/held_names.rs`) include the name of every object that was committed before and may still exist, and every
+//! object that is committed later is compared with the rule. Leaves to others: the calls (`api/purging.rs`), the rules
 //! (`purge/rules.rs`), and making them durable (`write/purges.rs`).
 
 use crate::disk::span::Span;

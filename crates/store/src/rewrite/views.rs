@@ -10,9 +10,9 @@ use std::sync::{Mutex, MutexGuard};
 use crate::locality::hints::HintId;
 use crate::names::key::{Hashed, KeyHash};
 
-/// One view is known per this many bytes of the memory budget.
+/// The limit on the number of views is the memory budget divided by this. *Units*: bytes.
 const BYTES_PER_VIEW: u64 = 128 << 10;
-/// The smallest and the largest number of known views; if there are more, the oldest are forgotten.
+/// The smallest and the largest value of this limit. If there are more views than the limit, the oldest are removed.
 const VIEWS: (u64, u64) = (64, 1024);
 /// A view of a page that was put or read from disk recently.
 pub struct View {
@@ -50,7 +50,7 @@ pub struct Known {
     begun: u64,
 }
 
-/// The running views, and how many may be known.
+/// The running views, and the limit on their number.
 pub struct Views {
     known: Mutex<Known>,
     count_max: usize,

@@ -18,8 +18,9 @@
 //! - a store is not opened if a missing span may have served without the others (that is, if the last known change
 //!   names it), except if the caller allows the store to forget all objects. A span that was lost while the store
 //!   served is no obstacle, because all other spans have recorded its loss;
-//! - an older copy of a span is noticed if another span was present all the time: each open makes two changes (a span
-//!   that has recorded the first of them is not a copy from an earlier open), and purges are numbered in one order for
+//! - an older copy of a span is noticed if another span was present since the copy was made. Each open makes two
+//!   changes before it serves: a span that has recorded neither change of the last open is a copy from before that
+//!   open. A copy from after it is noticed if it lacks a purge that all spans had; purges are numbered in one order for
 //!   all spans (`open`);
 //! - an object on a span that stands in for an absent one is valid only if it was put after a span last returned: an
 //!   object from an earlier absence may have been replaced on the returned span since.

@@ -1,8 +1,8 @@
 //! Appends: waiting objects are packed together and written.
 //!
 //! Owns: when an append is due, how large it is, and how many are in flight. An append is as large as its buffers
-//! allow, for two reasons. Each end of an append cuts the groups that are being packed. And at the maximum rate of
-//! puts, more and smaller appends in flight are slower.
+//! allow, for two reasons. The end of an append may split a group of related objects, whose rest is then in a later
+//! append. And at the maximum rate of puts, many small appends in flight are slower than few large ones.
 
 use std::sync::atomic::Ordering;
 use std::task::Poll;

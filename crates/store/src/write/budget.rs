@@ -12,9 +12,10 @@
 //! | objects, and running fills | all the rest, less 1/10 that the allocator loses to fragmentation |
 //!
 //! One append may use all buffers; a second append may be in flight only in the room that the first one leaves. The
-//! reason: each append cuts the groups being packed, and a cut group costs one more read per request. Objects that wait
-//! to be written count as objects: each is in memory only once and is found there. They may take half of the room for
-//! objects. Fills take their memory from the room for objects while they run, at most 1/8 of the budget.
+//! reason: the end of an append may split a group of related objects, and each request for a split group costs one more
+//! read. Objects that wait to be written count as objects: each is in memory only once and is found there. They may
+//! take half of the room for objects. Fills take their memory from the room for objects while they run, at most 1/8 of
+//! the budget.
 
 use crate::format::layout::Layout;
 use crate::rewrite::reinsert;

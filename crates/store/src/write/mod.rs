@@ -166,7 +166,7 @@ pub(crate) struct Writer {
     tables: Option<AbortOnDropHandle<Tables>>,
     /// The task that re-inserts objects from the segments that are overwritten next.
     harvest: Option<AbortOnDropHandle<()>>,
-    /// The task that reads into memory the objects that were in memory before the store was opened.
+    /// The task that warms up: it reads into memory the objects that were there before the restart.
     warming: Option<AbortOnDropHandle<()>>,
     warm: Option<Warm>,
     /// At most one task, which reads the names in the ring.

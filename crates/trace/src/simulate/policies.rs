@@ -9,25 +9,26 @@ use nectary_cache::{Dear, Event, Min, Policy, Watched};
 use super::said::{Period, Said};
 use super::workload::Workload;
 
-/// All policies in the order of tables.
+/// All policies without variants, in the order in which every table has them.
 const ORDER: [&str; 14] =
     ["fifo", "lru", "mru", "lfu", "clock", "2q", "arc", "lirs", "s3fifo", "sieve", "wtinylfu", MIN, "dear", "adaptive"];
 
 /// The offline optimum.
 pub const MIN: &str = "min";
 
-/// The names of all policies, in the order of tables; variants, which that order does not have, come last.
+/// The names of all policies, in the order in which every table has them; variants come last.
 pub fn names() -> Vec<&'static str> {
     let variants = nectary_cache::NAMES.iter().copied().filter(|name| !ORDER.contains(name));
     all().into_iter().chain(variants).collect()
 }
 
-/// The policies of the name `all`: those in the order of tables, without variants.
+/// The policies that the name `all` stands for: all except variants, in the order in which every table has them.
 pub fn all() -> Vec<&'static str> {
     ORDER.into_iter().filter(|name| *name == MIN || nectary_cache::NAMES.contains(name)).collect()
 }
 
-/// The position of a policy in the order of tables.
+/// The position of a policy, from 0, in the order in which every table has them; variants have the position after the
+/// last.
 pub fn order(name: &str) -> usize {
     ORDER.iter().position(|known| *known == name).unwrap_or(ORDER.len())
 }

@@ -19,6 +19,6 @@ pub struct Period {
     pub stream: Stream,
     /// The findings.
     pub report: PeriodReport,
-    /// The policy that replaces the stream's blocks after this period.
+    /// The name of the replacement policy that the stream uses from the end of this period on.
     pub replacement: &'static str,
 }

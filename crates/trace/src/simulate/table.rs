@@ -17,7 +17,7 @@ pub enum Cell {
     Speed,
 }
 
-/// The sizes and the policies of the rows of one trace, in the order of tables.
+/// The sizes of the rows of one trace, ascending, and their policies, in the order in which every table has them.
 pub(super) fn axes(rows: &[&Row]) -> (Vec<u64>, Vec<&'static str>) {
     let mut sizes: Vec<u64> = rows.iter().map(|row| row.size).collect();
     sizes.sort_unstable();

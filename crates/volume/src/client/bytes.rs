@@ -1,22 +1,22 @@
-//! Bytes that were read, and buffers that are written.
+//! Buffers of data that was read, and of data to be written.
 //!
-//! Owns: cutting and joining buffers. Promises: holes take no memory.
+//! Owns: cutting and joining buffers. Promises: holes need no memory.
 
 use nectary_block::Buffer;
 
-/// The unit of memory for I/O. *Units*: bytes.
+/// The size of a buffer for I/O. *Units*: bytes.
 const UNIT_BYTES: usize = 64 << 10;
-/// Zeroes to show for holes.
+/// The zeroes that holes read as.
 static ZEROES: [u8; UNIT_BYTES] = [0; UNIT_BYTES];
 
-/// A part of what was read.
+/// A part of the data that was read.
 #[derive(Debug)]
 enum Part {
     Zeroes(usize),
     Bytes { buffer: Buffer, start: usize, end: usize },
 }
 
-/// What was read.
+/// Data that was read.
 #[derive(Debug, Default)]
 pub struct Contents {
     parts: Vec<Part>,
@@ -24,17 +24,17 @@ pub struct Contents {
 }
 
 impl Contents {
-    /// *Units*: bytes.
+    /// Returns the length. *Units*: bytes.
     pub fn len(&self) -> usize {
         self.length
     }
 
-    /// Whether there is nothing: the file ends before.
+    /// Whether there are no bytes, because the file ends before the offset.
     pub fn is_empty(&self) -> bool {
         self.length == 0
     }
 
-    /// The bytes, piece by piece.
+    /// Returns the bytes as a list of slices.
     pub fn slices(&self) -> Vec<&[u8]> {
         let mut slices = Vec::new();
         for part in &self.parts {
@@ -53,7 +53,7 @@ impl Contents {
         slices
     }
 
-    /// The bytes in one piece.
+    /// Returns the bytes in one vector.
     pub fn to_vec(&self) -> Vec<u8> {
         self.slices().concat()
     }
@@ -75,7 +75,7 @@ impl Contents {
     }
 }
 
-/// Buffers for so many bytes.
+/// Allocates buffers for `bytes` bytes.
 pub(crate) fn buffers(bytes: usize) -> Vec<Buffer> {
     let whole = bytes / UNIT_BYTES;
     let rest = bytes % UNIT_BYTES;
@@ -83,12 +83,12 @@ pub(crate) fn buffers(bytes: usize) -> Vec<Buffer> {
     lengths.map(Buffer::recycled).collect()
 }
 
-/// The bytes of all buffers.
+/// Returns the sum of the lengths of all buffers.
 pub(crate) fn total(buffers: &[Buffer]) -> usize {
     buffers.iter().map(|buffer| buffer.len()).sum()
 }
 
-/// Copies `bytes` into the buffers, from byte `at` of them on.
+/// Copies `bytes` into the buffers, at offset `at` from the start of the first.
 pub(crate) fn fill(buffers: &mut [Buffer], at: usize, bytes: &[u8]) {
     let (mut skip, mut rest) = (at, bytes);
     for buffer in buffers {
@@ -105,7 +105,7 @@ pub(crate) fn fill(buffers: &mut [Buffer], at: usize, bytes: &[u8]) {
     }
 }
 
-/// Removes the first `bytes` bytes. Whole buffers are moved, a part of one is copied.
+/// Removes the first `bytes` bytes and returns them. Whole buffers are moved; a part of a buffer is copied.
 pub(crate) fn split(buffers: &mut std::collections::VecDeque<Buffer>, bytes: usize) -> Vec<Buffer> {
     let (mut taken, mut left) = (Vec::new(), bytes);
     while left > 0 {

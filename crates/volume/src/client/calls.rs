@@ -1,8 +1,8 @@
-//! The calls of a session that have no answer yet, and what it knows of its server.
+//! The calls of a session that have no answer yet, and what the session knows of its server.
 //!
-//! Owns: numbers of operations, which of them are acknowledged, and until when the lease holds. Promises: a call that
-//! has no answer is sent again on the next connection, in the order of the calls. Leaves to others: who calls
-//! (`session`), and connections (`link`).
+//! Owns: the numbers of operations, their acknowledgements, and the time until which the lease is valid. Promises:
+//! calls without an answer are sent again on the next connection, in their original order. Leaves to others: making the
+//! calls (`session`), and connections (`link`).
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,42 +19,42 @@ use crate::net::Address;
 use crate::protocol::{Answer, Code, Failure, FileId, Held, Locked, Message, Shape};
 use crate::tokens::Why;
 
-/// The most calls without an answer; the sum is below the protocol's bound for a connection. Each kind has its share,
-/// because some calls wait for other hosts, and these may wait for calls of another kind from this host. Operations,
-/// and questions that a call asks while it changes a file, wait for nobody. Questions that show attributes wait for
-/// commits of other hosts, requests for tokens for tokens of other hosts, a restarted server's questions for what it is
-/// told then, and requests for locks for the programs that hold them.
+/// The most calls of each kind without an answer; the sum is below the protocol's bound for a connection. Each kind has
+/// its own share, because some calls wait for other hosts, and these hosts may wait for calls of another kind from this
+/// host. Operations, and questions during a change of a file, wait for no other host. Questions that show attributes
+/// wait for commits of other hosts, requests for tokens wait for tokens of other hosts, questions to a restarted server
+/// wait for the calls that tell it what sessions hold, and lock requests wait for the programs that hold the locks.
 const OPERATIONS_MAX: usize = 64;
 const QUESTIONS_MAX: usize = 48;
 const LOOKS_MAX: usize = 48;
 const TOKENS_MAX: usize = 48;
 const RESTART_MAX: usize = 8;
 const LOCKS_MAX: usize = 40;
-/// After so many answered operations the server is told that it may delete their replies.
+/// After this many answered operations, the server is told that it may delete their replies.
 const ACKNOWLEDGE_AFTER: u64 = 128;
-/// The part of a lease in which I/O may begin, counted from when its last renewal was sent.
+/// The part of a lease in which I/O may begin, counted from when the last answered renewal was sent.
 const IO_OF_LEASE: (u32, u32) = (6, 10);
-/// The most operations whose acknowledgement the server has not received: the protocol's bound.
+/// The most operations whose acknowledgement the server has not confirmed: the protocol's bound.
 const UNACKNOWLEDGED_MAX: u64 = 1024;
-/// Renewals without an answer that are remembered.
+/// The most unanswered renewals that are remembered.
 const TOLD_MAX: usize = 64;
 
 /// The server of a session, and the identity of this client.
 #[derive(Clone)]
 pub struct ClientOptions {
-    /// Where the server is.
+    /// The address of the server.
     pub server: Address,
-    /// TLS, if the server wants it.
+    /// The client's TLS settings, if the server requires TLS.
     pub tls: Option<ClientTls>,
-    /// The volume that is on the disk here.
+    /// The identity of the volume on this host's disk.
     pub volume: Identity,
     /// The name of this host, for messages.
     pub host: String,
-    /// 1 a FUSE mount, 2 a library.
+    /// The kind of client: 1 a FUSE mount, 2 a library.
     pub kind: u8,
 }
 
-/// What a server said when it was greeted.
+/// The server's answer to the greeting.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Welcomed {
     pub session: u64,
@@ -63,24 +63,24 @@ pub(super) struct Welcomed {
     pub server_ns: i64,
 }
 
-/// What the server asks of a client.
+/// A message of the server that the client must act on.
 #[derive(Debug)]
 pub(crate) enum Event {
     /// Appends up to this one are durable at the server.
     Durable(u64),
-    /// The server is another incarnation: its memory is empty.
+    /// Another process is the server now: it does not know what this session holds.
     Restarted,
-    /// The server wants a token back, or a commit.
+    /// The server wants a token back, or wants a commit.
     Recalled(Held, Why),
-    /// The kernel is to know that a file has at least this size; the answer names the number.
+    /// The kernel must learn that a file has at least this size; the last field is the number that the answer repeats.
     Push(FileId, u64, u64),
 }
 
-/// A token that was granted, and what its file is.
+/// A granted token, with the attributes and extents of its file.
 #[derive(Debug)]
 pub(super) struct Grant {
     pub held: Held,
-    /// New ends are pushed to other hosts.
+    /// Whether new ends of the file must be pushed to other hosts.
     pub is_watched: bool,
     pub shape: Option<Shape>,
 }
@@ -93,71 +93,71 @@ pub(super) enum Said {
     Found(Option<Locked>),
 }
 
-/// The share that a call belongs to.
+/// The kind of a call; each kind has its own share of the bound on calls.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Share {
     Operations,
     Questions,
     Looks,
     Tokens,
-    /// The first and the last messages to a restarted server.
+    /// The calls that tell a restarted server what the session holds, and the last call of a session.
     Restart,
-    /// Requests for locks that others hold.
+    /// Requests that wait for file locks.
     Locks,
 }
 
-/// What a session does.
+/// The counters of a session.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SessionFigures {
-    /// Its number.
+    /// The number of the session.
     pub session: u64,
     /// The epoch of the server.
     pub epoch: u64,
-    /// Operations that were answered.
+    /// The number of operations answered.
     pub operations: u64,
-    /// Questions that were answered.
+    /// The number of questions answered.
     pub questions: u64,
-    /// Operations and questions without an answer.
+    /// The number of operations and questions without an answer.
     pub waiting: usize,
-    /// How often the connection was made again.
+    /// The number of reconnections.
     pub reconnections: u64,
-    /// Whether there is a connection; else why not, and when the next attempt is.
+    /// `None` while there is a connection; otherwise why there is none, and when the next attempt is.
     pub trouble: Option<String>,
-    /// Why the session ended, if it has.
+    /// The reason why the session ended, if it has.
     pub ended: Option<String>,
 }
 
-/// A call that waits for its answer.
+/// A call without an answer.
 pub(super) struct Waiting {
     pub message: Message,
     pub number: Option<u64>,
     pub is_restart: bool,
     pub reply: oneshot::Sender<Result<Said, Failure>>,
-    /// Counts the call until it is answered.
+    /// The call's share of the bound on calls; it is returned with the answer.
     pub _turn: OwnedSemaphorePermit,
 }
 
-/// What a session knows.
+/// The state of a session.
 #[derive(Default)]
 pub(super) struct State {
     pub session: u64,
     pub epoch: u64,
     pub lease: Duration,
-    /// The server's clock minus ours. *Units*: nanoseconds.
+    /// The server's clock minus this host's clock. *Units*: nanoseconds.
     pub clock_offset_ns: i64,
     pub next_number: u64,
     pub next_request: u64,
     pub waiting: BTreeMap<u64, Waiting>,
-    /// Numbers without an answer.
+    /// The numbers of operations without an answer.
     pub open_numbers: BTreeSet<u64>,
     told_acknowledged: u64,
-    /// Renewals without an answer: when they were sent, and what they said.
+    /// Unanswered renewals: the time at which each was sent, and the acknowledgement that it contained.
     told: VecDeque<(u64, u64)>,
     heard_acknowledged: u64,
     pub drained: u64,
-    /// Where frames of the bulk connection go while there is one.
+    /// The queue of frames to the bulk connection, while there is one.
     pub bulk: Option<mpsc::UnboundedSender<Vec<u8>>>,
-    /// Those of the control connection.
+    /// The queue of frames to the control connection, while there is one.
     pub control: Option<mpsc::UnboundedSender<Vec<u8>>>,
     pub figures: SessionFigures,
 }
@@ -167,42 +167,41 @@ impl State {
         self.open_numbers.first().map_or(self.next_number, |first| *first).saturating_sub(1)
     }
 
-    /// Whether the server keeps the reply of one more operation.
+    /// Whether the server can store the reply of one more operation.
     pub fn has_room(&self) -> bool {
         self.next_number <= self.heard_acknowledged + UNACKNOWLEDGED_MAX
     }
 }
 
-/// The shared part.
+/// The state that all tasks of a session share.
 pub(super) struct Inner {
-    /// Renewals say when they were sent, counted from this moment, on a clock that also runs while the host is
-    /// suspended.
+    /// The zero of the times in this struct and in renewals, on a clock that also runs while the host is suspended.
     pub start: Duration,
     pub options: ClientOptions,
     pub incarnation: [u8; 16],
     state: Mutex<State>,
-    /// Something is to be told to the server on the control connection.
+    /// Wakes the control connection when it should send something.
     pub nudge: Notify,
-    /// By `Share`.
+    /// The bounds on calls, one for each `Share`.
     pub turns: [Arc<Semaphore>; 6],
-    /// I/O may begin until then, counted from `start`. *Units*: nanoseconds.
+    /// I/O may begin until this time, counted from `start`. *Units*: nanoseconds.
     pub io_until_ns: AtomicU64,
-    /// The lease ends then, counted in the same way.
+    /// The lease ends at this time, counted from `start`. *Units*: nanoseconds.
     pub lease_until_ns: AtomicU64,
     pub renewed: Notify,
-    /// Connections so far.
+    /// The number of connections so far.
     connections: AtomicU64,
     pub events: mpsc::UnboundedSender<Event>,
     pub ended: watch::Sender<bool>,
 }
 
-/// This host's clock. *Units*: nanoseconds since 1970.
+/// Reads this host's clock. *Units*: nanoseconds since 1970.
 pub(super) fn wall_ns() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
 }
 
-/// Whether this requests a lock without waiting for it.
+/// Whether the message requests a lock without waiting for it.
 pub(super) fn is_try_lock(message: &Message) -> bool {
     matches!(message, Message::Lock { waits: false, .. })
 }
@@ -211,18 +210,18 @@ fn reason(state: &State) -> String {
     state.figures.ended.clone().unwrap_or_else(|| "it is over".to_owned())
 }
 
-/// Why calls fail that the server may have had.
+/// The error of calls that the server may have received and done.
 pub(super) fn ended(state: &State) -> Error {
     Error::Ended { reason: reason(state), may_be_done: true }
 }
 
-/// The error of a call that the server has not had.
+/// The error of a call that the server has not done.
 pub(super) fn not_done(state: &State) -> Error {
     Error::Ended { reason: reason(state), may_be_done: false }
 }
 
 impl Inner {
-    /// A session that has not been greeted yet.
+    /// Makes a session that has not sent a greeting yet.
     pub fn new(options: ClientOptions, incarnation: [u8; 16], events: mpsc::UnboundedSender<Event>) -> Inner {
         Inner {
             start: since_boot(),
@@ -241,22 +240,22 @@ impl Inner {
         }
     }
 
-    /// What it knows.
+    /// Locks and returns the state.
     pub fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Why calls fail once the session has ended.
+    /// Returns the error of calls after the session has ended.
     pub fn why_ended(&self) -> Error {
         ended(&self.state())
     }
 
-    /// The number of the next connection.
+    /// Returns the number of the next connection.
     pub fn next_connection(&self) -> u64 {
         self.connections.fetch_add(1, Ordering::AcqRel) + 1
     }
 
-    /// The connection is made, and the server has introduced itself.
+    /// Handles a new bulk connection on which the server has answered the greeting.
     pub fn connected(&self, welcome: &Welcomed, bulk: mpsc::UnboundedSender<Vec<u8>>) {
         let mut state = self.state();
         let is_new = state.epoch != 0 && state.epoch != welcome.epoch;
@@ -267,7 +266,7 @@ impl Inner {
         state.figures.trouble = None;
         state.clock_offset_ns = welcome.server_ns.saturating_sub(wall_ns());
         if is_new {
-            // What the earlier server was told does not hold for this one.
+            // Messages that told the earlier server what the session holds are dropped: the new server is told again.
             state.waiting.retain(|_, waiting| {
                 let is_lock = waiting.is_restart && is_try_lock(&waiting.message);
                 !is_lock && !matches!(waiting.message, Message::Reclaim { .. })
@@ -275,7 +274,8 @@ impl Inner {
             let _ = self.events.send(Event::Restarted);
         }
         for (request, waiting) in &state.waiting {
-            // A new server would mistake it for a lock that is held.
+            // This request is held back: the new server would take it as the claim of a lock that the session already
+            // holds.
             if is_new && is_try_lock(&waiting.message) {
                 continue;
             }
@@ -286,19 +286,19 @@ impl Inner {
         self.nudge.notify_one();
     }
 
-    /// The bulk connection is gone.
+    /// Handles the loss of the bulk connection.
     pub fn disconnected(&self, trouble: String) {
         let mut state = self.state();
         state.bulk = None;
         state.figures.trouble = Some(trouble);
     }
 
-    /// The control connection is there; `None`: it is gone.
+    /// Handles a new control connection, or its loss (`None`).
     pub fn controlled(&self, control: Option<mpsc::UnboundedSender<Vec<u8>>>) {
         self.state().control = control;
     }
 
-    /// An answer came.
+    /// Handles an answer.
     pub fn answered(&self, request: u64, answer: Result<Said, Failure>) {
         let mut state = self.state();
         if let Err(failure) = &answer
@@ -307,7 +307,7 @@ impl Inner {
             let refused = state.waiting.remove(&request);
             drop(state);
             self.end(&failure.words);
-            // This one was not done; what becomes of the others is not known.
+            // The refused call was not done; for the other calls this is unknown.
             if let Some(refused) = refused {
                 let _ = refused.reply.send(answer);
             }
@@ -324,11 +324,11 @@ impl Inner {
             }
             None => state.figures.questions += 1,
         }
-        // The caller may be gone.
+        // The caller may have stopped waiting.
         let _ = waiting.reply.send(answer);
     }
 
-    /// The number that a renewal of this time reports: operations up to it are acknowledged.
+    /// Returns the number for the renewal sent at this time: operations up to it are acknowledged.
     pub fn acknowledge(&self, sent_ns: u64) -> u64 {
         let mut state = self.state();
         state.told_acknowledged = state.acknowledged();
@@ -340,7 +340,7 @@ impl Inner {
         told.1
     }
 
-    /// The server heard what the renewal of this time said.
+    /// Notes that the server received the renewal that was sent at this time.
     pub fn heard(&self, sent_ns: u64) {
         let mut state = self.state();
         while state.told.front().is_some_and(|(sent, _)| *sent <= sent_ns)
@@ -350,17 +350,17 @@ impl Inner {
         }
     }
 
-    /// No map here has blocks that appends up to this one freed.
+    /// Returns the number up to which no cached map has blocks that appends freed.
     pub fn drained(&self) -> u64 {
         self.state().drained
     }
 
-    /// The time since `start`.
+    /// Returns the time since `start`.
     pub fn elapsed_ns(&self) -> u64 {
         u64::try_from(since_boot().saturating_sub(self.start).as_nanos()).unwrap_or(u64::MAX)
     }
 
-    /// A renewal that was sent at `sent`, counted from `start`, was answered.
+    /// Extends the lease: a renewal that was sent at `sent`, counted from `start`, was answered.
     pub fn renewed(&self, sent: Duration, lease: Duration, server_ns: i64, durable: u64) {
         let mut state = self.state();
         state.lease = lease;
@@ -372,7 +372,7 @@ impl Inner {
         state.clock_offset_ns = server_ns.saturating_sub(wall_ns());
     }
 
-    /// The session is over: every call fails.
+    /// Ends the session: every call fails.
     pub fn end(&self, reason: &str) {
         let waiting = {
             let mut state = self.state();

@@ -1,4 +1,4 @@
-//! Changes of a file's shape: truncation, allocation, holes; and looking for data and holes.
+//! Changes of a file's size and allocation: truncation, allocation, holes; and finding data and holes.
 //!
 //! Owns: zeroing within blocks, which the server leaves to clients. Promises: truncated bytes read as zeroes when the
 //! file grows again.
@@ -16,9 +16,9 @@ use super::file::{BLOCK, Content, File};
 use super::hold::Access;
 use crate::protocol::{Answer, Attributes, Operation};
 
-/// How much `copy` moves at a time. *Units*: bytes.
+/// The number of bytes that `copy` moves at a time. *Units*: bytes.
 const COPY_BYTES: u64 = 1 << 20;
-/// How much of a map is looked at at a time. *Units*: blocks.
+/// The number of blocks of a map that are read at a time. *Units*: blocks.
 const SEEK_BLOCKS: u64 = 1 << 20;
 
 const KEEP_SIZE: u32 = libc::FALLOC_FL_KEEP_SIZE as u32;
@@ -26,18 +26,19 @@ const PUNCH_HOLE: u32 = libc::FALLOC_FL_PUNCH_HOLE as u32;
 const ZERO_RANGE: u32 = libc::FALLOC_FL_ZERO_RANGE as u32;
 
 impl Client {
-    /// Cuts or extends.
+    /// Truncates or extends a file.
     pub(crate) async fn truncate(&self, file: &Arc<File>, size: u64) -> Result<(), Error> {
         if size > i64::MAX as u64 {
             return Err(Error::posix(libc::EFBIG));
         }
         let mut content = self.writable(file, Access::WRITE).await?;
+        self.note_change(file, size.min(content.size)..size.max(content.size));
         if size > content.size && self.clear_tail(file, &mut content).await? {
             self.commit_locked(file, &mut content).await?;
         }
         let end = size.div_ceil(BLOCK);
-        // The server makes the new size durable. What the file keeps must be durable by then: after a crash it would
-        // read as zeroes.
+        // The server makes the new size durable at once. The data that the file keeps must be durable before that:
+        // otherwise it would read as zeroes after a crash.
         if content.fresh.iter().any(|piece| piece.start < end) {
             self.commit_locked(file, &mut content).await?;
         }
@@ -53,7 +54,8 @@ impl Client {
         if has_grown { self.push_end(file, size).await } else { Ok(()) }
     }
 
-    /// Truncates or extends at the server; a file with very many extents is truncated in parts, from its end.
+    /// Truncates or extends a file at the server; a file with very many extents is truncated in several parts, from its
+    /// end.
     async fn cut(&self, file: &Arc<File>, mut from: u64, size: u64) -> Result<Attributes, Error> {
         let mut to = size;
         loop {
@@ -67,15 +69,16 @@ impl Client {
         }
     }
 
-    /// As `fallocate`.
+    /// Does what `fallocate` does.
     pub(crate) async fn allocate(&self, file: &Arc<File>, offset: u64, length: u64, mode: u32) -> Result<(), Error> {
         let end = offset.checked_add(length).filter(|end| *end <= i64::MAX as u64).ok_or(Error::posix(libc::EFBIG))?;
         let mut content = self.writable(file, Access::WRITE).await?;
+        self.note_change(file, offset..end);
         let (start, stop) = match mode {
             0 | KEEP_SIZE => (offset, end),
             _ if mode == PUNCH_HOLE | KEEP_SIZE || mode & !KEEP_SIZE == ZERO_RANGE => {
                 self.zero_edges(file, &mut content, offset..end).await?;
-                // The last block counts as whole if the file ends in it.
+                // If the file ends in the last block, this block counts as whole.
                 let whole = if end >= content.size { end.div_ceil(BLOCK) * BLOCK } else { end / BLOCK * BLOCK };
                 (offset.div_ceil(BLOCK) * BLOCK, whole)
             }
@@ -85,7 +88,7 @@ impl Client {
         if grows {
             self.clear_tail(file, &mut content).await?;
         }
-        // After this the server knows all blocks of the file.
+        // The commit tells the server about all blocks of the file.
         self.commit_locked(file, &mut content).await?;
         if start < stop {
             let operation = Operation::Allocate { file: file.id, start, end: stop, mode: mode | KEEP_SIZE };
@@ -131,7 +134,7 @@ impl Client {
         Ok(())
     }
 
-    /// The next data, or the next hole. *Errors*: ENXIO behind the end, or if there is no data.
+    /// Finds the next data, or the next hole. *Errors*: ENXIO if the offset is behind the end, or if no data follows.
     pub(crate) async fn seek(&self, file: &Arc<File>, offset: u64, is_data: bool) -> Result<u64, Error> {
         let mut content = self.writable(file, Access::READ).await?;
         let size = content.size;
@@ -154,7 +157,8 @@ impl Client {
         if is_data { Err(Error::posix(libc::ENXIO)) } else { Ok(size) }
     }
 
-    /// Copies bytes between files, or within one; returns how many, which is less where the first file ends.
+    /// Copies bytes between files, or within one. Returns the number of copied bytes: fewer than `length` if the source
+    /// ends, or if an error occurs after the first MiB. *Errors*: those of the first MiB.
     pub(crate) async fn copy(
         &self,
         (from, offset): (&Arc<File>, u64),

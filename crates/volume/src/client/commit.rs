@@ -1,7 +1,7 @@
-//! Commits: written data are flushed, and then made visible to all hosts in one operation.
+//! Commits: written data is flushed, and then made visible to all hosts in one operation.
 //!
-//! Owns: the order data, device flush, one transaction, done. Promises: after a failed commit everything is committed
-//! again later, and the next `fsync` reports the failure; committed data are never overwritten.
+//! Owns: the order of a commit: data, device flush, one transaction. Promises: after a failed commit everything is
+//! committed again later, and the next `fsync` reports the failure; committed data is never overwritten.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -17,13 +17,13 @@ use super::hold::Access;
 use crate::planted::{Bug, planted};
 use crate::protocol::{Answer, Code, Granted, Mapped, Operation, Question};
 
-/// Extents of one commit.
+/// The most extents of one commit.
 pub(super) const EXTENTS_MAX: usize = 1024;
 /// The longest extent of a commit. *Units*: blocks.
 const EXTENT_BLOCKS_MAX: u64 = 1 << 20;
 
 impl Client {
-    /// Makes what was written to a file durable and visible.
+    /// Makes the data written to a file durable and visible.
     pub(crate) async fn sync(&self, file: &Arc<File>) -> Result<(), Error> {
         let mut content = file.content.write().await;
         let result = self.commit_locked(file, &mut content).await;
@@ -33,7 +33,7 @@ impl Client {
         failed.map_or(Ok(()), |errno| Err(Error::posix(errno)))
     }
 
-    /// Commits under the lock.
+    /// Commits while the caller holds the lock of the contents.
     pub(super) async fn commit_locked(&self, file: &Arc<File>, content: &mut Content) -> Result<(), Error> {
         if !content.is_dirty() {
             return Ok(());
@@ -49,14 +49,15 @@ impl Client {
         }
     }
 
-    /// Commits data that are already flushed.
+    /// Commits data that is already flushed.
     async fn commit_flushed(&self, file: &Arc<File>, content: &mut Content) -> Result<(), Error> {
         let mut result = self.commit_parts(file, content).await;
         if let Err(Error::Refused(failure)) = &result
             && failure.code == Code::Stale
             && let Answer::Attributes(now) = self.ask(Question::GetAttributes { file: file.id }).await?
         {
-            // Another host truncated the file; the data written here are newer.
+            // Another host has truncated the file; the data written here is newer than that.
+            self.note_change(file, 0..u64::MAX);
             content.inode = now.inode;
             content.map.clear();
             result = self.commit_parts(file, content).await;
@@ -79,7 +80,7 @@ impl Client {
             let operation = Operation::Commit {
                 file: file.id,
                 truncate_generation: content.inode.truncate_generation,
-                // The size is set with the last part, because there may be holes before it.
+                // The size is set with the last part, because the file may have holes before its end.
                 size: if parts.is_empty() { content.size } else { content.inode.size },
                 modified_ns,
                 changed_ns: modified_ns,
@@ -107,7 +108,8 @@ impl Client {
         Ok(())
     }
 
-    /// Commits everything that is dirty, with one flush. Errors are kept for the next `fsync` of each file.
+    /// Commits all files with uncommitted data, after a single flush. Errors are kept for the next `fsync` of each
+    /// file.
     pub(crate) async fn commit_all(&self) {
         let files = self.take_dirty();
         if files.is_empty() {
@@ -115,7 +117,7 @@ impl Client {
         }
         let mut locked = Vec::new();
         for file in &files {
-            // A file that is written meanwhile is dirty again, and is committed in the next round.
+            // A file that is written in the meantime has uncommitted data again, and is committed in the next round.
             match file.content.try_write() {
                 Ok(content) => locked.push((file, content)),
                 Err(_) => self.mark_dirty(file.id),
@@ -143,7 +145,7 @@ impl Client {
         }
     }
 
-    /// Closes a file at the server if nobody uses it and everything is committed.
+    /// Closes a file at the server if it has no handle and everything is committed.
     pub(super) async fn settle(&self, file: &Arc<File>) {
         if file.is_used() || file.shown().is_dirty {
             return;
@@ -154,7 +156,7 @@ impl Client {
         }
         if std::mem::take(&mut *at_server) {
             file.is_direct.store(false, Ordering::Release);
-            // An error means that the session has ended, and with it this opening.
+            // An error means that the session has ended, so the server does not count the file as open.
             let _ = self.ask(Question::Close { file: file.id }).await;
         }
         drop(at_server);
@@ -162,9 +164,10 @@ impl Client {
         self.forget_file(file);
     }
 
-    /// Drops what was written to a file that has no name and no user any more.
+    /// Drops uncommitted data of a file that has no name and no handle any more.
     pub(super) async fn abandon(&self, file: &Arc<File>) {
         let Ok(mut content) = self.writable(file, Access::WRITE).await else { return };
+        self.note_change(file, 0..u64::MAX);
         self.drop_fresh(&mut content, 0).await;
         content.modified_ns = None;
         content.size = content.inode.size;
@@ -173,7 +176,7 @@ impl Client {
         self.settle(file).await;
     }
 
-    /// Gives back uncommitted blocks, from a block of the file on.
+    /// Frees uncommitted blocks from a block of the file on.
     pub(super) async fn drop_fresh(&self, content: &mut Content, from: u64) {
         let pieces = content.fresh.look(from..u64::MAX / BLOCK);
         let given = pieces.iter().filter_map(|piece| match piece.place {
@@ -185,7 +188,7 @@ impl Client {
     }
 }
 
-/// Two parts of a commit. `None` if it is a single block.
+/// Splits a part of a commit in two. Returns `None` if the part is a single block.
 fn halves(mut part: Vec<Mapped>) -> Option<(Vec<Mapped>, Vec<Mapped>)> {
     if part.len() > 1 {
         let right = part.split_off(part.len() / 2);

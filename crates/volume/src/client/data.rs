@@ -1,7 +1,7 @@
 //! Reading and writing a file's data on the shared disk.
 //!
-//! Owns: the order of a read and of a write. Promises: a write goes to granted blocks that no host can see yet, whole
-//! blocks at a time; blocks that others may see are never overwritten; bytes behind the end of a file in its last block
+//! Owns: the order of steps in a read and in a write. Promises: a write goes to granted blocks that no other host can
+//! see yet, in whole blocks; committed blocks are never overwritten; bytes after the end of a file in its last block
 //! are never shown, and are zeroed on the disk before the file grows over them.
 
 use std::collections::VecDeque;
@@ -19,22 +19,22 @@ use super::file::{BLOCK, Content, File};
 use super::hold::{Access, holds};
 use crate::protocol::{Answer, Granted, Question};
 
-/// The largest file. *Units*: bytes.
+/// The size of the largest file. *Units*: bytes.
 const SIZE_MAX: u64 = i64::MAX as u64;
-/// How many times a read requests a map that others change, before it fails.
+/// The number of times that a read requests a map which others keep changing, before it fails.
 const MAP_ROUNDS_MAX: usize = 64;
 
-/// Where a write goes.
+/// The position of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum At {
-    /// *Units*: bytes.
+    /// An offset in the file. *Units*: bytes.
     Offset(u64),
     /// The end of the file.
     End,
 }
 
 impl Client {
-    /// Reads; less than `length` bytes mean that the file ends there.
+    /// Reads; fewer than `length` bytes mean that the file ends there.
     pub(crate) async fn read(
         &self,
         file: &Arc<File>,
@@ -63,7 +63,7 @@ impl Client {
         Err(Error::posix(libc::EIO))
     }
 
-    /// Reads mapped blocks, and returns `range` (in bytes) of them.
+    /// Reads mapped blocks, and appends the bytes in `range` of them to `contents`.
     async fn read_pieces(&self, pieces: &[Piece], range: Range<u64>, contents: &mut Contents) -> Result<(), Error> {
         self.leased().await?;
         let mut reads = Vec::new();
@@ -99,7 +99,7 @@ impl Client {
         Ok(())
     }
 
-    /// Asks for the part of the map that holds `blocks`.
+    /// Requests the part of the map that contains `blocks`.
     pub(super) async fn load_map(
         &self,
         file: &Arc<File>,
@@ -112,7 +112,7 @@ impl Client {
             content.learn_map(blocks, &[]);
             return Ok(());
         }
-        // Asks for the whole rest of the file, so that a sequential reader asks once.
+        // The whole rest of the file is requested, so that a sequential reader sends one request only.
         let end = blocks.end.max(size);
         while start < blocks.end {
             let question = Question::ReadMap { file: file.id, start, end };
@@ -128,7 +128,7 @@ impl Client {
         Ok(())
     }
 
-    /// Writes all of `data`; returns where, and buffers that may be used again.
+    /// Writes all of `data`; returns the offset in the file, and buffers that can be reused.
     pub(crate) async fn write(
         &self,
         file: &Arc<File>,
@@ -146,11 +146,15 @@ impl Client {
         if length == 0 {
             return Ok((offset, data));
         }
+        self.note_change(file, offset..end);
         let result = self.write_locked(file, &mut content, offset..end, data).await;
         let has_grown = end > content.size;
         if result.is_ok() {
             content.size = content.size.max(end);
             content.modified_ns = Some(self.now_ns());
+        }
+        if let Ok(buffers) = &result {
+            self.shared.holds.note_written(file.id, offset, buffers, content.size);
         }
         file.show(&content);
         let is_much =
@@ -186,7 +190,7 @@ impl Client {
         Ok(data)
     }
 
-    /// Data in whole blocks: the rest of the first and the last block is read.
+    /// Extends the data to whole blocks: the missing parts of the first and the last block are read.
     async fn widened(
         &self,
         file: &Arc<File>,
@@ -197,7 +201,7 @@ impl Client {
         let (first, last) = (range.start / BLOCK, range.end.div_ceil(BLOCK));
         let mut whole = bytes::buffers(((last - first) * BLOCK) as usize);
         let is_first_cut = !range.start.is_multiple_of(BLOCK);
-        // Bytes behind the end of the file are zeroes.
+        // Bytes after the end of the file are zeroes.
         let is_last_cut = !range.end.is_multiple_of(BLOCK);
         if is_first_cut {
             let old = self.old_block(file, content, first).await?;
@@ -218,7 +222,7 @@ impl Client {
         Ok(whole)
     }
 
-    /// One block as the file shows it, with zeroes behind the end.
+    /// Returns a block as the file shows it, with zeroes after the end.
     pub(super) async fn old_block(
         &self,
         file: &Arc<File>,
@@ -239,7 +243,8 @@ impl Client {
         Ok(old)
     }
 
-    /// Writes whole blocks: in place where they are not committed, else to free blocks in hand.
+    /// Writes whole blocks: uncommitted blocks are overwritten in place, all others go to free blocks that this session
+    /// holds.
     pub(super) async fn write_blocks(
         &self,
         content: &mut Content,
@@ -282,7 +287,7 @@ impl Client {
                 Err(error) => drop(failed.get_or_insert(error)),
             }
         }
-        // Blocks of a failed write are not used again in this session: the device may still write to them.
+        // Blocks of a failed write are not reused in this session, because the device may still write to them.
         if let Some(error) = failed {
             return Err(error.into());
         }
@@ -297,14 +302,14 @@ impl Client {
         let granted = self.take_space(None, 1).await?;
         self.leased().await?;
         let (block, flags) = (vec![Buffer::copy_of(bytes)], WriteFlags::default());
-        // A block of a failed write is not used again in this session: the device may still write to it.
+        // The block of a failed write is not reused in this session, because the device may still write to it.
         self.device().write_at(granted.block * BLOCK, block, flags, Context::default()).await?;
         self.flush_data().await?;
         Ok(granted)
     }
 
-    /// Zeroes what is behind the end in the last block, before the file grows over it. Returns whether there was such a
-    /// block.
+    /// Zeroes the bytes after the end in the last block, before the file grows over it. Returns whether the end was
+    /// inside a block.
     pub(super) async fn clear_tail(&self, file: &Arc<File>, content: &mut Content) -> Result<bool, Error> {
         if content.size.is_multiple_of(BLOCK) {
             return Ok(false);
@@ -323,7 +328,7 @@ impl Client {
         }
     }
 
-    /// The contents for a reader: they are valid, and stay so while they are locked.
+    /// Returns the contents for a reader: they are valid as long as their lock is held.
     pub(super) async fn readable<'a>(
         &self,
         file: &'a Arc<File>,
@@ -339,7 +344,7 @@ impl Client {
         }
     }
 
-    /// The contents for a writer, locked alone.
+    /// Returns the contents for a writer, locked exclusively.
     pub(super) async fn writable<'a>(
         &self,
         file: &'a Arc<File>,

@@ -4,45 +4,45 @@ use nectary_block::ErrorKind;
 
 use crate::protocol::{Code, Failure};
 
-/// A failed call. Nothing was changed, except where a device failed in the middle of a write.
+/// A failed call. Nothing was changed, unless a device failed in the middle of a write.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum Error {
-    /// The server refused.
+    /// The server refused the call.
     #[error(transparent)]
     Refused(#[from] Failure),
     /// The disk failed.
     #[error(transparent)]
     Device(#[from] nectary_block::Error),
-    /// There is no server, or not the right one.
+    /// The server cannot be reached, or is not the right one.
     #[error("{server}: {problem}")]
     Server {
-        /// Its address.
+        /// The address of the server.
         server: String,
-        /// What is wrong, and what to do.
+        /// The problem, and its remedy.
         problem: String,
     },
-    /// The session ended: what was written and not committed is lost, and every open file fails.
+    /// The session has ended: uncommitted data is lost, and every open file fails.
     #[error("the session has ended: {reason}")]
     Ended {
-        /// Who ended it, and why.
+        /// Who ended the session, and why.
         reason: String,
-        /// The server may have had the call, and done it.
+        /// Whether the server may have received the call and done it.
         may_be_done: bool,
     },
 }
 
 impl Error {
-    /// A refusal of the client itself.
+    /// Makes a refusal by the client itself.
     pub(crate) fn posix(errno: i32) -> Error {
         Error::Refused(Failure::posix(errno))
     }
 
-    /// Whether the server wants an operation in parts.
+    /// Whether the server requires the operation to be split.
     pub(crate) fn is_too_large(&self) -> bool {
         matches!(self, Error::Refused(failure) if failure.code == Code::Limit && failure.errno == libc::EFBIG)
     }
 
-    /// Whether the session had ended.
+    /// Whether the call failed because the session had ended.
     pub fn is_end(&self) -> bool {
         match self {
             Error::Ended { .. } => true,
@@ -51,12 +51,12 @@ impl Error {
         }
     }
 
-    /// Whether the session had ended before the call was done: another session may do it.
+    /// Whether the session had ended before the call was done, so that the call can be repeated in another session.
     pub fn is_end_before(&self) -> bool {
         self.is_end() && !matches!(self, Error::Ended { may_be_done: true, .. })
     }
 
-    /// The number for the caller of a system call.
+    /// Returns the error number for the caller of the system call.
     pub fn errno(&self) -> i32 {
         match self {
             Error::Refused(failure) => match (failure.code, failure.errno) {

@@ -1,24 +1,25 @@
-//! What a client knows of where a file's blocks are.
+//! A client's knowledge of where a file's blocks are on the disk.
 //!
-//! Owns: ranges of blocks and what each is, without I/O. Promises: ranges never overlap, and neighbours that continue
-//! each other are one range. Blocks in no range are unknown (in a map), or not written (among uncommitted data).
+//! Owns: ranges of blocks and the place of each, without I/O. Promises: ranges never overlap, and adjacent ranges that
+//! continue each other are merged. A block that is in no range is unknown (in a map), or not written (among uncommitted
+//! data).
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// What a range of a file's blocks is.
+/// The place of a range of a file's blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// Nothing: it reads as zeroes.
+    /// No blocks of the disk: the range reads as zeroes.
     Hole,
-    /// Blocks that read as zeroes until they are committed.
+    /// Blocks of the disk from this one on; they read as zeroes until data is committed to them.
     Unwritten(u64),
-    /// Blocks with data, from this one of the disk on.
+    /// Blocks with data, from this block of the disk on.
     Data(u64),
 }
 
 impl Place {
-    /// The same place `blocks` further.
+    /// Returns the place `blocks` blocks further on.
     fn skip(self, blocks: u64) -> Place {
         match self {
             Place::Hole => Place::Hole,
@@ -31,18 +32,18 @@ impl Place {
 /// A part of a range that was looked up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Piece {
-    /// Of the file. *Units*: blocks.
+    /// The first block in the file. *Units*: blocks.
     pub start: u64,
-    /// *Units*: blocks.
+    /// The length. *Units*: blocks.
     pub blocks: u64,
-    /// What it is; `None`: in no range.
+    /// The place; `None`: the blocks are in no range.
     pub place: Option<Place>,
 }
 
 /// Ranges of a file's blocks.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Extents {
-    /// By start: end and place.
+    /// The end and the place of each range, by its first block.
     ranges: BTreeMap<u64, (u64, Place)>,
 }
 
@@ -52,28 +53,28 @@ impl Extents {
         self.ranges.is_empty()
     }
 
-    /// How many ranges there are.
+    /// Returns the number of ranges.
     pub fn count(&self) -> usize {
         self.ranges.len()
     }
 
-    /// The blocks in ranges with a place on the disk.
+    /// Returns the number of blocks in ranges that have a place on the disk.
     pub fn blocks(&self) -> u64 {
         let on_disk = self.ranges.iter().filter(|(_, (_, place))| *place != Place::Hole);
         on_disk.map(|(start, (end, _))| end - start).sum()
     }
 
-    /// All ranges, in order.
+    /// Returns all ranges, in order.
     pub fn iter(&self) -> impl Iterator<Item = Piece> {
         self.ranges.iter().map(|(&start, &(end, place))| Piece { start, blocks: end - start, place: Some(place) })
     }
 
-    /// Forgets everything.
+    /// Removes all ranges.
     pub fn clear(&mut self) {
         self.ranges.clear();
     }
 
-    /// What is in a range, in order and without gaps.
+    /// Returns the pieces of a range, in order and without gaps.
     pub fn look(&self, range: Range<u64>) -> Vec<Piece> {
         let mut pieces = Vec::new();
         let mut at = range.start;
@@ -97,7 +98,7 @@ impl Extents {
         pieces
     }
 
-    /// Takes a range out.
+    /// Removes a range of blocks.
     pub fn remove(&mut self, range: Range<u64>) {
         if range.is_empty() {
             return;
@@ -117,7 +118,7 @@ impl Extents {
         }
     }
 
-    /// Sets what a range is; this replaces what was known about it.
+    /// Sets the place of a range; this replaces what was known about the range.
     pub fn set(&mut self, range: Range<u64>, place: Place) {
         if range.is_empty() {
             return;

@@ -1,7 +1,7 @@
-//! One file in use: what is known about it, and what is written but not committed.
+//! The state of one file in use: its known contents, and the data that is written but not committed.
 //!
-//! Owns: the state of a file behind its lock. Promises: readers share the lock and a writer holds it alone, during
-//! their I/O, so that no read sees half of a write and no block is given back while it is read. Leaves to others: I/O
+//! Owns: this state, and its lock. Promises: a reader shares the lock during its I/O, and a writer holds it
+//! exclusively. So no read sees half of a write, and no block is freed while it is read. Leaves to others: I/O
 //! (`data`), commits (`commit`).
 
 use std::ops::Range;
@@ -12,7 +12,7 @@ use tokio::sync::{Notify, RwLock};
 
 use super::extents::{Extents, Piece, Place};
 use crate::format::{BLOCK_BYTES, Inode};
-use crate::protocol::{Attributes, FileId, Mapped, Shape};
+use crate::protocol::{Accessed, Attributes, FileId, Mapped, Shape};
 use crate::tokens::{Holding, Ranges};
 
 /// The unit of the disk. *Units*: bytes.
@@ -20,79 +20,82 @@ pub(crate) const BLOCK: u64 = BLOCK_BYTES as u64;
 
 /// A file in use.
 pub(crate) struct File {
-    /// Which.
+    /// The identity of the file.
     pub id: FileId,
-    /// Its contents.
+    /// The contents of the file.
     pub content: RwLock<Content>,
-    /// What `stat` shows in addition to the server's attributes.
+    /// The size, time and blocks that `stat` shows instead of the server's while data is uncommitted.
     shown: Mutex<Shown>,
-    /// Handles.
+    /// The number of handles.
     users: AtomicU64,
-    /// Whether the server knows that the session has it open. Held while it is told.
+    /// Whether the server knows that the session has the file open. Locked while the server is told.
     pub at_server: tokio::sync::Mutex<bool>,
-    /// Whether the server knows that a program reads it with `O_DIRECT`.
+    /// Whether the server knows that a program of this host reads the file with `O_DIRECT`.
     pub is_direct: AtomicBool,
-    /// Whether other hosts do so: new ends are pushed to them.
+    /// Whether other hosts read the file with `O_DIRECT`, so that new ends must be pushed to them.
     pub is_watched: AtomicBool,
-    /// The token of its data.
+    /// The token of the file's data.
     pub hold: Hold,
-    /// Locks that programs of this host hold.
+    /// The last access that was noted for the server.
+    accessed: Mutex<Option<Accessed>>,
+    /// The file locks of this host's programs.
     locks: Mutex<Ranges>,
 }
 
-/// The token of a file's data: its bytes, its size, its map, its time of modification.
+/// The data token of a file: it covers bytes, size, map and modification time.
 #[derive(Default)]
 pub(crate) struct Hold {
     state: Mutex<Holding>,
-    /// The state changed: who waits looks again.
+    /// Notified when the state changes: waiting calls check it again.
     pub changed: Notify,
-    /// Held while the token is given back or data are committed for others, so that only one task does so at a time.
+    /// Locked while the token is given back or data is committed for others, so that only one task does this at a time.
     pub giving: tokio::sync::Mutex<()>,
 }
 
 impl Hold {
-    /// The state. The lock must not be held during a wait.
+    /// Locks and returns the state. The lock must not be held across an await.
     pub fn state(&self) -> MutexGuard<'_, Holding> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// What is known of a file's contents.
+/// The known contents of a file.
 #[derive(Default)]
 pub(crate) struct Content {
-    /// Whether the following fields are valid; if not, the next use requests them from the server. Only under a token.
+    /// Whether the following fields are valid; if not, they are requested from the server before their next use. They
+    /// are valid only while the token is held.
     pub is_known: bool,
-    /// As the server last said.
+    /// The inode as the server last reported it.
     pub inode: Inode,
-    /// With what was written since. *Units*: bytes.
+    /// The size, including uncommitted writes. *Units*: bytes.
     pub size: u64,
     /// The known part of the map of committed blocks.
     pub map: Extents,
-    /// What was written and is not committed.
+    /// Blocks that are written and not committed.
     pub fresh: Extents,
     /// The time of the last uncommitted write.
     pub modified_ns: Option<i64>,
-    /// The last block that was allocated for it, to continue there.
+    /// The last block that was allocated for the file; the next allocation continues behind it.
     pub last_block: Option<u64>,
-    /// Why an earlier commit failed; the next `fsync` says so.
+    /// The error number of an earlier failed commit; the next `fsync` returns it.
     pub failed: Option<i32>,
 }
 
-/// What `stat` shows of a file that is not committed.
+/// What `stat` shows of a file with uncommitted data.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Shown {
-    /// Whether there is something to commit.
+    /// Whether there is uncommitted data.
     pub is_dirty: bool,
-    /// *Units*: bytes.
+    /// The size. *Units*: bytes.
     pub size: u64,
-    /// *Units*: nanoseconds since 1970.
+    /// The modification time. *Units*: nanoseconds since 1970.
     pub modified_ns: i64,
-    /// Blocks that are not committed.
+    /// The number of blocks that are not committed.
     pub blocks: u64,
 }
 
 impl File {
-    /// A file that nobody has open yet.
+    /// Makes the state of a file without handles.
     pub fn new(id: FileId, is_open: bool) -> File {
         File {
             id,
@@ -103,36 +106,42 @@ impl File {
             is_direct: AtomicBool::new(false),
             is_watched: AtomicBool::new(false),
             hold: Hold::default(),
+            accessed: Mutex::default(),
             locks: Mutex::default(),
         }
     }
 
-    /// Locks that programs of this host hold.
+    /// Locks and returns the file locks of this host's programs.
     pub fn locks(&self) -> MutexGuard<'_, Ranges> {
         self.locks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One more handle.
+    /// Locks and returns the last access that was noted.
+    pub fn accessed(&self) -> MutexGuard<'_, Option<Accessed>> {
+        self.accessed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds one handle.
     pub fn add_user(&self) {
         self.users.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// One handle less; whether it was the last.
+    /// Removes one handle; returns whether it was the last.
     pub fn remove_user(&self) -> bool {
         self.users.fetch_sub(1, Ordering::AcqRel) == 1
     }
 
-    /// Whether somebody has it open.
+    /// Whether any handle exists.
     pub fn is_used(&self) -> bool {
         self.users.load(Ordering::Acquire) > 0
     }
 
-    /// What `stat` shows.
+    /// Returns what `stat` shows.
     pub fn shown(&self) -> Shown {
         *self.shown.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Shows the contents as they are now; called before their lock is released.
+    /// Makes `stat` show these contents; called before the contents' lock is released.
     pub fn show(&self, content: &Content) {
         let shown = Shown {
             is_dirty: content.is_dirty(),
@@ -143,7 +152,7 @@ impl File {
         *self.shown.lock().unwrap_or_else(PoisonError::into_inner) = shown;
     }
 
-    /// Attributes as the server said, with what is not committed.
+    /// Updates the server's attributes by what is not committed.
     pub fn overlay(&self, attributes: &mut Attributes) {
         let shown = self.shown();
         if !shown.is_dirty {
@@ -161,14 +170,14 @@ impl File {
 }
 
 impl Content {
-    /// Takes what the server says; the map is requested when it is needed.
+    /// Stores the attributes from the server; the map is requested when it is needed.
     pub fn learn(&mut self, inode: Inode) {
         self.is_known = true;
         self.size = inode.size;
         self.inode = inode;
     }
 
-    /// Takes what came with the token, if nothing is known yet.
+    /// Stores attributes and extents that came with the token, if none are known yet.
     pub fn learn_shape(&mut self, shape: Shape) {
         if !self.is_known {
             self.learn(shape.attributes.inode);
@@ -176,18 +185,19 @@ impl Content {
         }
     }
 
-    /// Forgets what the server said, before another host may change it. Everything must be committed.
+    /// Forgets what the server reported, before another host may change it. All data must be committed.
     pub fn forget(&mut self) {
         self.is_known = false;
         self.map.clear();
     }
 
-    /// Whether there is something to commit.
+    /// Whether there is uncommitted data.
     pub fn is_dirty(&self) -> bool {
         !self.fresh.is_empty() || self.modified_ns.is_some() || self.size != self.inode.size
     }
 
-    /// Where blocks are; uncommitted writes hide the map. `None`: the map must be requested first.
+    /// Finds the places of blocks; uncommitted writes take precedence over the map. `None`: a part of the map must be
+    /// requested first.
     pub fn resolve(&self, blocks: Range<u64>) -> Option<Vec<Piece>> {
         let mut pieces = Vec::new();
         for piece in self.fresh.look(blocks) {
@@ -205,7 +215,7 @@ impl Content {
         Some(pieces)
     }
 
-    /// Adds a part of the map; a range without an extent is a hole.
+    /// Adds a part of the map; blocks of the range that are in no extent are holes.
     pub fn learn_map(&mut self, range: Range<u64>, extents: &[Mapped]) {
         self.map.set(range.clone(), Place::Hole);
         for extent in extents {

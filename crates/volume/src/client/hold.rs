@@ -1,12 +1,13 @@
-//! What a client caches of files that other hosts may change, and when it forgets.
+//! What a client caches of files that other hosts may change, and when it drops the cache.
 //!
-//! Owns: tokens. Promises: what is known about a file's data, size and map is used and changed only under its token.
-//! When another host needs the token, this host stops admitting calls of programs, the kernel forgets its pages,
-//! written data are committed, and then the token is given back. So a read sees every write that returned before it, on
-//! any host.
+//! Owns: tokens. Promises: the data, size and map of a file are used and changed only under the file's token. When
+//! another host needs the token, this host stops admitting calls of programs, its kernel drops its cached pages,
+//! written data is committed, and then the token is given back. So a read sees every write that returned before the
+//! read began, on any host.
 //!
-//! A map under a token has no block that another host freed, because a host that frees blocks holds the token alone. So
-//! once an append of the server is known here, no map has blocks that it freed, and the next renewal says so.
+//! While this host holds the token, no other host frees blocks of the file, because freeing requires an exclusive
+//! token. So when the client learns that an append of the server is durable, none of its maps has blocks which that
+//! append freed, and the next renewal reports this.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -14,6 +15,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use nectary_block::Buffer;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 
@@ -24,51 +26,73 @@ use super::{Client, lock};
 use crate::protocol::{Attributes, FileId, Held, Locked, Message, Operation, Question, Token, What};
 use crate::tokens::{Heard, Holding, Recalled, Why, level};
 
-/// A kernel that does not take a new end in this time is not waited for.
+/// The longest wait for a kernel to take a new end of file.
 const GROW_TIME_MAX: Duration = Duration::from_secs(2);
 /// The pause after a refused request for a token.
 const REFUSED_PAUSE: Duration = Duration::from_millis(100);
-/// Tokens of one message after a restart of the server.
+/// The most tokens in one message to a restarted server.
 const RECLAIMED_MAX: usize = 4096;
 
-/// The kernel of this host, which may have pages of files in memory.
+/// The kernel of this host, which may have cached pages of files, and a cache between it and the client.
 pub trait Kernel: Send + Sync + 'static {
-    /// Makes the kernel forget the pages of an inode in a range of bytes; the receiver hears when it is done. Before
-    /// that the kernel may write pages back, and wait for pages that it is reading. So nothing that serves these reads
-    /// and writes may wait for the receiver.
+    /// Makes the kernel drop the cached pages of an inode in a range of bytes; the receiver is told when this is done.
+    /// Before that, the kernel may write pages back, and may wait for pages that it is reading. So the code that serves
+    /// these reads and writes must not wait for the receiver.
     fn invalidate(&self, inode: u64, range: Range<u64>) -> oneshot::Receiver<()>;
 
-    /// Tells the kernel that a file has at least this size; the receiver hears when it knows. It may wait for a page that
-    /// the kernel reads.
+    /// Tells the kernel that a file has at least this size; the receiver is told when the kernel knows. This may wait
+    /// for a page that the kernel is reading.
     fn grow(&self, inode: u64, size: u64) -> oneshot::Receiver<()>;
+
+    /// Notes that this host changes a range of bytes of a file. No [`view`](super::OpenFile::view) of the file exists
+    /// until the change has ended. For a cache above the client.
+    fn changed(&self, _file: FileId, _range: Range<u64>) {}
+
+    /// Notes that this host has written `data` to a file, at the end of the change that [`changed`](Self::changed)
+    /// announced; the file now has `size` bytes. For a cache above the client.
+    fn written(&self, _file: FileId, _offset: u64, _data: &[Buffer], _size: u64) {}
+
+    /// Notes that the session gives the token of a file back: what was read under it is the content of the inode's
+    /// `version`. No view of the file exists meanwhile. For a cache above the client.
+    fn released(&self, _file: FileId, _version: u64) {}
+
+    /// Notes that a session begins: what was read in earlier sessions may be old. For a cache above the client.
+    fn session_began(&self) {}
 }
 
-/// What the session needs for tokens.
+/// The state of the session that tokens need.
 pub(super) struct Holds {
     kernel: Arc<dyn Kernel>,
     creating: Mutex<Creating>,
 }
 
-/// Files that are being made, whose tokens come with the answers.
+/// The number of files that are being created, whose tokens come with the answers.
 #[derive(Default)]
 struct Creating {
     calls: usize,
-    /// Grants that were returned before they came, as the file was not known here yet.
+    /// Grants that were returned before their `Create` was answered, because the recall arrived when the file was not
+    /// known here yet.
     returned: HashMap<FileId, u64>,
 }
 
 impl Holds {
+    /// Tells a cache above the client what was written.
+    pub fn note_written(&self, file: FileId, offset: u64, data: &[Buffer], size: u64) {
+        self.kernel.written(file, offset, data, size);
+    }
+
     pub fn new(kernel: Arc<dyn Kernel>) -> Holds {
+        kernel.session_began();
         Holds { kernel, creating: Mutex::default() }
     }
 }
 
-/// What a call needs to see or change a file's data.
+/// What a call needs before it may read or change a file's data.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Access {
-    /// This level of its token.
+    /// The file's token, at this level or above.
     Level(u8),
-    /// Nothing: it is already admitted, and the token stays until it ends.
+    /// Nothing: the call is already admitted, and the token stays until it ends.
     Admitted,
 }
 
@@ -77,7 +101,7 @@ impl Access {
     pub const WRITE: Access = Access::Level(level::WRITE);
 }
 
-/// Whether a call is admitted now.
+/// Whether a call with this access is admitted now.
 pub(super) fn holds(file: &File, access: Access) -> bool {
     match access {
         Access::Level(level) => file.hold.state().admits(level),
@@ -85,7 +109,7 @@ pub(super) fn holds(file: &File, access: Access) -> bool {
     }
 }
 
-/// A read or write of the kernel's pages in progress: the token stays until this is dropped.
+/// A read or write of the kernel's pages in progress; the token stays until this is dropped.
 pub(super) struct Paging<'a>(&'a File);
 
 impl Drop for Paging<'_> {
@@ -96,7 +120,7 @@ impl Drop for Paging<'_> {
 }
 
 impl Client {
-    /// Waits until a call is admitted. The level may be lost again when this returns: see [`holds`].
+    /// Waits until a call is admitted. The level may already be lost again when this returns: see [`holds`].
     pub(super) async fn admit(&self, file: &Arc<File>, access: Access) -> Result<(), Error> {
         let Access::Level(level) = access else { return Ok(()) };
         self.wait_for(file, |_| level, |state| state.admits(level)).await
@@ -113,7 +137,8 @@ impl Client {
         Ok(Paging(file))
     }
 
-    /// Begins a write of pages. *Errors*: the session lost its token, and with it what was written to the pages.
+    /// Begins a write of pages of the kernel's page cache. *Errors*: the session has lost its token, and with it the
+    /// data in these pages.
     pub(super) fn begin_page_write<'a>(&self, file: &'a Arc<File>) -> Result<Paging<'a>, Error> {
         match file.hold.state().begin_page_write() {
             true => Ok(Paging(file)),
@@ -164,11 +189,12 @@ impl Client {
         });
     }
 
-    /// A request for a token was answered.
+    /// Handles the answer to a request for a token.
     pub(super) async fn end_request(&self, file: &Arc<File>, granted: Option<Grant>) {
         let early = {
-            // Nobody waits here: a server that is started meanwhile is to hear of the token. Without the lock, the shape is
-            // requested when it is needed.
+            // This must not wait for the lock, because a server that restarts in the meantime must be told of the
+            // token. If the lock is not free, the attributes and extents are dropped, and requested when they are
+            // needed.
             let content = file.content.try_write().ok();
             let mut state = file.hold.state();
             match granted {
@@ -193,7 +219,7 @@ impl Client {
         }
     }
 
-    /// A recall came: what is to be done.
+    /// Decides what a recall requires.
     fn hear(&self, file: &File, recalled: Recalled) -> Heard {
         let heard = file.hold.state().recalled(recalled);
         if let Heard::Answer(level) = heard {
@@ -207,10 +233,10 @@ impl Client {
         self.shared.session.say(&Message::Return { held, is_lost });
     }
 
-    /// Does what a recall wants.
+    /// Does what a recall requires.
     async fn give_back(&self, file: &Arc<File>, recalled: Recalled) {
         let _turn = file.hold.giving.lock().await;
-        // The one before may have done it.
+        // An earlier recall may have done it already.
         let Heard::Begin = self.hear(file, recalled) else { return };
         let (sequence, wanted, why) = recalled;
         match why {
@@ -228,19 +254,19 @@ impl Client {
         }
     }
 
-    /// Gives the token back, down to a level. The caller has `giving`.
+    /// Gives the token back, or lowers it to a level. The caller holds the lock `giving`.
     async fn give(&self, file: &Arc<File>, to: u8) {
         let mut pass = file.hold.state().begin_giving();
         file.hold.changed.notify_waiters();
         while !pass.is_empty() {
             for range in pass {
-                // An error means that the mount has ended, and with it all pages.
+                // An error means that the mount has ended, and all pages with it.
                 let _ = self.shared.holds.kernel.invalidate(file.id.inode, range).await;
             }
             file.hold.state().end_pass();
             self.no_paging(file).await;
             pass = file.hold.state().next_pass();
-            // Reads of pages that are invalidated next are served.
+            // Wakes reads of pages that the next pass invalidates: they are served under the old level.
             file.hold.changed.notify_waiters();
         }
         let mut content = file.content.write().await;
@@ -248,10 +274,14 @@ impl Client {
         if let Err(error) = &committed {
             content.failed = Some(error.errno());
             self.note_failure(file.id, error);
+            self.note_change(file, 0..u64::MAX);
             self.drop_fresh(&mut content, 0).await;
             content.modified_ns = None;
         }
         if to == level::NONE || committed.is_err() {
+            if content.is_known {
+                self.shared.holds.kernel.released(file.id, content.inode.version);
+            }
             content.forget();
         }
         let (level, sequence) = {
@@ -265,7 +295,13 @@ impl Client {
         self.say_returned(file.id, level, sequence, committed.is_err());
     }
 
-    /// Waits until the kernel reads and writes no pages of a file.
+    /// Tells a cache above the client that the caller changes a range of bytes; the caller holds the contents' lock
+    /// exclusively.
+    pub(super) fn note_change(&self, file: &File, range: Range<u64>) {
+        self.shared.holds.kernel.changed(file.id, range);
+    }
+
+    /// Waits until the kernel has no read or write of the file's pages in progress.
     async fn no_paging(&self, file: &File) {
         loop {
             let changed = file.hold.changed.notified();
@@ -278,7 +314,7 @@ impl Client {
         }
     }
 
-    /// A handle was opened with which a program may map the file for writing: the kernel keeps no pages that were read
+    /// Notes a new handle with which a program may map the file for writing. Then the kernel drops pages that it read
     /// under a lower level.
     pub(super) async fn add_writer(&self, file: &Arc<File>) {
         if file.hold.state().add_writer() {
@@ -302,8 +338,8 @@ impl Client {
         }
     }
 
-    /// The file that a recall is about. `None`: nothing of it is held, also not by a grant that comes later with the
-    /// answer of a [`Create`](crate::protocol::Operation::Create).
+    /// Finds the file that a recall is about. `None`: this client holds nothing of the file, and no
+    /// [`Create`](crate::protocol::Operation::Create) in progress can bring a grant for it.
     fn recalled_file(&self, held: &Held) -> Option<Arc<File>> {
         let mut creating = lock(&self.shared.holds.creating);
         let file = self.file(held.token.object).filter(|_| held.token.what == What::Data);
@@ -313,7 +349,7 @@ impl Client {
         file
     }
 
-    /// Makes a file with `operation`, which has it open at once; with its token, if that came with it.
+    /// Creates a file by `operation`, which also opens it; takes the token if the answer contains it.
     pub(super) async fn create_held(&self, operation: Operation) -> Result<(Attributes, Arc<File>), Error> {
         lock(&self.shared.holds.creating).calls += 1;
         let made = self.shared.session.create_open(operation).await;
@@ -367,7 +403,7 @@ impl Client {
                     let epoch = self.shared.session.epoch();
                     for file in self.files() {
                         if *file.at_server.lock().await {
-                            // An error means that it is gone; so every call on it will say.
+                            // An error means that the file no longer exists; every later call on it reports this.
                             let is_direct = file.is_direct.load(Ordering::Acquire);
                             let open = Question::Open { file: file.id, level: level::NONE, is_direct };
                             let _ = self.ask(open).await;
@@ -379,8 +415,8 @@ impl Client {
         }
     }
 
-    /// The session is over: nothing is held, and when this returns the kernel has no page that was read under it. What the
-    /// kernel still writes back is refused.
+    /// Handles the end of the session: no token is held any more, and when this returns the kernel has no page that was
+    /// read under one. Pages that the kernel still writes back are refused.
     pub async fn drop_pages(&self) {
         for file in self.files() {
             let had_pages = file.hold.state().lose();
@@ -391,13 +427,14 @@ impl Client {
         }
     }
 
-    /// Tells this host's kernel where a file ends. A page that is being read for long does not hold others up.
+    /// Tells this host's kernel about the end of a file. It does not wait for more than [`GROW_TIME_MAX`], so that a
+    /// slow read of a page does not delay other calls.
     pub(super) async fn show_end(&self, inode: u64, size: u64) {
         let _ = tokio::time::timeout(GROW_TIME_MAX, self.shared.holds.kernel.grow(inode, size)).await;
     }
 
-    /// A call moved the end of a file: it returns when the kernels of other hosts that read the file directly know. To be
-    /// called without locks, as these kernels may wait for the token first.
+    /// After a call moved the end of a file, waits until the kernels of other hosts that read the file with `O_DIRECT`
+    /// know the new end. It must be called without locks, because these kernels may first wait for the token.
     pub(super) async fn push_end(&self, file: &File, end: u64) -> Result<(), Error> {
         if file.is_watched.load(Ordering::Acquire) {
             self.look(Question::Push { file: file.id, size: end }).await?;
@@ -409,7 +446,7 @@ impl Client {
         lock(&self.shared.files).values().cloned().collect()
     }
 
-    /// Tells a server that was started which locks and tokens are held.
+    /// Tells a restarted server which locks and tokens are held.
     async fn reclaim(&self, epoch: u64) {
         for file in self.files() {
             let locks: Vec<Locked> = file.locks().iter().copied().collect();

@@ -1,7 +1,7 @@
 //! The two connections of a session to its server: bulk for calls, control for renewals and tokens.
 //!
-//! Owns: connecting, the greeting, reading answers, renewing the lease, and connecting again. Promises: a renewal never
-//! waits behind a call; attempts to connect are spread out between [`RETRY_MIN`] and [`RETRY_MAX`].
+//! Owns: connecting, the greeting, reading answers, renewing the lease, and reconnecting. Promises: a renewal never
+//! waits behind a call; the pauses between attempts to connect are between [`RETRY_MIN`] and [`RETRY_MAX`].
 //! Leaves to others: calls without an answer (`calls`).
 
 use std::sync::Arc;
@@ -21,14 +21,14 @@ use crate::protocol::{Code, Failure, Message, VERSIONS, versions_differ};
 use crate::tokens::Why;
 use crate::wire::{read_message, write_all};
 
-/// The first pause between attempts to connect.
+/// The first pause between two attempts to connect.
 const RETRY_MIN: Duration = Duration::from_millis(100);
-/// The longest one.
+/// The longest pause between two attempts to connect.
 const RETRY_MAX: Duration = Duration::from_secs(2);
-/// A lease is renewed so many times in its length.
+/// The number of renewals during the length of a lease.
 const RENEWALS_OF_LEASE: u32 = 5;
 
-/// 16 random bytes.
+/// Returns 16 random bytes.
 pub fn random_id() -> Result<[u8; 16], Error> {
     const SOURCE: &str = "/proc/sys/kernel/random/uuid";
     let text = std::fs::read_to_string(SOURCE).unwrap_or_default();
@@ -39,9 +39,9 @@ pub fn random_id() -> Result<[u8; 16], Error> {
     }
 }
 
-/// A number for a text of this machine, which names it or its start.
+/// Hashes the text of a file that identifies this machine or its boot.
 fn hash_of(path: &str) -> u64 {
-    // FNV-1a: the same on every host and in every version.
+    // The hash is FNV-1a, which is the same on every host and in every version.
     let text = std::fs::read(path).unwrap_or_default();
     text.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
 }
@@ -50,7 +50,7 @@ fn no_server(inner: &Inner, problem: impl ToString) -> Error {
     Error::Server { server: inner.options.server.to_string(), problem: problem.to_string() }
 }
 
-/// Connects, and says who this is. `Err(Ok(failure))`: the server refused.
+/// Connects and sends the greeting. `Err(Ok(failure))`: the server refused it.
 async fn greet(inner: &Inner, role: u8) -> Result<(Stream, Welcomed), Result<Failure, Error>> {
     let options = &inner.options;
     let stream = net::connect(&options.server, options.tls.as_ref()).await;
@@ -90,7 +90,8 @@ async fn greet(inner: &Inner, role: u8) -> Result<(Stream, Welcomed), Result<Fai
     }
 }
 
-/// Servers of version 1 close the connection when they are greeted with another one.
+/// Explains a connection that the server closed: servers of version 1 do so when they get a greeting of another
+/// version.
 fn closed_problem() -> String {
     format!(
         "it closed the connection: it wants TLS (--tls-ca), or it is no server of a volume, or one of an older nectary \
@@ -101,7 +102,7 @@ fn closed_problem() -> String {
 
 fn greeting_problem(error: &std::io::Error) -> String {
     match error.kind() {
-        // What a server that wants TLS says to one without is shorter than any message.
+        // A server that requires TLS answers a client without TLS with fewer bytes than any message has.
         std::io::ErrorKind::UnexpectedEof => closed_problem(),
         _ => explain(error).unwrap_or_else(|| error.to_string()),
     }
@@ -119,7 +120,7 @@ fn connect_problem(options: &ClientOptions, error: &std::io::Error) -> String {
     }
 }
 
-/// The first bulk connection, which begins the session.
+/// Makes the first bulk connection, which begins the session.
 pub(super) async fn open_bulk(inner: &Inner) -> Result<(Stream, Welcomed), Error> {
     greet(inner, ROLE_BULK).await.map_err(|refused| match refused {
         Ok(failure) => Error::Refused(failure),
@@ -130,7 +131,7 @@ pub(super) async fn open_bulk(inner: &Inner) -> Result<(Stream, Welcomed), Error
 const ROLE_CONTROL: u8 = 1;
 const ROLE_BULK: u8 = 2;
 
-/// Keeps the bulk connection up, from the first one on.
+/// Keeps a bulk connection, beginning with the first one.
 pub(super) async fn keep_bulk(inner: &Arc<Inner>, first: (Stream, Welcomed)) {
     let mut next = Some(first);
     loop {
@@ -168,7 +169,7 @@ async fn read_answers(inner: &Inner, reader: &mut ReadHalf<Stream>) -> String {
             Ok(Some((_, Message::Failure(failure))))
                 if matches!(failure.code, Code::OldEpoch | Code::NotLeader | Code::Grace) =>
             {
-                // Everything that has no answer is sent again, to the server of that time.
+                // All calls without an answer are sent again on the next connection.
                 sleep(RETRY_MIN).await;
                 return failure.to_string();
             }
@@ -181,7 +182,7 @@ async fn read_answers(inner: &Inner, reader: &mut ReadHalf<Stream>) -> String {
     }
 }
 
-/// Connects again and again. `None`: the session has ended.
+/// Tries to connect until it succeeds. `None`: the session has ended.
 async fn reconnect(inner: &Inner, role: u8) -> Option<(Stream, Welcomed)> {
     let mut pause = RETRY_MIN;
     loop {
@@ -201,14 +202,14 @@ async fn reconnect(inner: &Inner, role: u8) -> Option<(Stream, Welcomed)> {
         if role == ROLE_BULK {
             inner.disconnected(format!("{problem}; the next attempt is in {} ms", pause.as_millis()));
         }
-        // At random times, so that not all mounts come back at once.
+        // The pauses are random, so that not all mounts reconnect at the same time.
         let jitter = Duration::from_nanos(u64::from(inner.incarnation[0]) * pause.as_nanos() as u64 / 1024);
         sleep(pause + jitter).await;
         pause = (pause * 2).min(RETRY_MAX);
     }
 }
 
-/// Keeps the control connection up: renewals, and whatever the server asks.
+/// Keeps a control connection, for renewals and the server's requests.
 pub(super) async fn keep_control(inner: &Arc<Inner>) {
     while !*inner.ended.borrow() {
         let Some((stream, welcomed)) = reconnect(inner, ROLE_CONTROL).await else { return };
@@ -246,7 +247,7 @@ async fn hear(inner: &Inner, reader: &mut ReadHalf<Stream>) {
         match read_message(reader).await {
             Ok(Some((_, Message::Renewed { sent_ns, lease_ms, server_ns, sequence }))) => {
                 inner.heard(sent_ns);
-                // The answer repeats the time that was sent, so a later time is wrong.
+                // The answer repeats the time of the renewal, so a time in the future is wrong.
                 let sent = Duration::from_nanos(sent_ns.min(inner.elapsed_ns()));
                 let server_ns = i64::try_from(server_ns).unwrap_or(i64::MAX);
                 inner.renewed(sent, Duration::from_millis(lease_ms.into()), server_ns, sequence);

@@ -1,7 +1,7 @@
 //! Locks of programs: `flock` and `fcntl`.
 //!
-//! Owns: the translation of programs' calls to the server's locks, and which locks this host holds, for a server that
-//! has restarted. Promises: a released lock is never claimed again.
+//! Owns: the translation of programs' calls to the server's locks, and the list of locks that this host holds, which is
+//! needed when the server restarts. Promises: a released lock is never claimed again after a restart of the server.
 
 use nectary_host::log::{Level, write as log};
 
@@ -9,20 +9,20 @@ use super::error::Error;
 use super::{Client, OpenFile};
 use crate::protocol::Locked;
 
-/// A lock of a program, or what is in its way.
+/// A lock of a program, or a conflicting lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FileLock {
-    /// Who holds it, within this mount.
+    /// The owner of the lock within this mount.
     pub owner: u64,
-    /// The process.
+    /// The process that holds the lock.
     pub process: u32,
-    /// It comes from `flock`.
+    /// Whether the lock comes from `flock`.
     pub is_flock: bool,
-    /// It excludes others.
+    /// Whether the lock excludes all others.
     pub is_exclusive: bool,
-    /// *Units*: bytes.
+    /// The first locked byte. *Units*: bytes.
     pub start: u64,
-    /// Its last byte. *Units*: bytes.
+    /// The last locked byte. *Units*: bytes.
     pub last: u64,
 }
 
@@ -32,14 +32,16 @@ impl OpenFile {
         Locked { file: self.id(), owner, process, is_flock, is_exclusive, start, last }
     }
 
-    /// Locks a range; with `given_up` it waits until that is over.
+    /// Locks a range for a program. With `given_up`, the call waits for the lock until that future ends; without it, it
+    /// does not wait.
     ///
-    /// *Errors*: EAGAIN, if another owner holds it and it does not wait; EINTR, if it was given up; EDEADLK.
+    /// *Errors*: EAGAIN if another owner holds the lock and the call does not wait; EINTR if `given_up` ended first;
+    /// EDEADLK.
     pub async fn lock(&self, lock: FileLock, given_up: Option<impl Future<Output = ()>>) -> Result<(), Error> {
         let (client, file) = self.parts();
         let locked = self.locked(lock);
         let session = &client.shared.session;
-        // A request that waits and one that does not are different calls of the session.
+        // The session has different calls for a request that waits and for one that does not.
         let tried = session.try_lock(locked).await;
         match (tried, given_up) {
             (Err(error), Some(given_up)) if error.errno() == libc::EAGAIN => session.lock(locked, given_up).await?,
@@ -49,16 +51,16 @@ impl OpenFile {
         Ok(())
     }
 
-    /// Gives a range up.
+    /// Releases a range.
     pub async fn unlock(&self, lock: FileLock) -> Result<(), Error> {
         let (client, file) = self.parts();
         let locked = self.locked(lock);
-        // This comes first, so that a server that restarts meanwhile is not told of the lock.
+        // The list is changed first, so that a server that restarts in the meantime is not told of the lock.
         file.locks().clear(0, &locked);
         client.shared.session.unlock(locked).await
     }
 
-    /// Gives up whatever an owner holds.
+    /// Releases all locks of an owner.
     pub async fn unlock_all(&self, owner: u64, is_flock: bool) -> Result<(), Error> {
         let (_, file) = self.parts();
         if !file.locks().has(0, owner, is_flock) {
@@ -68,7 +70,7 @@ impl OpenFile {
         self.unlock(all).await
     }
 
-    /// What is in the way of a lock.
+    /// Returns a lock that conflicts.
     pub async fn test_lock(&self, lock: FileLock) -> Result<Option<FileLock>, Error> {
         let (client, _) = self.parts();
         let found = client.shared.session.test_lock(self.locked(lock)).await?;
@@ -80,7 +82,7 @@ impl OpenFile {
 }
 
 impl Client {
-    /// A lock could not be claimed from a server that was started.
+    /// Logs that a restarted server did not accept the claim of a lock.
     pub(super) fn note_lost_lock(&self, lock: &Locked, error: &Error) {
         let (inode, process) = (lock.file.inode, lock.process);
         log(Level::Error, "volume", format_args!("inode {inode}: the lock of process {process} is lost: {error}"));

@@ -1,21 +1,24 @@
 //! A mount's side of the volume: a session with the server, and files read and written on the shared disk.
 //!
-//! Owns: the session, space in hand, files in use, tokens, commits. Promises: a read sees every write that returned
-//! before it on any host. A change is durable when its call returns, except for data, which is durable after
-//! [`OpenFile::sync`], after about a second, or when another host looks at it. While the server is away, calls wait.
-//! Leaves to others: the kernel's side.
+//! Owns: the session, free blocks that it holds, files in use, tokens, commits. Promises: a read sees every write that
+//! returned before the read began, on any host. A change is durable when its call returns. The exception is data: it is
+//! durable after [`OpenFile::sync`], after about a second, or when another host looks at the file. While the server
+//! cannot be reached, calls wait.
+//! Leaves to others: the interface to the kernel.
 //!
 //! | file | what is in it |
 //! |---|---|
-//! | `session`, `calls` | operations with numbers; those without an answer, which are sent again |
+//! | `session`, `calls` | numbered operations; calls without an answer, which are sent again |
 //! | `link` | connections |
 //! | `names` | everything about names and attributes |
 //! | `open` | files that are open |
-//! | `file`, `extents`, `space` | the state of a file, where its blocks are, free blocks in hand |
+//! | `file`, `extents`, `space` | the state of a file, the places of its blocks, free blocks that the session holds |
 //! | `data`, `bytes`, `commit`, `change` | reading, writing, committing, truncating |
+//! | `accesses` | times of access |
 //! | `locks` | locks of programs |
-//! | `hold` | what may be cached, and what is given back when another host needs it |
+//! | `hold` | which data may be cached, and giving tokens back when another host needs them |
 
+mod accesses;
 mod bytes;
 mod calls;
 mod change;
@@ -48,24 +51,25 @@ pub use hold::Kernel;
 pub use link::{Address, random_id};
 pub use locks::FileLock;
 pub use names::New;
-pub use open::{OpenFile, Opening};
+pub use open::{OpenFile, Opening, View};
 
 use crate::protocol::{Answer, Code, FileId, Granted, Operation, Question};
+use accesses::Accesses;
 use file::File;
 use hold::Holds;
 use session::Session;
 use space::Space;
 
-/// How often what was written is committed.
+/// The interval between commits of written data.
 const COMMIT_INTERVAL: Duration = Duration::from_secs(1);
-/// The most that one file may have uncommitted. *Units*: blocks.
+/// The most uncommitted blocks of one file. *Units*: blocks.
 const BLOCKS_MAX: u64 = 1 << 16;
-/// The least that is requested when space is short. *Units*: blocks.
+/// The least amount that is requested when space is short. *Units*: blocks.
 const SPACE_BLOCKS_MIN: u64 = 1 << 11;
-/// The most that is requested at a time. *Units*: blocks.
+/// The most that one request asks for. *Units*: blocks.
 const SPACE_BLOCKS_MAX: u64 = 1 << 16;
 
-/// A session with the server of a volume. Clones share it.
+/// A session with the server of a volume. Clones share the session.
 #[derive(Clone)]
 pub struct Client {
     shared: Arc<Shared>,
@@ -78,10 +82,11 @@ struct Shared {
     dirty: Mutex<BTreeSet<FileId>>,
     space: tokio::sync::Mutex<Pool>,
     holds: Holds,
+    accesses: Accesses,
     tasks: Mutex<Vec<JoinHandle<()>>>,
 }
 
-/// Free blocks that this session holds, and how many it requests next.
+/// Free blocks that this session holds, and the number that it requests next.
 struct Pool {
     space: Space,
     wanted: u64,
@@ -92,9 +97,9 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Client {
-    /// Begins a session. The runtime that this is called in serves it.
+    /// Begins a session. Its tasks run in the runtime from which this is called.
     ///
-    /// *Errors*: [`Error::Server`] if it cannot be reached or serves another volume.
+    /// *Errors*: [`Error::Server`] if the server cannot be reached, or serves another volume.
     pub async fn connect(
         device: SharedDevice,
         options: ClientOptions,
@@ -108,6 +113,7 @@ impl Client {
             dirty: Mutex::default(),
             space: tokio::sync::Mutex::new(Pool { space: Space::default(), wanted: SPACE_BLOCKS_MIN }),
             holds: Holds::new(kernel),
+            accesses: Accesses::default(),
             tasks: Mutex::default(),
         });
         let client = Client { shared };
@@ -116,6 +122,7 @@ impl Client {
             loop {
                 tokio::time::sleep(COMMIT_INTERVAL).await;
                 committer.commit_all().await;
+                committer.report_accesses().await;
             }
         });
         let holds = tokio::spawn(async move { holder.serve_events(events).await });
@@ -123,16 +130,18 @@ impl Client {
         Ok(client)
     }
 
-    /// The session's counters.
+    /// Returns the session's counters.
     pub fn figures(&self) -> SessionFigures {
         self.shared.session.figures()
     }
 
-    /// Commits everything, gives back what is in hand, and ends the session. Nothing can be done with it afterwards.
+    /// Commits everything, returns granted space and tokens, and ends the session. Every later call fails.
     ///
-    /// *Errors*: what could not be committed.
+    /// *Errors*: the first error of these steps: committing a file, returning unused blocks, telling the server that
+    /// the session ends.
     pub async fn close(&self) -> Result<(), Error> {
         self.commit_all().await;
+        self.report_accesses().await;
         let left: Vec<FileId> = lock(&self.shared.dirty).iter().copied().collect();
         let mut result = Ok(());
         for id in left {
@@ -150,7 +159,7 @@ impl Client {
         result.and(ended)
     }
 
-    /// Stops without telling the server, as after a crash.
+    /// Stops without a message to the server, as after a crash.
     pub fn stop(&self) {
         lock(&self.shared.tasks).drain(..).for_each(|task| task.abort());
         self.shared.session.abort();
@@ -161,17 +170,17 @@ impl Client {
         self.shared.session.failure().is_some()
     }
 
-    /// Why calls fail once the session has ended.
+    /// Returns the error of calls after the session has ended.
     pub fn why_over(&self) -> Error {
         self.shared.session.why_ended()
     }
 
-    /// Waits until the session has ended; says why, with its host if the server said so.
+    /// Waits until the session has ended; returns the reason, and the host if the server ended it.
     pub async fn over(&self) -> String {
         self.shared.session.ended().await
     }
 
-    /// How many files have something that is not committed.
+    /// Returns the number of files with uncommitted data.
     pub fn uncommitted(&self) -> usize {
         lock(&self.shared.files).values().filter(|file| file.shown().is_dirty).count()
     }
@@ -180,7 +189,7 @@ impl Client {
         &self.shared.device
     }
 
-    /// The server's clock. *Units*: nanoseconds since 1970.
+    /// Returns the time of the server's clock. *Units*: nanoseconds since 1970.
     fn now_ns(&self) -> i64 {
         self.shared.session.now_ns()
     }
@@ -190,7 +199,7 @@ impl Client {
         self.shared.session.leased().await
     }
 
-    /// Whether the lease held while I/O was done.
+    /// Checks that the lease was valid during the I/O.
     fn still_leased(&self) -> Result<(), Error> {
         self.shared.session.still_leased()
     }
@@ -203,7 +212,7 @@ impl Client {
         self.shared.session.ask(question).await
     }
 
-    /// Asks for attributes; other hosts commit first what they wrote.
+    /// Requests attributes; other hosts first commit what they wrote to the file.
     async fn look(&self, question: Question) -> Result<Answer, Error> {
         self.shared.session.look(question).await
     }
@@ -212,7 +221,7 @@ impl Client {
         lock(&self.shared.files).get(&id.inode).filter(|file| file.id == id).cloned()
     }
 
-    /// The file, with one user more; it is made if it is not in use.
+    /// Returns the state of a file, with one handle added; it is made if the file is not in use.
     fn use_file(&self, id: FileId, is_open: bool) -> Arc<File> {
         let mut files = lock(&self.shared.files);
         let file = match files.get(&id.inode) {
@@ -256,7 +265,7 @@ impl Client {
         );
     }
 
-    /// Takes free blocks, in one piece; asks the server for more if there are too few.
+    /// Takes free blocks in one piece; requests more from the server if there are too few.
     async fn take_space(&self, after: Option<u64>, blocks: u64) -> Result<Granted, Error> {
         let mut pool = self.shared.space.lock().await;
         if pool.space.blocks() < blocks {
@@ -267,7 +276,7 @@ impl Client {
                     granted.into_iter().for_each(|granted| pool.space.add(granted));
                 }
                 Ok(_) => return Err(Error::posix(libc::EIO)),
-                // The blocks that are left in hand may be enough.
+                // The free blocks that are left may be enough.
                 Err(Error::Refused(failure)) if failure.code == Code::Full || failure.errno == libc::ENOSPC => {
                     pool.wanted = SPACE_BLOCKS_MIN;
                 }
@@ -277,7 +286,7 @@ impl Client {
         pool.space.take(after, blocks).ok_or(Error::posix(libc::ENOSPC))
     }
 
-    /// Puts back blocks that are not being written.
+    /// Puts back blocks to which no write is in progress.
     async fn put_space(&self, given: Vec<Granted>) {
         if !given.is_empty() {
             let mut pool = self.shared.space.lock().await;

@@ -1,7 +1,7 @@
 //! Names and attributes: all calls that do not concern data.
 //!
-//! Owns: the calls, each one question or one operation. Uncommitted writes are added to attributes here. Leaves to the
-//! server: the effects.
+//! Owns: these calls; each is one question or one operation. Uncommitted writes are taken into account in the
+//! attributes. Leaves to the server: the effects of the calls.
 
 use super::Client;
 use super::error::Error;
@@ -9,25 +9,25 @@ use super::hold::Access;
 use crate::format::{BLOCK_BYTES, INLINE_BYTES_MAX, TARGET_BYTES_MAX};
 use crate::protocol::{Answer, Attributes, Changes, Code, FileId, Listed, Mapped, Operation, Question, Statistics};
 
-/// What is made.
+/// The properties of a new inode.
 #[derive(Debug, Clone, Default)]
 pub struct New {
-    /// Type and permissions.
+    /// The file type and the permission bits.
     pub mode: u32,
     /// The permissions that the caller's umask takes away.
     pub umask: u32,
-    /// The owner.
+    /// The owner's user number.
     pub owner: u32,
-    /// The group.
+    /// The group's number.
     pub group: u32,
     /// The number of a device node.
     pub device: u64,
-    /// Where a symbolic link leads.
+    /// The target of a symbolic link.
     pub target: Vec<u8>,
 }
 
 impl New {
-    /// The operation that makes it.
+    /// Returns the operation that makes the inode.
     pub(super) fn operation(self, directory: FileId, name: &[u8], open: bool) -> Operation {
         let New { mode, umask, owner, group, device, target } = self;
         Operation::Create {
@@ -54,25 +54,31 @@ fn attributes(answer: Answer) -> Result<Attributes, Error> {
 }
 
 impl Client {
-    fn shown(&self, mut attributes: Attributes) -> Attributes {
+    /// Updates attributes of the server by what it does not know yet.
+    fn overlay(&self, attributes: &mut Attributes) {
         if let Some(file) = self.file(attributes.id()) {
-            file.overlay(&mut attributes);
+            file.overlay(attributes);
         }
+        self.shared.accesses.overlay(attributes);
+    }
+
+    fn shown(&self, mut attributes: Attributes) -> Attributes {
+        self.overlay(&mut attributes);
         attributes
     }
 
-    /// Looks up a name; `..` is a name, too.
+    /// Looks up a name; `..` is also a name.
     pub async fn look_up(&self, directory: FileId, name: &[u8]) -> Result<Attributes, Error> {
         let question = Question::Lookup { directory, name: name.to_vec() };
         Ok(self.shown(attributes(self.look(question).await?)?))
     }
 
-    /// The present attributes of an inode. Generation 0 means any.
+    /// Returns the present attributes of an inode. Generation 0 matches any generation.
     pub async fn attributes(&self, file: FileId) -> Result<Attributes, Error> {
         Ok(self.shown(attributes(self.look(Question::GetAttributes { file }).await?)?))
     }
 
-    /// Makes something with a name.
+    /// Makes an inode with a name.
     pub async fn create(&self, directory: FileId, name: &[u8], new: New) -> Result<Attributes, Error> {
         if new.target.len() > INLINE_BYTES_MAX {
             return self.create_long_link(directory, name, new).await;
@@ -80,7 +86,7 @@ impl Client {
         attributes(self.operate(new.operation(directory, name, false)).await?)
     }
 
-    /// Makes a symbolic link whose target is too long for an inode: it is in a block.
+    /// Makes a symbolic link whose target is too long for the inode and is stored in a block.
     async fn create_long_link(&self, directory: FileId, name: &[u8], new: New) -> Result<Attributes, Error> {
         let mut bytes = new.target.clone();
         if bytes.len() > TARGET_BYTES_MAX {
@@ -101,13 +107,13 @@ impl Client {
         attributes(made?)
     }
 
-    /// Adds a name.
+    /// Adds a name to an inode.
     pub async fn link(&self, file: FileId, directory: FileId, name: &[u8]) -> Result<Attributes, Error> {
         let operation = Operation::Link { file, directory, name: name.to_vec() };
         Ok(self.shown(attributes(self.operate(operation).await?)?))
     }
 
-    /// Removes a name; returns the inode that it named.
+    /// Removes a name; returns the inode that had it.
     pub async fn unlink(&self, directory: FileId, name: &[u8], is_directory: bool) -> Result<Attributes, Error> {
         let operation = Operation::Unlink { directory, name: name.to_vec(), is_directory, expected: 0 };
         let named = attributes(self.operate(operation).await?)?;
@@ -119,7 +125,7 @@ impl Client {
         Ok(named)
     }
 
-    /// As `renameat2`.
+    /// Renames as `renameat2` does.
     pub async fn rename(
         &self,
         (directory, name): (FileId, &[u8]),
@@ -143,34 +149,30 @@ impl Client {
             return self.attributes(id).await;
         }
         if changes.accessed.is_some() || changes.modified.is_some() {
-            // A commit that comes later would advance the times that are set here.
+            // Uncommitted data is committed first: a later commit would change the times that are set here.
             if let Some(file) = self.file(id).filter(|file| file.shown().is_dirty) {
                 let mut content = self.writable(&file, Access::WRITE).await?;
                 self.commit_locked(&file, &mut content).await?;
             }
-            // And so would one of another host, for what was written there.
+            // So would a later commit of another host; this question makes other hosts commit.
             self.look(Question::GetAttributes { file: id }).await?;
         }
         let changed = self.operate(Operation::SetAttributes { file: id, changes }).await?;
         Ok(self.shown(attributes(changed)?))
     }
 
-    /// Names behind a cookie, and whether there is none behind them.
+    /// Returns the names behind a cookie, and whether they are the last.
     pub async fn list(&self, directory: FileId, cookie: u64, entries: u32) -> Result<(Vec<Listed>, bool), Error> {
         match self.look(Question::ReadDirectory { directory, cookie, entries }).await? {
             Answer::Listing { mut names, is_end } => {
-                for listed in &mut names {
-                    if let Some(file) = self.file(listed.attributes.id()) {
-                        file.overlay(&mut listed.attributes);
-                    }
-                }
+                names.iter_mut().for_each(|listed| self.overlay(&mut listed.attributes));
                 Ok((names, is_end))
             }
             _ => Err(Error::posix(libc::EIO)),
         }
     }
 
-    /// The value of an extended attribute.
+    /// Returns the value of an extended attribute.
     pub async fn xattr(&self, file: FileId, name: &[u8]) -> Result<Vec<u8>, Error> {
         match self.ask(Question::ReadXattr { file, name: name.to_vec() }).await? {
             Answer::Bytes(bytes) => Ok(bytes),
@@ -178,7 +180,7 @@ impl Client {
         }
     }
 
-    /// The names of all extended attributes.
+    /// Returns the names of all extended attributes.
     pub async fn xattrs(&self, file: FileId) -> Result<Vec<Vec<u8>>, Error> {
         match self.ask(Question::ListXattrs { file }).await? {
             Answer::Names(names) => Ok(names),
@@ -186,8 +188,8 @@ impl Client {
         }
     }
 
-    /// Sets an extended attribute; the flags are those of `setxattr`, and 4: a caller that gives a list may not keep the
-    /// set-group-ID bit.
+    /// Sets an extended attribute. The flags are those of `setxattr`; in addition, flag 4 clears the set-group-ID bit
+    /// when an access control list is set.
     pub async fn set_xattr(&self, file: FileId, name: &[u8], value: &[u8], flags: u32) -> Result<(), Error> {
         let operation = Operation::SetXattr { file, name: name.to_vec(), value: value.to_vec(), flags };
         self.operate(operation).await.map(drop)
@@ -198,7 +200,7 @@ impl Client {
         self.operate(Operation::RemoveXattr { file, name: name.to_vec() }).await.map(drop)
     }
 
-    /// What `statfs` shows. Blocks in hand count as free.
+    /// Returns the numbers for `statfs`. Free blocks that the session holds count as free.
     pub async fn statistics(&self) -> Result<Statistics, Error> {
         let in_hand = self.shared.space.lock().await.space.blocks();
         match self.ask(Question::Statistics).await? {

@@ -1,7 +1,7 @@
-//! Files that are open.
+//! Open files.
 //!
-//! Owns: handles, and what the server knows of them: a file without a name stays as long as a session has it open.
-//! Promises: however often a file is opened, the server is told once, until the file is closed everywhere and
+//! Owns: handles, and telling the server which files are open: a file without a name stays while a session has it open.
+//! Promises: however often a file is opened, the server is told only once, until all handles are closed and all data is
 //! committed.
 
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use super::bytes::Contents;
 use super::data::At;
 use super::error::Error;
 use super::file::File;
-use super::hold::Access;
+use super::hold::{Access, holds};
 use super::names::New;
 use crate::protocol::{Attributes, FileId};
 use crate::tokens::level;
@@ -26,21 +26,30 @@ pub struct OpenFile {
     is_writable: bool,
 }
 
-/// What a handle is for.
+/// A file at one moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct View {
+    /// The size, including uncommitted writes. *Units*: bytes.
+    pub size: u64,
+    /// The version of the inode as the server last reported it.
+    pub version: u64,
+}
+
+/// The access that a handle is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Opening {
-    /// To read.
+    /// Reading.
     Read,
-    /// To write.
+    /// Writing.
     Write,
-    /// To read and to write; a program may map it and write to the map.
+    /// Reading and writing; a program may map the file and write to the mapping.
     Both,
 }
 
 impl Client {
     /// Opens a file.
     ///
-    /// With `is_direct` a program reads it with `O_DIRECT`: the kernel is told of each new end.
+    /// With `is_direct` a program reads the file with `O_DIRECT`: the kernel is told of each new end.
     pub async fn open(&self, id: FileId, opening: Opening, is_direct: bool) -> Result<OpenFile, Error> {
         let file = self.use_file(id, false);
         let is_writable = opening != Opening::Read;
@@ -49,7 +58,7 @@ impl Client {
         let is_new = is_direct && !open.file.is_direct.load(Ordering::Acquire);
         if !*at_server || is_new {
             let wanted = if opening == Opening::Write { level::WRITE } else { level::READ };
-            // Then a recall that comes before the grant waits for it.
+            // `wants` records the request, so that a recall that arrives before the grant is kept until the grant.
             let is_wanted = open.file.hold.state().wants(wanted);
             let level = if is_wanted { wanted } else { level::NONE };
             let opened = self.shared.session.open(id, level, is_direct).await;
@@ -73,7 +82,8 @@ impl Client {
             self.add_writer(&open.file).await;
         }
         if is_direct {
-            // Who writes to it now gives its token back first, and gets the next one as one whose ends are pushed.
+            // A session that writes to the file now first returns its token; its next grant says that it must push new
+            // ends.
             let size = self.readable(&open.file, Access::READ).await?.size;
             self.show_end(id.inode, size).await;
         }
@@ -96,7 +106,7 @@ impl Client {
 }
 
 impl OpenFile {
-    /// Which file.
+    /// Returns the identity of the file.
     pub fn id(&self) -> FileId {
         self.file.id
     }
@@ -105,18 +115,37 @@ impl OpenFile {
         (&self.client, &self.file)
     }
 
-    /// Reads; less than `length` bytes mean that the file ends there.
+    /// Reads; fewer than `length` bytes mean that the file ends there.
     pub async fn read(&self, offset: u64, length: usize) -> Result<Contents, Error> {
         self.client.read(&self.file, offset, length, Access::READ).await
     }
 
-    /// Reads for the kernel's page cache, which has its pages locked meanwhile.
+    /// Reads like [`read`](Self::read), but only if the session holds the file's token now.
+    ///
+    /// *Errors*: EAGAIN if it does not.
+    pub async fn read_held(&self, offset: u64, length: usize) -> Result<Contents, Error> {
+        match holds(&self.file, Access::READ) {
+            true => self.read(offset, length).await,
+            false => Err(Error::posix(libc::EAGAIN)),
+        }
+    }
+
+    /// Calls `look` at a moment of this call, while the contents of the file cannot change on any host.
+    pub async fn view<T>(&self, look: impl FnOnce(View) -> T) -> Result<T, Error> {
+        self.client.leased().await?;
+        let content = self.client.readable(&self.file, Access::READ).await?;
+        let seen = look(View { size: content.size, version: content.inode.version });
+        self.client.still_leased()?;
+        Ok(seen)
+    }
+
+    /// Reads for the kernel's page cache, which keeps the pages locked during the read.
     pub async fn read_pages(&self, offset: u64, length: usize) -> Result<Contents, Error> {
         let _paging = self.client.begin_page_read(&self.file, offset..offset.saturating_add(length as u64)).await?;
         self.client.read(&self.file, offset, length, Access::Admitted).await
     }
 
-    /// Writes all of `data`; returns where, and buffers that may be used again.
+    /// Writes all of `data`; returns the offset in the file, and buffers that can be reused.
     pub async fn write(&self, at: At, data: Vec<Buffer>) -> Result<(u64, Vec<Buffer>), Error> {
         self.client.write(&self.file, at, data, Access::WRITE).await
     }
@@ -127,9 +156,9 @@ impl OpenFile {
         self.client.write(&self.file, At::Offset(offset), data, Access::Admitted).await
     }
 
-    /// Makes what was written durable.
+    /// Makes all written data durable.
     ///
-    /// *Errors*: also those of earlier commits in the background, once.
+    /// *Errors*: also those of earlier commits in the background, each reported once.
     pub async fn sync(&self) -> Result<(), Error> {
         if self.is_over() {
             return Err(self.client.why_over());
@@ -137,9 +166,9 @@ impl OpenFile {
         self.client.sync(&self.file).await
     }
 
-    /// A descriptor was closed: a later open, on any host, sees what was written.
+    /// Handles the close of a descriptor: a later open, on any host, sees the written data.
     ///
-    /// *Errors*: as [`sync`](Self::sync).
+    /// *Errors*: those of [`sync`](Self::sync).
     pub async fn flush(&self) -> Result<(), Error> {
         match self.file.shown().is_dirty {
             true => self.sync().await,
@@ -147,44 +176,46 @@ impl OpenFile {
         }
     }
 
-    /// Truncates or extends.
+    /// Truncates or extends the file.
     pub async fn truncate(&self, size: u64) -> Result<(), Error> {
         self.client.truncate(&self.file, size).await
     }
 
-    /// As `fallocate`.
+    /// Does what `fallocate` does.
     pub async fn allocate(&self, offset: u64, length: u64, mode: u32) -> Result<(), Error> {
         self.client.allocate(&self.file, offset, length, mode).await
     }
 
-    /// The next data, or the next hole. *Errors*: ENXIO behind the end, or if there is no data.
+    /// Finds the next data, or the next hole. *Errors*: ENXIO if the offset is behind the end, or if no data follows.
     pub async fn seek(&self, offset: u64, is_data: bool) -> Result<u64, Error> {
         self.client.seek(&self.file, offset, is_data).await
     }
 
-    /// Copies bytes to another file; returns how many, which is less where this file ends.
+    /// Copies bytes to another file. Returns the number of copied bytes: fewer than `length` if this file ends, or if
+    /// an error occurs after the first MiB. *Errors*: those of the first MiB. *Units*: bytes.
     pub async fn copy(&self, offset: u64, to: &OpenFile, to_offset: u64, length: u64) -> Result<u64, Error> {
         self.client.copy((&self.file, offset), (&to.file, to_offset), length).await
     }
 
-    /// Whether it is writable.
+    /// Whether the handle may write.
     pub fn is_writable(&self) -> bool {
         self.is_writable
     }
 
-    /// Whether the session that it was opened in has ended: every call fails.
+    /// Whether the session in which it was opened has ended, so that every call fails.
     pub fn is_over(&self) -> bool {
         self.client.is_over()
     }
 
-    /// A program of this host wrote up to `end`, elsewhere than its kernel thinks.
+    /// Tells the kernel about a new end, `end`, of a file that a program of this host wrote without the kernel's page
+    /// cache knowing.
     pub async fn note_end(&self, end: u64) {
         if self.file.is_direct.load(Ordering::Acquire) {
             self.client.show_end(self.file.id.inode, end).await;
         }
     }
 
-    /// Closes the handle. What was written stays, and is committed within a second.
+    /// Closes the handle. Written data stays, and is committed within a second.
     pub async fn close(&self) {
         if self.is_over() {
             self.file.remove_user();

@@ -1,11 +1,10 @@
-//! A session: operations with numbers, which survive lost connections and a restarted server.
+//! A session: numbered operations that survive lost connections and server restarts.
 //!
-//! Owns: what can be called, and the tasks of a session. Promises: each operation is done exactly once; operations take
-//! effect in the order of their calls; a call without an answer is sent again after each reconnection, for as long as
-//! the session lives. Leaves to others: calls without an answer (`calls`), connections (`link`).
+//! Owns: the calls of a session, and its tasks. Promises: each operation is done exactly once; operations take effect
+//! in the order of their calls; a call without an answer is sent again after each reconnection, for as long as the
+//! session lives. Leaves to others: calls without an answer (`calls`), connections (`link`).
 //!
-//! An answer means that the operation is durable, because the server delays answers until then. So only calls without
-//! an answer must be sent again.
+//! The server delays an answer until the operation is durable. So only calls without an answer must be sent again.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -22,7 +21,7 @@ use super::error::Error;
 use super::link;
 use crate::protocol::{Answer, Attributes, Failure, FileId, Held, Locked, Message, Operation, Question, Token};
 
-/// How long a mount that ends waits for its server.
+/// The longest wait for the server when a mount ends.
 const END_TIME_MAX: Duration = Duration::from_secs(5);
 
 /// A session.
@@ -32,9 +31,9 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    /// Begins a session: the first connection is made before this returns.
+    /// Begins a session; its first connection exists when this returns.
     ///
-    /// *Errors*: [`Error::Server`].
+    /// *Errors*: [`Error::Server`] if the server cannot be reached, or refuses.
     pub async fn begin(options: ClientOptions) -> Result<(Session, mpsc::UnboundedReceiver<Event>), Error> {
         let (events, received) = mpsc::unbounded_channel();
         let inner = Arc::new(Inner::new(options, link::random_id()?, events));
@@ -46,21 +45,21 @@ impl Session {
         Ok((Session { inner, tasks: Mutex::new(vec![bulk, control]) }, received))
     }
 
-    /// What it does.
+    /// Returns the counters of the session.
     pub fn figures(&self) -> SessionFigures {
         let state = self.inner.state();
         let (session, epoch, waiting) = (state.session, state.epoch, state.waiting.len());
         SessionFigures { session, epoch, waiting, ..state.figures.clone() }
     }
 
-    /// The server's clock. *Units*: nanoseconds since 1970.
+    /// Returns the time of the server's clock. *Units*: nanoseconds since 1970.
     pub fn now_ns(&self) -> i64 {
         wall_ns().saturating_add(self.inner.state().clock_offset_ns)
     }
 
-    /// Waits until the lease allows device I/O: not long after the last renewal.
+    /// Waits until the lease allows I/O to begin, which is in the first part of the lease.
     ///
-    /// *Errors*: [`Error::Ended`].
+    /// *Errors*: [`Error::Ended`] if the session ends.
     pub async fn leased(&self) -> Result<(), Error> {
         let inner = &self.inner;
         loop {
@@ -77,10 +76,10 @@ impl Session {
         }
     }
 
-    /// Checks that the lease still holds: blocks that were read since [`leased`](Self::leased) returned then still
-    /// belonged to the file.
+    /// Checks that the lease is still valid: blocks that were read after [`leased`](Self::leased) returned then
+    /// belonged to the file during the read.
     ///
-    /// *Errors*: [`Error::Ended`], after a pause that was longer than the lease.
+    /// *Errors*: [`Error::Ended`] after a pause that was longer than the lease.
     pub fn still_leased(&self) -> Result<(), Error> {
         let inner = &self.inner;
         match inner.elapsed_ns() < inner.lease_until_ns.load(Ordering::Acquire) {
@@ -92,7 +91,7 @@ impl Session {
         }
     }
 
-    /// Does an operation: it is durable when this returns.
+    /// Does an operation; it is durable when this returns.
     pub async fn operate(&self, operation: Operation) -> Result<Answer, Error> {
         answered(self.operation(operation).await?)
     }
@@ -107,24 +106,24 @@ impl Session {
         said.await
     }
 
-    /// Makes a file that is open at once: its attributes, and its token if it came with it.
+    /// Creates a file and opens it; returns its attributes, and its token if the answer contains it.
     pub async fn create_open(&self, operation: Operation) -> Result<(Attributes, Option<Grant>), Error> {
         opened(self.operation(operation).await?)
     }
 
-    /// Opens a file: its attributes, and its token where nobody is in the way of this level.
+    /// Opens a file; returns its attributes, and its token of this level if no other session's token conflicts.
     pub async fn open(&self, file: FileId, level: u8, is_direct: bool) -> Result<(Attributes, Option<Grant>), Error> {
         let question = Question::Open { file, level, is_direct };
         let make = |state: &mut State| (Message::Question { session: state.session, question }, None);
         opened(self.call(Share::Questions, make).await?)
     }
 
-    /// Asks a question that the server answers without other hosts.
+    /// Sends a question that the server answers without other hosts.
     pub async fn ask(&self, question: Question) -> Result<Answer, Error> {
         self.question(Share::Questions, question).await
     }
 
-    /// Asks for attributes: other hosts may have to commit first.
+    /// Requests attributes: other hosts may have to commit first.
     pub async fn look(&self, question: Question) -> Result<Answer, Error> {
         self.question(Share::Looks, question).await
     }
@@ -147,9 +146,9 @@ impl Session {
         answered(self.call(Share::Questions, |_| (Message::Lock { lock, waits: false }, None)).await?).map(drop)
     }
 
-    /// Waits for a lock, until `given_up`.
+    /// Waits for a lock, until `given_up` ends.
     ///
-    /// *Errors*: EINTR, if it was given up before it was granted.
+    /// *Errors*: EINTR if `given_up` ended before the lock was granted.
     pub async fn lock(&self, lock: Locked, given_up: impl Future<Output = ()>) -> Result<(), Error> {
         tokio::pin!(given_up);
         let begin = self.send(Share::Locks, |_| (Message::Lock { lock, waits: true }, None));
@@ -163,17 +162,17 @@ impl Session {
             said = &mut answer => return answered(self.said(said)?).map(drop),
             () = given_up => {}
         }
-        // The lock may have been granted meanwhile: then it is held.
+        // The lock may have been granted before the cancellation; then it is held.
         self.call(Share::Questions, |_| (Message::CancelLock { request }, None)).await?;
         answered(self.said(answer.await)?).map(drop)
     }
 
-    /// Gives a lock up.
+    /// Releases a lock.
     pub async fn unlock(&self, lock: Locked) -> Result<(), Error> {
         answered(self.call(Share::Operations, |_| (Message::Unlock { lock }, None)).await?).map(drop)
     }
 
-    /// What is in the way of a lock.
+    /// Returns a lock that conflicts.
     pub async fn test_lock(&self, lock: Locked) -> Result<Option<Locked>, Error> {
         match self.call(Share::Questions, |_| (Message::TestLock { lock }, None)).await? {
             Said::Found(found) => Ok(found),
@@ -181,12 +180,12 @@ impl Session {
         }
     }
 
-    /// Tells a server that was started of a lock that is held.
+    /// Tells a restarted server of a lock that is held.
     pub async fn reclaim_lock(&self, lock: Locked) -> Result<(), Error> {
         answered(self.call(Share::Restart, |_| (Message::Lock { lock, waits: false }, None)).await?).map(drop)
     }
 
-    /// Sends requests for locks that were held back while the server was told which ones are held.
+    /// Sends lock requests that were held back until the server was told which locks are held.
     pub fn send_held_back(&self) {
         let state = self.inner.state();
         let Some(bulk) = &state.bulk else { return };
@@ -194,7 +193,8 @@ impl Session {
         held_back.for_each(|(request, waiting)| drop(bulk.send(waiting.message.encode(*request, state.epoch))));
     }
 
-    /// Says something on the control connection. If there is none, the server asks again once there is.
+    /// Sends a message on the control connection. If there is no connection, the message is dropped, and the server
+    /// asks again on the next one.
     pub fn say(&self, message: &Message) {
         let state = self.inner.state();
         if let Some(control) = &state.control {
@@ -202,37 +202,37 @@ impl Session {
         }
     }
 
-    /// Why calls fail once the session has ended.
+    /// Returns the error of calls after the session has ended.
     pub fn why_ended(&self) -> Error {
         self.inner.why_ended()
     }
 
-    /// Waits until the session has ended; says why.
+    /// Waits until the session has ended; returns the reason.
     pub async fn ended(&self) -> String {
         let mut ended = self.inner.ended.subscribe();
-        // It cannot go before this does.
+        // The sender exists as long as `self`, so waiting cannot fail.
         let _ = ended.wait_for(|ended| *ended).await;
         self.inner.state().figures.ended.clone().unwrap_or_default()
     }
 
-    /// Ends the connections without a word.
+    /// Closes the connections without a message.
     pub fn abort(&self) {
         self.tasks.lock().unwrap_or_else(PoisonError::into_inner).drain(..).for_each(|task| task.abort());
     }
 
-    /// Why calls fail, if the session has ended.
+    /// Returns the error of calls, if the session has ended.
     pub fn failure(&self) -> Option<Error> {
         let state = self.inner.state();
         state.figures.ended.is_some().then(|| ended(&state))
     }
 
-    /// The epoch of the server, as far as it is known.
+    /// Returns the server's epoch as far as this client knows it.
     pub fn epoch(&self) -> u64 {
         self.inner.state().epoch
     }
 
-    /// Tells the server of `epoch` which tokens are held, and that all open files have been reported. A newer server
-    /// asks for this itself after its start.
+    /// Tells the server of `epoch` which tokens are held; `is_last` says that all open files have been reported. If the
+    /// server was replaced again, the newer one asks for this itself after its start.
     pub async fn reclaim(&self, epoch: u64, held: Vec<Held>, is_last: bool) {
         let said = self.call(Share::Restart, |state| {
             let is_last = is_last && state.epoch == epoch;
@@ -254,7 +254,7 @@ impl Session {
         }
     }
 
-    /// Sends a call; returns its number, and where its answer arrives.
+    /// Sends a call; returns its number, and the receiver of its answer.
     async fn send(
         &self,
         share: Share,
@@ -284,21 +284,22 @@ impl Session {
                     return Ok((request, answer));
                 }
             }
-            // The server is told what is acknowledged, and confirms it.
+            // The control connection tells the server what is acknowledged, and the server confirms it.
             self.inner.nudge.notify_one();
             renewed.await;
         }
     }
 
-    /// No map here has blocks that appends up to this one freed.
+    /// Notes that no cached map has blocks that appends up to this one freed.
     pub fn set_drained(&self, sequence: u64) {
         let mut state = self.inner.state();
         state.drained = state.drained.max(sequence);
     }
 
-    /// Ends the session: everything is committed and returned.
+    /// Ends the session, after everything is committed and returned.
     ///
-    /// *Errors*: the server could not be told in time; it keeps the session until it is released.
+    /// *Errors*: the session has already ended, or the server does not confirm the end in time, or answers with an
+    /// error. The server may then keep the session until it is released.
     pub async fn end(&self) -> Result<(), Error> {
         let said = tokio::time::timeout(
             END_TIME_MAX,

@@ -1,22 +1,23 @@
-//! Space that a client holds: granted by the server, written only by this client, and not visible yet.
+//! Space that a client holds: blocks that the server granted, which only this client writes and which no file shows
+//! yet.
 //!
-//! Owns: which granted blocks are free, without I/O. Promises: a block is given out once. Leaves to others: asking for
-//! more, and giving back.
+//! Owns: the set of granted blocks that are free, without I/O. Promises: a block is handed out only once. Leaves to
+//! others: requesting more, and returning space.
 
 use std::collections::BTreeMap;
 
 use crate::protocol::Granted;
 
-/// Free blocks in hand.
+/// The free blocks that a client holds.
 #[derive(Debug, Default)]
 pub(crate) struct Space {
-    /// By first block: how many.
+    /// Numbers of free blocks, by first block.
     free: BTreeMap<u64, u64>,
     blocks: u64,
 }
 
 impl Space {
-    /// How many blocks are free.
+    /// Returns the number of free blocks.
     pub fn blocks(&self) -> u64 {
         self.blocks
     }
@@ -40,8 +41,8 @@ impl Space {
         self.free.insert(start, blocks);
     }
 
-    /// Takes up to `blocks` blocks in one piece: those that follow block `after` if they are free, else of the smallest
-    /// piece that has as many, else the largest piece. `None` if nothing is free.
+    /// Takes up to `blocks` blocks in one piece: the blocks that follow block `after` if they are free, otherwise from
+    /// the smallest piece that is large enough, otherwise the largest piece. `None` if no block is free.
     pub fn take(&mut self, after: Option<u64>, blocks: u64) -> Option<Granted> {
         let next = after.map(|after| after + 1).filter(|next| self.free.contains_key(next));
         let fits = || self.free.iter().filter(|(_, free)| **free >= blocks).min_by_key(|(_, free)| **free);
@@ -56,7 +57,7 @@ impl Space {
         Some(Granted { block: start, blocks: taken })
     }
 
-    /// Takes everything, to give it back.
+    /// Takes all free blocks, to return them.
     pub fn drain(&mut self) -> Vec<Granted> {
         self.blocks = 0;
         std::mem::take(&mut self.free).into_iter().map(|(block, blocks)| Granted { block, blocks }).collect()

@@ -1,8 +1,8 @@
-//! Reading and writing of little-endian fields, bounds checked.
+//! Reading and writing of little-endian fields, with checks of bounds.
 
 use super::error::{FormatError, Problem};
 
-/// Reads fields one after another.
+/// Reads fields in order.
 pub(crate) struct Reader<'a> {
     what: &'static str,
     bytes: &'a [u8],
@@ -33,7 +33,7 @@ impl<'a> Reader<'a> {
         Ok(array)
     }
 
-    /// Everything that was not read.
+    /// Returns all bytes that were not read.
     pub fn rest(&mut self) -> &'a [u8] {
         let rest = self.bytes.get(self.at..).unwrap_or_default();
         self.at = self.bytes.len();
@@ -44,7 +44,7 @@ impl<'a> Reader<'a> {
         self.take(count).map(drop)
     }
 
-    /// Goes on to a multiple of 8 from the start.
+    /// Skips to the next multiple of 8 bytes from the start.
     pub fn align(&mut self) -> Result<(), FormatError> {
         self.skip(self.at.next_multiple_of(8) - self.at)
     }
@@ -69,7 +69,7 @@ impl<'a> Reader<'a> {
         self.array().map(i64::from_le_bytes)
     }
 
-    /// Checks a field that was read.
+    /// Checks that the value of a field is between `low` and `high`; returns it.
     pub fn within(&self, field: &'static str, value: u64, low: u64, high: u64) -> Result<u64, FormatError> {
         match (low..=high).contains(&value) {
             true => Ok(value),
@@ -81,12 +81,12 @@ impl<'a> Reader<'a> {
         self.error(Problem::Unknown { field, value })
     }
 
-    /// Bytes that were read.
+    /// Returns the number of bytes that were read.
     pub fn at(&self) -> usize {
         self.at
     }
 
-    /// Nothing may follow.
+    /// Checks that no byte is left.
     pub fn end(&self) -> Result<(), FormatError> {
         match self.bytes.len() - self.at {
             0 => Ok(()),
@@ -94,7 +94,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Text that is padded with zeroes.
+    /// Reads text that is padded with zeroes.
     pub fn padded(&mut self, field: &'static str, count: usize) -> Result<String, FormatError> {
         let bytes = self.take(count)?;
         let length = bytes.iter().position(|byte| *byte == 0).unwrap_or(count);
@@ -106,7 +106,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Writes fields one after another.
+/// Writes fields in order.
 #[derive(Default)]
 pub(crate) struct Writer {
     pub bytes: Vec<u8>,
@@ -147,7 +147,7 @@ impl Writer {
         self.put(&value.to_le_bytes())
     }
 
-    /// Text, cut at a character's start where it is too long, padded with zeroes.
+    /// Writes text padded with zeroes; text that is too long is cut between two characters.
     pub fn padded(&mut self, text: &str, count: usize) -> &mut Writer {
         let mut length = text.len().min(count);
         while !text.is_char_boundary(length) {

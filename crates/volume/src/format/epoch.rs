@@ -5,16 +5,16 @@ use super::error::FormatError;
 use super::frame::{Frame, Identity, Magic, Place};
 use super::{BLOCKS_MAX, SPACE_START, epoch_block};
 
-/// The head of an epoch: it seals the one before.
+/// The head of an epoch, which seals the previous epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EpochHead {
-    /// The epoch.
+    /// The number of the epoch.
     pub epoch: u64,
-    /// Its leader.
+    /// The incarnation of its leader.
     pub incarnation: [u8; 16],
-    /// The epoch that is sealed; 0 for the first.
+    /// The epoch that this head seals; 0 for the first epoch.
     pub previous_epoch: u64,
-    /// The last append of it that counts.
+    /// The last valid append of the sealed epoch.
     pub sealed_sequence: u64,
     /// The chain checksum of that append.
     pub sealed_chain: u32,
@@ -22,12 +22,12 @@ pub struct EpochHead {
     pub journal_segment: u64,
     /// The segment at which replay begins. *Units*: blocks.
     pub base_segment: u64,
-    /// *Units*: seconds since 1970.
+    /// The time of writing. *Units*: seconds since 1970.
     pub created_s: u64,
 }
 
 impl EpochHead {
-    /// The block at [`epoch_block`].
+    /// Encodes the block at [`epoch_block`].
     pub fn encode(&self, volume: Identity) -> Result<Vec<u8>, FormatError> {
         let mut writer = Writer::default();
         writer.put(&self.incarnation).u64(self.previous_epoch).u64(self.sealed_sequence).u32(self.sealed_chain).u32(0);
@@ -36,7 +36,7 @@ impl EpochHead {
         Frame::encode(Magic::EpochHead, volume, self.epoch, epoch_block(self.epoch), 0, &writer.bytes)
     }
 
-    /// Decodes the head in a block of the area.
+    /// Decodes the head in a block of the ring.
     pub fn decode(volume: Identity, block: u64, bytes: &[u8]) -> Result<EpochHead, FormatError> {
         let frame = Frame::decode(Magic::EpochHead, Place { volume: Some(volume), address: block }, bytes)?;
         let mut reader = frame.body("epoch head")?;
@@ -66,40 +66,40 @@ impl EpochHead {
     }
 }
 
-/// What a segment is used for.
+/// The use of a metadata segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SegmentUse {
-    /// The journal.
+    /// The segment holds a part of the journal.
     Journal,
-    /// Runs.
+    /// The segment holds runs.
     Runs,
 }
 
 /// The first block of a metadata segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SegmentHeader {
-    /// The epoch that it belongs to.
+    /// The epoch that the segment belongs to.
     pub epoch: u64,
-    /// What it is used for.
+    /// The use of the segment.
     pub segment_use: SegmentUse,
-    /// Its number in the journal of the epoch, from 0; or the number of the run.
+    /// For the journal, the number of the segment in the epoch, from 0; for runs, the number of the run.
     pub number: u64,
-    /// The previous journal segment; 0 for none. *Units*: blocks.
+    /// The first block of the previous journal segment; 0 for none. *Units*: blocks.
     pub previous: u64,
-    /// The first append in it.
+    /// The number of the first append in the segment.
     pub first_sequence: u64,
-    /// The newest append with a manifest before it; 0 for none.
+    /// The number of the newest append with a manifest before this segment; 0 for none.
     pub manifest_sequence: u64,
-    /// Where that append is. *Units*: blocks.
+    /// The first block of that append. *Units*: blocks.
     pub manifest_block: u64,
-    /// The chain checksum before the first append in it.
+    /// The chain checksum before the first append in the segment.
     pub chain: u32,
     /// The chain checksum before the append with the manifest.
     pub manifest_chain: u32,
 }
 
 impl SegmentHeader {
-    /// The block at the start of the segment.
+    /// Encodes the block at the start of the segment.
     pub fn encode(&self, volume: Identity, block: u64) -> Result<Vec<u8>, FormatError> {
         let segment_use = match self.segment_use {
             SegmentUse::Journal => 1,

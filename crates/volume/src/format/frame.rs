@@ -1,4 +1,4 @@
-//! The header of every frame: what it is, of which volume, for which place, and whether it is whole.
+//! The header of every frame: the frame's kind, volume and position, and a checksum.
 
 use super::cursor::{Reader, Writer};
 use super::error::{FormatError, Problem};
@@ -6,14 +6,14 @@ use super::{BLOCK_BYTES, VERSION};
 
 /// The length of the header. *Units*: bytes.
 pub(super) const HEADER_BYTES: usize = 64;
-/// Where the checksum is in it.
+/// The offset of the checksum in the header.
 const CHECKSUM_AT: usize = 12;
 
 /// The random identity of a volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Identity(pub [u8; 16]);
 
-/// What a frame is.
+/// The kind of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Magic {
     /// The label of the volume.
@@ -24,9 +24,9 @@ pub enum Magic {
     EpochHead,
     /// The first block of a metadata segment.
     Segment,
-    /// An append of the journal.
+    /// An append to the journal.
     Append,
-    /// Records of a run.
+    /// A chunk: a part of the records of a run.
     Chunk,
     /// The index of a run.
     Index,
@@ -45,7 +45,7 @@ impl Magic {
         }
     }
 
-    /// The longest frame of this kind. *Units*: bytes.
+    /// Returns the length of the longest frame of this kind. *Units*: bytes.
     pub fn bytes_max(self) -> usize {
         match self {
             Magic::Label | Magic::Lease | Magic::EpochHead | Magic::Segment => BLOCK_BYTES,
@@ -67,34 +67,34 @@ impl Magic {
     }
 }
 
-/// Where a frame is, and what it is about.
+/// The position that a frame must be written for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Place {
-    /// The volume; `None` where it is not known yet, as for the first label that is read.
+    /// The volume; `None` if it is not known yet, as for the first label that is read.
     pub volume: Option<Identity>,
     /// The block in which the frame begins.
     pub address: u64,
 }
 
-/// A frame that is whole and in its place.
+/// A frame whose header and checksum are correct.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Frame<'a> {
     /// The volume.
     pub volume: Identity,
-    /// The epoch of its writer.
+    /// The epoch of the frame's writer.
     pub epoch: u64,
-    /// The block in which it begins.
+    /// The block in which the frame begins.
     pub address: u64,
-    /// What the kind says.
+    /// A number whose meaning depends on the kind.
     pub sequence: u64,
-    /// Header and body; fields of the body are counted from the start of the header, as in the documents.
+    /// Header and body; offsets of fields are counted from the start of the header, as in the documents.
     pub bytes: &'a [u8],
 }
 
 impl<'a> Frame<'a> {
     /// Puts a header before a body, and pads to whole blocks.
     ///
-    /// *Errors*: [`Problem::Bound`] for a body that is too long for the kind.
+    /// *Errors*: [`Problem::Bound`] if the body is too long for its kind.
     pub fn encode(
         magic: Magic,
         volume: Identity,
@@ -116,9 +116,9 @@ impl<'a> Frame<'a> {
         Ok(bytes)
     }
 
-    /// Checks the frame at the start of `bytes`.
+    /// Decodes the frame at the start of `bytes` and checks it.
     ///
-    /// *Errors*: the first problem; the body is not read before its checksum is verified.
+    /// *Errors*: the first problem found; the body is not read before its checksum is verified.
     pub fn decode(magic: Magic, place: Place, bytes: &'a [u8]) -> Result<Frame<'a>, FormatError> {
         let mut reader = Reader::new(magic.name(), bytes);
         let found = reader.array::<4>()?;
@@ -152,7 +152,7 @@ impl<'a> Frame<'a> {
         Ok(Frame { volume, epoch, address, sequence, bytes: whole })
     }
 
-    /// A reader at the first byte of the body.
+    /// Returns a reader at the first byte of the body.
     pub(super) fn body(&self, what: &'static str) -> Result<Reader<'a>, FormatError> {
         let mut reader = Reader::new(what, self.bytes);
         reader.skip(HEADER_BYTES)?;

@@ -1,56 +1,56 @@
-//! Inodes.
+//! The record of an inode.
 
 use super::cursor::{Reader, Writer};
 use super::error::FormatError;
 
-/// What an inode holds itself, at most. *Units*: bytes.
+/// The most bytes that an inode itself holds. *Units*: bytes.
 pub const INLINE_BYTES_MAX: usize = 2048;
-/// Where a symbolic link leads, at most. *Units*: bytes.
+/// The longest target of a symbolic link. *Units*: bytes.
 pub const TARGET_BYTES_MAX: usize = 4095;
-/// Links, at most.
+/// The most links of an inode.
 const LINKS_MAX: u64 = (1 << 31) - 1;
-/// The largest file. *Units*: bytes.
+/// The size of the largest file. *Units*: bytes.
 const SIZE_MAX: u64 = (1 << 63) - 1;
 
-/// An inode: everything about a file but its names and its data.
+/// The record of a file: everything except its names and its data.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Inode {
     /// Type and permissions, as in `stat`.
     pub mode: u32,
-    /// Names.
+    /// The number of names.
     pub links: u32,
-    /// The owner.
+    /// The owner's user number.
     pub owner: u32,
-    /// The group.
+    /// The group's number.
     pub group: u32,
-    /// The project that is charged.
+    /// The project whose limits count the inode.
     pub project: u32,
     /// 1 immutable, 2 append only, 4 no dump, 8 project is inherited, 16 data inline, 32 has xattrs, 64 has an ACL.
     pub flags: u32,
-    /// Of the inode number: one more at each reuse.
+    /// The generation of the inode number: it grows by one at each reuse.
     pub generation: u64,
-    /// *Units*: bytes.
+    /// The length of the file. *Units*: bytes.
     pub size: u64,
-    /// One more at each truncate.
+    /// Grows by one at each truncation.
     pub truncate_generation: u64,
-    /// One more at each time that is set.
+    /// Grows by one each time a program sets a time.
     pub time_generation: u64,
-    /// Access, modification, change and birth. *Units*: nanoseconds since 1970.
+    /// The times of access, modification, change and birth. *Units*: nanoseconds since 1970.
     pub times_ns: [i64; 4],
-    /// One more at each change.
+    /// Grows by one at each change.
     pub version: u64,
-    /// The directory of the last name that it got.
+    /// The directory of the name that the inode got last.
     pub parent: u64,
-    /// Of all its extents. *Units*: blocks.
+    /// The length of all extents. *Units*: blocks.
     pub blocks: u64,
-    /// The number of a device node; of a directory how many entries it has.
+    /// The number of a device node; for a directory, the number of its entries.
     pub device: u64,
-    /// A symbolic link's target, or a small file.
+    /// The target of a symbolic link, or the data of a small file.
     pub inline: Vec<u8>,
 }
 
 impl Inode {
-    /// The value in the table. *Errors*: a bound that is passed.
+    /// Encodes the value of the table. *Errors*: a field exceeds its bound.
     pub fn encode(&self) -> Result<Vec<u8>, FormatError> {
         self.check(&Reader::new("inode", &[]))?;
         let mut writer = Writer::default();
@@ -99,7 +99,7 @@ impl Inode {
         reader.within("size", self.size, 0, SIZE_MAX)?;
         reader.within("inline_bytes", self.inline.len() as u64, 0, INLINE_BYTES_MAX as u64)?;
         let kind = u64::from(self.mode >> 12);
-        // Pipe, character device, directory, block device, file, symbolic link, socket.
+        // The valid types: pipe, character device, directory, block device, file, symbolic link, socket.
         match [1, 2, 4, 6, 8, 10, 12].contains(&kind) {
             true => Ok(()),
             false => Err(reader.unknown("type in mode", kind)),

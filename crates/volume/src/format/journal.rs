@@ -1,7 +1,7 @@
 //! Appends of the journal: transactions of mutations.
 //!
-//! A mutation puts or deletes one record of a table. So replay need not know operations, and applying a mutation twice
-//! changes nothing.
+//! A mutation stores or deletes one record of a table. So replay need not know the operations, and applying a mutation
+//! twice has the same effect as applying it once.
 
 use super::cursor::{Reader, Writer};
 use super::error::FormatError;
@@ -9,36 +9,36 @@ use super::frame::{Frame, HEADER_BYTES, Identity, Magic, Place};
 use super::table::{KEY_BYTES_MAX, Table, VALUE_BYTES_MAX};
 use super::{BLOCKS_MAX, SPACE_START};
 
-/// Transactions of an append, at most.
+/// The most transactions of an append.
 const TRANSACTIONS_MAX: u64 = 4096;
-/// A transaction, at most. *Units*: bytes.
+/// The longest transaction. *Units*: bytes.
 const TRANSACTION_BYTES_MAX: u64 = 1 << 20;
-/// Its part before the reply. *Units*: bytes.
+/// The length of a transaction's header, before the reply. *Units*: bytes.
 const TRANSACTION_HEADER_BYTES: u64 = 40;
-/// Mutations of a transaction, at most.
+/// The most mutations of a transaction.
 const MUTATIONS_MAX: u64 = 16384;
-/// A stored reply, at most. *Units*: bytes.
+/// The longest stored reply. *Units*: bytes.
 pub(super) const REPLY_BYTES_MAX: u64 = 4096;
-/// The least that a mutation takes. *Units*: bytes.
+/// The shortest encoding of a mutation. *Units*: bytes.
 const MUTATION_BYTES_MIN: usize = 16;
 
-/// What a mutation does.
+/// The change that a mutation makes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
-    /// The record has this value from now on.
+    /// Stores this value in the record.
     Put(Vec<u8>),
-    /// There is no such record from now on.
+    /// Deletes the record.
     Delete,
 }
 
-/// A change of one record; also a record of a run.
+/// A change of one record; a run also stores its records in this form.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mutation {
-    /// The table.
+    /// The table of the record.
     pub table: Table,
-    /// The key, as [`Key`](super::Key) writes it.
+    /// The key of the record, as [`Key`](super::Key) encodes it.
     pub key: Vec<u8>,
-    /// What happens to it.
+    /// The change.
     pub action: Action,
 }
 
@@ -75,29 +75,29 @@ impl Mutation {
     }
 }
 
-/// Whose a transaction is.
+/// The origin of a transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TransactionKind {
     /// An operation of a session, which is done exactly once.
     Operation,
-    /// The server's own.
+    /// A change by the server.
     Server,
-    /// A manifest: a checkpoint is complete.
+    /// The manifest of a complete checkpoint.
     Manifest,
 }
 
-/// Changes that happen together.
+/// Mutations that are applied together.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Transaction {
-    /// Whose it is.
+    /// The origin.
     pub kind: TransactionKind,
-    /// The session; 0 for the server's.
+    /// The session; 0 for a change by the server.
     pub session: u64,
-    /// The number of the operation in its session; 0 for the server's.
+    /// The number of the operation in its session; 0 for a change by the server.
     pub number: u64,
-    /// The answer, to be repeated.
+    /// The stored answer, which is given again if the operation is repeated.
     pub reply: Vec<u8>,
-    /// The changes, in order.
+    /// The mutations, in order.
     pub mutations: Vec<Mutation>,
 }
 
@@ -155,23 +155,23 @@ impl Transaction {
 /// One write of the journal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Append {
-    /// The epoch of its leader.
+    /// The epoch of the leader that wrote it.
     pub epoch: u64,
-    /// Its number over all epochs, from 1.
+    /// The number of the append, counted from 1 over all epochs.
     pub sequence: u64,
-    /// Appends up to here were flushed before this was written.
+    /// Appends up to this one were flushed before this append was written.
     pub flushed_sequence: u64,
-    /// The next segment, in the last append of one; else 0. *Units*: blocks.
+    /// In the last append of a segment: the first block of the next segment; otherwise 0. *Units*: blocks.
     pub next_segment: u64,
     /// The server's clock. *Units*: nanoseconds since 1970.
     pub time_ns: u64,
-    /// What happens.
+    /// The transactions.
     pub transactions: Vec<Transaction>,
 }
 
 impl Append {
-    /// The blocks at an address, and the chain checksum for the next append. `chain` is that of the one before, 0
-    /// before the first.
+    /// Encodes the append for this first block; returns its blocks, and the chain checksum for the next append. `chain`
+    /// is the chain checksum after the previous append, or 0 before the first append.
     pub fn encode(&self, volume: Identity, block: u64, chain: u32) -> Result<(Vec<u8>, u32), FormatError> {
         let mut body = Writer::default();
         body.u32(self.transactions.len() as u32).u64(self.flushed_sequence).u64(self.next_segment).u64(self.time_ns);
@@ -187,10 +187,10 @@ impl Append {
         Ok((bytes, chain))
     }
 
-    /// Decodes the append at an address, if it follows an append with this chain checksum; returns its blocks and its
-    /// own chain checksum.
+    /// Decodes the append at this block, if it follows an append with the chain checksum `chain`; returns the append,
+    /// its length in blocks, and its own chain checksum.
     ///
-    /// *Errors*: [`Problem::Checksum`](super::Problem::Checksum) also where it does not follow that one.
+    /// *Errors*: [`Problem::Checksum`](super::Problem::Checksum) also if the append does not follow that one.
     pub fn decode(volume: Identity, block: u64, chain: u32, bytes: &[u8]) -> Result<(Append, u64, u32), FormatError> {
         let frame = Frame::decode(Magic::Append, Place { volume: Some(volume), address: block }, bytes)?;
         let mut reader = frame.body("append")?;
@@ -221,7 +221,7 @@ impl Append {
     }
 }
 
-/// The checksum of a chain with one more body.
+/// Extends a chain checksum by one more body.
 fn chained(chain: u32, body: &[u8]) -> u32 {
     crc32c::crc32c_append(crc32c::crc32c(&chain.to_le_bytes()), body)
 }

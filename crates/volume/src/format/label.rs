@@ -1,17 +1,17 @@
-//! The label: what never changes about a volume.
+//! The label: the constant properties of a volume.
 
 use super::cursor::Writer;
 use super::error::FormatError;
 use super::frame::{Frame, Identity, Magic, Place};
 use super::{BLOCKS_MAX, SPACE_START};
 
-/// Blocks of a metadata segment, at least.
+/// The least number of blocks of a metadata segment.
 const SEGMENT_BLOCKS_MIN: u64 = 2048;
-/// Blocks of a metadata segment, at most.
+/// The most blocks of a metadata segment.
 const SEGMENT_BLOCKS_MAX: u64 = 65536;
-/// Blocks of the smallest volume: 256 MiB.
+/// The size of the smallest volume: 256 MiB, in blocks.
 const BLOCKS_MIN: u64 = 65536;
-/// The longest name. *Units*: bytes.
+/// The most bytes of a volume's name. *Units*: bytes.
 const NAME_BYTES: usize = 64;
 
 /// The label, written once by `volume format`.
@@ -19,36 +19,36 @@ const NAME_BYTES: usize = 64;
 pub struct Label {
     /// The identity of the volume.
     pub volume: Identity,
-    /// Size of the disk at format. *Units*: blocks.
+    /// The size of the disk when the volume was formatted. *Units*: blocks.
     pub blocks: u64,
-    /// Size of a metadata segment. *Units*: blocks.
+    /// The size of a metadata segment. *Units*: blocks.
     pub segment_blocks: u64,
-    /// The first segment, of epoch 1. *Units*: blocks.
+    /// The first block of the first segment, which belongs to epoch 1. *Units*: blocks.
     pub first_segment: u64,
     /// The key of the hash of names.
     pub hash_key: [u8; 16],
-    /// *Units*: seconds since 1970.
+    /// The time of formatting. *Units*: seconds since 1970.
     pub created_s: u64,
     /// The length of a server's lease. *Units*: milliseconds.
     pub lease_ms: u32,
-    /// By how much two clocks may differ in speed. *Units*: thousandths.
+    /// The most by which two clocks may differ in speed. *Units*: thousandths.
     pub drift_per_mille: u32,
     /// Features that a program must know to read the volume.
     pub incompat: u64,
-    /// Features that it must know to write.
+    /// Features that a program must know to write to the volume.
     pub ro_compat: u64,
-    /// Features that it may ignore.
+    /// Features that a program may ignore.
     pub compat: u64,
-    /// The oldest version whose programs may serve it.
+    /// The oldest format version whose programs may serve the volume.
     pub version_min: u16,
-    /// The version of the program that made it.
+    /// The format version of the program that made the volume.
     pub version_made: u16,
-    /// Its name.
+    /// The name of the volume.
     pub name: String,
 }
 
 impl Label {
-    /// The block of copy 0 or 1.
+    /// Encodes the block of copy 0 or 1.
     pub fn encode(&self, copy: u64) -> Result<Vec<u8>, FormatError> {
         let mut writer = Writer::default();
         writer.u64(self.blocks).u64(self.segment_blocks).u64(SPACE_START).u64(self.first_segment);
@@ -58,7 +58,7 @@ impl Label {
         Frame::encode(Magic::Label, self.volume, 0, copy, copy, &writer.bytes)
     }
 
-    /// Decodes copy 0 or 1.
+    /// Decodes the block of copy 0 or 1.
     pub fn decode(copy: u64, bytes: &[u8]) -> Result<Label, FormatError> {
         let frame = Frame::decode(Magic::Label, Place { volume: None, address: copy }, bytes)?;
         let mut reader = frame.body("label")?;

@@ -1,53 +1,59 @@
-//! Lease sectors: one incarnation of a server writes each.
+//! Lease sectors; each is written by one incarnation of a server.
 
 use super::cursor::Writer;
 use super::error::FormatError;
 use super::frame::{Frame, Identity, Magic, Place};
 use super::{SERVERS, lease_block};
 
-/// The longest name of a host. *Units*: bytes.
+/// The longest host name that a sector stores. *Units*: bytes.
 const HOST_BYTES: usize = 64;
 
-/// What the incarnation does.
+/// The state of the incarnation that writes the sector.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LeaseState {
-    /// Nobody uses the sector.
+    /// No incarnation uses the sector.
     Free,
-    /// It wants to lead.
+    /// The incarnation wants to lead.
     Contends,
-    /// It leads.
+    /// The incarnation leads.
     Leads,
-    /// It gave leadership up.
+    /// The incarnation resigned.
     Resigned,
 }
 
 /// A lease sector: a block of Disk Paxos.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LeaseSector {
-    /// Who writes it.
+    /// The incarnation that writes the sector.
     pub incarnation: [u8; 16],
     /// The number of the server.
     pub server: u32,
-    /// What it does.
+    /// The state of that incarnation.
     pub state: LeaseState,
-    /// The highest ballot that it takes part in.
+    /// The highest ballot that the incarnation takes part in.
     pub ballot: u64,
-    /// The highest ballot in which it accepted; 0 for none.
+    /// The highest ballot in which the incarnation accepted a leader; 0 for none.
     pub accepted: u64,
-    /// The leader that it accepted.
+    /// The leader that the incarnation accepted.
     pub value_incarnation: [u8; 16],
     /// The epoch of that leader.
     pub value_epoch: u64,
-    /// Grows with each write.
+    /// A counter that grows with each write.
     pub renewal: u64,
-    /// *Units*: milliseconds.
+    /// The length of the lease. *Units*: milliseconds.
     pub lease_ms: u32,
-    /// The name of its host.
+    /// The name of the server's host.
     pub host: String,
 }
 
 impl LeaseSector {
-    /// The block of sector 0 to 15 of the server.
+    /// Encodes the block of one lease sector of the server; `sector` is its number, 0 to 15. A host name of more than
+    /// 64 bytes is cut.
+    ///
+    /// *Errors*: none in practice, because the length is fixed and fits into a block.
+    ///
+    /// # Panics
+    /// When there is no such server or sector: that is a bug of the caller.
     pub fn encode(&self, volume: Identity, sector: u32) -> Result<Vec<u8>, FormatError> {
         let state = match self.state {
             LeaseState::Free => 0,
@@ -63,7 +69,12 @@ impl LeaseSector {
         Frame::encode(Magic::Lease, volume, 0, address, self.renewal, &writer.bytes)
     }
 
-    /// Decodes sector 0 to 15 of a server.
+    /// Decodes one lease sector of a server; `sector` is its number, 0 to 15.
+    ///
+    /// *Errors*: the first problem found, also if the sector belongs to another volume, server or place.
+    ///
+    /// # Panics
+    /// When there is no such server or sector: that is a bug of the caller.
     pub fn decode(volume: Identity, server: u32, sector: u32, bytes: &[u8]) -> Result<LeaseSector, FormatError> {
         let place = Place { volume: Some(volume), address: lease_block(server, sector) };
         let mut reader = Frame::decode(Magic::Lease, place, bytes)?.body("lease sector")?;

@@ -1,12 +1,12 @@
-//! The bytes of a volume on disk: `docs/formats/volume.md` in code.
+//! The encoding of a volume on disk: `docs/formats/volume.md` in code.
 //!
-//! Owns: encoding and decoding of each structure, with its bounds. Promises: what is encoded decodes to the same; a
-//! decoder gives an error, and never panics, for any bytes; every length is checked before it is used. Leaves to
-//! others: where structures are, and in which order they are written.
+//! Owns: encoding and decoding of each structure, with its bounds. Promises: an encoded structure decodes to the same
+//! structure; for any bytes, a decoder returns an error rather than panicking; every length is checked before it is
+//! used. Leaves to others: the positions of structures, and the order of writing them.
 //!
 //! | file | what is in it |
 //! |---|---|
-//! | `error`, `cursor` | what is wrong with bytes; reading and writing them |
+//! | `error`, `cursor` | the errors of decoding; reading and writing fields |
 //! | `frame` | the header of every frame |
 //! | `label`, `lease`, `epoch` | the areas at the start of the disk, and metadata segments |
 //! | `journal`, `run` | transactions, and sorted records |
@@ -41,24 +41,24 @@ pub use value::{Extent, ExtentState, Grant, NAME_BYTES_MAX, Name, Reply, Session
 
 /// The unit of the disk. *Units*: bytes.
 pub const BLOCK_BYTES: usize = 4096;
-/// The version of the format.
+/// The version of the on-disk format.
 pub const VERSION: u16 = 1;
-/// The largest disk. *Units*: blocks.
+/// The size of the largest disk. *Units*: blocks.
 pub const BLOCKS_MAX: u64 = 1 << 47;
-/// Epoch heads are in a ring of this many blocks.
+/// The number of blocks in the ring of epoch heads.
 pub const EPOCH_HEADS: u64 = 1024;
-/// Servers have numbers below this.
+/// Server numbers are below this.
 pub const SERVERS: u32 = 32;
-/// Lease sectors of a server.
+/// The number of lease sectors of a server.
 pub const SECTORS_OF_SERVER: u32 = 16;
-/// Where the lease sectors begin. *Units*: blocks.
+/// The first block of the lease sectors. *Units*: blocks.
 pub const LEASE_START: u64 = 64;
-/// Where the epoch heads begin. *Units*: blocks.
+/// The first block of the epoch heads. *Units*: blocks.
 pub const EPOCH_START: u64 = 576;
-/// Where space begins. *Units*: blocks.
+/// The first block of the area for data and metadata segments. *Units*: blocks.
 pub const SPACE_START: u64 = 2048;
 
-/// The block of a lease sector.
+/// Returns the block of a lease sector.
 ///
 /// # Panics
 /// When there is no such server or sector: that is a bug of the caller.
@@ -67,7 +67,7 @@ pub fn lease_block(server: u32, sector: u32) -> u64 {
     LEASE_START + u64::from(server * SECTORS_OF_SERVER + sector)
 }
 
-/// The block of an epoch's head.
+/// Returns the block of an epoch's head.
 pub fn epoch_block(epoch: u64) -> u64 {
     EPOCH_START + epoch % EPOCH_HEADS
 }

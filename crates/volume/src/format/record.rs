@@ -1,4 +1,4 @@
-//! Records of the volume itself: projects, epochs, runs, and what can change about a volume.
+//! Records about the volume itself: projects, epochs, runs, and the volume's variable properties.
 
 use super::cursor::{Reader, Writer};
 use super::error::FormatError;
@@ -7,21 +7,21 @@ use super::{BLOCKS_MAX, SPACE_START};
 /// The longest index of a run. *Units*: blocks.
 const INDEX_BLOCKS_MAX: u64 = 1024;
 
-/// Use and limits of a project; 0 is no limit.
+/// Use and limits of a project; a limit of 0 means none.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Project {
-    /// In use.
+    /// Blocks in use. *Units*: blocks.
     pub blocks: u64,
-    /// In use.
+    /// The number of inodes in use.
     pub inodes: u64,
-    /// The limit.
+    /// The limit of blocks. *Units*: blocks.
     pub blocks_max: u64,
-    /// The limit.
+    /// The limit of inodes.
     pub inodes_max: u64,
 }
 
 impl Project {
-    /// The value in the table.
+    /// Encodes the value of the table.
     pub fn encode(&self) -> Vec<u8> {
         let mut writer = Writer::default();
         writer.u64(self.blocks).u64(self.inodes).u64(self.blocks_max).u64(self.inodes_max);
@@ -41,27 +41,27 @@ impl Project {
 /// The state of an epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EpochState {
-    /// Its leader leads.
+    /// The leader of the epoch leads.
     Leads,
-    /// A later one sealed it; late writes may still come.
+    /// A later epoch sealed it; late writes of its leader may still reach the disk.
     Sealed,
-    /// Its leader cannot write any more.
+    /// The leader of the epoch cannot write any more.
     ConfirmedGone,
 }
 
-/// An epoch.
+/// The record of an epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EpochRecord {
-    /// Its leader.
+    /// The incarnation of its leader.
     pub incarnation: [u8; 16],
-    /// Its state.
+    /// The state of the epoch.
     pub state: EpochState,
-    /// Segments that are quarantined under it.
+    /// The number of segments that are quarantined under this epoch.
     pub segments: u64,
 }
 
 impl EpochRecord {
-    /// The value in the table.
+    /// Encodes the value of the table.
     pub fn encode(&self) -> Vec<u8> {
         let state = match self.state {
             EpochState::Leads => 1,
@@ -90,25 +90,25 @@ impl EpochRecord {
     }
 }
 
-/// A run of a manifest.
+/// A run in a manifest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RunRecord {
-    /// The block of its index.
+    /// The first block of the run's index.
     pub index: u64,
-    /// *Units*: blocks.
+    /// The length of the index. *Units*: blocks.
     pub index_blocks: u32,
-    /// 0 is the newest.
+    /// The age of the run; 0 is the newest.
     pub level: u32,
-    /// Everything before is in this run or older ones.
+    /// The effect of all appends before this one is in this run or older runs.
     pub replay_sequence: u64,
-    /// Its records.
+    /// The number of records in the run.
     pub records: u64,
-    /// Of all its chunks. *Units*: blocks.
+    /// The length of all chunks. *Units*: blocks.
     pub blocks: u64,
 }
 
 impl RunRecord {
-    /// The value in the table.
+    /// Encodes the value of the table.
     pub fn encode(&self) -> Vec<u8> {
         let mut writer = Writer::default();
         writer.u64(self.index).u32(self.index_blocks).u32(self.level);
@@ -129,29 +129,29 @@ impl RunRecord {
     }
 }
 
-/// What can change about a volume.
+/// The variable properties of a volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct VolumeRecord {
-    /// Its size. *Units*: blocks.
+    /// The size of the volume. *Units*: blocks.
     pub blocks: u64,
     /// The next inode number; 1 is the root, 2 to 15 are reserved.
     pub next_inode: u64,
-    /// The next session.
+    /// The number of the next session.
     pub next_session: u64,
-    /// The next run.
+    /// The number of the next run.
     pub next_run: u64,
-    /// Features in use beside the label's: incompat, ro_compat, compat.
+    /// Features in use in addition to those of the label: incompat, ro_compat, compat.
     pub features: [u64; 3],
-    /// *Units*: blocks.
+    /// Blocks in use. *Units*: blocks.
     pub used_blocks: u64,
-    /// What grants in place may have to copy. *Units*: blocks.
+    /// The number of blocks that grants in place may have to copy. *Units*: blocks.
     pub reserved_blocks: u64,
-    /// The number of the set of servers; 0 where only lease sectors decide.
+    /// The number of the set of servers; 0 if only the lease sectors decide who leads.
     pub membership: u32,
 }
 
 impl VolumeRecord {
-    /// The value in the table.
+    /// Encodes the value of the table.
     pub fn encode(&self) -> Vec<u8> {
         let mut writer = Writer::default();
         writer.u64(self.blocks).u64(self.next_inode).u64(self.next_session).u64(self.next_run);

@@ -7,23 +7,23 @@ use super::journal::Mutation;
 use super::table::{KEY_BYTES_MAX, Table};
 use super::{BLOCKS_MAX, SPACE_START};
 
-/// Records of a chunk, at most.
+/// The most records of a chunk.
 const RECORDS_MAX: u64 = 8192;
-/// Chunks of a run, at most.
+/// The most chunks of a run.
 const CHUNKS_MAX: u64 = 32768;
-/// Blocks of a chunk, at most.
+/// The most blocks of a chunk.
 const CHUNK_BLOCKS_MAX: u64 = 32;
 
-/// Records of a run, one part.
+/// A part of the records of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Chunk {
-    /// The run.
+    /// The number of the run.
     pub run: u64,
-    /// The records, in order of table and key, each once.
+    /// The records, ordered by table and key; each key occurs once.
     pub records: Vec<Mutation>,
 }
 
-/// Whether keys grow.
+/// Whether the keys are in ascending order.
 fn is_in_order<'a>(keys: impl Iterator<Item = (Table, &'a [u8])> + Clone) -> bool {
     keys.clone().zip(keys.skip(1)).all(|(left, right)| (left.0.number(), left.1) < (right.0.number(), right.1))
 }
@@ -36,7 +36,7 @@ impl Chunk {
         }
     }
 
-    /// The blocks at an address.
+    /// Encodes the chunk for this first block.
     pub fn encode(&self, volume: Identity, epoch: u64, block: u64) -> Result<Vec<u8>, FormatError> {
         let bounds = Reader::new("run chunk", &[]);
         self.check(&bounds)?;
@@ -49,7 +49,7 @@ impl Chunk {
         Frame::encode(Magic::Chunk, volume, epoch, block, 0, &writer.bytes)
     }
 
-    /// Decodes the chunk at an address.
+    /// Decodes the chunk at this first block.
     pub fn decode(volume: Identity, block: u64, bytes: &[u8]) -> Result<Chunk, FormatError> {
         let frame = Frame::decode(Magic::Chunk, Place { volume: Some(volume), address: block }, bytes)?;
         let mut reader = frame.body("run chunk")?;
@@ -65,27 +65,27 @@ impl Chunk {
     }
 }
 
-/// Where a chunk is, and what it begins with.
+/// The position of a chunk, and its first key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ChunkPlace {
-    /// Its first block.
+    /// The first block of the chunk.
     pub block: u64,
-    /// Its length. *Units*: blocks.
+    /// The length of the chunk. *Units*: blocks.
     pub blocks: u32,
-    /// The table of its first record.
+    /// The table of the chunk's first record.
     pub table: Table,
-    /// The key of its first record.
+    /// The key of the chunk's first record.
     pub key: Vec<u8>,
 }
 
 /// The index of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Index {
-    /// The run.
+    /// The number of the run.
     pub run: u64,
-    /// Records of the run.
+    /// The number of records in the run.
     pub records: u64,
-    /// Its chunks, in order.
+    /// The chunks of the run, in order.
     pub chunks: Vec<ChunkPlace>,
 }
 
@@ -97,7 +97,7 @@ impl Index {
         }
     }
 
-    /// The blocks at an address.
+    /// Encodes the index for this first block.
     pub fn encode(&self, volume: Identity, epoch: u64, block: u64) -> Result<Vec<u8>, FormatError> {
         let bounds = Reader::new("run index", &[]);
         self.check(&bounds)?;
@@ -112,7 +112,7 @@ impl Index {
         Frame::encode(Magic::Index, volume, epoch, block, 0, &writer.bytes)
     }
 
-    /// Decodes the index at an address.
+    /// Decodes the index at this first block.
     pub fn decode(volume: Identity, block: u64, bytes: &[u8]) -> Result<Index, FormatError> {
         let frame = Frame::decode(Magic::Index, Place { volume: Some(volume), address: block }, bytes)?;
         let mut reader = frame.body("run index")?;

@@ -1,4 +1,5 @@
-//! The tables, and their keys. Integers in keys are big-endian, so that the order of bytes is that of numbers.
+//! The tables of a volume, and the encoding of their keys. Integers in keys are big-endian, so that bytewise order is
+//! numeric order.
 
 use super::error::{FormatError, Problem};
 
@@ -8,7 +9,7 @@ pub(super) const KEY_BYTES_MAX: u64 = 512;
 pub(super) const VALUE_BYTES_MAX: u64 = 65536;
 /// The longest name of an extended attribute. *Units*: bytes.
 const XATTR_NAME_BYTES_MAX: usize = 255;
-/// A cookie is below this: programs take it for a signed number.
+/// Cookies are below this, because programs treat a cookie as a signed number.
 const COOKIES: u64 = 1 << 63;
 
 /// The tables.
@@ -31,7 +32,7 @@ pub enum Table {
 }
 
 impl Table {
-    /// All of them, the first has number 1.
+    /// All tables; the first has number 1.
     pub const ALL: [Table; 13] = [
         Table::Volume,
         Table::Inodes,
@@ -48,12 +49,12 @@ impl Table {
         Table::Runs,
     ];
 
-    /// Its number on disk.
+    /// Returns the number of the table on disk.
     pub fn number(self) -> u8 {
         self as u8 + 1
     }
 
-    /// The table of a number.
+    /// Returns the table with a number.
     pub fn of(number: u8) -> Option<Table> {
         Table::ALL.get(usize::from(number).checked_sub(1)?).copied()
     }
@@ -62,11 +63,11 @@ impl Table {
 /// A key of any table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Key {
-    /// The one record of the volume.
+    /// The only record of the volume's variable properties.
     Volume,
-    /// An inode.
+    /// An inode: its number.
     Inode(u64),
-    /// A name in a directory: inode of the directory, cookie.
+    /// A name in a directory: inode of the directory, cookie of the name.
     Entry(u64, u64),
     /// An extent: inode, block of the file.
     Extent(u64, u64),
@@ -74,24 +75,24 @@ pub enum Key {
     Xattr(u64, Vec<u8>),
     /// A used extent of the disk: its first block.
     Space(u64),
-    /// A session.
+    /// A session: its number.
     Session(u64),
-    /// A reply: session, number.
+    /// A stored reply: session, number of the operation.
     Reply(u64, u64),
-    /// A grant: session, kind, start.
+    /// A grant: session, kind, first block or inode number.
     Grant(u64, u8, u64),
-    /// An inode without a name.
+    /// An inode without a name: its number.
     Orphan(u64),
-    /// A project.
+    /// A project: its number.
     Project(u32),
-    /// An epoch.
+    /// An epoch: its number.
     Epoch(u64),
-    /// A run.
+    /// A run: its number.
     Run(u64),
 }
 
 impl Key {
-    /// Its table.
+    /// Returns the table of the key.
     pub fn table(&self) -> Table {
         match self {
             Key::Volume => Table::Volume,
@@ -110,7 +111,7 @@ impl Key {
         }
     }
 
-    /// Its bytes.
+    /// Encodes the key.
     pub fn encode(&self) -> Vec<u8> {
         let two = |left: u64, right: u64| [left.to_be_bytes(), right.to_be_bytes()].concat();
         match self {
@@ -167,7 +168,7 @@ impl Key {
             }
             _ => {}
         }
-        // Also refuses a volume's key that is not one zero byte, and bytes that are left over.
+        // The comparison also refuses a volume's key that is not one zero byte, and bytes that are left over.
         match key.encode() == bytes {
             true => Ok(key),
             false => Err(error(Problem::LeftOver(bytes.len().saturating_sub(key.encode().len())))),

@@ -1,10 +1,10 @@
-//! Golden bytes, round trips, and bytes that are nobody's.
+//! Golden bytes, round trips, and bytes that belong to no structure.
 
 use super::*;
 
 const VOLUME: Identity = Identity(*b"identity-volume!");
 
-/// The same pseudo-random numbers for the same seed (SplitMix64).
+/// A pseudo-random generator (SplitMix64): the same seed gives the same numbers.
 struct Random(u64);
 
 impl Random {
@@ -123,7 +123,7 @@ fn index() -> Index {
     Index { run: 3, records: 3, chunks: vec![place(4097, Key::Inode(17)), place(4099, Key::Extent(17, 0))] }
 }
 
-/// Every frame, with a way to decode it again.
+/// A function that decodes the bytes of a structure and encodes the result again.
 type Decode = fn(&[u8]) -> Result<Vec<u8>, FormatError>;
 
 fn frames() -> Vec<(&'static str, Vec<u8>, Decode)> {
@@ -150,7 +150,7 @@ fn frames() -> Vec<(&'static str, Vec<u8>, Decode)> {
     ]
 }
 
-/// Every value, with a way to decode it again.
+/// Returns an example of every value, with a function that decodes and encodes it again.
 fn values() -> Vec<(&'static str, Vec<u8>, Decode)> {
     let name = Name { inode: 17, generation: 2, kind: 8, name: b"file".to_vec() };
     let session = Session {
@@ -205,7 +205,7 @@ fn the_bytes_are_those_of_version_1() {
     let golden = include_str!("golden.txt");
     let found: String = sums.iter().map(|(name, length, sum)| format!("{name} {length} {sum:08x}\n")).collect();
     assert_eq!(found, golden);
-    // A few places by hand, from the document.
+    // Some offsets are checked by hand against the document.
     let label = label().encode(0).unwrap();
     assert_eq!((&label[..4], label[4], &label[160..165]), (b"NVLB".as_slice(), 1, b"build".as_slice()));
     assert_eq!(
@@ -263,7 +263,7 @@ fn one_changed_bit_of_a_frame_is_found_out() {
         let length = u32::from_le_bytes(bytes[8..12].try_into().unwrap()) as u64;
         for _ in 0..300 {
             let (at, bit) = (random.below(length) as usize, random.below(8));
-            // Reserved, and covered by the checksum all the same.
+            // The changed byte is reserved, but the checksum covers it.
             let mut wrong = bytes.clone();
             wrong[at] ^= 1 << bit;
             assert!(decode(&wrong).is_err(), "{name}: bit {bit} of byte {at}");
@@ -331,7 +331,7 @@ fn no_bytes_make_a_decoder_panic_and_what_decodes_is_written_the_same() {
             if round % 5 == 0 {
                 wrong.truncate(random.below(wrong.len() as u64 + 1) as usize);
             }
-            // A right checksum lets the fields be reached.
+            // The checksum is corrected, so that the decoder reaches the fields.
             if bytes.starts_with(b"NV") && wrong.len() >= 64 {
                 let length = u32::from_le_bytes(wrong[8..12].try_into().unwrap()) as usize;
                 if let Some(whole) = wrong.get_mut(..length).filter(|whole| whole.len() >= 64) {

@@ -11,15 +11,15 @@ pub const NAME_BYTES_MAX: usize = 255;
 const HOST_BYTES_MAX: u64 = 253;
 /// The longest extent of a file. *Units*: blocks.
 const EXTENT_BLOCKS_MAX: u64 = 1 << 20;
-/// What a session may hold for overwriting in place: 1 GiB. *Units*: blocks.
+/// The most space that a session may hold for overwriting in place: 1 GiB. *Units*: blocks.
 const IN_PLACE_BLOCKS_MAX: u64 = 1 << 18;
 
 /// A name in a directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Name {
-    /// What it names.
+    /// The inode number.
     pub inode: u64,
-    /// The generation of that.
+    /// The generation of the inode number.
     pub generation: u64,
     /// The type, as in `readdir`.
     pub kind: u8,
@@ -28,7 +28,7 @@ pub struct Name {
 }
 
 impl Name {
-    /// The value in the table.
+    /// Encodes the value of the table.
     pub fn encode(&self) -> Result<Vec<u8>, FormatError> {
         self.check(&Reader::new("entry", &[]))?;
         let mut writer = Writer::default();
@@ -62,18 +62,18 @@ impl Name {
 /// An extent of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Extent {
-    /// On the disk. *Units*: blocks.
+    /// The first block on the disk. *Units*: blocks.
     pub block: u64,
-    /// *Units*: blocks.
+    /// The length. *Units*: blocks.
     pub blocks: u32,
-    /// It reads as zeroes.
+    /// Whether the extent reads as zeroes.
     pub is_unwritten: bool,
-    /// The epoch of the transaction that mapped it.
+    /// The epoch of the transaction that mapped the extent.
     pub epoch: u64,
 }
 
 impl Extent {
-    /// The value in the table.
+    /// Encodes the value of the table.
     pub fn encode(&self) -> Vec<u8> {
         let mut writer = Writer::default();
         writer.u64(self.block).u32(self.blocks).u32(u32::from(self.is_unwritten)).u64(self.epoch);
@@ -94,22 +94,22 @@ impl Extent {
     }
 }
 
-/// What a used extent of the disk is.
+/// The use of an extent of the disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ExtentState {
-    /// Data of an inode.
+    /// It has data of an inode.
     Data,
-    /// Granted to a session; it shows nothing.
+    /// It is granted to a session, and no file maps it.
     Granted,
-    /// Of a session that ended and is not confirmed gone.
+    /// It was granted to a session that ended and is not confirmed gone.
     Quarantined,
-    /// Freed; cached maps may still have it.
+    /// It was freed, but cached maps may still have it.
     Draining,
-    /// Metadata of an epoch.
+    /// It has metadata of an epoch.
     Metadata,
-    /// Metadata of an epoch whose host is not confirmed gone.
+    /// It had metadata of an epoch whose host is not confirmed gone.
     QuarantinedMetadata,
-    /// Not usable.
+    /// It is not usable.
     Bad,
 }
 
@@ -128,18 +128,18 @@ impl ExtentState {
 /// A used extent of the disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Space {
-    /// *Units*: blocks.
+    /// The length. *Units*: blocks.
     pub blocks: u64,
-    /// What it is.
+    /// The use of the extent.
     pub state: ExtentState,
-    /// An inode, session, epoch or append, as the state says.
+    /// The number of an inode, session, epoch or append, depending on the state.
     pub owner: u64,
-    /// The append that made it so.
+    /// The append that gave the extent this state.
     pub since: u64,
 }
 
 impl Space {
-    /// The value in the table.
+    /// Encodes the value of the table.
     pub fn encode(&self) -> Vec<u8> {
         let mut writer = Writer::default();
         writer.u64(self.blocks).u8(self.state as u8 + 1).zeroes(7).u64(self.owner).u64(self.since);
@@ -163,47 +163,47 @@ impl Space {
 /// The state of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SessionState {
-    /// It renews its lease.
+    /// The session renews its lease.
     Active,
-    /// Its lease ended, and nobody conflicted.
+    /// Its lease ended, and no other session needed what it held.
     Suspended,
-    /// It ended; late writes of it may still come.
+    /// It ended, but its late writes may still reach the disk.
     Ended,
-    /// No write of it can come any more.
+    /// No write of the session can reach the disk any more.
     ConfirmedGone,
 }
 
-/// A mount.
+/// A session of a mount.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Session {
-    /// Random, of the mount.
+    /// The random number of the mount.
     pub incarnation: [u8; 16],
-    /// Its state.
+    /// The state of the session.
     pub state: SessionState,
-    /// 1 FUSE mount, 2 library.
+    /// The kind of client: 1 FUSE mount, 2 library.
     pub kind: u8,
-    /// 1 the transport can confirm by a lock, 2 it may not.
+    /// Flags of the transport: 1 a lock can confirm that the client is gone, 2 it may be unable to.
     pub flags: u16,
-    /// *Units*: milliseconds.
+    /// The length of the lease. *Units*: milliseconds.
     pub lease_ms: u32,
     /// Replies up to this number are forgotten.
     pub acknowledged: u64,
-    /// Hash of the machine's identity.
+    /// A hash of the machine's identity.
     pub machine: u64,
-    /// Hash of the machine's boot identifier.
+    /// A hash of the machine's boot identifier.
     pub boot: u64,
-    /// *Units*: nanoseconds since 1970.
+    /// The time at which the session began. *Units*: nanoseconds since 1970.
     pub created_ns: u64,
-    /// 0 while it is active. *Units*: nanoseconds since 1970.
+    /// The time at which the session ended; 0 while it is active. *Units*: nanoseconds since 1970.
     pub ended_ns: u64,
-    /// Why it ended.
+    /// The number of the reason why it ended.
     pub reason: u32,
-    /// The name of its host.
+    /// The name of the session's host.
     pub host: String,
 }
 
 impl Session {
-    /// The value in the table.
+    /// Encodes the value of the table.
     pub fn encode(&self) -> Result<Vec<u8>, FormatError> {
         let state = match self.state {
             SessionState::Active => 1,
@@ -262,14 +262,14 @@ impl Session {
 /// A stored answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reply {
-    /// 0, or an errno.
+    /// 0 for success, otherwise an errno.
     pub status: u32,
     /// The answer.
     pub body: Vec<u8>,
 }
 
 impl Reply {
-    /// The value in the table.
+    /// Encodes the value of the table.
     pub fn encode(&self) -> Result<Vec<u8>, FormatError> {
         Reader::new("reply", &[]).within("reply_bytes", self.body.len() as u64, 0, REPLY_BYTES_MAX)?;
         let mut writer = Writer::default();
@@ -288,14 +288,15 @@ impl Reply {
     }
 }
 
-/// What a session may write before it shows; its kind and start are in the key.
+/// Blocks or inode numbers that a session may use before a commit makes the result visible; kind and start are in the
+/// key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Grant {
-    /// Blocks, or inode numbers.
+    /// The number of blocks or of inode numbers.
     pub length: u64,
-    /// The inode, of a grant in place.
+    /// The inode, if the grant is for overwriting in place.
     pub inode: u64,
-    /// What would have to be copied. *Units*: blocks.
+    /// The number of blocks that might have to be copied. *Units*: blocks.
     pub reserved_blocks: u64,
     /// The number of the grant.
     pub sequence: u64,
@@ -304,7 +305,7 @@ pub struct Grant {
 }
 
 impl Grant {
-    /// The value in the table.
+    /// Encodes the value of the table.
     pub fn encode(&self) -> Vec<u8> {
         let mut writer = Writer::default();
         writer.u64(self.length).u64(self.inode).u64(self.reserved_blocks).u64(self.sequence).u64(self.generation);

@@ -1,4 +1,4 @@
-//! Checkpoints: all tables as runs, then a manifest, then the pointer to it.
+//! Checkpoints: all tables as runs, then a manifest, then the pointer to the manifest.
 //!
 //! Promises: a manifest is written after its runs are flushed, the pointer after the manifest is flushed, and no
 //! segment is reported as free before the pointer is flushed.
@@ -13,16 +13,16 @@ use crate::planted::{Bug, planted};
 use crate::tables::Tables;
 
 impl Log {
-    /// How many segments a checkpoint of these tables needs.
+    /// Returns how many segments a checkpoint of these tables needs.
     pub fn segments_for_checkpoint(&self, tables: &Tables) -> usize {
         segments_needed(tables, self.label.segment_blocks)
     }
 
     /// Writes a checkpoint of the tables, after all appends so far, into segments that are *metadata* of this epoch in
     /// *space*. Returns the metadata segments in *space* that are not needed any more, including segments that this
-    /// checkpoint did not use and segments that were taken but not given yet. Those of this epoch, and of epochs whose
-    /// hosts are known to be gone, are free. The caller must quarantine all others, also those of an epoch that never
-    /// had a head.
+    /// checkpoint did not use and segments that were taken but not given to the journal yet. Segments of this epoch,
+    /// and of epochs whose hosts are known to be gone, are free. The caller must quarantine all others, including those
+    /// of an epoch that never had a head.
     ///
     /// *Errors*: [`Error::NoSegment`] if there are too few segments; the previous checkpoint is then still complete.
     pub async fn checkpoint(&mut self, tables: &Tables, segments: Vec<u64>) -> Result<Vec<u64>, Error> {
@@ -81,7 +81,7 @@ impl Log {
         Ok((runs, used))
     }
 
-    /// Stores where the newest manifest is.
+    /// Writes a pointer to the newest manifest.
     async fn point(&mut self) -> Result<(), Error> {
         self.pointers += 1;
         let segment = self.head.journal_segment;
@@ -104,7 +104,7 @@ impl Log {
         self.hold().await
     }
 
-    /// The metadata segments of *space* that nothing needs.
+    /// Returns the metadata segments of *space* that nothing refers to any more.
     fn not_needed(&self, tables: &Tables) -> Result<Vec<u64>, Error> {
         let needed = |block: &u64| {
             self.journal.contains(block)

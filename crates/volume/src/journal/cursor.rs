@@ -1,8 +1,8 @@
-//! The place of the next append, and the blocks of a group of appends.
+//! The position of the next append, and the blocks that a group of appends becomes.
 //!
-//! Owns: the place of the next append, and the change to the next segment. Promises: planning writes and changes
-//! nothing; a plan that is written completely, in order, continues the chain. Each segment keeps one block free for the
-//! append that names the next segment.
+//! Owns: the position of the next append, and the change to the next segment. Promises: a plan neither writes nor
+//! changes the cursor; when a plan is written completely, in order, it continues the chain. Each segment keeps one
+//! block free for the append that names the next segment.
 
 use std::collections::VecDeque;
 
@@ -10,26 +10,26 @@ use super::error::Error;
 use super::transactions::append_bytes;
 use crate::format::{Append, BLOCK_BYTES, Label, SegmentHeader, SegmentUse, Transaction};
 
-/// Blocks at the end of an epoch's first segment that no append uses: the two checkpoint pointers.
+/// The blocks at the end of an epoch's first segment that hold the two checkpoint pointers and no append.
 pub(super) const POINTERS: u64 = 2;
 
 /// The newest manifest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct ManifestPlace {
-    /// Its append; 0 for none.
+    /// The number of the append with the manifest; 0: there is no manifest.
     pub sequence: u64,
-    /// Where that is.
+    /// The first block of that append.
     pub block: u64,
-    /// The chain before it.
+    /// The chain checksum before that append.
     pub chain: u32,
 }
 
-/// Where the next append goes.
+/// The position of the next append.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Cursor {
     pub epoch: u64,
     pub segment: u64,
-    /// The number of the segment in its epoch.
+    /// The number of the present segment in its epoch.
     pub number: u64,
     pub block: u64,
     pub sequence: u64,
@@ -38,23 +38,23 @@ pub(super) struct Cursor {
     pub flushed: u64,
 }
 
-/// Frames to write in this order, and the state afterwards.
+/// Frames to write, in this order, and the cursor after they are written.
 pub(super) struct Plan {
     pub frames: Vec<(u64, Vec<u8>)>,
     pub cursor: Cursor,
-    /// The segments that it moves on to.
+    /// The next segments that the plan begins.
     pub segments: Vec<u64>,
-    /// Where the last append is.
+    /// The position of the last append.
     pub last: ManifestPlace,
 }
 
-/// The end of the part of a segment that appends may use. *Units*: blocks.
+/// Returns the end of the part of a segment that appends may use. *Units*: blocks.
 pub(super) fn end_of(label: &Label, segment: u64, number: u64) -> u64 {
     segment + label.segment_blocks - if number == 0 { POINTERS } else { 0 }
 }
 
 impl Cursor {
-    /// Plans appends of these groups.
+    /// Plans the appends of these groups of transactions.
     pub fn plan(
         &self,
         label: &Label,
@@ -94,7 +94,7 @@ impl Plan {
         Ok(())
     }
 
-    /// Names the next segment in an append without transactions, and begins it.
+    /// Writes an append without transactions that names the next segment, and begins that segment.
     fn move_on(&mut self, label: &Label, next: u64, manifest: ManifestPlace, time_ns: u64) -> Result<(), Error> {
         let link = Append { next_segment: next, ..self.cursor.append(Vec::new(), time_ns) };
         self.put(label, link)?;
@@ -107,7 +107,7 @@ impl Plan {
     }
 }
 
-/// The header of a journal segment that begins at the cursor's sequence.
+/// Returns the header of a journal segment whose first append has the cursor's sequence.
 pub(super) fn first_block(cursor: &Cursor, number: u64, previous: u64, manifest: ManifestPlace) -> SegmentHeader {
     SegmentHeader {
         epoch: cursor.epoch,

@@ -1,5 +1,5 @@
-//! Torn and damaged appends: a torn tail is the end of the journal, a damaged one in the middle is an error that says
-//! where.
+//! Torn and damaged appends: a torn append at the end is the end of the journal, and a damaged one in the middle is an
+//! error with its position.
 
 use nectary_block::Buffer;
 
@@ -7,10 +7,10 @@ use super::tests::{SEGMENT_BLOCKS, Scratch, Server, first, options, put, server}
 use super::*;
 use crate::format::{BLOCK_BYTES, Frame, Magic, Place};
 
-/// An append: its block, how many blocks it has, and its number.
+/// An append that was found: its first block, its length in blocks, and its number.
 type Found = (u64, u64, u64);
 
-/// The appends of a segment.
+/// Returns the appends of a segment.
 async fn appends(device: &SharedDevice, segment: u64) -> Vec<Found> {
     let label = options();
     let mut found = Vec::new();
@@ -28,20 +28,20 @@ async fn appends(device: &SharedDevice, segment: u64) -> Vec<Found> {
     found
 }
 
-/// Puts the same byte everywhere from one block on.
+/// Fills blocks with one byte value.
 async fn fill(device: &SharedDevice, block: u64, blocks: u64, byte: u8) {
     let bytes = vec![byte; blocks as usize * BLOCK_BYTES];
     nectary_block::write(&**device, block * BLOCK_BYTES as u64, Buffer::copy_of(&bytes)).await.expect("it is written");
 }
 
-/// Changes one bit of a frame in its first block.
+/// Flips one bit in the first block of a frame.
 async fn flip(device: &SharedDevice, block: u64) {
     let mut bytes = nectary_block::read(&**device, block * BLOCK_BYTES as u64, BLOCK_BYTES).await.expect("it is read");
     bytes[100] ^= 4;
     nectary_block::write(&**device, block * BLOCK_BYTES as u64, bytes).await.expect("it is written");
 }
 
-/// A volume with small appends and, as the last one, one of many blocks.
+/// Makes a volume with small appends, followed by a last one of many blocks.
 async fn volume(file: &Scratch) -> (SharedDevice, u64) {
     let device = file.open().await;
     format(&device, &options(), first).await.unwrap();
@@ -66,7 +66,7 @@ async fn a_torn_last_append_is_the_end_wherever_it_is_torn() {
     let last = *appends(&device, segment).await.last().unwrap();
     let whole = read(&device).await.unwrap();
     assert!(whole.last_sequence == last.2 && has(&whole, 9) && last.1 > 4, "{last:?}");
-    // The end is missing, whole blocks at a time; then a middle block; then one bit.
+    // The end of the append is missing, by whole blocks; then a middle block is wrong; then one bit is.
     for torn in (1..last.1).rev() {
         fill(&device, last.0 + torn, last.1 - torn, if torn % 2 == 0 { 0 } else { 0xff }).await;
         let found = read(&device).await.unwrap();
@@ -78,14 +78,14 @@ async fn a_torn_last_append_is_the_end_wherever_it_is_torn() {
     flip(&device, last.0).await;
     let found = read(&device).await.unwrap();
     assert_eq!((found.last_sequence, has(&found, 3), has(&found, 9)), (last.2 - 1, true, false));
-    // A server goes on behind it, and what it appends is there.
+    // A server continues behind the torn append, and its appends are read.
     let mut next = Server::start(device.clone(), server(2), 50 * SEGMENT_BLOCKS).await;
     next.append(vec![put(20, 100)]).await;
     next.log.resign().await.unwrap();
     assert!(has(&read(&device).await.unwrap(), 20));
 }
 
-/// It is refused by readers and by servers, and the words say where.
+/// Checks that readers and servers refuse the volume, and that the error says where.
 async fn refused(device: &SharedDevice, block: u64, sequence: u64) {
     let errors = [read(device).await.err(), Log::start(device.clone(), server(7)).await.err()];
     for error in errors {
@@ -119,7 +119,7 @@ async fn a_damaged_append_that_names_the_next_segment_is_an_error() {
     let mut one = Server::start(device.clone(), server(1), 40 * SEGMENT_BLOCKS).await;
     let next = one.segment().await;
     one.log.give_segment(next);
-    // Over the end of the first segment, and on.
+    // The appends fill the first segment and continue in the next one.
     for _ in 0..5 {
         one.append((0..40).map(|inode| put(inode, 52_000)).collect()).await;
     }

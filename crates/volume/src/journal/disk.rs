@@ -1,4 +1,4 @@
-//! The disk in blocks: reads and writes of whole blocks, bounded by its size.
+//! The disk as blocks: reads and writes of whole blocks within its size.
 
 use nectary_block::{Buffer, Context, SharedDevice};
 
@@ -19,14 +19,15 @@ impl Disk {
         Disk { device: device.clone() }
     }
 
-    /// The size. *Units*: blocks.
+    /// Returns the size. *Units*: blocks.
     pub fn blocks(&self) -> u64 {
         self.device.geometry().size_bytes / BLOCK_BYTES as u64
     }
 
     /// Reads blocks, at most 8 MiB.
     ///
-    /// *Errors*: [`Error::Damaged`] for an address outside of the disk, since addresses come from the disk.
+    /// *Errors*: [`Error::Damaged`] for an address beyond the end of the disk, because addresses are read from the
+    /// disk.
     pub async fn read(&self, block: u64, blocks: u64) -> Result<Buffer, Error> {
         if blocks == 0 || blocks > READ_BLOCKS_MAX || block.checked_add(blocks).is_none_or(|end| end > self.blocks()) {
             let what = format!("{blocks} blocks from here on are not on the disk, which has {}", self.blocks());
@@ -46,7 +47,7 @@ impl Disk {
         Ok(self.device.flush(Context::default()).await?)
     }
 
-    /// Reads the label: one good copy is enough. Also says what is wrong with the other.
+    /// Reads the label; one good copy is enough. Also returns notes about a bad copy.
     pub async fn label(&self) -> Result<(Label, Vec<String>), Error> {
         let bytes = self.read(0, 2).await?;
         let copies = bytes.chunks_exact(BLOCK_BYTES).zip(0..).map(|(block, copy)| Label::decode(copy, block));

@@ -1,47 +1,47 @@
-//! Why the journal cannot be read or written, and what to do about it.
+//! Errors of reading or writing the journal, and their remedies.
 
 use crate::format::FormatError;
 
 /// A failure of the journal.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The device failed.
+    /// The device returned an error.
     #[error(transparent)]
     Device(#[from] nectary_block::Error),
-    /// Something is beyond a bound of the format. Nothing was written.
+    /// A value exceeds a bound of the format. Nothing was written.
     #[error("{0}")]
     Bounds(FormatError),
     /// The contents of the disk contradict each other.
     #[error("block {block}: {what}; the volume is damaged: run `nectary volume check`")]
     Damaged {
-        /// Where.
+        /// The position of the damage. *Units*: blocks.
         block: u64,
-        /// What is wrong.
+        /// The contradiction.
         what: String,
     },
-    /// The device or volume is not fit for this; the text says why and what to do.
+    /// The device or volume is not suitable; the text says why, and what to do.
     #[error("{0}")]
     Refused(String),
     /// Another server leads, and is alive.
     #[error("server {server} on {host} serves the volume; stop it first")]
     Led {
-        /// Its number.
+        /// The number of that server.
         server: u32,
-        /// Its host.
+        /// The host of that server.
         host: String,
     },
     /// Leadership is lost, or the lease ended and cannot be renewed: nothing more is acknowledged.
     #[error("leadership of epoch {epoch} is lost: {why}; start the server again")]
     Lost {
-        /// The epoch that was led.
+        /// The epoch that this process led.
         epoch: u64,
-        /// How it was noticed.
+        /// The event by which the loss was noticed.
         why: String,
     },
-    /// There is no next segment. Nothing was written.
+    /// The journal has no next segment. Nothing was written.
     #[error("the journal has no segment to go on in; give it one")]
     NoSegment,
-    /// After an earlier failure it is unknown what is stored.
+    /// An earlier failure left it unknown what is stored, so nothing more is accepted.
     #[error("the journal stopped after an earlier failure ({0}); start the server again")]
     Stopped(String),
 }

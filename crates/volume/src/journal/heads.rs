@@ -1,10 +1,10 @@
-//! The heads of epochs: which epoch is the current one.
+//! The heads of epochs, and which epoch is the current one.
 
 use super::disk::Disk;
 use super::error::Error;
 use crate::format::{BLOCK_BYTES, EPOCH_HEADS, EPOCH_START, EpochHead, Label};
 
-/// All valid heads, the oldest first.
+/// Reads all valid heads, the oldest first.
 pub(super) async fn read(disk: &Disk, label: &Label) -> Result<Vec<EpochHead>, Error> {
     let bytes = disk.read(EPOCH_START, EPOCH_HEADS).await?;
     let blocks = bytes.chunks_exact(BLOCK_BYTES).zip(EPOCH_START..);
@@ -14,12 +14,12 @@ pub(super) async fn read(disk: &Disk, label: &Label) -> Result<Vec<EpochHead>, E
     Ok(heads)
 }
 
-/// The current head.
+/// Returns the current head.
 pub(super) fn current(heads: &[EpochHead]) -> Result<EpochHead, Error> {
     heads.last().copied().ok_or_else(|| Error::damaged(EPOCH_START, "there is no valid head of an epoch"))
 }
 
-/// The heads from `epoch` to the current one, the oldest first. Each head names the one before it.
+/// Returns the heads from `epoch` to the current one, the oldest first. Each head names the previous epoch.
 pub(super) fn line(heads: &[EpochHead], epoch: u64) -> Result<Vec<EpochHead>, Error> {
     let mut line = vec![current(heads)?];
     while let Some(newer) = line.last().filter(|head| head.epoch > epoch) {

@@ -1,9 +1,9 @@
-//! Leadership by the lease sectors: Disk Paxos, one ballot after another, for the next epoch.
+//! Leadership by the lease sectors: Disk Paxos, one ballot after another, decides who leads the next epoch.
 //!
-//! Owns: this incarnation's sector. Promises: at most one incarnation leads an epoch, however late any of them writes.
-//! A leader that may have been replaced notices it at its next renewal. Its lease counts from the moment before its
-//! last successful renewal was written. The rule is in `docs/formats/volume.md`, why it is safe in
-//! `docs/decisions/0050-volume-leadership.md`. Leaves to others: the heads of epochs.
+//! Owns: this incarnation's lease sector. Promises: at most one incarnation leads an epoch, even if a write of another
+//! one is delayed without limit. A leader that may have been replaced notices this at its next renewal. A leader counts
+//! its lease from the moment before its last successful renewal was written. The rule is in `docs/formats/volume.md`;
+//! `docs/decisions/0050-volume-leadership.md` says why it is safe. Leaves to others: the heads of epochs.
 
 use std::time::Duration;
 
@@ -17,65 +17,65 @@ use crate::format::{
 };
 use crate::planted::{Bug, planted};
 
-/// How many ballots are skipped if a sector cannot be read.
+/// The number of ballots that are skipped if a sector cannot be read.
 const BALLOTS_UNKNOWN: u64 = 1 << 20;
 /// The highest ballot or epoch.
 const NUMBER_MAX: u64 = 1 << 62;
 /// The most attempts to become leader.
 const TRIES_MAX: u32 = 64;
-/// How often a watched sector is read.
+/// The number of times that a watched sector is read during a lease.
 const LOOKS: u32 = 8;
 
-/// Who wants to lead.
+/// The identity of a server that wants to lead, and what it knows about earlier servers.
 #[derive(Debug, Clone, Default)]
 pub struct StartOptions {
-    /// The number of the server, 0 to 31, given by its operator.
+    /// The number of the server, 0 to 31, chosen by the operator.
     pub server: u32,
-    /// The name of its host, for messages, and to know its own sectors again.
+    /// The name of the server's host, for messages, and to recognise sectors that this server used before.
     pub host: String,
     /// The random number of this process.
     pub incarnation: [u8; 16],
-    /// Incarnations that cannot write any more.
+    /// Incarnations that are proven to write nothing any more.
     pub confirmed_gone: Vec<[u8; 16]>,
-    /// Names of hosts, or incarnations in hexadecimal, of which an operator says the same. The leader is still watched
-    /// for its lease, so that a mistake about it is noticed.
+    /// Hosts that an operator confirms gone, as host names or as incarnations in hexadecimal. If one of them was the
+    /// last leader, its lease is still watched, so that a wrong confirmation is noticed.
     pub said_gone: Vec<String>,
-    /// Whether no earlier process of this server is left on this host, because this one holds its lock.
+    /// Whether no earlier process with this server's number is left on this host, because this process holds its lock.
     pub previous_gone: bool,
-    /// The time that goes into the head of the epoch. *Units*: seconds since 1970.
+    /// The time that is stored in the head of the epoch. *Units*: seconds since 1970.
     pub created_s: u64,
-    /// The time that goes into appends, instead of the clock's, so that a run with the same seed writes the same bytes.
+    /// A fixed time for appends, instead of the clock's, so that runs with the same seed write the same bytes.
     /// *Units*: nanoseconds since 1970.
     pub fixed_ns: Option<u64>,
 }
 
-/// What is in a sector.
+/// The content of a lease sector.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Seen {
     Free,
     Used(LeaseSector),
-    /// It is being written, or damaged. The checksum shows whether it changes.
+    /// The sector is being written, or is damaged. The checksum shows whether its content changes.
     Torn(u32),
 }
 
-/// All sectors, by server and sector.
+/// The content of all sectors, in the order of servers and sectors.
 type Sectors = Vec<Seen>;
 
-/// Leadership, or the attempt.
+/// The leadership, or an attempt to become leader.
 pub(super) struct Lease {
     disk: Disk,
     label: Label,
     sector: u32,
     mine: LeaseSector,
-    /// When the last successful renewal was begun.
+    /// The time at which the last successful renewal began.
     since: Instant,
-    /// Incarnations that are known to be gone, and those of them of which only an operator says so.
+    /// Incarnations that are known to be gone; `said` has those of them that only an operator confirmed.
     gone: Vec<[u8; 16]>,
     said: Vec<[u8; 16]>,
 }
 
 impl Lease {
-    /// Becomes leader of a new epoch, higher than all that were given away.
+    /// Becomes leader of a new epoch, which is higher than any epoch that a contender was given.
     ///
     /// *Errors*: [`Error::Led`] if another server leads and is alive.
     pub async fn take(disk: &Disk, label: &Label, options: &StartOptions) -> Result<Lease, Error> {
@@ -101,7 +101,7 @@ impl Lease {
             host: padded(&options.host).to_owned(),
         };
         let label = label.clone();
-        // The heads are read after the sectors, so the head of a leader that is gone by then is seen.
+        // The heads are read after the sectors, so the head of a leader whose sector was already given up is seen.
         let newest = heads::current(&heads::read(disk, &label).await?)?.epoch;
         let mut lease = Lease { disk: disk.clone(), label, sector, mine, since: Instant::now(), gone, said };
         let mut watched = sectors.clone();
@@ -115,29 +115,30 @@ impl Lease {
         Err(Error::Refused("other servers contend all the time: start one of them alone".to_owned()))
     }
 
-    /// The epoch that is led.
+    /// Returns the epoch that is led.
     pub fn epoch(&self) -> u64 {
         self.mine.value_epoch
     }
 
-    /// Incarnations that are known to be gone.
+    /// Returns the incarnations that are known to be gone.
     pub fn gone(&self) -> &[[u8; 16]] {
         &self.gone
     }
 
-    /// Whether the lease holds now.
+    /// Whether the lease is valid now.
     pub fn holds(&self) -> bool {
         self.since.elapsed() < Duration::from_millis(self.label.lease_ms.into())
     }
 
-    /// Whether it is time to renew.
+    /// Whether the lease must be renewed now.
     pub fn is_due(&self) -> bool {
         self.since.elapsed() * 3 >= Duration::from_millis(self.label.lease_ms.into())
     }
 
     /// Renews the lease.
     ///
-    /// *Errors*: [`Error::Lost`] if another one leads or is about to.
+    /// *Errors*: [`Error::Lost`] if another contender has a higher ballot, if one that is not known to be gone was
+    /// given the same or a later epoch, or if another process writes this server's sector; errors of the disk.
     pub async fn renew(&mut self) -> Result<(), Error> {
         let begun = Instant::now();
         self.mine.state = LeaseState::Leads;
@@ -155,13 +156,13 @@ impl Lease {
         Ok(())
     }
 
-    /// Gives leadership up: the next one begins at once.
+    /// Resigns, so that the next leader can begin at once.
     pub async fn resign(mut self) -> Result<(), Error> {
         self.mine.state = LeaseState::Resigned;
         self.write().await
     }
 
-    /// One ballot. `watched` has the sectors that did not change for a whole lease.
+    /// Runs one ballot; returns whether it was won. `watched` has the sectors that did not change for a whole lease.
     async fn ballot(&mut self, watched: &mut Sectors, newest: u64) -> Result<bool, Error> {
         let seen = read_all(&self.disk, &self.label).await?;
         self.mine.ballot = self.next_ballot(&seen);
@@ -192,7 +193,7 @@ impl Lease {
         })
     }
 
-    /// Whether nobody has a higher ballot.
+    /// Whether no other contender has a higher ballot.
     fn is_first(&self, seen: &Sectors) -> Result<bool, Error> {
         if !self.is_still_mine(seen) {
             let number = self.mine.server;
@@ -201,7 +202,7 @@ impl Lease {
         Ok(!self.others(seen).any(|other| self.is_beyond(other)))
     }
 
-    /// Gives up the ballot, so that the other contender can continue.
+    /// Gives up the ballot, so that another contender can continue.
     async fn step_back(&mut self, attempt: u32, watched: &mut Sectors, newest: u64) -> Result<(), Error> {
         (self.mine.accepted, self.mine.value_epoch, self.mine.value_incarnation) = (0, 0, [0; 16]);
         self.mine.state = LeaseState::Contends;
@@ -215,9 +216,9 @@ impl Lease {
         }
     }
 
-    /// Waits until no possible leader has written for a whole lease and drift.
+    /// Waits until no possible leader has written for a whole lease, plus the drift of clocks.
     ///
-    /// *Errors*: [`Error::Led`] if one of them wrote, and so is alive.
+    /// *Errors*: [`Error::Led`] if one of them writes, which shows that it is alive.
     async fn watch(&self, watched: &mut Sectors, newest: u64) -> Result<(), Error> {
         *watched = read_all(&self.disk, &self.label).await?;
         let rivals: Vec<usize> = self.rivals(watched, newest).collect();
@@ -235,7 +236,7 @@ impl Lease {
             for at in &rivals {
                 match (&watched[*at], &seen[*at]) {
                     (old, new) if old == new => {}
-                    // It resigned, or gave its ballot up.
+                    // Its writer resigned, or gave up its ballot.
                     (_, new) if !still.contains(at) => watched[*at] = new.clone(),
                     (_, Seen::Used(sector)) => {
                         return Err(Error::Led { server: sector.server, host: sector.host.clone() });
@@ -247,7 +248,7 @@ impl Lease {
         Ok(())
     }
 
-    /// Sectors whose writers may lead now and are not known to be gone, except from an operator.
+    /// Returns the sectors whose writers may lead now and are not proven gone; an operator's word is no proof.
     fn rivals<'a>(&'a self, sectors: &'a Sectors, newest: u64) -> impl Iterator<Item = usize> + 'a {
         let own = place(self.mine.server, self.sector);
         sectors
@@ -267,7 +268,7 @@ impl Lease {
             .map(|(at, _)| at)
     }
 
-    /// An epoch higher than any that another contender may have been given.
+    /// Returns an epoch that is higher than any that another contender may have been given.
     fn next_epoch(&self, sectors: &Sectors, newest: u64) -> u64 {
         let given = self.others(sectors).filter(|other| other.accepted > 0);
         let given = given.filter(|other| !self.gone.contains(&other.incarnation)).map(|other| other.value_epoch).max();
@@ -286,7 +287,7 @@ impl Lease {
         (highest.min(NUMBER_MAX) / u64::from(SERVERS) + 1) * u64::from(SERVERS) + u64::from(self.mine.server)
     }
 
-    /// Whether another one has a higher ballot, or was given a later epoch.
+    /// Whether `other` has a higher ballot, or was given the same or a later epoch and is not known to be gone.
     fn is_beyond(&self, other: &LeaseSector) -> bool {
         let is_later = self.mine.accepted > 0 && other.accepted > 0 && other.value_epoch >= self.mine.value_epoch;
         let is_gone = other.state == LeaseState::Resigned || self.gone.contains(&other.incarnation);
@@ -337,13 +338,13 @@ async fn read_all(disk: &Disk, label: &Label) -> Result<Sectors, Error> {
     Ok((0..).zip(bytes.chunks_exact(BLOCK_BYTES)).map(decode).collect())
 }
 
-/// The sectors that a server has used.
+/// Returns the contents of all sectors that servers have used.
 pub(super) async fn used(disk: &Disk, label: &Label) -> Result<Vec<LeaseSector>, Error> {
     let seen = read_all(disk, label).await?.into_iter();
     Ok(seen.filter_map(|seen| if let Seen::Used(sector) = seen { Some(sector) } else { None }).collect())
 }
 
-/// Incarnations that cannot write any more.
+/// Returns the incarnations that cannot write any more.
 fn gone(sectors: &Sectors, options: &StartOptions) -> Vec<[u8; 16]> {
     let is_gone = |sector: &LeaseSector| {
         let is_own = sector.server == options.server && sector.host == padded(&options.host);
@@ -356,7 +357,7 @@ fn gone(sectors: &Sectors, options: &StartOptions) -> Vec<[u8; 16]> {
     options.confirmed_gone.iter().copied().chain(seen).collect()
 }
 
-/// Incarnations that cannot write any more, as an operator says.
+/// Returns the incarnations that an operator confirms gone.
 fn said_gone(sectors: &Sectors, options: &StartOptions) -> Result<Vec<[u8; 16]>, Error> {
     let mut said = Vec::new();
     for name in &options.said_gone {
@@ -367,7 +368,7 @@ fn said_gone(sectors: &Sectors, options: &StartOptions) -> Result<Vec<[u8; 16]>,
         });
         let before = said.len();
         said.extend(found.filter(|incarnation| *incarnation != options.incarnation));
-        // Its sector may have been used again.
+        // The sector of the named incarnation may have been reused, so the name is accepted without one.
         said.extend(unhex(name).filter(|_| said.len() == before));
         if said.len() == before {
             return Err(Error::Refused(format!(
@@ -378,7 +379,7 @@ fn said_gone(sectors: &Sectors, options: &StartOptions) -> Result<Vec<[u8; 16]>,
     Ok(said)
 }
 
-/// A host's name as a sector keeps it.
+/// Cuts a host's name to the length that a sector stores.
 fn padded(host: &str) -> &str {
     let mut length = host.len().min(64);
     while !host.is_char_boundary(length) {
@@ -387,7 +388,7 @@ fn padded(host: &str) -> &str {
     &host[..length]
 }
 
-/// A sector of this server that no other incarnation writes any more.
+/// Returns a sector of this server that no other incarnation writes any more.
 fn own_sector(sectors: &Sectors, options: &StartOptions, gone: &[[u8; 16]]) -> Result<u32, Error> {
     let is_usable = |sector: &u32| match &sectors[place(options.server, *sector)] {
         Seen::Free => true,
@@ -409,7 +410,7 @@ fn own_sector(sectors: &Sectors, options: &StartOptions, gone: &[[u8; 16]]) -> R
     })
 }
 
-/// An incarnation in hexadecimal.
+/// Decodes an incarnation from hexadecimal.
 fn unhex(text: &str) -> Option<[u8; 16]> {
     match text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
         true => u128::from_str_radix(text, 16).ok().map(u128::to_be_bytes),

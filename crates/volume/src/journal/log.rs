@@ -1,9 +1,9 @@
 //! The leader's journal: start, appends, segments.
 //!
-//! Owns: the place of the next append, the segments that are needed, and the lease. Promises: [`append`](Log::append)
-//! returns only when the transactions are written and flushed, and the lease still holds after that. After a failure
-//! that leaves open what is stored, the journal accepts nothing more. Leaves to others: what operations mean, and the
-//! space for segments.
+//! Owns: the position of the next append, the list of segments that are needed, and the lease. Promises: when
+//! [`append`](Log::append) returns, the transactions are written and flushed, and the lease was still valid after the
+//! flush. After a failure that leaves it unknown what is stored, the journal accepts nothing more. Leaves to others:
+//! the meaning of operations, and the allocation of segments.
 
 use std::collections::VecDeque;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -21,9 +21,9 @@ use crate::format::{EpochHead, Label, RunRecord, Transaction, epoch_block};
 use crate::planted::{Bug, planted};
 use crate::tables::Tables;
 
-/// Segments that are kept ready: an append of many transactions may need more than one.
+/// The number of spare segments: an append of many transactions may need more than one.
 const SPARE_SEGMENTS: usize = 2;
-/// A checkpoint is due when the journal has this many segments, or as many blocks as the runs.
+/// A checkpoint is due when the journal has filled this many segments, and has at least as many blocks as the runs.
 const JOURNAL_SEGMENTS: u64 = 2;
 
 /// The journal of the epoch that this process leads.
@@ -39,12 +39,12 @@ pub struct Log {
     pub(super) runs: Vec<(u64, RunRecord)>,
     pub(super) run_segments: Vec<u64>,
     pub(super) manifest: ManifestPlace,
-    /// Checkpoint pointers that were written.
+    /// The number of checkpoint pointers that were written.
     pub(super) pointers: u64,
-    /// Blocks of the journal since the manifest.
+    /// The number of blocks of the journal since the newest manifest.
     pub(super) journal_blocks: u64,
     pub(super) failed: Option<String>,
-    /// The time of appends, if it is not the clock's.
+    /// A fixed time for appends, instead of the clock's.
     fixed_ns: Option<u64>,
     notes: Vec<String>,
 }
@@ -52,7 +52,7 @@ pub struct Log {
 impl Log {
     /// Becomes leader, and reads all metadata.
     ///
-    /// Waits for the lease of a leader that may still live; see [`StartOptions`].
+    /// It waits for the lease of a leader that may still be alive; see [`StartOptions`].
     pub async fn start(device: SharedDevice, options: StartOptions) -> Result<(Log, Tables), Error> {
         let disk = Disk::new(&device);
         let (label, mut notes) = disk.label().await?;
@@ -64,7 +64,7 @@ impl Log {
         let (found, head, cursor) = match begun.await {
             Ok(begun) => begun,
             Err(error) => {
-                // The epoch has no head, so the next leader need not wait for this one.
+                // The epoch has no head, so resigning spares the next leader the wait for this lease.
                 let _ = lease.resign().await;
                 return Err(error);
             }
@@ -93,41 +93,41 @@ impl Log {
         Ok((log, found.tables))
     }
 
-    /// The label of the volume.
+    /// Returns the label of the volume.
     pub fn label(&self) -> &Label {
         &self.label
     }
 
-    /// The epoch that is led.
+    /// Returns the epoch that this process leads.
     pub fn epoch(&self) -> u64 {
         self.head.epoch
     }
 
-    /// The number of the next append.
+    /// Returns the number of the next append.
     pub fn next_sequence(&self) -> u64 {
         self.cursor.sequence
     }
 
-    /// Server incarnations known to be gone at the start: segments of their epochs can be used again.
+    /// Returns the server incarnations that were known to be gone at the start: segments of their epochs can be reused.
     pub fn gone(&self) -> &[[u8; 16]] {
         self.lease.gone()
     }
 
-    /// Notes from reading: torn appends, a bad copy of the label.
+    /// Returns what was noticed during reading: torn appends, a bad copy of the label.
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
 
-    /// Whether the lease holds now: answers may be given from memory.
+    /// Whether the lease is valid now, so that answers may be given from memory.
     pub fn holds(&self) -> bool {
         self.failed.is_none() && self.lease.holds()
     }
 
-    /// Stores transactions in order, each completely or not at all; they are durable when it returns. Returns the
+    /// Stores transactions in order, each completely or not at all; they are durable when this returns. Returns the
     /// number of the last append.
     ///
-    /// *Errors*: [`Error::NoSegment`] and [`Error::Bounds`] before anything was written; after any other, nothing more
-    /// is accepted.
+    /// *Errors*: [`Error::NoSegment`] and [`Error::Bounds`] before anything is written; after any other error, nothing
+    /// more is accepted.
     pub async fn append(&mut self, transactions: Vec<Transaction>) -> Result<u64, Error> {
         self.store(transactions).await.map(|place| place.sequence)
     }
@@ -137,7 +137,7 @@ impl Log {
         self.spare.len() < SPARE_SEGMENTS
     }
 
-    /// Whether it has a segment to go on in when the present one is full.
+    /// Whether the journal has a spare segment for when the present one is full.
     pub fn has_segment(&self) -> bool {
         !self.spare.is_empty()
     }
@@ -148,24 +148,24 @@ impl Log {
         2 * end.saturating_sub(self.cursor.block) < self.label.segment_blocks
     }
 
-    /// The segments that it has had since the newest checkpoint.
+    /// Returns the number of segments that the journal has used since the newest checkpoint.
     pub fn segments(&self) -> usize {
         self.journal.len()
     }
 
-    /// Gives a segment, by its first block. It must be *metadata* of this epoch in the table *space*, and that must have
-    /// been appended before.
+    /// Gives the journal a segment, by its first block. The segment must be *metadata* of this epoch in the table
+    /// *space*, and the append that records this must be stored.
     pub fn give_segment(&mut self, block: u64) {
         self.spare.push_back(block);
     }
 
-    /// Whether a checkpoint is worth its writes.
+    /// Whether the journal is so long that a checkpoint should be made.
     pub fn checkpoint_due(&self) -> bool {
         let runs: u64 = self.runs.iter().map(|(_, run)| run.blocks).sum();
         self.journal_blocks >= (JOURNAL_SEGMENTS * self.label.segment_blocks).max(runs)
     }
 
-    /// Renews the lease. Called at least every third of `lease_ms`.
+    /// Renews the lease. It must be called at least every third of `lease_ms`.
     ///
     /// *Errors*: [`Error::Lost`] if another server took over; then nothing more is acknowledged.
     pub async fn renew(&mut self) -> Result<(), Error> {
@@ -174,7 +174,7 @@ impl Log {
         self.latch(renewed)
     }
 
-    /// Gives leadership up, so that the next start begins at once.
+    /// Resigns, so that the next start begins at once.
     pub async fn resign(self) -> Result<(), Error> {
         self.check()?;
         self.lease.resign().await
@@ -187,7 +187,7 @@ impl Log {
         }
     }
 
-    /// After a failure nothing more is accepted.
+    /// Makes the journal accept nothing more if `result` is a failure.
     pub(super) fn latch<T>(&mut self, result: Result<T, Error>) -> Result<T, Error> {
         if let Err(error) = &result {
             self.failed = Some(error.to_string());
@@ -195,18 +195,19 @@ impl Log {
         result
     }
 
-    /// Called before writes. If the caller's future is dropped during the writes, it is unknown what is stored.
+    /// Marks the start of writes. If the caller's future is dropped during the writes, the mark stays, because it is
+    /// unknown what is stored.
     pub(super) fn enter(&mut self) {
         self.failed = Some("a write was not waited for".to_owned());
     }
 
-    /// After writes: after a failure nothing more is accepted.
+    /// Marks the end of writes: if they failed, nothing more is accepted.
     pub(super) fn leave<T>(&mut self, result: Result<T, Error>) -> Result<T, Error> {
         self.failed = None;
         self.latch(result)
     }
 
-    /// Stores transactions; gives the place of the last append.
+    /// Stores transactions; returns the position of the last append.
     pub(super) async fn store(&mut self, transactions: Vec<Transaction>) -> Result<ManifestPlace, Error> {
         self.check()?;
         let groups = groups(transactions);
@@ -236,7 +237,7 @@ impl Log {
         self.hold().await
     }
 
-    /// Checks that the lease holds now.
+    /// Checks that the lease is valid now.
     pub(super) async fn hold(&mut self) -> Result<(), Error> {
         if self.lease.is_due() {
             self.lease.renew().await?;
@@ -264,7 +265,7 @@ async fn begin(
         let what = format!("epoch {} began while epoch {epoch} was about to", found.head.epoch);
         return Err(Error::Lost { epoch, why: what });
     }
-    // Everything that was read is made durable before a head says that it counts.
+    // Everything that was read must be durable before a head declares it valid.
     disk.flush().await?;
     let segment = set_aside(found, label, disk.blocks(), epoch)?;
     is_last_start(found, label, disk.blocks(), lease, options)?;
@@ -298,7 +299,7 @@ async fn begin(
     Ok((head, cursor))
 }
 
-/// The segment that was set aside for an epoch.
+/// Returns the segment that was set aside for an epoch.
 fn set_aside(found: &Found, label: &Label, blocks: u64, epoch: u64) -> Result<u64, Error> {
     let all = metadata(&found.tables, label, blocks)?;
     all.into_iter().find(|(_, owner)| *owner == epoch).map(|(block, _)| block).ok_or_else(|| {
@@ -306,8 +307,8 @@ fn set_aside(found: &Found, label: &Label, blocks: u64, epoch: u64) -> Result<u6
     })
 }
 
-/// Refuses the last start that has a segment, if it could set none aside for the next one, until an operator says which
-/// hosts are gone.
+/// Refuses the start if it would use the last segment that is set aside and could set none aside for the next start.
+/// The start is allowed if an operator confirms that hosts are gone.
 fn is_last_start(
     found: &Found,
     label: &Label,

@@ -1,7 +1,7 @@
 //! Making a volume: the label, the first epoch, and its first append.
 //!
-//! Promises: the label is written last, so that a crash leaves no volume or a whole one; a device with other contents
-//! is refused unless that is forced; a device that other hosts cannot share is always refused.
+//! Promises: the label is written last, so that a crash leaves a complete volume or none; a device whose first 1 MiB
+//! is not all zeroes is refused unless `force` is set; a device that other hosts cannot share is always refused.
 
 use nectary_block::{SharedDevice, Survives};
 
@@ -18,55 +18,57 @@ use crate::format::{
 const SEGMENTS: u64 = 16;
 /// The smallest volume: 256 MiB. *Units*: blocks.
 const BLOCKS_MIN: u64 = 65536;
-/// How much of the start of a device must be zeroes. *Units*: blocks.
+/// The length of a device's start that must contain only zeroes. *Units*: blocks.
 const LOOK_BLOCKS: u64 = 256;
-/// One write of zeroes. *Units*: blocks.
+/// The length of one write of zeroes. *Units*: blocks.
 const ZERO_BLOCKS: u64 = 512;
 
 /// The settings of a new volume.
 #[derive(Debug, Clone)]
 pub struct FormatOptions {
-    /// Its name, at most 64 bytes.
+    /// The name of the volume, at most 64 bytes.
     pub name: String,
     /// Size of a metadata segment, a power of two from 2048 to 65536. *Units*: blocks.
     pub segment_blocks: u64,
     /// The length of a server's lease, 1000 to 600000. *Units*: milliseconds.
     pub lease_ms: u32,
-    /// By how much two clocks may differ in speed, 1 to 100. *Units*: thousandths.
+    /// The most by which two clocks may differ in speed, 1 to 100. *Units*: thousandths.
     pub drift_per_mille: u32,
-    /// Overwrites other contents.
+    /// Whether the contents of the device may be overwritten; if not, a device whose first 1 MiB is not all zeroes is
+    /// refused.
     pub force: bool,
-    /// Its identity, random.
+    /// The identity of the volume, a random number.
     pub volume: Identity,
-    /// The key of the hash of names, random.
+    /// The random key of the hash of names.
     pub hash_key: [u8; 16],
-    /// *Units*: seconds since 1970.
+    /// The time of creation. *Units*: seconds since 1970.
     pub created_s: u64,
 }
 
 /// A metadata segment that is set aside for an epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SetAside {
-    /// Its first block.
+    /// The first block of the segment.
     pub block: u64,
-    /// *Units*: blocks.
+    /// The length of the segment. *Units*: blocks.
     pub blocks: u64,
-    /// The epoch.
+    /// The epoch that the segment is for.
     pub epoch: u64,
 }
 
-/// Where things are in a new volume.
+/// The positions of the metadata segments in a new volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Layout {
     /// Size of the disk. *Units*: blocks.
     pub blocks: u64,
-    /// The segments of epochs 1 to 16, to be put into *space* as metadata.
+    /// The segments of epochs 1 to 16, which must be recorded in *space* as metadata.
     pub segments: Vec<SetAside>,
 }
 
-/// Makes a volume; `first` gives its first records.
+/// Makes a volume; `first` returns its first records.
 ///
-/// *Errors*: [`Error::Refused`] for a device that is too small, has other contents, or cannot be shared.
+/// *Errors*: [`Error::Refused`] for a device that is too small, that cannot be shared, or, without `force`, whose first
+/// 1 MiB is not all zeroes.
 pub async fn format(
     device: &SharedDevice,
     options: &FormatOptions,
@@ -118,7 +120,8 @@ pub async fn format(
     Ok(label)
 }
 
-/// The frames of the first epoch: header, appends, head. The epoch has no leader, so the first server starts at once.
+/// Builds the frames of the first epoch: header, appends, head. The epoch has no leader, so the first server starts at
+/// once.
 fn first_epoch(label: &Label, options: &FormatOptions, first: Vec<Mutation>) -> Result<Vec<(u64, Vec<u8>)>, Error> {
     let segment = label.first_segment;
     let cursor = Cursor { epoch: 1, segment, number: 0, block: segment + 1, sequence: 1, chain: 0, flushed: 0 };

@@ -1,16 +1,16 @@
 //! Reads and writes all of a volume except the data of files, as `docs/formats/volume.md` describes.
 //!
 //! Owns: making a volume, leadership by the lease sectors, heads of epochs, the journal, checkpoints and replay.
-//! Promises: an acknowledged append survives any crash; what a leader writes after another one took over is never read;
-//! bytes from the disk cause errors, not panics, and no unbounded allocation. Leaves to others: what operations mean,
-//! space, sessions, and data.
+//! Promises: an acknowledged append survives any crash; appends that a leader writes after another one took over are
+//! never read; bytes from the disk cause errors, but no panic and no unbounded allocation. Leaves to others: the
+//! meaning of operations, space, sessions, and data.
 //!
 //! | file | what is in it |
 //! |---|---|
 //! | `make` | making a volume |
 //! | `lease`, `heads` | who leads, and which epoch is current |
 //! | `log`, `checkpoint` | the leader's journal |
-//! | `cursor`, `transactions` | where appends go; their lengths, and what they do to tables |
+//! | `cursor`, `transactions` | the position of appends; the lengths of transactions, and applying them to tables |
 //! | `replay`, `run` | reading the journal; writing and reading runs |
 //! | `segments` | metadata segments, as *space* names them |
 //! | `disk`, `error` | blocks of the device; what can fail |
@@ -44,24 +44,24 @@ use nectary_block::SharedDevice;
 use crate::format::{EpochHead, Label, LeaseSector};
 use crate::tables::Tables;
 
-/// What is on a volume, read without a lease: for `check` and `info`.
+/// The contents of a volume, read without a lease: for `check` and `info`.
 #[derive(Debug, Clone)]
 pub struct Volume {
-    /// The label.
+    /// The label of the volume.
     pub label: Label,
     /// All records.
     pub tables: Tables,
     /// The head of the current epoch.
     pub head: EpochHead,
-    /// The lease sectors that a server has used, by server and sector.
+    /// The lease sectors of servers that have used theirs, in the order of servers and sectors.
     pub servers: Vec<LeaseSector>,
-    /// The number of the last append that counts.
+    /// The number of the last valid append.
     pub last_sequence: u64,
-    /// What was noticed: torn appends, a bad copy of the label.
+    /// Notes from reading: torn appends, a bad copy of the label.
     pub notes: Vec<String>,
 }
 
-/// Reads a volume without a lease. A server that writes meanwhile can make this fail: read again.
+/// Reads a volume without a lease. If a server writes at the same time, reading may fail; the caller then reads again.
 pub async fn read(device: &SharedDevice) -> Result<Volume, Error> {
     let disk = disk::Disk::new(device);
     let (label, mut notes) = disk.label().await?;

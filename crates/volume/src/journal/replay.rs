@@ -1,9 +1,9 @@
-//! Replay: from the newest manifest over all appends that count, to the tables and the end of the journal.
+//! Replay: reads all valid appends from the newest manifest on; the result is the tables and the end of the journal.
 //!
-//! Promises: an append counts only if it continues the chain, and in a sealed epoch only up to the seal. The journal of
-//! the current epoch ends at the first append that does not. If a later append shows that the missing one had been
-//! flushed, that is damage. So is an append with a right checksum that cannot be decoded. Leaves to others: who may
-//! write.
+//! Promises: an append is valid only if it continues the chain, and in a sealed epoch only up to the seal. The journal
+//! of the current epoch ends at the first append that is not valid. If a later append shows that the missing one was
+//! flushed, the volume is damaged. An append with a correct checksum that cannot be decoded is damage, too. Leaves to
+//! others: deciding who may write.
 
 use nectary_block::Buffer;
 
@@ -21,16 +21,16 @@ use crate::format::{
 use crate::planted::{Bug, planted};
 use crate::tables::Tables;
 
-/// Where flushed_sequence is in an append. *Units*: bytes.
+/// The offset of flushed_sequence in an append. *Units*: bytes.
 const FLUSHED_AT: usize = 72;
-/// The longest append. *Units*: blocks.
+/// The most blocks of an append. *Units*: blocks.
 const APPEND_BLOCKS_MAX: u64 = 1024;
-/// Blocks of one read of the journal.
+/// The length of one read of the journal, in blocks.
 const WINDOW_BLOCKS: u64 = 2048;
-/// Runs of a manifest, at most.
+/// The most runs of a manifest.
 const RUNS_MAX: usize = 4096;
 
-/// What is on the disk.
+/// The state of the volume that replay found on the disk.
 pub(super) struct Found {
     pub head: EpochHead,
     pub tables: Tables,
@@ -41,12 +41,12 @@ pub(super) struct Found {
     pub manifest: ManifestPlace,
     pub next_sequence: u64,
     pub chain: u32,
-    /// Blocks of the journal from the manifest on.
+    /// The number of journal blocks from the manifest on.
     pub journal_blocks: u64,
     pub notes: Vec<String>,
 }
 
-/// Reads everything.
+/// Reads all records.
 pub(super) async fn replay(disk: &Disk, label: &Label) -> Result<Found, Error> {
     let heads = heads::read(disk, label).await?;
     let head = heads::current(&heads)?;
@@ -93,8 +93,8 @@ pub(super) async fn replay(disk: &Disk, label: &Label) -> Result<Found, Error> {
     }
     let mut found = walk.found;
     if found.manifest.sequence > manifest.sequence {
-        // The pointer to this manifest was not stored. Segments that only the older manifest needs are not needed any
-        // more.
+        // The journal contains a newer manifest than the pointers name. Segments that only an older manifest needs are
+        // not needed any more.
         let start = segment_of(label, found.manifest.block);
         let from = found.journal.iter().rposition(|segment| *segment == start).unwrap_or(0);
         found.journal.drain(..from);
@@ -106,7 +106,7 @@ pub(super) async fn replay(disk: &Disk, label: &Label) -> Result<Found, Error> {
     Ok(found)
 }
 
-/// Reads a segment's header, which must be one of a journal.
+/// Reads the header of a segment, which must belong to a journal.
 async fn header(disk: &Disk, label: &Label, segment: u64) -> Result<SegmentHeader, Error> {
     let bytes = disk.read(segment, 1).await?;
     match SegmentHeader::decode(label.volume, segment, &bytes) {
@@ -116,7 +116,7 @@ async fn header(disk: &Disk, label: &Label, segment: u64) -> Result<SegmentHeade
     }
 }
 
-/// The newest manifest that the epoch's pointers or its first segment name.
+/// Returns the newest manifest that the epoch's pointers or the header of its first segment name.
 async fn newest_manifest(
     disk: &Disk,
     label: &Label,
@@ -147,7 +147,7 @@ struct Window {
 }
 
 impl Window {
-    /// The bytes from a block on: a complete append, or everything up to `end`.
+    /// Returns the bytes from a block on: a complete append, or everything up to `end`.
     async fn from(&mut self, disk: &Disk, block: u64, end: u64) -> Result<&[u8], Error> {
         let blocks = (self.bytes.len() / BLOCK_BYTES) as u64;
         let wanted = (end - block).min(APPEND_BLOCKS_MAX);
@@ -161,7 +161,7 @@ impl Window {
     }
 }
 
-/// A walk along the journal.
+/// The state of reading along the journal.
 struct Walk<'a> {
     disk: &'a Disk,
     label: &'a Label,
@@ -173,7 +173,7 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    /// Loads the runs of the manifest where the walk begins.
+    /// Loads the runs of the manifest at which the walk begins.
     async fn load_runs(&mut self) -> Result<(), Error> {
         let (block, end) = (self.block, end_of(self.label, self.segment, self.number));
         if block >= end {
@@ -226,7 +226,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Replays the next append, if there is one.
+    /// Replays the next append, if there is one; returns whether there was.
     async fn step(&mut self, epoch: u64) -> Result<bool, Error> {
         let (label, block) = (self.label, self.block);
         let end = end_of(label, self.segment, self.number);
@@ -272,7 +272,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Continues in the next segment, if that was begun.
+    /// Continues in the next segment, if a segment was begun there.
     async fn move_on(&mut self, epoch: u64, next: u64) -> Result<bool, Error> {
         let label = self.label;
         if !next.is_multiple_of(label.segment_blocks) || next + label.segment_blocks > self.disk.blocks() {
@@ -293,11 +293,12 @@ impl Walk<'_> {
         Ok(begun)
     }
 
-    /// Searches behind the end for an append that shows that the missing one had been flushed.
+    /// Searches behind the end for an append which proves that the missing append had been flushed.
     async fn check_end(&mut self, epoch: u64) -> Result<(), Error> {
         let (start, end) = (self.block, end_of(self.label, self.segment, self.number));
         self.check_behind(epoch, (start, end)).await?;
-        // The missing append may be the last one of its segment, which names the next segment.
+        // The missing append may be the last one of its segment, the one that names the next segment; so all segments
+        // of the epoch are searched.
         for (segment, owner) in metadata(&self.found.tables, self.label, self.disk.blocks())? {
             if owner != epoch {
                 continue;
@@ -316,7 +317,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Searches a range of blocks.
+    /// Searches a range of blocks for such an append.
     async fn check_behind(&mut self, epoch: u64, (start, end): (u64, u64)) -> Result<(), Error> {
         let missing = self.found.next_sequence;
         for block in start..end {

@@ -1,8 +1,8 @@
 //! Runs: writing all tables as sorted chunks with an index, and reading them.
 //!
-//! Owns: where chunks are in the segments of a checkpoint. Promises: a run is read completely or not at all; its own
-//! counts are compared with what is found. In version 1 each checkpoint consists of full runs that replace all earlier
-//! ones. There are several runs only because an index has a bound.
+//! Owns: the positions of chunks in the segments of a checkpoint. Promises: a run is read completely or not at all; the
+//! counts that it stores are compared with the records found. In version 1 each checkpoint consists of full runs that
+//! replace all earlier ones. A checkpoint has several runs only because an index has a bound.
 
 use super::disk::Disk;
 use super::error::Error;
@@ -11,28 +11,28 @@ use crate::format::{
 };
 use crate::tables::{Tables, record_bytes};
 
-/// A chunk, at most. *Units*: bytes.
+/// The most bytes of a chunk. *Units*: bytes.
 const CHUNK_BYTES_MAX: usize = 128 << 10;
-/// The part of a chunk before its records. *Units*: bytes.
+/// The length of a chunk's header, before its records. *Units*: bytes.
 const CHUNK_HEADER_BYTES: usize = 80;
-/// Records of a chunk, at most.
+/// The most records of a chunk.
 const CHUNK_RECORDS_MAX: usize = 8192;
-/// The most chunks of a run: an index of so many fits its bound, however long their keys are.
+/// The most chunks of a run: an index of this many chunks fits its bound, however long the keys are.
 const RUN_CHUNKS_MAX: usize = 7000;
-/// The part of an index before its chunks. *Units*: bytes.
+/// The length of an index's header, before its chunks. *Units*: bytes.
 const INDEX_HEADER_BYTES: usize = 88;
-/// The part of a chunk's entry before its key. *Units*: bytes.
+/// The length of a chunk's entry before its key. *Units*: bytes.
 const INDEX_ENTRY_BYTES: usize = 16;
-/// The longest key. *Units*: bytes.
+/// The most bytes of a key. *Units*: bytes.
 const KEY_BYTES_MAX: usize = 512;
 
-/// Chunks of one run: how many records and blocks each has.
+/// The chunks of one run, each with its numbers of records and blocks, and the length of the index.
 struct Shape {
     chunks: Vec<(usize, u64)>,
     index_blocks: u64,
 }
 
-/// The tables that runs hold.
+/// Returns the records of all tables that runs hold.
 fn records(tables: &Tables) -> impl Iterator<Item = (Table, &Vec<u8>, &Vec<u8>)> {
     let kept = Table::ALL.into_iter().filter(|table| *table != Table::Runs);
     kept.flat_map(|table| tables.table(table).iter().map(move |(key, value)| (table, key, value)))
@@ -65,7 +65,7 @@ fn shapes(tables: &Tables) -> Vec<Shape> {
     shapes
 }
 
-/// Places of frames in segments: all behind the segment's header, none across its end.
+/// Allocates positions for frames in segments: behind the segment's header, and never across the end of a segment.
 struct Places<'a> {
     segment_blocks: u64,
     segments: std::slice::Iter<'a, u64>,
@@ -87,7 +87,7 @@ impl Places<'_> {
     }
 }
 
-/// How many segments a checkpoint of these tables needs.
+/// Returns how many segments a checkpoint of these tables needs.
 pub(super) fn segments_needed(tables: &Tables, segment_blocks: u64) -> usize {
     let (mut segments, mut free) = (0, 0);
     for shape in shapes(tables) {
@@ -101,11 +101,11 @@ pub(super) fn segments_needed(tables: &Tables, segment_blocks: u64) -> usize {
     segments
 }
 
-/// The most segments that a checkpoint of tables with so many bytes can need, without looking at their records.
+/// Returns the most segments that a checkpoint of tables with this many bytes can need, without reading their records.
 ///
-/// Two chunks that follow each other have more than [`CHUNK_BYTES_MAX`] together, or they would be one. A chunk is
-/// rounded up to whole blocks. At the end of a segment less than one chunk stays empty; an index may leave as much as its
-/// own length.
+/// Two adjacent chunks have more than [`CHUNK_BYTES_MAX`] bytes together; otherwise they would be one chunk. A chunk is
+/// rounded up to whole blocks. At the end of a segment, less than the length of one chunk stays unused; before an
+/// index, less than the length of the index.
 pub fn segments_at_most(bytes: u64, segment_blocks: u64) -> u64 {
     let block = BLOCK_BYTES as u64;
     let chunks = 2 * bytes / (CHUNK_BYTES_MAX - CHUNK_HEADER_BYTES) as u64 + 1;
@@ -117,17 +117,17 @@ pub fn segments_at_most(bytes: u64, segment_blocks: u64) -> u64 {
     (chunk_blocks + 2 * index_blocks).div_ceil(room)
 }
 
-/// Who writes runs: the leader of an epoch.
+/// The leader of an epoch as the writer of runs.
 pub(super) struct Writing<'a> {
     pub label: &'a Label,
     pub epoch: u64,
     /// The number of the first run.
     pub number: u64,
-    /// The runs contain everything before this append.
+    /// The runs contain the effect of all appends before this one.
     pub replay_sequence: u64,
 }
 
-/// A frame of a run, and where it goes.
+/// A frame of a run, and the block that it goes to.
 pub(super) type Placed = (u64, Vec<u8>);
 
 /// Makes the frames of a checkpoint's runs one by one, so that the caller can do other work in between.
@@ -171,12 +171,13 @@ impl<'a> Frames<'a> {
         }
     }
 
-    /// The segments that were used.
+    /// Returns the segments that were used.
     pub fn used(&self) -> &[u64] {
         &self.places.used
     }
 
-    /// The next frames: a chunk or an index, and before it a segment's header where one begins. Empty at the end.
+    /// Makes the next frames: a chunk or an index, preceded by a segment's header if a segment begins there. The list
+    /// is empty at the end.
     pub fn next(&mut self) -> Result<Vec<Placed>, Error> {
         let volume = self.writing.label.volume;
         if self.current.is_none() {
@@ -256,7 +257,7 @@ async fn index(disk: &Disk, label: &Label, number: u64, run: &RunRecord) -> Resu
     }
 }
 
-/// The segments that a run is in.
+/// Returns the segments that a run is in.
 pub(super) async fn segments(disk: &Disk, label: &Label, number: u64, run: &RunRecord) -> Result<Vec<u64>, Error> {
     let index = index(disk, label, number, run).await?;
     let blocks = index.chunks.iter().map(|chunk| chunk.block).chain([run.index]);
@@ -266,7 +267,7 @@ pub(super) async fn segments(disk: &Disk, label: &Label, number: u64, run: &RunR
     Ok(segments)
 }
 
-/// Reads a run into tables; gives the segments that it is in.
+/// Reads a run into tables; returns the segments that it is in.
 pub(super) async fn load(
     disk: &Disk,
     label: &Label,
@@ -293,7 +294,7 @@ pub(super) async fn load(
     segments(disk, label, number, run).await
 }
 
-/// The segment of a block.
+/// Returns the first block of the segment that a block is in.
 pub(super) fn segment_of(label: &Label, block: u64) -> u64 {
     block - block % label.segment_blocks
 }
@@ -311,7 +312,8 @@ mod tests {
         };
         for round in 0..18 {
             let mut tables = Tables::default();
-            // Also records of which only one fits a chunk, and keys that make the index long.
+            // Some rounds have records so long that only one fits a chunk, and some have keys so long that the index is
+            // long.
             let (records, key_bytes, value_bytes) = match round % 3 {
                 0 => (random(60_000), 16, 1 + random(200)),
                 1 => (random(600), 16, 60_000 + random(5000)),

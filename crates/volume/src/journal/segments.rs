@@ -1,10 +1,10 @@
-//! Metadata segments and free ones, as *space* names them.
+//! Finds metadata segments and free segments in the table *space*.
 
 use super::error::Error;
 use crate::format::{EpochRecord, ExtentState, Key, Label, SPACE_START, Space, Table};
 use crate::tables::Tables;
 
-/// All metadata segments that *space* has on a disk of so many blocks, and their epochs.
+/// Returns all metadata segments in *space*, for a disk of `blocks` blocks, with their epochs.
 pub(super) fn metadata(tables: &Tables, label: &Label, blocks: u64) -> Result<Vec<(u64, u64)>, Error> {
     let mut segments = Vec::new();
     for (key, value) in tables.table(Table::Space) {
@@ -23,7 +23,7 @@ pub(super) fn metadata(tables: &Tables, label: &Label, blocks: u64) -> Result<Ve
     Ok(segments)
 }
 
-/// Whether a segment is free, or will be when it is known that these incarnations are gone.
+/// Whether a segment is free, or becomes free because these incarnations are gone.
 pub(super) fn has_room(tables: &Tables, label: &Label, blocks: u64, gone: &[[u8; 16]]) -> Result<bool, Error> {
     let damaged = |error: crate::format::FormatError| Error::damaged(0, format!("space: {error}"));
     let is_gone = |epoch: u64| {

@@ -64,7 +64,7 @@ pub(super) fn put(inode: u64, bytes: usize) -> Transaction {
     Transaction { kind, session: 9, number: inode, reply: vec![1, 2], mutations }
 }
 
-/// A server with its tables and the first block that was never used.
+/// A server with its tables, and the first block that files have never used.
 pub(super) struct Server {
     pub log: Log,
     tables: Tables,
@@ -137,7 +137,7 @@ async fn segments_and_checkpoints_survive_new_starts() {
                 let segment = one.segment().await;
                 one.log.give_segment(segment);
             }
-            // 2 MiB, of few inodes.
+            // The attributes of a few inodes, 2 MiB in total.
             one.append((0..40).map(|inode| put(inode + u64::from(round), 52_000 + step as usize)).collect()).await;
             if one.log.checkpoint_due() {
                 checkpoints += 1;
@@ -198,7 +198,7 @@ async fn the_last_start_on_a_full_disk_waits_for_an_operators_word() {
     let device = file.open().await;
     let label = format(&device, &options(), first).await.unwrap();
     let mut one = Server::start(device.clone(), server(1), 0).await;
-    // Files have everything behind the 16 segments that are set aside.
+    // Files fill everything behind the 16 segments that are set aside.
     let start = 17 * SEGMENT_BLOCKS;
     let data = Space { blocks: label.blocks - start, state: ExtentState::Data, owner: 9, since: 1 };
     let key = Key::Space(start);

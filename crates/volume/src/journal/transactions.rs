@@ -1,25 +1,25 @@
-//! Transactions: what they do to tables, how long they are, and how they are grouped into appends.
+//! Transactions: applying them to tables, their lengths, and grouping them into appends.
 
 use crate::format::{Action, FormatError, Key, Mutation, Reply, Transaction, TransactionKind};
 use crate::tables::{Tables, record_bytes};
 
 /// The most transactions of an append.
 const TRANSACTIONS_MAX: usize = 4096;
-/// The longest append. *Units*: bytes.
+/// The most bytes of an append. *Units*: bytes.
 const APPEND_BYTES_MAX: usize = 4 << 20;
-/// The part of an append before its transactions. *Units*: bytes.
+/// The length of an append's header, before its transactions. *Units*: bytes.
 const APPEND_HEADER_BYTES: usize = 128;
-/// The part of a transaction before its reply. *Units*: bytes.
+/// The length of a transaction's header, before its reply. *Units*: bytes.
 const TRANSACTION_HEADER_BYTES: usize = 40;
-/// A transaction without a reply is kept shorter than this. *Units*: bytes.
+/// The bound of a transaction without a reply. *Units*: bytes.
 const SPLIT_BYTES_MAX: usize = 512 << 10;
-/// And has fewer mutations than this.
+/// A transaction without a reply has fewer mutations than this.
 const SPLIT_MUTATIONS_MAX: usize = 8192;
 
-/// Applies a transaction as replay does: its mutations in order, then its reply if it is a session's. A manifest
-/// changes no table.
+/// Applies a transaction as replay does: its mutations in order, then its reply if a session caused the transaction. A
+/// manifest changes no table.
 ///
-/// *Errors*: a reply beyond its bound; then nothing was changed.
+/// *Errors*: the reply exceeds its bound; then nothing is changed.
 pub fn apply(tables: &mut Tables, transaction: &Transaction) -> Result<(), FormatError> {
     let reply = match transaction.kind {
         TransactionKind::Manifest => return Ok(()),
@@ -44,13 +44,13 @@ fn bytes_of(mutation: &Mutation) -> usize {
     record_bytes(mutation.key.len(), value)
 }
 
-/// The length of a transaction in an append. *Units*: bytes.
+/// Returns the length of a transaction within an append. *Units*: bytes.
 pub fn transaction_bytes(transaction: &Transaction) -> usize {
     let mutations: usize = transaction.mutations.iter().map(bytes_of).sum();
     TRANSACTION_HEADER_BYTES + transaction.reply.len().next_multiple_of(8) + mutations
 }
 
-/// The length of an append with these transactions. *Units*: bytes.
+/// Returns the length of an append with these transactions. *Units*: bytes.
 pub(super) fn append_bytes(transactions: &[Transaction]) -> usize {
     APPEND_HEADER_BYTES + transactions.iter().map(transaction_bytes).sum::<usize>()
 }

@@ -1,30 +1,31 @@
-//! Access control lists (POSIX.1e draft 17): their bytes, and how they go along with modes.
+//! Access control lists (POSIX.1e draft 17): their encoding, and how lists and modes stay consistent.
 //!
-//! Owns: what a list says of a mode, what a mode says of a list, and what a new inode inherits. Promises: the mode of an
-//! inode and its list agree after every operation; a list that says no more than a mode is not stored. Leaves to the
-//! kernel of each host: who may do what by them, and who may change them.
+//! Owns: the mode that follows from a list, the changes of a list that follow from a mode, and the lists that a new
+//! inode inherits. Promises: the mode of an inode and its list agree after every operation; a list that grants exactly
+//! what a mode can express is not stored. Leaves to the kernel of each host: checking access by lists, and who may
+//! change them.
 //!
-//! The bytes are the kernel's: 4 version (2), then for each entry 2 tag, 2 permissions, 4 user or group.
+//! The encoding is the kernel's: version 2 (4 bytes), then for each entry tag (2), permissions (2), user or group (4).
 
 use super::change::{Change, Result};
 use super::records::{decode_xattr, posix, put_xattr};
 use crate::format::{Inode, Key};
 
-/// The list of an inode.
+/// The attribute with the access list of an inode.
 pub(super) const ACCESS: &[u8] = b"system.posix_acl_access";
-/// The list that what is made in a directory inherits.
+/// The attribute with a directory's default list, which new inodes in it inherit.
 pub(super) const DEFAULT: &[u8] = b"system.posix_acl_default";
-/// What the names of all lists begin with.
+/// The prefix of the attribute names of all lists.
 const PREFIX: &[u8] = b"system.posix_acl_";
 
 const VERSION: u32 = 2;
 const HEADER_BYTES: usize = 4;
 const ENTRY_BYTES: usize = 8;
 const ALL: u16 = 7;
-/// The permissions in a mode.
+/// The permission bits of a mode.
 const PERMISSIONS: u32 = 0o777;
 
-/// Whom an entry is about, in the order of a list.
+/// The kind of user or group that an entry is for, in the order of a list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Tag {
     Owner = 1,
@@ -39,11 +40,11 @@ enum Tag {
 struct Entry {
     tag: Tag,
     permissions: u16,
-    /// Of the user or the group.
+    /// The number of the user or group.
     id: u32,
 }
 
-/// A list that is one.
+/// A well-formed list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct List(Vec<Entry>);
 
@@ -52,13 +53,13 @@ fn tag_of(number: u16) -> Option<Tag> {
     all.into_iter().find(|tag| *tag as u16 == number)
 }
 
-/// Whether a name is one of a list; then no other attribute may have it.
+/// Whether an attribute name has the prefix of access control lists.
 pub(super) fn is_list(name: &[u8]) -> bool {
     name.starts_with(PREFIX)
 }
 
 impl List {
-    /// Reads a list. `None`: it is none.
+    /// Reads a list. `None`: the bytes are no well-formed list.
     pub fn decode(value: &[u8]) -> Option<List> {
         let (header, entries) = value.split_at_checked(HEADER_BYTES)?;
         let (entries, []) = entries.as_chunks::<ENTRY_BYTES>() else { return None };
@@ -75,8 +76,8 @@ impl List {
         list.is_sound().then_some(list)
     }
 
-    /// Owner, users, owning group, groups, mask and others, in this order: one of each but users and groups, and a mask
-    /// if there are any of these.
+    /// Whether the entries are in this order: owner, users, owning group, groups, mask, others. Users and groups may be
+    /// missing or repeated; a mask must be there if there are any of them.
     fn is_sound(&self) -> bool {
         let count = |tag| self.0.iter().filter(|entry| entry.tag == tag).count();
         let named = count(Tag::User) + count(Tag::Group);
@@ -96,18 +97,19 @@ impl List {
         bytes
     }
 
-    /// Whether it says no more than a mode does.
+    /// Whether a mode can express the whole list.
     pub fn is_mode(&self) -> bool {
         self.0.iter().all(|entry| matches!(entry.tag, Tag::Owner | Tag::OwningGroup | Tag::Other))
     }
 
-    /// The entries that a mode shows: owner, then mask or else owning group, then others.
+    /// The entries that correspond to the mode's bits: owner, then the mask (the owning group if there is no mask),
+    /// then others.
     fn shown(&self) -> [Tag; 3] {
         let has_mask = self.0.iter().any(|entry| entry.tag == Tag::Mask);
         [Tag::Owner, if has_mask { Tag::Mask } else { Tag::OwningGroup }, Tag::Other]
     }
 
-    /// The permissions of the mode that agrees with it.
+    /// Returns the permission bits that agree with the list.
     pub fn mode(&self) -> u32 {
         self.shown().into_iter().fold(0, |mode, tag| {
             let entry = self.0.iter().find(|entry| entry.tag == tag);
@@ -115,7 +117,7 @@ impl List {
         })
     }
 
-    /// Makes it agree with a mode.
+    /// Changes the list so that it agrees with a mode.
     fn set_mode(&mut self, mode: u32) {
         for (tag, shift) in self.shown().into_iter().zip([6, 3, 0]) {
             self.0.iter_mut().filter(|entry| entry.tag == tag).for_each(|entry| {
@@ -130,10 +132,10 @@ fn stored(change: &Change<'_>, inode: u64, name: &[u8]) -> Option<List> {
     List::decode(&decode_xattr(value))
 }
 
-/// Sets a list of an inode, and its mode.
+/// Sets a list of an inode, and the mode that agrees with it.
 ///
-/// *Errors*: EINVAL for what is no list, EACCES for a default list of what is no directory, EOPNOTSUPP for a symbolic
-/// link.
+/// *Errors*: EINVAL for bytes that are no list, EACCES for a default list of an inode that is no directory, EOPNOTSUPP
+/// for a symbolic link.
 pub(super) fn set_list(
     change: &mut Change<'_>,
     number: u64,
@@ -159,7 +161,7 @@ pub(super) fn set_list(
     }
 }
 
-/// The mode of an inode was set: its list follows.
+/// Changes the list of an inode after its mode was set, so that both agree.
 pub(super) fn follow_mode(change: &mut Change<'_>, number: u64, mode: u32) {
     if let Some(mut list) = stored(change, number, ACCESS) {
         list.set_mode(mode);
@@ -167,8 +169,8 @@ pub(super) fn follow_mode(change: &mut Change<'_>, number: u64, mode: u32) {
     }
 }
 
-/// What a new inode inherits from its directory: stores its lists, and returns its mode. The umask counts where the
-/// directory has no list for that.
+/// Stores the lists that a new inode inherits from its directory, and returns the mode of the inode. The umask applies
+/// only if the directory has no default list.
 pub(super) fn inherit(change: &mut Change<'_>, directory: u64, number: u64, mode: u32, umask: u32) -> u32 {
     let kind = mode & libc::S_IFMT;
     if kind == libc::S_IFLNK {
@@ -187,7 +189,7 @@ pub(super) fn inherit(change: &mut Change<'_>, directory: u64, number: u64, mode
     allowed
 }
 
-/// What does not agree about a list of an inode.
+/// Returns how a list contradicts its inode, if it does.
 pub(super) fn problem(name: &[u8], value: &[u8], inode: &Inode) -> Option<String> {
     let kind = inode.mode & libc::S_IFMT;
     let Some(list) = List::decode(value) else { return Some("is no access control list".to_owned()) };
@@ -219,7 +221,7 @@ mod tests {
     fn a_list_and_its_mode_say_the_same() {
         let value = bytes(&[(1, 7, u32::MAX), (2, 6, 4242), (4, 5, u32::MAX), (16, 4, u32::MAX), (32, 1, u32::MAX)]);
         let mut list = List::decode(&value).unwrap();
-        // The group of the mode is the mask.
+        // If a list has a mask, the group bits of the mode are the mask.
         assert_eq!((list.mode(), list.is_mode(), list.encode()), (0o741, false, value));
         list.set_mode(0o100620);
         let other = bytes(&[(1, 6, u32::MAX), (2, 6, 4242), (4, 5, u32::MAX), (16, 2, u32::MAX), (32, 0, u32::MAX)]);

@@ -1,4 +1,4 @@
-//! Questions: what changes nothing, and grants of space.
+//! Questions: requests that change nothing, and grants of space.
 
 use std::ops::{Bound, Range};
 
@@ -10,20 +10,22 @@ use super::reserve::full;
 use crate::format::{BLOCK_BYTES, Extent, ExtentState, Key, Name, Table};
 use crate::protocol::{Answer, FileId, Listed, Mapped, Question, Shape, Statistics};
 
-/// Names of an answer.
+/// The most names in an answer.
 const ENTRIES_MAX: u32 = 1024;
-/// Bytes of an answer with names, well below what a message holds: the last name may be long.
+/// The most bytes of an answer with names. This is well below the bound of a message, because the last name may be
+/// long.
 const LISTING_BYTES_MAX: usize = 512 << 10;
-/// Names of extended attributes that are listed, as the kernel takes them. *Units*: bytes.
+/// The most bytes that the names of a file's extended attributes may have; the kernel has the same limit. *Units*:
+/// bytes.
 const XATTR_LIST_BYTES_MAX: usize = 64 << 10;
-/// Extents of an answer.
+/// The most extents in an answer.
 const EXTENTS_MAX: usize = 4096;
-/// Those that come with a token.
+/// Extents that come with a data token.
 const SHAPE_EXTENTS_MAX: usize = 64;
-/// What one question may get of free space, and at most. *Units*: parts, blocks.
+/// One grant is at most this part of the free space, and at most `SPACE_BLOCKS_MAX`. *Units*: parts, blocks.
 const SPACE_PART: u64 = 16;
 const SPACE_BLOCKS_MAX: u64 = 1 << 18;
-/// Pieces of one grant.
+/// The most pieces of one grant.
 const PIECES_MAX: usize = 256;
 
 impl Image {
@@ -74,7 +76,7 @@ impl Image {
                 self.close(session, file.inode);
                 Answer::Done
             }
-            // The owner does it.
+            // The owner task handles pushes before they get here.
             Question::Push { .. } => return Err(posix(libc::EINVAL)),
             Question::Space { blocks } => return self.grant(stamp, session, *blocks),
         };
@@ -116,7 +118,8 @@ impl Image {
         Ok(Answer::Listing { names, is_end })
     }
 
-    /// What a file is, for who gets its data token. `None`: it is no regular file, or not there any more.
+    /// Returns attributes and extents of a file, for a session that gets its data token. `None`: the inode is no
+    /// regular file, or no longer exists.
     pub fn shape(&self, file: FileId) -> Option<Shape> {
         let attributes = self.attributes(file).ok()?;
         let blocks = attributes.inode.size.div_ceil(BLOCK_BYTES as u64);
@@ -127,7 +130,7 @@ impl Image {
         Some(Shape { attributes, extents, answered_to })
     }
 
-    /// Where a range of a file is, and up to where that is all.
+    /// Returns the extents of a range of a file, and the block up to which the answer is complete.
     fn map_of(&self, file: FileId, range: Range<u64>, most: usize) -> Result<(Vec<Mapped>, u64)> {
         inode(&self.tables, file)?;
         let Range { start, end } = range;

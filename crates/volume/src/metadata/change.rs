@@ -1,6 +1,6 @@
-//! One change of the tables, which can be undone.
+//! One change of the tables that can be undone.
 //!
-//! Owns: the mutations so far, and what was there before.
+//! Owns: the mutations so far, and the former values of the changed records.
 
 use crate::format::{Action, Key, Mutation};
 use crate::protocol::{Code, Failure};
@@ -15,7 +15,7 @@ pub(super) struct Change<'a> {
 
 pub(super) type Result<T> = std::result::Result<T, Failure>;
 
-/// Stored records contradict each other.
+/// The error for stored records that contradict each other.
 pub(super) fn damaged(what: impl std::fmt::Display) -> Failure {
     Failure { code: Code::Damaged, errno: libc::EIO, words: what.to_string() }
 }
@@ -45,7 +45,7 @@ impl<'a> Change<'a> {
         self.act(key, Action::Delete);
     }
 
-    /// Puts everything back.
+    /// Restores all former values.
     pub fn undo(self) {
         for mutation in self.before.iter().rev() {
             self.tables.apply(mutation);

@@ -1,6 +1,6 @@
 //! Operations on attributes and on the map of a file.
 //!
-//! Owns: extents of files, and the checks of a commit. Promises: extents of files never overlap; a commit shows only
+//! Owns: extents of files, and the checks of a commit. Promises: extents of files never overlap; a commit maps only
 //! blocks that were granted to its session.
 
 use std::ops::Bound;
@@ -8,11 +8,11 @@ use std::ops::Bound;
 use super::access;
 use super::change::{Change, Result, damaged};
 use super::image::{FREED_MAX, Parts, Stamp};
-use super::names::store_inode;
+use super::names::{store_access, store_inode};
 use super::records::{inode, keys_of, posix, put_xattr};
 use super::reserve::full;
 use crate::format::{BLOCK_BYTES, Extent, ExtentState, Inode, Key, Table};
-use crate::protocol::{Answer, Attributes, Changes, Code, Failure, FileId, Mapped, Operation, TimeChange};
+use crate::protocol::{Accessed, Answer, Attributes, Changes, Code, Failure, FileId, Mapped, Operation, TimeChange};
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 const EXTENT_BLOCKS_MAX: u32 = 1 << 20;
@@ -21,11 +21,23 @@ const PUNCH_HOLE: u32 = libc::FALLOC_FL_PUNCH_HOLE as u32;
 const ZERO_RANGE: u32 = libc::FALLOC_FL_ZERO_RANGE as u32;
 const XATTR_CREATE: u32 = 1;
 const XATTR_REPLACE: u32 = 2;
-/// The caller may not keep the set-group-ID bit of what it gives a list.
+/// A flag of setting an access control list: the caller may not keep the set-group-ID bit of the file.
 const XATTR_KILL_GROUP_ID: u32 = 4;
-/// What is stored before a value.
+/// The bytes that are stored before the value of an attribute.
 const XATTR_HEAD: usize = 8;
 const XATTR_BYTES_MAX: usize = 65528;
+
+/// Stores times of access.
+fn access_all(change: &mut Change<'_>, accesses: &[Accessed]) -> Result<Answer> {
+    for accessed in accesses {
+        let Ok(mut found) = inode(change.tables, accessed.file) else { continue };
+        if accessed.counts(found.times_ns, found.time_generation) {
+            found.times_ns[0] = accessed.at_ns;
+            store_access(change, accessed.file.inode, &found)?;
+        }
+    }
+    Ok(Answer::Done)
+}
 
 impl Parts<'_> {
     /// Does an operation on an inode.
@@ -43,6 +55,7 @@ impl Parts<'_> {
             | Operation::Commit { file, .. }
             | Operation::Truncate { file, .. }
             | Operation::Allocate { file, .. } => *file,
+            Operation::Access { accesses } => return access_all(change, accesses),
             Operation::ReturnSpace { extents } => return self.return_space(change, session, extents),
             _ => return Err(posix(libc::EINVAL)),
         };
@@ -142,7 +155,7 @@ impl Parts<'_> {
         self.map(change, file.inode, found, extent)
     }
 
-    /// Blocks that were mapped as unwritten have data from now on.
+    /// Marks blocks that were mapped as unwritten as written.
     fn clear_unwritten(
         &mut self,
         change: &mut Change<'_>,
@@ -186,7 +199,7 @@ impl Parts<'_> {
         Ok(())
     }
 
-    /// Removes blocks of a file from its map; they drain.
+    /// Removes blocks of a file from its map and lets them drain: they are freed when no session's cached map has them.
     fn unmap(
         &mut self,
         change: &mut Change<'_>,
@@ -335,7 +348,8 @@ impl Parts<'_> {
         Ok(Answer::Done)
     }
 
-    /// Frees an inode without a name, or a part of its blocks. Whether nothing is left.
+    /// Frees an inode without a name, or a part of its blocks if it has many extents. Returns whether the inode and all
+    /// its blocks are freed.
     pub fn free_inode(&mut self, change: &mut Change<'_>, number: u64, stamp: Stamp) -> Result<bool> {
         let Ok(mut found) = inode(change.tables, FileId { inode: number, generation: 0 }) else { return Ok(true) };
         let extents = keys_of(
@@ -408,7 +422,7 @@ fn extent_before(change: &Change<'_>, number: u64, block: u64) -> Result<Option<
     }
 }
 
-/// The extents of a file that have blocks in a range.
+/// Returns the extents of a file that have blocks in a range.
 fn extents_in(change: &Change<'_>, number: u64, (start, end): (u64, u64)) -> Result<Vec<(u64, Extent)>> {
     let from = extent_before(change, number, start + 1)?.map_or(start, |(first, _)| first);
     let mut found = Vec::new();
@@ -426,7 +440,7 @@ fn extents_in(change: &Change<'_>, number: u64, (start, end): (u64, u64)) -> Res
     Ok(found)
 }
 
-/// Whether all blocks of an extent are mapped at that place already, and are unwritten.
+/// Whether all blocks of an extent are already mapped at that place in the file and are unwritten.
 fn is_unwritten(change: &Change<'_>, number: u64, extent: &Mapped) -> Result<bool> {
     let (mut at, end) = (extent.file_block, extent.file_block + u64::from(extent.blocks));
     for (first, old) in extents_in(change, number, (at, end))? {
@@ -439,7 +453,7 @@ fn is_unwritten(change: &Change<'_>, number: u64, extent: &Mapped) -> Result<boo
     Ok(at >= end)
 }
 
-/// Whether a block of a file is mapped, and up to where that is so.
+/// Whether a block of a file is mapped, and the end of the mapped or unmapped range that it is in.
 fn mapped_at(change: &Change<'_>, number: u64, block: u64) -> Result<(bool, u64)> {
     if let Some((start, extent)) = extent_before(change, number, block + 1)? {
         let stop = start + u64::from(extent.blocks);

@@ -1,7 +1,7 @@
 //! The state of a volume's server.
 //!
-//! Owns: tables, free space, sessions, open files. Promises: an operation is done once; blocks that it frees are used
-//! again only when no session's cached map has them.
+//! Owns: tables, free space, sessions, open files. Promises: an operation is done once; blocks that it frees are reused
+//! only when no session's cached map has them.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -18,36 +18,37 @@ use crate::tables::Tables;
 
 /// Sessions of a volume.
 const SESSIONS_MAX: usize = 1024;
-/// Mutations of one operation, and their bytes: below the bounds of a transaction, so that what is applied can be stored.
+/// The bounds of one operation: its mutations, and their bytes. They are below the bounds of a transaction, so that
+/// every applied operation can be stored.
 const MUTATIONS_MAX: usize = 12_000;
 const MUTATION_BYTES_MAX: usize = 900 << 10;
-/// The mutations of freed inodes in one round of work in the background. *Units*: bytes.
+/// The most bytes that the mutations of freed inodes may have in one round of background work. *Units*: bytes.
 const BACKGROUND_BYTES_MAX: usize = 1 << 20;
-/// Extents that are freed in one transaction.
+/// The most extents that are freed in one transaction.
 pub(super) const FREED_MAX: usize = 1024;
 
-/// Why a session ended: its lease did, and somebody needed what it held.
+/// The reason of a session's end: its lease ended while another session waited for what it held.
 const REASON_CONFLICT: u32 = 2;
 
-/// When something happens.
+/// When a change happens: its time, and the append that stores it.
 #[derive(Debug, Clone, Copy)]
 pub struct Stamp {
     /// *Units*: nanoseconds since 1970.
     pub now_ns: i64,
-    /// The append that stores it has this number or a lower one.
+    /// The change is stored by the append of this number or an earlier one.
     pub sequence: u64,
 }
 
 /// The answer to a question.
 #[derive(Debug)]
 pub struct Asked {
-    /// For the session.
+    /// The answer for the session.
     pub answer: Answer,
-    /// To be stored, if the question granted something.
+    /// The transaction to be stored, if the question granted something.
     pub transaction: Option<Transaction>,
 }
 
-/// The state.
+/// The state of a volume's metadata server.
 pub struct Image {
     pub(super) tables: Tables,
     pub(super) hash_key: [u8; 16],
@@ -56,25 +57,25 @@ pub struct Image {
     draining: Draining,
     pub(super) segment_blocks: u64,
     pub(super) epoch: u64,
-    /// For how many of the next epochs a segment is set aside, if that is known.
+    /// The number of next epochs for which a segment is set aside, if it is known.
     pub(super) starts: Option<u64>,
-    /// Which sessions have an inode open.
+    /// The sessions that have an inode open, by inode.
     pub(super) opened: HashMap<u64, BTreeSet<u64>>,
-    /// Sessions from before a restart that did not say yet what they have open.
+    /// Sessions from before a restart that have not yet listed their open files.
     pub(super) awaited: BTreeSet<u64>,
-    /// Inodes to be freed, in the background.
+    /// Inodes that the background work has to free.
     pub(super) dying: BTreeSet<u64>,
-    /// The last operation of each session.
+    /// The number of the last operation of each session.
     pub(super) numbers: HashMap<u64, u64>,
-    /// Sessions with replies to forget: up to which number.
+    /// For sessions with replies to forget: the number up to which replies are forgotten.
     pub(super) acknowledged: BTreeMap<u64, u64>,
-    /// The last operation of each session before this start: replies that are not acknowledged are counted from here.
+    /// For each session, its last operation before this start: unacknowledged replies are counted from this number.
     pub(super) done_before: HashMap<u64, u64>,
     pub(super) drained: HashMap<u64, u64>,
 }
 
 impl Image {
-    /// The state that the tables define, for the leader of `epoch`.
+    /// Builds the state that the tables define, for the leader of `epoch`.
     pub fn load(tables: Tables, label: &Label, epoch: u64) -> Result<Image> {
         let volume = tables.get(&Key::Volume).ok_or_else(|| damaged("there is no record of the volume"))?;
         let volume = VolumeRecord::decode(volume).map_err(damaged)?;
@@ -112,12 +113,12 @@ impl Image {
         Ok(image)
     }
 
-    /// All records.
+    /// Returns all records.
     pub fn tables(&self) -> &Tables {
         &self.tables
     }
 
-    /// All sessions.
+    /// Returns all sessions.
     pub fn sessions(&self) -> Vec<(u64, Session)> {
         let table = self.tables.table(Table::Sessions);
         let decoded = table.iter().filter_map(|(key, value)| match Key::decode(Table::Sessions, key) {
@@ -141,7 +142,7 @@ impl Image {
         )))
     }
 
-    /// Runs a change, or undoes it.
+    /// Runs a change; undoes it if it fails.
     pub(super) fn attempt<T>(
         &mut self,
         work: impl FnOnce(&mut Change<'_>, &mut Parts<'_>) -> Result<T>,
@@ -181,13 +182,13 @@ impl Image {
         }
     }
 
-    /// The number that a session's next operation has.
+    /// Returns the number of a session's next operation.
     pub fn next_number(&self, session: u64) -> u64 {
         self.numbers.get(&session).copied().unwrap_or(0) + 1
     }
 
-    /// Does the next operation of a session. A refusal is stored like any answer, and uses the number; unless the
-    /// session is over, or has too many replies that it did not acknowledge: then nothing is stored.
+    /// Does the next operation of a session. A refusal is stored like any answer and uses up the number. But if the
+    /// session has ended, or has too many unacknowledged replies, nothing is stored.
     pub fn operate(
         &mut self,
         stamp: Stamp,
@@ -208,7 +209,7 @@ impl Image {
         };
         self.numbers.insert(session, number);
         let transaction = Transaction { kind: TransactionKind::Operation, session, number, reply, mutations };
-        // Also puts the reply.
+        // The bounds include the reply, which is put together with the mutations.
         let key = Key::Reply(session, number);
         if let Ok(value) = (Reply { status: 0, body: transaction.reply.clone() }).encode() {
             self.tables.apply(&Mutation { table: key.table(), key: key.encode(), action: Action::Put(value) });
@@ -247,7 +248,7 @@ impl Image {
         Ok((number, server(mutations)))
     }
 
-    /// A session is connected again.
+    /// Checks that a session which connects again may continue.
     pub fn resume(&self, session: u64, incarnation: [u8; 16]) -> Result<()> {
         match self.session(session)?.incarnation == incarnation {
             true => Ok(()),
@@ -264,8 +265,8 @@ impl Image {
         self.session(session).map(drop)
     }
 
-    /// Ends a session because others wait for it: its operations do not count any more. Its host may still write to the
-    /// space that it was granted, so that is not used until [`end_session`](Self::end_session).
+    /// Ends a session because others wait for it: its operations are refused from now on. Its host may still write to
+    /// the space that the session was granted, so this space is not reused until [`end_session`](Self::end_session).
     pub fn evict_session(&mut self, session: u64, now_ns: u64) -> Result<Transaction> {
         let mut record = self.session(session)?;
         (record.state, record.ended_ns, record.reason) = (SessionState::Ended, now_ns, REASON_CONFLICT);
@@ -279,7 +280,7 @@ impl Image {
         Ok(server(mutations))
     }
 
-    /// Ends a session that cannot write any more: its space is free.
+    /// Ends a session whose host cannot write any more: its space becomes free.
     pub fn end_session(&mut self, session: u64) -> Result<Transaction> {
         if self.tables.get(&Key::Session(session)).is_none() {
             let words = format!("there is no session {session}");
@@ -310,7 +311,7 @@ impl Image {
         Ok(server(mutations))
     }
 
-    /// Work in the background: replies to forget, inodes to free, drained extents.
+    /// Does background work: forgets replies, frees inodes, and frees drained extents.
     pub fn background(&mut self, stamp: Stamp) -> Result<Vec<Transaction>> {
         let (mut transactions, mut bytes) = (self.forget()?, 0);
         while let Some(inode) = self.dying.first().copied() {
@@ -325,7 +326,7 @@ impl Image {
             }
         }
         let sessions = self.sessions();
-        // A session that has ended cannot make data visible any more.
+        // A session that has ended cannot commit data any more.
         let active = sessions.iter().filter(|(_, session)| session.state == SessionState::Active);
         let drained = active.map(|(number, _)| self.drained.get(number).copied().unwrap_or(0)).min();
         let drained = drained.unwrap_or(u64::MAX);
@@ -352,12 +353,12 @@ impl Image {
         self.answer(stamp, session, question)
     }
 
-    /// The attributes of an inode, for an answer.
+    /// Returns the attributes of an inode for an answer.
     pub(super) fn attributes(&self, file: FileId) -> Result<Attributes> {
         inode(&self.tables, file).map(|inode| Attributes { number: file.inode, inode })
     }
 
-    /// Free blocks, and blocks of the disk.
+    /// Returns the numbers of free blocks and of all blocks of the disk.
     pub fn room(&self) -> (u64, u64) {
         (self.free.blocks(), self.volume.blocks)
     }
@@ -383,13 +384,13 @@ fn too_large() -> Failure {
     Failure { code: Code::Limit, errno: libc::EFBIG, words }
 }
 
-/// What an operation changes in addition to the tables.
+/// The parts of the state, besides the tables, that an operation changes.
 pub(super) struct Parts<'a> {
     pub volume: &'a mut VolumeRecord,
     pub free: &'a mut Free,
     pub reserve: Reserve,
     pub opened: &'a HashMap<u64, BTreeSet<u64>>,
-    /// Sessions may have more inodes open than is known.
+    /// Whether sessions from before a restart may have more inodes open than the server knows.
     pub is_grace: bool,
     pub hash_key: &'a [u8; 16],
     pub dying: Vec<u64>,

@@ -1,7 +1,8 @@
-//! The server's state: what operations and questions do to the records of a volume.
+//! The server's state, and the effect of operations and questions on the records of a volume.
 //!
 //! Owns: the tables after the last operation, free space, open files. Promises: an operation is done completely or not
-//! at all; each results in one transaction with its mutations and its reply. Nothing here does I/O or reads a clock.
+//! at all; each one results in one transaction, with its mutations and its reply. Nothing here does I/O or reads a
+//! clock.
 //! Leaves to others: storing the transactions, and holding answers back until they are stored.
 //!
 //! | file | what is in it |

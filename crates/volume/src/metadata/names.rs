@@ -16,17 +16,18 @@ use crate::tables::Tables;
 const HASH_BITS: u32 = 48;
 const SERIAL_BITS: u32 = 15;
 const LINKS_MAX: u32 = 65_000;
-/// The deepest directory: a longer way up must be a circle.
+/// The most directories on the way to the root: a longer way must be a cycle.
 const DEPTH_MAX: u32 = 1 << 20;
 const NO_REPLACE: u32 = 1;
 const EXCHANGE: u32 = 2;
+const WHITEOUT: u32 = 4;
 
-/// The first cookie that a name can have.
+/// Returns the first cookie that a name can have.
 #[allow(deprecated)]
 pub(super) fn first_cookie(hash_key: &[u8; 16], name: &[u8]) -> u64 {
     let (low, high) = hash_key.split_at(8);
     let part = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().unwrap_or_default());
-    // The standard library's is SipHash-2-4, the one of the format.
+    // The standard library's hasher is SipHash-2-4, which the format prescribes.
     let mut hasher = std::hash::SipHasher::new_with_keys(part(low), part(high));
     hasher.write(name);
     (hasher.finish() >> (64 - HASH_BITS)) << SERIAL_BITS
@@ -36,7 +37,7 @@ pub(super) fn is_directory(inode: &Inode) -> bool {
     inode.mode & libc::S_IFMT == libc::S_IFDIR
 }
 
-/// A name in a directory, and its cookie.
+/// Finds a name in a directory; returns its cookie and its record.
 pub(super) fn find(tables: &Tables, hash_key: &[u8; 16], directory: u64, name: &[u8]) -> Result<Option<(u64, Name)>> {
     let first = first_cookie(hash_key, name);
     for (key, value) in tables.from(&Key::Entry(directory, first)) {
@@ -61,6 +62,11 @@ fn free_cookie(tables: &Tables, hash_key: &[u8; 16], directory: u64, name: &[u8]
 
 fn put_inode(change: &mut Change<'_>, number: u64, inode: &mut Inode) -> Result<()> {
     inode.version += 1;
+    store_access(change, number, inode)
+}
+
+/// Stores an inode of which only the time of access changed: its version stays, so caches of its contents stay valid.
+pub(super) fn store_access(change: &mut Change<'_>, number: u64, inode: &Inode) -> Result<()> {
     let bytes = inode.encode().map_err(|_| posix(libc::EFBIG))?;
     change.put(&Key::Inode(number), bytes);
     Ok(())
@@ -75,7 +81,7 @@ fn check_name(name: &[u8]) -> Result<()> {
     }
 }
 
-/// Where a symbolic link leads is in its inode, or in one block if it is too long for that.
+/// Checks the target of a symbolic link: it must be in the inode, or in one block if it is too long for the inode.
 fn check_target(is_link: bool, target: &[u8], block: Option<&Mapped>) -> Result<()> {
     let is_long = target.len() > INLINE_BYTES_MAX;
     match block {
@@ -97,7 +103,7 @@ fn directory_of(change: &Change<'_>, directory: FileId) -> Result<Inode> {
 }
 
 impl Parts<'_> {
-    /// Does an operation on names, or hands it on.
+    /// Does an operation on names, or passes it to the operations on files.
     pub fn operate(
         &mut self,
         change: &mut Change<'_>,
@@ -120,7 +126,7 @@ impl Parts<'_> {
         Ok(Answer::Attributes(done))
     }
 
-    /// Puts a name into a directory, and says so in the directory.
+    /// Adds a name to a directory, and updates the directory's inode.
     fn add_name(
         &self,
         change: &mut Change<'_>,
@@ -245,7 +251,7 @@ impl Parts<'_> {
         Ok(Attributes { number: file.inode, inode: found })
     }
 
-    /// One name less for an inode; without any it is freed once nobody has it open.
+    /// Decrements the link count of an inode; an inode without a name is freed once no session has it open.
     fn lose_name(&mut self, change: &mut Change<'_>, stamp: Stamp, number: u64) -> Result<Inode> {
         let mut found = inode(change.tables, FileId { inode: number, generation: 0 })?;
         found.links = if is_directory(&found) { 0 } else { found.links.saturating_sub(1) };
@@ -319,7 +325,8 @@ impl Parts<'_> {
         check_name(new_name)?;
         directory_of(change, directory)?;
         directory_of(change, new_directory)?;
-        if flags & !(NO_REPLACE | EXCHANGE) != 0 || flags == NO_REPLACE | EXCHANGE {
+        let is_known = flags & !(NO_REPLACE | EXCHANGE | WHITEOUT) == 0;
+        if !is_known || flags & EXCHANGE != 0 && flags != EXCHANGE {
             return Err(posix(libc::EINVAL));
         }
         let old = find(change.tables, self.hash_key, directory.inode, name)?.ok_or(posix(libc::ENOENT))?;
@@ -337,7 +344,8 @@ impl Parts<'_> {
                 self.may_grow()?;
             }
             self.remove_name(change, stamp, directory.inode, &old)?;
-            return self.arrive(change, stamp, new_directory.inode, new_name, old.1.inode);
+            self.arrive(change, stamp, new_directory.inode, new_name, old.1.inode)?;
+            return self.leave_whiteout(change, stamp, directory.inode, name, flags);
         };
         if flags & NO_REPLACE != 0 {
             return Err(posix(libc::EEXIST));
@@ -364,10 +372,34 @@ impl Parts<'_> {
         self.remove_name(change, stamp, directory.inode, &old)?;
         self.remove_name(change, stamp, new_directory.inode, &new)?;
         self.lose_name(change, stamp, new.1.inode)?;
-        self.arrive(change, stamp, new_directory.inode, new_name, old.1.inode)
+        self.arrive(change, stamp, new_directory.inode, new_name, old.1.inode)?;
+        self.leave_whiteout(change, stamp, directory.inode, name, flags)
     }
 
-    /// A moved inode gets its new name.
+    /// Makes a whiteout with the old name of what was renamed, if the flags say so: a character device 0:0, by which
+    /// overlay file systems hide a name of a lower layer.
+    fn leave_whiteout(
+        &mut self,
+        change: &mut Change<'_>,
+        stamp: Stamp,
+        directory: u64,
+        name: &[u8],
+        flags: u32,
+    ) -> Result<()> {
+        if flags & WHITEOUT == 0 {
+            return Ok(());
+        }
+        self.may_grow()?;
+        let number = self.volume.next_inode;
+        self.volume.next_inode += 1;
+        let times_ns = [stamp.now_ns; 4];
+        let mode = libc::S_IFCHR;
+        let mut made = Inode { mode, links: 1, generation: 1, times_ns, parent: directory, ..Inode::default() };
+        put_inode(change, number, &mut made)?;
+        self.add_name(change, stamp, directory, name, (number, &made))
+    }
+
+    /// Stores the new name of an inode that was renamed.
     fn arrive(
         &mut self,
         change: &mut Change<'_>,

@@ -1,21 +1,22 @@
-//! Which files sessions have open, and inodes without a name.
+//! Which files each session has open, and inodes without a name (orphans).
 //!
-//! Owns: which session has which inode open; this is in memory only. Promises: an inode without a name is freed only
-//! when no session has it open. After a restart, nothing is freed that may be open, until every earlier session has
-//! said what it has open, or has ended. There is no time limit: a mount that was away for long still finds its files.
+//! Owns: which inodes each session has open; this is in memory only. Promises: an inode without a name is freed only
+//! when no session has it open. After a restart, an inode that a session may have open is freed only when every earlier
+//! session has listed its open files or has ended. There is no time limit: a mount that was away for long still finds
+//! its files.
 
 use super::change::Result;
 use super::image::Image;
 use crate::format::{Key, Table};
 use crate::protocol::{Answer, Failure, Operation};
 
-/// The flag in the record of an orphan that nobody had open when it lost its last name.
+/// The flag in an orphan's record: no session had the inode open when it lost its last name.
 const BEING_FREED: u8 = 2;
-/// Where the flags are.
+/// The byte offset of the flags in an orphan's record.
 const FLAGS_AT: usize = 8;
 
 impl Image {
-    /// A session has an inode open.
+    /// Notes that a session has an inode open.
     pub(super) fn open(&mut self, session: u64, inode: u64) {
         self.opened.entry(inode).or_default().insert(session);
         self.dying.remove(&inode);
@@ -34,7 +35,7 @@ impl Image {
         }
     }
 
-    /// A session is over.
+    /// Closes all inodes of a session that has ended.
     pub(super) fn close_all(&mut self, session: u64) {
         let inodes: Vec<u64> = self.opened.keys().copied().collect();
         inodes.into_iter().for_each(|inode| self.close(session, inode));
@@ -43,9 +44,9 @@ impl Image {
         }
     }
 
-    /// A session from before a restart has said everything that it has open.
+    /// Notes that a session from before the restart has listed all inodes that it has open.
     ///
-    /// *Errors*: the session is over.
+    /// *Errors*: the session has ended.
     pub fn reclaimed(&mut self, session: u64) -> Result<()> {
         self.session(session)?;
         if self.awaited.remove(&session) {
@@ -54,8 +55,8 @@ impl Image {
         Ok(())
     }
 
-    /// Frees orphans that no session has open, in the background. While earlier sessions are still awaited, frees only
-    /// those that none of them can have open.
+    /// Frees orphans that no session has open, in the background. While earlier sessions have not listed their open
+    /// files, frees only orphans that none of these sessions can have open.
     pub(super) fn collect_orphans(&mut self) {
         let is_known = self.awaited.is_empty();
         let found = self.tables.table(Table::Orphans).iter().filter_map(|(key, value)| {
@@ -67,8 +68,8 @@ impl Image {
         self.dying.extend(found);
     }
 
-    /// The stored answer of an operation. If the operation opened an inode, it is marked as open again, because that
-    /// was in memory only.
+    /// Returns the stored answer of an operation that is sent again. If the operation opened an inode, the inode is
+    /// marked as open again, because open files are in memory only.
     pub fn repeat(
         &mut self,
         session: u64,

@@ -1,4 +1,4 @@
-//! Records: the first ones of a volume, and how they are found.
+//! The first records of a volume, and functions that find records.
 
 use super::change::{Change, Result, damaged};
 use crate::format::{ExtentState, Inode, Key, Mutation, Space, Table, Transaction, TransactionKind, VolumeRecord};
@@ -6,12 +6,12 @@ use crate::journal::Layout;
 use crate::protocol::{Failure, FileId};
 use crate::tables::Tables;
 
-/// The root directory.
+/// The inode number of the root directory.
 pub(super) const ROOT: u64 = 1;
-/// Inode numbers before this are reserved.
+/// Inode numbers below this one are reserved.
 const FIRST_INODE: u64 = 16;
 
-/// The first records of a volume.
+/// Returns the first records of a volume.
 pub fn first(layout: &Layout, now_ns: i64) -> Vec<Mutation> {
     let mut tables = Tables::default();
     let mut change = Change::new(&mut tables);
@@ -45,7 +45,7 @@ pub(super) fn posix(errno: i32) -> Failure {
     Failure::posix(errno)
 }
 
-/// An inode in one of its lives.
+/// Returns the inode with this number and generation.
 pub(super) fn inode(tables: &Tables, file: FileId) -> Result<Inode> {
     let found = tables.get(&Key::Inode(file.inode)).ok_or(posix(libc::ESTALE))?;
     let found = Inode::decode(found).map_err(damaged)?;
@@ -69,13 +69,13 @@ pub(super) fn spaces(tables: &Tables) -> Result<Vec<(u64, Space)>> {
     Ok(found)
 }
 
-/// Keys from one on, as long as they belong.
+/// Returns the keys of a table that follow `from`, up to the first key that `belongs` rejects.
 pub(super) fn keys_of(tables: &Tables, table: Table, from: &Key, belongs: impl Fn(&Key) -> bool) -> Vec<Key> {
     let keys = tables.from(from).filter_map(|(key, _)| Key::decode(table, key).ok());
     keys.take_while(belongs).collect()
 }
 
-/// The value of an extended attribute.
+/// Decodes the value of an extended attribute.
 pub(super) fn decode_xattr(bytes: &[u8]) -> Vec<u8> {
     bytes.get(8..).unwrap_or_default().to_vec()
 }

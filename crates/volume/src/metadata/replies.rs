@@ -1,6 +1,6 @@
 //! Stored replies, so that each operation is done once.
 //!
-//! Owns: how many there are. Promises: a session has at most [`REPLIES_MAX`] replies that it did not acknowledge, counted
+//! Owns: the number of stored replies. Promises: a session has at most [`REPLIES_MAX`] unacknowledged replies, counted
 //! from the last restart.
 
 use super::change::{Result, damaged};
@@ -9,13 +9,13 @@ use super::records::{keys_of, server};
 use crate::format::{Key, Reply, Session, Table, Transaction};
 use crate::protocol::{Answer, Code, Failure};
 
-/// Replies of a session that it did not acknowledge.
+/// The most unacknowledged replies of a session.
 const REPLIES_MAX: u64 = 1024;
-/// Replies that are forgotten in one transaction.
+/// The most replies that are forgotten in one transaction.
 const FORGOTTEN_MAX: usize = 2048;
 
 impl Image {
-    /// The stored answer of an operation that was done.
+    /// Returns the stored answer of an operation that was done.
     pub fn stored_reply(&self, session: u64, number: u64) -> Option<std::result::Result<Answer, Failure>> {
         let reply = Reply::decode(self.tables.get(&Key::Reply(session, number))?).ok()?;
         match reply.body.split_first()? {
@@ -31,9 +31,9 @@ impl Image {
         }
     }
 
-    /// Whether the reply of one more operation may be kept.
+    /// Checks that the reply of one more operation may be stored.
     ///
-    /// *Errors*: there are too many; the operation is not done, and its number is not used.
+    /// *Errors*: there are too many unacknowledged replies; the operation is not done, and its number is not used.
     pub(super) fn has_room(&self, session: u64, number: u64, record: &Session) -> Result<()> {
         let told = self.acknowledged.get(&session).copied().unwrap_or(0);
         let before = self.done_before.get(&session).copied().unwrap_or(0);
@@ -71,7 +71,8 @@ impl Image {
         Ok(transactions)
     }
 
-    /// Replies up to this number may be deleted.
+    /// Notes that a session needs no replies up to `number`, and that none of its cached maps has blocks freed by
+    /// appends up to `drained`.
     pub fn acknowledge(&mut self, session: u64, number: u64, drained: u64) {
         if self.session(session).is_ok() {
             let number = number.min(self.next_number(session) - 1);

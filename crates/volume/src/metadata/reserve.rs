@@ -1,11 +1,12 @@
 //! The reserve: free segments that stay for metadata when files fill the disk.
 //!
-//! Owns: how many there are. Promises: data leave them alone, and what lets metadata grow leaves about half of them.
-//! Removing and cutting files, ending sessions and work in the background need none of them. So a full disk has room for
-//! its journal, for a checkpoint and for the next start, unless segments of lost servers fill it.
+//! Owns: the number of segments in the reserve. Promises: file data never uses the reserve, and operations that let
+//! metadata grow leave about half of it. Removing and truncating files, ending sessions and background work need no
+//! segment of the reserve. So a full disk has room for its journal, for a checkpoint and for the next start, unless
+//! segments of lost servers fill the disk.
 //!
-//! A checkpoint frees the segments of the one before only when it is complete, and until then the journal grows. For
-//! tables that fill `n` segments this is the reserve:
+//! A checkpoint frees the segments of the previous checkpoint only when it is complete, and until then the journal
+//! grows. For tables that fill `n` segments, the reserve is the sum of these lines:
 //!
 //! | segments | for |
 //! |---|---|
@@ -25,29 +26,29 @@ use crate::format::SPACE_START;
 use crate::journal::segments_at_most;
 use crate::protocol::{Code, Failure};
 
-/// The least that the journal needs between two checkpoints, that it has ready, and that a start sets aside. *Units*:
-/// segments.
+/// The least number of segments for each purpose: the journal between two checkpoints, the spare segments of the
+/// journal, and the segments that a start sets aside. *Units*: segments.
 const JOURNAL: u64 = 2;
 const READY: u64 = 2;
 const STARTS: u64 = 2;
-/// The part of a small disk that is kept.
+/// On a small disk the reserve is the disk's segments divided by this.
 const DISK_PART: u64 = 8;
-/// What is kept in any case, in addition to a checkpoint: below `AT_LEAST`, data are refused, below `TO_GROW`, metadata
-/// may not grow. *Units*: segments.
+/// The least reserve, in addition to the segments of a checkpoint: below `AT_LEAST` file data is refused, below
+/// `TO_GROW` growth of metadata. *Units*: segments.
 const AT_LEAST: u64 = 3;
 const TO_GROW: u64 = 2;
 
-/// Free segments that stay for metadata.
+/// The numbers of free segments that stay for metadata.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Reserve {
-    /// Data leave so many.
+    /// File data leaves this many segments free. *Units*: segments.
     pub data: u64,
-    /// With fewer, nothing is done that lets metadata grow.
+    /// With fewer free segments, operations that let metadata grow are refused. *Units*: segments.
     pub growth: u64,
 }
 
 impl Reserve {
-    /// The reserve of a disk of so many segments, with tables of which a checkpoint needs `checkpoint`.
+    /// Computes the reserve of a disk of `segments` segments, with tables whose checkpoint needs `checkpoint` segments.
     pub fn new(segments: u64, checkpoint: u64) -> Reserve {
         let wanted = 2 * checkpoint + checkpoint.max(JOURNAL) + READY + STARTS;
         let data = wanted.min(segments.div_ceil(DISK_PART).max(checkpoint + AT_LEAST));
@@ -60,12 +61,12 @@ pub(super) fn full() -> Failure {
 }
 
 impl Image {
-    /// The most segments that a checkpoint of the present tables can need.
+    /// Returns the most segments that a checkpoint of the present tables can need.
     pub fn checkpoint_segments(&self) -> u64 {
         segments_at_most(self.tables.bytes(), self.segment_blocks)
     }
 
-    /// Whole segments that are free.
+    /// Returns the number of whole segments that are free.
     pub fn free_segments(&self) -> u64 {
         self.free.segments()
     }
@@ -75,7 +76,7 @@ impl Image {
         Reserve::new(segments, self.checkpoint_segments())
     }
 
-    /// Free blocks that are kept for metadata: data do not get them.
+    /// Returns the number of free blocks that are kept for metadata: file data does not get them.
     pub fn reserved(&self) -> u64 {
         self.free.blocks() - self.free.blocks_beside(self.reserve().data)
     }
@@ -84,7 +85,7 @@ impl Image {
 impl Parts<'_> {
     /// Checks that metadata may grow.
     ///
-    /// *Errors*: ENOSPC.
+    /// *Errors*: ENOSPC when the reserve would be used.
     pub fn may_grow(&self) -> Result<()> {
         match self.free.segments() < self.reserve.growth {
             true => Err(full()),
@@ -102,7 +103,7 @@ mod tests {
 
     const ROOT: FileId = FileId { inode: 1, generation: 1 };
 
-    /// What is granted, as first block and length; `None`: ENOSPC.
+    /// Requests space; returns the granted extents as first block and length, or `None` for ENOSPC.
     fn space(image: &mut Image, session: u64) -> Option<Vec<(u64, u64)>> {
         match image.ask(stamp(), session, &Question::Space { blocks: 1 << 18 }) {
             Ok(asked) => match asked.answer {
@@ -123,7 +124,7 @@ mod tests {
         }
     }
 
-    /// Fills a file with all blocks that are granted; returns how many.
+    /// Fills a file with all blocks that are granted; returns their number.
     fn fill(image: &mut Image, session: u64, file: FileId) -> u64 {
         let mut at = 0;
         while let Some(granted) = space(image, session) {
@@ -145,7 +146,7 @@ mod tests {
         assert_eq!((image.free_segments(), free_of_statfs(&mut image, session), image.reserved()), (4, 0, 4 * 2048));
         let allocate = Operation::Allocate { file, start: 1 << 40, end: (1 << 40) + 4096, mode: 0 };
         assert_eq!(operate(&mut image, session, &allocate), Err(libc::ENOSPC));
-        // Holes in the middle are granted, also where segments around them are kept.
+        // Free blocks inside used segments are granted, although whole free segments around them are reserved.
         operate(&mut image, session, &Operation::Truncate { file, size: 5000 * 4096 }).unwrap();
         image.acknowledge(session, 0, u64::MAX);
         image.background(stamp()).unwrap();
@@ -194,7 +195,7 @@ mod tests {
         for kind in [libc::S_IFREG, libc::S_IFDIR, libc::S_IFLNK, libc::S_IFIFO] {
             assert_eq!(create_in(&mut image, session, ROOT, "new", kind | 0o644).err(), Some(libc::ENOSPC), "{kind:o}");
         }
-        // A name that is there is refused for that reason.
+        // Creating a name that exists fails with EEXIST, also when the disk is full.
         assert_eq!(create_in(&mut image, session, ROOT, "file", mode).err(), Some(libc::EEXIST));
         let unlink = Operation::Unlink { directory: ROOT, name: b"removed".to_vec(), is_directory: false, expected: 0 };
         let done = [
@@ -208,7 +209,7 @@ mod tests {
         for operation in done {
             operate(&mut image, session, &operation).unwrap_or_else(|errno| panic!("{operation:?}: {errno}"));
         }
-        // With all free segments gone, too.
+        // The same holds when no free segment is left.
         while let Ok((block, _)) = image.take_segment(1) {
             taken.push(block);
         }
@@ -232,7 +233,7 @@ mod tests {
             let spaces = spaces.filter(|space| space.state == ExtentState::Metadata && space.owner > 1);
             spaces.map(|space| space.owner).collect::<Vec<_>>()
         };
-        // A checkpoint and two more stay: four are free.
+        // Four segments are free. Those of a checkpoint and two more must stay free, so only one can be set aside.
         assert_eq!((image.set_aside().unwrap().len(), image.starts()), (1, Some(1)));
         assert_eq!((owners(&image), image.free_segments()), (vec![2], 3));
         assert_eq!(image.set_aside().unwrap().len(), 0);

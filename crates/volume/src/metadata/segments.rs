@@ -1,8 +1,8 @@
 //! Metadata segments, and the epochs that they belong to.
 //!
-//! Owns: taking segments, setting them aside for the next epochs, and freeing or quarantining those that are not
-//! needed. Promises: a segment of an epoch is not used again until its host is confirmed gone: it is quarantined until
-//! a later start knows this. So a paused leader that wakes up writes only where nobody reads.
+//! Owns: taking segments, setting them aside for the next epochs, and freeing or quarantining segments that are not
+//! needed. Promises: a segment of an epoch is not reused until its leader is confirmed gone: until a later start knows
+//! this, the segment is quarantined. So a paused leader that wakes up writes only to segments that no server reads.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,11 +12,12 @@ use super::records::{keys_of, server, spaces};
 use crate::format::{EpochRecord, EpochState, ExtentState, Key, Space, Table, Transaction};
 use crate::protocol::{Code, Failure};
 
-/// The epoch that `format` makes. It has no leader. The label is written last, so `format` has ended.
+/// The number of the epoch that `format` writes. This epoch has no leader. The label is written last, so a volume with
+/// a label has a complete first epoch, and `format` writes nothing more.
 const FORMATTED: u64 = 1;
-/// Epochs for which a segment is set aside.
+/// The number of next epochs that get a segment set aside.
 pub const SET_ASIDE: u64 = 16;
-/// Free segments that setting aside leaves, in addition to those of a checkpoint.
+/// The number of free segments that setting aside leaves, in addition to those of a checkpoint.
 const BESIDE: u64 = 2;
 
 fn epoch(change: &Change<'_>, epoch: u64) -> Result<Option<EpochRecord>> {
@@ -24,8 +25,9 @@ fn epoch(change: &Change<'_>, epoch: u64) -> Result<Option<EpochRecord>> {
 }
 
 impl Image {
-    /// Says who leads this epoch, and what became of those before. `gone` are incarnations of which no write can come:
-    /// what is quarantined under their epochs is free. An epoch that is gone and has no segment is forgotten.
+    /// Records who leads this epoch and the state of earlier epochs. `gone` are server incarnations that cannot write
+    /// any more: segments quarantined under their epochs become free. The record of an epoch is deleted if its leader
+    /// is gone and it has no segment.
     pub fn begin_epoch(&mut self, incarnation: [u8; 16], gone: &[[u8; 16]]) -> Result<Vec<Transaction>> {
         let (mut needed, mut quarantined) = (BTreeSet::new(), BTreeMap::<u64, Vec<(u64, Space)>>::new());
         for (start, space) in spaces(&self.tables)? {
@@ -87,8 +89,9 @@ impl Image {
         Ok((block, server(mutations)))
     }
 
-    /// Takes segments for the next epochs that have none, as far as there is room beside a checkpoint and the journal.
-    /// If no epoch has one, the last free segment is taken: without it the next start would be refused.
+    /// Takes segments for the next epochs that have none, as long as the segments of a checkpoint and of the journal
+    /// stay free. If no next epoch has a segment, the last free segment is taken: without it the next start would be
+    /// refused.
     pub fn set_aside(&mut self) -> Result<Vec<Transaction>> {
         let has_room = |image: &Image, count| match count {
             0 => image.free_segments() > 0,
@@ -119,19 +122,21 @@ impl Image {
         Ok(transactions)
     }
 
-    /// For how many of the next 16 epochs there is a segment. `None`: [`set_aside`](Self::set_aside) has not looked.
+    /// Returns how many of the next 16 epochs have a segment set aside. `None`: [`set_aside`](Self::set_aside) has not
+    /// run yet.
     pub fn starts(&self) -> Option<u64> {
         self.starts
     }
 
-    /// What is quarantined because nobody said that the hosts of earlier servers are gone. *Units*: blocks.
+    /// Returns the space that stays quarantined until an operator confirms that the hosts of earlier servers are gone.
+    /// *Units*: blocks.
     pub fn quarantined(&self) -> u64 {
         let records = self.tables.table(Table::Epochs).values().filter_map(|value| EpochRecord::decode(value).ok());
         records.map(|record| record.segments.saturating_mul(self.segment_blocks)).fold(0, u64::saturating_add)
     }
 
-    /// A metadata segment is not needed any more: it is freed if no late write to it is possible, otherwise
-    /// quarantined.
+    /// Gives up a metadata segment that is not needed any more: it is freed if no late write to it is possible,
+    /// otherwise quarantined.
     pub fn retire_segment(&mut self, block: u64) -> Result<Transaction> {
         let (size, current) = (self.segment_blocks, self.epoch);
         let ((), mutations) = self.attempt(|change, parts| {
@@ -148,7 +153,7 @@ impl Image {
                 return Ok(());
             }
             change.use_space(block, size, ExtentState::QuarantinedMetadata, owner, 0)?;
-            // An epoch that never began has no record; its segment stays as it is.
+            // An epoch that never began has no record; only the state of its segment changes.
             if let Some(mut record) = record {
                 record.segments += 1;
                 change.put(&Key::Epoch(owner), record.encode());

@@ -1,6 +1,7 @@
 //! Used and free blocks of the disk.
 //!
-//! Owns: the table *space*; in memory, the free extents (blocks without a record in *space*), and which extents drain.
+//! Owns: the table *space*; in memory, the free extents (blocks without a record in *space*), and the set of draining
+//! extents.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -11,25 +12,26 @@ use crate::format::{Action, ExtentState, Key, Mutation, SPACE_START, Space, Tabl
 use crate::protocol::Granted;
 use crate::tables::Tables;
 
-/// Free extents. Each call costs steps for the extents that it changes, and the logarithm of their number; so does undoing
-/// it.
+/// Free extents. *Cost*: each call takes steps in proportion to the extents that it changes, times the logarithm of the
+/// number of free extents; undoing costs the same.
 #[derive(Debug, Clone)]
 pub(super) struct Free {
     segment_blocks: u64,
-    /// By first block.
+    /// Lengths of free extents, by first block.
     extents: BTreeMap<u64, u64>,
-    /// By size, then first block.
+    /// Free extents by size, then first block.
     sizes: BTreeSet<(u64, u64)>,
-    /// By the largest piece that can be taken without breaking a whole segment, then first block.
+    /// Free extents by the largest piece that can be taken from them without breaking a whole segment, then first
+    /// block.
     loose: BTreeSet<(u64, u64)>,
     blocks: u64,
-    /// Whole aligned segments in free extents.
+    /// The number of whole aligned segments in free extents.
     segments: u64,
-    /// The former state of extents that changed since the last change was kept: first block and size.
+    /// The former state of extents that changed since the last [`keep`](Self::keep): first block and size.
     before: Vec<(u64, Option<u64>)>,
 }
 
-/// What a free extent consists of: loose blocks, whole segments, loose blocks.
+/// The parts of a free extent: loose blocks, whole segments, loose blocks.
 struct Parted {
     head: u64,
     segments: u64,
@@ -43,7 +45,7 @@ impl Parted {
 }
 
 impl Free {
-    /// Nothing is free yet.
+    /// Makes a set without free extents.
     pub fn new(segment_blocks: u64) -> Free {
         Free {
             segment_blocks,
@@ -56,7 +58,7 @@ impl Free {
         }
     }
 
-    /// What no record of *space* has.
+    /// Computes the free extents: all blocks that have no record in *space*.
     pub fn load(tables: &Tables, blocks: u64, segment_blocks: u64) -> Result<Free> {
         let mut free = Free::new(segment_blocks);
         let mut at = SPACE_START;
@@ -81,12 +83,12 @@ impl Free {
         self.blocks
     }
 
-    /// Whole aligned segments that are free.
+    /// Returns the number of whole aligned segments that are free.
     pub fn segments(&self) -> u64 {
         self.segments
     }
 
-    /// Blocks that may be taken while so many whole segments are kept.
+    /// Returns how many blocks may be taken while `kept` whole segments stay free.
     pub fn blocks_beside(&self, kept: u64) -> u64 {
         self.blocks - kept.min(self.segments) * self.segment_blocks
     }
@@ -100,12 +102,12 @@ impl Free {
         }
     }
 
-    /// Keeps the changes.
+    /// Makes the changes permanent.
     pub fn keep(&mut self) {
         self.before.clear();
     }
 
-    /// Takes back what was changed since [`keep`](Self::keep).
+    /// Undoes all changes since the last [`keep`](Self::keep).
     pub fn undo(&mut self) {
         for (start, count) in std::mem::take(&mut self.before).into_iter().rev() {
             self.replace(start, count);
@@ -157,7 +159,7 @@ impl Free {
         self.set(start, Some(blocks));
     }
 
-    /// Takes a part of one free extent out.
+    /// Removes a range from one free extent.
     fn cut(&mut self, extent: u64, start: u64, blocks: u64) {
         let Some(count) = self.set(extent, None) else { return };
         if start > extent {
@@ -169,8 +171,9 @@ impl Free {
         }
     }
 
-    /// Takes up to so many blocks: of the smallest extent that has them all, else of the largest. `kept` whole segments
-    /// stay free, if there are as many now; all others may be used up before less than was requested is taken.
+    /// Takes up to `blocks` blocks from one extent: the smallest that is large enough, otherwise the largest. `kept`
+    /// whole segments stay free, if at least as many are free now; before less than requested is returned, all other
+    /// segments may be broken up.
     pub fn take(&mut self, blocks: u64, kept: u64) -> Option<Granted> {
         let spare = self.segments.saturating_sub(kept);
         let fits = self.sizes.range((blocks, 0)..).next();
@@ -191,7 +194,7 @@ impl Free {
         Some(Granted { block: start, blocks })
     }
 
-    /// Takes an aligned piece of this size, from the end of the disk, so that data stays in one piece.
+    /// Takes an aligned piece of this size from the end of the disk, so that file data stays contiguous.
     pub fn take_aligned(&mut self, size: u64) -> Option<u64> {
         let found = self.sizes.range((size, 0)..).filter_map(|&(count, start)| {
             let at = (start + count).checked_sub(size)? / size * size;
@@ -203,7 +206,7 @@ impl Free {
     }
 }
 
-/// Extents that drain, by the append that freed them.
+/// Draining extents, by the append that freed them.
 #[derive(Debug, Default)]
 pub(super) struct Draining {
     by_append: BTreeSet<(u64, u64)>,
@@ -219,7 +222,7 @@ impl Draining {
         Ok(draining)
     }
 
-    /// Learns what the record of a block is now.
+    /// Updates the set after the record of a block changed.
     fn learn(&mut self, start: u64, space: Option<Space>) {
         if let Some(append) = self.by_block.remove(&start) {
             self.by_append.remove(&(append, start));
@@ -230,7 +233,7 @@ impl Draining {
         }
     }
 
-    /// Learns what was changed.
+    /// Updates the set after these mutations.
     pub fn learn_all(&mut self, mutations: &[Mutation]) {
         for mutation in mutations.iter().filter(|mutation| mutation.table == Table::Space) {
             let Ok(Key::Space(start)) = Key::decode(Table::Space, &mutation.key) else { continue };
@@ -242,7 +245,7 @@ impl Draining {
         }
     }
 
-    /// Up to so many extents that appends up to this one freed.
+    /// Returns up to `count` draining extents that were freed by appends up to `append`.
     pub fn ready(&self, append: u64, count: usize) -> Vec<u64> {
         self.by_append.range(..=(append, u64::MAX)).take(count).map(|(_, start)| *start).collect()
     }
@@ -268,7 +271,7 @@ impl Change<'_> {
         self.put(&Key::Space(start), space.encode());
     }
 
-    /// Gives a free range a state.
+    /// Gives a free range a state and an owner in *space*.
     pub fn use_space(&mut self, start: u64, blocks: u64, state: ExtentState, owner: u64, since: u64) -> Result<()> {
         let (mut first, mut count) = (start, blocks);
         let is_like = |space: &Space| {
@@ -291,7 +294,7 @@ impl Change<'_> {
         Ok(())
     }
 
-    /// Removes a range from *space*, if all of it has this state and owner; returns whether it had.
+    /// Removes a range from *space*, if the whole range has this state and owner; returns whether it was removed.
     pub fn unuse_space(&mut self, start: u64, blocks: u64, state: ExtentState, owner: u64) -> Result<bool> {
         let end = start.saturating_add(blocks);
         let mut at_block = start;
@@ -373,7 +376,7 @@ mod tests {
     #[test]
     fn whole_segments_are_kept_and_every_block_beside_them_is_found() {
         let mut free = Free::new(256);
-        // Loose blocks before and behind whole segments, and an extent without a whole one.
+        // The free extents: loose blocks before and behind whole segments, and an extent without a whole segment.
         free.add(200, 56 + 3 * 256 + 7);
         free.add(3000, 300);
         free.add(5 * 1024, 256);

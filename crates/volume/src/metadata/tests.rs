@@ -1,4 +1,4 @@
-//! Operations on a small volume in memory: exactly once, all or nothing, and nothing that `check` complains about.
+//! Operations on a small volume in memory: each is done once, completely or not at all, and `check` finds no problem.
 
 use super::*;
 use crate::format::{Identity, Label, Session, SessionState};
@@ -60,7 +60,7 @@ pub(super) fn operate(image: &mut Image, session: u64, operation: &Operation) ->
     let number = image.next_number(session);
     let answer = image.operate(stamp(), session, number, operation).0;
     assert_eq!(check(image.tables(), &label()), Vec::<String>::new(), "after {operation:?}");
-    // What is stored is what was answered.
+    // The stored reply equals the reply that was given.
     let stored = image.stored_reply(session, number).expect("it is stored");
     assert_eq!(stored.as_ref().map_err(|failure| failure.errno), answer.as_ref().map_err(|failure| failure.errno));
     answer.map_err(|failure| failure.errno)
@@ -126,6 +126,14 @@ fn names_are_made_moved_and_removed_all_or_nothing() {
     assert_eq!(operate(&mut image, session, &rename("d", directory.id(), "e", 0)), Err(libc::EINVAL));
     assert_eq!(operate(&mut image, session, &rename("a", directory.id(), "b", 0)), Ok(Answer::Done));
     assert_eq!(operate(&mut image, session, &rename("a", ROOT, "b", 0)), Err(libc::ENOENT));
+    let moved = create(&mut image, session, "w", libc::S_IFREG | 0o644).unwrap().inode;
+    assert_eq!(operate(&mut image, session, &rename("w", directory.id(), "w", 6)), Err(libc::EINVAL));
+    assert_eq!(operate(&mut image, session, &rename("w", directory.id(), "w", 4)), Ok(Answer::Done));
+    let look_up = |name: &str| Question::Lookup { directory: ROOT, name: name.as_bytes().to_vec() };
+    let whiteout = image.ask(stamp(), session, &look_up("w")).unwrap().answer;
+    let Answer::Attributes(whiteout) = whiteout else { panic!("{whiteout:?}") };
+    assert_eq!((whiteout.inode.mode, whiteout.inode.device, whiteout.inode.links), (libc::S_IFCHR, 0, 1));
+    assert_ne!(whiteout.inode.mode, moved.mode);
     let unlink = |is_directory| Operation::Unlink { directory: ROOT, name: b"d".to_vec(), is_directory, expected: 0 };
     assert_eq!(operate(&mut image, session, &unlink(true)), Err(libc::ENOTEMPTY));
     assert_eq!(operate(&mut image, session, &unlink(false)), Err(libc::EISDIR));
@@ -147,7 +155,7 @@ fn a_commit_shows_only_what_was_granted_and_what_it_replaces_drains() {
     let Answer::Map { extents, .. } = map else { panic!("{map:?}") };
     let places: Vec<_> = extents.iter().map(|extent| (extent.file_block, extent.blocks, extent.block)).collect();
     assert_eq!(places, [(0, 4, block), (4, 4, block + 16), (8, 8, block + 8)]);
-    // Replaced blocks are free only when the session says that no map has them.
+    // Replaced blocks become free only when the session says that none of its cached maps has them.
     image.background(stamp()).unwrap();
     assert_eq!(image.room().0, free - 64);
     image.acknowledge(session, 1, 5);
@@ -209,8 +217,8 @@ fn a_commit_of_preallocated_blocks_shows_them_where_they_are() {
     operate(&mut image, session, &commit(file, 4, block + 4, 4)).unwrap();
     let whole = [(0, 4, block, true), (4, 4, block + 4, false), (8, 8, block + 8, true)];
     assert_eq!(map(&mut image, session, file), whole);
-    // A commit is refused if it maps the blocks elsewhere in the file, in another file or a second time, or if it is
-    // longer than the unwritten extent.
+    // A commit is refused if it maps the blocks at another place of the file, in another file or a second time, or if
+    // it is longer than the unwritten extent.
     for (file, commit) in [
         (file, commit(file, 9, block + 8, 4)),
         (other, commit(other, 8, block + 8, 4)),
@@ -242,13 +250,15 @@ fn more_than_1024_replies_that_are_not_acknowledged_are_refused_and_use_no_numbe
     assert_eq!(refused, Err((crate::protocol::Code::Limit, libc::EAGAIN)));
     assert!(transaction.is_none() && stored(&image) == 1024 && image.next_number(session) == 1025);
     assert_eq!(image.attributes(file).unwrap().inode.size, 1024);
-    // One is acknowledged: one more is done, also before the server stored that.
+    // One reply is acknowledged, so one more operation is accepted, even before the server has stored the
+    // acknowledgement.
     image.acknowledge(session, 1, 0);
     assert!(image.operate(stamp(), session, 1025, &truncate(7)).0.is_ok());
     assert!(image.operate(stamp(), session, 1026, &truncate(7)).0.is_err());
     image.background(stamp()).unwrap();
     assert_eq!(stored(&image), 1024);
-    // After a restart they are counted from the last one, as what was acknowledged may not have been stored.
+    // After a restart, replies are counted from the last operation, because the acknowledgement may not have been
+    // stored.
     let mut again = Image::load(image.tables().clone(), &label(), 2).unwrap();
     for number in 1026..=1025 + 1024 {
         let answer = again.operate(stamp(), session, number, &truncate(number)).0;
@@ -270,7 +280,7 @@ fn the_volume_says_how_many_blocks_are_used() {
     assert_eq!((said(&image), image.room().0), (2148, 65536 - 2048 - 2148));
     space(&mut image, session, 64);
     assert_eq!(said(&image), 2212);
-    // A volume whose record does not say it yet learns it.
+    // The record of an older volume has no count of used blocks; loading the volume computes it.
     let mut tables = image.tables().clone();
     let key = crate::format::Key::Volume;
     let mut record = crate::format::VolumeRecord::decode(tables.get(&key).unwrap()).unwrap();
@@ -306,7 +316,8 @@ fn a_link_that_is_too_long_for_an_inode_is_in_a_block_that_goes_with_it() {
     };
     assert_eq!((made.inode.size, made.inode.blocks, made.inode.inline.len()), (4095, 1, 0));
     assert_eq!(map(&mut image, session, made.id()), [(0, 1, block, false)]);
-    // In the inode where it has room, else in one block, of those that were granted and are in no file.
+    // A target is in the inode if it has room there, otherwise in one block that was granted to the session and is in
+    // no file.
     for (link, errno) in [
         (link("m", 2048, 1, block + 1), libc::EINVAL),
         (link("m", 2049, 2, block + 1), libc::EINVAL),

@@ -1,99 +1,99 @@
-//! What operations and questions are answered with.
+//! The answers to operations and questions.
 
 use crate::format::Inode;
 
 use super::{FileId, Mapped};
 
-/// An inode and what is in it.
+/// An inode with its number.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Attributes {
-    /// Its number; the generation is in `inode`.
+    /// The inode number; the generation is in `inode`.
     pub number: u64,
-    /// Everything else.
+    /// All other attributes.
     pub inode: Inode,
 }
 
 impl Attributes {
-    /// Its identity.
+    /// Returns the identity of the inode.
     pub fn id(&self) -> FileId {
         FileId { inode: self.number, generation: self.inode.generation }
     }
 }
 
-/// What a file is: its attributes, and where its data is.
+/// Attributes of a file and its first extents.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Shape {
-    /// Its attributes.
+    /// The attributes.
     pub attributes: Attributes,
-    /// Its first extents, as in [`Answer::Map`].
+    /// The first extents of the file, as in [`Answer::Map`].
     pub extents: Vec<Mapped>,
-    /// What is before it is in `extents` or a hole. *Units*: blocks of the file.
+    /// Up to this block, a range that is not in `extents` is a hole. *Units*: blocks of the file.
     pub answered_to: u64,
 }
 
 /// A name in a listing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Listed {
-    /// A listing goes on behind it.
+    /// The position of the name: a listing from this cookie on begins with the next name.
     pub cookie: u64,
-    /// The name.
+    /// The name in the directory.
     pub name: Vec<u8>,
-    /// What it names.
+    /// The inode of the name.
     pub attributes: Attributes,
 }
 
 /// Space that a session may write to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Granted {
-    /// *Units*: blocks.
+    /// The first block. *Units*: blocks.
     pub block: u64,
-    /// *Units*: blocks.
+    /// The length. *Units*: blocks.
     pub blocks: u64,
 }
 
-/// What `statfs` shows.
+/// The numbers for `statfs`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Statistics {
-    /// *Units*: blocks.
+    /// Blocks of the disk. *Units*: blocks.
     pub blocks: u64,
-    /// *Units*: blocks.
+    /// Free blocks. *Units*: blocks.
     pub free: u64,
-    /// In use.
+    /// The number of inodes in use.
     pub inodes: u64,
 }
 
-/// An answer.
+/// The answer to an operation or question.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
-    /// It is done.
+    /// The operation is done.
     Done,
-    /// An inode as it is now.
+    /// The present attributes of an inode.
     Attributes(Attributes),
     /// Names, in ascending order of cookies.
     Listing {
         /// The names.
         names: Vec<Listed>,
-        /// There is none behind.
+        /// Whether no further name follows.
         is_end: bool,
     },
-    /// Extents in ascending order; what is in none is a hole.
+    /// Extents in ascending order; ranges that are in none are holes.
     Map {
         /// The extents.
         extents: Vec<Mapped>,
-        /// What is before it is answered. *Units*: blocks of the file.
+        /// The answer is complete up to this block. *Units*: blocks of the file.
         answered_to: u64,
     },
-    /// Bytes.
+    /// The value of an extended attribute.
     Bytes(Vec<u8>),
-    /// Names of extended attributes.
+    /// The names of extended attributes.
     Names(Vec<Vec<u8>>),
-    /// What `statfs` shows.
+    /// The numbers for `statfs`.
     Statistics(Statistics),
-    /// Space.
+    /// Extents of granted space.
     Space(Vec<Granted>),
 }
 
-/// Why something is refused. The numbers are in `docs/formats/volume-protocol.md`.
+/// The reason of a refusal. The numbers are in `docs/formats/volume-protocol.md`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Code {
@@ -115,20 +115,20 @@ pub enum Code {
     WrongVolume,
 }
 
-/// A refusal. Nothing was changed.
+/// A refusal. A refused request changes nothing.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{words} ({code:?}, errno {errno})")]
 pub struct Failure {
-    /// Why.
+    /// The reason.
     pub code: Code,
-    /// For the caller of the system call.
+    /// The error number for the caller of the system call.
     pub errno: i32,
-    /// For people.
+    /// An explanation for people.
     pub words: String,
 }
 
 impl Failure {
-    /// A refusal that `errno` alone explains.
+    /// Makes a refusal that `errno` alone explains.
     pub fn posix(errno: i32) -> Failure {
         Failure { code: Code::Posix, errno, words: String::new() }
     }

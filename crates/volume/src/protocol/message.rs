@@ -1,49 +1,49 @@
-//! Everything that travels between a mount and the server.
+//! All messages between a mount and the server.
 
 use super::{Answer, Failure, FileId, Operation, Question, Shape};
 
-/// What a token protects.
+/// The aspect of an object that a token protects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum What {
-    /// An inode that is open somewhere.
+    /// The existence of an inode that a session has open.
     Pin = 1,
-    /// Mode, owner, links, extended attributes.
+    /// Mode, owner, link count, extended attributes.
     Attributes,
-    /// Times.
+    /// The times of the file.
     Times,
     /// The end of the file.
     Size,
-    /// Its bytes.
+    /// The bytes of the file.
     Data,
-    /// Its extents.
+    /// The extents of the file.
     Map,
-    /// Names, also those that are not there.
+    /// The names in a directory, and the knowledge that a name does not exist.
     Directory,
-    /// File locks.
+    /// The locks of the file.
     Locks,
 }
 
 impl What {
-    /// All of them.
+    /// All aspects.
     pub const ALL: [What; 8] =
         [What::Pin, What::Attributes, What::Times, What::Size, What::Data, What::Map, What::Directory, What::Locks];
 }
 
-/// A token of an object. Version 1 grants whole files.
+/// A token: the right to cache or change one aspect of an object. In version 1 a token covers the whole file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Token {
-    /// Of what.
+    /// The object.
     pub object: FileId,
-    /// What it protects.
+    /// The protected aspect.
     pub what: What,
 }
 
 /// A token that a session holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Held {
-    /// Which.
+    /// The token.
     pub token: Token,
-    /// How much it allows: the levels of the page, from 1.
+    /// The level, from 1, as listed in `docs/formats/volume-protocol.md`.
     pub level: u8,
     /// The number of the grant.
     pub sequence: u64,
@@ -52,202 +52,204 @@ pub struct Held {
 /// A file lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Locked {
-    /// Of what.
+    /// The locked file.
     pub file: FileId,
-    /// Who holds it, within the session.
+    /// The lock's owner within the session.
     pub owner: u64,
-    /// The process, for `F_GETLK`.
+    /// The process that holds the lock, for `F_GETLK`.
     pub process: u32,
-    /// It is an `flock`, which does not conflict with `fcntl` locks.
+    /// Whether the lock is an `flock`; these do not conflict with `fcntl` locks.
     pub is_flock: bool,
-    /// It excludes others.
+    /// Whether the lock excludes all others.
     pub is_exclusive: bool,
-    /// *Units*: bytes.
+    /// The first locked byte. *Units*: bytes.
     pub start: u64,
-    /// Its last byte. *Units*: bytes.
+    /// The last locked byte. *Units*: bytes.
     pub last: u64,
 }
 
-/// Who begins a connection.
+/// The greeting of a client at the start of a connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hello {
-    /// 1 control, 2 bulk.
+    /// The role of the connection: 1 control, 2 bulk.
     pub role: u8,
     /// The volume's identity.
     pub volume: [u8; 16],
-    /// For messages to people.
+    /// The name of the host, for messages to people.
     pub host: String,
-    /// 0: a new one is wanted.
+    /// The session to resume; 0: begin a new one.
     pub session: u64,
-    /// Of the mount; random.
+    /// The random number of the mount.
     pub incarnation: [u8; 16],
-    /// 1 a mount of the kernel, 2 a library.
+    /// The kind of client: 1 a mount of the kernel, 2 a library.
     pub kind: u8,
     /// A hash of the machine's identity.
     pub machine: u64,
     /// A hash of the machine's boot identifier.
     pub boot: u64,
-    /// Counts the connections of this incarnation: one replaces those of its role with lower numbers.
+    /// The number of the connection within this incarnation: a connection replaces those of the same role with lower
+    /// numbers.
     pub connection: u64,
 }
 
 /// A message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Message {
-    /// The first of a connection.
+    /// The first message of a connection.
     Hello(Hello),
-    /// A greeting, or the answer to one, of a program that speaks only other versions: nothing else of it is known.
+    /// The greeting, or the answer to one, of a program that supports only other versions; the rest of the message is
+    /// unknown.
     OtherVersion {
-        /// The oldest that it speaks.
+        /// The oldest version that the program supports.
         least: u16,
-        /// The newest.
+        /// The newest version that the program supports.
         most: u16,
     },
-    /// The answer to it.
+    /// The answer to a greeting.
     Welcome {
         /// The session.
         session: u64,
-        /// The length of its lease.
+        /// The length of the session's lease.
         lease_ms: u32,
         /// The server's clock. *Units*: nanoseconds since 1970.
         server_ns: u64,
     },
     /// A request to renew the lease.
     Renew {
-        /// Whose.
+        /// The session.
         session: u64,
-        /// The client's clock.
+        /// The client's clock when the request is sent. *Units*: nanoseconds.
         sent_ns: u64,
         /// Replies up to this number need not be kept.
         acknowledged: u64,
-        /// No cached map has extents that appends up to this one freed.
+        /// None of the session's cached maps has extents that appends up to this one freed.
         drained: u64,
     },
-    /// The lease is renewed, counted from when the renewal was sent.
+    /// The answer: the lease is renewed, counted from the time at which the request was sent.
     Renewed {
-        /// As it was in the renewal.
+        /// The time that the request contained. *Units*: nanoseconds.
         sent_ns: u64,
         /// The length of the lease.
         lease_ms: u32,
         /// The server's clock. *Units*: nanoseconds since 1970.
         server_ns: u64,
-        /// A client that asks for maps after this message gets no block that appends up to this one freed.
+        /// A map that the client requests after this message has no block that appends up to this one freed.
         sequence: u64,
     },
-    /// Tokens that are held still, after a server was replaced.
+    /// After a server was replaced, names the tokens that a session still holds.
     Reclaim {
-        /// Whose.
+        /// The session.
         session: u64,
         /// The tokens.
         held: Vec<Held>,
-        /// There are no more.
+        /// Whether this is the last part.
         is_last: bool,
     },
-    /// Everything is written, returned and drained.
+    /// The session ends: everything is written, returned and drained.
     Goodbye {
-        /// Whose.
+        /// The session.
         session: u64,
     },
     /// The session is over.
     Evicted {
-        /// Which.
+        /// The session.
         session: u64,
-        /// Why, for people.
+        /// The reason, for people.
         words: String,
     },
-    /// Something is to be changed.
+    /// An operation: a request to change something.
     Operation {
-        /// Whose.
+        /// The session.
         session: u64,
-        /// Counts the operations of the session from 1.
+        /// The number of the operation in its session, from 1.
         number: u64,
-        /// What.
+        /// The operation.
         operation: Operation,
     },
-    /// Something is asked.
+    /// A question: a request that changes nothing, except that it may grant space.
     Question {
-        /// Whose.
+        /// The session.
         session: u64,
-        /// What.
+        /// The question.
         question: Question,
     },
     /// The result of an operation, a question, or a goodbye.
     Answer(Answer),
-    /// It was refused.
+    /// The refusal of a request.
     Failure(Failure),
-    /// A token is wanted.
+    /// A request for a token.
     Acquire {
-        /// Which.
+        /// The token.
         token: Token,
-        /// How much of it.
+        /// The wanted level.
         level: u8,
-        /// The request waits until it can be granted.
+        /// Whether the request waits until the token can be granted.
         waits: bool,
     },
-    /// A token is granted; it answers an `Acquire`, an `Open`, or a `Create` that opens.
+    /// A token is granted: the answer to an `Acquire`, an `Open`, or a `Create` that opens.
     Grant {
         /// The token.
         held: Held,
-        /// It is not recalled before.
+        /// The token is not recalled before this time has passed. *Units*: milliseconds.
         minimum_ms: u32,
-        /// Other hosts read the file with `O_DIRECT`: a new end is pushed to them.
+        /// Whether other hosts read the file with `O_DIRECT`, so that a new end must be pushed to them.
         is_watched: bool,
-        /// What the file is, as of the grant: of a data token.
+        /// For a data token: the file's attributes and first extents at the time of the grant.
         shape: Option<Shape>,
     },
-    /// Another session needs the token.
+    /// Another session needs the token, so the holder must return or lower it.
     Recall {
-        /// Which, and which grant.
+        /// The token, the level that is wanted of it, and the number of its grant.
         held: Held,
-        /// 1 a conflict, 2 what was written is to be committed and the token kept, 3 space is short.
+        /// The reason: 1 a conflict; 2 written data must be committed, and the token is kept; 3 space is short.
         why: u8,
     },
-    /// A token is given back, or lowered to the level in `held`; 0 is nothing.
+    /// Returns a token, or lowers it to the level in `held`; level 0 returns it completely.
     Return {
-        /// Which, and which grant.
+        /// The token, the level that is kept, and the number of its grant.
         held: Held,
-        /// Data could not be written.
+        /// Whether some data could not be written.
         is_lost: bool,
     },
-    /// The kernel is to know that a file has at least this size.
+    /// The server tells a client that a file has at least this size, for the client's kernel.
     Push {
-        /// Which.
+        /// The file.
         file: FileId,
-        /// *Units*: bytes.
+        /// The size of the file. *Units*: bytes.
         size: u64,
-        /// The answer names it.
+        /// The number of the push; the answer repeats it.
         number: u64,
     },
-    /// It does.
+    /// The answer to a push: the kernel knows the size.
     Pushed {
-        /// Of the push.
+        /// The number of the push.
         number: u64,
     },
-    /// A lock is wanted.
+    /// A request for a file lock.
     Lock {
-        /// Which.
+        /// The lock.
         lock: Locked,
-        /// The request waits until it can be granted.
+        /// Whether the request waits until the lock can be granted.
         waits: bool,
     },
-    /// A lock is given up.
+    /// Releases a lock.
     Unlock {
-        /// Which.
+        /// The lock.
         lock: Locked,
     },
-    /// A request that waits for a lock is given up.
+    /// Cancels a request that waits for a lock.
     CancelLock {
-        /// Its request.
+        /// The number of that request.
         request: u64,
     },
-    /// Which lock is in the way: [`Message::LockFound`].
+    /// Requests the lock that conflicts with this one: [`Message::LockFound`].
     TestLock {
-        /// Which.
+        /// The lock.
         lock: Locked,
     },
-    /// The answer.
+    /// The answer to `TestLock`.
     LockFound {
-        /// What is in the way.
+        /// The conflicting lock, if there is one.
         lock: Option<Locked>,
     },
 }

@@ -1,17 +1,17 @@
-//! What mounts and the metadata server say to each other: `docs/formats/volume-protocol.md` in code.
+//! The messages between mounts and the metadata server: `docs/formats/volume-protocol.md` in code.
 //!
-//! Owns: operations, questions, answers and messages as values, and their bytes. Promises: what is encoded decodes to
-//! the same; a decoder gives an error, and never panics or allocates beyond its bounds, for any bytes. Leaves to others:
-//! what they do, and how they travel.
+//! Owns: operations, questions, answers and messages as values, and their encoding. Promises: an encoded message
+//! decodes to the same message; for any bytes, a decoder returns an error rather than panicking or allocating beyond
+//! its bounds. Leaves to others: the effect of the messages, and their transport.
 //!
 //! | file | what is in it |
 //! |---|---|
-//! | `operation` | what changes something |
-//! | `question` | what changes nothing |
-//! | `answer` | what both are answered with, and why one is refused |
-//! | `message` | everything that travels |
-//! | `version` | which versions of all these are spoken |
-//! | `codec` | the bytes of all these |
+//! | `operation` | requests that change something |
+//! | `question` | requests that change nothing |
+//! | `answer` | answers to both, and reasons of refusals |
+//! | `message` | all messages |
+//! | `version` | the supported versions of the messages |
+//! | `codec` | the encoding of messages |
 
 mod answer;
 mod codec;
@@ -23,6 +23,6 @@ mod version;
 pub use answer::{Answer, Attributes, Code, Failure, Granted, Listed, Shape, Statistics};
 pub use codec::{BODY_BYTES_MAX, HEADER_BYTES, Header};
 pub use message::{Held, Hello, Locked, Message, Token, What};
-pub use operation::{Changes, FileId, Mapped, Operation, TimeChange};
+pub use operation::{Accessed, Changes, FileId, Mapped, Operation, TimeChange};
 pub use question::Question;
 pub use version::{VERSIONS, common_version, versions_differ};

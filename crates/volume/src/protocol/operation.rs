@@ -1,46 +1,72 @@
-//! What a session asks the server to change. Each is one transaction: all or nothing.
+//! Operations: what a session requests the server to change. Each operation is one transaction, which is done
+//! completely or not at all.
 
-/// An inode in one of its lives.
+/// The identity of an inode; it differs from that of later inodes with the same number.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FileId {
-    /// Its number.
+    /// The inode number.
     pub inode: u64,
-    /// The generation of the number.
+    /// The generation of the number: it differs for each reuse.
     pub generation: u64,
 }
 
-/// A piece of a file and where it is on the disk.
+/// An extent of a file, and its place on the disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mapped {
-    /// In the file. *Units*: blocks.
+    /// The first block in the file. *Units*: blocks.
     pub file_block: u64,
-    /// *Units*: blocks.
+    /// The length. *Units*: blocks.
     pub blocks: u32,
-    /// On the disk. *Units*: blocks.
+    /// The first block on the disk. *Units*: blocks.
     pub block: u64,
-    /// It reads as zeroes (only in answers).
+    /// Whether the piece reads as zeroes (only in answers).
     pub is_unwritten: bool,
 }
 
-/// What a time becomes.
+/// The new value of a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TimeChange {
-    /// The server's clock.
+    /// The time of the server's clock.
     Now,
-    /// *Units*: nanoseconds since 1970.
+    /// The given time. *Units*: nanoseconds since 1970.
     At(i64),
 }
 
-/// Attributes that change; the others stay.
+/// The least age at which a time of access is replaced although nothing changed since. *Units*: nanoseconds.
+const ACCESS_AGE_NS: i64 = 24 * 3600 * 1_000_000_000;
+
+/// A program's access to the contents of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Accessed {
+    /// The file, directory or link.
+    pub file: FileId,
+    /// The time by the server's clock. *Units*: nanoseconds since 1970.
+    pub at_ns: i64,
+    /// The time generation of the inode that the client knew. If a call has set the times since, the access does not
+    /// count.
+    pub time_generation: u64,
+}
+
+impl Accessed {
+    /// Whether the access replaces the time of access of an inode with these times. This is the rule of the mount
+    /// option `relatime`: the present time of access is not later than the last change, or it is a day old.
+    pub fn counts(&self, times_ns: [i64; 4], time_generation: u64) -> bool {
+        let [accessed, modified, changed, _] = times_ns;
+        let is_old = accessed <= modified.max(changed) || self.at_ns.saturating_sub(accessed) >= ACCESS_AGE_NS;
+        self.time_generation == time_generation && self.at_ns != accessed && is_old
+    }
+}
+
+/// The attributes that change: those that are `Some`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Changes {
-    /// Permissions, without the type.
+    /// The permission bits, without the file type.
     pub mode: Option<u32>,
-    /// The owner.
+    /// The owner's user number.
     pub owner: Option<u32>,
-    /// The group.
+    /// The group's number.
     pub group: Option<u32>,
-    /// As `Truncate`. *Units*: bytes.
+    /// The new size, with the effect of `Truncate`. *Units*: bytes.
     pub size: Option<u64>,
     /// Time of the last access.
     pub accessed: Option<TimeChange>,
@@ -48,128 +74,159 @@ pub struct Changes {
     pub modified: Option<TimeChange>,
 }
 
-/// An operation. The server stamps the times that it does not name.
+/// An operation. The server sets all times that the operation does not contain.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Operation {
-    /// Makes an inode with a name: [`Answer::Attributes`](super::Answer::Attributes). Default ACLs are inherited.
+    /// Makes an inode with a name: [`Answer::Attributes`](super::Answer::Attributes). Default access control lists are
+    /// inherited.
     Create {
-        /// Where.
+        /// The directory.
         directory: FileId,
         /// The name.
         name: Vec<u8>,
-        /// Type and permissions.
+        /// The file type and the permission bits.
         mode: u32,
-        /// The owner.
+        /// The owner's user number.
         owner: u32,
-        /// The group; a directory with the set-group-id bit gives its own.
+        /// The group's number; in a directory with the set-group-ID bit, the new inode gets the directory's group
+        /// instead.
         group: u32,
-        /// The permissions that the caller's umask takes away; not applied where the directory has a default ACL.
+        /// The permissions that the caller's umask takes away. It is not applied if the directory has a default access
+        /// control list.
         umask: u32,
         /// The number of a device node.
         device: u64,
-        /// Where a symbolic link leads.
+        /// The target of a symbolic link.
         target: Vec<u8>,
-        /// The target once more, in one granted block, written and flushed: if it is longer than an inode holds.
+        /// If the target is too long for the inode: one granted block to which the client has written and flushed it.
         target_block: Option<Mapped>,
-        /// The session has it open at once.
+        /// Whether the session opens the inode at the same time.
         open: bool,
-        /// From a grant of numbers; 0: the server chooses.
+        /// An inode number from a grant of numbers; 0: the server chooses.
         inode: u64,
     },
-    /// One more name: [`Answer::Attributes`](super::Answer::Attributes).
+    /// Adds a name to an inode: [`Answer::Attributes`](super::Answer::Attributes).
     Link {
-        /// What.
+        /// The inode.
         file: FileId,
-        /// Where.
+        /// The directory.
         directory: FileId,
         /// The name.
         name: Vec<u8>,
     },
-    /// One name less: [`Answer::Attributes`](super::Answer::Attributes) of what it named.
+    /// Removes a name: [`Answer::Attributes`](super::Answer::Attributes) of its inode.
     Unlink {
-        /// Where.
+        /// The directory.
         directory: FileId,
         /// The name.
         name: Vec<u8>,
-        /// It must be an empty directory (`rmdir`); else it must not be a directory.
+        /// If true, the name must be that of an empty directory (`rmdir`); otherwise it must not be that of a
+        /// directory.
         is_directory: bool,
-        /// The inode that it must name; 0: any.
+        /// The inode that the name must have; 0: any.
         expected: u64,
     },
-    /// As `renameat2`: [`Answer::Done`](super::Answer::Done).
+    /// Renames as `renameat2` does: [`Answer::Done`](super::Answer::Done).
     Rename {
-        /// From where.
+        /// The old directory.
         directory: FileId,
-        /// The name.
+        /// The old name.
         name: Vec<u8>,
-        /// To where.
+        /// The new directory.
         new_directory: FileId,
         /// The new name.
         new_name: Vec<u8>,
-        /// 1 do not replace, 2 exchange, 4 leave a whiteout.
+        /// The flags of `renameat2`: 1 do not replace, 2 exchange, 4 leave a whiteout.
         flags: u32,
     },
     /// Changes attributes: [`Answer::Attributes`](super::Answer::Attributes).
     SetAttributes {
-        /// Of what.
+        /// The inode.
         file: FileId,
-        /// What changes.
+        /// The changes.
         changes: Changes,
     },
     /// Sets an extended attribute: [`Answer::Attributes`](super::Answer::Attributes).
     SetXattr {
-        /// Of what.
+        /// The inode.
         file: FileId,
         /// The name.
         name: Vec<u8>,
         /// The value.
         value: Vec<u8>,
-        /// 1 it must not be there, 2 it must be there, 4 the set-group-ID bit goes if it is an access control list.
+        /// The flags: 1 the attribute must not exist; 2 it must exist; 4 if it is an access control list, the
+        /// set-group-ID bit is cleared.
         flags: u32,
     },
-    /// Takes an extended attribute away: [`Answer::Attributes`](super::Answer::Attributes).
+    /// Removes an extended attribute: [`Answer::Attributes`](super::Answer::Attributes).
     RemoveXattr {
-        /// Of what.
+        /// The inode.
         file: FileId,
         /// The name.
         name: Vec<u8>,
     },
-    /// Shows what was written to granted extents and flushed: [`Answer::Attributes`](super::Answer::Attributes).
+    /// Makes data visible that was written to granted extents and flushed:
+    /// [`Answer::Attributes`](super::Answer::Attributes).
     Commit {
-        /// Of what.
+        /// The file.
         file: FileId,
-        /// The truncate generation that the writer knew.
+        /// The truncate generation of the file that the writer knows.
         truncate_generation: u64,
-        /// The size is at least this afterwards. *Units*: bytes.
+        /// The size is at least this after the commit. *Units*: bytes.
         size: u64,
-        /// The modification time is at least this afterwards; 0 for no new time. *Units*: nanoseconds since 1970.
+        /// The modification time is at least this after the commit; 0: it does not change. *Units*: nanoseconds since
+        /// 1970.
         modified_ns: i64,
-        /// The same for the change time.
+        /// The change time is at least this after the commit; 0: it does not change. *Units*: nanoseconds since 1970.
         changed_ns: i64,
-        /// From granted extents, or where the file is mapped and unwritten; in ascending order of `file_block`.
+        /// The written extents, in ascending order of `file_block`. Each is a granted extent, or blocks that the file
+        /// maps as unwritten.
         extents: Vec<Mapped>,
     },
-    /// Cuts or extends: [`Answer::Attributes`](super::Answer::Attributes).
+    /// Truncates or extends a file: [`Answer::Attributes`](super::Answer::Attributes).
     Truncate {
-        /// Of what.
+        /// The file.
         file: FileId,
-        /// *Units*: bytes.
+        /// The new size. *Units*: bytes.
         size: u64,
     },
-    /// As `fallocate`: [`Answer::Attributes`](super::Answer::Attributes). Zeroing within a block is the client's.
+    /// Does what `fallocate` does: [`Answer::Attributes`](super::Answer::Attributes). The client writes zeroes to
+    /// partial blocks.
     Allocate {
-        /// Of what.
+        /// The file.
         file: FileId,
-        /// *Units*: bytes.
+        /// The first byte. *Units*: bytes.
         start: u64,
-        /// Behind the end. *Units*: bytes.
+        /// The byte behind the last one. *Units*: bytes.
         end: u64,
-        /// The flags of `fallocate`: keep the size, punch a hole, zero a range; others are EOPNOTSUPP.
+        /// The flags of `fallocate`: keep the size, punch a hole, zero a range; others are refused with EOPNOTSUPP.
         mode: u32,
     },
-    /// Gives granted space back: [`Answer::Done`](super::Answer::Done). All I/O to it has ended.
+    /// Stores times of access: [`Answer::Done`](super::Answer::Done). An access that does not
+    /// [count](Accessed::counts), or whose file is gone, has no effect.
+    Access {
+        /// At most 256 accesses.
+        accesses: Vec<Accessed>,
+    },
+    /// Returns granted space: [`Answer::Done`](super::Answer::Done). All I/O to the space has ended.
     ReturnSpace {
-        /// First block and blocks.
+        /// The extents, as first block and number of blocks.
         extents: Vec<(u64, u64)>,
     },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_access_counts_after_a_change_or_a_day_but_not_after_a_call_that_set_the_times() {
+        let accessed = Accessed { file: FileId::default(), at_ns: 100, time_generation: 2 };
+        assert!(accessed.counts([40, 50, 0, 0], 2), "the data changed since the last access");
+        assert!(accessed.counts([40, 0, 40, 0], 2), "the attributes changed since the last access");
+        assert!(!accessed.counts([60, 50, 50, 0], 2), "nothing changed since the last access");
+        assert!(accessed.counts([100 - ACCESS_AGE_NS, i64::MIN, i64::MIN, 0], 2), "the last access is a day old");
+        assert!(!accessed.counts([40, 50, 0, 0], 3), "the times were set");
+        assert!(!accessed.counts([100, 100, 100, 0], 2), "it is stored already");
+    }
 }

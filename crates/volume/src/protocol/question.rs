@@ -1,80 +1,84 @@
-//! Questions of a session: they change nothing that is stored, except grants.
+//! Questions of a session: requests that change no stored record, except grants of space.
 
 use super::FileId;
 
 /// A question.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Question {
-    /// What a name is: [`Answer::Attributes`](super::Answer::Attributes). `..` is a name, too.
+    /// Finds a name in a directory: [`Answer::Attributes`](super::Answer::Attributes) of its inode. `..` is also a
+    /// name.
     Lookup {
-        /// Where.
+        /// The directory.
         directory: FileId,
         /// The name.
         name: Vec<u8>,
     },
-    /// [`Answer::Attributes`](super::Answer::Attributes). Generation 0 is any.
+    /// Requests the attributes of an inode: [`Answer::Attributes`](super::Answer::Attributes). Generation 0 matches any
+    /// generation.
     GetAttributes {
-        /// Of what.
+        /// The inode.
         file: FileId,
     },
-    /// Names behind a cookie: [`Answer::Listing`](super::Answer::Listing).
+    /// Requests the names of a directory behind a cookie: [`Answer::Listing`](super::Answer::Listing).
     ReadDirectory {
-        /// Of what.
+        /// The directory.
         directory: FileId,
-        /// The cookie of the last one that the reader has; 0: from the start.
+        /// The cookie of the last name that the reader has; 0: from the start.
         cookie: u64,
-        /// At most so many.
+        /// The most names to return.
         entries: u32,
     },
-    /// Where data is: [`Answer::Map`](super::Answer::Map).
+    /// Requests the extents of a part of a file: [`Answer::Map`](super::Answer::Map).
     ReadMap {
-        /// Of what.
+        /// The file.
         file: FileId,
-        /// *Units*: blocks of the file.
+        /// The first block. *Units*: blocks of the file.
         start: u64,
-        /// Behind the end. *Units*: blocks of the file.
+        /// The block behind the last one. *Units*: blocks of the file.
         end: u64,
     },
-    /// [`Answer::Bytes`](super::Answer::Bytes): its value.
+    /// Requests the value of an extended attribute: [`Answer::Bytes`](super::Answer::Bytes).
     ReadXattr {
-        /// Of what.
+        /// The inode.
         file: FileId,
         /// The name.
         name: Vec<u8>,
     },
-    /// [`Answer::Names`](super::Answer::Names).
+    /// Requests the names of all extended attributes: [`Answer::Names`](super::Answer::Names).
     ListXattrs {
-        /// Of what.
+        /// The inode.
         file: FileId,
     },
-    /// [`Answer::Statistics`](super::Answer::Statistics).
+    /// Requests the numbers for `statfs`: [`Answer::Statistics`](super::Answer::Statistics).
     Statistics,
-    /// The session has it open from now on: [`Answer::Attributes`](super::Answer::Attributes), or a
-    /// [`Message::Grant`](super::Message::Grant) of the level where nobody is in its way.
+    /// Opens a file for the session: [`Answer::Attributes`](super::Answer::Attributes), or a
+    /// [`Message::Grant`](super::Message::Grant) of the wanted level if no other session's token conflicts.
     Open {
-        /// What.
+        /// The file.
         file: FileId,
-        /// Of its data token; 0: none.
+        /// The wanted level of the data token; 0: none.
         level: u8,
-        /// A program reads it with `O_DIRECT`: its kernel is told of a new end before who wrote there goes on.
+        /// Whether a program reads the file with `O_DIRECT`: a writer beyond the end of file then continues only after
+        /// this host's kernel knows the new end.
         is_direct: bool,
     },
-    /// Tells the kernels of other hosts that read a file with `O_DIRECT` that it has at least this size:
-    /// [`Answer::Done`](super::Answer::Done) when they know.
+    /// Asks the server to tell the kernels of other hosts, which read the file with `O_DIRECT`, that it has at least
+    /// this size: [`Answer::Done`](super::Answer::Done) when they know.
     Push {
-        /// What.
+        /// The file.
         file: FileId,
-        /// *Units*: bytes.
+        /// The size of the file. *Units*: bytes.
         size: u64,
     },
-    /// The session has it open no more: [`Answer::Done`](super::Answer::Done). Nothing of this is stored.
+    /// Closes a file that the session has open: [`Answer::Done`](super::Answer::Done). Open files are not stored.
     Close {
-        /// What.
+        /// The file.
         file: FileId,
     },
-    /// Space to write to: [`Answer::Space`](super::Answer::Space), which may be less. The grant is stored.
+    /// Requests space to write to: [`Answer::Space`](super::Answer::Space), which may be less than requested. The grant
+    /// is stored.
     Space {
-        /// *Units*: blocks.
+        /// The requested amount. *Units*: blocks.
         blocks: u64,
     },
 }

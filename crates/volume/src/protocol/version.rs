@@ -1,20 +1,20 @@
-//! Which versions of the messages this program speaks.
+//! The versions of the messages that this program supports.
 //!
-//! A message that changes gets a new version here, in the release that changes it: a server and a mount of different
-//! builds then say so, where they would misunderstand each other.
+//! A change of a message gets a new version here, in the release that makes the change. So a server and a mount of
+//! different builds report that their versions differ, instead of misreading each other's messages.
 
 use std::ops::RangeInclusive;
 
-/// The versions that this program speaks.
+/// The supported versions.
 pub const VERSIONS: RangeInclusive<u16> = 2..=2;
 
-/// The newest version that both sides speak, if there is one.
+/// Returns the newest version that both sides support, if there is one.
 pub fn common_version(other: &RangeInclusive<u16>) -> Option<u16> {
     let (low, high) = (*VERSIONS.start().max(other.start()), *VERSIONS.end().min(other.end()));
     (low <= high).then_some(high)
 }
 
-/// What people are told where there is none, with what to do.
+/// Returns the message for people when there is no common version, with what to do.
 pub fn versions_differ(server: &RangeInclusive<u16>, mount: &RangeInclusive<u16>) -> String {
     let shown = |versions: &RangeInclusive<u16>| match versions.start() == versions.end() {
         true => format!("version {}", versions.start()),

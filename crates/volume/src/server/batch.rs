@@ -1,16 +1,16 @@
-//! What was applied and is not stored yet: the next append.
+//! The next append: transactions that are applied and not stored yet.
 //!
-//! Owns: how much that may be. A journal that is short of segments has room for a full batch in half a segment.
+//! Owns: when a batch is full. If the journal is short of segments, a full batch still fits into half a segment.
 
 use crate::format::Transaction;
 use crate::journal::transaction_bytes;
 
-/// Transactions of an append.
+/// The most transactions of an append.
 const TRANSACTIONS_MAX: usize = 1024;
-/// Their length after which no more requests are taken. *Units*: bytes.
+/// When the transactions are this long, no more requests are taken. *Units*: bytes.
 const BYTES_MAX: usize = 3 << 20;
 
-/// Transactions, in order.
+/// The transactions, in order.
 #[derive(Default)]
 pub(super) struct Batch {
     transactions: Vec<Transaction>,
@@ -24,7 +24,7 @@ impl Batch {
         self.transactions.push(transaction);
     }
 
-    /// Whether more requests wait until these are stored.
+    /// Whether further requests must wait until these transactions are stored.
     pub fn is_full(&self) -> bool {
         self.transactions.len() >= TRANSACTIONS_MAX || self.bytes >= BYTES_MAX
     }
@@ -33,7 +33,7 @@ impl Batch {
         self.transactions.is_empty()
     }
 
-    /// Takes all, to store them.
+    /// Takes all transactions, to store them.
     pub fn take(&mut self) -> Vec<Transaction> {
         self.bytes = 0;
         std::mem::take(&mut self.transactions)

@@ -1,10 +1,10 @@
-//! One connection: greeting, requests, answers.
+//! One connection of a client: greeting, requests, answers.
 //!
-//! Owns: what a connection may send, and how much. Promises: at most [`CALLS_MAX`] requests of a connection are in
-//! progress at a time; a malformed message ends the connection and changes nothing. Leaves to others: the requests
-//! (`owner`).
+//! Owns: which messages a connection may send, and how many. Promises: at most [`CALLS_MAX`] requests of a connection
+//! are in progress at a time; a malformed message ends the connection and changes nothing. Leaves to others: doing the
+//! requests (`owner`).
 //!
-//! *Circle*: a connection sends requests, which have the replies of this file.
+//! *Circle*: a connection sends requests, which contain the replies of this file.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,33 +23,34 @@ use crate::net::{self, Stream};
 use crate::protocol::{Answer, Code, Failure, Hello, Message, VERSIONS, What, versions_differ};
 use crate::wire::{read_message, write_all};
 
-/// Connections of a server.
+/// The most connections of a server.
 pub(super) const CONNECTIONS_MAX: usize = 2048;
-/// Requests of a connection without an answer, as the protocol says.
+/// The most unanswered requests of a connection, as the protocol says.
 const CALLS_MAX: usize = 256;
 pub(super) const ROLE_CONTROL: u8 = 1;
 pub(super) const ROLE_BULK: u8 = 2;
 
-/// What all connections share.
+/// The state that all connections share.
 pub(super) struct Shared {
     pub label: Label,
     pub epoch: u64,
-    /// Session leases of clients.
+    /// The length of a client's session lease.
     pub lease_ms: u32,
-    /// The number that a client repeats when none of its maps has blocks that were freed before.
+    /// The number of an append: a map that a client requests from now on has no block that appends up to this one
+    /// freed. A client sends this number back once none of its maps has such a block.
     pub drained_to: AtomicU64,
-    /// Sessions whose renewals are not answered: others wait for them too long.
+    /// Sessions whose renewals are not answered, because others wait for them too long.
     pub barred: Mutex<BTreeSet<u64>>,
 }
 
 impl Shared {
-    /// The sessions whose renewals are not answered.
+    /// Locks and returns the sessions whose renewals are not answered.
     pub fn barred(&self) -> MutexGuard<'_, BTreeSet<u64>> {
         self.barred.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// What a connection needs.
+/// What the task of a connection needs.
 pub(super) struct Context {
     pub requests: mpsc::Sender<Request>,
     pub shared: Arc<Shared>,
@@ -58,26 +59,26 @@ pub(super) struct Context {
 
 pub(super) type Frames = mpsc::UnboundedSender<Vec<u8>>;
 
-/// Returns an answer to the client. If it is dropped without an answer, because the server ends, the client asks the
-/// next server.
+/// Returns an answer to the client. If it is dropped without an answer because the server ends, the client repeats the
+/// request to the next server.
 pub(super) struct Reply {
     frames: Frames,
     request: u64,
     epoch: u64,
     connection: u64,
-    /// Counts the request until it is answered.
+    /// The request's share of [`CALLS_MAX`], returned when it is answered.
     _turn: OwnedSemaphorePermit,
 }
 
 impl Reply {
-    /// The way of an answer on a connection of this number, for a test.
+    /// For a test: a reply to a request on the connection with this number.
     #[cfg(test)]
     pub fn for_test(frames: &Frames, connection: u64) -> Reply {
         let turn = Arc::new(Semaphore::new(1)).try_acquire_owned().expect("it is free");
         Reply { frames: frames.clone(), request: 1, epoch: 1, connection, _turn: turn }
     }
 
-    /// Answers.
+    /// Sends the answer.
     pub fn send(self, answer: Result<Answer, Failure>) {
         let message = match answer {
             Ok(answer) => Message::Answer(answer),
@@ -86,17 +87,17 @@ impl Reply {
         self.say(&message);
     }
 
-    /// The number of the request.
+    /// Returns the number of the request.
     pub fn request(&self) -> u64 {
         self.request
     }
 
-    /// The number of the connection that the request came on.
+    /// Returns the number of the connection that the request came on.
     pub fn connection(&self) -> u64 {
         self.connection
     }
 
-    /// Answers with a message other than the answer to an operation or a question.
+    /// Sends a message other than the answer to an operation or a question.
     pub fn say(self, message: &Message) {
         // The connection may have ended.
         let _ = self.frames.send(message.encode(self.request, self.epoch));
@@ -140,16 +141,16 @@ pub(super) async fn serve(context: &Context, stream: Stream, peer: &str) {
     }
 }
 
-/// Whose connection it is.
+/// The session and role of a connection.
 #[derive(Clone, Copy)]
 struct Greeted {
     session: u64,
     role: u8,
-    /// Its number.
+    /// The number of the connection.
     connection: u64,
 }
 
-/// The first message. `None`: the client was refused.
+/// Reads the first message and answers it. `None`: the client is refused.
 async fn greet(context: &Context, reader: &mut ReadHalf<Stream>, frames: &Frames) -> std::io::Result<Option<Greeted>> {
     let Some((header, message)) = read_message(reader).await? else { return Ok(None) };
     let shared = &context.shared;
@@ -162,7 +163,7 @@ async fn greet(context: &Context, reader: &mut ReadHalf<Stream>, frames: &Frames
     };
     let (message, greeted) = match answer {
         Ok(greeted) => (welcome(shared, greeted.session), Ok(Some(greeted))),
-        // The operator of the server is told, too.
+        // The failure is logged too, so that the operator of the server sees it.
         Err(failure) if failure.code == Code::Version => {
             let words = failure.words.clone();
             (Message::Failure(failure), Err(std::io::Error::other(words)))
@@ -173,7 +174,7 @@ async fn greet(context: &Context, reader: &mut ReadHalf<Stream>, frames: &Frames
     greeted
 }
 
-/// Begins a session, or finds the one that is there again.
+/// Begins a session, or adds a connection to the session that the client names.
 async fn begin(context: &Context, hello: Hello) -> Result<Greeted, Failure> {
     if hello.volume != context.shared.label.volume.0 {
         return Err(refusal(Code::WrongVolume, "this server serves another volume than the one on the disk there"));
@@ -208,13 +209,13 @@ async fn begin(context: &Context, hello: Hello) -> Result<Greeted, Failure> {
     Ok(Greeted { session, role: hello.role, connection: hello.connection })
 }
 
-/// Hands a request to the owner, and waits for its answer.
+/// Sends a request to the owner, and waits for its answer.
 async fn ask<T>(
     context: &Context,
     request: Request,
     answer: oneshot::Receiver<Result<T, Failure>>,
 ) -> Result<T, Failure> {
-    // Both fail where the server is ending.
+    // Both fail if the server is ending.
     let _ = context.requests.send(request).await;
     answer.await.unwrap_or_else(|_| Err(super::gone()))
 }
@@ -223,7 +224,7 @@ fn welcome(shared: &Shared, session: u64) -> Message {
     Message::Welcome { session, lease_ms: shared.lease_ms, server_ns: wall_ns() }
 }
 
-/// Serves operations and questions.
+/// Serves a bulk connection: operations and questions.
 async fn bulk(
     context: &Context,
     greeted: Greeted,
@@ -257,7 +258,7 @@ async fn bulk(
             Message::Goodbye { session: named } if named == session => Request::Goodbye { session, reply },
             _ => return Err(std::io::Error::other("a message that does not belong here")),
         };
-        // In the order of arrival: the owner's queue keeps it.
+        // Requests are sent in the order of their arrival, and the owner's queue keeps that order.
         if context.requests.send(request).await.is_err() {
             return Ok(());
         }
@@ -265,7 +266,7 @@ async fn bulk(
     Ok(())
 }
 
-/// Serves renewals, and what is said of tokens.
+/// Serves a control connection: lease renewals and messages about tokens.
 async fn control(
     context: &Context,
     greeted: Greeted,
@@ -284,8 +285,8 @@ async fn control(
             }
             Message::Renew { session: named, sent_ns, acknowledged, drained } if named == session => {
                 let sequence = shared.drained_to.load(Ordering::Acquire);
-                // This comes before the owner hears of the renewal, so that only renewals that may be answered count as
-                // answered.
+                // The check comes before the owner learns of the renewal, so that the owner counts a renewal as
+                // answered only if it may be answered.
                 let is_answered = !shared.barred().contains(&session);
                 let request = Request::Acknowledge { session, acknowledged, drained, is_answered };
                 let _ = context.requests.send(request).await;

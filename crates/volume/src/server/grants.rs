@@ -1,8 +1,8 @@
-//! The owner's tokens: requests and questions that wait, the ways to clients, and sessions that others wait for too
-//! long.
+//! The owner's tokens: waiting requests and questions, the connections to clients, and sessions that others wait for
+//! too long.
 //!
-//! Owns: what the arbiter's tickets stand for. Promises: a session is ended because others wait for it only after its
-//! last answered renewal is so old that its client does not answer programs any more. Leaves to others: the rules
+//! Owns: which request each ticket of the arbiter belongs to. Promises: a session is ended for the sake of others only
+//! when its last answered renewal is so old that its client no longer answers programs. Leaves to others: the rules
 //! (`tokens`).
 //!
 //! *Circle*: as `request`: requests have the replies of `connection`.
@@ -21,21 +21,21 @@ pub(super) struct Looking {
     pub session: u64,
     pub question: Question,
     pub reply: Reply,
-    /// Whether it must look for writers before it is answered: true at first, and also later if it waited while
-    /// sessions from before a restart had not yet said what they hold.
+    /// Whether the question must still wait for writers to commit. It is true at first, and again if the question
+    /// waited while sessions from before a restart had not yet said what they hold.
     pub is_graced: bool,
 }
 
-/// What can be answered.
+/// Requests and questions that can be answered now.
 #[derive(Default)]
 pub(super) struct Acted {
-    /// Questions, when they have been asked again.
+    /// Questions that are asked again and can be answered.
     pub ready: Vec<Looking>,
-    /// Requests for tokens.
+    /// Requests for tokens that are granted.
     pub granted: Vec<(u64, Reply, Held)>,
 }
 
-/// Tokens, and what waits for them.
+/// The tokens, and the calls that wait for them.
 pub(super) struct Grants {
     arbiter: Arbiter,
     started: Instant,
@@ -43,14 +43,14 @@ pub(super) struct Grants {
     next_ticket: u64,
     acquiring: HashMap<u64, Reply>,
     looking: HashMap<u64, Looking>,
-    /// The control connections.
+    /// The control connection of each session.
     controls: HashMap<u64, Frames>,
-    /// Sessions whose renewals are not answered, and since when.
+    /// Sessions whose renewals are not answered, with the time since when.
     barred: BTreeMap<u64, Instant>,
 }
 
 impl Grants {
-    /// The tokens of a new server: earlier sessions say what they hold.
+    /// Makes the tokens of a new server, which waits for earlier sessions to say what they hold.
     pub fn new(epoch: u64, sessions: impl IntoIterator<Item = u64>) -> Grants {
         Grants {
             arbiter: Arbiter::new(epoch, sessions),
@@ -73,17 +73,18 @@ impl Grants {
         self.next_ticket
     }
 
-    /// When [`wake`](Self::wake) is to be called.
+    /// Returns the time at which [`wake`](Self::wake) must be called.
     pub fn wake_at(&self) -> Option<Instant> {
         self.arbiter.wake_at().map(|ms| self.started + Duration::from_millis(ms))
     }
 
-    /// Time has passed.
+    /// Handles everything that is due by now.
     pub fn wake(&mut self) {
         self.arbiter.wake(self.now());
     }
 
-    /// Tokens that are held, calls that wait for one, and sessions that have not said yet what they hold.
+    /// Returns the numbers of tokens held, of calls that wait for one, and of sessions that have not yet said what they
+    /// hold.
     pub fn counts(&self) -> (usize, usize, usize) {
         self.arbiter.counts()
     }
@@ -93,43 +94,43 @@ impl Grants {
         self.arbiter.is_expected(session)
     }
 
-    /// A session wants a token.
+    /// Handles a session's request for a token.
     pub fn acquire(&mut self, session: u64, (token, level, waits): (Token, u8, bool), reply: Reply) {
         let ticket = self.ticket();
         self.acquiring.insert(ticket, reply);
         self.arbiter.acquire(self.now(), session, token, level, ticket, waits);
     }
 
-    /// Grants a token at once, where nobody is in the way.
+    /// Grants a token at once, if no other session's token conflicts.
     pub fn offer(&mut self, session: u64, token: Token, level: u8) -> Option<Held> {
         self.arbiter.offer(self.now(), session, token, level)
     }
 
-    /// A session gave back, or committed.
+    /// Handles a token that a session returned, or the commit of a session.
     pub fn returned(&mut self, session: u64, held: Held) {
         self.arbiter.returned(self.now(), session, held);
     }
 
-    /// An earlier session says what it holds. Returns a session that must be ended because of it.
+    /// Records what an earlier session says it holds. Returns a session that must be ended because the claims conflict.
     pub fn reclaim(&mut self, session: u64, held: &[Held], is_last: bool) -> Option<u64> {
         self.arbiter.reclaim(self.now(), session, held, is_last)
     }
 
-    /// A session has a control connection.
+    /// Handles a new control connection of a session: recalls are sent on it, and those without an answer are repeated.
     pub fn controlled(&mut self, session: u64, frames: Frames) {
         self.controls.insert(session, frames);
         self.arbiter.repeat(session);
     }
 
-    /// A session is over.
+    /// Removes a session that is over.
     pub fn forget(&mut self, session: u64) {
         self.controls.remove(&session);
         self.barred.remove(&session);
         self.arbiter.forget(self.now(), session);
     }
 
-    /// Whether a question that shows these files can be answered now; else it waits, and comes back from
-    /// [`act`](Self::act).
+    /// Returns a question that shows these files if it can be answered now; otherwise the question waits, and
+    /// [`act`](Self::act) returns it later.
     pub fn look(&mut self, looking: Looking, files: &[FileId]) -> Option<Looking> {
         let ticket = self.ticket();
         let is_graced = self.counts().2 > 0;
@@ -140,7 +141,7 @@ impl Grants {
         None
     }
 
-    /// Tells clients what the rules say, and returns what can be answered.
+    /// Sends the messages of the arbiter to clients, and returns what can be answered.
     pub fn act(&mut self) -> Acted {
         let mut acted = Acted::default();
         for action in self.arbiter.take_actions() {
@@ -163,16 +164,16 @@ impl Grants {
         acted
     }
 
-    /// Sends a message to a session. Without a connection it gets the message when it has one.
+    /// Sends a message to a session. A session without a connection gets the message when it connects again.
     pub fn tell(&self, session: u64, message: &Message) {
         if let Some(frames) = self.controls.get(&session) {
             let _ = frames.send(message.encode(0, self.epoch));
         }
     }
 
-    /// Decides about sessions that others wait for too long, or that were barred for that. After `lease` without an
-    /// answered renewal a client does not answer programs. `lockers` hold locks that others want; `is_early`: requests
-    /// for locks wait for the sessions of before a restart.
+    /// Decides about sessions that others wait for too long, and about barred sessions, whose renewals are not
+    /// answered. After `lease` without an answered renewal a client does not answer programs. `lockers` hold locks that
+    /// others want; `is_early`: requests for locks wait for the sessions from before a restart.
     pub fn late(
         &mut self,
         (lockers, is_early): (&[u64], bool),
@@ -187,7 +188,7 @@ impl Grants {
         let mut late = Vec::new();
         for session in sessions {
             let barred_for = self.barred.get(&session).map(|since| milliseconds(since.elapsed()));
-            // Waits for an earlier session count from the restart; that alone does not make it slow.
+            // A wait for an earlier session is counted from the restart (0); this alone does not make the session slow.
             let waited = awaited.get(&session).map(|since| if *since == 0 { 0 } else { now.saturating_sub(*since) });
             let Some(verdict) = verdict(barred_for, silence(session), waited, milliseconds(lease)) else { continue };
             match verdict {
@@ -201,7 +202,7 @@ impl Grants {
     }
 }
 
-/// The files whose attributes an answer shows.
+/// Returns the files whose attributes an answer shows.
 pub(super) fn files_of(answer: &Answer) -> Vec<FileId> {
     match answer {
         Answer::Attributes(attributes) => vec![attributes.id()],

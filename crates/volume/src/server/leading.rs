@@ -1,7 +1,7 @@
-//! The start of a server: it becomes leader, and reads all metadata.
+//! The start of a server: it becomes leader and reads all metadata.
 //!
-//! Owns: the first append of an epoch, which says who leads it, what became of the epochs before, and which segments the
-//! next ones have.
+//! Owns: the first append of an epoch, which records its leader, the state of earlier epochs, and the segments of the
+//! next ones.
 
 use nectary_block::SharedDevice;
 use nectary_host::log::{Level, write as log_line};
@@ -12,11 +12,11 @@ use crate::client::random_id;
 use crate::journal::{Log, StartOptions};
 use crate::metadata::{Image, SET_ASIDE};
 
-/// What the leader has.
+/// The state of a new leader.
 pub(super) struct Led {
     pub log: Log,
     pub image: Image,
-    /// The first append.
+    /// The number of the first append.
     pub sequence: u64,
 }
 

@@ -1,7 +1,7 @@
-//! The owner's file locks: requests that wait, and those that came too early after a restart.
+//! The owner's file locks: requests that wait for a lock, and requests that came too early after a restart.
 //!
-//! Owns: what the tickets of `tokens::Locks` stand for. Promises: after a restart no lock is granted until every
-//! earlier session has said which locks it has, or has ended; these sessions say so by requests that do not wait.
+//! Owns: which request each ticket of `tokens::Locks` belongs to. Promises: after a restart no lock is granted until
+//! every earlier session has named its locks or has ended. Such a session names them by lock requests that do not wait.
 //!
 //! *Circle*: as `request`: requests have the replies of `connection`.
 
@@ -11,15 +11,15 @@ use super::connection::Reply;
 use crate::protocol::{Answer, Code, Failure, Locked, Message};
 use crate::tokens::{Locks, Outcome};
 
-/// What a session requests.
+/// What a session wants from a file lock.
 pub(super) enum Wish {
-    /// The lock, waiting for it or not.
+    /// To get the lock; the flag says whether to wait for it.
     Lock(Locked, bool),
-    /// To give it up.
+    /// To release the lock.
     Unlock(Locked),
-    /// To know which lock conflicts.
+    /// To learn which lock conflicts.
     Test(Locked),
-    /// To stop a request that waits.
+    /// To cancel a request that waits.
     Cancel(u64),
 }
 
@@ -28,13 +28,13 @@ struct Waiting {
     reply: Reply,
 }
 
-/// Locks, and what waits for them.
+/// The locks, and the requests that wait for them.
 #[derive(Default)]
 pub(super) struct Locking {
     locks: Locks,
     next_ticket: u64,
     waiting: HashMap<u64, Waiting>,
-    /// Requests that came before every earlier session had said what it has.
+    /// Requests that came before every earlier session had named its locks.
     early: Vec<(u64, Wish, Reply)>,
 }
 
@@ -43,8 +43,8 @@ fn refusal(code: Code, errno: i32, words: &str) -> Failure {
 }
 
 impl Locking {
-    /// A session requests something. `is_grace`: after a restart, some earlier session has not said what it has;
-    /// `is_expected`: this one has not.
+    /// Handles what a session wants. `is_grace`: some session from before a restart has not named its locks yet;
+    /// `is_expected`: this session has not.
     pub fn wish(&mut self, session: u64, wish: Wish, reply: Reply, is_grace: bool, is_expected: bool) {
         let waits_for_others = match &wish {
             Wish::Lock(_, waits) => !is_expected || *waits,
@@ -69,14 +69,14 @@ impl Locking {
         }
     }
 
-    /// After a restart, every earlier session has said what it has.
+    /// Handles early requests, once every session from before a restart has named its locks.
     pub fn end_grace(&mut self) {
         for (session, wish, reply) in std::mem::take(&mut self.early) {
             self.wish(session, wish, reply, false, false);
         }
     }
 
-    /// A session is over.
+    /// Removes a session that is over.
     pub fn forget(&mut self, session: u64) {
         self.early.retain(|(of, ..)| *of != session);
         self.waiting.retain(|_, waiting| waiting.session != session);
@@ -84,17 +84,17 @@ impl Locking {
         self.grant(granted);
     }
 
-    /// Sessions that hold what others want.
+    /// Returns the sessions that hold locks which others want.
     pub fn awaited(&mut self) -> Vec<u64> {
         self.locks.awaited()
     }
 
-    /// Whether requests wait for earlier sessions after a restart.
+    /// Whether requests still wait for sessions from before a restart.
     pub fn is_early(&self) -> bool {
         !self.early.is_empty()
     }
 
-    /// Locks that are held, and requests that wait.
+    /// Returns the numbers of locks held and of requests that wait.
     pub fn counts(&self) -> (usize, usize) {
         self.locks.counts()
     }

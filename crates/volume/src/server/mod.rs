@@ -1,20 +1,21 @@
 //! The metadata server of a volume.
 //!
-//! Owns: leadership, sockets, sessions and their leases. Promises: one server at a time, whatever else runs; answers
-//! are sent only when they are durable; a server that lost its disk or its lease ends without further answers. Leaves
-//! to others: what operations do (`metadata`), how they are stored (`journal`).
+//! Owns: leadership, sockets, sessions and their leases. Promises: a volume has one server at a time, whatever else
+//! runs; an answer is sent only when everything that it shows is durable; a server that lost its disk or its lease ends
+//! without further answers. Leaves to others: the effect of operations (`metadata`), and storing them (`journal`).
 //!
 //! | file | what is in it |
 //! |---|---|
 //! | `alone` | the lock that keeps a second server off this host |
 //! | `leading` | the start: leadership, and the first append |
-//! | `request`, `owner` | what is asked of the metadata; the task that does it, and answers when it is durable |
+//! | `request`, `owner` | requests about the metadata; the task that does them, and answers when the results are
+//! durable |
 //! | `room` | segments of the journal, and checkpoints |
 //! | `grants` | tokens: requests that wait, sessions that others wait for too long |
 //! | `locking` | file locks: requests that wait |
 //! | `pushes` | ends of files that kernels of other hosts are told |
-//! | `presence`, `newest` | when a session was heard of; which connection of it counts |
-//! | `batch`, `waits` | what is not stored yet; what the owner waits for |
+//! | `presence`, `newest` | when a session last renewed its lease; which of its connections is the newest |
+//! | `batch`, `waits` | transactions that are not stored yet; what the owner waits for |
 //! | `connection` | one connection: greeting, requests, answers |
 
 mod alone;
@@ -45,56 +46,56 @@ pub use alone::alone;
 pub use request::Overview;
 use request::Request;
 
-/// How a volume is served.
+/// The options of a server.
 #[derive(Clone)]
 pub struct ServerOptions {
-    /// Where.
+    /// The addresses to listen on.
     pub listen: Vec<Address>,
     /// Certificates, if connections are encrypted.
     pub tls: Option<ServerTls>,
-    /// The number of this server, below 32: no other one has it.
+    /// The number of this server, below 32; no other server of the volume may have it.
     pub number: u32,
     /// The name of this host, for messages.
     pub host: String,
-    /// Whether no earlier process of this server is left on this host; [`alone`] tells.
+    /// Whether no earlier process with this server's number is left on this host; [`alone`] checks this.
     pub previous_gone: bool,
-    /// Hosts of earlier servers that write nothing any more, as an operator says: by their names, or by incarnations in
-    /// hexadecimal.
+    /// Hosts of earlier servers that the operator confirms gone: they write nothing any more. Each is a host name, or
+    /// an incarnation in hexadecimal.
     pub said_gone: Vec<String>,
 }
 
-/// Why a server does not start, or ended.
+/// Why a server does not start, or why it ended.
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
-    /// The disk, or what is on it.
+    /// The disk failed, or its contents are damaged or unsuitable.
     #[error(transparent)]
     Journal(#[from] crate::journal::Error),
-    /// The records.
+    /// The records contradict each other.
     #[error(transparent)]
     Records(#[from] Failure),
-    /// This machine.
+    /// The machine does not provide what the server needs.
     #[error(transparent)]
     Machine(#[from] crate::client::Error),
-    /// It cannot listen.
+    /// The server cannot listen on an address.
     #[error("{address}: {source}")]
     Listen {
-        /// Where.
+        /// The address.
         address: Address,
-        /// Why not.
+        /// The cause.
         source: std::io::Error,
     },
-    /// The journal is full, and there is no free segment.
+    /// The journal is full, and the disk has no free segment.
     #[error("there is no room for the journal: start the server again, then {0}")]
     NoRoom(
-        /// What to do.
+        /// The text that says what the operator can do.
         String,
     ),
-    /// It ended by itself.
+    /// The server ended without a request to stop.
     #[error("the server ended: {0}")]
     Ended(String),
 }
 
-/// A running server.
+/// A running metadata server.
 pub struct Server {
     addresses: Vec<Address>,
     handle: Handle,
@@ -104,7 +105,7 @@ pub struct Server {
     owner: JoinHandle<Result<(), ServerError>>,
 }
 
-/// For the status of a server, and commands to it.
+/// Gives the status of a server, and sends commands to it.
 #[derive(Clone)]
 pub struct Handle {
     requests: mpsc::Sender<Request>,
@@ -112,14 +113,14 @@ pub struct Handle {
 }
 
 impl Handle {
-    /// A recent state of the server.
+    /// Returns a recent state of the server.
     pub fn overview(&self) -> Overview {
         self.seen.borrow().clone()
     }
 
-    /// An operator says that the host of a session writes nothing any more.
+    /// Releases the space of an ended session, because an operator confirms that its host writes nothing any more.
     ///
-    /// *Errors*: there is no such session, or it is active.
+    /// *Errors*: the session does not exist, or is active.
     pub async fn release(&self, session: u64) -> Result<(), Failure> {
         let (reply, answer) = oneshot::channel();
         let _ = self.requests.send(Request::Release { session, reply }).await;
@@ -132,12 +133,12 @@ fn gone() -> Failure {
 }
 
 impl Server {
-    /// Becomes the server of the volume on `device`, and listens. If the previous server ended without resigning, this
-    /// waits for its lease.
+    /// Becomes the server of the volume on `device`, and listens. If the previous server ended without resigning, the
+    /// start waits for that server's lease.
     ///
-    /// *Errors*: another server leads; the disk; an address that cannot be listened on.
+    /// *Errors*: another server leads; the disk fails; an address cannot be listened on.
     pub async fn start(device: SharedDevice, options: ServerOptions) -> Result<Server, ServerError> {
-        // First, so that a mistake shows at once.
+        // Listening comes first, so that a wrong address is reported at once.
         let mut listeners = Vec::new();
         for address in &options.listen {
             let listener = Listener::bind(address).await;
@@ -165,12 +166,12 @@ impl Server {
         Ok(Server { addresses, handle, stop, ended, tasks, owner })
     }
 
-    /// Where it listens.
+    /// Returns the addresses that the server listens on.
     pub fn addresses(&self) -> &[Address] {
         &self.addresses
     }
 
-    /// For its status.
+    /// Returns a handle for status and commands.
     pub fn handle(&self) -> Handle {
         self.handle.clone()
     }
@@ -180,14 +181,15 @@ impl Server {
         let mut ended = self.ended.clone();
         match ended.wait_for(Option::is_some).await {
             Ok(reason) => reason.clone().unwrap_or_default(),
-            // The owner has ended on request.
+            // The owner has ended because it was told to stop.
             Err(_) => std::future::pending().await,
         }
     }
 
-    /// Ends it: connections are closed, everything is durable, and the next server need not wait for the lease.
+    /// Ends the server: connections are closed, everything is made durable, and the next server need not wait for the
+    /// lease.
     ///
-    /// *Errors*: what could not be stored.
+    /// *Errors*: the journal cannot be written or is full, or the server has already ended with the returned error.
     pub async fn stop(mut self) -> Result<(), ServerError> {
         self.tasks.shutdown().await;
         let _ = self.stop.send_replace(true);
@@ -195,7 +197,7 @@ impl Server {
     }
 }
 
-/// Accepts connections until it is dropped, and with it all of them.
+/// Accepts connections. When this future is dropped, all its connections end.
 async fn accept(listener: Listener, context: Arc<connection::Context>) {
     let mut connections = JoinSet::new();
     loop {

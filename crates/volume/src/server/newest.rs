@@ -1,18 +1,19 @@
-//! Which connection of a session is the newest of its role.
+//! The newest connection of each session and role.
 //!
-//! Owns: the numbers of greetings. Promises: a connection that is heard of late never replaces a later one.
+//! Owns: the connection numbers of greetings. Promises: a connection whose greeting arrives late never replaces a later
+//! connection.
 
 use std::collections::HashMap;
 
 /// The newest connections.
 #[derive(Debug, Default)]
 pub(super) struct Newest {
-    /// By session and role.
+    /// Connection numbers, by session and role.
     numbers: HashMap<(u64, u8), u64>,
 }
 
 impl Newest {
-    /// A connection introduced itself. Returns whether it is the newest of its role.
+    /// Records the greeting of a connection. Returns whether the connection is the newest of its role.
     pub fn greet(&mut self, session: u64, role: u8, connection: u64) -> bool {
         let newest = self.numbers.entry((session, role)).or_default();
         let is_later = connection > *newest;
@@ -20,12 +21,12 @@ impl Newest {
         is_later
     }
 
-    /// Whether no later one of its role introduced itself.
+    /// Whether no later connection of its role has sent a greeting.
     pub fn is_newest(&self, session: u64, role: u8, connection: u64) -> bool {
         self.numbers.get(&(session, role)).is_none_or(|newest| connection >= *newest)
     }
 
-    /// A session is over.
+    /// Removes a session that is over.
     pub fn forget(&mut self, session: u64) {
         self.numbers.retain(|(of, _), _| *of != session);
     }

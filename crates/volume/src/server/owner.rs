@@ -1,14 +1,14 @@
 //! The owner of a volume's metadata: one task that does all work on the image and the journal, in order.
 //!
-//! Owns: the image, the log, and answers that wait until what they show is durable. Promises:
-//! 1. Operations are applied in the order of their arrival. At most one append is in flight; the next one contains
-//!    everything that was applied meanwhile.
-//! 2. No answer is sent before everything that was applied before it is durable, even if it only reads. So no client
-//!    sees a state that a crash could undo.
+//! Owns: the image, the log, and answers that wait until everything they show is durable. Promises:
+//! 1. Operations are applied in the order in which they arrive. At most one append is in flight; the next one contains
+//!    everything that was applied during it.
+//! 2. No answer is sent before everything that was applied earlier is durable, even if the request only reads. So no
+//!    client sees a state that a crash could undo.
 //! 3. An operation is done once: a repeated one is answered with the stored reply.
-//! 4. After an append failed, nothing is answered any more, and the server ends.
+//! 4. After a failed append, no request is answered any more, and the server ends.
 //!
-//! Leaves to others: what operations do (`metadata`), and room for the journal (`room`).
+//! Leaves to others: the effect of operations (`metadata`), and room for the journal (`room`).
 
 use std::cmp::Ordering;
 use std::sync::atomic::{AtomicU64, Ordering as AtomicOrdering};
@@ -38,26 +38,26 @@ use crate::planted::{Bug, planted};
 use crate::protocol::{Answer, Code, Failure, FileId, Held as Granted, Message, Operation, Question, Token, What};
 use crate::tokens::{Late, level};
 
-/// The most appends that the one in flight and the next one may be split into.
+/// The bound on the appends that the append in flight and the next one may be split into, together.
 const APPENDS_MAX: u64 = 64;
 /// The lease of a session. *Units*: milliseconds.
 const SESSION_LEASE_MS: u32 = 5000;
-/// How much a client's clock may be slow during a lease.
+/// The most time by which a client's clock may fall behind during a lease.
 const DRIFT: Duration = Duration::from_secs(1);
 
-/// The owner.
+/// The owner of a volume's metadata.
 pub(super) struct Owner {
     image: Image,
-    /// Not there while an append is in flight.
+    /// `None` while an append is in flight.
     log: Option<Log>,
     in_flight: Option<InFlight>,
     /// Answers that wait for the append in flight.
     held: Vec<Held>,
-    /// What was applied since it began, and the answers that wait for that.
+    /// The transactions applied since the append in flight began; `next_held` has the answers that wait for them.
     next: Batch,
     next_held: Vec<Held>,
     room: Room,
-    /// The last append that is durable.
+    /// The number of the last durable append.
     sequence: u64,
     presence: Presence,
     grants: Grants,
@@ -103,7 +103,7 @@ impl Owner {
         Ok((owner, shared))
     }
 
-    /// What there is now.
+    /// Returns the server's present state.
     pub fn overview(&self) -> Overview {
         let (free, blocks) = self.image.room();
         let inodes = self.image.tables().table(Table::Inodes).len() as u64;
@@ -130,7 +130,8 @@ impl Owner {
 
     /// Serves requests until it is told to stop.
     ///
-    /// *Errors*: what could not be stored; nothing is answered after that.
+    /// *Errors*: the journal cannot be written or is full, or the server's own changes of the records fail. No request
+    /// is answered after an error.
     pub async fn run(
         mut self,
         mut requests: mpsc::Receiver<Request>,
@@ -154,13 +155,14 @@ impl Owner {
                     self.background().await?;
                     let _ = seen.send_replace(self.overview());
                 }
-                // It changes once.
+                // The value changes only once, to stop the server.
                 _ = stopped.changed() => break,
             }
             self.act();
             self.begin_append()?;
         }
-        // Everything applied is stored; clients without an answer ask the next server.
+        // Everything that was applied is stored before the server ends; clients without an answer repeat their requests
+        // to the next server.
         while self.in_flight.is_some() || !self.next.is_empty() {
             self.begin_append()?;
             let (log, result) = appended(&mut self.in_flight).await;
@@ -173,15 +175,15 @@ impl Owner {
     }
 
     fn stamp(&self) -> Stamp {
-        // The append in flight and the next one may be split. An idle server tells sessions that they have drained
-        // everything up to `APPENDS_MAX` behind its last append, so blocks that are freed from now on must get a later
-        // number.
+        // The append in flight and the next one may be split. While the server is idle, `drained_to` is the number of
+        // its last append plus `APPENDS_MAX`, so blocks that are freed from now on must get a later number.
         let sequence = self.sequence + APPENDS_MAX + 1;
         Stamp { now_ns: i64::try_from(wall_ns()).unwrap_or(i64::MAX), sequence }
     }
 
     fn apply(&mut self, request: Request) {
-        // What a lost connection still brings was sent again on the one that replaced it.
+        // A request that arrives on a replaced connection is dropped: the client has sent it again on the newer
+        // connection.
         if let Some((session, connection)) = request.caller()
             && !self.newest.is_newest(session, ROLE_BULK, connection)
         {
@@ -222,13 +224,13 @@ impl Owner {
             Request::Return { session, held } => self.grants.returned(session, held),
             Request::Pushed { session, number } => self.pushes.pushed(session, number),
             Request::Controlled { session, connection, frames } => match self.image.is_active(session) {
-                // A later one was greeted meanwhile: recalls go there.
+                // A later control connection has sent its greeting meanwhile, and recalls go there.
                 Ok(()) if !self.newest.is_newest(session, ROLE_CONTROL, connection) => {}
                 Ok(()) => {
                     self.grants.controlled(session, frames);
                     self.pushes.repeat(session).iter().for_each(|message| self.grants.tell(session, message));
                 }
-                // The session was ended after the greeting; nothing else would tell its client.
+                // The session was ended after the greeting, and nothing else would tell its client.
                 Err(failure) => drop(frames.send(Message::Failure(failure).encode(0, self.shared.epoch))),
             },
             Request::Begin { session, connection, reply } => {
@@ -258,8 +260,8 @@ impl Owner {
             Request::Acknowledge { session, acknowledged, drained, is_answered } => {
                 self.presence.renewed(session, is_answered);
                 self.image.acknowledge(session, acknowledged, drained);
-                // This is done at once, because ticks are delayed while requests arrive. An error occurs again at the
-                // next tick and ends the server.
+                // Replies are forgotten at once, because ticks are delayed while requests arrive. An error occurs again
+                // at the next tick and ends the server.
                 if let Ok(transactions) = self.image.forget() {
                     self.next.extend(transactions);
                 }
@@ -278,7 +280,7 @@ impl Owner {
         }
     }
 
-    /// Answers a question, when other hosts have committed what it shows.
+    /// Answers a question once other hosts have committed the files that it shows.
     fn ask(&mut self, looking: Looking) {
         let answer = self.image.ask(self.stamp(), looking.session, &looking.question);
         let looking = match &answer {
@@ -304,7 +306,7 @@ impl Owner {
         }
     }
 
-    /// Answers with attributes, or with this level of the file's token where nobody is in its way.
+    /// Answers with attributes, and also grants this level of the file's token if no other session's token conflicts.
     fn answer(&mut self, session: u64, reply: Reply, answer: Result<Answer, Failure>, level: u8) {
         if level != level::NONE
             && let Ok(Answer::Attributes(attributes)) = &answer
@@ -328,7 +330,8 @@ impl Owner {
         }
     }
 
-    /// Says that a token is granted, with what the file is now: nobody changes that before it is returned.
+    /// Sends the grant of a token with the file's present attributes and extents, which no other session changes until
+    /// the token is returned.
     fn grant(&mut self, session: u64, reply: Reply, held: Granted) {
         let (minimum_ms, shape) = (crate::tokens::MINIMUM_MS as u32, self.image.shape(held.token.object));
         let is_watched = self.pushes.is_watched(held.token.object.inode, session);
@@ -353,7 +356,7 @@ impl Owner {
         }
     }
 
-    /// Ends sessions that others wait for, and whose clients do not answer programs any more.
+    /// Ends sessions that others wait for and whose clients no longer answer programs.
     fn end_late_sessions(&mut self) {
         let presence = &self.presence;
         let silence = |session| presence.silence(session);
@@ -371,14 +374,15 @@ impl Owner {
         }
     }
 
-    /// Ends a session because others wait for it. Blocks that it may still write to are not used until it is released.
+    /// Ends a session because others wait for it. Blocks to which its host may still write are not reused until the
+    /// session is released.
     fn evict(&mut self, session: u64, why: &str) {
         let host = self.image.sessions().into_iter().find(|(number, _)| *number == session);
         let host = host.map_or_else(String::new, |(_, session)| session.host);
         let words = format!("session {session} of host {host} is ended: {why}");
         match self.image.evict_session(session, wall_ns()) {
             Ok(transaction) => self.next.push(transaction),
-            // It is over already.
+            // The session is over already.
             Err(_) => return,
         }
         nectary_host::log::write(Level::Warning, "volume", format_args!("{words}"));
@@ -427,7 +431,7 @@ impl Owner {
         let Some(mut log) = self.log.take() else { return Ok(()) };
         self.next.extend(self.room.feed(&mut self.image, &log));
         if self.next.is_empty() {
-            // Everything that was applied is durable.
+            // Everything that was applied is durable, so the answers can be given.
             self.next_held.drain(..).for_each(Held::release);
             self.shared.drained_to.store(self.sequence + APPENDS_MAX, AtomicOrdering::Release);
             self.log = Some(log);
@@ -453,7 +457,7 @@ impl Owner {
         Ok(())
     }
 
-    /// Gives an answer when everything that was applied so far is durable.
+    /// Keeps an answer until everything that was applied so far is durable.
     fn hold(&mut self, held: Held) {
         match (&self.in_flight, self.next.is_empty()) {
             (Some(_), true) => self.held.push(held),
@@ -461,7 +465,7 @@ impl Owner {
         }
     }
 
-    /// Renewals, checkpoints, and what the image has to do by itself.
+    /// Does periodic work: renews the lease, makes checkpoints, and runs the background work of the image.
     async fn background(&mut self) -> Result<(), ServerError> {
         let transactions = self.image.background(self.stamp())?;
         self.next.extend(transactions);
@@ -475,7 +479,7 @@ impl Owner {
         self.room.renew(log).await?;
         self.next.extend(self.image.set_aside()?);
         let Some(segments) = self.room.for_checkpoint(&mut self.image, log, &mut self.next)? else { return Ok(()) };
-        // The tables are those of the appends so far.
+        // The tables already contain the transactions in `next`, so these are appended before the checkpoint.
         let stored = log.append(self.next.take()).await;
         self.sequence = stored.map_err(|error| why(error, &self.image))?;
         self.next_held.drain(..).for_each(Held::release);

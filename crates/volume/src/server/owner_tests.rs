@@ -1,4 +1,4 @@
-//! When freed blocks and segments may be used again, and which connection of a session counts.
+//! The reuse of freed blocks and segments, and the choice of a session's valid connection.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ async fn owner() -> (Owner, Arc<Shared>) {
     lead(&volume("owner").await, 0, false).await
 }
 
-/// Leads a volume as a server of this number, on a separate host.
+/// Becomes leader of a volume as the server with this number, on a separate host.
 async fn lead(device: &SharedDevice, number: u32, previous_gone: bool) -> (Owner, Arc<Shared>) {
     let options = ServerOptions {
         listen: Vec::new(),
@@ -100,7 +100,8 @@ pub(super) async fn settle(owner: &mut Owner) {
     }
 }
 
-/// What the sessions hear with a renewal, and say with the next one.
+/// Confirms for two sessions, as their lease renewals do, that none of their maps has blocks freed by appends up to
+/// `told`. Then does the periodic work, which makes blocks reusable when all sessions have confirmed.
 async fn renew(owner: &mut Owner, sessions: [u64; 2], told: u64) {
     sessions.iter().for_each(|session| owner.image.acknowledge(*session, 0, told));
     owner.background().await.expect("it goes on");
@@ -137,7 +138,7 @@ async fn blocks_are_used_again_only_when_every_session_has_dropped_the_map_from_
     operate(&mut owner, sessions[0], commit);
     settle(&mut owner).await;
     let told = shared.drained_to.load(AtomicOrdering::Acquire);
-    // After that renewal the second session looks where the data is; then the first one cuts the file.
+    // After that renewal the second session reads the file's map; then the first session truncates the file.
     ask(&mut owner, sessions[1], &Question::ReadMap { file, start: 0, end: 8 });
     operate(&mut owner, sessions[0], Operation::Truncate { file, size: 0 });
     settle(&mut owner).await;
@@ -172,7 +173,7 @@ async fn segments_of_a_leader_that_may_wake_up_are_quarantined_until_it_is_known
     let blocks: Vec<u64> = blocks.collect();
     let is_its_own = |block: &&u64| space_at(&first, **block) == Some((ExtentState::Metadata, epoch_of_first));
     let segment = *blocks.iter().find(is_its_own).expect("it has its segment");
-    // It is paused, or was killed: nobody knows.
+    // The first server is paused or killed; the others cannot know which.
     drop(first);
     let (mut second, _) = lead(&device, 1, false).await;
     assert_eq!(epoch(&second, epoch_of_first), Some((EpochState::Sealed, 0)));
@@ -195,7 +196,8 @@ async fn segments_of_a_leader_that_may_wake_up_are_quarantined_until_it_is_known
     assert_eq!(epoch(&second, epoch_of_first), Some((EpochState::Sealed, 1)));
     assert_eq!(crate::metadata::check(second.image.tables(), &second.shared.label), Vec::<String>::new());
     drop(second);
-    // The first server's host starts it again: its own process is gone. The second one may wake up.
+    // A third server starts on the first server's host, so the first server's process is known to be gone. The second
+    // server may still wake up.
     let (mut third, _) = lead(&device, 0, true).await;
     settle(&mut third).await;
     assert_eq!((space_at(&third, segment), epoch(&third, epoch_of_first)), (None, None));
@@ -231,7 +233,7 @@ async fn a_connection_that_is_heard_of_late_does_not_replace_a_later_one() {
     }
     let late = resume(&mut owner, sessions[0], 1, (ROLE_CONTROL, 2));
     assert_eq!(late.map_err(|failure| failure.code), Err(Code::Conflict), "it was greeted before");
-    // The later control connection is there, then what the earlier one said arrives.
+    // The later control connection is registered first, then the registration of the earlier one arrives.
     owner.apply(Request::Controlled { session: sessions[0], connection: 3, frames: new.clone() });
     owner.apply(Request::Controlled { session: sessions[0], connection: 2, frames: old.clone() });
     let wanted = (token, level::WRITE, true);
@@ -245,7 +247,7 @@ async fn a_connection_that_is_heard_of_late_does_not_replace_a_later_one() {
     owner.act();
     assert!(matches!(messages(&mut from_new)[..], [Message::Recall { .. }]));
     assert!(messages(&mut from_old).is_empty(), "the recall went to a connection that nobody reads");
-    // A lock that was requested on the earlier bulk connection, and given up since.
+    // A lock that was requested on the earlier bulk connection, and released since then.
     let lock =
         Locked { file: ROOT, owner: 1, process: 1, is_flock: true, is_exclusive: true, start: 0, last: u64::MAX };
     let wish = Wish::Lock(lock, false);

@@ -1,4 +1,4 @@
-//! When sessions were last heard of.
+//! The times of the sessions' lease renewals.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -7,14 +7,15 @@ use tokio::time::Instant;
 
 use crate::tokens::Silence;
 
-/// A session is silent after so long without a renewal.
+/// A session that has not renewed its lease for this long is silent.
 const SILENCE: Duration = Duration::from_secs(10);
 
-/// Renewals of leases. A session that has not renewed since the server started counts from then.
+/// The lease renewals of sessions. For a session that has not renewed since the server started, the start counts as its
+/// renewal.
 pub(super) struct Presence {
     started: Instant,
     renewals: HashMap<u64, Instant>,
-    /// Renewals that were answered.
+    /// The last answered renewal of each session.
     answered: HashMap<u64, Instant>,
 }
 
@@ -25,7 +26,7 @@ impl Default for Presence {
 }
 
 impl Presence {
-    /// A session renewed its lease.
+    /// Notes that a session renewed its lease, and whether the renewal is answered.
     pub fn renewed(&mut self, session: u64, is_answered: bool) {
         self.renewals.insert(session, Instant::now());
         if is_answered {
@@ -33,12 +34,12 @@ impl Presence {
         }
     }
 
-    /// Whether a session has not renewed its lease for longer than that lasts.
+    /// Whether a session has not renewed its lease for longer than [`SILENCE`].
     pub fn is_silent(&self, session: u64) -> bool {
         self.since(&self.renewals, session) > SILENCE
     }
 
-    /// How long a session has been silent.
+    /// Returns how long a session has been silent.
     pub fn silence(&self, session: u64) -> Silence {
         let ms = |since: Duration| u64::try_from(since.as_millis()).unwrap_or(u64::MAX);
         let (heard_ms, answered_ms) =
@@ -46,7 +47,7 @@ impl Presence {
         Silence { heard_ms, answered_ms }
     }
 
-    /// A session is over.
+    /// Removes a session that is over.
     pub fn forget(&mut self, session: u64) {
         self.renewals.remove(&session);
         self.answered.remove(&session);

@@ -1,8 +1,9 @@
-//! Ends of files that kernels of other hosts are told.
+//! Tells the kernels of other hosts where a file ends.
 //!
-//! Owns: which sessions read what with `O_DIRECT`, and pushes that they have not confirmed. A kernel answers asynchronous
-//! direct reads behind the end that it knows by itself, with nothing. Promises: who wrote behind the end hears that all
-//! these kernels know the new one, or that their sessions are over. Leaves to others: when a session is over (`grants`).
+//! Owns: which sessions read which file with `O_DIRECT`, and end-of-file pushes that they have not confirmed. A kernel
+//! answers asynchronous direct reads beyond the end of file that it knows without a request, as empty. Promises: a
+//! session that wrote beyond the end gets its answer only when all these kernels know the new end, or their sessions
+//! are over. Leaves to others: the decision that a session is over (`grants`).
 //!
 //! *Circle*: as `request`: requests have the replies of `connection`.
 
@@ -11,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use super::connection::Reply;
 use crate::protocol::{Answer, FileId, Message};
 
-/// A push that somebody has not confirmed.
+/// A push that at least one session has not confirmed.
 struct Pending {
     file: FileId,
     size: u64,
@@ -19,24 +20,24 @@ struct Pending {
     reply: Reply,
 }
 
-/// Who watches what, and what they were told.
+/// The sessions that watch each file, and the pushes sent to them.
 #[derive(Default)]
 pub(super) struct Pushes {
-    /// By inode.
+    /// Sessions that watch a file, by inode.
     watchers: HashMap<u64, BTreeSet<u64>>,
     last: u64,
     pending: BTreeMap<u64, Pending>,
-    /// Those that came before every session of before a restart had said what it has open.
+    /// Pushes that came after a restart, before every earlier session had said what it has open.
     early: Vec<(u64, FileId, u64, Reply)>,
 }
 
 impl Pushes {
-    /// A session reads a file with `O_DIRECT`.
+    /// Notes that a session reads a file with `O_DIRECT`.
     pub fn watch(&mut self, session: u64, inode: u64) {
         self.watchers.entry(inode).or_default().insert(session);
     }
 
-    /// It does not any more.
+    /// Notes that a session no longer reads the file with `O_DIRECT`.
     pub fn unwatch(&mut self, session: u64, inode: u64) {
         if let Some(sessions) = self.watchers.get_mut(&inode) {
             sessions.remove(&session);
@@ -49,12 +50,13 @@ impl Pushes {
         self.answer();
     }
 
-    /// Whether another session than this one reads a file with `O_DIRECT`.
+    /// Whether a session other than `except` reads the file with `O_DIRECT`.
     pub fn is_watched(&self, inode: u64, except: u64) -> bool {
         self.watchers.get(&inode).is_some_and(|sessions| sessions.iter().any(|session| *session != except))
     }
 
-    /// A session wrote behind the end. Returns whom to tell, and what. `is_grace`: watchers may be missing still.
+    /// Handles a session's write beyond the end of a file. Returns the messages to send, with the session that each is
+    /// for. `is_grace`: sessions from before a restart may still have to name files that they watch.
     pub fn push(
         &mut self,
         session: u64,
@@ -76,7 +78,7 @@ impl Pushes {
         told
     }
 
-    /// Every session of before a restart has said what it has open.
+    /// Handles early pushes: every session from before a restart has said what it has open.
     pub fn end_grace(&mut self) -> Vec<(u64, Message)> {
         let early = std::mem::take(&mut self.early);
         early
@@ -85,7 +87,7 @@ impl Pushes {
             .collect()
     }
 
-    /// A session's kernel knows.
+    /// Notes that a session's kernel knows the new end.
     pub fn pushed(&mut self, session: u64, number: u64) {
         if let Some(pending) = self.pending.get_mut(&number) {
             pending.waits_for.remove(&session);
@@ -93,19 +95,19 @@ impl Pushes {
         }
     }
 
-    /// What a session has not confirmed, for its new connection.
+    /// Returns the pushes that a session has not confirmed, to be sent on its new connection.
     pub fn repeat(&self, session: u64) -> Vec<Message> {
         let own = self.pending.iter().filter(|(_, pending)| pending.waits_for.contains(&session));
         own.map(|(number, Pending { file, size, .. })| Message::Push { file: *file, size: *size, number: *number })
             .collect()
     }
 
-    /// Sessions that others wait for.
+    /// Returns the sessions whose confirmation others wait for.
     pub fn awaited(&self) -> impl Iterator<Item = u64> {
         self.pending.values().flat_map(|pending| pending.waits_for.iter().copied())
     }
 
-    /// A session is over.
+    /// Removes a session that is over.
     pub fn forget(&mut self, session: u64) {
         self.watchers.retain(|_, sessions| {
             sessions.remove(&session);

@@ -1,8 +1,9 @@
-//! What the owner of the metadata is asked, and its answers while they wait.
+//! The requests to the owner of the metadata, and the owner's answers that wait until everything they show is durable.
 //!
-//! Owns: the requests, the server's clock, and what a status shows. Leaves to others: doing them (`owner`).
+//! Owns: the types of requests, the server's clock, and the figures of a status. Leaves to others: doing the requests
+//! (`owner`).
 //!
-//! *Circle*: requests have the replies of `connection`, which sends requests.
+//! *Circle*: requests contain the replies of `connection`, which sends requests.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -13,42 +14,43 @@ use super::locking::Wish;
 use crate::format::Session;
 use crate::protocol::{Answer, Code, Failure, Held as Granted, Message, Operation, Question, Token};
 
-/// Requests that wait for the owner.
+/// The most requests that wait for the owner.
 pub(super) const REQUESTS_MAX: usize = 4096;
 
-/// What the owner is asked to do.
+/// A request to the owner.
 pub(super) enum Request {
     /// An operation of a session.
     Operate { session: u64, number: u64, operation: Operation, reply: Reply },
     /// A question of a session.
     Ask { session: u64, question: Question, reply: Reply },
-    /// A session begins: its number.
+    /// Begins a session; the answer is its number.
     Begin { session: Session, connection: u64, reply: Number },
-    /// A session is there again: with a connection of this role and number.
+    /// A known session opens a connection; `link` is the connection's role and number.
     Resume { session: u64, incarnation: [u8; 16], link: (u8, u64), reply: Number },
-    /// A session says which tokens it held before the server started; with the last part it has opened everything
-    /// that it had open.
+    /// Names the tokens that a session held before the server started; after the last part, the session has opened all
+    /// its files again.
     Reclaim { session: u64, held: Vec<Granted>, is_last: bool, reply: Reply },
-    /// Replies up to this number are not needed, and freed extents of appends up to this one are in no cached map.
+    /// Acknowledges replies up to `acknowledged`, and says that no cached map has extents freed by appends up to
+    /// `drained`.
     Acknowledge { session: u64, acknowledged: u64, drained: u64, is_answered: bool },
-    /// A session wants a token.
+    /// A session requests a token.
     Acquire { session: u64, wanted: (Token, u8, bool), reply: Reply },
-    /// A session wants something of a file lock.
+    /// A session requests, releases, tests or cancels a file lock.
     Wish { session: u64, wish: Wish, reply: Reply },
-    /// A session gave a token back, or committed.
+    /// A session returned a token, or committed.
     Return { session: u64, held: Granted },
-    /// A session's kernel knows an end that it was told.
+    /// A session's kernel knows an end of file that was pushed to it.
     Pushed { session: u64, number: u64 },
-    /// A session has a control connection, of this number.
+    /// A session has opened a control connection: its number, and the queue of frames that are sent on it.
     Controlled { session: u64, connection: u64, frames: Frames },
-    /// A session ended by itself: everything is returned.
+    /// A session ends by itself, after it returned everything.
     Goodbye { session: u64, reply: Reply },
-    /// An operator says that a session's host writes nothing any more.
+    /// An operator confirms that a session's host writes nothing any more.
     Release { session: u64, reply: Number },
 }
 
 impl Request {
-    /// Whose call this is, and the number of the connection that it came on.
+    /// Returns the session of a call, and the number of the connection that the call came on.
     pub fn caller(&self) -> Option<(u64, u64)> {
         match self {
             Request::Operate { session, reply, .. }
@@ -62,10 +64,10 @@ impl Request {
     }
 }
 
-/// An answer with a number.
+/// A reply channel for a number.
 pub(super) type Number = oneshot::Sender<Result<u64, Failure>>;
 
-/// An answer that waits until it may be given.
+/// An answer that waits until everything it shows is durable.
 pub(super) enum Held {
     Call(Reply, Result<Answer, Failure>),
     Grant(Reply, Box<Message>),
@@ -73,9 +75,9 @@ pub(super) enum Held {
 }
 
 impl Held {
-    /// Gives it.
+    /// Gives the answer.
     pub fn release(self) {
-        // The client may be gone.
+        // A failure is ignored: the client may be gone.
         match self {
             Held::Call(reply, answer) => reply.send(answer),
             Held::Grant(reply, message) => reply.say(&message),
@@ -84,56 +86,57 @@ impl Held {
     }
 }
 
-/// What a server has, for its status.
+/// The state of a server, for its status.
 #[derive(Debug, Clone, Default)]
 pub struct Overview {
-    /// The epoch of this leadership.
+    /// The epoch that this server leads.
     pub epoch: u64,
-    /// Sessions, with what is stored of them.
+    /// The sessions, with their stored records.
     pub sessions: Vec<(u64, Session)>,
-    /// Operations that were done.
+    /// The number of operations done.
     pub operations: u64,
-    /// Questions that were answered.
+    /// The number of questions answered.
     pub questions: u64,
-    /// Appends of the journal.
+    /// The number of appends to the journal.
     pub appends: u64,
-    /// Checkpoints.
+    /// The number of checkpoints.
     pub checkpoints: u64,
-    /// *Units*: blocks.
+    /// Blocks of the disk. *Units*: blocks.
     pub blocks: u64,
-    /// *Units*: blocks.
+    /// Free blocks. *Units*: blocks.
     pub free: u64,
-    /// Those of them that are kept for metadata. *Units*: blocks.
+    /// Free blocks that are kept for metadata. *Units*: blocks.
     pub reserved: u64,
-    /// What is kept because nobody said that the hosts of earlier servers are gone. *Units*: blocks.
+    /// Space that stays quarantined until an operator confirms that the hosts of earlier servers are gone. *Units*:
+    /// blocks.
     pub quarantined: u64,
     /// Whether a checkpoint waits for room.
     pub is_short: bool,
-    /// In use.
+    /// The number of inodes in use.
     pub inodes: u64,
     /// Sessions that do not renew their leases, and their hosts.
     pub silent: Vec<(u64, String)>,
-    /// Tokens that are held, and calls that wait for one.
+    /// The numbers of tokens held, and of calls that wait for one.
     pub tokens: (usize, usize),
-    /// File locks that are held, and requests that wait for one.
+    /// The numbers of file locks held, and of requests that wait for one.
     pub locks: (usize, usize),
-    /// Sessions that have not said yet, after a restart, what they hold.
+    /// The number of sessions that have not yet said, after a restart, what they hold.
     pub expected: usize,
 }
 
-/// The server's clock. *Units*: nanoseconds since 1970.
+/// Reads the server's clock. *Units*: nanoseconds since 1970.
 pub(super) fn wall_ns() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// A session that is in use is not released.
+/// The failure of a request to release a session that is still in use.
 pub(super) fn active(session: u64) -> Failure {
     let words = format!("session {session} renews its lease, or did so a moment ago: it is in use");
     Failure { code: Code::Conflict, errno: libc::EBUSY, words }
 }
 
-/// A connection that was heard of late does not count.
+/// The failure of a connection whose greeting arrives after that of a later connection.
 pub(super) fn replaced(session: u64) -> Failure {
     let words = format!("session {session} has a later connection than this one");
     Failure { code: Code::Conflict, errno: libc::EAGAIN, words }

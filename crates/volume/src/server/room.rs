@@ -1,8 +1,9 @@
 //! Room for the journal: its next segments, checkpoints, segments for the next epochs.
 //!
-//! Owns: when segments are taken, and when a checkpoint is made. Promises: the journal leaves a checkpoint the segments
-//! that it needs, as long as it can go on without them. A checkpoint without room changes nothing and is tried again:
-//! removing files makes room. Leaves to others: which segments are free (`metadata`).
+//! Owns: the decisions when to take a segment and when to make a checkpoint. Promises: as long as the journal can
+//! continue without them, it does not take the segments that a checkpoint needs. A checkpoint for which there is no
+//! room changes nothing and is tried again later, because removing files makes room. Leaves to others: the choice of
+//! free segments (`metadata`).
 
 use std::time::Duration;
 
@@ -16,15 +17,15 @@ use crate::journal::{Error, Log};
 use crate::metadata::Image;
 use crate::protocol::{Code, Failure};
 
-/// When a checkpoint without room is tried again.
+/// The time after which a checkpoint that had no room is tried again.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// What the journal was given, and what it waits for.
+/// The segment that the journal gets next, and the checkpoint that waits for room.
 #[derive(Default)]
 pub(super) struct Room {
-    /// A segment that was taken by an append that is not stored yet.
+    /// A segment for the journal, taken by an append that is not stored yet.
     taken: Option<u64>,
-    /// There was no room for a checkpoint; the next attempt is then.
+    /// Set if there was no room for a checkpoint: the time of the next attempt.
     again_at: Option<Instant>,
     /// When the server's own lease was last renewed.
     renewed: Option<Instant>,
@@ -36,7 +37,7 @@ impl Room {
         self.again_at.is_some()
     }
 
-    /// Takes the next segment of the journal, if it wants one and there is one to spare. Without room the journal
+    /// Takes the next segment for the journal, if the journal wants one and one can be spared. Otherwise the journal
     /// continues in its present segments.
     pub fn feed(&mut self, image: &mut Image, log: &Log) -> Option<Transaction> {
         if !log.wants_segment() || self.taken.is_some() {
@@ -52,7 +53,7 @@ impl Room {
         Some(transaction)
     }
 
-    /// Everything that was applied is stored: the journal may use what was taken for it.
+    /// Gives the journal its next segment, once the append that took the segment is stored.
     pub fn stored(&mut self, log: &mut Log) {
         self.taken.take().into_iter().for_each(|block| log.give_segment(block));
     }
@@ -67,14 +68,15 @@ impl Room {
         Ok(())
     }
 
-    /// Takes the segments of a checkpoint, if one is due and has room. What it does is added to `next`.
+    /// Takes the segments for a checkpoint, if one is due and there is room. The transactions of taking them are added
+    /// to `next`.
     pub fn for_checkpoint(
         &mut self,
         image: &mut Image,
         log: &Log,
         next: &mut Batch,
     ) -> Result<Option<Vec<u64>>, Failure> {
-        // A checkpoint frees the journal's segments before the newest one.
+        // A checkpoint frees all segments of the journal except the newest.
         let is_tight = image.free_segments() <= image.checkpoint_segments() + 1 && log.segments() > 1;
         if !log.checkpoint_due() && !is_tight {
             self.again_at = None;
@@ -85,12 +87,12 @@ impl Room {
         }
         let mut segments = Vec::new();
         loop {
-            // Records of the segments that are taken belong to the checkpoint.
+            // Taking a segment changes records that the checkpoint contains, so the number is computed again.
             let needed = log.segments_for_checkpoint(image.tables());
             if segments.len() >= needed {
                 break;
             }
-            // Nothing is taken, and stored, for an attempt that cannot succeed.
+            // If the attempt cannot succeed, nothing is taken and no transaction is stored.
             if segments.is_empty() && image.free_segments() < needed as u64 {
                 self.postpone(image);
                 return Ok(None);
@@ -116,7 +118,7 @@ impl Room {
         Ok(Some(segments))
     }
 
-    /// There is no room for a checkpoint now.
+    /// Notes that there is no room for a checkpoint now, and sets the time of the next attempt.
     pub fn postpone(&mut self, image: &Image) {
         if self.again_at.is_none() {
             let needed = image.checkpoint_segments();
@@ -131,7 +133,7 @@ impl Room {
     }
 }
 
-/// Why the server ends after this failure.
+/// Returns the reason why the server ends after this failure.
 pub(super) fn why(error: Error, image: &Image) -> ServerError {
     match error {
         Error::NoSegment => ServerError::NoRoom(remedy(image)),

@@ -1,4 +1,5 @@
-//! A full disk: what is refused, that the server goes on and starts again, and servers that are lost one after another.
+//! A full disk: which operations are refused, that the server continues and restarts, and the loss of several servers
+//! in a row.
 
 use nectary_block::SharedDevice;
 
@@ -7,12 +8,12 @@ use super::*;
 use crate::metadata::check;
 use crate::protocol::Mapped;
 
-/// The smallest volume. *Units*: bytes.
+/// The size of the smallest volume. *Units*: bytes.
 const DISK_BYTES: u64 = 256 << 20;
-/// The value of an extended attribute, by which metadata grow fast. *Units*: bytes.
+/// The length of a long attribute value; such values make metadata grow fast. *Units*: bytes.
 const VALUE_BYTES: usize = 60_000;
 
-/// A server and a session of it.
+/// One run of a server, with one session.
 struct Life {
     owner: Owner,
     session: u64,
@@ -23,7 +24,7 @@ type Done = Result<Answer, Failure>;
 impl Life {
     async fn start(device: &SharedDevice, options: &ServerOptions) -> Result<Life, ServerError> {
         let (mut owner, _) = Owner::start(device.clone(), options).await?;
-        // Sessions of earlier lives are over: they would hold up what is freed.
+        // The sessions of earlier runs are ended: they would delay the reuse of freed blocks.
         let earlier: Vec<u64> = owner.image.sessions().iter().map(|(session, _)| *session).collect();
         for session in earlier {
             owner.end(session).expect("it ends");
@@ -34,7 +35,7 @@ impl Life {
         Ok(life)
     }
 
-    /// Stores everything, and does what the server does by itself.
+    /// Stores everything, and does the server's background work.
     async fn tick(&mut self) -> Result<(), ServerError> {
         settle_all(&mut self.owner).await?;
         let (session, number) = (self.session, self.owner.image.next_number(self.session) - 1);
@@ -100,8 +101,8 @@ impl Life {
         file
     }
 
-    /// Sets a large attribute again and again, so that the journal grows and the tables do not, until there were so
-    /// many more checkpoints.
+    /// Sets a large attribute repeatedly, so that the journal grows and the tables do not, until `checkpoints` more
+    /// checkpoints are made.
     async fn churn(&mut self, file: FileId, checkpoints: u64) -> Result<(), ServerError> {
         let wanted = self.owner.overview.checkpoints + checkpoints;
         for step in 0..3000 {
@@ -117,7 +118,7 @@ impl Life {
     }
 }
 
-/// Stores everything, or says why not.
+/// Stores everything; returns the error if that fails.
 async fn settle_all(owner: &mut Owner) -> Result<(), ServerError> {
     loop {
         owner.begin_append()?;
@@ -153,7 +154,7 @@ async fn a_full_disk_refuses_what_grows_and_its_server_goes_on_and_starts_again(
     let kept = kept.id();
     life.xattr(kept, 1).expect("there is room");
     life.fill("data").await;
-    // Metadata grow until that is refused, and not before.
+    // Metadata grows until an operation is refused, and no operation is refused earlier.
     let mut made = 0;
     while let Ok(Answer::Attributes(file)) = life.create(&format!("n{made}")) {
         made += 1;
@@ -166,9 +167,9 @@ async fn a_full_disk_refuses_what_grows_and_its_server_goes_on_and_starts_again(
         assert!(made < 3000, "nothing is refused");
     }
     assert!(is_full(&life.create("new")));
-    // The journal goes on, with checkpoints.
+    // The journal continues, with checkpoints.
     life.churn(kept, 2).await.expect("it goes on");
-    // So do more starts than segments were set aside for: the processes before are gone.
+    // More starts succeed than there are segments set aside, because the earlier processes are known to be gone.
     for start in 0..=crate::metadata::SET_ASIDE as u8 {
         drop(life);
         life = Life::start(&device, &on(0, true, &[])).await.unwrap_or_else(|error| panic!("start {start}: {error}"));
@@ -195,7 +196,7 @@ async fn servers_that_are_lost_one_after_another_hold_back_segments_until_their_
     let kept = kept.id();
     life.xattr(kept, 1).expect("there is room");
     life.fill("data").await;
-    // Each host is lost with what its server had, until the journal of one has no place.
+    // Each host is lost with the segments of its server, until one server's journal finds no free segment.
     let mut number = 0;
     let ended = loop {
         if let Err(error) = life.churn(kept, 2).await {
@@ -209,7 +210,8 @@ async fn servers_that_are_lost_one_after_another_hold_back_segments_until_their_
     let words = ended.to_string();
     assert!(matches!(ended, ServerError::NoRoom(_)) && words.contains("--confirm-gone"), "{words}");
     drop(life);
-    // Without an operator's word the next server has only its first segment: enough to remove files.
+    // No operator has confirmed that the lost hosts are gone, so the next server has only its first segment: this is
+    // enough to remove files.
     let mut life = Life::start(&device, &on(0, true, &[])).await.expect("it starts");
     assert!(life.owner.overview().quarantined > 0);
     life.unlink("data").expect("it is removed");

@@ -1,4 +1,4 @@
-//! What the owner waits for: appends, times, ticks.
+//! What the owner task waits for: appends, points in time, ticks.
 
 use std::pin::Pin;
 use std::time::Duration;
@@ -10,10 +10,10 @@ use crate::journal::{Error, Log};
 /// How often the owner looks for background work.
 const TICK: Duration = Duration::from_millis(100);
 
-/// An append in flight; it gives the log back.
+/// An append in flight; it returns the log when it ends.
 pub(super) type InFlight = Pin<Box<dyn Future<Output = (Log, Result<u64, Error>)> + Send>>;
 
-/// Waits until a time; for ever if there is none.
+/// Waits until a time, or for ever if none is given.
 pub(super) async fn until(at: Option<Instant>) {
     match at {
         Some(at) => tokio::time::sleep_until(at).await,
@@ -21,14 +21,14 @@ pub(super) async fn until(at: Option<Instant>) {
     }
 }
 
-/// Ticks; after a delay they are not made up for.
+/// Makes the ticks; missed ticks are skipped.
 pub(super) fn ticking() -> Interval {
     let mut ticks = interval(TICK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     ticks
 }
 
-/// Waits for the append in flight; for ever if there is none.
+/// Waits for the append in flight, or for ever if there is none.
 pub(super) async fn appended(in_flight: &mut Option<InFlight>) -> (Log, Result<u64, Error>) {
     match in_flight {
         Some(future) => future.await,

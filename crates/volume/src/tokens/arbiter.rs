@@ -1,14 +1,14 @@
 //! The server's side of all tokens.
 //!
-//! Owns: who holds what, who waits, which recalls have no answer. Promises:
-//! 1. A level is granted only when nobody holds one that conflicts.
-//! 2. Waiters of a token are served in the order of their requests; neighbouring readers are granted together.
+//! Owns: the grants, the waiters, and recalls without an answer. Promises:
+//! 1. A level is granted only when no other session holds a conflicting level.
+//! 2. Waiters of a token are served in the order of their requests; consecutive readers are granted together.
 //! 3. A grant is recalled for a conflict no sooner than [`MINIMUM_MS`] after it was given.
-//! 4. After a restart nothing is granted until every earlier session has said what it holds, or has ended.
-//! 5. A question about a file that another session may have written to is answered after a commit that was requested
-//!    after the question came.
+//! 4. After a restart no token is granted until every earlier session has said what it holds, or has ended.
+//! 5. A question about a file that another session may have written to is answered only after a commit that was
+//!    requested later than the question arrived.
 //!
-//! Times are milliseconds of any clock that does not go back.
+//! Times are in milliseconds, of any clock that never goes back.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -17,21 +17,21 @@ use crate::protocol::{FileId, Held, Token, What};
 
 /// The shortest time between a grant and its recall. *Units*: milliseconds.
 pub const MINIMUM_MS: u64 = 10;
-/// How many grant numbers an epoch has: more than it can use.
+/// The number of grant numbers of an epoch, more than an epoch can use.
 const GRANTS_OF_EPOCH: u64 = 1 << 40;
 /// The most waiters of a token.
 const WAITERS_MAX: usize = 4096;
 
-/// What the caller must do. Requests and questions are identified by their tickets.
+/// An action that the caller must do. Requests and questions are identified by their tickets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
     /// A request is granted.
     Grant {
-        /// Whose.
+        /// The session.
         session: u64,
         /// The request.
         ticket: u64,
-        /// What.
+        /// The token and its level.
         held: Held,
     },
     /// A request is refused: too many wait, or the request does not want to wait.
@@ -39,13 +39,13 @@ pub enum Action {
         /// The request.
         ticket: u64,
     },
-    /// A session is told to give back, down to the level in `held`, or to commit.
+    /// A session must lower a token to the level in `held`, or commit.
     Recall {
-        /// Whose.
+        /// The session.
         session: u64,
-        /// Which grant.
+        /// The token, the level to lower to, and the number of the grant.
         held: Held,
-        /// For what.
+        /// The reason.
         why: Why,
     },
     /// A question can be answered.
@@ -55,13 +55,13 @@ pub enum Action {
     },
 }
 
-/// What a session holds of a token.
+/// A session's grant of a token.
 #[derive(Debug, Clone, Copy)]
 struct Grant {
     level: u8,
     sequence: u64,
     granted_ms: u64,
-    /// The level that it was told to lower to, and when.
+    /// The level that the session was told to lower to, and the time of the recall.
     recalled: Option<(u8, u64)>,
 }
 
@@ -72,7 +72,7 @@ struct Waiter {
     ticket: u64,
 }
 
-/// A commit that a holder was told to make, and the questions that wait for it.
+/// A commit that was requested from a holder, and the questions that wait for it.
 #[derive(Debug)]
 struct Round {
     session: u64,
@@ -81,13 +81,13 @@ struct Round {
     questions: Vec<u64>,
 }
 
-/// One token.
+/// The state of one token.
 #[derive(Debug, Default)]
 struct Object {
     grants: BTreeMap<u64, Grant>,
     waiters: VecDeque<Waiter>,
     round: Option<Round>,
-    /// Questions that came after the present commit was requested: they need another commit.
+    /// Questions that came after the present commit was requested, and need another commit.
     later: Vec<u64>,
 }
 
@@ -96,8 +96,8 @@ impl Object {
         self.grants.is_empty() && self.waiters.is_empty() && self.round.is_none() && self.later.is_empty()
     }
 
-    /// A session's grant has a new number: a commit that was requested under the old number is not an answer for the
-    /// new one.
+    /// Handles a new number of a session's grant: a commit that was requested under the old number is requested again
+    /// under the new one.
     fn renumbered(&mut self, session: u64, token: Token, sequence: u64) -> Option<Action> {
         let round = self.round.as_mut().filter(|round| round.session == session)?;
         round.sequence = sequence;
@@ -105,7 +105,7 @@ impl Object {
         Some(Action::Recall { session, held, why: Why::Commit })
     }
 
-    /// Another session that may have written to the file.
+    /// Returns another session that may have written to the file.
     fn writer(&self, except: u64) -> Option<(u64, Grant)> {
         let mut writers =
             self.grants.iter().filter(|(session, grant)| **session != except && grant.level == level::WRITE);
@@ -116,17 +116,17 @@ impl Object {
 /// All tokens of a volume.
 #[derive(Debug, Default)]
 pub struct Arbiter {
-    /// Ordered, so that the same calls lead to the same actions.
+    /// The state of each token; the map is ordered, so that the same calls lead to the same actions.
     objects: BTreeMap<Token, Object>,
-    /// The last grant's number.
+    /// The number of the last grant.
     sequence: u64,
     /// Earlier sessions that, after a restart, have not yet said what they hold.
     expected: BTreeSet<u64>,
-    /// Questions that wait until they have.
+    /// Questions that wait until these sessions have said it.
     graced: Vec<u64>,
-    /// For how many files a question waits.
+    /// The number of files whose commit each question waits for, by the question's ticket.
     questions: BTreeMap<u64, usize>,
-    /// When a grant may be recalled, and of which token.
+    /// The times at which grants may be recalled, with their tokens.
     wakes: BTreeSet<(u64, Token)>,
     actions: Vec<Action>,
 }
@@ -136,24 +136,24 @@ fn data(file: FileId) -> Token {
 }
 
 impl Arbiter {
-    /// No tokens; earlier sessions are expected to say what they hold. Grant numbers are above those of every earlier
-    /// epoch.
+    /// Makes an arbiter without tokens, which expects earlier sessions to say what they hold. Grant numbers are above
+    /// those of every earlier epoch.
     pub fn new(epoch: u64, expected: impl IntoIterator<Item = u64>) -> Arbiter {
         let sequence = epoch.saturating_mul(GRANTS_OF_EPOCH);
         Arbiter { sequence, expected: expected.into_iter().collect(), ..Arbiter::default() }
     }
 
-    /// The actions since the last call.
+    /// Returns the actions since the last call.
     pub fn take_actions(&mut self) -> Vec<Action> {
         std::mem::take(&mut self.actions)
     }
 
-    /// When [`wake`](Self::wake) is to be called next.
+    /// Returns the time at which [`wake`](Self::wake) must be called next.
     pub fn wake_at(&self) -> Option<u64> {
         self.wakes.first().map(|(at, _)| *at)
     }
 
-    /// Time has passed.
+    /// Handles everything that is due at `now`.
     pub fn wake(&mut self, now: u64) {
         while let Some((at, token)) = self.wakes.first().copied()
             && at <= now
@@ -163,14 +163,15 @@ impl Arbiter {
         }
     }
 
-    /// A session wants a token.
+    /// Handles a session's request for a token.
     pub fn acquire(&mut self, now: u64, session: u64, token: Token, level: u8, ticket: u64, waits: bool) {
         let object = self.objects.entry(token).or_default();
         if let Some(grant) = object.grants.get_mut(&session)
             && grant.level >= level
         {
-            // The grant was lost with its connection, or its return is on its way. The request need not wait: sessions
-            // in conflict wait for it. The new number makes recalls refer to this grant, and older returns not count.
+            // The session already has the level: either the grant was lost with its connection, or its return is still
+            // on the way. The request need not wait, because sessions in conflict already wait for this grant. With the
+            // new number, recalls refer to this grant, and a return of an older number has no effect.
             let is_renumbered = grant.recalled.is_none();
             if is_renumbered {
                 self.sequence += 1;
@@ -203,7 +204,8 @@ impl Arbiter {
         }
     }
 
-    /// Grants a token that nobody is in the way of, and nobody waits for, at once. `None`: it takes a request.
+    /// Grants a token at once, if no session holds a conflicting level and no session waits for the token. `None`: the
+    /// session must send a request.
     pub fn offer(&mut self, now: u64, session: u64, token: Token, level: u8) -> Option<Held> {
         let object = self.objects.get(&token);
         let is_free = object.is_none_or(|object| {
@@ -220,7 +222,7 @@ impl Arbiter {
         Some(Held { token, level, sequence })
     }
 
-    /// A session gave a token back, lowered it, or committed under it.
+    /// Handles a token that a session gave back or lowered, or a commit under it.
     pub fn returned(&mut self, now: u64, session: u64, held: Held) {
         let Some(object) = self.objects.get_mut(&held.token) else { return };
         let Some(grant) = object.grants.get_mut(&session).filter(|grant| grant.sequence == held.sequence) else {
@@ -237,15 +239,15 @@ impl Arbiter {
         let round = object.round.take_if(|round| round.session == session && round.sequence == held.sequence);
         let mut ready = round.map(|round| round.questions).unwrap_or_default();
         if is_lower {
-            // Nothing can have been written since the commit, so no other commit is needed.
+            // Nothing can have been written since the commit, so these questions need no other commit.
             ready.append(&mut object.later);
         }
         ready.into_iter().for_each(|question| self.one_less(question));
         self.settle(held.token, now);
     }
 
-    /// A question of `session` shows these files. Returns whether it can be answered at once; else
-    /// [`Action::Ready`] says when.
+    /// Handles a question of `session` that shows these files. Returns whether it can be answered at once; otherwise
+    /// [`Action::Ready`] follows.
     pub fn show(&mut self, now: u64, session: u64, files: impl IntoIterator<Item = FileId>, ticket: u64) -> bool {
         if !self.expected.is_empty() {
             self.graced.push(ticket);
@@ -268,7 +270,7 @@ impl Arbiter {
         waits == 0
     }
 
-    /// A session is over: its tokens are free.
+    /// Frees the tokens of a session that is over.
     pub fn forget(&mut self, now: u64, session: u64) {
         let tokens: Vec<Token> = self.objects.keys().copied().collect();
         for token in tokens {
@@ -290,8 +292,8 @@ impl Arbiter {
         self.expect_no_more(now, session);
     }
 
-    /// After a restart, an earlier session says what it holds. Returns a session with a conflicting claim: a bug, or a
-    /// host that was restored from a snapshot.
+    /// Records what an earlier session says it holds, after a restart. Returns a session whose claim conflicts: this is
+    /// a bug, or a host that was restored from a snapshot.
     pub fn reclaim(&mut self, now: u64, session: u64, held: &[Held], is_last: bool) -> Option<u64> {
         if !self.expected.contains(&session) {
             return None;
@@ -312,7 +314,7 @@ impl Arbiter {
         None
     }
 
-    /// A session is connected again: recalls that it may have missed are repeated.
+    /// Repeats recalls that a session may have missed before it reconnected.
     pub fn repeat(&mut self, session: u64) {
         for (token, object) in &self.objects {
             let held = |level, sequence| Held { token: *token, level, sequence };
@@ -334,8 +336,8 @@ impl Arbiter {
         self.expected.contains(&session)
     }
 
-    /// Sessions that others wait for, and since when. `is_early`: something else waits for earlier sessions after a
-    /// restart.
+    /// Returns the sessions that others wait for, with the time since when. `is_early`: requests outside the arbiter
+    /// wait for earlier sessions after a restart.
     pub fn awaited(&self, is_early: bool) -> BTreeMap<u64, u64> {
         let mut awaited: BTreeMap<u64, u64> = BTreeMap::new();
         let mut add = |session: u64, since: u64| {
@@ -358,7 +360,7 @@ impl Arbiter {
         awaited
     }
 
-    /// Tokens that are held, requests that wait, and sessions that are expected after a restart.
+    /// Returns the numbers of tokens held, of requests that wait, and of sessions that are expected after a restart.
     pub fn counts(&self) -> (usize, usize, usize) {
         let held = self.objects.values().map(|object| object.grants.len()).sum();
         let waiting: usize = self.objects.values().map(|object| object.waiters.len()).sum();
@@ -371,7 +373,7 @@ impl Arbiter {
         }
         let tokens: Vec<Token> = self.objects.keys().copied().collect();
         tokens.into_iter().for_each(|token| self.settle(token, now));
-        // They look at what is held now.
+        // These questions are asked again, and then consider what is held now.
         let ready = std::mem::take(&mut self.graced).into_iter().map(|ticket| Action::Ready { ticket });
         self.actions.extend(ready);
     }
@@ -385,7 +387,7 @@ impl Arbiter {
         }
     }
 
-    /// Grants what can be granted, and recalls what is in the way.
+    /// Grants what can be granted, and recalls grants that conflict with waiters.
     fn settle(&mut self, token: Token, now: u64) {
         let Some(object) = self.objects.get_mut(&token) else { return };
         while self.expected.is_empty()

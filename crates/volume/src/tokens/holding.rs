@@ -1,9 +1,9 @@
-//! A client's side of one token.
+//! One token, on the client's side.
 //!
-//! Owns: the level that is held, the request for more, what is being given back, and what the kernel may have in its
-//! page cache meanwhile. Promises: only what the level allows is admitted. While a level is being given back, only the
-//! kernel's own reads and writes of pages are admitted, and pages that were read meanwhile are invalidated before the
-//! level is gone. A recall that arrives before its grant waits for the grant.
+//! Owns: the level that is held, a request for a higher one, the giving back of a level, and which pages the kernel may
+//! have cached in the meantime. Promises: only calls that the level allows are admitted. While a level is being given
+//! back, only the kernel's own reads and writes of pages are admitted; pages that are read in the meantime are
+//! invalidated before the level is gone. A recall that arrives before its grant waits for the grant.
 //!
 //! The kernel locks a page while it reads it, and an invalidation waits for that lock. So a read of pages that the
 //! present invalidation may wait for is served under the old level; a read of other pages waits for the next grant.
@@ -16,29 +16,29 @@ use super::{Why, level};
 /// The outcome of a recall.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Heard {
-    /// It is to be done now.
+    /// The recall must be carried out now.
     Begin,
     /// The grant has not arrived yet; [`Holding::granted`] returns the recall.
     Later,
-    /// It is answered at once: this level is held under that grant.
+    /// The recall can be answered at once: this level is held under that grant.
     Answer(u8),
-    /// It is about a grant that a later one replaced.
+    /// A later grant replaced the grant of the recall.
     Ignore,
 }
 
 /// A recall: the number of the grant, the level to lower to, and why.
 pub type Recalled = (u64, u8, Why);
 
-/// The kernel's pages while a level is being given back.
+/// The kernel's pages to invalidate while a level is being given back.
 #[derive(Debug, Default)]
 struct Giving {
-    /// What is being invalidated now.
+    /// The ranges that are being invalidated now.
     pass: Vec<Range<u64>>,
-    /// What was read since, and is invalidated next.
+    /// The ranges that were read since, and are invalidated next.
     again: Vec<Range<u64>>,
 }
 
-/// One token of a client.
+/// One token, as its client sees it.
 #[derive(Debug, Default)]
 pub struct Holding {
     level: u8,
@@ -47,21 +47,21 @@ pub struct Holding {
     acquiring: Option<u8>,
     early: Vec<Recalled>,
     giving: Option<Giving>,
-    /// The kernel may have pages of the file.
+    /// Whether the kernel may have pages of the file.
     has_pages: bool,
-    /// Its reads and writes of pages in progress.
+    /// The number of the kernel's reads and writes of pages in progress.
     page_calls: usize,
-    /// Handles that programs may map for writing.
+    /// The number of handles with which programs may map the file for writing.
     writers: usize,
 }
 
 impl Holding {
-    /// The level.
+    /// Returns the level.
     pub fn level(&self) -> u8 {
         self.level
     }
 
-    /// The number of the last grant.
+    /// Returns the number of the last grant.
     pub fn sequence(&self) -> u64 {
         self.sequence
     }
@@ -71,22 +71,22 @@ impl Holding {
         self.level == level::NONE && self.acquiring.is_none() && self.giving.is_none()
     }
 
-    /// A request is on its way.
+    /// Whether a request for a token has no answer yet.
     pub fn is_acquiring(&self) -> bool {
         self.acquiring.is_some()
     }
 
-    /// The kernel may have pages.
+    /// Whether the kernel may have pages of the file.
     pub fn has_pages(&self) -> bool {
         self.has_pages
     }
 
-    /// Whether a call of a program may do what needs `level`.
+    /// Whether a call of a program that needs `level` is admitted.
     pub fn admits(&self, level: u8) -> bool {
         self.level >= level && self.giving.is_none()
     }
 
-    /// Whether a request is to be sent for `level`: then it is on its way until [`granted`](Self::granted) or
+    /// Whether a request for `level` must be sent; if so, it counts as sent until [`granted`](Self::granted) or
     /// [`failed`](Self::failed).
     pub fn wants(&mut self, level: u8) -> bool {
         let is_wanted = self.giving.is_none() && self.level < level && self.acquiring.is_none();
@@ -96,7 +96,7 @@ impl Holding {
         is_wanted
     }
 
-    /// A request was granted. Returns the recalls that came before.
+    /// Records that a request was granted. Returns the recalls that arrived before the grant.
     pub fn granted(&mut self, level: u8, sequence: u64) -> Vec<Recalled> {
         self.acquiring = None;
         if sequence > self.sequence {
@@ -105,13 +105,13 @@ impl Holding {
         std::mem::take(&mut self.early)
     }
 
-    /// A request failed. Returns the recalls that came before.
+    /// Records that a request failed. Returns the recalls that arrived before.
     pub fn failed(&mut self) -> Vec<Recalled> {
         self.acquiring = None;
         std::mem::take(&mut self.early)
     }
 
-    /// The server recalls.
+    /// Handles a recall.
     pub fn recalled(&mut self, recalled: Recalled) -> Heard {
         let (sequence, wanted, why) = recalled;
         if sequence > self.sequence && self.acquiring.is_some() {
@@ -121,7 +121,8 @@ impl Holding {
         if sequence < self.sequence {
             return Heard::Ignore;
         }
-        // That grant was lost with its connection, or its waiter is gone. What is held now counts under its number.
+        // That grant was lost with its connection, or no call waits for it any more. The level that is held now is
+        // treated as the level of that grant.
         self.sequence = sequence;
         let is_done = match why {
             Why::Conflict => self.level <= wanted,
@@ -130,20 +131,20 @@ impl Holding {
         if is_done { Heard::Answer(self.level) } else { Heard::Begin }
     }
 
-    /// The level that a read of pages needs. If a program may have the file mapped for writing, this is `WRITE`,
-    /// because its stores into these pages are not reported.
+    /// Returns the level that a read of pages needs. If a program may have the file mapped for writing, this is
+    /// `WRITE`, because the program can change these pages without a call.
     pub fn page_level(&self) -> u8 {
         if self.writers > 0 { level::WRITE } else { level::READ }
     }
 
-    /// One more handle with which a program may map the file for writing. Returns whether the kernel may have pages
-    /// that were read under a lower level than they need from now on.
+    /// Adds a handle with which a program may map the file for writing. Returns whether the kernel may have pages that
+    /// were read under a lower level than is now needed.
     pub fn add_writer(&mut self) -> bool {
         self.writers += 1;
         self.has_pages && self.level < level::WRITE
     }
 
-    /// One less.
+    /// Removes such a handle.
     pub fn remove_writer(&mut self) {
         self.writers = self.writers.saturating_sub(1);
     }
@@ -151,8 +152,8 @@ impl Holding {
     /// Whether the kernel may read these pages (in bytes of the file). If so,
     /// [`page_call_ended`](Self::page_call_ended) must follow.
     pub fn begin_page_read(&mut self, range: Range<u64>) -> bool {
-        // If a writer came meanwhile, the old level may be too low for this page; but the page is invalidated with the
-        // others.
+        // If such a handle was added in the meantime, the old level may be too low for this page; but the page is
+        // invalidated with the others.
         let needed = if self.giving.is_some() { level::READ } else { self.page_level() };
         if self.level < needed {
             return false;
@@ -178,7 +179,7 @@ impl Holding {
         is_admitted
     }
 
-    /// A read or write of pages has ended.
+    /// Notes that a read or write of pages has ended.
     pub fn page_call_ended(&mut self) {
         self.page_calls -= 1;
     }
@@ -188,7 +189,7 @@ impl Holding {
         self.page_calls > 0
     }
 
-    /// Stops admitting programs. Returns what the kernel must invalidate first.
+    /// Stops admitting calls of programs. Returns the ranges that the kernel must invalidate first.
     pub fn begin_giving(&mut self) -> Vec<Range<u64>> {
         let everything = vec![Range { start: 0, end: u64::MAX }];
         let pass = if self.has_pages { everything } else { Vec::new() };
@@ -196,27 +197,28 @@ impl Holding {
         pass
     }
 
-    /// The kernel has finished the invalidation; its further reads wait.
+    /// Notes that the kernel has finished the invalidation; its further reads wait.
     pub fn end_pass(&mut self) {
         if let Some(giving) = &mut self.giving {
             giving.pass.clear();
         }
     }
 
-    /// What the kernel must invalidate next; called when no page is being read. `None`: the level can be given back.
+    /// Returns the ranges that the kernel must invalidate next; called when no page is being read. An empty list: the
+    /// level can be given back.
     pub fn next_pass(&mut self) -> Vec<Range<u64>> {
         let Some(giving) = &mut self.giving else { return Vec::new() };
         giving.pass = std::mem::take(&mut giving.again);
         giving.pass.clone()
     }
 
-    /// The session is over, and with it every level. Returns whether the kernel may have pages.
+    /// Drops the level, because the session is over. Returns whether the kernel may have pages.
     pub fn lose(&mut self) -> bool {
         (self.level, self.giving) = (level::NONE, None);
         std::mem::take(&mut self.has_pages)
     }
 
-    /// Lowers the level; returns what the server must be told.
+    /// Lowers the level; the kernel has no pages any more.
     pub fn given(&mut self, level: u8) {
         self.level = self.level.min(level);
         self.giving = None;

@@ -1,17 +1,20 @@
-//! Leases: until when a client may do what, and when a server ends a session for others.
+//! Leases: the times until which a client may do I/O and answer from its caches, and when a server ends a session for
+//! the sake of others.
 //!
-//! Owns: the parts of a lease, and the order in which a session is barred, waited for and ended. Each side uses only
-//! its own clock: the client counts from when it sent the renewal, the server from when it received it. So the client's
-//! lease ends first, whatever was delayed. Clocks may differ in speed by the drift, which the server adds.
+//! Owns: the parts of a lease, and the rule that decides when a session is barred (its renewals are no longer answered)
+//! and when it is ended. Each side uses only its own clock: the client counts from when it sent the renewal, the server
+//! from when it received it. So the client's lease ends first, whatever was delayed. The speeds of clocks may differ by
+//! the drift, which the server adds.
 
 /// The part of a lease in which I/O may begin.
 pub const IO_OF_LEASE: (u64, u64) = (6, 10);
-/// The part in which caches answer.
+/// The part of a lease in which caches may answer.
 pub const CACHE_OF_LEASE: (u64, u64) = (8, 10);
-/// A client that does not give back within this time cannot renew its lease. *Units*: milliseconds.
-pub const GIVE_BACK_MAX_MS: u64 = 30_000;
-/// After this time the owner has heard of every renewal that was answered before its session was barred. *Units*:
+/// A client that does not give a token back within this time is barred, and cannot renew its lease. *Units*:
 /// milliseconds.
+pub const GIVE_BACK_MAX_MS: u64 = 30_000;
+/// After a session is barred for this long, the owner task has received every renewal that was answered before.
+/// *Units*: milliseconds.
 const BARRED_MIN_MS: u64 = 50;
 
 /// A client's lease, in any unit of time.
@@ -22,7 +25,7 @@ pub struct Lease {
 }
 
 impl Lease {
-    /// A renewal that was sent at this time was answered.
+    /// Extends the lease: a renewal that was sent at this time was answered.
     pub fn renewed(&mut self, sent: u64, length: u64) {
         if self.length == 0 || sent >= self.sent {
             *self = Lease { sent, length };
@@ -38,39 +41,40 @@ impl Lease {
         self.is_within(now, IO_OF_LEASE)
     }
 
-    /// Whether caches may answer.
+    /// Whether caches may answer at this time.
     pub fn may_cache(&self, now: u64) -> bool {
         self.is_within(now, CACHE_OF_LEASE)
     }
 
-    /// Whether what was done may be acknowledged.
+    /// Whether finished work may be acknowledged at this time.
     pub fn holds(&self, now: u64) -> bool {
         self.is_within(now, (1, 1))
     }
 }
 
-/// What becomes of a session that others wait for.
+/// The decision about a session that others wait for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Late {
-    /// Its renewals are not answered from now on.
+    /// Its renewals are no longer answered.
     Bar,
     /// Its renewals are answered again.
     Unbar,
-    /// It is over.
+    /// The session is ended.
     End,
 }
 
-/// How long ago renewals of a session came. *Units*: milliseconds.
+/// The times since renewals of a session arrived. *Units*: milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Silence {
-    /// The last one.
+    /// The time since the last renewal.
     pub heard_ms: u64,
-    /// The last one that was answered: a lease and the drift later, its client does not answer programs any more.
+    /// The time since the last answered renewal: a lease and the drift later, its client no longer answers programs.
     pub answered_ms: u64,
 }
 
-/// What becomes of a session, if anything. `waited_ms` is how long others have waited for it, if they do; `lease_ms` is
-/// the lease and the drift. *Units*: milliseconds.
+/// Decides about a session; returns what changes, if anything. `barred_for_ms` is the time since the session was
+/// barred, `waited_ms` the time that others have waited for it, `lease_ms` the lease plus the drift. *Units*:
+/// milliseconds.
 pub fn verdict(barred_for_ms: Option<u64>, silence: Silence, waited_ms: Option<u64>, lease_ms: u64) -> Option<Late> {
     let is_slow = waited_ms.is_some_and(|waited| waited > GIVE_BACK_MAX_MS);
     let is_silent = silence.heard_ms > lease_ms;

@@ -1,16 +1,17 @@
 //! File locks of all hosts: `flock` and `fcntl`.
 //!
-//! Owns: who holds which range, and who waits. Promises: two owners never hold ranges that overlap and conflict; an
-//! unlock wakes waiters in the order of their requests; a wait that could never end is refused. `flock` and `fcntl`
-//! locks do not conflict with each other. An owner is a number within a session.
+//! Owns: the ranges that are held, their owners, and the waiting requests. Promises: two owners never hold conflicting
+//! ranges that overlap; an unlock grants waiters in the order of their requests; a wait that could never end is
+//! refused. `flock` and `fcntl` locks do not conflict with each other. An owner is identified by its session and a
+//! number within the session.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use crate::protocol::{FileId, Locked};
 
-/// The most ranges that are held of a file.
+/// The most ranges that are held on one file.
 const HELD_MAX: usize = 65_536;
-/// The most requests that wait for a file.
+/// The most requests that wait for locks on one file.
 const WAITERS_MAX: usize = 4096;
 /// The most owners that the search for a deadlock visits.
 const SEARCH_MAX: usize = 4096;
@@ -18,33 +19,33 @@ const SEARCH_MAX: usize = 4096;
 /// The outcome of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
-    /// It is held.
+    /// The lock is held.
     Granted,
-    /// Another owner holds what conflicts, and the request does not wait.
+    /// Another owner holds a conflicting lock, and the request does not wait.
     Refused,
-    /// It waits.
+    /// The request waits.
     Waits,
-    /// It would wait for itself.
+    /// The request would wait for its own owner.
     Deadlock,
-    /// There are too many.
+    /// The file has too many locks or requests.
     TooMany,
 }
 
-/// Ranges that are held, with their sessions.
+/// Locked ranges, each with its session.
 #[derive(Debug, Default, Clone)]
 pub struct Ranges(Vec<(u64, Locked)>);
 
 impl Ranges {
-    /// The first one that is in the way.
+    /// Returns the first range that conflicts.
     fn in_the_way(&self, session: u64, lock: &Locked) -> Option<&(u64, Locked)> {
         self.0.iter().find(|(of, held)| conflict((*of, held), (session, lock)))
     }
 
-    /// Gives a range to an owner: its earlier locks in the range are replaced.
+    /// Sets a range of an owner; it replaces the owner's earlier locks in that range.
     pub fn set(&mut self, session: u64, lock: Locked) {
         self.clear(session, &lock);
         let mut lock = lock;
-        // Joined with its neighbours of the same kind.
+        // The range is merged with adjacent ranges of the same kind.
         self.0.retain(|(of, held)| {
             let is_neighbour = is_same(*of, held, session, &lock)
                 && held.is_exclusive == lock.is_exclusive
@@ -57,7 +58,7 @@ impl Ranges {
         self.0.push((session, lock));
     }
 
-    /// An owner gives a range up.
+    /// Releases a range of an owner.
     pub fn clear(&mut self, session: u64, lock: &Locked) {
         let mut left = Vec::new();
         self.0.retain(|(of, held)| {
@@ -75,17 +76,17 @@ impl Ranges {
         self.0.extend(left);
     }
 
-    /// Whether an owner holds something.
+    /// Whether an owner holds any range.
     pub fn has(&self, session: u64, owner: u64, is_flock: bool) -> bool {
         self.0.iter().any(|(of, held)| *of == session && held.owner == owner && held.is_flock == is_flock)
     }
 
-    /// All of them.
+    /// Returns all ranges.
     pub fn iter(&self) -> impl Iterator<Item = &Locked> {
         self.0.iter().map(|(_, held)| held)
     }
 
-    /// Nothing is held.
+    /// Whether no range is held.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -125,10 +126,10 @@ pub struct Locks {
 }
 
 impl Locks {
-    /// A session wants a lock.
+    /// Handles a session's request for a lock.
     pub fn lock(&mut self, session: u64, ticket: u64, lock: Locked, waits: bool) -> Outcome {
         let file = self.files.entry(lock.file).or_default();
-        // A request that comes again after a lost connection replaces the first one.
+        // A request that is repeated after a lost connection replaces the first one.
         file.waiters.retain(|waiter| waiter.session != session || waiter.lock != lock);
         let Some((other, _)) = file.held.in_the_way(session, &lock) else {
             if file.held.0.len() >= HELD_MAX {
@@ -153,14 +154,14 @@ impl Locks {
         Outcome::Waits
     }
 
-    /// A session gives a range up. Returns the requests that are granted by that.
+    /// Releases a range of a session. Returns the waiting requests that are granted by that.
     pub fn unlock(&mut self, session: u64, lock: &Locked) -> Vec<u64> {
         let Some(file) = self.files.get_mut(&lock.file) else { return Vec::new() };
         file.held.clear(session, lock);
         self.wake(lock.file)
     }
 
-    /// A request does not wait any more. Returns whether it did.
+    /// Cancels a waiting request. Returns whether it was still waiting.
     pub fn cancel(&mut self, ticket: u64) -> bool {
         self.files.values_mut().any(|file| {
             let before = file.waiters.len();
@@ -169,12 +170,12 @@ impl Locks {
         })
     }
 
-    /// What is in the way of a lock.
+    /// Returns a lock that conflicts.
     pub fn test(&self, session: u64, lock: &Locked) -> Option<Locked> {
         self.files.get(&lock.file)?.held.in_the_way(session, lock).map(|(_, held)| *held)
     }
 
-    /// A session is over. Returns the requests that are granted by that.
+    /// Releases all locks of a session that is over. Returns the waiting requests that are granted by that.
     pub fn forget(&mut self, session: u64) -> Vec<u64> {
         let files: Vec<FileId> = self.files.keys().copied().collect();
         let mut granted = Vec::new();
@@ -188,7 +189,7 @@ impl Locks {
         granted
     }
 
-    /// Sessions that hold what others want, since the last call or now.
+    /// Returns the sessions that hold locks which others wanted since the last call, or want now.
     pub fn awaited(&mut self) -> Vec<u64> {
         let mut awaited = std::mem::take(&mut self.met);
         for file in self.files.values() {
@@ -201,13 +202,13 @@ impl Locks {
         awaited.into_keys().collect()
     }
 
-    /// Locks that are held, and requests that wait.
+    /// Returns the numbers of locks held and of requests that wait.
     pub fn counts(&self) -> (usize, usize) {
         let held = self.files.values().map(|file| file.held.0.len()).sum();
         (held, self.files.values().map(|file| file.waiters.len()).sum())
     }
 
-    /// Grants what can be granted, in the order of the requests.
+    /// Grants the waiting requests that can be granted, in their order; returns them.
     fn wake(&mut self, id: FileId) -> Vec<u64> {
         let Some(file) = self.files.get_mut(&id) else { return Vec::new() };
         let (mut granted, mut left) = (Vec::new(), VecDeque::new());
@@ -226,7 +227,7 @@ impl Locks {
         granted
     }
 
-    /// Whether a holder of a conflicting lock waits, directly or through others, for the owner that wants to wait now.
+    /// Whether a holder of a conflicting lock waits, directly or through others, for the owner that now wants to wait.
     fn waits_for_itself(&self, session: u64, lock: &Locked) -> bool {
         let holders = |session: u64, lock: &Locked| -> Vec<(u64, u64)> {
             let held = self.files.get(&lock.file).map(|file| file.held.0.as_slice()).unwrap_or_default();
@@ -266,7 +267,7 @@ mod tests {
     fn ranges_conflict_between_owners_and_sessions_and_are_split_and_joined_within_one() {
         let mut locks = Locks::default();
         assert_eq!(locks.lock(1, 1, lock(5, 0..=99, true), false), Outcome::Granted);
-        // The same number in another session is another owner.
+        // The same number in another session is a different owner.
         assert_eq!(locks.lock(2, 2, lock(5, 99..=100, false), false), Outcome::Refused);
         assert_eq!(locks.awaited(), [1]);
         assert_eq!(locks.test(2, &lock(5, 50..=50, false)), Some(lock(5, 0..=99, true)));
@@ -277,7 +278,7 @@ mod tests {
         assert!(locks.unlock(2, &lock(5, 0..=99, false)).is_empty());
         assert_eq!(locks.lock(1, 6, lock(5, 40..=59, true), false), Outcome::Granted);
         assert_eq!(locks.counts(), (1, 0));
-        // `flock` locks do not conflict with the others.
+        // `flock` locks do not conflict with `fcntl` locks.
         let flock = Locked { is_flock: true, ..lock(9, 0..=u64::MAX, true) };
         assert_eq!(locks.lock(3, 7, flock, false), Outcome::Granted);
     }

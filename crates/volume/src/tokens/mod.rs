@@ -1,14 +1,14 @@
-//! Tokens: who may cache a file's data, and who may change it; and file locks.
+//! Tokens, which say who may cache a file's data and who may change it; and file locks.
 //!
 //! Owns: both sides as plain state machines, without clocks, sockets or tasks. Promises: two sessions never hold
-//! conflicting levels; messages that cross, arrive twice or are lost with a connection do no harm; waiters are served
-//! in order. Leaves to others: what is done before a token is given back (`client`), how messages travel.
+//! conflicting levels; messages that cross, arrive twice or are lost with a connection cause no error; waiters are
+//! served in order. Leaves to others: the work before a token is given back (`client`), and the transport of messages.
 //!
 //! | file | what is in it |
 //! |---|---|
 //! | `arbiter` | the server's side: holders, waiters, recalls, questions that wait for a commit |
 //! | `holding` | a client's side of one token |
-//! | `lease` | until when a client may do what, and when a session is ended |
+//! | `lease` | the times until which a client may act, and when a session is ended |
 //! | `locks` | file locks |
 
 mod arbiter;
@@ -23,9 +23,9 @@ pub use holding::{Heard, Holding, Recalled};
 pub use lease::{CACHE_OF_LEASE, GIVE_BACK_MAX_MS, IO_OF_LEASE, Late, Lease, Silence, verdict};
 pub use locks::{Locks, Outcome, Ranges};
 
-/// Levels of a data token, as the protocol has them.
+/// The levels of a data token, as the protocol defines them.
 pub mod level {
-    /// Nothing.
+    /// The session holds nothing.
     pub const NONE: u8 = 0;
     /// Committed data may be read and cached.
     pub const READ: u8 = 1;
@@ -38,11 +38,11 @@ pub mod level {
 pub enum Why {
     /// Another session needs a conflicting level.
     Conflict = 1,
-    /// Another session looks at the file: what was written must be committed, the level stays.
+    /// Another session looks at the file: written data must be committed, and the level stays.
     Commit = 2,
 }
 
-/// Whether two sessions cannot hold these levels at a time.
+/// Whether two sessions cannot hold these levels at the same time.
 fn conflict(one: u8, other: u8) -> bool {
     one != level::NONE && other != level::NONE && (one == level::WRITE || other == level::WRITE)
 }

@@ -1,4 +1,5 @@
-//! The two machines beside each other. The simulation `volume-simulation` runs them under faults.
+//! The server's and the client's state machine together. The simulation `volume-simulation` also runs them, with
+//! faults.
 
 use super::*;
 use crate::protocol::{FileId, Held, Token, What};
@@ -48,7 +49,7 @@ fn a_new_server_numbers_grants_above_those_of_every_server_before_though_nothing
 
 #[test]
 fn a_recall_of_a_grant_that_never_came_is_about_what_is_held() {
-    // The request came twice, the second time over a lost connection: the second grant went there.
+    // The request was sent twice, and the grant that answered one of them was lost with its connection.
     let mut holding = Holding::default();
     assert!(holding.wants(level::WRITE));
     assert_eq!(holding.granted(level::WRITE, 5), []);
@@ -72,7 +73,7 @@ fn a_grant_that_was_lost_and_is_recalled_is_said_again_so_that_it_can_be_returne
     assert!(holding.wants(level::WRITE));
     let recalled = (lost.sequence, level::NONE, Why::Conflict);
     assert_eq!(holding.recalled(recalled), Heard::Later);
-    // The request comes again over the next connection.
+    // The request is sent again on the next connection.
     arbiter.acquire(MINIMUM_MS + 1, 1, TOKEN, level::WRITE, 3, true);
     let said = arbiter.take_actions();
     assert_eq!(said, [Action::Grant { session: 1, ticket: 3, held: lost }]);
@@ -88,7 +89,7 @@ fn a_grant_that_was_lost_does_not_wait_behind_who_waits_for_it() {
     arbiter.acquire(0, 1, TOKEN, level::READ, 1, true);
     let (_, lost) = granted(&arbiter.take_actions()).expect("nobody holds it");
     arbiter.acquire(1, 2, TOKEN, level::WRITE, 2, true);
-    // The request comes again before the grant is recalled, and behind the other one.
+    // The request is sent again before the grant is recalled, and after another session's request.
     arbiter.acquire(2, 1, TOKEN, level::READ, 3, true);
     let again = held(level::READ, lost.sequence + 1);
     assert_eq!(granted(&arbiter.take_actions()), Some((1, again)));

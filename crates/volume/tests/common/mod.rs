@@ -1,4 +1,4 @@
-//! A volume on a file of this machine, with servers and clients in this process.
+//! A volume on a local file, with servers and clients in this process.
 
 #![allow(dead_code)]
 
@@ -16,10 +16,10 @@ use tokio::sync::oneshot;
 
 /// The root directory.
 pub const ROOT: FileId = FileId { inode: 1, generation: 1 };
-/// The identity of every volume here.
+/// The identity of all test volumes.
 pub const VOLUME: Identity = Identity([7; 16]);
 
-/// A kernel that caches nothing.
+/// A kernel without a page cache.
 struct NoKernel;
 
 impl Kernel for NoKernel {
@@ -64,7 +64,7 @@ impl Volume {
         Address::Unix(self.directory.join(format!("{client}.sock")))
     }
 
-    /// Starts a server that these clients can reach.
+    /// Starts a server that the clients with these numbers can reach.
     pub async fn serve(&self, clients: &[u32]) -> Server {
         let options = ServerOptions {
             listen: clients.iter().map(|client| self.socket(*client)).collect(),

@@ -121,7 +121,7 @@ impl Recorder {
         Arc::new(RecordFilter::new(device, self.clone()))
     }
 
-    /// Sets a mark with a number. The caller uses it to record from where on a promise holds.
+    /// Sets a mark with a number. The caller uses it to record the point from which a promise holds.
     pub fn mark(&self, mark: u64) {
         // If the mark cannot be recorded, the next operation fails with the reason.
         let _ = self.lock().push(Event::Mark(mark));

@@ -69,7 +69,7 @@ pub struct Adaptive {
 enum Contents {
     /// A policy that decides without shadow caches.
     Alone(Box<dyn Policy>),
-    /// The blocks that the leader holds; only if the shadow caches see all ids.
+    /// A cache that follows the contents of the leader. It is created only if the shadow caches see all ids.
     Following(Follower),
 }
 

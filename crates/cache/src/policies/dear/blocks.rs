@@ -119,7 +119,7 @@ impl Block {
         self.rank_and_state = self.rank_and_state & !UNFILED | rank;
     }
 
-    /// The number of its eviction; only for ghosts.
+    /// The number of the block's eviction. Only a ghost has one.
     #[inline]
     pub(super) fn eviction(&self) -> u32 {
         self.recency

@@ -9,7 +9,7 @@ use super::volumes;
 use super::words::{number, percent, rate, short, size, word};
 use super::{Change, Sample};
 
-/// The number of columns from which there is room for reasons.
+/// The number of columns from which reasons are shown.
 const COLUMNS_WIDE: usize = 110;
 /// The narrowest frame.
 const COLUMNS_MIN: usize = 60;
@@ -59,7 +59,7 @@ fn cut(line: &str, columns: usize) -> String {
     format!("{cut}…")
 }
 
-/// The end of a name, because that distinguishes files.
+/// Returns the end of a name, because the end distinguishes files.
 fn end(name: &str, columns: usize) -> String {
     let count = name.chars().count();
     if count <= columns {
@@ -68,7 +68,7 @@ fn end(name: &str, columns: usize) -> String {
     format!("…{}", name.chars().skip(count - columns + 1).collect::<String>())
 }
 
-/// The properties and totals of a cache.
+/// Returns the lines with the properties and totals of a cache.
 fn head(cache: &Value, change: Option<&Change<'_>>) -> Vec<String> {
     let figures = &cache["figures"];
     let figure = |name: &str| number(&figures[name]);
@@ -117,7 +117,7 @@ fn head(cache: &Value, change: Option<&Change<'_>>) -> Vec<String> {
     lines
 }
 
-/// The distance of the misses from the smallest possible number.
+/// Formats the distance of the misses from the smallest possible number.
 fn to_min(window: &Value) -> String {
     let (misses, least) = (number(&window["misses"]), number(&window["min_misses"]));
     if least == 0 {
@@ -134,7 +134,7 @@ fn to_min(window: &Value) -> String {
     )
 }
 
-/// The streams of a cache; currently active ones first.
+/// Returns the table of a cache's streams; currently active ones come first.
 fn streams(cache: &Value, change: Option<&Change<'_>>, columns: usize, streams_max: usize) -> Vec<String> {
     let Some(streams) = cache["streams"].as_array().filter(|streams| !streams.is_empty()) else {
         return vec!["  no stream has referred to it yet".to_owned()];
@@ -177,7 +177,7 @@ fn streams(cache: &Value, change: Option<&Change<'_>>, columns: usize, streams_m
     lines
 }
 
-/// The name of a stream.
+/// Returns the name of a stream.
 fn name(stream: &Value) -> String {
     if let Some(process) = stream["process"].as_u64() {
         return format!("{process} {} {}", word(&stream["command"]), word(&stream["path"]));
@@ -253,7 +253,7 @@ mod tests {
                 assert!(lines.iter().all(|line| line.chars().count() <= columns.max(COLUMNS_MIN)), "{columns}\n{text}");
                 assert!(!text.contains('\u{1b}'), "a name moves the cursor");
                 let parts = ["looping", "2 lost against LRU (5 - 7)", "+20.0 % misses", "file.c", "of 1 block in 8"];
-                // The narrowest frame omits the last two.
+                // The narrowest frame omits the last two parts.
                 for part in &parts[..if columns <= COLUMNS_MIN { 3 } else { 5 }] {
                     assert!(text.contains(part), "{columns}: no {part} in\n{text}");
                 }

@@ -1,6 +1,6 @@
 //! `nectary top`: the activity of the caches, proxies and volumes of this machine, each second.
 //!
-//! Owns: the requests to them, the difference between two answers, and the loop. Leaves to others: the frames
+//! Owns: the requests to these parts, the difference between two answers, and the loop. Leaves to others: the frames
 //! (`frame`), the text for Prometheus (`prometheus`). A part that has ended is omitted from the next frame.
 
 mod frame;
@@ -21,33 +21,33 @@ use crate::arguments::TopArguments;
 use crate::exit::{Failure, GOOD, NOT_FOUND};
 use crate::{output, volume};
 
-/// Terminal sequences: cursor to the corner, clear to the end of the line, clear below.
+/// Terminal sequences: move the cursor to the corner, clear to the end of the line, clear below.
 const HOME: &str = "\x1b[H";
 const CLEAR_LINE: &str = "\x1b[K\n";
 const CLEAR_BELOW: &str = "\x1b[J";
 /// The width of a terminal that does not report it.
 const COLUMNS_DEFAULT: usize = 80;
-/// The number of streams shown per cache if the output is not a terminal.
+/// The number of streams shown for each cache if the output is not a terminal.
 const STREAMS_DEFAULT: usize = 10;
 
-/// What is shown of a proxy's requests.
+/// The details of a proxy's status that are shown.
 const PROXY_DETAILS: &[&str] = &["requests", "hits", "misses", "body_bytes_sent"];
-/// What is shown of a volume's server, of its status.
+/// The details of a volume server's status that are shown.
 const SERVER_DETAILS: &[&str] =
     &["operations", "questions", "appends", "checkpoints", "inodes", "free_bytes", "size_bytes", "tokens", "locks"];
-/// What is shown of a volume's mount.
+/// The details of a volume mount's status that are shown.
 const MOUNT_DETAILS: &[&str] = &["session", "operations", "questions", "waiting", "reconnections", "open_files"];
 
-/// The answers at one time.
+/// The answers of caches, proxies and volumes to one round of requests.
 pub struct Sample {
     at: Instant,
-    /// As returned by the method `top`.
+    /// The caches, as the method `top` returns them.
     pub caches: Vec<Value>,
-    /// Name, requests, hits, misses and bytes sent of each proxy.
+    /// The proxies: name, requests, hits, misses and bytes sent of each.
     pub proxies: Vec<Value>,
-    /// Servers of volumes: name, state, and the details of their status.
+    /// The servers of volumes: name, state, and the details of their status.
     pub volumes: Vec<Value>,
-    /// Mounts of volumes, likewise.
+    /// The mounts of volumes: name, state, and the details of their status.
     pub volume_mounts: Vec<Value>,
 }
 
@@ -81,7 +81,7 @@ pub fn run(arguments: &TopArguments) -> Result<u8, Failure> {
         let began = Instant::now();
         let (rows, columns) = console::Term::stdout().size();
         let (rows, columns) = (usize::from(rows).max(4), usize::from(columns));
-        // More streams than rows are not visible.
+        // Streams that do not fit on the screen are not requested.
         let sample = sample(arguments, arguments.streams.map_or(rows, usize::from))?;
         let lines = frame::lines(&sample, before.as_ref(), columns, rows);
         let shown: Vec<&str> = lines.iter().take(rows - 1).map(String::as_str).collect();
@@ -91,7 +91,7 @@ pub fn run(arguments: &TopArguments) -> Result<u8, Failure> {
     }
 }
 
-/// The exit code: "not found" if there is nothing to show.
+/// Returns the exit code: "not found" if there is nothing to show.
 fn code(sample: &Sample) -> u8 {
     let parts = [&sample.caches, &sample.proxies, &sample.volumes, &sample.volume_mounts];
     if parts.iter().all(|parts| parts.is_empty()) { NOT_FOUND } else { GOOD }
@@ -116,7 +116,7 @@ fn sample(arguments: &TopArguments, streams: usize) -> Result<Sample, Failure> {
     Ok(sample)
 }
 
-/// Adds what is not a cache, by its status.
+/// Adds the parts that are no caches, from their status.
 fn add_others(sample: &mut Sample) -> Result<(), Failure> {
     for part in parts(&RuntimeDirectory::open()?, PATIENCE)? {
         let Ok(status) = part.status else { continue };
@@ -139,7 +139,7 @@ fn add_others(sample: &mut Sample) -> Result<(), Failure> {
     Ok(())
 }
 
-/// How many sessions of a volume are in which state.
+/// Counts the sessions of a volume by state.
 fn sessions(detail: &Value) -> Value {
     let all: &[Value] = detail["sessions"].as_array().map_or(&[], Vec::as_slice);
     let count = |state: &str| all.iter().filter(|session| session["state"] == state).count();
@@ -151,7 +151,7 @@ fn sessions(detail: &Value) -> Value {
     })
 }
 
-/// What changed between two samples.
+/// The change between two samples.
 pub struct Change<'a> {
     seconds: f64,
     before: HashMap<&'a str, &'a Value>,
@@ -165,7 +165,7 @@ impl<'a> Change<'a> {
         Some(Change { seconds: (now.at - sample.at).as_secs_f64().max(0.001), before })
     }
 
-    /// The growth of one number of a part; `None` if the part is new or was restarted.
+    /// Returns the growth of one number of a part; `None` if the part is new or was restarted.
     fn grown(&self, now: &Value, number: impl Fn(&Value) -> Option<u64>) -> Option<u64> {
         let before = self.before.get(now["name"].as_str()?)?;
         number(now)?.checked_sub(number(before)?)

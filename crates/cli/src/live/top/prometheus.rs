@@ -1,6 +1,6 @@
 //! `nectary top --prometheus`: the same numbers as text for Prometheus.
 //!
-//! Owns: the names of the metrics, which do not change. Promises: the text is valid for any bytes in a name.
+//! Owns: the names of the metrics, which never change. Promises: the text is valid whatever bytes a name has.
 
 use std::fmt::Write as _;
 
@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::Sample;
 
-/// Metric, kind, help, and the name of the figure.
+/// The metrics: name, kind, help, and the figure that has the value.
 const CACHE: &[(&str, &str, &str, &str)] = &[
     ("hits_total", "counter", "References that were in memory.", "hits"),
     ("misses_total", "counter", "References that were not in memory.", "misses"),
@@ -87,7 +87,7 @@ const MOUNT: &[(&str, &str, &str, &str)] = &[
     ("open_files", "gauge", "Files that programs have open.", "open_files"),
 ];
 
-/// All metrics.
+/// Formats all metrics.
 pub fn text(sample: &Sample) -> String {
     let (caches, proxies) = (&sample.caches, &sample.proxies);
     let mut text = String::new();
@@ -159,7 +159,7 @@ fn family<'a, I: Iterator<Item = (&'a Value, Vec<(&'static str, String)>)>>(
     }
 }
 
-/// The value of a label, with special characters escaped and invalid ones omitted.
+/// Returns the value of a label, with special characters escaped and invalid ones omitted.
 fn escaped(value: &str) -> String {
     let mut text = String::new();
     for c in value.chars() {

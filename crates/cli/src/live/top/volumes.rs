@@ -1,18 +1,18 @@
-//! The lines of shared volumes in `nectary top`: three of each server, one of each mount.
+//! The lines of shared volumes in `nectary top`: three for each server, one for each mount.
 
 use serde_json::Value;
 
 use super::Change;
 use super::words::{number, rate, short, size, word};
 
-/// A count with its name, and how much it grows in a second.
+/// Formats a count with its name, and its growth in a second.
 fn counted(part: &Value, (name, shown): (&str, &str), change: Option<&Change<'_>>) -> String {
     let grown = change.and_then(|change| change.grown(part, |part| part[name].as_u64()));
     let now = rate(grown, change).map(|a_second| format!(", now {}/s", short(a_second))).unwrap_or_default();
     format!("{} {shown}{now}", short(number(&part[name])))
 }
 
-/// A server: its sessions, what it does, and who holds and waits for what.
+/// Returns the lines of a server: its sessions, its activity, and its tokens and locks.
 pub fn of_server(server: &Value, change: Option<&Change<'_>>) -> Vec<String> {
     let counted = |names| counted(server, names, change);
     let sessions = &server["sessions"];
@@ -48,7 +48,7 @@ pub fn of_server(server: &Value, change: Option<&Change<'_>>) -> Vec<String> {
     ]
 }
 
-/// A mount.
+/// Returns the line of a mount.
 pub fn of_mount(mount: &Value, change: Option<&Change<'_>>) -> String {
     let counted = |names| counted(mount, names, change);
     format!(

@@ -1,21 +1,21 @@
-//! Numbers and words of `nectary top`, in few columns.
+//! Formatting of numbers and words for `nectary top`, in few columns.
 
 use serde_json::Value;
 
 use super::Change;
 use crate::live::printable;
 
-/// A count; 0 if there is none.
+/// Returns a count; 0 if the value is no number.
 pub fn number(value: &Value) -> u64 {
     value.as_u64().unwrap_or(0)
 }
 
-/// A text without control characters.
+/// Returns a text without control characters.
 pub fn word(value: &Value) -> String {
     printable(value.as_str().unwrap_or_default())
 }
 
-/// A number in at most five columns.
+/// Formats a number in at most five columns.
 pub fn short(count: u64) -> String {
     let units = [(1_000_000_000_000, "T"), (1_000_000_000, "G"), (1_000_000, "M"), (1_000, "k")];
     let unit = units.into_iter().find(|(one, _)| count >= *one && count >= 10_000);
@@ -26,7 +26,7 @@ pub fn short(count: u64) -> String {
     }
 }
 
-/// Bytes in at most six columns.
+/// Formats a number of bytes in at most six columns.
 pub fn size(bytes: u64) -> String {
     let units = [(1_u64 << 40, "T"), (1 << 30, "G"), (1 << 20, "M"), (1 << 10, "K")];
     let unit = units.into_iter().find(|(one, _)| bytes >= *one);
@@ -37,12 +37,12 @@ pub fn size(bytes: u64) -> String {
     }
 }
 
-/// A share in percent.
+/// Formats a share in percent.
 pub fn percent(part: u64, all: u64) -> String {
     if all == 0 { "-".to_owned() } else { format!("{:.1}", 100.0 * part as f64 / all as f64) }
 }
 
-/// The growth of a number per second.
+/// Returns the growth of a number per second.
 pub fn rate(grown: Option<u64>, change: Option<&Change<'_>>) -> Option<u64> {
     Some((grown? as f64 / change?.seconds).round() as u64)
 }

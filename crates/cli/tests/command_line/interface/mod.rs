@@ -1,6 +1,7 @@
-//! What scripts and dashboards build on stays as it is: options, exit codes, JSON keys, and what a running proxy measures.
+//! The interface for scripts and dashboards stays the same: options, exit codes, JSON keys, and the figures of a
+//! running proxy.
 //!
-//! Each list is a file beside this one. A change is deliberate: `NECTARY_FREEZE=1` writes the files again, and the
+//! Each list is a file in this folder. A change must be deliberate: `NECTARY_FREEZE=1` writes the files again, and the
 //! commit shows what users have to change. `CHANGELOG.md` has a line for every removal.
 
 use std::collections::BTreeSet;
@@ -13,7 +14,7 @@ use serde_json::Value;
 use crate::a_running_proxy::{Running, status};
 use crate::common::Scratch;
 
-/// Compares with the list of this name, or writes it if `NECTARY_FREEZE` is set.
+/// Compares `found` with the list of this name, or writes the list if `NECTARY_FREEZE` is set.
 #[track_caller]
 fn is_frozen(name: &str, found: &str) {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/command_line/interface").join(name);
@@ -42,8 +43,8 @@ fn exit_codes_stay() {
     is_frozen("exit_codes.txt", codes);
 }
 
-/// The keys of a JSON value with the type of each, one line each, as `sequence.written: number`. Elements of lists are
-/// alike: `spans[].device: text`.
+/// Lists the keys of a JSON value with their types, one line each, for example `sequence.written: number`. All elements
+/// of a list share a line: `spans[].device: text`.
 fn typed_keys(value: &Value, path: &str, found: &mut BTreeSet<String>) {
     let kind = match value {
         Value::Object(fields) => {
@@ -63,14 +64,14 @@ fn typed_keys(value: &Value, path: &str, found: &mut BTreeSet<String>) {
     found.insert(format!("{path}: {kind}"));
 }
 
-/// The keys without their types.
+/// Lists the keys without their types.
 fn keys(value: &Value) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     typed_keys(value, "", &mut found);
     found.iter().filter_map(|line| line.rsplit_once(": ")).map(|(key, _)| key.to_owned()).collect()
 }
 
-/// An exported device with a cache, which was used; it goes away in any outcome.
+/// An exported device with a cache that was used; the export ends when this is dropped.
 struct Exported {
     child: Child,
     url: String,
@@ -79,7 +80,7 @@ struct Exported {
 impl Exported {
     fn new(scratch: &Scratch) -> Exported {
         let exported = Exported::start(scratch, "cache(memory:64M,memory=8M,policy=dear)", "e.sock");
-        // Something that reads and writes it.
+        // This command reads and writes the device.
         scratch.run(&format!("store create {}", exported.url)).exits(0);
         exported
     }
@@ -165,13 +166,13 @@ fn json_keys_stay() {
     is_frozen("json_keys.txt", &lines);
 }
 
-/// The names of a running proxy's figures, as `nectary status --json` gives them to a monitor.
+/// Freezes the names of a running proxy's figures, as `nectary status --json` gives them to a monitor.
 #[test]
 fn figures_of_a_running_proxy_stay() {
     let scratch = Scratch::new("frozen-figures");
     let proxy = Running::start(&scratch, "--store ./s --admit second-request --write-budget 50G/day");
     let mut parts = status(&scratch, 0);
-    // What is wrong with a part depends on the machine.
+    // The problems of a part depend on the machine, so they are not compared.
     drop(parts[0]["status"]["problems"].take());
     let mut found = BTreeSet::new();
     typed_keys(&parts, "", &mut found);
@@ -179,11 +180,11 @@ fn figures_of_a_running_proxy_stay() {
     is_frozen("proxy_figures.txt", &found.into_iter().map(|key| key + "\n").collect::<String>());
 }
 
-/// What a page of help says that scripts rely on: how the command is used, options, arguments, and the words for values.
-/// Prose and examples are left out.
+/// The parts of a help page on which scripts rely: the usage, options, arguments, and allowed words for values. Prose
+/// and examples are left out.
 struct Page {
     usage: String,
-    /// Options and arguments, each with the words that it takes where it takes only those.
+    /// Options and arguments; if an option allows only certain words, with these words.
     entries: Vec<(String, BTreeSet<String>)>,
     commands: Vec<String>,
 }
@@ -200,7 +201,7 @@ impl Page {
             let trimmed = line.trim();
             let is_heading = !line.starts_with(' ') && trimmed.ends_with(':');
             let name = trimmed.split("  ").next().unwrap_or_default();
-            // Text stands deeper than names do, whose depth is 2, or 6 where there is no short option.
+            // Texts are indented more than names, which are indented by 2, or by 6 without a short option.
             let depth = line.len() - line.trim_start().len();
             let is_entry = match section {
                 "Arguments:" => depth == 2 && trimmed.starts_with(['<', '[']),
@@ -226,7 +227,7 @@ impl Page {
     }
 }
 
-/// The words that an option takes, from its text.
+/// Returns the allowed words of an option, from its text.
 fn words(text: &str) -> BTreeSet<String> {
     if let Some((_, list)) = text.split_once("Possible values:\n") {
         let lines = list.lines().filter_map(|line| line.strip_prefix("- "));
@@ -252,7 +253,7 @@ fn options_of_every_command_stay() {
             lines += format!("{command}: {entry} {words}").trim_end();
             lines.push('\n');
         }
-        // The last is taken first.
+        // The list is reversed, because its last element is handled first.
         open.extend(page.commands.iter().rev().map(|name| format!("{command} {name}")));
     }
     is_frozen("options.txt", &lines);

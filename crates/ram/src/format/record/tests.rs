@@ -1,4 +1,4 @@
-//! Records survive their bytes, damaged ones are refused, and nothing panics.
+//! Encoded records decode to the same records, damaged ones are refused, and nothing panics.
 
 use super::*;
 
@@ -20,20 +20,20 @@ fn record() -> Record {
     }
 }
 
-/// The record of a device that logs parity.
+/// Returns the record of a device that logs parity.
 fn log_record() -> Record {
     let log = LogShape { policy: 5, groups: 9, caches: 18, region_blocks: 3, column_blocks: 8, overflow_percent: 25 };
     let geometry = Geometry { stripe_bytes: 0, log: Some(log), ..record().geometry };
     Record { geometry, dirty: Stripes::none(0), ..record() }
 }
 
-/// A small generator, so that a failure repeats.
+/// A small pseudo-random generator, so that a failure can be repeated.
 fn bits(state: &mut u64) -> u64 {
     *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
     *state >> 16
 }
 
-/// Puts the right checksum behind a record whose bytes were changed.
+/// Stores the correct checksum in a record whose bytes were changed.
 fn seal(bytes: &mut [u8]) {
     let at = bytes.len() - CHECKSUM_BYTES;
     let checksum = xxh3_64(&bytes[..at]);
@@ -65,7 +65,7 @@ fn a_record_with_a_log_survives_its_bytes_and_its_fields_are_bounded() {
         seal(&mut bad);
         assert_eq!(Record::decode(&bad), Err(FormatError::Range { what, found: u64::from(found) }));
     }
-    // A mirror has no log, and a log no stripes.
+    // A mirror must not have a log shape, and a device that logs parity must not have stripes.
     for (at, value) in [(80, 1), (76, 16)] {
         let mut bad = bytes.clone();
         bad[at] = value;

@@ -1,6 +1,6 @@
 //! The areas of a donor's memory.
 //!
-//! Owns: the arithmetic of the page's areas. Promises: no two of them share a byte.
+//! Owns: the offsets of the areas, as `docs/formats/ram-slots.md` defines them. Promises: no two areas share a byte.
 
 use super::shape::{SHAPE_BYTES, Shape};
 use super::slot::SLOT_HEADER_BYTES;
@@ -12,32 +12,32 @@ const ALIGN: u64 = 64;
 /// The areas of each donor of a device. *Units*: bytes, unless said otherwise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Areas {
-    /// Donors of the device.
+    /// The number of donors of the device.
     pub donors: u64,
-    /// Bytes of a slot.
+    /// The length of a slot.
     pub slot_bytes: u64,
-    /// Bytes of a summary.
+    /// The length of a summary.
     pub summary_bytes: u64,
-    /// Where the trims begin.
+    /// The offset of the trims.
     pub trims_at: u64,
-    /// Where the summaries begin.
+    /// The offset of the summaries.
     pub summaries_at: u64,
-    /// Summaries of a donor.
+    /// The number of summaries on a donor.
     pub summaries: u64,
-    /// Where the spares begin.
+    /// The offset of the spares.
     pub spares_at: u64,
-    /// Spares of a donor.
+    /// The number of spares on a donor.
     pub spares: u64,
-    /// Where the slots begin.
+    /// The offset of the slots.
     pub slots_at: u64,
-    /// The whole.
+    /// The size of all areas together.
     pub donor_bytes: u64,
     region_blocks: u64,
     blocks: u64,
 }
 
 impl Areas {
-    /// The areas of a device.
+    /// Computes the areas of a device.
     pub fn new(shape: &Shape) -> Areas {
         let donors = u64::from(shape.members) + 1;
         let slot_bytes = (SLOT_HEADER_BYTES as u64) + u64::from(shape.block_bytes);
@@ -68,54 +68,54 @@ impl Areas {
         }
     }
 
-    /// The donor of a group's parity.
+    /// Returns the donor of a group's parity.
     pub fn parity_donor(&self, group: u32) -> usize {
         (u64::from(group) % self.donors) as usize
     }
 
-    /// The donor of a member of a group.
+    /// Returns the donor of a member of a group.
     pub fn member_donor(&self, group: u32, member: u8) -> usize {
         ((u64::from(group) + 1 + u64::from(member)) % self.donors) as usize
     }
 
-    /// Which member of a group a donor has; `None`: it has the parity.
+    /// Returns the member of a group that a donor has; `None`: the donor has the parity.
     pub fn member_on(&self, group: u32, donor: usize) -> Option<u8> {
         let behind = (donor as u64 + self.donors - u64::from(group) % self.donors) % self.donors;
         (behind as u8).checked_sub(1)
     }
 
-    /// A slot of a donor, also that of a parity.
+    /// Returns the offset of a group's slot, which has a member or the parity.
     pub fn slot(&self, group: u32) -> u64 {
         self.slots_at + u64::from(group) * self.slot_bytes
     }
 
-    /// The summary of a group, on the donor of its parity.
+    /// Returns the offset of a group's summary, on the donor of its parity.
     pub fn summary(&self, group: u32) -> u64 {
         self.summaries_at + u64::from(group) / self.donors * self.summary_bytes
     }
 
-    /// A spare of a donor.
+    /// Returns the offset of a spare.
     pub fn spare(&self, spare: u64) -> u64 {
         self.spares_at + spare * (self.summary_bytes + self.slot_bytes)
     }
 
-    /// Regions of trims.
+    /// Returns the number of regions of trims.
     pub fn regions(&self) -> u64 {
         self.blocks.div_ceil(self.region_blocks)
     }
 
-    /// The region of a block.
+    /// Returns the region of a block.
     pub fn region_of(&self, block: u32) -> u64 {
         u64::from(block) / self.region_blocks
     }
 
-    /// The blocks of a region.
+    /// Returns the blocks of a region.
     pub fn region(&self, region: u64) -> std::ops::Range<u32> {
         let first = region * self.region_blocks;
         first as u32..(first + self.region_blocks).min(self.blocks) as u32
     }
 
-    /// The two places of a block's trim: donor and offset. The entries of a region follow each other.
+    /// Returns the two positions of a block's trim, as donor and offset. The entries of a region are adjacent.
     pub fn trims(&self, block: u32) -> [(usize, u64); 2] {
         let region = self.region_of(block);
         let inside = u64::from(block) % self.region_blocks;

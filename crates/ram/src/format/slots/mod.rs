@@ -1,8 +1,8 @@
-//! The bytes of a device that logs parity: `docs/formats/ram-slots.md`.
+//! The encoding of a device that logs parity: `docs/formats/ram-slots.md`.
 //!
-//! Owns: slots with their headers, summaries of groups, trims, the shape of the device, and the place of each on a
-//! donor. Promises: no bytes make a decoder panic; what is decoded is within the limits here. Leaves to others: what
-//! follows from it (`log`).
+//! Owns: slots with their headers, summaries of groups, trims, the shape of the device, and the positions of all these
+//! on a donor. Promises: no bytes make a decoder panic; decoded values are within the limits here. Leaves to others:
+//! the conclusions from them (`log`).
 
 mod areas;
 mod shape;
@@ -22,10 +22,10 @@ use xxhash_rust::xxh3::xxh3_64;
 #[cfg(test)]
 use super::FormatError;
 
-/// Members of a group, at most: a device has at most 16 donors.
+/// The most members of a group: a device has at most 16 donors.
 pub const GROUP_MEMBERS_MAX: u8 = 15;
 
-/// The value by which slots, summaries and trims name their device.
+/// Returns the checksum that identifies the device in slots, summaries and trims.
 pub fn device_checksum(device: &[u8; 16]) -> u64 {
     xxh3_64(device)
 }

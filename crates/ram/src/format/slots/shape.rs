@@ -1,6 +1,6 @@
 //! The shape of a device that logs parity: the settings that all its clients must share.
 //!
-//! Owns: its fields, limits and bytes.
+//! Owns: the fields, limits and encoding of the shape.
 
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -14,31 +14,31 @@ const MAGIC: [u8; 8] = *b"NECRAMSH";
 const VERSION: u32 = 1;
 const BODY_BYTES: usize = 64;
 
-/// Bytes of the area of the shape.
+/// The length of the area of the shape, in bytes.
 pub const SHAPE_BYTES: usize = 4096;
-/// Blocks of a device, at most.
+/// The most blocks of a device.
 const BLOCKS_MAX: u64 = 1 << 30;
 /// The numbers of the policies that log parity.
 const POLICIES: std::ops::RangeInclusive<u32> = 3..=5;
 
-/// What a device looks like.
+/// The shape of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shape {
     /// The number of the policy: 3 `parity-log`, 4 `parity-cache`, 5 `adaptive`.
     pub policy: u32,
     /// The identity of the device.
     pub device: [u8; 16],
-    /// Its size in blocks.
+    /// The size of the device in blocks.
     pub blocks: u32,
-    /// *Units*: bytes.
+    /// The length of a block. *Units*: bytes.
     pub block_bytes: u32,
-    /// Members of a group.
+    /// The number of members of a group.
     pub members: u8,
-    /// Groups.
+    /// The number of groups.
     pub groups: u32,
-    /// Caches of the client: each may have an open group.
+    /// The number of the client's caches; each may have an open group.
     pub caches: u32,
-    /// Blocks of a region of trims.
+    /// The number of blocks of a region of trims.
     pub region_blocks: u32,
 }
 
@@ -72,7 +72,7 @@ impl Shape {
         }
     }
 
-    /// As bytes, without the zeroes behind them.
+    /// Encodes the shape, without the zeroes that fill its area.
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(BODY_BYTES + 8);
         bytes.extend_from_slice(&MAGIC);
@@ -89,12 +89,12 @@ impl Shape {
         bytes
     }
 
-    /// Whether an area has no shape at all.
+    /// Whether an area contains no shape.
     pub fn is_absent(bytes: &[u8]) -> bool {
         bytes.iter().take(BODY_BYTES + 8).all(|byte| *byte == 0)
     }
 
-    /// The shape at the front of `bytes`.
+    /// Decodes the shape at the start of `bytes`.
     ///
     /// *Errors*: the first invalid field, and why.
     pub fn decode(bytes: &[u8]) -> Result<Shape, FormatError> {

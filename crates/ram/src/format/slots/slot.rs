@@ -1,7 +1,7 @@
-//! A slot: a block's data behind a header that says what they are.
+//! A slot: a block's data after a header that describes it.
 //!
-//! Owns: its fields and bytes, and the XOR of slots. Promises: a decoded header has its checksum right; so have its
-//! data, if they are accepted.
+//! Owns: the fields and the encoding of a slot, and the XOR of slots. Promises: a decoded header has a correct
+//! checksum; so does its data, if it is accepted.
 
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -12,7 +12,7 @@ const MAGIC: [u8; 4] = *b"NECS";
 const VERSION: u8 = 1;
 const KIND_DATA: u8 = 1;
 
-/// Bytes of a slot before the data.
+/// The length of a slot's header.
 pub const SLOT_HEADER_BYTES: usize = 64;
 
 /// The header of a slot.
@@ -22,20 +22,20 @@ pub struct Slot {
     pub device: u64,
     /// The generation of the client that wrote it.
     pub generation: u64,
-    /// The group.
+    /// The number of the group.
     pub group: u32,
-    /// Which member of the group.
+    /// The number of the member in the group.
     pub member: u8,
-    /// The block.
+    /// The number of the block.
     pub block: u32,
-    /// Orders all copies of all blocks.
+    /// The sequence of the copy, which orders all copies of all blocks.
     pub sequence: u64,
-    /// Of the data.
+    /// The checksum of the data.
     pub data_checksum: u64,
 }
 
 impl Slot {
-    /// The whole slot with `data`, whose checksum it takes.
+    /// Encodes the whole slot with `data`, and stores the checksum of `data` in the header.
     pub fn encode(&self, data: &[u8]) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(SLOT_HEADER_BYTES + data.len());
         bytes.extend_from_slice(&MAGIC);
@@ -52,7 +52,7 @@ impl Slot {
         bytes
     }
 
-    /// The header at the front of `bytes`; data behind it are not looked at.
+    /// Decodes the header at the start of `bytes`; data after it is not read.
     ///
     /// *Errors*: the first invalid field, and why.
     pub fn decode(bytes: &[u8]) -> Result<Slot, FormatError> {
@@ -87,7 +87,7 @@ impl Slot {
         Ok(Slot { device, generation, group, member, block, sequence, data_checksum: fields.u64()? })
     }
 
-    /// The checksum in the header of a whole slot; 0 where there is none.
+    /// Returns the checksum in the header of a whole slot; 0 if `bytes` has no header.
     pub fn checksum_of(bytes: &[u8]) -> u64 {
         bytes.get(SLOT_HEADER_BYTES - 8..SLOT_HEADER_BYTES).map_or(0, |field| {
             let mut checksum = [0; 8];
@@ -96,9 +96,9 @@ impl Slot {
         })
     }
 
-    /// Header and data of a whole slot.
+    /// Decodes the header and data of a whole slot.
     ///
-    /// *Errors*: as those of [`decode`](Slot::decode), and data that do not match the checksum in the header.
+    /// *Errors*: those of [`decode`](Slot::decode), and data that does not match the checksum in the header.
     pub fn decode_whole(bytes: &[u8]) -> Result<(Slot, &[u8]), FormatError> {
         let slot = Slot::decode(bytes)?;
         let data = &bytes[SLOT_HEADER_BYTES..];
@@ -109,7 +109,7 @@ impl Slot {
     }
 }
 
-/// Adds a slot to a parity. Bytes that one of them lacks count as zeroes.
+/// XORs a slot into a parity. If one of them is shorter, its missing bytes count as zeroes.
 pub fn xor(parity: &mut [u8], slot: &[u8]) {
     parity.iter_mut().zip(slot).for_each(|(sum, byte)| *sum ^= byte);
 }

@@ -1,6 +1,7 @@
-//! The summary of a group: what its parity covers.
+//! The summary of a group, which says what its parity covers.
 //!
-//! Owns: its fields and bytes. Promises: what is decoded names as many members as a group has.
+//! Owns: the fields and the encoding of a summary. Promises: a decoded summary has from 2 to `GROUP_MEMBERS_MAX`
+//! members.
 
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -14,7 +15,7 @@ const HEAD_BYTES: usize = 64;
 const NAMED_BYTES: usize = 24;
 const CHECKSUM_BYTES: usize = 8;
 
-/// What a summary belongs to.
+/// The kind of group that a summary describes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// A sealed group: its parity is in the slot of the group.
@@ -23,10 +24,10 @@ pub enum Kind {
     Open = 2,
 }
 
-/// A member that a parity covers.
+/// A member that the parity covers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Named {
-    /// The block.
+    /// The number of the block.
     pub block: u32,
     /// The sequence of the slot.
     pub sequence: u64,
@@ -37,28 +38,28 @@ pub struct Named {
 /// The summary of a group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Summary {
-    /// What it belongs to.
+    /// The kind of group.
     pub kind: Kind,
     /// The checksum of the device's identity.
     pub device: u64,
     /// The generation of the client that wrote it.
     pub generation: u64,
-    /// The group.
+    /// The number of the group.
     pub group: u32,
-    /// Of the parity's bytes.
+    /// The checksum of the parity.
     pub parity_checksum: u64,
-    /// Its members by number. `None`: the slot's contents are not needed, or an open group's parity does not cover
+    /// The members by number. `None`: the slot's contents are not needed, or the parity of an open group does not cover
     /// them.
     pub members: Vec<Option<Named>>,
 }
 
 impl Summary {
-    /// Bytes of the summary of a group with so many members.
+    /// Returns the length of the summary of a group with `members` members, in bytes.
     pub fn bytes_of(members: u8) -> usize {
         HEAD_BYTES + usize::from(members) * NAMED_BYTES + CHECKSUM_BYTES
     }
 
-    /// As bytes.
+    /// Encodes the summary.
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(Summary::bytes_of(self.members.len() as u8));
         bytes.extend_from_slice(&MAGIC);
@@ -80,7 +81,7 @@ impl Summary {
         bytes
     }
 
-    /// The summary at the front of `bytes`.
+    /// Decodes the summary at the start of `bytes`.
     ///
     /// *Errors*: the first invalid field, and why.
     pub fn decode(bytes: &[u8]) -> Result<Summary, FormatError> {

@@ -1,4 +1,4 @@
-//! Bytes are those of the page, survive being read, and damaged ones are refused.
+//! Encoded bytes are those of the page and decode to the same values, and damaged bytes are refused.
 
 use std::collections::BTreeSet;
 

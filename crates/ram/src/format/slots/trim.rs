@@ -1,17 +1,17 @@
-//! The trim of a block: no copy with a lower sequence counts.
+//! The trim of a block: copies of the block with a lower sequence are not valid.
 
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::super::FormatError;
 use super::super::bytes::Fields;
 
-/// Bytes of an entry.
+/// The length of an entry in bytes.
 pub const TRIM_BYTES: usize = 16;
 
-/// An entry of the trims.
+/// An entry of the area of trims.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Trim {
-    /// Copies with lower sequences do not count; 0: the block was never trimmed.
+    /// Copies with lower sequences are not valid; 0: the block was never trimmed.
     pub sequence: u64,
 }
 
@@ -27,7 +27,7 @@ impl Trim {
         xxh3_64(&bytes)
     }
 
-    /// As bytes.
+    /// Encodes the entry.
     pub fn encode(self, device: u64, block: u32) -> [u8; TRIM_BYTES] {
         let mut bytes = [0; TRIM_BYTES];
         bytes[..8].copy_from_slice(&self.sequence.to_le_bytes());
@@ -35,9 +35,9 @@ impl Trim {
         bytes
     }
 
-    /// The entry of a block.
+    /// Decodes the entry of a block.
     ///
-    /// *Errors*: too few bytes, or a checksum that does not fit.
+    /// *Errors*: there are too few bytes, or the checksum does not match.
     pub fn decode(bytes: &[u8], device: u64, block: u32) -> Result<Trim, FormatError> {
         let mut fields = Fields::new(bytes);
         let (trim, found) = (Trim { sequence: fields.u64()? }, fields.u64()?);

@@ -3,7 +3,7 @@
 use super::*;
 use crate::format::{Geometry, Member, Stamp, Stripes};
 
-/// A record at a position with a view of the states: P present, L left, R rebuilding.
+/// Makes a record for a position, whose view has these states: P present, L left, R rebuilding.
 fn record(position: u16, number: (u64, u64), states: &str) -> Record {
     let geometry = Geometry {
         device: [1; 16],

@@ -3,7 +3,7 @@
 //!
 //! A key is a register: puts and purges change it, gets read it, and a cache may lose it. Each version is written once,
 //! and the store gives each accepted version a sequence, so the order of a key's versions is known. A get is explained
-//! by a possible position in that order. Each operation has a begin and an end, numbered by one counter; an operation
+//! by a possible position in that order. Each operation has a start and an end, numbered by one counter; an operation
 //! that a crash interrupted has no end.
 //!
 //! | rule | a get of version `v` is a violation if |

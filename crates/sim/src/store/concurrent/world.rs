@@ -185,7 +185,8 @@ impl World {
         self.mark(&history);
     }
 
-    /// Sets a mark in the recording: everything up to now has happened.
+    /// Sets a mark with the time of the last event, if operations are recorded. All events up to this time are before
+    /// every crash point after the mark.
     pub fn mark(&self, history: &History) {
         if let Some(recorder) = &*self.recorder.borrow() {
             recorder.mark(history.now);

@@ -29,7 +29,8 @@ const LRU_MILLIONS_MIN: f64 = 10.0;
 const ABOVE_LRU_NS_MAX: [(&str, f64); 2] = [("dear", 30.0), ("adaptive", 100.0)];
 /// The numbers of cache lines touched per reference, for the least possible cost.
 const LINES: [usize; 3] = [1, 2, 4];
-/// The size of the tables for the least possible cost, in words: 32 MiB, like the table of LRU at this capacity.
+/// The size of the table on which the least possible cost is measured: 32 MiB, as much as the entries of LRU take at
+/// the largest capacity. *Units*: words of 8 bytes.
 const LIMIT_WORDS: usize = 4 << 20;
 
 /// The processor time of this thread so far. *Units*: nanoseconds.

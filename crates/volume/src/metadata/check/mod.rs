@@ -1,7 +1,8 @@
-//! What must agree: names with inodes, inodes with extents, extents with *space*, records with their owners.
+//! Consistency checks: names against inodes, inodes against extents, extents against *space*, records against their
+//! owners.
 //!
-//! Owns: reading everything, and comparing it from all sides. Promises: it changes nothing; bytes that make no sense
-//! are problems, not panics; every kind of damage that `tests` plants is named.
+//! Owns: reading all records, and comparing them in both directions. Promises: nothing is changed; bytes that cannot be
+//! decoded are reported as problems and cause no panic; every kind of damage that `tests` plants is reported.
 //!
 //! | file | what is in it |
 //! |---|---|
@@ -21,7 +22,7 @@ use crate::tables::Tables;
 /// The most problems that are described; a damaged volume may have any number.
 const PROBLEMS_MAX: usize = 10_000;
 
-/// What was found.
+/// The problems that were found.
 #[derive(Default)]
 struct Problems {
     words: Vec<String>,
@@ -37,7 +38,7 @@ impl Problems {
     }
 }
 
-/// Compares the records of a volume from all sides; returns what does not agree.
+/// Compares the records of a volume with each other; returns the contradictions.
 pub fn check(tables: &Tables, label: &Label) -> Vec<String> {
     let mut problems = Problems::default();
     let inodes = names::inodes(tables, &mut problems);

@@ -1,4 +1,4 @@
-//! Inodes and directories.
+//! Checks inodes and directories.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::RangeInclusive;
@@ -9,12 +9,12 @@ use crate::metadata::names::{first_cookie, is_directory};
 use crate::metadata::records::ROOT;
 use crate::tables::Tables;
 
-/// Bits of a cookie that are not of the hash.
+/// The low bits of a cookie, which are a serial number and not part of the hash.
 const SERIAL_BITS: u32 = 15;
-/// Targets of symbolic links that are in a block. *Units*: bytes.
+/// The lengths of link targets that are stored in a block. *Units*: bytes.
 const LONG: RangeInclusive<u64> = INLINE_BYTES_MAX as u64 + 1..=TARGET_BYTES_MAX as u64;
 
-/// All inodes, each looked at alone.
+/// Checks every inode by itself; returns all readable ones.
 pub(super) fn inodes(tables: &Tables, problems: &mut Problems) -> BTreeMap<u64, Inode> {
     let mut found = BTreeMap::new();
     for (key, value) in tables.table(Table::Inodes) {
@@ -38,13 +38,13 @@ pub(super) fn inodes(tables: &Tables, problems: &mut Problems) -> BTreeMap<u64, 
     found
 }
 
-/// What the type of an inode says about its size and its blocks.
+/// Checks that size and blocks of an inode fit its type.
 fn shape(number: u64, inode: &Inode, problems: &mut Problems) {
     let (size, inline) = (inode.size, inode.inline.len() as u64);
     match inode.mode & libc::S_IFMT {
         libc::S_IFREG => {}
         libc::S_IFLNK if inode.blocks == 0 && size == inline => {}
-        // A longer target than an inode holds.
+        // The target is too long for the inode, so it is in a block.
         libc::S_IFLNK if inode.blocks == 1 && inline == 0 && LONG.contains(&size) => {}
         libc::S_IFLNK => {
             let blocks = inode.blocks;
@@ -60,11 +60,11 @@ fn shape(number: u64, inode: &Inode, problems: &mut Problems) {
     }
 }
 
-/// Names, from directories and from inodes.
+/// Compares names in directories with the names that inodes record.
 pub(super) fn names(tables: &Tables, label: &Label, inodes: &BTreeMap<u64, Inode>, problems: &mut Problems) {
     let mut links: HashMap<u64, u32> = HashMap::new();
     let mut counts: HashMap<u64, u64> = HashMap::new();
-    // Where each directory has its name.
+    // The parent of each directory.
     let mut parents: HashMap<u64, u64> = HashMap::new();
     let (mut in_directory, mut seen) = (None, HashSet::new());
     for (key, value) in tables.table(Table::Entries) {
@@ -129,7 +129,7 @@ pub(super) fn names(tables: &Tables, label: &Label, inodes: &BTreeMap<u64, Inode
     ways(inodes, &parents, problems);
 }
 
-/// A directory that has names.
+/// Checks that the inode of names exists and is a directory.
 fn home(directory: u64, inode: Option<&Inode>, problems: &mut Problems) {
     match inode {
         None => problems.add(format!("directory {directory} has names, and is not there")),
@@ -163,11 +163,11 @@ fn count(
     }
 }
 
-/// Where the way up from a directory leads.
+/// The end of the way up from a directory.
 #[derive(Clone, Copy, PartialEq)]
 enum Way {
     Root,
-    /// To a directory without a name.
+    /// The way ends at a directory without a name.
     Nowhere,
     Circle,
 }

@@ -1,4 +1,4 @@
-//! Records that belong to the volume, to inodes, or to sessions.
+//! Checks records that belong to the volume, to inodes, or to sessions.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -7,17 +7,18 @@ use crate::format::{EpochRecord, Grant, Inode, Key, Project, Reply, Session, Tab
 use crate::metadata::access;
 use crate::tables::Tables;
 
-/// The part of an extended attribute before its value. *Units*: bytes.
+/// The length of the header before an attribute's value. *Units*: bytes.
 const XATTR_HEADER_BYTES: usize = 8;
-/// The bytes of an orphan's record.
+/// The length of an orphan's record.
 const ORPHAN_BYTES: usize = 16;
-/// What a session may overwrite in place. *Units*: blocks.
+/// The most blocks that one grant lets a session overwrite in place. *Units*: blocks.
 const IN_PLACE_BLOCKS_MAX: u64 = 1 << 18;
-/// Kinds of grants that name an inode.
+/// The kinds of grants whose record names an inode.
 const GRANT_IN_PLACE: u8 = 2;
 const GRANT_DIRECTORY: u8 = 4;
 
-/// The record of the volume, and its counters. Without it, one that nothing contradicts.
+/// Checks the record of the volume and its counters. If the record is missing or damaged, returns a record that
+/// contradicts nothing.
 pub(super) fn volume(tables: &Tables, inodes: &BTreeMap<u64, Inode>, problems: &mut Problems) -> VolumeRecord {
     let unknown =
         VolumeRecord { blocks: u64::MAX, next_inode: u64::MAX, next_session: u64::MAX, ..VolumeRecord::default() };
@@ -40,7 +41,8 @@ pub(super) fn volume(tables: &Tables, inodes: &BTreeMap<u64, Inode>, problems: &
     volume
 }
 
-/// How many blocks the volume says that *space* has; 0 where it was not counted yet.
+/// Compares the count of used blocks in the volume's record with *space*; a count of 0 means that the volume never
+/// counted.
 pub(super) fn used(volume: &VolumeRecord, counts: impl Iterator<Item = u64>, problems: &mut Problems) {
     let counted = counts.fold(0_u64, u64::saturating_add);
     if volume.used_blocks != 0 && volume.used_blocks != counted {
@@ -48,7 +50,7 @@ pub(super) fn used(volume: &VolumeRecord, counts: impl Iterator<Item = u64>, pro
     }
 }
 
-/// Extended attributes.
+/// Checks extended attributes.
 pub(super) fn attributes(tables: &Tables, inodes: &BTreeMap<u64, Inode>, problems: &mut Problems) {
     for (key, value) in tables.table(Table::Xattrs) {
         let Ok(Key::Xattr(inode, name)) = Key::decode(Table::Xattrs, key) else {
@@ -72,7 +74,7 @@ pub(super) fn attributes(tables: &Tables, inodes: &BTreeMap<u64, Inode>, problem
     }
 }
 
-/// Inodes without a name.
+/// Checks the records of inodes without a name.
 pub(super) fn orphans(tables: &Tables, inodes: &BTreeMap<u64, Inode>, problems: &mut Problems) {
     for (key, value) in tables.table(Table::Orphans) {
         let Ok(Key::Orphan(inode)) = Key::decode(Table::Orphans, key) else {
@@ -89,7 +91,7 @@ pub(super) fn orphans(tables: &Tables, inodes: &BTreeMap<u64, Inode>, problems: 
     }
 }
 
-/// Sessions, and what belongs to them.
+/// Checks sessions and the records that belong to them.
 pub(super) fn sessions(tables: &Tables, inodes: &BTreeMap<u64, Inode>, next: u64, problems: &mut Problems) {
     for (key, value) in tables.table(Table::Sessions) {
         match (Key::decode(Table::Sessions, key), Session::decode(value)) {
@@ -144,7 +146,7 @@ fn grants(tables: &Tables, inodes: &BTreeMap<u64, Inode>, problems: &mut Problem
     }
 }
 
-/// Projects, epochs, and runs, which are in no table but a manifest's.
+/// Checks projects and epochs, and that the table of runs is empty, because only a manifest lists runs.
 pub(super) fn others(tables: &Tables, problems: &mut Problems) {
     for (key, value) in tables.table(Table::Projects) {
         if let Err(error) = Key::decode(Table::Projects, key).and_then(|_| Project::decode(value)) {

@@ -1,4 +1,4 @@
-//! *Space*, and the extents of files.
+//! Checks *space* and the extents of files.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -6,15 +6,15 @@ use super::Problems;
 use crate::format::{EpochRecord, Extent, ExtentState, Inode, Key, Label, SPACE_START, Space, Table};
 use crate::tables::Tables;
 
-/// The end of the largest file. *Units*: blocks.
+/// The most blocks of a file. *Units*: blocks.
 const FILE_BLOCKS_MAX: u64 = 1 << 51;
 
-/// What *space* says of a range: start, end.
+/// The extents in *space*: start, then end and record.
 type Used = BTreeMap<u64, (u64, Space)>;
 /// Blocks of an inode: start, end, inode.
 type Owned = (u64, u64, u64);
 
-/// Checks *space*; gives its extents by their first block.
+/// Checks *space*; returns its extents by their first block.
 pub(super) fn space(
     tables: &Tables,
     label: &Label,
@@ -58,10 +58,10 @@ pub(super) fn space(
     used
 }
 
-/// How many segments epochs say are quarantined under them.
+/// Compares the quarantined segments in *space* with the number that each epoch's record says.
 pub(super) fn quarantined(tables: &Tables, label: &Label, used: &Used, problems: &mut Problems) {
     for (key, value) in tables.table(Table::Epochs) {
-        // Damaged ones are named elsewhere.
+        // `others` reports damaged records.
         let (Ok(Key::Epoch(epoch)), Ok(record)) = (Key::decode(Table::Epochs, key), EpochRecord::decode(value)) else {
             continue;
         };
@@ -75,7 +75,7 @@ pub(super) fn quarantined(tables: &Tables, label: &Label, used: &Used, problems:
     }
 }
 
-/// Checks the extents of files, alone, with each other, and with *space*.
+/// Checks the extents of files by themselves, against each other, and against *space*.
 pub(super) fn extents(
     tables: &Tables,
     blocks: u64,
@@ -103,7 +103,7 @@ pub(super) fn extents(
         if end > blocks {
             problems.add(format!("inode {number}: its blocks {} to {end} are outside of the disk", extent.block));
         }
-        // A longer target of a symbolic link than an inode holds is in an extent.
+        // The target of a symbolic link has an extent if it is too long for the inode.
         let has_extents = |inode: &Inode| matches!(inode.mode & libc::S_IFMT, libc::S_IFREG | libc::S_IFLNK);
         if last.0 != number && inodes.get(&number).is_some_and(|inode| !has_extents(inode)) {
             problems.add(format!("inode {number} has extents, and is no file"));
@@ -125,7 +125,7 @@ pub(super) fn extents(
     compare(joined(mapped), used, problems);
 }
 
-/// Extents that have the same blocks.
+/// Reports extents that share blocks.
 fn overlaps(mapped: &mut [Owned], problems: &mut Problems) {
     mapped.sort_unstable();
     let mut furthest: Option<Owned> = None;
@@ -140,7 +140,7 @@ fn overlaps(mapped: &mut [Owned], problems: &mut Problems) {
     }
 }
 
-/// Compares what files map with what *space* says they have, in both directions.
+/// Compares the blocks that files map with the blocks that *space* assigns to them, in both directions.
 fn compare(mapped: Vec<Owned>, used: &Used, problems: &mut Problems) {
     for &(start, end, inode) in &mapped {
         let mut at = start;
@@ -192,7 +192,7 @@ fn words(space: &Space) -> String {
     }
 }
 
-/// Neighbours of one owner as one.
+/// Joins neighbouring extents of one owner.
 fn joined(mut list: Vec<Owned>) -> Vec<Owned> {
     list.sort_unstable();
     let mut out: Vec<Owned> = Vec::new();

@@ -1,4 +1,4 @@
-//! Each kind of damage that a volume may have, planted one at a time, is named.
+//! Plants each kind of damage that a volume may have, one at a time, and checks that `check` names it.
 
 use super::check;
 use crate::format::{
@@ -9,7 +9,7 @@ use crate::metadata::tests::{ROOT, commit, create_in, image, label, operate, spa
 use crate::protocol::{Operation, Question};
 use crate::tables::Tables;
 
-/// A small volume with something of everything.
+/// A small volume with at least one record of each kind.
 struct Volume {
     tables: Tables,
     session: u64,
@@ -76,7 +76,7 @@ impl Volume {
         self.put(&Key::Inode(number), inode.encode().unwrap());
     }
 
-    /// Plants a list whose entries have these tags, and allow everything.
+    /// Plants an access control list whose entries have these tags and all permissions.
     fn list(&mut self, inode: u64, kind: &str, tags: &[u8]) {
         let bytes = 4 + 8 * tags.len();
         let head = [bytes as u8, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0];
@@ -95,7 +95,7 @@ impl Volume {
         found.expect("the name is there")
     }
 
-    /// Changes a name, and where it is.
+    /// Changes the record of a name, its directory and its cookie.
     fn name(&mut self, directory: u64, name: &str, change: impl FnOnce(&mut u64, &mut u64, &mut Name)) {
         let (mut cookie, mut found) = self.find(directory, name);
         self.delete(&Key::Entry(directory, cookie));
@@ -111,7 +111,7 @@ impl Volume {
         self.put(&key, extent.encode());
     }
 
-    /// Changes the first extent of a state in *space*.
+    /// Changes the first extent in *space* that has this state.
     fn space(&mut self, state: ExtentState, change: impl FnOnce(&mut u64, &mut Space)) {
         let mut spaces = self.tables.table(Table::Space).iter();
         let (mut start, mut space) = spaces
@@ -133,7 +133,7 @@ fn grant(inode: u64, reserved_blocks: u64) -> Vec<u8> {
     Grant { length: 1, inode, reserved_blocks, sequence: 1, generation: 0 }.encode()
 }
 
-/// Names of the kinds, how each is planted, and what is said of it.
+/// For each kind of damage to names: its name, the function that plants it, and the message of `check`.
 const NAMES: &[(&str, Plant, &str)] = &[
     ("wrong cookie", |v| v.name(1, "a", |_, cookie, _| *cookie ^= 1 << 20), "not that of its name"),
     ("wrong generation", |v| v.name(1, "a", |_, _, name| name.generation = 7), "generation 7"),

@@ -7,14 +7,14 @@ use crate::format::cursor::{Reader, Writer};
 use crate::format::{FormatError, NAME_BYTES_MAX};
 use crate::protocol::{Answer, Attributes, Code, Failure, Listed, Statistics};
 
-/// Names of a listing, at most.
+/// The most names in a listing.
 const NAMES_MAX: u64 = 8192;
-/// An extended attribute, at most. *Units*: bytes.
+/// The longest value of an extended attribute. *Units*: bytes.
 const VALUE_BYTES_MAX: u64 = 65536;
-/// Words of a refusal, at most. *Units*: bytes.
+/// The longest text of a refusal. *Units*: bytes.
 pub(super) const WORDS_BYTES_MAX: usize = 1024;
 
-/// A name of an extended attribute.
+/// The name of an extended attribute.
 struct XattrName(Vec<u8>);
 
 impl Part for XattrName {
@@ -42,7 +42,7 @@ impl Part for Listed {
 }
 
 impl Answer {
-    /// The number of its kind.
+    /// Returns the number of the answer's kind.
     pub(super) fn kind(&self) -> u16 {
         match self {
             Answer::Done => 128,
@@ -103,7 +103,7 @@ impl Answer {
         })
     }
 
-    /// As it is stored in *replies*: 2 bytes kind, then its body.
+    /// Encodes the answer as the table *replies* stores it: kind (2 bytes), then the body.
     pub fn encode_stored(&self) -> Vec<u8> {
         let mut writer = Writer::default();
         writer.u16(self.kind());
@@ -111,7 +111,7 @@ impl Answer {
         writer.bytes
     }
 
-    /// What was stored.
+    /// Decodes a stored answer.
     pub fn decode_stored(bytes: &[u8]) -> Result<Answer, FormatError> {
         let mut reader = Reader::new("stored reply", bytes);
         let kind = reader.u16()?;

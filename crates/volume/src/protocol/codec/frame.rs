@@ -3,31 +3,31 @@
 use crate::format::cursor::{Reader, Writer};
 use crate::format::{FormatError, Problem};
 
-/// *Units*: bytes.
+/// The length of the header. *Units*: bytes.
 pub const HEADER_BYTES: usize = 32;
-/// A body, at most. *Units*: bytes.
+/// The longest body. *Units*: bytes.
 pub const BODY_BYTES_MAX: usize = 1 << 20;
 const MAGIC: [u8; 4] = *b"NVPM";
-/// Where the checksum is.
+/// The offset of the checksum in the header.
 const CHECKSUM_AT: usize = 12;
 
-/// What the header says.
+/// The header of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header {
-    /// What the body is.
+    /// The number of the body's kind.
     pub kind: u16,
-    /// Of the body.
+    /// The length of the body.
     pub body_bytes: u32,
-    /// Of header and body.
+    /// The checksum of header and body.
     checksum: u32,
     /// The number of the request in its connection; an answer repeats it.
     pub request: u64,
-    /// The epoch of the server, as the sender knows it.
+    /// The epoch of the server, as far as the sender knows it.
     pub epoch: u64,
 }
 
 impl Header {
-    /// Decodes the first [`HEADER_BYTES`] of a message. The checksum is checked once the body is there.
+    /// Decodes the first [`HEADER_BYTES`] of a message. The checksum is verified later, when the body has arrived.
     pub fn decode(bytes: &[u8]) -> Result<Header, FormatError> {
         let mut reader = Reader::new("message", bytes);
         let magic = reader.array::<4>()?;
@@ -62,7 +62,7 @@ impl Header {
         }
     }
 
-    /// A whole message. The body is at most [`BODY_BYTES_MAX`].
+    /// Encodes a whole message. The body may have at most [`BODY_BYTES_MAX`] bytes.
     pub(super) fn seal(kind: u16, request: u64, epoch: u64, body: &[u8]) -> Vec<u8> {
         debug_assert!(body.len() <= BODY_BYTES_MAX, "a body of {} bytes", body.len());
         let mut writer = Writer::default();
@@ -74,7 +74,7 @@ impl Header {
     }
 }
 
-/// Over everything, the checksum's own bytes as zeroes.
+/// Computes the checksum of all bytes; the checksum field itself counts as zeroes.
 fn checksum(bytes: &[u8]) -> u32 {
     let before = crc32c::crc32c(&bytes[..CHECKSUM_AT]);
     crc32c::crc32c_append(crc32c::crc32c_append(before, &[0; 4]), &bytes[CHECKSUM_AT + 4..])

@@ -1,4 +1,4 @@
-//! Bodies of the messages of sessions, tokens and locks, and which kind has which number.
+//! Bodies of the messages about sessions, tokens and locks, and the number of each kind of message.
 
 use super::answer::WORDS_BYTES_MAX;
 use super::frame::{BODY_BYTES_MAX, Header};
@@ -10,9 +10,9 @@ use crate::protocol::{
     VERSIONS, What, common_version,
 };
 
-/// A host's name, at most. *Units*: bytes.
+/// The longest name of a host. *Units*: bytes.
 const HOST_BYTES_MAX: usize = 253;
-/// Tokens of a `Reclaim`, at most.
+/// The most tokens in a `Reclaim`.
 const HELD_MAX: u64 = 4096;
 const FAILURE: u16 = 143;
 
@@ -69,7 +69,7 @@ impl Part for Locked {
     }
 }
 
-/// The start of text that has at most so many bytes.
+/// Returns the start of a text, at most `max` bytes.
 fn cut(text: &str, max: usize) -> &[u8] {
     let mut end = text.len().min(max);
     while !text.is_char_boundary(end) {
@@ -106,8 +106,8 @@ impl Message {
         }
     }
 
-    /// The whole message. The sender of a request chooses `request`, and the answer repeats it. `epoch` is the
-    /// server's. An answer that is too long is replaced by a refusal that says so.
+    /// Encodes the whole message. The sender of a request chooses `request`, and the answer repeats it. `epoch` is that
+    /// of the server. An answer that is too long is replaced by a refusal with that reason.
     pub fn encode(&self, request: u64, epoch: u64) -> Vec<u8> {
         let mut writer = Writer::default();
         self.write(&mut writer);
@@ -267,7 +267,7 @@ impl Message {
         })
     }
 
-    /// What follows the versions of a greeting depends on them.
+    /// Reads a greeting of another version: what follows the two versions depends on them, so it is skipped.
     fn other_version(least: u16, most: u16, reader: &mut Reader<'_>) -> Message {
         reader.rest();
         Message::OtherVersion { least, most }
@@ -278,7 +278,7 @@ impl Message {
         if common_version(&(least..=most)).is_none() {
             return Ok(Message::other_version(least, most, reader));
         }
-        // Features that the other side knows: no feature changes the messages yet.
+        // The next field names features that the other side supports; no feature changes the messages yet.
         reader.skip(8)?;
         let (role, kind) = (reader.u8()?, reader.u8()?);
         reader.within("role", role.into(), 1, 2)?;

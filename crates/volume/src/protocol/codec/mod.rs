@@ -1,11 +1,11 @@
-//! The bytes of messages.
+//! The encoding of messages.
 //!
 //! | file | what is in it |
 //! |---|---|
 //! | `frame` | the header of every message |
-//! | `parts` | what several bodies have |
-//! | `operation`, `question`, `answer` | bodies of these |
-//! | `message` | bodies of the others, and which kind has which number |
+//! | `parts` | values that several bodies contain |
+//! | `operation`, `question`, `answer` | bodies of operations, questions and answers |
+//! | `message` | bodies of all other messages, and the number of each kind |
 
 mod answer;
 mod frame;

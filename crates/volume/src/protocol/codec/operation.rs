@@ -3,9 +3,11 @@
 use super::parts::{Part, read_bool, read_bytes, read_extents, read_list, read_space, write_bytes, write_list};
 use crate::format::cursor::{Reader, Writer};
 use crate::format::{FormatError, NAME_BYTES_MAX, TARGET_BYTES_MAX};
-use crate::protocol::{Changes, FileId, Granted, Operation, TimeChange};
+use crate::protocol::{Accessed, Changes, FileId, Granted, Operation, TimeChange};
 
-/// An extended attribute, at most. *Units*: bytes.
+/// The most accesses of one operation.
+const ACCESSES_MAX: u64 = 256;
+/// The longest value of an extended attribute. *Units*: bytes.
 const VALUE_BYTES_MAX: u64 = 65528;
 
 fn read_name(reader: &mut Reader<'_>) -> Result<Vec<u8>, FormatError> {
@@ -52,8 +54,19 @@ impl Part for Changes {
     }
 }
 
+impl Part for Accessed {
+    fn write(&self, writer: &mut Writer) {
+        self.file.write(writer);
+        writer.i64(self.at_ns).u64(self.time_generation);
+    }
+
+    fn read(reader: &mut Reader<'_>) -> Result<Accessed, FormatError> {
+        Ok(Accessed { file: FileId::read(reader)?, at_ns: reader.i64()?, time_generation: reader.u64()? })
+    }
+}
+
 impl Operation {
-    /// The number of its kind.
+    /// Returns the number of the operation's kind.
     pub(super) fn kind(&self) -> u16 {
         match self {
             Operation::Create { .. } => 32,
@@ -66,6 +79,7 @@ impl Operation {
             Operation::Commit { .. } => 39,
             Operation::Truncate { .. } => 40,
             Operation::Allocate { .. } => 41,
+            Operation::Access { .. } => 43,
             Operation::ReturnSpace { .. } => 44,
         }
     }
@@ -135,6 +149,7 @@ impl Operation {
                 file.write(writer);
                 writer.u64(*start).u64(*end).u32(*mode);
             }
+            Operation::Access { accesses } => write_list(writer, accesses),
             Operation::ReturnSpace { extents } => {
                 let extents: Vec<Granted> =
                     extents.iter().map(|(block, blocks)| Granted { block: *block, blocks: *blocks }).collect();
@@ -199,6 +214,7 @@ impl Operation {
                 let (file, start, end) = (FileId::read(reader)?, reader.u64()?, reader.u64()?);
                 Operation::Allocate { file, start, end, mode: reader.u32()? }
             }
+            43 => Operation::Access { accesses: read_list(reader, "accesses", ACCESSES_MAX)? },
             44 => {
                 let extents = read_space(reader)?;
                 Operation::ReturnSpace { extents: extents.iter().map(|part| (part.block, part.blocks)).collect() }

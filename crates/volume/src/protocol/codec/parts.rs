@@ -1,10 +1,10 @@
-//! Parts that several bodies have: identities, names, extents, attributes.
+//! Parts that several message bodies share: identities, names, extents, attributes.
 
 use crate::format::cursor::{Reader, Writer};
 use crate::format::{FormatError, Inode, Problem};
 use crate::protocol::{Attributes, FileId, Granted, Mapped};
 
-/// Something that bodies are made of.
+/// A value that occurs in several bodies.
 pub(super) trait Part: Sized {
     fn write(&self, writer: &mut Writer);
     fn read(reader: &mut Reader<'_>) -> Result<Self, FormatError>;
@@ -12,28 +12,28 @@ pub(super) trait Part: Sized {
 
 /// The highest level of a token.
 const LEVEL_MAX: u64 = 3;
-/// Extents of a message, at most.
+/// The most extents of a message.
 const EXTENTS_MAX: u64 = 4096;
 
-/// Bytes with their length before them (4 bytes).
+/// Writes bytes, preceded by their length (4 bytes).
 pub(super) fn write_bytes(writer: &mut Writer, bytes: &[u8]) {
     writer.u32(bytes.len() as u32).put(bytes);
 }
 
-/// The same; `max` bytes at most.
+/// Reads bytes, preceded by their length; more than `max` bytes are an error.
 pub(super) fn read_bytes(reader: &mut Reader<'_>, field: &'static str, max: u64) -> Result<Vec<u8>, FormatError> {
     let length = u64::from(reader.u32()?);
     let length = reader.within(field, length, 0, max)? as usize;
     Ok(reader.take(length)?.to_vec())
 }
 
-/// Text; it must be UTF-8.
+/// Reads text, which must be UTF-8.
 pub(super) fn read_text(reader: &mut Reader<'_>, field: &'static str, max: u64) -> Result<String, FormatError> {
     let bytes = read_bytes(reader, field, max)?;
     String::from_utf8(bytes).map_err(|_| reader.error(Problem::Text(field)))
 }
 
-/// A byte that says yes or no.
+/// Reads a byte that must be 0 (no) or 1 (yes).
 pub(super) fn read_bool(reader: &mut Reader<'_>, field: &'static str) -> Result<bool, FormatError> {
     match reader.u8()? {
         0 => Ok(false),
@@ -42,20 +42,20 @@ pub(super) fn read_bool(reader: &mut Reader<'_>, field: &'static str) -> Result<
     }
 }
 
-/// A level of a token.
+/// Reads the level of a token.
 pub(super) fn read_level(reader: &mut Reader<'_>) -> Result<u8, FormatError> {
     let level = reader.u8()?;
     reader.within("level", level.into(), 0, LEVEL_MAX)?;
     Ok(level)
 }
 
-/// Parts with their count before them (4 bytes).
+/// Writes a list, preceded by its count (4 bytes).
 pub(super) fn write_list<P: Part>(writer: &mut Writer, list: &[P]) {
     writer.u32(list.len() as u32);
     list.iter().for_each(|part| part.write(writer));
 }
 
-/// The same; `max` at most.
+/// Reads a list, preceded by its count; more than `max` parts are an error.
 pub(super) fn read_list<P: Part>(
     reader: &mut Reader<'_>,
     field: &'static str,
@@ -63,7 +63,7 @@ pub(super) fn read_list<P: Part>(
 ) -> Result<Vec<P>, FormatError> {
     let count = u64::from(reader.u32()?);
     let count = reader.within(field, count, 0, max)?;
-    // The list grows with the bytes that are present, not with the stated count.
+    // The list grows with the bytes that are present, so a wrong count causes no large allocation.
     let mut list = Vec::new();
     for _ in 0..count {
         list.push(P::read(reader)?);
@@ -71,12 +71,12 @@ pub(super) fn read_list<P: Part>(
     Ok(list)
 }
 
-/// Extents of a file.
+/// Reads extents of a file.
 pub(super) fn read_extents(reader: &mut Reader<'_>) -> Result<Vec<Mapped>, FormatError> {
     read_list(reader, "extents", EXTENTS_MAX)
 }
 
-/// Extents of the disk.
+/// Reads extents of the disk.
 pub(super) fn read_space(reader: &mut Reader<'_>) -> Result<Vec<Granted>, FormatError> {
     read_list(reader, "extents", EXTENTS_MAX)
 }

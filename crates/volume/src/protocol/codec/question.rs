@@ -5,11 +5,11 @@ use crate::format::cursor::{Reader, Writer};
 use crate::format::{FormatError, NAME_BYTES_MAX};
 use crate::protocol::{FileId, Question};
 
-/// Names that a question may request, at most.
+/// The most names that a question may request.
 const ENTRIES_MAX: u64 = 8192;
 
 impl Question {
-    /// The number of its kind.
+    /// Returns the number of the question's kind.
     pub(super) fn kind(&self) -> u16 {
         match self {
             Question::Lookup { .. } => 64,

@@ -1,10 +1,10 @@
-//! Every message comes back as it was; no bytes make a decoder panic.
+//! Every encoded message decodes to the same message, and no bytes make a decoder panic.
 
 use super::{BODY_BYTES_MAX, HEADER_BYTES, Header};
 use crate::format::Inode;
 use crate::protocol::{
-    Answer, Attributes, Changes, Code, Failure, FileId, Granted, Held, Hello, Listed, Locked, Mapped, Message,
-    Operation, Question, Shape, Statistics, TimeChange, Token, What,
+    Accessed, Answer, Attributes, Changes, Code, Failure, FileId, Granted, Held, Hello, Listed, Locked, Mapped,
+    Message, Operation, Question, Shape, Statistics, TimeChange, Token, What,
 };
 
 const FILE: FileId = FileId { inode: 17, generation: 3 };
@@ -74,6 +74,7 @@ fn operations() -> Vec<Operation> {
         },
         Operation::Truncate { file: FILE, size: 5 },
         Operation::Allocate { file: FILE, start: 4096, end: 8192, mode: 3 },
+        Operation::Access { accesses: vec![Accessed { file: FILE, at_ns: -5, time_generation: 6 }; 256] },
         Operation::ReturnSpace { extents: vec![(5000, 2), (6000, 1)] },
     ]
 }
@@ -185,7 +186,7 @@ fn a_changed_or_cut_message_is_refused() {
     }
 }
 
-/// With a checksum that is right, the body's own bounds are what is left.
+/// The checksum is correct, so the decoder reaches the bounds of the body.
 #[test]
 fn wrong_bodies_with_a_right_checksum_are_refused_or_decode() {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;

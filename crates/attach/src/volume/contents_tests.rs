@@ -1,0 +1,209 @@
+//! Two mounts' cached contents against a model: each read on one host sees all that was done before on the other.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use nectary_block::{Buffer, FileDevice, OpenOptions, SharedDevice};
+use nectary_buffer::Mode;
+use nectary_volume::client::{Address, At, Client, ClientOptions, New, Opening};
+use nectary_volume::format::Identity;
+use nectary_volume::journal::{FormatOptions, format};
+use nectary_volume::metadata::first;
+use nectary_volume::server::{Server, ServerOptions};
+use rand_xoshiro::SplitMix64;
+use rand_xoshiro::rand_core::{Rng, SeedableRng};
+
+use super::*;
+
+const ROOT: FileId = FileId { inode: 1, generation: 1 };
+const VOLUME: Identity = Identity([7; 16]);
+const STEPS: usize = 400;
+/// The largest size of the file. *Units*: bytes.
+const SIZE_MAX: u64 = 200_000;
+/// What a mount is told by its client.
+const TOLD: [&str; 2] = ["changed", "released"];
+
+/// The caches above a client, which are not told of everything if a bug is planted.
+struct Above {
+    contents: Arc<CachedContents>,
+    deaf_to: Option<&'static str>,
+}
+
+impl Kernel for Above {
+    fn invalidate(&self, _: u64, _: Range<u64>) -> oneshot::Receiver<()> {
+        oneshot::channel().1
+    }
+
+    fn grow(&self, _: u64, _: u64) -> oneshot::Receiver<()> {
+        oneshot::channel().1
+    }
+
+    fn changed(&self, file: FileId, range: Range<u64>) {
+        if self.deaf_to != Some("changed") {
+            self.contents.changed(file, range);
+        }
+    }
+
+    fn written(&self, file: FileId, offset: u64, data: &[Buffer], size: u64) {
+        if self.deaf_to != Some("changed") {
+            self.contents.written(file, offset, data, size);
+        }
+    }
+
+    fn released(&self, file: FileId, version: u64) {
+        if self.deaf_to != Some("released") {
+            self.contents.released(file, version);
+        }
+    }
+
+    fn session_began(&self) {
+        self.contents.session_began();
+    }
+}
+
+struct Host {
+    client: Client,
+    contents: Arc<CachedContents>,
+    opened: Option<Arc<OpenFile>>,
+}
+
+impl Host {
+    async fn new(device: SharedDevice, socket: Address, deaf_to: Option<&'static str>) -> Host {
+        let options =
+            Options { memory_bytes: 8 << 20, policy: "lru".to_owned(), mode: Mode::ReadOnly, ..Options::default() };
+        let contents = Arc::new(CachedContents::new(options).unwrap());
+        let above = Arc::new(Above { contents: contents.clone(), deaf_to });
+        let options = ClientOptions { server: socket, tls: None, volume: VOLUME, host: "here".to_owned(), kind: 2 };
+        let client = Client::connect(device, options, above).await.unwrap();
+        Host { client, contents, opened: None }
+    }
+
+    async fn file(&mut self, id: FileId) -> Arc<OpenFile> {
+        if self.opened.is_none() {
+            self.opened = Some(Arc::new(self.client.open(id, Opening::Both, false).await.unwrap()));
+        }
+        self.opened.clone().unwrap()
+    }
+
+    async fn read(&mut self, id: FileId, offset: u64, length: usize) -> Vec<u8> {
+        let file = self.file(id).await;
+        self.contents.read(&file, offset, length, Stream(1)).await.unwrap().slices().concat()
+    }
+}
+
+/// Runs operations of two hosts in turn. Returns a description of the first wrong read, and the number of hits.
+async fn run(seed: u64, deaf_to: Option<&'static str>) -> Result<u64, String> {
+    static RUNS: AtomicU32 = AtomicU32::new(0);
+    let run = RUNS.fetch_add(1, Ordering::Relaxed);
+    let directory = std::env::temp_dir().join(format!("nectary-contents-{}-{run}", std::process::id()));
+    std::fs::create_dir_all(&directory).unwrap();
+    let path = directory.join("disk");
+    std::fs::File::create(&path).and_then(|file| file.set_len(256 << 20)).unwrap();
+    let options = OpenOptions { is_shared: true, ..OpenOptions::default() };
+    let device: SharedDevice = Arc::new(FileDevice::open_file(&path, &options).await.unwrap());
+    let options = FormatOptions {
+        name: String::new(),
+        segment_blocks: 2048,
+        lease_ms: 5000,
+        drift_per_mille: 10,
+        force: false,
+        volume: VOLUME,
+        hash_key: [3; 16],
+        created_s: 1,
+    };
+    format(&device, &options, |layout| first(layout, 1)).await.unwrap();
+    let socket = Address::Unix(directory.join("socket"));
+    let options = ServerOptions {
+        listen: vec![socket.clone()],
+        tls: None,
+        number: 0,
+        host: "here".to_owned(),
+        previous_gone: true,
+        said_gone: Vec::new(),
+    };
+    let server = Server::start(device.clone(), options).await.unwrap();
+    let mut hosts = Vec::new();
+    for _ in 0..2 {
+        hosts.push(Host::new(device.clone(), socket.clone(), deaf_to).await);
+    }
+    let result = operate(&mut hosts, seed).await;
+    for host in &hosts {
+        host.client.stop();
+    }
+    server.stop().await.unwrap();
+    std::fs::remove_dir_all(&directory).unwrap();
+    result.map(|()| hosts.iter().map(|host| host.contents.stats().hits).sum())
+}
+
+async fn operate(hosts: &mut [Host], seed: u64) -> Result<(), String> {
+    let mut random = SplitMix64::seed_from_u64(seed);
+    let mut below = move |limit: u64| random.next_u64() % limit;
+    let new = New { mode: libc::S_IFREG | 0o644, ..New::default() };
+    let id = hosts[0].client.create(ROOT, b"file", new).await.unwrap().id();
+    let mut model: Vec<u8> = Vec::new();
+    for step in 0..STEPS {
+        let host = &mut hosts[below(2) as usize];
+        let (offset, length) = (below(SIZE_MAX), below(20_000) + 1);
+        let end = (offset + length).min(SIZE_MAX);
+        let what = below(12);
+        match what {
+            0 | 1 => {
+                let bytes = vec![step as u8 + 1; (end - offset) as usize];
+                let file = host.file(id).await;
+                host.contents.begin_write(&file);
+                file.write(At::Offset(offset), vec![Buffer::copy_of(&bytes)]).await.unwrap();
+                model.resize(model.len().max(end as usize), 0);
+                model[offset as usize..end as usize].copy_from_slice(&bytes);
+            }
+            2 => {
+                host.file(id).await.truncate(offset).await.unwrap();
+                model.resize(offset as usize, 0);
+            }
+            3 => {
+                let mode = (libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE) as u32;
+                host.file(id).await.allocate(offset, end - offset, mode).await.unwrap();
+                let (start, stop) = ((offset as usize).min(model.len()), (end as usize).min(model.len()));
+                model[start..stop].fill(0);
+            }
+            4 => {
+                if let Some(file) = host.opened.take() {
+                    file.close().await;
+                }
+            }
+            _ => {
+                let read = host.read(id, offset, (end - offset) as usize).await;
+                let (start, stop) = ((offset as usize).min(model.len()), (end as usize).min(model.len()));
+                if read != model[start..stop] {
+                    return Err(format!("seed {seed}, step {step}: wrong bytes at {offset} to {end}"));
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn each_cached_read_sees_all_that_was_done_before_on_either_host() {
+    let mut hits = 0;
+    for seed in 0..4 {
+        hits += run(seed, None).await.unwrap();
+    }
+    assert!(hits > 1000, "{hits} hits");
+}
+
+#[tokio::test]
+async fn a_cache_that_is_not_told_of_changes_or_of_tokens_given_back_is_noticed() {
+    for deaf_to in TOLD {
+        let mut is_noticed = false;
+        for seed in 0..8 {
+            is_noticed = is_noticed || run(seed, Some(deaf_to)).await.is_err();
+        }
+        assert!(is_noticed, "not told of what was {deaf_to}");
+    }
+}
+
+#[test]
+fn short_contents_end_in_zeroes() {
+    let mut buffers = vec![Buffer::copy_of(&[9; 3]), Buffer::copy_of(&[9; 3])];
+    copy(&[b"ab", b"", b"cd"], &mut buffers);
+    assert_eq!((&buffers[0][..], &buffers[1][..]), (&b"abc"[..], &b"d\0\0"[..]));
+}

@@ -1,0 +1,104 @@
+//! Times of access, by the rule of `relatime`.
+//!
+//! Owns: accesses that the server does not know yet. Promises: this client shows an access at once, other clients show
+//! it after the next commit interval; a lost access has no other effect. Leaves to others: which reads count (the
+//! mount), and storing (the server).
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::Client;
+use super::file::File;
+use super::open::OpenFile;
+use crate::protocol::{Accessed, Attributes, FileId, Operation};
+
+/// The most accesses of one operation, far below the limits of a transaction.
+const ACCESSES_MAX: usize = 256;
+/// The most accesses that wait for the server. Later ones are forgotten.
+const WAITING_MAX: usize = 1 << 16;
+
+/// Accesses that the server does not know yet.
+#[derive(Default)]
+pub(super) struct Accesses {
+    waiting: Mutex<BTreeMap<FileId, Accessed>>,
+}
+
+impl Accesses {
+    fn waiting(&self) -> MutexGuard<'_, BTreeMap<FileId, Accessed>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn add(&self, accessed: Accessed) {
+        let mut waiting = self.waiting();
+        if waiting.len() < WAITING_MAX || waiting.contains_key(&accessed.file) {
+            waiting.insert(accessed.file, accessed);
+        }
+    }
+
+    /// Updates attributes of the server by an access that it does not know yet.
+    pub fn overlay(&self, attributes: &mut Attributes) {
+        let waiting = self.waiting();
+        let Some(accessed) = waiting.get(&attributes.id()) else { return };
+        let inode = &mut attributes.inode;
+        if accessed.counts(inode.times_ns, inode.time_generation) {
+            inode.times_ns[0] = accessed.at_ns;
+        }
+    }
+}
+
+impl Client {
+    /// Notes that a program read a directory or a link with these attributes.
+    pub fn note_access(&self, attributes: &Attributes) {
+        let inode = &attributes.inode;
+        let time_generation = inode.time_generation;
+        let accessed = Accessed { file: attributes.id(), at_ns: self.now_ns(), time_generation };
+        if accessed.counts(inode.times_ns, time_generation) {
+            self.shared.accesses.add(accessed);
+        }
+    }
+
+    fn note_read(&self, file: &File) {
+        // A writer holds the lock: then one of the next reads notes the access.
+        let Ok(content) = file.content.try_read() else { return };
+        if !content.is_known {
+            return;
+        }
+        let (mut times_ns, time_generation) = (content.inode.times_ns, content.inode.time_generation);
+        times_ns[1] = times_ns[1].max(content.modified_ns.unwrap_or(i64::MIN));
+        drop(content);
+        let mut last = file.accessed();
+        if let Some(last) = last.filter(|last| last.counts(times_ns, time_generation)) {
+            times_ns[0] = last.at_ns;
+        }
+        let accessed = Accessed { file: file.id, at_ns: self.now_ns(), time_generation };
+        if accessed.counts(times_ns, time_generation) {
+            *last = Some(accessed);
+            self.shared.accesses.add(accessed);
+        }
+    }
+
+    /// Tells the server about accesses. An access that it refuses, for example on a full disk, is forgotten.
+    pub(super) async fn report_accesses(&self) {
+        let waiting: Vec<Accessed> = self.shared.accesses.waiting().values().copied().collect();
+        for part in waiting.chunks(ACCESSES_MAX) {
+            let told = self.operate(Operation::Access { accesses: part.to_vec() }).await;
+            let mut waiting = self.shared.accesses.waiting();
+            for accessed in part {
+                if waiting.get(&accessed.file) == Some(accessed) {
+                    waiting.remove(&accessed.file);
+                }
+            }
+            if told.is_err_and(|error| error.is_end()) {
+                return;
+            }
+        }
+    }
+}
+
+impl OpenFile {
+    /// Notes that a program read from the file, after the read.
+    pub fn note_access(&self) {
+        let (client, file) = self.parts();
+        client.note_read(file);
+    }
+}
