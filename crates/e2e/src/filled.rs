@@ -1,4 +1,4 @@
-//! A proxy whose store has known objects, as the start of tests of faults.
+//! A proxy whose store has known objects. Tests of faults, shutdown and spans start with it.
 //!
 //! Promises that after [`Filled::fill`] every object has been a hit, and that [`Filled::check`] gets every object and
 //! distinguishes hits, misses and wrong answers; any bytes except the object's are wrong.

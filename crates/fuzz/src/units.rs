@@ -35,7 +35,7 @@ pub fn seal_store(image: &mut [u8], start: u64, identity: u128) {
     }
 }
 
-/// Corrects a recording of a device: the head, and each event that directly follows the one before.
+/// Corrects the head of a device's recording, and the events after it. Each event starts where the previous one ends.
 pub fn seal_recording(bytes: &mut [u8]) {
     seal_head(bytes, 64);
     let Some(identity) = bytes.get(16..24).map(<[u8]>::to_vec) else { return };
@@ -55,7 +55,8 @@ pub fn seal_recording(bytes: &mut [u8]) {
     }
 }
 
-/// Corrects a file of block references: the head, and each chunk that directly follows the one before.
+/// Corrects the head of a file of block references, and the chunks after it. Each chunk starts where the previous one
+/// ends, or one byte later if that has no payload.
 pub fn seal_trace(bytes: &mut [u8]) {
     seal_head(bytes, 64);
     let Some(identity) = bytes.get(16..24).map(<[u8]>::to_vec) else { return };

@@ -44,9 +44,9 @@ pub use through_fuse::ThroughFuse;
 pub const BLOCKS: u64 = 768;
 /// The default number of executions of each program under each policy, which is that of the paper.
 const EXECUTIONS: usize = 3;
-/// The default speed-up of the disk for mixes, which run in real time.
+/// How many times faster than real the disk is by default while a mix runs. Mixes run in real time.
 const SPEED: f64 = 20.0;
-/// The highest speed-up of real time: beyond it, the layers above the disk cost more than the disk.
+/// How many times faster than real a disk may be at most: a faster disk would cost less time than the layers above it.
 const SPEED_MAX: f64 = 100.0;
 
 /// The experiments, each with its subject and its approximate duration.
@@ -68,7 +68,7 @@ pub struct Options {
     pub only: Vec<String>,
     /// The number of executions of each program under each policy.
     pub executions: Option<usize>,
-    /// The speed-up of the disk for mixes.
+    /// How many times faster than real the disk is while a mix runs; `None` for the default, 20.
     pub speed: Option<f64>,
 }
 
@@ -111,7 +111,7 @@ pub struct Plan {
     pub options: Options,
     /// The number of executions of each program and mix.
     pub executions: usize,
-    /// The speed-up of the disk for mixes.
+    /// How many times faster than real the disk is while a mix runs.
     pub speed: f64,
     /// The lanes, the base first.
     pub lanes: Vec<Lane>,

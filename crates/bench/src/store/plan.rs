@@ -29,7 +29,7 @@ pub(super) const PAIRS: usize = 10;
 const PAIRS_QUICK: usize = 4;
 /// The largest number of requests of a quick run.
 const REQUESTS_QUICK: u64 = 12_000;
-/// The highest speed-up of real time: beyond it, the layers above the disk cost more than the disk.
+/// How many times faster than real a disk may be at most: a faster disk would cost less time than the layers above it.
 const SPEED_MAX: f64 = 100.0;
 /// The model of the paper's disk.
 const MODEL: &str = "hdd-1999";

@@ -33,7 +33,8 @@ pub trait Ranking: std::fmt::Debug + Send {
     /// Ranks a newcomer.
     fn add(&mut self, arena: &mut Arena, index: u32);
 
-    /// Ranks an id that was parked and is in no queue now; `is_hit` if it returns because of a reference.
+    /// Ranks a resident id that is neither ranked nor parked now. `is_hit` says whether a reference to this id is the
+    /// cause.
     fn put_back(&mut self, arena: &mut Arena, index: u32, is_hit: bool);
 
     /// Ranks a referenced id higher.

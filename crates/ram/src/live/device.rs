@@ -26,8 +26,8 @@ use crate::device::RamOptions;
 use crate::donor::{BLOCK_BYTES, random};
 use crate::mirror::{self, Intent, MirrorError, REQUEST_BYTES_MAX, Request, Times};
 
-/// The most requests of callers in progress; further ones wait. The machine's own copies, and changes that continue
-/// after their callers gave up, are not counted.
+/// The maximum number of callers' requests in progress; further requests wait. The machine's own copies, and changes
+/// that continue after their callers gave up, are not counted.
 const REQUESTS_MAX: usize = mirror::OPERATIONS_MAX * 3 / 4;
 /// The preferred length of requests; longer ones are not faster. *Units*: bytes.
 const PREFERRED_BYTES: u32 = 1 << 20;

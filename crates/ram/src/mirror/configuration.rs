@@ -8,8 +8,8 @@ use super::event::Moment;
 use super::layout::{Layout, Ring};
 use crate::format::Geometry;
 
-/// The most requests of the user in progress; further ones are refused at once. A write that failed after `patience`
-/// still counts until its copies are equal again.
+/// The maximum number of the user's requests in progress; further requests are refused at once. A write that failed
+/// after `patience` still counts until its copies are equal again.
 pub const OPERATIONS_MAX: usize = 256;
 /// The most bytes of one request of the user.
 pub const REQUEST_BYTES_MAX: u64 = 32 << 20;

@@ -211,7 +211,7 @@ pub enum Message {
         /// Whether some data could not be written.
         is_lost: bool,
     },
-    /// The server tells a client that a file has at least this size, for the client's kernel.
+    /// The server tells a client that a file has at least this size; the client then tells its kernel.
     Push {
         /// The file.
         file: FileId,

@@ -62,8 +62,8 @@
 //! # Source
 //! J. Choi, S. H. Noh, S. L. Min, Y. Cho, "An implementation study of a detection-based adaptive block replacement
 //! scheme", USENIX ATC 1999. The swapping of places: P. Cao, E. W. Felten, K. Li, "Application-controlled file caching
-//! policies", USENIX Summer 1994; without the placeholders of that paper. Weights, refusals, the bound on ghosts and
-//! taking over managers are in neither paper.
+//! policies", USENIX Summer 1994; without the placeholders of that paper. Neither paper has weights, refusals, a bound
+//! on ghosts, or a new stream that takes over the manager of an idle application.
 
 mod application;
 mod blocks;
