@@ -2,7 +2,7 @@
 
 use crate::device::Extent;
 
-/// The most extents of one answer; the rest of the range is reported as one mapped extent.
+/// The maximum number of extents of one answer; the rest of the range is reported as one mapped extent.
 pub const EXTENTS_MAX: usize = 65536;
 
 /// Collects mapped ranges in ascending order and fills the gaps between them.

@@ -9,10 +9,10 @@ use crate::buffer::Buffer;
 use crate::device::{Context, Geometry, IoFuture};
 use crate::error::{Error, ErrorKind, Operation};
 
-/// The most buffers of one read or write (the kernel's limit on a vector).
+/// The maximum number of buffers of one read or write (the kernel's limit on a vector).
 pub const BUFFERS_MAX: usize = 1024;
 
-/// The most bytes of one read or write.
+/// The maximum number of bytes of one read or write.
 pub const OPERATION_BYTES_MAX: u64 = 1 << 30;
 
 /// The parameters of an operation, before they are checked.

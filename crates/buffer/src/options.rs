@@ -17,11 +17,11 @@ use crate::users::history::REFERENCE_BYTES;
 pub const BLOCK_BYTES: u32 = 8192;
 /// The smallest and the largest block size. *Units*: bytes.
 const BLOCK_BYTES_RANGE: (u32, u32) = (4096, 64 << 10);
-/// The most blocks that one call of `read` returns, and that one write brings into the cache.
+/// The maximum number of blocks that one call of `read` returns, and that one write brings into the cache.
 pub const READ_BLOCKS_MAX: usize = 64;
 /// The number of blocks for which a cache must at least have memory.
 pub const MEMORY_BLOCKS_MIN: u64 = 512;
-/// The most write-backs in flight.
+/// The maximum number of write-backs in flight.
 pub(crate) const WRITE_BACKS_MAX: usize = 4;
 /// The largest write-back. *Units*: bytes.
 const WRITE_BACK_BYTES_MAX: u64 = 1 << 20;
@@ -214,9 +214,9 @@ pub(crate) struct Budget {
     pub capacity: u64,
     /// The most dirty blocks.
     pub dirty_max: u64,
-    /// The most blocks that are read ahead and not referenced yet.
+    /// The maximum number of blocks that are read ahead and not referenced yet.
     pub ahead_max: u64,
-    /// The most blocks of one write-back.
+    /// The maximum number of blocks of one write-back.
     pub run_max: u64,
     /// The distance to which streams are read ahead.
     pub ahead: u64,

@@ -17,7 +17,7 @@ use crate::options::{Options, WRITE_BACKS_MAX};
 use crate::source::Source;
 use crate::state::State;
 
-/// The most writes to the source, discards and zeroings in flight; further ones wait.
+/// The maximum number of writes to the source, discards and zeroings in flight; further ones wait.
 const OPERATIONS_MAX: usize = 1024;
 
 /// The state that handles and tasks share.

@@ -11,7 +11,7 @@ use hashbrown::HashMap;
 use nectary_block::Stream;
 use nectary_cache::detect::{PeriodSink, Verdict};
 
-/// The most streams that have a row.
+/// The maximum number of streams that have a row.
 pub const STREAMS_MAX: usize = 1024;
 /// The size of the region of a device that is one stream, for requests without a stream. *Units*: bytes.
 const REGION_BYTES: u64 = 64 << 20;

@@ -14,9 +14,9 @@ use nectary_store::{KeyRef, Store};
 use crate::error::{Failure, NECTARY_BUSY};
 use crate::worker::{Ask, Opening, Worker};
 
-/// The most pointers of one store that a program may hold at the same time.
+/// The maximum number of pointers of one store that a program may hold at the same time.
 const READS_MAX: usize = 1 << 16;
-/// The most open stores.
+/// The maximum number of open stores.
 const STORES_MAX: usize = 1024;
 
 /// The byte to which the pointer to an empty file's body points, because a body's pointer is never null.

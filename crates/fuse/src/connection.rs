@@ -78,9 +78,9 @@ pub struct Limits {
     pub unit_bytes: usize,
     /// The memory for writes in flight, in addition to the memory of one request per worker. *Units*: bytes.
     pub write_bytes: usize,
-    /// The most requests in flight.
+    /// The maximum number of requests in flight.
     pub requests: usize,
-    /// The most workers that receive requests.
+    /// The maximum number of workers that receive requests.
     pub workers: usize,
 }
 

@@ -29,7 +29,7 @@ const SECOND_NS: u32 = 1_000_000_000;
 pub struct Form {
     /// Whether the arguments of `setxattr` have further flags.
     pub has_wide_setxattr: bool,
-    /// The most bytes of a read or a write.
+    /// The maximum number of bytes of a read or a write.
     pub request_bytes_max: u32,
 }
 

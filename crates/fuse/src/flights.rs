@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::channel::Channel;
 
-/// The most interrupts that are remembered because their request is unknown. An interrupt that arrived after its
-/// request's answer does no harm here, because request numbers are never reused.
+/// The maximum number of interrupts that are remembered because their request is unknown. An interrupt that arrived
+/// after its request's answer does no harm here, because request numbers are never reused.
 const EARLY_MAX: usize = 256;
 
 /// A request in flight.

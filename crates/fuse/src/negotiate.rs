@@ -10,10 +10,10 @@ use crate::protocol::answers::InitOut;
 use crate::protocol::arguments::InitIn;
 use crate::protocol::{MAJOR, MINOR, MINOR_MIN, PAGE_BYTES, features};
 
-/// The most pages of a request without [`features::MAX_PAGES`].
+/// The maximum number of pages of a request without [`features::MAX_PAGES`].
 const PAGES_WITHOUT_FEATURE: usize = 32;
-/// The most pages of a request if the kernel does not report its limit. Every kernel with [`features::MAX_PAGES`]
-/// allows them.
+/// The maximum number of pages of a request if the kernel does not report its limit. Every kernel with
+/// [`features::MAX_PAGES`] allows them.
 const PAGES_EVERYWHERE: usize = 256;
 /// The largest value of the protocol's field for pages.
 const PAGES_MAX: usize = u16::MAX as usize;
@@ -32,7 +32,7 @@ pub fn request_bytes_allowed() -> usize {
 pub struct Wishes {
     /// Bits of [`features`], in addition to [`features::ALWAYS`].
     pub features: u64,
-    /// The most background requests in flight, such as those of asynchronous direct I/O.
+    /// The maximum number of background requests in flight, such as those of asynchronous direct I/O.
     pub background_max: u16,
     /// The granularity of times. *Units*: nanoseconds.
     pub time_granularity_ns: u32,

@@ -14,7 +14,7 @@ use std::thread::Thread;
 use nectary_block::Buffer;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// The most units of a pool.
+/// The maximum number of units of a pool.
 const UNITS_MAX: usize = 1 << 20;
 
 /// A fixed number of buffers of one size.

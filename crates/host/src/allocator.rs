@@ -6,7 +6,7 @@
 /// A block of at least this size gets its own mapping. *Units*: bytes.
 #[cfg(target_env = "gnu")]
 const MAPPED_BYTES_MIN: std::ffi::c_int = 128 << 10;
-/// The most free bytes at the end of a heap before they are returned to the system. *Units*: bytes.
+/// The maximum number of free bytes at the end of a heap before they are returned to the system. *Units*: bytes.
 #[cfg(target_env = "gnu")]
 const HEAP_FREE_BYTES_MAX: std::ffi::c_int = 1 << 20;
 

@@ -22,7 +22,7 @@ pub use tokio_rustls::TlsStream;
 
 use crate::Error;
 
-/// The most certificates that one file may have.
+/// The maximum number of certificates that one file may have.
 const CERTIFICATES_MAX: usize = 4096;
 /// How long a client that was refused may take to read why, and what it may send meanwhile. *Units*: bytes.
 const LINGER_TIME_MAX: Duration = Duration::from_secs(1);

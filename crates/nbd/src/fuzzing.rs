@@ -13,7 +13,7 @@ use crate::server::{Export, Exports, check};
 use crate::wire::request::{self, Header};
 use crate::wire::{CHUNK_MAGIC, SIMPLE_REPLY_MAGIC, reply};
 
-/// The most bytes that one step of the protocol may read at once. It is above every limit on a length.
+/// The maximum number of bytes that one step of the protocol may read at once. It is above every limit on a length.
 const STEP_BYTES_MAX: usize = 16 << 20;
 
 /// The bytes of the other side, which are returned step by step.

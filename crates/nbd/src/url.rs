@@ -51,7 +51,7 @@ pub struct Url {
     pub tls_hostname: Option<String>,
     /// A directory with `ca-cert.pem` and, for servers that require one, `client-cert.pem` and `client-key.pem`.
     pub tls_certificates: Option<PathBuf>,
-    /// The most connections of one device.
+    /// The maximum number of connections of one device.
     pub connections: Option<u32>,
     /// The time after which a request without an answer makes its connection fail.
     pub request_time: Option<Duration>,

@@ -24,7 +24,7 @@ use crate::stats::WorkerStats;
 const KEPT_BYTES_MAX: usize = 4 << 20;
 /// A worker that has this many bytes of lines sends them to the writer without waiting for the next tick.
 const HAND_OVER_BYTES: usize = 64 << 10;
-/// The most buffers that wait for the writer.
+/// The maximum number of buffers that wait for the writer.
 const BUFFERS_UNDER_WAY_MAX: usize = 16;
 
 /// What the cache did with a request, as the log names it.

@@ -35,7 +35,7 @@ struct Allowed {
 pub(crate) struct Connections {
     /// The tasks of the connections. A worker ends when all of them have ended.
     pub tasks: TaskTracker,
-    /// The most connections of clients that this worker accepts.
+    /// The maximum number of connections of clients that this worker accepts.
     pub clients_max: usize,
     clock: Rc<Clock>,
     clients: Allowed,

@@ -121,7 +121,7 @@ pub enum AccessLog {
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Limits {
-    /// The most client connections of all workers together. Further ones are answered by `503` and closed.
+    /// The maximum number of client connections of all workers together. Further ones are answered by `503` and closed.
     pub connections_max: usize,
     /// The longest head of a request. Longer ones get `431`, and so do heads with more than 100 headers.
     pub request_head_bytes_max: usize,
@@ -131,8 +131,8 @@ pub struct Limits {
     pub request_body_bytes_max: u64,
     /// The longest head of an origin's response. After a longer one the client gets `502`.
     pub response_head_bytes_max: usize,
-    /// The most concurrent fetches for the store, per worker. Responses to further requests are passed on and not
-    /// stored.
+    /// The maximum number of concurrent fetches for the store, per worker. Responses to further requests are passed on
+    /// and not stored.
     pub fills_max: usize,
     /// A range that starts beyond this position is fetched alone and not stored; otherwise its client would wait for
     /// all bytes before the range.
@@ -153,7 +153,7 @@ pub struct Limits {
     pub tunnel_timeout: Duration,
     /// How long an unused connection to an origin is kept.
     pub origin_idle_timeout: Duration,
-    /// The most unused connections that a worker keeps to one origin.
+    /// The maximum number of unused connections that a worker keeps to one origin.
     pub origin_idle_connections_max: usize,
     /// How long a stopping proxy waits for requests under way.
     pub drain_timeout: Duration,

@@ -19,10 +19,10 @@ use crate::options::ProxyOptions;
 use crate::stats::{OriginState, StatsReader, WorkerStats};
 use crate::worker::Worker;
 
-/// The most connections that wait to be accepted, per listener.
+/// The maximum number of connections that wait to be accepted, per listener.
 const BACKLOG: i32 = 1024;
 
-/// The most names of origins that a worker looks up at the same time.
+/// The maximum number of names of origins that a worker looks up at the same time.
 const NAME_LOOKUPS_MAX: usize = 16;
 
 /// A running proxy.

@@ -25,11 +25,11 @@ use crate::formats::{Format, Reader, Reference};
 /// The formats that can be written.
 pub const WRITTEN: [Format; 3] = [Format::Nectary, Format::Text, Format::OracleGeneral];
 
-/// The most distinct blocks of a trace that can be written as oracleGeneral; the last position of each is kept in
-/// memory.
+/// The maximum number of distinct blocks of a trace that can be written as oracleGeneral; the last position of each is
+/// kept in memory.
 const DISTINCT_MAX: usize = 1 << 27;
 
-/// The most streams of a trace that can be written in Nectary's format.
+/// The maximum number of streams of a trace that can be written in Nectary's format.
 const STREAMS_MAX: usize = 1 << 16;
 
 /// The result of a conversion.

@@ -12,7 +12,7 @@ use nectary_cache::Stream;
 use crate::error::{Error, Place, Result};
 use crate::formats::{Reader, Reference};
 
-/// The most distinct blocks that can be counted; they take 4 GiB of memory.
+/// The maximum number of distinct blocks that can be counted; they take 4 GiB of memory.
 pub const DISTINCT_MAX: usize = 1 << 27;
 
 /// The contents of a trace.

@@ -5,7 +5,7 @@
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
-/// The most lines of a table in `/proc` that are read.
+/// The maximum number of lines of a table in `/proc` that are read.
 const LINES_MAX: usize = 65536;
 
 /// Describes the holder of `path`, if it can be found.

@@ -16,10 +16,10 @@ use crate::device::IoFuture;
 use crate::error::{Error, ErrorKind, Operation};
 use crate::request::ready;
 
-/// The most operations of one device that hold a thread at a time.
+/// The maximum number of operations of one device that hold a thread at a time.
 pub(super) const THREADS_MAX: usize = 32;
 
-/// The most operations of one device that wait for a thread.
+/// The maximum number of operations of one device that wait for a thread.
 pub(super) const WAITING_MAX: usize = 65536;
 
 /// The threads that one device may use.

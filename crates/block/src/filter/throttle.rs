@@ -23,9 +23,9 @@ const BURST: Duration = Duration::from_millis(10);
 /// The limits of the `throttle` filter; `None` means no limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ThrottleOptions {
-    /// The most operations per second; at least 1.
+    /// The maximum number of operations per second; at least 1.
     pub iops: Option<u64>,
-    /// The most bytes per second; at least 1.
+    /// The maximum number of bytes per second; at least 1.
     pub bandwidth: Option<u64>,
 }
 

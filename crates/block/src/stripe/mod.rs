@@ -29,7 +29,7 @@ use crate::size::exact_size;
 /// The default unit of a stripe. *Units*: bytes.
 pub const STRIPE_UNIT_BYTES: u64 = 64 << 10;
 
-/// The most devices of one stripe.
+/// The maximum number of devices of one stripe.
 pub const STRIPE_DEVICES_MAX: usize = 256;
 
 /// The `stripe` device; see the comment at the head of this file.

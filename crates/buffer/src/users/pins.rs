@@ -35,7 +35,7 @@ pub struct Dropped {
 }
 
 impl State {
-    /// The most blocks that may be pinned if the budget has this capacity.
+    /// The maximum number of blocks that may be pinned if the budget has this capacity.
     pub fn pins_max(capacity: u64) -> u64 {
         capacity * PIN_PERCENT_MAX / 100
     }

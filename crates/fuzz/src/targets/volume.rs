@@ -240,7 +240,8 @@ pub fn value_seeds() -> Vec<Vec<u8>> {
     let values = values.into_iter().enumerate().map(|(number, value)| [&[number as u8][..], &value].concat());
     let keys = [Key::Volume, Key::Entry(1, 2), Key::Xattr(1, b"user.a".to_vec()), Key::Grant(1, 2, 3), Key::Project(1)];
     let tables = Table::ALL.len() as u8;
-    // The choice, beyond those for values, that selects this table.
+    // The first byte of a key's input. It is at least `VALUES.len()`, so it selects no value; its remainder modulo
+    // `tables` selects the table.
     let choice = |key: &Key| (key.table().number() - 1) + tables;
     values.chain(keys.iter().map(|key| [&[choice(key)][..], &key.encode()].concat())).collect()
 }

@@ -24,7 +24,7 @@ use super::methods::Methods;
 use crate::log::{Level, Throttle};
 use crate::{Error, RuntimeDirectory, Shutdown};
 
-/// The most clients that wait to be accepted.
+/// The maximum number of clients that wait to be accepted.
 const BACKLOG: i32 = 16;
 /// How long the server waits after a failed accept, for example when no file descriptor is free.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -32,7 +32,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// The bounds of a server.
 #[derive(Debug, Clone)]
 pub struct Limits {
-    /// The most clients that are served at the same time. A further one is told to try again.
+    /// The maximum number of clients that are served at the same time. A further one is told to try again.
     pub connections_max: usize,
     /// The longest request line, including its newline, in bytes.
     pub request_bytes_max: usize,

@@ -22,11 +22,11 @@ use crate::limits::{CONNECTION_BYTES_MAX, REQUESTS_MAX};
 use crate::transport::{ReadHalf, Transport, WriteHalf, read_all, write_slices};
 use crate::wire::request::{self, Header};
 
-/// The most bytes that are read from the stream at once.
+/// The maximum number of bytes that are read from the stream at once.
 const READ_BYTES: usize = 128 << 10;
 /// The shortest time between two checks of the pending requests.
 const WATCH_TIME_MIN: Duration = Duration::from_millis(1);
-/// The most requests that are written at once.
+/// The maximum number of requests that are written at once.
 const BATCH_MAX: usize = 64;
 
 /// The reason why a connection has ended.

@@ -19,7 +19,7 @@ use crate::wire::{flag, request};
 pub(super) const RANGE_BYTES: u64 = 1 << 30;
 /// Zeroes that have to be written as data are written in pieces of this size. *Units*: bytes.
 const ZEROES_BYTES: u64 = 1 << 20;
-/// The most pieces of a long operation that are in flight at once.
+/// The maximum number of pieces of a long operation that are in flight at once.
 const PIECES_IN_FLIGHT: usize = 4;
 
 /// Makes all writes durable that were answered before the call.

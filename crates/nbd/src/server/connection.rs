@@ -28,10 +28,10 @@ use crate::transport::{ReadHalf, Transport, WriteHalf, read_all, write_slices};
 use crate::wire::reply;
 use crate::wire::request::{self, Header};
 
-/// The most bytes that are read from the stream at once.
+/// The maximum number of bytes that are read from the stream at once.
 const READ_BYTES: usize = 128 << 10;
 
-/// The most replies that are written at once.
+/// The maximum number of replies that are written at once.
 const BATCH_MAX: usize = 64;
 
 /// Serves a client until the connection ends. *Errors*: the reason why it ended, if the client or the network caused

@@ -23,7 +23,7 @@ use crate::wire::{ALLOCATION_CONTEXT, FIXED_NEWSTYLE, MAGIC, NO_ZEROES, OPTION_M
 /// The number of the only metadata context.
 pub(crate) const ALLOCATION_ID: u32 = 1;
 
-/// The most bytes that are skipped at once.
+/// The maximum number of bytes that are skipped at once.
 const SKIP_BYTES: usize = 4096;
 
 /// What the server must do next.

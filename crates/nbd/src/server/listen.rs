@@ -19,7 +19,7 @@ use crate::error::{Error, ErrorKind};
 use crate::transport::{Transport, prepare};
 use crate::url::{Address, DEFAULT_PORT, Url};
 
-/// The most clients that wait to be accepted.
+/// The maximum number of clients that wait to be accepted.
 const BACKLOG: i32 = 128;
 
 /// An address to listen on.

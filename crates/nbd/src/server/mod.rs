@@ -55,9 +55,10 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct ServerOptions {
-    /// The most clients that are served at the same time. The server disconnects further ones.
+    /// The maximum number of clients that are served at the same time. The server disconnects further ones.
     pub connections_max: usize,
-    /// The most bytes of requests in flight on all connections together. Less than 64 MiB counts as 64 MiB.
+    /// The maximum number of bytes of requests in flight on all connections together. Less than 64 MiB counts as 64
+    /// MiB.
     pub bytes_max: usize,
     /// The server's certificate. If there is one, every connection must be encrypted.
     pub tls: Option<ServerTls>,

@@ -5,7 +5,7 @@
 use super::bytes::{Reader, StringError};
 use super::{OPTION_MAGIC, OPTION_REPLY_MAGIC};
 
-/// The most information requests or queries in one option.
+/// The maximum number of information requests or queries in one option.
 pub(crate) const LIST_MAX: usize = 1024;
 
 /// The length of an option's header, in bytes.

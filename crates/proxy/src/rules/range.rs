@@ -9,7 +9,7 @@ use std::ops::Range;
 use http::HeaderMap;
 use http::header::RANGE;
 
-/// The most ranges that one response may have.
+/// The maximum number of ranges that one response may have.
 pub const RANGES_MAX: usize = 16;
 
 /// The part of a response that a request wants.

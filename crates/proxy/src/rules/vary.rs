@@ -11,7 +11,7 @@ use http::{HeaderMap, HeaderName};
 
 use super::list::members_of;
 
-/// The most names by which stored responses of one URL may vary.
+/// The maximum number of names by which stored responses of one URL may vary.
 pub const VARY_NAMES_MAX: usize = 16;
 
 /// Headers whose values are case-insensitive (RFC 9110, 8.3.2, 8.4.1 and 8.5.1).

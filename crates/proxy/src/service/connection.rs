@@ -32,7 +32,7 @@ use crate::worker::{Mode, Worker};
 /// How long the bytes of a refused client are still read, so that it can read the refusal.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// The most bytes that hyper buffers in each direction of a connection, unless longer heads are allowed.
+/// The maximum number of bytes that hyper buffers in each direction of a connection, unless longer heads are allowed.
 const BUFFER_BYTES_MAX: usize = 64 * 1024;
 
 /// Serves a client until its connection ends.

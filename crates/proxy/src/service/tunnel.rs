@@ -21,7 +21,7 @@ use crate::wire::deadlines::{Watch, until_killed};
 use crate::wire::stream::WatchedStream;
 use crate::worker::Mode;
 
-/// The most bytes that are copied at a time.
+/// The maximum number of bytes that are copied at a time.
 const COPY_BYTES: usize = 16 * 1024;
 
 /// Connects to the target of the request. The tunnel begins when the response has been sent.

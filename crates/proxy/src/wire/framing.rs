@@ -19,9 +19,9 @@
 use super::informational::{INFORMATIONAL_MAX, Informational};
 pub use super::violation::Violation;
 
-/// The most bytes of one chunk's extensions.
+/// The maximum number of bytes of one chunk's extensions.
 const CHUNK_EXTENSION_BYTES_MAX: u32 = 256;
-/// The most bytes of a body's trailers.
+/// The maximum number of bytes of a body's trailers.
 const TRAILER_BYTES_MAX: usize = 8 * 1024;
 
 /// The kind of bytes that the reader expects next.

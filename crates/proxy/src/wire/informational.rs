@@ -6,8 +6,8 @@
 
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 
-/// The most informational responses before a final one. Their heads and the final head together have at most as many
-/// bytes as one head may have.
+/// The maximum number of informational responses before a final one. Their heads and the final head together have at
+/// most as many bytes as one head may have.
 pub const INFORMATIONAL_MAX: u32 = 16;
 
 /// One informational response as received.

@@ -36,7 +36,8 @@ const OPENING_SLACK: Duration = Duration::from_secs(30);
 /// The assumed minimum speed of a recovery, in bytes read each second; applies to devices that log parity. *Units*:
 /// bytes.
 const RECOVERY_BYTES_PER_SECOND: u64 = 16 << 20;
-/// The most bytes of one read or write for a machine that logs parity, because that machine handles each block.
+/// The maximum number of bytes of one read or write for a machine that logs parity, because that machine handles each
+/// block.
 const LOG_REQUEST_BYTES_MAX: u64 = 1 << 20;
 /// The longest time for which a donor may still see the connection of a client that has just ended.
 pub(crate) const FAREWELL: Duration = Duration::from_millis(500);
@@ -51,7 +52,7 @@ pub struct RedundantDevice {
 struct Inner {
     spec: String,
     geometry: Geometry,
-    /// The most bytes of one read or write that is passed to the machine.
+    /// The maximum number of bytes of one read or write that is passed to the machine.
     request_bytes_max: u64,
     commands: mpsc::Sender<Command>,
     places: Arc<Semaphore>,

@@ -22,10 +22,10 @@ use nectary_cache::Stream;
 use crate::error::{Error, Result};
 use input::Input;
 
-/// The most blocks to which one record of a trace may refer.
+/// The maximum number of blocks to which one record of a trace may refer.
 pub const BLOCKS_PER_RECORD_MAX: u64 = 1 << 20;
 
-/// The most streams of one trace.
+/// The maximum number of streams of one trace.
 pub const STREAMS_MAX: usize = 1 << 16;
 
 /// One reference to one block, or to one object if a trace has objects.

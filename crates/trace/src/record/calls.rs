@@ -4,7 +4,7 @@
 //! others: reading the process's descriptors and memory.
 #![forbid(unsafe_code)]
 
-/// The most bytes that one call moves; Linux moves no more, even if a call requests more.
+/// The maximum number of bytes that one call moves; Linux moves no more, even if a call requests more.
 pub(super) const CALL_BYTES_MAX: u64 = 0x7fff_f000;
 
 /// The kernel's number for this architecture, as a filter sees it.

@@ -127,8 +127,8 @@ pub(super) fn blocks(offset: u64, bytes: u64, block_bytes: u32) -> (u64, u64) {
 
 /// The number of blocks that one entry of [`Distinct`] covers.
 const GROUP_BLOCKS: u64 = 512;
-/// The most entries, which take about 200 MB. They are enough for one file of 4 TiB in blocks of 8 KiB, or for a
-/// million small files.
+/// The maximum number of entries, which take about 200 MB. They are enough for one file of 4 TiB in blocks of 8 KiB, or
+/// for a million small files.
 const GROUPS_MAX: usize = 1 << 20;
 
 /// Counts the distinct blocks that were referenced.

@@ -15,7 +15,7 @@ use std::rc::Rc;
 
 use super::sys;
 
-/// The most handles that are open at once; the limit on descriptors may be low.
+/// The maximum number of handles that are open at once; the limit on descriptors may be low.
 const HANDLES_MAX: usize = 256;
 
 /// A thread that makes calls.

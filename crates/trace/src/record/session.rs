@@ -20,9 +20,9 @@ use crate::formats::nectary::{Map, Outcome, Process, Unseen, Writer};
 
 /// The longest time for which a reference stays in memory before it is written.
 const FLUSH_EVERY: Duration = Duration::from_secs(1);
-/// The most mapped files that a summary lists by name.
+/// The maximum number of mapped files that a summary lists by name.
 const MAPPED_FILES_MAX: usize = 1 << 16;
-/// The most entries in the vector of one call (`UIO_MAXIOV`).
+/// The maximum number of entries in the vector of one call (`UIO_MAXIOV`).
 const VECTOR_MAX: u64 = 1024;
 
 /// The tables of a recording.

@@ -184,8 +184,8 @@ pub(super) fn is_append(fd: BorrowedFd<'_>) -> bool {
     flags >= 0 && flags & libc::O_APPEND != 0
 }
 
-/// The most bytes that a pipe holds, or that a non-blocking socket accepts at once; `None` for files without such a
-/// limit.
+/// The maximum number of bytes that a pipe holds, or that a non-blocking socket accepts at once; `None` for files
+/// without such a limit.
 pub(super) fn room_bytes(fd: BorrowedFd<'_>) -> Option<u64> {
     // SAFETY: the arguments are numbers.
     let (pipe, flags) =

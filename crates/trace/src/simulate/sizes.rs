@@ -3,7 +3,7 @@
 //! Owns: the grammar `SIZE[,SIZE…]` with `A..B:STEP` for ranges (both ends included). Promises: a size of 0, and a size
 //! in bytes that is less than one block, are refused with a message.
 
-/// The most sizes in one list.
+/// The maximum number of sizes in one list.
 pub const SIZES_MAX: usize = 10_000;
 
 /// A size of a cache, which may depend on the trace.

@@ -16,7 +16,7 @@ use crate::formats::{self, ReadOptions, Reader};
 /// The default limit on the references of a run, which take 1 GiB.
 pub const REFERENCES_MAX: usize = 1 << 27;
 
-/// The most traces that can be mixed; the number of a trace is in the upper 16 bits of its blocks.
+/// The maximum number of traces that can be mixed; the number of a trace is in the upper 16 bits of its blocks.
 pub const TRACES_MAX: usize = 1 << 16;
 
 const TRACE_SHIFT: u32 = 48;
@@ -35,7 +35,7 @@ pub struct Workload {
     future: OnceLock<Option<Future>>,
 }
 
-/// The most streams whose names are kept.
+/// The maximum number of streams whose names are kept.
 pub const NAMES_MAX: usize = 1024;
 
 /// The options for loading a trace.

@@ -242,7 +242,7 @@ pub enum Message {
         /// The number of that request.
         request: u64,
     },
-    /// Requests the lock that conflicts with this one: [`Message::LockFound`].
+    /// Requests the lock that conflicts with this one. The answer is [`Message::LockFound`].
     TestLock {
         /// The lock.
         lock: Locked,

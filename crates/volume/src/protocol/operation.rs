@@ -52,8 +52,8 @@ pub struct Changes {
 /// An operation. The server sets all times that the operation does not contain.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Operation {
-    /// Makes an inode with a name: [`Answer::Attributes`](super::Answer::Attributes). Default access control lists are
-    /// inherited.
+    /// Makes an inode with a name. Default access control lists are inherited. The answer is
+    /// [`Answer::Attributes`](super::Answer::Attributes).
     Create {
         /// The directory.
         directory: FileId,
@@ -80,7 +80,7 @@ pub enum Operation {
         /// An inode number from a grant of numbers; 0: the server chooses.
         inode: u64,
     },
-    /// Adds a name to an inode: [`Answer::Attributes`](super::Answer::Attributes).
+    /// Adds a name to an inode. The answer is [`Answer::Attributes`](super::Answer::Attributes).
     Link {
         /// The inode.
         file: FileId,
@@ -89,7 +89,7 @@ pub enum Operation {
         /// The name.
         name: Vec<u8>,
     },
-    /// Removes a name: [`Answer::Attributes`](super::Answer::Attributes) of its inode.
+    /// Removes a name. The answer is [`Answer::Attributes`](super::Answer::Attributes) of its inode.
     Unlink {
         /// The directory.
         directory: FileId,
@@ -101,7 +101,7 @@ pub enum Operation {
         /// The inode that the name must have; 0: any.
         expected: u64,
     },
-    /// Renames as `renameat2` does: [`Answer::Done`](super::Answer::Done).
+    /// Renames as `renameat2` does. The answer is [`Answer::Done`](super::Answer::Done).
     Rename {
         /// The old directory.
         directory: FileId,
@@ -114,14 +114,14 @@ pub enum Operation {
         /// The flags of `renameat2`: 1 do not replace, 2 exchange, 4 leave a whiteout.
         flags: u32,
     },
-    /// Changes attributes: [`Answer::Attributes`](super::Answer::Attributes).
+    /// Changes attributes. The answer is [`Answer::Attributes`](super::Answer::Attributes).
     SetAttributes {
         /// The inode.
         file: FileId,
         /// The changes.
         changes: Changes,
     },
-    /// Sets an extended attribute: [`Answer::Attributes`](super::Answer::Attributes).
+    /// Sets an extended attribute. The answer is [`Answer::Attributes`](super::Answer::Attributes).
     SetXattr {
         /// The inode.
         file: FileId,
@@ -133,14 +133,14 @@ pub enum Operation {
         /// set-group-ID bit is cleared.
         flags: u32,
     },
-    /// Removes an extended attribute: [`Answer::Attributes`](super::Answer::Attributes).
+    /// Removes an extended attribute. The answer is [`Answer::Attributes`](super::Answer::Attributes).
     RemoveXattr {
         /// The inode.
         file: FileId,
         /// The name.
         name: Vec<u8>,
     },
-    /// Makes data visible that was written to granted extents and flushed:
+    /// Makes data visible that was written to granted extents and flushed. The answer is
     /// [`Answer::Attributes`](super::Answer::Attributes).
     Commit {
         /// The file.
@@ -158,15 +158,16 @@ pub enum Operation {
         /// maps as unwritten.
         extents: Vec<Mapped>,
     },
-    /// Truncates or extends a file: [`Answer::Attributes`](super::Answer::Attributes).
+    /// Truncates or extends a file. The answer is [`Answer::Attributes`](super::Answer::Attributes).
     Truncate {
         /// The file.
         file: FileId,
         /// The new size. *Units*: bytes.
         size: u64,
     },
-    /// Does what `fallocate` does: [`Answer::Attributes`](super::Answer::Attributes). The client writes zeroes to
-    /// partial blocks.
+    /// Allocates or zeroes a range of a file, or punches a hole, as `fallocate` does. The server zeroes only whole
+    /// blocks; the client writes zeroes to partial blocks. The answer is
+    /// [`Answer::Attributes`](super::Answer::Attributes).
     Allocate {
         /// The file.
         file: FileId,
@@ -177,7 +178,7 @@ pub enum Operation {
         /// The flags of `fallocate`: keep the size, punch a hole, zero a range; others are refused with EOPNOTSUPP.
         mode: u32,
     },
-    /// Returns granted space: [`Answer::Done`](super::Answer::Done). All I/O to the space has ended.
+    /// Returns granted space. All I/O to the space has ended. The answer is [`Answer::Done`](super::Answer::Done).
     ReturnSpace {
         /// The extents, as first block and number of blocks.
         extents: Vec<(u64, u64)>,

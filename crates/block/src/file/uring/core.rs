@@ -16,7 +16,7 @@ use crate::error::{Error, ErrorKind, Operation};
 use crate::file::sys;
 use crate::file::transfer::{Progress, Transfer};
 
-/// The most times that an operation is repeated because the kernel requires it.
+/// The maximum number of times that an operation is repeated because the kernel requires it.
 const RETRIES_MAX: u32 = 100;
 
 /// The result of an operation.
@@ -134,7 +134,7 @@ impl Core {
         Accepted::Yes
     }
 
-    /// The most operations that may wait.
+    /// The maximum number of operations that may wait.
     pub fn waiting_max(&self) -> usize {
         self.waiting_max
     }

@@ -41,10 +41,10 @@ use crate::device::IoFuture;
 use crate::error::{Error, ErrorKind};
 use crate::request::ready;
 
-/// The most operations of one ring that the kernel has at a time.
+/// The maximum number of operations of one ring that the kernel has at a time.
 const DEPTH: u32 = 256;
 
-/// The most operations that wait for a slot of one ring; one more is refused as busy.
+/// The maximum number of operations that wait for a slot of one ring; one more is refused as busy.
 const WAITING_MAX: usize = 65536;
 
 /// The longest time for which an ending runtime waits for the operations that the kernel has.

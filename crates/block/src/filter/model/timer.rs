@@ -22,7 +22,7 @@ const LAST_STRETCH: Duration = Duration::from_millis(2);
 /// timer to the process.
 const MADE_TOGETHER: usize = 64;
 
-/// The most timers that are kept.
+/// The maximum number of timers that are kept.
 const KEPT_MAX: usize = 256;
 
 /// A timer, which belongs to one runtime. Once that runtime stops, no other runtime would see the timer fire.

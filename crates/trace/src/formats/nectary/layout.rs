@@ -9,11 +9,11 @@ pub const MAGIC: [u8; 8] = *b"NECTTRC\0";
 pub const BLOCK_BYTES_MIN: u32 = 512;
 /// The largest block. *Units*: bytes.
 pub const BLOCK_BYTES_MAX: u32 = 1 << 24;
-/// The most processes in a trace.
+/// The maximum number of processes in a trace.
 pub const PROCESSES_MAX: u32 = 1 << 20;
-/// The most files in a trace.
+/// The maximum number of files in a trace.
 pub const FILES_MAX: u32 = 1 << 22;
-/// The most streams in a trace.
+/// The maximum number of streams in a trace.
 pub const STREAMS_MAX: u32 = 1 << 22;
 /// The longest name. *Units*: bytes.
 pub const NAME_BYTES_MAX: usize = 4096;
@@ -21,7 +21,8 @@ pub const NAME_BYTES_MAX: usize = 4096;
 pub(super) const NAMES_BYTES_MAX: usize = 64 << 20;
 /// Block numbers of a file are below this.
 pub const BLOCKS_MAX: u64 = 1 << 40;
-/// The most blocks of one call. It suffices for the 2 GiB that Linux moves in one call, even with the smallest blocks.
+/// The maximum number of blocks of one call. It suffices for the 2 GiB that Linux moves in one call, even with the
+/// smallest blocks.
 pub const REFERENCES_PER_CALL_MAX: u64 = 1 << 22;
 
 pub(super) const CHUNK_MAGIC: [u8; 4] = *b"NTCH";

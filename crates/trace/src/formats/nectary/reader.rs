@@ -15,7 +15,7 @@ use super::{End, FileEntry, FileKind, Header, Map, Outcome, Process, Totals, Uns
 use crate::error::{Error, Place, Result, quote};
 use crate::formats::{self, Reference};
 
-/// The most references that one call of [`formats::Reader::read`] appends.
+/// The maximum number of references that one call of [`formats::Reader::read`] appends.
 const BATCH: u64 = 4096;
 
 /// A trace that is being read. [`super::Writer`] has an example.
