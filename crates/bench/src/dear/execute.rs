@@ -45,9 +45,9 @@ pub struct Execution {
     pub device_requests: u64,
     /// The number of `device_requests` that are reads.
     pub device_reads: u64,
-    /// How long the disk was busy until the last program ended.
+    /// The disk's total busy time from the start of the programs to the end of the last one.
     pub stall_s: f64,
-    /// How long the disk was busy afterwards, with data that were not written yet.
+    /// The disk's busy time after that, for data that were not written yet.
     pub late_s: f64,
     /// The processor time of the programs in user mode.
     pub user_s: f64,

@@ -1,8 +1,9 @@
 //! The process with the cache of one execution: it shows a directory through the cache.
 //!
-//! Owns: the messages between parent and process (a line of JSON each way), the memory that gives a policy its number
-//! of blocks, and the record of references. Each execution starts this process again, where the paper rebooted, so its
-//! cache is cold. The process's processor time is part of the response time.
+//! Owns: the messages between this process and its parent (a line of text each; the setup and all answers are JSON),
+//! the memory size with which a policy's cache has the required number of blocks, and the recording of references.
+//! Each execution starts this process again, where the paper rebooted, so its cache is cold. The process's processor
+//! time is part of the response time.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;

@@ -27,7 +27,7 @@ const LOOKS_LEFT_OUT: u64 = 8;
 pub struct Allowance {
     /// The group's directory.
     pub path: PathBuf,
-    /// Whether the interface is of version 1.
+    /// `true` if the group is a cgroup v1, `false` if it is a cgroup v2.
     pub is_first: bool,
     /// The allowance, in bytes.
     pub allowed_bytes: u64,

@@ -92,9 +92,9 @@ pub struct Figure {
     pub value: f64,
     /// Its unit.
     pub unit: &'static str,
-    /// The lower end of its interval.
+    /// The lower end of the bootstrap interval of the value (`statistics`).
     pub low: f64,
-    /// The upper end of its interval.
+    /// The upper end of the bootstrap interval of the value (`statistics`).
     pub high: f64,
     /// The target, if one was set.
     pub target: Option<f64>,

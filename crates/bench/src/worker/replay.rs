@@ -26,7 +26,7 @@ pub struct Piece {
     pub requests: u64,
     /// Requests found in the contender's memory.
     pub memory_hits: u64,
-    /// Requests found on its disk.
+    /// Requests found on the contender's disk.
     pub disk_hits: u64,
     /// Bytes of the hits, all of them compared.
     pub hit_bytes: u64,

@@ -116,7 +116,8 @@ impl Generator {
     /// Draws an earlier view and returns its page.
     fn repeated(&mut self) -> u32 {
         let count = self.views.len() as u64;
-        // Ages are relative to the number of clients, so that their distribution is the same at every scale.
+        // The age of a recent view is at least the number of clients, which grows with the scale like the number of views.
+        // So the ratio of the two has the same distribution at every scale.
         let clients = (self.laws.clients.max(1) as f64).min(count as f64);
         let age = match self.random.chance(self.laws.recent) {
             true => ((clients * (count as f64 / clients).powf(self.random.unit())) as u64).clamp(1, count),

@@ -56,7 +56,7 @@ impl Store {
         self.purge_key_in(primary, Turn::default()).await
     }
 
-    /// Does this span's part of the same purge, in a store of several spans.
+    /// Purges a key on this span. In a store of several spans, one purge calls this on every present span.
     pub(crate) async fn purge_key_in(&self, primary: &[u8], turn: Turn) -> Result<(), Error> {
         let puts = self.puts();
         let key = KeyRef::new(primary, b"");
@@ -84,7 +84,7 @@ impl Store {
         self.purge_all_in(Turn::default()).await
     }
 
-    /// Does this span's part of the same purge, in a store of several spans.
+    /// Purges everything on this span. In a store of several spans, one purge calls this on every present span.
     pub(crate) async fn purge_all_in(&self, turn: Turn) -> Result<(), Error> {
         self.purge(Target::All, turn, |_| ()).await
     }
@@ -99,7 +99,7 @@ impl Store {
         self.purge_prefix_in(prefix, Turn::default()).await
     }
 
-    /// Does this span's part of the same purge, in a store of several spans.
+    /// Purges a prefix on this span. In a store of several spans, one purge calls this on every present span.
     pub(crate) async fn purge_prefix_in(&self, prefix: &[u8], turn: Turn) -> Result<(), Error> {
         let puts = self.puts();
         let length = match prefix.len() {
@@ -130,7 +130,7 @@ impl Store {
         self.purge_tag_in(tag, Turn::default()).await
     }
 
-    /// Does this span's part of the same purge, in a store of several spans.
+    /// Purges a tag on this span. In a store of several spans, one purge calls this on every present span.
     pub(crate) async fn purge_tag_in(&self, tag: &[u8], turn: Turn) -> Result<(), Error> {
         let hash = hash_tag(self.span().layout.hash_seed, tag)?;
         self.purge(Target::Tag(hash), turn, |_| ()).await
