@@ -116,8 +116,8 @@ impl Generator {
     /// Draws an earlier view and returns its page.
     fn repeated(&mut self) -> u32 {
         let count = self.views.len() as u64;
-        // The age of a recent view is at least the number of clients, which grows with the scale like the number of views.
-        // So the ratio of the two has the same distribution at every scale.
+        // The smallest age of a recent view is the number of clients, which grows with the scale. So the ages of views,
+        // divided by this number, have the same distribution at every scale.
         let clients = (self.laws.clients.max(1) as f64).min(count as f64);
         let age = match self.random.chance(self.laws.recent) {
             true => ((clients * (count as f64 / clients).powf(self.random.unit())) as u64).clamp(1, count),

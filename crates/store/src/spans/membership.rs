@@ -17,7 +17,7 @@ use crate::recover::Membership;
 ///
 /// All spans that the change names must be present. Each of them must have recorded this change, the change before it,
 /// or a change that was never committed; or the span must be an older copy. The reason is that an absent span may have
-/// served alone.
+/// served without the others.
 pub(super) fn latest(seen: &[Option<Membership>]) -> Option<Membership> {
     let mut candidates: Vec<Membership> = seen.iter().flatten().copied().filter(|own| own.number > 0).collect();
     candidates.sort_unstable_by_key(|own| std::cmp::Reverse(own.number));
@@ -121,7 +121,7 @@ mod tests {
         assert_eq!(who(&[half_way, follows(5, 4, 0b111), half_way]), Some(vec![0, 2]), "the same, and 1 is older");
         assert_eq!(last_in_force(&[now, follows(6, 5, 0b111), now], &now.expect("some")), (8, 80));
         assert_eq!(last_in_force(&[now, half_way, now], &now.expect("some")), (7, 70));
-        // Span 1 served alone after the others were lost: it is newer than the others.
+        // Span 1 served without the others after they were lost: it is newer than they are.
         let alone = follows(9, 8, 0b010);
         assert_eq!(who(&[now, alone, now]), Some(vec![1]));
         assert_eq!(who(&[now, None, follows(6, 5, 0b111)]), None, "1 may still have gone on alone");
@@ -150,7 +150,7 @@ mod tests {
         let seen = [knows(7, 50, 70, 0b111), knows(5, 40, 50, 0b110), knows(6, 50, 60, 0b111)];
         assert_eq!(who(&seen), Some(vec![0, 1, 2]));
         assert_eq!(last_in_force(&seen, &latest(&seen).expect("known")).1, 50);
-        // Here span 1 served alone after 5, and change number 7 was never committed before that.
+        // Here span 1 served without the others after change 5, and change 7 was never committed before that.
         let seen = [knows(7, 50, 70, 0b111), knows(6, 50, 61, 0b010), knows(5, 40, 50, 0b110)];
         assert_eq!(who(&seen), Some(vec![1]));
     }

@@ -74,8 +74,8 @@ impl Spans {
         Spans::open_with(devices, options, false).await
     }
 
-    /// Opens like [`open`](Spans::open). But if a missing span may have served alone, the store begins empty: the
-    /// objects on the other spans are forgotten, and the missing span belongs to another store if it returns.
+    /// Opens like [`open`](Spans::open). But if a missing span may have served without the others, the store begins
+    /// empty: the objects on the other spans are forgotten, and a missing span that returns belongs to another store.
     pub async fn open_or_forget(devices: Vec<SpanDevice>, options: OpenOptions) -> Result<Spans, Error> {
         Spans::open_with(devices, options, true).await
     }

@@ -8,9 +8,9 @@ pub struct Tuning {
     /// The capacity of the largest shadow cache; shadow caches of a larger cache see a sample. It is small enough for a
     /// processor's cache, and large enough to distinguish policies that differ by a percent. *Units*: units of weight.
     pub sample_max: u64,
-    /// The number of accesses in which a counted miss fades to 1/e. A stream has ended if the last accesses, as many as
-    /// this, are all of other streams. *Units*: accesses for each unit of capacity. Loops need several rounds to show
-    /// which policy is better.
+    /// The number of accesses in which a counted miss fades to 1/e. A stream has ended if none of the last `window`
+    /// accesses is its own. *Units*: accesses for each unit of capacity. Loops need several rounds to show which policy
+    /// is better.
     pub window: f64,
     /// The lead that changes the leader, in roots of the number of accesses that only one missed. One root is chance.
     pub roots: f64,
