@@ -21,7 +21,7 @@ const MEMORY_BYTES: f64 = 256.0 * 1048576.0;
 /// The time of an I/O, and the time to transfer a byte, in milliseconds.
 const IO_MS: f64 = 10.0;
 const BYTE_MS: f64 = 1.0 / 20_000.0;
-/// Objects wait this long in memory before they are written, in milliseconds of the disk's time.
+/// The time that objects wait in memory before they are written, in milliseconds of the disk's time.
 const WRITE_DELAY_MS: f64 = 5_000.0;
 
 /// A way of packing objects and reading them.

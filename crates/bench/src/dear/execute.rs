@@ -47,7 +47,7 @@ pub struct Execution {
     pub device_reads: u64,
     /// The disk's total busy time from the start of the programs to the end of the last one.
     pub stall_s: f64,
-    /// The disk's busy time after that, for data that were not written yet.
+    /// The disk's busy time after the end of the last program, in which it writes the remaining dirty data.
     pub late_s: f64,
     /// The processor time of the programs in user mode.
     pub user_s: f64,
@@ -61,7 +61,7 @@ pub struct Execution {
     pub elapsed_s: Vec<f64>,
     /// Whether the disk's clock was virtual.
     pub is_virtual: bool,
-    /// The largest resident size of a process of the programs. *Units*: bytes.
+    /// The largest resident size of any of the programs' processes. *Units*: bytes.
     pub resident_bytes: u64,
     /// A checksum of each program's output and files.
     pub sums: Vec<u32>,
@@ -86,7 +86,7 @@ pub struct Place<'a> {
     pub image: PathBuf,
     /// The disk's clock.
     pub clock: Arc<SharedClock>,
-    /// The command of the process with the cache.
+    /// Makes the command that starts the process with the cache.
     pub mounted: &'a (dyn Fn() -> Command + Sync),
     /// The number of the next execution.
     pub next: u64,

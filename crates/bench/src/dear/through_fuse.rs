@@ -1,9 +1,9 @@
 //! The cost of a hit for a program: a read through FUSE, compared with a FUSE file whose answer is always ready.
 //!
 //! Owns: the file that answers from a fixed buffer, and the order of rounds. This process serves this file and the
-//! caches with the same request loop, and reads bypass the kernel's page cache. So only the buffer cache makes a
-//! difference. The contenders take turns (A B B A …). Each round gives the median and the 99th percentile of each
-//! contender's real times.
+//! caches with the same request loop, and reads bypass the kernel's page cache. So the difference of their times is the
+//! time of the buffer cache. The contenders take turns (A B B A …). Each round gives the median and the 99th percentile
+//! of each contender's real times.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};

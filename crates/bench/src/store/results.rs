@@ -30,7 +30,7 @@ pub struct LaneResult {
     pub total: Piece,
     /// The counters of each of its disks during the run.
     pub counts: Vec<DiskCounts>,
-    /// The disk's milliseconds per millisecond of the kernel's clock.
+    /// The speed of the disk's clock: the milliseconds that it advances per millisecond of the kernel's clock.
     pub speed: f64,
     /// The usage of its memory group at the end.
     pub usage: GroupUsage,
@@ -88,7 +88,7 @@ pub struct Expected {
 pub struct Figure {
     /// Its name, which stays the same between versions.
     pub name: String,
-    /// The value: the median over seeds, or that of the one run.
+    /// The value: the median over seeds, or the value of the only run.
     pub value: f64,
     /// Its unit.
     pub unit: &'static str,

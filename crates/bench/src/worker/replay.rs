@@ -1,10 +1,11 @@
 //! Replays a piece of the workload against a contender, and verifies every byte that the contender returns.
 //!
 //! Each request is a get; a miss is followed by a put of the object, as if an origin had answered immediately. A piece
-//! ends when all put objects are written, so that no contender writes while another is measured. Times are on the
-//! disk's clock, and cover the calls of contenders. The time to make and compare bodies is not counted with a virtual
-//! clock or one thread; with several threads in real time it is part of the run's time. With one thread in real time,
-//! the time of the memory group's keeper is not counted either, which favours contenders that exceed their allowance.
+//! ends when all put objects are written, so that no contender writes while another is measured. Times are measured on
+//! the disk's clock, during the calls of the contender. The time to make and compare bodies is not counted with a
+//! virtual clock or one thread; with several threads in real time it is part of the run's time. With one thread in real
+//! time, the time of the memory group's keeper is not counted either, which favours contenders that exceed their
+//! allowance.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,9 +25,9 @@ use crate::{Error, ErrorKind};
 pub struct Piece {
     /// Requests.
     pub requests: u64,
-    /// Requests found in the contender's memory.
+    /// The number of requests found in the contender's memory.
     pub memory_hits: u64,
-    /// Requests found on the contender's disk.
+    /// The number of requests found on the contender's disk.
     pub disk_hits: u64,
     /// Bytes of the hits, all of them compared.
     pub hit_bytes: u64,
@@ -56,7 +57,7 @@ pub struct Piece {
 }
 
 impl Piece {
-    /// Adds another piece.
+    /// Adds the results of another piece.
     pub fn add(&mut self, other: &Piece) {
         self.requests += other.requests;
         self.memory_hits += other.memory_hits;

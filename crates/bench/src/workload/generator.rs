@@ -25,7 +25,7 @@ struct View {
     objects: std::ops::Range<u32>,
 }
 
-/// An iterator that draws the number of requests in the laws.
+/// An iterator that draws as many requests as the laws specify ([`Laws::requests`]).
 pub struct Generator {
     laws: Laws,
     random: Random,
