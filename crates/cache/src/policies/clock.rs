@@ -1,10 +1,10 @@
-//! CLOCK: first in, first out, with a second chance for ids that were referenced since.
+//! CLOCK: first in, first out, with a second chance for ids that were referenced since their insertion.
 //!
 //! # Idea
 //! An approximation of LRU whose hits write one bit. Ids form a circle in the order of their insertion; a hand moves
-//! around it. An id under the hand whose bit is set loses the bit and stays for another lap; the first without a bit is
-//! the victim. The circle is a queue here: an id that the hand passes becomes the newest, so newcomers are behind the
-//! hand. It misses about as often as LRU on most traces, and shares LRU's weakness for scans and loops.
+//! around it. An id under the hand whose bit is set loses the bit and stays for another lap; the first id whose bit is
+//! not set is the victim. The circle is a queue here: an id that the hand passes becomes the newest, so newcomers are
+//! behind the hand. It misses about as often as LRU on most traces, and shares LRU's weakness for scans and loops.
 //!
 //! # Invariants
 //! 1. The queue holds exactly the resident ids; the hand is at its oldest.

@@ -1,4 +1,4 @@
-//! SIEVE: a hand that finds unreferenced ids in a queue that never moves.
+//! SIEVE: a hand finds unreferenced ids in a queue whose ids never move.
 //!
 //! # Idea
 //! SIEVE is like CLOCK, but survivors keep their place and newcomers join at the head, far from the hand. So the ids

@@ -1,7 +1,9 @@
-//! Contents that follow shadow caches of the same size: the blocks that the leader holds and that were read.
+//! Cache contents that follow shadow caches of the same size: the blocks that the leading shadow cache holds and that
+//! were read.
 //!
 //! Owns: the resident ids, in two queues: those that the leader holds, and those that it does not hold. Promises: ids
-//! that the leader does not hold are evicted first; a change of leader evicts nothing. Leaves to others: the leader.
+//! that the leader does not hold are evicted first; a change of leader evicts nothing. Leaves to others: the choice of
+//! the leader.
 //!
 //! To make room, ids that the leader does not hold are evicted, the oldest first. If there are none (after refusals, or
 //! because weights differ), a new id is bypassed; but if the leader holds the new id, it replaces the oldest id.
@@ -14,7 +16,8 @@ use crate::{Access, Policy, REFUSALS_MAX, Stream};
 pub(super) struct Follower {
     capacity: u64,
     arena: Arena,
-    /// Ids that the leader does not hold, then ids that it holds; in each queue, the newest was moved there last.
+    /// The first queue has the ids that the leader does not hold, the second the ids that it holds. The newest id of a
+    /// queue is the one that was moved there last.
     queues: [Queue; 2],
     /// Whether the leader holds the id of the next access.
     is_held: bool,
@@ -26,7 +29,7 @@ impl Follower {
         Follower { capacity, arena: Arena::new(), queues: [0, 1].map(Queue::new), is_held: true }
     }
 
-    /// Prepares for an access to `id`, which the panel has seen.
+    /// Prepares for an access to `id` that the panel has already seen.
     pub(super) fn guide(&mut self, id: u64, panel: &Panel) {
         self.is_held = panel.leader().contains(id);
         for id in panel.lost() {
@@ -61,7 +64,8 @@ impl Follower {
         self.arena.link(&mut self.queues[usize::from(is_held)], index);
     }
 
-    /// Offers residents of the first `queues` queues for eviction until there is room. *Returns* whether there is room.
+    /// Offers residents of the first `queues` queues for eviction until there is room or too many were refused.
+    /// *Returns* whether there is room.
     fn make_room(&mut self, room: u64, queues: usize, refusals_max: usize, evict: &mut dyn FnMut(u64) -> bool) -> bool {
         let mut refusals = 0;
         for number in 0..queues {

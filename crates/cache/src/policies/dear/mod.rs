@@ -15,20 +15,20 @@
 //! | none | unchanged; LRU before the first verdict |
 //!
 //! # Two parts
-//! The *application manager* (`application.rs`), one per stream, orders its blocks and offers one on demand. The
-//! *system manager* (`system.rs`) chooses the application: first a sequential one; otherwise the owner of the globally
-//! least recent block, which may offer another of its blocks. The spared block then takes the *place* of the evicted
-//! block in the global order, as in LRU-SP. So an application that spares its oldest blocks is not chosen repeatedly
-//! because of them, and it gains nothing at the expense of others.
+//! The *application manager* (`application.rs`), one per stream, orders the stream's blocks and offers one on demand.
+//! The *system manager* (`system.rs`) chooses the application: first a sequential one; otherwise the owner of the least
+//! recent block of the whole cache. The owner may spare this block and offer another. The spared block then takes the
+//! *place* of the evicted block in the global order, as in LRU-SP. So an application that spares its oldest blocks is
+//! not chosen repeatedly because of them, and it gains nothing at the expense of others.
 //!
 //! The victim is chosen before the current reference is counted; a verdict applies from the next reference on.
 //!
 //! # What is remembered
 //! The attributes of a block are kept after its eviction; otherwise no loop larger than the cache could be detected.
 //! The blocks of the last evictions are remembered as *ghosts* (`ghosts.rs`): as many as there are resident blocks, and
-//! at least `ghosts_min`. A longer loop looks sequential; its replacement is MRU in both cases. When another stream
-//! references a block, the block moves to that stream: its frequency is kept, but its distances are not, because each
-//! stream has its own time.
+//! at least `ghosts_min`. A loop that is longer than residents and ghosts together looks sequential; sequential and
+//! looping streams both use MRU. When another stream references a block, the block moves to that stream: its frequency
+//! is kept, but its distances are not, because each stream has its own time.
 //!
 //! At most `streams_max` applications are distinguished; a further one takes over the manager and the blocks of the
 //! application that has been idle longest.
@@ -53,11 +53,12 @@
 //!    `set_capacity`.
 //! 3. There are at most as many ghosts as remembered evictions, whose number is bounded as above.
 //!
-//! # Cost O(1) amortised per reference, and four passes over at most 500 words per 500 references. 43 to 85 bytes per
-//! block, resident or ghost; 8 to 65 more per order that contains the block (recency, LFU, and places if there is more
-//! than one stream); 8 per remembered eviction. A stream needs 12 KiB for its period. Per frequency up to the highest
-//! that its blocks have reached (at most 1023), it also needs 112 bytes, and at least 520 more if blocks have been
-//! filed under that frequency.
+//! # Cost
+//! O(1) amortised per reference, and four passes over at most 500 words per 500 references. 43 to 85 bytes per block,
+//! resident or ghost; 8 to 65 more per order that contains the block (recency, LFU, and places if there is more than
+//! one stream); 8 per remembered eviction. A stream needs 12 KiB for its period. Per frequency up to the highest that
+//! its blocks have reached (at most 1023), it also needs 112 bytes, and at least 520 more if blocks have been filed
+//! under that frequency.
 //!
 //! # Source
 //! J. Choi, S. H. Noh, S. L. Min, Y. Cho, "An implementation study of a detection-based adaptive block replacement
@@ -128,10 +129,11 @@ pub struct Dear {
     applications: Vec<Application>,
     /// The position of each stream's application in `applications`.
     streams: HashTable<u16>,
-    /// The position of the stream of the last reference.
+    /// The position in `applications` of the application that made the last reference.
     current: u16,
     system: System,
-    /// Hits that are not counted yet: the position of the application, and the place in the table of its block.
+    /// The hits that are not counted yet, each as the position of its application and the place of its block in the
+    /// table.
     hits: [(u16, usize); HITS_MAX],
     hit_count: usize,
     sink: Option<PeriodSink>,
