@@ -1,8 +1,8 @@
-//! Targets of `nectary-volume`: each frame of the shared volume's disk, each value and key of its tables, and each
-//! message between its hosts.
+//! Targets of `nectary-volume`: each kind of frame on the shared volume's disk, each kind of value and key of its
+//! tables, and each kind of message between its hosts.
 //!
 //! For a frame, bit 0 of an input's first byte chooses whether identity, address and checksums are corrected; the other
-//! bits choose the structure. A structure that decodes must encode, and decode to the same again.
+//! bits choose the structure. A structure that decodes must encode to bytes that decode to the same structure.
 
 use nectary_volume::format::{
     Append, Chunk, EpochHead, EpochRecord, Extent, ExtentState, FormatError, Frame, Grant, Identity, Index, Inode, Key,
