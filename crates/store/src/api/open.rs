@@ -121,9 +121,9 @@ impl Store {
     /// checkpoint, all segments are scanned.
     ///
     /// *Errors*: `Corrupt` if there is no store of a version that this program knows; `Invalid` for a budget that is
-    /// too small; `Io`. Damage after the superblock is no error: only the damaged objects are lost. *Cost*: reads the
-    /// appends since the checkpoint, not the objects; while a large checkpoint is loaded, a get waits for the part that
-    /// it needs, and `stat` reports the checkpoint's number of entries.
+    /// too small; `Io`. Damage outside the superblock is no error: only the damaged objects are lost. *Cost*: reads the
+    /// appends since the checkpoint, not the objects; while a large checkpoint is loaded, a get waits only until the
+    /// index shard of its key is loaded, and `stat` reports the checkpoint's number of entries.
     pub async fn open(device: SharedDevice, options: OpenOptions) -> Result<Store, Error> {
         let layout = recover::read_superblock(&device).await?;
         let Member { number, count, .. } = layout.member;
@@ -146,7 +146,8 @@ impl Store {
         let spec = device.spec();
         options.check().map_err(|error| error.at(&spec))?;
         if device.geometry().size_bytes < layout.span_bytes {
-            // The file was truncated: the lost part reads as zeroes from now on, and its objects are lost.
+            // The file was truncated. It gets its former size again: the part that was cut off reads as zeroes, and its
+            // objects are lost.
             device.grow(layout.span_bytes).await.map_err(|error| {
                 Error::new(
                     ErrorKind::Corrupt,

@@ -26,8 +26,8 @@ impl Location {
         Location { granule, class: size_class(bytes) }
     }
 
-    /// An upper bound of the record's length, in bytes. It is at least 256 bytes; above that, it is at most a quarter
-    /// and one granule too large.
+    /// An upper bound of the record's length, in bytes. The bound is at least 256 bytes; above that, it exceeds the
+    /// length by at most a quarter of the length plus one granule.
     pub fn bytes_max(self) -> u64 {
         class_granules(self.class) * GRANULE_BYTES
     }

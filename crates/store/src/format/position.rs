@@ -20,10 +20,11 @@ pub struct LogEnd {
     pub blocks: u32,
 }
 
-/// At an open, the clock starts at `open_count << OPEN_COUNT_SHIFT`, which is above all sequences of earlier opens.
+/// Sequences and generations are numbers of one clock. At an open, the clock starts at `open_count <<
+/// OPEN_COUNT_SHIFT`, which is above all numbers drawn in earlier opens.
 pub const OPEN_COUNT_SHIFT: u32 = 40;
 
-/// The open count of the open in which a sequence was drawn.
+/// The value of the open count when a sequence was drawn.
 pub fn open_count_of(sequence: u64) -> u64 {
     sequence >> OPEN_COUNT_SHIFT
 }

@@ -63,8 +63,8 @@ impl Lookup {
             let head = self.span.head();
             let Some(entry) = self.state.memory.get(hash, key) else { return Resident::Absent };
             let verdict = self.state.verdict(&entry);
-            // If a segment was opened during these steps, and the entry left memory because of that, a purge of the
-            // entry may already be forgotten. So the search is repeated.
+            // If the writer opened a segment during these steps, and the entry left memory because of that, a purge of
+            // the entry may already be forgotten. Then the search is repeated.
             let is_there = self.span.head() == head || self.state.memory.holds(&entry);
             if is_there || planted(Bug::PlaceBeforePurge) {
                 break (entry, verdict);
@@ -235,8 +235,8 @@ impl Lookup {
         Ok(self.find_on_disk(hash, None).await?.filter(is_it))
     }
 
-    /// Whether the store seems to have a fragment, in a segment that stays long enough for the object to be read.
-    /// *Cost*: no I/O.
+    /// Whether the store seems to have a fragment, and the fragment's segment is not overwritten before a reader can
+    /// read the object. *Cost*: no I/O.
     ///
     /// A fragment in a segment that is about to be overwritten counts as missing. Otherwise a reader would get the
     /// beginning of the body and then an error.

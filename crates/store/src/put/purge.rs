@@ -24,7 +24,7 @@ pub(crate) enum Target {
     All,
 }
 
-/// The first result of a purge.
+/// The result of the first step of a purge, which draws its generation and adds its rule.
 pub(crate) enum Begun {
     /// No version of the key exists or can reappear: the purge is complete.
     Absent,
@@ -64,7 +64,7 @@ impl Puts {
         })
     }
 
-    /// Returns where older versions of a key may be. The caller must have drawn the generation of the purge before.
+    /// Returns where older versions of a key may be. The caller must draw the generation of the purge before this call.
     fn standing(&self, primary: PrimaryHash) -> Standing {
         // A fill notes its name when it is committed, which is before the fill ends.
         if self.fills.is_running(primary) {

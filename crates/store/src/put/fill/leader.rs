@@ -121,8 +121,9 @@ impl Fill {
 
     /// Declares the response storable under this variant, and shows its head to all followers.
     ///
-    /// Returns false if the store cannot take it (budgets, size, a key or metadata out of bounds): followers are then
-    /// told to fetch by themselves, and the caller must also go on without the store.
+    /// Returns false if the store cannot take the response: a budget is used up, or the size, the key or the metadata
+    /// is out of bounds. Followers are then told to fetch by themselves, and the caller must serve its own client
+    /// without the store.
     pub fn start(&mut self, variant: &[u8], metadata: Bytes, body_bytes: Option<u64>) -> bool {
         let key = KeyRef::new(&self.primary, variant);
         let layout = &self.puts.span.layout;
@@ -176,8 +177,9 @@ impl Fill {
 
     /// Passes on the next chunk of the body.
     ///
-    /// Waits while the disk is too far behind. If the fill is not stored, waits while the slowest follower is too far
-    /// behind. *Errors*: more bytes than were announced; or the fill is not stored and has no reader any more.
+    /// If the fill is stored, waits while too many bytes still wait for the disk. Otherwise waits while the slowest
+    /// follower is too far behind. *Errors*: more bytes than were announced; or the fill is not stored and has no
+    /// reader any more.
     pub async fn write(&mut self, chunk: Bytes) -> Result<(), Error> {
         let body_bytes = self.target.as_ref().and_then(|target| target.body_bytes);
         let chunk_bytes = chunk.len() as u64;
@@ -301,7 +303,7 @@ impl Fill {
 
     fn end(&mut self, phase: Phase) {
         self.ended = true;
-        // The entry is already in memory: a caller that no longer finds the fill finds the object.
+        // At this point the entry is already in memory, so a caller that no longer finds the fill finds the object.
         self.puts.fills.remove(&self.fill);
         self.fill.enter(phase);
     }

@@ -83,8 +83,8 @@ impl FillReader {
 
     /// The next chunk of the body; `None` at its end.
     ///
-    /// *Errors*: the fetch failed or bytes are gone; a caller that forwards the body must abort. *Cancel safety*:
-    /// nothing is lost.
+    /// *Errors*: the fetch failed, or the next bytes are no longer available; a caller that forwards the body must
+    /// abort. *Cancel safety*: a cancelled call loses no chunk.
     pub async fn next(&mut self) -> Option<Result<Bytes, Error>> {
         loop {
             let fill = Arc::clone(&self.fill);
