@@ -10,7 +10,7 @@
 
 use std::cell::Cell;
 
-/// The bytes of a large page; on machines with another size of large pages there is no gain. *Units*: bytes.
+/// The size of a large page; on machines whose large pages have another size there is no gain. *Units*: bytes.
 const LARGE_PAGE_BYTES: usize = 2 << 20;
 /// The smallest table that gets large pages. *Units*: bytes.
 const LARGE_BYTES_MIN: usize = 2 * LARGE_PAGE_BYTES;

@@ -139,7 +139,8 @@ impl<R: Record> Table<R> {
         }
     }
 
-    /// The record at the place of a hash. It is mostly the record with that hash; this guess needs no other access.
+    /// The record at the place where the search for `hash` starts. Mostly it is the record with that hash, and finding
+    /// it needs no access to memory.
     #[inline]
     pub(crate) fn guess(&self, hash: u32) -> Option<&R> {
         self.places.get(hash as usize & self.places.len().wrapping_sub(1))
