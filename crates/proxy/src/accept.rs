@@ -1,8 +1,8 @@
-//! The main loop of a worker: it accepts, sweeps, and ends.
+//! The main loop of a worker: it accepts connections, does the periodic work, and ends when a stop is requested.
 //!
-//! Owns: accepting, and sweeping: on every [`TICK`] the worker ends overdue connections, sends lines of the access log
-//! to their writer and drops ended origin connections. Promises: once a stop is requested, requests under way have the
-//! drain timeout to finish.
+//! Owns: accepting connections, and the periodic work: on every [`TICK`] the worker ends overdue connections, sends
+//! lines of the access log to their writer and drops ended origin connections. Promises: after a stop is requested,
+//! requests under way may still run until the drain timeout has passed.
 
 use std::net::{SocketAddr, TcpListener as StdListener};
 use std::rc::Rc;

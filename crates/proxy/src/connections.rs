@@ -1,8 +1,8 @@
 //! The open connections of one worker.
 //!
-//! Owns: a watch for each connection, the clock of the watches, and ending connections that are overdue, drained or cut
-//! off. Leaves to others: when to drain and to cut off (`accept`), the requests on a connection (`service`,
-//! `upstream`).
+//! Owns: a [`Watch`] for each connection, the clock of the watches, and ending connections that are overdue, drained or
+//! cut off. Leaves to others: the decision when connections are drained and cut off (`accept`), and the requests on a
+//! connection (`service`, `upstream`).
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;

@@ -22,7 +22,7 @@ use crate::worker::Worker;
 /// The maximum number of connections that wait to be accepted, per listener.
 const BACKLOG: i32 = 1024;
 
-/// The maximum number of names of origins that a worker looks up at the same time.
+/// The maximum number of host names that a worker looks up at the same time.
 const NAME_LOOKUPS_MAX: usize = 16;
 
 /// A running proxy.
@@ -44,8 +44,9 @@ impl Proxy {
 
     /// Binds the addresses, and makes every check that needs no store. Nobody can connect yet.
     ///
-    /// *Errors*: [`Error::NoAddress`] without an address; [`Error::Listen`] and [`Error::OriginCa`] for an address or
-    /// file that is not available; [`Error::AdminWithoutToken`] for an address that needs a token.
+    /// *Errors*: [`Error::NoAddress`] without an address; [`Error::Listen`] if an address is not available;
+    /// [`Error::OriginCa`] if the file of certificates cannot be read or has none; [`Error::AdminWithoutToken`] if an
+    /// address needs a token and there is none.
     pub fn bind(options: ProxyOptions) -> Result<Bound, Error> {
         if options.listen.is_empty() {
             return Err(Error::NoAddress);
@@ -64,8 +65,8 @@ impl Proxy {
         let clients = options.listen.iter().map(|address| (*address, Door::Clients));
         let admin = options.admin.listen.iter().map(|address| (*address, Door::Admin));
         for (mut address, door) in clients.chain(admin) {
-            // The workers share each address with `SO_REUSEPORT`. A second proxy could share it as well, and nobody
-            // would notice, so the address is first bound exclusively.
+            // The workers share each address with `SO_REUSEPORT`. A second proxy could share the address unnoticed, so
+            // the address is first bound exclusively.
             bind(address, false).map_err(|source| Error::Listen { address, source })?;
             for of_worker in &mut sockets {
                 let socket = bind(address, true).map_err(|source| Error::Listen { address, source })?;
@@ -87,7 +88,7 @@ impl Proxy {
         &self.addresses
     }
 
-    /// The addresses for administration, also with the ports that were picked.
+    /// The addresses for administration, with the ports that were picked.
     pub fn admin_addresses(&self) -> &[SocketAddr] {
         &self.admin_addresses
     }
@@ -137,8 +138,8 @@ impl Bound {
     /// The proxy serves until `shutdown` is requested; then it stops accepting, finishes requests under way within the
     /// drain timeout and ends. The store must stay open until [`Proxy::wait`] returns.
     ///
-    /// *Errors*: [`Error::Listen`], [`Error::AccessLog`] and [`Error::Worker`] for what cannot be opened or started;
-    /// nothing keeps running then.
+    /// *Errors*: [`Error::Listen`], [`Error::AccessLog`] or [`Error::Worker`] if an address, the log or a worker cannot
+    /// be opened or started. After an error no thread keeps running.
     pub fn serve(self, store: impl Into<Spans>, shutdown: Shutdown) -> Result<Proxy, Error> {
         let Bound { options, addresses, admin_addresses, sockets } = self;
         let store: Spans = store.into();
@@ -227,7 +228,7 @@ fn local_address(socket: &Socket) -> std::io::Result<SocketAddr> {
     address.ok_or_else(|| std::io::Error::other("it is no address of IPv4 or IPv6"))
 }
 
-/// Binds a socket to an address, exclusively or so that other sockets can share the address.
+/// Binds a socket to an address. If `is_shared`, other sockets can share the address.
 fn bind(address: SocketAddr, is_shared: bool) -> std::io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_reuse_address(true)?;

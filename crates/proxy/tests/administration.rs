@@ -4,7 +4,7 @@ use nectary_proxy::{AdminOptions, ProxyOptions};
 
 use crate::common::*;
 
-/// A proxy that has `/a` of an origin in its store.
+/// Starts a proxy and lets it store the path `/a` of an origin.
 async fn holding(origin: &Origin, admin: AdminOptions) -> TestProxy {
     origin.on("/a", Script::fresh(b"x"));
     let proxy = TestProxy::start(ProxyOptions { admin, ..options() }).await;

@@ -5,8 +5,8 @@
 //! - Names compare without regard to case; arguments may be tokens or quoted strings.
 //! - If a directive occurs twice, the first one counts. A freshness directive whose argument is not a number counts as
 //!   0, so the response is stale.
-//! - `no-cache` and `private` with field names count as the plain directive, which is stricter. The exception is
-//!   `no-cache="set-cookie"`, which applies to the cookie only.
+//! - `no-cache` and `private` with field names count as the directive without names, which is stricter. The exception
+//!   is `no-cache="set-cookie"`, which applies to the cookie only.
 //! - Unknown directives are ignored.
 
 use http::HeaderMap;
@@ -14,7 +14,7 @@ use http::header::{CACHE_CONTROL, PRAGMA};
 
 use super::list::{directive, members_of};
 
-/// The longest duration of a directive, in seconds. Longer ones count as this one.
+/// The longest duration of a directive, in seconds. Longer durations count as this one.
 pub const DELTA_SECONDS_MAX: u64 = 1 << 31;
 
 /// The directives of a response's `Cache-Control`. Durations in seconds.
@@ -95,7 +95,7 @@ impl ResponseDirectives {
         found
     }
 
-    /// Whether a shared cache must not use the response stale.
+    /// Whether a shared cache must not use the response after its lifetime without validation.
     pub fn forbids_stale(&self) -> bool {
         self.must_revalidate || self.proxy_revalidate || self.no_cache || self.s_maxage.is_some()
     }

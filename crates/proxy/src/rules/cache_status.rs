@@ -54,21 +54,22 @@ pub enum CacheStatus {
         why: Forward,
         /// The origin's status, if it answered.
         status: Option<u16>,
-        /// Whether the response is being stored on the disk. It is not if admission refused it.
+        /// Whether the response is being stored on the disk. It is not stored there if the store's admission rule
+        /// refused it.
         stored: bool,
         /// Whether the request waited for another request's fetch.
         collapsed: bool,
     },
     /// Forwarded to the origin, and not stored because the body is longer than the store accepts.
     TooLarge {
-        /// Why it was forwarded.
+        /// Why the request was forwarded.
         why: Forward,
         /// The origin's status.
         status: u16,
     },
     /// Answered from the store with a stale response because the origin failed.
     Stale {
-        /// Why it was forwarded.
+        /// Why the request was forwarded.
         why: Forward,
         /// The origin's status, if it answered.
         status: Option<u16>,

@@ -1,9 +1,9 @@
 //! `Set-Cookie` and the store.
 //!
-//! Owns: the decision whether a response that sets a cookie is stored, and with the cookie or without it. RFC 9111, 7.3
-//! leaves this to the origin's `Cache-Control`. But many origins send session cookies with responses that are fresh for
-//! a while, and a stored copy would hand one client's cookie to another. So such a response is stored only if the
-//! origin or the operator allows it:
+//! Owns: the decision whether a response that sets a cookie is stored, and whether the cookie is stored with it. RFC
+//! 9111, 7.3 leaves this to the origin's `Cache-Control`. But many origins send session cookies with responses that are
+//! fresh for a while, and a stored copy would hand one client's cookie to another. So such a response is stored only if
+//! the origin or the operator allows it:
 //!
 //! | the response has | it is stored | hits have the cookie |
 //! |---|---|---|

@@ -1,7 +1,7 @@
 //! How long a response is fresh.
 //!
-//! Owns: explicit lifetimes, the operator's default and the heuristic, in that order. *Source*: RFC 9111, 4.2.1 and
-//! 4.2.2.
+//! Owns: the choice of a lifetime: the explicit one, else the operator's default, else the heuristic. *Source*: RFC
+//! 9111, 4.2.1 and 4.2.2.
 
 use http::header::{DATE, EXPIRES, LAST_MODIFIED};
 use http::{HeaderMap, HeaderValue, StatusCode};

@@ -1,7 +1,7 @@
 //! The primary part of a cache key: the URL. All methods share one key.
 //!
-//! Owns: `scheme://authority/path?query` with a lower-case host, no default port, no user information and no fragment;
-//! path and query byte for byte. So different URLs never have the same key.
+//! Owns: the form of the key: `scheme://authority/path?query` with a lower-case host, no default port, no user
+//! information and no fragment. Path and query are copied byte for byte, so different URLs never have the same key.
 
 use http::Uri;
 use http::uri::{Authority, Scheme};
@@ -18,7 +18,8 @@ pub struct Origin {
 }
 
 impl Origin {
-    /// The origin of an absolute URI; `None` if it is not `http` or `https`, has user information, or a bad port.
+    /// The origin of an absolute URI; `None` if the URI is not `http` or `https`, has user information, or has a bad
+    /// port.
     pub fn of(uri: &Uri) -> Option<Origin> {
         let scheme = uri.scheme()?;
         let https = *scheme == Scheme::HTTPS;
@@ -28,8 +29,8 @@ impl Origin {
         Origin::new(https, uri.authority()?)
     }
 
-    /// Makes an origin of a scheme and an authority; `None` if the authority has no host, user information, or a bad
-    /// port.
+    /// Makes an origin of a scheme and an authority; `None` if the authority has no host, has user information, or has
+    /// a bad port.
     pub fn new(https: bool, authority: &Authority) -> Option<Origin> {
         let text = authority.as_str();
         let host = authority.host();

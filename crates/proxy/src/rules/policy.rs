@@ -22,12 +22,12 @@ pub struct Policy {
     /// Whether responses with `Set-Cookie` are stored as if they had none.
     pub stores_cookies: bool,
     /// How long beyond its lifetime a response without `stale-if-error` is served while the origin cannot be reached,
-    /// in seconds; 0 for not at all.
+    /// in seconds; 0 if it never is.
     pub stale_unreachable_s: u64,
 }
 
 impl Policy {
-    /// The directives of a response, from the header that counts in this kind of proxy.
+    /// The directives of a response, from the header that this kind of proxy obeys.
     pub fn directives(&self, headers: &HeaderMap) -> ResponseDirectives {
         let targeted = self.is_for_origin.then(|| targeted::directives(headers)).flatten();
         targeted.unwrap_or_else(|| ResponseDirectives::parse(headers))

@@ -1,8 +1,8 @@
-//! Whether a stored response may answer a request as it is.
+//! Whether a stored response may answer a request without being validated first.
 //!
-//! Owns: RFC 9111, 4, 4.2.4 and 5.2.1, and RFC 5861: the response is fresh, may be used stale, may be used stale while
-//! it is validated, or must be validated first; and whether it may be used if validation fails. Leaves to the caller:
-//! `only-if-cached`, and the case that nothing is stored.
+//! Owns: the rules of RFC 9111 (4, 4.2.4 and 5.2.1) and RFC 5861. They decide whether the response is fresh, may be
+//! used stale, may be used stale while it is validated, or must be validated first, and whether it may be used if
+//! validation fails. Leaves to the caller: `only-if-cached`, and the case that nothing is stored.
 //!
 //! | the stored response is stale, and | it is served |
 //! |---|---|
@@ -22,19 +22,20 @@ use super::cache_status::Forward;
 /// The facts about a stored response on which the decision depends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Stored {
-    /// When it was received, in Unix milliseconds.
+    /// When the response was received, in Unix milliseconds.
     pub response_ms: u64,
-    /// Its age when it was received, in milliseconds.
+    /// The response's age when it was received, in milliseconds.
     pub initial_age_ms: u64,
-    /// Its freshness lifetime, in milliseconds.
+    /// The response's freshness lifetime, in milliseconds.
     pub lifetime_ms: u64,
-    /// How long after its lifetime it may be served while it is being validated, in seconds.
+    /// How long after its lifetime the response may be served while it is being validated, in seconds.
     pub while_revalidate_s: u32,
-    /// How long after its lifetime it may be served if the origin fails, in seconds; `None` without `stale-if-error`.
+    /// How long after its lifetime the response may be served if the origin fails, in seconds; `None` without
+    /// `stale-if-error`.
     pub if_error_s: Option<u32>,
-    /// Whether it must never be served without validation.
+    /// Whether the response must never be served without validation.
     pub no_cache: bool,
-    /// Whether it must never be served stale.
+    /// Whether the response must never be served stale.
     pub forbids_stale: bool,
 }
 
@@ -53,12 +54,13 @@ impl Stored {
         }
     }
 
-    /// Its age at `now_ms`, in milliseconds.
+    /// The response's age at `now_ms`, in milliseconds.
     pub fn age_ms(&self, now_ms: u64) -> u64 {
         current_age_ms(self.initial_age_ms, self.response_ms, now_ms)
     }
 
-    /// Its age and its remaining lifetime at `now_ms`, in milliseconds; the latter is not positive if it is stale.
+    /// The response's age and its remaining lifetime at `now_ms`, in milliseconds. The remaining lifetime of a stale
+    /// response is zero or negative.
     fn age_and_ttl_ms(&self, now_ms: u64) -> (u64, i64) {
         let age_ms = self.age_ms(now_ms);
         (age_ms, self.lifetime_ms as i64 - age_ms.min(i64::MAX as u64) as i64)
@@ -68,35 +70,35 @@ impl Stored {
 /// The decision about a stored response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// Serve it: it is fresh, or the request allows a stale response.
+    /// Serve the response: it is fresh, or the request allows a stale response.
     Serve {
         /// Its age, in seconds.
         age_s: u64,
-        /// How long it stays fresh, in seconds; negative when stale.
+        /// How long the response stays fresh, in seconds; negative if it is stale.
         ttl_s: i64,
     },
-    /// Serve it stale, and validate it with the origin, so that the next request finds a fresh response.
+    /// Serve the stale response, and validate it with the origin, so that the next request finds a fresh response.
     ServeAndValidate {
         /// Its age, in seconds.
         age_s: u64,
-        /// How long it stays fresh, in seconds; not positive.
+        /// The remaining lifetime in seconds; zero or negative, because the response is stale.
         ttl_s: i64,
     },
-    /// Validate it with the origin first, for this reason.
+    /// Validate the response with the origin first, for this reason.
     Validate(Forward),
 }
 
 /// How an origin failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Failure {
-    /// It could not be reached, or did not answer.
+    /// The origin could not be reached, or did not answer.
     Unreachable,
-    /// It answered with an error or with an invalid response.
+    /// The origin answered with an error or with an invalid response.
     Error,
 }
 
 impl Failure {
-    /// The failure that a status means for `stale-if-error` (RFC 5861, 4); `None` if the status is no failure.
+    /// The failure as which `stale-if-error` counts a status (RFC 5861, 4); `None` if the status is no failure.
     pub fn of(status: StatusCode) -> Option<Failure> {
         matches!(status.as_u16(), 500 | 502 | 503 | 504).then_some(Failure::Error)
     }

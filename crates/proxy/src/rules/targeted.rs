@@ -1,11 +1,11 @@
 //! `CDN-Cache-Control`: cache directives for caches that work for an origin, as a reverse proxy does.
 //!
 //! Owns: the meaning of the field. If it is present, parses and is not empty, it replaces `Cache-Control` and
-//! `Expires`; otherwise it is ignored. It is passed on, for further caches of the same kind. *Source*: RFC 9213; RFC
-//! 9651, 3.2.
+//! `Expires`; otherwise it is ignored. The field is passed on to the client's side, where further caches of the same
+//! kind may read it. *Source*: RFC 9213; RFC 9651, 3.2.
 //!
-//! It is a dictionary and not a `Cache-Control` list: keys are in lower case, the last of duplicate keys counts,
-//! parameters are ignored, and values have types:
+//! The field is a dictionary and not a list like `Cache-Control`: keys are in lower case, the last of duplicate keys
+//! counts, parameters are ignored, and values have types:
 //!
 //! | directive | type | with another type |
 //! |---|---|---|

@@ -36,7 +36,7 @@ use crate::upstream::{Destination, FetchError, Forwarding, Lease, Reach, Request
 use crate::wire::informational::Informational;
 use crate::worker::{Mode, Worker};
 
-/// A fetch that is to be made.
+/// A fetch that has not begun yet.
 pub(super) struct Plan {
     worker: Rc<Worker>,
     key: Vec<u8>,
@@ -69,7 +69,7 @@ pub(super) enum Told {
 }
 
 impl ClientRequest {
-    /// The addresses to which this request may be sent.
+    /// The kind of addresses to which this request may be sent.
     pub(super) fn reach(&self) -> Reach {
         let is_from_here = self.client.is_loopback || matches!(self.worker.mode, Mode::Reverse { .. });
         if is_from_here { Reach::Everywhere } else { Reach::Beyond }
@@ -103,7 +103,7 @@ impl Plan {
     /// Plans to fetch the whole of the requested response.
     pub fn new(request: &ClientRequest, names: Vec<HeaderName>, stale: Option<Object>) -> Plan {
         let (to, mut head) = request.upstream();
-        // A HEAD that found a stale response validates it with a GET, too.
+        // The method is GET even if a HEAD request found the stale response that must be validated.
         head.method = Method::GET;
         head.ask_for_all();
         Plan {
@@ -167,7 +167,7 @@ pub(super) async fn run(plan: Plan, mut fill: Fill, tell: oneshot::Sender<Told>)
             }
         };
         if Failure::of(response.status()).is_some_and(|failure| plan.allows_stale_on(failure)) {
-            // The waiting requests have the same stored response to fall back to.
+            // The waiting requests fall back to the same stored response.
             drop(fill);
             _ = tell.send(Told::Stale(response.status()));
             return;
@@ -180,7 +180,7 @@ pub(super) async fn run(plan: Plan, mut fill: Fill, tell: oneshot::Sender<Told>)
             lease.finish();
             let stored = stale.as_ref().filter(|stored| validates(&parts.headers, stored));
             if let (Some(stored), Some(object)) = (stored, &plan.stale) {
-                // The object gets the tags of the 304, and keeps those that it has.
+                // The object keeps its tags, and gets those of the 304 in addition.
                 let is_tagged = tag(&plan, &mut fill, &parts.headers);
                 let mut fresh = parts.headers.clone();
                 let own_cookies = if keeps_cookies(&worker, &merged(stored, &fresh)) {
@@ -210,7 +210,7 @@ pub(super) async fn run(plan: Plan, mut fill: Fill, tell: oneshot::Sender<Told>)
     }
 }
 
-/// Counts a fetch as under way until it is dropped.
+/// Counts a fetch as under way until this value is dropped.
 struct Counted(Rc<Worker>);
 
 impl Counted {
@@ -231,7 +231,7 @@ pub(super) fn is_close_delimited(headers: &HeaderMap, body: &Incoming) -> bool {
     body.size_hint().exact().is_none() && !headers.contains_key(TRANSFER_ENCODING)
 }
 
-/// Puts new headers on the stored response.
+/// Replaces the headers of the stored response.
 async fn refresh(
     plan: &Plan,
     fill: Fill,
@@ -260,7 +260,7 @@ async fn refresh(
     _ = tell.send(told);
 }
 
-/// Stores a response if it may be stored, else hands it to the request that began the fetch.
+/// Stores a response if it may be stored; otherwise hands it to the request that began the fetch.
 async fn fetch_body(
     plan: &Plan,
     mut fill: Fill,
@@ -303,7 +303,7 @@ async fn fetch_body(
         return;
     };
     let body_bytes = response.body().size_hint().exact();
-    // Wait for room, so that clients are told correctly whether the response is stored (`is_promised`).
+    // Wait until the store has room, so that clients are told correctly whether the response is stored (`is_promised`).
     fill.wait_for_room(&variant, &metadata, body_bytes).await;
     let is_too_large = body_bytes.is_some_and(|bytes| bytes > fill.object_bytes_max());
     if !fill.start(&variant, metadata, body_bytes) {
@@ -333,12 +333,12 @@ async fn fetch_body(
         && names != plan.names
         && let Some(marker) = encode_marker(&names)
     {
-        // Without the marker, later requests do not find the variant. That only costs a miss.
+        // If the marker cannot be stored, later requests do not find the variant. This only costs a miss.
         _ = worker.store.put(KeyRef::new(&plan.key, b""), marker, bytes::Bytes::new()).await;
     }
 }
 
-/// Gives the fetched object the tags that headers name; false if there are too many or too long ones.
+/// Gives the fetched object the tags that `headers` name; false if a tag is too long or there are too many.
 fn tag(plan: &Plan, fill: &mut Fill, headers: &HeaderMap) -> bool {
     let tags = tags_of(headers, origin_of(&plan.key));
     fill.tag(tags.iter().map(Vec::as_slice)).is_ok()
@@ -349,7 +349,7 @@ fn keeps_cookies(worker: &Worker, headers: &HeaderMap) -> bool {
     worker.policy.cookies(headers) == Cookies::Kept
 }
 
-/// Whether a status says nothing about the resource: a server error, or not a status of HTTP (RFC 9110, 15).
+/// Whether a status says nothing about the resource, because it is a server error or no status of HTTP (RFC 9110, 15).
 fn is_trouble(status: StatusCode) -> bool {
     status.as_u16() >= 500
 }

@@ -92,7 +92,8 @@ pub(crate) fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'stati
 }
 
 impl Upstream {
-    /// TLS with the system's certificates and those of the operator, which are read on first use.
+    /// The TLS connector, which trusts the system's certificates and those of the operator. The certificates are read
+    /// when it is first used.
     fn tls(&self) -> Result<TlsConnector, FetchError> {
         if let Some(connector) = self.tls.get() {
             return Ok(connector.clone());

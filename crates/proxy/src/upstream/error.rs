@@ -13,7 +13,7 @@ pub(crate) enum FetchError {
     /// The origin took too long.
     #[error("the origin took too long: {0}")]
     TimedOut(&'static str),
-    /// The body of the client's request is bad, so the origin could not answer it.
+    /// The body of the client's request is bad, so the origin could not answer the request.
     #[error("{0}")]
     Client(BodyFault),
     /// The origin's response is ambiguous or not HTTP.

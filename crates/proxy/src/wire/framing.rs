@@ -1,6 +1,6 @@
 //! A strict reader of HTTP/1 framing that runs ahead of the parser.
 //!
-//! Owns: where heads and bodies begin and end on one connection, and the refusal of everything that two readers could
+//! Owns: finding where heads and bodies begin and end on one connection, and refusing everything that two readers could
 //! interpret differently. This reader parses nothing else. hyper parses the rest, and itself refuses names with spaces,
 //! bare CR, control characters and bad numbers. This reader also refuses what hyper would accept:
 //! - `Content-Length` together with `Transfer-Encoding`; different `Content-Length`s; a `Content-Length` that is a
@@ -10,11 +10,11 @@
 //! - folded lines; unrequested bytes after a response; a `101` (the proxy never requests an upgrade);
 //! - versions other than 1.x. A message with a later minor version is read as HTTP/1.1.
 //!
-//! Invariants: (1) a violation in a head is reported at an offset before the end of that head, so the parser never gets
-//! the whole of a refused head; (2) after a violation everything is refused; (3) memory is bounded by the limit on
+//! Invariants: (1) a violation in a head is reported at an offset before the end of that head, so hyper never gets the
+//! whole of a refused head; (2) after a violation all further bytes are refused; (3) memory is bounded by the limit on
 //! heads.
 //!
-//! Cost: one search for line ends in heads, and a few comparisons per line; bodies of known length are skipped.
+//! Cost: heads are searched once for line ends, with a few comparisons per line; bodies of known length are skipped.
 
 use super::informational::{INFORMATIONAL_MAX, Informational};
 pub use super::violation::Violation;
@@ -41,7 +41,7 @@ pub enum Phase {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// Before the end of the start line of a message.
+    /// The end of a message's start line has not been read yet.
     Between,
     Headers,
     Length(u64),
@@ -56,7 +56,7 @@ enum State {
     Refused(Violation),
 }
 
-/// The part of a chunk's size that was read so far.
+/// The part of a chunk's size that has been read so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct Size {
     value: u64,
@@ -79,25 +79,25 @@ struct Head {
 pub struct Framing {
     state: State,
     head: Head,
-    /// The number of bytes of the head or the trailers that were read so far.
+    /// The number of bytes of the head or the trailers that have been read so far.
     head_bytes: usize,
     head_bytes_max: usize,
-    /// The part of the current line that was read so far.
+    /// The part of the current line that has been read so far.
     partial: Vec<u8>,
     empty_lines: u8,
     is_response: bool,
-    /// For responses: whether a response is awaited, and whether it answers a HEAD.
+    /// In a reader of responses: whether a response is awaited, and whether it answers a HEAD.
     awaited: bool,
     bodiless: bool,
-    /// Informational responses to the current request: their number, the one that is being read, and those that were
-    /// not taken yet.
+    /// Informational responses to the current request: their number, the one that is being read, and those that the
+    /// caller has not taken yet.
     informational_count: u32,
     informational_now: Option<Informational>,
     informational: Vec<Informational>,
     refused_in_head: bool,
     /// The positions, in the bytes accepted last, of minor versions later than 1, which the parser must read as `1`.
     later_minors: Vec<usize>,
-    /// The position, in these bytes, at which the step under way began.
+    /// The position, in the bytes accepted last, at which the current step began.
     step_start: usize,
 }
 
@@ -123,7 +123,7 @@ impl Framing {
         }
     }
 
-    /// Makes a reader of responses. Each must be announced by [`Framing::await_response`].
+    /// Makes a reader of responses. Each response must be announced by [`Framing::await_response`].
     pub fn of_responses(head_bytes_max: usize) -> Framing {
         Framing { is_response: true, awaited: false, ..Framing::of_requests(head_bytes_max) }
     }
@@ -140,7 +140,7 @@ impl Framing {
         self.is_response && self.awaited && matches!(self.state, State::Between | State::Headers)
     }
 
-    /// Whether informational responses have arrived that were not taken yet.
+    /// Whether informational responses have arrived that the caller has not taken yet.
     pub fn has_informational(&self) -> bool {
         !self.informational.is_empty()
     }
@@ -172,7 +172,8 @@ impl Framing {
         &self.later_minors
     }
 
-    /// Reads received bytes. *Errors*: how many of the bytes may still be passed on, and the violation.
+    /// Reads received bytes. *Errors*: the violation, and the number of bytes before it that may still be passed to
+    /// hyper.
     pub fn accept(&mut self, bytes: &[u8]) -> Result<(), (usize, Violation)> {
         self.later_minors.clear();
         let mut at = 0;
@@ -258,13 +259,13 @@ impl Framing {
             _ if size.digits == 0 => None,
             b'\r' => Some(State::ChunkSizeEnd(size.value)),
             b';' => Some(State::ChunkExtension(0, size.value)),
-            // Old servers pad sizes with spaces.
+            // Some old servers pad chunk sizes with spaces.
             b' ' if self.is_response => Some(State::ChunkSize(Size { spaced: true, ..size })),
             _ => None,
         }
     }
 
-    /// Reads to the end of one line; keeps an incomplete line.
+    /// Reads to the end of one line. An incomplete line is kept until more bytes arrive.
     fn step_line(&mut self, bytes: &[u8]) -> Result<usize, (usize, Violation)> {
         let limit = if self.state == State::Trailers { TRAILER_BYTES_MAX } else { self.head_bytes_max };
         let end = memchr::memchr(b'\n', bytes);
@@ -280,7 +281,7 @@ impl Framing {
             self.note_later_minor(&line, taken);
             let is_other = self.state == State::Between && self.is_other_version(&line);
             self.partial = line;
-            // Refuse another version at once, or the parser would refuse it for a different reason.
+            // Refuse another version at once. Otherwise hyper would refuse the line for a different reason.
             return if is_other { Err((0, Violation::Version)) } else { Ok(taken) };
         };
         let result = if self.partial.is_empty() {
@@ -300,7 +301,7 @@ impl Framing {
                 self.state = state;
                 Ok(taken)
             }
-            // The parser gets no more bytes of a refused line. It may already have the earlier ones.
+            // hyper gets no more bytes of a refused line. It may already have earlier bytes of the line.
             Err(violation) => Err((0, violation)),
         }
     }
@@ -314,7 +315,7 @@ impl Framing {
     }
 
     /// Records the position of a minor version later than 1 in a start line, which may be incomplete. Only the last
-    /// `came` bytes of the line are new.
+    /// `came` bytes of the line are new; the others have been searched before.
     fn note_later_minor(&mut self, line: &[u8], came: usize) {
         if self.state != State::Between {
             return;

@@ -1,6 +1,6 @@
 //! Structured fields: dictionaries and lists.
 //!
-//! Owns: parsing as in RFC 9651, 4.2, which is RFC 8941 with dates and display strings. One wrong byte makes the whole
+//! Owns: parsing as in RFC 9651, 4.2, which adds dates and display strings to RFC 8941. One wrong byte makes the whole
 //! field invalid: nothing is guessed. Parameters must parse, too, and are then dropped: none of the fields that the
 //! proxy reads uses them. Time and memory are linear in the length of the field, which is bounded by the limit on
 //! heads.
@@ -9,7 +9,7 @@ use std::borrow::Cow;
 
 use http::{HeaderMap, HeaderName};
 
-/// A member's value. All kinds that no caller needs are [`Value::Other`].
+/// A member's value. All kinds of values that no caller needs are [`Value::Other`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Value {
     /// A whole number of at most 15 digits.
