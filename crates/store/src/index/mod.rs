@@ -139,8 +139,8 @@ impl Index {
         self.shard(shard).find(self.width, known, location).is_some()
     }
 
-    /// Whether the index has exactly this entry, and no entry of the same hash whose `age` is greater (that is, which
-    /// is newer).
+    /// Whether the index has exactly this entry, and no newer entry of the same hash. Of two locations, the one with
+    /// the greater `age` is newer.
     pub fn leads_last_to<T: Ord>(&self, hash: KeyHash, location: Location, age: impl Fn(Location) -> T) -> bool {
         let (shard, known) = self.locate(hash);
         let (own, mut is_there, mut is_last) = (age(location), false, true);
@@ -385,7 +385,7 @@ impl Shard {
             slot += 1;
             distance += 1;
         }
-        // As many entries are in the table as before, so the count is unchanged. The hash of the entry without a slot
+        // The table has as many entries as before, so the count is unchanged. The hash of the entry without a slot
         // follows from its home.
         let at_home = carried;
         Some((self.known(width, slot - distance, at_home), carried))

@@ -193,7 +193,7 @@ pub struct Rest {
     /// The source of the shards that are not loaded; `None` if all shards are loaded.
     pub loading: Option<Loading>,
     pub replay: Replay,
-    /// A missing record up to this sequence is damage; a later one was cut off by a crash.
+    /// If a record is missing, it was damaged if its sequence is at most this one; otherwise a crash cut it off.
     pub recovered_sequence: u64,
 }
 

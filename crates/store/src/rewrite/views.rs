@@ -20,7 +20,7 @@ pub struct View {
     pub hash: KeyHash,
     /// The objects that were read with the page's group, or put for the page since.
     pub members: Vec<KeyHash>,
-    /// The sequence under which the page was queued in this view; `None` if it was not.
+    /// The sequence under which the page was queued in this view; `None` if it was not queued.
     pub sequence: Option<u64>,
     /// Whether the page was put in this view, and not read.
     pub was_put: bool,

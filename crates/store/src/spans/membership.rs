@@ -108,7 +108,8 @@ mod tests {
 
     #[test]
     fn a_span_put_back_as_it_was_before_the_last_open_is_not_believed_and_does_not_hide_the_others() {
-        // Each open makes two changes: 5 and 6 in the open before the last, 7 and 8 in the last one.
+        // Each open makes two changes: the open before the last made changes 5 and 6, and the last open made changes 7
+        // and 8.
         let (now, half_way) = (follows(8, 7, 0b111), follows(7, 6, 0b111));
         assert_eq!(who(&[now, follows(6, 5, 0b111), now]), Some(vec![0, 2]), "1 is of the open before");
         assert_eq!(who(&[now, follows(2, 1, 0b111), now]), Some(vec![0, 2]), "1 is of long ago");
@@ -146,7 +147,8 @@ mod tests {
 
     #[test]
     fn crashes_in_a_row_while_a_span_comes_back_lose_nothing() {
-        // Two changes after 5 were never committed, because span 1 had neither; span 0 is empty since the first.
+        // Two changes after change 5 were never committed, because span 1 recorded neither. Span 0 has been empty since
+        // the first of them.
         let seen = [knows(7, 50, 70, 0b111), knows(5, 40, 50, 0b110), knows(6, 50, 60, 0b111)];
         assert_eq!(who(&seen), Some(vec![0, 1, 2]));
         assert_eq!(last_in_force(&seen, &latest(&seen).expect("known")).1, 50);

@@ -280,8 +280,8 @@ impl Spans {
             {
                 return Err(error);
             }
-            // All present spans have purged: no span returns while the store is open, and failed spans are recorded as
-            // absent.
+            // All spans that are present now have made the purge, because no span returns while the store is open, and
+            // failed spans are recorded as absent.
             if present != 0 && present == asked {
                 return Ok(());
             }

@@ -322,7 +322,7 @@ fn unknown(specs: &[String], found: &[Found], numbers: &[u32]) -> Error {
     )
 }
 
-/// Compares the purges of the present spans; returns the highest numbers among the trusted ones.
+/// Compares the purges of the present spans; returns the highest purge numbers of the trusted spans.
 ///
 /// If another span knows that all spans had a purge, and a span lacks it, that span is an older copy and is not
 /// trusted. A span that lacks other purges gets them: the store may have ended before they were on all spans.

@@ -101,7 +101,7 @@ impl fmt::Display for WriteBudget {
 /// may be, on the disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct AdmissionOptions {
-    /// The rule by earlier requests.
+    /// The rule that decides by earlier requests.
     pub rule: AdmitRule,
     /// Bodies of fewer bytes than this are not admitted, except empty bodies, which may be redirects. For a body of
     /// unknown length that fits into one record, this is decided at its end.

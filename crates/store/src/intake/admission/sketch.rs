@@ -40,7 +40,7 @@ impl Sketch {
         (self.younger.len() + self.older.len()) as u64 * 8
     }
 
-    /// The smallest number of different requested keys that are remembered.
+    /// The sketch remembers at least this many of the different keys that were requested last.
     pub fn count_max(&self) -> u64 {
         self.count_max
     }
