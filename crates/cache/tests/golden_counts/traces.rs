@@ -20,7 +20,7 @@ impl Random {
     }
 }
 
-/// The trace of one kind.
+/// The references of a trace of one kind.
 pub fn references(next: Next, seed: u64) -> Vec<u64> {
     let mut random = Random(SplitMix64::seed_from_u64(seed));
     (0..REFERENCES).map(|time| next(&mut random, time)).collect()
