@@ -6,8 +6,7 @@
 //!
 //! A part is a panel, and holds the blocks that its leader holds. A block belongs to the stream that first accessed it,
 //! until no cache of that stream's part holds it. Until the cache is full, a stream takes the room that it needs. Then
-//! room moves in small steps from the stream that loses least to the one that gains most, if the gain exceeds the loss
-//! by more than chance.
+//! room moves in small steps from the stream that loses least to the one that gains most, if the gain is beyond chance.
 
 use hashbrown::HashMap;
 

@@ -1,9 +1,7 @@
-//! Cache contents that follow shadow caches of the same size: the blocks that the leading shadow cache holds and that
-//! were read.
+//! Cache contents that follow shadow caches of the same size: the blocks that were read and that the leader holds.
 //!
-//! Owns: the resident ids, in two queues: those that the leader holds, and those that it does not hold. Promises: ids
-//! that the leader does not hold are evicted first; a change of leader evicts nothing. Leaves to others: the choice of
-//! the leader.
+//! Owns: the resident ids, in two queues: those that the leader holds, and the others. Promises: ids that the leader
+//! does not hold are evicted first; a change of leader evicts nothing. Leaves to others: the choice of the leader.
 //!
 //! To make room, ids that the leader does not hold are evicted, the oldest first. If there are none (after refusals, or
 //! because weights differ), a new id is bypassed; but if the leader holds the new id, it replaces the oldest id.
@@ -16,8 +14,7 @@ use crate::{Access, Policy, REFUSALS_MAX, Stream};
 pub(super) struct Follower {
     capacity: u64,
     arena: Arena,
-    /// The first queue has the ids that the leader does not hold, the second the ids that it holds. The newest id of a
-    /// queue is the one that was moved there last.
+    /// The ids that the leader does not hold, and the ids that it holds. The newest id of a queue entered it last.
     queues: [Queue; 2],
     /// Whether the leader holds the id of the next access.
     is_held: bool,
@@ -64,8 +61,7 @@ impl Follower {
         self.arena.link(&mut self.queues[usize::from(is_held)], index);
     }
 
-    /// Offers residents of the first `queues` queues for eviction until there is room or too many were refused.
-    /// *Returns* whether there is room.
+    /// Offers residents of the first `queues` queues for eviction until there is room. *Returns* whether there is room.
     fn make_room(&mut self, room: u64, queues: usize, refusals_max: usize, evict: &mut dyn FnMut(u64) -> bool) -> bool {
         let mut refusals = 0;
         for number in 0..queues {

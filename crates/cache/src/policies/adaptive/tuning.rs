@@ -5,20 +5,16 @@
 /// The constants, and switches with which the ablation study turns parts off.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Tuning {
-    /// The capacity of the largest shadow cache; the shadow caches of a larger cache see only a sample of the ids. It
-    /// is small enough for a processor's cache, and large enough to distinguish policies that differ by a percent.
-    /// *Units*: units of weight.
+    /// The largest shadow cache; those of a larger cache see only a sample of the ids. It is small enough for a
+    /// processor's cache, and large enough to distinguish policies that differ by a percent. *Units*: units of weight.
     pub sample_max: u64,
-    /// The number of accesses in which a counted miss fades to 1/e. A stream counts as ended if it made none of the
-    /// accesses of the last `window`. *Units*: accesses for each unit of capacity. Loops need several rounds to show
-    /// which policy is better.
+    /// The number of accesses in which a counted miss fades to 1/e. A stream without an access in that time has ended.
+    /// Loops need several rounds to show which policy is better. *Units*: accesses for each unit of capacity.
     pub window: f64,
-    /// The lead that changes the leader. *Units*: square roots of the number of accesses that only one of the two
-    /// policies missed. A lead of up to one root can be chance.
+    /// The lead that changes the leader, in square roots of the number of accesses that only one of the two missed.
     pub roots: f64,
-    /// The first candidate's lead at the start: the first number if shadow caches see all ids, the second if they see a
-    /// sample. The lead fades as the counts do. LIRS is the first candidate, because it is rarely far from the best.
-    /// *Units*: misses for each unit of capacity.
+    /// The first candidate's lead at the start: if shadow caches see all ids, and if they see a sample. It fades. LIRS
+    /// is first, because it is rarely far from the best. *Units*: misses for each unit of capacity.
     pub prior: [f64; 2],
     /// The additional lead that changes the leader if shadow caches see a sample, because the new policy then begins
     /// empty. *Units*: misses for each unit of capacity.
@@ -26,8 +22,7 @@ pub struct Tuning {
     /// The number of times that a leader is chosen in as many accesses as the cache has units of capacity. A stream
     /// gives another stream 1/`steps` of the capacity at a time.
     pub steps: u64,
-    /// The capacity of the largest shadow cache of a curve. It is small, because there are many of these caches.
-    /// *Units*: units of weight.
+    /// The largest shadow cache of a curve; it is small, because there are many. *Units*: units of weight.
     pub curve_max: u64,
     /// The candidates, at most seven; the first one leads at the start.
     pub candidates: &'static [&'static str],
