@@ -44,8 +44,8 @@ const RUN_BYTES_MAX: u64 = 512 << 10;
 const GAP_BYTES_MAX: u64 = 16 << 10;
 /// The number of reads that run at the same time.
 const READS_AT_ONCE: usize = 2;
-/// The least memory that an entry takes in addition to its record, in bytes. The list is cut to the number of objects
-/// that fit into memory if each takes only this much.
+/// The least memory that an entry takes in addition to its record, in bytes. With this estimate, the list is cut to the
+/// objects that can fit into memory.
 const ENTRY_BYTES_MIN: u64 = 200;
 /// After it has decoded this many objects, warming up lets other tasks of the thread run.
 const TURN: usize = 128;

@@ -23,7 +23,7 @@
 //!
 //! *Cost*: at most 1/[`MEMORY_SHARE`] of the memory budget. A put touches one or two cache lines, a purge one per era.
 //! With [`BITS_PER_NAME`] bits per name, a few of 100 purges of absent names get a record that they do not need. More
-//! of them do if the store has more names than the filters are made for.
+//! of them get one if the store has more names than the filters have room for.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -19,7 +19,7 @@
 //! 1. A committed object replaces the older version in the map at once and without the lock. When the queue's mutex is
 //!    free again, [`MemoryTier::settle`] takes the lock and tells the policy.
 //! 2. Entries are removed from the map under the lock, and only if the map still has exactly that entry. An entry that
-//!    waits to be written is never evicted: the policy may still know its id (of the older version), but evicting that
+//!    waits to be written is never evicted: the policy may still know its id from the older version, but evicting that
 //!    id removes nothing.
 //! 3. An object read from disk is inserted under the lock, and only if the map has no entry of its id.
 

@@ -34,7 +34,7 @@ const CYCLE_MAX: u64 = COUNTER_MAX / 2;
 pub struct PurgeOrder {
     /// The number of the last purge that is in the log.
     pub number: u64,
-    /// The highest number known to be durable on every present span.
+    /// The highest purge number that is known to be durable on every present span.
     pub held: u64,
 }
 
@@ -124,7 +124,7 @@ impl PurgeLog {
     }
 
     /// The largest number of live records. A new cycle begins with the live records, and this limit leaves at least a
-    /// quarter of its blocks free.
+    /// quarter of the cycle's blocks free.
     pub fn live_records_max(&self) -> usize {
         (self.blocks_max() as usize * 3 / 4).max(1) * PURGE_RECORDS_PER_BLOCK
     }

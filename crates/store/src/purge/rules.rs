@@ -29,8 +29,8 @@ pub const RULE_KEY: u8 = 1;
 pub const RULE_TAG: u8 = 2;
 /// The rule "purge by prefix" on disk.
 pub const RULE_PREFIX: u8 = 3;
-/// The largest number of different prefix lengths in live rules; each length costs one hash at a hit of an older
-/// object.
+/// The largest number of different prefix lengths in live rules; each length costs one hash at every hit of an object
+/// that is older than the newest purge by prefix.
 pub const PREFIX_LENGTHS_MAX: usize = 32;
 /// The rule "purge everything" on disk.
 pub const RULE_ALL: u8 = 4;
@@ -39,7 +39,7 @@ pub const RULE_ALL: u8 = 4;
 const RULE_BYTES: u64 = 64;
 /// Rules take at most 1/`MEMORY_SHARE` of the memory budget, unless this is less than `RULES_MIN` rules.
 const MEMORY_SHARE: u64 = 8;
-/// This many rules are always allowed.
+/// At least this many rules are allowed, even if the memory budget is small.
 const RULES_MIN: u64 = 4096;
 
 /// The largest number of live rules under a memory budget.
@@ -261,7 +261,7 @@ impl PurgeTable {
         before - rules.len()
     }
 
-    /// The number of rules that running fills need because they began before the purge. These rules are needed even
+    /// The number of rules that are needed because a running fill began before the purge. These rules are needed even
     /// after the whole ring has been overwritten; `fill_generation_min` is the generation of the oldest running fill.
     pub fn count_from(&self, fill_generation_min: u64) -> usize {
         let rules = self.read();

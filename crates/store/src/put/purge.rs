@@ -43,7 +43,7 @@ impl Puts {
             let everywhere = purge_position(&self.span, waiting_bytes);
             let record = match target {
                 Target::Key(primary) => match self.standing(primary) {
-                    // A stopped store does not take this path, so that the caller gets the error.
+                    // If the store has stopped, this arm is not taken, so that the caller gets the error.
                     Standing::Absent if may_leave_out && self.state.stopped().is_none() => return Begun::Absent,
                     // No segment has a version of the key, so the record gets position 0 and is forgotten as early as
                     // possible.
@@ -66,7 +66,7 @@ impl Puts {
 
     /// Returns where older versions of a key may be. The caller must draw the generation of the purge before this call.
     fn standing(&self, primary: PrimaryHash) -> Standing {
-        // A fill notes its name when it is committed, which is before the fill ends.
+        // A running fill may not have noted its name yet: it does so when it is committed, which is before it ends.
         if self.fills.is_running(primary) {
             return Standing::Anywhere;
         }
@@ -74,8 +74,8 @@ impl Puts {
     }
 }
 
-/// The last segment epoch into which `waiting_bytes` may be written (entries being packed do not count): the newest
-/// segment that can hold an object purged now.
+/// The last epoch into whose segment `waiting_bytes` may be written (entries being packed do not count). No later
+/// segment can hold an object that a purge removes now.
 ///
 /// Appends leave less than half of a segment empty, so waiting bytes need at most twice their size.
 fn purge_position(span: &Span, waiting_bytes: u64) -> u64 {

@@ -39,7 +39,7 @@ pub(crate) enum Found {
     Failed(Error),
 }
 
-/// Reads the bytes at a location and decides whether they are the record of `hash`.
+/// Reads the bytes at a location and decides whether they are the record of `hash`, and of `key` if it is given.
 pub(crate) async fn read_record(state: &State, hash: KeyHash, key: Option<KeyRef<'_>>, location: Location) -> Found {
     let Some(extent) = state.span.extent(location) else { return Found::Damaged };
     match state.span.read_extent(extent).await {

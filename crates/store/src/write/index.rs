@@ -24,8 +24,8 @@ impl Drop for EndWaiting {
 }
 
 impl Writer {
-    /// Loads the missing part of the index. Then passes the newest replayed records to warming up, which reads them
-    /// into memory first, and the suspects (possible older versions) to `compare_suspects`.
+    /// Loads the missing part of the index. Then passes the newest replayed records to warming up, which reads their
+    /// objects into memory first. The suspects (possible older versions) go to `compare_suspects`.
     pub(super) async fn bring_index(&mut self) {
         let Some(mut rest) = self.rest.take() else { return };
         let state = Arc::clone(&self.state);

@@ -25,7 +25,7 @@ pub struct PackedAppend {
     pub buffer: Buffer,
     pub items: Vec<(Unwritten, Location)>,
     pub last_sequence: u64,
-    /// The number of items that are next to an item to which hints tie them.
+    /// The number of items that are packed next to items to which they are tied.
     pub tied: u64,
     /// The extents of groups, in granules of their segment.
     pub groups: Vec<Range<u64>>,

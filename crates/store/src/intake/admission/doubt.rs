@@ -19,8 +19,8 @@
 //! record that was in doubt.
 //!
 //! A restart forgets these cases and does not need them: the index then has every record that recovery found, and a
-//! later recovery starts from the same checkpoint or a newer one. So later recoveries find no record that this one did
-//! not find, except if both checkpoints are damaged.
+//! later recovery starts from the same checkpoint or a newer one. So a later recovery finds no record that the recovery
+//! after this restart did not find, except if both checkpoints are damaged.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -53,7 +53,7 @@ impl Doubt {
         self.purges.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Notes that this many purges are durable.
+    /// Notes that `count` purges have become durable.
     pub fn purges_are_durable(&self, count: u64) {
         self.purges.fetch_sub(count, Ordering::AcqRel);
     }

@@ -114,7 +114,7 @@ impl Fill {
         }
     }
 
-    /// The longest body that can be stored, in bytes: a quarter of the key's span.
+    /// The longest body that can be stored, in bytes: a quarter of the total size of the segments of the key's span.
     pub fn object_bytes_max(&self) -> u64 {
         self.puts.span.layout.object_bytes_max()
     }
@@ -271,7 +271,7 @@ impl Fill {
             generation: self.fill.generation,
             tags: entry.tags.with(&self.tags)?,
         };
-        // A head is useless without its fragments, which are on the disk: so it is always written.
+        // The fragments of a head are on the disk, so the head is always written too.
         let decision = match parts.kind {
             EntryKind::Whole => self.puts.intake.decide(parts.hash, Some(parts.object_bytes)),
             _ => Decision::Replaces,
@@ -308,7 +308,7 @@ impl Fill {
         self.fill.enter(phase);
     }
 
-    /// Copies `start..end` of the body out of the chunks.
+    /// Copies the range `start..end` of the body from the chunks.
     fn gather(&self, start: u64, end: u64) -> Bytes {
         let state = self.fill.lock();
         let mut body = BytesMut::with_capacity((end - start) as usize);
@@ -337,7 +337,7 @@ impl Fill {
         Ok(EntryParts { key, primary_hash, hash, kind, metadata, body, object_bytes, generation, tags })
     }
 
-    /// The bytes that an object of one record takes in the queue.
+    /// The room that an object of one record takes in the queue, in bytes.
     fn weight(&self, body_bytes: u64) -> u64 {
         let target = self.target.as_ref().map_or(0, |target| target.key.len() + target.metadata.len());
         let described = target + self.tags.record_bytes();
