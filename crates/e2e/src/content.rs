@@ -37,7 +37,7 @@ pub fn body(target: &str, version: u64, bytes: u64) -> Vec<u8> {
     out
 }
 
-/// Finds the first byte of `found` that differs from the body's at `offset + index`.
+/// Finds the first index at which `found` differs from the bytes of the body that begin at `offset`.
 pub fn first_difference(seed: u64, offset: u64, found: &[u8]) -> Option<usize> {
     let mut expected = vec![0; found.len().min(64 << 10)];
     for (chunk_index, chunk) in found.chunks(expected.len().max(1)).enumerate() {

@@ -32,7 +32,7 @@ pub struct Filled {
     pub scratch: Scratch,
     /// The origin.
     pub origin: Origin,
-    /// How the proxy is run; change it between starts.
+    /// The settings of the proxy. A test may change them between starts.
     pub command: ProxyCommand,
     /// The contents of the store.
     pub targets: Vec<String>,
@@ -88,7 +88,7 @@ impl Filled {
                     false => checked.misses += 1,
                 },
                 Err(Failure::Truncated { response, .. }) if whole.starts_with(&response.body) => checked.cut += 1,
-                // A reset may arrive before bytes that were sent earlier.
+                // A reset may reach the client before bytes that the proxy sent earlier, so this is a truncated answer.
                 Err(Failure::Connection(_)) => checked.cut += 1,
                 _ => checked.wrong += 1,
             }

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long to wait for the end of the other processes of a killed group.
+/// The longest wait for the end of the other processes of a killed group.
 const GROUP_END_MAX: Duration = Duration::from_secs(1);
 
 /// A running child with its output in a file.
@@ -163,7 +163,7 @@ pub fn describe(status: ExitStatus) -> String {
     }
 }
 
-/// How many files a child may have open: the hard limit of this process.
+/// The number of files that a child may have open, which is the hard limit of this process.
 pub fn files_max() -> u64 {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: a plain system call that fills the structure it is given.

@@ -1,7 +1,7 @@
 //! The program under test: finds the `nectary` binary, runs the proxy, calls its control socket.
 //!
-//! Owns a running proxy as a user would run it: with its own runtime directory, an access log and a store. Knows the
-//! command line and the control protocol (one line of JSON each way), but not the implementation.
+//! Owns a running proxy as a user would run it: with its own runtime directory, an access log and a store. This file
+//! uses only the command line and the control protocol (one line of JSON each way), not the implementation.
 
 use crate::guard::{self, Process};
 use crate::http::{Connection, wait_listening};
@@ -162,14 +162,14 @@ pub struct Sequences {
 pub struct RingPosition {
     /// The segment epoch that is being written.
     pub head: u64,
-    /// How many segments there are.
+    /// The number of segments in the ring.
     pub segment_count: u64,
-    /// Longer bodies are stored in fragments.
+    /// The longest body that is stored in one piece, in bytes; longer bodies are stored in fragments.
     pub whole_bytes_max: u64,
 }
 
 impl RingPosition {
-    /// How many cycles the ring has completed since `before`.
+    /// The number of cycles that the ring has completed since `before`.
     pub fn laps_since(self, before: RingPosition) -> f64 {
         self.head.saturating_sub(before.head) as f64 / self.segment_count.max(1) as f64
     }

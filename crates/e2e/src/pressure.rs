@@ -2,12 +2,12 @@
 //! and the hit rate must be that of a ring of segments.
 //!
 //! Owns the run (origin, proxy, `wrk`), and the comparison: the requests of the access log are repeated in
-//! [`Ring`](crate::ring::Ring), which shares no code with the store, and the two hit rates are compared. Checks itself
-//! with two planted bugs on the same data: a simulation with half the segments, and a memory limit that the process
-//! must have exceeded.
+//! [`Ring`](crate::ring::Ring), which shares no code with the store, and the two hit rates are compared. Each run also
+//! checks the comparison with two planted bugs on the same data: a simulation with half the segments, and a memory
+//! limit that the process must have exceeded.
 //!
-//! The simulation is only a ring, so the proxy must not rewrite objects (`--rewrite 0`). If it does, it may hit more
-//! often than the simulation, and then the planted bug of half the segments proves nothing.
+//! The simulation is only a ring, so the proxy must not rewrite objects (`--rewrite 0`). If the proxy rewrites objects,
+//! it may hit more often than the simulation, and then the planted bug of half the segments proves nothing.
 
 use crate::access_log::{self, Line};
 use crate::content;
@@ -33,7 +33,7 @@ const REQUESTS: usize = 300_000;
 /// The size of an entry in the store in addition to body and key: its header and the response's fields.
 const OVERHEAD_BYTES: u64 = 192 + 256;
 
-/// The figures of the status about memory.
+/// The names of the memory figures in the status.
 const ACCOUNTS: [&str; 5] =
     ["memory_capacity_bytes", "memory_used_bytes", "memory_unwritten_bytes", "fill_bytes", "index_bytes"];
 
@@ -186,8 +186,8 @@ pub fn run(plan: &Plan) -> Result<Outcome> {
     let lines: Vec<Line> = lines.into_iter().filter(is_reference).collect();
     let shape = shape(&status)?;
     let half = Shape { segment_count: shape.segment_count / 2, ..shape };
-    // One fetch serves all requests that wait for it. In the simulation these are hits, because its fetches take no
-    // time.
+    // One fetch serves all requests that wait for it. In the simulation the waiting requests are hits, because its
+    // fetches take no time.
     let hits = lines.iter().filter(|line| line.is_hit() || line.result == "COLLAPSED").count();
     let counts = find(&status, "counts").cloned().unwrap_or_default();
     Ok(Outcome {
@@ -213,7 +213,7 @@ pub fn run(plan: &Plan) -> Result<Outcome> {
     })
 }
 
-/// The paths of as many objects, with sizes from the distribution, as fit into `bytes` in total.
+/// The paths of objects with sizes from the distribution, as many objects as fit into `bytes` in total.
 fn targets(bytes: u64) -> Vec<String> {
     let mut sum = 0;
     let fits = |id: &u64| {

@@ -1,7 +1,7 @@
 //! Runs `wrk` and reads its results.
 //!
-//! The script for `wrk` takes targets from a file, in order, each thread from another position. It prints the summary
-//! as one line of JSON, which is easy to parse.
+//! The script for `wrk` takes targets from a file in order; each thread starts at a different position. It prints the
+//! summary as one line of JSON, which is easy to parse.
 
 use crate::guard::{self, Process};
 use anyhow::{Context, Result, bail};

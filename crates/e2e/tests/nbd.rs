@@ -175,7 +175,7 @@ fn zeroes_that_must_be_fast_are_zeroed_or_refused_by_our_server_and_by_those_beh
     }
 }
 
-/// A mount of nbdfuse, which is undone when this is dropped.
+/// A mount of nbdfuse, which is unmounted when this value is dropped.
 struct Mounted(std::path::PathBuf);
 
 impl Drop for Mounted {

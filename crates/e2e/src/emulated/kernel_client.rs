@@ -21,7 +21,8 @@ use crate::scratch::{Scratch, free_address};
 pub const PROGRAMS: [&str; 4] = ["nbd-client", "mkfs.ext4", "e2fsck", "ldd"];
 /// The modules that the machine loads; `crc32c_generic` is loaded by name when ext4 is mounted.
 pub const MODULES: [&str; 5] = ["virtio_pci.ko", "virtio_net.ko", "crc32c_generic.ko", "ext4.ko", "nbd.ko"];
-/// How long the machine may take: it is emulated, on a processor that other programs use too.
+/// The time limit of the machine. It is long, because the machine is emulated on a processor that other programs use,
+/// too.
 const LIMIT: Duration = Duration::from_secs(600);
 /// The size of the disk.
 const DISK: &str = "64M";
@@ -110,7 +111,7 @@ ip addr add 10.0.2.15/24 dev eth0
 reboot -f
 "#;
 
-/// The machine's checks. It ends at the first command that fails.
+/// The script of the machine's checks. It ends at the first command that fails.
 const CHECK: &str = r#"#!/bin/busybox sh
 set -e
 export PATH=/bin

@@ -54,7 +54,7 @@ pub enum Behaviour {
     BothFramings,
     /// Sends two `Content-Length` fields that differ.
     TwoLengths,
-    /// Sends header fields without end, up to this many bytes.
+    /// Sends about this many bytes of header fields, and never the end of the head.
     EndlessHead(u64),
     /// Sends a chunked body of this many bytes, however long that is.
     EndlessBody(u64),
@@ -64,7 +64,7 @@ pub enum Behaviour {
     Status(u16),
 }
 
-/// The number of requests for a target, and the kinds of answers.
+/// The counts of the requests for a target, and of the answers by kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Count {
     /// Requests.
@@ -166,7 +166,7 @@ impl Origin {
         self.shared.with(target, |found| found.behaviour = behaviour);
     }
 
-    /// How often this target was requested.
+    /// The counts of the requests for this target and of their answers.
     pub fn count(&self, target: &str) -> Count {
         self.shared.targets().get(target).map_or_else(Count::default, |found| found.count)
     }

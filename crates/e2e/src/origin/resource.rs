@@ -1,4 +1,4 @@
-//! Reads from a target which answer the origin must send: the target's query describes the whole answer.
+//! Parses a target, whose query describes the whole answer that the origin must send.
 
 use crate::content;
 

@@ -90,7 +90,7 @@ pub struct Round<'a> {
     pub runtime: PathBuf,
     /// Purges that affect keys of several clients.
     pub purges: &'a Purges,
-    /// Longer bodies are stored in several records.
+    /// The longest body that is stored in one record, in bytes; longer bodies are stored in several records.
     pub whole_bytes_max: u64,
     /// The segment epoch that the ring had reached at the latest poll.
     pub head: AtomicU64,
@@ -100,7 +100,8 @@ pub struct Round<'a> {
     pub may_break: bool,
     /// The origin's count of body bytes when the round began.
     pub body_bytes_begin: u64,
-    /// When the round began, and the time over which new bytes are spread, so that some are being written at the kill.
+    /// The start of the round, and the time over which new bytes are spread, so that some are being written at the
+    /// kill.
     pub pace: (Instant, Duration),
     /// The share of the round's time after which one client purges everything; `None` once a client has taken this
     /// task.

@@ -4,8 +4,8 @@
 //! In a round, clients load the proxy while the main thread polls the sequences. The main thread then reads the written
 //! sequence, kills the process, starts it again, measures the time from exec to the first hit, and gets every key. Odd
 //! rounds run with little memory, so that hits come from the disk. There are two loads. With [`ROOMY`], the store is at
-//! least twice as large as everything put into it; when that would no longer be so, a new store is made. With
-//! [`LAPPING`], the ring completes cycles between kills while 48 clients purge by key, by tag, by prefix and
+//! least twice as large as everything put into it; before the puts exceed half of the store, a new store is made. With
+//! [`LAPPING`], the ring completes cycles between kills, while 48 clients purge by key, by tag and by prefix, and purge
 //! everything.
 //!
 //! Promises that a planted bug of each kind is reported (see [`Plant`]), and that a seed repeats the workload; the
@@ -281,7 +281,7 @@ impl Summary {
 
 /// Runs the campaign; `report` receives every round.
 ///
-/// Call it from a thread that lives as long as the campaign: the proxies die with it.
+/// Call it from a thread that lives as long as the campaign: the proxies are killed when this thread ends.
 pub fn run(campaign: &Campaign, mut report: impl FnMut(&RoundReport) -> Result<()>) -> Result<Summary> {
     let scratch = Scratch::new("sigkill")?;
     let mut runner = Runner::new(campaign, &scratch)?;

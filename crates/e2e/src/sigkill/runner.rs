@@ -1,7 +1,7 @@
 //! Runs the rounds. The steps of a round are load, poll, kill, start, first hit, and verify.
 //!
-//! Owns the proxy, the origin and the clients across rounds, and the room in the store. If the ring must not complete a
-//! cycle, a new store is made before all puts together exceed half of its size.
+//! Owns the proxy, the origin and the clients across rounds, and the count of the store's used space. If the ring must
+//! not complete a cycle, a new store is made before all puts together exceed half of its size.
 
 use super::client::{Client, Round, Tally};
 use super::model::{KeyModel, Poll, Stop};
@@ -163,7 +163,7 @@ impl<'a> Runner<'a> {
         Ok(Loaded { tally, polls, at_kill, laps })
     }
 
-    /// The state that clients share, without a planted bug.
+    /// Makes the state that clients share in a round; it has no planted bug yet.
     fn round_of(&self, pace: (Instant, Duration)) -> Round<'_> {
         Round {
             load: self.campaign.load,
