@@ -19,7 +19,7 @@ pub const STREAMS_MAX: u32 = 1 << 22;
 pub const NAME_BYTES_MAX: usize = 4096;
 /// The largest size of all names together. *Units*: bytes.
 pub(super) const NAMES_BYTES_MAX: usize = 64 << 20;
-/// Block numbers of a file are below this.
+/// One more than the largest block number in a file.
 pub const BLOCKS_MAX: u64 = 1 << 40;
 /// The maximum number of blocks of one call. It suffices for the 2 GiB that Linux moves in one call, even with the
 /// smallest blocks.
@@ -90,7 +90,7 @@ pub(super) fn head_sum(head: &[u8]) -> u32 {
     crc32c::crc32c(&head[..head.len() - 4])
 }
 
-/// Appends a number in a variable length.
+/// Appends a number as a variable-length integer: seven bits per byte, the lowest bits first.
 pub(super) fn put_number(bytes: &mut Vec<u8>, mut number: u64) {
     while number >= 0x80 {
         bytes.push(number as u8 | 0x80);

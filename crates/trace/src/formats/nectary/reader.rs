@@ -1,6 +1,6 @@
-//! Reads Nectary's format: each chunk is checked, then its items are returned one reference at a time.
+//! Reads Nectary's format: each chunk is checked, then the references of its items are returned one by one.
 //!
-//! Promises: every item is checked against the tables before it and against the bounds; a file that ends early is read
+//! Promises: every item is checked against the items before it and against the bounds; a file that ends early is read
 //! to its last complete chunk and reported as truncated; damage is an error, and nothing after it is read.
 
 use std::io::{self, Read};
