@@ -97,7 +97,7 @@ counters! {
     purge_segments_reclaimed,
     /// Gets that found only a purged object.
     hits_purged,
-    /// Records found damaged when read; the object of each becomes a miss.
+    /// Records that were found damaged when they were read. The object of each such record becomes a miss.
     damaged,
     /// Reads that found the record of another key, or a reclaimed record, where the index pointed.
     reads_wasted,

@@ -116,7 +116,7 @@ pub struct SpanStat {
 }
 
 impl Stat {
-    /// Sums the present spans; `first` is one of them.
+    /// Returns the sums over the present spans; `first` is the state of one of them.
     pub(crate) fn sum(first: Stat, spans: Vec<SpanStat>) -> Stat {
         let mut sum = first;
         let identity = sum.identity.clone();

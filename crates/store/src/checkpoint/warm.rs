@@ -60,7 +60,7 @@ pub(crate) struct Warm {
     pub newest: Vec<Location>,
 }
 
-/// When this is dropped, it reports that warming up has ended, for any reason.
+/// When this is dropped, it reports that warming up has ended, whether or not it was complete.
 struct EndWarming(Arc<WarmList>);
 
 impl Drop for EndWarming {

@@ -6,7 +6,7 @@ use super::GRANULE_BYTES;
 
 /// The number of bits of a granule's number.
 pub const GRANULE_BITS: u32 = 36;
-/// The number of bits of a class. These bits are above the bits of the granule.
+/// The number of bits of a class. In a packed location, these bits are above the bits of the granule.
 pub const CLASS_BITS: u32 = 6;
 /// The mask of the granule's bits in a packed location.
 pub const GRANULE_MASK: u64 = (1 << GRANULE_BITS) - 1;

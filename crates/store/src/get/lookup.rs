@@ -93,8 +93,8 @@ impl Lookup {
         Resident::Live(entry)
     }
 
-    /// Finds an object or fragment on disk and puts it into memory. If `key` is given, the key of the record must be
-    /// equal.
+    /// Finds an object or fragment on disk and puts it into memory. If `key` is given, only a record with this key is
+    /// accepted.
     ///
     /// A caller that needs the same record during the read waits for that read. *Errors*: the read failed on the
     /// device.
@@ -123,8 +123,8 @@ impl Lookup {
 
     /// The result of another caller's read, for a caller that waited for it; `None` if the caller has to search again.
     ///
-    /// The read may have begun before a change that the caller has to see. So its result is valid only if the index
-    /// still points to its location, and memory has no newer version.
+    /// That read may have begun before a change that this caller has to see. So its result is valid only if the index
+    /// still points to the location of the entry that was read, and memory has no newer version.
     fn shared_answer(
         &self,
         hash: KeyHash,

@@ -46,7 +46,8 @@ const NEIGHBOURS_AGE_SHARE: u64 = 2;
 const CEDED_STEP_SHARE: u64 = 64;
 /// Fills report their memory when it has changed by this many bytes.
 const FILL_STEP_BYTES: u64 = 64 << 10;
-/// The largest number of entries that are handed over or removed before the lock is released for other callers.
+/// The largest number of entries that are handed over to the policy or removed before the lock is released for other
+/// callers.
 const LOCKED_AT_ONCE: usize = 16;
 /// The policy keeps at least 1/`POLICY_SHARE_MIN` of the tier.
 const POLICY_SHARE_MIN: u64 = 4;

@@ -68,8 +68,8 @@ impl Spans {
     ///
     /// A device that cannot be opened, or whose superblock is damaged, counts as an absent span, if another span is
     /// present. A blank device replaces a missing span. *Errors*: `Invalid` if the devices are not the spans of one
-    /// store, or not all are named; otherwise those of [`Store::open`]. *Durability*: when this returns, the membership
-    /// is flushed on every span.
+    /// store, or if `devices` does not name all spans of the store; otherwise those of [`Store::open`]. *Durability*:
+    /// when this returns, the membership is flushed on every span.
     pub async fn open(devices: Vec<SpanDevice>, options: OpenOptions) -> Result<Spans, Error> {
         Spans::open_with(devices, options, false).await
     }
@@ -188,7 +188,7 @@ impl Spans {
         };
         let store = Spans { inner: Arc::new(inner) };
         // Two changes are made: when the first span has recorded the second change, all spans have recorded the first
-        // one. So a span that has neither was absent, or is a copy from an earlier open.
+        // one. So a span that has recorded neither change was absent, or is a copy from an earlier open.
         store.settle(present, true).await?;
         store.settle(present, true).await?;
         Ok(store)

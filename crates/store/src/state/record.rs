@@ -31,7 +31,7 @@ pub(crate) enum Found {
     Entry(Arc<Entry>),
     /// An intact record of another key.
     Other,
-    /// The segment has been overwritten since.
+    /// The segment of the location was overwritten in the meantime.
     Reclaimed,
     /// The location has no valid record.
     Damaged,

@@ -105,7 +105,7 @@ pub(crate) struct Start {
     pub rest: Rest,
     /// The sources of the list of objects that are read into memory after the open.
     pub warm: Warm,
-    /// The report of recovery, with the amounts that it replayed.
+    /// The report of recovery, with the numbers of appends, bytes and records that it replayed.
     pub replayed: Recovery,
     pub write_delay: Duration,
     pub flush_interval: Option<Duration>,

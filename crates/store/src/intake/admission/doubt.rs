@@ -70,7 +70,8 @@ impl Doubt {
         lock(&self.moving).remove(&hash);
     }
 
-    /// Whether an object waits to be rewritten. Check this before the index; then one of the two has the object.
+    /// Whether an object waits to be rewritten. Check this before the index is searched: then at least one of the two
+    /// has the object.
     pub fn is_moving(&self, hash: KeyHash) -> bool {
         lock(&self.moving).contains(&hash)
     }
@@ -93,7 +94,7 @@ impl Doubt {
         self.all_until.fetch_max(head + segment_count, Ordering::AcqRel);
     }
 
-    /// Whether the index may have lost a record of this key. Check this after the index.
+    /// Whether the index may have lost a record of this key. Check this after the index was searched.
     pub fn is_in_doubt(&self, hash: KeyHash, evictions: u64, head: u64, segment_count: u64) -> bool {
         if self.evictions.fetch_max(evictions, Ordering::AcqRel) < evictions {
             self.is_everywhere(head, segment_count);

@@ -4,12 +4,12 @@
 //! # Idea
 //! Credit for writing accrues at the budget's rate, up to the credit of one *window* (1/24 of the budget's period, at
 //! least a minute). Every write to the device is debited: objects with their headers and padding, re-insertions,
-//! checkpoints, purges. Waiting objects are also subtracted before an object is admitted. Two rules decide whether an
-//! object is admitted:
+//! checkpoints, purges. The bytes of objects that wait to be written are also subtracted from the credit before an
+//! object is admitted. Two rules decide whether an object is admitted:
 //! - It is admitted with the probability `credit / (half of a window's credit)`, at most 1. So the budget has no effect
 //!   while at least half of a window's credit is left; below that, fewer objects are admitted. If more is put than may
-//!   be written, the credit settles at the level at which as much is admitted as the budget allows. So objects are
-//!   admitted evenly, without gaps or bursts.
+//!   be written, the credit settles at the level where the admitted bytes match the budget. So objects are admitted
+//!   evenly, without gaps or bursts.
 //! - It is admitted only if the credit covers its bytes. So objects that could be refused never bring the credit below
 //!   0.
 //!

@@ -163,8 +163,8 @@ impl Fill {
     }
 
     /// Whether the started object will be written to the disk. If not, the fill only serves its followers; if the
-    /// object is one record and there is room, it also stays in memory. The caller need not do anything else. For a
-    /// body of unknown length the answer may change while the body arrives.
+    /// object is one record and there is room, it also stays in memory. The caller makes the same calls in all cases.
+    /// For a body of unknown length the answer may change while the body arrives.
     pub fn is_admitted(&self) -> bool {
         self.decision.is_admitted() && !self.has_no_room
     }
@@ -418,8 +418,8 @@ impl Drop for Fill {
             self.end(Phase::Failed);
         }
         self.puts.fills.end(self.fill.generation);
-        // Followers still have the remaining chunks through the state. The budget counts only running fills, not ended
-        // fills that followers still read.
+        // Followers can still read the remaining chunks, which the shared state keeps. The budget counts only running
+        // fills, not ended fills that followers still read.
         let state = self.fill.lock();
         let held: u64 = state.chunks.iter().map(|chunk| chunk.len() as u64).sum();
         self.puts.fills_shrink(held);

@@ -71,7 +71,8 @@ impl FillReader {
     }
 
     /// Whether a client may be told that the object will be on the disk, as in
-    /// [`Fill::is_promised`](super::Fill::is_promised); known when the head is known. *Cost*: a lock.
+    /// [`Fill::is_promised`](super::Fill::is_promised). The answer is valid after [`head`](Self::head) has returned.
+    /// *Cost*: a lock.
     pub fn is_promised(&self) -> bool {
         self.fill.lock().is_promised
     }
