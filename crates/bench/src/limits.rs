@@ -42,7 +42,7 @@ const FIO_JOBS: [usize; 2] = [1, THREADS];
 /// The memory of the store in bytes: far less than the data that are read, so that few reads find their object in
 /// memory.
 const MEMORY_BYTES: u64 = 32 << 20;
-/// The target of both figures.
+/// The target of both figures: the smallest accepted ratio to fio's rate.
 const TARGET: f64 = 0.9;
 /// The number of fio's writes in flight.
 const FIO_WRITES: usize = 4;

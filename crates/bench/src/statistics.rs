@@ -115,7 +115,7 @@ mod tests {
 
     #[test]
     fn the_ratio_of_sums_is_that_of_whole_runs_and_no_median_of_pieces() {
-        // Nine equal pieces and one that took ten times as long.
+        // Nine pieces take equally long, and one takes ten times as long.
         let (mut slow, fast) = (vec![2.0; 10], vec![1.0; 10]);
         slow[9] = 20.0;
         let found = ratio_of_sums(&slow, &fast);

@@ -25,7 +25,7 @@ fn checked(result: libc::c_int, what: impl std::fmt::Display) -> Result<(), Erro
     if result == 0 { Ok(()) } else { Err(Error::os(what)) }
 }
 
-/// Gives this process its own mounts, which end with it.
+/// Gives this process its own mount namespace, whose mounts end with the process.
 ///
 /// Mounts of loop devices are unmounted in the new namespace, except the one that holds `kept`: other programs made
 /// them, and a copy here would keep their devices busy. Call it before the process has other threads.

@@ -1,4 +1,4 @@
-//! Open stores by handle, and the bodies into which a C program holds pointers.
+//! The table of open stores by handle, and the bodies into which a C program holds pointers.
 //!
 //! Owns: the table of handles and, for each store, the table of the pointers that C programs hold. A handle is a number
 //! that is used only once and never as a pointer, so a stale or invented handle is refused. Promises: a body stays in

@@ -52,7 +52,7 @@ pub fn parse(line: &str) -> Option<Line> {
     let status = words.next()?.parse().ok()?;
     let body_bytes = words.next().map(|word| if word == "-" { "0" } else { word })?.parse().ok()?;
     let mut tail = words.next()?.split('"');
-    // "referer" "user agent" result …
+    // The rest of the line has the form `"referer" "user agent" result …`.
     let after = tail.nth(4)?;
     let mut words = after.split_whitespace();
     let result = words.next()?.to_owned();

@@ -477,8 +477,8 @@ impl Disk {
     /// Allocates all blocks of the file, because discards freed some; later writes then allocate none.
     ///
     /// To allocate a block, the host's file system may have to read its own maps into memory of the group. cgroups v1
-    /// do not throttle the process that dirties pages, so if the group is full of dirty pages, this memory may take
-    /// minutes to get. All writes wait for it, and the device looks as if it hangs.
+    /// do not throttle the process that dirties pages, so if the group is full of dirty pages, it may take minutes to
+    /// get this memory. All writes wait for it, and the device seems to hang.
     fn allocate(&self) -> Result<()> {
         let path = self.scratch.join("disk.img");
         let file = File::options().write(true).open(&path)?;

@@ -1,8 +1,8 @@
 //! The bytes of an object: a pure function of its target and version, so that every answer can be checked alone.
 //!
 //! Promises that bodies of different targets or versions differ in nearly every 8-byte word, at every offset. So a mix
-//! of two versions, a shifted range or another key's bytes never compare equal. Also owns the distribution of object
-//! sizes.
+//! of two versions, a shifted range or another key's bytes never compare equal. This file also owns the distribution of
+//! object sizes.
 
 use crate::rng::{GOLDEN, Rng, mix};
 use xxhash_rust::xxh3::xxh3_64_with_seed;

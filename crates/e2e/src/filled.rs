@@ -88,7 +88,8 @@ impl Filled {
                     false => checked.misses += 1,
                 },
                 Err(Failure::Truncated { response, .. }) if whole.starts_with(&response.body) => checked.cut += 1,
-                // A reset may reach the client before bytes that the proxy sent earlier, so this is a truncated answer.
+                // A reset may reach the client before bytes that the proxy sent earlier, so this counts as a truncated
+                // answer.
                 Err(Failure::Connection(_)) => checked.cut += 1,
                 _ => checked.wrong += 1,
             }

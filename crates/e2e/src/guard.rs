@@ -2,7 +2,7 @@
 //!
 //! Promises that a [`Process`], with every process of its group, is dead and reaped when it is dropped, even in a
 //! panic; and that the kernel kills it when the thread that started it ends. So start a long-lived process from a
-//! thread that lives as long.
+//! thread that lives as long as the process.
 
 use anyhow::{Context, Result, bail};
 use std::fs::File;
@@ -112,7 +112,7 @@ impl Process {
         let group = self.id().to_string();
         let numbers = std::fs::read_dir("/proc").into_iter().flatten().flatten();
         let members = numbers.filter(|entry| {
-            // pid (name) state parent group …; the name may contain anything.
+            // The line has the form `pid (name) state parent group …`; the name may contain any characters.
             let stat = std::fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
             stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(2)) == Some(&group)
         });

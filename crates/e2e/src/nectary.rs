@@ -30,10 +30,10 @@ pub fn binary() -> Result<PathBuf> {
     })
 }
 
-/// The header with the token of the proxies that are run here.
+/// The request header with the token that the proxies of this file accept.
 pub const AUTHORIZATION: (&str, &str) = ("Authorization", "Bearer a-token-for-tests");
 
-/// How to run a proxy.
+/// The settings with which a proxy is run.
 #[derive(Clone, Debug)]
 pub struct ProxyCommand {
     /// The address to listen on.

@@ -40,7 +40,7 @@ const ACCOUNTS: [&str; 5] =
 /// What to run.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Chooses the working set's order.
+    /// The seed of the order in which objects are requested.
     pub seed: u64,
     /// The duration of the load.
     pub duration: Duration,
@@ -85,7 +85,7 @@ pub struct Outcome {
     pub keeps: bool,
     /// Share of hits in the simulation.
     pub simulated: f64,
-    /// Share of hits in the simulation of half a store: the planted bug.
+    /// Share of hits in the simulation with half the segments: the planted bug.
     pub simulated_half: f64,
     /// Shape of the store, from its status.
     pub shape: Shape,

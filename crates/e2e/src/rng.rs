@@ -106,7 +106,7 @@ mod tests {
         let zipf = Zipf::new(1000, 1.0);
         let mut rng = Rng::new(1);
         let first = (0..100_000).filter(|_| zipf.sample(&mut rng) == 0).count();
-        // 1 / H(1000) = 13.4 %
+        // The first rank has a probability of 1 / H(1000) = 13.4 %, where H is the harmonic number.
         assert!((12_500..14_300).contains(&first), "{first}");
     }
 }

@@ -112,8 +112,8 @@ fn an_origin_that_announces_less_than_it_sends_gives_what_it_announced() -> Resu
     origin.set_behaviour(target, Some(Behaviour::LieShorter(10)));
     let whole = content::body(target, 1, 100_000);
     for _ in 0..3 {
-        // HTTP cannot detect that the origin announced too short a length, which counts as the object's length. But the
-        // rest must not be mixed into the next answer.
+        // HTTP cannot detect an announced length that is too short: the announced length counts as the object's length.
+        // But the rest must not be mixed into the next answer.
         match client(nectary.listen).get(target) {
             Ok(response) => assert!(response.status == 502 || response.body == whole[..99_990], "{}", response.status),
             Err(Failure::Truncated { .. } | Failure::Connection(_)) => {}

@@ -18,7 +18,7 @@ use nectary_bench::store::{Lane, Options, Plan, Preset, Programs, run};
 const USAGE: &str = "settings FOLDER [--pairs N] [--trace F] [--seed N] [--embedded N] [--only NAME]... [--json FILE]";
 const SEED: u64 = 2;
 const EMBEDDED: u64 = 3;
-/// The share of the trace whose objects fill the disk of 4 GB exactly.
+/// The share of the trace whose objects fill the disk of 4 GB once.
 const TRACE_SHARE: f64 = 0.3333;
 
 fn main() -> Result<(), Box<dyn Error>> {

@@ -1,4 +1,4 @@
-//! Contenders behind one small trait: anything that stores objects.
+//! The contenders, behind one small trait. A contender is anything that stores objects.
 //!
 //! Owns: the trait, the kinds of contenders, and their names. A contender gets, puts and deletes whole objects. Only
 //! the worker verifies bytes.

@@ -21,8 +21,8 @@ use crate::Error;
 use crate::workload::Request;
 
 /// The unit of the stripe over several devices, in the form of its SPEC: three clusters. Appends begin at multiples of
-/// powers of two, with small, popular objects. So with a unit that is a power of two, one disk would get more of these
-/// objects than the other.
+/// a power of two, and their first objects are small and popular. So with a unit that is a power of two, one disk would
+/// get more of these objects than the other.
 const STRIPE_UNIT: &str = "192K";
 /// The largest number of attempts of a put. After each attempt that the store refuses because of outstanding writes,
 /// the contender waits for the disk.
@@ -41,7 +41,7 @@ pub struct Settings {
     pub cluster_bytes: u64,
     /// The share of a segment that may be re-inserted, in percent.
     pub reinsert_percent: u32,
-    /// The limit of the bytes that are rewritten from memory, in percent of the bytes put.
+    /// The largest number of bytes that may be rewritten from memory, in percent of the bytes put.
     pub rewrite_percent: u32,
     /// How long a put object may wait to be written, in milliseconds.
     pub write_delay_ms: u64,

@@ -20,7 +20,7 @@ const READ_BYTES: usize = 8192;
 /// The number of measured random reads, and that of measured sequential reads and writes.
 const READS: u64 = 300;
 const WRITES: u64 = 24;
-/// A large write, in bytes.
+/// The size of a sequential read or write, in bytes.
 const WRITE_BYTES: usize = 1 << 20;
 
 /// The disk's own speed.

@@ -1,5 +1,5 @@
-//! `bench store`: a proxy's workload directly on storage, under the conditions of tables 4 and 5 of the Hummingbird
-//! paper, and on a modern device.
+//! `bench store`: replays a proxy's workload directly on storage, under the conditions of tables 4 and 5 of the
+//! Hummingbird paper, and on a modern device.
 //!
 //! Owns: the presets and their scaling. How a run works: for each disk size every contender gets a disk, a memory group
 //! and a process, which last until the end. The workload is cut into pieces. All contenders replay a piece before the
@@ -126,7 +126,7 @@ pub struct Options {
     /// The speed-up of disks that run in real time; `None` for a virtual clock.
     pub speed: Option<f64>,
     /// The queue depth of a modelled disk: the disk chooses its next request from this many waiting ones. A disk of
-    /// 1999 has 1.
+    /// 1999 has a queue depth of 1.
     pub queue_depth: usize,
 }
 

@@ -99,7 +99,7 @@ fn target(preset: Preset, group: &Group, name: &str) -> Option<f64> {
 
 /// The label of the group that has targets compared with XFS on a bare disk.
 const EMBEDDED_AIM: &str = "embedded-5";
-/// The contender Nectary without hints, and its target compared with XFS.
+/// The name of the contender Nectary without hints, and the target of its ratio to XFS.
 const HINTS_OFF: &str = "nectary-hints-off";
 const HINTS_OFF_AIM: f64 = 2.0;
 /// The largest number of bytes written to the device per byte put.

@@ -53,7 +53,7 @@ pub struct GroupResult {
     pub limit: Limit,
     /// The work that the workload demands from any store.
     pub demand: Demand,
-    /// The hits of LRUs of several sizes on this workload.
+    /// The hits of an LRU of the memory's size and of one of the disk's size on this workload.
     pub locality: Locality,
     /// The numbers of requests, objects and bytes of the workload.
     pub totals: Totals,

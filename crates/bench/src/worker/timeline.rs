@@ -7,8 +7,8 @@
 //! in a stripe. A single thread waits for the daemon, whose work is done between its requests. Several threads do not
 //! wait, because the daemon is modelled as a separate thread. But a thread that has more work for a busy daemon waits,
 //! as a process that dirties pages does when the kernel throttles it. Promises: the same costs give the same times,
-//! whatever else the machine does. For no contender does the model include the disk's choice among waiting requests, or
-//! locks inside the contender.
+//! whatever else the machine does. The model includes neither a disk's choice among waiting requests nor locks inside a
+//! contender; this is the same for all contenders.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Draws requests by the laws of [`Laws`].
+//! Draws requests according to [`Laws`].
 //!
 //! Owns: the state of the generation: the pages with their embedded objects, the objects' sizes, and the views so far.
 //! *Cost*: memory of about 20 bytes per object and 4 per view.
@@ -52,8 +52,8 @@ impl Generator {
         // large object makes one request.
         let mean = laws.embedded_mean;
         let own = 1.0 + mean * (1.0 - laws.shared);
-        // The shares follow from new_page * own + new_large = new_share * (1 + mean * (1 - new_large)), and new_large
-        // is `large_share` of both sides.
+        // The shares follow from the equation new_page * own + new_large = new_share * (1 + mean * (1 - new_large)),
+        // and from the condition that new_large is `large_share` times each side of it.
         let new_large =
             laws.large_share * laws.new_share * (1.0 + mean) / (1.0 + laws.large_share * laws.new_share * mean);
         let new_page = (new_large / laws.large_share.max(1e-9) - new_large) / own;

@@ -29,7 +29,7 @@ pub struct Totals {
     pub unique_bytes: u64,
 }
 
-/// Draws at most `requests_max` requests into a file.
+/// Draws at most `requests_max` requests, and writes them to a file.
 pub fn write_trace(path: &Path, mut generator: Generator, requests_max: u64) -> Result<Totals, Error> {
     let failed = |error| Error::failed(path.display(), error);
     let mut file = BufWriter::new(File::create(path).map_err(failed)?);

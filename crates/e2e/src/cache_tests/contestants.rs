@@ -112,7 +112,7 @@ fn varnish(origin: SocketAddr) -> Result<Contestant> {
 
 fn squid(origin: SocketAddr) -> Result<Contestant> {
     let (scratch, address) = (Scratch::new("cache-tests-squid")?, free_address()?);
-    // If Squid is started as root, it drops its rights, and must still be able to write to this directory.
+    // If Squid is started as root, it drops its privileges, and must still be able to write to this directory.
     std::fs::set_permissions(scratch.path(), std::os::unix::fs::PermissionsExt::from_mode(0o777))?;
     let (folder, host, port) = (scratch.path().display(), origin.ip(), origin.port());
     let configuration = format!(

@@ -11,7 +11,7 @@ use crate::cache_tree::run;
 use crate::live::Live;
 use crate::rng::Rng;
 
-/// The number of C files; each is a separate unit.
+/// The number of C files; each is a separate compilation unit.
 const UNITS: u64 = 40;
 /// The number of files of the repository.
 const FILES: u64 = 300;

@@ -38,7 +38,7 @@ pub fn run() -> Result<Verdict> {
     }
     let lines = finish(nectary, &command)?;
     let mut right = tree(&scratch.join("direct/node_modules"))?;
-    // npm's own record of the installation contains the registry's address.
+    // npm's own record of the installation contains the registry's address, so it is not compared.
     right.remove("/.package-lock.json");
     compare("npm", &right, &runs, &lines, |url| url.ends_with(".tgz")).map(Verdict::Kept)
 }

@@ -1,8 +1,8 @@
 //! Tests the NBD client of a stock kernel with our server: a file system is made, filled and compared across
 //! connections.
 //!
-//! Owns: the actions of the machine, and its expected output. In each session it connects, compares the files of
-//! earlier sessions (the first session makes the file system), writes files of random bytes, each with an fsync,
+//! Owns: the actions of the machine, and its expected output. In each session the machine connects, compares the files
+//! of earlier sessions (the first session makes the file system), writes files of random bytes, each with an fsync,
 //! unmounts, and disconnects. At the end this host checks the file system. Checksums of all files stay in the machine's
 //! memory, so a file that changed is found. Leaves to others: the machine (`emulated`).
 

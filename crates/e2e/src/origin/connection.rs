@@ -320,7 +320,7 @@ enum Framing {
     Close,
 }
 
-/// Makes closing this socket send a reset.
+/// Sets an option with which closing the socket sends a reset.
 fn socket_reset(stream: &TcpStream) {
     let _ = stream.set_zero_linger();
 }

@@ -5,8 +5,8 @@
 //! planted, which breaks its answers. Requests are counted by target, so that a test can show that an object was
 //! fetched only once.
 //!
-//! Runs on one thread with its own runtime, which ends when the [`Origin`] is dropped. It is meant only for a proxy
-//! under test: it checks only the parts of a request that it needs for the answer.
+//! The origin runs on one thread with its own runtime, which ends when the [`Origin`] is dropped. It is meant only for
+//! a proxy under test: it checks only the parts of a request that it needs for the answer.
 
 mod connection;
 mod resource;

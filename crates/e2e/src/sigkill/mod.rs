@@ -46,11 +46,11 @@ pub struct Load {
     /// The share of gets that are replaced by purges of a tag, of a prefix or, rarely, of everything; if it is not 0,
     /// everything is also purged once per round.
     pub wide_purges: f64,
-    /// The number of cycles that the ring must complete; 0 means that it must not complete one.
+    /// The number of cycles that the ring must complete; 0 means that it must complete none.
     pub laps_min: f64,
     /// The least number of completed purges of each kind: by key, by tag, by prefix, and of everything.
     pub purges_min: [f64; 4],
-    /// The number of keys of which the model must require a hit after the kill.
+    /// The minimum number of keys for which the model requires a hit after the kill.
     pub demanded_min: u64,
 }
 

@@ -19,7 +19,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// The bytes of the ring that a restart may skip, because open segments are not filled further.
+/// The bytes of the ring that a restart may skip, because open segments are not filled further after it.
 const RESTART_BYTES: u64 = 32 << 20;
 /// The highest number of the call at which the process is killed.
 const CALLS_MAX: u64 = 12;
