@@ -1,4 +1,4 @@
-//! The file to which a descriptor refers, and the blocks to which a transfer refers.
+//! Finds the file to which a descriptor refers, and the blocks to which a transfer refers.
 //!
 //! Owns: the table of files, and the count of distinct blocks. Promises: files are identified by device, inode and time
 //! of birth, so a reused inode is another file; files that are not on a disk (`/proc`, pipes, sockets) are not counted.

@@ -1,10 +1,10 @@
-//! The process and the program of a thread, and a handle for inspecting them.
+//! Finds the process and the program of a thread, and a handle for inspecting them.
 //!
 //! Owns: the tables of threads and processes. Promises: a reused process id counts as a new process, because handles of
 //! ended threads fail and are opened again, and a process is identified by its id and its start time. An exec makes a
 //! new program.
 //!
-//! Cost: a table look-up for a known thread; a few files of `/proc` for a new one, and after an exec.
+//! Cost: a table look-up for a known thread; reading a few files of `/proc` for a new thread, and after an exec.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -15,7 +15,7 @@ use std::rc::Rc;
 
 use super::sys;
 
-/// The maximum number of handles that are open at once; the limit on descriptors may be low.
+/// The maximum number of handles that are open at once. It is small, because the limit on descriptors may be low.
 const HANDLES_MAX: usize = 256;
 
 /// A thread that makes calls.
