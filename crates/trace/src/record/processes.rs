@@ -67,7 +67,7 @@ pub(super) struct Processes {
 }
 
 impl Processes {
-    /// The thread with this id; it is only looked up if the table does not have it.
+    /// The thread with the id `thread`, from the table or, if the table does not have it, from `/proc`.
     pub(super) fn thread(&mut self, thread: u32) -> io::Result<Thread> {
         match self.threads.get(&thread) {
             Some(known) => Ok(known.clone()),
@@ -75,7 +75,7 @@ impl Processes {
         }
     }
 
-    /// Looks up the thread, even if the table has it.
+    /// Looks up the thread in `/proc`, even if the table has it.
     pub(super) fn look_up(&mut self, thread: u32) -> io::Result<Thread> {
         self.threads.remove(&thread);
         let pid = process_of(thread)?;
@@ -104,7 +104,7 @@ impl Processes {
         Ok(found)
     }
 
-    /// Records that a process is about to call exec.
+    /// Notes that the process of `thread` is about to call exec.
     pub(super) fn exec_begins(&mut self, thread: u32) -> io::Result<()> {
         let pid = self.look_up(thread)?.pid;
         // The exec ends all threads except one, which gets the id of the process.

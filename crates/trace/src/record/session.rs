@@ -1,8 +1,8 @@
 //! Converts calls to references: finds the blocks to which a waiting call will refer, and writes them to the trace.
 //!
-//! Owns: the tables of a recording and its writer. Promises: every call of every process is either described or counted
-//! as unseen; if the trace can no longer be written, only the writing stops. Leaves to others: receiving and answering
-//! calls.
+//! Owns: the tables of a recording and its writer. Promises: every call that reaches the recorder is either described
+//! or counted as unseen; if the trace can no longer be written, only the writing stops. Leaves to others: receiving and
+//! answering calls.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
