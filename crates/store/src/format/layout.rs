@@ -42,7 +42,7 @@ pub const SPANS_MAX: u32 = 16;
 pub struct Layout {
     /// Random identity of the store.
     pub identity: u128,
-    /// Seed of the key hashes, random.
+    /// The random seed of the key hashes.
     pub hash_seed: u64,
     /// Size of the span in bytes.
     pub span_bytes: u64,
@@ -328,7 +328,7 @@ impl Layout {
         Ok(layout)
     }
 
-    /// The segment that holds `epoch`.
+    /// The number of the segment that holds `epoch`.
     pub fn segment_of(&self, epoch: u64) -> u64 {
         epoch % self.segment_count
     }

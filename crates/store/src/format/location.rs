@@ -50,7 +50,7 @@ pub fn class_granules(class: u8) -> u64 {
 }
 
 fn size_class(bytes: u64) -> u8 {
-    // From 4 granules on, there are four classes per doubling.
+    // From 4 granules on, there are four classes for each doubling of the length.
     let Some(above) = bytes.div_ceil(GRANULE_BYTES).checked_sub(5) else { return 0 };
     let doublings = (above + 4).ilog2() - 2;
     let class = u64::from(4 * doublings) + ((above + 4) >> doublings) - 3;

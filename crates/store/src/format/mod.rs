@@ -41,7 +41,7 @@ pub const INDEX_SHARDS: usize = 64;
 pub enum Magic {
     /// The superblock.
     Superblock,
-    /// A slot of the state.
+    /// A state slot.
     State,
     /// A block of the purge log.
     Purge,
@@ -222,7 +222,7 @@ pub struct PurgeBlockTail {
     pub purge_held: U64,
 }
 
-/// One purge.
+/// The record of one purge.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct PurgeRecord {
@@ -399,8 +399,8 @@ pub fn open(bytes: &[u8], magic: Magic, place: Place) -> Result<FrameHeader, Mis
     }
 }
 
-/// The length in a frame's header, if `bytes` look like a frame of this kind and store at `address`. The checksum,
-/// version and epoch are not checked.
+/// The length in a frame's header, if `bytes` look like a frame of this kind and of this store at `address`. The
+/// checksum, version and epoch are not checked.
 pub fn apparent_bytes(bytes: &[u8], magic: Magic, identity: u128, address: u64) -> Option<u64> {
     let (header, _) = FrameHeader::read_from_prefix(bytes).ok()?;
     let looks = header.magic == magic.bytes() && header.identity.get() == identity && header.address.get() == address;
@@ -501,8 +501,8 @@ impl Append {
     /// Decodes an append's header and table. `room` is the number of bytes from the start of the append to the end of
     /// the segment.
     ///
-    /// *Errors*: [`Mismatch::Length`] if `bytes` is too short for the table (its size: [`Append::header_bytes`]);
-    /// otherwise the reason why the append is invalid.
+    /// *Errors*: [`Mismatch::Length`] if `bytes` is too short for the table ([`Append::header_bytes`] tells how many
+    /// bytes are needed); otherwise the reason why the append is invalid.
     pub fn decode(bytes: &[u8], place: Place, room: u64) -> Result<Append, Mismatch> {
         Append::decode_into(bytes, place, room, Vec::new())
     }

@@ -32,17 +32,17 @@ use crate::names::key::PrimaryHash;
 
 /// The filters take at most 1/`MEMORY_SHARE` of the memory budget.
 const MEMORY_SHARE: u64 = 64;
-/// Bits of a filter per name.
+/// The number of bits of a filter per name that it has room for.
 const BITS_PER_NAME: u64 = 12;
 /// The number of bits that a name sets.
 const PROBES: u32 = 6;
 /// The number of filters; each belongs to one era.
 const ERAS: u64 = 8;
-/// A cache line, in words.
+/// The size of a cache line, in words of 64 bits.
 const LINE_WORDS: usize = 8;
 const LINE_BITS_LOG: u32 = 9;
 /// After the last segment with a name was overwritten, the name counts as present until this many more segments were
-/// opened; records of purges are kept equally long.
+/// opened; the records of purges are kept for the same time.
 pub const MARGIN_SEGMENTS: u64 = 2;
 
 /// The places where versions of a name may be.

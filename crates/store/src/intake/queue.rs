@@ -26,7 +26,7 @@ pub struct Unwritten {
     pub previous: Option<Arc<Entry>>,
     /// The location on disk of an object that is being rewritten.
     pub moved_from: Option<Location>,
-    /// The entry's group, as it was when the entry was queued; later hints do not change it.
+    /// The object next to which the entry is written; `None` if the hints decide this when the entry is packed.
     pub tie: Option<HintId>,
 }
 
@@ -231,8 +231,8 @@ impl Queue {
         waiting.items.push_back((item, Instant::now()));
         let is_due = waiting.bytes >= self.wake_bytes;
         drop(waiting);
-        // The writer is woken only once for each reason. If the writer does not react at once, it is waiting for an
-        // append in flight, and checks the queue after that.
+        // Only two entries wake the writer: the first one, and the one that brings the waiting bytes to `wake_bytes`.
+        // If the writer does not react at once, it is waiting for an append in flight, and checks the queue after that.
         if was_empty || (is_due && !was_due) {
             self.wake.notify_one();
         }

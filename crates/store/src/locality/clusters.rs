@@ -109,7 +109,7 @@ pub struct Clusters {
 }
 
 impl Clusters {
-    /// Makes a choice without counts; at first, clusters are read.
+    /// Starts without counts. Clusters are read until there are enough counts.
     pub fn new(mode: ClusterRead, cluster_bytes: u64) -> Clusters {
         let (eligible, reads, untied) = Default::default();
         Clusters { mode, cluster_bytes, eligible, reads, untied }

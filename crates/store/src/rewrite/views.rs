@@ -26,7 +26,7 @@ pub struct View {
     pub was_put: bool,
     /// Whether the page was queued for rewriting in this view.
     pub was_gathered: bool,
-    /// The number of the view.
+    /// The number of the view; later views have higher numbers.
     number: u64,
 }
 

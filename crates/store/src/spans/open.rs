@@ -29,7 +29,7 @@ enum Found {
     Span(Box<FoundSpan>),
     /// The device is blank.
     Blank(SharedDevice),
-    /// The device cannot be used, for this reason; it is not changed.
+    /// The device cannot be used, for the given reason. It is not changed.
     Lost(String),
 }
 
@@ -289,7 +289,8 @@ fn common(specs: &[String], found: &[Found], sizes: &[u64], seed: Option<u64>) -
     Ok(Member { set: new_set(seed), number: 0, count, weights })
 }
 
-/// The weight of a span for the placement of keys, by its size; `size_bytes` 0 is the whole device.
+/// The weight of a span for the placement of keys, which follows from its size. A `size_bytes` of 0 means the whole
+/// device.
 fn weight_of(size_bytes: u64, device: &SharedDevice) -> u32 {
     let bytes = if size_bytes == 0 { device.geometry().size_bytes } else { size_bytes };
     (bytes / SPAN_BYTES_MIN).clamp(1, u64::from(u32::MAX)) as u32
@@ -324,8 +325,8 @@ fn unknown(specs: &[String], found: &[Found], numbers: &[u32]) -> Error {
 
 /// Compares the purges of the present spans; returns the highest purge numbers of the trusted spans.
 ///
-/// If another span knows that all spans had a purge, and a span lacks it, that span is an older copy and is not
-/// trusted. A span that lacks other purges gets them: the store may have ended before they were on all spans.
+/// A span is an older copy, and is not trusted, if it lacks a purge of which another span knows that all spans had it.
+/// A span that lacks other purges gets them: the store may have ended before all spans had them.
 fn compare_purges(parts: &mut [Part]) -> PurgeOrder {
     let believed = || parts.iter().filter(|part| part.is_believed);
     let order = believed().fold(PurgeOrder::default(), |order, part| order.max(part.found.order()));

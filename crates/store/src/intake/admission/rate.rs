@@ -13,8 +13,8 @@
 //! - It is admitted only if the credit covers its bytes. So objects that could be refused never bring the credit below
 //!   0.
 //!
-//! Writes that cannot be refused (replacements of objects on the disk, checkpoints) may overdraw by up to a window's
-//! credit; the debt is paid back before anything is admitted again.
+//! Writes that cannot be refused (replacements of objects on the disk, checkpoints) may overdraw the credit. The debt
+//! is at most one window's credit, and is paid back before anything else is admitted.
 //!
 //! # Promise
 //! In any time `t`, at most `rate * t` plus one window's credit is written, not counting writes that could not be
@@ -39,8 +39,8 @@ pub struct WriteBudgetStat {
     pub budget_bytes: u64,
     /// The period of the budget, at least 24 minutes; in seconds.
     pub period_s: u64,
-    /// The bytes written in the last period, or since the store was opened if that is shorter. The period is counted in
-    /// steps of 1/24.
+    /// The bytes written in the last period, or since the store was opened if that is shorter. The start of this period
+    /// moves in steps of 1/24 of its length.
     pub used_bytes: u64,
     /// The probability that an object is admitted now.
     pub chance: f64,

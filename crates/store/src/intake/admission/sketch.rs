@@ -15,7 +15,7 @@ use crate::names::key::KeyHash;
 const BITS_PER_REQUEST: u64 = 12;
 /// The number of bits that a key sets.
 const PROBES: u32 = 6;
-/// A cache line, in words.
+/// The size of a cache line, in words of 64 bits.
 const LINE_WORDS: usize = 8;
 const LINE_BITS_LOG: u32 = 9;
 
