@@ -20,8 +20,8 @@ pub struct LogEnd {
     pub blocks: u32,
 }
 
-/// Sequences and generations are numbers of one clock. At an open, the clock starts at `open_count <<
-/// OPEN_COUNT_SHIFT`, which is above all numbers drawn in earlier opens.
+/// One clock numbers sequences and generations. An open sets it to `open_count << OPEN_COUNT_SHIFT`, which is above all
+/// numbers that earlier opens drew.
 pub const OPEN_COUNT_SHIFT: u32 = 40;
 
 /// The value of the open count when a sequence was drawn.

@@ -235,8 +235,8 @@ impl Lookup {
         Ok(self.find_on_disk(hash, None).await?.filter(is_it))
     }
 
-    /// Whether the store seems to have a fragment, and the fragment's segment is not overwritten before a reader can
-    /// read the object. *Cost*: no I/O.
+    /// Whether the store seems to have a fragment, and the segment of the fragment stays long enough for the object to
+    /// be read. *Cost*: no I/O.
     ///
     /// A fragment in a segment that is about to be overwritten counts as missing. Otherwise a reader would get the
     /// beginning of the body and then an error.

@@ -32,7 +32,7 @@ use crate::names::key::PrimaryHash;
 
 /// The filters take at most 1/`MEMORY_SHARE` of the memory budget.
 const MEMORY_SHARE: u64 = 64;
-/// The number of bits of a filter per name that it has room for.
+/// The size of a filter, in bits per name that it can hold.
 const BITS_PER_NAME: u64 = 12;
 /// The number of bits that a name sets.
 const PROBES: u32 = 6;

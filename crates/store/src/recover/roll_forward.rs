@@ -131,7 +131,7 @@ impl<'a> RollForward<'a> {
             };
             self.record(record, complete);
         }
-        // No record in this segment is of the remaining opens: an open's first append may be empty.
+        // The remaining opens wrote no record in this segment: an open's first append may be empty.
         opens.for_each(|first| self.replay.forget_lost_after(first.recovered_sequence));
         self.scanned.appends += scanned.appends;
         self.scanned.append_bytes += scanned.append_bytes;

@@ -11,7 +11,7 @@
 
 use crate::names::key::KeyHash;
 
-/// The number of bits of a filter per request that it has room for.
+/// The size of a filter, in bits per request that it can hold.
 const BITS_PER_REQUEST: u64 = 12;
 /// The number of bits that a key sets.
 const PROBES: u32 = 6;
