@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use crate::{Error, ErrorKind, sys};
 
-/// How long the guardian waits for the last processes of a run.
+/// The longest time that the guardian waits for the last processes of a run.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// The time between two attempts to remove the resources.
 const STEP: Duration = Duration::from_millis(20);

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use crate::{Error, ErrorKind, sys};
 
-/// How long a process may take to end after SIGTERM.
+/// The longest time that a process may take to end after SIGTERM.
 const END_TIME_MAX: Duration = Duration::from_secs(20);
 /// The number of lines of a process's output that are buffered; a process that writes more waits.
 const LINES_MAX: usize = 1024;

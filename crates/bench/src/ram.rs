@@ -25,7 +25,7 @@ use crate::{Error, ErrorKind, machine};
 const EXPORT_BYTES: u64 = 256 << 20;
 /// The memory that a donor lends, in bytes.
 const LENT_BYTES: u64 = EXPORT_BYTES + (4 << 20);
-/// How long a server may take to start.
+/// The longest time that a server may take to start.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// The time between two attempts to connect to a server that starts.
 const STEP: Duration = Duration::from_millis(5);

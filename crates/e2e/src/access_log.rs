@@ -13,7 +13,7 @@ pub struct Line {
     pub method: String,
     /// The URL or target as logged.
     pub url: String,
-    /// Status that was sent.
+    /// The status code that was sent.
     pub status: u16,
     /// The number of body bytes that were sent.
     pub body_bytes: u64,

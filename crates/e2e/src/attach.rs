@@ -92,7 +92,7 @@ impl FileSystem {
 pub struct Outcome {
     /// The number of files that had been synced when the process was killed.
     pub synced: usize,
-    /// Kills.
+    /// The number of kills.
     pub kills: u32,
     /// The number of devices that later attachments reported as released.
     pub released: usize,

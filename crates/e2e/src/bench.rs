@@ -27,7 +27,7 @@ const CONNECTIONS: usize = 64;
 const MIX_OBJECTS: usize = 20_000;
 /// The number of requests of the mix before it repeats.
 const MIX_REQUESTS: usize = 200_000;
-/// Exponent of the mix's Zipf law.
+/// The exponent of the mix's Zipf law.
 const MIX_EXPONENT: f64 = 0.9;
 
 /// The requests.
@@ -66,11 +66,11 @@ impl Workload {
 /// How to measure.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Rounds.
+    /// The number of rounds.
     pub rounds: usize,
-    /// Length of one measurement.
+    /// The duration of one measurement.
     pub duration: Duration,
-    /// Threads of Varnish.
+    /// The number of threads of Varnish.
     pub varnish_threads: usize,
     /// A program that answers `GET /` on the address given as its argument, to show the best case.
     pub floor: Option<PathBuf>,
@@ -153,7 +153,7 @@ pub struct Outcome {
     pub workload: &'static str,
     /// All contestants.
     pub series: Vec<Series>,
-    /// Requests that reached the origin while hits were measured; must be 0.
+    /// The number of requests that reached the origin while hits were measured; it must be 0.
     pub origin_requests: u64,
 }
 

@@ -15,13 +15,14 @@ use std::time::{Duration, Instant};
 /// The results of getting every object.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Checked {
-    /// Complete and correct answers from the store.
+    /// The number of complete and correct answers from the store.
     pub hits: usize,
-    /// Complete and correct answers from the origin.
+    /// The number of complete and correct answers from the origin.
     pub misses: usize,
-    /// Answers that were truncated or reset, without a wrong byte: the proxy found the damage while it sent the answer.
+    /// The number of answers that were truncated or reset, without a wrong byte: the proxy found the damage while it
+    /// sent the answer.
     pub cut: usize,
-    /// All other answers.
+    /// The number of all other answers.
     pub wrong: usize,
 }
 

@@ -218,9 +218,9 @@ impl Rig {
 /// The results of a round.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Round {
-    /// Donors of the device.
+    /// The number of donors of the device.
     pub donors: u32,
-    /// Faults.
+    /// The number of faults.
     pub faults: u32,
     /// The prober's counts during the faults.
     pub account: Account,
@@ -331,9 +331,9 @@ impl Files {
 /// The counts of a prober.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Account {
-    /// Reads and writes.
+    /// The number of reads and writes.
     pub operations: u64,
-    /// Reads and writes that failed.
+    /// The number of reads and writes that failed.
     pub errors: u64,
     /// The number of blocks whose bytes differ from those written.
     pub wrong: u64,

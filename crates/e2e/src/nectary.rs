@@ -151,9 +151,9 @@ pub fn run(arguments: &[&str], folder: &Path) -> Result<(ExitStatus, String)> {
 pub struct Sequences {
     /// The highest sequence given to a put.
     pub last: u64,
-    /// Everything up to this sequence survives a kill.
+    /// The highest sequence that survives a kill, like all lower ones.
     pub written: u64,
-    /// Everything up to this sequence survives a power cut.
+    /// The highest sequence that survives a power cut, like all lower ones.
     pub flushed: u64,
 }
 

@@ -26,7 +26,7 @@ use std::time::Duration;
 pub const MEMORY_BEYOND_BYTES_MAX: u64 = 64 << 20;
 /// The largest difference between the hit rate and that of the simulation.
 pub const HIT_RATE_DIFFERENCE_MAX: f64 = 0.01;
-/// Exponent of the Zipf law of the working set.
+/// The exponent of the Zipf law of the working set.
 const EXPONENT: f64 = 0.8;
 /// The number of requests of the list before it repeats.
 const REQUESTS: usize = 300_000;
@@ -44,13 +44,13 @@ pub struct Plan {
     pub seed: u64,
     /// The duration of the load.
     pub duration: Duration,
-    /// `--memory`, in MiB.
+    /// The proxy's `--memory`, in MiB.
     pub memory_mib: u64,
-    /// `--size`, in MiB.
+    /// The proxy's `--size`, in MiB.
     pub store_mib: u64,
-    /// Total size of all objects, in MiB.
+    /// The total size of all objects, in MiB.
     pub working_set_mib: u64,
-    /// Connections.
+    /// The number of connections.
     pub connections: usize,
     /// Further arguments of the proxy; without `--rewrite` among them, no object is rewritten.
     pub arguments: Vec<String>,
@@ -69,27 +69,27 @@ impl Plan {
 pub struct Outcome {
     /// What wrk measured.
     pub measured: Measured,
-    /// Objects of the working set.
+    /// The number of objects in the working set.
     pub objects: usize,
     /// The peak resident memory of the process.
     pub resident_bytes_max: u64,
-    /// `--memory` in bytes.
+    /// The proxy's `--memory`, in bytes.
     pub memory_bytes: u64,
-    /// Lines of the access log by cache result.
+    /// The number of lines in the access log with each cache result.
     pub results: Vec<(String, u64)>,
-    /// Requests in the access log that went to the store.
+    /// The number of requests in the access log that went to the store.
     pub references: usize,
-    /// Share of hits in the access log.
+    /// The share of hits in the access log.
     pub hit_rate: f64,
     /// Whether the proxy may have kept more objects than a plain ring, by rewriting.
     pub keeps: bool,
-    /// Share of hits in the simulation.
+    /// The share of hits in the simulation.
     pub simulated: f64,
-    /// Share of hits in the simulation with half the segments: the planted bug.
+    /// The share of hits in the simulation with half the segments: the planted bug.
     pub simulated_half: f64,
     /// Shape of the store, from its status.
     pub shape: Shape,
-    /// Segments that were overwritten.
+    /// The number of segments that were overwritten.
     pub segments_reclaimed: u64,
     /// Answers that were not 200, and lines on the process's standard error that look like errors.
     pub errors: Vec<String>,

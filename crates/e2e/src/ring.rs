@@ -15,11 +15,11 @@ use std::collections::{HashMap, HashSet};
 /// The shape of a store.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
-    /// Bytes of one segment.
+    /// The size of one segment, in bytes.
     pub segment_bytes: u64,
-    /// Segments in the ring.
+    /// The number of segments in the ring.
     pub segment_count: usize,
-    /// Bytes that every fragment takes in addition to its body and its key.
+    /// The number of bytes that every fragment takes in addition to its body and its key.
     pub overhead_bytes: u64,
     /// The unit, in bytes; sizes are rounded up to a multiple of it.
     pub unit_bytes: u64,

@@ -36,7 +36,7 @@ const SECOND_LEVEL: u64 = 256;
 const BLOCK_BYTES: u64 = 4096;
 /// The share of the disk that files may fill. Squid deletes aggressively above it (`cache_swap_high`).
 const FULL_SHARE: f64 = 0.95;
-/// How long the kernel leaves pages dirty (`dirty_expire_centisecs`).
+/// The time for which the kernel leaves pages dirty (`dirty_expire_centisecs`).
 const DIRTY_MAX: Duration = Duration::from_secs(30);
 /// The default share of the buffer cache that may be dirty, in percent (`dirty_ratio`).
 pub const DIRTY_PERCENT: u64 = 20;
@@ -49,11 +49,11 @@ const FULL_ATTEMPTS_MAX: usize = 20;
 pub struct FilesOptions {
     /// The file system.
     pub system: FileSystem,
-    /// Memory of the proxy's own cache, in bytes.
+    /// The memory of the proxy's own cache, in bytes.
     pub proxy_bytes: u64,
-    /// Memory that is left to the kernel's buffer cache, in bytes.
+    /// The memory that is left to the kernel's buffer cache, in bytes.
     pub buffer_bytes: u64,
-    /// The share of that memory that may be dirty before it is written, in percent.
+    /// The share of the buffer cache that may be dirty before it is written, in percent.
     pub dirty_percent: u64,
     /// Its devices and directories.
     pub place: Place,

@@ -27,7 +27,7 @@ const STRIPE_UNIT: &str = "192K";
 /// The largest number of attempts of a put. After each attempt that the store refuses because of outstanding writes,
 /// the contender waits for the disk.
 const PUT_ATTEMPTS_MAX: usize = 8;
-/// How long a put object may wait to be written, in milliseconds of the disk's time.
+/// The longest time that a put object may wait to be written, in milliseconds of the disk's time.
 const WRITE_DELAY_MS: u64 = 5_000;
 
 /// The settings of the store; each ablation changes one.
@@ -43,7 +43,7 @@ pub struct Settings {
     pub reinsert_percent: u32,
     /// The largest number of bytes that may be rewritten from memory, in percent of the bytes put.
     pub rewrite_percent: u32,
-    /// How long a put object may wait to be written, in milliseconds.
+    /// The longest time that a put object may wait to be written, in milliseconds.
     pub write_delay_ms: u64,
 }
 

@@ -29,7 +29,7 @@ type Ended = (i32, sys::Usage, Duration);
 /// The model of the paper's disk, and its queue depth.
 pub const MODEL: &str = "hdd-1999";
 pub const QUEUE_DEPTH: usize = 1;
-/// How long the programs of an execution may take.
+/// The longest time that the programs of an execution may take.
 const PATIENCE: Duration = Duration::from_secs(900);
 /// The disk's slot in the shared clock. It is never read: executions take the busy time from the disk's own counters.
 const SLOT: usize = 0;

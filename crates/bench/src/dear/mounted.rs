@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use super::replay::{self, Reference};
 use crate::{Error, ErrorKind, sys};
 
-/// How long the process may take to unmount and end.
+/// The longest time that the process may take to unmount and end.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// The largest number of references in a record. An execution with more of them fails.
 const REFERENCES_MAX: usize = 1 << 26;

@@ -105,7 +105,7 @@ impl Drop for SharedClock {
 /// The cost of one call on a virtual clock, or the total cost so far.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Cost {
-    /// Processor time of all threads of the process.
+    /// The processor time of all threads of the process.
     pub processor: Duration,
     /// The time that each disk used.
     pub disks: Vec<Duration>,

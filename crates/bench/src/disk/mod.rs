@@ -46,21 +46,21 @@ pub struct DiskOptions {
 /// Counters of one disk.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct DiskCounts {
-    /// Operations that the kernel completed.
+    /// The number of operations that the kernel completed.
     pub operations: u64,
-    /// Bytes read.
+    /// The number of bytes read.
     pub read_bytes: u64,
-    /// Bytes written.
+    /// The number of bytes written.
     pub written_bytes: u64,
     /// The number of `operations` that are reads.
     pub reads: u64,
     /// The total time of the operations, including their time in queues, in milliseconds of the kernel's clock.
     pub kernel_ms: u64,
-    /// Time in which the modelled disk served operations, in microseconds on its clock.
+    /// The time in which the modelled disk served operations, in microseconds on its clock.
     pub busy_us: u64,
-    /// Operations that the modelled disk served.
+    /// The number of operations that the modelled disk served.
     pub served: u64,
-    /// Operations that moved the modelled disk's arm.
+    /// The number of operations that moved the modelled disk's arm.
     pub seeks: u64,
 }
 

@@ -9,7 +9,7 @@ use crate::disk::{DiskOptions, Timekeeping};
 use crate::workload::Laws;
 use crate::{Error, ErrorKind};
 
-/// Memory that the store uses outside its budget for each thread beyond the first, in real time: rings, stacks, and
+/// The memory that a store in real time uses outside its budget for each thread beyond the first: rings, stacks, and
 /// free memory of its allocator. *Units*: bytes. The store's budget is reduced by this, so that the store uses no more
 /// memory than its peers.
 const STORE_THREAD_BYTES: u64 = 4 << 20;
@@ -74,7 +74,7 @@ pub struct Plan {
     pub threads: usize,
     /// The properties of the disks.
     pub disk: DiskOptions,
-    /// Memory of each contender, in bytes.
+    /// The memory of each contender, in bytes.
     pub memory_bytes: u64,
     /// The disk sizes.
     pub groups: Vec<Group>,

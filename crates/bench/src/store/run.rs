@@ -377,7 +377,7 @@ impl LaneResult {
     }
 
     /// The mean time of an operation of its disks, measured as in the paper: from the moment at which the disk begins
-    /// to serve the operation. *Units*: milliseconds. For unmodelled disks it includes the time in queues.
+    /// to serve the operation. *Units*: milliseconds. For disks without a model, the mean includes the time in queues.
     pub fn disk_io_ms(&self) -> f64 {
         let disk = self.disk();
         match disk.served {

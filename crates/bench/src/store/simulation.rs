@@ -28,8 +28,8 @@ const REQUESTS_AT_ONCE: u64 = 1 << 16;
 /// The accepted difference of the hit rate, in percentage points; files on one thread may not differ at all.
 const POINTS: f64 = 1.0;
 
-/// foyer may have up to this many times `POINTS` more hits than the simulation, because its memory holds objects that
-/// its disk does not.
+/// The multiple of `POINTS` by which foyer's hit rate may exceed that of the simulation, because foyer's memory holds
+/// objects that its disk does not.
 const FOYER_POINTS: u64 = 3;
 
 /// A simulated cache.

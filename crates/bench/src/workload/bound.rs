@@ -97,9 +97,9 @@ fn group_reads(requests: &[Request], memory_bytes: u64) -> (u64, u64) {
 /// How close together the requests for an object are, measured as hit rates of LRUs.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Locality {
-    /// Share of requests that hit in an LRU of the memory's size.
+    /// The share of requests that hit in an LRU of the memory's size.
     pub memory_hits: f64,
-    /// Share of requests that hit in an LRU of the disk's size but not in that of the memory.
+    /// The share of requests that hit in an LRU of the disk's size but not in that of the memory's size.
     pub disk_hits: f64,
 }
 

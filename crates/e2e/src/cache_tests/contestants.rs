@@ -26,8 +26,8 @@ pub struct Contestant {
     _scratch: Option<Scratch>,
 }
 
-/// Starts Nectary, then the other contestants that are installed; `only` names some of `nginx`, `varnish`, `squid`,
-/// `nothing`.
+/// Starts Nectary, then the other contestants that are installed; if `only` is given, only those of `nginx`, `varnish`,
+/// `squid` and `nothing` that it names.
 pub fn start(origin: SocketAddr, only: Option<&[String]>) -> Result<Vec<Contestant>> {
     type Start = fn(SocketAddr) -> Result<Contestant>;
     let peers: [(&str, &str, Start); 3] =

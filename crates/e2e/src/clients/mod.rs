@@ -49,7 +49,7 @@ pub struct Report {
     pub client: &'static str,
     /// The number of files that were equal.
     pub files: usize,
-    /// Their bytes.
+    /// The number of bytes of these files.
     pub bytes: usize,
     /// The number of packages, all of which the second run found in the store.
     pub packages: usize,

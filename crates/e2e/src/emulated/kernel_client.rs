@@ -30,13 +30,13 @@ const DISK: &str = "64M";
 /// The results of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Counts {
-    /// Sessions, each with its own connections.
+    /// The number of sessions, each with its own connections.
     pub sessions: u64,
-    /// Files written.
+    /// The number of files written.
     pub files: u64,
     /// The bytes of these files.
     pub bytes: u64,
-    /// Files compared with their checksums over a new connection.
+    /// The number of comparisons of a file with its checksum over a new connection.
     pub compared: u64,
     /// Requests that the server counted: reads, writes, flushes, trims, zeroes.
     pub requests: [u64; 5],

@@ -39,9 +39,9 @@ pub enum Behaviour {
     LieLonger(u64),
     /// Sends pieces of a body with a pause between them.
     Slow {
-        /// Bytes sent at once.
+        /// The number of bytes sent at once.
         piece_bytes: u64,
-        /// Pause after each piece.
+        /// The pause after each piece.
         pause: Duration,
     },
     /// Reads the request and never answers.
@@ -67,13 +67,13 @@ pub enum Behaviour {
 /// The counts of the requests for a target, and of the answers by kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Count {
-    /// Requests.
+    /// The number of requests.
     pub requests: u64,
-    /// Requests with a validator (`If-None-Match`).
+    /// The number of requests with a validator (`If-None-Match`).
     pub conditional: u64,
-    /// Answers of 304.
+    /// The number of answers with status 304.
     pub not_modified: u64,
-    /// Answers that were sent completely.
+    /// The number of answers that were sent completely.
     pub whole: u64,
 }
 

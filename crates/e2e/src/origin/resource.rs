@@ -17,7 +17,7 @@ use crate::content;
 /// | `vary=NAME` | `Vary: NAME`; the value of that request header is part of the content's identity |
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Resource {
-    /// Bytes of the body.
+    /// The size of the body, in bytes.
     pub bytes: u64,
     /// Value of `Cache-Control`.
     pub cache_control: Option<String>,

@@ -34,7 +34,7 @@ const PLANT_ATTEMPTS_MAX: u64 = 5;
 /// proves nothing.
 #[derive(Debug)]
 pub struct Load {
-    /// Bytes of the store.
+    /// The size of the store, in bytes.
     pub store_bytes: u64,
     /// The number of clients.
     pub clients: usize,
@@ -137,7 +137,7 @@ impl Plant {
 pub struct Campaign {
     /// The load of the clients.
     pub load: &'static Load,
-    /// Chooses the workload.
+    /// The seed of the workload.
     pub seed: u64,
     /// Numbers of the rounds to run.
     pub rounds: Vec<u64>,
@@ -204,7 +204,7 @@ pub enum InTime {
 pub struct Summary {
     /// The load of the clients.
     pub load: &'static Load,
-    /// Rounds that were run.
+    /// The number of rounds that were run.
     pub rounds: u64,
     /// The number of cycles that the ring completed.
     pub laps: f64,
@@ -212,7 +212,7 @@ pub struct Summary {
     pub tally: Tally,
     /// The time from exec to the first hit, in each round that had one.
     pub first_hits: Vec<Duration>,
-    /// Keys that missed or were wrong after the clean stop at the end.
+    /// The counts after the clean stop at the end, with the keys that missed or were wrong.
     pub after_stop: Tally,
 }
 

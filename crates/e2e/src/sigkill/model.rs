@@ -69,7 +69,7 @@ struct Stored {
 pub struct Expectation {
     /// Whether it must be a hit.
     pub must_hit: bool,
-    /// Versions below this are purged.
+    /// The version below which all versions are purged.
     pub purged_below: u64,
     /// The oldest version that may answer.
     pub version_min: u64,
@@ -98,7 +98,7 @@ pub enum Verdict {
 pub struct KeyModel {
     /// The target of the requests for this key.
     pub target: String,
-    /// Bytes of its body.
+    /// The size of its body, in bytes.
     bytes: u64,
     /// The number of its tag.
     pub tag: usize,

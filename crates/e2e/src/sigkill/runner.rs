@@ -189,8 +189,8 @@ impl<'a> Runner<'a> {
         let mut connection = Connection::new(nectary.listen, Duration::from_secs(5));
         let mut target = demanded.next();
         while let Some(asked) = target {
-            // A miss must not fetch objects that the verification will get later; the ring may have overwritten some
-            // since the last poll.
+            // This request must not fetch an object on a miss, because the verification gets the object later. A miss
+            // is possible if the ring has overwritten the object since the last poll.
             match connection.request("GET", asked, &[("Cache-Control", "only-if-cached")]) {
                 Ok(response) if response.is_hit() => {
                     let taken = nectary.process.started().elapsed();
