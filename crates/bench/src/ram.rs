@@ -136,9 +136,9 @@ struct Server {
 struct Runs {
     /// Requests per second.
     rates: Vec<f64>,
-    /// Processor time of the server per request, in microseconds.
+    /// The processor time of the server per request, in microseconds.
     server_us: Vec<f64>,
-    /// Processor time of the client per request, in microseconds.
+    /// The processor time of the client per request, in microseconds.
     client_us: Vec<f64>,
 }
 

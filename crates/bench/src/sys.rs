@@ -293,7 +293,7 @@ pub(crate) fn kill_group(leader: u32) {
     unsafe { libc::kill(-(leader as libc::pid_t), libc::SIGKILL) };
 }
 
-/// The processor time of a process with all its threads. *Units*: seconds; 0 if it no longer exists.
+/// The processor time of a process with all its threads. *Units*: seconds; 0 if the process no longer exists.
 pub(crate) fn processor_s_of(process: u32) -> f64 {
     // SAFETY: the call takes a number.
     let ticks = unsafe { libc::sysconf(libc::_SC_CLK_TCK) };

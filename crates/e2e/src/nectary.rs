@@ -193,7 +193,7 @@ pub struct Nectary {
 }
 
 impl Nectary {
-    /// Waits until it accepts connections; if the process ends instead, fails at once with its output.
+    /// Waits until the proxy accepts connections; if the process ends before that, fails at once with its output.
     pub fn wait_ready(&mut self, limit: Duration) -> Result<()> {
         let deadline = Instant::now() + limit;
         loop {

@@ -4,8 +4,8 @@
 //! The simulation has a few rules, none of them from the store's code. The size of an object is that of its body, key
 //! and metadata plus a fixed overhead, rounded up to a unit. Objects are appended to the open segment; an object that
 //! does not fit opens the next segment, whose former objects are dropped, including those in memory. When a segment is
-//! opened, the objects of an old segment that were hit are appended again. This old segment is the one after the next
-//! one that will be dropped, or the next one if there are fewer than eight segments. The smallest objects are appended
+//! opened, the objects of an old segment that were hit are appended again. This old segment is the second one that will
+//! be dropped from then on, or the first one if there are fewer than eight segments. The smallest objects are appended
 //! first, up to a share of the segment; objects of several fragments are not appended again. Segments are divided into
 //! pieces of 4096 bytes; a hit counts for all objects that begin in the same piece. An object of several fragments
 //! exists as long as its first fragment. A reference is a hit or a miss; a miss appends the object.
@@ -127,8 +127,8 @@ impl Ring {
         self.append_anew();
     }
 
-    /// Appends again the hit objects of the segment that will be dropped after the next one, or, if there are fewer
-    /// than eight segments, of the next one.
+    /// Appends the hit objects of an old segment again: of the second segment that will be dropped from now on, or of
+    /// the first one if there are fewer than eight segments.
     fn append_anew(&mut self) {
         let ahead = if self.segments.len() < 8 { 1 } else { 2 };
         let next = (self.open + ahead) % self.segments.len();

@@ -53,9 +53,9 @@ pub const WHOLE: Extent = Extent { blocks: 4096, batch: 1000, rounds: 21 };
 pub struct ThroughFuse {
     /// The name of a policy, or `fixed`.
     pub name: &'static str,
-    /// The median over the medians of the rounds.
+    /// The median of the rounds' medians.
     pub median_us: Estimate,
-    /// The median over the 99th percentiles of the rounds.
+    /// The median of the rounds' 99th percentiles.
     pub p99_us: Estimate,
     /// The median ratio to the fixed buffer: each round's medians are one pair.
     pub ratio: Estimate,

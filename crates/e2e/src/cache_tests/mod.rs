@@ -127,7 +127,7 @@ impl Row {
     }
 }
 
-/// Runs the suite against all contestants at the same time.
+/// Runs the suite against all contestants concurrently.
 ///
 /// *Errors*: there is no contestant, or the suite's client does not run to its end.
 pub fn measure(suite: &Suite, contestants: &[Contestant]) -> Result<Measured> {

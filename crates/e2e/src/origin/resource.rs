@@ -27,7 +27,7 @@ pub struct Resource {
     pub modified_days: Option<u64>,
     /// Whether chunked framing is used.
     pub chunked: bool,
-    /// Whether the body ends with the connection.
+    /// Whether the end of the connection marks the end of the body.
     pub close: bool,
     /// Value of `Surrogate-Key`.
     pub tags: Option<String>,
