@@ -133,7 +133,7 @@ counters! {
     appends,
     /// Bytes of appends written, headers and padding included.
     append_bytes,
-    /// The size of tags in the written records: 8 bytes per tag.
+    /// Bytes of the tags in written records; each tag has 8 bytes.
     tags_written_bytes,
     /// Bytes of checkpoints and purge blocks written.
     metadata_bytes,

@@ -58,8 +58,8 @@ nectary_block::planted_bugs! {
     RecordBoundUnchecked = 32 => "lengths in a record unchecked",
     /// The position of a record in an append's table is not compared with the append's length.
     AppendBoundUnchecked = 33 => "places in an append's table unchecked",
-    /// An index entry in a checkpoint is accepted although its stated distance from its home slot is impossible in its
-    /// slot.
+    /// An index entry in a checkpoint is accepted even if it states a distance from its home slot that is impossible in
+    /// its slot.
     CheckpointSlotUnchecked = 34 => "slots of a checkpoint unchecked",
     /// An object that is not admitted replaces the older version only in memory; the version on the disk remains valid.
     UnadmittedLeavesOlder = 48 => "replacement in memory alone of what is on the disk",

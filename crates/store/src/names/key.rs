@@ -98,7 +98,7 @@ impl Hasher for Hashed {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct KeyHash(pub u128);
 
-/// The hash of a key's primary part. A purge by key names this hash.
+/// The hash of a key's primary part. The record of a purge by key has this hash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PrimaryHash(pub u128);
 

@@ -66,7 +66,8 @@ impl Puts {
 
     /// Returns where older versions of a key may be. The caller must draw the generation of the purge before this call.
     fn standing(&self, primary: PrimaryHash) -> Standing {
-        // A running fill may not have noted its name yet: it does so when it is committed, which is before it ends.
+        // A running fill may not have noted its name yet: a fill notes its name when it is committed, shortly before
+        // its end.
         if self.fills.is_running(primary) {
             return Standing::Anywhere;
         }

@@ -5,10 +5,11 @@
 //! them (`write/closing.rs`).
 //!
 //! A change of the membership is committed when all spans that it names have recorded it. Each change names the last
-//! committed change before it. If a crash interrupts a change, and a span that it names has not recorded it, the change
-//! was not committed. Then nothing was done under it, and the next change names the same predecessor. Each open makes
-//! two changes before it serves. So a span that has recorded neither of them is a copy from before that open, and its
-//! objects may have been purged or replaced since. A copy from after that open is recognised by its purges (`open`).
+//! committed change before it. If a crash interrupts a change before all spans that it names have recorded it, the
+//! change was not committed. Then nothing was done under it, and the next change names the same predecessor. Each open
+//! makes two changes before it serves. So a span that has recorded neither of them is a copy from before that open, and
+//! its objects may have been purged or replaced since. A copy from after that open is recognised by its purges
+//! (`open`).
 
 use crate::recover::Membership;
 

@@ -14,8 +14,8 @@
 //! One append may use all buffers; a second append may be in flight only in the room that the first one leaves. Appends
 //! are large because the end of an append may split a group of related objects, and each request for a split group
 //! costs one more read. Objects that wait to be written are in the room for objects: each has one copy in memory, where
-//! gets find it. They may take half of the room for objects. Fills take their memory from the room for objects while
-//! they run, at most 1/8 of the budget.
+//! gets find it. Waiting objects may take half of the room for objects. Fills take their memory from the room for
+//! objects while they run, at most 1/8 of the budget.
 
 use crate::format::layout::Layout;
 use crate::rewrite::reinsert;

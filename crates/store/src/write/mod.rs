@@ -204,7 +204,7 @@ pub(crate) struct Writer {
     append_bytes: u64,
     /// Whether waiting objects must wait for an append in flight.
     waits_for_append: bool,
-    /// The size of the index and other tables for which the memory tier's capacity was last set, in bytes.
+    /// The size of the index and other tables when the memory tier's capacity was last set, in bytes.
     index_bytes: u64,
     write_delay: Duration,
     flush_interval: Option<Duration>,

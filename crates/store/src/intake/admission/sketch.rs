@@ -1,9 +1,9 @@
 //! The keys that were requested lately, remembered in two Bloom filters that are used in turn.
 //!
 //! Owns: the memory of past requests. A request is noted in the younger filter and looked up in both. When the younger
-//! filter is full, the older one is emptied and becomes the younger. So at least the last `count_max` requested keys
-//! are remembered, and at most twice as many. Only newer requests displace older ones; time alone does not. All bits of
-//! a key are in one cache line.
+//! filter is full, the older one is emptied and becomes the new younger filter. So at least the last `count_max`
+//! requested keys are remembered, and at most twice as many. Only newer requests displace older ones; time alone does
+//! not. All bits of a key are in one cache line.
 //!
 //! *Cost*: [`BITS_PER_REQUEST`] bits per request in each filter; two cache lines per request. Fewer than 3 of 100 keys
 //! that were never requested count as known (measured by a test); such a key is admitted too early, with no other
