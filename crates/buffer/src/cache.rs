@@ -22,7 +22,7 @@ use crate::stats::Stats;
 use crate::streams::{StreamStats, Verdicts};
 use crate::wait::{ended, late, ready, within};
 
-/// A buffer cache over any number of files. Clones share it.
+/// A handle of a buffer cache over any number of files. Clones of the handle share the cache.
 ///
 /// All calls must be made inside a tokio runtime whose timers are enabled. *Errors* of every operation: those of the
 /// source; [`ErrorKind::Invalid`] for a file that is not in the cache or a range outside the file;
@@ -151,9 +151,10 @@ impl BufferCache {
         Some(pins)
     }
 
-    /// Returns the bytes of a range in order, one piece per block. A range that leaves the file is an error.
+    /// Returns the bytes of a range in order, one piece per block. A range that ends beyond the file is an error.
     ///
-    /// *Errors*: those of every operation; [`ErrorKind::Invalid`] for more than [`READ_BLOCKS_MAX`] blocks.
+    /// *Errors*: those of every operation ([`BufferCache`]); [`ErrorKind::Invalid`] for more than [`READ_BLOCKS_MAX`]
+    /// blocks.
     pub fn read(&self, file: FileId, offset: u64, length: u64, context: Context) -> IoFuture<Vec<Pinned>> {
         let shared = self.shared.clone();
         let mut state = shared.lock();
@@ -193,9 +194,9 @@ impl BufferCache {
     /// Writes `buffers` in order, from `offset` on, and returns them. A write beyond the end of the file goes to the
     /// source at once; the source may grow.
     ///
-    /// *Errors*: those of every operation; [`ErrorKind::Unsupported`] in read-only mode. *Durability*: in write-through
-    /// mode, that of the source. In write-back mode a completed write survives no failure until a flush, but a write
-    /// with [`WriteFlags::fua`] goes to the source at once.
+    /// *Errors*: those of every operation ([`BufferCache`]); [`ErrorKind::Unsupported`] in read-only mode.
+    /// *Durability*: in write-through mode, that of the source. In write-back mode a completed write survives no
+    /// failure until a flush, but a write with [`WriteFlags::fua`] goes to the source at once.
     pub fn write(
         &self,
         file: FileId,
@@ -235,9 +236,9 @@ impl BufferCache {
     /// Makes every completed write to a file as durable as a flush of the source makes it; dirty blocks are written
     /// back first.
     ///
-    /// *Errors*: that of the first write-back that fails now, or that failed since the last flush, even if a retry has
-    /// succeeded; those of flushing the source. Blocks that could not be written stay dirty and readable until a
-    /// write-back of them succeeds.
+    /// *Errors*: the error of the first write-back that fails now or has failed since the last flush, even if a retry
+    /// has succeeded; the errors of flushing the source. Blocks that could not be written stay dirty and readable until
+    /// a write-back of them succeeds.
     pub fn flush(&self, file: FileId, context: Context) -> IoFuture<()> {
         let shared = self.shared.clone();
         let source = {

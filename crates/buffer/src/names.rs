@@ -32,7 +32,7 @@ pub(crate) fn file_of(id: u64) -> u32 {
     (id >> BLOCK_BITS) as u32
 }
 
-/// The name of a file in a cache.
+/// The number that identifies a file in a cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FileId(pub(crate) u32);
 

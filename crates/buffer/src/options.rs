@@ -19,13 +19,13 @@ pub const BLOCK_BYTES: u32 = 8192;
 const BLOCK_BYTES_RANGE: (u32, u32) = (4096, 64 << 10);
 /// The maximum number of blocks that one call of `read` returns, and that one write brings into the cache.
 pub const READ_BLOCKS_MAX: usize = 64;
-/// The number of blocks for which a cache must at least have memory.
+/// The smallest number of blocks for which a cache must have memory.
 pub const MEMORY_BLOCKS_MIN: u64 = 512;
 /// The maximum number of write-backs in flight.
 pub(crate) const WRITE_BACKS_MAX: usize = 4;
 /// The largest write-back. *Units*: bytes.
 const WRITE_BACK_BYTES_MAX: u64 = 1 << 20;
-/// Remembered references take the memory of the cache divided by this, up to the limit below. *Units*: a divisor;
+/// Remembered references take the memory of the cache divided by `HISTORY_DIVISOR`, but at most `HISTORY_BYTES_MAX`
 /// bytes.
 const HISTORY_DIVISOR: u64 = 64;
 const HISTORY_BYTES_MAX: u64 = 4 << 20;
@@ -212,7 +212,7 @@ pub(crate) struct Budget {
     pub frames: u64,
     /// The capacity of the policy while nothing is pinned.
     pub capacity: u64,
-    /// The most dirty blocks.
+    /// The maximum number of dirty blocks.
     pub dirty_max: u64,
     /// The maximum number of blocks that are read ahead and not referenced yet.
     pub ahead_max: u64,

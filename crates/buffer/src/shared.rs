@@ -17,7 +17,7 @@ use crate::options::{Options, WRITE_BACKS_MAX};
 use crate::source::Source;
 use crate::state::State;
 
-/// The maximum number of writes to the source, discards and zeroings in flight; further ones wait.
+/// The maximum number of writes to the source, discards and zeroings in flight; further operations wait.
 const OPERATIONS_MAX: usize = 1024;
 
 /// The state that handles and tasks share.
@@ -25,7 +25,7 @@ pub(crate) struct Shared {
     state: Mutex<State>,
     options: Mutex<Options>,
     pub block_bytes: usize,
-    /// The free frames.
+    /// Has one permit for each free frame.
     pub memory: Arc<Semaphore>,
     pub operations: Arc<Semaphore>,
     pub write_backs: Arc<Semaphore>,
@@ -65,7 +65,7 @@ impl Span {
         id_of(self.file, self.blocks.start)..id_of(self.file, self.blocks.start) + (self.blocks.end - self.blocks.start)
     }
 
-    /// Whether `part` covers the whole block, as far as the source has it.
+    /// Whether `part` covers the whole block, or all bytes of the block that the source has.
     pub fn is_whole(&self, block: u64, part: &Range<usize>, block_bytes: usize) -> bool {
         let base = block * block_bytes as u64;
         part.start == 0 && (part.end == block_bytes || base + part.end as u64 >= self.source.size_bytes())

@@ -130,7 +130,7 @@ pub(crate) struct File {
     pub source: Arc<dyn Source>,
     /// The error of a failed write-back that no flush has reported yet.
     pub failed: Option<Error>,
-    /// The turn of calls that pin blocks of the file.
+    /// Held by the call that pins blocks of the file, so that such calls take turns.
     pub pinning: Arc<tokio::sync::Mutex<()>>,
 }
 
@@ -148,7 +148,7 @@ pub(crate) struct State {
     pub mode: Mode,
     /// Blocks that users pinned; the policy does not know them.
     pub pins: BTreeSet<u64>,
-    /// Sampled references, to compute what another cache would have done.
+    /// Sampled references, to compute how many of them would have hit in another cache.
     pub history: History,
     /// The dirty blocks, by id and by age.
     pub dirty: BTreeSet<u64>,
@@ -202,7 +202,7 @@ impl State {
         }
     }
 
-    /// The next number, which is unique over versions and orders.
+    /// The next number for a version or for a position in an order. No number is returned twice.
     pub fn number(&mut self) -> u64 {
         self.next += 1;
         self.next
