@@ -298,7 +298,7 @@ impl State {
         }
     }
 
-    /// Puts a new version into the entry of a block, which is created if it does not exist. Memory may then have bytes
+    /// Puts a new version into the entry of a block, and creates the entry if there is none. Memory may then have bytes
     /// that the source does not have.
     pub fn put(&mut self, id: u64, frame: Arc<Frame>, is_resident: bool) {
         match self.entries.get_mut(&id) {

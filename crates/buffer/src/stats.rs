@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-/// The counters under the mutex.
+/// The counters, which are a part of the state under the mutex.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Counts {
     pub hits: u64,

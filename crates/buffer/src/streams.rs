@@ -2,7 +2,8 @@
 //!
 //! Owns: the numbering of streams, and one row per stream with its hits, misses, reads saved and lost, last verdict and
 //! next block. At most [`STREAMS_MAX`] streams have a row. Beyond that, a new stream gets the row of a stream without
-//! recent references. The counts of that stream are added to the row of all others, so that sums stay exact.
+//! recent references. The counts of that stream are added to the row that counts all streams without a row, so that
+//! sums stay exact.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
