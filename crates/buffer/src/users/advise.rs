@@ -103,7 +103,7 @@ impl Window {
     }
 
     /// Whether the window has all references to all blocks since the cache was created. It is `false` after any change
-    /// of the cache's memory, mode or policy.
+    /// of the cache's memory, mode, policy or pins.
     pub fn is_whole(&self) -> bool {
         self.is_whole
     }
