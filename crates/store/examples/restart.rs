@@ -26,7 +26,7 @@ type Failure = Box<dyn std::error::Error>;
 
 /// The number of requests that run at the same time.
 const CONCURRENT: usize = 16;
-/// One request in this many is a put.
+/// One of this many requests is a put.
 const PUT_EVERY: u64 = 20;
 /// The interval at which a load reports.
 const TICK: Duration = Duration::from_millis(250);

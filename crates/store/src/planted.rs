@@ -80,7 +80,7 @@ nectary_block::planted_bugs! {
     PlaceBeforePurge = 55 => "place looked at before purges are compared",
 }
 
-/// The bugs by the kind of test that finds them.
+/// Lists of the bugs, one for each kind of test that finds them.
 #[cfg(feature = "planted")]
 impl Bug {
     /// Bugs that a crash or a flipped bit reveals.

@@ -107,7 +107,8 @@ impl Store {
         if size < 2 * BLOCK_BYTES {
             return if size == 0 { Ok(false) } else { recover::read_superblock(device).await.map(|_| true) };
         }
-        // Other programs' data begin in the first MiB of a device, or have a copy in its last MiB.
+        // The data of other programs begin in the first MiB of a device, or have a copy in its last MiB. So only these
+        // two parts are read.
         let length = size.min(1 << 20) / BLOCK_BYTES * BLOCK_BYTES;
         let begin = read(&**device, 0, length as usize).await?;
         let end = read(&**device, size / BLOCK_BYTES * BLOCK_BYTES - length, length as usize).await?;

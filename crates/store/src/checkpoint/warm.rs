@@ -97,7 +97,8 @@ async fn read_list(state: &State, warm_list: &WarmList, warm: Warm) {
         list.extend(hot);
     }
     let mut room = state.memory.capacity();
-    // The newest objects count as requested once; sorting keeps their order among equals.
+    // The newest objects count as requested once. Sorting does not change the order of objects with the same number of
+    // requests.
     list.sort_by_key(HotPlace::hottest_first);
     list.retain(|place| {
         let taken = place.location().bytes_max() + ENTRY_BYTES_MIN;

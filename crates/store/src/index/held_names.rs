@@ -166,7 +166,7 @@ impl Names {
         &self.filters[(era % ERAS) as usize]
     }
 
-    /// The line of a filter that has a name's bits, and the bits.
+    /// Returns the line of a filter that has a name's bits, and these bits.
     fn bits(&self, primary: PrimaryHash) -> (usize, [u64; LINE_WORDS]) {
         let lines = self.filters[0].len() / LINE_WORDS;
         // The upper half of the hash chooses the line, the lower half the bits in it.

@@ -1,7 +1,7 @@
 //! An object, or a fragment of an object, in memory.
 //!
-//! Owns: the immutable content of an entry, and its location on disk after it was written. A user of the
-//! bytes holds an `Arc` of the entry, so bytes never change and never move.
+//! Owns: the immutable content of an entry, and its location on disk after it was written. A user of the bytes holds an
+//! `Arc` of the entry, so the bytes never change and never move.
 
 use std::any::Any;
 use std::sync::OnceLock;

@@ -193,7 +193,8 @@ pub struct Rest {
     /// The source of the shards that are not loaded; `None` if all shards are loaded.
     pub loading: Option<Loading>,
     pub replay: Replay,
-    /// If a record is missing, it was damaged if its sequence is at most this one; otherwise a crash cut it off.
+    /// A missing record was damaged if its sequence is at most this one; a missing record with a higher sequence was
+    /// cut off by a crash.
     pub recovered_sequence: u64,
 }
 

@@ -58,7 +58,7 @@ struct ShardReplay {
 /// The changes to the index.
 pub struct Replay {
     shards: Vec<ShardReplay>,
-    /// Older locations that were found for keys; at most [`SUSPECTS_MAX`].
+    /// Older locations that the index has under the hashes of replayed records; at most [`SUSPECTS_MAX`].
     pub suspects: Vec<Suspect>,
 }
 

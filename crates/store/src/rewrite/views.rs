@@ -71,7 +71,7 @@ impl Views {
         view.number = known.begun;
         known.order.push_back((view.page, view.number));
         known.views.insert(view.page, view);
-        // The order has up to twice as many entries, because views that began again are in it twice.
+        // The order may have twice as many entries as there are views, because a view that began again is in it twice.
         while known.views.len() > self.count_max || known.order.len() > 2 * self.count_max {
             let Some((page, number)) = known.order.pop_front() else { return };
             if known.views.get(&page).is_some_and(|view| view.number == number) {

@@ -123,7 +123,7 @@ mod tests {
         assert_eq!(who(&[half_way, follows(5, 4, 0b111), half_way]), Some(vec![0, 2]), "the same, and 1 is older");
         assert_eq!(last_in_force(&[now, follows(6, 5, 0b111), now], &now.expect("some")), (8, 80));
         assert_eq!(last_in_force(&[now, half_way, now], &now.expect("some")), (7, 70));
-        // Span 1 served without the others after they were lost: it is newer than they are.
+        // Span 1 served without the others after they were lost, so span 1 is newer than the others.
         let alone = follows(9, 8, 0b010);
         assert_eq!(who(&[now, alone, now]), Some(vec![1]));
         assert_eq!(who(&[now, None, follows(6, 5, 0b111)]), None, "1 may still have gone on alone");
@@ -153,7 +153,8 @@ mod tests {
         let seen = [knows(7, 50, 70, 0b111), knows(5, 40, 50, 0b110), knows(6, 50, 60, 0b111)];
         assert_eq!(who(&seen), Some(vec![0, 1, 2]));
         assert_eq!(last_in_force(&seen, &latest(&seen).expect("known")).1, 50);
-        // Here span 1 served without the others after change 5, and change 7 was never committed before that.
+        // Here span 1 made a change 6 that names only span 1, and served without the others. Change 7, which span 0
+        // recorded, was never committed.
         let seen = [knows(7, 50, 70, 0b111), knows(6, 50, 61, 0b010), knows(5, 40, 50, 0b110)];
         assert_eq!(who(&seen), Some(vec![1]));
     }

@@ -325,8 +325,8 @@ fn unknown(specs: &[String], found: &[Found], numbers: &[u32]) -> Error {
 
 /// Compares the purges of the present spans; returns the highest purge numbers of the trusted spans.
 ///
-/// A span is an older copy, and is not trusted, if it lacks a purge of which another span knows that all spans had it.
-/// A span that lacks other purges gets them: the store may have ended before all spans had them.
+/// If a span lacks a purge that all spans once had, as another span recorded, the span is an older copy and is not
+/// trusted. A span that lacks other purges gets them: the store may have ended before all spans had them.
 fn compare_purges(parts: &mut [Part]) -> PurgeOrder {
     let believed = || parts.iter().filter(|part| part.is_believed);
     let order = believed().fold(PurgeOrder::default(), |order, part| order.max(part.found.order()));
