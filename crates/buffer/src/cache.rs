@@ -1,7 +1,7 @@
 //! The cache's handle and the calls that users make.
 //!
-//! Owns: the handle, the checks of a request, and closing. Promises: an operation continues when its future is dropped,
-//! and no call blocks the thread. Leaves to others: reading, writing and evicting blocks.
+//! Owns: the handle, the checks of a request, and closing the cache. Promises: an operation continues when its future
+//! is dropped, and no call blocks the thread. Leaves to others: reading, writing and evicting blocks.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -80,8 +80,8 @@ impl BufferCache {
         self.shared.block_bytes
     }
 
-    /// Adds a file to the cache; it stays there until it is removed. The policy decides which of its blocks stay in
-    /// memory.
+    /// Adds a file to the cache. The file stays in the cache until it is removed. The policy decides which blocks of
+    /// the file stay in memory.
     ///
     /// *Errors*: [`ErrorKind::Unsupported`] in write-back mode for a shared source.
     pub fn add(&self, source: Arc<dyn Source>) -> Result<FileId, Error> {
@@ -102,7 +102,7 @@ impl BufferCache {
         Ok(FileId(number))
     }
 
-    /// Writes back the dirty blocks of a file, flushes it and drops all its blocks from memory.
+    /// Writes back the dirty blocks of a file, flushes the file, and drops all its blocks from memory.
     ///
     /// *Errors*: those of the flush; the file and its dirty blocks then stay.
     pub async fn remove(&self, file: FileId) -> Result<(), Error> {
@@ -115,7 +115,8 @@ impl BufferCache {
         Ok(())
     }
 
-    /// Drops a range from memory because others changed the range: the next read goes to the source. Dirty blocks stay.
+    /// Drops a range of a file from memory, because others have changed the range in the source. The next read of the
+    /// range goes to the source. Dirty blocks stay.
     pub fn invalidate(&self, file: FileId, offset: u64, length: u64) {
         let ids = ids_of(file.0, offset, length, self.shared.block_bytes as u64);
         forget_clean(&mut self.shared.lock(), ids, false);
@@ -253,7 +254,7 @@ impl BufferCache {
         within(context.deadline, late, ended(task))
     }
 
-    /// Tells the source that a range is not needed. The range then reads as before or as zeroes.
+    /// Tells the source that a range is no longer needed. Afterwards the range reads as before or as zeroes.
     pub fn discard(&self, file: FileId, offset: u64, length: u64, context: Context) -> IoFuture<()> {
         self.zero(file, Operation::Discard, offset, length, context)
     }
@@ -295,8 +296,8 @@ impl BufferCache {
         within(context.deadline, late, ended(task))
     }
 
-    /// From now on calls `recorder` with every reference, in the order in which the policy sees them. The cache's mutex
-    /// is held during the call, so `recorder` must not wait or call the cache.
+    /// Makes the cache call `recorder` with every later reference, in the order in which the policy sees the
+    /// references. The cache's mutex is held during the call, so `recorder` must not wait or call the cache.
     pub fn record(&self, recorder: Option<Box<dyn FnMut(Reference) + Send>>) {
         self.shared.lock().recorder = recorder;
     }
@@ -378,8 +379,8 @@ impl BufferCache {
 
     /// Flushes all files, and waits for operations that are still in flight although their callers no longer wait.
     ///
-    /// *Errors*: the first error of a flush. All files are flushed even then, but operations in flight are not waited
-    /// for.
+    /// *Errors*: the first error of a flush. Even after an error all files are flushed, but then the call does not wait
+    /// for operations in flight.
     pub async fn close(&self) -> Result<(), Error> {
         if let Some((_, error)) = self.flush_all().await.into_iter().next() {
             return Err(error);

@@ -29,8 +29,8 @@ impl Frame {
 
 /// A part of a block. Its bytes stay unchanged while this value exists, whatever happens to the block.
 ///
-/// It takes memory of the cache's budget, so hold it only while you use it, and do not wait for the cache while you
-/// hold it. *Cost*: no copy.
+/// A pinned part takes memory of the cache's budget, so hold it only while you use it, and do not wait for the cache
+/// while you hold it. *Cost*: no copy.
 #[derive(Clone)]
 pub struct Pinned {
     frame: Arc<Frame>,

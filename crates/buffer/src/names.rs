@@ -1,4 +1,4 @@
-//! The names of files, blocks and references.
+//! The ids of files and blocks, and the record of a reference.
 //!
 //! Owns: the id of a block, which has the file's number in the upper bits and the block's number in the lower bits. The
 //! policy, all tables and all records of references use this id.

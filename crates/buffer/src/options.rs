@@ -86,7 +86,8 @@ pub struct Options {
     pub dirty_age: Duration,
     /// The distance to which a sequential stream is read ahead; 0 turns readahead off. *Units*: bytes.
     pub readahead_bytes: u64,
-    /// A number of frames instead of `memory_bytes`: for caches so small that simulations reach every limit.
+    /// A number of frames that replaces `memory_bytes`, for caches that are so small that simulations reach every
+    /// limit.
     #[cfg(feature = "planted")]
     pub frames: Option<u64>,
 }
@@ -110,7 +111,7 @@ impl Default for Options {
 impl Options {
     /// Refuses invalid options.
     ///
-    /// *Errors*: [`ErrorKind::Invalid`]; the message has the mistake and the right form.
+    /// *Errors*: [`ErrorKind::Invalid`]; the message names the mistake and shows the right form.
     pub fn check(&self) -> Result<(), Error> {
         let invalid = |detail: String| Err(Error::new(ErrorKind::Invalid, "cache", Operation::Open, detail));
         let (least, most) = BLOCK_BYTES_RANGE;

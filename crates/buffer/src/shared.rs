@@ -72,8 +72,8 @@ impl Span {
     }
 }
 
-/// A place in the queue for the I/O of some blocks; dropping it grants the next place. Do not drop it while holding the
-/// state's mutex.
+/// A place in the queue for the I/O of some blocks. The drop of a ticket grants the next place. It locks the state's
+/// mutex, so do not drop a ticket while you hold that mutex.
 pub(crate) struct Ticket {
     shared: Arc<Shared>,
     number: u64,

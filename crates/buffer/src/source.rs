@@ -32,7 +32,7 @@ pub trait Source: Send + Sync + 'static {
     /// Makes every completed write as durable as the source can make it.
     fn flush(&self, context: Context) -> IoFuture<()>;
 
-    /// Tells the source that a range is not needed. The range then reads as before or as zeroes.
+    /// Tells the source that a range is no longer needed. Afterwards the range reads as before or as zeroes.
     fn discard(&self, offset: u64, length: u64, context: Context) -> IoFuture<()>;
 
     /// Makes a range read as zeroes.

@@ -33,7 +33,7 @@ use crate::stats::Counts;
 use crate::streams::{Streams, Verdicts};
 use crate::users::history::History;
 
-/// A read of a block that is in flight, and its waiters.
+/// A read in flight of one block, and the tasks that wait for the read.
 #[derive(Default)]
 pub(crate) struct Load {
     result: OnceLock<Result<Arc<Frame>, Error>>,
@@ -75,7 +75,7 @@ pub(crate) struct Dirty {
     /// The position of the block in the order of age.
     pub number: u64,
     pub since: Instant,
-    /// The version that memory has.
+    /// The number of the version in memory.
     pub version: u64,
     /// The stream of the last write.
     pub stream: Stream,
@@ -108,7 +108,7 @@ impl Entry {
     }
 }
 
-/// Blocks that were read ahead and not referenced yet.
+/// The blocks that were read ahead and not referenced yet.
 #[derive(Default)]
 pub(crate) struct Ahead {
     /// The number of the readahead and the id of each block, the oldest first; some blocks may be referenced already.

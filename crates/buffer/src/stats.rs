@@ -74,7 +74,7 @@ pub struct Stats {
     pub resident_blocks: u64,
     /// The size of the pinned blocks. *Units*: bytes.
     pub pinned_bytes: u64,
-    /// The limit on pinned blocks. *Units*: bytes.
+    /// The largest allowed size of the pinned blocks. *Units*: bytes.
     pub pinned_bytes_max: u64,
     /// The whole budget for blocks, without tables. *Units*: bytes.
     pub memory_bytes: u64,

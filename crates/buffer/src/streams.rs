@@ -28,7 +28,8 @@ pub fn region_of(stream: Stream) -> Option<u64> {
     (stream.0 & 1 << 31 != 0).then(|| u64::from(stream.0 & 0x7fff_ffff) * REGION_BYTES)
 }
 
-/// The stream of a process and file, a connection, or anything else that two numbers identify; never 0.
+/// The stream of anything that two numbers identify, such as a process and a file, or a connection. It is never stream
+/// 0.
 pub fn stream_of(owner: u64, part: u64) -> Stream {
     // The mixing is the same in every process, so that records of different runs can be compared.
     let mut mixed = owner.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ part.wrapping_add(0x6a09_e667_f3bc_c908);
@@ -105,7 +106,7 @@ impl StreamStats {
 struct Row {
     stream: Stream,
     stats: StreamStats,
-    /// Whether the stream has made a reference since the hand last passed the row.
+    /// Whether the stream has made a reference since the CLOCK hand last passed the row.
     is_recent: bool,
     run: Run,
 }

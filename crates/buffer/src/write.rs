@@ -36,7 +36,7 @@ const PARTS_MAX: usize = 2;
 struct Gathered<'a>(&'a [Buffer]);
 
 impl Gathered<'_> {
-    /// Copies bytes to `into`, from `position` on.
+    /// Fills `into` with the bytes from `position` on.
     fn copy(self, position: u64, mut into: &mut [u8]) {
         let mut skipped = position as usize;
         for buffer in self.0 {
@@ -49,8 +49,8 @@ impl Gathered<'_> {
     }
 }
 
-/// Reserved room for blocks that may become dirty. Dropping it frees the room. Do not drop it while holding the state's
-/// mutex.
+/// Reserved room for blocks that may become dirty. The drop of this value frees the room. It locks the state's mutex,
+/// so do not drop the value while you hold that mutex.
 struct Room(Arc<Shared>, u64);
 
 impl Drop for Room {
@@ -113,7 +113,7 @@ impl Shared {
         true
     }
 
-    /// Writes into memory, piece by piece.
+    /// Writes into memory, piece by piece; waits for room before each piece.
     pub(crate) async fn write_back(
         self: Arc<Shared>,
         span: Span,

@@ -38,7 +38,7 @@ struct Due {
     wake: Option<Instant>,
 }
 
-/// Its drop records that the background task has ended, even if the runtime ended the task.
+/// When this value is dropped, it records that the background task has ended, even if the runtime ended the task.
 struct Alive(Arc<Shared>, bool);
 
 impl Drop for Alive {

@@ -102,8 +102,8 @@ impl Window {
         self.share
     }
 
-    /// Whether the window has all references to all blocks since the cache was created. It is `false` after any change
-    /// of the cache's memory, mode, policy or pins.
+    /// Whether the window has all references to all blocks since the cache was created. The result is `false` after any
+    /// change of the cache's memory, mode, policy or pins.
     pub fn is_whole(&self) -> bool {
         self.is_whole
     }
@@ -153,7 +153,7 @@ impl Window {
         let ids: Vec<u64> = self.past.iter().map(|past| past.id).collect();
         match Future::of(&ids) {
             Some(future) => self.replay(&mut Min::new(self.sampled(self.capacity), &future)),
-            // There is no future only if there are more references than a window can have.
+            // [`Future::of`] fails only for more references than a window can have.
             None => Counted::default(),
         }
     }
