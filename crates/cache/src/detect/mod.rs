@@ -13,10 +13,10 @@
 //! event implement `Display`, as one line each.
 //!
 //! # Idea
-//! Time is virtual: the number of references of the stream. A block has a *backward distance* (now minus the time of
-//! its last reference), a *frequency* (the number of its references so far) and a *forward distance* (the time to its
-//! next reference). How the first two predict the third differs between streams, and it determines which replacement
-//! suits a stream. So at the end m(i) of each period, the detector does these steps:
+//! Time is virtual: it is the number of references of the stream. A block has a *backward distance* (now minus the time
+//! of its last reference), a *frequency* (the number of its references so far) and a *forward distance* (the time to
+//! its next reference). How the first two predict the third differs between streams, and it determines which
+//! replacement suits a stream. So at the end m(i) of each period, the detector does these steps:
 //!
 //! 1. take the blocks referenced since m(i-1), with backward distance and frequency *as they were at m(i-1)* and the
 //!    forward distance *from m(i-1)* to the block's first reference in the period;
@@ -41,7 +41,7 @@
 //! stay readable until the next reference.
 //!
 //! Blocks with equal attribute values have no order. Each of them gets the average forward distance of all blocks with
-//! its value, so that the result depends neither on the order in which they are sorted nor on a cut between them.
+//! the same value, so that the result depends neither on the order in which they are sorted nor on a cut between them.
 //!
 //! # Loop length
 //! In a loop of n blocks each block is referenced every n references: backward plus forward distance is n for all. The
@@ -99,9 +99,9 @@ impl Default for Parameters {
 
 /// The state that the detector needs of one block: the time of its last reference in its stream, and its frequency.
 ///
-/// It has only 8 bytes, because there are many blocks. If a block is referenced again after more than 2^32 references
-/// of its stream, its backward distance is too small by a multiple of 2^32; one such sample among hundreds does no
-/// harm.
+/// A history has only 8 bytes, because there are many blocks. If a block is referenced again after more than 2^32
+/// references of its stream, its backward distance is too small by a multiple of 2^32; one such sample among hundreds
+/// does no harm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct History {
     /// The low 32 bits of the time of the last reference; meaningless while the frequency is 0.

@@ -86,7 +86,7 @@ pub struct PeriodReport {
     pub number: u64,
     /// The stream's virtual time at the end of the period.
     pub end: u64,
-    /// The pattern found.
+    /// The pattern that was found.
     pub verdict: Verdict,
     /// The number of blocks referenced in the period and not known at its start.
     pub unknown: u32,

@@ -102,8 +102,8 @@ fn references_skewed_to_the_recent_are_clustered() {
             block
         }));
         let clustered = share(&reports, Verdict::Clustered);
-        // A block that stays near the top for a while is also referenced often, so some periods are probabilistic, a
-        // verdict that is tested first.
+        // A block that stays near the top for a while is also referenced often, so some periods are judged
+        // probabilistic, which is tested before clustered.
         let probabilistic = share(&reports, Verdict::Probabilistic);
         assert!(
             clustered > 0.55 && clustered > 2.5 * probabilistic,

@@ -7,8 +7,8 @@
 //! averages that are equal before rounding differ by at most one unit afterwards. Different averages practically always
 //! differ by more. Leaves to others: the meaning of a trend.
 //!
-//! The samples are not sorted, because an average depends only on which samples are in its sublist. One pass counts and
-//! sums the samples in buckets of about equal attribute values. A bucket that is inside one sublist adds its sum to
+//! Most samples are not sorted, because an average depends only on which samples are in its sublist. One pass counts
+//! and sums the samples in buckets of about equal attribute values. A bucket that is inside one sublist adds its sum to
 //! that sublist; the sum of a bucket with only one value can be divided between sublists. Only the samples of the few
 //! other buckets, in which a sublist ends, are gathered and sorted. Likewise, the average over all samples with one
 //! value is only needed if samples with this value are on both sides of a cut.
@@ -17,7 +17,7 @@ use super::{Averages, FORWARD_BITS, SUBLISTS_MAX, unpack};
 
 /// The number of bits of an average's fraction while averages are summed.
 const FRACTION_BITS: u32 = 31;
-/// There are 2^`STEP_BITS` buckets between two powers of two.
+/// There are 2^`STEP_BITS` buckets for the attribute values between two consecutive powers of two.
 const STEP_BITS: u32 = 4;
 /// The number of buckets: one more than the index of the bucket for the largest attribute value that a sample's word
 /// can hold.

@@ -15,7 +15,7 @@
 //! | victim refused | newest of T1 again | newest of T2 again | | | |
 //!
 //! T1 gives victims while it outweighs its target, or if it equals its target and the reference was to a ghost of B2;
-//! T2 otherwise. After a refusal the other queue gives the next victim.
+//! otherwise T2 gives victims. After a refusal the other queue gives the next victim.
 //!
 //! # Weights
 //! All sizes are weights, and the target moves by the referenced id's weight times the ratio. For weights of 1 this is
@@ -23,7 +23,7 @@
 //! afterwards. The result is the same, because the oldest ghost is removed and the newest is added.
 //!
 //! # Invariants
-//! 1. An id is in at most one of the four queues; resident means T1 or T2.
+//! 1. An id is in at most one of the four queues; it is resident if it is in T1 or T2.
 //! 2. T1 + T2 weigh at most the capacity after each call, except after refusals in `set_capacity`.
 //! 3. After a miss T1 + B1 weigh at most the capacity, and all four at most twice the capacity, unless the residents
 //!    weigh more.

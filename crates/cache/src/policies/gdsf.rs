@@ -20,7 +20,7 @@
 //!
 //! # Invariants
 //! 1. A resident id is in the heap, or it is parked because its eviction was refused.
-//! 2. Age never falls, and no worth in the heap is below it.
+//! 2. The age never falls, and no worth in the heap is below the age.
 //!
 //! # Cost
 //! O(log n) per reference and per victim; 67 to 77 bytes per resident id. Worth is a 64-bit number in units of 2^-28

@@ -11,7 +11,8 @@
 //! popularity changes, formerly popular ids have the same frequency as newcomers. More references than 4 make the
 //! policy steadier but slower to adapt. Of 2, 4, 10 and 20 references, 4 missed at most a seventh more than the best at
 //! every measured size of four traces, while 10 missed up to 65 % more than the best on the drifting trace (sprite).
-//! Ageing by the frequency of the victims (LFU-DA) needs no such number but a heap, and was no better on these traces.
+//! Ageing by the frequency of the victims (LFU-DA) needs no such number, but it needs a heap, and was no better on
+//! these traces.
 //!
 //! # What happens
 //! | event | |
@@ -44,7 +45,7 @@ use std::mem;
 use crate::policies::ranked::{PARKED, Ranked, Ranking};
 use crate::structures::arena::{Arena, Queue};
 
-/// Frequencies are halved after this many references for each resident id.
+/// The number of references per resident id after which the frequencies are halved.
 const REFERENCES_PER_ID: u64 = 4;
 /// The index that means no group.
 const NONE: u32 = u32::MAX;

@@ -1,4 +1,4 @@
-//! MIN: evicts the id whose next reference is farthest away; the best possible result of any policy.
+//! MIN: evicts the id whose next reference is farthest away, which gives the fewest possible misses.
 //!
 //! # Idea
 //! The whole trace is known ([`Future`]), and the victim is the id whose next access is furthest away. No policy that
@@ -40,12 +40,12 @@ use crate::policies::ranked::{Ranked, Ranking};
 use crate::structures::arena::Arena;
 use crate::structures::heap::Heap;
 
-/// Means that an id is never referenced again. It is also the largest number of references in a trace.
+/// The value which means that an id is never referenced again. It is also the largest number of references in a trace.
 const NEVER: u32 = u32::MAX;
 
 const IN_HEAP: u8 = 0;
 
-/// For each reference of a trace, the position of the next reference to the same id. It is cheap to clone.
+/// For each reference of a trace, the position of the next reference to the same id. A `Future` is cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Future(sync::Arc<[u32]>);
 

@@ -28,7 +28,7 @@
 //! evicts everything else from it.
 //!
 //! # Invariants
-//! 1. An id is in at most one of the three queues; resident means small or main.
+//! 1. An id is in at most one of the three queues; it is resident if it is in small or main.
 //! 2. small.weight + main.weight is at most the capacity after each call, except after refusals in `set_capacity`.
 //! 3. ghost.weight is at most nine tenths of the capacity.
 //!

@@ -17,7 +17,7 @@
 //!
 //! # Invariants
 //! 1. The queue holds exactly the resident ids, in the order of their insertion.
-//! 2. The hand is at a resident id, or at none; then it begins at the oldest.
+//! 2. The hand is at a resident id, or at none. If it is at none, it begins at the oldest id.
 //!
 //! # Cost
 //! The same as for all policies with a hand ([`Swept`]).

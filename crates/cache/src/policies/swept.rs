@@ -24,7 +24,7 @@ pub trait Hand: std::fmt::Debug + Default + Send {
     }
 }
 
-/// The resident ids in the order of their insertion, with `hits` = 1 if the bit of an id is set.
+/// The resident ids in the order of their insertion. The bit of an id is its `hits`, which is 0 or 1.
 #[derive(Debug)]
 pub struct Circle {
     pub(super) arena: Arena,

@@ -26,7 +26,7 @@
 //! Shares are measured in weight; ids in A1out keep their weight.
 //!
 //! # Invariants
-//! 1. An id is in at most one of the three queues; resident means A1in or Am.
+//! 1. An id is in at most one of the three queues; it is resident if it is in A1in or Am.
 //! 2. a1in.weight + am.weight is at most the capacity after each call, except after refusals in `set_capacity`.
 //! 3. a1out.weight is at most capacity / 2.
 //!

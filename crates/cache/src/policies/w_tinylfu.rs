@@ -32,7 +32,8 @@
 //! # Invariants
 //! 1. A resident id is in exactly one of window, probation and protected; there are no ghosts.
 //! 2. Together they weigh at most the capacity after each call, except after refusals in `set_capacity`.
-//! 3. Window and protected weigh at most their shares after each call, except for a single id in the window.
+//! 3. Window and protected weigh at most their shares after each call, except that a single id in the window may weigh
+//!    more than the window's share.
 //!
 //! # Cost
 //! O(1) amortised per reference: a hit touches one cache line of the id's record and one of the sketch, a miss two more

@@ -4,8 +4,9 @@
 //! ids that wait for the second step of their prefetch. Promises: changes nothing visible to the program. Leaves to
 //! others: which lines to fetch and how early, and which tables get large pages.
 //!
-//! An access to a random address also needs the translation of its page. A processor caches the translations of only a
-//! few pages, and a prefetch instruction waits for a missing one. With pages of 2 MiB few translations are needed.
+//! An access to a random address also needs the translation of the address of its page. A processor caches the
+//! translations of only a few pages, and a prefetch instruction waits for a missing one. With pages of 2 MiB few
+//! translations are needed.
 #![allow(unsafe_code)]
 
 use std::cell::Cell;

@@ -1,4 +1,5 @@
-//! Records found by hash with one access to memory: open addressing, with the records themselves in the table.
+//! A table of records that are found by hash with one access to memory: it uses open addressing and holds the records
+//! themselves.
 //!
 //! Owns: the places of records. Promises: a record is at the first free place from the place of its hash on, so mostly
 //! in the same cache line or the next; nothing is allocated once the table has grown, nor before the first record.

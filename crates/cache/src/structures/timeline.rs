@@ -7,8 +7,8 @@
 //! the position of each id ([`Owner`]).
 //!
 //! # Idea
-//! Removing an id from a linked list writes to its neighbours, which are at random addresses. Here only its bit is
-//! cleared, and the bits of a million ids fit in the processor's cache. The ids themselves are written and read
+//! Removing an id from a linked list writes to its neighbours, which are at random addresses. A timeline only clears
+//! the id's bit, and the bits of a million ids fit in the processor's cache. The ids themselves are written and read
 //! sequentially, which is fast. The price is gaps in the ring. Gaps at the ends are skipped, up to 64 positions at
 //! once. The other gaps are closed when the ring is full: then every id gets a new position, which costs its owner a
 //! look-up. Gaps are closed only if the ids that count use less than a quarter of the positions; otherwise the ring is

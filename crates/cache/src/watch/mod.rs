@@ -1,9 +1,9 @@
 //! Watches a policy from outside: reports to a listener how the policy was accessed, and what it did.
 //!
 //! Owns: the verdict of each period of each stream (`verdict.rs`); the accesses saved and lost in comparison with LRU
-//! (`ledger.rs`); after each window, the misses of the optimum that begins with the same contents (`window.rs`); the
-//! events that report these (`report.rs`). Promises: a watched policy decides as if it were not watched; `saved -
-//! lost`, summed over all ledgers, is exactly the number of LRU's misses minus the number of the policy's misses.
+//! (`ledger.rs`); after each window, the misses of the optimal policy that begins with the same contents (`window.rs`);
+//! the events that report all this (`report.rs`). Promises: a watched policy decides as if it were not watched; `saved
+//! - lost`, summed over all ledgers, is exactly the number of LRU's misses minus the number of the policy's misses.
 //! Leaves to others: all decisions.
 //!
 //! # Cost
@@ -52,14 +52,14 @@ pub struct Watched {
 }
 
 impl Watched {
-    /// Reports everything to `sink`.
+    /// Watches `policy`, and reports all events to `sink`.
     pub fn new(policy: Box<dyn Policy>, sink: EventSink) -> Watched {
         let capacity = policy.capacity();
         let books = Some((Lru::new(capacity), Window::new(capacity)));
         Watched { policy, ledgers: Ledgers::default(), detections: Vec::new(), books, sink }
     }
 
-    /// Reports only periods to `sink`; the ledgers then do not compare with LRU.
+    /// Watches `policy`, but reports only periods to `sink`; the ledgers then do not compare with LRU.
     pub fn periods(policy: Box<dyn Policy>, mut sink: PeriodSink) -> Watched {
         let sink: EventSink = Box::new(move |event| {
             if let Event::Period(period) = event {

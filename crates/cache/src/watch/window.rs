@@ -2,7 +2,7 @@
 //!
 //! Owns: the references of the current window, the contents at its start, and the computation of MIN over it. Promises:
 //! the optimum is the number of misses of Belady's MIN with bypassing over all references of the window; MIN begins
-//! with the cache's own contents at the start of the window. Leaves to others: nothing.
+//! with the cache's own contents at the start of the window.
 //!
 //! # What was resident at the start
 //! Only ids that are referenced in the window matter. Such an id was resident at the start if its first reference hit,

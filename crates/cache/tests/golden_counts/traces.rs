@@ -1,4 +1,4 @@
-//! Traces made from a seed; for seed 1 they equal those of the program `policies-outside`.
+//! Traces made from a seed. The program `policies-outside` makes the same traces for its seed 1.
 
 use rand_xoshiro::SplitMix64;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};

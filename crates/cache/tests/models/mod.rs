@@ -82,7 +82,7 @@ pub fn set_capacity(model: &mut dyn Model, capacity: u64, evict: Evict<'_>) {
     model.tidy(0);
 }
 
-/// The model of a policy; `None` if it has its own file of tests.
+/// The model of a policy; `None` if there is no model of the policy in this folder.
 pub fn of(name: &str, capacity: u64) -> Option<Box<dyn Model>> {
     Some(match name {
         "fifo" => Box::new(plain::Plain::new(capacity, Kind::Fifo)),

@@ -19,7 +19,7 @@ pub enum Planted {
     StrictThreshold,
     /// Does not average the forward distances of blocks with equal attribute values.
     TiesNotAveraged,
-    /// Includes blocks that are referenced for the first time in the sublists, with the largest backward distance.
+    /// Includes in the sublists the blocks that are referenced for the first time, with the largest backward distance.
     FirstTimeBlocks,
     /// Tests clustered before looping and probabilistic.
     ClusteredFirst,

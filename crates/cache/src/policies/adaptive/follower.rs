@@ -14,7 +14,7 @@ use crate::{Access, Policy, REFUSALS_MAX, Stream};
 pub(super) struct Follower {
     capacity: u64,
     arena: Arena,
-    /// The ids that the leader does not hold, and the ids that it holds. The newest id of a queue entered it last.
+    /// The ids that the leader does not hold, then those that it holds; the newest id of a queue entered it last.
     queues: [Queue; 2],
     /// Whether the leader holds the id of the next access.
     is_held: bool,

@@ -43,7 +43,7 @@ pub(super) enum Replacement {
 }
 
 impl Replacement {
-    /// The replacement for a verdict; without a verdict the replacement stays.
+    /// The replacement for a verdict; for [`Verdict::None`] the replacement stays.
     pub(super) fn after(self, verdict: Verdict) -> Replacement {
         match verdict {
             Verdict::None => self,

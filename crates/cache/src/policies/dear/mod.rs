@@ -30,11 +30,11 @@
 //! looping streams both use MRU. When another stream references a block, the block moves to that stream: its frequency
 //! is kept, but its distances are not, because each stream has its own time.
 //!
-//! At most `streams_max` applications are distinguished; a further one takes over the manager and the blocks of the
-//! application that has been idle longest.
+//! At most `streams_max` applications are distinguished; a further application takes over the manager and the blocks of
+//! the application that has been idle longest.
 //!
 //! # Hits are counted together
-//! A hit needs the block's entry from memory, and so does counting it. While the processor waits, it can only execute a
+//! Both a hit and its counting need the block's entry from memory. While the processor waits, it can only execute a
 //! limited number of the instructions that follow. So a hit only moves its block, and its counting is deferred.
 //! Deferred hits are counted when there are 32, when they would end a period, and before any event that depends on the
 //! counts: a miss, a change of owner, a new stream, a removal. The result is the same as if each hit were counted
@@ -51,7 +51,8 @@
 //!    system's order of places. A ghost is in its owner's LFU order or in no order.
 //! 2. The weights of resident blocks sum to at most the capacity after each call, except after refusals in
 //!    `set_capacity`.
-//! 3. There are at most as many ghosts as remembered evictions, whose number is bounded as above.
+//! 3. There are at most as many ghosts as remembered evictions, whose number is at most the larger of `ghosts_min` and
+//!    the number of resident blocks.
 //!
 //! # Cost
 //! O(1) amortised per reference, and four passes over at most 500 words per 500 references. 43 to 85 bytes per block,
@@ -327,7 +328,7 @@ impl Dear {
         }
     }
 
-    /// Makes a resident block, which was already removed from its place, a ghost.
+    /// Makes a resident block a ghost, after it was removed from its place.
     fn evict(&mut self, at: usize) {
         let owner = usize::from(self.blocks.get(at).owner);
         self.used -= self.applications[owner].evict(&mut self.blocks, at);
