@@ -20,9 +20,9 @@ use crate::options::AccessLog;
 use crate::rules::key::push_decimal;
 use crate::stats::WorkerStats;
 
-/// A worker drops further lines while it keeps this many bytes of lines for a writer that is behind.
+/// The number of bytes of lines that a worker keeps while the writer is behind. Further lines are dropped.
 const KEPT_BYTES_MAX: usize = 4 << 20;
-/// A worker that has gathered this many bytes of lines sends them to the writer without waiting for the next tick.
+/// The number of gathered bytes of lines at which a worker sends them to the writer without waiting for the next tick.
 const HAND_OVER_BYTES: usize = 64 << 10;
 /// The maximum number of buffers that wait for the writer.
 const BUFFERS_UNDER_WAY_MAX: usize = 16;
@@ -217,7 +217,7 @@ pub(crate) struct LogWriter {
 }
 
 impl LogWriter {
-    /// Opens the log and starts its thread; `None` if there is no log.
+    /// Opens the log and starts its thread; `None` if `target` is [`AccessLog::None`].
     pub fn start(target: &AccessLog) -> Result<Option<LogWriter>, Error> {
         let mut out: Box<dyn Write + Send> = match target {
             AccessLog::None => return Ok(None),
@@ -244,7 +244,7 @@ impl LogWriter {
     /// Waits until all lines are written; workers must have dropped their senders.
     pub fn finish(self) {
         drop(self.sender);
-        // The thread has already logged its error.
+        // If writing failed, the thread has already logged the error.
         _ = self.thread.join();
     }
 }

@@ -1,9 +1,8 @@
-//! Who may purge over HTTP.
+//! The settings that decide who may purge over HTTP.
 //!
-//! Owns: the options of administration, and the token: how it is read and compared. By default nobody may purge, not
-//! even from a loopback address: behind a TLS terminator or a tunnel on the same machine, every client seems to have a
-//! loopback address. Leaves to others: the effect of a purge (`service/purge`), and how requests are refused
-//! (`service/admin`).
+//! Owns: the options of administration, and reading and comparing the token. By default nobody may purge, not even from
+//! a loopback address: behind a TLS terminator or a tunnel on the same machine, every client seems to have a loopback
+//! address. Leaves to others: the effect of a purge (`service/purge`), and how requests are refused (`service/admin`).
 
 use std::fmt;
 use std::fs::File;
@@ -15,12 +14,12 @@ use subtle::ConstantTimeEq;
 
 use crate::error::Error;
 
-/// The shortest token, in bytes. A shorter one could be guessed.
+/// The shortest token, in bytes. A shorter token could be guessed.
 pub const TOKEN_BYTES_MIN: usize = 16;
 /// The longest token, in bytes.
 pub const TOKEN_BYTES_MAX: usize = 1024;
 
-/// Who may purge over HTTP; by default nobody.
+/// The settings that decide who may purge over HTTP. By default nobody may.
 #[derive(Debug, Clone, Default)]
 pub struct AdminOptions {
     /// The addresses that serve only administration; port 0 picks a free port. Without a token they must be loopback

@@ -58,7 +58,7 @@ impl Content {
         }
     }
 
-    /// Several ranges of a stored object, with the text of `multipart/byteranges` around them.
+    /// Several ranges of a stored object, with the text that `multipart/byteranges` needs around each range.
     pub fn of_parts(object: &Object, multipart: Multipart) -> Content {
         let length = multipart.body_bytes();
         let state = (object.clone(), multipart.sections.into_iter(), None::<BodyReader>);

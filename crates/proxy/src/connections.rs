@@ -87,7 +87,7 @@ impl Connections {
         Enlisted { connections: self.clone(), number }
     }
 
-    /// Runs a connection to an origin until it ends or its watch ends it.
+    /// Runs a connection to an origin until the connection ends by itself or its watch ends it.
     pub fn supervise<F: Future + 'static>(self: &Rc<Self>, watch: Rc<Watch>, connection: F) {
         let enlisted = self.enlist(watch.clone());
         self.tasks.spawn_local(async move {

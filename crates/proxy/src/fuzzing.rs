@@ -1,4 +1,4 @@
-//! For fuzz targets: the readers of bytes from clients, origins and the store.
+//! Functions for fuzz targets: the readers of bytes from clients, origins and the store.
 //!
 //! This module owns nothing. It is not part of the public interface and changes without notice.
 

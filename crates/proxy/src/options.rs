@@ -23,15 +23,15 @@ pub struct ProxyOptions {
     pub origin: Option<OriginUrl>,
     /// The number of worker threads; 0 for one per processor.
     pub workers: usize,
-    /// Rules that give a lifetime to responses without one. The first rule that matches counts; by default there are
-    /// none.
+    /// Rules that give a lifetime to responses that have none. The first rule that matches a URL counts; by default
+    /// there are no rules.
     pub default_ttl: Vec<Rule>,
-    /// How long beyond its lifetime a response is served while its origin cannot be reached; zero if it never is. A
-    /// response can override this (`stale-if-error`) or forbid it (`must-revalidate`).
+    /// The time beyond its lifetime for which a response is served while its origin cannot be reached; zero if it never
+    /// is. A response can override this (`stale-if-error`) or forbid it (`must-revalidate`).
     pub stale_unreachable: Duration,
     /// Where requests are logged.
     pub access_log: AccessLog,
-    /// Who may use a forward proxy, in addition to the loopback addresses.
+    /// The clients that may use a forward proxy, in addition to those with loopback addresses.
     pub clients: Vec<ClientNet>,
     /// A PEM file of certificates that are trusted for origins, in addition to the system's certificates.
     pub origin_ca: Option<PathBuf>,
@@ -42,11 +42,11 @@ pub struct ProxyOptions {
     /// Whether to ignore `no-cache`, `max-age`, `min-fresh` and `Pragma` in requests. With these a client demands a
     /// fresher response than the origin requires.
     pub ignore_request_cache_control: bool,
-    /// Whether responses with `Set-Cookie` are stored as if they had none.
+    /// Whether responses with `Set-Cookie` are stored in the same way as responses without it.
     pub store_set_cookie: bool,
-    /// The peers whose headers about earlier hops are trusted, and whether such headers are sent to the origin.
+    /// The peers whose headers about earlier hops are trusted, and whether the proxy adds such headers.
     pub forwarded: ForwardedOptions,
-    /// Who may purge over HTTP; nobody by default.
+    /// The settings that decide who may purge over HTTP; by default nobody may.
     pub admin: AdminOptions,
     /// Limits on the sizes, counts and times that clients and origins decide.
     pub limits: Limits,
@@ -94,7 +94,7 @@ impl ProxyOptions {
 pub struct ForwardedOptions {
     /// The proxies in front of this one whose headers are trusted. From all other peers, such headers are removed.
     pub trusted: Vec<ClientNet>,
-    /// Whether a reverse proxy tells its origin nothing about its clients.
+    /// Whether a reverse proxy adds no such headers to its requests to the origin.
     pub is_silent: bool,
 }
 
@@ -130,7 +130,7 @@ pub struct Limits {
     pub url_bytes_max: usize,
     /// The longest body of a request. A longer body is answered by `413`, and its connection ends.
     pub request_body_bytes_max: u64,
-    /// The longest head of an origin's response. After a longer one the client gets `502`.
+    /// The longest head of an origin's response. If the head is longer, the client gets `502`.
     pub response_head_bytes_max: usize,
     /// The maximum number of concurrent fetches for the store, per worker. Responses to further requests are passed on
     /// and not stored.
@@ -140,7 +140,7 @@ pub struct Limits {
     pub range_fill_start_bytes_max: u64,
     /// The longest time from the first to the last byte of a request's head.
     pub head_timeout: Duration,
-    /// The longest time between two requests of a connection.
+    /// The longest time between two requests on a client's connection.
     pub keep_alive_timeout: Duration,
     /// The longest time in which no byte of an expected body arrives from a client or an origin.
     pub body_timeout: Duration,
@@ -152,11 +152,11 @@ pub struct Limits {
     pub response_timeout: Duration,
     /// The longest time in which a tunnel carries no byte in either direction.
     pub tunnel_timeout: Duration,
-    /// How long an unused connection to an origin is kept.
+    /// The time for which an unused connection to an origin is kept.
     pub origin_idle_timeout: Duration,
     /// The maximum number of unused connections that a worker keeps to one origin.
     pub origin_idle_connections_max: usize,
-    /// How long a stopping proxy waits for requests under way.
+    /// The longest time for which a stopping proxy waits for requests under way.
     pub drain_timeout: Duration,
 }
 

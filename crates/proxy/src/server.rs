@@ -1,4 +1,4 @@
-//! A running proxy: its listeners, its workers, and how it ends.
+//! A running proxy: its listeners, its workers, and its end.
 //!
 //! Owns: binding, one thread per worker, and waiting for the threads. Leaves to others: signals (the caller requests
 //! the [`Shutdown`]), closing the store (the caller does so when the proxy has ended).
@@ -42,7 +42,7 @@ impl Proxy {
         Proxy::bind(options)?.serve(store, shutdown)
     }
 
-    /// Binds the addresses, and makes every check that needs no store. Nobody can connect yet.
+    /// Binds the addresses, and makes every check that needs no store. No client can connect yet.
     ///
     /// *Errors*: [`Error::NoAddress`] without an address; [`Error::Listen`] if an address is not available;
     /// [`Error::OriginCa`] if the file of certificates cannot be read or has none; [`Error::AdminWithoutToken`] if an
@@ -194,7 +194,7 @@ fn serve(
     shutdown: Shutdown,
 ) -> Result<(), Error> {
     let failed = |error: std::io::Error| Error::Worker { worker: index, what: format!("failed: {error}") };
-    // The other workers end, too, when this one ends, even by a panic.
+    // When this worker ends, even by a panic, the other workers end, too.
     let stop_others = StopOnDrop(shutdown.clone());
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -238,7 +238,7 @@ fn bind(address: SocketAddr, is_shared: bool) -> std::io::Result<Socket> {
     Ok(socket)
 }
 
-/// A number that tells this proxy from others in `Via`. Other proxies are unlikely to have the same.
+/// A number that distinguishes this proxy from others in `Via`. Other proxies are unlikely to have the same number.
 fn random() -> u32 {
     use std::hash::{BuildHasher, RandomState};
     RandomState::new().hash_one(std::process::id()) as u32

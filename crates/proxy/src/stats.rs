@@ -1,8 +1,8 @@
 //! The counters of the proxy.
 //!
 //! Owns: each counter's definition. Every worker has its own counters, which only it writes, so counting shares no
-//! cache line between workers. A snapshot adds up the counters of all workers. All values only grow, except those that
-//! are marked as gauges.
+//! cache line between workers. A snapshot adds up the counters of all workers. All values only grow, except the values
+//! that are marked as gauges.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -38,7 +38,7 @@ counters! {
     hits,
     /// Requests whose response was fetched in order to store it, whether or not the store admits it to its disk.
     misses,
-    /// Requests that waited for another request's fetch and got its response.
+    /// Requests that waited for another request's fetch and were answered with the fetched response.
     collapsed,
     /// Requests for which the origin said that the stored response is still valid.
     revalidated,
@@ -58,11 +58,11 @@ counters! {
     purges,
     /// `PURGE` requests that were refused because of their sender or their form; part of `own_responses`.
     purges_refused,
-    /// Keys purged because an unsafe request may have changed their resource.
+    /// Keys that were purged because an unsafe request may have changed their resource.
     invalidations,
     /// Connections that were refused because their bytes did not form a valid request.
     refused_connections,
-    /// Connections refused because there were too many.
+    /// Connections that were refused because there were too many connections.
     excess_connections,
     /// Connections that were ended because a time limit passed.
     overdue_connections,
@@ -76,11 +76,11 @@ counters! {
     origin_requests,
     /// Informational responses (1xx) that came from origins before final ones.
     informational,
-    /// Responses that could not be fetched or stored to their end; nothing of them is kept.
+    /// Responses that could not be fetched or stored to their end. No part of such a response is kept.
     failed_fills,
     /// Body bytes sent to clients.
     body_bytes_sent,
-    /// Access log lines lost because the file or pipe failed or was too slow.
+    /// Lines of the access log that were lost because the file or pipe failed or was too slow.
     log_lines_lost,
 }
 
@@ -144,7 +144,7 @@ pub struct OriginDown {
     pub last: String,
 }
 
-/// Reads a running proxy's counters; cheap to clone, usable from any thread.
+/// A reader of a running proxy's counters. It is cheap to clone, and any thread can use it.
 #[derive(Debug, Clone)]
 pub struct StatsReader {
     workers: Arc<[Arc<WorkerStats>]>,

@@ -1,4 +1,4 @@
-//! Purges over HTTP: by default nobody may purge, not even a client on the same machine.
+//! Tests of purges over HTTP: by default nobody may purge, not even a client on the same machine.
 
 use nectary_proxy::{AdminOptions, ProxyOptions};
 

@@ -1,4 +1,4 @@
-//! A response that is not admitted to the store's disk is served anyway, and `Cache-Status` says so.
+//! A response that is not admitted to the store's disk is served anyway, and `Cache-Status` does not say `stored`.
 
 use nectary_store::{AdmissionOptions, AdmitRule, FillRole, KeyRef};
 

@@ -1,5 +1,5 @@
-//! Clients on other machines: a forward proxy serves them only if they are allowed, and never connects them to this
-//! machine's own services.
+//! A forward proxy serves clients on other machines only if they are allowed, and never connects them to the services
+//! of the proxy's own machine.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 

@@ -35,7 +35,7 @@ async fn what_a_client_has_is_not_sent_again() {
 #[tokio::test]
 async fn ranges_are_served_from_the_whole() {
     let (origin, proxy, url) = stored(b"0123456789").await;
-    // The request's `Range` and `If-Range`; the response's status, `Content-Range` and body.
+    // Each row has the request's `Range` and `If-Range`, and the response's status, `Content-Range` and body.
     let table = [
         ("bytes=2-4", "", 206, "bytes 2-4/10", "234"),
         ("bytes=-3", "", 206, "bytes 7-9/10", "789"),

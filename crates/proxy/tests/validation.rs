@@ -1,4 +1,4 @@
-//! A stale response is validated: a `304` renews it, anything else replaces it.
+//! A stale response is validated: a `304` renews it, and any other response replaces it.
 
 use nectary_proxy::ProxyOptions;
 

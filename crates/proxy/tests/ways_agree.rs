@@ -58,7 +58,8 @@ async fn answers_to_a_client_that_reads_slowly_come_whole_and_in_order() {
     get(proxy.address, "/big", &[]).await;
     get(proxy.address, "/small", &[]).await;
     let mut client = Client::connect(proxy.address).await;
-    // All answers are requested before any is read, and they are longer than the sockets' buffers.
+    // All answers are requested before the client reads any of them, and together they are longer than the sockets'
+    // buffers.
     let ask = request(&["GET /big HTTP/1.1", "Host: h"]);
     for _ in 0..200 {
         client.send(ask.as_bytes()).await;

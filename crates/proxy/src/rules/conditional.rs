@@ -1,4 +1,4 @@
-//! Conditional requests answered from a stored response, and conditions that validate one.
+//! Conditional requests that are answered from a stored response, and conditions that validate a stored response.
 //!
 //! Owns: entity tag comparison, `If-None-Match`, `If-Modified-Since`, `If-Range`. Only origins evaluate `If-Match` and
 //! `If-Unmodified-Since`: requests with these headers are forwarded. *Source*: RFC 9110, 8.8 and 13; RFC 9111, 4.3.
@@ -37,8 +37,8 @@ fn opaque(tag: &[u8]) -> &[u8] {
 /// Whether a conditional GET or HEAD is answered by `304`. `headers` are those of the stored response, which was
 /// received at `response_ms`.
 ///
-/// If `If-None-Match` is present, only it decides. `If-Modified-Since` is compared with `Last-Modified`, else with
-/// `Date`, else with the time of reception.
+/// If `If-None-Match` is present, only this header decides. `If-Modified-Since` is compared with `Last-Modified`, else
+/// with `Date`, else with the time of reception.
 pub fn is_not_modified(
     method: &Method,
     request: &HeaderMap,

@@ -17,7 +17,7 @@ use http::header::{HeaderValue, SET_COOKIE};
 
 use super::cache_control::ResponseDirectives;
 
-/// What happens to a response's cookies.
+/// The treatment of a response's cookies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cookies {
     /// The response has no cookies, or they are stored with the other headers.

@@ -11,7 +11,7 @@ use http::uri::{Authority, Scheme};
 pub struct Origin {
     /// Whether requests to the origin use TLS.
     pub https: bool,
-    /// Lower-case host, in brackets if it is an IPv6 address.
+    /// The host in lower case, in brackets if it is an IPv6 address.
     pub host: String,
     /// The port, even if it is the scheme's default.
     pub port: u16,
@@ -55,7 +55,7 @@ impl Origin {
         if self.https { "https" } else { "http" }
     }
 
-    /// Host, and port unless it is the scheme's default.
+    /// The host, with the port unless it is the scheme's default.
     pub fn authority(&self) -> String {
         let mut text = Vec::new();
         self.push_authority(&mut text);

@@ -1,8 +1,8 @@
 //! Byte ranges of a whole response.
 //!
 //! Owns: finding the ranges that a `Range` header requests of a response whose size is known. The whole response is
-//! served for other units, malformed headers, more than [`RANGES_MAX`] ranges, and ranges that together are longer than
-//! the whole. RFC 9110, 14.2 allows this and 17.15 recommends it.
+//! served if the header has another unit than bytes, is malformed, has more than [`RANGES_MAX`] ranges, or has ranges
+//! that together are longer than the whole. RFC 9110, 14.2 allows this and 17.15 recommends it.
 
 use std::ops::Range;
 
@@ -38,7 +38,7 @@ pub fn wanted(request: &HeaderMap, size_bytes: u64) -> Wanted {
     }
 }
 
-/// [`wanted`] for a header with several ranges.
+/// Like [`wanted`], for a header with several ranges.
 fn wanted_of_several(value: &[u8], size_bytes: u64) -> Wanted {
     let Some(list) = ranges_of(value) else { return Wanted::Whole };
     let (mut parts, mut count, mut bytes) = (Vec::new(), 0, 0u64);

@@ -10,7 +10,7 @@ use super::cache_control::{RequestDirectives, ResponseDirectives};
 use super::freshness::{Freshness, is_explicit, is_heuristically_cacheable};
 use super::vary::Vary;
 
-/// Whether a response may be stored, or why it must not.
+/// Whether a response may be stored, or the reason why it must not be stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Storability {
     /// It may be stored.
@@ -28,7 +28,7 @@ pub enum Storability {
     Authorization,
     /// The response has `Set-Cookie`, and nothing permits storing it (see `cookies`).
     SetCookie,
-    /// Nothing allows storing: the response has no lifetime and no `public`, and its status is not cacheable by
+    /// No rule allows storing: the response has no lifetime and no `public`, and its status is not cacheable by
     /// default.
     NotAllowed,
     /// The response has `Vary: *`, or more names in `Vary` than the cache supports.
@@ -38,7 +38,7 @@ pub enum Storability {
 }
 
 impl Storability {
-    /// Whether it may be stored.
+    /// Whether the response may be stored.
     pub fn is_storable(self) -> bool {
         self == Storability::Storable
     }

@@ -1,6 +1,6 @@
 //! Decides for each request whether its client may purge.
 //!
-//! Owns: the refusals. Each tells the operator what to do; none reveals whether a token was nearly right.
+//! Owns: the refusals. Each refusal tells the operator what to do; no refusal reveals whether a token was nearly right.
 
 use http::header::{ALLOW, AUTHORIZATION, WWW_AUTHENTICATE};
 use http::{HeaderValue, Response, StatusCode};

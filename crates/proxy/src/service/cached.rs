@@ -1,4 +1,4 @@
-//! GET and HEAD through the store.
+//! Answers GET and HEAD requests with the help of the store.
 //!
 //! Owns: the choice whether a request is answered from the store, joins another request's fetch, begins a fetch that
 //! others may join, or goes to the origin alone; and the use of the stored response if the origin fails. A request

@@ -29,7 +29,8 @@ use crate::wire::framing::Violation;
 use crate::wire::stream::{SharedStream, WatchedStream};
 use crate::worker::{Mode, Worker};
 
-/// How long the proxy still reads and discards a refused client's bytes, so that the client can read the refusal.
+/// The time for which the proxy still reads and discards a refused client's bytes, so that the client can read the
+/// refusal.
 const LINGER: Duration = Duration::from_secs(1);
 
 /// The maximum number of bytes that hyper buffers in each direction of a connection, unless longer heads are allowed.
@@ -88,7 +89,7 @@ pub(crate) async fn serve(worker: Rc<Worker>, watch: Rc<Watch>, stream: TcpStrea
             return Poll::Ready(Ended::Refused);
         }
         if polled.is_pending() && is_draining && watch.is_settled() {
-            // The client may have sent part of a request. Such a request does not count as under way.
+            // The client may have sent part of a request. A partial request does not count as under way.
             return Poll::Ready(Ended::Well);
         }
         polled.map(|result| match result {
@@ -121,7 +122,7 @@ pub(crate) async fn serve(worker: Rc<Worker>, watch: Rc<Watch>, stream: TcpStrea
     end(&client, stream, unanswered).await;
 }
 
-/// How hyper's work on a connection ended.
+/// The way in which hyper's work on a connection ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Ended {
     /// Nothing remains to be sent.

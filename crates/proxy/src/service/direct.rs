@@ -2,7 +2,8 @@
 //!
 //! Owns: the definition of a plain request, and the bytes of the response to one. A plain request is one complete head
 //! that the framing has accepted. It has only headers of a short list, none of which changes the answer. All other
-//! requests go to hyper unchanged. Answering copies no body and allocates nothing once the buffer has grown.
+//! requests go to hyper unchanged. Answering copies no body, and allocates no memory after the buffer for the head has
+//! grown.
 
 use std::rc::Rc;
 

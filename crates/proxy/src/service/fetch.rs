@@ -1,9 +1,9 @@
 //! The fetch that fills the store.
 //!
-//! Owns: one request to the origin for all requests that wait for a key. It runs in its own task, so it continues if
-//! the first client disconnects. It decides the kind of response (confirmation, storable, not storable), reports it to
-//! the request that began the fetch, and writes the body into the fill, which all waiting requests read. An incomplete
-//! body fails the fill.
+//! Owns: one request to the origin for all requests that wait for a key. The fetch runs in its own task, so it
+//! continues if the first client disconnects. It decides the kind of response (confirmation, storable, not storable)
+//! and reports it to the request that began the fetch. It writes the body into the fill, from which all waiting
+//! requests read. If the body is incomplete, the fill fails.
 
 use std::rc::Rc;
 
@@ -40,7 +40,7 @@ use crate::worker::{Mode, Worker};
 pub(super) struct Plan {
     worker: Rc<Worker>,
     key: Vec<u8>,
-    /// The client's headers, which `Vary` refers to.
+    /// The client's headers, to which `Vary` refers.
     headers: HeaderMap,
     directives: RequestDirectives,
     /// The request headers by which the URL is known to vary.
@@ -51,16 +51,16 @@ pub(super) struct Plan {
     herald: Herald,
 }
 
-/// The result, for the request that began the fetch.
+/// The result that the fetch reports to the request that began it.
 pub(super) enum Told {
     /// The response with this status is being stored: read it from the fill. The cookies are only for the requesting
     /// client.
     Streaming(u16, Vec<HeaderValue>),
     /// The stored response is still valid. The cookies are only for the requesting client.
     Refreshed(Object, Vec<HeaderValue>),
-    /// The response is not stored: it is only for the requesting client.
+    /// The response is not stored; it goes only to the requesting client.
     Direct(Response<Incoming>, Lease),
-    /// The response could be stored, but is too long for the store: it is only for the requesting client.
+    /// The response could be stored, but is too long for the store; it goes only to the requesting client.
     TooLarge(Response<Incoming>, Lease),
     /// The origin answered with this error, and the stored response may be served instead.
     Stale(StatusCode),
@@ -143,7 +143,7 @@ impl Plan {
     }
 }
 
-/// Makes the planned fetch. The fill ends with this task, however the task ends.
+/// Makes the planned fetch. When this task ends, for any reason, the fill ends, too.
 pub(super) async fn run(plan: Plan, mut fill: Fill, tell: oneshot::Sender<Told>) {
     let worker = plan.worker.clone();
     let _counted = Counted::new(&worker);
@@ -192,7 +192,7 @@ pub(super) async fn run(plan: Plan, mut fill: Fill, tell: oneshot::Sender<Told>)
                 if worker.options.strip_tags {
                     strip(&mut headers);
                 }
-                // The object's key in the store depends on the names in `Vary`, so they must not change.
+                // The object's key in the store depends on the names in `Vary`, so these names must not change.
                 if is_tagged && Vary::parse(&headers).union(&plan.names) == Vary::of(plan.names.clone()) {
                     refresh(&plan, fill, object, &headers, times, (tell, own_cookies)).await;
                     return;
@@ -226,7 +226,8 @@ impl Drop for Counted {
     }
 }
 
-/// Whether a body ends only when the connection closes. Then a complete body cannot be told from one that was cut off.
+/// Whether a body ends only when the connection closes. Such a body looks the same whether it is complete or was cut
+/// off.
 pub(super) fn is_close_delimited(headers: &HeaderMap, body: &Incoming) -> bool {
     body.size_hint().exact().is_none() && !headers.contains_key(TRANSFER_ENCODING)
 }

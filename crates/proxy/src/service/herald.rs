@@ -31,7 +31,7 @@ impl ClientRequest {
 }
 
 impl Herald {
-    /// Makes a herald that tells no client.
+    /// Makes a herald that passes informational responses to no client.
     pub fn silent(worker: &Rc<Worker>) -> Herald {
         Herald { worker: worker.clone(), client: None }
     }

@@ -1,7 +1,7 @@
 //! The fast way to answer: from a fresh response that is whole in memory.
 //!
 //! Owns: answering without waiting. Answering allocates only for the headers, copies no body, and reads the clock
-//! twice. Every other request goes to `route`, which looks its key up again.
+//! twice. A request that cannot be answered here goes to `route`, which looks up the request's key again.
 
 use std::rc::Rc;
 use std::time::Instant;

@@ -58,7 +58,7 @@ pub(super) async fn ask(
     Ok((response, lease))
 }
 
-/// Why a response is not stored.
+/// The reason why a response is not stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Size {
     /// The response is not stored for a reason other than its size.
@@ -104,8 +104,8 @@ pub(super) fn forward(
     finish(&request.client, parts.status, parts.headers, content, Some(Box::new(ticket)))
 }
 
-/// If this response could have been stored, forgets that the URL's responses could not. The next request for the URL
-/// then fills the store.
+/// If this response could have been stored, removes the URL from the list of URLs whose responses could not. The next
+/// request for the URL then fills the store.
 fn forget_if_storable(request: &ClientRequest, response: &Response<Incoming>) {
     if request.method != Method::GET || !request.worker.hit_for_miss.borrow().contains(&request.key, request.at_ms) {
         return;

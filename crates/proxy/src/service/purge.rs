@@ -50,7 +50,7 @@ async fn purge_tags(request: &ClientRequest, tags: &[Vec<u8>]) -> Response<Reply
         let text = format!("A purge by tag names 1 to {TAGS_MAX} tags of at most {TAG_BYTES_MAX} bytes each.");
         return own(request, StatusCode::BAD_REQUEST, "tags-out-of-bounds", &text, false);
     }
-    // The purges run concurrently, so that they share a block of the purge log and a flush.
+    // The purges run concurrently, so that they share one block of the purge log and one flush.
     let purges = join_all(tags.iter().map(|tag| request.worker.store.purge_tag(tag))).await;
     let mut errors: Vec<_> = purges.into_iter().filter_map(Result::err).collect();
     errors.sort_by_key(|error| error.kind != ErrorKind::Busy);

@@ -26,7 +26,7 @@ use crate::worker::Worker;
 
 /// The name of the header `Cache-Status`.
 pub(crate) const CACHE_STATUS: HeaderName = http::header::CACHE_STATUS;
-/// A response whose body has at most this length is logged as sent when it is made.
+/// The maximum length of a body with which a response is logged as sent already when it is made.
 const LOGGED_AT_ONCE_BYTES_MAX: u64 = 64 * 1024;
 
 /// The source of a stored response's body.
@@ -58,7 +58,7 @@ impl Source {
     }
 }
 
-/// The parts of a request needed to answer it from a stored response.
+/// The parts of a request that are needed to answer it from a stored response.
 pub(crate) struct Question<'a> {
     pub worker: &'a Rc<Worker>,
     pub client: &'a Rc<Client>,
@@ -226,7 +226,7 @@ fn log(
     None
 }
 
-/// Makes a response of its parts.
+/// Makes a response from its status, headers and content.
 pub(crate) fn finish(
     client: &Rc<Client>,
     status: StatusCode,
@@ -251,7 +251,7 @@ pub(crate) fn own(
     own_with(request, status, CacheStatus::Own { detail }, Outcome::Own, "text/plain; charset=utf-8", text, close)
 }
 
-/// Like [`own`], with all parts as arguments.
+/// Like [`own`], but with all parts of the response as arguments.
 pub(crate) fn own_with(
     request: &ClientRequest,
     status: StatusCode,

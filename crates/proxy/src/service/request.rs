@@ -45,7 +45,7 @@ pub(crate) struct ClientRequest {
     pub uri: Uri,
     pub version: Version,
     pub headers: HeaderMap,
-    /// The primary key of its URL, or its target as received if the URL has no key.
+    /// The primary key of the request's URL, or the request's target as received if the URL has no key.
     pub key: Vec<u8>,
     pub features: Features,
     pub directives: RequestDirectives,
@@ -54,7 +54,7 @@ pub(crate) struct ClientRequest {
 }
 
 impl ClientRequest {
-    /// The log line and counters of a response, written when the ticket is dropped.
+    /// Makes the ticket of a response. When the ticket is dropped, the request is logged and counted.
     pub fn ticket(&self, status: u16, outcome: Outcome, object_bytes: Option<u64>) -> Ticket {
         Ticket {
             log: self.worker.log.clone(),

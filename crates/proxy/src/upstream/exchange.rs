@@ -18,7 +18,8 @@ use crate::wire::informational::Informational;
 
 /// A connection in use for one exchange.
 ///
-/// [`Lease::finish`] returns the connection once the response is read to its end; dropping the lease closes it.
+/// After the response has been read to its end, [`Lease::finish`] returns the connection. Dropping the lease without it
+/// closes the connection.
 pub(crate) struct Lease {
     upstream: Rc<Upstream>,
     to: Destination,
@@ -66,8 +67,8 @@ impl Drop for Lease {
 /// A callback that receives each informational response.
 pub(crate) type Hear<'a> = &'a dyn Fn(&Informational);
 
-/// Sends a request and waits for the head of the final response. `hear` is called for each informational response
-/// before it.
+/// Sends a request and waits for the head of the final response. `hear` is called for each informational response that
+/// arrives before the final one.
 pub(crate) async fn exchange(
     upstream: &Rc<Upstream>,
     to: &Destination,

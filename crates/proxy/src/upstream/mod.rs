@@ -33,7 +33,7 @@ use crate::rules::key::Origin;
 use crate::stats::{OriginState, WorkerStats};
 use crate::wire::deadlines::Watch;
 
-/// The origin to which a request goes, and the addresses that may be used for it.
+/// The origin to which a request goes, and the addresses that may be used to reach it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Destination {
     pub origin: Origin,

@@ -76,7 +76,7 @@ impl RequestHead {
     }
 }
 
-/// The path and query of a URI. An empty path becomes `/`; `*` stays.
+/// The path and query of a URI. An empty path becomes `/`; the target `*` stays unchanged.
 fn origin_form(uri: &Uri) -> PathAndQuery {
     match uri.path_and_query() {
         Some(path) if path.as_str().starts_with('/') || path.as_str() == "*" => path.clone(),
@@ -108,7 +108,7 @@ pub(crate) enum BodyFault {
     /// The framing of the body is wrong.
     #[error("the framing of its body is wrong: {0}")]
     Framing(Violation),
-    /// The connection ended before the body.
+    /// The connection ended before the body was complete.
     #[error("its body ended early")]
     EndedEarly,
     /// The body is longer than the limit on bodies.

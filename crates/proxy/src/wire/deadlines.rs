@@ -5,7 +5,7 @@
 //! stream reports to the watch what is read and written, and the service reports when an exchange begins and ends. On
 //! every tick, the sweeper checks whether the connection is overdue.
 //!
-//! Times are counted in ticks of [`TICK`], so that nothing on the data path reads a clock. A limit may be exceeded by
+//! Times are counted in ticks of [`TICK`], so that no code on the data path reads a clock. A limit may be exceeded by
 //! up to two ticks.
 
 use std::cell::{Cell, RefCell};
@@ -39,7 +39,7 @@ impl Clock {
     }
 }
 
-/// How long each phase of a connection may last, in ticks.
+/// The longest time that each phase of a connection may last, in ticks.
 #[derive(Debug, Clone, Copy)]
 pub struct Deadlines {
     /// The pause between exchanges.
@@ -182,8 +182,8 @@ impl Watch {
         self.wake();
     }
 
-    /// Records that the answer under way is ready and will now be written. If the previous answer is not completely
-    /// sent, informational responses cannot be sent before this answer, so they are dropped.
+    /// Records that the answer under way is ready and will now be written. If the previous answer has not been sent
+    /// completely, informational responses cannot be sent before this answer, so they are dropped.
     pub fn answered(&self) {
         if !self.is_at_start.get() {
             self.announced.borrow_mut().clear();
@@ -216,7 +216,8 @@ impl Watch {
         self.busy.get() > 0
     }
 
-    /// Whether no exchange is under way and no write waits. Part of the next request's head may have arrived.
+    /// Whether no exchange is under way and no write waits. This can be true although part of the next request's head
+    /// has arrived.
     pub fn is_settled(&self) -> bool {
         !self.is_busy() && self.write_since.get().is_none()
     }
@@ -251,7 +252,7 @@ impl Watch {
         self.framing.borrow().is_refused_in_head()
     }
 
-    /// Why the peer's bytes were refused, if they were.
+    /// The reason why the peer's bytes were refused; `None` if they were not.
     pub fn violation(&self) -> Option<Violation> {
         self.violation.get()
     }
@@ -326,8 +327,8 @@ impl Watch {
         }
     }
 
-    /// Records received bytes, and replaces minor versions of HTTP later than 1.1 in them by 1.1. *Errors*: those of
-    /// [`Framing::accept`].
+    /// Records received bytes, and replaces minor versions of HTTP later than 1.1 in them by 1.1. *Errors*: the errors
+    /// of [`Framing::accept`].
     pub(super) fn on_read(&self, bytes: &mut [u8]) -> Result<(), (usize, Violation)> {
         let tick = self.clock.tick();
         self.read_since.set(None);
@@ -383,7 +384,7 @@ impl Watch {
     }
 }
 
-/// Runs `work` until it is done or the watch ends the connection.
+/// Runs `work` until it is done, or until the watch ends the connection.
 pub async fn until_killed(watch: &Watch, work: impl Future) {
     let mut work = pin!(work);
     poll_fn(|context| {

@@ -1,4 +1,4 @@
-//! A strict reader of HTTP/1 framing that runs ahead of the parser.
+//! A strict reader of HTTP/1 framing, which sees all bytes before hyper, the parser, gets them.
 //!
 //! Owns: finding where heads and bodies begin and end on one connection, and refusing everything that two readers could
 //! interpret differently. This reader parses nothing else. hyper parses the rest, and itself refuses names with spaces,
@@ -29,13 +29,13 @@ const TRAILER_BYTES_MAX: usize = 8 * 1024;
 pub enum Phase {
     /// The next byte begins a message.
     Between,
-    /// The rest of a head.
+    /// The next bytes are the rest of a head.
     Head,
-    /// The rest of a body.
+    /// The next bytes are the rest of a body.
     Body,
-    /// Bytes without framing: a tunnel, or a body that ends with the connection.
+    /// The next bytes have no framing: they belong to a tunnel, or to a body that ends with the connection.
     Opaque,
-    /// None: the bytes were refused.
+    /// No further bytes are accepted, because earlier bytes were refused.
     Refused,
 }
 
@@ -64,7 +64,7 @@ struct Size {
     spaced: bool,
 }
 
-/// The parts of a head that matter for framing.
+/// The facts about a head that matter for framing.
 #[derive(Debug, Clone, Copy, Default)]
 struct Head {
     length: Option<u64>,
@@ -95,7 +95,7 @@ pub struct Framing {
     informational_now: Option<Informational>,
     informational: Vec<Informational>,
     refused_in_head: bool,
-    /// The positions, in the bytes accepted last, of minor versions later than 1, which the parser must read as `1`.
+    /// The positions, in the bytes accepted last, of minor versions later than 1, which hyper must read as `1`.
     later_minors: Vec<usize>,
     /// The position, in the bytes accepted last, at which the current step began.
     step_start: usize,
@@ -128,7 +128,7 @@ impl Framing {
         Framing { is_response: true, awaited: false, ..Framing::of_requests(head_bytes_max) }
     }
 
-    /// Records that a request is sent: one response may come, without a body if the request is a HEAD.
+    /// Records that a request is being sent. One response may come; it has no body if the request is a HEAD.
     pub fn await_response(&mut self, to_head: bool) {
         self.awaited = true;
         self.bodiless = to_head;
@@ -456,7 +456,7 @@ fn later_minor_of_request(line: &[u8]) -> Option<usize> {
     }
 }
 
-/// [`later_minor_of_request`] for a response's start line.
+/// Like [`later_minor_of_request`], for a response's start line.
 fn later_minor_of_response(line: &[u8]) -> Option<usize> {
     matches!(line, [b'H', b'T', b'T', b'P', b'/', b'1', b'.', b'2'..=b'9', ..]).then_some(7)
 }
@@ -469,7 +469,7 @@ fn wrong_coding(value: &[u8]) -> Violation {
     if last.is_empty() || codings.any(is_chunked) { Violation::TransferCoding } else { Violation::UnknownCoding }
 }
 
-/// The trimmed value of a header line; `None` if the header has another name than `name`, which is in lower case.
+/// The trimmed value of a header line; `None` if the header's name is not `name`, which is in lower case.
 fn value_of<'a>(text: &'a [u8], name: &[u8]) -> Result<Option<&'a [u8]>, Violation> {
     let Some((found, rest)) = text.split_at_checked(name.len()) else { return Ok(None) };
     if !found.eq_ignore_ascii_case(name) {

@@ -1,9 +1,9 @@
 //! The stream that reports to a [`Watch`], and the shortcut past hyper for requests that are answered at once.
 //!
 //! Owns: reading and writing on one connection, and the [`Shortcut`] and its responses. No byte after refused framing
-//! is read: hyper waits, without further bytes, until the connection ends. A client's stream has two users: hyper,
-//! which reads and writes it as usual, and the task of the connection, which calls [`SharedStream::poll_shortcut`]
-//! first and polls hyper only if hyper has something to do.
+//! is read: hyper waits, without further bytes, until the connection ends. A client's stream has two users. hyper reads
+//! from it and writes to it as usual. The task of the connection calls [`SharedStream::poll_shortcut`] first, and polls
+//! hyper only if hyper has work to do.
 
 use std::cell::RefCell;
 use std::io;

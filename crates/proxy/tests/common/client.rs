@@ -13,7 +13,7 @@ const LIMIT: Duration = Duration::from_secs(20);
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reply {
     pub status: u16,
-    /// Names in lower case, with their values.
+    /// The headers' names in lower case, with their values.
     pub headers: Vec<(String, String)>,
     pub body: Vec<u8>,
     /// Whether the body was complete.

@@ -85,7 +85,7 @@ impl Script {
 #[derive(Clone, Debug)]
 pub struct Got {
     pub line: String,
-    /// Names in lower case, with their values.
+    /// The headers' names in lower case, with their values.
     pub headers: Vec<(String, String)>,
     pub body: Vec<u8>,
 }
