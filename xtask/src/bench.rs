@@ -1,4 +1,4 @@
-//! The benchmarks: they are built like all programs, and run one after another.
+//! Runs the benchmarks one after another; they are built together with all other programs.
 //!
 //! Owns: the list of programs that are benchmarks. Leaves to others: the measurements and their output.
 
@@ -13,7 +13,7 @@ use crate::process;
 /// The benchmark programs of `crates/e2e`.
 const PROGRAMS: &[&str] = &["bench-memory", "bench-pressure"];
 
-/// A benchmark that takes longer is assumed to hang.
+/// The longest time of a benchmark; one that takes longer is assumed to hang.
 const LIMIT: Duration = Duration::from_secs(3600);
 
 /// Runs the benchmark named by the first argument (`memory`, `pressure`) with the other arguments, or all benchmarks

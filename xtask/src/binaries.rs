@@ -1,9 +1,9 @@
 //! The build of all programs and test programs, in one cargo run.
 //!
-//! Owns: the build, and the paths of its results. One run for the whole workspace has one set of features, so each
-//! dependency is built once. The test programs are then run directly, so that their time does not include the build.
-//! The `nectary` program is then built again alone: the common run gives it test-only features of other crates, but the
-//! tests must use the program that users run.
+//! Owns: the build, and the paths of its results. One cargo run for the whole workspace has one set of features per
+//! dependency, so each dependency is built once. The test programs are then run directly, so that their time does not
+//! include the build. The `nectary` program is then built again alone: the common build gives it features that other
+//! crates need only in tests, but the tests must use the program that users run.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -15,7 +15,7 @@ use serde_json::Value;
 use crate::metadata::{Package, Workspace, cargo};
 use crate::process;
 
-/// A build that takes longer is assumed to hang.
+/// The longest time of a build; one that takes longer is assumed to hang.
 const BUILD_LIMIT: Duration = Duration::from_secs(3600);
 
 /// One built program.
@@ -83,7 +83,7 @@ impl Binaries {
     }
 }
 
-/// Builds the fuzz targets with coverage counters; this replaces the normal `fuzz` program.
+/// Builds the fuzz targets with coverage counters; the result replaces the normal `fuzz` program.
 ///
 /// Only Nectary's own crates are built again: a wrapper of rustc adds the coverage counters of stable Rust to them.
 pub fn build_with_coverage(workspace: &Workspace) -> Result<()> {

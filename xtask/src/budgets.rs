@@ -1,4 +1,4 @@
-//! The time budgets: how long the tests of each crate may take on two cores.
+//! The time budgets: the longest time that the tests of each crate may take on two cores.
 //!
 //! Owns: the table of budgets. A crate that exceeds its budget is reported; a test program that takes [`KILL_FACTOR`]
 //! times the budget of its crate is killed. All crates together must stay within the sum of the budgets, which is at
@@ -7,10 +7,10 @@
 /// The budget of a crate that is not in the table. *Units*: seconds.
 const DEFAULT_SECONDS: u64 = 10;
 
-/// A process that takes this many times its crate's budget is assumed to hang, and is killed.
+/// A process that takes longer than its crate's budget times this factor is assumed to hang, and is killed.
 pub const KILL_FACTOR: u64 = 3;
 
-/// The name under which the examples in doc comments have a budget.
+/// The name of the budget for the examples in doc comments.
 pub const DOCTESTS: &str = "doc examples";
 
 const SECONDS: &[(&str, u64)] = &[

@@ -1,7 +1,7 @@
 //! The checks that do not run the project's code: formatting, lints, dependency direction, rooms, licences, files and
 //! documents.
 //!
-//! Owns: the order of the checks, and their counting: each counts as one test.
+//! Owns: the order of the checks, and their count: each check counts as one test.
 
 use std::process::Command;
 use std::time::Duration;
@@ -12,7 +12,8 @@ use crate::metadata::{Workspace, cargo};
 use crate::report::Report;
 use crate::{circles, floors, house, licences, process, rooms};
 
-/// Lints compile everything. A check that takes longer than this is assumed to hang.
+/// The longest time of a check; one that takes longer is assumed to hang. Lints need the most time, because they
+/// compile everything.
 const LIMIT: Duration = Duration::from_secs(3600);
 
 /// Runs the checks without the tests; returns whether all passed.

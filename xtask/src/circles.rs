@@ -1,7 +1,7 @@
 //! Finds circles between the files of a crate: files that import each other, directly or indirectly.
 //!
 //! Owns: the reading of imports, and the search for circles in `crates/*/src`. A circle is allowed if a line `//!
-//! *Circle*: why` in one of its files defends it. Imports of tests do not count. Imports of the crate's front file, or
+//! *Circle*: why` in one of its files defends it. Imports in tests do not count. Imports of the crate's front file, or
 //! of the front file of a folder that contains the importing file, do not count either, because a front file holds the
 //! common parts of the files below it. The front file of a folder is `mod.rs` or the file with the folder's name.
 
@@ -14,13 +14,13 @@ type Imports = BTreeMap<String, BTreeSet<String>>;
 
 /// The line that defends a circle.
 const DEFENCE: &str = "//! *Circle*:";
-/// Crates that have undefended circles, and how many of their files are in one. Never raise a number, and remove an
-/// entry once its number is 0.
+/// The crates that have undefended circles, each with the number of its files in such circles. Never raise a number,
+/// and remove an entry once its number is 0.
 const OPEN: &[(&str, usize)] = &[];
 /// The largest depth of the folders that are searched.
 const DEPTH_MAX: usize = 8;
 
-/// The circles that no comment defends, one line each.
+/// Returns the circles that no comment defends, one line each.
 pub fn problems(root: &Path) -> Vec<String> {
     let Ok(crates) = fs::read_dir(root.join("crates")) else { return vec!["there is no folder crates".to_owned()] };
     let mut folders: Vec<_> = crates.filter_map(|entry| Some(entry.ok()?.path())).collect();
@@ -103,7 +103,7 @@ fn imports_of(module: &str, text: &str, modules: &BTreeSet<&str>) -> BTreeSet<St
     found
 }
 
-/// Whether `front` is the crate's front file, or that of a folder that contains `module`.
+/// Whether `front` is the crate's front file, or the front file of a folder that contains `module`.
 fn is_front_of(front: &str, module: &str) -> bool {
     front.is_empty() || module.strip_prefix(front).is_some_and(|rest| rest.starts_with("::"))
 }

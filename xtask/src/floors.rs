@@ -1,4 +1,4 @@
-//! The direction of dependencies: a crate depends only on crates of lower floors.
+//! The direction of dependencies: each crate has a floor (layer), and depends only on crates of lower floors.
 //!
 //! Owns: the table of floors, as in `docs/overview.svg`, and the table of frameworks that only certain crates may use.
 //! A new crate fails the check until it has a floor here.
@@ -47,7 +47,7 @@ pub fn problems(members: &[&Package]) -> Vec<String> {
         if !is_beside && floor(name).is_none() {
             problems.push(format!("{name} has no floor: give it one in xtask/src/floors.rs"));
         }
-        // A crate may be its own dev-dependency, which gives it other features in its tests.
+        // A crate may be its own dev-dependency: its tests then use additional features.
         let is_self = |dependency: &&Dependency| dependency.name == name && dependency.dev;
         for dependency in member.dependencies.iter().filter(|dependency| !is_self(dependency)) {
             let other = dependency.name.as_str();

@@ -13,7 +13,7 @@ const SOURCES: &[&str] = &["crates", "xtask"];
 const DOCUMENTS: &[&str] = &["docs"];
 const DEPTH_MAX: usize = 8;
 
-/// The problems, one line each.
+/// Returns the violations of these rules, one line each.
 pub fn problems(root: &Path) -> Vec<String> {
     let mut problems = Vec::new();
     let mut tests = BTreeSet::new();

@@ -6,10 +6,10 @@
 
 use crate::report::Report;
 
-/// How many of the last output lines of a failed test the summary repeats.
+/// The number of output lines at the end of a failed test that the summary repeats.
 const FAILURE_LINES_MAX: usize = 30;
 
-/// Whether a line is worth showing at once: the output of tests and failures, but not the names of tests that passed.
+/// Whether a line is shown immediately: output of tests and failures are, names of tests that passed are not.
 pub fn is_told(line: &str) -> bool {
     let is_name = line.starts_with("    ") && !line.trim().contains(' ');
     let is_passed = line.starts_with("test ") && line.ends_with(" ... ok");
@@ -70,7 +70,7 @@ impl Counts {
         counts
     }
 
-    /// Adds these counts to a report, as those of the tests called `name`.
+    /// Adds these counts to a report, under the name `name`.
     pub fn add_to(&self, report: &mut Report, name: &str) {
         let mut passed = self.passed;
         let mut counted: Vec<&str> = Vec::new();
@@ -96,7 +96,7 @@ impl Counts {
     }
 }
 
-/// The number before `word`; 0 if there is none.
+/// Returns the number before `word` in a text; 0 if there is none.
 fn number_before(text: &str, word: &str) -> u64 {
     let before = text.split_once(word).map_or("", |parts| parts.0);
     before.rsplit(|c: char| !c.is_ascii_digit()).next().and_then(|digits| digits.parse().ok()).unwrap_or(0)

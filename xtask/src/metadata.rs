@@ -20,14 +20,14 @@ pub struct Dependency {
     pub dev: bool,
 }
 
-/// A package, in the workspace or from elsewhere.
+/// A package of the workspace or from a registry.
 #[derive(Debug, Clone)]
 pub struct Package {
     /// Its name.
     pub name: String,
     /// Its version.
     pub version: String,
-    /// Its licence, an SPDX expression; empty if it names none.
+    /// Its licence, an SPDX expression; empty if the package names no licence.
     pub licence: String,
     /// Its dependencies.
     pub dependencies: Vec<Dependency>,
@@ -93,11 +93,12 @@ impl Workspace {
     }
 }
 
-/// A command of the cargo that started this program, or of the one on the path.
+/// Makes a command that runs the cargo that started this program, or otherwise the cargo on the search path.
 pub fn cargo() -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    // The cargo that started this program has set these variables. With them, some build scripts and all crates that
-    // depend on them would be rebuilt whenever builds from here and from a shell alternate.
+    // The cargo that started this program has set these variables. If they stayed set, some build scripts and all
+    // crates that depend on them would be rebuilt whenever a build from here follows one from a shell, or the other way
+    // round.
     let is_of_program = |name: &str| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_");
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_str().is_some_and(is_of_program)) {
         command.env_remove(name);

@@ -14,9 +14,9 @@ use anyhow::{Context, Result, bail};
 
 /// The largest number of processes whose children are searched.
 const FAMILY_MAX: usize = 1000;
-/// How long to wait for the rest of the output after a child was killed.
+/// The longest wait for the rest of the output after a child was killed.
 const REST: Duration = Duration::from_secs(5);
-/// How long to wait for the end of a child after its output has ended.
+/// The longest wait for the end of a child after its output has ended.
 const END: Duration = Duration::from_secs(20);
 /// The time between two checks whether a child has ended.
 const LOOK: Duration = Duration::from_millis(5);
@@ -41,7 +41,7 @@ pub struct Ended {
     pub success: bool,
     /// Whether it was killed because it ran too long.
     pub killed: bool,
-    /// Whether its exit code says that it cannot run on this machine.
+    /// Whether its exit code is `NOT_RUN`, which says that it cannot run on this machine.
     pub not_run: bool,
     /// A description of its end.
     pub how: String,
@@ -56,7 +56,7 @@ pub fn run(command: &mut Command, limit: Duration, is_told: fn(&str) -> bool) ->
     run_to_end(command, limit, END, is_told)
 }
 
-/// As [`run`]; the child must end within `end` after the end of its output.
+/// Does the work of [`run`]; the child must end within `end` after the end of its output.
 fn run_to_end(command: &mut Command, limit: Duration, end: Duration, is_told: fn(&str) -> bool) -> Result<Ended> {
     let started = Instant::now();
     command.stdin(Stdio::null()).stdout(Stdio::piped());
@@ -132,8 +132,8 @@ pub fn output(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Kills a child and its descendants. The descendants are listed before the kill, because after it the kernel no longer
-/// lists them below the child.
+/// Kills a child and its descendants. The descendants are listed before the kill, because after the kill they are no
+/// longer children of this child.
 fn kill_tree(child: &mut Child) {
     let mut family = vec![child.id()];
     let mut next = 0;
@@ -158,8 +158,8 @@ mod tests {
         let ended = run(&mut command, Duration::from_secs(1), silent).expect("starts");
         assert!(ended.killed && !ended.success);
         assert_eq!(ended.output, "before\n");
-        // The grandchild holds the pipe too. If it were still running, the call would have waited for the rest of the
-        // output.
+        // The grandchild has the pipe open, too. If the grandchild were still running, the call would have waited for
+        // the rest of the output.
         assert!(ended.taken < Duration::from_secs(1) + REST, "something lives on");
     }
 

@@ -47,7 +47,7 @@ impl Report {
         self.not_run.push(reason.into());
     }
 
-    /// Records another reason why a test was not run, without counting the test again.
+    /// Records another reason for a test that was not run, and does not count the test again.
     pub fn not_run_also(&mut self, reason: impl Into<String>) {
         self.not_run.push(reason.into());
     }

@@ -1,22 +1,22 @@
 //! The rooms (folders) of a crate: they depend on each other in one direction only, and their size is limited.
 //!
 //! Owns: two rules. A room of the store imports only from rooms that `lib.rs` lists before it, except in tests. A
-//! folder of sources has at most [`FILES_MAX`] files; folders with more files are listed in [`CROWDED`], and may only
-//! shrink.
+//! folder of sources has at most [`FILES_MAX`] files; folders with more files are listed in [`CROWDED`] with their
+//! number of files, which may only shrink.
 
 use std::fs;
 use std::path::Path;
 
 /// The largest number of files in a folder; files in subfolders do not count.
 const FILES_MAX: usize = 20;
-/// Folders that have more files, and their limits. Never raise a limit, and remove it when it is no longer needed.
+/// The folders that have more files, with their limits. Never raise a limit, and remove it when it is no longer needed.
 const CROWDED: &[(&str, usize)] = &[];
 /// The crates whose rooms may import in one direction only.
 const ORDERED: &[&str] = &["crates/store"];
 /// The largest depth of the folders that are searched.
 const DEPTH_MAX: usize = 8;
 
-/// The problems, one line each.
+/// Returns the violations of these rules, one line each.
 pub fn problems(root: &Path) -> Vec<String> {
     let mut problems = Vec::new();
     for folder in ["crates", "xtask"] {

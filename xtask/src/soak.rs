@@ -1,4 +1,4 @@
-//! Long campaigns: they run the random tests with other seeds, for longer, and in any number of rounds.
+//! Runs long campaigns: the random tests run with other seeds, longer, and in any number of rounds.
 //!
 //! Owns: the list of campaigns, their rounds, and the log. A round is one run of a program with its own seed, derived
 //! from the seed of the soak and the round's number, so any round can be repeated alone. The log has one JSON object
@@ -19,11 +19,11 @@ use crate::binaries::{self, Binaries};
 use crate::metadata::Workspace;
 use crate::process::{self, Ended};
 
-/// A round that takes longer is assumed to hang.
+/// The longest time of a round; one that takes longer is assumed to hang.
 const ROUND_LIMIT: Duration = Duration::from_secs(3600);
 /// The program of `nectary-fuzz`.
 const FUZZ_PROGRAM: &str = "fuzz";
-/// How many of the last output lines of a failed round go into the log.
+/// The number of output lines at the end of a failed round that go into the log.
 const TAIL_LINES: usize = 40;
 
 /// The program that a campaign runs.
@@ -43,8 +43,8 @@ struct Campaign {
     arguments: &'static [&'static str],
     /// The environment of the program; `{seed}` stands for the round's seed.
     environment: &'static [(&'static str, &'static str)],
-    /// The parts of the arguments that set the size of a round: placeholder, value in a full round, and value in a
-    /// sample.
+    /// The placeholders in the arguments that set the size of a round. Each has a value for a full round and a value
+    /// for a sample.
     extents: &'static [(&'static str, &'static str, &'static str)],
 }
 
@@ -233,11 +233,13 @@ const CAMPAIGNS: &[Campaign] = &[
     },
 ];
 
-/// The environment in which the instrumented program writes no profile: it reads its coverage itself.
+/// The environment variable with which the instrumented program writes no profile, because it reads its coverage
+/// itself.
 const NO_PROFILE: (&str, &str) = ("LLVM_PROFILE_FILE", "/dev/null");
-/// How long each fuzz target runs in a round; 0 skips fuzzing. *Units*: seconds.
+/// The default time of each fuzz target in a round; 0 skips fuzzing. *Units*: seconds.
 const FUZZ_SECONDS: u64 = 600;
-/// The longest time of a fuzz target, so that the rest of a round still fits in its limit. *Units*: seconds.
+/// The longest time of a fuzz target in a round. It is shorter than [`ROUND_LIMIT`], because a round also has other
+/// work. *Units*: seconds.
 const FUZZ_SECONDS_MAX: u64 = 3000;
 
 /// The options of a soak: the campaigns to run, and their length.
@@ -249,7 +251,7 @@ pub struct Options {
     shard_count: u64,
     /// The names of the campaigns, or of fuzz targets, to run; all campaigns if the list is empty.
     only: Vec<String>,
-    /// How long each fuzz target runs. *Units*: seconds.
+    /// The time of each fuzz target in a round. *Units*: seconds.
     fuzz_seconds: u64,
     /// Whether each round is only a sample of a full round.
     sample: bool,
@@ -473,7 +475,7 @@ fn is_done(log: &str, campaign: &str, seed: u64, round: u64, commit: &str) -> bo
     })
 }
 
-/// The seed of the soak to continue: the last one in the log, if it ran on this commit.
+/// Returns the seed of the soak to continue: the last seed in the log, if its entry has this commit.
 fn last_seed(log: &str, commit: &str) -> Option<u64> {
     entries(log).last().filter(|entry| entry["commit"] == commit)?["seed"].as_u64()
 }

@@ -1,7 +1,7 @@
 //! Runs all tests, crate by crate, each crate within its time budget.
 //!
-//! Owns: the order, the times and the counts. The crates of the lowest floors come first, so that the first failure is
-//! the nearest to its cause.
+//! Owns: the order, the times and the counts. The crates of the lowest floors come first, so that a bug first fails the
+//! tests of the crate that has it, and not those of a crate that depends on this crate.
 
 use std::time::{Duration, Instant};
 

@@ -1,11 +1,11 @@
-//! Shows how many hits admission by second request costs, and how many writes it saves, in a replay of the workload of
-//! the Hummingbird paper.
+//! Shows the effect of admitting an object only at its second request: the number of hits that this costs, and the
+//! number of writes that it saves, in a replay of the workload of the Hummingbird paper.
 //!
 //! `cargo run --release -p nectary-bench --example admission -- [SCALE [REINSERT]]` replays the workload of `bench
 //! store --seed table4` on a device in memory at several disk sizes, once with all objects admitted, and once with only
-//! those that are requested again. Nothing is timed; the length of every object is compared. `hits` and `memory` are
-//! shares of the requests: all hits, and those from memory. `byte hits` is the share of the bytes. `written` includes
-//! headers, padding and checkpoints.
+//! those that are requested again. Nothing is timed; the length of every object is compared. `hits` is the share of all
+//! hits in the requests, and `memory` that of hits from memory. `byte hits` is the share of hits in the requested
+//! bytes. `written` includes headers, padding and checkpoints.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! Shows how many reads and I/Os per request locality hints and cluster reads save, in a replay of the workload of the
-//! Hummingbird paper.
+//! Shows the number of reads and I/Os per request that locality hints and cluster reads save, in a replay of the
+//! workload of the Hummingbird paper.
 //!
 //! `cargo run --release -p nectary-bench --example hints -- [SCALE [EMBEDDED [WAY]]]` replays the workload of `bench
 //! store --seed table4` on a 4 GB device in memory, once for each way of packing and reading. Nothing is timed: the
@@ -15,13 +15,13 @@ use nectary_store::{ClusterRead, CreateOptions, ErrorKind, KeyRef, OpenOptions, 
 
 type Failure = Box<dyn std::error::Error>;
 
-/// The sizes of disk and memory in the paper's row, at scale 1, in bytes.
+/// The sizes of disk and memory in the replayed row of the paper's table 4, at scale 1, in bytes.
 const DISK_BYTES: f64 = 4e9;
 const MEMORY_BYTES: f64 = 256.0 * 1048576.0;
 /// The time of an I/O, and the time to transfer a byte, in milliseconds.
 const IO_MS: f64 = 10.0;
 const BYTE_MS: f64 = 1.0 / 20_000.0;
-/// Objects wait this long in memory before they are written, in milliseconds of the disk's time.
+/// The time that objects wait in memory before they are written, in milliseconds of the disk's time.
 const WRITE_DELAY_MS: f64 = 5_000.0;
 
 /// A way of packing objects and reading them.

@@ -1,4 +1,5 @@
-//! `nectary bench store` and `bench limits` without the rest of the program, which builds in a fraction of the time.
+//! The commands `nectary bench store` and `nectary bench limits` as a separate program, which builds in a fraction of
+//! the time of the whole program.
 //!
 //! Owns: nothing but the command line. Leaves to others: everything that is measured (`nectary_bench`).
 

@@ -1,10 +1,10 @@
 //! The guardian: a small process that outlives a run, however the run ends, and removes what the run made.
 //!
-//! Owns: the list of a run's resources outside its processes, and their removal. How: the guardian has its own session,
-//! so Ctrl-C does not reach it, and reads from a pipe whose other end only the run holds. When the pipe closes (the run
-//! has succeeded, failed, or was ended by Ctrl-C or SIGKILL), the workers and their private mounts end too. The
-//! guardian then releases loop devices of dead processes, and removes memory groups and the run's directory. Promises:
-//! it touches only the listed resources, and loop devices whose process is dead.
+//! Owns: the list of a run's resources outside its processes, and their removal. The guardian has its own session, so
+//! Ctrl-C does not reach it. It reads from a pipe whose other end only the run holds. When the pipe closes (the run has
+//! succeeded, failed, or was ended by Ctrl-C or SIGKILL), the workers and their private mounts end too. The guardian
+//! then releases loop devices of dead processes, and removes memory groups and the run's directory. Promises: it
+//! touches only the listed resources, and loop devices whose process is dead.
 
 use std::fs;
 use std::io::{BufRead, Write};
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use crate::{Error, ErrorKind, sys};
 
-/// How long the guardian waits for the last processes of a run.
+/// The longest time that the guardian waits for the last processes of a run.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// The time between two attempts to remove the resources.
 const STEP: Duration = Duration::from_millis(20);
@@ -55,7 +55,7 @@ impl Guardian {
         std::fs::create_dir(path).map_err(|error| Error::failed(path.display(), error))
     }
 
-    /// Waits until everything is removed; all users of the resources should have ended.
+    /// Waits until the guardian has removed everything; all users of the resources should have ended before this call.
     pub fn finish(mut self) {
         drop(self.child.stdin.take());
         let _ = self.child.wait();

@@ -1,14 +1,15 @@
 //! `bench limits`: the store's read and write rates as a share of fio's rates on the same device.
 //!
-//! Owns: two figures, each the median of paired runs. *Reads*: objects that are not in memory, 32 at once from two
-//! threads. They are compared with fio's random reads of the same size, 32 at once from one or two threads, whichever
-//! is faster. *Filling*: puts one after another, up to the flush. They are compared with fio's sequential writes of 1
-//! MiB, up to the flush, and with a loop that does only what every store must do: it copies the same bodies into
-//! buffers, sums them, and writes two buffers at a time. Store and fio each use direct I/O on a file of the same size
-//! in the same directory; each file is written once before the measurement. They take turns (A B B A …). Every byte
-//! that the store returns is compared with the expected one. The report also compares the store's rate with more gets
-//! at once to the same reads of fio. If a loss at 32 disappears at 128, its cause is waiting; if it stays, its cause is
-//! processor time. Leaves to others: latencies as users see them (`store`).
+//! Owns: two figures, each the median of paired runs. *Reads*: two threads get objects that are not in memory, 32 at
+//! once. The rate is compared with that of fio's random reads of the same size, 32 at once, from one or from two
+//! threads, whichever is faster. *Filling*: one task puts objects one after another and then flushes. The rate is
+//! compared with that of fio's sequential writes of 1 MiB, and with that of a loop that does only what every store must
+//! do: it copies the same bodies into buffers, computes their checksums, and writes two buffers at a time. All
+//! three times include the final flush. Store and fio each use direct I/O on a file of the same size in the same
+//! directory; each file is written once before the measurement. They take turns (A B B A …). Every byte that the store
+//! returns is compared with the expected one. The report also compares the store's rates at 64 and 128 gets in flight
+//! with the same reads of fio. If the store is slower than fio at 32 but not at 128, the cause is waiting; if it is
+//! slower at both, the cause is processor time. Leaves to others: latencies as users see them (`store`).
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
@@ -32,7 +33,7 @@ use crate::{Error, ErrorKind, machine, sys};
 
 /// The number of reads in flight.
 const DEPTH: usize = 32;
-/// Higher numbers of gets in flight, which show how much the store waits. They have no target.
+/// Higher numbers of gets in flight, which show how much the store waits. The rates at these numbers have no target.
 const DEPTHS_BEYOND: [usize; 2] = [64, 128];
 /// The number of threads that read from the store, like a proxy's workers; fio reads with its best number (`FIO_JOBS`).
 const THREADS: usize = 2;
@@ -41,15 +42,15 @@ const FIO_JOBS: [usize; 2] = [1, THREADS];
 /// The memory of the store in bytes: far less than the data that are read, so that few reads find their object in
 /// memory.
 const MEMORY_BYTES: u64 = 32 << 20;
-/// The target of both figures.
+/// The target of both figures: the smallest accepted ratio to fio's rate.
 const TARGET: f64 = 0.9;
 /// The number of fio's writes in flight.
 const FIO_WRITES: usize = 4;
 /// The size of a write of the copying loop, in bytes: the size of a store's append, unless an object is longer.
 const COPIED_BYTES: usize = 2 << 20;
 /// The number of different bodies, which objects use in turn. They are made before the measurement, as fio makes its
-/// buffer. There are enough of them that a wrong object has a wrong body. The number is prime, because misplaced data
-/// tend to be at round distances.
+/// buffer. There are so many that a wrong object almost always has a wrong body. The number is prime, because misplaced
+/// data tend to be at round distances.
 const BODIES: u32 = 1021;
 /// The smallest size of a file, in bytes.
 const BYTES_MIN: u64 = 256 << 20;
@@ -63,9 +64,9 @@ pub struct LimitsOptions {
     pub bytes: u64,
     /// The size of the objects, in bytes.
     pub object_bytes: u32,
-    /// Paired runs of each figure.
+    /// The number of paired runs of each figure.
     pub pairs: usize,
-    /// How long each run of reads takes.
+    /// The duration of each run of reads, in seconds.
     pub seconds: u64,
 }
 
@@ -91,7 +92,7 @@ impl LimitsReport {
     }
 }
 
-/// Runs of the store and of fio for the same figure.
+/// The rates and processor times of the store and of fio in the runs of one figure.
 #[derive(Default)]
 struct Rates {
     store: Vec<f64>,
@@ -113,7 +114,7 @@ impl Rates {
     }
 }
 
-/// Measures; `progress` receives the number of completed runs and the number of all runs.
+/// Measures both figures; `progress` receives the number of completed runs and the number of all runs.
 ///
 /// *Errors*: [`ErrorKind::Missing`] without fio; [`ErrorKind::Void`] if a byte was wrong.
 pub fn limits(
@@ -229,7 +230,7 @@ impl Filled {
         Ok(Filled { store, block_bytes, object_bytes, bodies, next: 0, random: Random::new(1) })
     }
 
-    /// Puts objects of this total size and flushes them; returns bytes per second, and processor time per put.
+    /// Puts objects of `bytes` bytes in total and flushes them; returns bytes per second, and processor time per put.
     async fn fill(&mut self, bytes: u64) -> Result<(f64, f64), Error> {
         let (began, processor) = (Instant::now(), sys::processor_time());
         let count = bytes.div_ceil(u64::from(self.object_bytes));
@@ -299,7 +300,7 @@ impl Copier {
         Ok(Copier { device, bodies: Arc::clone(bodies), spare, buffer_bytes, position: 0 })
     }
 
-    /// Writes about this many bytes and flushes them; returns bytes of bodies per second, and processor time per body.
+    /// Writes about `bytes` bytes and flushes them; returns bytes of bodies per second, and processor time per body.
     async fn fill(&mut self, bytes: u64) -> Result<(f64, f64), Error> {
         let (began, processor) = (Instant::now(), sys::processor_time());
         let (mut in_flight, mut filled, mut count) = (VecDeque::<JoinHandle<Result<Vec<Buffer>, _>>>::new(), 0, 0_u32);
@@ -385,7 +386,7 @@ impl Reader {
     }
 }
 
-/// fio on a file.
+/// Runs fio on a file.
 struct Fio {
     path: PathBuf,
     bytes: u64,

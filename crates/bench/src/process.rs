@@ -1,8 +1,9 @@
 //! The processes of a run: their output, and their end.
 //!
-//! Owns: a child with its pipes, and the command that first puts a child into a memory group or its own network
-//! ([`enter`]). Promises: a child ends when its handle is dropped, and when this process ends for any reason; each wait
-//! for a `Process` has a deadline. If a child fails, the error message quotes the end of its standard error output.
+//! Owns: a child with its pipes, and the command that puts a child into a memory group or its own network namespace
+//! before it runs the program ([`enter`]). Promises: a child ends when its handle is dropped, and when this process
+//! ends for any reason; each wait for a `Process` has a deadline. If a child fails, the error message quotes the end of
+//! its standard error output.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -15,11 +16,11 @@ use std::time::Duration;
 
 use crate::{Error, ErrorKind, sys};
 
-/// How long a process may take to end after SIGTERM.
+/// The longest time that a process may take to end after SIGTERM.
 const END_TIME_MAX: Duration = Duration::from_secs(20);
-/// How many lines of a process's output are buffered; a process that writes more waits.
+/// The number of lines of a process's output that are buffered; a process that writes more waits.
 const LINES_MAX: usize = 1024;
-/// How much of the end of a process's error output an error message quotes. *Units*: bytes.
+/// The length of the end of a process's error output that an error message quotes. *Units*: bytes.
 const SAID_BYTES: usize = 2000;
 
 /// The environment in which a process is started.
@@ -53,7 +54,7 @@ impl Inside {
     }
 }
 
-/// Replaces this process by `program`, which ends when the parent of this process ends. Returns only if this fails.
+/// Replaces this process by `program`, which ends when the parent of this process ends. Returns only on failure.
 ///
 /// Call it before the process has other threads.
 pub fn enter(inside: &Inside, program: &[OsString]) -> Error {

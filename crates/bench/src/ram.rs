@@ -2,10 +2,10 @@
 //!
 //! Owns: servers, client and figures. One `nectary ram donate` and one nbdkit with its memory plugin each export the
 //! same amount of memory over TCP on this machine. fio's NBD engine is the client of both; they take turns (A B B A …).
-//! A second donor shows the noise. nbdkit's null plugin, which stores nothing, shows the limit: the time that client,
-//! protocol and kernel need. Each server is filled once and compared byte by byte before the measurement. Figures are
-//! medians of the ratios of pairs; the lower end of their interval has to reach the target. Leaves to others: file
-//! systems on such a device (`files`).
+//! A second donor runs too; its ratio to the first one shows the noise. nbdkit's null plugin, which stores nothing,
+//! shows the limit: the time that client, protocol and kernel need. Each server is filled once and compared byte by
+//! byte before the measurement. Figures are medians of the ratios of pairs; the lower end of their interval has to
+//! reach the target. Leaves to others: file systems on such a device (`files`).
 
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
@@ -25,13 +25,13 @@ use crate::{Error, ErrorKind, machine};
 const EXPORT_BYTES: u64 = 256 << 20;
 /// The memory that a donor lends, in bytes.
 const LENT_BYTES: u64 = EXPORT_BYTES + (4 << 20);
-/// How long a server may take to start.
+/// The longest time that a server may take to start.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// The time between two attempts to connect to a server that starts.
 const STEP: Duration = Duration::from_millis(5);
-/// The lowest allowed ratio to nbdkit with one request at a time.
+/// The lowest allowed ratio of the donor's rate to that of nbdkit, with one request at a time.
 const TARGET_ONE: f64 = 0.95;
-/// The lowest allowed ratio to nbdkit with many requests in flight.
+/// The lowest allowed ratio of the donor's rate to that of nbdkit, with many requests in flight.
 const TARGET_MANY: f64 = 1.2;
 
 /// The experiments, each with its subject and its approximate duration.
@@ -83,13 +83,13 @@ impl Work {
 pub struct RamOptions {
     /// A quick run: three short pairs, no verdicts.
     pub quick: bool,
-    /// Only figures whose name contains one of these; all if the list is empty.
+    /// Runs only the figures whose names contain one of these texts; all if the list is empty.
     pub only: Vec<String>,
-    /// Pairs of each figure.
+    /// The number of pairs of each figure; `None` for the default.
     pub pairs: Option<usize>,
-    /// How long each run of fio takes, in milliseconds.
+    /// The duration of each run of fio, in milliseconds; `None` for the default.
     pub milliseconds: Option<u64>,
-    /// The threads of the donors; `None` for their own default.
+    /// The number of threads of each donor; `None` for the donor's default.
     pub threads: Option<u64>,
 }
 
@@ -122,7 +122,7 @@ impl RamReport {
     }
 }
 
-/// The servers, in the order in which the rows have them.
+/// The servers, in the order of the elements in [`All`].
 const SERVERS: [&str; 4] = ["nectary", "nectary-again", "nbdkit", "null"];
 
 /// A running server.
@@ -136,9 +136,9 @@ struct Server {
 struct Runs {
     /// Requests per second.
     rates: Vec<f64>,
-    /// Processor time of the server per request, in microseconds.
+    /// The processor time of the server per request, in microseconds.
     server_us: Vec<f64>,
-    /// Processor time of the client per request, in microseconds.
+    /// The processor time of the client per request, in microseconds.
     client_us: Vec<f64>,
 }
 
@@ -248,7 +248,7 @@ impl Server {
         Ok(Server { process, url: format!("nbd://127.0.0.1:{port}/") })
     }
 
-    /// Writes the whole export once, so that all its memory is allocated; then compares it if `is_compared`.
+    /// Writes the whole export once, so that all its memory is allocated; if `is_compared`, then reads and compares it.
     fn fill(&self, is_compared: bool) -> Result<(), Error> {
         let mut command = self.fio(&format!("--size={EXPORT_BYTES}"));
         command.args(["--rw=write", "--bs=64k", "--iodepth=4"]);
@@ -293,7 +293,7 @@ impl Server {
     }
 }
 
-/// A port of this machine that was free a moment ago.
+/// Finds a TCP port of this machine that no process uses now.
 fn free_port() -> Result<u16, Error> {
     let listener = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
     listener.map(|address| address.port()).map_err(|error| Error::failed("a free port", error))

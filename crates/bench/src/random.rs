@@ -1,6 +1,6 @@
 //! Seeded random numbers, and the distributions of workloads.
 //!
-//! Promises: the same seed gives the same values on every machine. Not for secrets.
+//! Promises: the same seed gives the same values on every machine. The values are not fit for secrets.
 
 use rand_xoshiro::SplitMix64;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
@@ -10,7 +10,7 @@ use rand_xoshiro::rand_core::{Rng, SeedableRng};
 pub struct Random(SplitMix64);
 
 impl Random {
-    /// Starts the sequence of a seed.
+    /// Makes a generator at the start of the sequence of `seed`.
     pub fn new(seed: u64) -> Random {
         Random(SplitMix64::seed_from_u64(seed))
     }
@@ -30,7 +30,7 @@ impl Random {
         (self.next_u64() >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// True with the given probability.
+    /// Returns `true` with the given probability.
     pub fn chance(&mut self, probability: f64) -> bool {
         self.unit() < probability
     }

@@ -1,9 +1,9 @@
 //! Medians of paired ratios with their intervals.
 //!
 //! Owns: the rules about noise. Two contenders run the same piece of a workload in direct succession; the ratio of the
-//! two times is one pair, and a drift of the machine affects both. The interval is the percentile bootstrap of the
-//! median [1]: samples of the pairs are drawn with replacement, [`DRAWS`] times. The seed is fixed, so the same pairs
-//! always give the same interval.
+//! two times is one pair. If the machine slows down, this affects both times. The interval is the percentile bootstrap
+//! of the median [1]: samples of the pairs are drawn with replacement, [`DRAWS`] times. The seed is fixed, so the same
+//! pairs always give the same interval.
 //!
 //! [1] B. Efron, R. Tibshirani: An Introduction to the Bootstrap, chapter 13. Chapman & Hall 1993.
 
@@ -85,7 +85,8 @@ pub fn ratio_of_sums(numerators: &[f64], denominators: &[f64]) -> Estimate {
     Estimate { value, low: at((1.0 - CONFIDENCE) / 2.0), high: at((1.0 + CONFIDENCE) / 2.0) }
 }
 
-/// The order of the contenders in a round: alternately forwards and backwards, so that a drift favours no contender.
+/// The order of the contenders in a round: alternately forwards and backwards, so that a machine that slows down
+/// favours no contender.
 pub fn order(count: usize, round: usize) -> Vec<usize> {
     match round % 2 {
         0 => (0..count).collect(),
@@ -106,7 +107,7 @@ mod tests {
 
     #[test]
     fn ratios_are_taken_within_a_pair() {
-        // The machine becomes ten times slower twice; the ratio stays the same.
+        // The machine becomes ten times slower from pair to pair; the ratio stays the same.
         let ratio = paired_ratio(&[4.0, 40.0, 400.0], &[2.0, 20.0, 200.0]);
         assert_eq!(ratio, Estimate { value: 2.0, low: 2.0, high: 2.0 });
         assert_eq!(estimate(&[5.0]), Estimate { value: 5.0, low: 5.0, high: 5.0 });
@@ -114,7 +115,7 @@ mod tests {
 
     #[test]
     fn the_ratio_of_sums_is_that_of_whole_runs_and_no_median_of_pieces() {
-        // Nine equal pieces and one that took ten times as long.
+        // Nine pieces take equally long, and one takes ten times as long.
         let (mut slow, fast) = (vec![2.0; 10], vec![1.0; 10]);
         slow[9] = 20.0;
         let found = ratio_of_sums(&slow, &fast);

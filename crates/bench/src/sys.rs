@@ -25,7 +25,7 @@ fn checked(result: libc::c_int, what: impl std::fmt::Display) -> Result<(), Erro
     if result == 0 { Ok(()) } else { Err(Error::os(what)) }
 }
 
-/// Gives this process its own mounts, which end with it.
+/// Gives this process its own mount namespace, whose mounts end with the process.
 ///
 /// Mounts of loop devices are unmounted in the new namespace, except the one that holds `kept`: other programs made
 /// them, and a copy here would keep their devices busy. Call it before the process has other threads.
@@ -63,7 +63,7 @@ fn on_loop_devices(mounts: &[u8]) -> Vec<Vec<u8>> {
     places
 }
 
-/// Undoes the octal escapes of the kernel's lists.
+/// Decodes the octal escapes in the kernel's list of mounts.
 fn unescape(text: &[u8]) -> Vec<u8> {
     let mut plain = Vec::with_capacity(text.len());
     let mut rest = text;
@@ -118,8 +118,8 @@ pub(crate) fn sync_file_system(inside: &File) -> Result<(), Error> {
 
 /// Makes a worker an ordinary process that ends with its parent.
 ///
-/// The thread that serves disks has exceptions from the kernel's memory rules. Children inherit some of these
-/// exceptions, so they are undone here.
+/// The kernel exempts the thread that serves disks from some of its memory rules. Children inherit some of these
+/// exemptions, so this function removes them.
 pub(crate) fn become_worker() {
     let none = 0 as libc::c_long;
     // SAFETY: the calls take numbers only.
@@ -148,7 +148,7 @@ fn thrifty_allocator() {
 pub(crate) fn stop(child: u32) -> Result<(), Error> {
     signal(child, libc::SIGSTOP)?;
     loop {
-        // SAFETY: zeroes are a value of this plain structure.
+        // SAFETY: all zeroes are a valid value of this plain structure.
         let mut seen: libc::siginfo_t = unsafe { std::mem::zeroed() };
         let flags = libc::WSTOPPED | libc::WEXITED | libc::WNOWAIT;
         // SAFETY: the call may write to the structure; it does not reap the child (`WNOWAIT`).
@@ -176,10 +176,10 @@ fn signal(child: u32, number: libc::c_int) -> Result<(), Error> {
     checked(unsafe { libc::kill(child as libc::pid_t, number) }, format!("signal {number} to process {child}"))
 }
 
-/// Makes the process that a command starts the leader of a new session, before it runs the program: no signal of a
-/// terminal reaches the process.
+/// Makes the process that `command` starts the leader of a new session before it runs the program, so that no signal of
+/// the terminal reaches the process.
 pub(crate) fn leave_terminal(command: &mut Command) {
-    // SAFETY: between fork and exec the closure makes one system call, which takes nothing, and allocates nothing.
+    // SAFETY: between fork and exec the closure makes one system call, which has no arguments, and allocates nothing.
     unsafe {
         command.pre_exec(|| match libc::setsid() {
             -1 => Err(std::io::Error::last_os_error()),
@@ -188,10 +188,10 @@ pub(crate) fn leave_terminal(command: &mut Command) {
     }
 }
 
-/// Returns freed memory of this process to the kernel: a contender that reused it would not be charged for it.
+/// Returns this process's freed memory to the kernel, because a contender that reused it would not be charged for it.
 pub(crate) fn give_back_memory() {
     #[cfg(target_env = "gnu")]
-    // SAFETY: the call takes a number and does not touch devices in use.
+    // SAFETY: the call takes a number and does not touch memory in use.
     unsafe {
         libc::malloc_trim(0);
     }
@@ -210,7 +210,7 @@ pub(crate) fn drop_pages(file: &File) -> Result<(), Error> {
 /// The free space for ordinary users in the file system at a path. *Units*: bytes.
 pub(crate) fn free_space(path: &Path) -> Result<u64, Error> {
     let text = string(path)?;
-    // SAFETY: zeroes are a value of this plain structure.
+    // SAFETY: all zeroes are a valid value of this plain structure.
     let mut found: libc::statvfs = unsafe { std::mem::zeroed() };
     // SAFETY: the string ends with a zero byte, and the call may write to the structure.
     checked(unsafe { libc::statvfs(text.as_ptr(), &mut found) }, path.display())?;
@@ -244,7 +244,7 @@ impl Usage {
 
 /// The resources that this process has used so far.
 pub(crate) fn own_usage() -> Usage {
-    // SAFETY: zeroes are a value of this plain structure.
+    // SAFETY: all zeroes are a valid value of this plain structure.
     let mut raw: libc::rusage = unsafe { std::mem::zeroed() };
     // SAFETY: the call writes to the structure; it cannot fail for this process.
     unsafe { libc::getrusage(libc::RUSAGE_SELF, &mut raw) };
@@ -277,7 +277,7 @@ pub(crate) fn wait_for(child: u32, patience: Duration) -> Result<Option<(i32, Us
         }
     }
     let mut status = 0;
-    // SAFETY: zeroes are a value of this plain structure.
+    // SAFETY: all zeroes are a valid value of this plain structure.
     let mut raw: libc::rusage = unsafe { std::mem::zeroed() };
     // SAFETY: both pointers are to values that outlive the call.
     if unsafe { libc::wait4(child as libc::pid_t, &mut status, 0, &mut raw) } < 0 {
@@ -293,7 +293,7 @@ pub(crate) fn kill_group(leader: u32) {
     unsafe { libc::kill(-(leader as libc::pid_t), libc::SIGKILL) };
 }
 
-/// The processor time of a process with all its threads. *Units*: seconds; 0 if it no longer exists.
+/// The processor time of a process with all its threads. *Units*: seconds; 0 if the process no longer exists.
 pub(crate) fn processor_s_of(process: u32) -> f64 {
     // SAFETY: the call takes a number.
     let ticks = unsafe { libc::sysconf(libc::_SC_CLK_TCK) };
@@ -313,7 +313,7 @@ pub(crate) fn thread_time() -> Duration {
 
 /// Whether this process runs as root.
 pub(crate) fn is_root() -> bool {
-    // SAFETY: the call takes nothing.
+    // SAFETY: the call has no arguments.
     unsafe { libc::geteuid() == 0 }
 }
 

@@ -1,8 +1,9 @@
-//! Builds the list of the mapped and unmapped parts of a range: in order, without gaps, and of bounded length.
+//! Builds the list of the mapped and unmapped parts of a range. The list is in order, has no gaps, and has a limited
+//! length.
 
 use crate::device::Extent;
 
-/// The most extents of one answer; the rest of the range is reported as one mapped extent.
+/// The maximum number of extents of one answer. If the range has more, its rest is reported as one mapped extent.
 pub const EXTENTS_MAX: usize = 65536;
 
 /// Collects mapped ranges in ascending order and fills the gaps between them.

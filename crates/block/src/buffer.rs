@@ -4,7 +4,7 @@
 //! kernel never writes into memory that another owner uses, not even after the future of the operation was dropped.
 //!
 //! Small buffers that are dropped on a thread are kept for the next read on that thread, up to [`SPARE_BYTES_MAX`] per
-//! thread: an aligned allocation costs as much as the rest of a small read.
+//! thread, because an aligned allocation takes as much time as the rest of a small read.
 //!
 //! Large buffers are on huge pages if the kernel has some (`madvise`). With small pages, it takes as long to fill, pin
 //! and describe the pages as to copy the data.
@@ -25,10 +25,11 @@ pub const BUFFER_ALIGNMENT: usize = 4096;
 const HUGE_PAGE_BYTES: usize = 2 << 20;
 /// The longest buffer that is kept for another read. *Units*: bytes.
 const SPARE_BUFFER_BYTES_MAX: usize = 64 << 10;
-/// The most memory that each thread keeps. *Units*: bytes.
+/// The maximum size of all dropped buffers that one thread keeps. *Units*: bytes.
 const SPARE_BYTES_MAX: usize = 256 << 10;
 
-/// Requests huge pages for memory that was not written yet; filling the memory then takes one page fault per 2 MiB.
+/// Requests huge pages for memory that has not been written yet. Filling the memory then takes one page fault per 2
+/// MiB.
 pub fn advise_huge_pages<T>(unwritten: &mut [MaybeUninit<T>]) {
     let start = unwritten.as_ptr().addr() / BUFFER_ALIGNMENT * BUFFER_ALIGNMENT;
     let end = unwritten.as_ptr_range().end.addr().next_multiple_of(BUFFER_ALIGNMENT);
@@ -60,7 +61,7 @@ pub fn lock_pages(memory: &[u8]) -> io::Result<()> {
 
 /// Owned memory whose start is aligned to [`BUFFER_ALIGNMENT`]. It dereferences to its bytes in use.
 ///
-/// *Units*: bytes. *Cost*: one zeroed allocation of the length rounded up to the alignment.
+/// *Units*: bytes. *Cost*: one zeroed allocation, whose size is the length rounded up to the alignment.
 pub struct Buffer {
     start: NonNull<u8>,
     length: usize,
@@ -100,7 +101,7 @@ impl Buffer {
         Some(start)
     }
 
-    /// A buffer to read into; it contains zeros or the contents of an earlier buffer of this thread. *Cost*: mostly no
+    /// A buffer to read into; it contains zeros or the contents of an earlier buffer of this thread. *Cost*: usually no
     /// allocation.
     pub fn recycled(length: usize) -> Buffer {
         let capacity = length.max(1).next_multiple_of(BUFFER_ALIGNMENT);

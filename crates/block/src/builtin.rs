@@ -28,7 +28,7 @@ impl Registry {
     }
 }
 
-/// Registers every device and filter of floor 0.
+/// Registers every device and filter of this crate.
 fn register(registry: &mut Registry) {
     registry.register("memory", memory);
     registry.register("file", file);

@@ -25,7 +25,7 @@
 //!
 //! A conformance test (`nectary_block::conformance`) checks this contract on every device and filter.
 //!
-//! *Circle*: a request consists of this file's types; `zero_quickly` here checks a request before it refuses it.
+//! *Circle*: `request` uses this file's types, and `zero_quickly` in this file checks a [`Request`].
 
 use std::future::Future;
 use std::pin::Pin;
@@ -46,7 +46,7 @@ pub type IoFuture<T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send + 's
 /// A device shared by all its users.
 pub type SharedDevice = Arc<dyn BlockDevice>;
 
-/// The events that data survives, in ascending order; a stripe has the minimum of its devices.
+/// The events that data survives, from the least to the most severe. A stripe has the minimum of its devices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Survives {
     /// Data survives no event, not even the end of this process.
@@ -72,9 +72,9 @@ pub struct Geometry {
     pub block_bytes: u32,
     /// The unit that a crash never tears (512 for most disks). *Units*: bytes.
     pub atomic_bytes: u32,
-    /// The size above which reads are not faster per byte. *Units*: bytes.
+    /// The length above which longer reads are not faster per byte. *Units*: bytes.
     pub read_bytes_preferred: u32,
-    /// The size above which writes are not faster per byte. *Units*: bytes.
+    /// The length above which longer writes are not faster per byte. *Units*: bytes.
     pub write_bytes_preferred: u32,
     /// The event that a completed write survives.
     pub write_survives: Survives,
@@ -157,18 +157,19 @@ pub trait BlockDevice: Send + Sync + 'static {
     /// Grows the device to `size_bytes`; never shrinks it.
     fn grow(&self, size_bytes: u64) -> IoFuture<()>;
 
-    /// Whether others may write to the device below, so that its bytes may change without a write here.
+    /// Whether other programs may write to the device below, so that its bytes may change without a write through this
+    /// device.
     fn is_shared(&self) -> bool {
         false
     }
 
-    /// Locks a range for this device, against all others that lock the range through this method and that open the same
-    /// file or disk on this host. The lock is held until the device is dropped and its last request has ended. Users
-    /// who do not take the lock are not kept out. *Returns* `false` if the device has no descriptor that can hold a
-    /// lock.
+    /// Locks a range of the device. The lock excludes all other users on this host that have the same file or disk open
+    /// and lock the same range through this method. It is held until the device is dropped and its last request has
+    /// ended. The lock does not stop programs that never take it. *Returns* `false` if the device has no descriptor
+    /// that can hold a lock.
     ///
-    /// *Errors*: [`ErrorKind::Busy`](crate::ErrorKind::Busy) if another user has the lock. Before it fails, it waits
-    /// for processes that have ended but whose requests have not.
+    /// *Errors*: [`ErrorKind::Busy`](crate::ErrorKind::Busy) if another user has the lock. Before this method fails, it
+    /// waits for a short time, because a killed process holds its lock until its last request has ended.
     fn lock(&self, _offset: u64, _length: u64) -> IoFuture<bool> {
         Box::pin(std::future::ready(Ok(false)))
     }
@@ -183,7 +184,7 @@ pub trait BlockDevice: Send + Sync + 'static {
         Box::pin(std::future::ready(Err(error)))
     }
 
-    /// The counters of this device and of the devices below it, the outermost first.
+    /// The counters of this device and of the devices below it; those of this device come first.
     fn figures(&self) -> Vec<Figures> {
         Vec::new()
     }

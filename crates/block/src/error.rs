@@ -1,6 +1,6 @@
 //! The errors of a block device, with device and offset.
 //!
-//! Owns: the one error type of the crate. Kinds differ because their remedies differ.
+//! Owns: the one error type of the crate. Errors that need different remedies have different kinds.
 
 use std::fmt;
 
@@ -27,7 +27,7 @@ pub enum ErrorKind {
 }
 
 impl ErrorKind {
-    /// The word for this kind in messages.
+    /// The word that names this kind in messages.
     pub fn as_str(self) -> &'static str {
         match self {
             ErrorKind::Absent => "not found",
@@ -64,7 +64,7 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// The word for this operation in messages and logs.
+    /// The word that names this operation in messages and logs.
     pub fn as_str(self) -> &'static str {
         match self {
             Operation::Open => "open",
@@ -79,7 +79,7 @@ impl Operation {
     }
 }
 
-/// A failed operation: what, on which device, where, and why.
+/// A failed operation: which operation failed, on which device, at which offset, and why.
 #[derive(Debug, Clone, thiserror::Error)]
 pub struct Error {
     /// The kind, which decides the remedy.

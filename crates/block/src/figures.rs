@@ -10,7 +10,7 @@ pub struct Figures {
 }
 
 impl Figures {
-    /// The value of a name, if the device has that name.
+    /// The value of the counter `name`, if the device has such a counter.
     pub fn get(&self, name: &str) -> Option<u64> {
         self.values.iter().find(|value| value.0 == name).map(|value| value.1)
     }

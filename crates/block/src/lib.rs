@@ -1,7 +1,7 @@
 //! Block devices: files and raw disks, memory, filters, and the SPEC that names any stack of them.
 //!
-//! Owns: the [`BlockDevice`] contract, the devices of floor 0, the filters and the registry of SPEC constructors.
-//! Leaves to others: caching (`nectary-cache`), redundancy (`nectary-ram`), formats (`nectary-store`).
+//! Owns: the [`BlockDevice`] contract, the basic devices, the filters and the registry of SPEC constructors. Leaves to
+//! others: caching (`nectary-cache`), redundancy (`nectary-ram`), formats (`nectary-store`).
 
 mod allocation;
 mod buffer;

@@ -19,8 +19,8 @@ use crate::snapshot::{PAGE_BYTES, Snapshot, pages};
 /// The number of locks, and so of shards, over which the pages are spread.
 const SHARD_COUNT: usize = 64;
 
-/// The unit of offsets and lengths. It is that of the strictest disk, so that code that works here works on every disk.
-/// *Units*: bytes.
+/// The unit of offsets and lengths. It is the unit of the strictest disks, so that code that works on this device works
+/// on every disk. *Units*: bytes.
 const BLOCK_BYTES: u32 = 4096;
 
 /// The pages of a shard, by number. A page is shared with snapshots until it is written again.

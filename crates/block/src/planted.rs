@@ -1,11 +1,12 @@
-//! The part of deliberate defects that crates share. With such defects, tests show that their checks catch errors.
+//! The code that crates share to plant deliberate defects. With such defects, tests show that their checks catch
+//! errors.
 //!
 //! Owns: planting one defect in a process, and the query whether a defect is planted. Promises: without a crate's
 //! feature `planted`, the query is `false` at compile time, so that no user's build has the defects. Leaves to others:
 //! the defects, which each crate lists in its `planted` module.
 
-/// Makes the enum `Bug` of a crate, with one line per bug, `Name = number => "the printed name"`, and the functions
-/// `plant` and `planted`.
+/// Makes the enum `Bug` of a crate and the functions `plant` and `planted`. Each bug has one line:
+/// `Name = number => "the printed name"`.
 ///
 /// `Bug::EVERY`, `Bug::name` and `plant` exist only with the crate's feature `planted`.
 #[doc(hidden)]
@@ -35,7 +36,7 @@ macro_rules! planted_bugs {
         #[cfg(feature = "planted")]
         static PLANTED: std::sync::atomic::AtomicU8 = std::sync::atomic::AtomicU8::new(0);
 
-        /// Plants one bug in this process, or none.
+        /// Plants `bug` in this process; `None` removes the planted bug.
         #[cfg(feature = "planted")]
         pub fn plant(bug: Option<Bug>) {
             PLANTED.store(bug.map_or(0, |bug| bug as u8), std::sync::atomic::Ordering::SeqCst);

@@ -1,7 +1,7 @@
 //! The meaning of names in a SPEC: constructors, registered by name, that open devices.
 //!
-//! Owns: the table of names, opening the devices of nested SPECs, and errors with the position in the SPEC. Higher
-//! floors register their own devices; floor 0 cannot name them.
+//! Owns: the table of names, opening the devices of nested SPECs, and errors with the position in the SPEC. Crates that
+//! depend on this one register their own devices, which this crate cannot name.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -46,14 +46,14 @@ pub struct OpenOptions {
     pub engine: Engine,
     /// Whether to bypass the page cache (`O_DIRECT`), if the file system supports this.
     pub direct: bool,
-    /// Whether to open a device that another client has, if the device supports this. The other client can then no
+    /// Whether to open a device that another client has open, if the device supports this. The other client can then no
     /// longer use the device.
     pub take_over: bool,
-    /// Whether to open a device of two donors if only one of them is there and the state of the other is unknown. The
-    /// user thereby asserts that the device was not used without the donor that is there.
+    /// Whether to open a device of two donors if only one of them can be reached and the state of the other is unknown.
+    /// With this option the user asserts that the device was never used without the donor that can be reached.
     pub trust_remaining: bool,
     /// Whether other processes, also on this host, may open the file or disk in the same way and write to it. These
-    /// processes agree among themselves who writes where.
+    /// processes must agree among themselves which process writes where.
     pub is_shared: bool,
 }
 
@@ -88,7 +88,7 @@ impl Registry {
         Registry { constructors: BTreeMap::new() }
     }
 
-    /// Adds a name, or replaces its meaning.
+    /// Registers a constructor under a name, and replaces an earlier constructor of the same name.
     ///
     /// # Panics
     /// If `name` is not a valid name in a SPEC, which is a bug of the caller.
@@ -139,7 +139,8 @@ impl Registry {
 
     /// Parses the SPEC `name(…)` without opening a device, for a command about devices of one kind.
     ///
-    /// *Errors*: [`ErrorKind::Invalid`] with the position of the mistake; a SPEC with another name is also a mistake.
+    /// *Errors*: [`ErrorKind::Invalid`] with the position of the mistake. A SPEC whose name is not `name` is also a
+    /// mistake.
     pub fn arguments(&self, spec: &str, name: &str, options: &OpenOptions) -> Result<Arguments, Error> {
         let source: Arc<str> = Arc::from(spec);
         let parsed = Spec::parse(spec).map_err(|error| invalid(&source, &error))?;
@@ -232,10 +233,10 @@ impl Arguments {
         Ok(devices)
     }
 
-    /// Takes the texts of all arguments that are not `key=value`, if they are names instead of devices, such as
-    /// `host:7070`.
+    /// Takes the texts of all arguments that are not `key=value`. It is for constructors whose arguments are names,
+    /// such as `host:7070`, and not devices.
     ///
-    /// *Errors*: an argument has parentheses.
+    /// *Errors*: if an argument has parentheses.
     pub fn texts(&mut self) -> Result<Vec<String>, Error> {
         let mut texts = Vec::new();
         while let Some(index) = self.list.iter().position(|argument| argument.key.is_none()) {
@@ -251,7 +252,7 @@ impl Arguments {
         Ok(texts)
     }
 
-    /// The value of `key=value`, parsed by `read`, if the key is given.
+    /// The value of the option `key=value`, parsed by `read`, if the SPEC has this option.
     pub fn option<T>(
         &mut self,
         key: &'static str,
@@ -268,7 +269,7 @@ impl Arguments {
         read(text).map(Some).map_err(|message| self.error(argument.value.position, message))
     }
 
-    /// Refuses options that have not been taken, and names the known ones.
+    /// Fails if the constructor has not taken all options. The error names the options that it knows.
     pub fn finish(&self) -> Result<(), Error> {
         let Some(left) = self.list.front() else { return Ok(()) };
         let message = match &left.key {

@@ -9,10 +9,10 @@ use crate::buffer::Buffer;
 use crate::device::{Context, Geometry, IoFuture};
 use crate::error::{Error, ErrorKind, Operation};
 
-/// The most buffers of one read or write (the kernel's limit on a vector).
+/// The maximum number of buffers of one read or write (the kernel's limit for `preadv` and `pwritev`).
 pub const BUFFERS_MAX: usize = 1024;
 
-/// The most bytes of one read or write.
+/// The maximum number of bytes of one read or write.
 pub const OPERATION_BYTES_MAX: u64 = 1 << 30;
 
 /// The parameters of an operation, before they are checked.
@@ -31,7 +31,7 @@ pub struct Request {
 }
 
 impl Request {
-    /// Describes an operation that is not forced.
+    /// Describes an operation without [`WriteFlags::fua`](crate::WriteFlags::fua).
     pub fn new(operation: Operation, offset: u64, length: u64, context: Context) -> Request {
         Request { operation, offset, length, fua: false, deadline: context.deadline }
     }
@@ -94,8 +94,8 @@ pub(crate) fn ready<T: Send + 'static>(result: Result<T, Error>) -> IoFuture<T> 
     Box::pin(std::future::ready(result))
 }
 
-/// Waits for `work` until `deadline`. If the deadline passes, `work` is dropped, and an operation that has begun
-/// continues without its future.
+/// Waits for `work` until `deadline`. If the deadline passes, `work` is dropped; an operation that has begun continues
+/// without its future.
 pub(crate) fn within<T: Send + 'static>(
     deadline: Option<Instant>,
     work: IoFuture<T>,

@@ -92,7 +92,7 @@ pub fn parse_share(text: &str) -> Result<f64, String> {
     if share <= 1.0 { Ok(share) } else { Err(format!("\"{text}\" is more than 100%")) }
 }
 
-/// Splits a non-negative decimal number from the rest.
+/// Splits a non-negative decimal number from the text after it.
 fn split(text: &str) -> Option<(&str, &str)> {
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(end);

@@ -1,7 +1,7 @@
 //! The contents of a device at one moment. Copies and small changes of a snapshot are cheap.
 //!
-//! Owns: pages that several copies share until one of them writes. A snapshot is made for tests that derive many images
-//! from one: copying it copies only the table of pages, and a change copies only the changed pages.
+//! Owns: pages that several copies share until one of them writes. A snapshot is for tests that derive many images from
+//! one: copying a snapshot copies only the table of pages, and a change copies only the changed pages.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -20,7 +20,7 @@ pub const SPEC_BYTES_MAX: usize = 64 * 1024;
 /// The deepest nesting of parentheses that is accepted.
 pub const SPEC_DEPTH_MAX: usize = 32;
 
-/// The error in a SPEC, and its position.
+/// A mistake in a SPEC, and its position.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SpecError {
     /// The position of the error, in characters from 0.

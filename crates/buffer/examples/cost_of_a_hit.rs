@@ -1,4 +1,5 @@
-//! The cost of a hit in the library, without I/O: the median over batches of hits in a cache that holds all blocks.
+//! Measures the cost of a hit in the library, without I/O, as the median over batches of hits in a cache that holds all
+//! blocks.
 //!
 //! `cargo run --release -p nectary-buffer --example cost_of_a_hit`
 
@@ -10,7 +11,7 @@ use nectary_buffer::{BufferCache, DeviceSource, Options};
 
 /// The number of blocks that are accessed.
 const BLOCKS: u64 = 8192;
-/// The accesses per batch, and the number of batches.
+/// The number of accesses per batch, and the number of batches.
 const BATCH: u64 = 1000;
 const BATCHES: usize = 2001;
 

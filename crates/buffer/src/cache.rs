@@ -1,7 +1,7 @@
 //! The cache's handle and the calls that users make.
 //!
-//! Owns: the handle, the checks of a request, and closing. Promises: an operation continues when its future is dropped,
-//! and no call blocks the thread. Leaves to others: reading, writing and evicting blocks.
+//! Owns: the handle, the checks of a request, and closing the cache. Promises: an operation continues when its future
+//! is dropped, and no call blocks the thread. Leaves to others: reading, writing and evicting blocks.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use crate::stats::Stats;
 use crate::streams::{StreamStats, Verdicts};
 use crate::wait::{ended, late, ready, within};
 
-/// A buffer cache over any number of files. Clones share it.
+/// A handle of a buffer cache over any number of files. Clones of the handle share the cache.
 ///
 /// All calls must be made inside a tokio runtime whose timers are enabled. *Errors* of every operation: those of the
 /// source; [`ErrorKind::Invalid`] for a file that is not in the cache or a range outside the file;
@@ -80,8 +80,8 @@ impl BufferCache {
         self.shared.block_bytes
     }
 
-    /// Adds a file to the cache; it stays there until it is removed. The policy decides which of its blocks stay in
-    /// memory.
+    /// Adds a file to the cache. The file stays in the cache until it is removed. The policy decides which blocks of
+    /// the file stay in memory.
     ///
     /// *Errors*: [`ErrorKind::Unsupported`] in write-back mode for a shared source.
     pub fn add(&self, source: Arc<dyn Source>) -> Result<FileId, Error> {
@@ -102,7 +102,7 @@ impl BufferCache {
         Ok(FileId(number))
     }
 
-    /// Writes back the dirty blocks of a file, flushes it and drops all its blocks from memory.
+    /// Writes back the dirty blocks of a file, flushes the file, and drops all its blocks from memory.
     ///
     /// *Errors*: those of the flush; the file and its dirty blocks then stay.
     pub async fn remove(&self, file: FileId) -> Result<(), Error> {
@@ -115,7 +115,8 @@ impl BufferCache {
         Ok(())
     }
 
-    /// Drops a range from memory because others changed the range: the next read goes to the source. Dirty blocks stay.
+    /// Drops a range of a file from memory, because others have changed the range in the source. The next read of the
+    /// range goes to the source. Dirty blocks stay.
     pub fn invalidate(&self, file: FileId, offset: u64, length: u64) {
         let ids = ids_of(file.0, offset, length, self.shared.block_bytes as u64);
         forget_clean(&mut self.shared.lock(), ids, false);
@@ -165,9 +166,10 @@ impl BufferCache {
         Some(pins)
     }
 
-    /// Returns the bytes of a range in order, one piece per block. A range that leaves the file is an error.
+    /// Returns the bytes of a range in order, one piece per block. A range that ends beyond the file is an error.
     ///
-    /// *Errors*: those of every operation; [`ErrorKind::Invalid`] for more than [`READ_BLOCKS_MAX`] blocks.
+    /// *Errors*: those of every operation ([`BufferCache`]); [`ErrorKind::Invalid`] for more than [`READ_BLOCKS_MAX`]
+    /// blocks.
     pub fn read(&self, file: FileId, offset: u64, length: u64, context: Context) -> IoFuture<Vec<Pinned>> {
         let shared = self.shared.clone();
         let mut state = shared.lock();
@@ -207,9 +209,9 @@ impl BufferCache {
     /// Writes `buffers` in order, from `offset` on, and returns them. A write beyond the end of the file goes to the
     /// source at once; the source may grow.
     ///
-    /// *Errors*: those of every operation; [`ErrorKind::Unsupported`] in read-only mode. *Durability*: in write-through
-    /// mode, that of the source. In write-back mode a completed write survives no failure until a flush, but a write
-    /// with [`WriteFlags::fua`] goes to the source at once.
+    /// *Errors*: those of every operation ([`BufferCache`]); [`ErrorKind::Unsupported`] in read-only mode.
+    /// *Durability*: in write-through mode, that of the source. In write-back mode a completed write survives no
+    /// failure until a flush, but a write with [`WriteFlags::fua`] goes to the source at once.
     pub fn write(
         &self,
         file: FileId,
@@ -249,9 +251,9 @@ impl BufferCache {
     /// Makes every completed write to a file as durable as a flush of the source makes it; dirty blocks are written
     /// back first.
     ///
-    /// *Errors*: that of the first write-back that fails now, or that failed since the last flush, even if a retry has
-    /// succeeded; those of flushing the source. Blocks that could not be written stay dirty and readable until a
-    /// write-back of them succeeds.
+    /// *Errors*: the error of the first write-back that fails now or has failed since the last flush, even if a retry
+    /// has succeeded; the errors of flushing the source. Blocks that could not be written stay dirty and readable until
+    /// a write-back of them succeeds.
     pub fn flush(&self, file: FileId, context: Context) -> IoFuture<()> {
         let shared = self.shared.clone();
         let source = {
@@ -266,7 +268,7 @@ impl BufferCache {
         within(context.deadline, late, ended(task))
     }
 
-    /// Tells the source that a range is not needed. The range then reads as before or as zeroes.
+    /// Tells the source that a range is no longer needed. Afterwards the range reads as before or as zeroes.
     pub fn discard(&self, file: FileId, offset: u64, length: u64, context: Context) -> IoFuture<()> {
         self.zero(file, Operation::Discard, offset, length, context)
     }
@@ -308,8 +310,8 @@ impl BufferCache {
         within(context.deadline, late, ended(task))
     }
 
-    /// From now on calls `recorder` with every reference, in the order in which the policy sees them. The cache's mutex
-    /// is held during the call, so `recorder` must not wait or call the cache.
+    /// Makes the cache call `recorder` with every later reference, in the order in which the policy sees the
+    /// references. The cache's mutex is held during the call, so `recorder` must not wait or call the cache.
     pub fn record(&self, recorder: Option<Box<dyn FnMut(Reference) + Send>>) {
         self.shared.lock().recorder = recorder;
     }
@@ -391,8 +393,8 @@ impl BufferCache {
 
     /// Flushes all files, and waits for operations that are still in flight although their callers no longer wait.
     ///
-    /// *Errors*: the first error of a flush. All files are flushed even then, but operations in flight are not waited
-    /// for.
+    /// *Errors*: the first error of a flush. Even after an error all files are flushed, but then the call does not wait
+    /// for operations in flight.
     pub async fn close(&self) -> Result<(), Error> {
         if let Some((_, error)) = self.flush_all().await.into_iter().next() {
             return Err(error);

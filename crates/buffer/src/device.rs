@@ -1,9 +1,9 @@
 //! `cache(A,memory=256M,policy=adaptive,block=8K,mode=writethrough)`: a device with a buffer cache in front of it.
 //!
-//! Owns: parsing the arguments of `cache(…)`, and the device contract on top of the cache's calls. The stream of a
-//! request is the caller's; a request without a stream belongs to the stream of its region of 64 MiB. Promises: the
-//! same as those of the device below, except that in write-back mode a completed write survives no failure until it is
-//! flushed, unless it was forced. Leaves to others: all work on blocks.
+//! Owns: parsing the arguments of `cache(…)`, and the device contract on top of the cache's calls. A request belongs to
+//! the stream that its caller gives; a request without a stream belongs to the stream of its region of 64 MiB.
+//! Promises: those of the device below, except that in write-back mode a completed write survives no failure until a
+//! flush, unless the write was forced (FUA). Leaves to others: all work on blocks.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +21,8 @@ use crate::source::{DeviceSource, Source};
 use crate::streams::region_stream;
 use crate::wait::ready;
 
-/// A device with a cache in front of it; see the comment at the head of this file. Clones share both.
+/// A device with a cache in front of it; see the comment at the head of this file. Clones share the device and the
+/// cache.
 #[derive(Clone)]
 pub struct CacheDevice {
     cache: BufferCache,
@@ -48,7 +49,7 @@ impl CacheDevice {
         Ok(CacheDevice { cache, file, inner, is_shared })
     }
 
-    /// The cache, to read its counters, or to change memory and mode while it runs.
+    /// The cache, through which the caller reads the counters and changes memory and mode while the cache runs.
     pub fn cache(&self) -> &BufferCache {
         &self.cache
     }

@@ -13,7 +13,7 @@ use tokio::sync::OwnedSemaphorePermit;
 /// One version of a block.
 pub(crate) struct Frame {
     pub bytes: Box<[u8]>,
-    /// The frame in the budget that it takes; `None` if it is a copy of a block in memory, made for a write.
+    /// The frame of the budget that this version takes; `None` for a copy that a write makes of a block in memory.
     _place: Option<OwnedSemaphorePermit>,
 }
 
@@ -29,8 +29,8 @@ impl Frame {
 
 /// A part of a block. Its bytes stay unchanged while this value exists, whatever happens to the block.
 ///
-/// It takes memory of the cache's budget, so hold it only while you use it, and do not wait for the cache while you
-/// hold it. *Cost*: no copy.
+/// A pinned part takes memory of the cache's budget, so hold it only while you use it, and do not wait for the cache
+/// while you hold it. *Cost*: no copy.
 #[derive(Clone)]
 pub struct Pinned {
     frame: Arc<Frame>,
@@ -42,7 +42,7 @@ impl Pinned {
         Pinned { frame, range }
     }
 
-    /// Converts it to shared bytes. *Cost*: one small allocation, no copy.
+    /// Converts the part to shared bytes. *Cost*: one small allocation, no copy.
     pub fn into_bytes(self) -> Bytes {
         Bytes::from_owner(self)
     }

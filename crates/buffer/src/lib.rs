@@ -1,9 +1,9 @@
 //! The live buffer cache: blocks of files and devices in memory, replaced by the policies of `nectary-cache`.
 //!
-//! Owns: the blocks in memory, one read for concurrent misses, write-back and its order, readahead, counters per
-//! stream, and the device `cache(SPEC,…)`. Promises: those in `docs/cache.md` and `docs/semantics.md`. Leaves to
-//! others: the choice of the block to evict (`nectary-cache`), the files and devices below ([`Source`]), and mounts
-//! (`nectary-attach`).
+//! Owns: the blocks in memory, the sharing of one read by concurrent misses, write-back and its order, readahead,
+//! counters per stream, and the device `cache(SPEC,…)`. Promises: those in `docs/cache.md` and `docs/semantics.md`.
+//! Leaves to others: the choice of the block to evict (`nectary-cache`), the files and devices below ([`Source`]), and
+//! mounts (`nectary-attach`).
 //!
 //! # Reading order
 //! `source` (the files and devices that are cached), `options` (how memory is divided), `cache` (the calls), `state`
@@ -12,7 +12,7 @@
 //! `cache(SPEC,…)`).
 //!
 //! # Invariants
-//! 1. A block has at most one entry; a block that the policy holds always has one.
+//! 1. A block has at most one entry; a block that the policy holds always has an entry.
 //! 2. All I/O on a block is done under its range lock, so at most one read, write, write-back, discard or zeroing of a
 //!    block is in flight. A hit and a write into memory take no range lock; they are atomic, because they are done
 //!    under the state's mutex.

@@ -49,7 +49,7 @@ impl RangeLocks {
             .collect();
         for number in freed {
             let grant = self.tickets.get_mut(&number).and_then(|waiting| waiting.grant.take());
-            // Sending fails if the task that drew the ticket was dropped; dropping it releases the ticket.
+            // Sending fails if the task that drew the ticket was dropped. The drop of the task releases the ticket.
             let _ = grant.map(|grant| grant.send(()));
         }
     }

@@ -1,4 +1,4 @@
-//! The names of files, blocks and references.
+//! The ids of files and blocks, and the record of a reference.
 //!
 //! Owns: the id of a block, which has the file's number in the upper bits and the block's number in the lower bits. The
 //! policy, all tables and all records of references use this id.
@@ -32,7 +32,7 @@ pub(crate) fn file_of(id: u64) -> u32 {
     (id >> BLOCK_BITS) as u32
 }
 
-/// The name of a file in a cache.
+/// The number that identifies a file in a cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FileId(pub(crate) u32);
 

@@ -17,15 +17,15 @@ use crate::users::history::REFERENCE_BYTES;
 pub const BLOCK_BYTES: u32 = 8192;
 /// The smallest and the largest block size. *Units*: bytes.
 const BLOCK_BYTES_RANGE: (u32, u32) = (4096, 64 << 10);
-/// The most blocks that one call of `read` returns, and that one write brings into the cache.
+/// The maximum number of blocks that one call of `read` returns, and that one write brings into the cache.
 pub const READ_BLOCKS_MAX: usize = 64;
-/// The number of blocks for which a cache must at least have memory.
+/// The smallest number of blocks for which a cache must have memory.
 pub const MEMORY_BLOCKS_MIN: u64 = 512;
-/// The most write-backs in flight.
+/// The maximum number of write-backs in flight.
 pub(crate) const WRITE_BACKS_MAX: usize = 4;
 /// The largest write-back. *Units*: bytes.
 const WRITE_BACK_BYTES_MAX: u64 = 1 << 20;
-/// Remembered references take the memory of the cache divided by this, up to the limit below. *Units*: a divisor;
+/// Remembered references take the memory of the cache divided by `HISTORY_DIVISOR`, but at most `HISTORY_BYTES_MAX`
 /// bytes.
 const HISTORY_DIVISOR: u64 = 64;
 const HISTORY_BYTES_MAX: u64 = 4 << 20;
@@ -86,7 +86,8 @@ pub struct Options {
     pub dirty_age: Duration,
     /// The distance to which a sequential stream is read ahead; 0 turns readahead off. *Units*: bytes.
     pub readahead_bytes: u64,
-    /// A number of frames instead of `memory_bytes`: for caches so small that simulations reach every limit.
+    /// A number of frames that replaces `memory_bytes`, for caches that are so small that simulations reach every
+    /// limit.
     #[cfg(feature = "planted")]
     pub frames: Option<u64>,
 }
@@ -110,7 +111,7 @@ impl Default for Options {
 impl Options {
     /// Refuses invalid options.
     ///
-    /// *Errors*: [`ErrorKind::Invalid`]; the message has the mistake and the right form.
+    /// *Errors*: [`ErrorKind::Invalid`]; the message names the mistake and shows the right form.
     pub fn check(&self) -> Result<(), Error> {
         let invalid = |detail: String| Err(Error::new(ErrorKind::Invalid, "cache", Operation::Open, detail));
         let (least, most) = BLOCK_BYTES_RANGE;
@@ -212,11 +213,11 @@ pub(crate) struct Budget {
     pub frames: u64,
     /// The capacity of the policy while nothing is pinned.
     pub capacity: u64,
-    /// The most dirty blocks.
+    /// The maximum number of dirty blocks.
     pub dirty_max: u64,
-    /// The most blocks that are read ahead and not referenced yet.
+    /// The maximum number of blocks that are read ahead and not referenced yet.
     pub ahead_max: u64,
-    /// The most blocks of one write-back.
+    /// The maximum number of blocks of one write-back.
     pub run_max: u64,
     /// The distance to which streams are read ahead.
     pub ahead: u64,

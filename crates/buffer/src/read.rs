@@ -34,7 +34,7 @@ pub(crate) struct Loading {
 }
 
 impl Shared {
-    /// References all blocks of a range, and returns them, if all are in memory.
+    /// References and returns all blocks of a range, if all of them are in memory; otherwise does nothing.
     pub(crate) fn hit(&self, state: &mut State, span: &Span, stream: Stream) -> Option<Vec<Pinned>> {
         let frame = |state: &State, block| state.entries.get(&id_of(span.file, block))?.frame().cloned();
         if span.blocks.end - span.blocks.start == 1 {
@@ -61,7 +61,7 @@ impl Shared {
         }
     }
 
-    /// References all blocks of a range, and begins to read the missing ones into the frames `places`.
+    /// References all blocks of a range, and begins to read the missing blocks into the frames `places`.
     pub(crate) fn begin_read(
         self: &Arc<Shared>,
         state: &mut State,

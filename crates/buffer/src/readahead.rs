@@ -12,9 +12,10 @@ use nectary_block::Stream;
 use crate::names::id_of;
 use crate::state::State;
 
-/// A stream is sequential after this many consecutive blocks.
+/// The number of consecutive blocks after which a stream is sequential.
 const RUN_MIN: u32 = 4;
-/// A waiting block may be dropped once this many times the bound have been read ahead after it.
+/// A waiting block may be dropped once `STALE_AFTER` times the maximum number of waiting blocks have been read ahead
+/// after it.
 const STALE_AFTER: u64 = 4;
 
 impl State {

@@ -17,7 +17,7 @@ use crate::options::{Options, WRITE_BACKS_MAX};
 use crate::source::Source;
 use crate::state::State;
 
-/// The most writes to the source, discards and zeroings in flight; further ones wait.
+/// The maximum number of writes to the source, discards and zeroings in flight; further operations wait.
 const OPERATIONS_MAX: usize = 1024;
 
 /// The state that handles and tasks share.
@@ -25,7 +25,7 @@ pub(crate) struct Shared {
     state: Mutex<State>,
     options: Mutex<Options>,
     pub block_bytes: usize,
-    /// The free frames.
+    /// Has one permit for each free frame.
     pub memory: Arc<Semaphore>,
     pub operations: Arc<Semaphore>,
     pub write_backs: Arc<Semaphore>,
@@ -65,15 +65,15 @@ impl Span {
         id_of(self.file, self.blocks.start)..id_of(self.file, self.blocks.start) + (self.blocks.end - self.blocks.start)
     }
 
-    /// Whether `part` covers the whole block, as far as the source has it.
+    /// Whether `part` covers the whole block, or all bytes of the block that the source has.
     pub fn is_whole(&self, block: u64, part: &Range<usize>, block_bytes: usize) -> bool {
         let base = block * block_bytes as u64;
         part.start == 0 && (part.end == block_bytes || base + part.end as u64 >= self.source.size_bytes())
     }
 }
 
-/// A place in the queue for the I/O of some blocks; dropping it grants the next place. Do not drop it while holding the
-/// state's mutex.
+/// A place in the queue for the I/O of some blocks. The drop of a ticket grants the next place. It locks the state's
+/// mutex, so do not drop a ticket while you hold that mutex.
 pub(crate) struct Ticket {
     shared: Arc<Shared>,
     number: u64,

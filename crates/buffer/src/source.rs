@@ -6,9 +6,10 @@ use nectary_block::{Buffer, Context, IoFuture, SharedDevice, WriteFlags};
 
 /// Bytes of a known size that can be read and written at any offset.
 ///
-/// Operations are called inside a tokio runtime, and each owns its buffers until it ends. The cache's ranges begin at a
-/// multiple of its block size, and end at a multiple or at the end of the source; a write may have the exact range of
-/// the cache's caller. Except for flushes, the cache never has two operations in flight on the same block.
+/// Operations are called inside a tokio runtime, and each operation owns its buffers until it ends. The cache's ranges
+/// begin at a multiple of its block size, and end at a multiple or at the end of the source; only a write may have
+/// exactly the range that a user of the cache writes. Except for flushes, the cache never has two operations in flight
+/// on the same block.
 pub trait Source: Send + Sync + 'static {
     /// The name of the source in messages.
     fn name(&self) -> String;
@@ -28,10 +29,10 @@ pub trait Source: Send + Sync + 'static {
     fn write_at(&self, offset: u64, buffers: Vec<Buffer>, flags: WriteFlags, context: Context)
     -> IoFuture<Vec<Buffer>>;
 
-    /// Makes every completed write as durable as the source can.
+    /// Makes every completed write as durable as the source can make it.
     fn flush(&self, context: Context) -> IoFuture<()>;
 
-    /// Tells the source that a range is not needed. The range then reads as before or as zeroes.
+    /// Tells the source that a range is no longer needed. Afterwards the range reads as before or as zeroes.
     fn discard(&self, offset: u64, length: u64, context: Context) -> IoFuture<()>;
 
     /// Makes a range read as zeroes.

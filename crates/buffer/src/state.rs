@@ -33,7 +33,7 @@ use crate::stats::Counts;
 use crate::streams::{Streams, Verdicts};
 use crate::users::history::History;
 
-/// A read of a block that is in flight, and its waiters.
+/// A read in flight of one block, and the tasks that wait for the read.
 #[derive(Default)]
 pub(crate) struct Load {
     result: OnceLock<Result<Arc<Frame>, Error>>,
@@ -75,7 +75,7 @@ pub(crate) struct Dirty {
     /// The position of the block in the order of age.
     pub number: u64,
     pub since: Instant,
-    /// The version that memory has.
+    /// The number of the version in memory.
     pub version: u64,
     /// The stream of the last write.
     pub stream: Stream,
@@ -108,7 +108,7 @@ impl Entry {
     }
 }
 
-/// Blocks that were read ahead and not referenced yet.
+/// The blocks that were read ahead and not referenced yet.
 #[derive(Default)]
 pub(crate) struct Ahead {
     /// The number of the readahead and the id of each block, the oldest first; some blocks may be referenced already.
@@ -130,7 +130,7 @@ pub(crate) struct File {
     pub source: Arc<dyn Source>,
     /// The error of a failed write-back that no flush has reported yet.
     pub failed: Option<Error>,
-    /// The turn of calls that pin blocks of the file.
+    /// Held by the call that pins blocks of the file, so that such calls take turns.
     pub pinning: Arc<tokio::sync::Mutex<()>>,
 }
 
@@ -148,7 +148,7 @@ pub(crate) struct State {
     pub mode: Mode,
     /// Blocks that users pinned; the policy does not know them.
     pub pins: BTreeSet<u64>,
-    /// Sampled references, to compute what another cache would have done.
+    /// Sampled references, to compute how many of them would have hit in another cache.
     pub history: History,
     /// The dirty blocks, by id and by age.
     pub dirty: BTreeSet<u64>,
@@ -202,7 +202,7 @@ impl State {
         }
     }
 
-    /// The next number, which is unique over versions and orders.
+    /// The next number for a version or for a position in an order. No number is returned twice.
     pub fn number(&mut self) -> u64 {
         self.next += 1;
         self.next
@@ -298,7 +298,7 @@ impl State {
         }
     }
 
-    /// Puts a new version into the entry of a block, which is created if it does not exist. Memory may then have bytes
+    /// Puts a new version into the entry of a block, and creates the entry if there is none. Memory may then have bytes
     /// that the source does not have.
     pub fn put(&mut self, id: u64, frame: Arc<Frame>, is_resident: bool) {
         match self.entries.get_mut(&id) {

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-/// The counters under the mutex.
+/// The counters, which are a part of the state under the mutex.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Counts {
     pub hits: u64,
@@ -74,7 +74,7 @@ pub struct Stats {
     pub resident_blocks: u64,
     /// The size of the pinned blocks. *Units*: bytes.
     pub pinned_bytes: u64,
-    /// The limit on pinned blocks. *Units*: bytes.
+    /// The largest allowed size of the pinned blocks. *Units*: bytes.
     pub pinned_bytes_max: u64,
     /// The whole budget for blocks, without tables. *Units*: bytes.
     pub memory_bytes: u64,

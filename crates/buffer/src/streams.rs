@@ -2,7 +2,8 @@
 //!
 //! Owns: the numbering of streams, and one row per stream with its hits, misses, reads saved and lost, last verdict and
 //! next block. At most [`STREAMS_MAX`] streams have a row. Beyond that, a new stream gets the row of a stream without
-//! recent references. The counts of that stream are added to the row of all others, so that sums stay exact.
+//! recent references. The counts of that stream are added to the row that counts all streams without a row, so that
+//! sums stay exact.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,7 +12,7 @@ use hashbrown::HashMap;
 use nectary_block::Stream;
 use nectary_cache::detect::{PeriodSink, Verdict};
 
-/// The most streams that have a row.
+/// The maximum number of streams that have a row.
 pub const STREAMS_MAX: usize = 1024;
 /// The size of the region of a device that is one stream, for requests without a stream. *Units*: bytes.
 const REGION_BYTES: u64 = 64 << 20;
@@ -27,7 +28,8 @@ pub fn region_of(stream: Stream) -> Option<u64> {
     (stream.0 & 1 << 31 != 0).then(|| u64::from(stream.0 & 0x7fff_ffff) * REGION_BYTES)
 }
 
-/// The stream of a process and file, a connection, or anything else that two numbers identify; never 0.
+/// The stream of anything that two numbers identify, such as a process and a file, or a connection. It is never stream
+/// 0.
 pub fn stream_of(owner: u64, part: u64) -> Stream {
     // The mixing is the same in every process, so that records of different runs can be compared.
     let mut mixed = owner.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ part.wrapping_add(0x6a09_e667_f3bc_c908);
@@ -104,7 +106,7 @@ impl StreamStats {
 struct Row {
     stream: Stream,
     stats: StreamStats,
-    /// Whether the stream has made a reference since the hand last passed the row.
+    /// Whether the stream has made a reference since the CLOCK hand last passed the row.
     is_recent: bool,
     run: Run,
 }

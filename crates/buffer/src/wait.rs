@@ -1,4 +1,4 @@
-//! The waits of callers: for a task that continues even if the caller is dropped, and up to a deadline.
+//! Lets callers wait: for a task that continues even if the caller is dropped, and at most until a deadline.
 
 use std::time::Instant;
 

@@ -1,4 +1,4 @@
-//! Writes: into memory, or through to the source.
+//! Executes writes: into memory, or through to the source.
 //!
 //! Promises, for each block: a write into memory is atomic, under the mutex. A write-through takes effect when it ends:
 //! until then readers see the old bytes, and afterwards they see the new bytes. After a failed write-through, memory
@@ -28,7 +28,7 @@ use crate::planted::{Bug, planted};
 use crate::shared::{Shared, Span, Ticket};
 use crate::state::{Content, Entry, Load, State};
 
-/// A write covers at most this many blocks only in part: the first and the last.
+/// The maximum number of blocks that a write covers only in part: the first and the last.
 const PARTS_MAX: usize = 2;
 
 /// The bytes of several buffers, in order.
@@ -36,7 +36,7 @@ const PARTS_MAX: usize = 2;
 struct Gathered<'a>(&'a [Buffer]);
 
 impl Gathered<'_> {
-    /// Copies bytes to `into`, from `position` on.
+    /// Fills `into` with the bytes from `position` on.
     fn copy(self, position: u64, mut into: &mut [u8]) {
         let mut skipped = position as usize;
         for buffer in self.0 {
@@ -49,8 +49,8 @@ impl Gathered<'_> {
     }
 }
 
-/// Reserved room for blocks that may become dirty. Dropping it frees the room. Do not drop it while holding the state's
-/// mutex.
+/// Reserved room for blocks that may become dirty. The drop of this value frees the room. It locks the state's mutex,
+/// so do not drop the value while you hold that mutex.
 struct Room(Arc<Shared>, u64);
 
 impl Drop for Room {
@@ -61,12 +61,13 @@ impl Drop for Room {
 }
 
 impl State {
-    /// Whether this many more blocks may become dirty.
+    /// Whether `count` more blocks may become dirty.
     fn has_room(&self, count: u64) -> bool {
         self.dirty.len() as u64 + self.dirty_reserved + count <= self.budget.dirty_max
     }
 
-    /// Changes a part of a block in memory, or creates the block. If a reader holds the version, a new version is made.
+    /// Changes a part of a block in memory, or creates the block. If a reader holds the current version, a new version
+    /// is made.
     pub(crate) fn change(
         &mut self,
         id: u64,
@@ -112,7 +113,7 @@ impl Shared {
         true
     }
 
-    /// Writes into memory, piece by piece.
+    /// Writes into memory, piece by piece; waits for room before each piece.
     pub(crate) async fn write_back(
         self: Arc<Shared>,
         span: Span,
@@ -142,8 +143,8 @@ impl Shared {
         Ok(buffers)
     }
 
-    /// Reserves room for this many dirty blocks, and waits for it. *Returns* `None` if the mode is no longer
-    /// write-back.
+    /// Waits until there is room for `count` more dirty blocks, and reserves the room. *Returns* `None` if the mode is
+    /// no longer write-back.
     async fn room(self: &Arc<Shared>, count: u64) -> Result<Option<Room>, Error> {
         loop {
             let changed = self.changed.notified();
@@ -175,8 +176,8 @@ impl Shared {
         stream: Stream,
     ) -> Result<(), Error> {
         loop {
-            // Frames for the blocks themselves and for reading partly written ones are acquired together, so that no
-            // wait is needed between them.
+            // The frames for the blocks themselves and the frames for reading partly written blocks are acquired
+            // together, so that no second wait is needed.
             let count = (piece.blocks.end - piece.blocks.start) as usize;
             let mut places = self.places(count + PARTS_MAX).await;
             let (loads, held) = {
@@ -223,7 +224,7 @@ impl Shared {
         self.parts(span).all(|id| state.entries.get(&id).is_some_and(|entry| entry.frame().is_some()))
     }
 
-    /// Keeps the partly written blocks in memory, and begins to read the missing ones.
+    /// Keeps the partly written blocks in memory, and begins to read those that are missing.
     fn hold_parts(
         self: &Arc<Shared>,
         state: &mut State,

@@ -23,7 +23,7 @@ use crate::shared::{Shared, Ticket};
 use crate::source::Source;
 use crate::state::State;
 
-/// The background task retries a failed write-back after this time.
+/// The time after which the background task retries a failed write-back.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// Versions of adjacent blocks that are written together.
@@ -38,7 +38,7 @@ struct Due {
     wake: Option<Instant>,
 }
 
-/// Records that the background task has ended, even if the runtime ended the task.
+/// When this value is dropped, it records that the background task has ended, even if the runtime ended the task.
 struct Alive(Arc<Shared>, bool);
 
 impl Drop for Alive {
@@ -237,7 +237,7 @@ impl Shared {
 }
 
 impl State {
-    /// Takes the newest versions of the dirty blocks in a range, and marks them as being written.
+    /// Takes the newest versions of the dirty blocks in a range, and marks the blocks as being written.
     fn begin_segments(&mut self, ids: Range<u64>) -> Vec<Segment> {
         let mut segments: Vec<Segment> = Vec::new();
         let dirty: Vec<u64> = self.dirty.range(ids).copied().collect();

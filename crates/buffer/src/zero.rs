@@ -1,8 +1,8 @@
-//! Discards and zeroings, ordered with the reads, writes and write-backs of the same blocks.
+//! Executes discards and zeroings, ordered with the reads, writes and write-backs of the same blocks.
 //!
 //! Promises: a zeroing takes effect when it ends: its range then reads as zeroes, whatever versions memory had before.
-//! A discard leaves dirty blocks unchanged, even those written during the discard. Such a block keeps its bytes, which
-//! a discard permits.
+//! A discard leaves dirty blocks unchanged, even those written during the discard. A discard permits that such a block
+//! keeps its bytes.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! Tests of the promises of the cache's calls: one read for several readers, the readers that a failure reaches, the
-//! state after a failed write, and waits.
+//! Tests of the promises of the cache's calls: several readers share one read, a failed read fails only the readers of
+//! its block, the state is right after a failed write, and writers wait at the limits.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};

@@ -1,5 +1,5 @@
-//! Tests that `cache(…)` keeps the contract of a device, in every mode that writes and with every block size, opened by
-//! its SPEC.
+//! Tests that `cache(…)` keeps the contract of a device, in every mode that writes and with several block sizes. The
+//! device is opened by its SPEC.
 
 use std::sync::Arc;
 

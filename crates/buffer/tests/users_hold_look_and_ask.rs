@@ -86,7 +86,7 @@ async fn pins_beyond_their_share_are_refused_with_what_to_do_and_change_nothing(
     assert!(cache.unpin(file, 0, 1).is_err() && cache.holding(file, 0, 1, 1).is_err());
 }
 
-/// A source whose reads beyond the first 5 blocks wait for a permit, and fail.
+/// A source whose reads beyond the first 5 blocks wait for a permit and then fail.
 struct Failing {
     inner: DeviceSource,
     begun: Arc<Semaphore>,
@@ -154,7 +154,7 @@ async fn a_pin_that_fails_takes_nothing_from_one_that_succeeds_at_the_same_time(
         let cache = cache.clone();
         async move { cache.pin(file, 0, 5 * BLOCK).await }
     });
-    // The test has one thread, so the second pin goes as far as it can before this returns.
+    // The test has one thread, so the second pin goes as far as it can before this call returns.
     tokio::task::yield_now().await;
     gate.add_permits(100);
     assert_eq!(long.await.unwrap().unwrap_err().kind, ErrorKind::Io);

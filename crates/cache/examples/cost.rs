@@ -1,12 +1,13 @@
 //! The cost of a reference: nanoseconds per policy at 1 Mi blocks, on a skewed and on a uniform trace.
 //!
-//! `cargo run --release -p nectary-cache --example cost [ROUNDS [POLICY…]]`. A round plays every policy once on each
-//! trace, so that other load on the machine affects all policies. The program prints the medians of the rounds (5 by
-//! default) and their difference to LRU's median. The cache is filled before the measurement. Time is this thread's
-//! processor time, or elapsed time if the kernel does not report it.
+//! `cargo run --release -p nectary-cache --example cost [ROUNDS [POLICY…]]`. Each round runs every policy once, so that
+//! other load on the machine affects all policies alike. The program prints the medians of the rounds (5 by default)
+//! and their differences from LRU's median. The cache is filled before the measurement. Time is this thread's processor
+//! time, or elapsed time if the kernel does not report it.
 //!
-//! Much of the cost is waiting for memory: the next accesses are not announced, and the tables still grow. The cost of
-//! a simulation is printed by `cache-figures --only cost` of `nectary-trace`.
+//! Much of the cost is waiting for memory, because the program does not prefetch the entries of the next accesses
+//! ([`Policy::prepare`]) and because the tables still grow. The cost of a simulation is printed by `cache-figures
+//! --only cost` of `nectary-trace`.
 
 use std::fs;
 use std::sync::LazyLock;
@@ -22,7 +23,7 @@ const BLOCKS: u64 = 1 << 22;
 const FILLING: usize = 1 << 22;
 const TIMED: usize = 1 << 22;
 
-/// The next block of a trace.
+/// A function that draws the next block of a trace.
 type Draw = fn(&mut u64) -> u64;
 
 /// A random number from 0 to 1 (SplitMix64).

@@ -1,11 +1,12 @@
-//! The cost of detection: the nanoseconds per reference by which `dear` exceeds LRU, as medians of alternating rounds.
+//! Measures the cost of detection: the time per reference that `dear` takes longer than LRU. Rounds of the two policies
+//! alternate; the result is the median of the differences. *Units*: nanoseconds.
 //!
-//! `cargo run --release -p nectary-cache --example dear_cost [BLOCKS] [ROUNDS] [KIND]`; 1,048,576 blocks, 7 rounds and
-//! all kinds by default.
+//! `cargo run --release -p nectary-cache --example dear_cost [BLOCKS] [ROUNDS] [KIND]`. By default the cache has
+//! 1,048,576 blocks, there are 7 rounds, and all kinds of references are measured.
 //!
-//! The four kinds of references (zipf, shared, uniform, loop) go to twice as many blocks as fit in the cache; `shared`
-//! is zipf spread over eight streams. Time is the thread's processor time, so other load disturbs the result only
-//! through shared caches and memory.
+//! There are four kinds of references: `zipf`, `shared`, `uniform` and `loop`. Each goes to twice as many blocks as fit
+//! in the cache; `shared` is `zipf` spread over eight streams. Time is the thread's processor time, so other load
+//! disturbs the result only if it competes for processor caches and memory.
 
 use nectary_cache::{Dear, Lru, Policy, Stream};
 

@@ -1,5 +1,5 @@
-//! Making room in a policy: the loop that evicts ids until a newcomer fits, shared by most policies. It bounds
-//! refusals.
+//! The loop that makes room in a policy, shared by most policies: it evicts ids until a newcomer fits or too many
+//! victims were refused.
 //!
 //! Owns: the decision when to stop. Leaves to others: the choice of the next id to offer ([`Evicts::step`]).
 
@@ -10,7 +10,7 @@ use crate::policy::Policy;
 pub enum Step {
     /// An id was evicted, or the order changed so that the next victim is closer.
     Done,
-    /// A victim was offered and refused; the policy will offer it again last.
+    /// A victim was offered and refused; the policy offers it again only after all others.
     Refused,
     /// No id is left to offer.
     Nothing,

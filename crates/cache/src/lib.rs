@@ -1,4 +1,4 @@
-//! Replacement policies: one implementation for the live caches and the simulator.
+//! Replacement policies: one implementation of each, for both the live caches and the simulator.
 //!
 //! Owns: the [`Policy`] trait, the policies (`policies/`, one file or folder each), their parts (`structures/`), and
 //! the observation of streams (`detect/`) and of policies (`watch/`). Leaves to others: the cached bytes (a policy

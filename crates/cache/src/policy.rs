@@ -7,11 +7,12 @@ use std::fmt;
 
 /// The number of refusals after which one call of [`Policy::reference`] gives up and bypasses the id.
 ///
-/// A policy offers a refused victim again last, so a few refusals are enough to skip pinned ids. The bound prevents one
-/// reference from walking over a whole cache of pinned ids.
+/// A policy offers a refused victim again only after all others, so a few refusals are enough to skip pinned ids. The
+/// bound prevents one reference from walking over a whole cache of pinned ids.
 pub const REFUSALS_MAX: usize = 32;
 
-/// The stream of a reference; policies that do not detect patterns ignore it.
+/// The stream of a reference, which is its origin: a process, a file, a connection. Policies that do not distinguish
+/// streams ignore it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Stream(pub u32);
 
@@ -26,15 +27,16 @@ pub enum Access {
     Bypassed,
 }
 
-/// The reason why an adaptive policy changed its leader: how many recent accesses only the former leader missed, and
-/// how many only the new leader missed. The comparison of these two counts decided the change. *Units*: accesses.
+/// The reason why an adaptive policy changed its leader: the number of recent accesses that only the former leader
+/// missed, and the number that only the new leader missed. The comparison of these two counts decided the change.
+/// *Units*: accesses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reason {
     /// The policy that led before the change.
     pub from: &'static str,
-    /// The accesses that only the former leader missed.
+    /// The number of recent accesses that only the former leader missed.
     pub misses_before: u64,
-    /// The accesses that only the new leader missed.
+    /// The number of recent accesses that only the new leader missed.
     pub misses_now: u64,
 }
 
@@ -63,21 +65,22 @@ impl fmt::Display for LeaderChange {
 /// A replacement policy over weighted ids with a capacity.
 ///
 /// A weight of 0 counts as 1, so that a capacity bounds the number of ids as well. The weight of an id is fixed while
-/// it is resident; a caller that wants to change it removes the id first.
+/// it is resident; a caller that wants to change the weight removes the id first.
 ///
 /// Invariants: (1) the weights of resident ids never sum to more than the capacity when a call returns, unless every
-/// candidate was refused or the capacity was lowered and not yet enforced; (2) an id is resident from `Inserted` until
-/// it was given to `evict` and accepted, or removed; (3) the same calls give the same victims.
+/// candidate was refused or the capacity was lowered and not yet enforced; (2) an id is resident from the call that
+/// returns `Inserted` until `evict` accepts it as a victim or the caller removes it; (3) the same calls give the same
+/// victims.
 pub trait Policy: Send {
     /// The policy's name as users write it.
     fn name(&self) -> &'static str;
 
     /// Refers to `id`; inserts it with `weight` if it is not resident.
     ///
-    /// `evict` is offered victims one by one; it answers `true` if the victim is given up (it is then no longer
-    /// resident) and `false` if it must stay (pinned, dirty): the policy then offers another, up to [`REFUSALS_MAX`]
-    /// refusals. Victims that it accepted before the policy gives up stay evicted. *Cost*: O(1) amortised, no
-    /// allocation once the tables have grown.
+    /// The policy offers victims to `evict` one by one. `evict` returns `true` to accept the victim, which is then no
+    /// longer resident, and `false` if the victim must stay (pinned, dirty). After a refusal the policy offers another
+    /// victim; after [`REFUSALS_MAX`] refusals it gives up and bypasses `id`. Victims accepted before that stay
+    /// evicted. *Cost*: O(1) amortised, no allocation once the tables have grown.
     fn reference(&mut self, id: u64, weight: u64, stream: Stream, evict: &mut dyn FnMut(u64) -> bool) -> Access;
 
     /// Announces a coming reference to `id`, so that the policy prefetches the memory that the reference needs. A
@@ -100,7 +103,7 @@ pub trait Policy: Send {
     }
 
     /// The name of the policy that replaces the blocks of a stream. It is this policy's own name, unless this policy
-    /// follows others.
+    /// follows other policies.
     fn replacement(&self, stream: Stream) -> &'static str {
         let _ = stream;
         self.name()

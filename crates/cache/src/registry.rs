@@ -1,6 +1,6 @@
-//! The policies by the names that users write in options and SPECs.
+//! Makes policies by the names that users write in options and SPECs.
 //!
-//! Owns: the list of names. Leaves to others: parsing of the options around them.
+//! Owns: the list of names. Leaves to others: parsing the options that contain the names.
 
 use crate::detect::PeriodSink;
 use crate::{

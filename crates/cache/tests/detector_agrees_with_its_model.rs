@@ -2,7 +2,7 @@
 //! references: the verdicts, averages and loop lengths must be the same on any references. Bugs planted in the model
 //! show that the comparison can fail.
 //!
-//! `PROPTEST_RNG_SEED` replays a run, `PROPTEST_CASES` lengthens it.
+//! The environment variable `PROPTEST_RNG_SEED` replays a run; `PROPTEST_CASES` sets the number of cases.
 
 mod naive;
 
@@ -65,7 +65,7 @@ fn parameters() -> impl Strategy<Value = Parameters> {
     (1..70_u32, 2..8_usize, tau_min).prop_map(|(period, sublists, tau_min)| Parameters { period, sublists, tau_min })
 }
 
-/// The first period in which the detector and the model differ.
+/// The reports of the first period in which the detector and the model differ, as text; `None` if they never differ.
 fn difference(parameters: Parameters, planted: Planted, references: &[u64]) -> Option<String> {
     let mut fast = Detector::new(parameters);
     let mut known = Known::new(1 << 20);
@@ -82,7 +82,7 @@ fn difference(parameters: Parameters, planted: Planted, references: &[u64]) -> O
     None
 }
 
-/// The configuration with the requested seed or a new one; prints the seed.
+/// The configuration of the test, with the requested seed or else a random one; prints the seed.
 fn config() -> ProptestConfig {
     let mut config = ProptestConfig { failure_persistence: None, ..ProptestConfig::default() };
     let seed = match config.rng_seed {
@@ -102,7 +102,7 @@ proptest! {
     }
 }
 
-/// Loops, skewed references and uniform references in turn, from a seed.
+/// Loops, skewed references and uniform references in turn, generated from a seed.
 fn mixture(seed: u64) -> Vec<u64> {
     let mut state = seed;
     (0..6000_u64)

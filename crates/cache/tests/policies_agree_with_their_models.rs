@@ -1,7 +1,7 @@
 //! Compares every policy with a reference implementation that is as naive as possible: the victims, accesses and sums
 //! must be the same after any mix of references, refusals, removals and changes of capacity.
 //!
-//! `PROPTEST_RNG_SEED` replays a run, `PROPTEST_CASES` lengthens it.
+//! The environment variable `PROPTEST_RNG_SEED` replays a run; `PROPTEST_CASES` sets the number of cases.
 
 mod models;
 
@@ -13,7 +13,7 @@ use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::{RngSeed, TestRunner};
 
-/// The policies that follow streams; their models are in other files.
+/// The policies that follow streams. This file has no models of them.
 const MODELLED_ELSEWHERE: &[&str] = &["dear", "adaptive"];
 
 #[derive(Debug, Clone)]
@@ -28,7 +28,7 @@ enum Operation {
     SetCapacity {
         capacity: u64,
     },
-    /// From now on ids divisible by this are refused as victims; 0 refuses none.
+    /// From now on ids divisible by `divisor` are refused as victims; a divisor of 0 refuses none.
     Pin {
         divisor: u64,
     },
@@ -119,7 +119,7 @@ fn check(
     Ok(())
 }
 
-/// The configuration with the requested seed or a new one; prints the seed.
+/// The configuration of the test, with the requested seed or else a random one; prints the seed.
 fn config() -> ProptestConfig {
     let mut config = ProptestConfig { failure_persistence: None, ..ProptestConfig::default() };
     let seed = match config.rng_seed {
@@ -150,7 +150,8 @@ proptest! {
     }
 }
 
-/// `adaptive` runs dozens of policies for each stream, so there are fewer cases.
+/// The number of cases is divided by this constant for policies that follow streams, because `adaptive` is slow: it
+/// runs dozens of policies for each stream.
 const CASES_DIVISOR: u32 = 4;
 
 proptest! {
@@ -214,7 +215,7 @@ fn the_model_of_another_policy_is_told_apart() {
     }
 }
 
-/// Refusals must not cause an endless loop: every policy gives up at the named bound.
+/// Refusals must not cause an endless loop: every policy gives up after [`REFUSALS_MAX`] refusals.
 #[test]
 fn a_cache_of_pinned_ids_is_bypassed_at_the_bound_of_refusals() {
     for name in NAMES {
@@ -238,7 +239,7 @@ fn a_cache_of_pinned_ids_is_bypassed_at_the_bound_of_refusals() {
     }
 }
 
-/// An id of weight 0 counts as 1, so that a capacity bounds the number of ids.
+/// A weight of 0 counts as 1, so that a capacity bounds the number of ids.
 #[test]
 fn weightless_ids_are_bounded_in_number() {
     for name in NAMES {

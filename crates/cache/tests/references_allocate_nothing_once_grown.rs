@@ -23,7 +23,7 @@ unsafe impl GlobalAlloc for Counting {
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: as above.
+        // SAFETY: the caller keeps the contract of the system's allocator for `dealloc`.
         unsafe { System.dealloc(pointer, layout) }
     }
 }

@@ -1,6 +1,6 @@
-//! How a C program learns about a failure: from a code, and from a text per thread.
+//! The report of a failure to a C program: a code, and a text per thread.
 //!
-//! Owns: the codes, the text of each thread's last failed call, and turning a panic into a code.
+//! Owns: the codes, the text of each thread's last failed call, and the conversion of a panic into a code.
 
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char, c_int};
@@ -14,8 +14,8 @@ pub const NECTARY_OK: c_int = 0;
 pub const NECTARY_ABSENT: c_int = 1;
 /// The device holds something other than a store, a store of another version, or a store that is too damaged to open.
 pub const NECTARY_CORRUPT: c_int = 2;
-/// The call is not possible now: budgets are used up, another process owns the store, or pointers have not been given
-/// back.
+/// The call is not possible now: a limit is reached, another process has the store open, or the program has not given
+/// back all pointers.
 pub const NECTARY_BUSY: c_int = 3;
 /// An argument is bad: a null pointer, an unknown handle, or a name or length out of bounds.
 pub const NECTARY_INVALID: c_int = 4;
@@ -89,12 +89,12 @@ pub fn call(step: impl FnOnce() -> Result<(), Failure>) -> c_int {
     });
     let Err(Failure { code, message }) = result else { return NECTARY_OK };
     let text = CString::new(message.replace('\0', "?")).unwrap_or_default();
-    // A thread that is ending cannot keep the text.
+    // A thread that is ending cannot store the text; this error is ignored.
     let _ = LAST.try_with(|last| last.replace(text));
     code
 }
 
-/// The text of this thread's last failed call; empty if none has failed.
+/// The text of this thread's last failed call; empty if no call of this thread has failed.
 pub fn last() -> *const c_char {
     let none: &CStr = c"";
     LAST.try_with(|last| last.borrow().as_ptr()).unwrap_or(none.as_ptr())

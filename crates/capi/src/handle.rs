@@ -1,8 +1,9 @@
-//! Open stores by handle, and the bodies into which a C program holds pointers.
+//! The table of open stores by handle, and the bodies into which a C program holds pointers.
 //!
 //! Owns: the table of handles and, for each store, the table of the pointers that C programs hold. A handle is a number
-//! that is used only once and never as a pointer, so a stale or invented handle is refused. Promises: a body stays
-//! until its pointer has been given back as often as it was read, and the store is not closed before that.
+//! that is used only once and never as a pointer, so a stale or invented handle is refused. Promises: a body stays in
+//! memory until the program has given back its pointer as often as it has read the body, and the store is not closed
+//! before that.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,12 +15,12 @@ use nectary_store::{KeyRef, Store};
 use crate::error::{Failure, NECTARY_BUSY};
 use crate::worker::{Ask, Opening, Worker};
 
-/// The most pointers of one store that a program may hold at the same time.
+/// The maximum number of pointers of one store that a program may hold at the same time.
 const READS_MAX: usize = 1 << 16;
-/// The most open stores.
+/// The maximum number of open stores.
 const STORES_MAX: usize = 1024;
 
-/// The byte to which the pointer to an empty file's body points, because a body's pointer is never null.
+/// The byte to which the pointer of an empty body points, because a body's pointer is never null.
 static EMPTY: [u8; 1] = [0];
 
 static STORES: RwLock<Option<HashMap<usize, Arc<Open>>>> = RwLock::new(None);
@@ -140,7 +141,7 @@ impl Open {
         Ok(())
     }
 
-    /// Tells the store that `other` will be wanted together with `name`.
+    /// Tells the store that programs will read `other` together with `name`.
     pub fn collocate(&self, name: &[u8], other: &[u8]) {
         self.store.collocate(other, name);
     }

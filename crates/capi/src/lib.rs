@@ -1,9 +1,9 @@
 //! libnectary: the store for C programs. Six of its calls are those of the Hummingbird paper (Shriver et al., Storage
 //! Management for Web Proxies, USENIX 2001).
 //!
-//! Owns: passing values between C and Rust. Before use, pointers are checked for null, and lengths for their bounds. No
-//! panic unwinds into C, and every call can be made from any thread. C programs include `include/nectary.h`; a test
-//! compares that header with this file. Leaves to others: the store (`nectary-store`).
+//! Owns: the conversion of values between C and Rust. Before use, pointers are checked for null, and lengths for their
+//! bounds. No panic unwinds into C, and every call can be made from any thread. C programs include `include/nectary.h`;
+//! a test compares that header with this file. Leaves to others: the store (`nectary-store`).
 //!
 //! | file | contents |
 //! |---|---|
@@ -57,12 +57,12 @@ pub unsafe extern "C" fn nectary_open(
         }
         // SAFETY: the pointer is not null, and the caller promises that it has room for a pointer.
         unsafe { store.write(std::ptr::null_mut()) };
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller promises the conditions of the called function.
         let spec = unsafe { text("spec", spec, NECTARY_SPEC_BYTES_MAX) }?;
         let spec = std::str::from_utf8(spec).map_err(|_| Failure::invalid("spec: it is not UTF-8"))?.to_owned();
         let memory_bytes = if memory_bytes == 0 { MEMORY_BYTES } else { memory_bytes };
         let handle = handle::open(Opening { spec, create_bytes, memory_bytes })?;
-        // SAFETY: as above.
+        // SAFETY: as for the write above.
         unsafe { store.write(std::ptr::without_provenance_mut(handle)) };
         Ok(())
     })
@@ -85,7 +85,7 @@ pub unsafe extern "C" fn nectary_write_file(
     data: *const c_void,
     length: usize,
 ) -> c_int {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller promises the conditions of the called function.
     call(|| unsafe { write(store, name, data, length) })
 }
 
@@ -100,7 +100,7 @@ pub unsafe extern "C" fn nectary_write_nomem_file(
     data: *const c_void,
     length: usize,
 ) -> c_int {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller promises the conditions of the called function.
     call(|| unsafe { write(store, name, data, length) })
 }
 
@@ -124,10 +124,10 @@ pub unsafe extern "C" fn nectary_read_file(
             data.write(std::ptr::null());
             length.write(0);
         }
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller promises the conditions of the called function.
         let name = unsafe { text("name", name, NECTARY_NAME_BYTES_MAX) }?;
         let (address, bytes) = handle::find(store.addr())?.read(name)?;
-        // SAFETY: as above.
+        // SAFETY: as for the write above.
         unsafe {
             data.write(address.cast());
             length.write(bytes);
@@ -149,7 +149,7 @@ pub extern "C" fn nectary_done_read_file(store: *mut nectary_store, data: *const
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nectary_delete_file(store: *mut nectary_store, name: *const c_char) -> c_int {
     call(|| {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller promises the conditions of the called function.
         let name = unsafe { text("name", name, NECTARY_NAME_BYTES_MAX) }?;
         handle::find(store.addr())?.delete(name)
     })
@@ -166,7 +166,7 @@ pub unsafe extern "C" fn nectary_collocate_files(
     other: *const c_char,
 ) -> c_int {
     call(|| {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller promises the conditions of the called function.
         let (name, other) =
             unsafe { (text("name", name, NECTARY_NAME_BYTES_MAX)?, text("other", other, NECTARY_NAME_BYTES_MAX)?) };
         handle::find(store.addr())?.collocate(name, other);
@@ -181,14 +181,14 @@ pub extern "C" fn nectary_last_error() -> *const c_char {
 }
 
 /// # Safety
-/// The same as for `nectary_write_file`.
+/// The conditions are those of `nectary_write_file`.
 unsafe fn write(
     store: *mut nectary_store,
     name: *const c_char,
     data: *const c_void,
     length: usize,
 ) -> Result<(), Failure> {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller promises the conditions of the called function.
     let name = unsafe { text("name", name, NECTARY_NAME_BYTES_MAX) }?;
     if length > isize::MAX as usize {
         return Err(Failure::invalid("length: no piece of memory is as long"));

@@ -15,7 +15,8 @@ use tokio::task::JoinSet;
 
 use crate::error::{Failure, NECTARY_ABSENT, NECTARY_BUSY, NECTARY_INTERNAL};
 
-/// The most requests that are served at the same time, and the most that wait in the queue. Further callers block.
+/// The largest number of requests that are served at the same time, and also of those that wait in the queue. Further
+/// callers block.
 const REQUESTS_MAX: usize = 1024;
 
 /// The answer to a request: the body if the request was a read, else no bytes.
@@ -42,7 +43,7 @@ struct Request {
 pub struct Opening {
     /// The device's SPEC.
     pub spec: String,
-    /// The size of the store that is created if there is none. With 0, none is created. *Units*: bytes.
+    /// The size of the store that is created if there is none. With 0, no store is created. *Units*: bytes.
     pub create_bytes: u64,
     /// The bound on everything that the store keeps in memory. *Units*: bytes.
     pub memory_bytes: u64,
@@ -169,7 +170,8 @@ async fn answer(store: &Store, ask: Ask) -> Answer {
     }
 }
 
-/// Reads a body. If the store has it in one piece, it is not copied; else it is assembled from its pieces.
+/// Reads a body. If the store has the body in one piece, the body is not copied; otherwise it is assembled from its
+/// pieces.
 async fn read(store: &Store, key: KeyRef<'_>) -> Answer {
     let absent =
         || Failure::new(NECTARY_ABSENT, format!("there is no file {:?}", String::from_utf8_lossy(key.primary)));
@@ -185,8 +187,8 @@ async fn read(store: &Store, key: KeyRef<'_>) -> Answer {
     }
     let mut reader = object.reader(0..object.body_bytes());
     while let Some(piece) = reader.next().await {
-        // If a piece has been overwritten meanwhile, the file is absent, as it would have been for a read a moment
-        // later.
+        // If a piece has been overwritten meanwhile, the file is absent. A read a moment later would not find it
+        // either.
         body.extend_from_slice(&piece?);
     }
     Ok(body.into())

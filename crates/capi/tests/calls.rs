@@ -1,4 +1,4 @@
-//! Tests of the calls' promises and refusals. The calls are made as a C program makes them.
+//! Tests of the calls' promises and refusals. The tests call the functions in the same way as a C program.
 
 use std::ffi::{CStr, CString, c_int, c_void};
 use std::path::PathBuf;

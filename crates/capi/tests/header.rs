@@ -71,7 +71,7 @@ fn in_c(rust: &str) -> String {
     .to_owned()
 }
 
-/// The numbers that a text defines, by name, in lines that begin with `prefix` and then have a name and a number.
+/// Finds the numbers that a text defines, by name. A definition is a line with `prefix`, a name and a number.
 fn numbers(text: &str, prefix: &str) -> BTreeMap<String, String> {
     let lines = text.lines().filter_map(|line| line.strip_prefix(prefix));
     let words = lines.filter_map(|line| {
@@ -93,8 +93,8 @@ fn the_header_declares_what_the_library_exports() {
     assert_eq!(declared.len(), six.len() + others.len());
 }
 
-/// The interface of the library, which consists of the calls with their types and of the numbers, changes only on
-/// purpose. `NECTARY_FREEZE=1` rewrites the list of it, and `CHANGELOG.md` needs a line for everything that is removed.
+/// The library's calls, their types, and its numbers change only on purpose: they must be those in `interface.txt`.
+/// `NECTARY_FREEZE=1` rewrites that file, and `CHANGELOG.md` needs a line for everything that is removed.
 #[test]
 fn calls_and_numbers_of_the_header_stay() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/interface.txt");

@@ -387,7 +387,7 @@ pub struct ProxyArguments {
     pub store: String,
     #[command(flatten)]
     pub spans: SpanArguments,
-    /// If spans are missing that may have served alone since, forget all stored objects instead of failing
+    /// Begin empty instead of failing, if the missing spans may have served without the others
     #[arg(long)]
     pub forget_if_spans_missing: bool,
     /// Size of a store that is created, or of each of several spans, for example 10G

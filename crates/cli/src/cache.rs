@@ -17,7 +17,7 @@ use crate::live::commands;
 use crate::mounts::cache as cache_mount;
 use crate::{live, output, progress};
 
-/// The most streams that an explanation names.
+/// The maximum number of streams that an explanation names.
 const STREAMS_NAMED_MAX: usize = 64;
 
 /// Runs a command.

@@ -30,7 +30,8 @@ pub fn run(arguments: &StatusArguments) -> Result<u8, Failure> {
     Ok(exit_code(&parts))
 }
 
-/// Returns the exit code of the worst part; "not found" if no part runs.
+/// The exit code of the worst state among the parts, or [`NOT_FOUND`] if nothing runs. A part without a valid answer
+/// counts as broken.
 fn exit_code(parts: &[Part]) -> u8 {
     let state = |part: &Part| part.status.as_ref().map_or(State::Broken, |status| status.state);
     match parts.iter().map(state).max() {

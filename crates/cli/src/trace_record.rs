@@ -21,7 +21,7 @@ use crate::progress;
 const NOT_RUNNABLE: u8 = 126;
 /// The exit code of shells for a missing program.
 const NO_PROGRAM: u8 = 127;
-/// The most mapped files that the text names; JSON names all of them.
+/// The maximum number of mapped files that the text names; JSON names all of them.
 const MAPS_SHOWN: usize = 8;
 
 /// Runs the command.

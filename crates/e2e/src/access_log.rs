@@ -1,7 +1,7 @@
 //! Reads the proxy's access log: each request, the answer that was sent, and the cache's result.
 //!
-//! The layout is the combined format followed by result, seconds and object bytes (`docs/formats/access-log.md`); this
-//! reader knows only as much of it as a user's script would: quoted strings, and words between spaces.
+//! The layout is the combined format followed by result, seconds and object bytes (`docs/formats/access-log.md`); like
+//! a user's script, this reader splits a line only into quoted strings and words between spaces.
 
 use anyhow::{Context, Result};
 use std::path::Path;
@@ -13,9 +13,9 @@ pub struct Line {
     pub method: String,
     /// The URL or target as logged.
     pub url: String,
-    /// Status that was sent.
+    /// The status code that was sent.
     pub status: u16,
-    /// Body bytes that were sent.
+    /// The number of body bytes that were sent.
     pub body_bytes: u64,
     /// The cache's result (`HIT`, `MISS`, …).
     pub result: String,
@@ -52,7 +52,7 @@ pub fn parse(line: &str) -> Option<Line> {
     let status = words.next()?.parse().ok()?;
     let body_bytes = words.next().map(|word| if word == "-" { "0" } else { word })?.parse().ok()?;
     let mut tail = words.next()?.split('"');
-    // "referer" "user agent" result …
+    // The rest of the line has the form `"referer" "user agent" result …`.
     let after = tail.nth(4)?;
     let mut words = after.split_whitespace();
     let result = words.next()?.to_owned();

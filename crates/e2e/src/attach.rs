@@ -1,10 +1,10 @@
-//! A file system on an attached device: it is made, filled and verified, its process is killed under memory pressure,
-//! and it is attached again and checked.
+//! Tests a file system on an attached device. The file system is made, filled and verified, the process that serves the
+//! device is killed under memory pressure, and the device is attached again and its file system checked.
 //!
 //! Owns: one attached device with everything that belongs to it (process, mount, memory group), the file systems and
-//! their tools, and the record of synced files. Promises that no mount, loop device, process or group remains when it
-//! is dropped, even after a failure. A check returns a list of problems, so that tests can show that it finds planted
-//! ones.
+//! their tools, and the record of synced files. Promises that no mount, loop device, process or group remains when the
+//! device's value is dropped, even after a failure. A check returns a list of problems, so that tests can show that it
+//! finds planted ones.
 
 use crate::guard::{self, Process, find_program};
 use crate::nectary;
@@ -22,19 +22,21 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How long any one step may take.
+/// The longest time that one step may take.
 const STEP_MAX: Duration = Duration::from_secs(120);
-/// How long a run may take beyond its requested time, on the slowest machine.
+/// The longest time that a run may take beyond its requested time, on the slowest machine.
 const RUN_MAX: Duration = Duration::from_secs(600);
-/// How long a device with requests in flight may complete none of them before it counts as hanging.
+/// A device counts as hanging if it has requests in flight and completes none of them for this time.
 const STALL_MAX: Duration = Duration::from_secs(120);
 /// The interval at which the watchdog checks the device.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// A load continues until a file is synced and memory has been short, but at most this much longer than planned.
+/// The longest extension of a load. It is extended until a file has been synced and the memory group has been at its
+/// limit.
 const LOAD_MAX: Duration = Duration::from_secs(30);
-/// How long cleaning up may take.
+/// The longest time of the clean-up.
 const CLEAN_UP_MAX: Duration = Duration::from_secs(30);
-/// After this time the connection is aborted again if the device still hangs: it may have a new connection.
+/// The time after which a connection is aborted again if the device still hangs, because the device may have a new
+/// connection by then.
 const ABORT_AGAIN: Duration = Duration::from_secs(10);
 /// The size of the device.
 const DEVICE_BYTES: &str = "512M";
@@ -88,9 +90,9 @@ impl FileSystem {
 /// The results of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
-    /// Files that had been synced when the process was killed.
+    /// The number of files that had been synced when the process was killed.
     pub synced: usize,
-    /// Kills.
+    /// The number of kills.
     pub kills: u32,
     /// The number of devices that later attachments reported as released.
     pub released: usize,
@@ -211,8 +213,8 @@ pub fn run_beside_mounted(system: FileSystem) -> Result<()> {
     Ok(())
 }
 
-/// Copies a tree onto a file system on an attached device, and compares it after the device was attached again as
-/// `plain`.
+/// Copies a tree onto a file system on a device attached as `spec`, and compares it. Then attaches the device below
+/// alone, as `plain`, and compares the tree again.
 pub fn run_copied_tree(system: FileSystem, spec: &str, plain: &str, tree: &Path) -> Result<()> {
     let mut disk = Disk::new(system, spec)?;
     let _watchdog = disk.watch(RUN_MAX);
@@ -309,7 +311,7 @@ impl Drop for Watchdog {
     }
 }
 
-/// Aborts the FUSE connection with a number: all its requests fail.
+/// Aborts the FUSE connection with this number, so that all its requests fail.
 fn abort(number: &str, place: &Path) -> Result<()> {
     ensure!(!number.is_empty(), "its number is not known");
     fs::create_dir_all(place)?;
@@ -377,7 +379,7 @@ impl Disk {
         command
     }
 
-    /// Attaches the device; returns the number of leftovers that this reported as released.
+    /// Attaches the device; returns the number of leftover devices that the attaching process reported as released.
     fn attach(&mut self) -> Result<usize> {
         self.attached += 1;
         let log = self.scratch.join(&format!("attach-{}.log", self.attached));
@@ -475,8 +477,8 @@ impl Disk {
     /// Allocates all blocks of the file, because discards freed some; later writes then allocate none.
     ///
     /// To allocate a block, the host's file system may have to read its own maps into memory of the group. cgroups v1
-    /// do not throttle the process that dirties pages, so if the group is full of dirty pages, this memory may take
-    /// minutes to get. All writes wait for it, and the device looks as if it hangs.
+    /// do not throttle the process that dirties pages, so if the group is full of dirty pages, it may take minutes to
+    /// get this memory. All writes wait for it, and the device seems to hang.
     fn allocate(&self) -> Result<()> {
         let path = self.scratch.join("disk.img");
         let file = File::options().write(true).open(&path)?;
@@ -534,7 +536,8 @@ impl Drop for Disk {
         }
         self.kill();
         if !self.device.as_os_str().is_empty() {
-            // This releases the leftovers of a killed process; if there are none, its error is ignored.
+            // This command releases the leftovers of a killed process. If there are none, it fails, and the error is
+            // ignored.
             let _ = nectary::run(&["detach", &self.device.display().to_string()], self.scratch.path());
         }
         if let Some(group) = &self.group {
@@ -571,7 +574,7 @@ impl Record {
         wrong.collect()
     }
 
-    /// Whether a lost file and a flipped bit are noticed.
+    /// Whether the check finds a lost file and a flipped bit.
     fn catches_planted(&self, place: &Path) -> Result<bool> {
         let (lost, flipped) = (place.join(&self.files[0].0), place.join(&self.files[1].0));
         fs::remove_file(lost)?;

@@ -1,10 +1,10 @@
-//! Requests per second from memory, with one worker, compared with nginx and Varnish in paired rounds in alternating
-//! order.
+//! Measures requests per second from memory with one worker, and compares Nectary with nginx and Varnish in paired
+//! rounds in alternating order.
 //!
 //! Owns the contestants, the workloads and the rounds. Every server runs pinned to one processor and `wrk` with one
 //! thread on another. All contestants run and are warm the whole time; only the measured one is busy. In each round
 //! every contestant is measured once; the order is reversed in every second round. Ratios are computed within a round,
-//! so that a drift of the machine cancels out. Nectary runs twice: the ratio of the two shows the noise.
+//! so that a change of the machine's speed cancels out. Nectary runs twice: the ratio of the two shows the noise.
 
 use crate::guard::{self, Process};
 use crate::http::{Connection, wait_listening};
@@ -27,7 +27,7 @@ const CONNECTIONS: usize = 64;
 const MIX_OBJECTS: usize = 20_000;
 /// The number of requests of the mix before it repeats.
 const MIX_REQUESTS: usize = 200_000;
-/// Exponent of the mix's Zipf law.
+/// The exponent of the mix's Zipf law.
 const MIX_EXPONENT: f64 = 0.9;
 
 /// The requests.
@@ -66,11 +66,11 @@ impl Workload {
 /// How to measure.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Rounds.
+    /// The number of rounds.
     pub rounds: usize,
-    /// Length of one measurement.
+    /// The duration of one measurement.
     pub duration: Duration,
-    /// Threads of Varnish.
+    /// The number of threads of Varnish.
     pub varnish_threads: usize,
     /// A program that answers `GET /` on the address given as its argument, to show the best case.
     pub floor: Option<PathBuf>,
@@ -86,7 +86,8 @@ pub const PEERS: std::ops::Range<usize> = 2..5;
 struct Contestant {
     name: String,
     address: SocketAddr,
-    /// Whether it caches. A cache must be warm, and then must not contact the origin.
+    /// Whether the contestant caches. A cache must be warm before it is measured, and must not contact the origin after
+    /// that.
     caches: bool,
     server: Server,
 }
@@ -121,7 +122,8 @@ pub struct Series {
 }
 
 impl Series {
-    /// Requests per second of the server's processor time, by round: its rate if nothing else were slow.
+    /// Requests per second of the server's processor time, by round: the server's rate if its processor were the only
+    /// limit.
     pub fn rates_of_cpu(&self) -> Vec<f64> {
         let pairs = self.measured.iter().zip(&self.cpu_ns);
         pairs.map(|(measured, ns)| measured.requests as f64 * 1e9 / (*ns).max(1) as f64).collect()
@@ -151,7 +153,7 @@ pub struct Outcome {
     pub workload: &'static str,
     /// All contestants.
     pub series: Vec<Series>,
-    /// Requests that reached the origin while hits were measured; must be 0.
+    /// The number of requests that reached the origin while hits were measured; it must be 0.
     pub origin_requests: u64,
 }
 

@@ -1,8 +1,8 @@
 //! The bytes of an object: a pure function of its target and version, so that every answer can be checked alone.
 //!
 //! Promises that bodies of different targets or versions differ in nearly every 8-byte word, at every offset. So a mix
-//! of two versions, a shifted range or another key's bytes never compare equal. Also owns the distribution of object
-//! sizes.
+//! of two versions, a shifted range or another key's bytes never compare equal. This file also owns the distribution of
+//! object sizes.
 
 use crate::rng::{GOLDEN, Rng, mix};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
@@ -37,7 +37,7 @@ pub fn body(target: &str, version: u64, bytes: u64) -> Vec<u8> {
     out
 }
 
-/// Finds the first byte of `found` that differs from the body's at `offset + index`.
+/// Finds the first index at which `found` differs from the bytes of the body that begin at `offset`.
 pub fn first_difference(seed: u64, offset: u64, found: &[u8]) -> Option<usize> {
     let mut expected = vec![0; found.len().min(64 << 10)];
     for (chunk_index, chunk) in found.chunks(expected.len().max(1)).enumerate() {

@@ -1,4 +1,4 @@
-//! A proxy whose store has known objects, as the start of tests of faults.
+//! A proxy whose store has known objects. Tests of faults, shutdown and spans start with it.
 //!
 //! Promises that after [`Filled::fill`] every object has been a hit, and that [`Filled::check`] gets every object and
 //! distinguishes hits, misses and wrong answers; any bytes except the object's are wrong.
@@ -15,13 +15,14 @@ use std::time::{Duration, Instant};
 /// The results of getting every object.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Checked {
-    /// Complete and correct answers from the store.
+    /// The number of complete and correct answers from the store.
     pub hits: usize,
-    /// Complete and correct answers from the origin.
+    /// The number of complete and correct answers from the origin.
     pub misses: usize,
-    /// Answers that were truncated or reset, without a wrong byte: the proxy found the damage while it sent the answer.
+    /// The number of answers that were truncated or reset, without a wrong byte: the proxy found the damage while it
+    /// sent the answer.
     pub cut: usize,
-    /// All other answers.
+    /// The number of all other answers.
     pub wrong: usize,
 }
 
@@ -32,7 +33,7 @@ pub struct Filled {
     pub scratch: Scratch,
     /// The origin.
     pub origin: Origin,
-    /// How the proxy is run; change it between starts.
+    /// The settings of the proxy. A test may change them between starts.
     pub command: ProxyCommand,
     /// The contents of the store.
     pub targets: Vec<String>,
@@ -88,7 +89,8 @@ impl Filled {
                     false => checked.misses += 1,
                 },
                 Err(Failure::Truncated { response, .. }) if whole.starts_with(&response.body) => checked.cut += 1,
-                // A reset may arrive before bytes that were sent earlier.
+                // A reset may reach the client before bytes that the proxy sent earlier, so this counts as a truncated
+                // answer.
                 Err(Failure::Connection(_)) => checked.cut += 1,
                 _ => checked.wrong += 1,
             }

@@ -2,7 +2,7 @@
 //!
 //! Promises that a [`Process`], with every process of its group, is dead and reaped when it is dropped, even in a
 //! panic; and that the kernel kills it when the thread that started it ends. So start a long-lived process from a
-//! thread that lives as long.
+//! thread that lives as long as the process.
 
 use anyhow::{Context, Result, bail};
 use std::fs::File;
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long to wait for the end of the other processes of a killed group.
+/// The longest wait for the end of the other processes of a killed group.
 const GROUP_END_MAX: Duration = Duration::from_secs(1);
 
 /// A running child with its output in a file.
@@ -112,7 +112,7 @@ impl Process {
         let group = self.id().to_string();
         let numbers = std::fs::read_dir("/proc").into_iter().flatten().flatten();
         let members = numbers.filter(|entry| {
-            // pid (name) state parent group …; the name may contain anything.
+            // The line has the form `pid (name) state parent group …`; the name may contain any characters.
             let stat = std::fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
             stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(2)) == Some(&group)
         });
@@ -163,7 +163,7 @@ pub fn describe(status: ExitStatus) -> String {
     }
 }
 
-/// How many files a child may have open: the hard limit of this process.
+/// The number of files that a child may have open, which is the hard limit of this process.
 pub fn files_max() -> u64 {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: a plain system call that fills the structure it is given.

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 const HEAD_BYTES_MAX: usize = 64 << 10;
 const BODY_BYTES_MAX: u64 = 1 << 30;
 
-/// Why there is no complete answer.
+/// The reason why there is no complete answer.
 #[derive(Debug)]
 pub enum Failure {
     /// The connection failed, or broke before the first byte of the answer.

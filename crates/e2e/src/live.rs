@@ -1,7 +1,7 @@
 //! A running cache: a mounted directory or an attached device, and the commands that show and change it.
 //!
 //! Owns: the process, its scratch folder with a runtime directory, and their removal: nothing remains when it is
-//! dropped. Knows only the command line and the control socket, not the implementation.
+//! dropped. This file uses only the command line and the control socket, not the implementation.
 
 use crate::guard::Process;
 use crate::nectary::binary;
@@ -23,7 +23,7 @@ pub const LIMIT: Duration = Duration::from_secs(60);
 pub struct Live {
     /// The process of the cache.
     pub process: Process,
-    /// Its folder: `source`, `shown` and `run`.
+    /// Its folder, with the subfolders `source`, `shown` and `run`.
     pub scratch: Scratch,
     /// Its directory or block device.
     pub name: String,
@@ -57,7 +57,8 @@ impl Ran {
     }
 }
 
-/// What this machine lacks for a mounted cache, or with `is_device` for an attached one.
+/// Returns a description of what this machine lacks for a mounted cache (with `is_device`, for an attached one); `None`
+/// if it lacks nothing.
 pub fn missing(is_device: bool) -> Option<String> {
     let is_root = fs::metadata("/proc/self").is_ok_and(|metadata| metadata.uid() == 0);
     let files: &[&str] = if is_device { &["/dev/fuse", "/dev/loop-control"] } else { &["/dev/fuse"] };

@@ -22,7 +22,8 @@ use crate::ram::{Attached, Donor, Namespace, STEP_MAX, run};
 use crate::rng::Rng;
 use crate::scratch::Scratch;
 
-/// The minimum duration of a fault. It is longer than a donor may be late before the device leaves it.
+/// The minimum duration of a fault. It is longer than the delay of a donor's answer after which the device stops using
+/// the donor.
 const FAULT: Duration = Duration::from_millis(1500);
 /// The interval between two readings of the status.
 const LOOK_EVERY: Duration = Duration::from_millis(40);
@@ -38,7 +39,7 @@ const FILES: u64 = 24;
 pub enum Fault {
     /// Its process is killed, and another, empty one is started later.
     Kill,
-    /// Its process stands still.
+    /// Its process is stopped with SIGSTOP.
     Stop,
     /// Its network drops all packets without an answer.
     Cut,
@@ -195,8 +196,8 @@ impl Rig {
     /// Breaks one donor while the load runs, ends the fault, and waits until the device is whole again.
     pub fn fault_under(&mut self, load: &Load, number: usize, fault: Fault) -> Result<()> {
         let all = self.donors.len() as u64;
-        // A donor may have been left because it was late on a busy machine: wait until it is filled before another one
-        // is broken.
+        // The device may have stopped using a donor that was late on a busy machine. Wait until this donor is filled
+        // again before another one is broken.
         self.wait_for_trusted(all)?;
         let before = load.done();
         self.break_donor(number, fault)?;
@@ -217,9 +218,9 @@ impl Rig {
 /// The results of a round.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Round {
-    /// Donors of the device.
+    /// The number of donors of the device.
     pub donors: u32,
-    /// Faults.
+    /// The number of faults.
     pub faults: u32,
     /// The prober's counts during the faults.
     pub account: Account,
@@ -252,7 +253,7 @@ pub fn round(
     let account = load.end()?;
     let mut round = Round { donors, faults: faults.len() as u32, account };
     ensure!(account.errors == 0 && account.wrong == 0, "the prober: {account:?}");
-    // The donors that remain have everything, also the one that was mended last.
+    // The remaining donors have all blocks, including the donor that was repaired last.
     let gone = (first + faults.len()) % donors as usize;
     rig.break_donor(gone, Fault::Kill)?;
     round.faults += 1;
@@ -274,7 +275,7 @@ pub fn round(
     right(&disk.place, &later, "after the client was killed")?;
     disk.unmount()?;
     rig.check(&disk)?;
-    // Then the donor returns, empty.
+    // Then the killed donor is started again, empty.
     rig.mend_donor(gone, Fault::Kill)?;
     rig.wait_for_trusted(u64::from(donors))?;
     disk.detach()?;
@@ -330,17 +331,17 @@ impl Files {
 /// The counts of a prober.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Account {
-    /// Reads and writes.
+    /// The number of reads and writes.
     pub operations: u64,
-    /// Reads and writes that failed.
+    /// The number of reads and writes that failed.
     pub errors: u64,
-    /// Blocks with other bytes than were written.
+    /// The number of blocks whose bytes differ from those written.
     pub wrong: u64,
     /// The longest time that one operation took.
     pub gap: Duration,
 }
 
-/// `fio --verify` and a prober on a mounted file system.
+/// The load on a mounted file system: `fio --verify` and a prober.
 pub struct Load {
     fio: Process,
     log: PathBuf,
@@ -363,7 +364,7 @@ fn probe(path: &Path, stop: &AtomicBool, done: &AtomicU64) -> Result<Account> {
     while !stop.load(Ordering::Relaxed) {
         let (turn, version) = (account.operations / 2 % BLOCKS, account.operations / 2 / BLOCKS + 1);
         let is_write = account.operations % 2 == 0;
-        // Read another block than the one that was just written.
+        // Read a different block from the one that was just written.
         let block = if is_write { turn } else { turn * 7 % BLOCKS };
         let began = Instant::now();
         let offset = block * BLOCK as u64;

@@ -1,7 +1,7 @@
 //! Runs NBD servers and clients, both our own and those of other projects.
 //!
-//! Owns: a running `nectary export`, other projects' servers on Unix sockets, certificates, and files to compare. Knows
-//! only the command line and URLs, not the implementation.
+//! Owns: a running `nectary export`, other projects' servers on Unix sockets, certificates, and files to compare. This
+//! file uses only the command line and URLs, not the implementation.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
@@ -14,7 +14,7 @@ use crate::nectary::binary;
 use crate::rng::Rng;
 use crate::scratch::free_address;
 
-/// How long a server may take to listen, and a client to end.
+/// The longest wait for a server to listen, and for a client to end.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A server on a Unix socket.

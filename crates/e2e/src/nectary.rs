@@ -1,7 +1,7 @@
 //! The program under test: finds the `nectary` binary, runs the proxy, calls its control socket.
 //!
-//! Owns a running proxy as a user would run it: with its own runtime directory, an access log and a store. Knows the
-//! command line and the control protocol (one line of JSON each way), but not the implementation.
+//! Owns a running proxy as a user would run it: with its own runtime directory, an access log and a store. This file
+//! uses only the command line and the control protocol (one line of JSON each way), not the implementation.
 
 use crate::guard::{self, Process};
 use crate::http::{Connection, wait_listening};
@@ -30,10 +30,10 @@ pub fn binary() -> Result<PathBuf> {
     })
 }
 
-/// The header with the token of the proxies that are run here.
+/// The request header with the token that the proxies of this file accept.
 pub const AUTHORIZATION: (&str, &str) = ("Authorization", "Bearer a-token-for-tests");
 
-/// How to run a proxy.
+/// The settings with which a proxy is run.
 #[derive(Clone, Debug)]
 pub struct ProxyCommand {
     /// The address to listen on.
@@ -151,9 +151,9 @@ pub fn run(arguments: &[&str], folder: &Path) -> Result<(ExitStatus, String)> {
 pub struct Sequences {
     /// The highest sequence given to a put.
     pub last: u64,
-    /// Everything up to this sequence survives a kill.
+    /// The highest sequence that survives a kill, like all lower ones.
     pub written: u64,
-    /// Everything up to this sequence survives a power cut.
+    /// The highest sequence that survives a power cut, like all lower ones.
     pub flushed: u64,
 }
 
@@ -162,14 +162,14 @@ pub struct Sequences {
 pub struct RingPosition {
     /// The segment epoch that is being written.
     pub head: u64,
-    /// How many segments there are.
+    /// The number of segments in the ring.
     pub segment_count: u64,
-    /// Longer bodies are stored in fragments.
+    /// The longest body that is stored in one piece, in bytes; longer bodies are stored in fragments.
     pub whole_bytes_max: u64,
 }
 
 impl RingPosition {
-    /// How many cycles the ring has completed since `before`.
+    /// The number of cycles that the ring has completed since `before`.
     pub fn laps_since(self, before: RingPosition) -> f64 {
         self.head.saturating_sub(before.head) as f64 / self.segment_count.max(1) as f64
     }
@@ -193,7 +193,7 @@ pub struct Nectary {
 }
 
 impl Nectary {
-    /// Waits until it accepts connections; if the process ends instead, fails at once with its output.
+    /// Waits until the proxy accepts connections; if the process ends before that, fails at once with its output.
     pub fn wait_ready(&mut self, limit: Duration) -> Result<()> {
         let deadline = Instant::now() + limit;
         loop {

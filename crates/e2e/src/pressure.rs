@@ -2,12 +2,12 @@
 //! and the hit rate must be that of a ring of segments.
 //!
 //! Owns the run (origin, proxy, `wrk`), and the comparison: the requests of the access log are repeated in
-//! [`Ring`](crate::ring::Ring), which shares no code with the store, and the two hit rates are compared. Checks itself
-//! with two planted bugs on the same data: a simulation with half the segments, and a memory limit that the process
-//! must have exceeded.
+//! [`Ring`](crate::ring::Ring), which shares no code with the store, and the two hit rates are compared. Each run also
+//! checks the comparison with two planted bugs on the same data: a simulation with half the segments, and a memory
+//! limit that the process must have exceeded.
 //!
-//! The simulation is only a ring, so the proxy must not rewrite objects (`--rewrite 0`). If it does, it may hit more
-//! often than the simulation, and then the planted bug of half the segments proves nothing.
+//! The simulation is only a ring, so the proxy must not rewrite objects (`--rewrite 0`). If the proxy rewrites objects,
+//! it may hit more often than the simulation, and then the planted bug of half the segments proves nothing.
 
 use crate::access_log::{self, Line};
 use crate::content;
@@ -26,31 +26,31 @@ use std::time::Duration;
 pub const MEMORY_BEYOND_BYTES_MAX: u64 = 64 << 20;
 /// The largest difference between the hit rate and that of the simulation.
 pub const HIT_RATE_DIFFERENCE_MAX: f64 = 0.01;
-/// Exponent of the Zipf law of the working set.
+/// The exponent of the Zipf law of the working set.
 const EXPONENT: f64 = 0.8;
 /// The number of requests of the list before it repeats.
 const REQUESTS: usize = 300_000;
 /// The size of an entry in the store in addition to body and key: its header and the response's fields.
 const OVERHEAD_BYTES: u64 = 192 + 256;
 
-/// The figures of the status about memory.
+/// The names of the memory figures in the status.
 const ACCOUNTS: [&str; 5] =
     ["memory_capacity_bytes", "memory_used_bytes", "memory_unwritten_bytes", "fill_bytes", "index_bytes"];
 
 /// What to run.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Chooses the working set's order.
+    /// The seed of the order in which objects are requested.
     pub seed: u64,
     /// The duration of the load.
     pub duration: Duration,
-    /// `--memory`, in MiB.
+    /// The proxy's `--memory`, in MiB.
     pub memory_mib: u64,
-    /// `--size`, in MiB.
+    /// The proxy's `--size`, in MiB.
     pub store_mib: u64,
-    /// Total size of all objects, in MiB.
+    /// The total size of all objects, in MiB.
     pub working_set_mib: u64,
-    /// Connections.
+    /// The number of connections.
     pub connections: usize,
     /// Further arguments of the proxy; without `--rewrite` among them, no object is rewritten.
     pub arguments: Vec<String>,
@@ -69,27 +69,27 @@ impl Plan {
 pub struct Outcome {
     /// What wrk measured.
     pub measured: Measured,
-    /// Objects of the working set.
+    /// The number of objects in the working set.
     pub objects: usize,
     /// The peak resident memory of the process.
     pub resident_bytes_max: u64,
-    /// `--memory` in bytes.
+    /// The proxy's `--memory`, in bytes.
     pub memory_bytes: u64,
-    /// Lines of the access log by cache result.
+    /// The number of lines in the access log with each cache result.
     pub results: Vec<(String, u64)>,
-    /// Requests in the access log that went to the store.
+    /// The number of requests in the access log that went to the store.
     pub references: usize,
-    /// Share of hits in the access log.
+    /// The share of hits in the access log.
     pub hit_rate: f64,
     /// Whether the proxy may have kept more objects than a plain ring, by rewriting.
     pub keeps: bool,
-    /// Share of hits in the simulation.
+    /// The share of hits in the simulation.
     pub simulated: f64,
-    /// Share of hits in the simulation of half a store: the planted bug.
+    /// The share of hits in the simulation with half the segments: the planted bug.
     pub simulated_half: f64,
     /// Shape of the store, from its status.
     pub shape: Shape,
-    /// Segments that were overwritten.
+    /// The number of segments that were overwritten.
     pub segments_reclaimed: u64,
     /// Answers that were not 200, and lines on the process's standard error that look like errors.
     pub errors: Vec<String>,
@@ -186,8 +186,8 @@ pub fn run(plan: &Plan) -> Result<Outcome> {
     let lines: Vec<Line> = lines.into_iter().filter(is_reference).collect();
     let shape = shape(&status)?;
     let half = Shape { segment_count: shape.segment_count / 2, ..shape };
-    // One fetch serves all requests that wait for it. In the simulation these are hits, because its fetches take no
-    // time.
+    // One fetch serves all requests that wait for it. In the simulation the waiting requests are hits, because its
+    // fetches take no time.
     let hits = lines.iter().filter(|line| line.is_hit() || line.result == "COLLAPSED").count();
     let counts = find(&status, "counts").cloned().unwrap_or_default();
     Ok(Outcome {
@@ -213,7 +213,7 @@ pub fn run(plan: &Plan) -> Result<Outcome> {
     })
 }
 
-/// The paths of as many objects, with sizes from the distribution, as fit into `bytes` in total.
+/// The paths of objects with sizes from the distribution, as many objects as fit into `bytes` in total.
 fn targets(bytes: u64) -> Vec<String> {
     let mut sum = 0;
     let fits = |id: &u64| {

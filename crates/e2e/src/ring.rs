@@ -1,31 +1,31 @@
 //! The objects that the store should have, computed without the store: a ring of segments, first in, first out, with
 //! re-insertion.
 //!
-//! The simulation has a few rules, none of them from the store's code. An object takes its body, its key, its metadata
-//! and a fixed overhead, rounded up to a unit. Objects are appended to the open segment; an object that does not fit
-//! opens the next segment, whose former contents are dropped, from memory too. When a segment is opened, the hit
-//! objects of an old segment are appended again: those of the segment that is dropped after the next one, or of the
-//! next one if there are fewer than eight segments. The smallest objects come first, up to a share of the segment;
-//! objects of several fragments are not appended again. Segments are divided into pieces of 4096 bytes; a hit counts
-//! for all objects that begin in the same piece. An object of several fragments exists as long as its first fragment. A
-//! reference is a hit or a miss; a miss appends the object.
+//! The simulation has a few rules, none of them from the store's code. The size of an object is that of its body, key
+//! and metadata plus a fixed overhead, rounded up to a unit. Objects are appended to the open segment; an object that
+//! does not fit opens the next segment, whose former objects are dropped, including those in memory. When a segment is
+//! opened, the objects of an old segment that were hit are appended again. This old segment is the second one that will
+//! be dropped from then on, or the first one if there are fewer than eight segments. The smallest objects are appended
+//! first, up to a share of the segment; objects of several fragments are not appended again. Segments are divided into
+//! pieces of 4096 bytes; a hit counts for all objects that begin in the same piece. An object of several fragments
+//! exists as long as its first fragment. A reference is a hit or a miss; a miss appends the object.
 
 use std::collections::{HashMap, HashSet};
 
 /// The shape of a store.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
-    /// Bytes of one segment.
+    /// The size of one segment, in bytes.
     pub segment_bytes: u64,
-    /// Segments in the ring.
+    /// The number of segments in the ring.
     pub segment_count: usize,
-    /// Bytes that every fragment takes in addition to its body and its key.
+    /// The number of bytes that every fragment takes in addition to its body and its key.
     pub overhead_bytes: u64,
-    /// Sizes are rounded up to a multiple of this.
+    /// The unit, in bytes; sizes are rounded up to a multiple of it.
     pub unit_bytes: u64,
-    /// Bodies are split into fragments of this size.
+    /// The size of a fragment, in bytes, into which long bodies are split.
     pub fragment_bytes: u64,
-    /// Longer bodies are stored in fragments.
+    /// The longest body that is stored in one piece, in bytes; longer bodies are stored in fragments.
     pub whole_bytes_max: u64,
     /// The share of a segment that may be appended again, in percent.
     pub reinsert_percent: u64,
@@ -127,7 +127,8 @@ impl Ring {
         self.append_anew();
     }
 
-    /// Appends the hit objects of an old segment again: of the segment that is dropped next, or of the one after it.
+    /// Appends the hit objects of an old segment again: of the second segment that will be dropped from now on, or of
+    /// the first one if there are fewer than eight segments.
     fn append_anew(&mut self) {
         let ahead = if self.segments.len() < 8 { 1 } else { 2 };
         let next = (self.open + ahead) % self.segments.len();

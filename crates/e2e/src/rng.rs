@@ -1,4 +1,4 @@
-//! Seeded randomness: a small generator and a Zipf law, so that one number repeats a run.
+//! Seeded randomness: a small generator and a Zipf law, so that a run can be repeated from one number, its seed.
 //!
 //! Promises the same values for the same seed on every machine. The values are not fit for secrets.
 
@@ -10,7 +10,7 @@ use rand_xoshiro::rand_core::{Rng as _, SeedableRng};
 pub struct Rng(SplitMix64);
 
 impl Rng {
-    /// Starts the stream of a seed.
+    /// Makes a generator at the start of the stream of `seed`.
     pub fn new(seed: u64) -> Self {
         Self(SplitMix64::seed_from_u64(seed))
     }
@@ -25,7 +25,7 @@ impl Rng {
         ((u128::from(self.next_u64()) * u128::from(bound)) >> 64) as u64
     }
 
-    /// Draws an index into something that has `count` elements.
+    /// Draws an index of a list of `count` elements.
     pub fn index(&mut self, count: usize) -> usize {
         self.below(count as u64) as usize
     }
@@ -35,7 +35,7 @@ impl Rng {
         (self.next_u64() >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// True with the given probability.
+    /// Returns `true` with the given probability.
     pub fn chance(&mut self, probability: f64) -> bool {
         self.unit() < probability
     }
@@ -106,7 +106,7 @@ mod tests {
         let zipf = Zipf::new(1000, 1.0);
         let mut rng = Rng::new(1);
         let first = (0..100_000).filter(|_| zipf.sample(&mut rng) == 0).count();
-        // 1 / H(1000) = 13.4 %
+        // The first rank has a probability of 1 / H(1000) = 13.4 %, where H is the harmonic number.
         assert!((12_500..14_300).contains(&first), "{first}");
     }
 }

@@ -1,7 +1,7 @@
 //! Runs `wrk` and reads its results.
 //!
-//! The script for `wrk` takes targets from a file, in order, each thread from another position. It prints the summary
-//! as one line of JSON, which is easy to parse.
+//! The script for `wrk` takes targets from a file in order; each thread starts at a different position. It prints the
+//! summary as one line of JSON, which is easy to parse.
 
 use crate::guard::{self, Process};
 use anyhow::{Context, Result, bail};
@@ -49,13 +49,14 @@ pub const ERROR_KINDS: [&str; 5] = ["connect", "read", "write", "status", "timeo
 /// The results of one run.
 #[derive(Clone, Copy, Debug)]
 pub struct Measured {
-    /// Requests that were answered.
+    /// The number of requests that were answered.
     pub requests: u64,
-    /// Requests a second.
+    /// The number of requests per second.
     pub requests_per_second: f64,
-    /// Bytes received.
+    /// The number of bytes received.
     pub bytes: u64,
-    /// Connections, reads and writes that failed, timeouts, and answers of 400 and above.
+    /// The number of errors: connections, reads and writes that failed, timeouts, and answers with a status of 400 and
+    /// above.
     pub errors: u64,
     /// The number of errors of each kind, in the order of [`ERROR_KINDS`].
     pub errors_by_kind: [u64; 5],
@@ -72,9 +73,9 @@ pub struct Load {
     pub address: SocketAddr,
     /// File with one target per line, requested in this order, repeatedly.
     pub targets: PathBuf,
-    /// Threads.
+    /// The number of threads.
     pub threads: usize,
-    /// Connections of all threads together.
+    /// The number of connections of all threads together.
     pub connections: usize,
     /// The duration of the run.
     pub duration: Duration,

@@ -1,5 +1,5 @@
-//! apt through a forward proxy, twice, each time with an empty cache of apt: the second time the packages come from the
-//! store.
+//! Runs apt through a forward proxy twice, each time with an empty apt cache: in the second run the packages come from
+//! the store.
 
 use anyhow::Result;
 use nectary_e2e::clients::{Verdict, apt};

@@ -5,16 +5,17 @@ use nectary_e2e::report::{not_run, seed_or_new};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Every attaching process releases and reports the leftovers of dead ones, so tests run one after another.
+/// Every attaching process releases and reports the leftovers of dead attaching processes, so tests run one after
+/// another.
 fn turn() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// How many files are synced before the kill.
+/// The number of files that are synced before the kill.
 const FILES: u64 = 16;
 
-/// A small sample; `attach-filesystems` runs for longer.
+/// Runs a small sample of the rounds that `attach-filesystems` runs for longer.
 fn sample(system: FileSystem, spec: &str) {
     if let Some(reason) = missing(system) {
         return not_run(format!("attach {}: {reason}", system.name()));

@@ -1,4 +1,5 @@
-//! Commands on running caches: what they show, change and refuse, on a mounted directory and an attached device.
+//! Tests the commands on running caches (a mounted directory and an attached device): their output, their effects and
+//! their refusals.
 
 use nectary_e2e::live::{LIMIT, Live, missing};
 use nectary_e2e::report::not_run;

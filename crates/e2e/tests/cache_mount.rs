@@ -1,4 +1,5 @@
-//! `nectary cache mount` as a command: what remains after a kill, and mounting again.
+//! Tests the command `nectary cache mount`: after a kill the source is as it was written, and the command mounts it
+//! again.
 
 use nectary_e2e::guard::Process;
 use nectary_e2e::nectary;
@@ -111,7 +112,7 @@ fn a_killed_cache_leaves_the_source_as_it_was_written_and_is_mounted_again() {
     assert_eq!(mounted.run(&["cache", "umount", &shown]).0, 5, "it is in use");
     drop(user);
     let began = Instant::now();
-    // The kernel closes files slightly later than their last user.
+    // The kernel may close a file slightly after the end of its last user.
     while mounted.run(&["cache", "umount", &shown]).0 == 5 {
         assert!(began.elapsed() < LIMIT, "it stays in use");
     }

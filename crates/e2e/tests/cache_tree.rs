@@ -1,4 +1,4 @@
-//! A cached directory with a file-system exerciser and programs: a sample of `cache-tree`.
+//! Runs a file-system exerciser and programs in a cached directory: a sample of `cache-tree`.
 
 use nectary_e2e::cache_tree::{exercise, is_the_source, mounted, run_programs};
 use nectary_e2e::live::missing;

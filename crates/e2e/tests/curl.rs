@@ -1,4 +1,5 @@
-//! What a user sees with curl, through a forward proxy: a miss, then hits; ranges, HEAD, conditions, PURGE.
+//! Tests the answers that curl gets through a forward proxy: a miss, then hits, and the answers to ranges, HEAD,
+//! conditional requests and PURGE.
 
 use anyhow::{Result, bail};
 use nectary_e2e::content;

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 const WRITES: &str = "pwrite64,pwritev,pwritev2";
 const FLUSHES: &str = "fdatasync,fsync";
 
-/// True if `strace` may trace; prints why not otherwise.
+/// True if `strace` may trace processes; otherwise prints the reason.
 fn can_trace() -> bool {
     let Some(strace) = find_program("strace") else {
         not_run("faulty calls: strace is not installed");
@@ -66,7 +66,7 @@ fn failed_writes_and_flushes_cost_storage_and_never_bytes() -> Result<()> {
             serial += 1;
             let target = &filled.targets[serial];
             if client.request("PURGE", target, &[AUTHORIZATION])?.status == 200 {
-                // From here on only the next version is right, even after the restart.
+                // The object is purged, so from here on only its next version is right, even after the restart.
                 filled.origin.bump(target);
                 purged += 1;
             }

@@ -12,7 +12,7 @@ use nectary_e2e::scratch::Scratch;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-/// What a client may get when the origin misbehaves.
+/// The answer that a client may get when the origin misbehaves.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Allowed {
     /// An error of the proxy (502 or 504), or a visibly truncated answer.
@@ -112,8 +112,8 @@ fn an_origin_that_announces_less_than_it_sends_gives_what_it_announced() -> Resu
     origin.set_behaviour(target, Some(Behaviour::LieShorter(10)));
     let whole = content::body(target, 1, 100_000);
     for _ in 0..3 {
-        // HTTP cannot detect this: the announced length counts as the object's length. But the rest must not be mixed
-        // into the next answer.
+        // HTTP cannot detect an announced length that is too short: the announced length counts as the object's length.
+        // But the rest must not be mixed into the next answer.
         match client(nectary.listen).get(target) {
             Ok(response) => assert!(response.status == 502 || response.body == whole[..99_990], "{}", response.status),
             Err(Failure::Truncated { .. } | Failure::Connection(_)) => {}

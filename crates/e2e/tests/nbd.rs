@@ -132,7 +132,7 @@ fn zeroes_that_must_be_fast_are_zeroed_or_refused_by_our_server_and_by_those_beh
     }
     let scratch = Scratch::new("nbd-fast-zero").unwrap();
     let folder = scratch.path();
-    // `nbdsh` runs in the first Python of the path, but the module belongs to the system's Python.
+    // `nbdsh` runs the first Python on the search path, but the module belongs to the system's Python.
     if !try_run(folder, PYTHON, &["-c", "import nbd"]).is_ok_and(|(status, _)| status.success()) {
         return not_run("fast zeroes: there is no nbdsh (python3-libnbd)");
     }
@@ -175,7 +175,7 @@ fn zeroes_that_must_be_fast_are_zeroed_or_refused_by_our_server_and_by_those_beh
     }
 }
 
-/// A mount of nbdfuse, which is undone when this is dropped.
+/// A mount of nbdfuse, which is unmounted when this value is dropped.
 struct Mounted(std::path::PathBuf);
 
 impl Drop for Mounted {

@@ -1,5 +1,5 @@
-//! npm through a reverse proxy in front of its registry, twice, each time with an empty npm cache: the tarballs of the
-//! second installation come from the store.
+//! Runs npm through a reverse proxy in front of its registry twice, each time with an empty npm cache: the tarballs of
+//! the second installation come from the store.
 
 use anyhow::Result;
 use nectary_e2e::clients::{Verdict, npm};

@@ -1,4 +1,4 @@
-//! After SIGKILL under load everything that was written hits with its bytes, and everything purged misses.
+//! After a SIGKILL under load, every written object is a hit with its bytes, and every purged object is a miss.
 //!
 //! `NECTARY_E2E_SEED` repeats a workload. There is only one test, because the process under test ends with the thread
 //! that started it, and the machine has few processors.

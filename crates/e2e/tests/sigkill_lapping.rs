@@ -1,5 +1,5 @@
-//! The same as `sigkill.rs` with a ring that completes cycles between kills, 48 clients and purges of every kind;
-//! planted bugs are found.
+//! Runs the rounds of `sigkill.rs` with a ring that completes cycles between kills, 48 clients and purges of every
+//! kind. Planted bugs must be found, too.
 //!
 //! `NECTARY_E2E_SEED` repeats a workload. There is only one test, for the reasons given in `sigkill.rs`.
 

@@ -1,12 +1,12 @@
-//! Measures how much memory foyer uses per object, in addition to the object's bytes. The allocator counts it, for
-//! several numbers of objects.
+//! Measures the memory that foyer uses per object in addition to the object's bytes, for several numbers of objects. A
+//! counting allocator measures it.
 //!
 //! `cargo run --release -p nectary-foyer --example foyer-memory-per-object -- [N ...]`
 //!
-//! Owns: the same count as in the store's example of the same name. Objects are inserted into a hybrid cache with
-//! almost no memory, on foyer's own device that discards everything, so that millions of objects need no disk. The live
-//! memory afterwards, minus that of the same cache without objects, is the cost of the index. Leaves to others: the
-//! conclusions.
+//! Owns: the same measurement for foyer as the store's example `memory-per-object` makes for the store. Objects are
+//! inserted into a hybrid cache with almost no memory, on foyer's own device that discards everything, so that millions
+//! of objects need no disk. The live memory afterwards, minus that of the same cache without objects, is the cost of
+//! the index. Leaves to others: the conclusions.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -4,8 +4,8 @@
 //! [--only NAME]... [--json FILE]`, after `cargo build --release -p nectary-foyer`
 //!
 //! Owns: a run of `bench store --disk bare` with these contenders. By default its requests are not those of the
-//! comparison with Nectary: the seed is another one, and pages have another number of objects. Leaves to others: the
-//! measurement (`nectary_bench`).
+//! comparison with Nectary: the seed and the number of objects per page differ. Leaves to others: the measurement
+//! (`nectary_bench`).
 
 use std::error::Error;
 use std::path::PathBuf;
@@ -18,7 +18,7 @@ use nectary_bench::store::{Lane, Options, Plan, Preset, Programs, run};
 const USAGE: &str = "settings FOLDER [--pairs N] [--trace F] [--seed N] [--embedded N] [--only NAME]... [--json FILE]";
 const SEED: u64 = 2;
 const EMBEDDED: u64 = 3;
-/// The share of the trace that just fills the disk of 4 GB.
+/// The share of the trace whose objects fill the disk of 4 GB once.
 const TRACE_SHARE: f64 = 0.3333;
 
 fn main() -> Result<(), Box<dyn Error>> {

@@ -1,10 +1,10 @@
 //! foyer's hybrid cache on one block device. It is configured as foyer's documentation recommends, within the memory
 //! that every contender has.
 //!
-//! Owns: foyer's settings, and the wait that keeps foyer from dropping objects. Promises: those of the trait; the
-//! worker checks foyer's objects like those of any contender. All other settings are foyer's defaults: every object is
-//! admitted, nothing is re-inserted or compressed, and blocks are evicted in the order in which they were written, or
-//! earlier when most of a block is invalid.
+//! Owns: foyer's settings, and the wait that keeps foyer from dropping objects. Promises: those of the trait
+//! [`Storage`]; the worker verifies foyer's objects like those of any contender. All other settings are foyer's
+//! defaults: every object is admitted, nothing is re-inserted or compressed, and blocks are evicted in the order in
+//! which they were written, or earlier when most of a block is invalid.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -108,8 +108,8 @@ impl Storage for Contender {
     fn put(&self, request: &Request, body: Bytes) -> Result<(), Error> {
         let key = request.key();
         let bytes = (RECORD_BYTES + (key.len() + body.len()) as u64).next_multiple_of(PAGE_BYTES);
-        // foyer drops objects for which its buffer has no room, and here puts arrive faster than it writes. So wait
-        // first.
+        // foyer drops objects for which its buffer has no room, and here puts arrive faster than it writes. So this
+        // waits until foyer has written its buffer.
         if self.waiting_bytes.load(Ordering::Relaxed) + bytes > self.buffer_bytes {
             self.settle()?;
         }

@@ -17,7 +17,7 @@ const USAGE: &str = "nectary-foyer is started by `nectary bench store --disk bar
 fn main() -> Result<(), Box<dyn Error>> {
     match std::env::args().nth(1).as_deref() {
         Some("worker") => contend(),
-        // With `guardian`, a whole run, such as the test, needs no other program than this one.
+        // This program is also the guardian, so that a whole run, such as that of the test, needs no other program.
         Some("guardian") => {
             guardian::serve(std::io::stdin().lock());
             Ok(())

@@ -1,8 +1,8 @@
 //! Tests a small run of `bench store --disk bare`, with Nectary, XFS and foyer on loop devices, in real time.
 //!
 //! Owns: the proof that a whole run works: contenders are stopped between their turns, a run fails if a contender's
-//! program is wrong, and nothing remains afterwards. Leaves to others: figures, because those of so small a run mean
-//! nothing.
+//! program is wrong, and nothing remains afterwards. Leaves to others: the figures, because the figures of such a small
+//! run mean nothing.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

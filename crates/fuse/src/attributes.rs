@@ -23,21 +23,21 @@ pub struct Attributes {
     pub size: u64,
     /// The allocated space. *Units*: 512 bytes.
     pub blocks: u64,
-    /// When it was last read.
+    /// When the node was last read.
     pub accessed: Time,
-    /// When its contents last changed.
+    /// When the node's contents last changed.
     pub modified: Time,
-    /// When its contents or attributes last changed.
+    /// When the node's contents or attributes last changed.
     pub changed: Time,
-    /// When it was created; `None` if that is not known.
+    /// When the node was created; `None` if that is not known.
     pub born: Option<Time>,
     /// The kind and the permissions, as in `st_mode`.
     pub mode: u32,
     /// The number of names (hard links).
     pub links: u32,
-    /// The user who owns it.
+    /// The user who owns the node.
     pub user: u32,
-    /// The group that owns it.
+    /// The group that owns the node.
     pub group: u32,
     /// The device number of a device file, in the form that system calls use.
     pub device: u64,
@@ -116,14 +116,14 @@ impl From<&libc::stat64> for Attributes {
     }
 }
 
-/// The node of a name, its attributes, and how long the kernel may cache both.
+/// The node of a name, its attributes, and the times for which the kernel may cache the name and the attributes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Entry {
-    /// The number of the node. 0 says that the name does not exist, which the kernel may cache for the time
-    /// `entry_valid`. Each answer with a node counts as a look-up, which the kernel ends with
+    /// The number of the node. 0 means that the name does not exist; the kernel may cache this for the time
+    /// `entry_valid`. Each answer with another number counts as a look-up, which the kernel ends with
     /// [`forget`](crate::FileSystem::forget).
     pub node: u64,
-    /// Distinguishes this node from earlier ones with the same number.
+    /// A number that distinguishes this node from earlier nodes with the same number.
     pub generation: u64,
     /// The node's attributes.
     pub attributes: Attributes,

@@ -21,7 +21,7 @@ const DEVICE: &str = "/dev/fuse";
 /// `FUSE_DEV_IOC_CLONE`: makes a descriptor serve the same connection as the descriptor in the argument.
 const CLONE: libc::c_ulong = 0x8004_e500;
 
-/// An answer with fewer parts than this is written without an allocation.
+/// The number of parts below which an answer is written without an allocation.
 const PARTS_WITHOUT_ALLOCATION: usize = 40;
 
 /// A descriptor from which requests are read and to which answers are written.
@@ -33,7 +33,7 @@ pub struct Channel {
 /// The outcome of waiting for a request.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Received {
-    /// A request of this many bytes was read.
+    /// A request was read; the value is its number of bytes.
     Bytes(usize),
     /// No request was read: it was withdrawn, or a signal interrupted the wait.
     Nothing,
@@ -42,8 +42,8 @@ pub(crate) enum Received {
 }
 
 impl Channel {
-    /// Opens `/dev/fuse`. Requests arrive only after a mount. If `blocks` is true, a read waits for a request, as it
-    /// must for a thread; otherwise a read without a request fails with `WouldBlock`.
+    /// Opens `/dev/fuse`. Requests arrive only after a mount. If `blocks` is true, a read waits for a request, which a
+    /// thread of a [`Crew`](crate::Crew) needs. Otherwise a read fails with `WouldBlock` if there is no request.
     ///
     /// *Errors*: [`Error::NoFuse`], [`Error::NotPermitted`].
     pub fn open(blocks: bool) -> Result<Channel, Error> {
@@ -57,7 +57,7 @@ impl Channel {
     }
 
     /// Makes another descriptor of the same connection, with its own queue of unanswered requests. If the kernel does
-    /// not support that, both descriptors share one queue.
+    /// not support separate queues, both descriptors share one queue.
     pub fn again(&self) -> io::Result<Channel> {
         let again = OpenOptions::new().read(true).write(true).open(DEVICE);
         if let Ok(file) = again {
@@ -73,7 +73,7 @@ impl Channel {
     /// Reads a request into `parts`, in order.
     pub(crate) fn receive(&self, parts: &mut [IoSliceMut<'_>]) -> io::Result<Received> {
         match (&self.file).read_vectored(parts) {
-            // In tests: the other end of the socket is closed.
+            // This happens only in tests: the other end of the socket is closed.
             Ok(0) => Ok(Received::End),
             Ok(bytes) => Ok(Received::Bytes(bytes)),
             Err(error) => match error.raw_os_error() {
@@ -85,9 +85,9 @@ impl Channel {
         }
     }
 
-    /// Writes an answer. `error` is 0 or a negative error number. The write never blocks.
+    /// Writes an answer to the request `unique`. `error` is 0 or a negative error number. The write never blocks.
     ///
-    /// *Errors*: those of the kernel, but not when no process waits for the answer any more.
+    /// *Errors*: the kernel's errors. It is no error if no process waits for the answer any more.
     pub(crate) fn answer(&self, unique: u64, error: i32, parts: &[IoSlice<'_>]) -> io::Result<()> {
         match self.write(unique, error, parts) {
             Err(error) if is_gone(&error) => Ok(()),
@@ -95,20 +95,20 @@ impl Channel {
         }
     }
 
-    /// Writes an answer; logs it if the kernel refuses it.
+    /// Writes an answer, and logs a message if the kernel refuses the answer.
     pub(crate) fn send(&self, unique: u64, error: i32, parts: &[IoSlice<'_>]) {
         if let Err(failed) = self.answer(unique, error, parts) {
             static LOST: Throttle = Throttle::every(Duration::from_secs(60));
             LOST.write(Level::Error, "fuse", format_args!("the kernel did not take an answer: {failed}"));
-            // A process still waits for the answer, so it gets an error.
+            // A process still waits for the refused answer, so it gets an error.
             if error == 0 {
                 let _ = self.answer(unique, -libc::EIO, &[]);
             }
         }
     }
 
-    /// Writes a notification whose last `bytes` bytes are at an address that cannot be read. When the kernel reaches
-    /// them, the write fails with `EFAULT`.
+    /// Writes a notification whose last `bytes` bytes are at an address that cannot be read. When the kernel tries to
+    /// read these bytes, the write fails with `EFAULT`.
     pub(crate) fn write_nowhere(&self, code: i32, part: &[u8], bytes: u32) -> io::Result<()> {
         let length = size_of::<OutHeader>() + part.len() + bytes as usize;
         let length = u32::try_from(length).map_err(|_| io::ErrorKind::InvalidInput)?;
@@ -148,7 +148,7 @@ fn is_gone(error: &io::Error) -> bool {
 }
 
 impl From<OwnedFd> for Channel {
-    /// Makes a channel of a descriptor, which must preserve the boundaries of messages.
+    /// Makes a channel from a descriptor, which must preserve the boundaries of messages.
     fn from(descriptor: OwnedFd) -> Channel {
         Channel { file: File::from(descriptor) }
     }

@@ -6,7 +6,7 @@
 //! 2. The memory of requests is allocated before the first one. No more requests than [`Limits`] allow are in flight at
 //!    a time; further requests wait in the kernel.
 //! 3. A worker waits only for memory and permits, which become free when a request is answered. A file system must not
-//!    wait in [`serve`](FileSystem::serve) for another request. So every request is answered, and every wait ends.
+//!    wait in [`serve`](FileSystem::serve) for another request. So every wait ends, and every request is answered.
 //! 4. Receiving a request needs none of the memory for answers to reads, so interrupts are received even when all of
 //!    that memory is in use.
 
@@ -28,59 +28,61 @@ use crate::protocol::{ARGUMENT_BYTES_MAX, PAGE_BYTES, opcode};
 use crate::reply::Reply;
 use crate::request::{Caller, Request};
 
-/// The smallest limit on a request: the kernel sends this much without negotiation. *Units*: bytes.
+/// The lowest possible limit on the data of a request. Without negotiation, the kernel sends up to this number of
+/// bytes. *Units*: bytes.
 const REQUEST_BYTES_MIN: usize = 128 << 10;
-/// The largest limit on a request. *Units*: bytes.
+/// The highest possible limit on the data of a request. *Units*: bytes.
 const REQUEST_BYTES_MAX: usize = 256 << 20;
 
 /// A file system.
 ///
 /// Every method is called on the threads that receive requests, possibly on several at a time. `serve` may wait for a
-/// disk. It must not wait for another request, for example for a lock that another request releases: instead, it keeps
-/// the [`Reply`] and answers later.
+/// disk. It must not wait for another request, for example for a lock that another request releases. Instead, it keeps
+/// the [`Reply`], and the file system answers later.
 pub trait FileSystem: Send + Sync + 'static {
     /// The features that the file system requests from the kernel.
     fn wishes(&self) -> Wishes {
         Wishes::default()
     }
 
-    /// Called when the features are negotiated, before the first request.
+    /// This is called when the features have been negotiated, before the first request.
     fn started(&self, agreed: &Agreed) {
         let _ = agreed;
     }
 
-    /// Serves a request. The file system answers a call that it does not know with `ENOSYS`; the kernel then works
-    /// without that call if it can.
+    /// Serves a request. The file system must answer a call that it does not support with `ENOSYS`; the kernel then
+    /// works without that call if it can.
     fn serve(&self, request: Request<'_>, reply: Reply);
 
-    /// Called when the kernel ends `lookups` look-ups of a node. When no look-up is left, the kernel does not use the
-    /// node until it is looked up again.
+    /// This is called when the kernel ends `lookups` look-ups of a node. When no look-up is left, the kernel does not
+    /// use the node until it looks the node up again.
     fn forget(&self, node: u64, lookups: u64) {
         let _ = (node, lookups);
     }
 
-    /// Called when the process that waits for a request was interrupted. `is_answered` says whether the interrupt has
-    /// already answered the request.
+    /// This is called when the process that waits for a request was interrupted. `is_answered` says whether the
+    /// interrupt has already answered the request.
     fn interrupted(&self, unique: u64, is_answered: bool) {
         let _ = (unique, is_answered);
     }
 
-    /// Called when the file system is unmounted. No request follows.
+    /// This is called when the file system is unmounted. No request follows.
     fn destroyed(&self) {}
 }
 
 /// The bounds of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// The most data of one request. It is rounded to pages and limited to what the kernel allows. *Units*: bytes.
+    /// The maximum length of the data of one request. It is rounded to pages, and reduced to what the kernel allows.
+    /// *Units*: bytes.
     pub request_bytes: usize,
     /// The size of one memory buffer. A small write uses one buffer. *Units*: bytes.
     pub unit_bytes: usize,
     /// The memory for writes in flight, in addition to the memory of one request per worker. *Units*: bytes.
     pub write_bytes: usize,
-    /// The most requests in flight.
+    /// The maximum number of requests in flight.
     pub requests: usize,
-    /// The most workers that receive requests.
+    /// The maximum number of workers that receive requests.
     pub workers: usize,
 }
 
@@ -90,7 +92,7 @@ impl Default for Limits {
     }
 }
 
-/// The state that the workers of a connection share.
+/// The state that all workers of a connection share.
 pub struct Connection {
     file_system: Arc<dyn FileSystem>,
     wishes: Wishes,
@@ -139,7 +141,7 @@ impl Connection {
 /// The outcome of one step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
-    /// A request was read, or there was none.
+    /// A request was served, or no request was there.
     Went,
     /// The connection has ended.
     Ended,
@@ -151,14 +153,14 @@ pub struct Worker {
     channel: Arc<Channel>,
     head: [u8; HEAD_BYTES],
     data: Data,
-    /// Arguments that are longer than the head.
+    /// The arguments of a request whose arguments do not fit into `head`.
     arguments: Vec<u8>,
     turn: Option<OwnedSemaphorePermit>,
 }
 
 impl Worker {
-    /// Makes a worker of a connection. Waits for the worker's memory, so that no more workers exist than the limits
-    /// allow.
+    /// Makes a worker of a connection. Waits until there is memory for the worker, so that no more workers exist than
+    /// the limits allow.
     pub fn new(connection: &Arc<Connection>, channel: Channel) -> Worker {
         let data = connection.pool.take_blocking(connection.limits.request_bytes);
         Worker {
@@ -176,7 +178,8 @@ impl Worker {
         &self.channel
     }
 
-    /// Waits for the memory and the permit of the next request. It must be called before each [`step`](Self::step).
+    /// Waits for the memory and the permit of the next request. This method must be called before each
+    /// [`step`](Self::step).
     ///
     /// *Cancel safety*: the future can be dropped, and the method called again.
     pub async fn prepare(&mut self) {
@@ -193,7 +196,8 @@ impl Worker {
 
     /// Reads a request and passes it to the file system. On a blocking descriptor it waits for a request.
     ///
-    /// *Errors*: `WouldBlock` if there is no request on a descriptor that does not block; other errors of the kernel.
+    /// *Errors*: `WouldBlock` if there is no request on a descriptor that does not block; otherwise the errors of the
+    /// kernel.
     pub fn step(&mut self) -> io::Result<Step> {
         match self.receive()? {
             Received::Bytes(bytes) => {
@@ -207,7 +211,8 @@ impl Worker {
 
     /// Reads a request, without serving it.
     pub(crate) fn receive(&mut self) -> io::Result<Received> {
-        /// By default, a request has 17 parts: the head, and 16 units of 64 KiB for 1 MiB of data.
+        /// The number of parts of a request up to which the list of parts needs no allocation. By default a request has
+        /// 17 parts: the head, and 16 units of 64 KiB for 1 MiB of data.
         const PARTS: usize = 33;
         let Worker { channel, head, data, .. } = self;
         let mut slices = std::iter::once(&mut head[..]).chain(data.slices_mut());
@@ -317,8 +322,8 @@ impl Worker {
         }
     }
 
-    /// Passes on the look-ups of many nodes that the kernel ends in one message. It uses only the records that were
-    /// received, even if the message states a higher count.
+    /// Passes to the file system the look-ups of many nodes that the kernel ends in one message. Only records that were
+    /// received count, even if the message states a higher number.
     fn batch_forget(&mut self, bytes: usize) {
         let of_head = &self.head[size_of::<InHeader>()..bytes.min(HEAD_BYTES)];
         let Ok((BatchForgetIn { count, .. }, first)) = BatchForgetIn::read_from_prefix(of_head) else { return };

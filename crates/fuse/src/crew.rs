@@ -1,9 +1,9 @@
 //! Threads that serve a connection. They are started when they are needed, up to a limit.
 //!
-//! Owns: the threads. Each has its own descriptor, so its answers do not wait for those of other threads. A thread that
-//! has received a request starts a further thread, up to the limit, if no other thread waits for the next request. So a
-//! program that reads alone is served by one or two threads, whose processor caches stay warm. Promises: if the file
-//! system panics, only that request fails, with `EIO`.
+//! Owns: the threads. Each thread has its own descriptor, so its answers do not wait for the answers of other threads.
+//! A thread that has received a request starts a further thread, up to the limit, if no other thread waits for the next
+//! request. So if only one program reads, one or two threads serve it, and their processor caches stay warm. Promises:
+//! if the file system panics, only that request fails, with `EIO`.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -18,14 +18,15 @@ const STACK_BYTES: usize = 512 << 10;
 
 /// The threads that serve a connection.
 ///
-/// They end when the kernel ends the connection, which happens when the file system is unmounted and has no more users.
+/// The threads end when the kernel ends the connection. The kernel does so when the file system is unmounted and has no
+/// more users.
 pub struct Crew {
     shared: Arc<Shared>,
 }
 
 struct Shared {
     connection: Arc<Connection>,
-    /// A descriptor that no thread reads. It is cloned for further threads.
+    /// A descriptor from which no thread reads. Descriptors for further threads are cloned from it.
     channel: Channel,
     name: String,
     /// The number of threads that wait for a request.
@@ -45,7 +46,7 @@ impl Crew {
     /// Serves `channel` with at most as many threads as the connection's limits allow. The channel must
     /// [block](Channel::open).
     ///
-    /// *Errors*: that of the operating system if the first thread cannot be started.
+    /// *Errors*: the operating system's error if the first thread cannot be started.
     pub fn start(connection: Arc<Connection>, channel: Channel, name: &str) -> io::Result<Crew> {
         let shared = Arc::new(Shared {
             connection,
@@ -71,7 +72,8 @@ impl Crew {
 
     /// Waits until the connection and all threads have ended.
     ///
-    /// *Errors*: one that the kernel reported on the FUSE connection, other than its regular end.
+    /// *Errors*: the first error that the kernel reported on the FUSE connection. The regular end of the connection is
+    /// no error.
     pub fn wait(&self) -> io::Result<()> {
         let state = self.shared.state();
         let mut state =

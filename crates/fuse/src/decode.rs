@@ -4,7 +4,8 @@
 //! offset, count and name is checked before a file system gets it:
 //! - names are not empty, have no `/`, are neither `.` nor `..`, and have at most [`NAME_BYTES_MAX`] bytes;
 //! - ranges of files end below 2^63;
-//! - sizes of answers are at most the largest request, or [`XATTR_BYTES_MAX`];
+//! - the size that a request allows for its answer is at most the size limit of requests, or [`XATTR_BYTES_MAX`] for
+//!   extended attributes;
 //! - the data after the arguments have the length that the arguments state.
 
 use std::ffi::CStr;
@@ -24,17 +25,17 @@ const OFFSET_MAX: u64 = i64::MAX as u64;
 /// The nanoseconds of a second.
 const SECOND_NS: u32 = 1_000_000_000;
 
-/// The negotiated feature that changes a layout, and the negotiated size limit.
+/// The results of the negotiation on which decoding depends: a feature that changes a layout, and the size limit.
 #[derive(Debug, Clone, Copy)]
 pub struct Form {
     /// Whether the arguments of `setxattr` have further flags.
     pub has_wide_setxattr: bool,
-    /// The most bytes of a read or a write.
+    /// The maximum number of bytes of a read or a write.
     pub request_bytes_max: u32,
 }
 
-/// Decodes a request. `arguments` is the part after the header. It does not include the data of a write, which have
-/// `data_bytes` bytes.
+/// Decodes a request. `arguments` is the part after the header, without the data of a write, whose length is
+/// `data_bytes`.
 ///
 /// Returns `None` if an argument is truncated or out of bounds.
 pub fn decode<'a>(header: &InHeader, arguments: &'a [u8], data_bytes: usize, form: Form) -> Option<Call<'a>> {
@@ -84,7 +85,7 @@ pub fn decode<'a>(header: &InHeader, arguments: &'a [u8], data_bytes: usize, for
             Call::Create { name, mode, umask, flags: flags as i32, kill_privileges }
         }
         opcode::TMPFILE => {
-            // After the arguments comes `/`, the kernel's name for a file without a name, which is not needed.
+            // After the arguments the kernel sends the name `/`, because the file has no name. It is not needed.
             let CreateIn { flags, mode, umask, .. } = rest.take()?;
             Call::TemporaryFile { mode, umask, flags: flags as i32 }
         }
@@ -235,7 +236,7 @@ fn lock(lock: LockIn) -> Option<Lock> {
     (is_known && is_range).then_some(Lock { handle, owner, start, end, kind, process, is_flock: flags & 1 != 0 })
 }
 
-/// The arguments that were not read yet.
+/// The arguments that have not been read yet.
 struct Rest<'a>(&'a [u8]);
 
 impl<'a> Rest<'a> {

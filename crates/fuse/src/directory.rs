@@ -1,13 +1,13 @@
 //! The directory entries in an answer.
 //!
-//! Owns: the layout of the entries, and keeping to the number of bytes that the request has room for.
+//! Owns: the layout of the entries, and the check that they fit into the number of bytes that the request allows.
 
 use zerocopy::IntoBytes;
 
 use crate::attributes::Entry;
 use crate::protocol::answers::{EntryHead, EntryOut};
 
-/// Every entry starts at a multiple of this. *Units*: bytes.
+/// The alignment of the start of every entry. *Units*: bytes.
 const ALIGNMENT: usize = 8;
 
 /// Entries of a directory, in the order of the listing.
@@ -24,10 +24,10 @@ impl Listing {
         Listing { bytes: Vec::with_capacity((size as usize).min(64 << 10)), bytes_max: size as usize, plus }
     }
 
-    /// Adds an entry if there is room for it, and returns whether there was. `kind` is the entry's `d_type`.
+    /// Adds an entry if there is room for it, and returns whether it was added. `kind` is the entry's `d_type`.
     /// `next_offset` is the offset at which a later listing continues after this entry. `entry` is used only in a
-    /// listing with attributes. There it counts as a look-up, unless its node is 0, which says that the attributes are
-    /// unknown, as for `.` and `..`.
+    /// listing with attributes. In such a listing it counts as a look-up, unless its node is 0. A node of 0 means that
+    /// the attributes are unknown, as for `.` and `..`.
     pub fn add(&mut self, name: &[u8], number: u64, kind: u8, next_offset: u64, entry: &Entry) -> bool {
         let fixed = size_of::<EntryHead>() + if self.plus { size_of::<EntryOut>() } else { 0 };
         let bytes = (fixed + name.len()).next_multiple_of(ALIGNMENT);

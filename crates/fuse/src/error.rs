@@ -1,6 +1,6 @@
-//! The errors between a file system and the kernel.
+//! The errors of mounts and of requests.
 //!
-//! Owns: the error of making a mount, and the kernel's error number of a failed request.
+//! Owns: the error of a mount that could not be made, and the error number with which a request fails.
 
 use std::io;
 

@@ -1,4 +1,4 @@
-//! A fake kernel for tests, on a pair of sockets that preserve the boundaries of messages.
+//! A fake kernel for tests. It uses a pair of sockets, which preserve the boundaries of messages.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -39,7 +39,7 @@ pub fn pair() -> (Kernel, Channel) {
     let result =
         unsafe { libc::socketpair(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC, 0, ends.as_mut_ptr()) };
     assert_eq!(result, 0, "{}", io::Error::last_os_error());
-    // SAFETY: the call gave two new descriptors, which nobody else has.
+    // SAFETY: the call returned two new descriptors, which no other code owns.
     let [kernel, channel] = ends.map(|end| unsafe { OwnedFd::from_raw_fd(end) });
     let wait = libc::timeval { tv_sec: WAIT_SECONDS_MAX, tv_usec: 0 };
     // SAFETY: the option is read from the value, which outlives the call.

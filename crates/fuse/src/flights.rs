@@ -1,4 +1,4 @@
-//! The requests in flight. They are registered so that an interrupt finds its request.
+//! The requests in flight. They are registered so that an interrupt can be matched with its request.
 //!
 //! Owns: the state of each request between its arrival and its answer. Promises: a request is answered once, even if an
 //! interrupt and its answer happen at the same time; an interrupt that arrives on another descriptor before its request
@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::channel::Channel;
 
-/// The most interrupts that are remembered because their request is unknown. An interrupt that arrived after its
-/// request's answer does no harm here, because request numbers are never reused.
+/// The maximum number of remembered interrupts whose requests are unknown. An interrupt that arrives after its
+/// request's answer may stay among them. It does no harm, because request numbers are never reused.
 const EARLY_MAX: usize = 256;
 
 /// A request in flight.
@@ -57,8 +57,8 @@ impl Flights {
         state.flights.insert(unique, Flight { channel, can_be_cut_short: false, is_interrupted, is_answered: false });
     }
 
-    /// From now on, an interrupt answers this request with `EINTR`. If it was interrupted before, answers it now and
-    /// returns true.
+    /// From now on, an interrupt answers this request with `EINTR`. If the request was interrupted before, answers it
+    /// now and returns true.
     pub fn can_be_cut_short(&self, unique: u64) -> bool {
         let mut state = self.state();
         let Some(flight) = state.flights.get_mut(&unique) else { return false };
@@ -93,14 +93,15 @@ impl Flights {
             return Interrupted::Marked;
         }
         flight.is_answered = true;
-        // Answer on the descriptor that received the request: on another one the kernel would not find the request.
+        // The answer must be written to the descriptor that received the request. On another descriptor the kernel
+        // would not find the request.
         let channel = flight.channel.clone();
         drop(state);
         channel.send(unique, -libc::EINTR, &[]);
         Interrupted::Answered
     }
 
-    /// Removes a request. Returns the descriptor that received it if it is not answered yet.
+    /// Removes a request. If the request has not been answered yet, returns the descriptor that received it.
     pub fn end(&self, unique: u64) -> Option<Arc<Channel>> {
         let flight = self.state().flights.remove(&unique)?;
         (!flight.is_answered).then_some(flight.channel)

@@ -15,8 +15,8 @@
 //! | `connection` | the loop: one step reads one request and hands it over |
 //! | `crew` | threads that run the loop |
 //!
-//! A program with an event loop calls [`Worker::step`] whenever its descriptor is readable; a program without one
-//! starts a [`Crew`].
+//! A program with an event loop calls [`Worker::step`] whenever the worker's descriptor is readable; a program without
+//! an event loop starts a [`Crew`].
 //!
 //! # Examples
 //! An empty file system:

@@ -1,7 +1,7 @@
 //! A FUSE mount, which may be attached to a directory.
 //!
-//! Owns: the calls that make and end a mount. A mount that is not attached has no path, leaves nothing behind when its
-//! process dies, and exists as long as one of its files is open.
+//! Owns: the calls that make and end a mount. A mount that is not attached has no path, and exists as long as one of
+//! its files is open. It leaves nothing behind when its process dies.
 
 use std::ffi::{CStr, CString};
 use std::io;
@@ -31,16 +31,16 @@ pub struct MountOptions {
     pub source: String,
     /// The text after `fuse.` in lists of mounts; may be empty.
     pub subtype: String,
-    /// The kind and the permissions of the root, as in `st_mode`. They count until the kernel requests the root's
-    /// attributes.
+    /// The kind and the permissions of the root, as in `st_mode`. The kernel uses them until it has requested the
+    /// root's attributes.
     pub root_mode: u32,
     /// Whether all users may use the file system, and not only the user who mounts it.
     pub for_all: bool,
-    /// Whether the kernel checks permissions by mode and owner.
+    /// Whether the kernel checks permissions from the mode and the owner of each file.
     pub default_permissions: bool,
     /// Whether the file system is mounted read-only.
     pub read_only: bool,
-    /// Whether programs on the file system can be run.
+    /// Whether programs that are stored on the file system can be run.
     pub programs: bool,
 }
 
@@ -54,7 +54,7 @@ impl Mount {
     /// Mounts the file system that `channel` serves, without attaching it to a directory. Afterwards the kernel's first
     /// request can be read from `channel`.
     ///
-    /// *Errors*: [`Error::NotPermitted`] without the right to mount.
+    /// *Errors*: [`Error::NotPermitted`] if the process may not mount.
     pub fn new(channel: &Channel, options: &MountOptions) -> Result<Mount, Error> {
         let failed = |source| Error::os("mounting a FUSE file system", source);
         let context = fsopen().map_err(failed)?;
@@ -93,8 +93,8 @@ impl Mount {
 
     /// Attaches the mount to a directory. The mount stays there until it is [unmounted](unmount).
     ///
-    /// *Errors*: [`Error::NotPermitted`] without the right to mount; else [`Error::Os`] with the kernel's error about
-    /// the directory.
+    /// *Errors*: [`Error::NotPermitted`] if the process may not mount; otherwise [`Error::Os`] with the kernel's error
+    /// about the directory.
     pub fn attach(&self, directory: &Path) -> Result<(), Error> {
         let failed = |source| Error::os("attaching a mount to a directory", source);
         let path = CString::new(directory.as_os_str().as_bytes()).map_err(|error| failed(error.into()))?;
@@ -113,8 +113,8 @@ impl Mount {
     }
 }
 
-/// Unmounts the topmost mount of a directory. A mount in use makes the call fail with `EBUSY`. If `lazily` is true, the
-/// call succeeds, and the mount ends with its last user.
+/// Unmounts the topmost mount of a directory. If the mount is in use, the call fails with `EBUSY`. If `lazily` is true,
+/// the call succeeds even then, and the mount ends with its last user.
 pub fn unmount(directory: &Path, lazily: bool) -> io::Result<()> {
     let path = CString::new(directory.as_os_str().as_bytes())?;
     let flags = libc::UMOUNT_NOFOLLOW | if lazily { libc::MNT_DETACH } else { 0 };
@@ -145,6 +145,6 @@ fn owned(result: libc::c_long) -> io::Result<OwnedFd> {
     if result < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the call gave a new descriptor, which nobody else has.
+    // SAFETY: the call returned a new descriptor, which no other code owns.
     Ok(unsafe { OwnedFd::from_raw_fd(result as RawFd) })
 }

@@ -1,7 +1,7 @@
 //! `INIT`: the negotiation of features between kernel and file system.
 //!
-//! Owns: the answer to the kernel's first request. Promises: only features that the kernel offers are accepted;
-//! requests may be as large as both the kernel and the memory of the connection allow.
+//! Owns: the answer to the kernel's first request. Promises: only features that the kernel offers are used; the size
+//! limit of requests is the highest that both the kernel and the memory of the connection allow.
 
 use zerocopy::FromBytes;
 
@@ -10,12 +10,12 @@ use crate::protocol::answers::InitOut;
 use crate::protocol::arguments::InitIn;
 use crate::protocol::{MAJOR, MINOR, MINOR_MIN, PAGE_BYTES, features};
 
-/// The most pages of a request without [`features::MAX_PAGES`].
+/// The maximum number of pages of a request without [`features::MAX_PAGES`].
 const PAGES_WITHOUT_FEATURE: usize = 32;
-/// The most pages of a request if the kernel does not report its limit. Every kernel with [`features::MAX_PAGES`]
-/// allows them.
+/// The maximum number of pages of a request if the kernel does not report its limit. Every kernel with
+/// [`features::MAX_PAGES`] allows this number.
 const PAGES_EVERYWHERE: usize = 256;
-/// The largest value of the protocol's field for pages.
+/// The largest number of pages that the protocol's field can hold.
 const PAGES_MAX: usize = u16::MAX as usize;
 /// The file with the kernel's limit on the pages of a request.
 const PAGES_LIMIT: &str = "/proc/sys/fs/fuse/max_pages_limit";
@@ -32,7 +32,7 @@ pub fn request_bytes_allowed() -> usize {
 pub struct Wishes {
     /// Bits of [`features`], in addition to [`features::ALWAYS`].
     pub features: u64,
-    /// The most background requests in flight, such as those of asynchronous direct I/O.
+    /// The maximum number of background requests in flight, such as those of asynchronous direct I/O.
     pub background_max: u16,
     /// The granularity of times. *Units*: nanoseconds.
     pub time_granularity_ns: u32,
@@ -56,7 +56,7 @@ pub struct Agreed {
 }
 
 impl Agreed {
-    /// Whether all given bits of [`features`] are agreed on.
+    /// Whether both sides use all given features, which are bits of the module [`features`].
     pub fn has(&self, features: u64) -> bool {
         self.features & features == features
     }
@@ -78,7 +78,7 @@ pub(crate) enum Answer {
     Refused,
 }
 
-/// Answers an `INIT` with these arguments. Requests will have at most `request_bytes` bytes of data.
+/// Answers an `INIT` with these arguments. `request_bytes` is the maximum length of a request's data, in bytes.
 pub(crate) fn answer(arguments: &[u8], wishes: Wishes, request_bytes: usize) -> Answer {
     let Ok((asked, rest)) = InitIn::read_from_prefix(arguments) else { return Answer::Refused };
     if asked.major > MAJOR {
@@ -141,7 +141,7 @@ mod tests {
         let (all, out) = agreed(&init(7, 60, u64::MAX, true), wishes, 1 << 20);
         assert_eq!(all.features, features::ALWAYS | wishes.features);
         assert_eq!((out.minor, out.flags2, out.pages_max), (MINOR, 16, 256));
-        // A kernel without `INIT_EXTENDED` offers no features of the second word, even if it sends one.
+        // A kernel without `INIT_EXTENDED` offers no features of the second word of flags, even if it sends this word.
         let (low, _) = agreed(&init(7, 36, !features::INIT_EXTENDED, true), wishes, 1 << 20);
         assert!(!low.has(features::DIRECT_IO_ALLOW_MMAP) && low.has(features::FLOCK));
     }

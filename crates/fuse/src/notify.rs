@@ -1,7 +1,7 @@
-//! Messages to the kernel that answer no request: they say that something in its cache is outdated.
+//! Messages to the kernel that answer no request. They tell the kernel that entries of its caches are outdated.
 //!
-//! Owns: the layout of these messages. Sending one may wait for kernel locks that a request holds, so it must not be
-//! done in [`serve`](crate::FileSystem::serve).
+//! Owns: the layout of these messages. Sending a message may wait for kernel locks that a request holds, so no message
+//! may be sent in [`serve`](crate::FileSystem::serve).
 
 use std::io::{self, IoSlice};
 
@@ -11,12 +11,12 @@ use crate::channel::Channel;
 use crate::protocol::answers::{DeleteOut, InvalidateEntryOut, InvalidateNodeOut, StoreOut};
 use crate::protocol::notice;
 
-/// The flag of a message that only lets an entry expire.
+/// The flag of a message that only makes an entry expire.
 const EXPIRE: u32 = 1;
 
-/// A descriptor by which the kernel is notified.
+/// A descriptor through which messages are sent to the kernel.
 ///
-/// *Errors* of all methods: those of the kernel. A node or entry that the kernel has not cached is no error.
+/// *Errors* of all methods: the errors of the kernel. It is no error if the kernel has not cached the node or entry.
 #[derive(Debug)]
 pub struct Notifier {
     channel: Channel,
@@ -42,12 +42,13 @@ impl Notifier {
         self.tell(notice::INVALIDATE_NODE, &[IoSlice::new(out.as_bytes())])
     }
 
-    /// Tells the kernel that a file has grown to `size` bytes. The kernel's size of the file never becomes smaller. The
-    /// call may wait while the page with the last byte is being read.
+    /// Tells the kernel that a file has grown to `size` bytes. The call never makes the size that the kernel has cached
+    /// smaller. It may wait while the page with the last byte is being read.
     pub fn grow_node(&self, node: u64, size: u64) -> io::Result<()> {
-        // There is no message for this. But the message that stores bytes in the page cache first moves the end of the
-        // file and then copies the bytes. Here its byte is at an address that cannot be read, so that nothing is
-        // copied: the page may have been read meanwhile, and be right.
+        // The protocol has no message for this. But the kernel handles the message that stores bytes in the page cache
+        // in two steps: it first moves the end of the file and then copies the bytes. Here the byte to copy is at an
+        // address that cannot be read, so that the kernel copies nothing. The cached page may already have the right
+        // contents, which a copy would overwrite.
         let Some(offset) = size.checked_sub(1) else { return Ok(()) };
         let out = StoreOut { node, offset, bytes: 1, padding: 0 };
         match self.channel.write_nowhere(notice::STORE, out.as_bytes(), 1) {
@@ -56,15 +57,15 @@ impl Notifier {
         }
     }
 
-    /// Makes the kernel drop a name in a directory. If `expires` is true, the kernel only looks the name up again, and
-    /// keeps mounts on it.
+    /// Makes the kernel drop a cached name in a directory. If `expires` is true, the kernel only looks the name up
+    /// again at its next use, and keeps mounts on it.
     pub fn invalidate_entry(&self, parent: u64, name: &[u8], expires: bool) -> io::Result<()> {
         let name_bytes = u32::try_from(name.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
         let out = InvalidateEntryOut { parent, name_bytes, flags: if expires { EXPIRE } else { 0 } };
         self.tell(notice::INVALIDATE_ENTRY, &[IoSlice::new(out.as_bytes()), IoSlice::new(name), IoSlice::new(&[0])])
     }
 
-    /// Tells the kernel that a name was removed, so that watchers of the directory are notified.
+    /// Tells the kernel that a name was removed, so that the kernel notifies programs that watch the directory.
     pub fn removed(&self, parent: u64, child: u64, name: &[u8]) -> io::Result<()> {
         let name_bytes = u32::try_from(name.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
         let out = DeleteOut { parent, child, name_bytes, padding: 0 };

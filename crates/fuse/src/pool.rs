@@ -1,8 +1,8 @@
 //! Memory for data: a fixed number of aligned buffers of one size, which requests share.
 //!
-//! Owns: the buffers, and the queue of waiters. Promises: the pool never hands out more than its size; the buffers are
-//! allocated before the first request; waiters are served in order of arrival. Leaves to others: the contents of the
-//! buffers.
+//! Owns: the buffers, and the queue of waiters. Promises: the pool never hands out more buffers than it has; the
+//! buffers are allocated before the first request; waiters are served in order of arrival. Leaves to others: the
+//! contents of the buffers.
 
 use std::fmt;
 use std::io::IoSlice;
@@ -14,7 +14,7 @@ use std::thread::Thread;
 use nectary_block::Buffer;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// The most units of a pool.
+/// The maximum number of units of a pool.
 const UNITS_MAX: usize = 1 << 20;
 
 /// A fixed number of buffers of one size.
@@ -39,7 +39,7 @@ struct Shared {
 }
 
 impl Pool {
-    /// Allocates `units` buffers of `unit_bytes` each, rounded up to pages.
+    /// Allocates `units` buffers. The size of each is `unit_bytes`, rounded up to pages.
     pub fn new(units: usize, unit_bytes: usize) -> Pool {
         let units = units.clamp(1, UNITS_MAX);
         let unit_bytes = unit_bytes.max(1).next_multiple_of(nectary_block::BUFFER_ALIGNMENT);
@@ -57,9 +57,9 @@ impl Pool {
         bytes.div_ceil(self.shared.unit_bytes).max(1)
     }
 
-    /// Waits for memory of this many bytes and takes it; `None` if the whole pool is smaller.
+    /// Waits for memory of `bytes` bytes and takes it; `None` if the whole pool is smaller.
     ///
-    /// *Cancel safety*: a dropped future has taken nothing.
+    /// *Cancel safety*: a future that is dropped before it is ready takes no memory.
     pub async fn take(&self, bytes: usize) -> Option<Data> {
         let units = self.units_of(bytes);
         if units > self.shared.units {
@@ -81,7 +81,7 @@ impl Pool {
             let left = free.len().saturating_sub(units);
             buffers.extend(free.drain(left..));
         }
-        // Replace buffers that a failed operation did not return.
+        // Earlier users may not have returned all buffers. Missing buffers are replaced.
         buffers.resize_with(units, || Buffer::zeroed(self.shared.unit_bytes));
         let mut data = Data { buffers, length: 0, pool: self.clone(), turn: Some(turn) };
         data.set_len(bytes);
@@ -93,7 +93,7 @@ impl Pool {
     }
 }
 
-/// Memory of a pool, which returns to the pool when this value is dropped.
+/// Memory that was taken from a pool. It returns to the pool when this value is dropped.
 pub struct Data {
     buffers: Vec<Buffer>,
     length: usize,
@@ -132,8 +132,8 @@ impl Data {
         }
     }
 
-    /// Splits off the buffers of the first `bytes` bytes. Afterwards all bytes of the remaining buffers are in use;
-    /// there may be none.
+    /// Splits off the buffers that hold the first `bytes` bytes. Afterwards all bytes of the remaining buffers, if
+    /// there are any, count as in use.
     pub(crate) fn split_to(&mut self, bytes: usize) -> Data {
         let units = self.pool.units_of(bytes).min(self.buffers.len());
         let rest = self.buffers.split_off(units);
@@ -145,9 +145,9 @@ impl Data {
         data
     }
 
-    /// Waits for memory and adds buffers until there is room for `bytes` bytes, at most the size of the pool.
+    /// Waits for memory and adds buffers until there is room for `bytes` bytes, or for as many as the pool has.
     ///
-    /// *Cancel safety*: a dropped future has changed nothing.
+    /// *Cancel safety*: a future that is dropped before it is ready changes nothing.
     pub(crate) async fn refill(&mut self, bytes: usize) {
         let missing = self.pool.units_of(bytes).min(self.pool.shared.units).saturating_sub(self.buffers.len());
         if missing > 0
@@ -169,17 +169,17 @@ impl Data {
         self.buffers.iter().map(|buffer| &buffer[..])
     }
 
-    /// The bytes in use, buffer by buffer, to be written.
+    /// The bytes in use, buffer by buffer, so that the caller can fill them.
     pub fn slices_mut(&mut self) -> impl Iterator<Item = &mut [u8]> {
         self.buffers.iter_mut().map(|buffer| &mut buffer[..])
     }
 
-    /// The bytes as the parts of an answer.
+    /// The bytes in use, as the parts of an answer.
     pub fn parts(&self) -> Vec<IoSlice<'_>> {
         self.slices().map(IoSlice::new).collect()
     }
 
-    /// Copies the bytes into one piece.
+    /// Copies the bytes of all buffers into one vector.
     pub fn to_vec(&self) -> Vec<u8> {
         self.slices().flatten().copied().collect()
     }
@@ -190,7 +190,7 @@ impl Data {
         std::mem::take(&mut self.buffers)
     }
 
-    /// Puts the buffers back that [`take`](Self::take) returned.
+    /// Puts back the buffers that [`take`](Self::take) returned.
     pub fn put(&mut self, buffers: Vec<Buffer>) {
         self.buffers = buffers;
     }

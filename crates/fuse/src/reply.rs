@@ -1,8 +1,8 @@
 //! The answer to one request.
 //!
 //! Owns: the form of each kind of answer. Promises: a request is answered once; if its reply is dropped, the request
-//! fails with `EIO`; no answer is longer than the requester has room for; the answer is written to the descriptor that
-//! received the request.
+//! fails with `EIO`; no answer is longer than the request allows; the answer is written to the descriptor that received
+//! the request.
 
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -25,14 +25,14 @@ pub struct Reply {
     unique: u64,
     /// The size limit of the answer, in bytes.
     bytes_max: usize,
-    /// Whether the answer to a copy states its length in 64 bits.
+    /// Whether the answer to a copy states the copied length in 64 bits.
     is_wide: bool,
     is_answered: bool,
-    /// Counts the request as in flight.
+    /// The permit that counts the request as in flight.
     _turn: OwnedSemaphorePermit,
 }
 
-/// The size limit of an answer that is neither file data nor a list of names: a page.
+/// The size limit of an answer that is neither file data nor a list of names. It is one page.
 const OTHER_BYTES_MAX: usize = 4096;
 
 impl Reply {
@@ -48,7 +48,7 @@ impl Reply {
         Reply { flights, unique, bytes_max, is_wide, is_answered: false, _turn: turn }
     }
 
-    /// Lets an interrupt of the waiting process answer the request at once with `EINTR`; a later answer is then
+    /// Allows an interrupt of the waiting process to answer the request at once with `EINTR`; a later answer is then
     /// dropped. This is only for requests that change nothing: a write that is answered early could take effect after a
     /// later write.
     pub fn can_be_cut_short(&self) {
@@ -56,7 +56,7 @@ impl Reply {
     }
 
     /// Whether the waiting process was interrupted. The request must still be answered, with `EINTR` if the file system
-    /// has not done it.
+    /// has not done the operation.
     pub fn is_interrupted(&self) -> bool {
         self.flights.is_interrupted(self.unique)
     }
@@ -98,7 +98,7 @@ impl Reply {
         if bytes > self.bytes_max { self.errno(libc::EIO) } else { self.send(0, parts) }
     }
 
-    /// Answers with bytes: those of a read, or the target of a symbolic link.
+    /// Answers with bytes: the data of a read, or the target of a symbolic link.
     pub fn bytes(self, bytes: &[u8]) {
         self.parts(&[IoSlice::new(bytes)]);
     }
@@ -152,8 +152,8 @@ impl Reply {
         self.layout(&sizes.out());
     }
 
-    /// Answers with the value of an extended attribute, or with a list of names. If the request has room for 0 bytes,
-    /// the answer is only their number.
+    /// Answers with the value of an extended attribute, or with a list of names. If the request allows 0 bytes, the
+    /// answer is only the number of bytes.
     pub fn xattr(self, value: &[u8]) {
         match u32::try_from(value.len()) {
             Ok(size) if self.bytes_max == 0 => self.layout(&XattrOut { size, padding: 0 }),
@@ -173,7 +173,7 @@ impl Reply {
         self.layout(&SeekOut { offset });
     }
 
-    /// Answers with entries of a directory. An empty listing means that there are no more.
+    /// Answers with entries of a directory. An empty listing means that there are no more entries.
     pub fn listing(self, listing: &Listing) {
         self.bytes(listing.bytes());
     }

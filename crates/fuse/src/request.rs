@@ -13,8 +13,8 @@ pub struct Caller {
     pub user: u32,
     /// The group, in this process's user namespace.
     pub group: u32,
-    /// The number of the *thread*, in this process's pid namespace. It is 0 if the thread is not visible there, and for
-    /// the kernel's own requests.
+    /// The number of the *thread*, in this process's pid namespace. It is 0 if the thread is not visible in that
+    /// namespace, and for the kernel's own requests.
     pub thread: u32,
 }
 
@@ -23,14 +23,14 @@ pub struct Caller {
 pub struct Request<'a> {
     /// The kernel's unique number of the request.
     pub unique: u64,
-    /// The node that the request is about. For a call with the name of a directory entry, it is the directory; for
-    /// [`Call::Rename`], the directory of the old name.
+    /// The node that the request is about. For a call with the name of a directory entry, this is the directory. For
+    /// [`Call::Rename`], it is the directory of the old name.
     pub node: u64,
     /// The process that caused the request.
     pub caller: Caller,
     /// The operation and its arguments.
     pub call: Call<'a>,
-    /// The data of a [`Call::Write`], of the length that it states; `None` for other calls.
+    /// The data of a [`Call::Write`], which have the length that the call states; `None` for other calls.
     pub data: Option<Data>,
 }
 
@@ -55,7 +55,7 @@ pub enum Call<'a> {
     MakeNode { name: &'a CStr, mode: u32, device: u32, umask: u32 },
     /// Makes a directory.
     MakeDirectory { name: &'a CStr, mode: u32, umask: u32 },
-    /// Removes a name of a file.
+    /// Removes a name of a file from a directory.
     Unlink { name: &'a CStr },
     /// Removes a directory.
     RemoveDirectory { name: &'a CStr },
@@ -85,13 +85,14 @@ pub enum Call<'a> {
     SyncDirectory { handle: u64, data_only: bool },
     /// Makes the whole file system durable.
     SyncFileSystem,
-    /// One of the descriptors of a handle was closed; releases the locks of this owner.
+    /// Tells the file system that a descriptor of a handle was closed. The locks of `owner` must be released.
     Flush { handle: u64, owner: u64 },
     /// Sets an extended attribute; the flags are those of `setxattr`.
     SetXattr { name: &'a CStr, value: &'a [u8], flags: u32, kill_group_id: bool },
-    /// Returns the value of an extended attribute; only its length if `size` is 0.
+    /// Returns the value of an extended attribute, or only the length of the value if `size` is 0.
     GetXattr { name: &'a CStr, size: u32 },
-    /// Returns the names of all extended attributes, each with a zero byte; only their length if `size` is 0.
+    /// Returns the names of all extended attributes, each with a zero byte at its end; only their total length if
+    /// `size` is 0.
     ListXattr { size: u32 },
     /// Removes an extended attribute.
     RemoveXattr { name: &'a CStr },
@@ -99,10 +100,10 @@ pub enum Call<'a> {
     OpenDirectory { flags: i32 },
     /// Lists entries of a directory from `offset` on, with their attributes if `plus` is true.
     ReadDirectory { handle: u64, offset: u64, size: u32, plus: bool },
-    /// Returns a lock that conflicts with this one.
+    /// Returns a lock that conflicts with the given lock.
     GetLock(Lock),
     /// Sets a lock. If `waits` is true, the request is answered when the lock is free, but
-    /// [`serve`](crate::FileSystem::serve) must not wait for that.
+    /// [`serve`](crate::FileSystem::serve) must not wait until then.
     SetLock { lock: Lock, waits: bool },
     /// Checks whether the caller has access.
     Access { mask: u32 },
@@ -112,7 +113,7 @@ pub enum Call<'a> {
     Allocate { handle: u64, offset: u64, length: u64, mode: i32 },
     /// Copies bytes from one file to another.
     Copy(Copy),
-    /// Returns the number of a file's block on its disk.
+    /// Returns the number that a file's block has on its disk.
     BlockMap { block: u64, block_bytes: u32 },
     /// Calls an `ioctl` with its input.
     Ioctl { handle: u64, flags: u32, command: u32, argument: u64, input: &'a [u8], output_bytes_max: u32 },
@@ -133,14 +134,15 @@ pub struct Read {
     pub size: u32,
     /// The flags with which the file is open.
     pub flags: i32,
-    /// The owner of the locks, if the kernel sends it.
+    /// The owner of the locks on the file, if the kernel sends it.
     pub owner: Option<u64>,
 }
 
 /// The arguments of a write. The data are in [`Request::data`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Write {
-    /// The handle of the open file. If `from_page_cache` is true, it may be that of another open file of this node.
+    /// The handle of the open file. If `from_page_cache` is true, it may be the handle of another open file of the same
+    /// node.
     pub handle: u64,
     /// The offset of the first byte. `offset + size` is below 2^63.
     pub offset: u64,
@@ -148,9 +150,9 @@ pub struct Write {
     pub size: u32,
     /// The flags with which the file is open.
     pub flags: i32,
-    /// The owner of the locks, if the kernel sends it.
+    /// The owner of the locks on the file, if the kernel sends it.
     pub owner: Option<u64>,
-    /// Whether the data are written back from the page cache. Then the caller is not the writer.
+    /// Whether the data are written back from the page cache. If so, the caller is not the process that wrote them.
     pub from_page_cache: bool,
     /// Whether set-user-id bits and capabilities must be cleared.
     pub kill_privileges: bool,
@@ -173,22 +175,22 @@ pub struct SetAttributes {
     pub group: u32,
 }
 
-/// A lock of a range of bytes, or of a whole file if it comes from `flock`.
+/// A lock on a range of bytes, or on a whole file if the lock comes from `flock`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Lock {
     /// The handle of the open file.
     pub handle: u64,
     /// The owner of the lock.
     pub owner: u64,
-    /// The first byte.
+    /// The offset of the first byte.
     pub start: u64,
-    /// The last byte; `i64::MAX` means up to the end of the file, even if it grows.
+    /// The offset of the last byte; `i64::MAX` means up to the end of the file, even if the file grows.
     pub end: u64,
     /// `F_RDLCK`, `F_WRLCK` or `F_UNLCK`.
     pub kind: i32,
     /// The process that has the lock.
     pub process: u32,
-    /// Whether it comes from `flock`.
+    /// Whether the lock comes from `flock`.
     pub is_flock: bool,
 }
 

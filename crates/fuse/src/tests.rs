@@ -34,7 +34,7 @@ struct State {
 
 /// The file system answers at once.
 const AT_ONCE: u64 = 1;
-/// The file system keeps the reply, and the test answers.
+/// The file system keeps the reply, and the test answers the request later.
 const HOLD: u64 = 2;
 /// The file system blocks until the gate is open.
 const GATE: u64 = 3;
@@ -194,8 +194,8 @@ fn data_of_writes_arrive_whole_at_every_length_around_a_unit() {
         let write = WriteIn { size: length as u32, offset: 512, ..WriteIn::default() };
         if length > 100_000 {
             let full: libc::c_int = 1 << 20;
-            // A socket accepts messages up to the size of its buffer. SAFETY: the option is read from the value, which
-            // outlives the call.
+            // A socket only accepts messages up to the size of its buffer, so the buffer is enlarged. SAFETY: the
+            // option is read from the value, which outlives the call.
             unsafe {
                 libc::setsockopt(
                     std::os::fd::AsRawFd::as_raw_fd(run.kernel()),
@@ -241,12 +241,12 @@ fn requests_that_are_cut_off_are_refused_at_every_length() {
             assert_eq!(run.answer(), (4, -libc::EINVAL), "operation {opcode} at {length}");
         }
     }
-    // The length in the header is not that of the message.
+    // The length in the header differs from the length of the message.
     let mut bytes = request(opcode::READ, 6, AT_ONCE, &read(1));
     bytes[0] += 1;
     run.kernel().send_raw(&bytes);
     assert_eq!(run.answer(), (6, -libc::EINVAL));
-    // A message that is shorter than a header cannot be answered. The next request is served.
+    // A message that is shorter than a header cannot be answered. The next request is served normally.
     run.kernel().send_raw(&bytes[..39]);
     run.kernel().send(opcode::READ, 8, AT_ONCE, &read(1));
     assert_eq!(run.answer(), (8, 0));
@@ -303,7 +303,7 @@ fn ranges_that_end_beyond_what_files_have_are_refused() {
 #[test]
 fn many_are_forgotten_at_once_and_no_more_than_were_named() {
     let run = Run::begun(few(1));
-    // The records extend over the head and two units of the data.
+    // The records of the message fill the head and extend over two units of the data.
     let count = 70_000 / 16;
     let all: Vec<u8> = (0..count).flat_map(|node: u64| with(ForgetOne { node, lookups: 1 }, &[])).collect();
     run.kernel().send(opcode::BATCH_FORGET, 2, 0, &with(BatchForgetIn { count: u32::MAX, padding: 0 }, &all));
@@ -395,7 +395,7 @@ fn what_is_not_answered_fails_and_the_next_is_served() {
     assert_eq!(run.answer(), (2, -libc::EIO));
     run.kernel().send(opcode::READ, 4, PANIC, &read(1));
     assert_eq!(run.answer(), (4, -libc::EIO));
-    // The panic has not poisoned a lock that the loop needs.
+    // The panic has poisoned no lock that the request loop needs.
     run.kernel().send(opcode::READ, 6, AT_ONCE, &read(1));
     assert_eq!(run.answer(), (6, 0));
 }
@@ -417,6 +417,6 @@ fn the_end_of_the_connection_ends_the_crew() {
     run.kernel.take();
     run.crew.wait().unwrap();
     assert!(began.elapsed() < WAIT);
-    // The connection has ended, so nobody gets this answer.
+    // The connection has ended, so no process gets this answer.
     run.script.held().ok();
 }

@@ -1,5 +1,4 @@
-//! Tests with a small file system in memory that the kernel mounts: programs see the same behaviour as on any file
-//! system.
+//! Tests that mount a small file system in memory: programs see the same behaviour as on any other file system.
 
 mod support;
 
@@ -32,7 +31,7 @@ fn files_directories_and_links_are_what_was_made_of_them() {
     assert_eq!(fs::read(root.join("c")).unwrap(), b"hello");
     assert_eq!(fs::remove_dir(root.join("nowhere")).unwrap_err().kind(), io::ErrorKind::NotFound);
     fs::remove_dir(root.join("d")).unwrap();
-    // One name has every allowed byte, and there are so many entries that a listing needs several answers.
+    // One name contains every allowed byte, and there are so many entries that a listing needs several answers.
     let odd: Vec<u8> = (1..=255).filter(|&byte| byte != b'/').collect();
     let mut names: Vec<Vec<u8>> = (0..500).map(|index| format!("file {index}").into_bytes()).collect();
     names.push(odd);
@@ -82,7 +81,7 @@ fn a_file_past_the_page_cache_can_be_mapped_where_the_kernel_allows_it() {
     let path = mounted.path().join("file");
     let mut file = OpenOptions::new().read(true).write(true).create_new(true).open(&path).unwrap();
     file.write_all(&[5; 8192]).unwrap();
-    // SAFETY: a new mapping of 8192 bytes of an open file, not shared with anybody.
+    // SAFETY: the call makes a new mapping of 8192 bytes of an open file, which no other code uses.
     let mapping = unsafe {
         let flags = libc::PROT_READ | libc::PROT_WRITE;
         let descriptor = std::os::fd::AsRawFd::as_raw_fd(&file);
@@ -92,7 +91,7 @@ fn a_file_past_the_page_cache_can_be_mapped_where_the_kernel_allows_it() {
     };
     assert_eq!(mapping[4096], 5);
     mapping[4096] = 9;
-    // SAFETY: both calls have the range that was mapped.
+    // SAFETY: both calls use exactly the range that was mapped.
     unsafe {
         assert_eq!(libc::msync(mapping.as_mut_ptr().cast(), 8192, libc::MS_SYNC), 0);
         assert_eq!(libc::munmap(mapping.as_mut_ptr().cast(), 8192), 0);
@@ -109,7 +108,7 @@ fn extended_attributes_are_kept() {
     fs::write(&path, b"").unwrap();
     let path = std::ffi::CString::new(path.as_os_str().as_bytes()).unwrap();
     let (mut value, mut names) = ([0u8; 64], [0u8; 64]);
-    // SAFETY: each call has strings that end with a zero byte, and buffers with their lengths.
+    // SAFETY: each call gets strings that end with a zero byte, and buffers with their correct lengths.
     unsafe {
         assert_eq!(libc::setxattr(path.as_ptr(), c"user.colour".as_ptr(), b"blue".as_ptr().cast(), 4, 0), 0);
         assert_eq!(libc::getxattr(path.as_ptr(), c"user.colour".as_ptr(), std::ptr::null_mut(), 0), 4);
@@ -140,7 +139,7 @@ fn a_lock_waits_for_another_process_and_a_signal_ends_the_wait() {
     };
     let mut granted = flock("true").unwrap();
     mounted.until("both do not wait", || mounted.memory.figures().locks_waited_for == 2);
-    // SAFETY: a plain system call; the child is not reaped yet, so its number is not reused.
+    // SAFETY: the call takes no pointers. The child has not been reaped yet, so its process number is not reused.
     assert_eq!(unsafe { libc::kill(killed.id() as i32, libc::SIGTERM) }, 0);
     killed.wait().unwrap();
     mounted.until("the killed one still waits", || mounted.memory.figures().locks_waited_for == 1);
@@ -159,7 +158,7 @@ fn what_changes_underneath_is_seen_once_the_kernel_is_told() {
     assert_eq!(fs::metadata(&path).unwrap().len(), 3, "it is believed for an hour");
     mounted.notifier.invalidate_node(node, 0, 0).unwrap();
     assert_eq!(fs::metadata(&path).unwrap().len(), 5);
-    // A node that the kernel does not know is no error.
+    // A notification about a node or name that the kernel does not know is no error.
     mounted.notifier.invalidate_node(4711, 0, 0).unwrap();
     mounted.notifier.invalidate_entry(1, b"nothing", false).unwrap();
     mounted.memory.remove(b"file");

@@ -1,7 +1,7 @@
 //! Campaigns: many runs of a target.
 //!
 //! Owns: the replay of a corpus, the short run of mutants in the tests, the long run of the soak, the choice of a small
-//! corpus, and the planted bugs. The long run keeps inputs that reach new code.
+//! corpus, and the planted bugs. The long run adds inputs that reach new code to its corpus.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -132,8 +132,9 @@ pub fn soak(
     Ok((progress, None))
 }
 
-/// Chooses a few inputs, of at most `bytes_max` in total, that reach many features which the committed named inputs do
-/// not. They replace the other inputs of the committed corpus. *Returns* their number and size.
+/// Replaces the unnamed inputs of the committed corpus (those with a checksum as name) by a few inputs of at most
+/// `bytes_max` in total, which reach as many features as possible that the named inputs do not. *Returns* the number
+/// and the total size of the chosen inputs.
 pub fn minimise(target: &Target, guard: &Guard, folder: &Path, bytes_max: usize) -> io::Result<(usize, usize)> {
     let committed = corpus::folder(target);
     let mut known = corpus::read(&committed)?;

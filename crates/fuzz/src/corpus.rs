@@ -1,7 +1,7 @@
 //! The committed inputs: each is a file in `corpus/TARGET/`.
 //!
-//! Owns: the reading and writing of folders of inputs. A file's name is the checksum of its content, or says what its
-//! input once broke.
+//! Owns: the reading and writing of folders of inputs. A file's name is the checksum of its content, or describes the
+//! bug that the input once found.
 
 use std::fs;
 use std::io;

@@ -77,7 +77,7 @@ fn counted(mut visit: impl FnMut(usize, u64)) {
     // returns, so no other thread changes a counter now.
     let counters = unsafe { std::slice::from_raw_parts_mut(begin, end.offset_from(begin).max(0) as usize) };
     for (chunk, counters) in counters.chunks_mut(CHUNK).enumerate() {
-        // Skips this chunk at once if all its counters are zero: most runs do not reach most of the code.
+        // Skips this chunk if all its counters are zero. Most runs do not reach most of the code, so this saves time.
         if counters.iter().fold(0, |any, count| any | *count) == 0 {
             continue;
         }

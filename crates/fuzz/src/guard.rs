@@ -15,7 +15,8 @@ use std::time::{Duration, Instant};
 use crate::memory;
 use crate::targets::Target;
 
-/// The longest time of a run; a longer run is a finding. It is far above normal times, because machines may be busy.
+/// The longest time of a run; a longer run is a finding. The limit is far above normal times, because machines may be
+/// busy.
 const RUN_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// The messages of the panics of all threads in the current run.
@@ -37,7 +38,7 @@ pub struct Guard {
 }
 
 impl Guard {
-    /// Makes a guard without a file.
+    /// Makes a guard that writes no input to a file.
     pub fn new() -> Guard {
         HOOK.call_once(|| {
             let usual = std::panic::take_hook();

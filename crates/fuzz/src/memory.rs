@@ -68,7 +68,7 @@ pub fn begin() -> usize {
     live
 }
 
-/// How much the peak since [`begin`] exceeds the live bytes at that time. *Units*: bytes.
+/// The peak of the live bytes since [`begin`], minus `begun`, the live bytes at that time. *Units*: bytes.
 pub fn peak_since(begun: usize) -> usize {
     PEAK.load(Ordering::Relaxed).saturating_sub(begun)
 }

@@ -4,7 +4,7 @@
 
 use nectary_sim::random::Random;
 
-/// Numbers that formats often have as bounds.
+/// The numbers that are often bounds in formats.
 const EDGES: [u64; 14] = [
     0,
     1,
@@ -49,7 +49,7 @@ fn change(random: &mut Random, bytes: &mut Vec<u8>, other: &[u8], words: &[&[u8]
         1 => bytes[at] = random.bits() as u8,
         2 => bytes[at] = bytes[at].wrapping_add(random.below(35) as u8).wrapping_sub(17),
         3 | 4 => {
-            // Writes a number of 1, 2, 4 or 8 bytes that is equal to or next to a bound.
+            // Writes a number of 1, 2, 4 or 8 bytes that is a bound, or differs from a bound by one.
             let width = 1 << random.below(4);
             let edge = EDGES[random.below(EDGES.len() as u64) as usize];
             let number = edge.wrapping_add(random.below(3)).wrapping_sub(1).to_le_bytes();

@@ -2,9 +2,9 @@
 //! image.
 //!
 //! Owns: the encoding of pieces. A whole image of half a mebibyte would be a useless input, because nearly every
-//! mutation would miss every field. An input is a sequence of pieces; each consists of its position in units of 64
-//! bytes (2 bytes), its length (2 bytes, both little-endian), and its bytes. Bytes beyond the end of the image are
-//! dropped.
+//! mutation would change bytes outside all fields. An input is a sequence of pieces; each consists of its position in
+//! units of 64 bytes (2 bytes), its length (2 bytes, both little-endian), and its bytes. Bytes beyond the end of the
+//! image are dropped.
 
 /// The unit of positions. *Units*: bytes.
 const UNIT_BYTES: usize = 64;

@@ -8,8 +8,8 @@
 const UNIT_BYTES: usize = 64;
 const MAGICS: [&[u8; 4]; 7] = [b"NSUP", b"NSTA", b"NPRG", b"NCKH", b"NCKC", b"NAPP", b"NREC"];
 
-/// Corrects version, span, identity, address and checksums of every unit with a known magic in a store's image. `start`
-/// is the position of the image on its span.
+/// Corrects the version, span, identity, address and checksums of every unit with a known magic in a store's image.
+/// `start` is the position of the image on its span.
 pub fn seal_store(image: &mut [u8], start: u64, identity: u128) {
     for at in (0..image.len()).step_by(UNIT_BYTES) {
         let unit = &mut image[at..];
@@ -35,7 +35,7 @@ pub fn seal_store(image: &mut [u8], start: u64, identity: u128) {
     }
 }
 
-/// Corrects a recording of a device: the head, and each event that directly follows the one before.
+/// Corrects the head of a device's recording, and the events after it. Each event starts where the previous one ends.
 pub fn seal_recording(bytes: &mut [u8]) {
     seal_head(bytes, 64);
     let Some(identity) = bytes.get(16..24).map(<[u8]>::to_vec) else { return };
@@ -55,13 +55,14 @@ pub fn seal_recording(bytes: &mut [u8]) {
     }
 }
 
-/// Corrects a file of block references: the head, and each chunk that directly follows the one before.
+/// Corrects the head of a file of block references, and the chunks after it. Each chunk starts where the previous one
+/// ends, or one byte later if the previous chunk has no payload.
 pub fn seal_trace(bytes: &mut [u8]) {
     seal_head(bytes, 64);
     let Some(identity) = bytes.get(16..24).map(<[u8]>::to_vec) else { return };
     let (mut at, mut index) = (64, 0_u32);
     while let Some(chunk) = bytes.get_mut(at..).filter(|chunk| chunk.len() >= 32) {
-        // A payload that would be longer than the file gets the length of the rest.
+        // A payload that would end beyond the end of the file is shortened to the rest of the file.
         let payload_bytes = (number(chunk, 20) as usize).min(chunk.len() - 32);
         chunk[..8].copy_from_slice(b"NTCH\x01\x00\x00\x00");
         chunk[8..16].copy_from_slice(&identity);
@@ -75,7 +76,7 @@ pub fn seal_trace(bytes: &mut [u8]) {
     }
 }
 
-/// Corrects a head, whose last four bytes are the checksum of its other bytes.
+/// Corrects the checksum of a head: its last four bytes are the checksum of its other bytes.
 fn seal_head(bytes: &mut [u8], length: usize) {
     if let Some(head) = bytes.get_mut(..length) {
         let sum = crc32c::crc32c(&head[..length - 4]);

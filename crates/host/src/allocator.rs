@@ -1,21 +1,21 @@
 //! Settings of the system's allocator for large blocks.
 //!
-//! Owns: two settings of glibc. Promises: a block of 128 KiB or more is returned to the system as soon as it is freed,
-//! so that a budget that counts the bytes of blocks also bounds the resident memory.
+//! Owns: two settings of glibc. Promises: a block of 128 KiB or more is returned to the system as soon as it is freed.
+//! So a budget that counts the bytes of blocks also limits the resident memory.
 
-/// A block of at least this size gets its own mapping. *Units*: bytes.
+/// The minimum size of a block that gets its own mapping. *Units*: bytes.
 #[cfg(target_env = "gnu")]
 const MAPPED_BYTES_MIN: std::ffi::c_int = 128 << 10;
-/// The most free bytes at the end of a heap before they are returned to the system. *Units*: bytes.
+/// The number of free bytes at the end of a heap above which they are returned to the system. *Units*: bytes.
 #[cfg(target_env = "gnu")]
 const HEAP_FREE_BYTES_MAX: std::ffi::c_int = 1 << 20;
 
 /// Makes the allocator of this process return freed large blocks to the system. It must be called before other threads
 /// allocate.
 ///
-/// By default glibc raises its threshold for mapping blocks whenever a large block is freed, up to 32 MiB. Then large
-/// blocks are in heaps, and memory that is freed between two live blocks is never returned. On other allocators the
-/// call has no effect.
+/// By default, whenever a large block is freed, glibc raises the threshold above which a block gets its own mapping, up
+/// to 32 MiB. Blocks below the threshold are in heaps, where memory that is freed between two live blocks is never
+/// returned. On other allocators the call has no effect.
 pub fn give_back_large_blocks() {
     #[cfg(target_env = "gnu")]
     // SAFETY: the calls take only integers, and only set two thresholds of the allocator. Live blocks stay valid.

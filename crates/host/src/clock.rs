@@ -1,12 +1,12 @@
 //! A clock that also counts while the host is suspended.
 //!
-//! `Instant` is `CLOCK_MONOTONIC`, which stands still while the host is suspended. By that clock a lease may still seem
-//! valid afterwards, although for all other hosts it ended long ago.
+//! `Instant` is `CLOCK_MONOTONIC`, which stands still while the host is suspended. After a suspension, a lease could
+//! still seem valid by that clock, although for all other hosts it ended long ago.
 
 use std::time::Duration;
 
-/// The time since the host's start, including the time for which the host was suspended. This clock, too, may stop
-/// while a virtual machine is paused, so the safety of data must not depend on it alone.
+/// The time since the host's start, including the time for which the host was suspended. Even this clock may stop while
+/// a virtual machine is paused, so the safety of data must not depend on it alone.
 #[allow(unsafe_code)]
 pub fn since_boot() -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };

@@ -1,21 +1,21 @@
-//! The errors between a running part and its clients.
+//! The errors of this crate: of the runtime directory, control sockets and TLS files.
 //!
-//! Owns: the one error type of the crate. It has a kind for each remedy.
+//! Owns: the one error type of the crate. Each variant has its own remedy.
 
 use std::io;
 use std::path::PathBuf;
 
 use crate::control::Fault;
 
-/// A failure of the runtime directory or of a control socket.
+/// A failure of the runtime directory, of a control socket, or of a TLS file.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The runtime directory cannot be used. The user can name another one in `NECTARY_RUNTIME_DIR`.
+    /// The runtime directory cannot be used. The user can name another directory in `NECTARY_RUNTIME_DIR`.
     #[error("runtime directory {path}: {problem}; set NECTARY_RUNTIME_DIR to a directory that only you can write to")]
     Directory {
         /// The directory.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The problem.
         problem: String,
     },
     /// Nothing listens on the socket: the part is not running.
@@ -43,7 +43,7 @@ pub enum Error {
     Protocol {
         /// The socket.
         path: PathBuf,
-        /// What was expected and what was received.
+        /// The expected and the received message.
         problem: String,
     },
     /// A file of certificates or a key cannot be used.
@@ -51,7 +51,7 @@ pub enum Error {
     Tls {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The problem.
         problem: String,
     },
     /// The operating system refused a call.

@@ -1,12 +1,12 @@
-//! What all running parts of Nectary share: the control socket and its directory, stopping, and logging.
+//! The code that all running parts of Nectary share: the control socket and its directory, stopping, and logging.
 //!
 //! Owns: the runtime directory, the control socket (server and client), [`Status`], [`Shutdown`], messages on standard
 //! error, TLS, the settings of the allocator, and a clock that counts while the host is suspended. Leaves to others:
-//! the answers of each part, and how they look on a terminal.
+//! the answers of each part, and the way in which they are shown on a terminal.
 //!
 //! A part opens the [`RuntimeDirectory`], registers its [`Methods`] and starts a [`ControlServer`]. `nectary status`
-//! requests the status of each socket in that directory with [`control::parts`]; [`control::request`] calls any method
-//! of one part.
+//! requests the status of the part at each socket in that directory with [`control::parts`]; [`control::request`] calls
+//! any method of one part.
 #![deny(unsafe_code)]
 
 pub mod allocator;

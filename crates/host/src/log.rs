@@ -1,9 +1,9 @@
-//! Messages to the user who runs the program. Each is one line on standard error; repeated messages can be limited in
-//! rate.
+//! Messages to the user who runs the program. Each message is one line on standard error. The rate of repeated messages
+//! can be limited.
 //!
 //! Owns: the form of the line, `nectary: LEVEL: COMPONENT: MESSAGE`, and [`Throttle`], which writes one message of a
-//! kind per interval and counts the rest. Leaves to others: access logs and figures. If a message cannot be written,
-//! that is ignored, because there is no other place to report it.
+//! kind per interval and counts the others. Leaves to others: access logs and figures. A message that cannot be written
+//! is dropped, because there is no other place to report it.
 
 use std::fmt;
 use std::io::Write;
@@ -66,7 +66,8 @@ static START: LazyLock<Instant> = LazyLock::new(Instant::now);
 #[derive(Debug)]
 pub struct Throttle {
     interval: Duration,
-    /// The earliest time of the next message, in nanoseconds since [`START`]; 0 before the first message.
+    /// The earliest time at which the next message may be written, in nanoseconds since [`START`]; 0 before the first
+    /// message.
     next: AtomicU64,
     held_back: AtomicU64,
 }
@@ -82,9 +83,9 @@ impl Throttle {
         Throttle::every(Duration::MAX)
     }
 
-    /// Writes the message, or counts it if one of its kind was written within the interval.
+    /// Writes the message, or only counts it if a message of its kind was written within the interval.
     ///
-    /// *Cost*: one load and one addition for a message that is held back; it is not formatted.
+    /// *Cost*: a message that is held back costs one load and one addition, and is not formatted.
     pub fn write(&self, level: Level, component: &str, message: fmt::Arguments<'_>) {
         let Some(held_back) = self.pass(START.elapsed()) else { return };
         match held_back {
@@ -93,13 +94,13 @@ impl Throttle {
         }
     }
 
-    /// The number of messages that were held back since the last one was written.
+    /// The number of messages that were held back since the last message was written.
     pub fn held_back(&self) -> u64 {
         self.held_back.load(Ordering::Relaxed)
     }
 
-    /// If a message may be written at `now`, returns how many were held back before it; else counts it and returns
-    /// `None`.
+    /// If a message may be written at `now`, returns the number of messages that were held back before it. Otherwise
+    /// counts the message as held back and returns `None`.
     fn pass(&self, now: Duration) -> Option<u64> {
         let nanoseconds = |duration: Duration| u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
         let next = self.next.load(Ordering::Relaxed);

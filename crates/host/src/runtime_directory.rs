@@ -1,8 +1,8 @@
 //! The directory of the control sockets of running parts.
 //!
 //! Owns: the choice of the directory (`$NECTARY_RUNTIME_DIR`, else `$XDG_RUNTIME_DIR/nectary`, else `/run/nectary` for
-//! root, else `/tmp/nectary-UID`), and the check that it belongs to this user and no other user can write to it: in
-//! `/tmp`, another user may have created it first. Leaves to others: the files in the directory.
+//! root, else `/tmp/nectary-UID`), and the check that the directory belongs to this user and that no other user can
+//! write to it. In `/tmp`, another user may have created it first. Leaves to others: the files in the directory.
 
 use std::fs::{self, DirBuilder, File};
 use std::io;
@@ -23,15 +23,15 @@ pub struct RuntimeDirectory {
 impl RuntimeDirectory {
     /// Finds this user's runtime directory; creates it with mode 0700 if it is absent.
     ///
-    /// *Errors*: [`Error::Directory`] if it cannot be created, is not a directory of this user, or others can write to
-    /// it.
+    /// *Errors*: [`Error::Directory`] if the directory cannot be created, does not belong to this user, or if other
+    /// users can write to it.
     pub fn open() -> Result<RuntimeDirectory, Error> {
         RuntimeDirectory::at(choose(|name| std::env::var_os(name).map(PathBuf::from), user_id()))
     }
 
     /// Uses `path`; creates it with mode 0700 if it is absent.
     ///
-    /// *Errors*: those of [`RuntimeDirectory::open`].
+    /// *Errors*: the errors of [`RuntimeDirectory::open`].
     pub fn at(path: impl Into<PathBuf>) -> Result<RuntimeDirectory, Error> {
         let path = path.into();
         let refuse = |problem: String| Error::Directory { path: path.clone(), problem };
@@ -99,7 +99,7 @@ impl RuntimeDirectory {
     }
 }
 
-/// Chooses the directory by environment variables and the user's number.
+/// Chooses the directory from environment variables and the user's number.
 fn choose(variable: impl Fn(&str) -> Option<PathBuf>, user: u32) -> PathBuf {
     let set = |name| variable(name).filter(|path| path.is_absolute());
     if let Some(path) = set("NECTARY_RUNTIME_DIR") {
@@ -115,8 +115,8 @@ fn choose(variable: impl Fn(&str) -> Option<PathBuf>, user: u32) -> PathBuf {
 
 /// The effective user of this process.
 fn user_id() -> u32 {
-    // The owner of /proc/self is the effective user. Without /proc, no directory belongs to the user, so each is
-    // refused.
+    // The owner of /proc/self is the effective user. Without /proc, the result is a number that owns no directory, so
+    // every directory is refused.
     fs::metadata("/proc/self").map_or(u32::MAX, |metadata| metadata.uid())
 }
 

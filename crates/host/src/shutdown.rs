@@ -1,8 +1,8 @@
 //! A request to stop, for which every task of a process can wait, and the signals that trigger it.
 //!
 //! Owns: [`Shutdown`] and the task that listens for SIGTERM and SIGINT. Leaves to others: how each part stops, and how
-//! long it may take. A second signal ends the process at once, with the exit code 128 plus the signal's number. This is
-//! safe because a cache may be killed at any time.
+//! long stopping may take. A second signal ends the process at once, with the exit code 128 plus the signal's number.
+//! This is safe because a cache may be killed at any time.
 
 use std::io;
 
@@ -10,7 +10,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-/// A request to stop. All clones share it, also across threads and runtimes.
+/// A request to stop. All clones share the request, also across threads and runtimes.
 #[derive(Debug, Clone, Default)]
 pub struct Shutdown {
     token: CancellationToken,
@@ -42,10 +42,10 @@ impl Shutdown {
         self.token.clone()
     }
 
-    /// Lets SIGTERM and SIGINT request this shutdown as long as the returned watch exists.
+    /// Makes SIGTERM and SIGINT request this shutdown as long as the returned value exists.
     ///
-    /// Must be called in a tokio runtime with I/O enabled. *Errors*: those of the operating system, if handlers cannot
-    /// be set.
+    /// This method must be called in a tokio runtime with I/O enabled. *Errors*: the operating system's error if the
+    /// signal handlers cannot be set.
     pub fn on_signals(&self) -> io::Result<SignalWatch> {
         let terminate = signal(SignalKind::terminate())?;
         let interrupt = signal(SignalKind::interrupt())?;

@@ -1,7 +1,7 @@
 //! The state that a running part reports.
 //!
 //! Owns: [`Status`], which every part answers to the method `status`, and the exit code for each state. Leaves to
-//! others: the part's own figures, which travel as JSON in `detail`.
+//! others: the part's own figures, which are sent as JSON in `detail`.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,9 +11,9 @@ use serde::{Deserialize, Serialize};
 pub enum State {
     /// The part does everything that it should do.
     Healthy,
-    /// The part works, but something is missing or slower until the operator acts.
+    /// The part works, but some function is missing or slower until the operator acts.
     Degraded,
-    /// The part does not do its task.
+    /// The part cannot do its task.
     Broken,
 }
 
@@ -27,7 +27,7 @@ impl State {
         }
     }
 
-    /// The word for this state.
+    /// The word that names this state.
     pub fn as_str(self) -> &'static str {
         match self {
             State::Healthy => "healthy",
@@ -54,7 +54,7 @@ pub struct Status {
     pub component: String,
     /// The part's name among the parts of its kind, such as a listen address or a store's SPEC.
     pub name: String,
-    /// The part's state, which is that of its worst problem.
+    /// The part's state, which is the state that its worst problem causes.
     pub state: State,
     /// The part's process id.
     pub pid: u32,
@@ -79,7 +79,7 @@ impl Status {
         }
     }
 
-    /// Adds a problem; the state becomes `state` if that is worse than the current one.
+    /// Adds a problem. If `state` is worse than the current state, it becomes the state.
     pub fn with_problem(mut self, state: State, what: impl Into<String>, remedy: impl Into<String>) -> Status {
         self.problems.push(Problem { what: what.into(), remedy: remedy.into() });
         self.state = self.state.max(state);

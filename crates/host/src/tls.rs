@@ -1,9 +1,9 @@
 //! TLS: certificates and keys from files, and the handshakes that turn a plain stream into an encrypted one.
 //!
-//! Owns: how files of certificates are read, which certificates are trusted, errors that name the file, and what a
-//! refusal means. Promises: a client always verifies the server's certificate; a server that requires certificates of
-//! clients verifies them; versions before TLS 1.2 are refused; a client that is refused can read why. Leaves to others:
-//! when a stream becomes encrypted, and what a client may do.
+//! Owns: reading files of certificates, the choice of trusted certificates, errors that name the file, and texts that
+//! explain a refused handshake. Promises: a client always verifies the server's certificate; a server that requires
+//! certificates of clients verifies them; versions before TLS 1.2 are refused; a refused client can read the reason.
+//! Leaves to others: the time at which a stream becomes encrypted, and what a client may do.
 
 use std::io;
 use std::path::Path;
@@ -22,9 +22,10 @@ pub use tokio_rustls::TlsStream;
 
 use crate::Error;
 
-/// The most certificates that one file may have.
+/// The maximum number of certificates that one file may have.
 const CERTIFICATES_MAX: usize = 4096;
-/// How long a client that was refused may take to read why, and what it may send meanwhile. *Units*: bytes.
+/// How long a refused client may take to read the reason, and the number of bytes that it may send in that time.
+/// *Units*: bytes.
 const LINGER_TIME_MAX: Duration = Duration::from_secs(1);
 const LINGER_BYTES_MAX: u64 = 64 << 10;
 
@@ -45,7 +46,7 @@ impl ServerTls {
     /// Reads the server's chain of certificates and its key, both in PEM. If there is a `client_ca`, clients must
     /// present a certificate that was signed by a certificate in that file.
     ///
-    /// *Errors*: [`Error::Tls`] with the file and what is wrong with it.
+    /// *Errors*: [`Error::Tls`] with the file and the problem.
     pub fn load(certificates: &Path, key: &Path, client_ca: Option<&Path>) -> Result<ServerTls, Error> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let builder = ServerConfig::builder_with_provider(provider.clone())
@@ -69,8 +70,8 @@ impl ServerTls {
         self.wants_certificates
     }
 
-    /// Makes the server's part of the handshake on a plain stream. *Errors*: those of the stream, or that the client
-    /// does not speak TLS or has no trusted certificate where one is required.
+    /// Does the server's part of the handshake on a plain stream. *Errors*: the errors of the stream, or an error if
+    /// the client does not speak TLS, or if it must have a trusted certificate and has none.
     pub async fn accept<S: AsyncRead + AsyncWrite + Unpin>(&self, stream: S) -> io::Result<TlsStream<S>> {
         match self.acceptor.accept(stream).into_fallible().await {
             Ok(stream) => Ok(TlsStream::from(stream)),
@@ -83,10 +84,11 @@ impl ServerTls {
 }
 
 impl ClientTls {
-    /// Makes a client that trusts the certificates in `ca`, or those of the system without `ca`. If the server requires
-    /// a certificate, the client presents that of `identity`, which is a certificate and its key. All files are in PEM.
+    /// Makes a client that trusts the certificates in the file `ca`, or the system's certificates if `ca` is `None`. If
+    /// the server requires a certificate, the client presents the one in `identity`, which has the file of a
+    /// certificate and the file of its key. All files are in PEM.
     ///
-    /// *Errors*: [`Error::Tls`] with the file and what is wrong with it.
+    /// *Errors*: [`Error::Tls`] with the file and the problem.
     pub fn load(ca: Option<&Path>, identity: Option<(&Path, &Path)>) -> Result<ClientTls, Error> {
         let roots = match ca {
             Some(path) => roots(path)?,
@@ -105,9 +107,9 @@ impl ClientTls {
         Ok(ClientTls { connector: TlsConnector::from(Arc::new(config)) })
     }
 
-    /// Makes the client's part of the handshake on a plain stream; `name` is the server's host name or IP address.
+    /// Does the client's part of the handshake on a plain stream; `name` is the server's host name or IP address.
     ///
-    /// *Errors*: those of the stream, or that the server's certificate is not trusted or is not for `name`.
+    /// *Errors*: the errors of the stream, or an error if the server's certificate is not trusted or is not for `name`.
     pub async fn connect<S: AsyncRead + AsyncWrite + Unpin>(&self, name: &str, stream: S) -> io::Result<TlsStream<S>> {
         let name = ServerName::try_from(name.to_owned())
             .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, format!("\"{name}\" is no name of a server")))?;
@@ -115,19 +117,19 @@ impl ClientTls {
     }
 }
 
-/// Ends a stream that says why it ends. A socket that is closed before all of its bytes were read forgets what it has to
-/// send.
+/// Ends a stream on which the client must still read the reason of its refusal. The client's further bytes are read and
+/// discarded, because the kernel drops unsent bytes if a socket is closed before all received bytes were read.
 async fn linger<S: AsyncRead + AsyncWrite + Unpin>(mut stream: S) {
     let ending = async {
         stream.shutdown().await?;
         tokio::io::copy(&mut stream.take(LINGER_BYTES_MAX), &mut tokio::io::sink()).await
     };
-    // The client may be gone.
+    // The client may already have disconnected, so an error is ignored.
     let _ = timeout(LINGER_TIME_MAX, ending).await;
 }
 
-/// What an error of a handshake, or of the first message after it, means: words about the other side, with what to do.
-/// `None`: certificates are not the reason.
+/// Explains an error of a handshake, or of the first message after it, to the user. The text says what is wrong with
+/// the other side and what to do. The result is `None` if TLS and its certificates are not the reason.
 pub fn explain(error: &io::Error) -> Option<String> {
     let made = "`nectary volume cert host` makes certificates";
     let text = match error.get_ref()?.downcast_ref::<rustls::Error>()? {

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A runtime directory of one test, which is removed at the end.
+/// The runtime directory of one test, which is removed at the test's end.
 struct Scratch(RuntimeDirectory);
 
 impl Scratch {
@@ -140,7 +140,7 @@ async fn one_client_more_than_the_limit_is_told_to_come_back() {
     assert_eq!(fault.kind, FaultKind::Busy);
     drop(crowd);
     loop {
-        // The server notices that the two clients have disconnected only when it next reads from them.
+        // The server notices only at its next read that the two clients have disconnected.
         match ask(&path, "status", Value::Null).await {
             Ok(_) => break,
             Err(Error::Fault { fault, .. }) if fault.kind == FaultKind::Busy => {}
@@ -172,8 +172,8 @@ async fn stop_ends_calls_under_way_and_removes_the_socket() {
         let path = path.clone();
         async move { ask(&path, "hang", Value::Null).await }
     });
-    // Connections are accepted in order. When this request is answered, the hanging one was accepted or will be
-    // refused.
+    // Connections are accepted in order. When this request is answered, the hanging request has been accepted or will
+    // be refused.
     assert!(ask(&path, "status", Value::Null).await.is_ok());
     server.stop().await;
     assert!(hanging.await.expect("no panic").is_err());

@@ -36,7 +36,7 @@ pub struct Error {
     pub kind: ErrorKind,
     /// The URL, address or file.
     pub place: String,
-    /// What was expected and what was found.
+    /// The expected and the found result.
     pub message: String,
 }
 
@@ -46,7 +46,7 @@ impl Error {
         Error { kind, place: place.into(), message: message.into() }
     }
 
-    /// Converts an error of the operating system, with the kind that it implies.
+    /// Converts an error of the operating system. Its kind follows from the system's error.
     pub(crate) fn from_io(error: &io::Error, place: &str, doing: &str) -> Error {
         let kind = match error.kind() {
             io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => ErrorKind::Absent,

@@ -13,10 +13,11 @@ use crate::server::{Export, Exports, check};
 use crate::wire::request::{self, Header};
 use crate::wire::{CHUNK_MAGIC, SIMPLE_REPLY_MAGIC, reply};
 
-/// The most bytes that one step of the protocol may read at once. It is above every limit on a length.
+/// The maximum number of bytes that one step of the protocol may read at once. It is higher than every limit on the
+/// length of a message's part.
 const STEP_BYTES_MAX: usize = 16 << 20;
 
-/// The bytes of the other side, which are returned step by step.
+/// The input, from which each step of the protocol takes the bytes of the other side.
 struct Feed<'a>(&'a [u8]);
 
 impl<'a> Feed<'a> {

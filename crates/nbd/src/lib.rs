@@ -1,10 +1,10 @@
 //! The NBD protocol: any device can be an export for any NBD client, and any NBD server's export can be a device.
 //!
 //! Owns: fixed newstyle haggling (the negotiation of options), simple and structured replies, `base:allocation`, FLUSH,
-//! FUA, TRIM, WRITE_ZEROES, CACHE, several connections, and TLS by STARTTLS, all of it on both sides; and the URL of an
-//! export. Promises: input from the other side uses a bounded amount of memory and leads to a reply or an error; no
-//! answered write is lost silently. Leaves to others: devices (`nectary-block`), certificates (`nectary-host`), the
-//! contents of exports.
+//! FUA, TRIM, WRITE_ZEROES, CACHE, several connections, and TLS by STARTTLS, all of these for client and server; and
+//! the URL of an export. Promises: input from the other side uses a limited amount of memory and leads to a reply or an
+//! error; no answered write is lost without an error. Leaves to others: devices (`nectary-block`), certificates
+//! (`nectary-host`), the contents of exports.
 //!
 //! | room | what is in it |
 //! |---|---|

@@ -1,51 +1,52 @@
-//! Limits on everything that the other side could otherwise choose: sizes, counts, times.
+//! Limits on the sizes, counts and times that the other side could otherwise choose.
 //!
-//! Owns: the numbers. A request beyond a limit is refused, and the error names the limit. Whatever a client or server
-//! sends, the use of memory has a limit.
+//! Owns: the numbers. A request beyond a limit is refused, and the error names the limit. So memory use is limited,
+//! whatever a client or server sends.
 
 use std::time::Duration;
 
 /// The largest payload of one request or one content chunk, in bytes.
 pub const PAYLOAD_BYTES_MAX: u32 = 32 << 20;
 
-/// Server: the most connections at a time.
+/// The maximum number of connections of a server at a time.
 pub const CONNECTIONS_MAX: usize = 256;
-/// Server: the most threads that share the connections of an address.
+/// The maximum number of a server's threads that share the connections of an address.
 pub const THREADS_MAX: usize = 64;
-/// Server and client: the most requests in flight on one connection.
+/// The maximum number of requests in flight on one connection of a server or client.
 pub const REQUESTS_MAX: usize = 128;
-/// Server and client: the most bytes of requests in flight on one connection.
+/// The maximum number of bytes of requests in flight on one connection of a server or client.
 pub const CONNECTION_BYTES_MAX: usize = 64 << 20;
-/// Server: the most bytes of requests in flight on all connections together.
+/// The maximum number of bytes of requests in flight on all connections of a server together.
 pub const SERVER_BYTES_MAX: usize = 512 << 20;
-/// Server: the most exports.
+/// The maximum number of exports of a server.
 pub const EXPORTS_MAX: usize = 1024;
-/// Server: the longest data of an option, in bytes. Longer data are skipped, and the option is refused.
+/// The longest data of an option that a server accepts, in bytes. Longer data are skipped, and the option is refused.
 pub const OPTION_BYTES_MAX: u32 = 64 << 10;
-/// Server: the longest data of an option that are skipped, in bytes. Longer data end the connection.
+/// The longest data of an option that a server skips, in bytes. Longer data end the connection.
 pub const OPTION_SKIP_BYTES_MAX: u32 = 4 << 20;
-/// Server: the most options on one connection.
+/// The maximum number of options that a client may send to a server on one connection.
 pub const OPTIONS_MAX: u32 = 512;
-/// Server and client: the longest time for connecting and haggling together.
+/// The longest time for connecting and haggling together, for a server and for a client.
 pub const HANDSHAKE_TIME_MAX: Duration = Duration::from_secs(15);
-/// Server and client: the longest time in which the other side neither sends nor receives in the middle of a message.
+/// The longest time in which the other side may neither send nor receive in the middle of a message.
 pub const STALL_TIME_MAX: Duration = Duration::from_secs(60);
-/// Server: the longest time for which a stopping server waits for requests in flight.
+/// The longest time for which a stopping server waits for requests in flight.
 pub const STOP_TIME_MAX: Duration = Duration::from_secs(20);
 
-/// Client: the longest data of a reply to an option, in bytes.
+/// The longest data of a reply to an option that a client accepts, in bytes.
 pub const OPTION_REPLY_BYTES_MAX: u32 = 64 << 10;
-/// Client: the most replies to one option.
+/// The maximum number of replies to one option that a client accepts.
 pub const OPTION_REPLIES_MAX: u32 = 16_384;
-/// Client: the longest error chunk, with its numbers and its message, in bytes.
+/// The longest error chunk that a client accepts, in bytes. The length includes the chunk's numbers and its message.
 pub const ERROR_CHUNK_BYTES_MAX: u32 = 64 << 10;
-/// Client: the most extents in one answer about allocation. This is the limit of the protocol document.
+/// The maximum number of extents in one answer about allocation that a client accepts. This is the limit of the
+/// protocol document.
 pub const EXTENTS_MAX: u32 = 1 << 20;
-/// Client: the most pieces in which the data of one request may arrive. The order of the pieces does not matter.
+/// The maximum number of pieces, in any order, in which the data of one request of a client may arrive.
 pub const PIECES_MAX: usize = 4096;
-/// Client: the most connections of one device.
+/// The maximum number of connections of one device of a client.
 pub const CLIENT_CONNECTIONS_MAX: u32 = 16;
-/// Client: the connections of one device to a server that allows several (multi-conn), by default.
+/// The default number of connections of one device to a server that allows several (multi-conn).
 pub const CLIENT_CONNECTIONS: u32 = 4;
-/// Client: the time after which a request without an answer makes its connection fail, by default.
+/// The default time after which a client's request without an answer makes its connection fail.
 pub const REQUEST_TIME: Duration = Duration::from_secs(30);

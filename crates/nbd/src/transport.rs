@@ -1,7 +1,7 @@
 //! The stream of bytes that a connection uses: TCP, a Unix socket, or TLS over either.
 //!
-//! Owns: the trait of streams, splitting a stream into a reading and a writing half, and the time limit for a message
-//! that stalls.
+//! Owns: the trait of streams, splitting a stream into a reading and a writing half, and the time limit if the other
+//! side stalls in the middle of a message.
 
 use std::future::{Future, poll_fn};
 use std::io::{self, IoSlice};
@@ -56,7 +56,7 @@ impl Duplex for TlsStream<Transport> {
     }
 }
 
-/// Writes all slices in as few calls as possible. Each call may take [`STALL_TIME_MAX`].
+/// Writes all slices in as few calls as possible. Each call may wait up to [`STALL_TIME_MAX`].
 pub(crate) async fn write_slices(writer: &mut WriteHalf, slices: &[&[u8]]) -> io::Result<()> {
     let (mut index, mut at) = (0, 0);
     while index < slices.len() {
@@ -80,7 +80,7 @@ pub(crate) async fn write_slices(writer: &mut WriteHalf, slices: &[&[u8]]) -> io
     within_stall(writer.flush()).await
 }
 
-/// Fills a slice with bytes of the stream. Each call may take [`STALL_TIME_MAX`].
+/// Fills a slice with bytes of the stream. Each read may wait up to [`STALL_TIME_MAX`].
 pub(crate) async fn read_all(reader: &mut (impl AsyncRead + Unpin), into: &mut [u8]) -> io::Result<()> {
     let mut at = 0;
     while at < into.len() {

@@ -47,11 +47,11 @@ pub struct Url {
     pub address: Address,
     /// The name of the export; empty for the server's default export.
     pub export: String,
-    /// The name in the server's certificate, if that is not the host.
+    /// The name in the server's certificate, if it differs from the host.
     pub tls_hostname: Option<String>,
     /// A directory with `ca-cert.pem` and, for servers that require one, `client-cert.pem` and `client-key.pem`.
     pub tls_certificates: Option<PathBuf>,
-    /// The most connections of one device.
+    /// The maximum number of connections of one device.
     pub connections: Option<u32>,
     /// The time after which a request without an answer makes its connection fail.
     pub request_time: Option<Duration>,
@@ -60,7 +60,7 @@ pub struct Url {
 impl Url {
     /// Reads a URL.
     ///
-    /// *Errors*: [`ErrorKind::Invalid`], with the expected form.
+    /// *Errors*: [`ErrorKind::Invalid`]; the message states the expected form.
     pub fn parse(url: &str) -> Result<Url, Error> {
         let shown: String = url.chars().take(200).collect();
         let invalid = |message: &str| Error::new(ErrorKind::Invalid, shown.clone(), message);

@@ -1,4 +1,5 @@
-//! This crate's client on this crate's server behaves like any other device, over one connection and over several.
+//! A device that connects this crate's client to this crate's server behaves like any other device, over one connection
+//! and over several.
 
 mod support;
 
@@ -13,7 +14,7 @@ use nectary_block::{
 use nectary_nbd::{ConnectOptions, NbdDevice, Server, Url};
 use support::{PATIENCE, Served, serve, serve_from_threads};
 
-/// The servers of a test. They run as long as the devices on them are used.
+/// The servers of a test. They run until the test ends.
 #[derive(Default)]
 struct Servers(Mutex<Vec<Server>>);
 
@@ -56,7 +57,7 @@ async fn a_flush_over_nbd_survives_a_loss_of_power() {
     check_durability(make, crash).await.unwrap();
 }
 
-/// Wraps a shared volatile device into one that can be owned.
+/// Wraps a shared volatile device into a device that a server can own.
 fn owned(below: Arc<VolatileDevice>) -> impl nectary_block::BlockDevice {
     nectary_block::StatsFilter::new(below)
 }
@@ -176,7 +177,7 @@ async fn after_a_lost_connection_with_unflushed_writes_no_flush_pretends() {
     let device = served.device(1).await;
     write(&*device, 0, Buffer::copy_of(&[1; 4096])).await.unwrap();
     let served = restart(served, below).await;
-    // Reads continue. The first one may still fail with the lost connection.
+    // Reads continue. The first read may still fail because the connection is lost.
     if read(&*device, 0, 4096).await.is_err() {
         read(&*device, 0, 4096).await.unwrap();
     }
@@ -188,7 +189,7 @@ async fn after_a_lost_connection_with_unflushed_writes_no_flush_pretends() {
     served.server.stop().await.unwrap();
 }
 
-/// Stops a server and starts another on its socket.
+/// Stops a server and starts another server on the same socket.
 async fn restart(served: Served, below: SharedDevice) -> Served {
     let socket = served.socket.clone();
     served.server.stop().await.unwrap();

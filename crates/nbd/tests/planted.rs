@@ -1,5 +1,5 @@
-//! Each planted bug is caught, and without a bug no check fails. This test needs its own process, because a planted bug
-//! affects the whole process.
+//! The checks catch each planted bug, and without a bug no check fails. This test needs its own process, because a
+//! planted bug affects the whole process.
 
 mod support;
 
@@ -33,8 +33,8 @@ async fn parts_of_a_block() -> Result<(), String> {
                 return Err(format!("round {round}: part {part} of a block has {}", bytes[0]));
             }
         }
-        // A whole block is written while a part of it is read, changed and written: the result must be the same as in
-        // some serial order.
+        // A whole block is written while a part of it is read, changed and written. The result must be the same as if
+        // one write had followed the other.
         clients[0].request(WRITE, 0, 1, block + 512, 512, &[0x55; 512]).await;
         clients[1].request(WRITE, 0, 2, block, 4096, &[0x77; 4096]).await;
         assert_eq!((clients[0].reply(0).await.error, clients[1].reply(0).await.error), (0, 0));
@@ -47,7 +47,7 @@ async fn parts_of_a_block() -> Result<(), String> {
     served.server.stop().await.map_err(|error| error.to_string())
 }
 
-/// Checks that bytes that were written on one connection survive a power cut after a flush on another.
+/// Checks that bytes that were written on one connection survive a loss of power after a flush on another connection.
 async fn flush_of_others() -> Result<(), String> {
     let below = VolatileDevice::new(1 << 20);
     let served = serve(Arc::new(StatsFilter::new(below.clone())), false);
@@ -58,7 +58,7 @@ async fn flush_of_others() -> Result<(), String> {
     if found[0] != 3 { Err(format!("a flushed block has {}", found[0])) } else { Ok(()) }
 }
 
-/// Checks that the server's replies keep the protocol, by a read of this crate's client.
+/// Checks, by a read of this crate's client, that the server's replies follow the protocol.
 async fn replies() -> Result<(), String> {
     let served = serve(Arc::new(MemoryDevice::new(1 << 20)), false);
     let device = served.device(1).await;

@@ -1,5 +1,5 @@
-//! A server answers any bytes of a client as the protocol document requires, and keeps the connection open where the
-//! document says so.
+//! A server answers any bytes of a client as the protocol document requires, and keeps the connection open whenever the
+//! document requires that.
 
 mod support;
 
@@ -89,7 +89,7 @@ async fn metadata_contexts_are_listed_chosen_and_forgotten() {
             assert_eq!(raw.option_reply(option).await.0, 1);
         }
     }
-    // A failed choice resets the earlier one.
+    // A failed choice of contexts resets the earlier choice.
     raw.option(10, &query("no colon")).await;
     assert_eq!(raw.option_reply(10).await.0, ERR | 3);
     raw.go().await;
@@ -194,7 +194,7 @@ async fn zeroes_that_must_be_fast_are_refused_with_nothing_changed_where_they_ar
     }
 }
 
-/// A device whose zeroes may be as slow as writes of data.
+/// A device on which writing zeroes may be as slow as writing data.
 struct Slow(SharedDevice);
 
 impl Filter for Slow {
@@ -246,7 +246,7 @@ async fn what_breaks_the_protocol_ends_its_connection_alone() {
     raw.option(2, &[]).await;
     assert_eq!(raw.option_reply(2).await.0, 1);
     assert!(raw.is_closed().await);
-    // A client may leave in the middle of a write, or with requests in flight.
+    // A client may disconnect in the middle of a write, or with requests in flight.
     let mut raw = served.transmitting().await;
     raw.request(WRITE, 0, 1, 0, 4096, &[1; 100]).await;
     drop(raw);

@@ -1,8 +1,8 @@
-//! The main loop of a worker: it accepts, sweeps, and ends.
+//! The main loop of a worker: it accepts connections, does the periodic work, and ends when a stop is requested.
 //!
-//! Owns: accepting, and sweeping: on every [`TICK`] the worker ends overdue connections, sends lines of the access log
-//! to their writer and drops ended origin connections. Promises: once a stop is requested, requests under way have the
-//! drain timeout to finish.
+//! Owns: accepting connections, and the periodic work: on every [`TICK`] the worker ends overdue connections, sends
+//! lines of the access log to their writer and drops ended origin connections. Promises: after a stop is requested,
+//! requests under way may still run until the drain timeout has passed.
 
 use std::net::{SocketAddr, TcpListener as StdListener};
 use std::rc::Rc;
@@ -21,7 +21,7 @@ use crate::worker::Worker;
 const TOO_MANY: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\nretry-after: 1\r\n\
     cache-status: nectary; detail=too-many-connections\r\ncontent-length: 0\r\n\r\n";
 
-/// How long tasks may take to end after they were cut off.
+/// The longest time that the worker waits for connections to end after it has cut them off.
 const CUT_OFF: Duration = Duration::from_secs(1);
 
 /// Limits how often a failed accept is logged. Without free file descriptors, every accept fails.
@@ -55,7 +55,7 @@ pub(crate) async fn run(
         }
     };
     if tokio::time::timeout(worker.options.limits.drain_timeout, drained).await.is_err() {
-        // Requests still under way are cut off: fills fail, clients see their connection abort.
+        // Requests still under way are cut off: their fills of the store fail, and clients see their connection abort.
         worker.connections.kill();
         _ = tokio::time::timeout(CUT_OFF, tasks.wait()).await;
     }

@@ -20,14 +20,14 @@ use crate::options::AccessLog;
 use crate::rules::key::push_decimal;
 use crate::stats::WorkerStats;
 
-/// A worker drops further lines while it keeps this many bytes of lines for a writer that is behind.
+/// The number of bytes of lines that a worker keeps while the writer is behind. Further lines are dropped.
 const KEPT_BYTES_MAX: usize = 4 << 20;
-/// A worker that has this many bytes of lines sends them to the writer without waiting for the next tick.
+/// The number of gathered bytes of lines at which a worker sends them to the writer without waiting for the next tick.
 const HAND_OVER_BYTES: usize = 64 << 10;
-/// The most buffers that wait for the writer.
+/// The maximum number of buffers that wait for the writer.
 const BUFFERS_UNDER_WAY_MAX: usize = 16;
 
-/// What the cache did with a request, as the log names it.
+/// What the cache did with a request. The log has a word for each variant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Hit,
@@ -109,7 +109,7 @@ pub(crate) struct RequestLog {
 }
 
 impl RequestLog {
-    /// Makes the log of one worker. `lines` is the worker's buffer; `None` if requests are only counted.
+    /// Makes the log of one worker. `lines` is the worker's buffer; it is `None` if requests are only counted.
     pub fn new(stats: Arc<WorkerStats>, lines: Option<LogBuffer>) -> Rc<RequestLog> {
         Rc::new(RequestLog { stats, lines: RefCell::new(lines) })
     }
@@ -217,7 +217,7 @@ pub(crate) struct LogWriter {
 }
 
 impl LogWriter {
-    /// Opens the log and starts its thread; `None` if there is no log.
+    /// Opens the log and starts its thread; `None` if `target` is [`AccessLog::None`].
     pub fn start(target: &AccessLog) -> Result<Option<LogWriter>, Error> {
         let mut out: Box<dyn Write + Send> = match target {
             AccessLog::None => return Ok(None),
@@ -236,15 +236,15 @@ impl LogWriter {
         Ok(Some(LogWriter { sender, thread }))
     }
 
-    /// The channel by which workers send their lines.
+    /// The channel through which workers send their lines.
     pub fn sender(&self) -> SyncSender<Vec<u8>> {
         self.sender.clone()
     }
 
-    /// Waits until everything is written; workers must have dropped their senders.
+    /// Waits until all lines are written; workers must have dropped their senders.
     pub fn finish(self) {
         drop(self.sender);
-        // The thread has already logged its error.
+        // If writing failed, the thread has already logged the error.
         _ = self.thread.join();
     }
 }

@@ -1,8 +1,8 @@
-//! Who may purge over HTTP.
+//! The settings that decide who may purge over HTTP.
 //!
-//! Owns: the options of administration, and the token: how it is read and compared. By default nobody may purge, not
-//! even from a loopback address: behind a TLS terminator or a tunnel on the same machine, every client has one. Leaves
-//! to others: the effect of a purge (`service/purge`), and how requests are refused (`service/admin`).
+//! Owns: the options of administration, and reading and comparing the token. By default nobody may purge, not even from
+//! a loopback address: behind a TLS terminator or a tunnel on the same machine, every client seems to have a loopback
+//! address. Leaves to others: the effect of a purge (`service/purge`), and how requests are refused (`service/admin`).
 
 use std::fmt;
 use std::fs::File;
@@ -14,20 +14,20 @@ use subtle::ConstantTimeEq;
 
 use crate::error::Error;
 
-/// The shortest token, in bytes. A shorter one could be guessed.
+/// The shortest token, in bytes. A shorter token could be guessed.
 pub const TOKEN_BYTES_MIN: usize = 16;
 /// The longest token, in bytes.
 pub const TOKEN_BYTES_MAX: usize = 1024;
 
-/// Who may purge over HTTP; by default nobody.
+/// The settings that decide who may purge over HTTP. By default nobody may.
 #[derive(Debug, Clone, Default)]
 pub struct AdminOptions {
     /// The addresses that serve only administration; port 0 picks a free port. Without a token they must be loopback
     /// addresses.
     pub listen: Vec<SocketAddr>,
-    /// The token that a purge must show. If there is one, `PURGE` is served on every address.
+    /// The token that a purge request must show. If there is a token, `PURGE` is served on every address.
     pub token: Option<AdminToken>,
-    /// Whether a purge that came through another proxy is allowed.
+    /// Whether a purge request that came through another proxy is allowed.
     pub relayed: bool,
 }
 
@@ -56,12 +56,13 @@ pub struct AdminToken(Box<[u8]>);
 impl AdminToken {
     /// Reads a file that holds one token, with or without a line end after it.
     ///
-    /// *Errors*: [`Error::AdminToken`] if the file cannot be read, or does not hold a token, which is
+    /// *Errors*: [`Error::AdminToken`] if the file cannot be read or does not hold a token. A token has
     /// [`TOKEN_BYTES_MIN`] to [`TOKEN_BYTES_MAX`] visible ASCII characters.
     pub fn read(path: &Path) -> Result<AdminToken, Error> {
         let failed = |what: String| Error::AdminToken { path: path.to_owned(), what };
         let mut bytes = Vec::new();
-        // One byte beyond the longest token with its line end is enough to see that the token is too long.
+        // Reads at most one byte more than the longest token with its line end. The extra byte shows that a token is
+        // too long.
         let limit = TOKEN_BYTES_MAX as u64 + 3;
         let read = File::open(path).and_then(|file| file.take(limit).read_to_end(&mut bytes));
         read.map_err(|error| failed(error.to_string()))?;

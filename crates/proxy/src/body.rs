@@ -1,8 +1,8 @@
 //! Bodies on their way to a client.
 //!
-//! Owns: giving the bytes of a response to hyper, and ending the exchange after the last byte or when the client is
-//! gone: the connection's watch learns of the end, and the request is logged. A body that cannot be completed ends with
-//! an error, on which hyper aborts the connection: a partial body never looks complete.
+//! Owns: giving the bytes of a response to hyper, and ending the exchange after the last byte or when the client has
+//! disconnected. At the end of the exchange, the connection's [`Watch`] is told and the request is logged. A body that
+//! cannot be completed ends with an error, on which hyper aborts the connection: a partial body never looks complete.
 
 use std::pin::Pin;
 use std::rc::Rc;
@@ -58,7 +58,7 @@ impl Content {
         }
     }
 
-    /// Several ranges of a stored object, with the text of `multipart/byteranges` around them.
+    /// Several ranges of a stored object, with the text that `multipart/byteranges` needs around each range.
     pub fn of_parts(object: &Object, multipart: Multipart) -> Content {
         let length = multipart.body_bytes();
         let state = (object.clone(), multipart.sections.into_iter(), None::<BodyReader>);
@@ -79,7 +79,7 @@ impl Content {
         Content::Pieces(Box::pin(pieces), Some(length))
     }
 
-    /// The next `length` bytes of a fill from the reader's position; all further bytes if `length` is `None`.
+    /// The next `length` bytes of a fill from the reader's position, or all bytes from there on if `length` is `None`.
     pub fn of_fill(reader: FillReader, length: Option<u64>) -> Content {
         if length == Some(0) {
             return Content::Empty;

@@ -1,8 +1,8 @@
 //! The open connections of one worker.
 //!
-//! Owns: a watch for each connection, the clock of the watches, and ending connections that are overdue, drained or cut
-//! off. Leaves to others: when to drain and to cut off (`accept`), the requests on a connection (`service`,
-//! `upstream`).
+//! Owns: a [`Watch`] for each connection, the clock of the watches, and ending connections that are overdue, drained or
+//! cut off. Leaves to others: the decision when connections are drained and cut off (`accept`), and the requests on a
+//! connection (`service`, `upstream`).
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -35,7 +35,7 @@ struct Allowed {
 pub(crate) struct Connections {
     /// The tasks of the connections. A worker ends when all of them have ended.
     pub tasks: TaskTracker,
-    /// The most connections of clients that this worker accepts.
+    /// The maximum number of connections of clients that this worker accepts.
     pub clients_max: usize,
     clock: Rc<Clock>,
     clients: Allowed,
@@ -87,7 +87,7 @@ impl Connections {
         Enlisted { connections: self.clone(), number }
     }
 
-    /// Runs a connection to an origin until it ends or its watch ends it.
+    /// Runs a connection to an origin until the connection ends by itself or its watch ends it.
     pub fn supervise<F: Future + 'static>(self: &Rc<Self>, watch: Rc<Watch>, connection: F) {
         let enlisted = self.enlist(watch.clone());
         self.tasks.spawn_local(async move {

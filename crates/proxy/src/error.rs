@@ -11,7 +11,7 @@ pub enum Error {
     /// There is no address to listen on.
     #[error("no address to listen on: give at least one")]
     NoAddress,
-    /// An address cannot be listened on.
+    /// The proxy cannot listen on an address.
     #[error("cannot listen on {address}: {source}")]
     Listen {
         /// The address.
@@ -44,7 +44,7 @@ pub enum Error {
         /// The address.
         address: SocketAddr,
     },
-    /// The file of the token for administration cannot be read, or holds none.
+    /// The file of the token for administration cannot be read, or does not hold a token.
     #[error("no token for administration in {path}: {what}")]
     AdminToken {
         /// The path of the file.

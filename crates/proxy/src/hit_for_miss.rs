@@ -1,13 +1,13 @@
-//! Keys whose responses could not be stored recently.
+//! Keys whose responses were recently found not to be storable.
 //!
-//! Owns: a bounded memory of these keys. Later requests for them go to the origin in parallel instead of waiting for
-//! each other. Forgetting a key, or mistaking it for another with the same hash, costs only a little speed.
+//! Owns: a limited memory of these keys. Later requests for these keys go to the origin in parallel instead of waiting
+//! for each other. Forgetting a key, or mistaking it for another with the same hash, costs only a little speed.
 
 use std::hash::{BuildHasher, RandomState};
 
-/// How many keys are remembered at a time.
+/// The maximum number of keys that are remembered at the same time.
 const SLOTS: usize = 4096;
-/// How long a key is remembered, in milliseconds.
+/// The time for which a key is remembered, in milliseconds.
 const REMEMBERED_MS: u64 = 30_000;
 
 /// The keys that one worker remembers.

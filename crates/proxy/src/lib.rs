@@ -1,11 +1,11 @@
 //! A caching HTTP/1.1 proxy over a store.
 //!
-//! Owns: how HTTP is cached (the pure rules in [`rules`]), the format of a stored response (`stored`), the server, the
-//! client of origins, tunnels, purges and the access log.
+//! Owns: the rules of HTTP caching (pure functions in [`rules`]), the format of a stored response (`stored`), the
+//! server, the client of origins, tunnels, purges and the access log.
 //!
-//! Promises: a partial response is never stored or passed on as a complete one; framing that could be read in two ways
-//! is refused on both sides; every queue, wait, head and memory has a limit; a hit in memory copies no body and waits
-//! for nothing.
+//! Promises: a partial response is never stored or passed on as a complete one; message framing that could be read in
+//! two ways is refused from clients and from origins; every queue, wait, head and memory has a limit; a hit in memory
+//! copies no body and waits for nothing.
 //!
 //! Leaves to others: keeping objects and collapsing fetches (`nectary-store`), arguments and signals (`nectary`).
 //!

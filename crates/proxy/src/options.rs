@@ -1,7 +1,7 @@
 //! The settings that a proxy starts with.
 //!
-//! Owns: options, limits and who may use the proxy, with defaults that are finite and safe. Leaves to others: the
-//! source of options (arguments, files).
+//! Owns: the options, the limits and the rules about who may use the proxy. All defaults are finite and safe. Leaves to
+//! others: reading the options from arguments and files.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -23,15 +23,15 @@ pub struct ProxyOptions {
     pub origin: Option<OriginUrl>,
     /// The number of worker threads; 0 for one per processor.
     pub workers: usize,
-    /// Rules that give a lifetime to responses without one. The first rule that matches counts; by default there are
-    /// none.
+    /// Rules that give a lifetime to responses that have none. The first rule that matches a URL counts; by default
+    /// there are no rules.
     pub default_ttl: Vec<Rule>,
-    /// How long beyond its lifetime a response is served while its origin cannot be reached; zero for not at all. A
-    /// response can override this (`stale-if-error`) or forbid it (`must-revalidate`).
+    /// The time beyond its lifetime for which a response is served while its origin cannot be reached; zero if it never
+    /// is. A response can override this (`stale-if-error`) or forbid it (`must-revalidate`).
     pub stale_unreachable: Duration,
     /// Where requests are logged.
     pub access_log: AccessLog,
-    /// Who may use a forward proxy, in addition to the loopback addresses.
+    /// The clients that may use a forward proxy, in addition to those with loopback addresses.
     pub clients: Vec<ClientNet>,
     /// A PEM file of certificates that are trusted for origins, in addition to the system's certificates.
     pub origin_ca: Option<PathBuf>,
@@ -42,13 +42,13 @@ pub struct ProxyOptions {
     /// Whether to ignore `no-cache`, `max-age`, `min-fresh` and `Pragma` in requests. With these a client demands a
     /// fresher response than the origin requires.
     pub ignore_request_cache_control: bool,
-    /// Whether responses with `Set-Cookie` are stored as if they had none.
+    /// Whether responses with `Set-Cookie` are stored in the same way as responses without it.
     pub store_set_cookie: bool,
-    /// Which peers' headers about earlier hops are trusted, and whether such headers are sent to the origin.
+    /// The peers whose headers about earlier hops are trusted, and whether the proxy adds such headers.
     pub forwarded: ForwardedOptions,
-    /// Who may purge over HTTP; nobody by default.
+    /// The settings that decide who may purge over HTTP; by default nobody may.
     pub admin: AdminOptions,
-    /// Bounds on everything that clients and origins decide.
+    /// Limits on the sizes, counts and times that clients and origins decide.
     pub limits: Limits,
 }
 
@@ -92,14 +92,14 @@ impl ProxyOptions {
 /// The treatment of `Forwarded` and `X-Forwarded-*`, the headers about the hops before this proxy.
 #[derive(Debug, Clone, Default)]
 pub struct ForwardedOptions {
-    /// The proxies in front of this one, whose headers are trusted; such headers from all others are removed.
+    /// The proxies in front of this one whose headers are trusted. From all other peers, such headers are removed.
     pub trusted: Vec<ClientNet>,
-    /// Whether a reverse proxy tells its origin nothing about its clients.
+    /// Whether a reverse proxy adds no such headers to its requests to the origin.
     pub is_silent: bool,
 }
 
 impl ForwardedOptions {
-    /// Whether a peer is trusted. Only listed addresses are; even loopback must be listed.
+    /// Whether a peer is trusted. Only listed addresses are trusted; even a loopback address must be listed.
     pub fn trusts(&self, peer: IpAddr) -> bool {
         self.trusted.iter().any(|net| net.contains(peer))
     }
@@ -117,29 +117,30 @@ pub enum AccessLog {
     Stdout,
 }
 
-/// Bounds on everything that clients and origins decide. Sizes in bytes.
+/// Limits on the sizes, counts and times that clients and origins decide. Sizes are in bytes.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Limits {
-    /// The most client connections of all workers together. Further ones are answered by `503` and closed.
+    /// The maximum number of client connections of all workers together. Further connections are answered by `503` and
+    /// closed.
     pub connections_max: usize,
-    /// The longest head of a request. Longer ones get `431`, and so do heads with more than 100 headers.
+    /// The longest head of a request. A longer head is answered by `431`, and so is a head with more than 100 headers.
     pub request_head_bytes_max: usize,
-    /// The longest URL. Longer ones get `414`.
+    /// The longest URL. A longer URL is answered by `414`.
     pub url_bytes_max: usize,
-    /// The longest body of a request. Longer ones get `413`, and their connection ends.
+    /// The longest body of a request. A longer body is answered by `413`, and its connection ends.
     pub request_body_bytes_max: u64,
-    /// The longest head of an origin's response. After a longer one the client gets `502`.
+    /// The longest head of an origin's response. If the head is longer, the client gets `502`.
     pub response_head_bytes_max: usize,
-    /// The most concurrent fetches for the store, per worker. Responses to further requests are passed on and not
-    /// stored.
+    /// The maximum number of concurrent fetches for the store, per worker. Responses to further requests are passed on
+    /// and not stored.
     pub fills_max: usize,
     /// A range that starts beyond this position is fetched alone and not stored; otherwise its client would wait for
     /// all bytes before the range.
     pub range_fill_start_bytes_max: u64,
     /// The longest time from the first to the last byte of a request's head.
     pub head_timeout: Duration,
-    /// The longest time between two requests of a connection.
+    /// The longest time between two requests on a client's connection.
     pub keep_alive_timeout: Duration,
     /// The longest time in which no byte of an expected body arrives from a client or an origin.
     pub body_timeout: Duration,
@@ -147,15 +148,15 @@ pub struct Limits {
     pub write_timeout: Duration,
     /// The longest time for connecting to an origin. It covers all addresses of the origin, and TLS.
     pub connect_timeout: Duration,
-    /// The longest time from a request to the end of the response's head.
+    /// The longest time from sending a request to an origin to the end of the response's head.
     pub response_timeout: Duration,
     /// The longest time in which a tunnel carries no byte in either direction.
     pub tunnel_timeout: Duration,
-    /// How long an unused connection to an origin is kept.
+    /// The time for which an unused connection to an origin is kept.
     pub origin_idle_timeout: Duration,
-    /// The most unused connections that a worker keeps to one origin.
+    /// The maximum number of unused connections that a worker keeps to one origin.
     pub origin_idle_connections_max: usize,
-    /// How long a stopping proxy waits for requests under way.
+    /// The longest time for which a stopping proxy waits for requests under way.
     pub drain_timeout: Duration,
 }
 

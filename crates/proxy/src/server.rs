@@ -1,4 +1,4 @@
-//! A running proxy: its listeners, its workers, and how it ends.
+//! A running proxy: its listeners, its workers, and its end.
 //!
 //! Owns: binding, one thread per worker, and waiting for the threads. Leaves to others: signals (the caller requests
 //! the [`Shutdown`]), closing the store (the caller does so when the proxy has ended).
@@ -19,10 +19,10 @@ use crate::options::ProxyOptions;
 use crate::stats::{OriginState, StatsReader, WorkerStats};
 use crate::worker::Worker;
 
-/// The most connections that wait to be accepted, per listener.
+/// The maximum number of connections that wait to be accepted, per listener.
 const BACKLOG: i32 = 1024;
 
-/// The most names of origins that a worker looks up at the same time.
+/// The maximum number of host names that a worker looks up at the same time.
 const NAME_LOOKUPS_MAX: usize = 16;
 
 /// A running proxy.
@@ -42,10 +42,11 @@ impl Proxy {
         Proxy::bind(options)?.serve(store, shutdown)
     }
 
-    /// Binds the addresses, and makes every check that needs no store. Nobody can connect yet.
+    /// Binds the addresses, and makes every check that needs no store. No client can connect yet.
     ///
-    /// *Errors*: [`Error::NoAddress`] without an address; [`Error::Listen`] and [`Error::OriginCa`] for an address or
-    /// file that is not available; [`Error::AdminWithoutToken`] for an address that needs a token.
+    /// *Errors*: [`Error::NoAddress`] without an address; [`Error::Listen`] if an address is not available;
+    /// [`Error::OriginCa`] if the file of certificates cannot be read or has none; [`Error::AdminWithoutToken`] if an
+    /// address needs a token and there is none.
     pub fn bind(options: ProxyOptions) -> Result<Bound, Error> {
         if options.listen.is_empty() {
             return Err(Error::NoAddress);
@@ -64,8 +65,8 @@ impl Proxy {
         let clients = options.listen.iter().map(|address| (*address, Door::Clients));
         let admin = options.admin.listen.iter().map(|address| (*address, Door::Admin));
         for (mut address, door) in clients.chain(admin) {
-            // The workers share each address with `SO_REUSEPORT`. A second proxy could share it as well, and nobody
-            // would notice, so the address is first bound exclusively.
+            // The workers share each address with `SO_REUSEPORT`. A second proxy could share the address unnoticed, so
+            // the address is first bound exclusively.
             bind(address, false).map_err(|source| Error::Listen { address, source })?;
             for of_worker in &mut sockets {
                 let socket = bind(address, true).map_err(|source| Error::Listen { address, source })?;
@@ -87,7 +88,7 @@ impl Proxy {
         &self.addresses
     }
 
-    /// The addresses for administration, also with the ports that were picked.
+    /// The addresses for administration, with the ports that were picked.
     pub fn admin_addresses(&self) -> &[SocketAddr] {
         &self.admin_addresses
     }
@@ -137,8 +138,8 @@ impl Bound {
     /// The proxy serves until `shutdown` is requested; then it stops accepting, finishes requests under way within the
     /// drain timeout and ends. The store must stay open until [`Proxy::wait`] returns.
     ///
-    /// *Errors*: [`Error::Listen`], [`Error::AccessLog`] and [`Error::Worker`] for what cannot be opened or started;
-    /// nothing keeps running then.
+    /// *Errors*: [`Error::Listen`], [`Error::AccessLog`] or [`Error::Worker`] if an address, the log or a worker cannot
+    /// be opened or started. After an error no thread keeps running.
     pub fn serve(self, store: impl Into<Spans>, shutdown: Shutdown) -> Result<Proxy, Error> {
         let Bound { options, addresses, admin_addresses, sockets } = self;
         let store: Spans = store.into();
@@ -193,7 +194,7 @@ fn serve(
     shutdown: Shutdown,
 ) -> Result<(), Error> {
     let failed = |error: std::io::Error| Error::Worker { worker: index, what: format!("failed: {error}") };
-    // The other workers end, too, when this one ends, even by a panic.
+    // When this worker ends, even by a panic, the other workers end, too.
     let stop_others = StopOnDrop(shutdown.clone());
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -227,7 +228,7 @@ fn local_address(socket: &Socket) -> std::io::Result<SocketAddr> {
     address.ok_or_else(|| std::io::Error::other("it is no address of IPv4 or IPv6"))
 }
 
-/// Binds a socket to an address, exclusively or so that other sockets can share the address.
+/// Binds a socket to an address. If `is_shared`, other sockets can share the address.
 fn bind(address: SocketAddr, is_shared: bool) -> std::io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_reuse_address(true)?;
@@ -237,7 +238,7 @@ fn bind(address: SocketAddr, is_shared: bool) -> std::io::Result<Socket> {
     Ok(socket)
 }
 
-/// A number that tells this proxy from others in `Via`. Other proxies are unlikely to have the same.
+/// A number that distinguishes this proxy from others in `Via`. Other proxies are unlikely to have the same number.
 fn random() -> u32 {
     use std::hash::{BuildHasher, RandomState};
     RandomState::new().hash_one(std::process::id()) as u32

@@ -1,7 +1,8 @@
 //! The counters of the proxy.
 //!
-//! Owns: each counter's definition. Every worker has its own counters, which only it writes, so workers share no cache
-//! line for counting; a snapshot adds them up. All values only grow, except those that are marked as gauges.
+//! Owns: each counter's definition. Every worker has its own counters, which only it writes, so counting shares no
+//! cache line between workers. A snapshot adds up the counters of all workers. All values only grow, except the values
+//! that are marked as gauges.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -33,35 +34,35 @@ macro_rules! counters {
 counters! {
     /// Requests whose head was read and accepted.
     requests,
-    /// Of these: answered from the store without a request to an origin.
+    /// Requests that were answered from the store without a request to an origin.
     hits,
-    /// Of these: fetched in order to store the response, whether or not the store admits the response to its disk.
+    /// Requests whose response was fetched in order to store it, whether or not the store admits it to its disk.
     misses,
-    /// Of these: waited for another request's fetch and got its response.
+    /// Requests that waited for another request's fetch and were answered with the fetched response.
     collapsed,
-    /// Of these: the origin said that the stored response is still valid.
+    /// Requests for which the origin said that the stored response is still valid.
     revalidated,
-    /// Of these: answered with a stored response that is stale, because the origin failed.
+    /// Requests that were answered with a stale stored response because the origin failed.
     stale,
-    /// Of these: passed on from the origin and not stored.
+    /// Requests whose response was passed on from the origin and not stored.
     passed,
-    /// Of these: passed on and not stored because the body is longer than the store accepts; part of `passed`.
+    /// Requests whose response was not stored because its body is longer than the store accepts; part of `passed`.
     too_large,
-    /// Of these: refused or answered by the proxy itself.
+    /// Requests that the proxy itself refused or answered.
     own_responses,
-    /// Of these: failed at the origin (502, 504).
+    /// Requests that failed at the origin (the client got 502 or 504).
     origin_failures,
-    /// Of these: tunnels that were opened.
+    /// `CONNECT` requests that opened a tunnel.
     tunnels,
-    /// Of these: purges that were done.
+    /// `PURGE` requests whose purge was done.
     purges,
-    /// Of these: purges that were refused because of their sender or their form; part of `own_responses`.
+    /// `PURGE` requests that were refused because of their sender or their form; part of `own_responses`.
     purges_refused,
-    /// Keys purged because an unsafe request may have changed their resource.
+    /// Keys that were purged because an unsafe request may have changed their resource.
     invalidations,
     /// Connections that were refused because their bytes did not form a valid request.
     refused_connections,
-    /// Connections refused because there were too many.
+    /// Connections that were refused because there were too many connections.
     excess_connections,
     /// Connections that were ended because a time limit passed.
     overdue_connections,
@@ -75,11 +76,11 @@ counters! {
     origin_requests,
     /// Informational responses (1xx) that came from origins before final ones.
     informational,
-    /// Responses that could not be fetched or stored to their end; nothing of them is kept.
+    /// Responses that could not be fetched or stored to their end. No part of such a response is kept.
     failed_fills,
     /// Body bytes sent to clients.
     body_bytes_sent,
-    /// Access log lines lost because the file or pipe failed or was too slow.
+    /// Lines of the access log that were lost because the file or pipe failed or was too slow.
     log_lines_lost,
 }
 
@@ -110,7 +111,7 @@ impl Counter {
     }
 }
 
-/// An origin counts as down after this many failed connections in a row: a single failure may be chance.
+/// The number of connections that must fail in a row before an origin counts as down. A single failure may be chance.
 const FAILURES_MIN: u64 = 3;
 
 /// Whether the origin of a reverse proxy accepts connections. Workers update this only when they open a connection.
@@ -122,7 +123,7 @@ pub(crate) struct OriginState {
 }
 
 impl OriginState {
-    /// Records that a connection was opened (`None`), or why it could not be opened.
+    /// Records that a connection was opened (`failure` is `None`), or why it could not be opened.
     pub fn note(&self, failure: Option<&impl std::fmt::Display>) {
         match failure {
             None => self.failures.store(0, Ordering::Relaxed),
@@ -137,13 +138,13 @@ impl OriginState {
 /// An origin that accepts no connections.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OriginDown {
-    /// How many connections failed in a row.
+    /// The number of connections that failed in a row.
     pub failures: u64,
-    /// Why the last one failed.
+    /// Why the last connection failed.
     pub last: String,
 }
 
-/// Reads a running proxy's counters; cheap to clone, usable from any thread.
+/// A reader of a running proxy's counters. It is cheap to clone, and any thread can use it.
 #[derive(Debug, Clone)]
 pub struct StatsReader {
     workers: Arc<[Arc<WorkerStats>]>,

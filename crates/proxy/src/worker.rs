@@ -1,8 +1,8 @@
 //! One worker: the state that the requests of one thread share.
 //!
 //! Owns: putting the parts of a worker together, and the worker's clock. Each part has its own file. Code that needs
-//! only one part gets only that part: origins and bodies do not know the worker. Workers share only the store and the
-//! readers of the counters. Leaves to others: connections (`accept`), requests (`service`).
+//! only one part gets only that part: the code for origins and bodies does not know the worker. Workers share only the
+//! store and the readers of the counters. Leaves to others: connections (`accept`), requests (`service`).
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -35,7 +35,7 @@ pub(crate) enum Mode {
     Reverse {
         /// The origin.
         origin: Origin,
-        /// Its authority, for `Host`.
+        /// The origin's authority, for `Host`.
         authority: String,
         /// The prefix of the keys of the origin's URLs.
         key_prefix: Vec<u8>,
@@ -54,16 +54,16 @@ pub(crate) struct Worker {
     pub upstream: Rc<Upstream>,
     pub hit_for_miss: RefCell<HitForMiss>,
     pub rendered: RefCell<RenderedValues>,
-    /// Buffers for the two parts of a key while a request is looked up.
+    /// Buffers for the two parts of a key (URL and variant) while a request is looked up.
     pub scratch: RefCell<(Vec<u8>, Vec<u8>)>,
     /// The buffer into which a request's head is read before it is known whether hyper must answer the request.
     pub room: RefCell<Box<[u8]>>,
-    /// The name that this proxy appends to `Via`, and by which it recognises itself there.
+    /// The value that this proxy appends to `Via`, and the name by which it recognises its own value there.
     pub via: HeaderValue,
     pub pseudonym: String,
     /// The number of fetches for the store that are under way.
     pub fills: Cell<usize>,
-    /// One moment, on the monotonic clock and in Unix milliseconds.
+    /// The same moment on two clocks: on the monotonic clock, and in Unix milliseconds.
     epoch: Cell<(Instant, u64)>,
 }
 

@@ -1,10 +1,10 @@
-//! Purges over HTTP: by default nobody may purge, not even a client on the same machine.
+//! Tests of purges over HTTP: by default nobody may purge, not even a client on the same machine.
 
 use nectary_proxy::{AdminOptions, ProxyOptions};
 
 use crate::common::*;
 
-/// A proxy that has `/a` of an origin in its store.
+/// Starts a proxy and lets it store the path `/a` of an origin.
 async fn holding(origin: &Origin, admin: AdminOptions) -> TestProxy {
     origin.on("/a", Script::fresh(b"x"));
     let proxy = TestProxy::start(ProxyOptions { admin, ..options() }).await;

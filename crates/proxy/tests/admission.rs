@@ -1,4 +1,4 @@
-//! A response that is not admitted to the store's disk is served anyway, and `Cache-Status` says so.
+//! A response that is not admitted to the store's disk is served anyway, and `Cache-Status` does not say `stored`.
 
 use nectary_store::{AdmissionOptions, AdmitRule, FillRole, KeyRef};
 
@@ -20,7 +20,7 @@ async fn a_response_is_stored_for_good_when_it_is_asked_for_again() {
     let short = get(proxy.address, &origin.url("/short"), &[]).await;
     assert_eq!((short.text().as_str(), short.cache_status().as_str()), ("hello", FIRST));
     assert!(get(proxy.address, &origin.url("/short"), &[]).await.is_hit(), "memory keeps it");
-    // A response that is too long for memory is fetched again, and then stored.
+    // A response that is too long for the memory cache is fetched a second time, and is then stored on the disk.
     for stored in [FIRST.to_owned(), format!("{FIRST}; stored")] {
         let response = get(proxy.address, &origin.url("/long"), &[]).await;
         assert!(response.body == long);

@@ -1,11 +1,11 @@
-//! A client's mistake is answered with an error that blames the client, and does not count as a failure of the origin.
+//! A client's mistake is answered with an error that blames the client. It does not count as a failure of the origin.
 
 use nectary_proxy::ProxyOptions;
 use tokio::io::AsyncWriteExt;
 
 use crate::common::*;
 
-/// Sends raw bytes in pieces of `piece` bytes, and reads the one answer and the end of the connection.
+/// Sends raw bytes in pieces of `piece` bytes. Reads one answer, after which the connection must end.
 async fn answer(proxy: &TestProxy, bytes: &[u8], piece: usize) -> Reply {
     let mut client = Client::connect(proxy.address).await;
     for chunk in bytes.chunks(piece) {

@@ -1,5 +1,5 @@
-//! Clients on other machines: a forward proxy serves them only if they are allowed, and never connects them to this
-//! machine's own services.
+//! A forward proxy serves clients on other machines only if they are allowed, and never connects them to the services
+//! of the proxy's own machine.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 
@@ -7,7 +7,8 @@ use nectary_proxy::ProxyOptions;
 
 use crate::common::*;
 
-/// An address of this machine that is not a loopback address. Local connections to this address also come from it.
+/// An address of this machine that is not a loopback address. Connections that this machine makes to this address also
+/// come from this address.
 fn own_address() -> Option<IpAddr> {
     let socket = UdpSocket::bind("0.0.0.0:0").ok()?;
     // For UDP, `connect` sends nothing; it only chooses the local address.

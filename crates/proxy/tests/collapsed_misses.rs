@@ -21,7 +21,7 @@ async fn clients_of_one_miss_stream_from_one_fetch() {
     for follower in &mut followers {
         let head = follower.head().await;
         assert_eq!(head.cache_status(), "nectary; fwd=uri-miss; stored; collapsed");
-        // The first bytes are sent to clients before the rest has arrived.
+        // The proxy sends the first bytes to clients before the rest has arrived.
         assert_eq!(follower.take(5).await, b"first");
     }
     assert_eq!(leader.take(5).await, b"first");

@@ -1,4 +1,4 @@
-//! Requests with conditions or ranges are answered from the store, and from a fetch under way.
+//! The proxy answers requests with conditions or ranges from the store, and from a fetch under way.
 
 use crate::common::*;
 
@@ -35,7 +35,7 @@ async fn what_a_client_has_is_not_sent_again() {
 #[tokio::test]
 async fn ranges_are_served_from_the_whole() {
     let (origin, proxy, url) = stored(b"0123456789").await;
-    // The request's `Range` and `If-Range`; the response's status, `Content-Range` and body.
+    // Each row has the request's `Range` and `If-Range`, and the response's status, `Content-Range` and body.
     let table = [
         ("bytes=2-4", "", 206, "bytes 2-4/10", "234"),
         ("bytes=-3", "", 206, "bytes 7-9/10", "789"),
@@ -69,7 +69,7 @@ async fn a_head_is_answered_from_a_stored_get() {
     let reply = client.ask(&[&format!("HEAD {url} HTTP/1.1")]).await;
     assert_eq!((reply.status, reply.header("content-length").as_str()), (200, "10"));
     assert!(reply.is_hit());
-    // If the answer to the HEAD had a body, this answer would not be read correctly.
+    // If the answer to the HEAD request had a body, the client would read the answer to the next request wrongly.
     assert_eq!(client.ask(&[&format!("GET {url} HTTP/1.1")]).await.text(), "0123456789");
     assert_eq!(origin.count(), 1);
 }

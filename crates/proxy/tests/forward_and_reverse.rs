@@ -49,7 +49,7 @@ async fn a_request_that_comes_back_is_not_sent_round_again() {
     let via = origin.got()[0].header("via");
     let reply = get(proxy.address, &origin.url("/a"), &[&format!("via: 1.0 other, {via}")]).await;
     assert_eq!((reply.status, reply.cache_status().as_str()), (508, "nectary; detail=loop"));
-    // Another Nectary proxy in `Via` is not a loop.
+    // If `Via` names another Nectary proxy, there is no loop.
     let reply = get(proxy.address, &origin.url("/a"), &["via: 1.1 nectary-00000000x"]).await;
     assert_eq!(reply.status, 200);
     assert_eq!(origin.count(), 2);

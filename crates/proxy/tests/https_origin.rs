@@ -1,5 +1,5 @@
 //! The proxy speaks TLS to an `https` origin, and uses the origin only if its certificate is trusted. The key in
-//! `common/tls` is public and only for these tests.
+//! `common/tls` is published with the source and serves only these tests.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -57,7 +57,7 @@ async fn a_trusted_origin_is_cached() {
         assert_eq!(get(proxy.address, "/a", &[]).await.text(), "hello");
         assert!(get(proxy.address, "/a", &[]).await.is_hit());
     }
-    // A forward proxy caches the origin, too.
+    // A forward proxy caches responses of an `https` origin, too.
     let proxy = TestProxy::start(ProxyOptions { origin_ca: Some(fixture("ca.pem")), ..options() }).await;
     let url = format!("https://localhost:{port}/a");
     assert_eq!(get(proxy.address, &url, &[]).await.text(), "hello");
@@ -72,7 +72,7 @@ async fn an_origin_that_is_not_trusted_is_502() {
     let untrusting = TestProxy::start(ProxyOptions { origin, ..options() }).await;
     let reply = get(untrusting.address, "/a", &[]).await;
     assert_eq!(reply.status, 502);
-    // The certificate is not for this name.
+    // The certificate is not valid for the address 127.0.0.2.
     let proxy = TestProxy::start(ProxyOptions { origin_ca: Some(fixture("ca.pem")), ..options() }).await;
     let reply = get(proxy.address, &format!("https://127.0.0.2:{port}/a"), &[]).await;
     assert_eq!(reply.status, 502);

@@ -1,4 +1,4 @@
-//! `1xx` responses of an origin are passed to the client that waits, are limited in number, and are never the final
+//! `1xx` responses of an origin are passed to the waiting client, are limited in number, and are never the final
 //! answer.
 
 use nectary_proxy::ProxyOptions;
@@ -40,7 +40,7 @@ async fn informational_responses_are_passed_to_the_client_that_waits_and_are_not
     {
         let mut client = Client::connect(proxy.address).await;
         client.send(request(&[&line, "content-length: 0"]).as_bytes()).await;
-        // The hint arrives while the origin is still working, without the hop-by-hop headers of the origin's
+        // The `103` arrives while the origin is still working, without the hop-by-hop headers of the origin's
         // connection.
         let hint = client.head().await;
         assert_eq!((hint.status, hint.header("link").as_str(), hint.header("y").as_str()), (103, "</x>", ""));
@@ -49,7 +49,7 @@ async fn informational_responses_are_passed_to_the_client_that_waits_and_are_not
         let (early, reply) = replies(&mut client).await;
         assert_eq!(early.iter().map(|reply| reply.status).collect::<Vec<_>>(), [102, 100]);
         assert_eq!((reply.status, reply.text().as_str()), (200, "ok"));
-        // The connection stays open, and only the answer is stored.
+        // The connection stays open, and only the final response is stored.
         client.send(request(&[&format!("GET {} HTTP/1.1", origin.url("/stored"))]).as_bytes()).await;
         let (early, reply) = replies(&mut client).await;
         assert!(early.is_empty() && reply.is_hit() && reply.text() == "ok", "{reply:?}");
@@ -86,7 +86,8 @@ async fn as_many_as_may_come_do_and_one_more_is_502_and_not_fetched_again() {
         origin.on("/kept", Script::ok(&["cache-control: no-store"], b"x"));
         origin.on("/a", Script::raw(&[HINT.repeat(count), FRESH.to_vec()].concat()));
         let proxy = TestProxy::forward().await;
-        // The next request uses this kept connection. There, a request without an answer would be repeated.
+        // The next request uses this kept connection. A request that gets no answer on a kept connection would be
+        // repeated.
         get(proxy.address, &origin.url("/kept"), &[]).await;
         let (early, reply) = ask(&proxy, &[&format!("GET {} HTTP/1.1", origin.url("/a"))]).await;
         assert_eq!((early.len(), reply.status), (16, status), "{}", reply.text());

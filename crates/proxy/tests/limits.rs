@@ -1,4 +1,4 @@
-//! Everything that a client or an origin decides has a limit.
+//! Every size, count and time that a client or an origin decides has a limit.
 
 use std::time::Duration;
 

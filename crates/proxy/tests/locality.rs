@@ -16,7 +16,7 @@ async fn what_is_fetched_for_a_page_is_hinted_to_the_store_and_pages_are_not() {
     get(proxy.address, &origin.url("/a.png"), &[&referer, "accept: image/*"]).await;
     get(proxy.address, &origin.url("/b.css"), &[&referer]).await;
     assert_eq!(hints(), 2);
-    // A page does not belong to the previous page, and hits give no hint.
+    // A page does not belong to the previous page that its `Referer` names, and hits give the store no hint.
     get(proxy.address, &origin.url("/next"), &[&referer, "accept: application/xml,Text/HTML;q=0.9"]).await;
     assert!(get(proxy.address, &origin.url("/a.png"), &[&referer]).await.is_hit());
     assert_eq!(hints(), 2);

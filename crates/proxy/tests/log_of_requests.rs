@@ -1,4 +1,4 @@
-//! Every request has a line in the access log that says what the cache did.
+//! Every request has a line in the access log, which says what the cache did with the request.
 
 use crate::common::*;
 

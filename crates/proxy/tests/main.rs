@@ -1,4 +1,4 @@
-//! The promises of the proxy, one file per promise, in one binary.
+//! Tests of the proxy's promises. Each promise has one file, and all files are in one binary.
 
 mod administration;
 mod admission;

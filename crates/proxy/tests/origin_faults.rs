@@ -1,11 +1,11 @@
-//! An origin that dies, lies, stalls or sends nonsense: clients see an error or an aborted connection, and nothing is
+//! If an origin dies, lies, stalls or sends nonsense, clients see an error or an aborted connection, and nothing is
 //! stored.
 
 use std::time::Duration;
 
 use crate::common::*;
 
-/// Sends a request twice, asserts that the second one went to the origin, too, and returns its reply.
+/// Sends a request twice, asserts that the second request went to the origin, too, and returns the second reply.
 async fn ask_twice(origin: &Origin, proxy: &TestProxy, path: &str) -> Option<Reply> {
     let line = format!("GET {} HTTP/1.1", origin.url(path));
     let mut first = None;
@@ -62,7 +62,7 @@ async fn more_than_was_announced_is_not_taken() {
     if let Some(reply) = client.reply_or_end().await {
         assert!(reply.status == 502 || !reply.is_complete || reply.text() == "01234", "{reply:?}");
     }
-    // The extra bytes are not the answer to another request.
+    // The proxy does not use the extra bytes as the answer to another request.
     assert_eq!(get(proxy.address, &origin.url("/b"), &[]).await.text(), "other");
 }
 
@@ -84,7 +84,7 @@ async fn a_response_that_nobody_asked_for_answers_nobody() {
             origin.on(path, Script::raw(good));
         }
         let proxy = TestProxy::forward().await;
-        // After this, the proxy keeps the connection to the origin.
+        // After this exchange, the proxy keeps the connection to the origin open.
         assert_eq!(get(proxy.address, &origin.url("/a"), &[]).await.text(), "good");
         origin.on("/x", script);
         let reply = get(proxy.address, &origin.url("/x"), &[]).await;

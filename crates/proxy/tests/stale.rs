@@ -184,7 +184,7 @@ async fn status_codes_of_no_meaning_are_passed_on_and_never_stored() {
             assert_eq!(origin.count() - before, count, "{}", reply.cache_status());
         }
     }
-    // Such a status counts as an error of the origin: the stored response stays.
+    // A status above 599 counts as an error of the origin: the stored response stays.
     origin.on("/a", stale("", b"hello")).on("/a", Script::response("999 Odd", &[], b"odd"));
     origin.on("/a", Script::raw(b"HTTP/1.1 304 Not Modified\r\n\r\n"));
     let proxy = TestProxy::reverse(origin.address).await;

@@ -1,4 +1,4 @@
-//! Tags of responses: purging a tag removes all responses that have it from the store, and no others.
+//! Purging a tag removes all responses that have the tag from the store, and no other responses.
 
 use nectary_proxy::ProxyOptions;
 use nectary_store::TAGS_MAX;

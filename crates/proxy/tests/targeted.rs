@@ -5,7 +5,7 @@ use crate::common::*;
 #[tokio::test]
 async fn a_reverse_proxy_takes_what_is_targeted_at_it_and_passes_it_on() {
     let origin = Origin::start().await;
-    // The path and the headers of a response, and whether a reverse and a forward proxy store the response.
+    // Each row has the path and the headers of a response, and whether a reverse and a forward proxy store it.
     let table: &[(&str, &[&str], bool, bool)] = &[
         ("/long", &["cdn-cache-control: max-age=60", "cache-control: no-store"], true, false),
         ("/past", &["cdn-cache-control: max-age=60", "expires: 0"], true, false),

@@ -1,5 +1,5 @@
-//! `CONNECT` opens a tunnel to allowed ports. It carries bytes in both directions, also those that directly follow the
-//! head.
+//! `CONNECT` opens a tunnel to allowed ports. The tunnel carries bytes in both directions, and also the bytes that
+//! directly follow the head of the `CONNECT` request.
 
 use std::time::Duration;
 

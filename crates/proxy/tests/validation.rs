@@ -1,4 +1,4 @@
-//! A stale response is validated: a `304` renews it, anything else replaces it.
+//! A stale response is validated: a `304` renews it, and any other response replaces it.
 
 use nectary_proxy::ProxyOptions;
 
@@ -124,7 +124,7 @@ async fn a_request_cannot_demand_validation_where_that_is_ignored() {
         assert!(reply.is_hit() && reply.text() == "hello", "{demand}: {}", reply.cache_status());
     }
     assert_eq!(origin.count(), 1);
-    // The origin's directives still apply, and requests can still forbid storing and fetching.
+    // The origin's directives still apply, and requests can still forbid that a response is stored or fetched.
     for count in 2..=3 {
         get(proxy.address, &origin.url("/stale"), &[]).await;
         assert_eq!(origin.count(), count);

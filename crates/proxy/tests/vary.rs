@@ -1,4 +1,4 @@
-//! A response that varies is served only to requests with the same headers.
+//! A response that varies by request headers is served only to requests with the same values of these headers.
 
 use crate::common::*;
 

@@ -1,5 +1,5 @@
-//! A plain request for an object in memory is answered without hyper. The answer is the same as hyper's, in any order
-//! of requests.
+//! A plain request for an object in memory is answered without hyper. The answer is the same as through hyper, in any
+//! order of requests.
 
 use crate::common::*;
 
@@ -38,7 +38,7 @@ async fn a_plain_request_and_any_other_get_the_same_answer_on_one_connection() {
     for _ in 0..20 {
         let reply = client.ask(&["GET /big HTTP/1.1", "Host: h"]).await;
         assert!(reply.is_hit() && reply.body == [7; 60_000]);
-        // Answers to pipelined requests, plain and others, come in the order of the requests.
+        // The answers to pipelined requests, both plain and other ones, come in the order of the requests.
         let both = [request(&plain), request(&["GET /big HTTP/1.1", "Host: h"]), request(&other), request(&plain)];
         client.send(both.concat().as_bytes()).await;
         let lengths = [5, 60_000, 5, 5];
@@ -58,7 +58,8 @@ async fn answers_to_a_client_that_reads_slowly_come_whole_and_in_order() {
     get(proxy.address, "/big", &[]).await;
     get(proxy.address, "/small", &[]).await;
     let mut client = Client::connect(proxy.address).await;
-    // All answers are requested before any is read, and they are longer than the sockets' buffers.
+    // All answers are requested before the client reads any of them, and together they are longer than the sockets'
+    // buffers.
     let ask = request(&["GET /big HTTP/1.1", "Host: h"]);
     for _ in 0..200 {
         client.send(ask.as_bytes()).await;

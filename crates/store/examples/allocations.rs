@@ -40,8 +40,8 @@ const PURGES: u64 = 2000;
 const TAGS: u64 = 200;
 /// An open counts as completed after this time without an allocation.
 const QUIET: Duration = Duration::from_millis(300);
-/// Steps of this size visit each object once, in another order than on disk, because the number has no factor in common
-/// with the numbers of objects.
+/// Objects are visited in steps of this size, modulo their number. The step has no factor in common with the numbers of
+/// objects, so each object is visited once, in another order than on disk.
 const STEP: u64 = 6151;
 
 static CALLS: AtomicU64 = AtomicU64::new(0);

@@ -5,12 +5,12 @@
 //! `cargo run --release -p nectary-store --example restart -- [--folder DIR] [--objects N,N] [--body BYTES] [--memory
 //! MIB] [--rounds N] [--json FILE]`
 //!
-//! For each number of objects a separate process fills a store and then serves a load from one thread: 16 requests at a
-//! time, keys of popularity 1/rank, one request in twenty a put. The process is killed and started again, `--rounds`
-//! times. All times count from just before the process is started, as a client would see them. The device is a file
-//! opened with O_DIRECT, so that the page cache does not speed up the restart. Each object has its own copy of the
-//! bytes, like bytes from a socket, so that an object needs as much memory before a restart as after it. The program
-//! prints whether each target of the design is met, and exits with 1 if one is missed.
+//! For each number of objects a separate process fills a store and then serves a load from one thread: 16 requests run
+//! at a time, the popularity of a key is 1/rank, and one request in twenty is a put. The process is killed and started
+//! again, `--rounds` times. All times count from just before the process is started, as a client would see them. The
+//! device is a file opened with O_DIRECT, so that the page cache does not speed up the restart. Each object has its own
+//! copy of the bytes, like bytes from a socket, so that an object needs as much memory before a restart as after it.
+//! The program prints whether each target of the design is met, and exits with 1 if one is missed.
 
 use std::cell::{Cell, RefCell};
 use std::io::{BufRead, BufReader, Write};
@@ -26,7 +26,7 @@ type Failure = Box<dyn std::error::Error>;
 
 /// The number of requests that run at the same time.
 const CONCURRENT: usize = 16;
-/// One request in this many is a put.
+/// One of this many requests is a put.
 const PUT_EVERY: u64 = 20;
 /// The interval at which a load reports.
 const TICK: Duration = Duration::from_millis(250);
@@ -459,7 +459,8 @@ fn next(state: &Cell<u64>) -> u64 {
     x
 }
 
-/// Draws an object with popularity 1/rank; ranks are scattered over the objects.
+/// Draws the number of an object. An object's probability is proportional to 1/rank, and the ranks are scattered over
+/// the numbers.
 fn popular(random: u64, objects: u64) -> u64 {
     let share = (random >> 11) as f64 / (1u64 << 53) as f64;
     let rank = (share * (objects as f64).ln()).exp() as u64;

@@ -17,8 +17,8 @@ pub struct Sequences {
     pub last: Sequence,
     /// Every admitted put up to this sequence is on the device: it survives the end of this process.
     pub written: Sequence,
-    /// Every admitted put up to this sequence was followed by a completed flush: it survives whatever flushed data
-    /// survive on this device.
+    /// The device was flushed after every admitted put up to this sequence: these puts survive a power cut if the
+    /// device keeps its flushed data.
     pub flushed: Sequence,
 }
 
@@ -85,7 +85,7 @@ counters! {
     puts_refused,
     /// Fills and puts refused because a purge or a newer version came after they began.
     puts_stale,
-    /// Purges that returned.
+    /// Purges that returned without an error.
     purges,
     /// Purges that wrote nothing, because the store had no object of the key.
     purges_absent,
@@ -97,7 +97,7 @@ counters! {
     purge_segments_reclaimed,
     /// Gets that found only a purged object.
     hits_purged,
-    /// Records found damaged when read; the object of each becomes a miss.
+    /// Records that were found damaged when they were read. The object of each such record becomes a miss.
     damaged,
     /// Reads that found the record of another key, or a reclaimed record, where the index pointed.
     reads_wasted,
@@ -105,7 +105,7 @@ counters! {
     device_reads,
     /// Bytes read from the device for records.
     device_read_bytes,
-    /// Gets answered by a read that another get had begun; they also count as answered from disk.
+    /// Gets answered by a read that another get had begun; they also count in `hits_disk`.
     reads_shared,
     /// Reads that failed on the device.
     device_read_errors,
@@ -125,7 +125,7 @@ counters! {
     warmed_bytes,
     /// Chunks of the hot list that were damaged.
     hot_chunks_damaged,
-    /// Hints, each of which says that two objects belong together.
+    /// Calls that gave a hint: the hint says that two objects belong together.
     hints,
     /// Objects that were written next to the objects that hints tie them to.
     objects_tied,
@@ -133,7 +133,7 @@ counters! {
     appends,
     /// Bytes of appends written, headers and padding included.
     append_bytes,
-    /// The size of tags in the written records: 8 bytes per tag.
+    /// Bytes of the tags in written records; each tag has 8 bytes.
     tags_written_bytes,
     /// Bytes of checkpoints and purge blocks written.
     metadata_bytes,
@@ -166,14 +166,14 @@ counters! {
 }
 
 impl Counts {
-    /// Bytes written to the device, checkpoints and purges included, per byte of admitted bodies; `None` if nothing was
-    /// admitted.
+    /// The number of bytes written to the device, checkpoints and purges included, per byte of admitted bodies; `None`
+    /// if nothing was admitted.
     pub fn written_per_admitted(&self) -> Option<f64> {
         let written = self.append_bytes + self.metadata_bytes;
         (self.admitted_bytes > 0).then(|| (written as f64 / self.admitted_bytes as f64 * 1000.0).round() / 1000.0)
     }
 
-    /// The admitted share of the bytes that were put; `None` if nothing was put.
+    /// The share of the put bytes that was admitted to the disk, from 0 to 1; `None` if nothing was put.
     pub fn admitted_share(&self) -> Option<f64> {
         let share = self.admitted_bytes as f64 / self.put_bytes.max(1) as f64;
         (self.put_bytes > 0).then(|| (share * 1000.0).round() / 1000.0)

@@ -38,11 +38,12 @@ pub struct Segment {
     pub appends: u64,
     /// Records that were visited.
     pub records: u64,
-    /// The end of the last valid append, where the log continues; in bytes from the segment's start.
+    /// The end of the last valid append, in bytes from the segment's start. The log continues there.
     pub end: u64,
-    /// Offsets on the span of blocks after the end that look like the beginning of an append.
+    /// The addresses of the blocks after `end` that look like the beginning of an append, in bytes from the start of
+    /// the span.
     pub future: Vec<u64>,
-    /// The epoch found in the segment; `None` if there is none.
+    /// The epoch of the appends in the segment; `None` if the segment has no valid append.
     pub epoch: Option<u64>,
 }
 

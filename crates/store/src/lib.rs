@@ -2,7 +2,8 @@
 //!
 //! A [`Store`] keeps objects (metadata and a body) under keys, on one device. The store finds an object in memory or
 //! with one read, overwrites the oldest objects with new ones, and survives crashes and power cuts. [`Spans`] makes one
-//! store of several devices. The promises are at the calls of both types and, with their tests, in `docs/semantics.md`.
+//! store of several devices. The doc comments of their methods state the promises; `docs/semantics.md` lists each
+//! promise with its test.
 //!
 //! ```
 //! # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
@@ -22,11 +23,11 @@
 //!     fill.finish().await?;
 //! }
 //!
-//! // A hit keeps its bytes, whatever happens to the store later.
+//! // A returned object keeps its bytes in memory, even if the store purges or overwrites it later.
 //! let object = store.get(image).await.expect("it was just put");
 //! assert_eq!(object.whole().expect("it is short"), "body, chunk by chunk");
 //!
-//! // A purge holds from now on, also after a power cut.
+//! // When this call returns, the purge is durable: a power cut does not undo it.
 //! store.purge_tag(b"news").await?;
 //! assert!(store.get(page).await.is_none());
 //! store.close().await?;
@@ -42,7 +43,7 @@
 //! | [`Object`], [`BodyReader`] | a hit, and reading its body |
 //! | [`Fill`], [`FillReader`] | one fetch, and the readers of its object while it runs |
 //! | [`Error`], [`ErrorKind`] | what can go wrong; each kind has a remedy |
-//! | [`Stat`], [`Counts`], [`CheckReport`] | the state of the store, and whether all of it can be read |
+//! | [`Stat`], [`Counts`], [`CheckReport`] | the state of the store, and the result of checking all its records |
 //!
 //! Owns: objects on a device, the index, the memory tier, fills, purges and recovery. Leaves to others: the meaning of
 //! an object (its metadata is opaque here), HTTP, and the device (`nectary-block`).

@@ -1,7 +1,8 @@
-//! Deliberate defects, one at a time: tests use them to show that their checks find them.
+//! Deliberate defects, of which at most one is active at a time. Tests activate a defect to show that their checks find
+//! it.
 //!
-//! Without the feature `planted`, this module is private and `planted` returns false at compile time, so that no user's
-//! build has the defects.
+//! Without the feature `planted`, this module is private, and the function `planted` always returns false. So the
+//! compiler removes all defects from the builds of users.
 
 nectary_block::planted_bugs! {
     /// Purges and syncs return although the device was not flushed.
@@ -57,13 +58,14 @@ nectary_block::planted_bugs! {
     RecordBoundUnchecked = 32 => "lengths in a record unchecked",
     /// The position of a record in an append's table is not compared with the append's length.
     AppendBoundUnchecked = 33 => "places in an append's table unchecked",
-    /// The distance of a checkpoint's entry from its home is not compared with its slot.
+    /// An index entry in a checkpoint is accepted even if it states a distance from its home slot that is impossible in
+    /// its slot.
     CheckpointSlotUnchecked = 34 => "slots of a checkpoint unchecked",
     /// An object that is not admitted replaces the older version only in memory; the version on the disk remains valid.
     UnadmittedLeavesOlder = 48 => "replacement in memory alone of what is on the disk",
     /// Written bytes are not debited from the write budget.
     WriteBudgetNotDebited = 49 => "write budget that is not debited",
-    /// Objects that were read enter memory without a check whether they were replaced during the read.
+    /// Objects that were read from disk enter memory, and nothing checks whether they were replaced during the read.
     ReadUnchecked = 50 => "read that goes into memory unchecked",
     /// If more than eight purges share a block of the log, the last one is left out.
     PurgeOfManyUnlogged = 51 => "last of many purges not logged",
@@ -78,7 +80,7 @@ nectary_block::planted_bugs! {
     PlaceBeforePurge = 55 => "place looked at before purges are compared",
 }
 
-/// The bugs by the kind of test that finds them.
+/// Lists of the bugs, one for each kind of test that finds them.
 #[cfg(feature = "planted")]
 impl Bug {
     /// Bugs that a crash or a flipped bit reveals.
@@ -103,10 +105,10 @@ impl Bug {
         Bug::HotListIgnoresReplacement,
     ];
 
-    /// Bugs that answers of a running store reveal.
+    /// Bugs that show in the answers of a running store.
     pub const RUNNING: [Bug; 3] = [Bug::MemoryIgnoresTagPurge, Bug::TagPurgeUncovers, Bug::NamesNotRead];
 
-    /// Bugs that a store with admission rules reveals: by its answers, and by how much it writes.
+    /// Bugs that show in a store with admission rules: in its answers, or in the number of bytes that it writes.
     pub const ADMISSION: [Bug; 2] = [Bug::UnadmittedLeavesOlder, Bug::WriteBudgetNotDebited];
 
     /// Bugs that only overlapping operations reveal.

@@ -1,7 +1,7 @@
 //! Random numbers for identities and seeds.
 //!
-//! Owns: the source of random numbers. With a seed, the numbers can be repeated, for simulations; without one, they
-//! come from the operating system.
+//! Owns: the source of random numbers. With a seed, the numbers are the same in each run, so that a simulation can be
+//! repeated. Without a seed, they come from the operating system.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -14,7 +14,8 @@ pub(crate) fn random_u64s(seed: Option<u64>) -> impl FnMut() -> u64 {
     }
 }
 
-/// Random bits from the operating system, by way of the standard library's hasher keys.
+/// Returns 64 random bits. They come from the operating system: the standard library draws the keys of its hasher from
+/// there.
 pub(crate) fn random_u64() -> u64 {
     use std::hash::{BuildHasher, Hasher};
     let mut hasher = std::collections::hash_map::RandomState::new().build_hasher();

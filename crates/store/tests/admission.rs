@@ -151,7 +151,8 @@ async fn sizes_outside_the_bounds_are_not_admitted_whether_known_beforehand_or_n
     }
 }
 
-/// The lengths of the replaced and of the new body, in bytes: one makes a single record, the other several.
+/// The lengths of the replaced bodies, and also of the new bodies, in bytes. A body of the first length is one record;
+/// a body of the second length has several.
 const LENGTHS: [usize; 2] = [1000, 700_000];
 
 #[tokio::test]

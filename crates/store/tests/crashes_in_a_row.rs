@@ -50,7 +50,7 @@ async fn fill_until(store: &Store, epoch: u64) {
     }
 }
 
-/// The locations of the appends of an epoch.
+/// The offsets of the appends of an epoch, in bytes from the start of the image.
 fn appends(image: &[u8], epoch: u64) -> Vec<usize> {
     let is_one = |at: &usize| {
         let block = &image[*at..];

@@ -190,8 +190,8 @@ async fn span_that_was_not_put_back_keeps_what_it_held_through_opens_and_purges(
             assert_eq!(found(&store, "body").await.concat().len(), COUNT as usize / 4, "round {round}");
         }
         put_all(&store, "body").await;
-        // These purges fill several cycles of the log, many at the same time. But there are not more different rules
-        // than the log has room for.
+        // Many of these purges run at the same time, and together they fill several cycles of the log. But they do not
+        // make more different rules than the log has room for.
         let purges = (0..round * 100).map(|number| {
             let store = store.clone();
             tokio::spawn(async move { store.purge_key(format!("other {}", number % 20).as_bytes()).await })

@@ -10,7 +10,7 @@ use nectary_store::{CreateOptions, FillRole, KeyRef, OpenOptions, Store};
 use tokio::sync::watch;
 
 const STORE_BYTES: u64 = 64 << 20;
-/// The memory for objects, in bytes: enough for a few dozen.
+/// The memory for objects, in bytes: enough for a few dozen objects.
 const OBJECTS_BYTES: u64 = 128 << 10;
 const BODY_BYTES: usize = 3000;
 
@@ -23,7 +23,7 @@ enum When {
     After,
 }
 
-/// Blocks the next read that this thread begins, or all writes, until it is opened.
+/// Blocks the next read that this thread begins, or all writes, until the gate is opened.
 struct Gate {
     device: SharedDevice,
     thread: ThreadId,
@@ -193,7 +193,7 @@ async fn what_was_purged_does_not_come_back_with_a_read_that_the_ring_overtakes(
     let open = held.hold_read(When::After);
     let gets = async { tokio::join!(held.store.get(key), held.store.get(key)) };
     let ((first, second), ()) = tokio::join!(gets, async {
-        // Put objects until the segment is overwritten and the purge is forgotten.
+        // Objects are put until the segment is overwritten and the purge is forgotten.
         let mut number = 0;
         while held.store.stat().purge_records > 0 {
             held.put(&format!("lap {number}"), 0).await;
@@ -222,7 +222,7 @@ async fn a_fill_says_beforehand_whether_there_is_room_and_waits_for_it_where_its
         stored
     };
     held.writes.send_replace(false);
-    // Put objects until no more appends can be in flight and the queue is full.
+    // Objects are put until no more appends can be in flight and the queue is full.
     let mut refused = 0;
     for number in 0.. {
         let name = format!("waits {number}");

@@ -93,7 +93,7 @@ async fn purges_of_absent_urls_take_nothing_from_the_store() {
     assert_eq!(count_found(&store, 0..OBJECTS).await, OBJECTS);
     drop(store);
 
-    // Purge directly after a crash, when names may not be known yet, and again when they are known.
+    // Keys are purged directly after a crash, when the names may not be known yet, and again when they are known.
     let store = open(device.clone()).await;
     purge_all_of(&store, absent(1)).await;
     wait_for_names(&store).await;

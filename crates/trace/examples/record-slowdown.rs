@@ -1,4 +1,4 @@
-//! How much slower programs run while they are recorded, measured in pairs of runs with and without recording.
+//! Measures how much slower programs run while they are recorded, in pairs of runs with and without recording.
 //!
 //! `cargo run --release -p nectary-trace --example record-slowdown [FOLDER] [ROUNDS]`. FOLDER (default: the temporary
 //! directory) should be on the disk to measure. If the example runs as root, it drops the page cache before each run,

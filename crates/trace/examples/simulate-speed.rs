@@ -27,7 +27,7 @@ fn random(state: &mut u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// A block number that does not reveal the rank.
+/// The block number of a rank; neighbouring ranks get scattered block numbers.
 fn scattered(rank: u64) -> u64 {
     rank.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20
 }

@@ -25,11 +25,11 @@ use crate::formats::{Format, Reader, Reference};
 /// The formats that can be written.
 pub const WRITTEN: [Format; 3] = [Format::Nectary, Format::Text, Format::OracleGeneral];
 
-/// The most distinct blocks of a trace that can be written as oracleGeneral; the last position of each is kept in
-/// memory.
+/// The maximum number of distinct blocks of a trace that can be written as oracleGeneral; the last position of each is
+/// kept in memory.
 const DISTINCT_MAX: usize = 1 << 27;
 
-/// The most streams of a trace that can be written in Nectary's format.
+/// The maximum number of streams of a trace that can be written in Nectary's format.
 const STREAMS_MAX: usize = 1 << 16;
 
 /// The result of a conversion.
@@ -162,7 +162,7 @@ struct Oracle {
     last: HashMap<u64, u64>,
 }
 
-/// The number of latest records that are kept in memory. *Units*: records.
+/// The number of the latest records that are kept in memory.
 const WINDOW_RECORDS: usize = 1 << 18;
 
 impl Oracle {
@@ -216,7 +216,7 @@ impl Oracle {
 
 /// The writer of Nectary's format: a stream becomes a process, and each range of 2^40 blocks becomes a file.
 struct Recorded {
-    /// The output, until the first reference gives the block size, with which the writer is created.
+    /// The output file and the identity, until the first reference gives the block size that the writer needs.
     start: Option<(File, [u8; 16])>,
     writer: Option<nectary::Writer<BufWriter<File>>>,
     name: String,

@@ -7,7 +7,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Quotations from a file are cut at this many bytes.
+/// The longest quotation from a file; a longer one is cut. *Units*: bytes.
 const QUOTED_BYTES_MAX: usize = 40;
 
 /// A position in a trace; in a compressed trace, the position after decompression.

@@ -1,7 +1,7 @@
 //! The contents of a trace: counts of references, blocks, streams, reads and writes, and the distances of reuses.
 //!
-//! Owns: the figures and their definitions. Promises: it reads the trace once, and needs memory only for distinct
-//! blocks (32 bytes each), so a trace may be longer than a simulation accepts. The number of distinct blocks is
+//! Owns: the figures and their definitions. Promises: counting reads the trace once, and needs memory only for distinct
+//! blocks (32 bytes each), so the trace may be longer than a simulation accepts. The number of distinct blocks is
 //! bounded.
 
 use std::path::Path;
@@ -12,13 +12,13 @@ use nectary_cache::Stream;
 use crate::error::{Error, Place, Result};
 use crate::formats::{Reader, Reference};
 
-/// The most distinct blocks that can be counted; they take 4 GiB of memory.
+/// The maximum number of distinct blocks that can be counted; they take 4 GiB of memory.
 pub const DISTINCT_MAX: usize = 1 << 27;
 
 /// The contents of a trace.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Stat {
-    /// The number of references to blocks; a request for several blocks counts as several.
+    /// The number of references to blocks; a request for several blocks counts once for each block.
     pub references: u64,
     /// The number of blocks that were referenced at least once.
     pub distinct: u64,
@@ -81,7 +81,7 @@ struct Counter {
     writes: u64,
     repeats: u64,
     last: Option<u64>,
-    /// The numbers of reuses by the logarithm of their distance, rounded up.
+    /// The numbers of reuses by the binary logarithm of their distance, rounded up.
     reuses: [u64; 65],
 }
 

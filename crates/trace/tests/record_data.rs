@@ -63,7 +63,7 @@ const RECORDED: [Recorded; 6] = [
     },
 ];
 
-/// The largest size of a trace here. *Units*: bytes.
+/// The largest size of a trace file in `data`. *Units*: bytes.
 const FILE_BYTES_MAX: u64 = 60 << 10;
 
 fn path(name: &str) -> PathBuf {

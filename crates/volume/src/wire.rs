@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 use crate::net::{self, Stream};
 use crate::protocol::{HEADER_BYTES, Header, Message};
 
-/// The most bytes of one write, which joins queued frames.
+/// The maximum number of bytes of one write, which joins queued frames.
 const WRITE_BYTES_MAX: usize = 256 << 10;
 
 /// Reads a message. Returns `None` at the end of the stream.

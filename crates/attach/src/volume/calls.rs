@@ -21,7 +21,7 @@ type This = Arc<VolumeFileSystem>;
 
 /// The longest name. *Units*: bytes.
 const NAME_BYTES_MAX: usize = nectary_volume::format::NAME_BYTES_MAX;
-/// The most names that one question requests.
+/// The maximum number of names that one question requests.
 const ENTRIES_MAX: u32 = 1024;
 /// The least length of an entry in a listing: without and with attributes. *Units*: bytes.
 const ENTRY_BYTES: (u32, u32) = (32, 160);

@@ -1,13 +1,13 @@
 //! One file per object, as in Squid, with the behaviour of wg-Squid.
 //!
-//! Owns: the directories (16 of 256 each), file numbers, the proxy's own memory cache and both replacement orders.
-//! Behaviour: an object in the proxy's memory is a hit without using the file system; otherwise its file is opened,
-//! read whole and closed, and the object is kept in memory. A miss writes a new file. The least recently used objects
-//! are deleted when the files fill the disk's share. Nothing is synced, as in Squid. With several disks, each is a
-//! separate cache root. If the disk's clock is virtual or faster than real time, `syncfs` is called after 30 s on that
-//! clock, because the kernel's flusher would write dirty pages only after 30 s of real time. The kernel's limit of
-//! dirty pages is a share of the machine's memory, not of a memory group's. So `syncfs` is also called when more than
-//! `dirty_percent` of the buffer cache is dirty; the best share for each file system is determined before the
+//! Owns: the directories (16 of 256 each), file numbers, the proxy's own memory cache, and the replacement in memory
+//! and on disk. Behaviour: an object in the proxy's memory is a hit without using the file system; otherwise its file
+//! is opened, read whole and closed, and the object is kept in memory. A miss writes a new file. The least recently
+//! used objects are deleted when the files fill the disk's share. Nothing is synced, as in Squid. With several disks,
+//! each is a separate cache root. If the disk's clock is virtual or faster than real time, `syncfs` is called after 30
+//! s on that clock, because the kernel's flusher would write dirty pages only after 30 s of real time. The kernel's
+//! limit of dirty pages is a share of the machine's memory, not of a memory group's. So `syncfs` is also called when
+//! more than `dirty_percent` of the buffer cache is dirty; the best share for each file system is determined before the
 //! comparison.
 
 use std::collections::HashMap;
@@ -36,11 +36,12 @@ const SECOND_LEVEL: u64 = 256;
 const BLOCK_BYTES: u64 = 4096;
 /// The share of the disk that files may fill. Squid deletes aggressively above it (`cache_swap_high`).
 const FULL_SHARE: f64 = 0.95;
-/// How long the kernel leaves pages dirty (`dirty_expire_centisecs`).
+/// The time for which the kernel leaves pages dirty (`dirty_expire_centisecs`).
 const DIRTY_MAX: Duration = Duration::from_secs(30);
 /// The default share of the buffer cache that may be dirty, in percent (`dirty_ratio`).
 pub const DIRTY_PERCENT: u64 = 20;
-/// How many times a put on a full file system deletes the least recently used files and retries.
+/// The largest number of retries of a put on a full file system; before each, the least recently used files are
+/// deleted.
 const FULL_ATTEMPTS_MAX: usize = 20;
 
 /// The settings of a contender that stores objects in files.
@@ -48,11 +49,11 @@ const FULL_ATTEMPTS_MAX: usize = 20;
 pub struct FilesOptions {
     /// The file system.
     pub system: FileSystem,
-    /// Memory of the proxy's own cache, in bytes.
+    /// The memory of the proxy's own cache, in bytes.
     pub proxy_bytes: u64,
-    /// Memory that is left to the kernel's buffer cache, in bytes.
+    /// The memory that is left to the kernel's buffer cache, in bytes.
     pub buffer_bytes: u64,
-    /// The share of that memory that may be dirty before it is written, in percent.
+    /// The share of the buffer cache that may be dirty before it is written, in percent.
     pub dirty_percent: u64,
     /// Its devices and directories.
     pub place: Place,
@@ -89,7 +90,7 @@ fn folder_name(folder: u64) -> String {
 pub struct Files {
     options: FilesOptions,
     roots: Vec<PathBuf>,
-    /// The directory of each root, for `syncfs`.
+    /// The open directory of each cache root, which `syncfs` needs.
     handles: Vec<File>,
     state: Mutex<State>,
 }

@@ -40,7 +40,7 @@ pub struct FoyerSettings {
     pub flushers: usize,
     /// The number of bytes that are evicted at once.
     pub block_bytes: u64,
-    /// Each of foyer's two buffers has the size of its memory divided by this.
+    /// The divisor of the buffer size: each of foyer's two buffers has the size of foyer's memory divided by this.
     pub buffer_share: u64,
 }
 

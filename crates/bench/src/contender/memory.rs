@@ -1,5 +1,5 @@
-//! A contender that is a table in memory. It measures the cost of the harness itself, and serves tests, for which it
-//! can return a wrong byte.
+//! A contender that is a table in memory. It shows the cost of the harness itself. For tests, it can also return a
+//! wrong byte.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};

@@ -1,4 +1,4 @@
-//! Contenders behind one small trait: anything that stores objects.
+//! The contenders, behind one small trait. A contender is anything that stores objects.
 //!
 //! Owns: the trait, the kinds of contenders, and their names. A contender gets, puts and deletes whole objects. Only
 //! the worker verifies bytes.
@@ -71,17 +71,17 @@ pub enum Kind {
     Files {
         /// Which file system.
         system: FileSystem,
-        /// Memory of the proxy's own cache, in bytes.
+        /// The memory of the proxy's own cache, in bytes.
         proxy_bytes: u64,
-        /// Memory that is left to the kernel's buffer cache, in bytes.
+        /// The memory that is left to the kernel's buffer cache, in bytes.
         buffer_bytes: u64,
-        /// The share of that memory that may be dirty before it is written, in percent.
+        /// The share of the buffer cache that may be dirty before it is written, in percent.
         dirty_percent: u64,
     },
     /// foyer, a cache in memory and on disk from crates.io. It is in a separate program, so that other programs need
     /// not link it.
     Foyer {
-        /// Its memory, in bytes: its contents and its buffers.
+        /// Its memory, in bytes, for its contents and its buffers.
         memory_bytes: u64,
         /// Its settings.
         settings: FoyerSettings,
@@ -105,7 +105,7 @@ pub struct Place {
     pub folder: PathBuf,
     /// The bytes that its objects may occupy on all its devices together.
     pub disk_bytes: u64,
-    /// Seconds of the disk's time per real second: above 1 if the disk runs faster than real time.
+    /// The seconds that pass on the disk's clock per real second: above 1 if the disk runs faster than real time.
     pub speed: f64,
     /// Whether the disk's clock is virtual. Then daemons do not wait for real time: their work is called between
     /// requests.
@@ -134,7 +134,7 @@ pub fn prepare(kind: &Kind, place: &Place) -> Result<Prepared, Error> {
 pub enum Prepared {
     /// A store was made.
     Nectary {
-        /// Its memory.
+        /// Its memory, in bytes.
         memory_bytes: u64,
         /// Its settings.
         settings: Settings,

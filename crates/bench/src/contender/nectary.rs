@@ -21,12 +21,13 @@ use crate::Error;
 use crate::workload::Request;
 
 /// The unit of the stripe over several devices, in the form of its SPEC: three clusters. Appends begin at multiples of
-/// powers of two, with small, popular objects. So with a unit that is a power of two, one disk would get more of these
-/// objects than the other.
+/// a power of two, and their first objects are small and popular. So with a unit that is a power of two, one disk would
+/// get more of these objects than the other.
 const STRIPE_UNIT: &str = "192K";
-/// How many times a put is tried; after each refusal for outstanding writes it waits for the disk.
+/// The largest number of attempts of a put. After each attempt that the store refuses because of outstanding writes,
+/// the contender waits for the disk.
 const PUT_ATTEMPTS_MAX: usize = 8;
-/// How long a put object may wait to be written, in milliseconds of the disk's time.
+/// The longest time that a put object may wait to be written, in milliseconds of the disk's time.
 const WRITE_DELAY_MS: u64 = 5_000;
 
 /// The settings of the store; each ablation changes one.
@@ -40,9 +41,9 @@ pub struct Settings {
     pub cluster_bytes: u64,
     /// The share of a segment that may be re-inserted, in percent.
     pub reinsert_percent: u32,
-    /// How many bytes may be rewritten from memory, in percent of the bytes put.
+    /// The largest number of bytes that may be rewritten from memory, in percent of the bytes put.
     pub rewrite_percent: u32,
-    /// How long a put object may wait to be written, in milliseconds.
+    /// The longest time that a put object may wait to be written, in milliseconds.
     pub write_delay_ms: u64,
 }
 

@@ -1,11 +1,11 @@
-//! The cost of the cache without I/O: the time of a hit in the library and through FUSE, and how much more time
-//! detecting policies take than LRU.
+//! The cost of the cache without I/O: the time of a hit in the library and through FUSE, and the additional time of
+//! policies that detect access patterns, compared with LRU.
 //!
 //! Owns: the references, and the order of batches. The caches alternate (A B B A …) batch by batch within one thread.
 //! Time is the processor time of the thread, so other load on the machine only adds misses in the processor's caches.
-//! There are two sets of references. *Hits* are uniform over blocks that all fit. *Half misses* are uniform over twice
-//! as many blocks as fit, so every policy has the same hit rate. The cost of detection is the difference from LRU
-//! within a round.
+//! There are two sets of references. *Hits* are uniform over blocks that all fit in the cache. *Half misses* are
+//! uniform over twice as many blocks as fit, so every policy has the same hit rate. The cost of detection is the
+//! difference from LRU within a round.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -36,9 +36,9 @@ const POLICIES: [&str; 3] = ["lru", "dear", "adaptive"];
 pub struct Cost {
     /// The time of a hit under each policy: the median over the rounds with its interval.
     pub hit_us: Vec<(&'static str, Estimate)>,
-    /// How much more time than LRU each other policy takes for a hit.
+    /// The additional time per hit of each other policy, compared with LRU.
     pub above_hits_us: Vec<(&'static str, Estimate)>,
-    /// How much more time than LRU each other policy takes if half of the references miss.
+    /// The additional time per reference of each other policy, compared with LRU, if half of the references miss.
     pub above_misses_us: Vec<(&'static str, Estimate)>,
     /// The number of pairs of each figure.
     pub pairs: usize,

@@ -29,7 +29,7 @@ type Ended = (i32, sys::Usage, Duration);
 /// The model of the paper's disk, and its queue depth.
 pub const MODEL: &str = "hdd-1999";
 pub const QUEUE_DEPTH: usize = 1;
-/// How long the programs of an execution may take.
+/// The longest time that the programs of an execution may take.
 const PATIENCE: Duration = Duration::from_secs(900);
 /// The disk's slot in the shared clock. It is never read: executions take the busy time from the disk's own counters.
 const SLOT: usize = 0;
@@ -45,9 +45,9 @@ pub struct Execution {
     pub device_requests: u64,
     /// The number of `device_requests` that are reads.
     pub device_reads: u64,
-    /// How long the disk was busy until the last program ended.
+    /// The disk's total busy time from the start of the programs to the end of the last one.
     pub stall_s: f64,
-    /// How long the disk was busy afterwards, with data that were not written yet.
+    /// The disk's busy time after the end of the last program, in which it writes the remaining dirty data.
     pub late_s: f64,
     /// The processor time of the programs in user mode.
     pub user_s: f64,
@@ -61,7 +61,7 @@ pub struct Execution {
     pub elapsed_s: Vec<f64>,
     /// Whether the disk's clock was virtual.
     pub is_virtual: bool,
-    /// The largest resident size of a process of the programs. *Units*: bytes.
+    /// The largest resident size of any of the programs' processes. *Units*: bytes.
     pub resident_bytes: u64,
     /// A checksum of each program's output and files.
     pub sums: Vec<u32>,
@@ -86,7 +86,7 @@ pub struct Place<'a> {
     pub image: PathBuf,
     /// The disk's clock.
     pub clock: Arc<SharedClock>,
-    /// The command of the process with the cache.
+    /// Makes the command that starts the process with the cache.
     pub mounted: &'a (dyn Fn() -> Command + Sync),
     /// The number of the next execution.
     pub next: u64,

@@ -93,7 +93,7 @@ impl Maker {
         Ok(())
     }
 
-    /// Writes files of `words_count` words; each of the `topics` is in about half of the files.
+    /// Writes files of `words_count` words; each of the `topics` has a line in about half of the files.
     pub fn text_files(&self, random: &mut Random, files: u64, words_count: u64, topics: u64) -> Result<(), Error> {
         for file in 0..files {
             let mut text = String::new();

@@ -1,5 +1,5 @@
-//! `bench cache --seed dear`: real programs on the live cache, under each policy, on a disk of the time of the paper on
-//! DEAR.
+//! `bench cache --seed dear`: real programs on the live cache, under each policy, on a modelled disk of 1999, as in the
+//! paper on DEAR.
 //!
 //! Owns: the options and the lanes. How a run works: the inputs of all programs are made once and put into the image of
 //! a file system. Each execution gets a copy of the image on a modelled disk, mounts it, and starts a new process with
@@ -42,11 +42,11 @@ pub use through_fuse::ThroughFuse;
 
 /// The number of blocks that a policy may hold: the paper's 6 MB.
 pub const BLOCKS: u64 = 768;
-/// The default number of executions of each program under each policy, which is that of the paper.
+/// The default number of executions of each program under each policy; the paper uses the same number.
 const EXECUTIONS: usize = 3;
-/// The default speed-up of the disk for mixes, which run in real time.
+/// The default speed-up of the disk while a mix runs, as a multiple of the real disk's speed. Mixes run in real time.
 const SPEED: f64 = 20.0;
-/// The highest speed-up of real time: beyond it, the layers above the disk cost more than the disk.
+/// The largest speed-up of a disk. The operations of a faster disk would take less time than the layers above it.
 const SPEED_MAX: f64 = 100.0;
 
 /// The experiments, each with its subject and its approximate duration.
@@ -64,11 +64,11 @@ pub const EXPERIMENTS: [(&str, &str, &str); 2] = [
 pub struct Options {
     /// A quick run: three policies, one execution, no mixes, no verdicts.
     pub quick: bool,
-    /// Only these programs and mixes, by name; all if the list is empty.
+    /// The names of the programs and mixes that run; all run if the list is empty.
     pub only: Vec<String>,
     /// The number of executions of each program under each policy.
     pub executions: Option<usize>,
-    /// The speed-up of the disk for mixes.
+    /// The speed-up of the disk while a mix runs, as a multiple of the real disk's speed; `None` for the default, 20.
     pub speed: Option<f64>,
 }
 
@@ -79,13 +79,13 @@ pub struct Lane {
     pub name: &'static str,
     /// The cache's policy; `None` for the kernel's page cache.
     pub policy: Option<&'static str>,
-    /// Whether a program with all its processes is one stream; otherwise each process and file is one.
+    /// Whether a program with all its processes is one stream; otherwise each pair of a process and a file is one.
     pub by_session: bool,
 }
 
 /// The lane with which all others are compared.
 const BASE: &str = "lru";
-/// The base lane a second time: smaller differences than between these two are noise.
+/// The base lane, run a second time: differences smaller than the one between these two lanes are noise.
 const AGAIN: &str = "lru-again";
 /// The kernel's page cache.
 const PAGES: &str = "page cache";
@@ -111,7 +111,7 @@ pub struct Plan {
     pub options: Options,
     /// The number of executions of each program and mix.
     pub executions: usize,
-    /// The speed-up of the disk for mixes.
+    /// The speed-up of the disk while a mix runs, as a multiple of the real disk's speed.
     pub speed: f64,
     /// The lanes, the base first.
     pub lanes: Vec<Lane>,

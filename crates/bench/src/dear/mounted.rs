@@ -1,8 +1,9 @@
 //! The process with the cache of one execution: it shows a directory through the cache.
 //!
-//! Owns: the messages between parent and process (a line of JSON each way), the memory that gives a policy its number
-//! of blocks, and the record of references. Each execution starts this process again, where the paper rebooted, so its
-//! cache is cold. The process's processor time is part of the response time.
+//! Owns: the messages between this process and its parent (a line of text each; the setup and all answers are JSON),
+//! the memory size with which a policy's cache has the required number of blocks, and the recording of references. Each
+//! execution starts this process again, so its cache is cold; the paper's authors rebooted instead. The process's
+//! processor time is part of the response time.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
@@ -17,11 +18,11 @@ use serde::{Deserialize, Serialize};
 use super::replay::{self, Reference};
 use crate::{Error, ErrorKind, sys};
 
-/// How long the process may take to unmount and end.
+/// The longest time that the process may take to unmount and end.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// The largest number of references in a record. An execution with more of them fails.
 const REFERENCES_MAX: usize = 1 << 26;
-/// The range in which the memory for a number of blocks is searched. *Units*: bytes.
+/// The range of memory sizes in which [`memory_for`] searches. *Units*: bytes.
 const MEMORY_BYTES: (u64, u64) = (1 << 20, 1 << 34);
 
 /// The settings of the process.
@@ -138,7 +139,7 @@ pub fn serve(input: impl BufRead, mut output: impl Write) -> Result<(), Error> {
 #[derive(Default)]
 struct Record {
     references: Vec<Reference>,
-    /// The number of references for which there was no room.
+    /// The number of references that were not recorded, because the record was full.
     left_out: u64,
 }
 

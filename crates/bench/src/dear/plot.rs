@@ -14,7 +14,7 @@ const LEFT: f64 = 50.0;
 const BAR: f64 = 9.0;
 const GAP: f64 = 26.0;
 const HEIGHT: f64 = 170.0;
-/// Bars end at this many times the value of LRU.
+/// The length at which bars are cut, as a multiple of LRU's value.
 const MOST: f64 = 1.5;
 /// The colours of lanes, which colour-blind readers can distinguish too.
 const COLOURS: [&str; 10] =

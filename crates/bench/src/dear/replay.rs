@@ -1,5 +1,5 @@
-//! The recorded references of a program: replays of them show the effect of other sizes and parameters, the limit
-//! (MIN), and the processor time of a policy.
+//! The recorded references of a program: replays of them show the effect of other cache sizes and parameters, the
+//! misses of the optimal policy (MIN), and the processor time of each policy.
 //!
 //! Owns: the record's file and the replay. A replay does not know which files were truncated or deleted, but the live
 //! cache drops their blocks. So the misses of a replay are exact only for programs that only read. A miss of a

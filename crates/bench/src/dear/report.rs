@@ -26,7 +26,7 @@ pub struct Report {
     pub figures: Vec<Figure>,
     /// One row for each pair of a lane and a program or mix.
     pub rows: Vec<Value>,
-    /// The results of each program's recorded references.
+    /// The results of the replays of each program's recorded references.
     pub sensitivity: Vec<Value>,
     #[serde(skip)]
     is_short: bool,

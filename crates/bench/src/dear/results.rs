@@ -16,7 +16,8 @@ const ALONE_MIN: (f64, f64) = (23.0, 12.0);
 const TOGETHER_MIN: (f64, f64) = (12.0, 8.0);
 /// The policies that have these targets.
 const JUDGED: [&str; 2] = ["dear", "adaptive"];
-/// The longest accepted time of a hit without I/O, and how much more than LRU `dear` may take. *Units*: microseconds.
+/// The longest accepted time of a hit without I/O, and by how much the time under `dear` may exceed that under LRU.
+/// *Units*: microseconds.
 const HIT_US_MAX: f64 = 2.0;
 const ABOVE_US_MAX: f64 = 0.5;
 
@@ -59,12 +60,12 @@ pub fn mean(values: impl Iterator<Item = f64>) -> f64 {
     if count == 0 { f64::NAN } else { sum / f64::from(count) }
 }
 
-/// By how much `value` is below `base`. *Units*: percent.
+/// The saving of `value` compared with `base`, as a share of `base`. *Units*: percent.
 pub fn saved(base: f64, value: f64) -> f64 {
     100.0 * (1.0 - value / base)
 }
 
-/// All figures in this order: the noise, missed targets, the rest.
+/// Computes all figures, in this order: the noise, figures that miss their target, the rest.
 pub fn figures(workloads: &[Workload], cost: Option<&Cost>, is_judged: bool) -> Vec<Figure> {
     let mut figures = Vec::new();
     for (is_alone, when, targets) in [(true, "alone", ALONE_MIN), (false, "together", TOGETHER_MIN)] {

@@ -24,7 +24,7 @@ const PAGES_BYTES: u64 = 6 << 20;
 /// Runs a plan; `programs.worker` has to call [`serve`](super::serve).
 ///
 /// It moves the calling thread into its own mount namespace; the thread must live as long as the process. *Errors*:
-/// [`ErrorKind::Void`](crate::ErrorKind::Void) if a program gave other bytes under a policy;
+/// [`ErrorKind::Void`](crate::ErrorKind::Void) if a program's output or files differ between policies;
 /// [`ErrorKind::Missing`](crate::ErrorKind::Missing) if this machine cannot run the plan.
 pub fn run(plan: &Plan, programs: &Programs, progress: &mut (dyn FnMut(&Progress) + Send)) -> Result<Report, Error> {
     machine::check()?;

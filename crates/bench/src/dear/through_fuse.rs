@@ -1,9 +1,9 @@
 //! The cost of a hit for a program: a read through FUSE, compared with a FUSE file whose answer is always ready.
 //!
 //! Owns: the file that answers from a fixed buffer, and the order of rounds. This process serves this file and the
-//! caches with the same request loop, and reads bypass the kernel's page cache. So only the buffer cache makes a
-//! difference. The contenders take turns (A B B A …). Each round gives the median and the 99th percentile of each
-//! contender's real times.
+//! caches with the same request loop, and reads bypass the kernel's page cache. So the difference of their times is the
+//! time of the buffer cache. The contenders take turns (A B B A …). Each round gives the median and the 99th percentile
+//! of each contender's real times.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -53,9 +53,9 @@ pub const WHOLE: Extent = Extent { blocks: 4096, batch: 1000, rounds: 21 };
 pub struct ThroughFuse {
     /// The name of a policy, or `fixed`.
     pub name: &'static str,
-    /// The median over the medians of the rounds.
+    /// The median of the rounds' medians.
     pub median_us: Estimate,
-    /// The median over the 99th percentiles of the rounds.
+    /// The median of the rounds' 99th percentiles.
     pub p99_us: Estimate,
     /// The median ratio to the fixed buffer: each round's medians are one pair.
     pub ratio: Estimate,

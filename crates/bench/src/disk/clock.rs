@@ -2,10 +2,10 @@
 //!
 //! The clock is a shared page of memory with one counter per disk: the time that the disk's model has used, in
 //! nanoseconds. With a virtual clock no call waits for a disk. A call costs the processor time of its process plus the
-//! increase of its disks' counters ([`Cost`]); other work on the machine adds to neither. That is exact for one
-//! operation at a time. Writes that the kernel makes during a call count as time of the call, which is right if the
-//! disk is the bottleneck. `worker::timeline` combines the costs of several threads. Without a virtual clock the disks
-//! run in real time, optionally sped up.
+//! increase of its disks' counters ([`Cost`]); other work on the machine adds to neither. This cost is exact if one
+//! operation runs at a time. Writes that the kernel makes during a call count as time of the call, which is right if
+//! the disk is the bottleneck. `worker::timeline` combines the costs of several threads. Without a virtual clock the
+//! disks run in real time, optionally sped up.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -21,7 +21,7 @@ use crate::{Error, sys};
 
 /// The largest number of disks on one clock.
 pub const SLOTS_MAX: usize = 64;
-/// The distance of two counters: a cache line, in bytes.
+/// The distance between two counters: a cache line, in bytes.
 const SLOT_BYTES: usize = 64;
 const PAGE_BYTES: usize = SLOTS_MAX * SLOT_BYTES;
 
@@ -80,7 +80,7 @@ impl SharedClock {
 
     fn slot(&self, index: usize) -> &AtomicU64 {
         assert!(index < SLOTS_MAX, "a clock has {SLOTS_MAX} slots");
-        // SAFETY: inside the mapping, aligned to a cache line, and used only as an atomic.
+        // SAFETY: the counter is inside the mapping, aligned to a cache line, and used only as an atomic.
         unsafe { self.page.add(index * SLOT_BYTES).cast::<AtomicU64>().as_ref() }
     }
 
@@ -102,17 +102,17 @@ impl Drop for SharedClock {
     }
 }
 
-/// The cost of a call on a virtual clock, or the sum of all costs so far.
+/// The cost of one call on a virtual clock, or the total cost so far.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Cost {
-    /// Processor time of all threads of the process.
+    /// The processor time of all threads of the process.
     pub processor: Duration,
     /// The time that each disk used.
     pub disks: Vec<Duration>,
 }
 
 impl Cost {
-    /// The difference from an earlier sum.
+    /// The cost since `earlier`, which is an earlier total.
     pub fn since(mut self, earlier: &Cost) -> Cost {
         self.processor = self.processor.saturating_sub(earlier.processor);
         for (disk, before) in self.disks.iter_mut().zip(&earlier.disks) {

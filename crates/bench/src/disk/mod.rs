@@ -46,26 +46,26 @@ pub struct DiskOptions {
 /// Counters of one disk.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct DiskCounts {
-    /// Operations that the kernel completed.
+    /// The number of operations that the kernel completed.
     pub operations: u64,
-    /// Bytes read.
+    /// The number of bytes read.
     pub read_bytes: u64,
-    /// Bytes written.
+    /// The number of bytes written.
     pub written_bytes: u64,
-    /// Reads among the operations.
+    /// The number of `operations` that are reads.
     pub reads: u64,
     /// The total time of the operations, including their time in queues, in milliseconds of the kernel's clock.
     pub kernel_ms: u64,
-    /// Time in which the modelled disk served operations, in microseconds on its clock.
+    /// The time in which the modelled disk served operations, in microseconds on its clock.
     pub busy_us: u64,
-    /// Operations that the modelled disk served.
+    /// The number of operations that the modelled disk served.
     pub served: u64,
-    /// Operations that moved the modelled disk's arm.
+    /// The number of operations that moved the modelled disk's arm.
     pub seeks: u64,
 }
 
 impl DiskCounts {
-    /// The difference from an earlier reading.
+    /// The counts since `earlier`, an earlier reading of the same disk.
     pub fn since(&self, earlier: &DiskCounts) -> DiskCounts {
         DiskCounts {
             operations: self.operations.saturating_sub(earlier.operations),
@@ -137,7 +137,7 @@ impl MeasuredDisk {
         let open = OpenOptions { create_bytes: Some(bytes), ..OpenOptions::default() };
         let spec = format!("{NAME}({below})");
         let options = Options { read_only: false, open };
-        // Attaches on a separate thread: the kernel's exceptions for threads that serve a disk must not apply to the
+        // Attaches on a separate thread: the kernel's exemptions for threads that serve a disk must not apply to the
         // caller.
         let thread = std::thread::spawn(move || Attachment::start(registry, &spec, options));
         let attachment = thread.join().map_err(|_| Error::failed("attaching a disk", "its thread panicked"))??;
@@ -173,7 +173,8 @@ impl MeasuredDisk {
 
 impl Drop for MeasuredDisk {
     fn drop(&mut self) {
-        // Its last users have been killed; a disk that cannot be released now is released when this process ends.
+        // The disk's users have been killed before. A disk that cannot be released now is released when this process
+        // ends.
         match &mut self.below {
             Below::Attached(attachment) if attachment.release().is_ok() => drop(attachment.finish()),
             Below::Attached(attachment) => drop(attachment.release_when_unused()),

@@ -4,8 +4,8 @@
 //! a file system's inodes before the file system's daemon has written them, and on a virtual clock the daemon writes
 //! them far too late. So the kernel's limit is higher ([`Allowance::hard_bytes`]), and between requests the kernel is
 //! asked to reclaim memory beyond the allowance. Memory that the kernel cannot reclaim stays and is counted
-//! ([`Keeping`]); later checks request it again. The rule is the same for every contender; memory beyond the allowance
-//! is an advantage for the contender.
+//! ([`Keeping`]); later checks ask the kernel again to reclaim it. The rule is the same for every contender; memory
+//! beyond the allowance is an advantage for the contender.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -19,7 +19,7 @@ use crate::Error;
 
 /// The number of requests between two checks.
 const EVERY: u64 = 16;
-/// After the kernel could not reclaim everything, this many checks do not ask it to.
+/// The number of checks that ask the kernel to reclaim nothing, after a check at which it could not reclaim enough.
 const LOOKS_LEFT_OUT: u64 = 8;
 
 /// The memory limits of a group, which the parent sends to its worker.
@@ -27,7 +27,7 @@ const LOOKS_LEFT_OUT: u64 = 8;
 pub struct Allowance {
     /// The group's directory.
     pub path: PathBuf,
-    /// Whether the interface is of version 1.
+    /// `true` if the group is a cgroup v1, `false` if it is a cgroup v2.
     pub is_first: bool,
     /// The allowance, in bytes.
     pub allowed_bytes: u64,
@@ -42,7 +42,7 @@ pub struct Keeping {
     pub looks: u64,
     /// The number of checks that found the usage above the allowance.
     pub over: u64,
-    /// The number of checks that found it above the allowance even after reclaiming.
+    /// The number of checks that found the usage above the allowance even after reclaiming.
     pub left: u64,
     /// The mean usage after reclaiming, in bytes.
     pub used_mean_bytes: u64,

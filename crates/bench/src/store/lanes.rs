@@ -17,7 +17,7 @@ const EFS_GB_MAX: u64 = 8;
 /// One contender on one disk size.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Lane {
-    /// The part of figures' names that stands for this contender; unique in its group.
+    /// The name of the contender within figure names; unique in its group.
     pub name: String,
     /// The contender of the paper's table that this one replaces.
     pub seed_name: &'static str,
@@ -29,7 +29,8 @@ pub struct Lane {
     pub memory: String,
 }
 
-/// Whether a contender runs. All run if `only` names none; with ablations only Nectary runs.
+/// Whether a contender runs. All run if `only` is empty. With ablations, only Nectary and the contenders that `only`
+/// names run.
 pub(super) fn is_named(options: &Options, lane: &Lane) -> bool {
     let is_named = options.only.iter().any(|name| lane.name.contains(name.as_str()));
     let is_nectary = matches!(lane.kind, Kind::Nectary { .. });
@@ -40,7 +41,8 @@ pub(super) fn is_named(options: &Options, lane: &Lane) -> bool {
     is_any || is_named || is_ablation || is_aim || lane.name == "nectary" || lane.name == "nectary-again"
 }
 
-/// The contenders on a disk size; the first two are Nectary. Nectary's memory budget is `store_bytes`.
+/// The contenders that are compared on one disk size; the first two are Nectary. Nectary's memory budget is
+/// `store_bytes`.
 pub(super) fn lanes(options: &Options, memory_bytes: u64, store_bytes: u64, seed_gb: u64) -> Vec<Lane> {
     let store = |name: &str, disks, settings| Lane {
         name: name.to_owned(),

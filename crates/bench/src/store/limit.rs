@@ -17,10 +17,10 @@ use crate::workload::Demand;
 
 /// The size of one read, in bytes: a typical object in whole blocks.
 const READ_BYTES: usize = 8192;
-/// The numbers of reads and writes that are measured.
+/// The number of measured random reads, and that of measured sequential reads and writes.
 const READS: u64 = 300;
 const WRITES: u64 = 24;
-/// A large write, in bytes.
+/// The size of a sequential read or write, in bytes.
 const WRITE_BYTES: usize = 1 << 20;
 
 /// The disk's own speed.
@@ -114,8 +114,8 @@ mod tests {
             group_reads: 100,
             group_read_bytes: 100 * (READ_BYTES as u64 + 20_000),
         };
-        // The store writes for a second and reads for a second. The LRU over groups seeks 100 times for 10 ms, and
-        // reads for a second beyond that.
+        // The store writes for a second and reads for a second. The LRU over groups also writes for a second; it seeks
+        // 100 times for 10 ms each, and reads for a second.
         assert_eq!((limit.requests_per_s(&demand, 1), limit.requests_per_s(&demand, 2)), (500.0, 1000.0));
         assert!((limit.lru_over_groups_per_s(&demand, 1) - 1000.0 / 3.0).abs() < 1.0);
     }

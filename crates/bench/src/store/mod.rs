@@ -1,11 +1,11 @@
-//! `bench store`: a proxy's workload directly on storage, under the conditions of tables 4 and 5 of the Hummingbird
-//! paper, and on a modern device.
+//! `bench store`: replays a proxy's workload directly on storage, under the conditions of tables 4 and 5 of the
+//! Hummingbird paper, and on a modern device.
 //!
 //! Owns: the presets and their scaling. How a run works: for each disk size every contender gets a disk, a memory group
 //! and a process, which last until the end. The workload is cut into pieces. All contenders replay a piece before the
 //! next piece begins, in an order that alternates from piece to piece (A B B A …). This is repeated with several seeds
 //! of the workload; the ratio of two contenders' run times with one seed is one pair. Nectary runs twice: the
-//! difference between these two is the noise. In the end the hits of each contender are compared with those of a
+//! difference between these two runs is the noise. In the end the hits of each contender are compared with those of a
 //! simulation.
 
 mod lanes;
@@ -99,7 +99,7 @@ pub struct Options {
     pub trace: Option<f64>,
     /// A quick run of about a minute: the smallest disk, the beginning of the trace, fewer pairs.
     pub quick: bool,
-    /// Compares Nectary with itself, with one setting changed at a time, on the smallest disk; peers only if `only`
+    /// Compares Nectary with itself, with one setting changed at a time, on the smallest disk. Peers run only if `only`
     /// names them.
     pub ablations: bool,
     /// The seed of the requests.
@@ -107,25 +107,26 @@ pub struct Options {
     /// The number of seeds of the workload; the first is `seed`. The default is 5 on a virtual clock, and 1 in real
     /// time and for quick and ablation runs.
     pub seeds: Option<usize>,
-    /// How much of a buffer cache may be dirty, in percent. By default, the best of several shares that are compared
-    /// first.
+    /// The share of a buffer cache that may be dirty, in percent. By default, several shares are compared first, and
+    /// the fastest is used.
     pub dirty_percent: Option<u64>,
     /// The number of pieces of the workload, each of which gives one pair; 10 by default.
     pub pairs: Option<usize>,
-    /// Only Nectary and contenders whose name contains one of these; all if the list is empty.
+    /// Runs only Nectary and the contenders whose names contain one of these texts; all if the list is empty.
     pub only: Vec<String>,
-    /// The disk sizes of the table that run, in GB; all if the list is empty.
+    /// The disk sizes that run, in GB; all sizes of the paper's table if the list is empty.
     pub sizes: Vec<u64>,
-    /// With a bare disk, the mean numbers of embedded objects per page that run; all if the list is empty.
+    /// With a bare disk, the mean numbers of embedded objects per page for which the experiment runs; all if the list
+    /// is empty.
     pub embedded: Vec<u64>,
     /// With a bare disk, a directory on the measured device: each contender's disk is a file in it.
     pub folder: Option<PathBuf>,
     /// The program that runs foyer as a contender, if it is present.
     pub foyer: Option<PathBuf>,
-    /// Runs disks in real time, this many times faster; the default is a virtual clock.
+    /// The speed-up of disks that run in real time; `None` for a virtual clock.
     pub speed: Option<f64>,
     /// The queue depth of a modelled disk: the disk chooses its next request from this many waiting ones. A disk of
-    /// 1999 has 1.
+    /// 1999 has a queue depth of 1.
     pub queue_depth: usize,
 }
 

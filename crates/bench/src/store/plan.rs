@@ -9,16 +9,16 @@ use crate::disk::{DiskOptions, Timekeeping};
 use crate::workload::Laws;
 use crate::{Error, ErrorKind};
 
-/// Memory that the store uses outside its budget for each thread beyond the first, in real time: rings, stacks, and
+/// The memory that a store in real time uses outside its budget for each thread beyond the first: rings, stacks, and
 /// free memory of its allocator. *Units*: bytes. The store's budget is reduced by this, so that the store uses no more
 /// memory than its peers.
 const STORE_THREAD_BYTES: u64 = 4 << 20;
 /// The allowance of every memory group beyond the scaled memory: a share of that memory (a quarter) for tables and
-/// allocators, and a fixed number of bytes. The paper counts neither. A peer can use what it does not need as buffer
-/// cache.
+/// allocators, and a fixed number of bytes. The paper counts neither. A peer can use the unneeded part of its allowance
+/// as buffer cache.
 const GROUP_SHARE: u64 = 4;
 const GROUP_BYTES: u64 = 6 << 20;
-/// By how much a contender may exceed its allowance between two checks before the kernel kills it, in bytes.
+/// The memory by which a contender may exceed its allowance between two checks before the kernel kills it, in bytes.
 const HARD_BYTES: u64 = 512 << 20;
 /// The default number of seeds of the workload on a virtual clock, and the smallest number with which figures are
 /// judged.
@@ -29,7 +29,7 @@ pub(super) const PAIRS: usize = 10;
 const PAIRS_QUICK: usize = 4;
 /// The largest number of requests of a quick run.
 const REQUESTS_QUICK: u64 = 12_000;
-/// The highest speed-up of real time: beyond it, the layers above the disk cost more than the disk.
+/// The largest speed-up of a disk. The operations of a faster disk would take less time than the layers above it.
 const SPEED_MAX: f64 = 100.0;
 /// The model of the paper's disk.
 const MODEL: &str = "hdd-1999";
@@ -37,7 +37,7 @@ const MODEL: &str = "hdd-1999";
 /// a target.
 const EMBEDDED: [u64; 4] = [1, 3, 5, 10];
 pub(super) const EMBEDDED_AIM: u64 = 5;
-/// The bytes of a GB, as disk makers count.
+/// The number of bytes of a GB in the sense of disk makers.
 const GB: f64 = 1e9;
 
 /// All contenders on one disk size.
@@ -74,11 +74,11 @@ pub struct Plan {
     pub threads: usize,
     /// The properties of the disks.
     pub disk: DiskOptions,
-    /// Memory of each contender, in bytes.
+    /// The memory of each contender, in bytes.
     pub memory_bytes: u64,
     /// The disk sizes.
     pub groups: Vec<Group>,
-    /// The peers that are missing, with the reason.
+    /// The peers that this machine cannot run, with the reason.
     pub skipped: Vec<String>,
 }
 

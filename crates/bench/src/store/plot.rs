@@ -74,7 +74,7 @@ fn ratios(body: &mut String, label: &str, trends: &[Trend], top: f64) {
     }
 }
 
-/// Moves overlapping names apart, close to their lines.
+/// Moves overlapping names apart, but keeps each close to its line.
 fn spread(wanted: Vec<f64>) -> Vec<f64> {
     let mut order: Vec<usize> = (0..wanted.len()).collect();
     order.sort_by(|left, right| wanted[*left].total_cmp(&wanted[*right]));

@@ -84,7 +84,7 @@ impl Report {
     }
 }
 
-/// The targets of the design, by preset, group and peer.
+/// The target of the ratio to a peer, by preset and group; `None` if the ratio has no target.
 fn target(preset: Preset, group: &Group, name: &str) -> Option<f64> {
     match preset {
         Preset::Bare if name.starts_with("xfs.") && group.label == EMBEDDED_AIM => Some(5.0),
@@ -99,7 +99,7 @@ fn target(preset: Preset, group: &Group, name: &str) -> Option<f64> {
 
 /// The label of the group that has targets compared with XFS on a bare disk.
 const EMBEDDED_AIM: &str = "embedded-5";
-/// The contender Nectary without hints, and its target compared with XFS.
+/// The name of the contender Nectary without hints, and the target of its ratio to XFS.
 const HINTS_OFF: &str = "nectary-hints-off";
 const HINTS_OFF_AIM: f64 = 2.0;
 /// The largest number of bytes written to the device per byte put.
@@ -185,7 +185,7 @@ fn lane_pieces(result: &GroupResult) -> usize {
     result.lanes[0].pieces.len()
 }
 
-/// Makes the figure of the best ratio to XFS, which has its own target: the best one of the paper.
+/// Makes the figure of the best ratio to XFS. Its target is the best such ratio of the paper.
 fn best_of_xfs(figures: &[Figure]) -> Option<Figure> {
     let against = figures.iter().filter(|figure| figure.name.contains(".xfs."));
     let best = against.max_by(|left, right| left.value.total_cmp(&right.value))?;

@@ -30,7 +30,7 @@ pub struct LaneResult {
     pub total: Piece,
     /// The counters of each of its disks during the run.
     pub counts: Vec<DiskCounts>,
-    /// The disk's milliseconds per millisecond of the kernel's clock.
+    /// The speed of the disk's clock: the milliseconds that it advances per millisecond of the kernel's clock.
     pub speed: f64,
     /// The usage of its memory group at the end.
     pub usage: GroupUsage,
@@ -53,7 +53,7 @@ pub struct GroupResult {
     pub limit: Limit,
     /// The work that the workload demands from any store.
     pub demand: Demand,
-    /// The hits of LRUs of several sizes on this workload.
+    /// The hits of an LRU of the memory's size and of one of the disk's size on this workload.
     pub locality: Locality,
     /// The numbers of requests, objects and bytes of the workload.
     pub totals: Totals,
@@ -88,13 +88,13 @@ pub struct Expected {
 pub struct Figure {
     /// Its name, which stays the same between versions.
     pub name: String,
-    /// The value: the median over seeds, or that of the one run.
+    /// The value: the median over seeds, or the value of the only run.
     pub value: f64,
     /// Its unit.
     pub unit: &'static str,
-    /// The lower end of its interval.
+    /// The lower end of the bootstrap interval of the value (`statistics`).
     pub low: f64,
-    /// The upper end of its interval.
+    /// The upper end of the bootstrap interval of the value (`statistics`).
     pub high: f64,
     /// The target, if one was set.
     pub target: Option<f64>,

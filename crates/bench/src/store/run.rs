@@ -29,10 +29,11 @@ use crate::{Error, machine};
 
 /// The shares of dirty pages that are compared, in percent of the buffer cache.
 const DIRTY_PERCENTS: [u64; 4] = [10, 20, 40, 80];
-/// The shares are compared on the beginning of the workload; its length is all requests divided by this.
+/// The shares are compared with only the beginning of the workload: the number of its requests is the number of all
+/// requests divided by this.
 const SWEEP_SHARE: u64 = 4;
-/// The largest number of concurrent runs on virtual clocks. Their disks are in memory, and together use at most the
-/// free memory divided by `FREE_SHARE`.
+/// The largest number of concurrent runs on virtual clocks. Their disks are in memory; all of them together use at most
+/// the free memory divided by `FREE_SHARE`.
 const AT_ONCE_MAX: u64 = 3;
 const FREE_SHARE: u64 = 2;
 
@@ -137,8 +138,8 @@ pub fn run(plan: &Plan, programs: &Programs, progress: &mut (dyn FnMut(&Progress
     Ok(Report::new(&plan, groups, swept, began.elapsed()))
 }
 
-/// The number of steps of a run: one to make each contender, one for each piece of each contender, and one for the
-/// simulation.
+/// The number of steps of a run: each contender has one step for its start and one for each piece of the workload; the
+/// simulation is one more step.
 fn steps(group: &Group, pairs: usize) -> u64 {
     (group.lanes.len() * (pairs + 1) + 1) as u64
 }
@@ -376,7 +377,7 @@ impl LaneResult {
     }
 
     /// The mean time of an operation of its disks, measured as in the paper: from the moment at which the disk begins
-    /// to serve the operation. *Units*: milliseconds. For unmodelled disks it includes the time in queues.
+    /// to serve the operation. *Units*: milliseconds. For disks without a model, the mean includes the time in queues.
     pub fn disk_io_ms(&self) -> f64 {
         let disk = self.disk();
         match disk.served {

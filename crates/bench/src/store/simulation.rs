@@ -2,11 +2,12 @@
 //!
 //! Owns: two simulations and the comparison. Simulated files: missed objects are put on the disks in turn; on each disk
 //! the least recently used files are deleted when blocks run out. The simulated store: a ring of segments, first in,
-//! first out. An object occupies its body, its key and the header of a record; an object in fragments lives as long as
-//! its first fragment. The store's memory can hold objects that its ring does not, so the most hits are those of the
-//! ring with an LRU memory before it. Promises: a contender whose hits differ from these by more than [`Expected`] allows makes the
-//! run void. Files on one thread must have exactly the same hits. Other contenders may differ a little: several threads
-//! send requests in another order than the trace, and a store pads its appends and may rewrite requested objects.
+//! first out. An object takes the space of its body, its key and the header of a record; an object in fragments is lost
+//! when its first fragment is overwritten. The store's memory can hold objects that its ring does not, so the store may
+//! have as many hits as the ring with an LRU memory before it. Promises: a contender whose hits differ from these by
+//! more than [`Expected`] allows makes the run void. Files on one thread must have exactly the same hits. Other
+//! contenders may differ a little: several threads send requests in another order than the trace, and a store pads its
+//! appends and may rewrite requested objects.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
@@ -18,7 +19,7 @@ use crate::{Error, ErrorKind};
 
 /// The size of a block, in bytes; a file occupies whole blocks, at least one.
 const BLOCK_BYTES: u64 = 4096;
-/// Files may fill this part of a disk's share, in percent.
+/// The part of a disk's share that files may fill, in percent.
 const FULL_PERCENT: u64 = 95;
 /// The bytes of a record in addition to its body and key, and the unit to which a record's size is rounded up.
 const RECORD_BYTES: u64 = 192;
@@ -28,8 +29,8 @@ const REQUESTS_AT_ONCE: u64 = 1 << 16;
 /// The accepted difference of the hit rate, in percentage points; files on one thread may not differ at all.
 const POINTS: f64 = 1.0;
 
-/// foyer may have up to this many times `POINTS` more hits than the simulation, because its memory holds objects that
-/// its disk does not.
+/// The multiple of `POINTS` by which foyer's hit rate may exceed that of the simulation, because foyer's memory holds
+/// objects that its disk does not.
 const FOYER_POINTS: u64 = 3;
 
 /// A simulated cache.
@@ -272,7 +273,8 @@ fn accepted(kind: &Kind, counters: &serde_json::Value, plan: &Plan, hits: u64, m
     let reinserted = counters["counts"]["reinserted"].as_u64().unwrap_or(0) > 0;
     match kind {
         Kind::Files { .. } if plan.threads == 1 && !was_full => Expected { hits, low: hits, high: hits },
-        // foyer may drop an object, or have it only in memory; it never holds more than its memory and disk together.
+        // foyer may drop an object, or have it only in memory. It never holds more than fits in its memory and disk
+        // together.
         Kind::Foyer { .. } => Expected { hits, low: 0, high: hits + FOYER_POINTS * points },
         _ if reinserted => Expected { hits, low: hits.saturating_sub(points), high: plan.requests },
         _ => Expected { hits, low: hits.saturating_sub(points), high: most + points },

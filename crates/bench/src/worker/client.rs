@@ -59,7 +59,7 @@ impl Client {
         }
     }
 
-    /// Stops the worker again: a terminal that resumes the run also resumes its workers.
+    /// Stops the worker again after a terminal resumed the run, because the terminal also resumes the workers.
     pub fn rest(&self) -> Result<(), Error> {
         sys::stop(self.child.id())
     }
@@ -67,7 +67,8 @@ impl Client {
     fn ask(&mut self, ask: &Ask) -> Result<Answer, Error> {
         sys::go_on(self.child.id())?;
         let answer = self.converse(ask);
-        // A dead process is reaped by this check; its number may then belong to another process.
+        // This check reaps a worker that has died. The number of a dead worker may belong to another process, so it
+        // gets no signal.
         if matches!(self.child.try_wait(), Ok(None)) {
             self.rest()?;
         }

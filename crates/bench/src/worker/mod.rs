@@ -72,7 +72,7 @@ pub fn serve(input: impl BufRead, output: impl Write) -> Result<(), Error> {
     serve_with(input, output, None)
 }
 
-/// As [`serve`]; `opener` opens contenders that this crate does not implement.
+/// Serves like [`serve`]; `opener` opens contenders that this crate does not implement.
 pub fn serve_with(input: impl BufRead, mut output: impl Write, opener: Option<Opener>) -> Result<(), Error> {
     sys::become_worker();
     let mut worker = Worker { opener, ..Worker::default() };

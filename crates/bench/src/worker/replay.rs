@@ -1,10 +1,11 @@
 //! Replays a piece of the workload against a contender, and verifies every byte that the contender returns.
 //!
 //! Each request is a get; a miss is followed by a put of the object, as if an origin had answered immediately. A piece
-//! ends when all put objects are written, so that no contender writes while another is measured. Times are on the
-//! disk's clock, and cover the calls of contenders. The time to make and compare bodies is not counted with a virtual
-//! clock or one thread; with several threads in real time it is part of the run's time. With one thread in real time,
-//! the time of the memory group's keeper is not counted either, which favours contenders that exceed their allowance.
+//! ends when all put objects are written, so that no contender writes while another is measured. Times are measured on
+//! the disk's clock, during the calls of the contender. The time to make and compare bodies is not counted with a
+//! virtual clock or one thread; with several threads in real time it is part of the run's time. With one thread in real
+//! time, the time of the memory group's keeper is not counted either, which favours contenders that exceed their
+//! allowance.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,23 +23,23 @@ use crate::{Error, ErrorKind};
 /// The results of a piece of the workload.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Piece {
-    /// Requests.
+    /// The number of requests.
     pub requests: u64,
-    /// Requests found in the contender's memory.
+    /// The number of requests found in the contender's memory.
     pub memory_hits: u64,
-    /// Requests found on its disk.
+    /// The number of requests found on the contender's disk.
     pub disk_hits: u64,
-    /// Bytes of the hits, all of them compared.
+    /// The number of bytes of the hits, all of which were compared.
     pub hit_bytes: u64,
-    /// Bytes of the objects that were put.
+    /// The number of bytes of the objects that were put.
     pub put_bytes: u64,
-    /// Time in gets that went to the disk, in seconds.
+    /// The time in gets that went to the disk, in seconds.
     pub disk_get_s: f64,
-    /// Time in all gets that found something, in seconds.
+    /// The time in all gets that found their object, in seconds.
     pub hit_s: f64,
-    /// Time in puts, in seconds.
+    /// The time in puts, in seconds.
     pub put_s: f64,
-    /// Time of the whole piece, in seconds.
+    /// The time of the whole piece, in seconds.
     pub run_s: f64,
     /// The part of `run_s` in which the contender writes its waiting objects at the end, in seconds.
     pub settle_s: f64,
@@ -49,14 +50,14 @@ pub struct Piece {
     /// The harness's own time between calls, in seconds; measured with one thread in real time, otherwise 0. No other
     /// elapsed time includes it.
     pub harness_s: f64,
-    /// Processor time of the contender's process, including the harness, in seconds.
+    /// The processor time of the contender's process, including the harness, in seconds.
     pub processor_s: f64,
-    /// How long requests waited for busy disks, in seconds, summed over all disks; 0 in real time.
+    /// The time that requests waited for busy disks, in seconds, summed over all disks; 0 in real time.
     pub waited_s: f64,
 }
 
 impl Piece {
-    /// Adds another piece.
+    /// Adds the results of another piece.
     pub fn add(&mut self, other: &Piece) {
         self.requests += other.requests;
         self.memory_hits += other.memory_hits;

@@ -1,14 +1,14 @@
 //! Computes how long each of several threads on a virtual clock waits for each disk.
 //!
-//! Owns: the times of modelled threads, of the contender's daemon, and of its disks. Procedure: requests are executed
-//! one at a time. The next one is for the thread with the earliest time, which would be first in real time, too. The
-//! cost of each request is measured ([`Cost`]), and its end is computed: after its processor time the request waits for
-//! its disks, and each disk serves requests in order. The disks of one request work in parallel, as in a stripe. A
-//! single thread waits for the daemon, whose work is done between its requests. Several threads do not wait, because
-//! the daemon is modelled as a separate thread. But a thread that has more work for a busy daemon waits, as a process
-//! that dirties pages does when the kernel throttles it. Promises: the same costs give the same times, whatever else
-//! the machine does. Not modelled, for all contenders: the choice of a disk among waiting requests, and locks inside a
-//! contender.
+//! Owns: the times of modelled threads, of the contender's daemon, and of its disks. Requests are executed one at a
+//! time. The next request is that of the thread with the earliest time, because this thread would be first in real
+//! time, too. The cost of each request is measured ([`Cost`]), and its end is computed: after its processor time the
+//! request waits for its disks, and each disk serves requests in order. The disks of one request work in parallel, as
+//! in a stripe. A single thread waits for the daemon, whose work is done between its requests. Several threads do not
+//! wait, because the daemon is modelled as a separate thread. But a thread that has more work for a busy daemon waits,
+//! as a process that dirties pages does when the kernel throttles it. Promises: the same costs give the same times,
+//! whatever else the machine does. The model includes neither a disk's choice among waiting requests nor locks inside a
+//! contender; this is the same for all contenders.
 
 use std::time::Duration;
 

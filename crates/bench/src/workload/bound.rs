@@ -4,12 +4,11 @@
 //! Owns: three numbers that do not depend on any contender.
 //! - *Compulsory misses*: the first request for each object, which no store can hit.
 //! - *Necessary reads*: a memory of M bytes over N requests has an area of M x N. An object that stays in memory
-//!   between two of its requests uses an area of its bytes times the number of requests from one to the other. The
-//!   shortest such gaps are served first, until the area is used up. Any store must read the objects of the other gaps
-//!   from disk, even a store that knows the future: the bound applies to the area of the whole run, not to each moment
-//!   [1].
+//!   between two of its requests uses an area of its bytes times the number of requests from one to the other. The area
+//!   is given to the shortest such gaps first, until it is used up. Even a store that knows the future must read the
+//!   objects of the other gaps from disk, because no store's memory has a larger area over the whole run [1].
 //! - *LRU over groups*, for reference: memory is an LRU of pages together with their embedded objects, and one read
-//!   loads a whole page with these.
+//!   loads a whole page with its embedded objects.
 //!
 //! The file also measures how close together requests for an object are ([`Locality`]); this must be the same at every
 //! scale.
@@ -98,9 +97,9 @@ fn group_reads(requests: &[Request], memory_bytes: u64) -> (u64, u64) {
 /// How close together the requests for an object are, measured as hit rates of LRUs.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Locality {
-    /// Share of requests that hit in an LRU of the memory's size.
+    /// The share of requests that hit in an LRU of the memory's size.
     pub memory_hits: f64,
-    /// Share of requests that hit in an LRU of the disk's size but not in that of the memory.
+    /// The share of requests that hit in an LRU of the disk's size but not in that of the memory's size.
     pub disk_hits: f64,
 }
 

@@ -21,7 +21,7 @@ pub fn body(object: u32, bytes: u32) -> Vec<u8> {
 
 /// The position of the first wrong byte of a body, given in pieces; `None` if the body is right and complete.
 ///
-/// A body that is too short or too long is wrong where it ends.
+/// In a body that is too short, the first wrong byte is at its end; in one that is too long, it is at the expected end.
 pub fn first_wrong(object: u32, bytes: u32, pieces: &[impl AsRef<[u8]>]) -> Option<u64> {
     let mut position = 0u64;
     for piece in pieces {

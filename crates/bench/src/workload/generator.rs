@@ -1,4 +1,4 @@
-//! Draws requests by the laws of [`Laws`].
+//! Draws requests according to [`Laws`].
 //!
 //! Owns: the state of the generation: the pages with their embedded objects, the objects' sizes, and the views so far.
 //! *Cost*: memory of about 20 bytes per object and 4 per view.
@@ -25,7 +25,7 @@ struct View {
     objects: std::ops::Range<u32>,
 }
 
-/// An iterator that draws the number of requests in the laws.
+/// An iterator that draws as many requests as the laws specify ([`Laws::requests`]).
 pub struct Generator {
     laws: Laws,
     random: Random,
@@ -52,8 +52,8 @@ impl Generator {
         // large object makes one request.
         let mean = laws.embedded_mean;
         let own = 1.0 + mean * (1.0 - laws.shared);
-        // The shares follow from new_page * own + new_large = new_share * (1 + mean * (1 - new_large)), and new_large
-        // is `large_share` of both sides.
+        // The shares follow from the equation new_page * own + new_large = new_share * (1 + mean * (1 - new_large)),
+        // and from the condition that new_large is `large_share` times each side of it.
         let new_large =
             laws.large_share * laws.new_share * (1.0 + mean) / (1.0 + laws.large_share * laws.new_share * mean);
         let new_page = (new_large / laws.large_share.max(1e-9) - new_large) / own;
@@ -116,7 +116,8 @@ impl Generator {
     /// Draws an earlier view and returns its page.
     fn repeated(&mut self) -> u32 {
         let count = self.views.len() as u64;
-        // Ages are relative to the number of clients, so that their distribution is the same at every scale.
+        // The smallest age of a recent view is the number of clients, which grows with the scale. So the ages of views,
+        // divided by this number, have the same distribution at every scale.
         let clients = (self.laws.clients.max(1) as f64).min(count as f64);
         let age = match self.random.chance(self.laws.recent) {
             true => ((clients * (count as f64 / clients).powf(self.random.unit())) as u64).clamp(1, count),

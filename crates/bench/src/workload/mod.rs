@@ -3,13 +3,14 @@
 //! # The laws
 //! Clients view pages. A view requests the page's HTML and then its embedded objects; several clients are active at the
 //! same time, so views interleave. The probability that a view is of a new page is chosen to give the configured share
-//! of first requests. Otherwise it repeats an earlier view. With probability `recent` the age of that view is drawn
-//! log-uniformly, between the number of clients and all views, so recent views are repeated more often; otherwise every
+//! of first requests. Each other view repeats an earlier view. The age of an earlier view is 1 for the latest, 2 for
+//! the one before it, and so on. With probability `recent`, the age is drawn log-uniformly from the range between the
+//! number of clients and the number of earlier views, so that recent views are repeated more often. Otherwise every
 //! earlier view is equally likely. Repeating earlier views is Simon's model [1], in which popularity follows Zipf's
-//! law; the exponent is 1 minus the share of new pages. Embedded objects are new, or taken from an earlier page of the
-//! same site. Sizes are log-normal. A few views are of one large object each, with a size from a Pareto law; large
-//! objects are rarely requested again. They make the mean size of distinct objects larger than the mean size of
-//! requests, as in real traces.
+//! law; the exponent is 1 minus the share of new pages. An embedded object is new, or is also embedded in an earlier
+//! page of the same site. Sizes are log-normal. A few views are of one large object each, with a size from a Pareto
+//! law; large objects are rarely requested again. Large objects make the mean size of distinct objects larger than the
+//! mean size of requests, as in real traces.
 //!
 //! Hints are derived only from the requests, as wg-Hummingbird derives them: an object that is not HTML belongs to the
 //! last HTML object of its client.

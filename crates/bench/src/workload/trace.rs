@@ -1,8 +1,8 @@
 //! A workload in a file: it is drawn once, and the process of every contender reads it piece by piece.
 //!
 //! Owns: the file, which lasts only for one run. It has 20 bytes per request: client, object, bytes, page and site as
-//! little-endian `u32`; for no page, all bits are ones. Contenders read requests from this file, so that generating
-//! them uses none of their memory.
+//! little-endian `u32`; if a request has no page, all bits of its page field are ones. Contenders read requests from
+//! this file, so that generating them uses none of their memory.
 
 use std::fs::File;
 use std::io::{BufWriter, Read, Seek, SeekFrom, Write};
@@ -29,7 +29,7 @@ pub struct Totals {
     pub unique_bytes: u64,
 }
 
-/// Draws at most `requests_max` requests into a file.
+/// Draws at most `requests_max` requests, and writes them to a file.
 pub fn write_trace(path: &Path, mut generator: Generator, requests_max: u64) -> Result<Totals, Error> {
     let failed = |error| Error::failed(path.display(), error);
     let mut file = BufWriter::new(File::create(path).map_err(failed)?);

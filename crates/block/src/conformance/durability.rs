@@ -1,4 +1,4 @@
-//! Clauses about crashes: the writes that survive after a flush or a forced write.
+//! Clauses about crashes: writes that a flush covers, and forced writes, survive a crash.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -110,7 +110,7 @@ async fn flush(device: &SharedDevice) -> Verdict {
     succeed(device.flush(Context::default()).await, "a flush")
 }
 
-/// Checks that each atomic unit of a block has one of the values in all its bytes.
+/// Checks that in each atomic unit of a block, all bytes have the same value, which is one of `values`.
 async fn holds(device: &SharedDevice, index: u64, values: &[u8]) -> Verdict {
     let geometry = device.geometry();
     let found = succeed(read(&**device, index * block(&geometry), geometry.block_bytes as usize).await, "a read")?;

@@ -45,7 +45,7 @@ impl fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
-/// The result of one clause: no value, or the violation in words.
+/// The result of the check of one clause: `Ok`, or a text about the violation.
 type Verdict = Result<(), String>;
 
 type Clause = fn(SharedDevice, Random) -> Pin<Box<dyn Future<Output = Verdict> + Send>>;
@@ -99,8 +99,8 @@ where
 
 /// Tests the promises of a device about crashes.
 ///
-/// `make` returns a fresh device. `crash` ends a device, drops all writes that its `flush_survives` allows it to lose,
-/// and returns the device as it is after the crash.
+/// `make` returns a fresh device. `crash` ends a device, drops all writes that the device may lose according to its
+/// `flush_survives`, and returns the device as it is after the crash.
 ///
 /// *Errors*: the first clause that is broken. `Ok` has the number of clauses that were tried.
 pub async fn check_durability<M, F, C, G>(make: M, crash: C) -> Result<usize, Failure>

@@ -46,7 +46,7 @@ pub(super) async fn empty(device: SharedDevice) -> Verdict {
     ensure(extents.is_empty(), || format!("nothing is mapped as {extents:?}"))
 }
 
-/// Tries every kind of operation on a range, and checks that each is refused with this kind of error.
+/// Tries every kind of operation on a range, and checks that each operation is refused with an error of kind `kind`.
 async fn refused(device: &SharedDevice, offset: u64, length: u64, context: Context, kind: ErrorKind) -> Verdict {
     let length_in_memory = length.min(1 << 20) as usize;
     let buffer = || vec![Buffer::copy_of(&vec![0xee; length_in_memory])];

@@ -1,4 +1,4 @@
-//! A device that loses all writes that were not flushed when it crashes, which is the most that the contract allows.
+//! A device that, when it crashes, loses all writes that were not flushed. The contract does not allow it to lose more.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

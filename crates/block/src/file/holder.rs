@@ -1,11 +1,12 @@
 //! Finds the process that holds a file or disk, for the message of a refused open.
 //!
-//! Promises: a best effort with bounded work, which never fails; the answer is text for users.
+//! Promises: the search does bounded work and never fails, but it may not find the holder. The answer is text for
+//! users.
 
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
-/// The most lines of a table in `/proc` that are read.
+/// The maximum number of lines that are read from a table in `/proc`.
 const LINES_MAX: usize = 65536;
 
 /// Describes the holder of `path`, if it can be found.
@@ -33,7 +34,7 @@ pub(super) fn is_known(path: &Path) -> bool {
     mounted || lock_holder(status.dev(), status.ino()).is_some_and(is_alive)
 }
 
-/// Whether a process is alive. The kernel closes the files of a zombie soon, so it counts as ended.
+/// Whether a process is alive. A zombie counts as ended, because the kernel soon closes its files.
 fn is_alive(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let state = stat.rsplit(')').next().and_then(|rest| rest.trim_start().chars().next());

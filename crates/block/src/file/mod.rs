@@ -1,10 +1,10 @@
 //! `file:PATH` and `disk:PATH`: regular files and raw disks.
 //!
-//! Owns: the device, its promises and its latch. Reads, writes and flushes go through one of two engines: `uring` (a
-//! ring of the calling thread, so that an operation costs no thread switch) or `posix` (a pool of threads). All other
-//! operations are rare, and go through the pool. Promises: one owner at a time; buffers stay owned until the kernel is
-//! done with them; after a failed flush, or a failed write whose stored bytes are unknown, the device refuses all
-//! writes.
+//! Owns: the device, its promises and the latch that refuses writes after a failure. Reads, writes and flushes go
+//! through one of two engines: `uring` (a ring of the calling thread, so that an operation costs no thread switch) or
+//! `posix` (a pool of threads). All other operations are rare, and go through the pool. Promises: one owner at a time;
+//! buffers stay owned until the kernel is done with them; after a failed flush, or a failed write whose stored bytes
+//! are unknown, the device refuses all writes.
 
 mod holder;
 mod open;
@@ -32,10 +32,10 @@ use crate::registry::{Engine, OpenOptions};
 use crate::request::{Request, ready, within};
 use crate::spec::quoted;
 
-/// The size above which reads are not faster per byte. *Units*: bytes.
+/// The length above which longer reads are not faster per byte. *Units*: bytes.
 const READ_BYTES_PREFERRED: u32 = 128 * 1024;
 
-/// The size above which writes are not faster per byte. *Units*: bytes.
+/// The length above which longer writes are not faster per byte. *Units*: bytes.
 const WRITE_BYTES_PREFERRED: u32 = 1024 * 1024;
 
 /// A file or a disk. Either only this process has it open, or it is shared by processes that agree on who writes where.
@@ -69,8 +69,8 @@ pub struct FileDevice {
 impl FileDevice {
     /// Opens the regular file at `path`; creates it if it is absent and [`OpenOptions::create_bytes`] is set.
     ///
-    /// *Errors*: [`ErrorKind::Absent`], [`ErrorKind::Busy`] with the holder if it can be found, [`ErrorKind::Full`]
-    /// if there is no room to create it, [`ErrorKind::Invalid`] if it is not a regular file.
+    /// *Errors*: [`ErrorKind::Absent`]; [`ErrorKind::Busy`], which names the holder if it is found; [`ErrorKind::Full`]
+    /// if there is no room to create the file; [`ErrorKind::Invalid`] if the path is not a regular file.
     pub async fn open_file(path: impl Into<PathBuf>, options: &OpenOptions) -> Result<FileDevice, Error> {
         FileDevice::open("file", path.into(), options, false).await
     }
@@ -134,7 +134,7 @@ impl FileDevice {
             Engine::Posix => self.pool.transfer(transfer),
             _ => match uring::transfer(&handle, transfer) {
                 Ok(work) => work,
-                // This thread has no ring: its runtime has several threads, or the kernel refused to make one.
+                // This thread has no ring: its runtime has several threads, or the kernel refused to make a ring.
                 Err(transfer) => self.pool.transfer(transfer),
             },
         };
@@ -288,7 +288,7 @@ impl BlockDevice for FileDevice {
     }
 }
 
-/// Chooses the engine that the caller wants and this host supports.
+/// Chooses the engine that the caller wants, if this host supports it.
 fn choose_engine(spec: &str, wanted: Engine, uring: Result<(), &str>) -> Result<Engine, Error> {
     match (wanted, uring) {
         (Engine::Posix, _) | (Engine::Auto, Err(_)) => Ok(Engine::Posix),

@@ -15,7 +15,7 @@ use crate::error::{Error, ErrorKind, Operation};
 use crate::registry::OpenOptions;
 use crate::size::format_size;
 
-/// The sizes of created files are rounded up to a multiple of this. *Units*: bytes.
+/// The unit to which the sizes of created files are rounded up. *Units*: bytes.
 const CREATE_UNIT_BYTES: u64 = 4096;
 
 /// The alignment that direct I/O is assumed to need if the kernel does not report it. *Units*: bytes.
@@ -24,7 +24,7 @@ const ALIGNMENT_ASSUMED: u32 = 4096;
 /// The longest wait for a lock that no living process holds.
 const LEAVING_MAX: Duration = Duration::from_secs(2);
 
-/// The time between two attempts to take that lock.
+/// The time between two attempts to take a lock that no living process holds.
 const LEAVING_INTERVAL: Duration = Duration::from_millis(2);
 
 /// An open file or disk and its properties.
@@ -99,7 +99,7 @@ pub(super) fn open_file(spec: &str, path: &Path, options: &OpenOptions) -> Resul
 ///
 /// After a process has ended, for example by SIGKILL, the kernel still needs time to remove its ring. During that time
 /// the file stays open and locked, and writes in flight may still reach it. The next process that opens the file must
-/// wait for this.
+/// wait until this time is over.
 fn once_left<T>(
     path: &Path,
     busy: impl Fn(&io::Error) -> bool,
@@ -117,7 +117,8 @@ fn once_left<T>(
 }
 
 /// Takes the lock of a range. The lock of a killed process is held until its last request has ended, and `/proc/locks`
-/// does not tell which process that is. So if the lock is busy, this tries again for up to [`LEAVING_MAX`].
+/// does not name the holder of such a lock. So if the lock is busy, this function tries again for up to
+/// [`LEAVING_MAX`].
 pub(super) fn lock_range(spec: &str, file: &File, offset: u64, length: u64) -> Result<(), Error> {
     let deadline = Instant::now() + LEAVING_MAX;
     loop {
@@ -171,7 +172,7 @@ pub(super) fn open_disk(spec: &str, path: &Path, options: &OpenOptions) -> Resul
     Ok(Opened { file, size_bytes, block_bytes, direct, in_memory: false })
 }
 
-/// Creates a file without a name, allocates its blocks, and gives it its name only then.
+/// Creates a file without a name, allocates its blocks, and only then gives the file its name.
 fn create(path: &Path, size_bytes: u64) -> io::Result<()> {
     let parent = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
@@ -207,7 +208,7 @@ pub(super) fn allocate(file: &File, size_bytes: u64) -> io::Result<()> {
     match sys::fallocate(file, 0, length, size_bytes - length) {
         Err(error) if matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::ENOSYS)) => file.set_len(size_bytes),
         Err(error) => {
-            // This frees the part that was allocated before the room ran out; a failure to free it is ignored.
+            // Frees the part that was allocated before there was no more room. A failure to free it is ignored.
             let _ = file.set_len(length);
             Err(error)
         }

@@ -1,8 +1,8 @@
 //! The POSIX engine: `preadv`, `pwritev2` and `fdatasync` on tokio's pool of blocking threads.
 //!
 //! Promises: an operation that has begun runs to its end and keeps its buffers until then, even if its future is
-//! dropped. At most [`THREADS_MAX`] operations of one device run at a time and [`WAITING_MAX`] wait; one more is
-//! refused as busy. Leaves to others: the meaning of a count or an error from the kernel (`transfer`).
+//! dropped. At most [`THREADS_MAX`] operations of one device run at a time and [`WAITING_MAX`] wait; further operations
+//! are refused as busy. Leaves to others: the meaning of a count or an error from the kernel (`transfer`).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,10 +16,10 @@ use crate::device::IoFuture;
 use crate::error::{Error, ErrorKind, Operation};
 use crate::request::ready;
 
-/// The most operations of one device that hold a thread at a time.
+/// The maximum number of operations of one device that hold a thread at a time.
 pub(super) const THREADS_MAX: usize = 32;
 
-/// The most operations of one device that wait for a thread.
+/// The maximum number of operations of one device that wait for a thread.
 pub(super) const WAITING_MAX: usize = 65536;
 
 /// The threads that one device may use.
@@ -29,7 +29,7 @@ pub(super) struct Pool {
     waiting_max: usize,
 }
 
-/// A place among the waiting operations; dropping this value frees the place.
+/// One of the places for waiting operations; dropping this value frees the place.
 struct Place(Arc<AtomicUsize>);
 
 impl Drop for Place {
@@ -43,10 +43,10 @@ impl Pool {
         Pool { threads: Arc::new(Semaphore::new(threads_max)), waiting: Arc::default(), waiting_max }
     }
 
-    /// Runs `work` on a thread: at once if a thread is free, otherwise once a thread is free, while the future is
-    /// polled.
+    /// Runs `work` on a thread: at once if a thread is free, otherwise when a thread becomes free. Work that must wait
+    /// for a thread begins only if the future is polled.
     ///
-    /// `fail` makes the error if the work cannot run, because too many operations wait or the runtime ended.
+    /// `fail` makes the error if the work cannot run because too many operations wait or the runtime has ended.
     pub fn run<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> Result<T, Error> + Send + 'static,

@@ -2,8 +2,8 @@
 //! the pool.
 //!
 //! Promises: a discarded range reads as its old contents or as zeroes. A disk's plain discard (`BLKDISCARD`) does not
-//! promise this, so files and disks use a mode in which the kernel unmaps the range and it then reads as zeroes. If the
-//! kernel does not support this, no block is discarded.
+//! promise this, so files and disks use a mode of `fallocate` in which the kernel unmaps the range, which then reads as
+//! zeroes. If the kernel does not support this, no block is discarded.
 
 use std::sync::atomic::Ordering;
 
@@ -22,7 +22,7 @@ fn is_unsupported(error: &std::io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::ENOSYS | libc::EINVAL | libc::ENODEV))
 }
 
-/// Unmaps a range if possible; the caller must not rely on it.
+/// Unmaps a range if possible; the caller must not rely on the unmapping.
 pub(super) fn discard(shared: &Shared, offset: u64, length: u64) -> Result<(), Error> {
     match sys::fallocate(&shared.file, PUNCH, offset, length) {
         Err(error) if !is_unsupported(&error) => {
@@ -37,7 +37,8 @@ const ZERO: i32 = libc::FALLOC_FL_ZERO_RANGE | libc::FALLOC_FL_KEEP_SIZE;
 /// The mode of `fallocate` that zeroes a range and frees its blocks.
 const PUNCH: i32 = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
 
-/// Zeroes a range with the first of these modes of `fallocate` that is supported. *Returns* `false` if none is.
+/// Zeroes a range with the first of these modes of `fallocate` that is supported. *Returns* `false` if the kernel
+/// supports none of them.
 fn zero_by(shared: &Shared, modes: &[i32], offset: u64, length: u64) -> Result<bool, Error> {
     for &mode in modes {
         match sys::fallocate(&shared.file, mode, offset, length) {
@@ -53,7 +54,7 @@ fn zero_by(shared: &Shared, modes: &[i32], offset: u64, length: u64) -> Result<b
 
 /// Zeroes a range only if the kernel need not write data for it.
 pub(super) fn zero_quickly(shared: &Shared, is_disk: bool, offset: u64, length: u64) -> Result<(), Error> {
-    // On a disk that cannot zero a range, the kernel writes the zeroes itself for `ZERO`, but it fails for `PUNCH`.
+    // If a disk cannot zero a range, the kernel writes the zeroes itself for `ZERO`, but fails for `PUNCH`.
     let modes: &[i32] = if is_disk { &[PUNCH] } else { &[ZERO, PUNCH] };
     if zero_by(shared, modes, offset, length)? {
         return Ok(());
@@ -90,7 +91,7 @@ pub(super) fn allocation(shared: &Shared, offset: u64, length: u64) -> Result<Ve
     while position < end && !list.is_full() {
         let data = match sys::seek(&shared.file, position, libc::SEEK_DATA) {
             Ok(data) => data,
-            // There are no data from this position on.
+            // From this position on, the file has no data.
             Err(error) if error.raw_os_error() == Some(libc::ENXIO) => break,
             Err(error) if is_unsupported(&error) => position,
             Err(error) => return Err(failed(error)),
@@ -109,7 +110,7 @@ pub(super) fn allocation(shared: &Shared, offset: u64, length: u64) -> Result<Ve
     Ok(list.finish())
 }
 
-/// Makes a file longer, durably. For a disk that has become larger, starts to use the new size.
+/// Makes a file longer; the new length is durable. For a disk that has become larger, starts to use the new size.
 pub(super) fn grow(shared: &Shared, is_disk: bool, size_bytes: u64) -> Result<(), Error> {
     let failed = |error| Error::from_os(&error, &shared.spec, Operation::Grow).at(0, size_bytes);
     if is_disk {

@@ -1,6 +1,7 @@
 //! The system calls of file and disk devices, one safe function for each.
 //!
-//! Owns: the `unsafe` of this folder outside the ring. Every function repeats its call if a signal interrupted it.
+//! Owns: the `unsafe` code of this folder, except that of the ring. Every function repeats its call if a signal
+//! interrupted it.
 
 use std::fs::File;
 use std::io;

@@ -10,7 +10,7 @@ use std::sync::{Arc, OnceLock};
 use crate::buffer::Buffer;
 use crate::error::{Error, ErrorKind, Operation};
 
-/// The state that the operations on one open file or disk share.
+/// The state that all operations on one open file or disk share.
 pub(super) struct Shared {
     pub file: File,
     pub spec: String,
@@ -59,7 +59,7 @@ pub(super) struct Transfer {
     pub done: u64,
 }
 
-/// The meaning of a count from the kernel.
+/// The meaning of the number of bytes that the kernel has moved.
 pub(super) enum Progress {
     /// All bytes have been moved.
     Ended,
@@ -68,14 +68,14 @@ pub(super) enum Progress {
 }
 
 impl Transfer {
-    /// The offset of the first byte that is not moved yet.
+    /// The offset of the first byte that has not been moved yet.
     pub fn position(&self) -> u64 {
         self.offset + self.done
     }
 
     /// Counts the bytes that the kernel has moved.
     ///
-    /// *Errors*: the device or file ended before the end of the operation's range.
+    /// *Errors*: if the device or file ended before the end of the operation's range.
     pub fn advance(&mut self, moved: u64) -> Result<Progress, Error> {
         let block = u64::from(self.shared.block_bytes);
         self.done += moved;

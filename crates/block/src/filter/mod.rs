@@ -173,13 +173,13 @@ impl Chance {
         Chance { rate, seed, drawn: AtomicU64::new(0) }
     }
 
-    /// Draws one chance. With the probability `rate` it returns random bits, with which the filter chooses the effect
+    /// Draws one chance. With the probability `rate` this returns random bits, from which the filter chooses the effect
     /// on the operation.
     pub fn draw(&self) -> Option<u64> {
         let index = self.drawn.fetch_add(1, Ordering::Relaxed);
         let bits = mix(self.seed ^ mix(index));
-        // 53 bits fill the fraction of a double exactly, so the draw never succeeds with a rate of 0 and always with a
-        // rate of 1.
+        // 53 bits fill the fraction of a double exactly. So a draw with a rate of 0 never succeeds, and a draw with a
+        // rate of 1 always does.
         let share = (bits >> 11) as f64 / (1u64 << 53) as f64;
         (share < self.rate).then(|| mix(bits))
     }

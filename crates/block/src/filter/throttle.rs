@@ -17,15 +17,15 @@ use crate::error::Operation;
 use crate::request::Request;
 use crate::size::exact_size;
 
-/// The most unused time that may be used later at once.
+/// The maximum unused time that operations may later use at once.
 const BURST: Duration = Duration::from_millis(10);
 
 /// The limits of the `throttle` filter; `None` means no limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ThrottleOptions {
-    /// The most operations per second; at least 1.
+    /// The maximum number of operations per second; at least 1.
     pub iops: Option<u64>,
-    /// The most bytes per second; at least 1.
+    /// The maximum number of bytes per second; at least 1.
     pub bandwidth: Option<u64>,
 }
 
@@ -49,7 +49,8 @@ impl ThrottleFilter {
         ThrottleFilter { inner, options, next: Mutex::new(None) }
     }
 
-    /// Counts an operation and returns the time at which it may pass. If its deadline is earlier, it is not counted.
+    /// Counts an operation against the limits and returns the time at which it may pass. An operation whose deadline is
+    /// earlier than this time is not counted.
     fn turn(&self, request: &Request) -> Instant {
         let now = Instant::now();
         let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);

@@ -22,14 +22,15 @@ pub(super) struct Part {
 }
 
 impl Map {
-    /// The device of an offset, the offset on that device, and the number of bytes that follow in the same unit.
+    /// The device that holds an offset of the stripe, the offset on that device, and the number of bytes from there to
+    /// the end of the unit.
     pub fn locate(&self, offset: u64) -> (usize, u64, u64) {
         let (unit, inside) = (offset / self.unit_bytes, offset % self.unit_bytes);
         let place = unit / self.devices * self.unit_bytes + inside;
         ((unit % self.devices) as usize, place, self.unit_bytes - inside)
     }
 
-    /// The part of a range, if the whole range is in one part.
+    /// The part that holds a whole range; `None` if the range extends over units of several devices.
     pub fn only(&self, offset: u64, length: u64) -> Option<Part> {
         let (device, place, left) = self.locate(offset);
         match self.devices {
@@ -45,7 +46,7 @@ impl Map {
     pub fn parts(&self, offset: u64, length: u64) -> Vec<Part> {
         let end = offset + length;
         let bound = |device: u64, position: u64| {
-            // This computes the number of bytes of `device` before `position` in the stripe.
+            // Computes how many of the stripe's bytes before `position` are on `device`.
             let row_bytes = self.unit_bytes * self.devices;
             let (row, inside) = (position / row_bytes, position % row_bytes);
             row * self.unit_bytes + inside.saturating_sub(device * self.unit_bytes).min(self.unit_bytes)
@@ -84,7 +85,8 @@ impl Map {
 
     /// Joins the mapped ranges of all devices. `found` has, for each part, the answer of its device.
     ///
-    /// *Cost*: one step per change of state on a device, and one step per unit in rows in which the devices differ.
+    /// *Cost*: one step for each change between mapped and unmapped on a device, and one step per unit in rows in which
+    /// the devices differ.
     pub fn merge(&self, offset: u64, length: u64, parts: &[Part], found: &[Vec<Extent>], list: &mut ExtentList) {
         let (end, row_bytes) = (offset + length, self.unit_bytes * self.devices);
         let mut cursors: Vec<usize> = vec![0; parts.len()];
@@ -92,7 +94,7 @@ impl Map {
         while position < end && !list.is_full() {
             let (device, place, left) = self.locate(position);
             let row = position / row_bytes;
-            // Rows in which no device changes its state are handled in one step.
+            // Rows in which every device stays mapped or stays unmapped are handled in one step.
             if position.is_multiple_of(row_bytes)
                 && let Some((rows, mapped)) = self.same_rows(row, parts, found, &mut cursors)
                 && position + rows * row_bytes <= end
@@ -118,8 +120,8 @@ impl Map {
         }
     }
 
-    /// The number of whole rows, from `row` on, in which all devices have the same state, and whether that state is
-    /// mapped.
+    /// The number of whole rows, from `row` on, in which all devices are mapped or all are unmapped, and whether they
+    /// are mapped.
     fn same_rows(&self, row: u64, parts: &[Part], found: &[Vec<Extent>], cursors: &mut [usize]) -> Option<(u64, bool)> {
         if parts.len() as u64 != self.devices {
             return None;

@@ -1,12 +1,13 @@
 //! `stripe(A,B,…[,unit=64K])`: one device made of several, which hold its units in turn.
 //!
 //! With `n` devices, unit `u` of the stripe is unit `u / n` of device `u % n`. So a range of the stripe is one
-//! contiguous range on each device, and an operation needs at most one operation per device. The size is `n` times that
-//! of the whole units on the smallest device. Promises: an operation inside one unit goes to its device unchanged,
-//! without a copy. A longer operation begins on all its devices at once, and its data are copied once. A flush covers
-//! all devices. Durability, and the unit that is never torn, are those of the weakest device. The order of the devices
-//! is that of the SPEC and is not stored, so with another order reads return the wrong bytes. Leaves to others:
-//! redundancy, so the loss of one device is the loss of the stripe.
+//! contiguous range on each device, and an operation needs at most one operation per device. The size of the stripe is
+//! `n` times the size of all whole units on the smallest device. Promises: an operation inside one unit goes to its
+//! device unchanged, without a copy. A longer operation begins on all its devices at once, and its data are copied
+//! once. A flush covers all devices. The stripe survives the same events as its weakest device, and its atomic unit is
+//! the smallest of its devices. The order of the devices is that of the SPEC and is not stored on them, so a SPEC with
+//! another order returns wrong bytes. Leaves to others: redundancy, so the loss of one device is the loss of the
+//! stripe.
 
 mod map;
 
@@ -29,7 +30,7 @@ use crate::size::exact_size;
 /// The default unit of a stripe. *Units*: bytes.
 pub const STRIPE_UNIT_BYTES: u64 = 64 << 10;
 
-/// The most devices of one stripe.
+/// The maximum number of devices of one stripe.
 pub const STRIPE_DEVICES_MAX: usize = 256;
 
 /// The `stripe` device; see the comment at the head of this file.

@@ -1,4 +1,5 @@
-//! Tests of the promises of stripes beyond the contract: the places of bytes on the devices, and the refused mistakes.
+//! Tests of the promises that stripes make beyond the contract: the places of bytes on the devices, and the mistakes
+//! that a stripe refuses.
 
 use std::sync::Arc;
 

@@ -18,7 +18,7 @@ const QUARTERS: [u64; 5] = [1, 2, 4, 8, 16];
 const POLICIES: [&str; 5] = ["lru", "lirs", "s3fifo", "wtinylfu", "adaptive"];
 /// The fewest counted references for which advice is given.
 const REFERENCES_MIN: u64 = 1000;
-/// A smaller change of the misses counts as no change. *Units*: percent.
+/// The smallest change of the misses that counts as a change. *Units*: percent.
 const PERCENT_MIN: f64 = 2.0;
 
 /// A number of references, and the number of misses among them.
@@ -81,7 +81,7 @@ pub struct Advice {
 }
 
 impl BufferCache {
-    /// Takes the last references. *Cost*: a copy of up to 4 MiB, under the mutex.
+    /// Copies the last references into a window. *Cost*: a copy of up to 4 MiB, under the mutex.
     pub fn window(&self) -> Window {
         let options = self.options();
         let state = self.shared.lock();
@@ -102,7 +102,8 @@ impl Window {
         self.share
     }
 
-    /// Whether the window has the references to all blocks since the cache began or last changed.
+    /// Whether the window has all references to all blocks since the cache was created. The result is `false` after any
+    /// change of the cache's memory, mode, policy or pins.
     pub fn is_whole(&self) -> bool {
         self.is_whole
     }
@@ -152,7 +153,7 @@ impl Window {
         let ids: Vec<u64> = self.past.iter().map(|past| past.id).collect();
         match Future::of(&ids) {
             Some(future) => self.replay(&mut Min::new(self.sampled(self.capacity), &future)),
-            // This needs more references than a window can have.
+            // [`Future::of`] fails only for more references than a window can have.
             None => Counted::default(),
         }
     }

@@ -1,7 +1,7 @@
 //! The caches that SPECs have opened in this process, for code that shows or changes them while they run.
 //!
-//! Owns: the list of caches. The list does not keep caches open, and a cache without users leaves it. Leaves to others:
-//! showing and changing the caches.
+//! Owns: the list of caches. The list does not keep caches open, and a cache without users leaves the list. Leaves to
+//! others: showing and changing the caches.
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -19,7 +19,7 @@ pub struct Caches(Arc<Mutex<Vec<Weak<CacheDevice>>>>);
 #[derive(Clone)]
 pub struct Opened(Arc<CacheDevice>);
 
-/// Adds `cache(SPEC,…)` to the names that a SPEC can use; [`Caches::register`] also lists the caches.
+/// Adds `cache(SPEC,…)` to the names that a SPEC can use; to list the opened caches too, use [`Caches::register`].
 pub fn register(registry: &mut Registry) {
     Caches::default().register(registry);
 }

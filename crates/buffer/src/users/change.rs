@@ -16,7 +16,7 @@ use crate::users::pins::PIN_PERCENT_MAX;
 use crate::wait::ended;
 
 impl BufferCache {
-    /// Changes the memory of a running cache. It returns when the cache uses no more than the new memory.
+    /// Changes the memory of a running cache. The call returns when the cache uses no more than the new memory.
     ///
     /// *Errors*: [`ErrorKind::Invalid`] if the memory is less than a cache needs, or less than the pinned blocks need.
     pub async fn set_memory(&self, memory_bytes: u64) -> Result<(), Error> {
@@ -72,7 +72,7 @@ impl BufferCache {
         Ok(())
     }
 
-    /// Divides memory by the new options, and waits until the excess frames are free.
+    /// Divides memory as the new options require, and waits until the excess frames are free.
     async fn adopt(&self, options: Options) -> Result<(), Error> {
         let budget = options.budget();
         let less = {

@@ -9,7 +9,8 @@ use crate::cache::BufferCache;
 use crate::names::{FileId, block_of};
 use crate::state::State;
 
-/// A cache with more entries does not count them by stream, because the mutex is held during the count.
+/// The largest number of entries that are counted by stream. There is a limit, because the mutex is held during the
+/// count.
 const COUNTED_MAX: usize = 1 << 20;
 
 /// A range of adjacent blocks that are in the same state.
@@ -17,7 +18,7 @@ const COUNTED_MAX: usize = 1 << 20;
 pub struct HeldRange {
     /// The start of the range in the file. *Units*: bytes.
     pub offset: u64,
-    /// The length of the range; the last block ends with the file. *Units*: bytes.
+    /// The length of the range, which ends at the latest at the end of the file. *Units*: bytes.
     pub length: u64,
     /// Whether the range is in memory.
     pub is_cached: bool,

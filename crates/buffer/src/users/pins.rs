@@ -23,7 +23,7 @@ use crate::wait::ended;
 /// The largest share of the capacity that may be pinned. *Units*: percent.
 pub const PIN_PERCENT_MAX: u64 = 50;
 
-/// The result of a drop.
+/// The result of [`BufferCache::drop_clean`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Dropped {
     /// The size of the blocks that were dropped. *Units*: bytes, whole blocks.
@@ -35,7 +35,7 @@ pub struct Dropped {
 }
 
 impl State {
-    /// The most blocks that may be pinned if the budget has this capacity.
+    /// The maximum number of blocks that may be pinned in a budget with the capacity `capacity`.
     pub fn pins_max(capacity: u64) -> u64 {
         capacity * PIN_PERCENT_MAX / 100
     }
@@ -124,7 +124,8 @@ impl BufferCache {
     /// pinned than before.
     pub async fn pin(&self, file: FileId, offset: u64, length: u64) -> Result<u64, Error> {
         let shared = self.shared.clone();
-        // A pin that fails unpins the blocks that it has pinned. No other pin may count these blocks as pinned before.
+        // A pin that fails unpins the blocks that it has pinned. Until the pin has succeeded or failed, no other pin
+        // may count these blocks as pinned already.
         let pinning = shared.lock().files.get(&file.0).map(|known| known.pinning.clone()).unwrap_or_default();
         let turn = pinning.lock_owned().await;
         let (span, fresh) = {

@@ -1,5 +1,5 @@
-//! Histories by block id, for callers that have no entries for blocks. The table is bounded, and forgets the least
-//! recently referenced block first.
+//! A bounded table of block histories by block id, for callers that have no entries for blocks. When the table is full,
+//! it forgets the least recently referenced block.
 //!
 //! Owns: a table of at most a given number of blocks. Leaves to others: detection. A policy that has an entry for each
 //! block keeps the history there instead and saves the look-up.
@@ -15,7 +15,7 @@ pub struct Known {
     blocks_max: usize,
     arena: Arena,
     queue: Queue,
-    /// The histories by slab index of the arena.
+    /// The histories, indexed by the block's slab index in the arena.
     histories: Vec<History>,
 }
 
@@ -61,8 +61,8 @@ impl Known {
             self.arena.remove(&mut self.queue, oldest);
         }
         self.arena.insert(&mut self.queue, id, 1);
-        // The slab's limit exceeds every table that fits in memory, so the entry always exists. If it did not, the
-        // block would share the first history.
+        // The arena's limit exceeds the size of every table that fits in memory, so the entry always exists. Without an
+        // entry, the block would share the first history.
         let index = self.arena.find(id).map_or(0, |index| index as usize);
         if index >= self.histories.len() {
             self.histories.resize(index + 1, History::default());

@@ -9,14 +9,14 @@
 //! Make one [`Detector`] for each stream. For each reference, call [`Detector::observe`] with the block's history (a
 //! default history for a block never seen before); it returns a [`PeriodReport`] if the reference ended a period. A
 //! policy that contains detectors takes a [`PeriodSink`] and gives it a [`PeriodEvent`] for every period of every
-//! stream; for any other policy [`crate::Watched`] detects and reports the periods. The report and the event implement
-//! `Display`, as one line each.
+//! stream; for any other policy, [`crate::Watched`] contains the detectors and reports the periods. The report and the
+//! event implement `Display`, as one line each.
 //!
 //! # Idea
-//! Time is virtual: the number of references of the stream. A block has a *backward distance* (now minus the time of
-//! its last reference), a *frequency* (the number of its references so far) and a *forward distance* (the time to its
-//! next reference). The first two predict the third differently in each stream, and this determines which replacement
-//! suits the stream. So at the end m(i) of each period, the detector does these steps:
+//! Time is virtual: it is the number of references of the stream. A block has a *backward distance* (now minus the time
+//! of its last reference), a *frequency* (the number of its references so far) and a *forward distance* (the time to
+//! its next reference). How the first two predict the third differs between streams, and it determines which
+//! replacement suits a stream. So at the end m(i) of each period, the detector does these steps:
 //!
 //! 1. take the blocks referenced since m(i-1), with backward distance and frequency *as they were at m(i-1)* and the
 //!    forward distance *from m(i-1)* to the block's first reference in the period;
@@ -37,11 +37,11 @@
 //! Strictly monotonic averages are rare in real references. So the trend is Kendall's tau over the averages (concordant
 //! minus discordant pairs, divided by all pairs). It must reach `tau_min`, 0.6, which means that at most two of ten
 //! pairs are out of order. With five values, tau reaches 0.6 by chance in 12 % of cases, and -0.6 in another 12 %. A
-//! caller that must not act on chance waits for more than one report, or tests the period's samples, which stay
-//! readable until the next reference.
+//! caller that must not act on a chance result waits for more than one report, or tests the period's samples, which
+//! stay readable until the next reference.
 //!
 //! Blocks with equal attribute values have no order. Each of them gets the average forward distance of all blocks with
-//! its value, so that the result depends neither on the order in which they are sorted nor on a cut between them.
+//! the same value, so that the result depends neither on the order in which they are sorted nor on a cut between them.
 //!
 //! # Loop length
 //! In a loop of n blocks each block is referenced every n references: backward plus forward distance is n for all. The
@@ -50,8 +50,8 @@
 //! # Invariants
 //! 1. A block gives at most one sample per period, at its first reference in the period.
 //! 2. A sample is taken only of a block whose last reference is before the period's start *in this stream's time*.
-//! 3. Averages that are equal as fractions have no order, so sublists whose blocks all have one attribute value have no
-//!    trend.
+//! 3. Averages that are equal before rounding count as equal. So sublists whose blocks all have the same attribute
+//!    value have no trend.
 //!
 //! # Cost
 //! A reference costs O(1), without a look-up. The end of a period of p references costs O(p): two passes over its
@@ -99,9 +99,9 @@ impl Default for Parameters {
 
 /// The state that the detector needs of one block: the time of its last reference in its stream, and its frequency.
 ///
-/// It has only 8 bytes, because there are many blocks. If a block is referenced again after more than 2^32 references
-/// of its stream, its backward distance is too small by a multiple of 2^32; one such sample among hundreds does no
-/// harm.
+/// A history has only 8 bytes, because there are many blocks. If a block is referenced again after more than 2^32
+/// references of its stream, its backward distance is too small by a multiple of 2^32; one such sample among hundreds
+/// does no harm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct History {
     /// The low 32 bits of the time of the last reference; meaningless while the frequency is 0.
@@ -133,16 +133,17 @@ pub struct Detector {
     now: u64,
     /// The time at which the running period began.
     start: u64,
-    /// The number of references that the running period still lacks.
+    /// The number of references until the running period ends.
     left: u32,
     /// The number of blocks of the running period that were not known at its start.
     unknown: u32,
-    /// The number of blocks of the running period that are known only in another stream's time.
+    /// The number of blocks of the running period whose history was kept in another stream's time.
     foreign: u32,
-    /// Samples of the running period.
+    /// The number of samples of the running period.
     samples: usize,
-    /// One word per sample of the period: the attribute in the high bits, the forward distance in the low bits. There
-    /// is a word for each reference of a period.
+    /// The samples of the period by backward distance and by frequency, one word per sample: the attribute is in the
+    /// high bits, the forward distance in the low bits. Each vector has room for a sample of every reference of a
+    /// period.
     by_backward: Vec<u64>,
     by_frequency: Vec<u64>,
     /// Working memory for the end of a period, with a word for each reference of a period.
@@ -202,9 +203,9 @@ impl Detector {
         if self.left == self.parameters.period {
             self.begin();
         }
-        // Whether this reference gives a sample is hard to predict, and is known only once the block's entry has
-        // arrived from memory. A branch on it would stall the processor. So the sample is always written, and counted
-        // only if it is one.
+        // The processor cannot predict well whether this reference gives a sample, and knows it only once the block's
+        // entry has arrived from memory, so a branch would stall the processor. Instead, the sample is always written,
+        // and it is counted only if it is valid.
         let known = history.frequency > 0;
         let forward = self.now - self.start;
         let age = u64::from((self.now as u32).wrapping_sub(history.last));

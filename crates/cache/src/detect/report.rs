@@ -86,11 +86,11 @@ pub struct PeriodReport {
     pub number: u64,
     /// The stream's virtual time at the end of the period.
     pub end: u64,
-    /// The pattern found.
+    /// The pattern that was found.
     pub verdict: Verdict,
     /// The number of blocks referenced in the period and not known at its start.
     pub unknown: u32,
-    /// The number of blocks referenced in the period and known at its start, which are those in the sublists.
+    /// The number of blocks referenced in the period and known at its start. The sublists consist of these blocks.
     pub known: u32,
     /// The number of blocks referenced in the period and known only from another stream.
     pub foreign: u32,
@@ -139,7 +139,7 @@ impl fmt::Display for PeriodEvent<'_> {
     }
 }
 
-/// The listener to periods: called at the end of each period, from within the reference that ends it.
+/// A listener that is called at the end of each period, from within the call that counts the period's last reference.
 pub type PeriodSink = Box<dyn FnMut(PeriodEvent<'_>) + Send>;
 
 #[cfg(test)]

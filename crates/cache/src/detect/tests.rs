@@ -77,7 +77,8 @@ fn zipf(random: &mut Random, bound: u32) -> usize {
     (f64::from(bound).powf(random.fraction()) - 1.0) as usize
 }
 
-/// The share falls with the number of blocks, because fewer blocks of a period have then been referenced often.
+/// The share of probabilistic periods falls as the number of blocks rises, because then fewer blocks of a period have
+/// been referenced often.
 #[test]
 fn references_by_zipfs_law_are_probabilistic() {
     for (bound, share_min) in [(100, 0.85), (500, 0.75), (2000, 0.6)] {
@@ -88,7 +89,8 @@ fn references_by_zipfs_law_are_probabilistic() {
     }
 }
 
-/// The blocks form a stack: each reference goes to a mostly small depth, and moves its block to the top.
+/// The blocks form a stack. Each reference takes a block from the stack, mostly from a small depth, and moves it to the
+/// top.
 #[test]
 fn references_skewed_to_the_recent_are_clustered() {
     for bound in [100, 500, 2000] {
@@ -100,8 +102,8 @@ fn references_skewed_to_the_recent_are_clustered() {
             block
         }));
         let clustered = share(&reports, Verdict::Clustered);
-        // A block that stays near the top for a while is also referenced often, so some periods are probabilistic,
-        // which is tested first.
+        // A block that stays near the top for a while is also referenced often, so some periods are judged
+        // probabilistic, which is tested before clustered.
         let probabilistic = share(&reports, Verdict::Probabilistic);
         assert!(
             clustered > 0.55 && clustered > 2.5 * probabilistic,
@@ -116,8 +118,8 @@ fn uniform_random_references_have_no_more_verdicts_than_chance_gives() {
     let reports = reports((0..1_000_000).map(|_| random.below(2000)));
     let none = share(&reports, Verdict::None);
     println!("verdicts on uniform random references: {:.1} % of periods", 100.0 * (1.0 - none));
-    // Three trends lead to a verdict, each by chance in 12 % of periods and nearly independently: together in about 31
-    // %.
+    // Each of the three trends occurs by chance in 12 % of periods, nearly independently of the others, so about 31 %
+    // of periods have a verdict.
     assert!((0.60..0.80).contains(&none), "{none}");
 }
 

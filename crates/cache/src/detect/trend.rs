@@ -1,32 +1,33 @@
 //! The trend of one attribute over one period: cuts the samples into sublists, averages each sublist, and computes
 //! Kendall's tau.
 //!
-//! Owns: the arithmetic. Promises: averages that are equal as fractions count as equal. Averages are fixed-point
+//! Owns: the arithmetic. Promises: averages that are equal before rounding count as equal. Averages are fixed-point
 //! integers until they are reported: a forward distance has 16 bits, the fraction of an average has 31 more, and a sum
-//! adds at most 2^16 of them. An average is rounded down twice, each time by less than one unit, so the averages of
-//! equal fractions differ by at most one unit. Different fractions practically always differ by more, because their
-//! denominators are products of two lengths. Leaves to others: the meaning of a trend.
+//! has at most 2^16 terms, so it fits in 64 bits. An average is rounded down twice, each time by less than one unit, so
+//! averages that are equal before rounding differ by at most one unit afterwards. Different averages practically always
+//! differ by more. Leaves to others: the meaning of a trend.
 //!
-//! The samples are not sorted, because an average depends only on which samples are in its sublist. One pass counts and
-//! sums the samples in buckets of about equal attribute values. A bucket that is inside one sublist adds its sum to
+//! Most samples are not sorted, because an average depends only on which samples are in its sublist. One pass counts
+//! and sums the samples in buckets of about equal attribute values. A bucket that is inside one sublist adds its sum to
 //! that sublist; the sum of a bucket with only one value can be divided between sublists. Only the samples of the few
-//! other buckets, in which a sublist ends, are gathered and sorted. Likewise, the common average of a value is only
-//! needed if the value is on both sides of a cut.
+//! other buckets, in which a sublist ends, are gathered and sorted. Likewise, the average over all samples with one
+//! value is only needed if samples with this value are on both sides of a cut.
 
 use super::{Averages, FORWARD_BITS, SUBLISTS_MAX, unpack};
 
 /// The number of bits of an average's fraction while averages are summed.
 const FRACTION_BITS: u32 = 31;
-/// There are 2^`STEP_BITS` buckets between two powers of two.
+/// There are 2^`STEP_BITS` buckets for the attribute values between two consecutive powers of two.
 const STEP_BITS: u32 = 4;
-/// One more than the bucket of the largest attribute value that a sample's word can hold.
+/// The number of buckets: one more than the index of the bucket for the largest attribute value that a sample's word
+/// can hold.
 const BUCKETS: usize = (64 - (FORWARD_BITS + STEP_BITS) as usize + 1) << STEP_BITS;
 /// Each of the first `EXACT_BUCKETS` buckets has only one value.
 const EXACT_BUCKETS: usize = 2 << STEP_BITS;
 /// The low `SUM_BITS` bits of a bucket's word hold the sum of its forward distances, and the bits above hold the number
 /// of its samples. The sum fits, because there are at most 2^16 samples, each below 2^16.
 const SUM_BITS: u32 = 32;
-/// Replaces the word of a bucket whose samples are to be gathered.
+/// Replaces the word of a bucket whose samples must be gathered and sorted.
 const CUT: u64 = u64::MAX;
 
 /// The result for one attribute: the average of each sublist, and the trend of these averages.
@@ -181,8 +182,8 @@ impl Sums<'_> {
     }
 }
 
-/// The difference between concordant and discordant pairs, divided by all pairs. Values that differ by at most one unit
-/// count as neither.
+/// The difference between concordant and discordant pairs, divided by all pairs. A pair whose values differ by at most
+/// one unit is neither.
 fn kendall_tau(averages: &[u64]) -> f64 {
     let (mut balance, mut pairs) = (0_i32, 0_i32);
     for (index, left) in averages.iter().enumerate() {
@@ -250,7 +251,7 @@ mod tests {
 
     #[test]
     fn averages_that_are_equal_as_fractions_have_no_trend() {
-        // The first sublist has the values 4 and three times 16/3, the second four times 5. Both averages are 5.
+        // The first sublist averages 4 and three times 16/3, the second averages four times 5, so both averages are 5.
         let value_of_3 = [(2, 5), (2, 5), (2, 6)];
         let first: Vec<(u64, u64)> = [(1, 4)].into_iter().chain(value_of_3).collect();
         for shift in 0..100 {

@@ -4,8 +4,8 @@
 //! Blocks accessed once (T1) and more often (T2) are kept apart, so a scan evicts only from T1. The best size of T1
 //! differs between traces and changes over time; ARC adapts it. It remembers the last ids that each queue evicted (B1,
 //! B2). A reference to an id in B1 is a miss that a longer T1 would have avoided, so T1's target grows; a reference to
-//! an id in B2 shrinks the target. There is no parameter to choose. Its ghosts reach about one capacity back; on longer
-//! loops it misses as LRU does.
+//! an id in B2 shrinks the target. There is no parameter to choose. Its ghosts cover about one capacity of evictions,
+//! so on longer loops it misses as often as LRU.
 //!
 //! # What happens
 //! | event | in T1 | in T2 | in B1 | in B2 | unknown |
@@ -15,7 +15,7 @@
 //! | victim refused | newest of T1 again | newest of T2 again | | | |
 //!
 //! T1 gives victims while it outweighs its target, or if it equals its target and the reference was to a ghost of B2;
-//! T2 otherwise. After a refusal the other queue gives the next victim.
+//! otherwise T2 gives victims. After a refusal the other queue gives the next victim.
 //!
 //! # Weights
 //! All sizes are weights, and the target moves by the referenced id's weight times the ratio. For weights of 1 this is
@@ -23,15 +23,15 @@
 //! afterwards. The result is the same, because the oldest ghost is removed and the newest is added.
 //!
 //! # Invariants
-//! 1. An id is in at most one of the four queues; resident means T1 or T2.
+//! 1. An id is in at most one of the four queues; it is resident if it is in T1 or T2.
 //! 2. T1 + T2 weigh at most the capacity after each call, except after refusals in `set_capacity`.
 //! 3. After a miss T1 + B1 weigh at most the capacity, and all four at most twice the capacity, unless the residents
 //!    weigh more.
 //! 4. The target is between 0 and the capacity.
 //!
 //! # Cost
-//! O(1) per reference plus O(1) per victim. 43 to 53 bytes per resident id or ghost; about as many ghosts as resident
-//! ids.
+//! O(1) per reference plus O(1) per victim. 43 to 53 bytes per resident id or ghost; there are about as many ghosts as
+//! resident ids.
 //!
 //! # Source
 //! N. Megiddo, D. S. Modha, "ARC: a self-tuning, low overhead replacement cache", FAST 2003, figure 4. Refusals and
@@ -188,7 +188,7 @@ impl Policy for Arc {
         self.capacity = capacity;
         self.target = self.target.min(capacity as f64);
         self.is_for_b2 = false;
-        // The queues give victims in turn, so this many refusals are enough to offer every id.
+        // The queues give victims in turn, so every id has been offered after twice as many refusals as there are ids.
         let refusals_max = 2 * self.len();
         make_room(self, 0, refusals_max, evict);
         self.trim_ghosts(0, true);

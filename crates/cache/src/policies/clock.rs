@@ -1,13 +1,14 @@
-//! CLOCK: first in, first out, with a second chance for ids that were referenced since.
+//! CLOCK: first in, first out, with a second chance for ids that were referenced since their insertion.
 //!
 //! # Idea
-//! An approximation of LRU whose hits write one bit. Ids form a circle in the order of their insertion; a hand moves
-//! around it. An id under the hand whose bit is set loses the bit and stays for another lap; the first without a bit is
-//! the victim. The circle is a queue here: an id that the hand passes becomes the newest, so newcomers are behind the
-//! hand. It misses about as often as LRU on most traces, and shares LRU's weakness for scans and loops.
+//! CLOCK approximates LRU, but a hit only writes one bit. Ids form a circle in the order of their insertion; a hand
+//! moves around it. An id under the hand whose bit is set loses the bit and stays for another lap; the first id whose
+//! bit is not set is the victim. The circle is a queue here: an id that the hand passes becomes the newest, so
+//! newcomers are behind the hand. CLOCK misses about as often as LRU on most traces, and shares LRU's weakness for
+//! scans and loops.
 //!
 //! # Invariants
-//! 1. The queue holds exactly the resident ids; the hand is at its oldest.
+//! 1. The queue holds exactly the resident ids; the hand is at the oldest of them.
 //! 2. `hits` is 1 if the id was referenced since it was inserted or passed by the hand, else 0.
 //!
 //! # Cost

@@ -1,9 +1,9 @@
 //! FIFO: evicts the oldest id.
 //!
-//! One queue ordered by insertion; a hit changes nothing. So hits need no lock and no write, and data stored in
-//! insertion order (a log, a ring of segments) can be truncated at the oldest end. But a popular id is evicted as early
-//! as an id that is never referenced again. FIFO is here as the simplest baseline, and because S3-FIFO, CLOCK and SIEVE
-//! are this queue with a second chance.
+//! Ids form one queue, ordered by insertion; a hit changes nothing. So hits need no lock and no write, and data stored
+//! in insertion order (a log, a ring of segments) can be truncated at the oldest end. But a popular id is evicted as
+//! early as an id that is never referenced again. FIFO is here as the simplest baseline, and because S3-FIFO, CLOCK and
+//! SIEVE are this queue with a second chance.
 //!
 //! # Invariants
 //! 1. The queue holds exactly the resident ids.

@@ -1,5 +1,5 @@
-//! GDSF (greedy dual size frequency): evicts the id with the fewest accesses per size; ids that are no longer accessed
-//! lose value.
+//! GDSF (greedy dual size frequency): evicts the id with the fewest accesses per unit of size; ids that are no longer
+//! accessed lose value.
 //!
 //! # Idea
 //! A miss costs the same for any size, so memory is best used for the ids that avoid most misses per byte. The worth of
@@ -7,8 +7,8 @@
 //! last victim. So every new or recently accessed id has a higher worth than all evicted ones, and newcomers overtake
 //! ids that are no longer accessed, even if those were very popular.
 //!
-//! With equal weights GDSF is the same as LFU that ages by its victims (LFU-DA). It raises the hit rate of requests and
-//! lowers the hit rate of bytes, because it prefers small ids.
+//! With equal weights GDSF is the same as LFU that ages by the frequency of its victims (LFU-DA). It raises the hit
+//! rate of requests and lowers the hit rate of bytes, because it prefers small ids.
 //!
 //! # What happens
 //! | event | |
@@ -20,11 +20,12 @@
 //!
 //! # Invariants
 //! 1. A resident id is in the heap, or it is parked because its eviction was refused.
-//! 2. Age never falls, and no worth in the heap is below it.
+//! 2. The age never falls, and no worth in the heap is below the age.
 //!
-//! # Cost O(log n) per reference and per victim; 67 to 77 bytes per resident id. Worth is a 64-bit number in units of
-//! 2^-28 references per unit of weight. With weights of 1 it saturates only after 2^36 victims per unit of capacity;
-//! then all worths are equal, and the order is the order of the last references.
+//! # Cost
+//! O(log n) per reference and per victim; 67 to 77 bytes per resident id. Worth is a 64-bit number in units of 2^-28
+//! references per unit of weight. With weights of 1 it saturates only after 2^36 victims per unit of capacity; then all
+//! worths are equal, and the order is the order of the last references.
 //!
 //! # Source
 //! L. Cherkasova, "Improving WWW proxies performance with greedy-dual-size-frequency caching policy", HP Laboratories
@@ -41,7 +42,7 @@ const WORTH_UNIT: u64 = 1 << 28;
 
 const IN_HEAP: u8 = 0;
 
-/// An id's worth, and the time of its computation: among equal worths the earlier one is lower.
+/// An id's worth, and the time of its computation: among equal worths, the one computed earlier is lower.
 type Worth = Reverse<(u64, u64)>;
 
 /// Greedy dual size frequency, over weighted ids.

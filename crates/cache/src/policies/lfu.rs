@@ -3,15 +3,16 @@
 //! # Idea
 //! If references follow a distribution that does not change, the number of past references predicts best how soon an id
 //! is referenced again. Ids of one frequency form a *group*, a queue in the order in which they reached it; the groups
-//! form a list by rising frequency. A hit moves an id to the next group, so nothing is ever sorted. After an eviction
-//! an id's count starts again.
+//! form a list by rising frequency. A hit moves an id to the next group, so nothing is ever sorted. An evicted id loses
+//! its count: when it returns, its frequency is 1.
 //!
 //! Plain LFU (`lfu`) never forgets: formerly popular ids stay for ever, which is very bad when popularity changes. With
 //! *ageing* (`lfu-aged`) all frequencies are halved once every id has had 4 references on average: a few periods after
-//! popularity changes, formerly popular ids have the same frequency as newcomers. A higher number makes the policy
-//! steadier but slower to adapt. Of the numbers 2, 4, 10 and 20, 4 was within a seventh of the best at every point of
-//! four traces, while 10 missed up to 65 % more than the best on the drifting trace (sprite). Ageing by the frequency
-//! of the victims (LFU-DA) needs no such number but a heap, and was no better on these traces.
+//! popularity changes, formerly popular ids have the same frequency as newcomers. More references than 4 make the
+//! policy steadier but slower to adapt. Of 2, 4, 10 and 20 references, 4 missed at most a seventh more than the best at
+//! every measured size of four traces, while 10 missed up to 65 % more than the best on the drifting trace (sprite).
+//! Ageing by the frequency of the victims (LFU-DA) needs no such number, but it needs a heap, and was no better on
+//! these traces.
 //!
 //! # What happens
 //! | event | |
@@ -44,9 +45,9 @@ use std::mem;
 use crate::policies::ranked::{PARKED, Ranked, Ranking};
 use crate::structures::arena::{Arena, Queue};
 
-/// Frequencies are halved after this many references for each resident id.
+/// The number of references per resident id after which the frequencies are halved.
 const REFERENCES_PER_ID: u64 = 4;
-/// No group.
+/// The index that means no group.
 const NONE: u32 = u32::MAX;
 
 const GROUPED: u8 = 0;
@@ -61,7 +62,7 @@ struct Group {
     lower: u32,
 }
 
-/// Least frequently used, over weighted ids; ties go to the oldest.
+/// Least frequently used, over weighted ids; among equals, the oldest is evicted.
 pub type Lfu = Ranked<ByFrequency>;
 
 impl Lfu {
@@ -159,7 +160,7 @@ impl ByFrequency {
         }
     }
 
-    /// Counts a reference and halves the frequencies when it is time.
+    /// Counts a reference, and halves the frequencies after enough references.
     fn age(&mut self, arena: &mut Arena, count: usize) {
         self.references_left = self.references_left.saturating_sub(1);
         if self.references_left > 0 || !self.is_aged {

@@ -1,7 +1,7 @@
 //! LRU: evicts the least recently used id.
 //!
-//! One queue ordered by the last reference. A hit moves its id to the newest end; a victim is taken from the oldest
-//! end. It adapts immediately and needs little bookkeeping, but a single scan over more ids than fit replaces
+//! Ids form one queue, ordered by the last reference. A hit moves its id to the newest end; a victim is taken from the
+//! oldest end. LRU adapts immediately and needs little bookkeeping, but a single scan over more ids than fit replaces
 //! everything, and each hit writes to the queue, so concurrent readers contend for it. Every other policy is measured
 //! against it, and it serves callers whose references have no scans.
 //!

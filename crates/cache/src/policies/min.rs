@@ -1,4 +1,4 @@
-//! MIN: evicts the id whose next reference is farthest away; the best possible result of any policy.
+//! MIN: evicts the id whose next reference is farthest away, which gives the fewest possible misses.
 //!
 //! # Idea
 //! The whole trace is known ([`Future`]), and the victim is the id whose next access is furthest away. No policy that
@@ -6,8 +6,9 @@
 //! [`Min::bypassing`] does not insert an id whose next reference is farther away than those of all residents. With
 //! different weights both are good but not optimal, because the optimum is as hard as the knapsack problem.
 //!
-//! The n-th call of `reference` counts as the n-th reference of the trace, so MIN is only for simulations and has its
-//! own constructor instead of a name. Ids referenced after the end of the trace count as never referenced again.
+//! The n-th call of `reference` counts as the n-th reference of the trace, so MIN is only for simulations and is
+//! created by its own constructors, not by name. Ids referenced after the end of the trace count as never referenced
+//! again.
 //!
 //! # What happens
 //! | event | |
@@ -20,7 +21,7 @@
 //! # Invariants
 //! 1. A resident id is in the heap, keyed by its next reference, or it is parked because its eviction was refused; then
 //!    that key is in its `place`.
-//! 2. The keys of resident ids are positions that are still to come, if the calls are those of the trace.
+//! 2. The keys of resident ids are later positions in the trace, as long as the calls follow the trace.
 //!
 //! # Cost
 //! O(log n) per reference. 51 to 61 bytes per resident id, and 4 bytes per reference of the trace for the [`Future`],
@@ -39,12 +40,12 @@ use crate::policies::ranked::{Ranked, Ranking};
 use crate::structures::arena::Arena;
 use crate::structures::heap::Heap;
 
-/// Marks that an id is never referenced again; so a trace has at most this many references.
+/// The value which means that an id is never referenced again. It is also the largest number of references in a trace.
 const NEVER: u32 = u32::MAX;
 
 const IN_HEAP: u8 = 0;
 
-/// For each reference of a trace, the position of the next reference to the same id. It is cheap to clone.
+/// For each reference of a trace, the position of the next reference to the same id. A `Future` is cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Future(sync::Arc<[u32]>);
 
@@ -95,7 +96,7 @@ pub struct ByNextReference {
     is_bypassing: bool,
     future: Future,
     now: usize,
-    /// The next reference of the current id.
+    /// The position of the next reference to the id that is referenced now.
     next: u32,
     heap: Heap,
 }

@@ -1,9 +1,10 @@
 //! MRU: evicts the id that was referenced last.
 //!
-//! One queue ordered by the last reference, and the victim is its newest. For a loop over more ids than fit this is the
-//! best policy that does not know the future: it keeps a part of the loop and evicts the rest immediately, while LRU
-//! and FIFO evict each id just before its next reference and never hit. For everything else it is very bad, because it
-//! keeps the oldest blocks for ever. So it is a part for policies that detect loops, not a default.
+//! Ids form one queue, ordered by the last reference, and the victim is the newest id. For a loop over more ids than
+//! fit this is the best policy that does not know the future: it keeps a part of the loop and evicts the rest
+//! immediately, while LRU and FIFO evict each id just before its next reference and never hit. For everything else it
+//! is very bad, because it keeps the oldest blocks for ever. So it is meant as a part of policies that detect loops,
+//! not as a default.
 //!
 //! # Invariants
 //! 1. The queue holds exactly the resident ids.

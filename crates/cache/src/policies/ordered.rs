@@ -14,7 +14,7 @@ use crate::policy::{Access, Policy, REFUSALS_MAX, Stream};
 use crate::structures::table::{Record, Table, hash};
 use crate::structures::timeline::{NOWHERE, Owner, Timeline};
 
-/// The difference between these policies.
+/// The rules in which the policies with one order differ.
 pub trait Discipline: std::fmt::Debug + Send {
     /// The policy's name as users write it.
     const NAME: &'static str;
@@ -47,7 +47,7 @@ impl Record for Resident {
     }
 }
 
-/// A policy of one order, over weighted ids.
+/// A policy that keeps weighted ids in one order.
 #[derive(Debug, Clone)]
 pub struct Ordered<D> {
     capacity: u64,

@@ -11,12 +11,12 @@ use crate::structures::arena::{Arena, Queue};
 /// The number of the queue of parked ids; ids with a rank have another queue number.
 pub(super) const PARKED: u8 = 1;
 
-/// The difference between these policies. An id is given as its index in the arena.
+/// The rules in which the policies with ranks differ. The methods take the index of an id in the arena.
 pub trait Ranking: std::fmt::Debug + Send {
     /// The policy's name as users write it.
     fn name(&self) -> &'static str;
 
-    /// Notes the start of a reference, to a resident id or not; `count` ids are resident.
+    /// Notes the start of a reference, whether or not its id is resident; `count` ids are resident.
     fn begin(&mut self, arena: &mut Arena, count: usize) {
         let _ = (arena, count);
     }
@@ -24,7 +24,7 @@ pub trait Ranking: std::fmt::Debug + Send {
     /// The next victim.
     fn lowest(&self) -> Option<u32>;
 
-    /// Whether the lowest id may be evicted to make `room`; `room` is 0 if it is not for a newcomer.
+    /// Whether the lowest id may be evicted to make `room`; `room` is 0 if the room is not for a newcomer.
     fn may_leave(&self, room: u64) -> bool {
         let _ = room;
         true
@@ -33,7 +33,8 @@ pub trait Ranking: std::fmt::Debug + Send {
     /// Ranks a newcomer.
     fn add(&mut self, arena: &mut Arena, index: u32);
 
-    /// Ranks an id that was parked and is in no queue now; `is_hit` if it returns because of a reference.
+    /// Ranks a resident id that is neither ranked nor parked now. `is_hit` says whether a reference to this id is the
+    /// cause.
     fn put_back(&mut self, arena: &mut Arena, index: u32, is_hit: bool);
 
     /// Ranks a referenced id higher.
@@ -64,7 +65,7 @@ pub trait Ranking: std::fmt::Debug + Send {
     }
 }
 
-/// A policy of ranks, over weighted ids.
+/// A policy that ranks weighted ids.
 #[derive(Debug)]
 pub struct Ranked<R> {
     capacity: u64,
@@ -99,8 +100,8 @@ impl<R: Ranking> Ranked<R> {
     /// Forgets an id that is neither ranked nor parked.
     fn forget(&mut self, index: u32) {
         let entry = self.arena.entry_mut(index);
-        // A walk over all entries sees forgotten ones too, so this entry must not refer to a place that no longer
-        // exists.
+        // A walk over all entries also visits forgotten ones, so a forgotten entry must not refer to a place that no
+        // longer exists.
         (entry.queue, entry.place) = (PARKED, 0);
         self.used -= entry.weight;
         self.count -= 1;

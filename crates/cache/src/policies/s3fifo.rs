@@ -4,8 +4,8 @@
 //! In web and block traces most inserted ids are not referenced again before their eviction. LRU moves each of them
 //! through the whole cache. S3-FIFO lets a newcomer pass through a *small* queue of a tenth of the capacity and moves
 //! it into the *main* queue only if it was hit there; the others are evicted early, but their ids stay in a *ghost*
-//! queue, and a referenced ghost goes directly into main. A scan therefore costs a tenth of the cache. A hit only
-//! raises a counter of two bits: nothing moves, so hits are cheap and could be batched or made concurrent.
+//! queue, and a referenced ghost goes directly into main. A scan therefore replaces only a tenth of the cache. A hit
+//! only raises a counter of two bits: nothing moves, so hits are cheap and could be batched or made concurrent.
 //!
 //! # What happens
 //! | event | in small | in main | in ghost | unknown |
@@ -14,21 +14,21 @@
 //! | oldest when room is needed | hits > 1: to main, hits 0; else evicted, id to ghost | hits > 0: newest again, hits - 1; else evicted | forgotten when the ghosts outweigh main's share | |
 //! | victim refused | to main | newest of main again | | |
 //!
-//! [1] To main while the cache fills for the first time and small has reached its share. Otherwise a cache that is
-//! filled by one pass of a loop would have everything in small, evict all of it in the next pass and never hit. The
-//! authors' programs do the same; the paper does not mention it.
+//! [1] A newcomer goes to main while the cache fills for the first time and small has reached its share. Otherwise a
+//! cache that is filled by one pass of a loop would have everything in small, evict all of it in the next pass and
+//! never hit. The authors' programs do the same; the paper does not mention it.
 //!
 //! The small queue gives victims while it weighs at least its tenth, the main queue otherwise. A refused victim is in
-//! use, so it is treated as wanted. After every refusal the other queue gives the next victim, so that pinned ids in
-//! one queue do not block the other.
+//! use, so it moves as if it had been hit. After every refusal the other queue gives the next victim, so that pinned
+//! ids in one queue do not block the other.
 //!
 //! # Weights
-//! Shares are shares of weight. Ghosts keep their former weight and together have at most main's share (90 %), so there
-//! are about as many of them as resident ids. An id heavier than the small share passes through small too and evicts
-//! everything else from it.
+//! Shares are measured in weight. Ghosts keep their former weight and together have at most main's share (90 %), so
+//! there are about as many of them as resident ids. An id heavier than the small share passes through small too and
+//! evicts everything else from it.
 //!
 //! # Invariants
-//! 1. An id is in at most one of the three queues; resident means small or main.
+//! 1. An id is in at most one of the three queues; it is resident if it is in small or main.
 //! 2. small.weight + main.weight is at most the capacity after each call, except after refusals in `set_capacity`.
 //! 3. ghost.weight is at most nine tenths of the capacity.
 //!
@@ -44,11 +44,11 @@ use crate::eviction::{Evicts, Step, make_room};
 use crate::policy::{Access, Policy, REFUSALS_MAX, Stream};
 use crate::structures::arena::{Arena, Queue};
 
-/// The small queue's share is the capacity divided by this.
+/// The small queue's share is the capacity divided by `SMALL_DIVISOR`.
 const SMALL_DIVISOR: u64 = 10;
 /// The highest count of hits.
 const HITS_MAX: u8 = 3;
-/// An id with more hits than this in small moves to main.
+/// An id in small moves to main if it has more hits than `HITS_TO_MAIN`.
 const HITS_TO_MAIN: u8 = 1;
 
 const SMALL: u8 = 0;
@@ -89,12 +89,12 @@ impl S3Fifo {
         self.capacity / SMALL_DIVISOR
     }
 
-    /// Nine tenths, rounded down as the authors' programs do.
+    /// The largest weight of all ghosts: nine tenths of the capacity, rounded down as in the authors' programs.
     fn ghost_share(&self) -> u64 {
         self.capacity - self.capacity.div_ceil(SMALL_DIVISOR)
     }
 
-    /// Walks through the small queue until it has offered an id or moved all to main.
+    /// Walks through the small queue until it has offered an id or moved all ids to main.
     fn evict_from_small(&mut self, evict: &mut dyn FnMut(u64) -> bool) -> Step {
         while let Some(oldest) = self.small.oldest() {
             let entry = self.arena.entry_mut(oldest);
@@ -203,7 +203,7 @@ impl Policy for S3Fifo {
     fn set_capacity(&mut self, capacity: u64, evict: &mut dyn FnMut(u64) -> bool) {
         self.capacity = capacity;
         // The queues give victims in turn, and an id of main may be offered four times before the hits of another id
-        // are used up; so this many refusals are enough to offer every id.
+        // are used up; so every id has been offered after eight times as many refusals as there are ids.
         let refusals_max = 8 * self.len();
         make_room(self, 0, refusals_max, evict);
         self.trim_ghost();

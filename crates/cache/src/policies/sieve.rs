@@ -1,4 +1,4 @@
-//! SIEVE: a hand that finds unreferenced ids in a queue that never moves.
+//! SIEVE: a hand finds unreferenced ids in a queue whose ids never move.
 //!
 //! # Idea
 //! SIEVE is like CLOCK, but survivors keep their place and newcomers join at the head, far from the hand. So the ids
@@ -17,7 +17,7 @@
 //!
 //! # Invariants
 //! 1. The queue holds exactly the resident ids, in the order of their insertion.
-//! 2. The hand is at a resident id, or at none; then it begins at the oldest.
+//! 2. The hand is at a resident id, or at none. If it is at none, it begins at the oldest id.
 //!
 //! # Cost
 //! The same as for all policies with a hand ([`Swept`]).

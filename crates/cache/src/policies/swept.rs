@@ -10,7 +10,7 @@ use crate::eviction::{Evicts, Step, make_room};
 use crate::policy::{Access, Policy, REFUSALS_MAX, Stream};
 use crate::structures::arena::{Arena, Queue};
 
-/// The difference between these policies.
+/// The rules in which the policies with a hand differ.
 pub trait Hand: std::fmt::Debug + Default + Send {
     /// The policy's name as users write it.
     const NAME: &'static str;
@@ -18,13 +18,13 @@ pub trait Hand: std::fmt::Debug + Default + Send {
     /// Moves on by one id, and offers that id to `evict` unless its bit is set.
     fn step(&mut self, circle: &mut Circle, evict: &mut dyn FnMut(u64) -> bool) -> Step;
 
-    /// Called before an id is removed.
+    /// Called before an id is removed by [`Policy::remove`], so that the hand can leave the id.
     fn before_removal(&mut self, circle: &Circle, index: u32) {
         let _ = (circle, index);
     }
 }
 
-/// The resident ids in the order of their insertion, with `hits` = 1 if the bit of an id is set.
+/// The resident ids in the order of their insertion. The bit of an id is its `hits`, which is 0 or 1.
 #[derive(Debug)]
 pub struct Circle {
     pub(super) arena: Arena,
@@ -37,7 +37,7 @@ impl Circle {
     }
 }
 
-/// A policy of one queue and a hand, over weighted ids.
+/// A policy that keeps weighted ids in one queue with a hand.
 #[derive(Debug)]
 pub struct Swept<H> {
     capacity: u64,
@@ -92,8 +92,8 @@ impl<H: Hand> Policy for Swept<H> {
 
     fn set_capacity(&mut self, capacity: u64, evict: &mut dyn FnMut(u64) -> bool) {
         self.capacity = capacity;
-        // An id refused on the hand's first lap is offered once more before the ids whose bit was set, so this many
-        // refusals are enough to offer every id.
+        // An id refused on the hand's first lap is offered once more before the ids whose bit was set, so every id has
+        // been offered after twice as many refusals as there are ids.
         let refusals_max = 2 * self.len();
         make_room(self, 0, refusals_max, evict);
     }

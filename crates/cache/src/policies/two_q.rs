@@ -5,7 +5,8 @@
 //! LRU inserts every id as the newest. 2Q treats references in quick succession as one (they are *correlated*: a
 //! record's fields, a file's lines) and promotes an id only when it is referenced after it has passed through *A1in*, a
 //! queue of a quarter of the capacity, while its id is still remembered in *A1out*. So a scan never reaches the main
-//! queue *Am*. The shares are fixed, and the length of A1out limits how far back 2Q remembers: longer loops never hit.
+//! queue *Am*. The shares are fixed, and the length of A1out limits how far back 2Q remembers: loops longer than that
+//! never hit.
 //!
 //! # What happens
 //! | event | in A1in | in Am | in A1out | unknown |
@@ -22,10 +23,10 @@
 //! victim.
 //!
 //! # Weights
-//! Shares are shares of weight; ids in A1out keep their weight.
+//! Shares are measured in weight; ids in A1out keep their weight.
 //!
 //! # Invariants
-//! 1. An id is in at most one of the three queues; resident means A1in or Am.
+//! 1. An id is in at most one of the three queues; it is resident if it is in A1in or Am.
 //! 2. a1in.weight + am.weight is at most the capacity after each call, except after refusals in `set_capacity`.
 //! 3. a1out.weight is at most capacity / 2.
 //!
@@ -41,9 +42,9 @@ use crate::eviction::{Evicts, Step, make_room};
 use crate::policy::{Access, Policy, REFUSALS_MAX, Stream};
 use crate::structures::arena::{Arena, Queue};
 
-/// A1in's share is the capacity divided by this.
+/// A1in's share is the capacity divided by `A1IN_DIVISOR`.
 const A1IN_DIVISOR: u64 = 4;
-/// The ids in A1out weigh at most the capacity divided by this.
+/// The ids in A1out weigh at most the capacity divided by `A1OUT_DIVISOR`.
 const A1OUT_DIVISOR: u64 = 2;
 
 const A1IN: u8 = 0;
@@ -153,7 +154,7 @@ impl Policy for TwoQ {
 
     fn set_capacity(&mut self, capacity: u64, evict: &mut dyn FnMut(u64) -> bool) {
         self.capacity = capacity;
-        // The queues give victims in turn, so this many refusals are enough to offer every id.
+        // The queues give victims in turn, so every id has been offered after twice as many refusals as there are ids.
         let refusals_max = 2 * self.len();
         make_room(self, 0, refusals_max, evict);
         self.trim_a1out();

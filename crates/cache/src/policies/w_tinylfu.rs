@@ -9,9 +9,10 @@
 //! references to a new id hit before the id has a high count. Main is a segmented LRU: *probation*, and *protected* (80
 //! %) for ids that were hit there.
 //!
-//! The best size of the window depends on the trace: 1 % for loops and popularity, half and more for recency. A hill
-//! climber adapts the size. After each sample of 10 references per resident id it moves the border by a step: in the
-//! same direction if the hit rate rose, otherwise in the other. Steps get smaller until the hit rate changes sharply.
+//! The best size of the window depends on the trace: 1 % of the capacity suits loops and stable popularity, half or
+//! more suits references to recent ids. A hill climber adapts the size. After each sample of 10 references per resident
+//! id it moves the border by a step: in the same direction if the hit rate rose, otherwise in the other. Steps get
+//! smaller until the hit rate changes sharply.
 //!
 //! # What happens
 //! | event | in window | in probation | in protected | unknown |
@@ -24,26 +25,28 @@
 //! After a refusal the three queues give victims in turn, without a comparison.
 //!
 //! # Weights
-//! Shares are shares of weight. A candidate is compared with one victim after the other until it has room or loses. An
-//! id heavier than the window is a candidate immediately: it goes to probation or is bypassed. Otherwise one large
+//! Shares are measured in weight. A candidate is compared with one victim after the other until it has room or loses.
+//! An id heavier than the window is a candidate immediately: it goes to probation or is bypassed. Otherwise one large
 //! unwanted object would evict hundreds of small ones without a comparison.
 //!
 //! # Invariants
 //! 1. A resident id is in exactly one of window, probation and protected; there are no ghosts.
 //! 2. Together they weigh at most the capacity after each call, except after refusals in `set_capacity`.
-//! 3. Window and protected weigh at most their shares after each call, except for a single id in the window.
+//! 3. Window and protected weigh at most their shares after each call, except that a single id in the window may weigh
+//!    more than the window's share.
 //!
 //! # Cost
 //! O(1) amortised per reference: a hit touches one cache line of the id's record and one of the sketch, a miss two more
-//! of each, which are prefetched (`queues.rs`). 38 to 116 bytes per resident id, less if few ids are hit. Once a weight
-//! is not 1, 8 more bytes per position of the queues, up to 64 per id. Halving the sketch is one pass over 8 bytes per
-//! id, once per 10 references per id.
+//! of each, which are prefetched (`queues.rs`). 38 to 116 bytes per resident id, less if few ids are hit. Once any
+//! weight is not 1, the queues need 8 more bytes per position, up to 64 per id. Halving the sketch is one pass over 8
+//! bytes per id, once per 10 references per id.
 //!
 //! # Source
 //! G. Einziger, R. Friedman, B. Manes, "TinyLFU: a highly efficient cache admission policy", ACM Transactions on
 //! Storage 13(4), 2017. The climber: G. Einziger, O. Eytan, R. Friedman, B. Manes, "Adaptive software cache
 //! management", Middleware 2018. Weights: as in their "Lightweight robust size aware cache management", ACM TOS 18(3),
-//! 2022, *early victims*. Unlike Caffeine, nothing is admitted at random, because policies here are deterministic.
+//! 2022, *early victims*. Unlike Caffeine, this policy admits nothing at random, because the policies of this crate are
+//! deterministic.
 
 use crate::eviction::{Evicts, Step, make_room};
 use crate::policy::{Access, Policy, REFUSALS_MAX, Stream};
@@ -51,17 +54,17 @@ use crate::structures::hash::hash;
 use crate::structures::queues::Queues;
 use crate::structures::sketch::Sketch;
 
-/// The window's initial share is the capacity divided by this.
+/// The window's initial share is the capacity divided by `WINDOW_DIVISOR`.
 const WINDOW_DIVISOR: u64 = 100;
 /// Protected's share of main. *Units*: percent.
 const PROTECTED_PERCENT: u64 = 80;
-/// After this many references per resident id a sample of the climber ends and the sketch is halved.
+/// The number of references per resident id after which a sample of the climber ends and the sketch is halved.
 const REFERENCES_PER_ID: u64 = 10;
 /// The climber's first step, as a share of the capacity.
 const STEP: f64 = 0.0625;
 /// The ratio of each step to the previous step.
 const STEP_DECAY: f64 = 0.98;
-/// A change of the hit rate by this makes the climber restart with its first step.
+/// The change of the hit rate that makes the climber restart with its first step.
 const RESTART: f64 = 0.05;
 /// The largest share of the window in the capacity.
 const WINDOW_MAX: f64 = 0.8;
@@ -100,7 +103,7 @@ impl Climber {
 #[derive(Debug, Clone)]
 pub struct WTinyLfu {
     capacity: u64,
-    /// Window, probation and protected.
+    /// The queues of window, probation and protected.
     queues: Queues<3>,
     sketch: Sketch,
     climber: Climber,
@@ -132,7 +135,7 @@ impl WTinyLfu {
         (main * u128::from(PROTECTED_PERCENT) / 100) as u64
     }
 
-    /// Counts a reference, and ends a sample when it is complete.
+    /// Counts a reference, and ends a sample when it is complete. *Returns* the estimated number of references to `id`.
     #[inline]
     fn count(&mut self, id: u64, is_hit: bool) -> u64 {
         self.climber.references += 1;
@@ -170,7 +173,7 @@ impl WTinyLfu {
         }
     }
 
-    /// The id to offer; `None` if the newcomer itself would be the victim, or there is no id.
+    /// The id to offer for eviction; `None` if the newcomer itself would be the victim, or there is no id.
     fn victim(&mut self, room: u64, refusals: usize) -> Option<u64> {
         if refusals > 0 {
             return (0..3).find_map(|turn| self.queues.oldest((refusals + turn) % 3));
@@ -251,7 +254,8 @@ impl Policy for WTinyLfu {
 
     fn set_capacity(&mut self, capacity: u64, evict: &mut dyn FnMut(u64) -> bool) {
         self.capacity = capacity;
-        // The queues give victims in turn, so this many refusals are enough to offer every id.
+        // The queues give victims in turn, so every id has been offered after three times as many refusals as there are
+        // ids.
         let refusals_max = 3 * self.len();
         make_room(self, 0, refusals_max, evict);
         self.settle();

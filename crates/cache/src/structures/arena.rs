@@ -1,8 +1,8 @@
-//! Entries found by id and linked into queues: a part of many policies.
+//! A slab of entries that are found by id and linked into queues; many policies use it.
 //!
 //! Owns: one slab of entries, a table from id to slab index, and intrusive doubly linked queues over the slab; an entry
-//! is in at most one queue. Promises: a queue knows the sum of its weights; nothing is allocated once slab and table
-//! have grown to the largest number of entries ever held. Leaves to others: the meaning of each queue.
+//! is in at most one queue. Promises: a queue knows the sum of its entries' weights; nothing is allocated once slab and
+//! table have grown to the largest number of entries ever held. Leaves to others: the meaning of each queue.
 //!
 //! Cost: 32 bytes per entry in the slab and 11 to 21 in the table (4 bytes of index and 4 of hash, side by side, so
 //! that finding an entry touches one cache line in addition to the entry's own).
@@ -10,7 +10,7 @@
 use crate::structures::memory::{Told, prefetch, with_capacity};
 use crate::structures::table::{self, Record, Table};
 
-/// Marks the end of a chain of slab indexes; so a policy holds at most `u32::MAX` entries.
+/// The slab index that marks the end of a chain; so a policy holds at most `u32::MAX` entries.
 const NONE: u32 = u32::MAX;
 
 /// The number of entries in the smallest slab.
@@ -78,7 +78,7 @@ pub(crate) struct Queue {
 }
 
 impl Queue {
-    /// An empty queue whose entries store `number`.
+    /// An empty queue; its entries will store `number`.
     pub(crate) fn new(number: u8) -> Queue {
         Queue { number, newest: NONE, oldest: NONE, weight: 0, count: 0 }
     }
@@ -89,7 +89,7 @@ impl Queue {
     }
 }
 
-/// The slab and the table.
+/// The slab of entries, and the table that finds an entry by id.
 #[derive(Debug, Clone)]
 pub struct Arena {
     entries: Vec<Entry>,
@@ -116,8 +116,8 @@ impl Arena {
         self.table.find(hash, |found| found.hash == hash && self.entries[found.index as usize].id == id)
     }
 
-    /// Prefetches the first memory of a search for `id`, and the entry of an id that was announced some calls earlier.
-    /// The caller announces each coming id.
+    /// Prefetches the table record of `id`, and the slab entry of the id that was announced eight calls earlier, whose
+    /// record has arrived by now. The caller announces each coming id.
     #[inline]
     pub(crate) fn prepare(&self, id: u64) {
         self.table.prepare(table::hash(id));
@@ -145,7 +145,8 @@ impl Arena {
         (newer != NONE).then_some(newer)
     }
 
-    /// Adds `id`, which must not be present, to no queue. *Returns* its slab index; `None` if the slab is at its limit.
+    /// Adds `id`, which must not be present, but does not put it in a queue. *Returns* its slab index; `None` if the
+    /// slab is at its limit.
     pub(crate) fn add(&mut self, id: u64, weight: u64) -> Option<u32> {
         let entry = Entry { id, weight, links: Links::NONE, place: 0, queue: 0, hits: 0 };
         let index = if self.free != NONE {

@@ -8,7 +8,7 @@
 
 use crate::structures::arena::Arena;
 
-/// Children of a node.
+/// The number of children of a node.
 const CHILDREN: usize = 4;
 
 #[derive(Debug, Clone, Copy)]

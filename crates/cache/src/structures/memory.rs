@@ -4,13 +4,14 @@
 //! ids that wait for the second step of their prefetch. Promises: changes nothing visible to the program. Leaves to
 //! others: which lines to fetch and how early, and which tables get large pages.
 //!
-//! An access to a random address also needs the translation of its page. A processor caches the translations of only a
-//! few pages, and a prefetch instruction waits for a missing one. With pages of 2 MiB few translations are needed.
+//! An access to a random address also needs the translation of the address of its page. A processor caches the
+//! translations of only a few pages, and a prefetch instruction waits for a missing one. With pages of 2 MiB few
+//! translations are needed.
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
 
-/// The bytes of a large page; on machines with another size of large pages there is no gain. *Units*: bytes.
+/// The size of a large page; on machines whose large pages have another size there is no gain. *Units*: bytes.
 const LARGE_PAGE_BYTES: usize = 2 << 20;
 /// The smallest table that gets large pages. *Units*: bytes.
 const LARGE_BYTES_MIN: usize = 2 * LARGE_PAGE_BYTES;

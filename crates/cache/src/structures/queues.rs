@@ -13,7 +13,7 @@
 use crate::structures::table::{Record, Table, hash};
 use crate::structures::timeline::{NOWHERE, Owner, Timeline};
 
-/// The limit on ids, so that no timeline reaches its own limit.
+/// The largest number of ids. It keeps every timeline below its own limit.
 const IDS_MAX: usize = 1 << 28;
 
 /// The record of one id.

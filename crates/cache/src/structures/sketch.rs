@@ -1,5 +1,5 @@
-//! A sketch of how often ids were recently referenced. It counts very many ids in few bytes; a count is never too low
-//! and seldom too high.
+//! A sketch that estimates how often ids were recently referenced. It counts very many ids in few bytes; a count is
+//! never too low and seldom too high.
 //!
 //! # Idea
 //! A count-min sketch: an id has one counter in each of four rows, found by its hash; every reference raises the lowest
@@ -23,7 +23,7 @@
 
 use crate::structures::memory::{prefetch, with_capacity};
 
-/// Words of 16 counters in a block.
+/// The number of words in a block. A word has 16 counters.
 const BLOCK_WORDS: usize = 8;
 /// The number of ids per block.
 const BLOCK_IDS: usize = 8;
@@ -32,7 +32,7 @@ const ROWS: usize = 4;
 /// The highest count.
 const COUNTER_MAX: u64 = 15;
 
-/// Counts of ids, by their hashes.
+/// The reference counts of ids. An id is given by its hash.
 #[derive(Debug, Clone)]
 pub(crate) struct Sketch {
     blocks: Vec<[u64; BLOCK_WORDS]>,
@@ -44,7 +44,7 @@ impl Sketch {
         Sketch { blocks: vec![[0; BLOCK_WORDS]] }
     }
 
-    /// Grows until it is large enough for `ids`.
+    /// Grows the sketch until it is large enough for `ids` ids.
     pub(crate) fn fit(&mut self, ids: usize) {
         while self.blocks.len() * BLOCK_IDS < ids {
             let mut doubled = with_capacity(2 * self.blocks.len());

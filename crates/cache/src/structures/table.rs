@@ -1,4 +1,5 @@
-//! Records found by hash with one access to memory: open addressing, with the records themselves in the table.
+//! A table of records that are found by hash with one access to memory: it uses open addressing and holds the records
+//! themselves.
 //!
 //! Owns: the places of records. Promises: a record is at the first free place from the place of its hash on, so mostly
 //! in the same cache line or the next; nothing is allocated once the table has grown, nor before the first record.
@@ -139,7 +140,8 @@ impl<R: Record> Table<R> {
         }
     }
 
-    /// The record at the place of a hash. It is mostly the record with that hash; this guess needs no other access.
+    /// The record at the place where the search for `hash` starts. Mostly it is the record with that hash, and finding
+    /// it needs no access to memory.
     #[inline]
     pub(crate) fn guess(&self, hash: u32) -> Option<&R> {
         self.places.get(hash as usize & self.places.len().wrapping_sub(1))

@@ -7,32 +7,34 @@
 //! the position of each id ([`Owner`]).
 //!
 //! # Idea
-//! Removing an id from a linked list writes to its neighbours, which are at random addresses. Here only its bit is
-//! cleared, and the bits of a million ids fit in the processor's cache. The ids themselves are written and read
+//! Removing an id from a linked list writes to its neighbours, which are at random addresses. A timeline only clears
+//! the id's bit, and the bits of a million ids fit in the processor's cache. The ids themselves are written and read
 //! sequentially, which is fast. The price is gaps in the ring. Gaps at the ends are skipped, up to 64 positions at
 //! once. The other gaps are closed when the ring is full: then every id gets a new position, which costs its owner a
 //! look-up. Gaps are closed only if the ids that count use less than a quarter of the positions; otherwise the ring is
 //! doubled. So there is at most one such look-up per three insertions.
 //!
-//! Cost: 8 bytes and a bit per position, and 8 more bytes once a weight is not 1. A ring has at most 8 positions per id
-//! of the largest number of ids it ever had, and fewer if few ids are removed from the middle.
+//! Cost: 8 bytes and a bit per position, and 8 more bytes once a weight is not 1. A ring has at most 8 times as many
+//! positions as it ever had ids at the same time, and fewer if few ids are removed from the middle.
 
 use crate::structures::memory::{filled, grown};
 
 /// The number of positions in the smallest ring; at least the number of bits in a word.
 const POSITIONS_MIN: usize = 64;
-/// A full ring is doubled if the ids that count use at least one in this many positions; otherwise its gaps are closed.
+/// A full ring is doubled if at least one in `POSITIONS_PER_ID` positions has an id that counts; otherwise its gaps are
+/// closed.
 const POSITIONS_PER_ID: usize = 4;
-/// The limit on positions, so that a position fits in 32 bits and one value is free for [`NOWHERE`].
+/// The largest number of positions. With it, a position fits in 32 bits and one value is free for [`NOWHERE`].
 const POSITIONS_MAX: usize = 1 << 31;
 
 /// The position of an id that is in no timeline.
 pub(crate) const NOWHERE: u32 = u32::MAX;
-/// [`Timeline::next_ahead`] returns an id, for prefetching, when it is less than this many positions from the oldest
-/// end.
+/// The distance from the oldest end within which [`Timeline::next_ahead`] returns ids for prefetching. *Units*:
+/// positions.
 const AHEAD: usize = 32;
 
-/// A full ring reclaims only the gap at its oldest end, if that gap is at least the length of the ring divided by this.
+/// If the gap at the oldest end of a full ring is at least the length of the ring divided by `GIVEN_UP_MIN`, only this
+/// gap is reclaimed.
 const GIVEN_UP_MIN: usize = 8;
 
 /// The owner of a timeline's ids; it stores the position of each id.
@@ -44,7 +46,7 @@ pub(crate) trait Owner {
     fn prepare(&self, id: u64);
 }
 
-/// The ring.
+/// A ring of weighted ids in the order of their insertion.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Timeline {
     ids: Vec<u64>,
@@ -261,7 +263,8 @@ impl Timeline {
         (place + distance) & (self.ids.len().wrapping_sub(1))
     }
 
-    /// The number of positions from `place` to the next one whose id counts, limited to the word of bits.
+    /// The number of positions from `place` to the next one whose id counts, at most to the end of the word that holds
+    /// the bit of `place`.
     #[inline]
     fn gap(&self, place: usize) -> usize {
         let word = self.counting[place / 64] >> (place % 64);

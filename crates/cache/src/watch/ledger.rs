@@ -1,8 +1,9 @@
-//! The ledger: reads saved and lost against LRU, for each stream, counted live.
+//! The ledger: for each stream, the reads that the cache saves and loses in comparison with LRU, counted live.
 //!
-//! Owns: four sums per stream. Promises: for each stream, `saved - lost` is the misses of an LRU of the same capacity
-//! over all streams, minus the misses of the cache, counting only accesses of this stream. The first `STREAMS_MAX` - 1
-//! streams have their own sums; all others share the last ones. Leaves to others: the LRU.
+//! Owns: four sums per stream. Promises: for each stream, `saved - lost` is the number of misses that an LRU of the
+//! same capacity, shared by all streams, has on this stream's accesses, minus the number of misses that the cache has
+//! on them. The first `STREAMS_MAX` - 1 streams have their own sums; all other streams share the last sums. Leaves to
+//! others: the simulation of the LRU.
 //!
 //! An access is *saved* if that LRU would have missed and the cache hit; it is *lost* if the LRU would have hit and the
 //! cache missed.
@@ -11,10 +12,10 @@ use std::fmt;
 
 use crate::Stream;
 
-/// The number of ledgers, including the one that the last streams share.
+/// The largest number of ledgers, including the one that all further streams share.
 const STREAMS_MAX: usize = 16;
 
-/// The accesses of one stream that the cache saved and lost against LRU.
+/// The accesses of one stream that the cache saved and lost in comparison with LRU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Ledger {
     /// The number of accesses.
@@ -42,7 +43,7 @@ impl Ledger {
     }
 }
 
-/// The ledgers by slot, each with its stream; the shared slot has the stream that accessed last.
+/// The ledgers by slot, each with its stream; the shared slot names the stream that used it last.
 #[derive(Default)]
 pub(super) struct Ledgers {
     slots: Vec<(Stream, Ledger)>,
@@ -76,7 +77,7 @@ impl Ledgers {
         &mut self.slots[slot].1
     }
 
-    /// The own ledger of a stream, or the shared one if the stream has none.
+    /// The ledger of a stream, or the shared ledger if the stream has none of the others.
     pub(super) fn ledger(&self, stream: Stream) -> Option<Ledger> {
         let own = self.slots.iter().find(|slot| slot.0 == stream);
         own.or(self.slots.last().filter(|_| self.is_shared)).map(|slot| slot.1)

@@ -1,13 +1,14 @@
 //! Watches a policy from outside: reports to a listener how the policy was accessed, and what it did.
 //!
-//! Owns: the verdict of each period of each stream (`verdict.rs`); saved and lost accesses against LRU (`ledger.rs`);
-//! after each window, the misses of the optimum that begins with the same contents (`window.rs`); the events that
-//! report these (`report.rs`). Promises: a watched policy decides as if it were not watched; `saved - lost` of all
-//! ledgers is exactly the misses of LRU minus those of the policy. Leaves to others: all decisions.
+//! Owns: the verdict of each period of each stream (`verdict.rs`); the accesses saved and lost in comparison with LRU
+//! (`ledger.rs`); after each window, the misses of the optimal policy that begins with the same contents (`window.rs`);
+//! the events that report all this (`report.rs`). Promises: a watched policy decides as if it were not watched; summed
+//! over all ledgers, `saved - lost` is exactly the number of LRU's misses minus the number of the policy's misses.
+//! Leaves to others: all decisions.
 //!
 //! # Cost
 //! If only periods are reported, each access causes one search in a table of at most 64 Ki blocks per stream.
-//! Otherwise, also an LRU of the same capacity is simulated, and each access of a window takes up to 64 bytes.
+//! Otherwise, an LRU of the same capacity is simulated too, and each access of a window takes up to 64 bytes.
 
 mod ledger;
 mod report;
@@ -51,14 +52,14 @@ pub struct Watched {
 }
 
 impl Watched {
-    /// Reports everything to `sink`.
+    /// Watches `policy`, and reports all events to `sink`.
     pub fn new(policy: Box<dyn Policy>, sink: EventSink) -> Watched {
         let capacity = policy.capacity();
         let books = Some((Lru::new(capacity), Window::new(capacity)));
         Watched { policy, ledgers: Ledgers::default(), detections: Vec::new(), books, sink }
     }
 
-    /// Reports only periods to `sink`; the ledgers then do not compare with LRU.
+    /// Watches `policy`, but reports only periods to `sink`; the ledgers then do not compare with LRU.
     pub fn periods(policy: Box<dyn Policy>, mut sink: PeriodSink) -> Watched {
         let sink: EventSink = Box::new(move |event| {
             if let Event::Period(period) = event {
@@ -68,8 +69,8 @@ impl Watched {
         Watched { books: None, ..Watched::new(policy, sink) }
     }
 
-    /// The accesses of a stream that were saved and lost against LRU. The first fifteen streams have their own ledgers;
-    /// all others share one. *Returns* `None` if the stream has no ledger yet.
+    /// The accesses of a stream that the policy saved and lost in comparison with LRU. The first fifteen streams have
+    /// their own ledgers; all other streams share one ledger. *Returns* `None` if the stream has no ledger yet.
     pub fn ledger(&self, stream: Stream) -> Option<Ledger> {
         self.ledgers.ledger(stream)
     }

@@ -29,7 +29,7 @@ pub struct StreamPeriod<'a> {
     pub ledger: Ledger,
 }
 
-/// The listener: called with each event as it happens, from within the access.
+/// A listener that is called with each event when it happens, from within the access.
 pub type EventSink = Box<dyn FnMut(Event<'_>) + Send>;
 
 impl fmt::Display for Event<'_> {

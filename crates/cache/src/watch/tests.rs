@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex};
 use super::*;
 use crate::{Adaptive, NAMES, by_name};
 
-/// Draws an id below `count`, approximately by Zipf's law with exponent 1; `state` is that of the random generator.
+/// Draws an id below `count`, approximately by Zipf's law with exponent 1; `state` is the state of the random
+/// generator.
 fn zipf(state: &mut u64, count: u64) -> u64 {
     *state ^= *state << 13;
     *state ^= *state >> 7;

@@ -68,8 +68,8 @@ impl Detection {
     }
 }
 
-/// r √(n-1), where r is the correlation between the rank of the attribute and the forward distance; samples with equal
-/// attributes share the mean of their ranks.
+/// The evidence for a trend: r √(n-1), where r is the correlation between the rank of the attribute and the forward
+/// distance. Samples with equal attributes share the mean of their ranks.
 fn evidence(mut samples: Vec<(u64, u64)>) -> f64 {
     samples.sort_unstable();
     let count = samples.len() as f64;

@@ -1,8 +1,8 @@
 //! The exact distance of the cache from the optimum, computed after each window of references.
 //!
 //! Owns: the references of the current window, the contents at its start, and the computation of MIN over it. Promises:
-//! the optimum is that of Belady's MIN with bypassing, beginning with the cache's own contents at the start of the
-//! window, over all references of the window. Leaves to others: nothing.
+//! the optimum is the number of misses of Belady's MIN with bypassing over all references of the window; MIN begins
+//! with the cache's own contents at the start of the window.
 //!
 //! # What was resident at the start
 //! Only ids that are referenced in the window matter. Such an id was resident at the start if its first reference hit,
@@ -31,9 +31,9 @@ use crate::structures::hash::hash;
 /// The shortest and the longest window. *Units*: references.
 const WINDOW_MIN: u64 = 1 << 12;
 const WINDOW_MAX: u64 = 1 << 16;
-/// A window has this many references per unit of capacity, limited to these bounds.
+/// The number of references in a window per unit of capacity; [`WINDOW_MIN`] and [`WINDOW_MAX`] limit the result.
 const WINDOW_FACTOR: u64 = 4;
-/// The position of the next reference to an id that is not referenced again in the window.
+/// The position which means that an id is not referenced again in the window.
 const NEVER: u32 = u32::MAX;
 
 /// The distance of a window from the optimum.
@@ -43,13 +43,13 @@ pub struct WindowReport {
     pub number: u64,
     /// The number of references of the window.
     pub references: u64,
-    /// The number of misses among them.
+    /// The number of misses among these references.
     pub misses: u64,
-    /// The misses of the optimum; `None` if weights differ or the capacity changed.
+    /// The number of misses of the optimum; `None` if weights differ or the capacity changed.
     pub misses_min: Option<u64>,
 }
 
-/// An id of the window.
+/// An id that is referenced in the window.
 #[derive(Debug, Clone, Copy)]
 struct Seen {
     id: u64,
@@ -170,7 +170,7 @@ impl Window {
         report
     }
 
-    /// The misses of MIN over the window.
+    /// Runs MIN over the window. *Returns* the number of its misses.
     fn optimum(&mut self, blocks: u64) -> u64 {
         let Window { seen, references, next, heap, .. } = self;
         heap.clear();
@@ -211,7 +211,8 @@ impl Window {
     }
 }
 
-/// Removes the id with the farthest next reference, if that is farther than `next`.
+/// Removes the id with the farthest next reference, if this reference is farther than `next`. *Returns* whether an id
+/// was removed.
 fn evict_farther(seen: &mut [Seen], heap: &mut BinaryHeap<(u32, u32)>, next: u32) -> bool {
     while let Some(&(place, position)) = heap.peek() {
         let id = &mut seen[position as usize];
@@ -282,8 +283,8 @@ mod tests {
     #[test]
     fn a_removed_id_is_one_that_no_policy_could_have_kept() {
         let (mut window, mut last) = (Window::new(10), None);
-        // Id 1 is resident at the start of the window and removed at once, then removed again after 100 references: two
-        // misses. Then id 2 is removed while it is not resident.
+        // Id 1 is resident at the start of the window and is removed at once. It is removed again after 100 references,
+        // so it misses twice. Then id 2 is removed while it is not resident.
         window.remove(1);
         for step in 0..WINDOW_MIN {
             let is_miss = step == 0 || step == 100;

@@ -2,7 +2,7 @@
 //! must be the same after any mix of references, refusals, removals and changes of capacity. There are few streams and
 //! ghosts, so that their bounds are reached.
 //!
-//! `PROPTEST_RNG_SEED` replays a run, `PROPTEST_CASES` lengthens it.
+//! The environment variable `PROPTEST_RNG_SEED` replays a run; `PROPTEST_CASES` sets the number of cases.
 
 mod model;
 #[path = "../naive/mod.rs"]
@@ -76,7 +76,7 @@ fn check(capacity: u64, parameters: Parameters, operations: &[Operation]) -> Res
     Ok(verdicts)
 }
 
-/// The configuration with the requested seed or a new one; prints the seed.
+/// The configuration of the test, with the requested seed or else a random one; prints the seed.
 fn config() -> ProptestConfig {
     let mut config = ProptestConfig { failure_persistence: None, ..ProptestConfig::default() };
     let seed = match config.rng_seed {

@@ -17,8 +17,8 @@ struct Block {
     weight: u64,
 }
 
-/// The rank under which LFU has filed a block, and the time of filing; refused blocks are filed before all others of
-/// the last rank.
+/// The rank under which LFU has filed a block, and the time of filing; refused blocks are filed as older than all other
+/// blocks of the highest rank.
 type Filing = (u64, i64);
 
 /// The manager of one stream; its blocks are oldest first.
@@ -49,7 +49,7 @@ pub struct Model {
     sequential: Vec<usize>,
     /// The blocks of the last evictions, oldest first; `None` if the block was referenced again since its eviction.
     pub evictions: Vec<Option<u64>>,
-    /// The last accessor of each known block.
+    /// The position of the application that accessed each known block last.
     owners: HashMap<u64, usize>,
     pub reports: Vec<(u32, &'static str, NaiveReport)>,
 }
@@ -208,7 +208,7 @@ impl Model {
         }
     }
 
-    /// The victim, and the block in the oldest place that selected its owner.
+    /// The victim, and the block in the oldest place because of which the victim's owner was chosen.
     fn choose(&mut self, sequential_first: bool) -> Option<(u64, Option<u64>)> {
         if self.applications.len() == 1 {
             return self.offer(0).map(|victim| (victim, None));

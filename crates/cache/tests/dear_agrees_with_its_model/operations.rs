@@ -1,4 +1,4 @@
-//! The operations on the policy and its model: few streams and blocks, so that all bounds are reached.
+//! The operations on the policy and its model. They use few streams and blocks, so that all bounds are reached.
 
 use nectary_cache::dear::Parameters;
 use nectary_cache::detect;
@@ -12,7 +12,7 @@ pub enum Operation {
         weight: u64,
         stream: u32,
     },
-    /// A part of a loop; it is a scan if the loop is longer than `length`.
+    /// `length` references to a loop of `blocks` blocks; they are a scan if `length` is at most `blocks`.
     Loop {
         first: u64,
         blocks: u64,
@@ -25,7 +25,7 @@ pub enum Operation {
     SetCapacity {
         capacity: u64,
     },
-    /// From now on ids divisible by this are refused as victims; 0 refuses none.
+    /// From now on ids divisible by `divisor` are refused as victims; a divisor of 0 refuses none.
     Pin {
         divisor: u64,
     },

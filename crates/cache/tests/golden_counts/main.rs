@@ -1,7 +1,8 @@
 //! Tests that miss counts equal those of an external program, on traces made from a seed, at sizes at which the
 //! policies differ.
 //!
-//! The program `policies-outside` (crates/trace) compares with the external program itself, on many seeds.
+//! The program `policies-outside` (crates/trace) runs the external program itself and compares its misses with those of
+//! the policies, for many seeds.
 
 mod rows;
 mod traces;
@@ -11,7 +12,7 @@ use nectary_cache::{Access, Future, Min, Policy, Stream, by_name};
 use rows::TRACES;
 use traces::{Next, references};
 
-/// The columns of the rows.
+/// The policies whose misses are in the columns of the rows.
 const COLUMNS: [&str; 9] = ["fifo", "lru", "lfu", "clock", "sieve", "arc", "s3fifo", "2q", "min"];
 
 struct Trace {
@@ -48,8 +49,7 @@ fn misses_on_generated_traces_equal_those_of_another_program() {
     println!("{compared} counts equal");
 }
 
-/// Counts that are equal by accident prove nothing: no two columns may be equal in all rows, and in most rows most
-/// columns must differ.
+/// Counts that are equal by accident prove nothing, so every two columns must differ in at least five rows.
 #[test]
 fn the_sizes_tell_the_policies_apart() {
     let rows: Vec<&[usize; 9]> = TRACES.iter().flat_map(|trace| trace.rows.iter().map(|row| &row.1)).collect();

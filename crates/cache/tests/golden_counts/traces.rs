@@ -1,4 +1,4 @@
-//! Traces made from a seed; for seed 1 they equal those of the program `policies-outside`.
+//! Traces made from a seed. The program `policies-outside` makes the same traces for its seed 1.
 
 use rand_xoshiro::SplitMix64;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
@@ -20,7 +20,7 @@ impl Random {
     }
 }
 
-/// The trace of one kind.
+/// The references of a trace of one kind.
 pub fn references(next: Next, seed: u64) -> Vec<u64> {
     let mut random = Random(SplitMix64::seed_from_u64(seed));
     (0..REFERENCES).map(|time| next(&mut random, time)).collect()

@@ -1,4 +1,4 @@
-//! ARC; the ghosts are trimmed in one place.
+//! The model of ARC; it trims the ghosts in one place.
 
 use super::{Evict, Item, Items, Model, refresh, take, weight_of};
 
@@ -9,7 +9,7 @@ pub struct Arc {
     b1: Items,
     b2: Items,
     target: f64,
-    /// The ghost queue that had the referenced id.
+    /// The number of the ghost queue that held the referenced id: 1 for B1, 2 for B2.
     was_in: Option<u8>,
 }
 

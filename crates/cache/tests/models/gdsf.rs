@@ -1,4 +1,4 @@
-//! GDSF: the worth of an id is its references divided by its weight, plus the worth of the last victim.
+//! The model of GDSF: the worth of an id is its references divided by its weight, plus the worth of the last victim.
 
 use super::{Evict, Item, Model};
 

@@ -1,8 +1,8 @@
-//! LFU, with and without ageing.
+//! The model of LFU, with and without ageing.
 
 use super::{Evict, Item, Model};
 
-/// An id, its weight, its frequency, and when it reached that frequency.
+/// An id, its weight, its frequency, and the time when it reached that frequency.
 type Counted = (u64, u64, u64, u64);
 
 pub struct Lfu {

@@ -1,4 +1,5 @@
-//! LIRS: one stack and a queue, searched from end to end; the stack stores each id's state with the id.
+//! The model of LIRS: one stack and a queue, which are searched from end to end; the stack stores each id's state with
+//! the id.
 
 use super::{Evict, Item, Items, Model, refresh, take, weight_of};
 

@@ -28,7 +28,7 @@ pub trait Model {
     fn hit(&mut self, id: u64) -> bool;
     /// Handles a reference to an id that is not resident, before room is made.
     fn miss(&mut self, _id: u64, _weight: u64) {}
-    /// Offers at most one id; `None` if there is none.
+    /// Offers at most one id. *Returns* `false` if the id was refused; `None` if there is no id to offer.
     fn step(&mut self, refusals: usize, evict: Evict<'_>) -> Option<bool>;
     /// Inserts an id; there is room for it.
     fn insert(&mut self, id: u64, weight: u64);
@@ -82,7 +82,7 @@ pub fn set_capacity(model: &mut dyn Model, capacity: u64, evict: Evict<'_>) {
     model.tidy(0);
 }
 
-/// The model of a policy; `None` if it has its own file of tests.
+/// The model of a policy; `None` if there is no model of the policy in this folder.
 pub fn of(name: &str, capacity: u64) -> Option<Box<dyn Model>> {
     Some(match name {
         "fifo" => Box::new(plain::Plain::new(capacity, Kind::Fifo)),
@@ -111,7 +111,7 @@ fn take(queue: &mut Items, id: u64) -> Option<Item> {
     queue.remove(position)
 }
 
-/// Moves an id of `queue` to its newest end; `false` if it is not there.
+/// Moves an id of `queue` to its newest end; `false` if the id is not in the queue.
 fn refresh(queue: &mut Items, id: u64) -> bool {
     let found = take(queue, id);
     found.map(|item| queue.push_front(item)).is_some()

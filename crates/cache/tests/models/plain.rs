@@ -1,4 +1,4 @@
-//! The policies with one queue.
+//! The model of the policies with one queue.
 
 use super::{Evict, Item, Items, Model, refresh, take};
 
@@ -82,7 +82,7 @@ impl Model for Plain {
     fn remove(&mut self, id: u64) -> bool {
         let position = self.queue.iter().position(|item| item.0 == id);
         if let Some(position) = position {
-            // Removing an older id does not move the hand; removing the hand's own id moves it to the next newer.
+            // The hand stays at its id. If this id itself is removed, the hand moves to the next newer id.
             let hand = self.hand.min(self.queue.len() - 1);
             if self.hand != usize::MAX && position <= hand {
                 self.hand = hand.checked_sub(1).unwrap_or(usize::MAX);

@@ -1,4 +1,4 @@
-//! S3-FIFO.
+//! The model of S3-FIFO.
 
 use super::{Evict, Item, Items, Model, take, weight_of};
 

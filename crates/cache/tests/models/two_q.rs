@@ -1,4 +1,4 @@
-//! 2Q.
+//! The model of 2Q.
 
 use super::{Evict, Item, Items, Model, refresh, take, weight_of};
 

@@ -1,13 +1,13 @@
-//! W-TinyLFU, its sketch and its climber.
+//! The model of W-TinyLFU, with its sketch and its climber.
 
 use super::{Evict, Item, Items, Model, refresh, take, weight_of};
 
-/// Counters from 0 to 15, in blocks of four rows of 32; an id has one counter in each row of its block.
+/// Counters from 0 to 15, in blocks of four rows of 32 counters; an id has one counter in each row of its block.
 struct Sketch {
     blocks: Vec<[[u8; 32]; 4]>,
 }
 
-/// The block of an id, before the reduction modulo the number of blocks, and its counter in each row.
+/// The block of an id, before the reduction modulo the number of blocks, and the index of its counter in each row.
 fn places(id: u64) -> (usize, [usize; 4]) {
     let product = u128::from(id ^ 0x9e37_79b9_7f4a_7c15) * 0xd6e8_feb8_6659_fd93;
     let hash = (product >> 64) as u64 ^ product as u64;

@@ -13,13 +13,13 @@ pub enum Planted {
     Nothing,
     /// Measures the forward distance from the block's last reference instead of the period's start.
     ForwardFromReference,
-    /// Uses the attributes at the period's end.
+    /// Uses the attributes at the period's end instead of those at its start.
     AttributesAtEnd,
-    /// Requires that a trend exceeds the threshold.
+    /// Requires that a trend exceeds the threshold instead of only reaching it.
     StrictThreshold,
-    /// Sorts equal attribute values by their references instead of averaging them.
+    /// Does not average the forward distances of blocks with equal attribute values.
     TiesNotAveraged,
-    /// Includes blocks referenced for the first time in the sublists, as the most distant.
+    /// Includes in the sublists the blocks that are referenced for the first time, with the largest backward distance.
     FirstTimeBlocks,
     /// Tests clustered before looping and probabilistic.
     ClusteredFirst,
@@ -41,7 +41,7 @@ pub struct NaiveDetector {
     pub number: u64,
 }
 
-/// The naive detector's results, in the terms of the report.
+/// The report of the naive detector; its fields have the meanings of the fields of [`PeriodReport`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct NaiveReport {
     pub number: u64,

@@ -91,7 +91,7 @@ pub struct BenchIoArguments {
     /// Leave the streams' pages in the kernel's cache between passes
     #[arg(long)]
     pub warm: bool,
-    /// Count a final fsync of each pass of writes
+    /// Include a final flush (fdatasync) of each stream in the time of a pass that writes
     #[arg(long)]
     pub fsync: bool,
     /// A look, in less than a minute

@@ -19,7 +19,7 @@ use crate::{output, progress};
 const PROGRESS_EVERY: Duration = Duration::from_millis(200);
 /// The width of the picture of a file.
 const PICTURE_COLUMNS: u64 = 60;
-/// The most files named in the message about files that cannot be written.
+/// The maximum number of files named in the message about files that cannot be written.
 const FAILURES_NAMED_MAX: usize = 20;
 
 fn number(value: &Value, name: &str) -> u64 {

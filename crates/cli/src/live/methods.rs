@@ -20,9 +20,9 @@ use serde_json::{Value, json};
 use super::cached::Cached;
 use super::report::Reports;
 
-/// The most files of a directory that are listed.
+/// The maximum number of files of a directory that are listed.
 const FILES_MAX: usize = 1000;
-/// The most ranges of one file that are listed.
+/// The maximum number of ranges of one file that are listed.
 const RANGES_MAX: usize = 1000;
 
 type Answer = Result<Value, Fault>;

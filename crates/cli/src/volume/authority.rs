@@ -25,7 +25,7 @@ const BEGINS_BEFORE: i64 = DAY;
 const NAME_BYTES_MAX: usize = 64;
 /// The longest name of a host. *Units*: bytes.
 const HOST_BYTES_MAX: usize = 253;
-/// The most certificates that one file may contain.
+/// The maximum number of certificates that one file may contain.
 const CERTIFICATES_MAX: usize = 4096;
 
 /// A certificate and its key, both as PEM.

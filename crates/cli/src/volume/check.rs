@@ -18,9 +18,9 @@ use crate::arguments::VolumeReadArguments;
 use crate::exit::{FAILED, Failure, GOOD};
 use crate::output;
 
-/// The most problems that are shown; a damaged volume may have any number.
+/// The maximum number of problems that are shown; a damaged volume may have any number.
 const SHOWN_MAX: usize = 100;
-/// The most attempts to read a volume that is written at the same time.
+/// The maximum number of attempts to read a volume that is written at the same time.
 const READS_MAX: usize = 5;
 
 /// Reads a volume without changing it.

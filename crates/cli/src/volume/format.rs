@@ -18,7 +18,7 @@ use crate::output;
 const LOOK_BYTES: usize = 1 << 20;
 /// The size of a metadata segment: 8 MiB. *Units*: blocks.
 const SEGMENT_BLOCKS: u64 = 2048;
-/// The most by which the clocks of two hosts may differ in speed. *Units*: thousandths.
+/// The maximum number of by which the clocks of two hosts may differ in speed. *Units*: thousandths.
 const DRIFT_PER_MILLE: u32 = 10;
 
 /// Makes an empty volume.

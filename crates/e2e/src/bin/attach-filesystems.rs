@@ -2,8 +2,8 @@
 //! --seed 7`.
 //!
 //! Each round uses the next file system and the next device, with its own seed, and kills the attaching process several
-//! times under memory pressure. Prints one line per round. Exit code 0 only if at least one round ran, every planted
-//! loss was found, and there was no error.
+//! times under memory pressure. Prints one line per round. The exit code is 0 only if at least one round ran, every
+//! planted loss was found, and there was no error.
 
 use anyhow::{Context, Result};
 use clap::Parser;
@@ -23,7 +23,7 @@ const DEVICES: [&str; 6] = [
     "delay(stats({file}),write=1ms,flush=2ms)",
 ];
 
-/// How many files are synced before the first kill of a round.
+/// The number of files that are synced before the first kill of a round.
 const FILES: u64 = 40;
 
 /// Makes, fills, verifies, kills and checks file systems on attached devices.

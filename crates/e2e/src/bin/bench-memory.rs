@@ -1,9 +1,9 @@
-//! Requests per second from memory, compared with nginx and Varnish: `bench-memory --rounds 10 --seconds 3 --json
-//! out.json`.
+//! Measures requests per second from memory, and compares Nectary with nginx and Varnish: `bench-memory --rounds 10
+//! --seconds 3 --json out.json`.
 //!
 //! Prints rates, and Nectary's ratio to each contestant as median (min-max) over the paired rounds, including the A/A
 //! row, in which Nectary is compared with itself. It also prints these figures per second of the server's processor
-//! time, which show whether the server was the limit. Exit code 0 only if the median ratio to every peer reaches
+//! time, which show whether the server was the limit. The exit code is 0 only if the median ratio to every peer reaches
 //! `--ratio-min` in every workload, no request failed, and none reached the origin.
 
 use anyhow::Result;

@@ -1,8 +1,8 @@
 //! Loads a proxy for five minutes with a working set larger than memory and store: `bench-pressure --seconds 300 --seed
 //! 7`.
 //!
-//! Exit code 0 only if VmHWM stayed within `--memory` plus 64 MiB, the hit rate is within one percentage point of a
-//! simulation with the requests of the access log, nothing failed, and the planted bugs are caught.
+//! The exit code is 0 only if VmHWM stayed within `--memory` plus 64 MiB, the hit rate is within one percentage point
+//! of a simulation with the requests of the access log, nothing failed, and the planted bugs are caught.
 
 use anyhow::Result;
 use clap::Parser;

@@ -1,9 +1,9 @@
 //! Runs the suite for HTTP caches against Nectary, nginx, Varnish, Squid and no cache at all: `cache-tests --suite
 //! ./cache-tests --write docs/results`.
 //!
-//! Prints a table and the tests that Nectary fails. Exit code 0 only if Nectary passes at least 158 of 160 required and
-//! 95 of 105 optimal tests (of the older package: 139 of 157 and 76 of 86), and each failure is explained. Needs node
-//! 18 or later and npm; takes three minutes.
+//! Prints a table and the tests that Nectary fails. The exit code is 0 only if Nectary passes at least 158 of 160
+//! required and 95 of 105 optimal tests (of the older package: 139 of 157 and 76 of 86), and each failure is explained.
+//! The program needs node 18 or later and npm, and takes three minutes.
 
 use anyhow::{Context, Result};
 use clap::Parser;

@@ -1,7 +1,7 @@
-//! File-system exercisers and programs over `nectary cache mount`: `cache-tree --operations 1000000 --seed 7`.
+//! Runs file-system exercisers and programs over `nectary cache mount`: `cache-tree --operations 1000000 --seed 7`.
 //!
 //! Runs fsx with memory maps, pjdfstest outside of the mount and in it, a compiler, git and a database. At the end the
-//! source and the mount must have the same files. Exit code 0 only if everything ran and passed.
+//! source and the mount must have the same files. The exit code is 0 only if everything ran and passed.
 
 use std::process::ExitCode;
 

@@ -1,7 +1,7 @@
 //! Runs npm, pip, cargo, apt and git through the proxy, twice each: `package-clients --only pip,cargo`.
 //!
-//! For each client, prints the hits of its second run. Exit code 0 only if every client that could be run got the same
-//! bytes in both runs and its packages were hits in the second run; 77 if none could be run.
+//! For each client, prints the hits of its second run. The exit code is 0 only if every client that could be run got
+//! the same bytes in both runs and its packages were hits in the second run; 77 if none could be run.
 
 use anyhow::Result;
 use clap::Parser;

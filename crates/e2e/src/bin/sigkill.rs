@@ -1,9 +1,9 @@
-//! SIGKILL rounds under load: `sigkill --rounds 200 --seed 7 --shard 0/2 --log sigkill.jsonl`.
+//! Runs SIGKILL rounds under load: `sigkill --rounds 200 --seed 7 --shard 0/2 --log sigkill.jsonl`.
 //!
 //! Prints one line per round and the sums; appends one line of JSON per round to the log. Rounds that the log already
-//! has for this seed are not run again. Exit code 0 only if missing, wrong and lost are 0, there were enough demanded
-//! keys, purges and laps, every purge held, and the first hit came within a second of exec: every time, or in the
-//! median with `--first-hit median`.
+//! has for this seed are not run again. The exit code is 0 only if the counts of missing, wrong and lost objects are 0,
+//! there were enough demanded keys, purges and laps, every purge held, and the first hit came within a second of exec
+//! in every round (with `--first-hit median`, in the median of the rounds).
 
 use anyhow::{Context, Result, bail};
 use clap::Parser;

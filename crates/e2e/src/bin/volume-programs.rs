@@ -1,8 +1,9 @@
 //! Runs a database, git and a compiler on two mounts of a volume whose server is killed: `volume-programs --rounds 50
 //! --seed 7`.
 //!
-//! Exit code 0 only if in each round the other mount had everything that was stored, the volume's check found no
-//! problem, enough servers were killed while each program ran, and each check failed after something was removed.
+//! The exit code is 0 only if in each round the other mount had everything that was stored, the volume's check found no
+//! problem, enough servers were killed while each program ran, and each check failed after something was removed on
+//! purpose.
 
 use std::process::ExitCode;
 

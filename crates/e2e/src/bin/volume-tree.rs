@@ -1,8 +1,9 @@
-//! File-system exercisers over two mounts of a volume: `volume-tree --operations 20000 --calls 20000 --seed 7`.
+//! Runs file-system exercisers over two mounts of a volume: `volume-tree --operations 20000 --calls 20000 --seed 7`.
 //!
-//! Runs fsx on one mount and compares its file on the other; runs pjdfstest on one mount, and with calls that go to
-//! both mounts in turn, and compares it with this machine's file system; compares random calls with this machine's file
-//! system. Exit code 0 only if everything ran and passed, and each check failed when a fault was planted.
+//! Runs fsx on one mount, and compares its file on the other mount. Runs pjdfstest twice, once on one mount and once
+//! with calls that go to both mounts in turn, and compares the results with those on this machine's own file system.
+//! Makes random calls, and compares their results with those on this machine's own file system. The exit code is 0 only
+//! if everything ran and passed, and each check failed when a fault was planted.
 
 use std::process::ExitCode;
 
@@ -35,7 +36,7 @@ struct Arguments {
 /// The minimum number of comparisons with the other mount while fsx runs.
 const LOOKS_MIN: u64 = 5;
 
-/// A part of the check, on a volume with two mounts.
+/// One of the program's checks, which runs on a volume with two mounts.
 type Part<'a> = dyn Fn(&mut Volume, [PathBuf; 2]) -> Result<()> + 'a;
 
 fn main() -> Result<ExitCode> {
@@ -65,7 +66,7 @@ fn main() -> Result<ExitCode> {
     Ok(ExitCode::from(u8::from(problems > 0)))
 }
 
-/// Runs a part on a new volume with two mounts, and checks the volume.
+/// Runs one check on a new volume with two mounts, and then checks the volume's structures.
 fn on_volume(part: &Part<'_>) -> Result<()> {
     let mut volume = Volume::new("2G")?;
     let mounts = [volume.mount()?, volume.mount()?];

@@ -26,8 +26,8 @@ pub struct Contestant {
     _scratch: Option<Scratch>,
 }
 
-/// Starts Nectary, then the other contestants that are installed; `only` names some of `nginx`, `varnish`, `squid`,
-/// `nothing`.
+/// Starts Nectary, then the other contestants that are installed; if `only` is given, only those of `nginx`, `varnish`,
+/// `squid` and `nothing` that it names.
 pub fn start(origin: SocketAddr, only: Option<&[String]>) -> Result<Vec<Contestant>> {
     type Start = fn(SocketAddr) -> Result<Contestant>;
     let peers: [(&str, &str, Start); 3] =
@@ -112,7 +112,7 @@ fn varnish(origin: SocketAddr) -> Result<Contestant> {
 
 fn squid(origin: SocketAddr) -> Result<Contestant> {
     let (scratch, address) = (Scratch::new("cache-tests-squid")?, free_address()?);
-    // If Squid is started as root, it drops its rights, and must still be able to write to this directory.
+    // If Squid is started as root, it drops its privileges, and must still be able to write to this directory.
     std::fs::set_permissions(scratch.path(), std::os::unix::fs::PermissionsExt::from_mode(0o777))?;
     let (folder, host, port) = (scratch.path().display(), origin.ip(), origin.port());
     let configuration = format!(

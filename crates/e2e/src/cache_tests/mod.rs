@@ -36,7 +36,7 @@ impl Layout {
             (Layout::Repository, "required") => 2,
             (Layout::Repository, _) => 10,
             // Sixteen of these tests have since been corrected in the repository or turned into checks, and each is
-            // explained. The other two are the same as for the repository.
+            // explained. The other two tests fail with the repository's version, too.
             (Layout::Package, "required") => 18,
             (Layout::Package, _) => 10,
         }
@@ -57,11 +57,11 @@ pub struct Measured {
 /// One test of the suite, and its result.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub struct Row {
-    /// The suite's name for it.
+    /// The suite's name of the test.
     pub id: String,
     /// The part of the suite.
     pub group: String,
-    /// What it tests, in the suite's words.
+    /// The suite's description of the test.
     pub name: String,
     /// `required`, `optimal`, or `check`, which can neither pass nor fail.
     pub kind: String,
@@ -127,7 +127,7 @@ impl Row {
     }
 }
 
-/// Runs the suite against all contestants at the same time.
+/// Runs the suite against all contestants concurrently.
 ///
 /// *Errors*: there is no contestant, or the suite's client does not run to its end.
 pub fn measure(suite: &Suite, contestants: &[Contestant]) -> Result<Measured> {

@@ -43,7 +43,7 @@ pub fn exercise(live: &Live, operations: u64, seed: u64) -> Result<Option<()>> {
     fs::write(&settings, OPERATIONS)?;
     let mut command = Command::new(tool);
     command.arg("-f").arg(settings).args(["-N", &operations.to_string(), "-S", &seed.to_string()]);
-    // fsx writes its files about a failure outside of the mount.
+    // With `-P`, fsx writes its own files (log, expected contents) outside of the mount.
     command.arg("-P").arg(live.scratch.path()).arg(live.shown("exercised"));
     run(&mut command)?;
     Ok(Some(()))

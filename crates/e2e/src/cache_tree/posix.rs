@@ -27,7 +27,7 @@ allow_remount = false
 entries = [[\"nobody\", \"nogroup\"], [\"daemon\", \"daemon\"]]
 ";
 
-/// Tests with different results on any FUSE file system, and why.
+/// The tests whose results differ on every FUSE file system, each with the reason.
 const EXCEPTIONS: [(&str, &str); 1] = [(
     "link::link_count_max",
     "the C library tells the limit by the kind of file system, and knows none for FUSE: skipped",
@@ -40,8 +40,8 @@ pub struct Comparison {
     pub alike: usize,
     /// The number of tests that passed in both runs.
     pub passed: usize,
-    /// Tests with different results, except the exceptions: the name, the result on the source's file system, and the
-    /// result on the mount.
+    /// The tests with different results that are not in `EXCEPTIONS`: the name, the result on the source's file system,
+    /// and the result on the mount.
     pub differing: Vec<String>,
     /// The number of exceptions that occurred.
     pub excepted: usize,

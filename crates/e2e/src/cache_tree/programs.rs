@@ -11,14 +11,14 @@ use crate::cache_tree::run;
 use crate::live::Live;
 use crate::rng::Rng;
 
-/// The number of C files; each is a separate unit.
+/// The number of C files; each is a separate compilation unit.
 const UNITS: u64 = 40;
 /// The number of files of the repository.
 const FILES: u64 = 300;
 /// The number of rows of the database.
 const ROWS: u64 = 20_000;
 
-/// Compiles, commits, clones and queries in the mounted directory. Returns what was done, in words.
+/// Compiles, commits, clones and queries in the mounted directory. Returns a text that describes the work.
 pub fn run_programs(live: &Live, seed: u64) -> Result<String> {
     let folder = live.scratch.join("shown");
     compile(&folder.join("compiled"))?;

@@ -54,8 +54,8 @@ pub fn run() -> Result<Verdict> {
     compare("apt", &Files::new(), &runs, &lines, |url| url.ends_with(".deb")).map(Verdict::Kept)
 }
 
-/// The files of this machine's apt sources that are contacted over plain http, as (file name, text). *Errors*: there
-/// are none, or apt uses a proxy.
+/// The files of this machine's apt configuration that name sources with plain http, as (file name, text). *Errors*:
+/// there are none, or apt uses a proxy.
 fn sources() -> std::result::Result<Vec<(String, String)>, String> {
     let configuration =
         Command::new("apt-config").arg("dump").output().map_err(|error| format!("apt-config: {error}"))?;

@@ -41,7 +41,7 @@ pub fn run() -> Result<Verdict> {
         return Ok(Verdict::NotRun("cargo: the registry is not asked over http".to_owned()));
     };
     let (files, _) = origin_of(&packages).with_context(|| format!("the index has its packages at {packages}"))?;
-    // Indexes change; a long lifetime hides this from the test.
+    // The index may change at any time. With a lifetime of an hour, both runs get the same index.
     let split = Split::start(&scratch.join("proxy"), &index, files, "1h")?;
     let mut runs = [Files::new(), Files::new()];
     for (name, run) in ["first", "second"].into_iter().zip(&mut runs) {

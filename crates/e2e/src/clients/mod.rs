@@ -27,7 +27,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-/// How long one call of a client may take.
+/// The longest time that one call of a client may take.
 const LIMIT: Duration = Duration::from_secs(100);
 
 /// Files by name.
@@ -36,7 +36,7 @@ pub type Files = BTreeMap<String, Vec<u8>>;
 /// The results of a client.
 #[derive(Debug)]
 pub enum Verdict {
-    /// The client kept its promise.
+    /// The promise of this file held for the client.
     Kept(Report),
     /// The client could not be run; the text is the reason.
     NotRun(String),
@@ -47,15 +47,15 @@ pub enum Verdict {
 pub struct Report {
     /// The client.
     pub client: &'static str,
-    /// How many files were equal.
+    /// The number of files that were equal.
     pub files: usize,
-    /// Their bytes.
+    /// The number of bytes of these files.
     pub bytes: usize,
-    /// How many packages the second run found in the store: all of them.
+    /// The number of packages, all of which the second run found in the store.
     pub packages: usize,
-    /// How many URLs both runs requested.
+    /// The number of URLs that both runs requested.
     pub urls: usize,
-    /// How many URLs were hits in the second run.
+    /// The number of URLs that were hits in the second run.
     pub hits: usize,
     /// The URLs that were misses in the second run: the end of each, and its two `Cache-Status` values.
     pub misses: Vec<String>,

@@ -24,8 +24,8 @@ pub fn run() -> Result<Verdict> {
         let reason = last_line(&text);
         return Ok(Verdict::NotRun(format!("npm: the registry cannot be reached without the proxy: {reason}")));
     }
-    // Some registries send no freshness information; files with a version in their name do not change, so give them a
-    // lifetime.
+    // Some registries send no freshness information; the proxy gives a lifetime to files with a version in their name,
+    // because these do not change.
     let command = proxy(&scratch.join("proxy"), Some(registry), "/*.tgz=1d")?;
     let nectary = command.start()?;
     let mut runs = [Files::new(), Files::new()];
@@ -38,7 +38,7 @@ pub fn run() -> Result<Verdict> {
     }
     let lines = finish(nectary, &command)?;
     let mut right = tree(&scratch.join("direct/node_modules"))?;
-    // npm's own record of the installation contains the registry's address.
+    // npm's own record of the installation contains the registry's address, so it is not compared.
     right.remove("/.package-lock.json");
     compare("npm", &right, &runs, &lines, |url| url.ends_with(".tgz")).map(Verdict::Kept)
 }

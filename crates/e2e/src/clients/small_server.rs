@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-/// How long to wait for a request, and for a piece of an answer to be accepted.
+/// The longest wait for a request, and for the client to accept a piece of an answer.
 const WAIT: Duration = Duration::from_secs(60);
 const HEAD_BYTES_MAX: u64 = 64 << 10;
 

@@ -1,8 +1,8 @@
 //! A registry with its index and its packages on different hosts, behind two reverse proxies.
 //!
-//! Such an index contains the full address of the packages' host, so clients would bypass the proxy. Therefore a small
-//! server of the test is between the client and the proxies. It passes each request to the first proxy, and replaces
-//! the packages' host in texts by its own `/files`, whose requests it passes to the second proxy.
+//! The index of such a registry contains the full address of the packages' host, so clients would bypass the proxy.
+//! Therefore a small server of the test is between the client and the proxies. It passes each request to the first
+//! proxy, and replaces the packages' host in texts by its own `/files`, whose requests it passes to the second proxy.
 
 use super::{finish, proxy, small_server};
 use crate::access_log::Line;

@@ -1,8 +1,8 @@
 //! Tests the NBD client of a stock kernel with our server: a file system is made, filled and compared across
 //! connections.
 //!
-//! Owns: the actions of the machine, and its expected output. In each session it connects, compares the files of
-//! earlier sessions (the first session makes the file system), writes files of random bytes, each with an fsync,
+//! Owns: the actions of the machine, and its expected output. In each session the machine connects, compares the files
+//! of earlier sessions (the first session makes the file system), writes files of random bytes, each with an fsync,
 //! unmounts, and disconnects. At the end this host checks the file system. Checksums of all files stay in the machine's
 //! memory, so a file that changed is found. Leaves to others: the machine (`emulated`).
 
@@ -21,7 +21,8 @@ use crate::scratch::{Scratch, free_address};
 pub const PROGRAMS: [&str; 4] = ["nbd-client", "mkfs.ext4", "e2fsck", "ldd"];
 /// The modules that the machine loads; `crc32c_generic` is loaded by name when ext4 is mounted.
 pub const MODULES: [&str; 5] = ["virtio_pci.ko", "virtio_net.ko", "crc32c_generic.ko", "ext4.ko", "nbd.ko"];
-/// How long the machine may take: it is emulated, on a processor that other programs use too.
+/// The time limit of the machine. It is long, because the machine is emulated on a processor that other programs use,
+/// too.
 const LIMIT: Duration = Duration::from_secs(600);
 /// The size of the disk.
 const DISK: &str = "64M";
@@ -29,13 +30,13 @@ const DISK: &str = "64M";
 /// The results of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Counts {
-    /// Sessions, each with its own connections.
+    /// The number of sessions, each with its own connections.
     pub sessions: u64,
-    /// Files written.
+    /// The number of files written.
     pub files: u64,
     /// The bytes of these files.
     pub bytes: u64,
-    /// Files compared with their checksums over a new connection.
+    /// The number of comparisons of a file with its checksum over a new connection.
     pub compared: u64,
     /// Requests that the server counted: reads, writes, flushes, trims, zeroes.
     pub requests: [u64; 5],
@@ -110,7 +111,7 @@ ip addr add 10.0.2.15/24 dev eth0
 reboot -f
 "#;
 
-/// The machine's checks. It ends at the first command that fails.
+/// The script of the machine's checks. It ends at the first command that fails.
 const CHECK: &str = r#"#!/bin/busybox sh
 set -e
 export PATH=/bin

@@ -32,7 +32,7 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    /// The first kernel under `/boot`, by name, that has all of these modules (`nbd.ko`).
+    /// Finds the first kernel under `/boot`, in the order of names, that has all of these modules (such as `nbd.ko`).
     pub fn find(modules: &[&str]) -> Option<Kernel> {
         let mut found: Vec<Kernel> =
             std::fs::read_dir("/boot").ok()?.flatten().filter_map(|entry| kernel(&entry)).collect();

@@ -1,6 +1,7 @@
-//! The first file system of an emulated machine: programs of this host with their libraries, and modules of its kernel.
+//! The first file system of an emulated machine: programs of this host with their libraries, and modules of the
+//! machine's kernel.
 //!
-//! Promises: `/modules/order` lists each module after those that it needs. All other programs are busybox.
+//! Promises: `/modules/order` lists each module after those that it needs. busybox provides all other programs.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -12,7 +13,7 @@ use anyhow::{Context, Result, bail};
 use super::{Kernel, program};
 use crate::guard;
 
-/// How long a program of this host may take.
+/// The longest time that a program of this host may take.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A file system under construction, in a directory.
@@ -70,7 +71,7 @@ impl Root {
         Ok(std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755))?)
     }
 
-    /// Packs it in the format that the kernel needs; returns the file.
+    /// Packs the file system in the format that the kernel needs; returns the packed file.
     pub fn pack(&self) -> Result<PathBuf> {
         let packed = self.beside("packed.cpio");
         let mut command = Command::new("sh");
@@ -87,7 +88,7 @@ impl Root {
     }
 }
 
-/// Returns the files of these modules (`nbd.ko`) and of the modules that they need, in loading order.
+/// Returns the files of these modules (such as `nbd.ko`) and of the modules that they need, in loading order.
 ///
 /// *Errors*: the kernel has no such module, or its modules are compressed.
 pub fn module_files(modules: &Path, names: &[&str]) -> Result<Vec<PathBuf>> {

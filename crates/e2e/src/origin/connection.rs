@@ -13,7 +13,7 @@ use tokio::sync::watch;
 const HEAD_BYTES_MAX: usize = 64 << 10;
 const PIECE_BYTES: u64 = 64 << 10;
 
-/// Accepts until the origin is stopped. Connections are tasks of this runtime and end with it.
+/// Accepts connections until the origin is stopped. Each connection is a task of this runtime and ends with it.
 pub(super) async fn serve(listener: std::net::TcpListener, shared: Arc<Shared>, mut stopped: watch::Receiver<bool>) {
     let Ok(listener) = TcpListener::from_std(listener) else { return };
     let mut connections = tokio::task::JoinSet::new();
@@ -93,7 +93,7 @@ impl Connection {
         Ok(self.stream.read_buf(&mut self.input).await? > 0)
     }
 
-    /// Answers one request; false if the connection must end.
+    /// Answers one request; returns false if the connection must end.
     async fn answer(&mut self, request: Request) -> io::Result<bool> {
         self.shared.requests.fetch_add(1, Ordering::Relaxed);
         let (version, behaviour) = self.shared.with(&request.target, |found| {
@@ -205,7 +205,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Misbehaves as the behaviour says; false if the connection must end.
+    /// Misbehaves as `behaviour` specifies; returns false if the connection must end.
     async fn misbehave(
         &mut self,
         behaviour: Behaviour,
@@ -320,7 +320,7 @@ enum Framing {
     Close,
 }
 
-/// Makes closing this socket send a reset.
+/// Sets an option with which closing the socket sends a reset.
 fn socket_reset(stream: &TcpStream) {
     let _ = stream.set_zero_linger();
 }

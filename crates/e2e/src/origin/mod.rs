@@ -5,8 +5,8 @@
 //! planted, which breaks its answers. Requests are counted by target, so that a test can show that an object was
 //! fetched only once.
 //!
-//! Runs on one thread with its own runtime, which ends when the [`Origin`] is dropped. It is meant only for a proxy
-//! under test: it checks only the parts of a request that it needs for the answer.
+//! The origin runs on one thread with its own runtime, which ends when the [`Origin`] is dropped. It is meant only for
+//! a proxy under test: it checks only the parts of a request that it needs for the answer.
 
 mod connection;
 mod resource;
@@ -39,9 +39,9 @@ pub enum Behaviour {
     LieLonger(u64),
     /// Sends pieces of a body with a pause between them.
     Slow {
-        /// Bytes sent at once.
+        /// The number of bytes sent at once.
         piece_bytes: u64,
-        /// Pause after each piece.
+        /// The pause after each piece.
         pause: Duration,
     },
     /// Reads the request and never answers.
@@ -54,7 +54,7 @@ pub enum Behaviour {
     BothFramings,
     /// Sends two `Content-Length` fields that differ.
     TwoLengths,
-    /// Sends header fields without end, up to this many bytes.
+    /// Sends about this many bytes of header fields, and never the end of the head.
     EndlessHead(u64),
     /// Sends a chunked body of this many bytes, however long that is.
     EndlessBody(u64),
@@ -64,16 +64,16 @@ pub enum Behaviour {
     Status(u16),
 }
 
-/// The number of requests for a target, and the kinds of answers.
+/// The counts of the requests for a target, and of the answers by kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Count {
-    /// Requests.
+    /// The number of requests.
     pub requests: u64,
-    /// Requests with a validator (`If-None-Match`).
+    /// The number of requests with a validator (`If-None-Match`).
     pub conditional: u64,
-    /// Answers of 304.
+    /// The number of answers with status 304.
     pub not_modified: u64,
-    /// Answers that were sent completely.
+    /// The number of answers that were sent completely.
     pub whole: u64,
 }
 
@@ -166,7 +166,7 @@ impl Origin {
         self.shared.with(target, |found| found.behaviour = behaviour);
     }
 
-    /// How often this target was requested.
+    /// The counts of the requests for this target and of their answers.
     pub fn count(&self, target: &str) -> Count {
         self.shared.targets().get(target).map_or_else(Count::default, |found| found.count)
     }

@@ -1,4 +1,4 @@
-//! Reads from a target which answer the origin must send: the target's query describes the whole answer.
+//! Parses a target, whose query describes the whole answer that the origin must send.
 
 use crate::content;
 
@@ -17,7 +17,7 @@ use crate::content;
 /// | `vary=NAME` | `Vary: NAME`; the value of that request header is part of the content's identity |
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Resource {
-    /// Bytes of the body.
+    /// The size of the body, in bytes.
     pub bytes: u64,
     /// Value of `Cache-Control`.
     pub cache_control: Option<String>,
@@ -27,7 +27,7 @@ pub struct Resource {
     pub modified_days: Option<u64>,
     /// Whether chunked framing is used.
     pub chunked: bool,
-    /// Whether the body ends with the connection.
+    /// Whether the end of the connection marks the end of the body.
     pub close: bool,
     /// Value of `Surrogate-Key`.
     pub tags: Option<String>,

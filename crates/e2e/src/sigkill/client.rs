@@ -28,27 +28,28 @@ const ONLY_IF_CACHED: [(&str, &str); 1] = [("Cache-Control", "only-if-cached")];
 /// The counts of a client or a round.
 #[derive(Clone, Debug, Default)]
 pub struct Tally {
-    /// Requests that were answered.
+    /// The number of requests that were answered.
     pub requests: u64,
-    /// Answers that were hits.
+    /// The number of answers that were hits.
     pub hits: u64,
-    /// Purges that returned: by key, by tag, by prefix, of everything.
+    /// The numbers of purges that returned: by key, by tag, by prefix, and of everything.
     pub purges: [u64; 4],
-    /// Versions that were replaced.
+    /// The number of versions that were replaced.
     pub replaced: u64,
-    /// Keys that had to hit after the kill.
+    /// The number of keys that had to hit after the kill.
     pub demanded: u64,
-    /// Keys that had to miss after the kill.
+    /// The number of keys that had to miss after the kill.
     pub forbidden: u64,
-    /// Demanded keys that did not hit.
+    /// The number of demanded keys that did not hit.
     pub missing: u64,
-    /// Wrong bytes, versions that are not allowed, purged keys that hit, broken answers.
+    /// The number of wrong answers: wrong bytes, versions that are not allowed, purged keys that hit, and broken
+    /// answers.
     pub wrong: u64,
-    /// Answers that broke off while the process ran, because the ring overwrote their body.
+    /// The number of answers that broke off while the process ran, because the ring overwrote their body.
     pub cut_short: u64,
-    /// Hits after the kill.
+    /// The number of hits after the kill.
     pub verified_hits: u64,
-    /// Stored keys that did not hit while the process ran.
+    /// The number of stored keys that did not hit while the process ran.
     pub lost_alive: u64,
     /// Descriptions of the first complaints.
     pub complaints: Vec<String>,
@@ -90,7 +91,7 @@ pub struct Round<'a> {
     pub runtime: PathBuf,
     /// Purges that affect keys of several clients.
     pub purges: &'a Purges,
-    /// Longer bodies are stored in several records.
+    /// The longest body that is stored in one record, in bytes; longer bodies are stored in several records.
     pub whole_bytes_max: u64,
     /// The segment epoch that the ring had reached at the latest poll.
     pub head: AtomicU64,
@@ -100,7 +101,8 @@ pub struct Round<'a> {
     pub may_break: bool,
     /// The origin's count of body bytes when the round began.
     pub body_bytes_begin: u64,
-    /// When the round began, and the time over which new bytes are spread, so that some are being written at the kill.
+    /// The start of the round, and the time over which new bytes are spread, so that some are being written at the
+    /// kill.
     pub pace: (Instant, Duration),
     /// The share of the round's time after which one client purges everything; `None` once a client has taken this
     /// task.

@@ -4,8 +4,8 @@
 //! In a round, clients load the proxy while the main thread polls the sequences. The main thread then reads the written
 //! sequence, kills the process, starts it again, measures the time from exec to the first hit, and gets every key. Odd
 //! rounds run with little memory, so that hits come from the disk. There are two loads. With [`ROOMY`], the store is at
-//! least twice as large as everything put into it; when that would no longer be so, a new store is made. With
-//! [`LAPPING`], the ring completes cycles between kills while 48 clients purge by key, by tag, by prefix and
+//! least twice as large as everything put into it; before the puts exceed half of the store, a new store is made. With
+//! [`LAPPING`], the ring completes cycles between kills, while 48 clients purge by key, by tag and by prefix, and purge
 //! everything.
 //!
 //! Promises that a planted bug of each kind is reported (see [`Plant`]), and that a seed repeats the workload; the
@@ -34,7 +34,7 @@ const PLANT_ATTEMPTS_MAX: u64 = 5;
 /// proves nothing.
 #[derive(Debug)]
 pub struct Load {
-    /// Bytes of the store.
+    /// The size of the store, in bytes.
     pub store_bytes: u64,
     /// The number of clients.
     pub clients: usize,
@@ -46,11 +46,11 @@ pub struct Load {
     /// The share of gets that are replaced by purges of a tag, of a prefix or, rarely, of everything; if it is not 0,
     /// everything is also purged once per round.
     pub wide_purges: f64,
-    /// The number of cycles that the ring must complete; 0 means that it must not complete one.
+    /// The number of cycles that the ring must complete; 0 means that it must complete none.
     pub laps_min: f64,
     /// The least number of completed purges of each kind: by key, by tag, by prefix, and of everything.
     pub purges_min: [f64; 4],
-    /// The number of keys of which the model must require a hit after the kill.
+    /// The minimum number of keys for which the model requires a hit after the kill.
     pub demanded_min: u64,
 }
 
@@ -137,7 +137,7 @@ impl Plant {
 pub struct Campaign {
     /// The load of the clients.
     pub load: &'static Load,
-    /// Chooses the workload.
+    /// The seed of the workload.
     pub seed: u64,
     /// Numbers of the rounds to run.
     pub rounds: Vec<u64>,
@@ -204,7 +204,7 @@ pub enum InTime {
 pub struct Summary {
     /// The load of the clients.
     pub load: &'static Load,
-    /// Rounds that were run.
+    /// The number of rounds that were run.
     pub rounds: u64,
     /// The number of cycles that the ring completed.
     pub laps: f64,
@@ -212,7 +212,7 @@ pub struct Summary {
     pub tally: Tally,
     /// The time from exec to the first hit, in each round that had one.
     pub first_hits: Vec<Duration>,
-    /// Keys that missed or were wrong after the clean stop at the end.
+    /// The counts after the clean stop at the end, with the keys that missed or were wrong.
     pub after_stop: Tally,
 }
 
@@ -281,7 +281,7 @@ impl Summary {
 
 /// Runs the campaign; `report` receives every round.
 ///
-/// Call it from a thread that lives as long as the campaign: the proxies die with it.
+/// Call it from a thread that lives as long as the campaign: the proxies are killed when this thread ends.
 pub fn run(campaign: &Campaign, mut report: impl FnMut(&RoundReport) -> Result<()>) -> Result<Summary> {
     let scratch = Scratch::new("sigkill")?;
     let mut runner = Runner::new(campaign, &scratch)?;

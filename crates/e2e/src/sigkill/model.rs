@@ -13,7 +13,7 @@
 //! 6. Once a purge of any kind has returned, an object fetched before the purge was sent never answers again. While a
 //!    purge is in flight, no object that it covers is required to hit.
 //!
-//! Decides without a clock and without I/O; only the history in complaints uses the current time.
+//! The model decides without a clock and without I/O; only the history in complaints uses the current time.
 
 use super::purges::Reach;
 use crate::nectary::RingPosition;
@@ -57,9 +57,10 @@ struct Fetched {
 struct Stored {
     version: u64,
     epoch_min: u64,
-    /// When the latest request that it answered began.
+    /// The time at which the latest request that this version answered began.
     hit_began: Instant,
-    /// When it was first a hit; `None` if it is certain to be on the device, because it was found after a restart.
+    /// The time at which the version was first a hit; `None` if it is certain to be on the device, because it was found
+    /// after a restart.
     unproven_since: Option<Instant>,
 }
 
@@ -68,13 +69,13 @@ struct Stored {
 pub struct Expectation {
     /// Whether it must be a hit.
     pub must_hit: bool,
-    /// Versions below this are purged.
+    /// The version below which all versions are purged.
     pub purged_below: u64,
     /// The oldest version that may answer.
     pub version_min: u64,
 }
 
-/// How an answer compares with the model.
+/// The result of comparing an answer with the model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// The answer is as required.
@@ -83,7 +84,7 @@ pub enum Verdict {
     Missing,
     /// The object was purged, but the answer is a hit.
     Resurrected,
-    /// A version answered that is not allowed.
+    /// The answer has a version that is not allowed.
     Stale {
         /// The version that answered.
         found: u64,
@@ -97,7 +98,7 @@ pub enum Verdict {
 pub struct KeyModel {
     /// The target of the requests for this key.
     pub target: String,
-    /// Bytes of its body.
+    /// The size of its body, in bytes.
     bytes: u64,
     /// The number of its tag.
     pub tag: usize,
@@ -121,7 +122,7 @@ enum Event {
     Fetched(u64),
     /// This version was a hit.
     Hit(u64),
-    /// A purge that was sent at this time is known to hold.
+    /// A purge that was sent at this time has returned and purged fetched versions.
     Purged(Instant),
     /// After a restart this version was found.
     Restarted(Option<u64>),
@@ -299,7 +300,7 @@ mod tests {
         Stop { killed: Some((written, polls)), ring: RING }
     }
 
-    /// Fetches at `ms`, when the ring was at `head`, and hits two milliseconds later.
+    /// Records a fetch at `ms` milliseconds, when the ring was at `head`, and a hit two milliseconds later.
     fn store(key: &mut KeyModel, ms: u64, head: u64) -> u64 {
         let version = key.requested + 1;
         key.asked(version);

@@ -1,7 +1,7 @@
 //! Runs the rounds. The steps of a round are load, poll, kill, start, first hit, and verify.
 //!
-//! Owns the proxy, the origin and the clients across rounds, and the room in the store. If the ring must not complete a
-//! cycle, a new store is made before all puts together exceed half of its size.
+//! Owns the proxy, the origin and the clients across rounds, and the count of the store's used space. If the ring must
+//! not complete a cycle, a new store is made before all puts together exceed half of its size.
 
 use super::client::{Client, Round, Tally};
 use super::model::{KeyModel, Poll, Stop};
@@ -19,7 +19,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// The bytes of the ring that a restart may skip, because open segments are not filled further.
+/// The bytes of the ring that a restart may skip, because open segments are not filled further after it.
 const RESTART_BYTES: u64 = 32 << 20;
 /// The highest number of the call at which the process is killed.
 const CALLS_MAX: u64 = 12;
@@ -163,7 +163,7 @@ impl<'a> Runner<'a> {
         Ok(Loaded { tally, polls, at_kill, laps })
     }
 
-    /// The state that clients share, without a planted bug.
+    /// Makes the state that clients share in a round; it has no planted bug yet.
     fn round_of(&self, pace: (Instant, Duration)) -> Round<'_> {
         Round {
             load: self.campaign.load,
@@ -189,8 +189,8 @@ impl<'a> Runner<'a> {
         let mut connection = Connection::new(nectary.listen, Duration::from_secs(5));
         let mut target = demanded.next();
         while let Some(asked) = target {
-            // A miss must not fetch objects that the verification will get later; the ring may have overwritten some
-            // since the last poll.
+            // This request must not fetch an object on a miss, because the verification gets the object later. A miss
+            // is possible if the ring has overwritten the object since the last poll.
             match connection.request("GET", asked, &[("Cache-Control", "only-if-cached")]) {
                 Ok(response) if response.is_hit() => {
                     let taken = nectary.process.started().elapsed();

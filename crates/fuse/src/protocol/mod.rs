@@ -1,7 +1,7 @@
 //! The numbers and layouts of the protocol, from `linux/fuse.h`, up to version 7.45.
 //!
-//! Owns: operation codes, flags, layouts. All numbers have the byte order of the machine. Leaves to others: the meaning
-//! of a request ([`request`](crate::request)).
+//! Owns: operation codes, flags and layouts. All numbers are in the byte order of the machine. Leaves to others: the
+//! meaning of a request ([`request`](crate::request)).
 
 pub mod answers;
 pub mod arguments;
@@ -77,12 +77,12 @@ pub mod opcode {
     pub const COPY_FILE_RANGE_64: u32 = 53;
 }
 
-/// The features on which kernel and file system can agree, as the bits of `INIT`. The bits of its second word begin at
-/// bit 32.
+/// The features on which kernel and file system can agree, as bits in the flags of `INIT`. The bits of the second word
+/// of flags begin at bit 32.
 pub mod features {
     /// The kernel may send several reads of a file at a time.
     pub const ASYNC_READ: u64 = 1;
-    /// The kernel sends byte-range locks. Without this feature it keeps them itself.
+    /// The kernel sends requests for byte-range locks. Without this feature it keeps these locks itself.
     pub const POSIX_LOCKS: u64 = 1 << 1;
     /// The kernel sends `O_TRUNC` with the open request.
     pub const ATOMIC_TRUNCATE: u64 = 1 << 3;
@@ -90,7 +90,7 @@ pub mod features {
     pub const BIG_WRITES: u64 = 1 << 5;
     /// The file system applies the umask, instead of the kernel.
     pub const DO_NOT_MASK: u64 = 1 << 6;
-    /// The kernel sends the locks of `flock`. Without this feature it keeps them itself.
+    /// The kernel sends requests for the locks of `flock`. Without this feature it keeps these locks itself.
     pub const FLOCK: u64 = 1 << 10;
     /// The kernel drops the cached pages of a file when its size or its time of modification has changed.
     pub const AUTO_INVALIDATE: u64 = 1 << 12;
@@ -106,13 +106,14 @@ pub mod features {
     pub const HANDLE_KILL_PRIVILEGES: u64 = 1 << 19;
     /// The kernel checks access control lists.
     pub const POSIX_ACL: u64 = 1 << 20;
-    /// After an abort of the connection, reading the channel fails with an error that has no other cause.
+    /// After an abort of the connection, reading the channel fails with an error number that has no other cause.
     pub const ABORT_ERROR: u64 = 1 << 21;
     /// Requests may be larger than 128 KiB.
     pub const MAX_PAGES: u64 = 1 << 22;
     /// The kernel caches the targets of symbolic links.
     pub const CACHE_SYMBOLIC_LINKS: u64 = 1 << 23;
-    /// Like [`HANDLE_KILL_PRIVILEGES`], but the kernel says in each request whether it is needed.
+    /// Like [`HANDLE_KILL_PRIVILEGES`], but the kernel says in each request whether bits and capabilities must be
+    /// cleared.
     pub const HANDLE_KILL_PRIVILEGES_2: u64 = 1 << 28;
     /// The arguments of `setxattr` have further flags.
     pub const SETXATTR_EXTENDED: u64 = 1 << 29;
@@ -123,7 +124,7 @@ pub mod features {
     /// A file opened for direct I/O can be mapped shared.
     pub const DIRECT_IO_ALLOW_MMAP: u64 = 1 << 36;
 
-    /// The features that the request loop itself uses whenever they are offered.
+    /// The features that the request loop itself uses whenever the kernel offers them.
     pub const ALWAYS: u64 =
         ASYNC_READ | BIG_WRITES | ASYNC_DIRECT_IO | ABORT_ERROR | MAX_PAGES | SETXATTR_EXTENDED | INIT_EXTENDED;
 }
@@ -132,7 +133,7 @@ pub mod features {
 pub mod open_flags {
     /// Reads and writes bypass the page cache.
     pub const DIRECT_IO: u32 = 1;
-    /// The kernel keeps the cached contents of earlier opens.
+    /// The kernel keeps the contents that it has cached for earlier opens of the file.
     pub const KEEP_CACHE: u32 = 1 << 1;
     /// The file has no position.
     pub const NON_SEEKABLE: u32 = 1 << 2;
@@ -144,7 +145,7 @@ pub mod open_flags {
     pub const PARALLEL_DIRECT_WRITES: u32 = 1 << 6;
 }
 
-/// The bits that say which fields of a [`SetAttributes`](crate::SetAttributes) count.
+/// The bits that say which fields of a [`SetAttributes`](crate::SetAttributes) have a value.
 pub mod valid {
     /// The mode changes.
     pub const MODE: u32 = 1;
@@ -181,7 +182,7 @@ pub(crate) mod notice {
     pub const NEXT_EPOCH: i32 = 8;
 }
 
-/// Converts a device number to the protocol's form, which has the major and the minor number in 32 bits.
+/// Converts a device number to the protocol's form, which holds the major and the minor number in 32 bits.
 pub fn encode_device(device: u64) -> u32 {
     let (major, minor) = (libc::major(device), libc::minor(device));
     (minor & 0xff) | (major << 8) | ((minor & !0xff) << 12)

@@ -1,4 +1,4 @@
-//! A file system in memory. It has the minimum that real programs need, and gives every kind of answer.
+//! A file system in memory. It has the minimum of features that real programs need, and gives every kind of answer.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard};
@@ -189,7 +189,7 @@ impl State {
         Ok(())
     }
 
-    /// Grants the locks that are now free to their waiters.
+    /// Grants the waiting requests the locks that are now free.
     fn grant(&mut self) {
         let waiting = std::mem::take(&mut self.waiting);
         for (unique, node, lock, reply) in waiting {

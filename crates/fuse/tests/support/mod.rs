@@ -1,4 +1,4 @@
-//! A mounted file system in memory, which is unmounted whether the test passes or fails.
+//! Mounts a file system in memory for a test, and unmounts it whether the test passes or fails.
 
 mod memory;
 
@@ -21,7 +21,7 @@ pub struct Mounted {
 }
 
 impl Mounted {
-    /// Mounts an empty file system. If this machine cannot do that, prints the reason and returns `None`.
+    /// Mounts an empty file system. If this machine cannot mount it, prints the reason and returns `None`.
     pub fn new(test: &str) -> Option<Mounted> {
         static SERIAL: AtomicU32 = AtomicU32::new(0);
         let options = MountOptions {
@@ -58,7 +58,7 @@ impl Mounted {
     }
 
     pub fn agreed(&self) -> Agreed {
-        // `INIT` is answered before any other request is served.
+        // This request is served only after `INIT` has been answered.
         let _ = std::fs::metadata(&self.directory);
         self.crew.connection().agreed().unwrap()
     }

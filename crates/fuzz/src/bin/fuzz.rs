@@ -24,7 +24,7 @@ use nectary_sim::arguments::Arguments;
 
 type Failure = Box<dyn std::error::Error>;
 
-/// How much longer than its time a child may run before it counts as hanging.
+/// The time that a child may run beyond its requested time before it counts as hanging.
 const GRACE: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(100);
 /// The default size of a target's committed corpus. *Units*: bytes.

@@ -1,4 +1,4 @@
-//! Targets of `nectary-block`: recordings, SPECs, and quantities as people write them.
+//! Targets of `nectary-block`: recordings, SPECs, and sizes, durations and shares as text.
 
 use nectary_block::{Argument, Form, Spec, format_size, fuzzing, parse_duration, parse_share, parse_size};
 
@@ -28,7 +28,7 @@ pub const WORDS: &[&[u8]] = &[
     "\u{e9}".as_bytes(),
 ];
 
-/// Reads a recording: writing it and reading it again gives the same events.
+/// Reads a recording, and checks that writing it and reading it again gives the same events.
 pub fn recording(input: &[u8]) {
     let (choices, rest) = choices(input);
     let mut bytes = rest.to_vec();
@@ -60,7 +60,7 @@ pub fn recording_seeds() -> Vec<Vec<u8>> {
     vec![[&[0], &bytes[..]].concat(), [&[1], &bytes[..]].concat()]
 }
 
-/// Reads a SPEC: writing it and reading it again gives the same SPEC.
+/// Reads a SPEC, and checks that writing it and reading it again gives the same SPEC.
 pub fn spec(input: &[u8]) {
     let Ok(text) = std::str::from_utf8(input) else { return };
     match Spec::parse(text) {
@@ -74,7 +74,7 @@ pub fn spec(input: &[u8]) {
     }
 }
 
-/// Whether two SPECs are equal; positions in the text do not count.
+/// Whether two SPECs are equal apart from their positions in the text.
 fn are_same(left: &Spec, right: &Spec) -> bool {
     match (&left.form, &right.form) {
         (Form::Text(left), Form::Text(right)) => left == right,
@@ -101,7 +101,8 @@ pub fn spec_seeds() -> Vec<Vec<u8>> {
     texts.map(|text| text.as_bytes().to_vec()).to_vec()
 }
 
-/// Reads sizes, durations and shares: values are in bounds, and a printed size is read as nearly the same size.
+/// Reads sizes, durations and shares. Checks that values are in bounds, and that a printed size is read as nearly the
+/// same size.
 pub fn sizes(input: &[u8]) {
     let Ok(text) = std::str::from_utf8(input) else { return };
     if let Ok(size) = parse_size(text) {

@@ -67,7 +67,7 @@ pub fn request_seeds() -> Vec<Vec<u8>> {
     seeds
 }
 
-/// Makes an input: the byte of choices, and a request with its header.
+/// Makes an input: the first byte, which chooses the variant of the run, and a request with its header.
 fn message(choices: u8, opcode: u32, arguments: &[u8]) -> Vec<u8> {
     let mut bytes = vec![choices];
     bytes.extend((40 + arguments.len() as u32).to_ne_bytes());

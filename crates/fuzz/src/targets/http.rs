@@ -72,7 +72,8 @@ pub const WORDS: &[&[u8]] = &[
 /// The longest head that the guard accepts in these targets. *Units*: bytes.
 const HEAD_BYTES_MAX: usize = 1024;
 
-/// Reads stored metadata: writing and reading them again gives the same, and no rendered header contains a line break.
+/// Reads stored metadata. Checks that writing and reading them again gives the same metadata, and that no rendered
+/// header contains a line break.
 pub fn metadata(input: &[u8]) {
     let bytes = Bytes::copy_from_slice(input);
     let found = Found::read(&bytes, b"http://h/p", &policy::Policy::default());
@@ -151,7 +152,7 @@ fn in_pieces(make: impl Fn() -> Framing, bytes: &[u8]) {
     }
 }
 
-/// Checks that a reader behind the guard finds the same ends of messages, as far as the guard accepts bytes.
+/// Checks that a reader behind the guard finds the same ends of messages within the bytes that the guard accepts.
 fn same_ends(bytes: &[u8], ends: &[usize], passed: usize, next: impl Fn(&[u8]) -> End) {
     let mut start = 0;
     while start < passed {
@@ -206,7 +207,8 @@ pub fn request_seeds() -> Vec<Vec<u8>> {
     .to_vec()
 }
 
-/// Reads responses with the guard and with the reference parser. The first byte chooses whether they answer a HEAD.
+/// Reads responses with the guard and with the reference parser, and compares them. The first byte chooses whether the
+/// responses answer a HEAD request.
 pub fn responses(input: &[u8]) {
     let (choices, bytes) = choices(input);
     let to_head = choices & 1 == 1;
@@ -318,7 +320,7 @@ pub fn rules(input: &[u8]) {
     conditional::set_validation(&mut asked.clone(), &answered);
 }
 
-/// Checks directives in headers without quotes: they are the parts between commas.
+/// Checks the directives that were found in headers without quotes: each directive must be a part between commas.
 fn plain_directives(headers: &HeaderMap, found: &cache_control::ResponseDirectives) {
     let lines: Vec<&[u8]> = headers.get_all(CACHE_CONTROL).into_iter().map(HeaderValue::as_bytes).collect();
     if lines.iter().any(|line| line.contains(&b'"')) {

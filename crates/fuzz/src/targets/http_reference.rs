@@ -1,5 +1,5 @@
-//! The reference parser: it finds the end of an HTTP/1 message as a reader behind the guard does. It parses heads with
-//! httparse, and bodies as RFC 9112, section 6, says.
+//! The reference parser: it finds the end of an HTTP/1 message in the same way as a reader behind the guard. It parses
+//! heads with httparse, and bodies as RFC 9112, section 6, says.
 //!
 //! Owns: this second parser, with which the guard is compared. It refuses ambiguous requests, some of which hyper
 //! accepts.

@@ -103,7 +103,7 @@ pub fn by_name(name: &str) -> Option<&'static Target> {
     TARGETS.iter().find(|target| target.name == name)
 }
 
-/// Splits an input into its first byte, which makes choices, and the rest.
+/// Splits an input into its first byte, whose bits choose among the variants of a run, and the rest.
 fn choices(input: &[u8]) -> (u8, &[u8]) {
     input.split_first().map_or((0, input), |(&choices, rest)| (choices, rest))
 }

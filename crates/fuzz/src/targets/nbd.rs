@@ -22,7 +22,7 @@ pub const WORDS: &[&[u8]] = &[
     &[0, 1, 0, 1],
 ];
 
-/// Serves a client's flags, options and requests; the server's answers are bounded in size.
+/// Serves a client's flags, options and requests, and checks that the server's answers are bounded in size.
 pub fn server(input: &[u8]) {
     let (choices, rest) = choices(input);
     let sent = fuzzing::serve(rest, choices & 1 == 1);
@@ -115,7 +115,7 @@ pub fn reply_seeds() -> Vec<Vec<u8>> {
     seeds.iter().enumerate().map(|(index, seed)| [&[index as u8][..], seed].concat()).collect()
 }
 
-/// Reads a URL: writing it and reading it again gives the same URL.
+/// Reads a URL, and checks that writing it and reading it again gives the same URL.
 pub fn url(input: &[u8]) {
     let Ok(text) = std::str::from_utf8(input) else { return };
     if let Ok(url) = Url::parse(text) {

@@ -99,7 +99,8 @@ fn unit(input: &[u8], address: u64) -> Vec<u8> {
     unit
 }
 
-/// Reads a superblock: an accepted one is written with the same fields. Reserved bytes are not compared.
+/// Reads a superblock. Checks that an accepted superblock is written with the same fields; reserved bytes are not
+/// compared.
 pub fn superblock(input: &[u8]) {
     let bytes = unit(input, 0);
     if let Some(written) = fuzzing::superblock(&bytes) {
@@ -118,7 +119,7 @@ pub fn state(input: &[u8]) {
     assert!(life < 1 << 24 && changes < 1 << 63);
 }
 
-/// Reads the header and table of an append: every record is within the segment.
+/// Reads the header and table of an append, and checks that every record is within the segment.
 pub fn append(input: &[u8]) {
     let start = span().segment(EPOCH).0;
     for (at, length) in fuzzing::append(&unit(input, start), EPOCH, start).unwrap_or_default() {
@@ -126,7 +127,7 @@ pub fn append(input: &[u8]) {
     }
 }
 
-/// Reads a record: its parts are consecutive.
+/// Reads a record, and checks that its parts are consecutive.
 pub fn record(input: &[u8]) {
     let start = span().segment(EPOCH).0;
     let bytes = unit(input, start);
@@ -136,7 +137,7 @@ pub fn record(input: &[u8]) {
     }
 }
 
-/// Reads a segment as recovery does, by roll-forward and record by record.
+/// Reads a segment as recovery does: once by roll-forward, and once record by record.
 pub fn segment(input: &[u8]) {
     let span = span();
     let (start, length) = span.segment(EPOCH);
@@ -154,15 +155,15 @@ pub fn checkpoint(input: &[u8]) {
     block_on(span.read_checkpoints(&area(input, span.checkpoints())));
 }
 
-/// Reads the hot lists of both checkpoints: they have no more places than fit in their chunks.
+/// Reads the hot lists of both checkpoints, and checks that they have no more places than fit in their chunks.
 pub fn hot_list(input: &[u8]) {
     let span = span();
     let (places, damaged) = block_on(span.read_hot_lists(&area(input, span.checkpoints())));
     assert!(places <= 2 << 20 && damaged <= 512, "{places} places, {damaged} chunks");
 }
 
-/// Reads both copies of the purge log: accepted records are still there after a new cycle. A cycle number that no log
-/// can reach is an error.
+/// Reads both copies of the purge log. Each read also compacts the log into a new cycle; a second read must find as
+/// many records, and none lost. A cycle number that no log can reach is an error.
 pub fn purge_log(input: &[u8]) {
     let span = span();
     let device = area(input, span.purge_log());
@@ -236,7 +237,7 @@ async fn read(store: &Store, key: &str) -> Option<Vec<u8>> {
 }
 
 /// A small store with objects of all kinds, a purge, a checkpoint and later writes. Its identity is random, but no
-/// finding depends on it.
+/// finding depends on the identity.
 static SMALL: LazyLock<Vec<u8>> = LazyLock::new(|| {
     let device = Arc::new(MemoryDevice::new(SPAN_BYTES));
     block_on(async {

@@ -32,7 +32,7 @@ pub const WORDS: &[&[u8]] = &[
     b"volume=2+3,offset=5,size=6,op=4",
 ];
 
-/// A number of references that no valid file of an input's length has.
+/// The number of references after which reading stops; no valid file as short as an input has so many.
 const REFERENCES_MAX: usize = 8 << 20;
 /// The largest number of references from one record or one call.
 const AT_ONCE_MAX: usize = 1 << 22;
@@ -94,7 +94,7 @@ pub fn vscsi(input: &[u8]) {
     check(input, &of(Format::Vscsi));
 }
 
-/// Reads libCacheSim's oracleGeneral format: each record gives one reference.
+/// Reads libCacheSim's oracleGeneral format, and checks that each record gives one reference.
 pub fn oracle_general(input: &[u8]) {
     if let Ok(count) = read(input, &of(Format::OracleGeneral))
         && !is_compressed(input)

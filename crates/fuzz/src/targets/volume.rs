@@ -1,8 +1,8 @@
-//! Targets of `nectary-volume`: each frame of the shared volume's disk, each value and key of its tables, and each
-//! message between its hosts.
+//! Targets of `nectary-volume`: each kind of frame on the shared volume's disk, each kind of value and key of its
+//! tables, and each kind of message between its hosts.
 //!
 //! For a frame, bit 0 of an input's first byte chooses whether identity, address and checksums are corrected; the other
-//! bits choose the structure. A structure that decodes must encode, and decode to the same again.
+//! bits choose the structure. A structure that decodes must encode to bytes that decode to the same structure.
 
 use nectary_volume::format::{
     Append, Chunk, EpochHead, EpochRecord, Extent, ExtentState, FormatError, Frame, Grant, Identity, Index, Inode, Key,
@@ -241,7 +241,8 @@ pub fn value_seeds() -> Vec<Vec<u8>> {
     let values = values.into_iter().enumerate().map(|(number, value)| [&[number as u8][..], &value].concat());
     let keys = [Key::Volume, Key::Entry(1, 2), Key::Xattr(1, b"user.a".to_vec()), Key::Grant(1, 2, 3), Key::Project(1)];
     let tables = Table::ALL.len() as u8;
-    // The choice, beyond those for values, that selects this table.
+    // The first byte of a key's input. It is at least `VALUES.len()`, so it selects no value; its remainder modulo
+    // `tables` selects the table.
     let choice = |key: &Key| (key.table().number() - 1) + tables;
     values.chain(keys.iter().map(|key| [&[choice(key)][..], &key.encode()].concat())).collect()
 }

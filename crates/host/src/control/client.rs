@@ -1,7 +1,8 @@
-//! The client side of a control socket. It blocks, because the caller has nothing else to do.
+//! The client side of a control socket. Its calls block, because the caller has nothing else to do.
 //!
-//! Owns: one request and its answer, and the list of running parts. Promises, whatever the server does: each read or
-//! write waits no longer than the timeout, and no more bytes of an answer are read than the protocol allows.
+//! Owns: sending one request and reading its answer, and listing the running parts of Nectary. Promises, whatever the
+//! server does: each read or write waits no longer than the timeout, and no more bytes of an answer are read than the
+//! protocol allows.
 
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -17,8 +18,8 @@ use crate::{Error, RuntimeDirectory, Status};
 /// Sends a request to the part whose socket is at `path` and waits for its answer. Each read or write waits at most
 /// `timeout`.
 ///
-/// *Errors*: [`Error::Absent`] if nothing listens, [`Error::Fault`] if the part refuses, [`Error::Protocol`] if its
-/// answer is malformed, [`Error::Io`] if it takes too long.
+/// *Errors*: [`Error::Absent`] if nothing listens, [`Error::Fault`] if the part refuses the request,
+/// [`Error::Protocol`] if the answer is malformed, [`Error::Io`] if the part takes too long.
 pub fn request(path: &Path, method: &str, params: Value, timeout: Duration) -> Result<Value, Error> {
     let failed = |source: io::Error| Error::Io { path: path.to_owned(), source };
     let mut stream = UnixStream::connect(path).map_err(|error| match error.kind() {
@@ -31,8 +32,8 @@ pub fn request(path: &Path, method: &str, params: Value, timeout: Duration) -> R
     let mut line = serde_json::to_vec(&Request { method: method.to_owned(), params })
         .map_err(|error| malformed(format!("the request cannot be written as JSON: {error}")))?;
     line.push(b'\n');
-    // A server with too many clients answers before it reads, so this write may fail. The answer says more than the
-    // write's error, so it is read first.
+    // A server with too many clients answers before it reads, so this write may fail. The server's answer says more
+    // than the write's error, so the answer is read before the error is returned.
     let sent = stream.write_all(&line);
     line.clear();
     let mut answer = BufReader::new((&stream).take(RESPONSE_BYTES_MAX as u64));
@@ -53,17 +54,17 @@ pub fn request(path: &Path, method: &str, params: Value, timeout: Duration) -> R
     }
 }
 
-/// A part that was found running.
+/// A part whose socket was found in the runtime directory.
 #[derive(Debug)]
 pub struct Part {
-    /// The path of its socket.
+    /// The path of the part's socket.
     pub path: PathBuf,
-    /// The answer to `status`, or the reason why there was none.
+    /// The answer to `status`, or the reason why there was no answer.
     pub status: Result<Status, Error>,
 }
 
-/// Requests the status of every part of `directory`, and waits at most `timeout` for each read or write. Removes
-/// sockets that no process serves any more.
+/// Requests the status of every part that has a socket in `directory`, and waits at most `timeout` for each read or
+/// write. Removes sockets that no process serves any more.
 ///
 /// *Errors*: [`Error::Io`] if the directory cannot be read.
 pub fn parts(directory: &RuntimeDirectory, timeout: Duration) -> Result<Vec<Part>, Error> {
@@ -83,8 +84,8 @@ pub fn parts(directory: &RuntimeDirectory, timeout: Duration) -> Result<Vec<Part
     Ok(parts)
 }
 
-/// Removes a socket if nobody listens on it. The lock keeps a server from starting on it between the check and the
-/// removal.
+/// Removes a socket if nobody listens on it. The lock keeps a server from starting on this socket between the check and
+/// the removal.
 fn remove_stale(directory: &RuntimeDirectory, path: &Path) -> Result<(), Error> {
     let _lock = directory.lock()?;
     match UnixStream::connect(path) {

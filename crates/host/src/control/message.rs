@@ -1,6 +1,6 @@
 //! The messages of the control socket.
 //!
-//! Owns: the form of the messages and the bounds on their length. Leaves to others: sending and receiving them.
+//! Owns: the form of the messages and the limits on their length. Leaves to others: sending and receiving them.
 
 use std::fmt;
 
@@ -48,14 +48,14 @@ pub enum FaultKind {
     Failed,
 }
 
-/// Why a part refused a request, and what to do about it.
+/// The reason why a part refused a request, and the remedy.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fault {
     /// The kind, which decides the remedy.
     pub kind: FaultKind,
-    /// What is wrong, and where.
+    /// The problem and its place.
     pub message: String,
-    /// What to do; empty if that is not known.
+    /// The remedy; empty if it is not known.
     #[serde(rename = "do", default)]
     pub remedy: String,
 }

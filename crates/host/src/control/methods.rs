@@ -1,6 +1,6 @@
-//! The methods of a part, by name.
+//! The methods that a running part of Nectary offers, by name.
 //!
-//! Owns: the table of methods, and answering one request line. Leaves to others: connections.
+//! Owns: the table of methods, and answering one request line. Leaves to others: the connections.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -39,9 +39,10 @@ impl Methods {
         Methods::default()
     }
 
-    /// Adds a method, or replaces one of the same name. `call` gets the request's parameters, or null if it has none.
+    /// Adds a method, or replaces the method of the same name. `call` gets the request's parameters, or null if the
+    /// request has none.
     ///
-    /// Calls of several clients run concurrently; a call under way is dropped when the server stops.
+    /// The calls of several clients run concurrently. A call under way is dropped when the server stops.
     pub fn register<F>(
         &mut self,
         name: &'static str,

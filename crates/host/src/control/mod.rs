@@ -1,4 +1,4 @@
-//! The control socket: how a running part reports its state and gets commands.
+//! The control socket: how a running part of Nectary, such as a proxy, reports its state and gets commands.
 //!
 //! Owns: the protocol, a server and a client. Promises: every message is one line of JSON; a request line is at most
 //! [`REQUEST_BYTES_MAX`] long, an answer at most [`RESPONSE_BYTES_MAX`]; a connection may carry any number of requests,
@@ -10,7 +10,8 @@
 //! -> {"method":"purge","params":{"key":"http://h/a"}}
 //! <- {"error":{"kind":"unknown_method","message":"…","do":"…"}}
 //! ```
-//! Every part answers `methods` (names and what they do) and, by convention, `status` (a [`Status`](crate::Status)).
+//! Every part answers `methods` with the names and descriptions of its methods, and, by convention, `status` with a
+//! [`Status`](crate::Status).
 
 mod client;
 mod message;

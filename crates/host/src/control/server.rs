@@ -1,9 +1,9 @@
 //! The server side of a control socket.
 //!
-//! Owns: the socket file, the connections and their limits. The file has mode 0600, replaces a stale one, and is
-//! removed at the end. Promises: a server never takes over the socket of a running part; a client that is slow, silent
-//! or sends without end costs one bounded buffer for a bounded time; when [`ControlServer::stop`] returns, everything
-//! that the server started has ended.
+//! Owns: the socket file, the connections and their limits. The socket file has mode 0600, replaces a stale socket
+//! file, and is removed at the end. Promises: a server never takes over the socket of a running part; a client that is
+//! slow, silent or sends without end occupies one buffer of limited size for a limited time; when
+//! [`ControlServer::stop`] returns, everything that the server started has ended.
 
 use std::fs;
 use std::io;
@@ -24,15 +24,15 @@ use super::methods::Methods;
 use crate::log::{Level, Throttle};
 use crate::{Error, RuntimeDirectory, Shutdown};
 
-/// The most clients that wait to be accepted.
+/// The maximum number of clients that wait to be accepted.
 const BACKLOG: i32 = 16;
 /// How long the server waits after a failed accept, for example when no file descriptor is free.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// The bounds of a server.
+/// The limits of a server of a control socket.
 #[derive(Debug, Clone)]
 pub struct Limits {
-    /// The most clients that are served at the same time. A further one is told to try again.
+    /// The maximum number of clients that are served at the same time. A further client is told to try again.
     pub connections_max: usize,
     /// The longest request line, including its newline, in bytes.
     pub request_bytes_max: usize,
@@ -58,8 +58,8 @@ pub struct ControlServer {
 impl ControlServer {
     /// Creates the socket of the part called `part` and serves `methods` on it.
     ///
-    /// Must be called in a tokio runtime with I/O and time enabled. The server runs in that runtime. *Errors*:
-    /// [`Error::Busy`] if another process serves that part; [`Error::Io`] if the socket cannot be created.
+    /// This function must be called in a tokio runtime with I/O and time enabled. The server runs in that runtime.
+    /// *Errors*: [`Error::Busy`] if another process serves that part; [`Error::Io`] if the socket cannot be created.
     pub fn start(
         directory: &RuntimeDirectory,
         part: &str,
@@ -82,12 +82,12 @@ impl ControlServer {
     pub async fn stop(mut self) {
         self.unlink();
         self.shutdown.request();
-        // Waiting fails only if the task panicked. Then it has ended, too.
+        // Waiting fails only if the task has panicked, so the task has ended in either case.
         let _ = (&mut self.task).await;
     }
 
-    /// Removes the socket file. The socket must still listen: after that, another process could replace the file by its
-    /// own.
+    /// Removes the socket file. The socket must still listen at this time. Otherwise another process could already have
+    /// replaced the file by its own, and that file would be removed.
     fn unlink(&mut self) {
         if std::mem::take(&mut self.linked) {
             let _ = fs::remove_file(&self.path);
@@ -102,13 +102,13 @@ impl Drop for ControlServer {
     }
 }
 
-/// Creates the socket. The lock keeps two processes from both replacing the same stale socket.
+/// Creates the socket. The lock keeps two processes from replacing the same stale socket at the same time.
 fn bind(directory: &RuntimeDirectory, path: &Path) -> Result<UnixListener, Error> {
     let _lock = directory.lock()?;
     match BlockingStream::connect(path) {
         Ok(_) => return Err(Error::Busy { path: path.to_owned() }),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        // Nothing listens on the socket: its process was killed.
+        // No process listens on the socket: the process that made it was killed.
         Err(_) => fs::remove_file(path).map_err(|source| Error::Io { path: path.to_owned(), source })?,
     }
     listen(path).map_err(|source| Error::Io { path: path.to_owned(), source })

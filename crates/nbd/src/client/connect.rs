@@ -1,4 +1,4 @@
-//! The way from a URL to an export: connecting, TLS, haggling.
+//! The way from a URL to an export: connecting, TLS, and haggling (the negotiation of options).
 //!
 //! Owns: the order of these steps, and the deadline for all of them. Leaves to others: the messages (`handshake`).
 
@@ -20,17 +20,18 @@ use crate::wire::request::{self, Header};
 #[derive(Clone, Default)]
 #[non_exhaustive]
 pub struct ConnectOptions {
-    /// The certificates for TLS. By default they are those that the URL names, or those of the system.
+    /// The certificates for TLS. By default, the client uses the certificates that the URL names, or those of the
+    /// system.
     pub tls: Option<ClientTls>,
     /// Whether the device never connects again: after one of its connections has ended, all requests fail. This is for
-    /// a caller that must check the server before it connects again.
+    /// callers that must check the server before they connect again.
     pub is_single_session: bool,
-    /// The unit of offsets and lengths, in bytes, a power of two. By default it is the block that the server prefers. A
-    /// unit below 512 is for callers that need no real block device; the server must accept it.
+    /// The unit of offsets and lengths, in bytes; a power of two. By default it is the server's preferred block size. A
+    /// unit below 512 is for callers that need no real block device, and the server must accept it.
     pub unit_bytes: Option<u32>,
 }
 
-/// The result of a connection.
+/// The result of connecting to a server.
 pub(super) enum Reached {
     /// An export and its stream, which can be used if the goal was to read and write.
     Export(Transport, Box<Agreed>),

@@ -1,8 +1,8 @@
-//! One connection of a client in transmission. It sends requests, and assigns replies to them by their cookies.
+//! One connection of a client after the haggling. It sends requests, and assigns replies to them by their cookies.
 //!
 //! Owns: the requests in flight with their buffers, the one task that writes and reads, and the end of a connection,
 //! which fails every request in flight with the reason. Promises: buffers stay with their request until the server has
-//! answered it, even if the request's future was dropped; a request that has no answer after the device's request time
+//! answered it, even if the request's future was dropped; a request without an answer after the device's request time
 //! makes the connection fail; a connection that is dropped sends `NBD_CMD_DISC` to the server and ends.
 
 use std::collections::HashMap;
@@ -22,11 +22,11 @@ use crate::limits::{CONNECTION_BYTES_MAX, REQUESTS_MAX};
 use crate::transport::{ReadHalf, Transport, WriteHalf, read_all, write_slices};
 use crate::wire::request::{self, Header};
 
-/// The most bytes that are read from the stream at once.
+/// The maximum number of bytes that are read from the stream at once.
 const READ_BYTES: usize = 128 << 10;
 /// The shortest time between two checks of the pending requests.
 const WATCH_TIME_MIN: Duration = Duration::from_millis(1);
-/// The most requests that are written at once.
+/// The maximum number of requests that are written at once.
 const BATCH_MAX: usize = 64;
 
 /// The reason why a connection has ended.
@@ -39,15 +39,15 @@ pub(super) struct Failure {
 /// The outcome of a request, and its buffers.
 pub(super) type Ended = Result<(Outcome, Vec<Buffer>), Failure>;
 
-/// A request to be sent.
+/// A request that the caller wants to send.
 pub(super) struct Command {
     pub flags: u16,
     pub command: u16,
     pub offset: u64,
     pub length: u32,
-    /// The data of a write, or the room for the data of a read.
+    /// The data of a write, or the buffers for the data of a read.
     pub buffers: Vec<Buffer>,
-    /// For writes: whether the write is forced (FUA); `None` for other commands.
+    /// Whether a write is forced (FUA); `None` for commands that do not write.
     pub write: Option<bool>,
 }
 
@@ -74,7 +74,7 @@ pub(super) struct Permits {
 
 struct Entry {
     began: Instant,
-    /// The buffers; `None` while the task writes them or reads into them.
+    /// The buffers; `None` while the connection's task writes them or reads into them.
     buffers: Option<Vec<Buffer>>,
     outcome: Option<Outcome>,
     token: Option<Token>,
@@ -122,12 +122,12 @@ impl Connection {
         Connection { shared, queue, requests, bytes: Arc::new(Semaphore::new(CONNECTION_BYTES_MAX)) }
     }
 
-    /// The reason why the connection has ended; `None` if it has not.
+    /// The reason why the connection has ended; `None` if it has not ended.
     pub fn failure(&self) -> Option<&Failure> {
         self.shared.failure.get()
     }
 
-    /// The permits for a request; `None` if it must wait for them.
+    /// The permits for a request; `None` if the request must wait for them.
     pub fn try_permits(&self, command: &Command) -> Option<Permits> {
         let take = |semaphore: &Arc<Semaphore>, count| semaphore.clone().try_acquire_many_owned(count).ok();
         Some(Permits { _request: take(&self.requests, 1)?, _bytes: take(&self.bytes, command.bytes())? })
@@ -142,7 +142,7 @@ impl Connection {
         Ok(Permits { _request: take(&self.requests, 1).await?, _bytes: take(&self.bytes, command.bytes()).await? })
     }
 
-    /// Sends a request. The receiver gets its result.
+    /// Sends a request. The returned receiver gets the result of the request.
     pub fn submit(&self, command: Command, permits: Permits) -> Result<oneshot::Receiver<Ended>, Failure> {
         let (reply, receiver) = oneshot::channel();
         let expected = command.expected();
@@ -151,7 +151,8 @@ impl Connection {
             return Err(failure.clone());
         }
         let Command { flags, command, offset, length, buffers, write } = command;
-        // `fail` takes the same lock. So a write is counted as in flight when the connection fails, or it is not begun.
+        // `fail` takes the same lock. So when the connection fails, a write is either counted as in flight or has not
+        // begun.
         let begin = |fua| self.shared.journal.begin(fua);
         let latched = |reason: String| Failure { kind: ErrorKind::Latched, reason: reason.into() };
         let token = write.map(begin).transpose().map_err(latched)?;
@@ -210,7 +211,7 @@ impl InFlight {
         }
         if let Some(Entry { outcome: Some(outcome), buffers: Some(buffers), reply, .. }) = self.entries.remove(&cookie)
         {
-            // The caller that began the request may be gone.
+            // The caller may have dropped the request, so a failure to send is ignored.
             let _ = reply.send(Ok((outcome, buffers)));
         }
     }
@@ -239,7 +240,7 @@ fn lost(error: &io::Error) -> Failure {
     Failure { kind, reason }
 }
 
-/// Writes requests until the device is dropped, and then `NBD_CMD_DISC`.
+/// Writes requests until the device is dropped; then writes `NBD_CMD_DISC`.
 async fn write(mut writer: WriteHalf, mut queue: UnboundedReceiver<Outgoing>, shared: &Shared) -> io::Result<()> {
     let mut batch = Vec::with_capacity(BATCH_MAX);
     while queue.recv_many(&mut batch, BATCH_MAX).await > 0 {
@@ -354,7 +355,7 @@ fn range(buffers: &mut [Buffer], at: u32, length: u32) -> impl Iterator<Item = &
     })
 }
 
-/// Waits until a request has had no answer for too long.
+/// Returns when a request has waited for its answer for longer than `request_time`.
 async fn watch(shared: &Shared, request_time: Duration) -> Failure {
     let mut pause = tokio::time::interval((request_time / 4).max(WATCH_TIME_MIN));
     loop {

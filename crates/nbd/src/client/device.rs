@@ -1,13 +1,13 @@
 //! An export of any NBD server as a device.
 //!
 //! Owns: the connections of the device, its geometry, and the commands of each operation. If the server allows several
-//! connections (`multi-conn`), operations use them in turn. A read or write that fits one command begins when it is
-//! called; all other operations begin when they are awaited.
+//! connections (`multi-conn`), operations use them in turn. A read or write that fits one command begins at the call;
+//! all other operations begin when they are awaited.
 //!
 //! # When a connection is lost
-//! Requests in flight on the connection fail with the reason, and the next request reconnects. If writes were in
-//! flight, or answered and not yet flushed, the server may have lost them (`journal`): the device then refuses all
-//! writes and flushes ([`ErrorKind::Latched`]) until it is opened again. Reads continue.
+//! Requests in flight on the connection fail with the reason, and the next request reconnects. If there were writes in
+//! flight, or answered writes that were not flushed yet, the server may have lost them (`journal`). The device then
+//! refuses all writes and flushes ([`ErrorKind::Latched`]) until it is opened again. Reads continue.
 //!
 //! # When a server lacks a feature
 //! Without FLUSH, a flush does nothing, and `flush_survives` equals `write_survives`. Without FUA, a forced write is
@@ -34,10 +34,10 @@ use crate::url::Url;
 use crate::wire::command_flag::{FAST_ZERO, FUA};
 use crate::wire::{flag, request};
 
-/// The preferred length of a request: longer ones are not faster per byte. *Units*: bytes.
+/// The preferred length of a request. Longer requests are not faster per byte. *Units*: bytes.
 const PREFERRED_BYTES: u32 = 1 << 20;
-/// The smallest block, preferred block and largest payload of a server that states none. The next constants are the
-/// bounds of a device's block. *Units*: bytes.
+/// The smallest block, the preferred block and the largest payload that are assumed if the server states none. The next
+/// two constants are the limits of a device's block size. *Units*: bytes.
 const DEFAULT_SIZES: (u32, u32, u32) = (1, 4096, PAYLOAD_BYTES_MAX);
 const BLOCK_BYTES_MIN: u32 = 512;
 const BLOCK_BYTES_MAX: u32 = 4096;
@@ -50,8 +50,8 @@ pub struct NbdDevice {
 impl NbdDevice {
     /// Connects to an export. The connections belong to the tokio runtime of the caller.
     ///
-    /// *Errors*: those of connecting, and [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) if the server's
-    /// blocks are larger than 4096 bytes.
+    /// *Errors*: the errors of connecting, and [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) if the
+    /// server's blocks are larger than 4096 bytes.
     pub async fn connect(url: &Url, options: ConnectOptions) -> Result<NbdDevice, crate::Error> {
         let request_time = url.request_time.unwrap_or(REQUEST_TIME);
         let journal = Journal::default();
@@ -83,8 +83,8 @@ impl NbdDevice {
         Ok(NbdDevice { inner: Arc::new(inner) })
     }
 
-    /// The reason why a connection of the device has ended; `None` if none has. With
-    /// [`ConnectOptions::is_single_session`], no request succeeds after that.
+    /// The reason why a connection of the device has ended; `None` if all connections work. With
+    /// [`ConnectOptions::is_single_session`], no request succeeds after a connection has ended.
     pub fn failure(&self) -> Option<String> {
         self.inner.failure().map(|failure| failure.reason.to_string())
     }
@@ -136,7 +136,7 @@ fn geometry(url: &Url, agreed: &Agreed, unit_bytes: Option<u32>) -> Result<(Geom
     Ok((geometry, u64::from(payload)))
 }
 
-/// Waits for the work until the request's deadline. After it, commands that were sent continue.
+/// Waits for `work` until the request's deadline. Commands that were sent before the deadline continue after it.
 fn within<T: Send + 'static>(
     inner: &Arc<Inner>,
     request: Request,
@@ -240,7 +240,7 @@ impl BlockDevice for NbdDevice {
         let quick = flag::SEND_WRITE_ZEROES | flag::SEND_FAST_ZERO;
         let reason = match self.inner.agreed.flags & quick == quick {
             _ if length == 0 => None,
-            // Use only one command: with several, some could succeed and others fail.
+            // A quick zeroing uses only one command, because of several commands some could succeed and others fail.
             true if length > RANGE_BYTES => Some("it is more than is zeroed at once"),
             true => None,
             false => Some("the server has no fast zeroes"),

@@ -1,15 +1,15 @@
-//! Turns a server's extents into those of a device, which consist of whole blocks, are in order and without gaps, and
-//! are bounded in number.
+//! Turns a server's extents into the extents of a device. These consist of whole blocks, are in order and without gaps,
+//! and are limited in number.
 
 use nectary_block::{EXTENTS_MAX, Extent};
 
 use crate::wire::{STATE_HOLE, STATE_ZERO};
 
-/// Collects the answers of a server, and knows for which range an answer is still missing.
+/// Collects the answers of a server, and records for which range an answer is still missing.
 pub(super) struct ExtentList {
     extents: Vec<Extent>,
     start: u64,
-    /// The end of the answered part.
+    /// The offset up to which answers have arrived.
     position: u64,
     end: u64,
     block_bytes: u64,
@@ -26,7 +26,7 @@ impl ExtentList {
         self.extents.len() + 2 >= EXTENTS_MAX
     }
 
-    /// The offset and the length of the range for which an answer is still missing; `None` if there is none.
+    /// The offset and the length of the range for which an answer is still missing; `None` if no answer is missing.
     pub fn left(&self) -> Option<(u64, u64)> {
         (self.position < self.end).then_some((self.position, self.end - self.position))
     }

@@ -1,9 +1,10 @@
-//! Haggling on the client's side, as a plain state machine that takes bytes and returns actions.
+//! Haggling (the negotiation of options) on the client's side, as a plain state machine that takes bytes and returns
+//! actions.
 //!
-//! Owns: the order of options that the client sends, and how it continues when the server refuses one. If TLS is
-//! wanted, it comes before everything else. Then come structured replies, `base:allocation`, and the export by
-//! `NBD_OPT_GO` with its size constraints, or by `NBD_OPT_EXPORT_NAME` if the server supports nothing newer. Promises:
-//! lengths are bounded before they are used; an unexpected reply ends the haggling with a reason.
+//! Owns: the order of options that the client sends, and how it continues when the server refuses one. If the client
+//! wants TLS, it requests TLS before everything else. Then it requests structured replies, `base:allocation`, and the
+//! export with its size constraints by `NBD_OPT_GO`, or by `NBD_OPT_EXPORT_NAME` if the server supports nothing newer.
+//! Promises: lengths are bounded before they are used; an unexpected reply ends the haggling with a reason.
 
 use serde::Serialize;
 
@@ -18,25 +19,25 @@ use crate::wire::{ALLOCATION_CONTEXT, FIXED_NEWSTYLE, MAGIC, NO_ZEROES, OLD_STYL
 pub(crate) enum Goal {
     /// To read and write.
     Transmit,
-    /// To get information about an export.
+    /// To get the server's information about an export.
     Info,
     /// To list the exports.
     List,
 }
 
-/// What the client must do next.
+/// The next step that the client must take.
 #[derive(Debug)]
 pub(crate) enum Action {
     /// Send these bytes.
     Send(Vec<u8>),
     /// Encrypt the stream, then call [`Handshake::encrypted`].
     StartTls,
-    /// The goal is reached. `in_transmission` can be true even for [`Goal::Info`]: the server then already waits for
-    /// requests.
+    /// The goal is reached. If `in_transmission` is true, the server already waits for requests. This can happen even
+    /// for [`Goal::Info`].
     Agreed { agreed: Box<Agreed>, in_transmission: bool },
     /// The list of exports.
     Listed(Vec<Listed>),
-    /// The goal cannot be reached.
+    /// The goal cannot be reached, for this reason.
     Fail(ErrorKind, String),
 }
 
@@ -77,7 +78,7 @@ pub(crate) struct Handshake {
     export: String,
     wants_tls: bool,
     state: State,
-    /// The option that waits for its answer.
+    /// The option for which the client awaits the answer.
     option: u32,
     replies: u32,
     has_zeroes: bool,
@@ -291,7 +292,7 @@ impl Handshake {
         actions.push(Action::Fail(kind, message));
     }
 
-    /// Reads size and flags, which two kinds of replies contain.
+    /// Reads the size and the flags of an export, which two kinds of replies contain.
     fn export_info(&mut self, bytes: &[u8]) -> bool {
         let mut reader = Reader::new(bytes);
         match (reader.u64(), reader.u16()) {

@@ -1,4 +1,4 @@
-//! Information about a server's exports. No export is read or written for it.
+//! Information about a server's exports. The client gets it without reading or writing an export.
 
 use serde::Serialize;
 
@@ -21,7 +21,7 @@ pub struct ExportInfo {
     pub tls: bool,
     /// Whether replies are structured.
     pub structured_replies: bool,
-    /// Whether the server can say which ranges are allocated (`base:allocation`).
+    /// Whether the server can report which ranges are allocated (`base:allocation`).
     pub allocation: bool,
     /// Whether writes are refused.
     pub read_only: bool,
@@ -93,7 +93,8 @@ impl ExportInfo {
 
 /// Requests information about an export from its server.
 ///
-/// *Errors*: [`ErrorKind::Absent`] if nothing listens or there is no such export; any other kind for its reason.
+/// *Errors*: [`ErrorKind::Absent`] if nothing listens or there is no such export; otherwise the other kinds of errors
+/// of connecting.
 pub async fn info(url: &Url, options: &ConnectOptions) -> Result<ExportInfo, Error> {
     match open(url, options, Goal::Info).await? {
         Reached::Export(_, agreed) => Ok(ExportInfo::new(url, &agreed)),
@@ -103,7 +104,7 @@ pub async fn info(url: &Url, options: &ConnectOptions) -> Result<ExportInfo, Err
 
 /// Requests the list of a server's exports. The export in the URL does not matter.
 ///
-/// *Errors*: [`ErrorKind::Refused`] if the server does not list its exports; otherwise those of [`info`].
+/// *Errors*: [`ErrorKind::Refused`] if the server does not list its exports; otherwise the errors of [`info`].
 pub async fn list(url: &Url, options: &ConnectOptions) -> Result<Vec<Listed>, Error> {
     match open(url, options, Goal::List).await? {
         Reached::List(list) => Ok(list),

@@ -1,8 +1,8 @@
 //! The record of writes that a server may still lose.
 //!
-//! Owns: the count of writes in flight and of writes that no flush has covered. Promises: if a connection is lost while
-//! there are such writes, all later writes and flushes fail. A new connection could reach a server that has lost these
-//! writes, or receives them only later, and a flush there would wrongly report them as safe.
+//! Owns: the number of writes in flight and of writes that no flush has covered. Promises: if a connection is lost
+//! while there are such writes, all later writes and flushes fail. A new connection could reach a server that has lost
+//! these writes, or that receives them only later. A flush on that connection would wrongly report them as safe.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -42,7 +42,7 @@ impl Journal {
     /// Records that a flush has succeeded, which covers `covered` writes.
     pub fn flushed(&self, covered: u64) {
         let mut state = self.lock();
-        // Two concurrent flushes may cover the same writes.
+        // Concurrent flushes may cover the same writes, so `covered` may be larger than `unflushed`.
         state.unflushed = state.unflushed.saturating_sub(covered);
     }
 
@@ -64,7 +64,7 @@ impl Journal {
         }
     }
 
-    /// The reason why writes are refused; `None` if they are not.
+    /// The reason why writes are refused; `None` if writes are not refused.
     pub fn latched(&self) -> Option<String> {
         self.lock().latched.clone()
     }

@@ -1,8 +1,8 @@
 //! The client: exports of any NBD server as devices.
 //!
-//! Owns: connecting and haggling, requests and replies by cookie, several connections, and the SPECs `nbd:`, `nbds:`,
-//! `nbd+unix:` and `nbds+unix:`. Promises: data from a server is checked before it is used; every request ends, and if
-//! its connection ends first, it ends with an error.
+//! Owns: connecting, haggling (the negotiation of options), matching replies to requests by their cookies, several
+//! connections, and the SPECs `nbd:`, `nbds:`, `nbd+unix:` and `nbds+unix:`. Promises: data from a server is checked
+//! before it is used; every request ends, and it ends with an error if its connection ends first.
 //!
 //! | file | what is in it |
 //! |---|---|

@@ -1,7 +1,7 @@
-//! Operations that can need more than one command: flushes, ranges, long reads and writes, allocation.
+//! Operations that can need more than one command: flushes, discards and zeroing of ranges, long reads and writes, and
+//! queries of allocated ranges.
 //!
-//! Promises: the number of an operation's pieces in flight is bounded; an operation succeeds only if all of its pieces
-//! succeed.
+//! Promises: an operation has a limited number of pieces in flight, and succeeds only if all of its pieces succeed.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -15,14 +15,14 @@ use super::replies::Outcome;
 use crate::wire::command_flag::FUA;
 use crate::wire::{flag, request};
 
-/// Ranges of zeroes and discards are sent in pieces of this size. *Units*: bytes.
+/// The size of the pieces in which a zeroing or a discard of a long range is sent. *Units*: bytes.
 pub(super) const RANGE_BYTES: u64 = 1 << 30;
-/// Zeroes that have to be written as data are written in pieces of this size. *Units*: bytes.
+/// The size of the pieces in which zeroes are written as data, if the server has no command for zeroes. *Units*: bytes.
 const ZEROES_BYTES: u64 = 1 << 20;
-/// The most pieces of a long operation that are in flight at once.
+/// The maximum number of pieces of a long operation that are in flight at once.
 const PIECES_IN_FLIGHT: usize = 4;
 
-/// Makes all writes durable that were answered before the call.
+/// Makes all writes that were answered before the call durable.
 pub(super) async fn flush(inner: &Arc<Inner>, request: &Request) -> Result<(), Error> {
     let covered = inner.journal.begin_flush().map_err(|reason| inner.error(request, ErrorKind::Latched, &reason))?;
     if inner.has(flag::SEND_FLUSH) {

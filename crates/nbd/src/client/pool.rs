@@ -1,8 +1,8 @@
 //! The connections of a device.
 //!
 //! Owns: the choice of the connection for a request, replacing a connection that has ended, and turning the result of a
-//! command into that of an operation. Promises: for each connection, at most one attempt to reconnect is under way; a
-//! server whose export has changed is refused.
+//! command into the result of an operation. Promises: for each connection, at most one attempt to reconnect is under
+//! way; a server whose export has changed is refused.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -69,20 +69,20 @@ impl Inner {
         self.agreed.flags & flag != 0
     }
 
-    /// The failure of the first connection in the list that has ended; `None` if none has.
+    /// The failure of the first connection in the list that has ended; `None` if no connection has ended.
     pub fn failure(&self) -> Option<Failure> {
         self.slots.iter().find_map(|slot| slot.current().failure().cloned())
     }
 
-    /// A connection that has not ended; `None` if all have. The connections are used in turn.
+    /// A connection that has not ended; `None` if all connections have ended. The connections are used in turn.
     fn live(&self) -> Option<Arc<Connection>> {
         let start = self.next.fetch_add(1, Ordering::Relaxed);
         let count = self.slots.len();
         (0..count).map(|step| self.slots[(start + step) % count].current()).find(|found| found.failure().is_none())
     }
 
-    /// Returns a connection that has not ended. Replaces connections that have ended, with at most one attempt at a
-    /// time for each.
+    /// Returns a connection that works. First replaces the connections that have ended; for each of them, at most one
+    /// caller tries to reconnect at a time.
     async fn connection(&self) -> Result<Arc<Connection>, Failure> {
         if self.options.is_single_session
             && let Some(failure) = self.failure()
@@ -129,11 +129,11 @@ impl Inner {
         Err(crate::Error::new(crate::ErrorKind::Protocol, self.url.to_string(), message))
     }
 
-    /// Sends a command. It is sent immediately if all connections work and the chosen one has room for it, and
-    /// otherwise when the result is awaited.
+    /// Sends a command. If all connections work and the chosen one has room for the command, it is sent immediately.
+    /// Otherwise it is sent when the result is awaited.
     pub fn send(self: &Arc<Inner>, command: Command) -> Sending {
         self.requests.fetch_add(1, Ordering::Relaxed);
-        // A connection that has ended is replaced first, even if others work.
+        // A connection that has ended is replaced before the command is sent, even if other connections work.
         let is_whole = self.slots.iter().all(|slot| slot.current().failure().is_none());
         if let Some(connection) = self.live().filter(|_| is_whole)
             && let Some(permits) = connection.try_permits(&command)
@@ -152,7 +152,7 @@ impl Inner {
         }))
     }
 
-    /// Checks that writes are not refused. *Errors*: the reason if they are.
+    /// Checks that the device accepts writes. *Errors*: the reason why it does not.
     pub fn check_writable(&self, request: &Request) -> Result<(), Error> {
         if self.has(flag::READ_ONLY) {
             return Err(self.error(request, ErrorKind::Unsupported, "the export is read-only"));
@@ -185,7 +185,7 @@ fn dropped() -> Failure {
     Failure { kind: ErrorKind::Io, reason: "the connection has ended".into() }
 }
 
-/// A command that was sent or waits to be sent.
+/// A command that was sent, waits to be sent, or could not be sent.
 pub(super) enum Sending {
     Sent(oneshot::Receiver<Ended>),
     Waits(std::pin::Pin<Box<dyn Future<Output = Ended> + Send>>),

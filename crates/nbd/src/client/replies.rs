@@ -1,6 +1,6 @@
 //! Replies on the client's side, as a plain state machine that takes bytes and returns their meaning.
 //!
-//! Owns: the expected answer of each request, and all checks of replies: the cookie is that of a request in flight, the
+//! Owns: the expected answer of each request, and all checks of replies: the cookie belongs to a request in flight, the
 //! kind of reply was agreed on and fits the request, and each byte of requested data arrives exactly once. Promises: a
 //! length is bounded before it is used. A reply that breaks a rule is an error, after which the connection cannot be
 //! used.
@@ -32,7 +32,7 @@ pub(crate) enum Outcome {
     Refused(u32, String),
 }
 
-/// What to do after some bytes were processed.
+/// The next step of the caller, after some bytes were processed.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     /// Read more bytes.
@@ -40,7 +40,8 @@ pub(crate) enum Step {
     /// The next `length` bytes are data for the requested range from `at` on; call [`Replies::data_taken`] after
     /// reading them.
     Data { cookie: u64, at: u32, length: u32 },
-    /// These requested bytes are zeroes; call [`Replies::data_taken`] after writing them.
+    /// The next `length` bytes of the requested range from `at` on are zeroes; call [`Replies::data_taken`] after
+    /// writing zeroes into the buffers.
     Hole { cookie: u64, at: u32, length: u32 },
     /// A request has ended.
     Done(u64, Outcome),
@@ -50,12 +51,12 @@ enum State {
     Magic,
     Simple,
     Chunk,
-    /// The offset at the start of a chunk of data.
+    /// The reader expects the offset at the start of a chunk of data.
     Offset,
     Hole,
     Status,
     Error,
-    /// The caller reads data or writes zeroes.
+    /// The caller must read data or write zeroes.
     Taking,
 }
 
@@ -70,7 +71,7 @@ struct Chunk {
 
 struct Pending {
     expected: Expected,
-    /// The ranges of the request's data that have arrived. They are sorted, and adjacent ones are joined.
+    /// The ranges of the request's data that have arrived. They are sorted, and adjacent ranges are joined.
     pieces: Vec<(u32, u32)>,
     status: Option<Vec<(u32, u32)>>,
     error: Option<(u32, String)>,
@@ -108,7 +109,7 @@ impl Replies {
         }
     }
 
-    /// Whether the last reply is complete and no other has begun.
+    /// Whether the last reply is complete and no other reply has begun.
     pub fn is_between(&self) -> bool {
         matches!(self.state, State::Magic)
     }

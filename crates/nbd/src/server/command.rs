@@ -1,6 +1,6 @@
-//! Turns a request from the wire into a checked command, or into the error that answers the request. This does no I/O.
+//! Turns a received request into a checked command, or into the error that answers the request. This file does no I/O.
 //!
-//! Owns: every check of a request, with the error value that the protocol document requires.
+//! Owns: every check of a request, and for each check the error value that the protocol document requires.
 
 use super::handshake::Agreed;
 use crate::limits::PAYLOAD_BYTES_MAX;
@@ -119,20 +119,20 @@ pub(crate) fn check(header: &Header, agreed: &Agreed) -> Result<Command, Refusal
     }
 }
 
-/// The range of whole blocks that contains some bytes.
+/// The range of whole blocks that contains a range of bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Frame {
     /// The offset of the first block.
     pub start: u64,
-    /// The length of the blocks, in bytes.
+    /// The total length of the blocks, in bytes.
     pub length: usize,
-    /// The position at which the bytes start in the frame.
+    /// The position in the frame at which the range of bytes starts.
     pub shift: usize,
 }
 
 impl Frame {
-    /// The frame of `length` bytes at `offset`. It does not extend beyond the end of the device, because the device's
-    /// size is a multiple of the block.
+    /// The frame of `length` bytes at `offset`. The frame ends within the device, because the device's size is a
+    /// multiple of the block size.
     pub fn of(offset: u64, length: u32, block_bytes: u32) -> Frame {
         let block = u64::from(block_bytes);
         let start = offset - offset % block;

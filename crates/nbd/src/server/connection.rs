@@ -1,9 +1,9 @@
 //! One connection of a server. It haggles, reads requests, executes them concurrently, and replies.
 //!
-//! Owns: the order of steps, the bounds on requests in flight, and how a connection ends. One task reads requests and
-//! begins them, and one writes replies; a request that does not end at once gets its own task. Promises: a request that
-//! was begun is never cancelled, because it may hold a range lock while the device works on it. So a connection ends
-//! only after all of its requests have ended.
+//! Owns: the order of steps, the limits on requests in flight, and how a connection ends. One task reads requests and
+//! begins them, and another one writes replies. A request that does not end at once gets its own task. Promises: a
+//! request that has begun is never cancelled, because it may hold a range lock while the device works on it. So a
+//! connection ends only after all of its requests have ended.
 
 use std::future::Future;
 use std::io;
@@ -28,14 +28,14 @@ use crate::transport::{ReadHalf, Transport, WriteHalf, read_all, write_slices};
 use crate::wire::reply;
 use crate::wire::request::{self, Header};
 
-/// The most bytes that are read from the stream at once.
+/// The maximum number of bytes that are read from the stream at once.
 const READ_BYTES: usize = 128 << 10;
 
-/// The most replies that are written at once.
+/// The maximum number of replies that are written at once.
 const BATCH_MAX: usize = 64;
 
-/// Serves a client until the connection ends. *Errors*: the reason why it ended, if the client or the network caused
-/// that.
+/// Serves a client until the connection ends. *Errors*: if the client or the network has ended the connection, the
+/// reason.
 pub(super) async fn converse(stream: Transport, shared: &Arc<Shared>) -> Result<(), String> {
     let agreed = tokio::select! {
         () = shared.stop.requested() => return Ok(()),
@@ -46,14 +46,14 @@ pub(super) async fn converse(stream: Transport, shared: &Arc<Shared>) -> Result<
     transmit(stream, agreed, shared).await
 }
 
-/// Haggles; returns `None` if the client leaves without requesting an export.
+/// Negotiates options with the client; returns `None` if the client leaves without requesting an export.
 async fn haggle(mut stream: Transport, shared: &Arc<Shared>) -> Result<Option<(Transport, Agreed)>, String> {
     let mut machine = Handshake::new(shared.exports.clone(), shared.options.tls.is_some());
     let failed = |error: io::Error| format!("the connection failed in the handshake: {error}");
     stream.write_all(&machine.greeting()).await.map_err(failed)?;
     let mut bytes = Vec::new();
-    // Whether any byte was received. It is no error if a client connects and leaves without one: it has only checked
-    // that a server listens.
+    // Whether any byte was received. It is no error if a client connects and leaves without sending a byte: such a
+    // client has only checked that a server listens.
     let mut has_spoken = false;
     loop {
         bytes.resize(machine.wants(), 0);
@@ -248,7 +248,7 @@ impl Reading<'_> {
         })
     }
 
-    /// Skips the data of a write that is refused.
+    /// Skips the data of a refused write.
     async fn skip(&mut self, mut left: usize) -> io::Result<()> {
         let mut waste = [0; 4096];
         while left > 0 {
@@ -303,7 +303,8 @@ async fn transmit(stream: Transport, agreed: Agreed, shared: &Arc<Shared>) -> Re
     let written = tokio::select! {
         biased;
         written = &mut writing => written.unwrap_or_else(|error| Err(error.to_string())),
-        // The export ends. The client may be gone or stuck, so the remaining replies are dropped.
+        // The export is ending. The client may have disconnected or stopped reading, so the remaining replies are
+        // dropped.
         () = agreed.export.ended().requested() => {
             writing.abort();
             let _ = writing.await;
@@ -313,7 +314,7 @@ async fn transmit(stream: Transport, agreed: Agreed, shared: &Arc<Shared>) -> Re
     ended.and(written)
 }
 
-/// Begins a request. If the device completes it immediately, it is answered without its own task.
+/// Begins a request. If the device completes the request immediately, no separate task is started for it.
 async fn begin(
     request: Request,
     executor: &Arc<Executor>,
@@ -345,7 +346,7 @@ async fn begin(
     }
 }
 
-/// Writes replies until all senders are dropped. Tells the reading side about a failure by `broken`.
+/// Writes replies until all senders are dropped. Reports a failure to the reading side through `broken`.
 async fn write_replies(
     mut writer: WriteHalf,
     mut queue: UnboundedReceiver<Reply>,

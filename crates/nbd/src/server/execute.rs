@@ -15,9 +15,11 @@ use crate::planted::{Bug, planted};
 use crate::wire::errno;
 use crate::wire::{STATE_HOLE, STATE_ZERO};
 
-/// Data are read and written in buffers of this size, which are recycled for later requests. *Units*: bytes.
+/// The size of the buffers in which data are read and written. The buffers are recycled for later requests. *Units*:
+/// bytes.
 const PIECE_BYTES: usize = 64 << 10;
-/// Zeroes that must not be holes, and hints to cache, are executed in pieces of this size. *Units*: bytes.
+/// The size of the pieces in which the server writes zeroes that must not be holes, and executes `NBD_CMD_CACHE`.
+/// *Units*: bytes.
 const STEP_BYTES: usize = 1 << 20;
 
 /// The answer to a request.
@@ -46,7 +48,7 @@ impl Payload {
         let frame = Frame::of(offset, length, block_bytes);
         let buffers = match frame.is_whole(length) {
             true => pieces(frame.length),
-            // One buffer for the whole frame, into which the partial blocks at its ends are read first.
+            // One buffer holds the whole frame. The partial blocks at its ends are read into it first.
             false => vec![Buffer::recycled(frame.length)],
         };
         Payload { buffers, frame, length: length as usize }
@@ -64,7 +66,7 @@ impl Payload {
     }
 }
 
-/// Whether an error only says that zeroing would not be quick. This does not count as a failure of the device.
+/// Whether an error only says that zeroing would not be quick. Such an error does not count as a failure of the device.
 fn is_slow(command: Command, error: &Error) -> bool {
     matches!(command, Command::Zero { quick: true, .. }) && error.kind == ErrorKind::Unsupported
 }
@@ -84,7 +86,7 @@ pub(crate) struct Executor {
 }
 
 impl Executor {
-    /// Executes a command. A write has a `payload`.
+    /// Executes a command. `payload` has the data of a write; it is `None` for other commands.
     pub async fn run(&self, command: Command, payload: Option<Payload>) -> Result<Answer, Refusal> {
         let counters = &self.export.counters;
         let done = self.try_run(command, payload).await;
@@ -197,7 +199,7 @@ impl Executor {
             (offset.next_multiple_of(block), end / block * block)
         };
         if whole_start >= whole_end {
-            // The range contains no whole block: it is inside one block, or in parts of two.
+            // The range contains no whole block: it lies inside one block, or in parts of two blocks.
             if quick && length > 0 {
                 let detail = "part of a block is written as data";
                 let device = self.export.device();
@@ -206,7 +208,7 @@ impl Executor {
             }
             return self.zero_bytes(offset, end, block).await;
         }
-        // The whole blocks are zeroed first: if that cannot be done quickly, nothing has changed.
+        // The whole blocks are zeroed first, so that nothing has changed if the device cannot zero them quickly.
         match quick {
             true => self.zero_blocks_quickly(whole_start, whole_end).await?,
             false => self.zero_blocks(whole_start, whole_end, no_hole).await?,

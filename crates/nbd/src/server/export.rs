@@ -17,7 +17,7 @@ use crate::wire::bytes::text;
 use crate::wire::flag;
 use crate::wire::request;
 
-/// The smallest preferred block that an export announces, in bytes.
+/// The minimum of the preferred block size that an export announces, in bytes.
 const PREFERRED_BYTES_MIN: u32 = 4096;
 
 /// A device that clients can use under a name.
@@ -47,7 +47,7 @@ impl Export {
         Ok(Export { name, description, device, read_only, ended: Shutdown::new(), ranges, counters })
     }
 
-    /// Lets the export's connections end when `ended` is requested. Requests that were begun are finished. All other
+    /// Makes the export's connections end when `ended` is requested. Requests that have begun are finished. All other
     /// requests are dropped, and so are replies that the client has not received.
     pub fn ending(self, ended: Shutdown) -> Export {
         Export { ended, ..self }
@@ -116,7 +116,7 @@ impl Export {
     }
 }
 
-/// The reason why a client gets no export for a name. The text is for the client's user.
+/// The reason why a client gets no export for a name. The text in each variant is for the client's user.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Missing {
     /// No export has this name.
@@ -129,9 +129,9 @@ pub enum Missing {
 pub trait ExportSource: Send + Sync + 'static {
     /// Finds the export of a name that a client requests. The call may create the export.
     ///
-    /// The server calls this for each option that names an export, so it may do so more than once for a connection. As
-    /// long as a connection holds an export, the name must lead to the same export. A connection holds its export until
-    /// its last request has ended.
+    /// The server calls this for each option that names an export, so it may call it more than once for a connection.
+    /// As long as a connection holds an export, its name must lead to the same export. A connection holds its export
+    /// until its last request has ended.
     fn find(&self, name: &str) -> Result<Arc<Export>, Missing>;
 
     /// The names and descriptions for a client that requests a list.
@@ -148,7 +148,8 @@ pub struct Exports {
 impl Exports {
     /// Makes the table.
     ///
-    /// *Errors*: [`ErrorKind::Invalid`] if two exports have the same name, or there are more than [`EXPORTS_MAX`].
+    /// *Errors*: [`ErrorKind::Invalid`] if two exports have the same name, or if there are more than [`EXPORTS_MAX`]
+    /// exports.
     pub fn new(exports: Vec<Export>) -> Result<Exports, Error> {
         if exports.len() > EXPORTS_MAX {
             let message = format!("{} exports, at most {EXPORTS_MAX} are served", exports.len());
@@ -165,17 +166,17 @@ impl Exports {
         Ok(Exports { list, source: None })
     }
 
-    /// Takes exports from `source`. Their devices are not flushed when the server stops.
+    /// Makes a table whose exports come from `source`. The server does not flush their devices when it stops.
     pub fn of(source: Arc<dyn ExportSource>) -> Exports {
         Exports { list: Vec::new(), source: Some(source) }
     }
 
-    /// The exports that are not from a source, in the order of the command line.
+    /// The exports that do not come from a source, in the order in which [`Exports::new`] got them.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<Export>> {
         self.list.iter()
     }
 
-    /// The export of a name. The empty name means the only export, if there is only one.
+    /// The export with this name. If there is only one export, the empty name means this export.
     pub(crate) fn find(&self, name: &str) -> Result<Arc<Export>, Missing> {
         if let Some(source) = &self.source {
             return source.find(name);
@@ -210,11 +211,11 @@ pub struct ExportFigures {
     pub trims: u64,
     /// The number of writes of zeroes.
     pub zeroes: u64,
-    /// The number of requests for allocation, and of hints to cache.
+    /// The number of queries of allocated ranges and of `NBD_CMD_CACHE` requests.
     pub others: u64,
-    /// The bytes that were read.
+    /// The number of bytes that were read.
     pub read_bytes: u64,
-    /// The bytes that were written, without those of writes of zeroes.
+    /// The number of bytes that were written as data. Writes of zeroes do not count.
     pub written_bytes: u64,
     /// The number of requests that were refused as invalid.
     pub refused: u64,

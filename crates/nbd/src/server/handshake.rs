@@ -1,9 +1,10 @@
-//! Haggling on the server's side, as a plain state machine that takes bytes and returns actions.
+//! Haggling (the negotiation of options) on the server's side, as a plain state machine that takes bytes and returns
+//! actions.
 //!
 //! Owns: the answer to each option, and the features that client and server agree on. Promises: every option gets an
-//! answer (unknown ones `NBD_REP_ERR_UNSUP`, too long ones `NBD_REP_ERR_TOO_BIG`) unless the document requires the
-//! connection to end; STARTTLS resets everything that was agreed before it. If TLS is configured, it is required before
-//! anything else (the document's FORCEDTLS); otherwise it is refused by policy (NOTLS).
+//! answer (unknown ones `NBD_REP_ERR_UNSUP`, too long ones `NBD_REP_ERR_TOO_BIG`) unless the protocol document requires
+//! the connection to end; STARTTLS resets everything that was agreed before it. If TLS is configured, the client must
+//! start it before anything else (FORCEDTLS in the protocol document); otherwise TLS is refused by policy (NOTLS).
 //!
 //! | state | wants | then |
 //! |---|---|---|
@@ -20,13 +21,13 @@ use crate::wire::bytes::text;
 use crate::wire::option::{self, ContextRequest, DataError, InfoRequest, info, rep};
 use crate::wire::{ALLOCATION_CONTEXT, FIXED_NEWSTYLE, MAGIC, NO_ZEROES, OPTION_MAGIC};
 
-/// The number of the only metadata context.
+/// The number that the server gives to the only metadata context.
 pub(crate) const ALLOCATION_ID: u32 = 1;
 
-/// The most bytes that are skipped at once.
+/// The maximum number of bytes that the server skips in one step.
 const SKIP_BYTES: usize = 4096;
 
-/// What the server must do next.
+/// The next step that the server must take.
 pub(crate) enum Action {
     /// Send these bytes.
     Send(Vec<u8>),
@@ -65,7 +66,7 @@ pub(crate) struct Handshake {
     sends_zeroes: bool,
     options: u32,
     is_structured: bool,
-    /// The export for which `base:allocation` was chosen last.
+    /// The export for which the client last chose `base:allocation`.
     context: Option<Arc<Export>>,
 }
 
@@ -282,7 +283,7 @@ impl Handshake {
     fn contexts(&mut self, option: u32, data: &[u8], actions: &mut Vec<Action>) {
         let is_set = option == option::SET_META_CONTEXT;
         if is_set {
-            // A failed choice also resets the earlier one.
+            // A failed choice of contexts also resets the earlier choice.
             self.context = None;
         }
         if !self.is_structured {
@@ -321,7 +322,7 @@ fn refuse(option: u32, reply: u32, message: &str) -> Action {
     Action::Send(option::encode_reply(option, reply, message.as_bytes()))
 }
 
-/// The answer to an option if the client does not get the export.
+/// The answer to an option if the client does not get the export that it names.
 fn absent(option: u32, missing: &Missing) -> Action {
     match missing {
         Missing::Unknown(why) => refuse(option, rep::ERR_UNKNOWN, why),

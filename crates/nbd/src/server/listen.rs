@@ -1,8 +1,8 @@
 //! The addresses of a server: TCP addresses and Unix sockets.
 //!
-//! Owns: the form `tcp:ADDR` or `unix:PATH`, the socket file, and which addresses other machines can reach. The file
-//! has mode 0600, replaces a stale one, and is removed at the end. Promises: the socket of a live process is never
-//! replaced.
+//! Owns: the form `tcp:ADDR` or `unix:PATH`, the socket file, and the check whether other machines can reach an
+//! address. The socket file has mode 0600, replaces a stale socket file, and is removed at the end. Promises: the
+//! socket of a live process is never replaced.
 
 use std::fs;
 use std::io;
@@ -19,7 +19,7 @@ use crate::error::{Error, ErrorKind};
 use crate::transport::{Transport, prepare};
 use crate::url::{Address, DEFAULT_PORT, Url};
 
-/// The most clients that wait to be accepted.
+/// The maximum number of clients that wait to be accepted.
 const BACKLOG: i32 = 128;
 
 /// An address to listen on.
@@ -123,7 +123,7 @@ impl Listener {
         &self.address
     }
 
-    /// Waits for the next client; returns it, and its name for messages.
+    /// Waits for the next client; returns the client, and its name for messages.
     pub async fn accept(&self) -> io::Result<(Accepted, String)> {
         match &self.socket {
             Socketed::Tcp(socket) => {
@@ -202,7 +202,7 @@ fn bind_tcp(address: SocketAddr) -> io::Result<std::net::TcpListener> {
     Ok(socket.into())
 }
 
-/// Removes a socket if nobody listens on it. Fails if somebody does, or if the file is not a socket.
+/// Removes a socket file if no process listens on it. Fails if a process listens, or if the file is not a socket.
 fn remove_stale(path: &Path) -> io::Result<()> {
     let Ok(metadata) = fs::symlink_metadata(path) else { return Ok(()) };
     if !metadata.file_type().is_socket() {
@@ -215,7 +215,8 @@ fn remove_stale(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Binds the socket, sets the file's mode, and only then listens. Connections before that are refused.
+/// Binds the socket, sets the file's mode, and only then listens. The kernel refuses connections before the socket
+/// listens.
 fn bind_unix(path: &Path) -> io::Result<UnixListener> {
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
     socket.bind(&SockAddr::unix(path)?)?;

@@ -2,8 +2,8 @@
 //!
 //! Owns: listeners, connections and their limits, and the order of steps when the server stops. Promises: a flush on
 //! any connection covers the operations that were completed on all connections; a faulty, slow or lost client uses
-//! bounded memory and ends only its own connection; when [`Server::stop`] returns, all requests have ended, except
-//! those that exceed the time limit for it, and the devices are flushed.
+//! bounded memory and ends only its own connection; when [`Server::stop`] returns, the devices are flushed, and all
+//! requests have ended except those that took longer than [`STOP_TIME_MAX`].
 //!
 //! | file | what is in it |
 //! |---|---|
@@ -55,9 +55,10 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct ServerOptions {
-    /// The most clients that are served at the same time. The server disconnects further ones.
+    /// The maximum number of clients that are served at the same time. The server disconnects further clients.
     pub connections_max: usize,
-    /// The most bytes of requests in flight on all connections together. Less than 64 MiB counts as 64 MiB.
+    /// The maximum number of bytes of requests in flight on all connections together. Values below 64 MiB count as 64
+    /// MiB.
     pub bytes_max: usize,
     /// The server's certificate. If there is one, every connection must be encrypted.
     pub tls: Option<ServerTls>,
@@ -91,7 +92,7 @@ pub struct ServerFigures {
     pub turned_away: u64,
     /// The number of connections that ended because of the client or the network.
     pub broken: u64,
-    /// Why the last broken connection ended.
+    /// The reason why the last broken connection ended.
     pub last_reason: Option<String>,
 }
 
@@ -138,8 +139,8 @@ impl Server {
     /// Listens and serves clients, in the tokio runtime of the caller.
     ///
     /// *Errors*: [`ErrorKind::Busy`](crate::ErrorKind::Busy) if an address is in use, another kind if it cannot be
-    /// bound; [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if other machines can reach an address and there is no
-    /// TLS, unless [`ServerOptions::insecure`] is set.
+    /// bound for another reason; [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if other machines can reach an
+    /// address and there is no TLS, unless [`ServerOptions::insecure`] is set.
     pub fn start(listen: &[Listen], exports: Exports, options: ServerOptions) -> Result<Server, Error> {
         if options.tls.is_none() && !options.insecure {
             listen.iter().try_for_each(Listen::check_private)?;
@@ -191,8 +192,8 @@ impl Server {
 
     /// Stops accepting clients, waits for requests in flight, closes all connections, and flushes the devices.
     ///
-    /// *Errors*: that of the first flush that failed. Requests that take longer than [`STOP_TIME_MAX`] are abandoned,
-    /// with a warning in the log.
+    /// *Errors*: the error of the first flush that failed. The server does not wait for requests that take longer than
+    /// [`STOP_TIME_MAX`], and logs a warning about them.
     pub async fn stop(mut self) -> Result<(), nectary_block::Error> {
         self.shared.stop.request();
         let ended = async { while self.tasks.join_next().await.is_some() {} };
@@ -237,7 +238,7 @@ impl Shared {
     }
 }
 
-/// Accepts connections until the server stops, and waits until they have ended.
+/// Accepts connections until the server stops, then waits until all of them have ended.
 async fn accept(listener: Listener, threads: Option<Threads>, shared: Arc<Shared>) {
     static ACCEPT_FAILED: Throttle = Throttle::every(Duration::from_secs(60));
     static TURNED_AWAY: Throttle = Throttle::every(Duration::from_secs(60));

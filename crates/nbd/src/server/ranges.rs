@@ -3,9 +3,10 @@
 //! Owns: the order between writes that change part of a block and all other writes of that block. A partial write reads
 //! the block, changes it and writes it back. No other write may change the block meanwhile, so a partial write takes an
 //! exclusive lock. Whole blocks are written under a shared lock, which excludes only partial writes. Promises:
-//! conflicting requests get their locks in the order in which they came; a dropped wait leaves the queue.
+//! conflicting requests get their locks in the order of their arrival; a request whose wait is dropped leaves the
+//! queue.
 //!
-//! *Cost*: a mutex, and a walk over the locks that are held or waited for. Their number is bounded by the limits on
+//! *Cost*: a mutex, and a walk over all held locks and all waiting requests. Their number is limited by the limits on
 //! requests in flight.
 
 use std::collections::VecDeque;
@@ -57,7 +58,7 @@ impl State {
             }
             let Some((claim, granted)) = self.waiting.remove(index) else { return };
             self.held.push(claim);
-            // If the receiver was dropped, so is the guard of the same [`Lock`], which releases the claim.
+            // If the receiver was dropped, the guard in the same [`Lock`] is dropped, too, and releases the lock.
             let _ = granted.send(());
         }
     }
@@ -111,7 +112,7 @@ impl Future for Lock {
     }
 }
 
-/// A held lock, or a place in the queue. It is released when it is dropped.
+/// A held lock, or a place in the queue. Dropping this value releases the lock or the place.
 pub(crate) struct Guard {
     locks: RangeLocks,
     id: u64,
@@ -148,7 +149,7 @@ mod tests {
         let held = (is_ready(&mut first).unwrap(), is_ready(&mut second).unwrap());
         let mut part = Box::pin(locks.lock(4096, 8192, true));
         assert!(is_ready(&mut part).is_none());
-        // This write came after the waiting partial write and needs the same block.
+        // This write arrived after the waiting partial write and needs the same block.
         let mut late = Box::pin(locks.lock(0, 8192, false));
         let mut elsewhere = Box::pin(locks.lock(8192, 12288, true));
         assert!(is_ready(&mut late).is_none() && is_ready(&mut elsewhere).is_some());

@@ -1,9 +1,9 @@
 //! Threads that serve connections, each with a runtime of one thread.
 //!
 //! Owns: the choice of the thread for a connection (the one with the fewest connections), and the end of the threads. A
-//! connection stays on its thread, so that its tasks, which read requests and write replies, wake each other without
-//! another processor. Promises: when [`Threads::end`] returns, all connections and all threads have ended. Leaves to
-//! others: accepting clients, and serving a connection.
+//! connection stays on its thread, so that the task that reads requests and the task that writes replies wake each
+//! other on the same processor. Promises: when [`Threads::end`] returns, all connections and all threads have ended.
+//! Leaves to others: accepting clients, and serving a connection.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -26,13 +26,13 @@ pub(super) struct Threads {
 
 struct Thread {
     connections: mpsc::Sender<(Moved, String)>,
-    /// The number of the thread's connections.
+    /// The number of connections on the thread.
     count: Arc<AtomicUsize>,
     handle: JoinHandle<()>,
 }
 
 impl Threads {
-    /// Starts `count` threads. *Errors*: that of the system if it refuses a thread.
+    /// Starts `count` threads. *Errors*: the system's error if it refuses a thread.
     pub fn start(count: usize, shared: &Arc<Shared>) -> Result<Threads, Error> {
         let failed = |error: std::io::Error| Error::from_io(&error, "the server", "cannot start a thread");
         let (running, ended) = mpsc::channel(1);
@@ -56,7 +56,7 @@ impl Threads {
     pub async fn serve(&self, stream: Moved, peer: String) {
         let Some(thread) = self.list.iter().min_by_key(|thread| thread.count.load(Ordering::Relaxed)) else { return };
         thread.count.fetch_add(1, Ordering::Relaxed);
-        // Sending fails only if the thread has panicked. Then the connection ends, too.
+        // Sending fails only if the thread has panicked. The connection then ends, too.
         let _ = thread.connections.send((stream, peer)).await;
     }
 

@@ -54,12 +54,12 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// What is wrong with a string.
+/// The reason why a string is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum StringError {
-    /// It is longer than [`STRING_BYTES_MAX`].
+    /// The string is longer than [`STRING_BYTES_MAX`].
     TooLong,
-    /// It is not UTF-8, or it contains a NUL.
+    /// The string is not UTF-8, or contains a NUL.
     NotText,
 }
 
@@ -71,7 +71,7 @@ pub(crate) fn text(bytes: &[u8]) -> Result<&str, StringError> {
     std::str::from_utf8(bytes).ok().filter(|text| !text.contains('\0')).ok_or(StringError::NotText)
 }
 
-/// Reads a text of the other side, and replaces control characters by spaces.
+/// Reads a text that the other side has sent, and replaces control characters by spaces.
 pub(crate) fn message(bytes: &[u8]) -> String {
     let bytes = &bytes[..bytes.len().min(STRING_BYTES_MAX)];
     let text = String::from_utf8_lossy(bytes);

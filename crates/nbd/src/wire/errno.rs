@@ -15,7 +15,7 @@ pub(crate) const ESHUTDOWN: u32 = 108;
 pub(crate) fn of_device(error: &Error) -> u32 {
     match error.kind {
         ErrorKind::Full => ENOSPC,
-        // The protocol reserves ENOTSUP for fast zeroes.
+        // The protocol reserves ENOTSUP for requests of fast zeroes.
         ErrorKind::Invalid | ErrorKind::Unsupported => EINVAL,
         // `Busy` means that another process uses the device.
         ErrorKind::Busy => EPERM,
@@ -23,7 +23,7 @@ pub(crate) fn of_device(error: &Error) -> u32 {
     }
 }
 
-/// The kind of a server's error value. Unknown values count as EINVAL, as the protocol document requires.
+/// The kind of error for a server's error value. Unknown values count as EINVAL, as the protocol document requires.
 pub(crate) fn to_kind(value: u32) -> ErrorKind {
     match value {
         ENOSPC => ErrorKind::Full,

@@ -1,8 +1,8 @@
 //! The bytes of the protocol: numbers, headers, options and replies, as the NBD protocol document defines them.
 //!
-//! Owns: encoding and decoding. Numbers are big-endian, and nothing here does I/O. Promises: no received length is used
-//! before it is compared with the bytes that were received. Leaves to others: the answers (`server`) and the requests
-//! (`client`).
+//! Owns: encoding and decoding. Numbers are big-endian, and this module does no I/O. Promises: no received length is
+//! used before it is compared with the number of received bytes. Leaves to others: the choice of answers (`server`) and
+//! requests (`client`).
 
 pub(crate) mod bytes;
 pub(crate) mod errno;
@@ -25,12 +25,12 @@ pub(crate) const SIMPLE_REPLY_MAGIC: u32 = 0x6744_6698;
 /// The four bytes that begin a chunk of a structured reply.
 pub(crate) const CHUNK_MAGIC: u32 = 0x668e_33ef;
 
-/// The longest string that the document allows, in bytes.
+/// The longest string that the protocol document allows, in bytes.
 pub(crate) const STRING_BYTES_MAX: usize = 4096;
 
-/// A server's handshake flag: it uses fixed newstyle haggling.
+/// The server's handshake flag for fixed newstyle haggling (negotiation of options).
 pub(crate) const FIXED_NEWSTYLE: u16 = 1;
-/// A server's handshake flag: it can leave out the zeroes after `NBD_OPT_EXPORT_NAME`.
+/// The server's handshake flag that says that it can leave out the zeroes after `NBD_OPT_EXPORT_NAME`.
 pub(crate) const NO_ZEROES: u16 = 2;
 
 /// The transmission flags of an export.

@@ -1,11 +1,11 @@
 //! Options and their replies.
 //!
-//! Owns: the numbers, the headers, and the data of options. Leaves to others: the haggling.
+//! Owns: the numbers, the headers, and the data of options. Leaves to others: the choice of options and answers.
 
 use super::bytes::{Reader, StringError};
 use super::{OPTION_MAGIC, OPTION_REPLY_MAGIC};
 
-/// The most information requests or queries in one option.
+/// The maximum number of information requests or queries in one option.
 pub(crate) const LIST_MAX: usize = 1024;
 
 /// The length of an option's header, in bytes.
@@ -124,7 +124,7 @@ pub(crate) fn reply_header(bytes: &[u8]) -> Option<(u32, u32, u32)> {
 /// The reason why the data of an option are not understood.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DataError {
-    /// A length extends beyond the end of the data, or bytes are left over.
+    /// A length extends beyond the end of the data, or there are more bytes than the lengths cover.
     Malformed,
     /// A string is not valid text.
     NotText,

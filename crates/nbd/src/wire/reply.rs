@@ -1,4 +1,4 @@
-//! Simple replies and the chunks of structured ones.
+//! Simple replies, and the chunks of structured replies.
 
 use super::bytes::clipped;
 use super::{CHUNK_MAGIC, SIMPLE_REPLY_MAGIC};

@@ -15,7 +15,7 @@ pub(crate) const CACHE: u16 = 5;
 pub(crate) const WRITE_ZEROES: u16 = 6;
 pub(crate) const BLOCK_STATUS: u16 = 7;
 
-/// The header of a request as it was received, without any check.
+/// The header of a request as it was received. It has not been checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Header {
     pub flags: u16,
@@ -26,7 +26,7 @@ pub(crate) struct Header {
 }
 
 impl Header {
-    /// Reads a header. *Errors*: the wrong magic number that was found.
+    /// Reads a header. *Errors*: the found magic number, if it is wrong.
     pub fn decode(bytes: &[u8; BYTES]) -> Result<Header, u32> {
         let mut reader = Reader::new(bytes);
         let mut next = || {

@@ -1,4 +1,4 @@
-//! What the tests of this crate share: a server on its own socket, and a client that can send any bytes.
+//! The parts that the tests of this crate share: a server on its own socket, and a client that can send any bytes.
 #![allow(dead_code)]
 
 use std::path::PathBuf;
@@ -53,7 +53,7 @@ impl Served {
         Arc::new(NbdDevice::connect(&self.url(connections), ConnectOptions::default()).await.unwrap())
     }
 
-    /// Connects a client that has sent its flags and can haggle.
+    /// Connects a client that has sent its flags and can negotiate options.
     pub async fn raw(&self) -> Raw {
         let mut stream = UnixStream::connect(&self.socket).await.unwrap();
         let mut greeting = [0; 18];
@@ -63,7 +63,7 @@ impl Served {
         Raw { stream, is_structured: false }
     }
 
-    /// Connects a client that is in transmission, with simple replies.
+    /// Connects a client that has chosen the export and can send requests. The server answers with simple replies.
     pub async fn transmitting(&self) -> Raw {
         let mut raw = self.raw().await;
         raw.go().await;
@@ -97,7 +97,8 @@ impl Raw {
         self.bytes(bytes).await.iter().fold(0, |number, &byte| (number << 8) | u64::from(byte))
     }
 
-    /// Waits until the server ends the connection; false if it does not. Bytes before the end are ignored.
+    /// Waits until the server ends the connection; false if the server does not end it. Bytes before the end are
+    /// ignored.
     pub async fn is_closed(&mut self) -> bool {
         let mut rest = Vec::new();
         tokio::time::timeout(PATIENCE, self.stream.read_to_end(&mut rest)).await.is_ok()
@@ -179,7 +180,7 @@ impl Raw {
     }
 }
 
-/// Encodes the name of an export as options have it, and appends `rest`.
+/// Encodes the name of an export in the form that options use, and appends `rest`.
 pub fn named(name: &str, rest: &[u8]) -> Vec<u8> {
     [&(name.len() as u32).to_be_bytes()[..], name.as_bytes(), rest].concat()
 }

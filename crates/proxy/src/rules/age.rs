@@ -10,19 +10,19 @@ use super::cache_control::delta_seconds;
 use super::list::Members;
 use super::parse_date_s;
 
-/// When a response was requested and received, in Unix milliseconds.
+/// The times at which a response was requested and received, in Unix milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Times {
-    /// When the request was sent.
+    /// The time at which the request was sent.
     pub request_ms: u64,
-    /// When the response's head had arrived.
+    /// The time at which the response's head had arrived.
     pub response_ms: u64,
 }
 
 /// The age that a response had when it was received, in milliseconds.
 ///
 /// `Date` has whole seconds, so the time of the response is rounded down to whole seconds before `Date` is subtracted
-/// from it. Of several `Age` values the first counts; it is ignored if it is not a number.
+/// from it. If there are several `Age` values, the first one counts. An `Age` that is not a number is ignored.
 pub fn corrected_initial_age_ms(headers: &HeaderMap, times: Times) -> u64 {
     let response_s = times.response_ms / 1000;
     let apparent_s = headers.get(DATE).and_then(parse_date_s).map_or(0, |date_s| response_s.saturating_sub(date_s));
@@ -49,7 +49,8 @@ mod tests {
     fn initial_age_is_the_greater_of_apparent_and_claimed_age() {
         type Lines<'a> = &'a [(&'a str, &'a str)];
         let table: &[(Lines, u64, u64, u64)] = &[
-            // The response's headers, the times of request and response in milliseconds, and the expected age.
+            // Each row has the response's headers, the times of request and response in milliseconds, and the expected
+            // age in milliseconds.
             (&[], 0, 0, 0),
             (&[("date", DATE_TEXT)], 0, 999, 999),
             (&[("date", DATE_TEXT)], 5000, 5999, 5000),

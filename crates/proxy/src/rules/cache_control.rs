@@ -5,8 +5,8 @@
 //! - Names compare without regard to case; arguments may be tokens or quoted strings.
 //! - If a directive occurs twice, the first one counts. A freshness directive whose argument is not a number counts as
 //!   0, so the response is stale.
-//! - `no-cache` and `private` with field names count as the plain directive, which is stricter. The exception is
-//!   `no-cache="set-cookie"`, which applies to the cookie only.
+//! - `no-cache` and `private` with field names count as the directive without names, which is stricter. The exception
+//!   is `no-cache="set-cookie"`, which applies to the cookie only.
 //! - Unknown directives are ignored.
 
 use http::HeaderMap;
@@ -14,10 +14,10 @@ use http::header::{CACHE_CONTROL, PRAGMA};
 
 use super::list::{directive, members_of};
 
-/// The longest duration of a directive, in seconds. Longer ones count as this one.
+/// The longest duration of a directive, in seconds. Longer durations count as this one.
 pub const DELTA_SECONDS_MAX: u64 = 1 << 31;
 
-/// The directives of a response's `Cache-Control`. Durations in seconds.
+/// The directives of a response's `Cache-Control`. Durations are in seconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ResponseDirectives {
     /// The response must not be stored.
@@ -36,19 +36,19 @@ pub struct ResponseDirectives {
     pub proxy_revalidate: bool,
     /// Only a cache that understands the status code may store the response.
     pub must_understand: bool,
-    /// How long the response is fresh.
+    /// The time for which the response is fresh.
     pub max_age: Option<u64>,
-    /// How long the response is fresh in a shared cache.
+    /// The time for which the response is fresh in a shared cache.
     pub s_maxage: Option<u64>,
-    /// How long after its lifetime the response may be used while it is being validated.
+    /// The time after its lifetime in which the response may be used while it is being validated.
     pub stale_while_revalidate: Option<u64>,
-    /// How long after its lifetime the response may be used if the origin fails.
+    /// The time after its lifetime in which the response may be used if the origin fails.
     pub stale_if_error: Option<u64>,
     /// Whether these directives come from a header that also replaces `Expires`.
     pub replaces_expires: bool,
 }
 
-/// The directives of a request's `Cache-Control` (or `Pragma`). Durations in seconds.
+/// The directives of a request's `Cache-Control` (or `Pragma`). Durations are in seconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RequestDirectives {
     /// Stored responses must be validated.
@@ -59,11 +59,11 @@ pub struct RequestDirectives {
     pub only_if_cached: bool,
     /// The greatest age of the response that the client accepts.
     pub max_age: Option<u64>,
-    /// How long the response must still be fresh.
+    /// The time for which the response must still stay fresh.
     pub min_fresh: Option<u64>,
-    /// How long the response may have been stale; `u64::MAX` for any time.
+    /// The time for which the response may have been stale; `u64::MAX` for any time.
     pub max_stale: Option<u64>,
-    /// How long the response may have been stale if the origin fails.
+    /// The time for which the response may have been stale if the origin fails.
     pub stale_if_error: Option<u64>,
 }
 
@@ -95,7 +95,7 @@ impl ResponseDirectives {
         found
     }
 
-    /// Whether a shared cache must not use the response stale.
+    /// Whether a shared cache must not use the response after its lifetime without validation.
     pub fn forbids_stale(&self) -> bool {
         self.must_revalidate || self.proxy_revalidate || self.no_cache || self.s_maxage.is_some()
     }
@@ -155,7 +155,7 @@ pub(super) enum Name {
 }
 
 impl Name {
-    /// Reads a name in any case.
+    /// Reads the name of a directive, in upper or lower case.
     pub fn of(name: &[u8]) -> Name {
         let is = |known: &[u8]| name.eq_ignore_ascii_case(known);
         match name.len() {

@@ -9,7 +9,7 @@ use http::HeaderValue;
 /// The name of this cache.
 pub const CACHE_NAME: &str = "nectary";
 
-/// Why a request was forwarded to the origin.
+/// The reason why a request was forwarded to the origin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Forward {
     /// The cache does not handle this request.
@@ -43,39 +43,41 @@ impl Forward {
 /// What this cache did with one request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CacheStatus {
-    /// Answered from the store, fresh for `ttl_s` more seconds (negative: stale).
+    /// The request was answered from the store.
     Hit {
-        /// Remaining lifetime in seconds.
+        /// The remaining lifetime of the response in seconds; negative if it is stale.
         ttl_s: i64,
     },
-    /// Forwarded to the origin.
+    /// The request was forwarded to the origin.
     Forwarded {
-        /// Why the request was forwarded.
+        /// The reason why the request was forwarded.
         why: Forward,
         /// The origin's status, if it answered.
         status: Option<u16>,
-        /// Whether the response is being stored on the disk. It is not if admission refused it.
+        /// Whether the response is being stored on the disk. It is not stored there if the store's admission rule
+        /// refused it.
         stored: bool,
         /// Whether the request waited for another request's fetch.
         collapsed: bool,
     },
-    /// Forwarded to the origin, and not stored because the body is longer than the store accepts.
+    /// The request was forwarded to the origin, and the response was not stored because its body is longer than the
+    /// store accepts.
     TooLarge {
-        /// Why it was forwarded.
+        /// The reason why the request was forwarded.
         why: Forward,
         /// The origin's status.
         status: u16,
     },
-    /// Answered from the store with a stale response because the origin failed.
+    /// The request was answered from the store with a stale response because the origin failed.
     Stale {
-        /// Why it was forwarded.
+        /// The reason why the request was forwarded.
         why: Forward,
         /// The origin's status, if it answered.
         status: Option<u16>,
-        /// Remaining lifetime in seconds; not positive.
+        /// The remaining lifetime of the response in seconds; zero or negative.
         ttl_s: i64,
     },
-    /// Answered by this cache itself, without the store or an origin.
+    /// This cache itself answered the request, without the store or an origin.
     Own {
         /// A token that names the reason.
         detail: &'static str,

@@ -1,4 +1,4 @@
-//! Conditional requests answered from a stored response, and conditions that validate one.
+//! Conditional requests that are answered from a stored response, and conditions that validate a stored response.
 //!
 //! Owns: entity tag comparison, `If-None-Match`, `If-Modified-Since`, `If-Range`. Only origins evaluate `If-Match` and
 //! `If-Unmodified-Since`: requests with these headers are forwarded. *Source*: RFC 9110, 8.8 and 13; RFC 9111, 4.3.
@@ -34,11 +34,11 @@ fn opaque(tag: &[u8]) -> &[u8] {
     tag.strip_prefix(b"W/").unwrap_or(tag)
 }
 
-/// Whether a conditional GET or HEAD is answered by `304` from the stored response `headers`, received at
-/// `response_ms`.
+/// Whether a conditional GET or HEAD is answered by `304`. `headers` are those of the stored response, which was
+/// received at `response_ms`.
 ///
-/// If `If-None-Match` is present, only it decides. `If-Modified-Since` is compared with `Last-Modified`, else with
-/// `Date`, else with the time of reception.
+/// If `If-None-Match` is present, only this header decides. `If-Modified-Since` is compared with `Last-Modified`, else
+/// with `Date`, else with the time of reception.
 pub fn is_not_modified(
     method: &Method,
     request: &HeaderMap,
@@ -77,7 +77,7 @@ pub fn if_range_holds(request: &HeaderMap, headers: &HeaderMap) -> bool {
     is_strong && condition == modified.as_bytes()
 }
 
-/// Replaces a request's conditions by ones that validate the stored response; false if the stored response has no
+/// Replaces a request's conditions by conditions that validate the stored response; false if the stored response has no
 /// validator.
 pub fn set_validation(request: &mut HeaderMap, stored: &HeaderMap) -> bool {
     for name in CONDITIONAL_HEADERS {
@@ -93,8 +93,8 @@ pub fn set_validation(request: &mut HeaderMap, stored: &HeaderMap) -> bool {
     tag.is_some() || modified.is_some()
 }
 
-/// Whether a `304` with `headers` confirms the stored response. It does not if its entity tag is strong and is not the
-/// stored one.
+/// Whether a `304` with `headers` confirms the stored response. A `304` whose strong entity tag differs from the stored
+/// one does not.
 pub fn validates(headers: &HeaderMap, stored: &HeaderMap) -> bool {
     match (headers.get(ETAG), stored.get(ETAG)) {
         (Some(fresh), Some(stored)) if fresh.as_bytes().starts_with(b"\"") => {

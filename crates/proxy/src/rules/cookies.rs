@@ -1,9 +1,9 @@
 //! `Set-Cookie` and the store.
 //!
-//! Owns: the decision whether a response that sets a cookie is stored, and with the cookie or without it. RFC 9111, 7.3
-//! leaves this to the origin's `Cache-Control`. But many origins send session cookies with responses that are fresh for
-//! a while, and a stored copy would hand one client's cookie to another. So such a response is stored only if the
-//! origin or the operator allows it:
+//! Owns: the decision whether a response that sets a cookie is stored, and whether the cookie is stored with it. RFC
+//! 9111, 7.3 leaves this to the origin's `Cache-Control`. But many origins send session cookies with responses that are
+//! fresh for a while, and a stored copy would hand one client's cookie to another. So such a response is stored only if
+//! the origin or the operator allows it:
 //!
 //! | the response has | it is stored | hits have the cookie |
 //! |---|---|---|
@@ -17,7 +17,7 @@ use http::header::{HeaderValue, SET_COOKIE};
 
 use super::cache_control::ResponseDirectives;
 
-/// What happens to a response's cookies.
+/// The treatment of a response's cookies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cookies {
     /// The response has no cookies, or they are stored with the other headers.

@@ -53,7 +53,7 @@ impl Rule {
 }
 
 impl DefaultTtl {
-    /// Takes the rules in their order.
+    /// Makes a set of rules, which are tried in the given order.
     pub fn new(rules: Vec<Rule>) -> DefaultTtl {
         DefaultTtl { rules }
     }
@@ -68,9 +68,9 @@ impl DefaultTtl {
     }
 }
 
-/// Reads a duration: a number of seconds, or of minutes, hours or days with `m`, `h` or `d`.
+/// Reads a duration: a number of seconds, or a number with `m`, `h` or `d` for minutes, hours or days.
 ///
-/// *Errors*: a sentence that says what is wrong with the text.
+/// *Errors*: a sentence that names the mistake in the text.
 pub fn parse_duration(text: &str) -> Result<Duration, String> {
     let seconds = parse_duration_s(text);
     seconds

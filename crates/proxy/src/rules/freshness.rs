@@ -1,7 +1,7 @@
-//! How long a response is fresh.
+//! The time for which a response is fresh.
 //!
-//! Owns: explicit lifetimes, the operator's default and the heuristic, in that order. *Source*: RFC 9111, 4.2.1 and
-//! 4.2.2.
+//! Owns: the choice of a lifetime: the explicit one, else the operator's default, else the heuristic. *Source*: RFC
+//! 9111, 4.2.1 and 4.2.2.
 
 use http::header::{DATE, EXPIRES, LAST_MODIFIED};
 use http::{HeaderMap, HeaderValue, StatusCode};
@@ -28,14 +28,14 @@ pub enum Source {
 /// A freshness lifetime.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Freshness {
-    /// How long the response is fresh, counted from its generation, in milliseconds.
+    /// The time for which the response is fresh, counted from its generation, in milliseconds.
     pub lifetime_ms: u64,
     /// The source of the lifetime.
     pub source: Source,
 }
 
 /// Whether a response with this status may be stored and given a lifetime by default (RFC 9110, 15.1, except 206, which
-/// is not stored here).
+/// this proxy does not store).
 pub fn is_heuristically_cacheable(status: StatusCode) -> bool {
     matches!(status.as_u16(), 200 | 203 | 204 | 300 | 301 | 308 | 404 | 405 | 410 | 414 | 501)
 }

@@ -12,8 +12,8 @@ use super::list::Members;
 
 /// Removes every hop-by-hop header and those that `Connection` names.
 ///
-/// Headers that caching and framing depend on stay even if `Connection` names them: `Connection: cache-control` would
-/// turn a private response into a shared one.
+/// Headers that caching and framing depend on stay even if `Connection` names them. Otherwise `Connection:
+/// cache-control` would turn a private response into a shared one.
 pub fn remove_hop_by_hop(headers: &mut HeaderMap) {
     if headers.contains_key(CONNECTION) {
         let lines: Vec<HeaderValue> = headers.get_all(CONNECTION).iter().cloned().collect();

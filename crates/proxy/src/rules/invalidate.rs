@@ -1,14 +1,14 @@
 //! The responses that an unsafe request makes invalid.
 //!
-//! Owns: which keys to purge after a non-error response to an unsafe method: the target, and the URLs in `Location` and
-//! `Content-Location` if they have the same origin. *Source*: RFC 9111, 4.4.
+//! Owns: the choice of the keys to purge after a non-error response to an unsafe method: the target, and the URLs in
+//! `Location` and `Content-Location` if they have the same origin as the target. *Source*: RFC 9111, 4.4.
 
 use http::header::{CONTENT_LOCATION, LOCATION};
 use http::{HeaderMap, Method, StatusCode, Uri};
 
 use super::key::push_key;
 
-/// Whether a method may change its target. An unknown method counts as one that may.
+/// Whether a method may change its target. An unknown method is assumed to change it.
 pub fn is_unsafe(method: &Method) -> bool {
     !(method == Method::GET || method == Method::HEAD || method == Method::OPTIONS || method == Method::TRACE)
 }

@@ -1,7 +1,7 @@
 //! The primary part of a cache key: the URL. All methods share one key.
 //!
-//! Owns: `scheme://authority/path?query` with a lower-case host, no default port, no user information and no fragment;
-//! path and query byte for byte. So different URLs never have the same key.
+//! Owns: the form of the key: `scheme://authority/path?query` with a lower-case host, no default port, no user
+//! information and no fragment. Path and query are copied byte for byte, so different URLs never have the same key.
 
 use http::Uri;
 use http::uri::{Authority, Scheme};
@@ -11,14 +11,15 @@ use http::uri::{Authority, Scheme};
 pub struct Origin {
     /// Whether requests to the origin use TLS.
     pub https: bool,
-    /// Lower-case host, in brackets if it is an IPv6 address.
+    /// The host in lower case, in brackets if it is an IPv6 address.
     pub host: String,
     /// The port, even if it is the scheme's default.
     pub port: u16,
 }
 
 impl Origin {
-    /// The origin of an absolute URI; `None` if it is not `http` or `https`, has user information, or a bad port.
+    /// The origin of an absolute URI; `None` if the URI is not `http` or `https`, has user information, or has a bad
+    /// port.
     pub fn of(uri: &Uri) -> Option<Origin> {
         let scheme = uri.scheme()?;
         let https = *scheme == Scheme::HTTPS;
@@ -28,8 +29,8 @@ impl Origin {
         Origin::new(https, uri.authority()?)
     }
 
-    /// Makes an origin of a scheme and an authority; `None` if the authority has no host, user information, or a bad
-    /// port.
+    /// Makes an origin of a scheme and an authority; `None` if the authority has no host, has user information, or has
+    /// a bad port.
     pub fn new(https: bool, authority: &Authority) -> Option<Origin> {
         let text = authority.as_str();
         let host = authority.host();
@@ -54,7 +55,7 @@ impl Origin {
         if self.https { "https" } else { "http" }
     }
 
-    /// Host, and port unless it is the scheme's default.
+    /// The host, with the port unless it is the scheme's default.
     pub fn authority(&self) -> String {
         let mut text = Vec::new();
         self.push_authority(&mut text);

@@ -1,8 +1,8 @@
 //! The rules of HTTP caching as pure functions: they take requests, responses and the time, and return decisions.
 //!
-//! They do no I/O and read no clock; nothing but the boundary of a multipart response is random. Times are Unix
-//! milliseconds and durations are milliseconds unless a name says otherwise; `Age`, `max-age` and similar values are
-//! seconds on the wire. *Source*: RFC 5861, 9110, 9111, 9112, 9211, 9213, 9651, 9875.
+//! They do no I/O and read no clock. Only the boundary of a multipart response is random. Times are Unix milliseconds
+//! and durations are milliseconds unless a name says otherwise; `Age`, `max-age` and similar values are seconds on the
+//! wire. *Source*: RFC 5861, 9110, 9111, 9112, 9211, 9213, 9651, 9875.
 
 pub mod age;
 pub mod cache_control;

@@ -19,15 +19,15 @@ pub struct Policy {
     pub default_ttl: DefaultTtl,
     /// Whether this is a reverse proxy, which obeys `CDN-Cache-Control`. A forward proxy ignores that header.
     pub is_for_origin: bool,
-    /// Whether responses with `Set-Cookie` are stored as if they had none.
+    /// Whether responses with `Set-Cookie` are stored in the same way as responses without it.
     pub stores_cookies: bool,
-    /// How long beyond its lifetime a response without `stale-if-error` is served while the origin cannot be reached,
-    /// in seconds; 0 for not at all.
+    /// The time beyond its lifetime for which a response without `stale-if-error` is served while the origin cannot be
+    /// reached, in seconds; 0 if it never is.
     pub stale_unreachable_s: u64,
 }
 
 impl Policy {
-    /// The directives of a response, from the header that counts in this kind of proxy.
+    /// The directives of a response, from the header that this kind of proxy obeys.
     pub fn directives(&self, headers: &HeaderMap) -> ResponseDirectives {
         let targeted = self.is_for_origin.then(|| targeted::directives(headers)).flatten();
         targeted.unwrap_or_else(|| ResponseDirectives::parse(headers))
@@ -45,12 +45,12 @@ impl Policy {
         lifetime(status, headers, directives, self.default_ttl.for_key(key), response_ms)
     }
 
-    /// What happens to a response's cookies.
+    /// The treatment of a response's cookies.
     pub fn cookies(&self, headers: &HeaderMap) -> Cookies {
         cookies(headers, &self.directives(headers), self.stores_cookies)
     }
 
-    /// Whether a response may be stored, given its request.
+    /// Whether the response to a request may be stored.
     pub fn storability(
         &self,
         (method, key, request_headers, request): (&Method, &[u8], &HeaderMap, &RequestDirectives),

@@ -1,15 +1,15 @@
 //! Byte ranges of a whole response.
 //!
-//! Owns: which ranges a `Range` header requests of a response whose size is known. The whole response is served for
-//! other units, malformed headers, more than [`RANGES_MAX`] ranges, and ranges that together are longer than the whole.
-//! RFC 9110, 14.2 allows this and 17.15 recommends it.
+//! Owns: finding the ranges that a `Range` header requests of a response whose size is known. The whole response is
+//! served if the header has another unit than bytes, is malformed, has more than [`RANGES_MAX`] ranges, or has ranges
+//! that together are longer than the whole. RFC 9110, 14.2 allows this and 17.15 recommends it.
 
 use std::ops::Range;
 
 use http::HeaderMap;
 use http::header::RANGE;
 
-/// The most ranges that one response may have.
+/// The maximum number of ranges that one response may have.
 pub const RANGES_MAX: usize = 16;
 
 /// The part of a response that a request wants.
@@ -38,7 +38,7 @@ pub fn wanted(request: &HeaderMap, size_bytes: u64) -> Wanted {
     }
 }
 
-/// [`wanted`] for a header with several ranges.
+/// Like [`wanted`], for a header with several ranges.
 fn wanted_of_several(value: &[u8], size_bytes: u64) -> Wanted {
     let Some(list) = ranges_of(value) else { return Wanted::Whole };
     let (mut parts, mut count, mut bytes) = (Vec::new(), 0, 0u64);
@@ -63,7 +63,8 @@ fn wanted_of_several(value: &[u8], size_bytes: u64) -> Wanted {
     }
 }
 
-/// The first byte of a range, if the header has one range and gives its first byte; 0 for any other header.
+/// The position at which a range starts, if the header has exactly one range and gives its start; 0 for any other
+/// header.
 pub fn first_byte(request: &HeaderMap) -> u64 {
     match request.get(RANGE).and_then(|line| parse(line.as_bytes())) {
         Some(Spec::From(first, _)) => first,
@@ -74,7 +75,7 @@ pub fn first_byte(request: &HeaderMap) -> u64 {
 enum Spec {
     /// The bytes from the first to the last position, both included.
     From(u64, u64),
-    /// This many bytes at the end.
+    /// The last bytes of the response; the value is their number.
     Last(u64),
 }
 

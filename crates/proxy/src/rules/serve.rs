@@ -1,8 +1,8 @@
-//! Whether a stored response may answer a request as it is.
+//! Whether a stored response may answer a request without being validated first.
 //!
-//! Owns: RFC 9111, 4, 4.2.4 and 5.2.1, and RFC 5861: the response is fresh, may be used stale, may be used stale while
-//! it is validated, or must be validated first; and whether it may be used if validation fails. Leaves to the caller:
-//! `only-if-cached`, and the case that nothing is stored.
+//! Owns: the rules of RFC 9111 (4, 4.2.4 and 5.2.1) and RFC 5861. They decide whether the response is fresh, may be
+//! used stale, may be used stale while it is validated, or must be validated first, and whether it may be used if
+//! validation fails. Leaves to the caller: `only-if-cached`, and the case that nothing is stored.
 //!
 //! | the stored response is stale, and | it is served |
 //! |---|---|
@@ -22,19 +22,20 @@ use super::cache_status::Forward;
 /// The facts about a stored response on which the decision depends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Stored {
-    /// When it was received, in Unix milliseconds.
+    /// The time at which the response was received, in Unix milliseconds.
     pub response_ms: u64,
-    /// Its age when it was received, in milliseconds.
+    /// The response's age when it was received, in milliseconds.
     pub initial_age_ms: u64,
-    /// Its freshness lifetime, in milliseconds.
+    /// The response's freshness lifetime, in milliseconds.
     pub lifetime_ms: u64,
-    /// How long after its lifetime it may be served while it is being validated, in seconds.
+    /// The time after its lifetime in which the response may be served while it is being validated, in seconds.
     pub while_revalidate_s: u32,
-    /// How long after its lifetime it may be served if the origin fails, in seconds; `None` without `stale-if-error`.
+    /// The time after its lifetime in which the response may be served if the origin fails, in seconds; `None` without
+    /// `stale-if-error`.
     pub if_error_s: Option<u32>,
-    /// Whether it must never be served without validation.
+    /// Whether the response must never be served without validation.
     pub no_cache: bool,
-    /// Whether it must never be served stale.
+    /// Whether the response must never be served stale.
     pub forbids_stale: bool,
 }
 
@@ -53,12 +54,13 @@ impl Stored {
         }
     }
 
-    /// Its age at `now_ms`, in milliseconds.
+    /// The response's age at `now_ms`, in milliseconds.
     pub fn age_ms(&self, now_ms: u64) -> u64 {
         current_age_ms(self.initial_age_ms, self.response_ms, now_ms)
     }
 
-    /// Its age and its remaining lifetime at `now_ms`, in milliseconds; the latter is not positive if it is stale.
+    /// The response's age and its remaining lifetime at `now_ms`, in milliseconds. The remaining lifetime of a stale
+    /// response is zero or negative.
     fn age_and_ttl_ms(&self, now_ms: u64) -> (u64, i64) {
         let age_ms = self.age_ms(now_ms);
         (age_ms, self.lifetime_ms as i64 - age_ms.min(i64::MAX as u64) as i64)
@@ -68,35 +70,35 @@ impl Stored {
 /// The decision about a stored response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// Serve it: it is fresh, or the request allows a stale response.
+    /// Serve the response: it is fresh, or the request allows a stale response.
     Serve {
         /// Its age, in seconds.
         age_s: u64,
-        /// How long it stays fresh, in seconds; negative when stale.
+        /// The remaining lifetime of the response in seconds; negative if it is stale.
         ttl_s: i64,
     },
-    /// Serve it stale, and validate it with the origin, so that the next request finds a fresh response.
+    /// Serve the stale response, and validate it with the origin, so that the next request finds a fresh response.
     ServeAndValidate {
         /// Its age, in seconds.
         age_s: u64,
-        /// How long it stays fresh, in seconds; not positive.
+        /// The remaining lifetime in seconds; zero or negative, because the response is stale.
         ttl_s: i64,
     },
-    /// Validate it with the origin first, for this reason.
+    /// Validate the response with the origin first, for this reason.
     Validate(Forward),
 }
 
 /// How an origin failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Failure {
-    /// It could not be reached, or did not answer.
+    /// The origin could not be reached, or did not answer.
     Unreachable,
-    /// It answered with an error or with an invalid response.
+    /// The origin answered with an error or with an invalid response.
     Error,
 }
 
 impl Failure {
-    /// The failure that a status means for `stale-if-error` (RFC 5861, 4); `None` if the status is no failure.
+    /// The failure that a status means according to `stale-if-error` (RFC 5861, 4); `None` if the status is no failure.
     pub fn of(status: StatusCode) -> Option<Failure> {
         matches!(status.as_u16(), 500 | 502 | 503 | 504).then_some(Failure::Error)
     }
@@ -128,8 +130,8 @@ pub fn decide(stored: &Stored, request: &RequestDirectives, now_ms: u64) -> Verd
 /// Decides about a stored response that could not be validated because the origin failed. If it may be served anyway,
 /// returns its age and its remaining lifetime in seconds, as in [`Verdict::Serve`].
 ///
-/// `unreachable_s` is how long, in seconds, a response without `stale-if-error` may have been stale if the origin
-/// cannot be reached.
+/// `unreachable_s` is the time, in seconds, for which a response without `stale-if-error` may have been stale if the
+/// origin cannot be reached.
 pub fn decide_on_failure(
     stored: &Stored,
     request: &RequestDirectives,
@@ -150,7 +152,8 @@ pub fn decide_on_failure(
     (seconds > 0 && is_stale_within(stored, request, ttl_ms, seconds)).then_some((age_ms / 1000, ttl_ms / 1000))
 }
 
-/// Whether a request demands a fresher response than this one, even if this one is fresh.
+/// Whether a request demands a fresher response than one with this age and this remaining lifetime, even if that
+/// response is fresh.
 fn is_demanding(request: &RequestDirectives, age_ms: u64, ttl_ms: i64) -> bool {
     let min_fresh_ms = request.min_fresh.unwrap_or(0).saturating_mul(1000).min(i64::MAX as u64) as i64;
     request.no_cache
@@ -159,7 +162,8 @@ fn is_demanding(request: &RequestDirectives, age_ms: u64, ttl_ms: i64) -> bool {
         || (ttl_ms > 0 && ttl_ms < min_fresh_ms)
 }
 
-/// Whether a stale response may be served: nobody forbids it, and it is at most `seconds` beyond its lifetime.
+/// Whether a stale response may be served: neither the origin nor the request forbids it, and the response is at most
+/// `seconds` beyond its lifetime.
 fn is_stale_within(stored: &Stored, request: &RequestDirectives, ttl_ms: i64, seconds: u64) -> bool {
     !stored.forbids_stale
         && request.min_fresh.unwrap_or(0) == 0
@@ -177,7 +181,8 @@ mod tests {
         let behind = |age_s, ttl_s| Verdict::ServeAndValidate { age_s, ttl_s };
         let stale = Verdict::Validate(Forward::Stale);
         let asked = Verdict::Validate(Forward::Request);
-        // request's cache-control, response's cache-control, age in seconds
+        // Each row has the request's `Cache-Control`, the response's `Cache-Control`, the age in seconds, and the
+        // verdict.
         let table: &[(&str, &str, u64, Verdict)] = &[
             ("", "max-age=10", 0, serve(0, 10)),
             ("", "max-age=10", 9, serve(9, 1)),
@@ -230,7 +235,8 @@ mod tests {
     #[test]
     fn what_is_stale_is_served_on_a_failure_where_nobody_forbids_it() {
         use Failure::{Error, Unreachable};
-        // request's cache-control, response's cache-control, age in seconds, failure
+        // Each row has the request's `Cache-Control`, the response's `Cache-Control`, the age in seconds, the failure,
+        // and whether the response is served.
         let table: &[(&str, &str, u64, Failure, bool)] = &[
             ("", "max-age=10", 11, Unreachable, true),
             ("", "max-age=10", 110, Unreachable, true),

@@ -1,7 +1,7 @@
 //! Whether a response may be stored.
 //!
-//! Owns: RFC 9111, 3 and 3.5, for a shared cache that stores only whole responses to GET, and no response that it could
-//! never serve.
+//! Owns: the rules of RFC 9111, 3 and 3.5, for a shared cache that stores only whole responses to GET. It stores no
+//! response that it could never serve.
 
 use http::header::{AUTHORIZATION, ETAG, LAST_MODIFIED};
 use http::{HeaderMap, Method, StatusCode};
@@ -10,7 +10,7 @@ use super::cache_control::{RequestDirectives, ResponseDirectives};
 use super::freshness::{Freshness, is_explicit, is_heuristically_cacheable};
 use super::vary::Vary;
 
-/// Whether a response may be stored, or why it must not.
+/// Whether a response may be stored, or the reason why it must not be stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Storability {
     /// It may be stored.
@@ -28,24 +28,24 @@ pub enum Storability {
     Authorization,
     /// The response has `Set-Cookie`, and nothing permits storing it (see `cookies`).
     SetCookie,
-    /// Nothing allows storing: the response has no lifetime and no `public`, and its status is not cacheable by
+    /// No rule allows storing: the response has no lifetime and no `public`, and its status is not cacheable by
     /// default.
     NotAllowed,
     /// The response has `Vary: *`, or more names in `Vary` than the cache supports.
     Vary,
-    /// The response would be stale at once, and could never be validated.
+    /// The response would be stale as soon as it arrives, and could never be validated.
     Useless,
 }
 
 impl Storability {
-    /// Whether it may be stored.
+    /// Whether the response may be stored.
     pub fn is_storable(self) -> bool {
         self == Storability::Storable
     }
 
-    /// Whether the stored response for the URL must be purged, because the origin now has another one, which must not
-    /// be stored. It stays if only the method or `Authorization` of the request forbids storing, or if the status is a
-    /// server error.
+    /// Whether the stored response for the URL must be purged, because the origin now has a different response, which
+    /// must not be stored. The stored response stays if only the method or `Authorization` of the request forbids
+    /// storing, or if the status is a server error.
     pub fn supersedes(self, status: StatusCode) -> bool {
         let is_about_the_request = matches!(self, Storability::Method | Storability::Authorization);
         !(self.is_storable() || is_about_the_request || status.is_server_error() || status.as_u16() >= 600)

@@ -1,10 +1,10 @@
 //! Tags of responses: names by which an operator or an origin purges many responses at once.
 //!
-//! Owns: which headers name tags, how they are read, and how a cache group becomes a tag. `Surrogate-Key` (separated by
-//! spaces) and `Cache-Tag` (by commas) name the same kind of tag, whatever the origin; tags compare byte by byte. A
-//! cache group belongs to one origin: its tag consists of a zero byte, which no header can contain, the origin, another
-//! zero byte and the group's name. *Source*: RFC 9875; RFC 9651, 4.2, for lists of strings (a list that does not parse
-//! is ignored as a whole).
+//! Owns: the list of headers that name tags, how they are read, and how a cache group becomes a tag. `Surrogate-Key`
+//! (separated by spaces) and `Cache-Tag` (by commas) name the same kind of tag, which belongs to no origin; tags
+//! compare byte by byte. A cache group belongs to one origin: its tag consists of a zero byte, which no header can
+//! contain, the origin, another zero byte and the group's name. *Source*: RFC 9875; RFC 9651, 4.2, for lists of strings
+//! (a list that does not parse is ignored as a whole).
 
 use http::{HeaderMap, HeaderName};
 
@@ -19,14 +19,14 @@ const CACHE_GROUPS: HeaderName = HeaderName::from_static("cache-groups");
 /// The groups that a response to an unsafe request makes invalid.
 const CACHE_GROUP_INVALIDATION: HeaderName = HeaderName::from_static("cache-group-invalidation");
 
-/// The tags that headers name. Cache groups become tags of `origin`, which is `scheme://authority`.
+/// The tags that the headers name. Cache groups become tags of `origin`, which is `scheme://authority`.
 pub fn tags_of(headers: &HeaderMap, origin: &[u8]) -> Vec<Vec<u8>> {
     let mut tags = plain_tags_of(headers);
     tags.extend(groups_of(headers, &CACHE_GROUPS, origin));
     tags
 }
 
-/// Whether headers include one that names tags, even with an empty value.
+/// Whether one of the headers names tags, even with an empty value.
 pub fn are_about_tags(headers: &HeaderMap) -> bool {
     [SURROGATE_KEY, CACHE_TAG, CACHE_GROUPS].iter().any(|name| headers.contains_key(name))
 }
@@ -36,7 +36,7 @@ pub fn invalidated_groups_of(headers: &HeaderMap, origin: &[u8]) -> Vec<Vec<u8>>
     groups_of(headers, &CACHE_GROUP_INVALIDATION, origin)
 }
 
-/// Removes `Surrogate-Key` and `Cache-Tag`. Groups stay: they are for every cache on the way to the client.
+/// Removes `Surrogate-Key` and `Cache-Tag`. `Cache-Groups` stays: it is for every cache on the way to the client.
 pub fn strip(headers: &mut HeaderMap) {
     headers.remove(SURROGATE_KEY);
     headers.remove(CACHE_TAG);

@@ -1,11 +1,11 @@
 //! `CDN-Cache-Control`: cache directives for caches that work for an origin, as a reverse proxy does.
 //!
-//! Owns: the meaning of the field. If it is present, parses and is not empty, it replaces `Cache-Control` and
-//! `Expires`; otherwise it is ignored. It is passed on, for further caches of the same kind. *Source*: RFC 9213; RFC
-//! 9651, 3.2.
+//! Owns: the meaning of the field. If the field is present, parses and is not empty, it replaces `Cache-Control` and
+//! `Expires`. Otherwise the field is ignored. The proxy also sends the field to clients, because further caches of the
+//! same kind may be between them and the proxy. *Source*: RFC 9213; RFC 9651, 3.2.
 //!
-//! It is a dictionary and not a `Cache-Control` list: keys are in lower case, the last of duplicate keys counts,
-//! parameters are ignored, and values have types:
+//! The field is a dictionary and not a list like `Cache-Control`: keys are in lower case, the last of duplicate keys
+//! counts, parameters are ignored, and values have types:
 //!
 //! | directive | type | with another type |
 //! |---|---|---|
@@ -23,7 +23,8 @@ use http::header::CDN_CACHE_CONTROL;
 use super::cache_control::{DELTA_SECONDS_MAX, Name, ResponseDirectives, is_about_cookies};
 use super::structured::{Value, dictionary, field};
 
-/// Reads the field; `None` if it is absent, empty or does not parse: then `Cache-Control` and `Expires` count.
+/// Reads the field; `None` if the field is absent, empty or does not parse. In this case `Cache-Control` and `Expires`
+/// count.
 pub fn directives(headers: &HeaderMap) -> Option<ResponseDirectives> {
     let field = field(headers, &CDN_CACHE_CONTROL)?;
     let members = dictionary(&field).filter(|members| !members.is_empty())?;

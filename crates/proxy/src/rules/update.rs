@@ -1,15 +1,15 @@
 //! New headers for a stored response, from the `304` that validated it.
 //!
-//! Owns: which headers are replaced. The body stays, so the headers that describe its bytes stay. *Source*: RFC 9111,
-//! 3.2 and 4.3.4.
+//! Owns: the choice of the headers that are replaced. The body stays, so the headers that describe its bytes stay, too.
+//! *Source*: RFC 9111, 3.2 and 4.3.4.
 
 use http::HeaderMap;
 use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, HeaderName};
 
 const ABOUT_THE_BODY: [HeaderName; 3] = [CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE];
 
-/// Updates the headers of the stored response with those of a `304`, from which the caller has removed hop-by-hop
-/// headers.
+/// Updates the headers of the stored response with the headers of a `304`. The caller has removed hop-by-hop headers
+/// from the `304`.
 ///
 /// Every header of the `304` replaces all stored lines of the same name; other stored headers stay. The old `Age` and
 /// `Date` are removed even if the `304` has none: they would make the response look as old as before.

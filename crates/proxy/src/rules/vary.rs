@@ -3,15 +3,15 @@
 //! Owns: the names in `Vary`, and the variant part of a key: for each name, in order, `name:value\n`, or `name\n` if
 //! the request lacks it. Values are normalised before they are compared: several lines are joined by commas, whitespace
 //! around commas is removed, other runs of whitespace become one space, and languages, codings and character sets
-//! become lower case. Their order stays, because it may matter to an origin. The variant contains the names, so it
-//! alone is enough to tell whether a request matches. *Source*: RFC 9111, 4.1.
+//! become lower case. The order of values stays, because it may matter to an origin. The variant contains the names, so
+//! the variant alone is enough to decide whether a request matches. *Source*: RFC 9111, 4.1.
 
 use http::header::VARY;
 use http::{HeaderMap, HeaderName};
 
 use super::list::members_of;
 
-/// The most names by which stored responses of one URL may vary.
+/// The maximum number of names by which stored responses of one URL may vary.
 pub const VARY_NAMES_MAX: usize = 16;
 
 /// Headers whose values are case-insensitive (RFC 9110, 8.3.2, 8.4.1 and 8.5.1).
@@ -44,7 +44,7 @@ impl Vary {
         Vary::of(names)
     }
 
-    /// Makes a `Vary` of names in any order.
+    /// Makes a `Vary` from names, which may be in any order.
     pub fn of(mut names: Vec<HeaderName>) -> Vary {
         names.sort_unstable_by(|left, right| left.as_str().cmp(right.as_str()));
         names.dedup();
@@ -55,7 +55,7 @@ impl Vary {
         }
     }
 
-    /// Joins the known names of a URL with those of a new response.
+    /// Joins the names by which a URL is known to vary with the names of a new response.
     pub fn union(self, known: &[HeaderName]) -> Vary {
         match self {
             Vary::Any => Vary::Any,
@@ -97,7 +97,7 @@ pub fn names_in(variant: &[u8]) -> Vec<HeaderName> {
         .collect()
 }
 
-/// Appends `:` and the normalised value; nothing if the header is absent.
+/// Appends `:` and the normalised value of a header; appends nothing if the request lacks the header.
 fn push_value(out: &mut Vec<u8>, name: &str, request: &HeaderMap) {
     let mut lines = request.get_all(name).into_iter();
     let Some(first) = lines.next() else { return };

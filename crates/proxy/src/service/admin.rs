@@ -1,6 +1,6 @@
 //! Decides for each request whether its client may purge.
 //!
-//! Owns: the refusals. Each tells the operator what to do; none reveals whether a token was nearly right.
+//! Owns: the refusals. Each refusal tells the operator what to do; no refusal reveals whether a token was nearly right.
 
 use http::header::{ALLOW, AUTHORIZATION, WWW_AUTHENTICATE};
 use http::{HeaderValue, Response, StatusCode};
@@ -13,10 +13,10 @@ use crate::body::ReplyBody;
 const RELAYED: [&str; 6] =
     ["forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip"];
 
-/// The methods that are served on addresses for clients, when purges are off.
+/// The methods that are served on addresses for clients while purging is off.
 const SERVED: HeaderValue = HeaderValue::from_static("GET, HEAD, OPTIONS, POST, PUT, PATCH, DELETE");
 
-/// Refuses a purge if it is not allowed to this client or on this connection.
+/// Refuses a purge request if its client or its connection is not allowed to purge.
 pub(super) fn refuse_purge(request: &ClientRequest) -> Option<Response<ReplyBody>> {
     let refusal = refusal_of_purge(request);
     if refusal.is_some() {

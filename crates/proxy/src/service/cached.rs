@@ -1,10 +1,10 @@
-//! GET and HEAD through the store.
+//! Answers GET and HEAD requests with the help of the store.
 //!
 //! Owns: the choice whether a request is answered from the store, joins another request's fetch, begins a fetch that
-//! others may join, or goes to the origin alone; and falling back to the stored response if the origin fails. A request
-//! looks into the store again after it found a marker, which names the headers by which the URL varies, after it
-//! learned these headers from another request's fetch, or after another fetch has ended. The number of lookups is
-//! bounded; after the last one the request goes to the origin alone.
+//! others may join, or goes to the origin alone; and the use of the stored response if the origin fails. A request
+//! looks into the store again in three cases: it found a marker, which names the headers by which the URL varies; it
+//! learned these headers from another request's fetch; or another fetch has just ended. The number of lookups is
+//! limited; after the last one the request goes to the origin alone.
 
 use http::header::SET_COOKIE;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode};
@@ -26,7 +26,7 @@ use crate::rules::vary::{matches_variant, names_in, push_variant};
 use crate::stored::response::Found;
 use crate::upstream::FetchError;
 
-/// How often a request looks into the store before it goes to the origin alone.
+/// The maximum number of times that a request looks into the store before it goes to the origin alone.
 const ROUNDS_MAX: usize = 5;
 
 /// The variant part of a request's key; empty until the headers by which the URL varies are known.
@@ -44,7 +44,7 @@ impl Variant {
     }
 }
 
-/// Answers a GET or HEAD without a body.
+/// Answers a GET or HEAD request that has no body.
 pub(super) async fn serve(mut request: ClientRequest) -> Response<ReplyBody> {
     let worker = request.worker.clone();
     let mut variant = Variant::default();
@@ -110,8 +110,8 @@ pub(super) async fn serve(mut request: ClientRequest) -> Response<ReplyBody> {
     pass::pass(request, None, why).await
 }
 
-/// Lets the origin validate a response that has just been served stale. If that is not possible now, the next request
-/// will try.
+/// Begins a fetch that validates a response that has just been served stale. If no fetch can begin now, the next
+/// request tries to begin one.
 fn validate_for_later(request: &ClientRequest, key: KeyRef<'_>, names: &[HeaderName], object: &Object) {
     let worker = &request.worker;
     if request.directives.no_store || worker.fills.get() >= worker.options.limits.fills_max {
@@ -168,7 +168,8 @@ fn answer(
     from_stored(&question, headers, stored, Source::Object(object.clone()), age_s, status.value(), outcome)
 }
 
-/// The object, with its age and its remaining lifetime in seconds, if it may be served although the origin failed.
+/// Returns the object with its age and its remaining lifetime in seconds, if it may be served although the origin
+/// failed.
 fn stale_on(request: &ClientRequest, stale: Option<Object>, failure: Failure) -> Option<(Object, u64, i64)> {
     let (object, policy) = (stale?, &request.worker.policy);
     let Found::Response(stored) = object.decoded(|bytes| Found::read(bytes, &request.key, policy)) else { return None };
@@ -240,7 +241,7 @@ async fn lead(
     }
 }
 
-/// Adds the cookies that are only for the requesting client, and are not stored.
+/// Adds the cookies that are only for the requesting client and that are not stored.
 fn with_cookies(mut response: Response<ReplyBody>, cookies: Vec<HeaderValue>) -> Response<ReplyBody> {
     cookies.into_iter().for_each(|cookie| _ = response.headers_mut().append(SET_COOKIE, cookie));
     response

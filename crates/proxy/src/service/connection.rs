@@ -1,8 +1,8 @@
 //! One client's connection, from the first byte to the last.
 //!
-//! Owns: running hyper on the watched stream until it or the watch ends the connection, tunnels after a `CONNECT`, and
-//! closing a connection after a refusal. What a refused client still sends is read for a short time: closing earlier
-//! could lose the refusal.
+//! Owns: running hyper on the watched stream until hyper or the [`Watch`] ends the connection, tunnels after a
+//! `CONNECT`, and closing a connection after a refusal. After a refusal, the proxy reads and discards the client's
+//! further bytes for a short time: if it closed the connection at once, the refusal could be lost.
 
 use std::future::poll_fn;
 use std::net::SocketAddr;
@@ -29,10 +29,11 @@ use crate::wire::framing::Violation;
 use crate::wire::stream::{SharedStream, WatchedStream};
 use crate::worker::{Mode, Worker};
 
-/// How long the bytes of a refused client are still read, so that it can read the refusal.
+/// The time for which the proxy still reads and discards a refused client's bytes, so that the client can read the
+/// refusal.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// The most bytes that hyper buffers in each direction of a connection, unless longer heads are allowed.
+/// The maximum number of bytes that hyper buffers in each direction of a connection, unless longer heads are allowed.
 const BUFFER_BYTES_MAX: usize = 64 * 1024;
 
 /// Serves a client until its connection ends.
@@ -74,8 +75,8 @@ pub(crate) async fn serve(worker: Rc<Worker>, watch: Rc<Watch>, stream: TcpStrea
             is_draining = true;
             Pin::new(&mut connection).graceful_shutdown();
         }
-        // Of all errors, only that of a response's body that could not be completed needs a reset: without one the
-        // client might not notice it.
+        // Only one kind of error needs a reset: a response's body that could not be completed. Without a reset the
+        // client might not notice that the body is incomplete.
         let polled = connection.poll_without_shutdown(context);
         if polled.is_pending() && watch.has_announced() {
             stream.announce(context);
@@ -88,7 +89,7 @@ pub(crate) async fn serve(worker: Rc<Worker>, watch: Rc<Watch>, stream: TcpStrea
             return Poll::Ready(Ended::Refused);
         }
         if polled.is_pending() && is_draining && watch.is_settled() {
-            // Only an incomplete request may be left; it does not count as under way.
+            // The client may have sent part of a request. A partial request does not count as under way.
             return Poll::Ready(Ended::Well);
         }
         polled.map(|result| match result {
@@ -101,8 +102,8 @@ pub(crate) async fn serve(worker: Rc<Worker>, watch: Rc<Watch>, stream: TcpStrea
     drop(parts.io);
     let Some(stream) = stream.into_inner() else { return };
     if ended == Ended::InAnAnswer {
-        // A body without a length ends when its connection closes. Reset the connection, or a cut body would look
-        // complete.
+        // A body without a length ends when its connection closes. The connection is reset; otherwise a cut body would
+        // look complete.
         abort(stream.into_inner());
         return;
     }
@@ -121,18 +122,18 @@ pub(crate) async fn serve(worker: Rc<Worker>, watch: Rc<Watch>, stream: TcpStrea
     end(&client, stream, unanswered).await;
 }
 
-/// How hyper's work on a connection ended.
+/// The way in which hyper's work on a connection ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Ended {
     /// Nothing remains to be sent.
     Well,
-    /// In a request that hyper has not read to its end, and that must still be refused.
+    /// hyper has not read the last request to its end, and this request must still be refused.
     Refused,
-    /// Before an answer was complete.
+    /// The connection ended before an answer was complete.
     InAnAnswer,
 }
 
-/// Lets a connection end with a reset.
+/// Makes a connection end with a reset.
 fn abort(stream: TcpStream) {
     _ = socket2::SockRef::from(&stream).set_linger(Some(Duration::ZERO));
 }
@@ -191,7 +192,7 @@ impl Service<Request<Incoming>> for Front {
     }
 }
 
-/// A response that is ready, or is being worked on. A ready one costs no allocation.
+/// A response that is ready, or is still being made. A ready response costs no allocation.
 enum Answer {
     Ready(Option<Response<ReplyBody>>),
     Pending(Pin<Box<dyn Future<Output = Response<ReplyBody>>>>),

@@ -1,8 +1,9 @@
-//! The fastest way: a plain `GET` of an object that is fresh and whole in memory, answered before hyper sees it.
+//! The fastest way to answer: a plain `GET` of a fresh object that is whole in memory is answered before hyper sees it.
 //!
-//! Owns: which requests are plain, and the bytes of their responses. A plain request is one complete head that the
-//! framing has accepted, with only headers of a short list, none of which changes the answer. All others go to hyper
-//! unchanged. Answering copies no body and allocates nothing once the buffer has grown.
+//! Owns: the definition of a plain request, and the bytes of the response to one. A plain request is one complete head
+//! that the framing has accepted. It has only headers of a short list, none of which changes the answer. All other
+//! requests go to hyper unchanged. Answering copies no body, and allocates no memory after the buffer for the head has
+//! grown.
 
 use std::rc::Rc;
 
@@ -19,8 +20,8 @@ use crate::rules::key::push_decimal;
 use crate::wire::stream::Shortcut;
 use crate::worker::{Mode, Worker};
 
-/// The longest body that is answered here. Longer ones may not fit into the send buffer: hyper sends them, so that
-/// their bytes are counted when they are sent.
+/// The longest body that is sent here. A longer body may not fit into the send buffer, so hyper sends it, and its bytes
+/// are counted when they are sent.
 const BODY_BYTES_MAX: usize = 64 * 1024;
 
 /// Answers the plain requests of one client.
@@ -97,7 +98,7 @@ pub(crate) fn plain_path(request: &[u8]) -> Option<&[u8]> {
     plain(request).map(|plain| plain.path)
 }
 
-/// Reads a buffer that must hold exactly one complete head; `None` if it is not plain.
+/// Reads a buffer that must hold exactly one complete head; `None` if the request is not plain.
 fn plain(request: &[u8]) -> Option<Plain<'_>> {
     let head = request.strip_suffix(b"\r\n\r\n")?;
     let mut lines = Lines { rest: head };
@@ -129,7 +130,8 @@ fn plain(request: &[u8]) -> Option<Plain<'_>> {
         {
             return None;
         }
-        // Checks the untrimmed value: trimming also removes line feeds, which some parsers treat as the end of a line.
+        // The untrimmed value is checked, because trimming also removes line feeds, which some parsers treat as the end
+        // of a line.
         if !line[colon + 1..].iter().all(|byte| matches!(byte, b' '..=b'~')) {
             return None;
         }
@@ -142,8 +144,8 @@ fn is_plain(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"-._~/?&=+%:@!$,;*()".contains(&byte)
 }
 
-/// The lines of a head, separated by `\r\n`. An empty line, after which a second head may follow, and a lone `\r` yield
-/// a line that [`plain`] refuses.
+/// The lines of a head, separated by `\r\n`. [`plain`] refuses the lines that two faults yield: an empty line, after
+/// which a second head may follow, and a `\r` without `\n`.
 struct Lines<'a> {
     rest: &'a [u8],
 }

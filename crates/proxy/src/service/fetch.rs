@@ -1,9 +1,9 @@
 //! The fetch that fills the store.
 //!
-//! Owns: one request to the origin for all requests that wait for a key. It runs in its own task, so it continues if
-//! the first client disconnects. It decides the kind of response (confirmation, storable, not storable), reports it to
-//! the request that began the fetch, and writes the body into the fill, which all waiting requests read. An incomplete
-//! body fails the fill.
+//! Owns: one request to the origin for all requests that wait for a key. The fetch runs in its own task, so it
+//! continues if the first client disconnects. It decides the kind of response (confirmation, storable, not storable)
+//! and reports it to the request that began the fetch. It writes the body into the fill, from which all waiting
+//! requests read. If the body is incomplete, the fill fails.
 
 use std::rc::Rc;
 
@@ -36,11 +36,11 @@ use crate::upstream::{Destination, FetchError, Forwarding, Lease, Reach, Request
 use crate::wire::informational::Informational;
 use crate::worker::{Mode, Worker};
 
-/// A fetch that is to be made.
+/// A fetch that has not begun yet.
 pub(super) struct Plan {
     worker: Rc<Worker>,
     key: Vec<u8>,
-    /// The client's headers, which `Vary` refers to.
+    /// The client's headers, to which `Vary` refers.
     headers: HeaderMap,
     directives: RequestDirectives,
     /// The request headers by which the URL is known to vary.
@@ -51,16 +51,16 @@ pub(super) struct Plan {
     herald: Herald,
 }
 
-/// The result, for the request that began the fetch.
+/// The result that the fetch reports to the request that began it.
 pub(super) enum Told {
     /// The response with this status is being stored: read it from the fill. The cookies are only for the requesting
     /// client.
     Streaming(u16, Vec<HeaderValue>),
     /// The stored response is still valid. The cookies are only for the requesting client.
     Refreshed(Object, Vec<HeaderValue>),
-    /// The response is not stored: it is only for the requesting client.
+    /// The response is not stored; it goes only to the requesting client.
     Direct(Response<Incoming>, Lease),
-    /// The response could be stored, but is too long for the store: it is only for the requesting client.
+    /// The response could be stored, but is too long for the store; it goes only to the requesting client.
     TooLarge(Response<Incoming>, Lease),
     /// The origin answered with this error, and the stored response may be served instead.
     Stale(StatusCode),
@@ -69,7 +69,7 @@ pub(super) enum Told {
 }
 
 impl ClientRequest {
-    /// The addresses to which this request may be sent.
+    /// The kind of addresses to which this request may be sent.
     pub(super) fn reach(&self) -> Reach {
         let is_from_here = self.client.is_loopback || matches!(self.worker.mode, Mode::Reverse { .. });
         if is_from_here { Reach::Everywhere } else { Reach::Beyond }
@@ -103,7 +103,7 @@ impl Plan {
     /// Plans to fetch the whole of the requested response.
     pub fn new(request: &ClientRequest, names: Vec<HeaderName>, stale: Option<Object>) -> Plan {
         let (to, mut head) = request.upstream();
-        // A HEAD that found a stale response validates it with a GET, too.
+        // The method is GET even if a HEAD request found the stale response that must be validated.
         head.method = Method::GET;
         head.ask_for_all();
         Plan {
@@ -143,7 +143,7 @@ impl Plan {
     }
 }
 
-/// Makes the planned fetch. The fill ends with this task, however the task ends.
+/// Makes the planned fetch. When this task ends, for any reason, the fill ends, too.
 pub(super) async fn run(plan: Plan, mut fill: Fill, tell: oneshot::Sender<Told>) {
     let worker = plan.worker.clone();
     let _counted = Counted::new(&worker);
@@ -167,7 +167,7 @@ pub(super) async fn run(plan: Plan, mut fill: Fill, tell: oneshot::Sender<Told>)
             }
         };
         if Failure::of(response.status()).is_some_and(|failure| plan.allows_stale_on(failure)) {
-            // The waiting requests have the same stored response to fall back to.
+            // The waiting requests fall back to the same stored response.
             drop(fill);
             _ = tell.send(Told::Stale(response.status()));
             return;
@@ -180,7 +180,7 @@ pub(super) async fn run(plan: Plan, mut fill: Fill, tell: oneshot::Sender<Told>)
             lease.finish();
             let stored = stale.as_ref().filter(|stored| validates(&parts.headers, stored));
             if let (Some(stored), Some(object)) = (stored, &plan.stale) {
-                // The object gets the tags of the 304, and keeps those that it has.
+                // The object keeps its tags, and gets those of the 304 in addition.
                 let is_tagged = tag(&plan, &mut fill, &parts.headers);
                 let mut fresh = parts.headers.clone();
                 let own_cookies = if keeps_cookies(&worker, &merged(stored, &fresh)) {
@@ -192,7 +192,7 @@ pub(super) async fn run(plan: Plan, mut fill: Fill, tell: oneshot::Sender<Told>)
                 if worker.options.strip_tags {
                     strip(&mut headers);
                 }
-                // The object's key in the store depends on the names in `Vary`, so they must not change.
+                // The object's key in the store depends on the names in `Vary`, so these names must not change.
                 if is_tagged && Vary::parse(&headers).union(&plan.names) == Vary::of(plan.names.clone()) {
                     refresh(&plan, fill, object, &headers, times, (tell, own_cookies)).await;
                     return;
@@ -210,7 +210,7 @@ pub(super) async fn run(plan: Plan, mut fill: Fill, tell: oneshot::Sender<Told>)
     }
 }
 
-/// Counts a fetch as under way until it is dropped.
+/// Counts a fetch as under way until this value is dropped.
 struct Counted(Rc<Worker>);
 
 impl Counted {
@@ -226,12 +226,13 @@ impl Drop for Counted {
     }
 }
 
-/// Whether a body ends only when the connection closes. Then a complete body cannot be told from one that was cut off.
+/// Whether a body ends only when the connection closes. Such a body looks the same whether it is complete or was cut
+/// off.
 pub(super) fn is_close_delimited(headers: &HeaderMap, body: &Incoming) -> bool {
     body.size_hint().exact().is_none() && !headers.contains_key(TRANSFER_ENCODING)
 }
 
-/// Puts new headers on the stored response.
+/// Replaces the headers of the stored response.
 async fn refresh(
     plan: &Plan,
     fill: Fill,
@@ -260,7 +261,7 @@ async fn refresh(
     _ = tell.send(told);
 }
 
-/// Stores a response if it may be stored, else hands it to the request that began the fetch.
+/// Stores a response if it may be stored; otherwise hands it to the request that began the fetch.
 async fn fetch_body(
     plan: &Plan,
     mut fill: Fill,
@@ -303,7 +304,7 @@ async fn fetch_body(
         return;
     };
     let body_bytes = response.body().size_hint().exact();
-    // Wait for room, so that clients are told correctly whether the response is stored (`is_promised`).
+    // Wait until the store has room, so that clients are told correctly whether the response is stored (`is_promised`).
     fill.wait_for_room(&variant, &metadata, body_bytes).await;
     let is_too_large = body_bytes.is_some_and(|bytes| bytes > fill.object_bytes_max());
     if !fill.start(&variant, metadata, body_bytes) {
@@ -333,12 +334,12 @@ async fn fetch_body(
         && names != plan.names
         && let Some(marker) = encode_marker(&names)
     {
-        // Without the marker, later requests do not find the variant. That only costs a miss.
+        // If the marker cannot be stored, later requests do not find the variant. This only costs a miss.
         _ = worker.store.put(KeyRef::new(&plan.key, b""), marker, bytes::Bytes::new()).await;
     }
 }
 
-/// Gives the fetched object the tags that headers name; false if there are too many or too long ones.
+/// Gives the fetched object the tags that `headers` name; false if a tag is too long or there are too many.
 fn tag(plan: &Plan, fill: &mut Fill, headers: &HeaderMap) -> bool {
     let tags = tags_of(headers, origin_of(&plan.key));
     fill.tag(tags.iter().map(Vec::as_slice)).is_ok()
@@ -349,7 +350,7 @@ fn keeps_cookies(worker: &Worker, headers: &HeaderMap) -> bool {
     worker.policy.cookies(headers) == Cookies::Kept
 }
 
-/// Whether a status says nothing about the resource: a server error, or not a status of HTTP (RFC 9110, 15).
+/// Whether a status says nothing about the resource, because it is a server error or no status of HTTP (RFC 9110, 15).
 fn is_trouble(status: StatusCode) -> bool {
     status.as_u16() >= 500
 }

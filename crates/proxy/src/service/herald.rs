@@ -1,8 +1,9 @@
-//! Informational responses for the client whose request an origin is working on.
+//! Passes an origin's informational responses to the client whose request the origin is working on.
 //!
-//! Owns: who receives them: the client whose request was sent to the origin, unless it speaks HTTP/1.0. A client that
-//! joins another client's fetch, or is answered from the store, receives none. A `100` is passed on, too: the proxy
-//! sends no `Expect` to origins, so it has not requested the `100` for itself. *Source*: RFC 9110, 15.2.
+//! Owns: the choice of the client that receives them: the one whose request was sent to the origin, unless it speaks
+//! HTTP/1.0. A client that joins another client's fetch, or is answered from the store, receives none. A `100` is
+//! passed on, too: the proxy sends no `Expect` to origins, so it has not requested the `100` for itself. *Source*: RFC
+//! 9110, 15.2.
 
 use std::rc::Rc;
 
@@ -17,7 +18,7 @@ use crate::worker::Worker;
 /// The destination of the informational responses to one request.
 pub(super) struct Herald {
     worker: Rc<Worker>,
-    /// The client; `None` if it does not get them.
+    /// The client; `None` if it does not get informational responses.
     client: Option<Rc<Client>>,
 }
 
@@ -30,12 +31,12 @@ impl ClientRequest {
 }
 
 impl Herald {
-    /// Makes a herald that tells no client.
+    /// Makes a herald that passes informational responses to no client.
     pub fn silent(worker: &Rc<Worker>) -> Herald {
         Herald { worker: worker.clone(), client: None }
     }
 
-    /// Passes an informational response on, unless one of its lines is not a header; hyper will refuse such a response.
+    /// Passes an informational response on, unless one of its lines is not a header. hyper refuses such a response.
     pub fn announce(&self, response: &Informational) {
         self.worker.stats.informational.add(1);
         let (Some(client), Some(mut headers)) = (&self.client, response.headers()) else { return };

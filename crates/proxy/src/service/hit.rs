@@ -1,7 +1,7 @@
-//! The fast way: a fresh response that is whole in memory.
+//! The fast way to answer: from a fresh response that is whole in memory.
 //!
 //! Owns: answering without waiting. Answering allocates only for the headers, copies no body, and reads the clock
-//! twice. Every other request goes to `route`, which looks it up again.
+//! twice. A request that cannot be answered here goes to `route`, which looks up the request's key again.
 
 use std::rc::Rc;
 use std::time::Instant;
@@ -18,8 +18,8 @@ use crate::body::ReplyBody;
 use crate::rules::vary::push_variant;
 use crate::worker::{Mode, Worker};
 
-/// Answers from memory, in the map of the request's headers. If that is not possible, returns `None` and leaves the
-/// request unchanged.
+/// Answers from memory, and reuses the request's map of headers for the response. If it cannot answer, returns `None`
+/// and leaves the request unchanged.
 pub(super) fn resident(
     worker: &Rc<Worker>,
     client: &Rc<Client>,

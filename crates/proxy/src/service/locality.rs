@@ -1,9 +1,9 @@
 //! Hints for the store: the objects that a page embeds belong to the page.
 //!
-//! Owns: which object belongs to which page, according to `Referer`. The store gets a hint whenever an object must be
-//! read or fetched: it stores new objects next to their page, and moves an object that is stored elsewhere there when
-//! it is read for that page. Hits in memory give no hint. Requests for pages give none either, because their `Referer`
-//! is the previous page; such requests are recognised by `text/html` in `Accept`.
+//! Owns: the decision which object belongs to which page, according to `Referer`. The store gets a hint whenever an
+//! object must be read or fetched. It stores a new object next to its page. When an object that is stored elsewhere is
+//! read for a page, the store moves it next to that page. Hits in memory give no hint. Requests for pages give none
+//! either, because their `Referer` is the previous page; such requests are recognised by `text/html` in `Accept`.
 
 use http::Uri;
 use http::header::{ACCEPT, REFERER};

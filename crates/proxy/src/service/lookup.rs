@@ -1,8 +1,8 @@
 //! Whether an object of the store answers a request: one decision for all code that serves hits.
 //!
-//! Owns: that decision. Its callers differ in what they can wait for and in how they write the answer: `direct` writes
-//! bytes, `hit` and `cached` make responses with `reply`. The decision waits for nothing, and the metadata of an object
-//! are decoded only once.
+//! Owns: that decision. Its callers differ in how they write the answer: `direct` writes bytes, `hit` and `cached` make
+//! responses with `reply`. Only `cached` can wait. The decision waits for nothing, and the metadata of an object are
+//! decoded only once.
 
 use http::HeaderName;
 use nectary_store::Object;
@@ -15,16 +15,16 @@ use crate::worker::Worker;
 
 /// The treatment of an object that was found.
 pub(super) enum Lookup<'a> {
-    /// It is the answer, with its age and its remaining lifetime in seconds.
+    /// The object is the answer. The numbers are its age and its remaining lifetime in seconds.
     Serve(&'a StoredResponse, u64, i64),
-    /// It is the answer, with its age and its remaining lifetime in seconds, and it must be validated for the next
-    /// request.
+    /// The object is the answer, and must be validated for the next request. The numbers are its age and its remaining
+    /// lifetime in seconds.
     ServeAndValidate(u64, i64),
-    /// It must be validated first, for this reason.
+    /// The object must be validated first, for this reason.
     Validate(Forward),
     /// The URL varies by these headers: look up the variant for the request's values.
     Varies(&'a [HeaderName]),
-    /// Its metadata cannot be read.
+    /// The object's metadata cannot be read.
     Damaged,
 }
 

@@ -1,7 +1,7 @@
-//! Requests that go to the origin and whose answers no other client gets.
+//! Requests that go to the origin and whose responses go only to their own client.
 //!
-//! Owns: passing on requests that may not be answered from the store or stored. After an unsafe request it purges the
-//! stored responses that the request may have changed, before it passes on the response.
+//! Owns: passing on requests that must not be answered from the store, or whose response must not be stored. After an
+//! unsafe request, the stored responses that it may have changed are purged before its response is passed on.
 
 use std::time::Duration;
 
@@ -22,7 +22,8 @@ use crate::rules::invalidate::{invalidated, is_unsafe, origin_of};
 use crate::rules::tags::{invalidated_groups_of, strip};
 use crate::upstream::{FetchError, Lease, RequestBody, exchange, pieces};
 
-/// Limits how often a failed purge is logged. Such a purge may be lost when the store is opened again.
+/// Limits how often a failed purge is logged. After a failed purge, the purged responses may be back when the store is
+/// opened again.
 pub(super) static PURGE_FAILED: Throttle = Throttle::every(Duration::from_secs(60));
 
 /// Passes a request to the origin, and the response to the client.
@@ -36,7 +37,7 @@ pub(super) async fn pass(request: ClientRequest, body: Option<Incoming>, why: Fo
     }
 }
 
-/// Passes a request to the origin, and purges the stored responses that it made invalid.
+/// Passes a request to the origin, and purges the stored responses that the request made invalid.
 pub(super) async fn ask(
     request: &ClientRequest,
     body: Option<Incoming>,
@@ -57,12 +58,12 @@ pub(super) async fn ask(
     Ok((response, lease))
 }
 
-/// Why a response is not stored.
+/// The reason why a response is not stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Size {
-    /// For a reason other than its size.
+    /// The response is not stored for a reason other than its size.
     Any,
-    /// It is longer than the store accepts.
+    /// The response is longer than the store accepts.
     TooLarge,
 }
 
@@ -103,7 +104,8 @@ pub(super) fn forward(
     finish(&request.client, parts.status, parts.headers, content, Some(Box::new(ticket)))
 }
 
-/// Lets the next request for a URL fill the store if this response could have been stored.
+/// If this response could have been stored, removes the URL from the list of URLs whose responses could not. The next
+/// request for the URL then fills the store.
 fn forget_if_storable(request: &ClientRequest, response: &Response<Incoming>) {
     if request.method != Method::GET || !request.worker.hit_for_miss.borrow().contains(&request.key, request.at_ms) {
         return;

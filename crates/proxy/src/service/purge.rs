@@ -1,8 +1,8 @@
 //! `PURGE`: removes a URL with all its variants, or all objects with a tag, from the store.
 //!
-//! Owns: the meaning of a purge request. With `Surrogate-Key`, `Cache-Tag` or `Cache-Groups` it purges these tags, and
-//! its URL only names the origin of the groups. Without these headers it purges its URL. Leaves to others: which
-//! clients may purge (`admin`).
+//! Owns: the meaning of a purge request. A request with `Surrogate-Key`, `Cache-Tag` or `Cache-Groups` purges these
+//! tags, and its URL only names the origin of the groups. A request without these headers purges its URL. Leaves to
+//! others: the decision which clients may purge (`admin`).
 
 use futures_util::future::join_all;
 use http::header::{ACCEPT, HOST};
@@ -50,7 +50,7 @@ async fn purge_tags(request: &ClientRequest, tags: &[Vec<u8>]) -> Response<Reply
         let text = format!("A purge by tag names 1 to {TAGS_MAX} tags of at most {TAG_BYTES_MAX} bytes each.");
         return own(request, StatusCode::BAD_REQUEST, "tags-out-of-bounds", &text, false);
     }
-    // The purges run concurrently, so that they share a block of the purge log and a flush.
+    // The purges run concurrently, so that they share one block of the purge log and one flush.
     let purges = join_all(tags.iter().map(|tag| request.worker.store.purge_tag(tag))).await;
     let mut errors: Vec<_> = purges.into_iter().filter_map(Result::err).collect();
     errors.sort_by_key(|error| error.kind != ErrorKind::Busy);
@@ -66,7 +66,7 @@ async fn purge_tags(request: &ClientRequest, tags: &[Vec<u8>]) -> Response<Reply
 /// The status, the detail and the text of the response if the purge of `what` failed.
 fn failure(what: &str, error: &Error) -> (StatusCode, &'static str, String) {
     match error.kind {
-        // The store did not begin the purge. Of several tags, others may be purged.
+        // The store did not begin this purge. If the request names several tags, other tags may have been purged.
         ErrorKind::Busy => (
             StatusCode::SERVICE_UNAVAILABLE,
             "purge-busy",
@@ -80,7 +80,7 @@ fn failure(what: &str, error: &Error) -> (StatusCode, &'static str, String) {
     }
 }
 
-/// The name of a tag, as the request gave it. For the tag of a cache group, it is the group's name.
+/// The name of a tag as the request gave it. For the tag of a cache group, this is the group's name.
 fn name(tag: &[u8]) -> &[u8] {
     tag.rsplit(|byte| *byte == 0).next().unwrap_or(tag)
 }

@@ -1,8 +1,8 @@
 //! Responses to clients.
 //!
 //! Owns: making a response from a stored response, from a stream that is being stored, or from the proxy's own text.
-//! The response is whole or partial, a `304` or a `416`, and has `Age` and `Cache-Status`. Also owns what is logged
-//! about it.
+//! The response is whole or partial, a `304` or a `416`, and has `Age` and `Cache-Status`. This file also decides what
+//! is logged about a response.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -26,7 +26,7 @@ use crate::worker::Worker;
 
 /// The name of the header `Cache-Status`.
 pub(crate) const CACHE_STATUS: HeaderName = http::header::CACHE_STATUS;
-/// A response whose body has at most this length is logged as sent when it is made.
+/// The maximum length of a body with which a response is logged as sent already when it is made.
 const LOGGED_AT_ONCE_BYTES_MAX: u64 = 64 * 1024;
 
 /// The source of a stored response's body.
@@ -58,7 +58,7 @@ impl Source {
     }
 }
 
-/// The parts of a request needed to answer it from a stored response.
+/// The parts of a request that are needed to answer it from a stored response.
 pub(crate) struct Question<'a> {
     pub worker: &'a Rc<Worker>,
     pub client: &'a Rc<Client>,
@@ -86,7 +86,7 @@ impl ClientRequest {
     }
 }
 
-/// Answers from a stored response. `headers` are the request's; their map is reused for the response's.
+/// Answers from a stored response. `headers` are the request's headers; their map is reused for the response's headers.
 pub(crate) fn from_stored(
     question: &Question<'_>,
     mut headers: HeaderMap,
@@ -116,7 +116,7 @@ pub(crate) fn from_stored(
                 status = StatusCode::PARTIAL_CONTENT;
                 range = Some(part);
             }
-            // A fetch under way can only be read once, from front to end.
+            // The body of a fetch under way can only be read once, from front to end.
             Wanted::Parts(several) if matches!(source, Source::Object(_)) => {
                 status = StatusCode::PARTIAL_CONTENT;
                 parts = Some(multipart(&several, stored, size));
@@ -167,7 +167,7 @@ pub(crate) fn from_stored(
     finish(question.client, status, headers, content, ticket)
 }
 
-/// Several parts of a stored response; rare, so kept out of the common path.
+/// The multipart body with several parts of a stored response. It is rare, so its code is kept out of the common path.
 #[cold]
 fn multipart(parts: &[Range<u64>], stored: &StoredResponse, size_bytes: u64) -> Box<Multipart> {
     Box::new(Multipart::new(parts, stored.headers().get(CONTENT_TYPE), size_bytes))
@@ -226,7 +226,7 @@ fn log(
     None
 }
 
-/// Makes a response of its parts.
+/// Makes a response from its status, headers and content.
 pub(crate) fn finish(
     client: &Rc<Client>,
     status: StatusCode,
@@ -251,7 +251,7 @@ pub(crate) fn own(
     own_with(request, status, CacheStatus::Own { detail }, Outcome::Own, "text/plain; charset=utf-8", text, close)
 }
 
-/// Like [`own`], with all parts as arguments.
+/// Like [`own`], but with all parts of the response as arguments.
 pub(crate) fn own_with(
     request: &ClientRequest,
     status: StatusCode,
@@ -280,7 +280,7 @@ pub(crate) fn own_with(
     finish(&request.client, status, headers, content, None)
 }
 
-/// The answer to a client if the origin has given no response, because the origin or the client failed.
+/// The answer to a client if there is no response of the origin, because the origin or the client failed.
 pub(crate) fn failed(request: &ClientRequest, error: &FetchError, cache_status: CacheStatus) -> Response<ReplyBody> {
     let status = match error {
         FetchError::Client(fault) => return at_fault(request, *fault),

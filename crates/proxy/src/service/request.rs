@@ -23,15 +23,15 @@ use crate::worker::{Mode, Worker};
 /// One client's connection.
 pub(crate) struct Client {
     pub address: SocketAddr,
-    /// Whether it may use a forward proxy.
+    /// Whether the client may use a forward proxy.
     pub is_admitted: bool,
     pub is_loopback: bool,
-    /// Whether its headers about earlier hops are trusted.
+    /// Whether the client's headers about earlier hops are trusted.
     pub is_trusted: bool,
-    /// Whether it connected to an address for administration.
+    /// Whether the client connected to an address for administration.
     pub is_admin: bool,
     pub watch: Rc<Watch>,
-    /// Whether the body of its last request was refused; then the client may still be sending.
+    /// Whether the body of the client's last request was refused. If so, the client may still be sending it.
     pub is_at_fault: Cell<bool>,
     /// The other end of a tunnel that a request has opened.
     pub tunnel: RefCell<Option<(TcpStream, Ticket)>>,
@@ -45,7 +45,7 @@ pub(crate) struct ClientRequest {
     pub uri: Uri,
     pub version: Version,
     pub headers: HeaderMap,
-    /// The primary key of its URL, or its target as received if the URL has no key.
+    /// The primary key of the request's URL, or the request's target as received if the URL has no key.
     pub key: Vec<u8>,
     pub features: Features,
     pub directives: RequestDirectives,
@@ -54,7 +54,7 @@ pub(crate) struct ClientRequest {
 }
 
 impl ClientRequest {
-    /// The log line and counters of a response, written when the ticket is dropped.
+    /// Makes the ticket of a response. When the ticket is dropped, the request is logged and counted.
     pub fn ticket(&self, status: u16, outcome: Outcome, object_bytes: Option<u64>) -> Ticket {
         Ticket {
             log: self.worker.log.clone(),
@@ -76,7 +76,7 @@ impl ClientRequest {
 
 /// Appends the primary key of a request to `out`; false if the target has no key in the worker's mode.
 ///
-/// A reverse proxy has one origin, whatever authority the client names.
+/// A reverse proxy uses its one origin for the key, whatever authority the client names.
 pub(crate) fn push_request_key(worker: &Worker, uri: &Uri, out: &mut Vec<u8>) -> bool {
     match &worker.mode {
         Mode::Forward => push_key(out, uri),
@@ -97,11 +97,11 @@ pub(crate) struct Features {
     /// The number of `Host` lines. The next field says whether the last of them is valid.
     pub host_count: u8,
     pub is_host_good: bool,
-    /// Whether there is `Cache-Control` or `Pragma`.
+    /// Whether the request has `Cache-Control` or `Pragma`.
     pub has_directives: bool,
-    /// Whether there are conditions that can be answered from the store.
+    /// Whether the request has conditions that can be evaluated with a stored response.
     pub is_conditional: bool,
-    /// Whether there are conditions that only an origin can answer.
+    /// Whether the request has conditions that only an origin can evaluate.
     pub is_for_origin: bool,
     pub has_range: bool,
     pub has_via: bool,
@@ -128,7 +128,7 @@ impl Features {
         found
     }
 
-    /// Whether a request of this version has the `Host` that it must have.
+    /// Whether the request has the `Host` that its HTTP version requires.
     pub fn has_host(&self, version: Version) -> bool {
         match self.host_count {
             0 => version == Version::HTTP_10,

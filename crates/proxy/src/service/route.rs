@@ -1,7 +1,8 @@
-//! The path of a request that is not answered at once.
+//! Chooses the path of a request that is not answered at once from memory.
 //!
-//! Owns: refusals before the store or an origin is involved (no `Host` or several, unsuitable targets, clients that are
-//! not admitted, loops, sizes), and the choice between cache, pass, tunnel and purge.
+//! Owns: refusing requests that must not reach the store or an origin (no `Host` or several, unsuitable targets,
+//! clients that are not admitted, loops, excessive sizes), and the choice between `cached`, `pass`, `tunnel` and
+//! `purge`.
 
 use std::rc::Rc;
 use std::time::Instant;

@@ -1,7 +1,8 @@
 //! `CONNECT`: copies bytes both ways between a client and an origin, without reading them.
 //!
 //! Owns: the check of the port, and copying until both directions have ended, the tunnel was idle for too long, or the
-//! worker cuts off its connections. Bytes that came right after the request's head are sent first.
+//! worker cuts off its connections. Bytes that the client sent right after the request's head are sent to the origin
+//! first.
 
 use std::rc::Rc;
 
@@ -21,7 +22,7 @@ use crate::wire::deadlines::{Watch, until_killed};
 use crate::wire::stream::WatchedStream;
 use crate::worker::Mode;
 
-/// The most bytes that are copied at a time.
+/// The maximum number of bytes that are copied at a time.
 const COPY_BYTES: usize = 16 * 1024;
 
 /// Connects to the target of the request. The tunnel begins when the response has been sent.
@@ -46,7 +47,7 @@ pub(super) async fn open(request: ClientRequest) -> Response<ReplyBody> {
         }
         Err(error) => {
             let mut response = failed(&request, &error, forwarded(None));
-            // The connection must end: the client's next bytes would be meant for the origin.
+            // The connection must end, because the client's next bytes are meant for the origin.
             let close = http::HeaderValue::from_static("close");
             response.headers_mut().insert(http::header::CONNECTION, close);
             response
@@ -73,7 +74,7 @@ pub(super) async fn run(
             copy(&mut client_read, &mut origin_write, &mut 0).await;
         };
         let down = copy(&mut origin_read, &mut client_write, sent_bytes);
-        // A side that has stopped sending still receives the rest from the other side.
+        // A peer that has stopped sending still receives the rest of the other peer's bytes.
         tokio::join!(up, down);
     };
     until_killed(watch, work).await;

@@ -1,8 +1,8 @@
 //! The metadata of stored responses, as bytes.
 //!
-//! Owns: writing and reading the layout of `docs/formats/http-metadata.md`. Reading never panics: metadata that deviate
-//! from that page are read as `None`, which makes the request a miss. Reading copies nothing: values are slices of the
-//! metadata.
+//! Owns: writing and reading the layout of `docs/formats/http-metadata.md`. Reading never panics: for metadata that do
+//! not follow that page it returns `None`, and the request becomes a miss. Reading copies nothing: values are slices of
+//! the metadata.
 
 use bytes::Bytes;
 use http::header::{self, HeaderName, HeaderValue};
@@ -79,9 +79,9 @@ static NAMES: [HeaderName; 53] = [
 pub struct ResponseHead {
     /// The status of the response.
     pub status: StatusCode,
-    /// The times at which it was requested and received.
+    /// The times at which the response was requested and received.
     pub times: Times,
-    /// Its age when it was received, in milliseconds.
+    /// The age of the response when it was received, in milliseconds.
     pub initial_age_ms: u64,
 }
 
@@ -90,7 +90,7 @@ pub struct ResponseHead {
 pub enum Metadata {
     /// A response.
     Response(ResponseHead, Entries),
-    /// The names of the request headers by which a URL varies.
+    /// A marker: the names of the request headers by which a URL varies.
     Marker(Vec<HeaderName>),
 }
 
@@ -127,7 +127,7 @@ impl Entries {
     }
 }
 
-/// Writes a response's metadata; `None` if it exceeds a bound of the format.
+/// Writes a response's metadata; `None` if the response exceeds a limit of the format.
 pub fn encode_response(head: &ResponseHead, headers: &HeaderMap) -> Option<Bytes> {
     let mut out = Vec::with_capacity(HEAD_BYTES + headers.len() * 32);
     out.resize(HEAD_BYTES, 0);
@@ -140,7 +140,7 @@ pub fn encode_response(head: &ResponseHead, headers: &HeaderMap) -> Option<Bytes
     finish(out, KIND_RESPONSE, head.status.as_u16(), count, ages)
 }
 
-/// Writes a marker; `None` if it exceeds a bound of the format.
+/// Writes a marker; `None` if the marker exceeds a limit of the format.
 pub fn encode_marker(names: &[HeaderName]) -> Option<Bytes> {
     let mut out = vec![0; HEAD_BYTES];
     for name in names {
@@ -180,7 +180,7 @@ fn finish(mut out: Vec<u8>, kind: u16, status: u16, count: u16, numbers: [u64; 3
     Some(Bytes::from(out))
 }
 
-/// Reads metadata; `None` if it does not follow the format.
+/// Reads metadata; `None` if the bytes do not follow the format.
 pub fn decode(bytes: &Bytes) -> Option<Metadata> {
     let u16_at = |at: usize| bytes.get(at..at + 2).map(|field| u16::from_le_bytes([field[0], field[1]]));
     let u64_at = |at: usize| bytes.get(at..at + 8).and_then(|field| field.try_into().ok()).map(u64::from_le_bytes);
@@ -221,7 +221,7 @@ pub fn decode(bytes: &Bytes) -> Option<Metadata> {
     }
 }
 
-/// An iterator over entries. The item `None` means that the metadata are damaged; it is the last item.
+/// An iterator over entries. If the metadata are damaged, its last item is `None`.
 struct Walk<'a> {
     bytes: &'a Bytes,
     at: usize,
@@ -345,7 +345,8 @@ mod tests {
             for bit in 0..8 {
                 let mut damaged = bytes.to_vec();
                 damaged[at] ^= 1 << bit;
-                // The store's checksums detect the damage. Here reading must only not panic.
+                // The store's checksums detect damage. This test only shows that reading damaged metadata does not
+                // panic.
                 if let Some(Metadata::Response(_, entries)) = decode(&damaged.into()) {
                     assert!(entries.iter().count() <= 4);
                 }

@@ -1,9 +1,9 @@
 //! A stored response, decoded once for all requests that it answers.
 //!
-//! Owns: the facts that are computed once per object in memory (lifetime, age, directives), and the headers for sending
-//! a stored response whole, in part, or as a `304`. The decoded form is small, because every object in memory may have
-//! one. It has no map of headers: for each answer they are written from the metadata into a map that the connection
-//! reuses.
+//! Owns: the facts that are computed once per object in memory (lifetime, age, directives), and the headers with which
+//! a stored response is sent whole, in part, or as a `304`. The decoded form is small, because every object in memory
+//! may have one. It has no map of headers: for each answer the headers are decoded from the metadata into a map that
+//! the connection reuses.
 
 use bytes::Bytes;
 use http::header::{
@@ -22,7 +22,7 @@ use crate::rules::serve::Stored;
 pub enum Found {
     /// A response.
     Response(StoredResponse),
-    /// The names of the request headers by which the URL varies.
+    /// A marker: the names of the request headers by which the URL varies.
     Marker(Box<[HeaderName]>),
     /// Metadata that this version cannot read.
     Damaged,
@@ -42,9 +42,9 @@ impl Found {
 /// A stored response.
 #[derive(Debug)]
 pub struct StoredResponse {
-    /// Its status, its times and its age.
+    /// The response's status, its times and its age.
     pub head: ResponseHead,
-    /// The facts that decide whether it may be served.
+    /// The facts that decide whether the response may be served.
     pub stored: Stored,
     entries: Entries,
 }
@@ -59,18 +59,18 @@ impl StoredResponse {
         StoredResponse { head, stored, entries }
     }
 
-    /// Its headers, without `Age` and `Content-Length`.
+    /// The response's headers, without `Age` and `Content-Length`.
     pub fn headers(&self) -> HeaderMap {
         self.entries.to_map()
     }
 
-    /// Puts its headers into the empty map `out`.
+    /// Puts the response's headers into the empty map `out`.
     pub fn write_headers(&self, out: &mut HeaderMap) {
         out.reserve(self.entries.count() + 3);
         self.entries.iter().for_each(|(name, value)| _ = out.append(name, value));
     }
 
-    /// Appends its headers to `out` as lines of HTTP/1.1.
+    /// Appends the response's headers to `out` as lines of HTTP/1.1.
     pub fn render_headers(&self, out: &mut Vec<u8>) {
         for (name, value) in self.entries.lines() {
             for part in [name, b": ", value, b"\r\n"] {
@@ -88,7 +88,8 @@ impl StoredResponse {
     }
 }
 
-/// Prepares a response's headers for the store and writes its metadata; `None` if they exceed a bound of the format.
+/// Prepares a response's headers for the store and writes its metadata; `None` if the metadata exceed a limit of the
+/// format.
 ///
 /// `headers` must have no hop-by-hop headers. `Age` moves into the head and `Content-Length` is removed. A missing
 /// `Date` is set to the time of reception, as RFC 9110, 6.6.1 requires of caches.

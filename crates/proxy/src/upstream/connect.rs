@@ -72,7 +72,7 @@ pub(super) async fn connect(upstream: &Upstream, to: &Destination) -> Result<Idl
     }
 }
 
-/// Runs hyper on a stream, in a separate task that ends with the connection.
+/// Runs hyper on a stream, in a separate task that ends when the connection ends.
 async fn handshake<S>(upstream: &Upstream, stream: S, socket: Socket) -> Result<Idle, FetchError>
 where
     S: AsyncRead + AsyncWrite + Unpin + 'static,
@@ -92,7 +92,8 @@ pub(crate) fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'stati
 }
 
 impl Upstream {
-    /// TLS with the system's certificates and those of the operator, which are read on first use.
+    /// The TLS connector, which trusts the system's certificates and those of the operator. The certificates are read
+    /// when the connector is first used.
     fn tls(&self) -> Result<TlsConnector, FetchError> {
         if let Some(connector) = self.tls.get() {
             return Ok(connector.clone());

@@ -4,7 +4,7 @@ use super::BodyFault;
 use crate::rules::serve::Failure;
 use crate::wire::framing::Violation;
 
-/// Why there is no response.
+/// The reason why there is no response.
 #[derive(Debug, Clone, thiserror::Error)]
 pub(crate) enum FetchError {
     /// The connection could not be opened.
@@ -13,13 +13,13 @@ pub(crate) enum FetchError {
     /// The origin took too long.
     #[error("the origin took too long: {0}")]
     TimedOut(&'static str),
-    /// The body of the client's request is bad, so the origin could not answer it.
+    /// The body of the client's request is bad, so the origin could not answer the request.
     #[error("{0}")]
     Client(BodyFault),
     /// The origin's response is ambiguous or not HTTP.
     #[error("the origin's response is refused: {0}")]
     Refused(Violation),
-    /// The connection broke, or the received bytes are not a response.
+    /// The connection broke, or the received bytes are not an HTTP response.
     #[error("the origin broke the exchange: {0}")]
     Broken(String),
 }

@@ -18,17 +18,18 @@ use crate::wire::informational::Informational;
 
 /// A connection in use for one exchange.
 ///
-/// [`Lease::finish`] returns the connection once the response is read to its end; dropping the lease closes it.
+/// After the response has been read to its end, [`Lease::finish`] returns the connection. Dropping the lease without it
+/// closes the connection.
 pub(crate) struct Lease {
     upstream: Rc<Upstream>,
     to: Destination,
     connection: Option<Idle>,
-    /// Whether the request has certainly been sent completely when the response has ended.
+    /// Whether the request is certainly complete when its response ends. Only then can the connection be used again.
     is_reusable: bool,
 }
 
 impl Lease {
-    /// Gives the connection back for the next exchange.
+    /// Returns the connection to the worker's idle connections, for the next exchange.
     pub fn finish(mut self) {
         if let Some(connection) = self.connection.take() {
             connection.watch.end();
@@ -66,8 +67,8 @@ impl Drop for Lease {
 /// A callback that receives each informational response.
 pub(crate) type Hear<'a> = &'a dyn Fn(&Informational);
 
-/// Sends a request and waits for the head of the final response. `hear` is called for each informational response
-/// before it.
+/// Sends a request and waits for the head of the final response. `hear` is called for each informational response that
+/// arrives before the final one.
 pub(crate) async fn exchange(
     upstream: &Rc<Upstream>,
     to: &Destination,
@@ -83,7 +84,7 @@ pub(crate) async fn exchange(
             }
             match send(upstream, to, kept, head.clone(), RequestBody::Empty, hear).await {
                 // The origin had probably closed this kept connection before the request was sent, or had sent bytes
-                // that are not the response to it. Try a new connection.
+                // that do not answer the request. Try a new connection.
                 Err(FetchError::Broken(_) | FetchError::Refused(Violation::Unexpected)) => break,
                 result => return result,
             }
@@ -140,7 +141,8 @@ pub(crate) fn pieces(body: Incoming, lease: Lease) -> Pieces {
                         continue;
                     }
                     if body.is_end_stream() {
-                        // A reader that knows the length does not poll after the last byte, so finish now.
+                        // A reader that knows the body's length does not poll after the last byte, so the lease is
+                        // finished now.
                         lease.finish();
                         return Some((Ok(data), None));
                     }

@@ -1,9 +1,10 @@
 //! The headers that tell an origin about earlier hops of a request: `Forwarded` and `X-Forwarded-*`.
 //!
-//! Owns: one rule for all methods. Such headers from a client are removed, unless the client is a proxy that the
-//! operator trusts. Then the proxy adds its own elements, `for` and `proto`. It does not forward the client's `Host`,
-//! which is not part of a reverse proxy's keys: if an origin made links with it, one client could decide what others
-//! get. *Source*: RFC 7239.
+//! Owns: the treatment of these headers, which is the same for all methods. Such headers from a client are removed,
+//! unless the client is a proxy that the operator trusts. If the origin may learn the client's address, Nectary then
+//! adds its own elements, `for` and `proto`. Nectary does not forward the client's `Host`, which is not part of a
+//! reverse proxy's keys: if an origin used it to make links, one client could decide which links other clients get from
+//! the store. *Source*: RFC 7239.
 
 use std::fmt::Write;
 use std::net::IpAddr;
@@ -38,8 +39,8 @@ impl Forwarding {
             return;
         }
         let peer = self.peer.to_canonical();
-        // Extend the list that a trusted peer has sent. A second list without the peer's entries would contradict the
-        // first.
+        // Extend the header that a trusted peer has sent. If the other header were added without the peer's entries,
+        // the two headers would contradict each other.
         let (has_one, has_other) = (headers.contains_key(FORWARDED), headers.contains_key(X_FORWARDED_FOR));
         if has_one || !has_other {
             let mut own = match peer {

@@ -1,8 +1,8 @@
 //! The proxy as a client of origins.
 //!
-//! Owns: the connections to origins, which each worker keeps for reuse, and exchanges on them, one at a time on each
-//! connection. A request that may be repeated is sent on a kept connection, and once more on a new one if the kept one
-//! is dead. Any other request gets a new connection.
+//! Owns: the connections to origins, which each worker keeps for reuse, and the exchanges on them, one at a time on
+//! each connection. A request that may be repeated is sent on a kept connection. If this connection is dead, the
+//! request is sent once more on a new one. Any other request gets a new connection.
 
 mod connect;
 mod error;
@@ -33,24 +33,25 @@ use crate::rules::key::Origin;
 use crate::stats::{OriginState, WorkerStats};
 use crate::wire::deadlines::Watch;
 
-/// The origin to which a request goes, and the addresses that may be used for it.
+/// The origin to which a request goes, and the addresses that may be used to reach it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Destination {
     pub origin: Origin,
     pub reach: Reach,
 }
 
-/// Which addresses may be connected to.
+/// The addresses to which the proxy may connect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Reach {
     /// All addresses.
     Everywhere,
-    /// All except loopback and link-local addresses: clients on other machines must not reach services at those.
+    /// All except loopback and link-local addresses. Clients on other machines must not reach services at these
+    /// addresses.
     Beyond,
 }
 
 impl Reach {
-    /// Whether an address may be connected to.
+    /// Whether the proxy may connect to an address.
     pub fn includes(self, address: IpAddr) -> bool {
         self == Reach::Everywhere
             || match address.to_canonical() {
@@ -70,8 +71,8 @@ struct Idle {
 }
 
 impl Idle {
-    /// Whether another request may be sent. It may not if the connection has ended, or if the origin has sent bytes
-    /// that were refused.
+    /// Whether another request may be sent on the connection. None may be sent if the connection has ended, or if the
+    /// origin has sent bytes that were refused.
     fn is_usable(&self) -> bool {
         !self.sender.is_closed() && !self.watch.is_killed() && self.watch.violation().is_none()
     }

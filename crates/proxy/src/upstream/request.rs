@@ -19,9 +19,9 @@ use crate::rules::hop::remove_hop_by_hop;
 use crate::wire::deadlines::Watch;
 use crate::wire::framing::Violation;
 
-/// Headers on which some origins answer another request than the one that was sent, although neither the key nor `Vary`
-/// covers these headers. A client that sets them could decide what others get from the store, so they are removed from
-/// requests whose responses could be stored. [`Forwarding`] handles the headers about earlier hops.
+/// Headers that make some origins answer a different request, for example for another URL. Neither the key nor `Vary`
+/// covers these headers, so a client that sets them could decide what other clients get from the store. They are
+/// removed from requests whose responses could be stored. [`Forwarding`] handles the headers about earlier hops.
 const UNKEYED: [&str; 4] = ["x-host", "x-http-method-override", "x-original-url", "x-rewrite-url"];
 
 /// A request's head in the form that is sent to an origin.
@@ -33,8 +33,8 @@ pub(crate) struct RequestHead {
 }
 
 impl RequestHead {
-    /// Makes the head from a client's request: removes hop-by-hop headers, sets `Host` to the origin's, appends to
-    /// `Via`.
+    /// Makes the head from a client's request: removes hop-by-hop headers, sets `Host` to the origin's authority, and
+    /// appends to `Via`.
     pub fn new(
         method: Method,
         uri: &Uri,
@@ -76,7 +76,7 @@ impl RequestHead {
     }
 }
 
-/// The path and query of a URI. An empty path becomes `/`; `*` stays.
+/// The path and query of a URI. An empty path becomes `/`; the target `*` stays unchanged.
 fn origin_form(uri: &Uri) -> PathAndQuery {
     match uri.path_and_query() {
         Some(path) if path.as_str().starts_with('/') || path.as_str() == "*" => path.clone(),
@@ -96,7 +96,7 @@ pub(crate) enum RequestBody {
 /// The body of a client's request.
 pub(crate) struct ClientBody {
     incoming: Incoming,
-    /// How many more bytes the body may have.
+    /// The number of further bytes that the body may have.
     left: u64,
     watch: Rc<Watch>,
     fault: Rc<Cell<Option<BodyFault>>>,
@@ -105,19 +105,19 @@ pub(crate) struct ClientBody {
 /// A client's mistake in the body of its request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum BodyFault {
-    /// Its framing is wrong.
+    /// The framing of the body is wrong.
     #[error("the framing of its body is wrong: {0}")]
     Framing(Violation),
-    /// The connection ended before the body.
+    /// The connection ended before the body was complete.
     #[error("its body ended early")]
     EndedEarly,
-    /// It is longer than the bound on bodies.
+    /// The body is longer than the limit on bodies.
     #[error("its body is too large")]
     TooLarge,
 }
 
 impl RequestBody {
-    /// The body of a request that came on the connection of `watch`.
+    /// The body of a request that came on the connection with this `watch`.
     pub fn of_client(incoming: Incoming, bytes_max: u64, watch: &Rc<Watch>) -> RequestBody {
         let fault = Rc::default();
         RequestBody::Client(ClientBody { incoming, left: bytes_max, watch: watch.clone(), fault })

@@ -1,8 +1,8 @@
-//! A connection to an origin with two users: hyper reads and writes it, and the pool checks whether it has received
-//! bytes.
+//! A connection to an origin with two users: hyper reads and writes, and the pool of idle connections checks whether
+//! bytes have arrived.
 //!
-//! Owns: that check. Bytes that an origin sends before a request are not the answer to the request, but the runtime may
-//! not have noticed them yet when the request is about to be sent.
+//! Owns: that check, which queries the kernel. Bytes that an origin sends before a request are not the answer to the
+//! request, but the async runtime may not have noticed them yet when the request is about to be sent.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -97,7 +97,8 @@ mod tests {
         let (mut far, _) = listener.accept().expect("a connection");
         let mut socket = Socket::new(stream);
         assert!(socket.is_quiet());
-        // On loopback, written bytes arrive at once. The test awaits nothing, so the runtime does not notice them.
+        // On loopback, written bytes arrive at once. The test awaits nothing, so the runtime does not notice that they
+        // arrived.
         io::Write::write_all(&mut far, b"early").expect("room");
         assert!(!socket.is_quiet());
         let mut read = [0; 5];

@@ -1,11 +1,11 @@
 //! The state of one connection that the worker's sweeper checks.
 //!
 //! Owns: time limits without a timer per request, the violation that [`Framing`] found, and whether the connection must
-//! end now or after its exchange. Every connection, from a client or to an origin, has one [`Watch`]. Its stream
-//! reports what is read and written, the service reports when an exchange begins and ends, and the sweeper checks on
-//! every tick whether it is overdue.
+//! end now or after its exchange. Every connection, from a client or to an origin, has one [`Watch`]. The connection's
+//! stream reports to the watch what is read and written, and the service reports when an exchange begins and ends. On
+//! every tick, the sweeper checks whether the connection is overdue.
 //!
-//! Times are counted in ticks of [`TICK`], so that nothing on the data path reads a clock. A limit may be exceeded by
+//! Times are counted in ticks of [`TICK`], so that no code on the data path reads a clock. A limit may be exceeded by
 //! up to two ticks.
 
 use std::cell::{Cell, RefCell};
@@ -39,7 +39,7 @@ impl Clock {
     }
 }
 
-/// How long each phase of a connection may last, in ticks.
+/// The longest time that each phase of a connection may last, in ticks.
 #[derive(Debug, Clone, Copy)]
 pub struct Deadlines {
     /// The pause between exchanges.
@@ -49,7 +49,7 @@ pub struct Deadlines {
     pub head: u32,
     /// The time in which no byte of an expected body arrives.
     pub body: u32,
-    /// The time in which the peer accepts no byte although bytes must be written.
+    /// The time in which the peer accepts no byte although there are bytes to write.
     pub write: u32,
     /// The time in which a tunnel carries no byte in either direction.
     pub tunnel: u32,
@@ -83,23 +83,24 @@ pub struct Watch {
     framing: RefCell<Framing>,
     /// The number of exchanges under way.
     busy: Cell<u32>,
-    /// Whether a response may still be in the writer's own buffer.
+    /// Whether bytes of a response may still be in the buffer of hyper, which writes them.
     unflushed: Cell<bool>,
-    /// The ticks since which a head is being read, a read waits, and a write waits.
+    /// The ticks at which three things began, if they still go on: reading a head, waiting in a read, waiting in a
+    /// write.
     head_since: Cell<Option<u32>>,
     read_since: Cell<Option<u32>>,
     write_since: Cell<Option<u32>>,
     active: Cell<u32>,
-    /// To an origin: whether no byte of the request under way has been sent yet, so that received bytes cannot answer
-    /// it.
+    /// On a connection to an origin: whether no byte of the request under way has been sent yet, so that received bytes
+    /// cannot answer it.
     unsent: Cell<bool>,
-    /// To an origin: the tick since which the head of a final response is awaited, and the task that receives
-    /// informational responses.
+    /// On a connection to an origin: the tick at which the wait for the head of the final response began, and the task
+    /// that receives informational responses.
     answer_since: Cell<Option<u32>>,
     listener: RefCell<Option<Waker>>,
-    /// To a client: the informational responses that must be written, whether there are any, and whether they may be
-    /// written now. They may if everything that the parser has written so far is flushed, so that its next bytes begin
-    /// a response.
+    /// On a connection to a client: the informational responses that must be written, whether there are any, and
+    /// whether they may be written now. They may be written if everything that hyper has written so far is flushed, so
+    /// that its next bytes begin a response.
     announced: RefCell<Vec<u8>>,
     has_announced: Cell<bool>,
     is_at_start: Cell<bool>,
@@ -141,8 +142,8 @@ impl Watch {
         })
     }
 
-    /// Records that an exchange begins. To an origin, a request is about to be sent, and one response may come;
-    /// `to_head` says that the request is a HEAD.
+    /// Records that an exchange begins. On a connection to an origin, a request is about to be sent, and one response
+    /// may come; `to_head` says that the request is a HEAD.
     pub fn begin(&self, to_head: bool) {
         self.busy.set(self.busy.get() + 1);
         self.unflushed.set(true);
@@ -164,7 +165,8 @@ impl Watch {
         }
     }
 
-    /// To an origin: takes the informational responses that have arrived. The caller is woken when more arrive.
+    /// On a connection to an origin: takes the informational responses that have arrived. The caller is woken when more
+    /// arrive.
     pub fn poll_informational(&self, context: &Context<'_>) -> Vec<Informational> {
         let mut listener = self.listener.borrow_mut();
         if !listener.as_ref().is_some_and(|waker| waker.will_wake(context.waker())) {
@@ -173,38 +175,38 @@ impl Watch {
         self.framing.borrow_mut().take_informational()
     }
 
-    /// To a client: adds an informational response that is to be sent before the answer under way.
+    /// On a connection to a client: adds an informational response that must be sent before the answer under way.
     pub fn announce(&self, response: &[u8]) {
         self.announced.borrow_mut().extend_from_slice(response);
         self.has_announced.set(true);
         self.wake();
     }
 
-    /// Records that the answer under way is ready and will now be written. If the previous answer is not completely
-    /// sent, informational responses cannot be sent before this answer, so they are dropped.
+    /// Records that the answer under way is ready and will now be written. If the previous answer has not been sent
+    /// completely, informational responses cannot be sent before this answer, so they are dropped.
     pub fn answered(&self) {
         if !self.is_at_start.get() {
             self.announced.borrow_mut().clear();
         }
     }
 
-    /// To a client: whether an announced response may still have to be written.
+    /// On a connection to a client: whether an informational response may still have to be written.
     pub fn has_announced(&self) -> bool {
         self.has_announced.get()
     }
 
-    /// Records that all bytes from [`Watch::take_announced`] are written.
+    /// Records that all bytes that [`Watch::take_announced`] returned are written.
     pub(super) fn on_announced(&self) {
         self.has_announced.set(!self.announced.borrow().is_empty());
     }
 
-    /// Takes the announced responses, if they can be written now.
+    /// Takes the informational responses, if they can be written now.
     pub(super) fn take_announced(&self) -> Option<Vec<u8>> {
         let mut announced = self.announced.borrow_mut();
         (self.is_at_start.get() && !announced.is_empty()).then(|| std::mem::take(&mut *announced))
     }
 
-    /// Records that the parser has begun to write.
+    /// Records that hyper has begun to write.
     pub(super) fn on_parser_writes(&self) {
         self.is_at_start.set(false);
     }
@@ -214,7 +216,8 @@ impl Watch {
         self.busy.get() > 0
     }
 
-    /// Whether no exchange is under way and no write waits. This may also be so in the middle of a request's head.
+    /// Whether no exchange is under way and no write waits. This can be true although part of the next request's head
+    /// has arrived.
     pub fn is_settled(&self) -> bool {
         !self.is_busy() && self.write_since.get().is_none()
     }
@@ -249,7 +252,7 @@ impl Watch {
         self.framing.borrow().is_refused_in_head()
     }
 
-    /// Why the peer's bytes were refused, if they were.
+    /// The reason why the peer's bytes were refused; `None` if they were not.
     pub fn violation(&self) -> Option<Violation> {
         self.violation.get()
     }
@@ -300,14 +303,14 @@ impl Watch {
         if phase != Phase::Opaque && past(&self.write_since, limits.write) {
             return true;
         }
-        // Informational responses do not extend this limit.
+        // Informational responses do not extend the limit on the wait for a final response's head.
         if past(&self.answer_since, limits.head) {
             return true;
         }
         match (self.side, phase) {
             (_, Phase::Head) => past(&self.head_since, limits.head),
             (_, Phase::Body) => past(&self.read_since, limits.body),
-            // While it is busy, earlier requests are still being answered.
+            // While an exchange is under way, earlier requests are still being answered.
             (Side::Client, Phase::Refused) => !self.is_busy() && quiet(limits.linger),
             (Side::Origin, Phase::Refused) => quiet(limits.linger),
             (Side::Client, Phase::Opaque) => quiet(limits.tunnel),
@@ -324,7 +327,8 @@ impl Watch {
         }
     }
 
-    /// Records received bytes, and changes later minor versions in them to 1.1. *Errors*: those of [`Framing::accept`].
+    /// Records received bytes, and replaces minor versions of HTTP later than 1.1 in them by 1.1. *Errors*: the errors
+    /// of [`Framing::accept`].
     pub(super) fn on_read(&self, bytes: &mut [u8]) -> Result<(), (usize, Violation)> {
         let tick = self.clock.tick();
         self.read_since.set(None);
@@ -371,7 +375,7 @@ impl Watch {
         }
     }
 
-    /// Records that everything that was written is flushed.
+    /// Records that all written bytes are flushed.
     pub(super) fn on_flushed(&self) {
         self.is_at_start.set(true);
         if !self.is_busy() {
@@ -380,7 +384,7 @@ impl Watch {
     }
 }
 
-/// Runs `work` until it is done or the watch ends the connection.
+/// Runs `work` until it is done, or until the watch ends the connection.
 pub async fn until_killed(watch: &Watch, work: impl Future) {
     let mut work = pin!(work);
     poll_fn(|context| {

@@ -20,7 +20,7 @@ fn send(watch: &Watch) {
     watch.on_written();
 }
 
-/// After how many ticks the watch is overdue.
+/// The number of ticks after which the watch is overdue; `None` if it is not overdue after 100.
 fn ticks_until_overdue(watch: &Watch, clock: &Clock) -> Option<u32> {
     (0..100).find(|_| {
         let overdue = watch.is_overdue();

@@ -1,6 +1,6 @@
-//! A strict reader of HTTP/1 framing that runs ahead of the parser.
+//! A strict reader of HTTP/1 framing, which sees all bytes before hyper, the parser, gets them.
 //!
-//! Owns: where heads and bodies begin and end on one connection, and the refusal of everything that two readers could
+//! Owns: finding where heads and bodies begin and end on one connection, and refusing everything that two readers could
 //! interpret differently. This reader parses nothing else. hyper parses the rest, and itself refuses names with spaces,
 //! bare CR, control characters and bad numbers. This reader also refuses what hyper would accept:
 //! - `Content-Length` together with `Transfer-Encoding`; different `Content-Length`s; a `Content-Length` that is a
@@ -10,18 +10,18 @@
 //! - folded lines; unrequested bytes after a response; a `101` (the proxy never requests an upgrade);
 //! - versions other than 1.x. A message with a later minor version is read as HTTP/1.1.
 //!
-//! Invariants: (1) a violation in a head is reported at an offset before the end of that head, so the parser never gets
-//! the whole of a refused head; (2) after a violation everything is refused; (3) memory is bounded by the limit on
+//! Invariants: (1) a violation in a head is reported at an offset before the end of that head, so hyper never gets the
+//! whole of a refused head; (2) after a violation all further bytes are refused; (3) memory is bounded by the limit on
 //! heads.
 //!
-//! Cost: one search for line ends in heads, and a few comparisons per line; bodies of known length are skipped.
+//! Cost: heads are searched once for line ends, with a few comparisons per line; bodies of known length are skipped.
 
 use super::informational::{INFORMATIONAL_MAX, Informational};
 pub use super::violation::Violation;
 
-/// The most bytes of one chunk's extensions.
+/// The maximum number of bytes of one chunk's extensions.
 const CHUNK_EXTENSION_BYTES_MAX: u32 = 256;
-/// The most bytes of a body's trailers.
+/// The maximum number of bytes of a body's trailers.
 const TRAILER_BYTES_MAX: usize = 8 * 1024;
 
 /// The kind of bytes that the reader expects next.
@@ -29,19 +29,19 @@ const TRAILER_BYTES_MAX: usize = 8 * 1024;
 pub enum Phase {
     /// The next byte begins a message.
     Between,
-    /// The rest of a head.
+    /// The next bytes are the rest of a head.
     Head,
-    /// The rest of a body.
+    /// The next bytes are the rest of a body.
     Body,
-    /// Bytes without framing: a tunnel, or a body that ends with the connection.
+    /// The next bytes have no framing: they belong to a tunnel, or to a body that ends with the connection.
     Opaque,
-    /// None: the bytes were refused.
+    /// No further bytes are accepted, because earlier bytes were refused.
     Refused,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// Before the end of the start line of a message.
+    /// The end of a message's start line has not been read yet.
     Between,
     Headers,
     Length(u64),
@@ -56,7 +56,7 @@ enum State {
     Refused(Violation),
 }
 
-/// The part of a chunk's size that was read so far.
+/// The part of a chunk's size that has been read so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct Size {
     value: u64,
@@ -64,7 +64,7 @@ struct Size {
     spaced: bool,
 }
 
-/// The parts of a head that matter for framing.
+/// The facts about a head that matter for framing.
 #[derive(Debug, Clone, Copy, Default)]
 struct Head {
     length: Option<u64>,
@@ -79,25 +79,25 @@ struct Head {
 pub struct Framing {
     state: State,
     head: Head,
-    /// The number of bytes of the head or the trailers that were read so far.
+    /// The number of bytes of the head or the trailers that have been read so far.
     head_bytes: usize,
     head_bytes_max: usize,
-    /// The part of the current line that was read so far.
+    /// The part of the current line that has been read so far.
     partial: Vec<u8>,
     empty_lines: u8,
     is_response: bool,
-    /// For responses: whether a response is awaited, and whether it answers a HEAD.
+    /// In a reader of responses: whether a response is awaited, and whether it answers a HEAD.
     awaited: bool,
     bodiless: bool,
-    /// Informational responses to the current request: their number, the one that is being read, and those that were
-    /// not taken yet.
+    /// Informational responses to the current request: their number, the one that is being read, and those that the
+    /// caller has not taken yet.
     informational_count: u32,
     informational_now: Option<Informational>,
     informational: Vec<Informational>,
     refused_in_head: bool,
-    /// The positions, in the bytes accepted last, of minor versions later than 1, which the parser must read as `1`.
+    /// The positions, in the bytes accepted last, of minor versions later than 1, which hyper must read as `1`.
     later_minors: Vec<usize>,
-    /// The position, in these bytes, at which the step under way began.
+    /// The position, in the bytes accepted last, at which the current step began.
     step_start: usize,
 }
 
@@ -123,12 +123,12 @@ impl Framing {
         }
     }
 
-    /// Makes a reader of responses. Each must be announced by [`Framing::await_response`].
+    /// Makes a reader of responses. Each response must be announced by [`Framing::await_response`].
     pub fn of_responses(head_bytes_max: usize) -> Framing {
         Framing { is_response: true, awaited: false, ..Framing::of_requests(head_bytes_max) }
     }
 
-    /// Records that a request is sent: one response may come, without a body if the request is a HEAD.
+    /// Records that a request is being sent. One response may come; it has no body if the request is a HEAD.
     pub fn await_response(&mut self, to_head: bool) {
         self.awaited = true;
         self.bodiless = to_head;
@@ -140,7 +140,7 @@ impl Framing {
         self.is_response && self.awaited && matches!(self.state, State::Between | State::Headers)
     }
 
-    /// Whether informational responses have arrived that were not taken yet.
+    /// Whether informational responses have arrived that the caller has not taken yet.
     pub fn has_informational(&self) -> bool {
         !self.informational.is_empty()
     }
@@ -172,7 +172,8 @@ impl Framing {
         &self.later_minors
     }
 
-    /// Reads received bytes. *Errors*: how many of the bytes may still be passed on, and the violation.
+    /// Reads received bytes. *Errors*: the violation, and the number of bytes before it that may still be passed to
+    /// hyper.
     pub fn accept(&mut self, bytes: &[u8]) -> Result<(), (usize, Violation)> {
         self.later_minors.clear();
         let mut at = 0;
@@ -258,13 +259,13 @@ impl Framing {
             _ if size.digits == 0 => None,
             b'\r' => Some(State::ChunkSizeEnd(size.value)),
             b';' => Some(State::ChunkExtension(0, size.value)),
-            // Old servers pad sizes with spaces.
+            // Some old servers pad chunk sizes with spaces.
             b' ' if self.is_response => Some(State::ChunkSize(Size { spaced: true, ..size })),
             _ => None,
         }
     }
 
-    /// Reads to the end of one line; keeps an incomplete line.
+    /// Reads to the end of one line. An incomplete line is kept until more bytes arrive.
     fn step_line(&mut self, bytes: &[u8]) -> Result<usize, (usize, Violation)> {
         let limit = if self.state == State::Trailers { TRAILER_BYTES_MAX } else { self.head_bytes_max };
         let end = memchr::memchr(b'\n', bytes);
@@ -280,7 +281,7 @@ impl Framing {
             self.note_later_minor(&line, taken);
             let is_other = self.state == State::Between && self.is_other_version(&line);
             self.partial = line;
-            // Refuse another version at once, or the parser would refuse it for a different reason.
+            // Refuse another version at once. Otherwise hyper would refuse the line for a different reason.
             return if is_other { Err((0, Violation::Version)) } else { Ok(taken) };
         };
         let result = if self.partial.is_empty() {
@@ -300,7 +301,7 @@ impl Framing {
                 self.state = state;
                 Ok(taken)
             }
-            // The parser gets no more bytes of a refused line. It may already have the earlier ones.
+            // hyper gets no more bytes of a refused line. It may already have earlier bytes of the line.
             Err(violation) => Err((0, violation)),
         }
     }
@@ -314,7 +315,7 @@ impl Framing {
     }
 
     /// Records the position of a minor version later than 1 in a start line, which may be incomplete. Only the last
-    /// `came` bytes of the line are new.
+    /// `came` bytes of the line are new; the others have been searched before.
     fn note_later_minor(&mut self, line: &[u8], came: usize) {
         if self.state != State::Between {
             return;
@@ -455,7 +456,7 @@ fn later_minor_of_request(line: &[u8]) -> Option<usize> {
     }
 }
 
-/// [`later_minor_of_request`] for a response's start line.
+/// Like [`later_minor_of_request`], for a response's start line.
 fn later_minor_of_response(line: &[u8]) -> Option<usize> {
     matches!(line, [b'H', b'T', b'T', b'P', b'/', b'1', b'.', b'2'..=b'9', ..]).then_some(7)
 }
@@ -468,7 +469,7 @@ fn wrong_coding(value: &[u8]) -> Violation {
     if last.is_empty() || codings.any(is_chunked) { Violation::TransferCoding } else { Violation::UnknownCoding }
 }
 
-/// The trimmed value of a header line; `None` if the header has another name than `name`, which is in lower case.
+/// The trimmed value of a header line; `None` if the header's name is not `name`, which is in lower case.
 fn value_of<'a>(text: &'a [u8], name: &[u8]) -> Result<Option<&'a [u8]>, Violation> {
     let Some((found, rest)) = text.split_at_checked(name.len()) else { return Ok(None) };
     if !found.eq_ignore_ascii_case(name) {

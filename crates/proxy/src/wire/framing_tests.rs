@@ -215,7 +215,7 @@ fn a_refused_head_never_ends_in_what_was_accepted() {
 #[test]
 fn responses_are_read_as_strictly_where_it_matters() {
     use Violation::*;
-    // The text, whether it answers a HEAD, and the expected result.
+    // Each row has the text of a response, whether it answers a HEAD request, and the expected result.
     let table: &[(&str, bool, Result<Phase, Violation>)] = &[
         ("HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabc", false, Ok(Phase::Between)),
         ("HTTP/1.1 200 OK\nContent-Length: 3\n\nabc", false, Ok(Phase::Between)),

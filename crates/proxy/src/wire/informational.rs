@@ -1,26 +1,26 @@
 //! Informational responses (`1xx`) on their way from an origin to a client.
 //!
-//! Owns: the part of such a response that is kept, the bounds, and the bytes that a client gets. hyper reads these
-//! responses but hides their headers, so the reader of the framing keeps their lines. *Source*: RFC 9110, 15.2; RFC
-//! 8297.
+//! Owns: the part of such a response that is kept, the limits, and the bytes that a client gets. hyper reads these
+//! responses but hides their headers, so [`Framing`](super::framing::Framing) keeps their lines. *Source*: RFC 9110,
+//! 15.2; RFC 8297.
 
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 
-/// The most informational responses before a final one. Their heads and the final head together have at most as many
-/// bytes as one head may have.
+/// The maximum number of informational responses before a final one. Their heads and the final head together must not
+/// be longer than one head may be.
 pub const INFORMATIONAL_MAX: u32 = 16;
 
 /// One informational response as received.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Informational {
-    /// Its status, from 100 to 199.
+    /// The response's status, from 100 to 199.
     pub status: u16,
-    /// Its header lines, without their line ends.
+    /// The response's header lines, without their line ends.
     pub lines: Vec<Vec<u8>>,
 }
 
 impl Informational {
-    /// Its headers; `None` if a line is not a header.
+    /// The response's headers; `None` if a line is not a header.
     pub fn headers(&self) -> Option<HeaderMap> {
         let mut headers = HeaderMap::with_capacity(self.lines.len());
         for line in &self.lines {

@@ -1,9 +1,9 @@
 //! The stream that reports to a [`Watch`], and the shortcut past hyper for requests that are answered at once.
 //!
-//! Owns: reading and writing on one connection, and the [`Shortcut`] and its responses. Nothing after refused framing
-//! is read: the parser of requests waits, without further bytes, until the connection ends. A client's stream has two
-//! users: hyper, which reads and writes it as usual, and the task of the connection, which calls
-//! [`SharedStream::poll_shortcut`] first and polls hyper only if hyper has something to do.
+//! Owns: reading and writing on one connection, and the [`Shortcut`] and its responses. No byte after refused framing
+//! is read: hyper waits, without further bytes, until the connection ends. A client's stream has two users. hyper reads
+//! from it and writes to it as usual. The task of the connection calls [`SharedStream::poll_shortcut`] first, and polls
+//! hyper only if hyper has work to do.
 
 use std::cell::RefCell;
 use std::io;
@@ -60,7 +60,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for WatchedStream<S> {
         if let Some(violation) = this.watch.violation() {
             if this.watch.side() == Side::Client && this.watch.is_refused_in_head() {
                 // Earlier requests must still be answered. No wake-up is needed: the task of the connection checks
-                // `is_refused` after it has polled the parser.
+                // `is_refused` after it has polled hyper.
                 return Poll::Pending;
             }
             return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, violation)));
@@ -123,19 +123,19 @@ pub struct SharedStream<S>(Rc<RefCell<Front<S>>>);
 /// The state that the two users of the stream share.
 struct Front<S> {
     stream: WatchedStream<S>,
-    /// Whether hyper waits for bytes. If it does not, it may have requests in its buffer.
+    /// Whether hyper waits for bytes. If it does not wait, its buffer may have requests that it must handle first.
     is_awaited: bool,
     /// Bytes that were read and that the shortcut did not answer. hyper reads them next.
     came: Vec<u8>,
-    /// The informational responses that are being written, and the number of their bytes that are written.
+    /// The informational responses that are being written, and the number of their bytes written so far.
     announced: Vec<u8>,
     announced_sent: usize,
-    /// The head and the body of the shortcut's response that is being written, and the number of bytes that are
-    /// written.
+    /// The head and the body of the shortcut's response that is being written, and the number of bytes written so far.
     head: Vec<u8>,
     body: Bytes,
     sent: usize,
-    /// The error with which writing it failed. hyper gets it at the next read.
+    /// The error with which reading a request, or writing the shortcut's response to it, failed. hyper gets this error
+    /// when it next reads.
     failed: Option<io::Error>,
 }
 
@@ -168,16 +168,16 @@ impl<S> SharedStream<S> {
 }
 
 impl<S: AsyncWrite + Unpin> SharedStream<S> {
-    /// Writes the informational responses that can be written now. An error is dropped, because hyper's next write
-    /// fails with it again.
+    /// Writes the informational responses that can be written now. An error is ignored here, because hyper's next write
+    /// fails with the same error.
     pub fn announce(&self, context: &mut Context<'_>) {
         _ = self.0.borrow_mut().poll_announced(context);
     }
 }
 
 impl<S> SharedStream<S> {
-    /// Whether a request's head was refused and everything before it is answered, so that hyper only waits for the rest
-    /// of the head.
+    /// Whether a request's head was refused and all earlier requests are answered, so that hyper only waits for the
+    /// rest of the head.
     pub fn is_refused(&self) -> bool {
         let front = self.0.borrow();
         front.is_awaited && front.came.is_empty() && front.head.is_empty() && front.stream.watch.is_refused()
@@ -185,8 +185,8 @@ impl<S> SharedStream<S> {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> SharedStream<S> {
-    /// Reads requests and answers them by the shortcut as long as possible. Returns pending if the client must send or
-    /// read first, and ready if hyper must be polled. `room` is the buffer for requests.
+    /// Reads requests and answers them by the shortcut until it meets one that hyper must answer. Returns pending if
+    /// the client must send or read first, and ready if hyper must be polled. `room` is the buffer for requests.
     pub fn poll_shortcut(&self, context: &mut Context<'_>, shortcut: &impl Shortcut, room: &mut [u8]) -> Poll<()> {
         let front = &mut *self.0.borrow_mut();
         loop {
@@ -248,7 +248,7 @@ impl<S: AsyncWrite + Unpin> Front<S> {
         Poll::Ready(Ok(()))
     }
 
-    /// Writes the shortcut's answer; nothing else is read or written before it is complete.
+    /// Writes the shortcut's answer. Nothing else is read or written before the answer is complete.
     fn poll_unsent(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         while !self.head.is_empty() {
             let head = &self.head[self.head.len().min(self.sent)..];

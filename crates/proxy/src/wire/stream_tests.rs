@@ -1,4 +1,5 @@
-//! Tests of what reaches the parser: which bytes of a refused request, and which requests.
+//! Tests of the bytes that reach hyper: no complete head of a refused request, and no request that the shortcut
+//! answers.
 
 use std::future::poll_fn;
 

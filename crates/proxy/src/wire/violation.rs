@@ -14,7 +14,7 @@ pub enum Violation {
     FoldedLine,
     /// A message has both `Content-Length` and `Transfer-Encoding`.
     BothLengths,
-    /// A `Content-Length` is not a number, or several differ.
+    /// A `Content-Length` is not a number, or a message has several that differ.
     ContentLength,
     /// `Transfer-Encoding` has `chunked` twice or not last, is empty, or occurs in HTTP/1.0.
     TransferCoding,
@@ -22,7 +22,7 @@ pub enum Violation {
     UnknownCoding,
     /// There is a space between a framing header's name and its colon.
     SpaceBeforeColon,
-    /// A request's target is longer than a whole head may be.
+    /// A request's target is longer than the limit on whole heads.
     TargetTooLong,
     /// The head, a chunk's extensions or the trailers are too long.
     TooLong,
@@ -34,7 +34,7 @@ pub enum Violation {
     StatusLine,
     /// The origin sent a `101`, although the proxy never requests another protocol.
     Switching,
-    /// There are more informational responses before a final one than the limit.
+    /// There are more informational responses before a final one than the limit allows.
     TooManyInformational,
     /// Bytes arrived that answer no request.
     Unexpected,

@@ -6,14 +6,14 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// A test fails if it waits longer than this.
+/// The longest time that a test may wait for an answer. After it, the test fails.
 const LIMIT: Duration = Duration::from_secs(20);
 
 /// A response as received.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reply {
     pub status: u16,
-    /// Names in lower case, with their values.
+    /// The headers' names in lower case, with their values.
     pub headers: Vec<(String, String)>,
     pub body: Vec<u8>,
     /// Whether the body was complete.
@@ -21,7 +21,7 @@ pub struct Reply {
 }
 
 impl Reply {
-    /// The values of a header, joined.
+    /// The values of all lines of a header, joined.
     pub fn header(&self, name: &str) -> String {
         let values = self.headers.iter().filter(|(found, _)| found == name).map(|(_, value)| value.as_str());
         values.collect::<Vec<_>>().join(", ")
@@ -62,7 +62,7 @@ impl Client {
         self.stream.write_all(bytes).await.expect("room");
     }
 
-    /// Sends a request, given as lines without their ends, and reads its response.
+    /// Sends a request, whose lines are given without line ends, and reads its response.
     pub async fn ask(&mut self, lines: &[&str]) -> Reply {
         let is_head = lines[0].starts_with("HEAD ");
         self.send(request(lines).as_bytes()).await;
@@ -74,7 +74,7 @@ impl Client {
         tokio::time::timeout(LIMIT, self.read_reply(to_head)).await.expect("in time").expect("a response")
     }
 
-    /// Reads one response, or nothing if the connection ends without one.
+    /// Reads one response; `None` if the connection ends without a response.
     pub async fn reply_or_end(&mut self) -> Option<Reply> {
         tokio::time::timeout(LIMIT, self.read_reply(false)).await.expect("in time")
     }
@@ -88,7 +88,7 @@ impl Client {
         rest
     }
 
-    /// Reads exactly this many bytes.
+    /// Reads exactly `count` bytes.
     pub async fn take(&mut self, count: usize) -> Vec<u8> {
         tokio::time::timeout(LIMIT, async {
             while self.buffer.len() < count {
@@ -184,7 +184,7 @@ impl Client {
     }
 }
 
-/// The bytes of a request with these lines. A `Host` is added if they have none.
+/// The bytes of a request with these lines. A `Host` line is added if the lines have none.
 pub fn request(lines: &[&str]) -> String {
     let mut text = String::new();
     lines.iter().for_each(|line| text.push_str(&format!("{line}\r\n")));

@@ -1,4 +1,4 @@
-//! What all tests use: a proxy in this process, a scripted origin, and a client on a raw socket.
+//! The parts that all tests use: a proxy in this process, a scripted origin, and a client on a raw socket.
 #![allow(dead_code, unused_imports)]
 
 pub mod client;

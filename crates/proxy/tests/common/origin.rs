@@ -45,30 +45,30 @@ impl Script {
         Script::response("200 OK", headers, body)
     }
 
-    /// Sends these bytes and nothing else.
+    /// A script that sends these bytes and nothing else.
     pub fn raw(bytes: &[u8]) -> Script {
         Script { steps: vec![Step::Send(bytes.to_vec())], then_close: false }
     }
 
-    /// Then sends these bytes.
+    /// Adds a step that sends these bytes.
     pub fn then(mut self, bytes: &[u8]) -> Script {
         self.steps.push(Step::Send(bytes.to_vec()));
         self
     }
 
-    /// Then waits until the gate of this name is open.
+    /// Adds a step that waits until the gate of this name is open.
     pub fn wait(mut self, gate: &'static str) -> Script {
         self.steps.push(Step::Wait(gate));
         self
     }
 
-    /// Then sends the same bytes for ever.
+    /// Adds a step that sends the same bytes for ever.
     pub fn endless(mut self, bytes: &[u8]) -> Script {
         self.steps.push(Step::Repeat(bytes.to_vec()));
         self
     }
 
-    /// Then sends nothing, and keeps the connection open.
+    /// Adds a step that sends nothing and keeps the connection open.
     pub fn hang(mut self) -> Script {
         self.steps.push(Step::Hang);
         self
@@ -85,13 +85,13 @@ impl Script {
 #[derive(Clone, Debug)]
 pub struct Got {
     pub line: String,
-    /// Names in lower case, with their values.
+    /// The headers' names in lower case, with their values.
     pub headers: Vec<(String, String)>,
     pub body: Vec<u8>,
 }
 
 impl Got {
-    /// The values of a header, joined.
+    /// The values of all lines of a header, joined.
     pub fn header(&self, name: &str) -> String {
         let values = self.headers.iter().filter(|(found, _)| found == name).map(|(_, value)| value.as_str());
         values.collect::<Vec<_>>().join(", ")
@@ -100,7 +100,7 @@ impl Got {
 
 #[derive(Default)]
 struct State {
-    /// The scripts of each path, in the order of requests; the last one is repeated.
+    /// The scripts of each path, in the order of the requests that they answer. The last script is repeated.
     scripts: HashMap<String, Vec<Script>>,
     got: Vec<Got>,
     gates: HashMap<&'static str, Arc<Semaphore>>,
@@ -149,7 +149,7 @@ impl Origin {
         self
     }
 
-    /// Opens a gate for all requests that wait at it, and for later ones.
+    /// Opens a gate for all requests that wait at it, and for later requests.
     pub fn open(&self, gate: &'static str) {
         self.state.lock().expect("state").gate(gate).add_permits(1000);
     }
@@ -174,14 +174,14 @@ impl Origin {
         self.state.lock().expect("state").connections
     }
 
-    /// Waits until this many connections have ended.
+    /// Waits until `count` connections have ended.
     pub async fn wait_for_ends(&self, count: usize) {
         while self.state.lock().expect("state").ended < count {
             tokio::time::sleep(std::time::Duration::from_millis(2)).await;
         }
     }
 
-    /// Waits until this many requests have arrived.
+    /// Waits until `count` requests have arrived.
     pub async fn wait_for(&self, count: usize) {
         while self.count() < count {
             tokio::time::sleep(std::time::Duration::from_millis(2)).await;

@@ -1,4 +1,4 @@
-//! A proxy on a store in memory, in this process.
+//! A proxy in this process, whose store is in memory.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ pub fn token() -> AdminToken {
     AdminToken::read(&path).expect("a token")
 }
 
-/// Options of a forward proxy with one worker on its own port, and with a token for purges.
+/// Options of a forward proxy with one worker on a free port, and with a token for purges.
 pub fn options() -> ProxyOptions {
     let admin = AdminOptions { token: Some(token()), ..AdminOptions::default() };
     ProxyOptions { listen: vec![SocketAddr::from(([127, 0, 0, 1], 0))], workers: 1, admin, ..ProxyOptions::default() }

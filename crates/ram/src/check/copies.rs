@@ -6,7 +6,7 @@ use crate::device::together::together;
 use crate::format::{Geometry, Stripes};
 use crate::mirror::{Layout, Ring};
 
-/// The most pieces that are read at the same time, each from two donors.
+/// The maximum number of pieces that are read at the same time, each from two donors.
 const PIECES_MAX: usize = 4;
 
 /// A part of a stripe on two donors.

@@ -37,7 +37,7 @@ use crate::mirror::{Donor, DonorRequest, Intent, Reply, Times, merge};
 
 pub use report::{Checked, CheckedDonor, Counts, Health, PROBLEMS_MAX, Problem, What};
 
-/// The most bytes of one read from a donor.
+/// The maximum number of bytes of one read from a donor.
 const READ_BYTES: u64 = 1 << 20;
 
 /// The callback for progress: the bytes read so far, and all bytes to read.

@@ -8,7 +8,7 @@ use serde::Serialize;
 use crate::device::RamOptions;
 use crate::format::Geometry;
 
-/// The most problems that are kept; a damaged device may have any number.
+/// The maximum number of problems that are kept; a damaged device may have any number.
 pub const PROBLEMS_MAX: usize = 100;
 
 /// The health of a device.

@@ -8,7 +8,7 @@ use nectary_nbd::Url;
 
 use crate::donor::page::check_label;
 
-/// The most labels of one donor.
+/// The maximum number of labels of one donor.
 const LABELS_MAX: usize = 16;
 
 /// The address of a donor, with labels.

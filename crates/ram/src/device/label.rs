@@ -12,7 +12,7 @@ pub const LABEL_AREA_BYTES: u64 = 64 << 10;
 pub const LABEL_BYTES: usize = 4096;
 /// The length of a unit: this many bytes of a device are on one donor before the next donor follows.
 pub const UNIT_BYTES: u64 = 64 << 10;
-/// The most donors of a device.
+/// The maximum number of donors of a device.
 pub const DONORS_MAX: usize = 64;
 
 const MAGIC: [u8; 8] = *b"NECTRAML";

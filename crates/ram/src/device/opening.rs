@@ -15,7 +15,7 @@ use super::options::RamOptions;
 use super::together::together;
 use crate::donor::{PROMISE_BYTES, random};
 
-/// The most bytes that one request discards when a device is deleted. *Units*: bytes.
+/// The maximum number of bytes that one request discards when a device is deleted. *Units*: bytes.
 const DISCARD_BYTES: u64 = 1 << 30;
 
 /// A donor of the SPEC, with what was found there.

@@ -17,7 +17,7 @@ pub const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The default number of slots beyond the blocks of a device that logs parity. *Units*: percent.
 pub const OVERFLOW_PERCENT: u32 = 25;
-/// The most slots beyond the blocks. *Units*: percent.
+/// The maximum number of slots beyond the blocks. *Units*: percent.
 const OVERFLOW_PERCENT_MAX: u32 = 200;
 
 /// The options of a device in a SPEC.

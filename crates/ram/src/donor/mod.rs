@@ -57,9 +57,9 @@ pub const BLOCK_BYTES: u32 = 4096;
 /// The unit of offsets and lengths of a device with metadata, in bytes. It is smaller than [`BLOCK_BYTES`], because
 /// slots of a device that logs parity have headers.
 pub const UNIT_BYTES: u32 = 8;
-/// The most devices on one donor.
+/// The maximum number of devices on one donor.
 pub const DEVICES_MAX: usize = 1024;
-/// The most sessions of one device that have a connection.
+/// The maximum number of sessions of one device that have a connection.
 const SESSIONS_MAX: usize = 64;
 
 /// The options of a donor.

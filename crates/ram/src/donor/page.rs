@@ -8,7 +8,7 @@ use std::fmt;
 
 /// The only version that is written and read.
 const VERSION: &str = "1";
-/// The most bytes of all labels of a donor.
+/// The maximum number of bytes of all labels of a donor.
 pub const LABELS_BYTES_MAX: usize = 1024;
 
 /// The description that a donor gives of itself.

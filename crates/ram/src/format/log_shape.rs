@@ -6,15 +6,15 @@
 use super::FormatError;
 use super::bytes::Fields;
 
-/// The most caches of a device.
+/// The maximum number of caches of a device.
 pub const CACHES_MAX: u32 = 66;
-/// The most blocks of a region of trims.
+/// The maximum number of blocks of a region of trims.
 pub const REGION_BLOCKS_MAX: u32 = 256;
 /// The length of this part in a record, in bytes.
 pub const LOG_SHAPE_BYTES: usize = 24;
-/// The most blocks of a column.
+/// The maximum number of blocks of a column.
 const COLUMN_BLOCKS_MAX: u32 = 64;
-/// The most slots beyond the blocks of the device. *Units*: percent.
+/// The maximum number of slots beyond the blocks of the device. *Units*: percent.
 const OVERFLOW_MAX: u32 = 200;
 
 /// The settings of a device that logs parity. They never change.

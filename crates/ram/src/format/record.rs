@@ -1,8 +1,8 @@
 //! The record of a device with redundancy in a donor's metadata area.
 //!
 //! Owns: the fields and the encoding of the record. Promises: the values of a decoded record are within the limits
-//! here; otherwise the error names the field. Leaves to others: comparing and exchanging records on the donor, and the
-//! conclusions of a client (`mirror`).
+//! here; otherwise the error names the field. Leaves to others: comparing and exchanging records on the donor, and
+//! choosing between the records of several donors (`mirror`).
 
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -18,13 +18,13 @@ pub const VERSION: u32 = 1;
 pub const FEATURES: u32 = 0;
 /// The length of a donor's metadata area in bytes; no record is longer.
 pub const METADATA_BYTES: usize = 16 << 10;
-/// The most donors of a device.
+/// The maximum number of donors of a device.
 pub const MEMBERS_MAX: usize = 16;
-/// The most stripes of a device.
+/// The maximum number of stripes of a device.
 pub const STRIPES_MAX: u64 = 65_536;
 /// The least and the most bytes of a block; a block's length is a power of two.
 pub const BLOCK_BYTES: (u32, u32) = (16, 64 << 10);
-/// The most bytes of a stripe; a stripe's length is a multiple of the block's.
+/// The maximum number of bytes of a stripe; a stripe's length is a multiple of the block's.
 pub const STRIPE_BYTES_MAX: u32 = 32 << 20;
 /// The number of the policy `mirror`.
 pub const POLICY_MIRROR: u16 = 1;

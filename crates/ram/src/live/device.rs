@@ -26,8 +26,8 @@ use crate::device::RamOptions;
 use crate::donor::{BLOCK_BYTES, random};
 use crate::mirror::{self, Intent, MirrorError, REQUEST_BYTES_MAX, Request, Times};
 
-/// The most requests of callers in progress; further ones wait. The machine's own copies, and changes that continue
-/// after their callers gave up, are not counted.
+/// The maximum number of callers' requests in progress; further requests wait. The machine's own copies, and changes
+/// that continue after their callers gave up, are not counted.
 const REQUESTS_MAX: usize = mirror::OPERATIONS_MAX * 3 / 4;
 /// The preferred length of requests; longer ones are not faster. *Units*: bytes.
 const PREFERRED_BYTES: u32 = 1 << 20;
@@ -36,7 +36,8 @@ const OPENING_SLACK: Duration = Duration::from_secs(30);
 /// The assumed minimum speed of a recovery, in bytes read each second; applies to devices that log parity. *Units*:
 /// bytes.
 const RECOVERY_BYTES_PER_SECOND: u64 = 16 << 20;
-/// The most bytes of one read or write for a machine that logs parity, because that machine handles each block.
+/// The maximum number of bytes of one read or write for a machine that logs parity, because that machine handles each
+/// block.
 const LOG_REQUEST_BYTES_MAX: u64 = 1 << 20;
 /// The longest time for which a donor may still see the connection of a client that has just ended.
 pub(crate) const FAREWELL: Duration = Duration::from_millis(500);
@@ -51,7 +52,7 @@ pub struct RedundantDevice {
 struct Inner {
     spec: String,
     geometry: Geometry,
-    /// The most bytes of one read or write that is passed to the machine.
+    /// The maximum number of bytes of one read or write that is passed to the machine.
     request_bytes_max: u64,
     commands: mpsc::Sender<Command>,
     places: Arc<Semaphore>,

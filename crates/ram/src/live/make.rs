@@ -23,11 +23,11 @@ use crate::placement::{Layout, Log, Policy};
 
 /// The length of a stripe, unless the device is so large that it needs longer ones. *Units*: bytes.
 const STRIPE_BYTES: u64 = 1 << 20;
-/// The most blocks of a device that logs parity.
+/// The maximum number of blocks of a device that logs parity.
 const BLOCKS_MAX: u32 = 1 << 30;
 /// The most overflow that a small device gets by default. *Units*: percent.
 const OVERFLOW_OF_SMALL: u32 = 200;
-/// The most bytes that are trimmed by one request. *Units*: bytes.
+/// The maximum number of bytes that are trimmed by one request. *Units*: bytes.
 const TRIM_BYTES: u64 = 1 << 30;
 
 /// Returns the length of a stripe for a device of `bytes`: as short as its metadata allows, because stripes are copied

@@ -7,16 +7,16 @@ use crate::format::{Geometry, LogShape};
 use crate::mirror::{Intent, Refusal, Times};
 use crate::placement::{Layout, Log, Policy};
 
-/// The most unfinished steps of the placement; above this, no further operation begins.
+/// The maximum number of unfinished steps of the placement; above this, no further operation begins.
 pub const STEPS_MAX: usize = 512;
-/// The most bytes of one read of a recovery.
+/// The maximum number of bytes of one read of a recovery.
 pub const SURVEY_BYTES: u64 = 1 << 20;
 /// When the recovery's reads in progress have this many bytes, no further one begins. With more, a donor on a slow
 /// network would count as late.
 pub const SURVEY_BYTES_UNDER_WAY_MAX: u64 = 8 << 20;
-/// The most reads of a recovery in progress.
+/// The maximum number of reads of a recovery in progress.
 pub const SURVEY_READS_MAX: usize = 256;
-/// The most groups that are refilled at the same time.
+/// The maximum number of groups that are refilled at the same time.
 pub const REFILLS_MAX: usize = 4;
 /// A group is opened only while more groups than this are free, unless nothing else is in progress: after a crash,
 /// cleaning needs them.

@@ -2,8 +2,8 @@
 //!
 //! Owns: the reads of a recovery, their order, and the writes before the device is used. Promises: no data is used that
 //! the loss of one more donor could remove, or that a later recovery could see differently; if the client is killed
-//! during recovery, the next recovery finds the same state. Leaves to others: the conclusions from the bytes
-//! (`survey`).
+//! during recovery, the next recovery finds the same state. Leaves to others: deciding from the bytes which copies are
+//! valid and which groups were open (`survey`).
 //!
 //! | stage | read or written | where |
 //! |---|---|---|

@@ -8,14 +8,15 @@ use super::event::Moment;
 use super::layout::{Layout, Ring};
 use crate::format::Geometry;
 
-/// The most requests of the user in progress; further ones are refused at once. A write that failed after `patience`
-/// still counts until its copies are equal again.
+/// The maximum number of the user's requests in progress; further requests are refused at once. A write that failed
+/// after `patience` still counts until its copies are equal again.
 pub const OPERATIONS_MAX: usize = 256;
-/// The most bytes of one request of the user.
+/// The maximum number of bytes of one request of the user.
 pub const REQUEST_BYTES_MAX: u64 = 32 << 20;
-/// The most stripes that a rebuild, or the resynchronisation after attaching, copies at the same time.
+/// The maximum number of stripes that a rebuild, or the resynchronisation after attaching, copies at the same time.
 pub const COPIES_MAX: usize = 2;
-/// The most repairs of wrong copies in progress; further wrong copies wait for the next read that finds them.
+/// The maximum number of repairs of wrong copies in progress; further wrong copies wait for the next read that finds
+/// them.
 pub const REPAIRS_MAX: usize = 4;
 /// The number of times that an attaching client raises its generation because another client attaches at the same time.
 pub const CLAIM_ROUNDS_MAX: u32 = 8;

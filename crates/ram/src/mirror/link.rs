@@ -1,8 +1,8 @@
 //! The connection to one donor, and what is known about the donor.
 //!
 //! Owns: the state of the connection, requests without an answer, and the record that the donor is known to have.
-//! Promises: this record was read from the donor or confirmed by it, and never only sent. Leaves to others: the
-//! conclusions (`membership`).
+//! Promises: this record was read from the donor or confirmed by it, and never only sent. Leaves to others: deciding
+//! whether the donor is trusted (`membership`).
 
 use std::collections::BTreeMap;
 

@@ -90,13 +90,13 @@ pub use in_place::InPlace;
 pub use log::Log;
 pub use streams::StaleRule;
 
-/// The most members of a group.
+/// The maximum number of members of a group.
 pub const MEMBERS_MAX: u8 = 16;
-/// The most stream caches; each write searches all of them.
+/// The maximum number of stream caches; each write searches all of them.
 pub const STREAMS_MAX: usize = 64;
-/// The most blocks of a column of a cache.
+/// The maximum number of blocks of a column of a cache.
 pub const COLUMN_BLOCKS_MAX: u32 = 64;
-/// The most blocks of a device, so that a slot's number fits 32 bits.
+/// The maximum number of blocks of a device, so that a slot's number fits 32 bits.
 pub const BLOCKS_MAX: u32 = 1 << 30;
 
 /// The reason why a placement cannot be made, or refuses an operation.
@@ -221,8 +221,8 @@ pub struct Layout {
     pub overflow_percent: u32,
     /// The number of stream caches, `P` (`adaptive`): 1 to [`STREAMS_MAX`].
     pub streams: usize,
-    /// The number of blocks of a column, 1 to [`COLUMN_BLOCKS_MAX`]: a cache holds this many groups (`parity-cache`,
-    /// `adaptive`).
+    /// The length of a column of a cache, 1 to [`COLUMN_BLOCKS_MAX`] (`parity-cache`, `adaptive`). A cache is sent when
+    /// it has `S` columns of blocks; the cache of survivors is sent when it has `S` blocks. *Units*: blocks.
     pub column_blocks: u32,
     /// The rule that decides which stream loses its cache to a new one (`adaptive`).
     pub stale: StaleRule,
@@ -407,8 +407,8 @@ pub enum Location {
 pub struct Memory {
     /// The size of the tables. *Units*: bytes.
     pub tables_bytes: u64,
-    /// The most blocks that may wait in the client's memory at the same time, plus parity blocks that are being
-    /// computed. *Units*: blocks.
+    /// The maximum number of blocks that may wait in the client's memory at the same time, plus parity blocks that are
+    /// being computed. *Units*: blocks.
     pub client_blocks_max: u64,
     /// The number of slots on all donors together.
     pub donor_slots: u64,

@@ -15,7 +15,7 @@ use nectary_ram::placement::{Cause, Covering, Layout, Location, Place, Placement
 use rand_xoshiro::SplitMix64;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
-/// The most steps in progress between two operations.
+/// The maximum number of steps in progress between two operations.
 const WINDOW: u64 = 48;
 /// A step may reach the donors before this many earlier steps.
 const REORDERED_MAX: u64 = 24;

@@ -3,7 +3,8 @@
 //! Owns: the order of events and their effect on donors and clients. Promises: the same seed repeats a run exactly.
 //! Leaves to others: faults (`faults`), invariants (`check`), the operations of users (`client`).
 //!
-//! *Circle*: faults are methods of [`World`] in their own file.
+//! *Circle*: this file and `faults` import each other: [`World`] has a field of type [`Faults`], and `faults` adds
+//! methods to [`World`].
 
 use nectary_ram::format::{Geometry, Stamp};
 use nectary_ram::mirror::{Action, DonorRequest, Event, Intent, Layout, Phase, Reply, Ring, Standing};

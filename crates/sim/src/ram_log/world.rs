@@ -4,7 +4,8 @@
 //! Leaves to others: faults (`faults`), the lives of clients (`life`), invariants (`check`), the operations of users
 //! (`user`).
 //!
-//! *Circle*: the other files have methods of [`World`].
+//! *Circle*: this file and `faults` import each other: [`World`] has a field of type [`Faults`], and `faults` adds
+//! methods to [`World`].
 
 use nectary_ram::format::Stamp;
 use nectary_ram::format::slots::{Areas, Shape};

@@ -51,12 +51,12 @@ pub struct Client {
     pub host: usize,
     pub session: Cell<u64>,
     pub epoch: Cell<u64>,
-    /// Whether its host or its process is gone.
+    /// Whether the client's host or process is gone.
     pub is_dead: Cell<bool>,
-    /// Whether its session is over and it knows that.
+    /// Whether the client knows that its session is over.
     pub ended: Cell<bool>,
     pub is_paused: Cell<bool>,
-    /// Whether its clock stands still while it is paused.
+    /// Whether the client's clock stands still while the client is paused.
     pub stops_clock: Cell<bool>,
     /// Whether it was paused past its lease and its pages are not invalidated yet.
     pub is_exempt: Cell<bool>,

@@ -59,7 +59,7 @@ pub struct Connection {
     pub is_control: bool,
     /// The epoch of the server when the connection was made.
     pub epoch: u64,
-    /// The session to which it belongs, once the server knows that.
+    /// The connection's session; 0 until the server knows the session.
     pub session: Cell<u64>,
     pub is_client_open: Cell<bool>,
     is_lost: Cell<bool>,

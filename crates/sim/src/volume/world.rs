@@ -3,7 +3,7 @@
 //! Owns: the lives of clients, the changes that are lost with a client, the end of the run, and the violation that ends
 //! it. Promises: a seed repeats a run exactly. Leaves to others: the choice of faults (`faults`).
 //!
-//! *Circle*: the other files have methods of [`World`], or keep references to it.
+//! *Circle*: files that this file imports add methods to [`World`], or keep references to it.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;

@@ -17,7 +17,7 @@ use tokio::sync::{Mutex as Turn, OwnedMutexGuard};
 use super::model::{Change, DIRECTORIES, Event, Names, Story};
 use crate::random::Random;
 
-/// The most names of a directory.
+/// The maximum number of names of a directory.
 const NAMES: u64 = 6;
 /// The size of the largest file. *Units*: bytes.
 const SIZE_MAX: u64 = 60_000;
@@ -25,7 +25,7 @@ const SIZE_MAX: u64 = 60_000;
 const WRITE_MAX: u64 = 20_000;
 /// The longest pause between two calls. *Units*: milliseconds.
 const PAUSE_MS_MAX: u64 = 30;
-/// The most names that a listing requests, which is more than a directory has.
+/// The maximum number of names that a listing requests, which is more than a directory has.
 const ENTRIES: u32 = 1000;
 const PUNCH: u32 = (libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE) as u32;
 const ZERO: u32 = libc::FALLOC_FL_ZERO_RANGE as u32;

@@ -13,9 +13,9 @@ use crate::crash::{CrashOptions, CrashState, CrashStates, sample};
 /// The bugs that are planted.
 pub const BUGS: [Bug; 2] = [Bug::CommitBeforeFlush, Bug::AnsweredEarly];
 
-/// The most crash states for each epoch of a recording and kind of crash.
+/// The maximum number of crash states for each epoch of a recording and kind of crash.
 const STATES_PER_EPOCH: usize = 4;
-/// The most violations that are described in words.
+/// The maximum number of violations that are described in words.
 const VIOLATIONS_MAX: usize = 10;
 
 /// The numbers of runs and states.
@@ -25,7 +25,7 @@ pub struct Amount {
     pub seed: u64,
     /// The number of workloads.
     pub runs: u64,
-    /// The most crash states of each workload.
+    /// The maximum number of crash states of each workload.
     pub states_per_run: u64,
 }
 

@@ -107,7 +107,8 @@ impl Store {
         if size < 2 * BLOCK_BYTES {
             return if size == 0 { Ok(false) } else { recover::read_superblock(device).await.map(|_| true) };
         }
-        // Other programs' data begin in the first MiB of a device, or have a copy in its last MiB.
+        // The data of other programs begin in the first MiB of a device, or have a copy in its last MiB. So only these
+        // two parts are read.
         let length = size.min(1 << 20) / BLOCK_BYTES * BLOCK_BYTES;
         let begin = read(&**device, 0, length as usize).await?;
         let end = read(&**device, size / BLOCK_BYTES * BLOCK_BYTES - length, length as usize).await?;
@@ -121,9 +122,9 @@ impl Store {
     /// checkpoint, all segments are scanned.
     ///
     /// *Errors*: `Corrupt` if there is no store of a version that this program knows; `Invalid` for a budget that is
-    /// too small; `Io`. Damage after the superblock is no error: only the damaged objects are lost. *Cost*: reads the
-    /// appends since the checkpoint, not the objects; while a large checkpoint is loaded, a get waits for the part that
-    /// it needs, and `stat` reports the checkpoint's number of entries.
+    /// too small; `Io`. Damage outside the superblock is no error: only the damaged objects are lost. *Cost*: reads the
+    /// appends since the checkpoint, not the objects; while a large checkpoint is loaded, a get waits only until the
+    /// index shard of its key is loaded, and `stat` reports the checkpoint's number of entries.
     pub async fn open(device: SharedDevice, options: OpenOptions) -> Result<Store, Error> {
         let layout = recover::read_superblock(&device).await?;
         let Member { number, count, .. } = layout.member;
@@ -146,7 +147,8 @@ impl Store {
         let spec = device.spec();
         options.check().map_err(|error| error.at(&spec))?;
         if device.geometry().size_bytes < layout.span_bytes {
-            // The file was truncated: the lost part reads as zeroes from now on, and its objects are lost.
+            // The file was truncated. It gets its former size again: the part that was cut off reads as zeroes, and its
+            // objects are lost.
             device.grow(layout.span_bytes).await.map_err(|error| {
                 Error::new(
                     ErrorKind::Corrupt,

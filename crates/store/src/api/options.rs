@@ -42,7 +42,7 @@ pub struct CreateOptions {
 pub struct OpenOptions {
     /// Memory for everything: index, buffers, fills and the memory tier, in bytes.
     pub memory_bytes: u64,
-    /// The largest part of `memory_bytes` for objects in memory; by default all that the other uses leave.
+    /// The largest part of `memory_bytes` for objects in memory; by default all memory that the other uses do not need.
     pub objects_bytes_max: Option<u64>,
     /// The longest time for which a put may wait in memory before it is written.
     pub write_delay: Duration,
@@ -73,8 +73,9 @@ pub struct OpenOptions {
     pub index_loading: IndexLoading,
     /// The runtime of background work.
     pub background: Background,
-    /// The seed of random identities that an open makes, for example of a span that begins empty. By default the
-    /// operating system provides the seed. A simulation that sets it can be repeated; each open needs a different seed.
+    /// The seed of the random identities that an open draws, for example the identity of a span that begins empty. By
+    /// default the operating system provides the seed. A simulation that sets it can be repeated; each open needs a
+    /// different seed.
     pub seed: Option<u64>,
 }
 

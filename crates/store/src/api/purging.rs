@@ -31,11 +31,12 @@ impl Drop for Waiting<'_> {
     }
 }
 
-/// The turn of a purge in a store of several spans. There, all spans get all purges in the same order: the next purge
-/// waits until the writer of each span has received this one, or the caller of this one has given up.
+/// The turn of a purge in a store of several spans. In such a store, all spans receive the purges in the same order. So
+/// the next purge waits until the writer of each span has received this purge, or until the caller of this purge has
+/// given up.
 #[derive(Default)]
 pub(crate) struct Turn {
-    /// The number of this purge, and the highest number up to which all spans are known to have all purges.
+    /// The number of this purge, and the number of the last purge that is known to be durable on every present span.
     pub order: PurgeOrder,
     /// The lock that makes later purges wait; each span's part of this purge holds a clone. `None` in a store of one
     /// span.
@@ -47,16 +48,17 @@ impl Store {
     ///
     /// *Durability*: when this returns, no later get finds an object that was put before the purge, or whose fill began
     /// before it, not even after a crash or a power cut. *Cost*: nothing is written if it is certain that the store has
-    /// no object of the key; otherwise one block is written twice and flushed once, shared by purges at the same time.
-    /// If the store remembers as many purges as it may ([`purge_records_max`](crate::Stat::purge_records_max)), the
-    /// call waits: the oldest segments are reclaimed, and older purges are forgotten with them. *Errors*: `Busy` if
-    /// fills that began long ago prevent the store from forgetting older purges; then nothing is purged. Any other
-    /// error means that the purge could not be made durable; it is still valid in memory.
+    /// no object of the key; otherwise one block is written to both copies of the purge log, and the device is flushed
+    /// once. Concurrent purges share the block and the flush. If the store remembers as many purges as it may
+    /// ([`purge_records_max`](crate::Stat::purge_records_max)), the call waits: the oldest segments are reclaimed, and
+    /// older purges are forgotten with them. *Errors*: `Busy` if fills that began long ago prevent the store from
+    /// forgetting older purges; then nothing is purged. Any other error means that the purge could not be made durable;
+    /// it is still valid in memory.
     pub async fn purge_key(&self, primary: &[u8]) -> Result<(), Error> {
         self.purge_key_in(primary, Turn::default()).await
     }
 
-    /// Does this span's part of the same purge, in a store of several spans.
+    /// Purges a key on this span. In a store of several spans, one purge calls this on every present span.
     pub(crate) async fn purge_key_in(&self, primary: &[u8], turn: Turn) -> Result<(), Error> {
         let puts = self.puts();
         let key = KeyRef::new(primary, b"");
@@ -76,15 +78,15 @@ impl Store {
     /// Purges everything.
     ///
     /// *Durability*: when this returns, no later get finds an object that was put before the purge, or whose fill began
-    /// before it, not even after a crash or a power cut. *Cost*: one block is written twice and flushed once, shared by
-    /// purges at the same time. A purged object leaves memory and the index when it is requested or reclaimed. This
-    /// purge replaces all other remembered purges. *Errors*: the purge could not be made durable; it is still valid in
-    /// memory.
+    /// before it, not even after a crash or a power cut. *Cost*: one block is written to both copies of the purge log,
+    /// and the device is flushed once. Concurrent purges share the block and the flush. A purged object leaves memory
+    /// and the index when it is requested or reclaimed. This purge replaces all other remembered purges. *Errors*: an
+    /// error means that the purge could not be made durable; it is still valid in memory.
     pub async fn purge_all(&self) -> Result<(), Error> {
         self.purge_all_in(Turn::default()).await
     }
 
-    /// Does this span's part of the same purge, in a store of several spans.
+    /// Purges everything on this span. In a store of several spans, one purge calls this on every present span.
     pub(crate) async fn purge_all_in(&self, turn: Turn) -> Result<(), Error> {
         self.purge(Target::All, turn, |_| ()).await
     }
@@ -99,7 +101,7 @@ impl Store {
         self.purge_prefix_in(prefix, Turn::default()).await
     }
 
-    /// Does this span's part of the same purge, in a store of several spans.
+    /// Purges a prefix on this span. In a store of several spans, one purge calls this on every present span.
     pub(crate) async fn purge_prefix_in(&self, prefix: &[u8], turn: Turn) -> Result<(), Error> {
         let puts = self.puts();
         let length = match prefix.len() {
@@ -130,7 +132,7 @@ impl Store {
         self.purge_tag_in(tag, Turn::default()).await
     }
 
-    /// Does this span's part of the same purge, in a store of several spans.
+    /// Purges a tag on this span. In a store of several spans, one purge calls this on every present span.
     pub(crate) async fn purge_tag_in(&self, tag: &[u8], turn: Turn) -> Result<(), Error> {
         let hash = hash_tag(self.span().layout.hash_seed, tag)?;
         self.purge(Target::Tag(hash), turn, |_| ()).await

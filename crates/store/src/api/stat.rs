@@ -33,7 +33,7 @@ pub struct Stat {
     /// Whether the index is still being read. If so, the other figures of the index count only its loaded parts.
     #[serde(default)]
     pub index_loading: bool,
-    /// An upper bound of the size of the index's records on disk, in bytes.
+    /// An upper bound of the total size of the records to which the index points, in bytes.
     pub entries_bytes: u64,
     /// Bytes of the index.
     pub index_bytes: u64,
@@ -92,7 +92,7 @@ pub struct Stat {
     pub written_per_admitted: Option<f64>,
     /// Counters since the store was opened.
     pub counts: Counts,
-    /// The report of recovery, from the open of the store.
+    /// The report of the recovery that ran when the store was opened.
     pub recovery: Recovery,
     /// Why the store takes no more writes; `None` while it takes writes.
     pub stopped: Option<String>,
@@ -116,7 +116,7 @@ pub struct SpanStat {
 }
 
 impl Stat {
-    /// Sums the present spans; `first` is one of them.
+    /// Returns the sums over the present spans; `first` is the state of one of them.
     pub(crate) fn sum(first: Stat, spans: Vec<SpanStat>) -> Stat {
         let mut sum = first;
         let identity = sum.identity.clone();

@@ -1,6 +1,7 @@
 //! An open store: get, put, fill, sync, close.
 //!
-//! Owns: the public interface. The promises of each call are here and, with their tests, in `docs/semantics.md`.
+//! Owns: the public interface. The doc comment of each call states its promises; `docs/semantics.md` lists each promise
+//! with its test.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
@@ -57,8 +58,8 @@ impl Drop for Inner {
 
 /// An open store. Clones share it.
 ///
-/// A store that is dropped without [`close`](Store::close) leaves the device like a crash: written objects are found
-/// again, objects that still waited in memory are lost.
+/// A store that is dropped without [`close`](Store::close) leaves the device as a crash would: after the next open,
+/// written objects are found, and objects that still waited in memory are lost.
 ///
 /// ```
 /// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
@@ -91,8 +92,8 @@ impl Store {
         self.ask(Command::Close).await
     }
 
-    /// Finds an object in memory. *Cost*: no I/O, no allocation, and no lock for which other threads wait. The first
-    /// hit of an object that is only in memory may queue it to be written.
+    /// Finds an object in memory. *Cost*: no I/O, no allocation, and no lock for which other threads wait. If the
+    /// object is only in memory, its first hit may queue it for writing.
     pub fn get_resident(&self, key: KeyRef<'_>) -> Option<Object> {
         let lookup = self.lookup();
         let entry = lookup.find_resident(key).live()?;
@@ -102,7 +103,7 @@ impl Store {
 
     /// Finds an object in memory or on disk.
     ///
-    /// The object has exactly the bytes of one completed put of this key, which was not purged before this call. A
+    /// The object has exactly the bytes of one completed put of this key that no purge before this call removed. A
     /// damaged object is a miss, and so is an object whose read fails on the device; both are counted.
     /// [`try_get`](Store::try_get) reports a failed read. *Cost*: at most one read, and one more for each fragment of
     /// the body that the caller reads.
@@ -144,10 +145,10 @@ impl Store {
     ///
     /// *Errors*: `Busy` if the disk is too slow for the puts (nothing is stored), `Invalid` if the object is out of
     /// bounds, `Stopped`. *Durability*: none when this returns. An object that is [admitted](crate::AdmissionOptions)
-    /// is written within the write delay; then `written` in [`sequences`](Store::sequences) includes the object. An
-    /// object that is not admitted is no error. If such an object is one record, it is found as long as memory keeps
-    /// it, and it hides the version that it replaces. After the end of the process, such an object is a miss. *Cost*: a
-    /// put of several records waits for the disk whenever there is no room for the next one.
+    /// is written within the write delay; then `written` in [`sequences`](Store::sequences) includes the object. It is
+    /// no error if an object is not admitted. If such an object is one record, gets find it as long as memory keeps it,
+    /// and they do not find the version that it replaces. After the end of the process, such an object is a miss.
+    /// *Cost*: a put of several records waits for the disk whenever there is no room for the next one.
     pub async fn put(&self, key: KeyRef<'_>, metadata: Bytes, body: Bytes) -> Result<Sequence, Error> {
         self.put_tagged(key, &[], metadata, body).await
     }
@@ -209,7 +210,7 @@ impl Store {
         let step = puts.span.layout.fragment_bytes as usize;
         for start in (0..body.len()).step_by(step) {
             // From the second fragment on, the put waits for room and is not refused: the fragments written so far have
-            // already overwritten other objects.
+            // already used room on the disk, for which other objects were overwritten.
             if start > 0 {
                 self.wait_for_room().await;
             }
@@ -265,7 +266,8 @@ impl Store {
         self.puts().intake.sequences()
     }
 
-    /// Returns the notes for the operator since the last call, such as damaged records and failed reads.
+    /// Returns the notes for the operator that were added since the last call, for example about damaged records and
+    /// failed reads.
     pub fn take_notes(&self) -> Vec<String> {
         self.span().take_notes()
     }
@@ -356,8 +358,8 @@ impl Store {
         &self.puts().span
     }
 
-    /// Whether the store seems to have all fragments of an object. If not, the object leaves memory, because its head
-    /// is useless.
+    /// Whether the store seems to have all fragments of an object. If fragments are missing, the object leaves memory,
+    /// because its head is useless without them.
     fn is_complete(&self, object: &Object) -> bool {
         let entry = &object.entry;
         let EntryKind::Head { generation, count } = entry.kind else { return true };

@@ -1,10 +1,10 @@
 //! Index checkpoints: copies of the index's slots, written alternately to two areas.
 //!
 //! Owns: writing a checkpoint while the store runs, and reading one, shard by shard. The index changes while its
-//! checkpoint is written. So a checkpoint may contain changes after its log position, but has all changes before it.
-//! Replaying the log from that position makes the loaded index correct. Each checkpoint has a hot list, if the area has
-//! room: the locations of the objects in memory. The hot list is advice (`warm`): damaged parts of it are skipped and
-//! counted.
+//! checkpoint is written. So a checkpoint has all changes before its log position, and may also have some of the
+//! changes after it. Replaying the log from that position makes the loaded index correct. Each checkpoint has a hot
+//! list, if the area has room: the locations of the objects in memory. The hot list is advice (`warm`): damaged parts
+//! of it are skipped and counted.
 
 pub mod warm;
 
@@ -166,7 +166,8 @@ impl ChunkWriter<'_> {
     /// has room.
     async fn write_hot(&mut self) -> Result<(), Error> {
         self.magic = Magic::HotChunk;
-        // Visiting all entries in memory takes time, and appends need this thread.
+        // Visiting all entries in memory takes time, and this thread also writes appends. So another thread visits
+        // them, if the store may use threads.
         let mut hot = match self.from.background {
             Background::Caller => self.from.state.memory.hot_places(HOT_PLACES_MAX),
             Background::Threads => {
@@ -254,7 +255,7 @@ pub(crate) async fn read_headers(device: &SharedDevice, layout: &Layout) -> Vec<
 }
 
 impl CheckpointHeader {
-    /// Whether its shards fit `index`, and its number of chunks is consistent.
+    /// Whether the checkpoint's shards fit `index`, and the stated number of chunks is the one that these shards need.
     pub fn fits(&self, index: &Index) -> bool {
         self.homes.iter().all(|&homes| index.can_have(homes))
             && self.shard_start(INDEX_SHARDS).div_ceil(PAYLOAD_BYTES_MAX) == self.chunk_count
@@ -265,7 +266,7 @@ impl CheckpointHeader {
         self.homes[shard]
     }
 
-    /// The number of entries that the header states, limited to the number of its slots.
+    /// The number of entries that the header states, but at most the number of slots in the checkpoint.
     pub fn entries(&self) -> u64 {
         self.entry_count.min(self.index_bytes() / 8)
     }

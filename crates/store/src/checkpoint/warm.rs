@@ -44,8 +44,8 @@ const RUN_BYTES_MAX: u64 = 512 << 10;
 const GAP_BYTES_MAX: u64 = 16 << 10;
 /// The number of reads that run at the same time.
 const READS_AT_ONCE: usize = 2;
-/// The least memory that an entry takes in addition to its record, in bytes. With this, the list is cut to the objects
-/// that fit into memory.
+/// The least memory that an entry takes in addition to its record, in bytes. With this estimate, the list is cut to the
+/// objects that can fit into memory.
 const ENTRY_BYTES_MIN: u64 = 200;
 /// After it has decoded this many objects, warming up lets other tasks of the thread run.
 const TURN: usize = 128;
@@ -60,7 +60,7 @@ pub(crate) struct Warm {
     pub newest: Vec<Location>,
 }
 
-/// When this is dropped, it reports that warming up has ended, for any reason.
+/// When this is dropped, it reports that warming up has ended, whether or not it was complete.
 struct EndWarming(Arc<WarmList>);
 
 impl Drop for EndWarming {
@@ -97,7 +97,8 @@ async fn read_list(state: &State, warm_list: &WarmList, warm: Warm) {
         list.extend(hot);
     }
     let mut room = state.memory.capacity();
-    // The newest objects count as requested once; sorting keeps their order among equals.
+    // The newest objects count as requested once. Sorting does not change the order of objects with the same number of
+    // requests.
     list.sort_by_key(HotPlace::hottest_first);
     list.retain(|place| {
         let taken = place.location().bytes_max() + ENTRY_BYTES_MIN;

@@ -1,10 +1,11 @@
 //! The speed of the ring, measured by the times at which the last segments were opened.
 //!
-//! Owns: the decision whether a segment stays long enough to be read. If the ring turns slowly, a share of the segments
-//! is a sufficient margin ([`Layout::stays`](crate::format::layout::Layout::stays)). If the ring turns within seconds,
-//! time decides: let n be the number of segments that will be opened before this segment is overwritten; the segment
-//! stays long enough if the last n openings took at least [`READING_MS`]. So the margin grows with the load, and
-//! shrinks when the load ends. Re-inserted bytes count like put bytes, because they also open segments.
+//! Owns: the decision whether a segment stays long enough to be read. If the ring turns slowly, all segments stay long
+//! enough except the oldest ones, which are a fixed share of the ring
+//! ([`Layout::stays`](crate::format::layout::Layout::stays)). If the ring turns within seconds, time decides: let n be
+//! the number of segments that will be opened before this segment is overwritten; the segment stays long enough if the
+//! last n openings took at least [`READING_MS`]. So the margin grows with the load, and shrinks when the load ends.
+//! Re-inserted bytes count like put bytes, because they also open segments.
 //!
 //! *Cost*: the clock is read only for records in the oldest quarter of the ring.
 

@@ -147,7 +147,7 @@ impl<'a> SegmentReader<'a> {
     ) -> Scanned {
         let mut scanned = Scanned { last_sequence, end: offset, ..Scanned::default() };
         let mut position = offset;
-        // The size of appends is known only after the first one.
+        // The usual size of the segment's appends is known only after the first one was read.
         self.window.read_bytes = if care == Care::Verify { self.window_bytes_max } else { HEADER_WINDOW_BYTES };
         while position + BLOCK_BYTES <= self.end {
             if let Some(append) = self.append_at(position, scanned.last_sequence).await {
@@ -199,8 +199,9 @@ impl<'a> SegmentReader<'a> {
             if found.count > 0 {
                 scanned.last_sequence = scanned.last_sequence.max(found.last_sequence);
                 scanned.end = found.end;
-                // The next open found the log like this, and wrote directly after these records. So a gap before the
-                // next append means that an append of that open is missing: this is another hole.
+                // The open after the crash found the log in this state, and wrote its first append directly after these
+                // records. So a gap before the next append means that an append of that open is missing: this is
+                // another hole.
                 if found.end < stop && next.is_some() {
                     scanned.holes.push(scanned.last_sequence);
                 }

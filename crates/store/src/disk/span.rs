@@ -72,7 +72,7 @@ impl Span {
         self.layout.epoch_of(location.granule * GRANULE_BYTES / self.layout.segment_bytes, head)
     }
 
-    /// Whether an epoch has been overwritten, or is being overwritten.
+    /// Whether the segment of an epoch has been overwritten, or is being overwritten.
     pub fn is_overtaken(&self, epoch: u64) -> bool {
         epoch < self.layout.tail(self.head())
     }

@@ -42,7 +42,7 @@ pub const SPANS_MAX: u32 = 16;
 pub struct Layout {
     /// Random identity of the store.
     pub identity: u128,
-    /// Seed of the key hashes, random.
+    /// The random seed of the key hashes.
     pub hash_seed: u64,
     /// Size of the span in bytes.
     pub span_bytes: u64,
@@ -83,8 +83,8 @@ pub struct Member {
     pub number: u32,
     /// The number of spans of the store.
     pub count: u32,
-    /// Each span's weight, by number: its size in units of [`SPAN_BYTES_MIN`] when the store was made. Keys are
-    /// distributed over the spans in proportion to these weights.
+    /// The weight of each span, indexed by the span's number: its size when the store was made, in units of
+    /// [`SPAN_BYTES_MIN`]. Keys are distributed over the spans in proportion to these weights.
     pub weights: [u32; SPANS_MAX as usize],
 }
 
@@ -92,8 +92,8 @@ impl Member {
     /// The only span of its store.
     pub const SOLE: Member = Member { set: 0, number: 0, count: 1, weights: [0; SPANS_MAX as usize] };
 
-    /// The seed with which all spans of a store hash keys, so that a span can use the purges of another one; `None` for
-    /// the only span of a store.
+    /// The seed with which all spans of a store hash keys; `None` for the only span of a store. The seed is the same on
+    /// all spans, so that a span can use the purge records of another one.
     pub fn hash_seed(&self) -> Option<u64> {
         // This seed differs from the seed of the placement, so that the two hashes of a key are independent.
         let seed = (self.set as u64).rotate_left(32).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (self.set >> 64) as u64;
@@ -328,7 +328,7 @@ impl Layout {
         Ok(layout)
     }
 
-    /// The segment that holds `epoch`.
+    /// The number of the segment that holds `epoch`.
     pub fn segment_of(&self, epoch: u64) -> u64 {
         epoch % self.segment_count
     }
@@ -344,8 +344,9 @@ impl Layout {
         head.saturating_sub(behind)
     }
 
-    /// Whether an epoch is not about to be overwritten while `head` is being written. The oldest 1/32 of the segments
-    /// are about to be overwritten, but at least three segments if there are twelve or more.
+    /// Returns false if an epoch's segment is about to be overwritten while `head` is being written. This is so for the
+    /// oldest 1/32 of the segments, and at least for the oldest three (the oldest quarter if there are fewer than
+    /// twelve segments).
     pub fn stays(&self, epoch: u64, head: u64) -> bool {
         epoch + self.segment_count > head + (self.segment_count / LEAVING_SHARE).max((self.segment_count / 4).min(3))
     }
@@ -375,7 +376,7 @@ impl Layout {
         self.segment_count * self.segment_bytes / 4
     }
 
-    /// The largest size of the index's slots, in bytes, so that they fit into a checkpoint.
+    /// The largest total size of the index's slots that fits into a checkpoint, in bytes.
     pub fn index_bytes_max(&self) -> u64 {
         (self.checkpoint_bytes - BLOCK_BYTES) / 65 * 64
     }

@@ -6,7 +6,7 @@ use super::GRANULE_BYTES;
 
 /// The number of bits of a granule's number.
 pub const GRANULE_BITS: u32 = 36;
-/// The number of bits of a class. These bits are above the bits of the granule.
+/// The number of bits of a class. In a packed location, these bits are above the bits of the granule.
 pub const CLASS_BITS: u32 = 6;
 /// The mask of the granule's bits in a packed location.
 pub const GRANULE_MASK: u64 = (1 << GRANULE_BITS) - 1;
@@ -26,8 +26,8 @@ impl Location {
         Location { granule, class: size_class(bytes) }
     }
 
-    /// An upper bound of the record's length, in bytes. It is at least 256 bytes; above that, it is at most a quarter
-    /// and one granule too large.
+    /// An upper bound of the record's length, in bytes. The bound is at least 256 bytes; above that, it exceeds the
+    /// length by at most a quarter of the length plus one granule.
     pub fn bytes_max(self) -> u64 {
         class_granules(self.class) * GRANULE_BYTES
     }
@@ -50,7 +50,7 @@ pub fn class_granules(class: u8) -> u64 {
 }
 
 fn size_class(bytes: u64) -> u8 {
-    // From 4 granules on, there are four classes per doubling.
+    // From 4 granules on, there are four classes for each doubling of the length.
     let Some(above) = bytes.div_ceil(GRANULE_BYTES).checked_sub(5) else { return 0 };
     let doublings = (above + 4).ilog2() - 2;
     let class = u64::from(4 * doublings) + ((above + 4) >> doublings) - 3;

@@ -30,8 +30,8 @@ pub const METADATA_BYTES_MAX: usize = 64 * 1024;
 pub const FEATURE_TAGS: u64 = 1;
 /// The largest number of records in one purge block.
 pub const PURGE_RECORDS_PER_BLOCK: usize = 99;
-/// No sequence, generation, epoch or cycle becomes larger than this; a larger value is damage. Sums of smaller values
-/// do not overflow.
+/// No sequence, generation, epoch or cycle becomes larger than this; a larger value on disk is damage. The sum of two
+/// valid values does not overflow.
 pub const COUNTER_MAX: u64 = 1 << 62;
 /// The number of shards of the index and of a checkpoint.
 pub const INDEX_SHARDS: usize = 64;
@@ -41,7 +41,7 @@ pub const INDEX_SHARDS: usize = 64;
 pub enum Magic {
     /// The superblock.
     Superblock,
-    /// A slot of the state.
+    /// A state slot.
     State,
     /// A block of the purge log.
     Purge,
@@ -58,7 +58,7 @@ pub enum Magic {
 }
 
 impl Magic {
-    /// The four bytes on disk.
+    /// The four bytes that mark a frame of this kind on disk.
     pub const fn bytes(self) -> [u8; 4] {
         match self {
             Magic::Superblock => *b"NSUP",
@@ -222,7 +222,7 @@ pub struct PurgeBlockTail {
     pub purge_held: U64,
 }
 
-/// One purge.
+/// The record of one purge.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct PurgeRecord {
@@ -275,7 +275,7 @@ pub enum RecordKind {
 }
 
 impl RecordKind {
-    /// The number on disk.
+    /// The number of the kind on disk.
     pub fn code(self) -> u8 {
         match self {
             RecordKind::Whole => 1,
@@ -284,7 +284,7 @@ impl RecordKind {
         }
     }
 
-    /// The kind of a number on disk, if this version knows it.
+    /// The kind with this number on disk; `None` if this version does not know the number.
     pub fn from_code(code: u8) -> Option<RecordKind> {
         match code {
             1 => Some(RecordKind::Whole),
@@ -399,8 +399,8 @@ pub fn open(bytes: &[u8], magic: Magic, place: Place) -> Result<FrameHeader, Mis
     }
 }
 
-/// The length in a frame's header, if `bytes` look like such a frame of this store at `address`. The checksum, version
-/// and epoch are not checked.
+/// The length in a frame's header, if `bytes` look like a frame of this kind and of this store at `address`. The
+/// checksum, version and epoch are not checked.
 pub fn apparent_bytes(bytes: &[u8], magic: Magic, identity: u128, address: u64) -> Option<u64> {
     let (header, _) = FrameHeader::read_from_prefix(bytes).ok()?;
     let looks = header.magic == magic.bytes() && header.identity.get() == identity && header.address.get() == address;
@@ -501,8 +501,8 @@ impl Append {
     /// Decodes an append's header and table. `room` is the number of bytes from the start of the append to the end of
     /// the segment.
     ///
-    /// *Errors*: [`Mismatch::Length`] if `bytes` is too short for the table (its size: [`Append::header_bytes`]);
-    /// otherwise the reason why the append is invalid.
+    /// *Errors*: [`Mismatch::Length`] if `bytes` is too short for the table ([`Append::header_bytes`] tells how many
+    /// bytes are needed); otherwise the reason why the append is invalid.
     pub fn decode(bytes: &[u8], place: Place, room: u64) -> Result<Append, Mismatch> {
         Append::decode_into(bytes, place, room, Vec::new())
     }

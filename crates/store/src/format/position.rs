@@ -20,10 +20,11 @@ pub struct LogEnd {
     pub blocks: u32,
 }
 
-/// At an open, the clock starts at `open_count << OPEN_COUNT_SHIFT`, which is above all sequences of earlier opens.
+/// One clock numbers sequences and generations. An open sets it to `open_count << OPEN_COUNT_SHIFT`, which is above all
+/// numbers that earlier opens drew.
 pub const OPEN_COUNT_SHIFT: u32 = 40;
 
-/// The open count of the open in which a sequence was drawn.
+/// The value of the open count when a sequence was drawn.
 pub fn open_count_of(sequence: u64) -> u64 {
     sequence >> OPEN_COUNT_SHIFT
 }

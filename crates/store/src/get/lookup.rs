@@ -63,8 +63,8 @@ impl Lookup {
             let head = self.span.head();
             let Some(entry) = self.state.memory.get(hash, key) else { return Resident::Absent };
             let verdict = self.state.verdict(&entry);
-            // If a segment was opened during these steps, and the entry left memory because of that, a purge of the
-            // entry may already be forgotten. So the search is repeated.
+            // If the writer opened a segment during these steps, and the entry left memory because of that, a purge of
+            // the entry may already be forgotten. Then the search is repeated.
             let is_there = self.span.head() == head || self.state.memory.holds(&entry);
             if is_there || planted(Bug::PlaceBeforePurge) {
                 break (entry, verdict);
@@ -93,8 +93,8 @@ impl Lookup {
         Resident::Live(entry)
     }
 
-    /// Finds an object or fragment on disk and puts it into memory. If `key` is given, the key of the record must be
-    /// equal.
+    /// Finds an object or fragment on disk and puts it into memory. If `key` is given, only a record with this key is
+    /// accepted.
     ///
     /// A caller that needs the same record during the read waits for that read. *Errors*: the read failed on the
     /// device.
@@ -123,8 +123,8 @@ impl Lookup {
 
     /// The result of another caller's read, for a caller that waited for it; `None` if the caller has to search again.
     ///
-    /// The read may have begun before a change that the caller has to see. So its result is valid only if the index
-    /// still points to its location, and memory has no newer version.
+    /// That read may have begun before a change that this caller has to see. So its result is valid only if the index
+    /// still points to the location of the entry that was read, and memory has no newer version.
     fn shared_answer(
         &self,
         hash: KeyHash,
@@ -235,8 +235,8 @@ impl Lookup {
         Ok(self.find_on_disk(hash, None).await?.filter(is_it))
     }
 
-    /// Whether the store seems to have a fragment, in a segment that stays long enough for the object to be read.
-    /// *Cost*: no I/O.
+    /// Whether the store seems to have a fragment, and the segment of the fragment stays long enough for the object to
+    /// be read. *Cost*: no I/O.
     ///
     /// A fragment in a segment that is about to be overwritten counts as missing. Otherwise a reader would get the
     /// beginning of the body and then an error.

@@ -45,7 +45,7 @@ pub(crate) struct Window {
 }
 
 impl Lookup {
-    /// Reads the record at a location, with the cluster around it if that pays off.
+    /// Reads the record at a location. Reads the cluster around the record too, if that pays off.
     pub async fn read_with_neighbours(
         &self,
         hash: KeyHash,
@@ -94,7 +94,8 @@ impl Lookup {
         }
     }
 
-    /// The aligned window around a record, if the window contains the whole record and more.
+    /// The aligned window around a record; `None` if the window does not contain the whole record, or contains nothing
+    /// else.
     fn window(&self, own: Extent) -> Option<Extent> {
         let cluster_bytes = self.clusters.cluster_bytes();
         if cluster_bytes == 0 {

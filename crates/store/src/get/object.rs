@@ -58,7 +58,7 @@ impl Object {
         matches!(self.entry.kind, EntryKind::Whole).then_some(&self.entry.body)
     }
 
-    /// Reads a range of the body, chunk by chunk. The range is cut at the end of the body.
+    /// Reads a range of the body, chunk by chunk. A range that ends after the end of the body is shortened.
     pub fn reader(&self, range: Range<u64>) -> BodyReader {
         let end = range.end.min(self.body_bytes());
         BodyReader { object: self.clone(), position: range.start.min(end), end }
@@ -94,9 +94,9 @@ impl BodyReader {
 
     /// The next chunk, at most a fragment long; `None` at the end.
     ///
-    /// *Errors*: a fragment has been reclaimed or is damaged, or the device failed its read; the bytes read so far are
-    /// correct, the rest is not available, and a caller that forwards the body must abort. *Cancel safety*: nothing is
-    /// lost.
+    /// *Errors*: a fragment has been reclaimed or is damaged, or the device could not read it. The bytes returned so
+    /// far are correct, and the rest is not available: a caller that forwards the body must abort. *Cancel safety*: a
+    /// cancelled call loses no chunk.
     pub async fn next(&mut self) -> Option<Result<Bytes, Error>> {
         if self.position >= self.end {
             return None;

@@ -63,7 +63,7 @@ impl Reads {
         Reads { lists: std::array::from_fn(|_| List::default()) }
     }
 
-    /// Waits for the running read of a hash, or begins one. *Cancel safety*: nothing is lost.
+    /// Waits for the running read of a hash, or begins one. *Cancel safety*: a cancelled wait affects no other caller.
     pub async fn join(&self, hash: KeyHash) -> Turn<'_> {
         let list = &self.lists[hash.0 as usize % LISTS];
         let waiter = {
@@ -123,8 +123,8 @@ impl Numbered {
     }
 }
 
-/// Held by the caller that reads. If it is dropped without [`end`](Reading::end), waiters get the result that nothing
-/// was found.
+/// The caller that reads keeps this during its read. If it is dropped without [`end`](Reading::end), the waiters'
+/// result is that nothing was found.
 pub struct Reading<'a> {
     list: &'a List,
     number: u64,

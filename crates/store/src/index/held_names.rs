@@ -23,7 +23,7 @@
 //!
 //! *Cost*: at most 1/[`MEMORY_SHARE`] of the memory budget. A put touches one or two cache lines, a purge one per era.
 //! With [`BITS_PER_NAME`] bits per name, a few of 100 purges of absent names get a record that they do not need. More
-//! of them do if the store has more names than the filters are made for.
+//! of them get one if the store has more names than the filters have room for.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -32,17 +32,17 @@ use crate::names::key::PrimaryHash;
 
 /// The filters take at most 1/`MEMORY_SHARE` of the memory budget.
 const MEMORY_SHARE: u64 = 64;
-/// Bits of a filter per name.
+/// The size of a filter, in bits per name that it can hold.
 const BITS_PER_NAME: u64 = 12;
 /// The number of bits that a name sets.
 const PROBES: u32 = 6;
 /// The number of filters; each belongs to one era.
 const ERAS: u64 = 8;
-/// A cache line, in words.
+/// The size of a cache line, in words of 64 bits.
 const LINE_WORDS: usize = 8;
 const LINE_BITS_LOG: u32 = 9;
 /// After the last segment with a name was overwritten, the name counts as present until this many more segments were
-/// opened; records of purges are kept equally long.
+/// opened; the records of purges are kept for the same time.
 pub const MARGIN_SEGMENTS: u64 = 2;
 
 /// The places where versions of a name may be.
@@ -166,7 +166,7 @@ impl Names {
         &self.filters[(era % ERAS) as usize]
     }
 
-    /// The line of a filter that has a name's bits, and the bits.
+    /// Returns the line of a filter that has a name's bits, and these bits.
     fn bits(&self, primary: PrimaryHash) -> (usize, [u64; LINE_WORDS]) {
         let lines = self.filters[0].len() / LINE_WORDS;
         // The upper half of the hash chooses the line, the lower half the bits in it.

@@ -76,8 +76,8 @@ impl Index {
         let (mut is_right, mut record_bytes, mut granule_end) = (true, 0, 0);
         for &entry in shard.slots.iter() {
             let (is_entry, distance) = (entry != 0, entry >> DISTANCE_SHIFT & 63);
-            // An entry with only its distance set would become an empty slot when it moves up; no record has such a
-            // location.
+            // If all bits of an entry except its distance were 0, the entry would become an empty slot when it moves to
+            // its home. No record has such a location.
             is_right &= !is_entry | ((distance < distance_end) & (entry & !DISTANCE_MASK != 0));
             distance_end = if is_entry { distance + 2 } else { 1 };
             shard.entries += usize::from(is_entry);

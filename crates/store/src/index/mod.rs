@@ -74,7 +74,7 @@ struct Shard {
 /// The index of a span.
 pub struct Index {
     shards: Vec<Mutex<Shard>>,
-    /// The number of bits of an entry's hash that its home and tag give.
+    /// The number of bits of a key's hash that can be computed from an entry's home and tag.
     width: u32,
     homes_initial: usize,
     homes_max: usize,
@@ -139,8 +139,8 @@ impl Index {
         self.shard(shard).find(self.width, known, location).is_some()
     }
 
-    /// Whether the index has exactly this entry, and no entry of the same hash whose `age` is greater (that is, which
-    /// is newer).
+    /// Whether the index has exactly this entry, and no newer entry of the same hash. Of two locations, the one with
+    /// the greater `age` is newer.
     pub fn leads_last_to<T: Ord>(&self, hash: KeyHash, location: Location, age: impl Fn(Location) -> T) -> bool {
         let (shard, known) = self.locate(hash);
         let (own, mut is_there, mut is_last) = (age(location), false, true);
@@ -259,7 +259,7 @@ impl Index {
         found
     }
 
-    /// The shard of a hash, and the bits of the hash that an entry's home and tag give.
+    /// The shard of a hash, and the bits of the hash that can be computed from an entry's home and tag.
     fn locate(&self, hash: KeyHash) -> (usize, u64) {
         let bits = hash.0 as u64;
         (shard_of(hash), bits << 6 >> (64 - self.width))
@@ -274,7 +274,7 @@ impl Index {
         self.record_bytes.fetch_sub(location_of(entry).bytes_max(), Ordering::Relaxed);
     }
 
-    /// Grows a shard by a quarter if the bound allows it.
+    /// Grows a shard by a quarter if the memory bound allows it. Returns whether the shard grew.
     fn grow(&self, shard: &mut Shard) -> bool {
         let homes = (shard.homes + shard.homes / 4 + 1).min(self.homes_max);
         if homes <= shard.homes {
@@ -326,7 +326,7 @@ impl Shard {
         ((u128::from(known) * self.homes as u128) >> width) as usize
     }
 
-    /// The bits of the hash of the entry in a slot.
+    /// Computes the bits of the hash of the entry in a slot, from the entry's home and tag.
     fn known(&self, width: u32, slot: usize, entry: u64) -> u64 {
         let home = (slot - distance_of(entry)) as u128;
         // This is the smallest hash with this home. The entry's hash is the first hash from there on that ends in the
@@ -385,7 +385,7 @@ impl Shard {
             slot += 1;
             distance += 1;
         }
-        // As many entries are in the table as before, so the count is unchanged. The hash of the entry without a slot
+        // The table has as many entries as before, so the count is unchanged. The hash of the entry without a slot
         // follows from its home.
         let at_home = carried;
         Some((self.known(width, slot - distance, at_home), carried))

@@ -26,7 +26,7 @@ pub struct Unwritten {
     pub previous: Option<Arc<Entry>>,
     /// The location on disk of an object that is being rewritten.
     pub moved_from: Option<Location>,
-    /// The entry's group, as it was when the entry was queued; later hints do not change it.
+    /// The object next to which the entry is written; `None` if the hints decide this when the entry is packed.
     pub tie: Option<HintId>,
 }
 
@@ -156,8 +156,8 @@ impl Queue {
         Some(Reserved { queue: Arc::clone(self), bytes: weight })
     }
 
-    /// Reserves room for an object that need not be stored: only if half of the queue stays free of reservations and
-    /// entries.
+    /// Reserves room for an object that need not be stored. Returns `None` if the entries and reservations, this one
+    /// included, would take more than half of the queue.
     pub fn reserve_if_idle(self: &Arc<Queue>, weight: u64) -> Option<Reserved> {
         let mut waiting = self.lock();
         if waiting.closed || waiting.bytes + waiting.reserved_bytes + weight > self.bytes_max / 2 {
@@ -208,7 +208,8 @@ impl Queue {
         waiting.items.iter().for_each(|(item, _)| self.names.note(item.entry.primary_hash));
     }
 
-    /// Adds an entry that need not be written: only if less than half of the queue is used.
+    /// Adds an entry that need not be written. *Errors*: [`Refused::Full`] if the entries take half of the queue or
+    /// more; [`Refused::Closed`].
     pub fn push_if_idle<E: From<Refused>>(&self, make: impl FnOnce() -> Result<Unwritten, E>) -> Result<Arc<Entry>, E> {
         let waiting = self.lock();
         if waiting.closed {
@@ -230,8 +231,8 @@ impl Queue {
         waiting.items.push_back((item, Instant::now()));
         let is_due = waiting.bytes >= self.wake_bytes;
         drop(waiting);
-        // The writer is woken only once: a writer that does not react is waiting for an append in flight, and checks
-        // the queue after that.
+        // Only two entries wake the writer: the first one, and the one that brings the waiting bytes to `wake_bytes`.
+        // If the writer does not react at once, it is waiting for an append in flight, and checks the queue after that.
         if was_empty || (is_due && !was_due) {
             self.wake.notify_one();
         }

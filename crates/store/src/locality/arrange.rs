@@ -52,7 +52,8 @@ pub struct Placed {
 }
 
 struct Group {
-    /// The versions of the seed, then the objects tied to it; versions of one object are in the order of sequences.
+    /// The indices of the group's records in the input: first the `seeds` records of the seed, then the others. Each
+    /// part is in the order of sequences.
     members: Vec<usize>,
     seeds: usize,
     bytes: u64,

@@ -109,7 +109,7 @@ pub struct Clusters {
 }
 
 impl Clusters {
-    /// Makes a choice without counts; at first, clusters are read.
+    /// Starts without counts. Clusters are read until there are enough counts.
     pub fn new(mode: ClusterRead, cluster_bytes: u64) -> Clusters {
         let (eligible, reads, untied) = Default::default();
         Clusters { mode, cluster_bytes, eligible, reads, untied }
@@ -138,7 +138,7 @@ impl Clusters {
         }
     }
 
-    /// The number of eligible reads per cluster read: 1 if clusters pay off; the less they gain, the more reads.
+    /// The number of eligible reads per cluster read: 1 if clusters pay off; the less they gain, the higher the number.
     fn probe_every(&self) -> u64 {
         let (count, hits, bytes) = self.reads.get();
         let saved = hits * READ_WORTH_BYTES;
@@ -186,8 +186,8 @@ mod tests {
 
     const EXTRA: u64 = 56 << 10;
 
-    /// Makes `count` reads, of which one cluster read in `hit_every` saves a later read. Returns the number of cluster
-    /// reads.
+    /// Makes `count` eligible reads. One in `hit_every` of the resulting cluster reads saves a later read. Returns the
+    /// number of cluster reads.
     fn cluster_reads(clusters: &Clusters, count: u64, hit_every: u64) -> u64 {
         let mut taken = 0;
         for _ in 0..count {

@@ -1,8 +1,9 @@
-//! Locations of groups: the extents of objects that were packed together, so that a read takes exactly one group.
+//! Locations of groups: the extents of objects that were packed together. With them, one read can read exactly one
+//! group.
 //!
 //! Owns: the extents of the groups in each segment written since the store was opened, and a bound on their number. The
-//! extents are advice: a wrong one only costs bytes. For a segment that was written earlier, or that would exceed the
-//! bound, no groups are known; then the cluster of a record is the aligned window around it.
+//! extents are advice: if one is wrong, only too many bytes are read. For a segment that was written earlier, or that
+//! would exceed the bound, no groups are known; then the cluster of a record is the aligned window around it.
 //!
 //! *Cost*: 8 bytes per group of two or more records, at most 1/64 of the memory budget. A lookup takes the lock of one
 //! segment for a short time; only reads from disk need lookups.

@@ -4,8 +4,8 @@
 //! hint is used when its object is packed (`arrange`), and when its object is read apart from its page (`regroup`).
 //! Hints are advice: a lost or wrong hint only costs locality.
 //!
-//! The table has a fixed number of slots of one word. The hash of the object that belongs to another one selects the
-//! slot of a hint. A newer hint overwrites an older one. So a hint takes no lock and allocates nothing, and the table
+//! The table has a fixed number of slots of one word. For the hint "A belongs to B", the hash of A selects the slot. A
+//! newer hint overwrites an older one in the same slot. So a hint takes no lock and allocates nothing, and the table
 //! never grows.
 
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,8 +1,8 @@
 //! The map of entries in memory, which is read without a lock.
 //!
 //! Owns: when removed entries are freed. An entry may be freed only after no thread can still read it. To ensure that,
-//! every processor must be interrupted. So each thread frees removed entries in batches, as large as the memory budget
-//! allows.
+//! every processor must be interrupted. That is expensive, so each thread frees removed entries in batches. The batches
+//! are as large as the memory budget allows.
 
 use std::hash::BuildHasherDefault;
 use std::sync::Arc;

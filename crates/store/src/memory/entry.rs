@@ -1,7 +1,7 @@
 //! An object, or a fragment of an object, in memory.
 //!
-//! Owns: the immutable content of an entry, and its location on disk after it was written. A user of the
-//! bytes holds an `Arc` of the entry, so bytes never change and never move.
+//! Owns: the immutable content of an entry, and its location on disk after it was written. A user of the bytes holds an
+//! `Arc` of the entry, so the bytes never change and never move.
 
 use std::any::Any;
 use std::sync::OnceLock;
@@ -76,15 +76,15 @@ pub struct Entry {
     pub generation: u64,
     pub sequence: u64,
     pub tags: Tags,
-    /// The number that the records of one group have in common, as read from disk; 0 for none.
+    /// The number that all records of the entry's group share on disk; 0 if the entry is in no group.
     pub cluster: u16,
     location: AtomicU64,
-    /// Until the entry is requested: why it was read together with another record, as 1 plus the [`Neighbour`];
-    /// otherwise 0.
+    /// If the entry was read together with another record and was not requested since: 1 plus the [`Neighbour`], which
+    /// tells why; otherwise 0.
     neighbour: AtomicU8,
     /// Whether the entry was requested since it was written.
     asked_for: AtomicBool,
-    /// Whether the entry is only in memory: one of the constants above.
+    /// Whether the entry is only in memory: `NOT_ALONE`, or one of the `ALONE` constants.
     alone: AtomicU8,
     decoded: OnceLock<Box<dyn Any + Send + Sync>>,
 }

@@ -13,13 +13,13 @@
 //! after the lock is released: no caller waits for the lock while entries are freed.
 //!
 //! A hit reads a concurrent map without a lock, and notes the entry's id in a small ring; the notes reach the policy in
-//! batches, under a lock that a hit only ever *tries* to take. If the ring is full, notes are lost; a hit never waits.
+//! batches, under a lock. A hit tries to take this lock, but never waits for it: if the ring is full, notes are lost.
 //!
 //! A commit is made under the queue's mutex and must not wait for the policy's lock there. So:
 //! 1. A committed object replaces the older version in the map at once and without the lock. When the queue's mutex is
 //!    free again, [`MemoryTier::settle`] takes the lock and tells the policy.
 //! 2. Entries are removed from the map under the lock, and only if the map still has exactly that entry. An entry that
-//!    waits to be written is never evicted: the policy may still know its id (of the older version), but evicting that
+//!    waits to be written is never evicted: the policy may still know its id from the older version, but evicting that
 //!    id removes nothing.
 //! 3. An object read from disk is inserted under the lock, and only if the map has no entry of its id.
 
@@ -39,14 +39,16 @@ const NOTES: usize = 256;
 const NOTES_BATCH: usize = 64;
 /// Neighbours take at most 1/`NEIGHBOURS_SHARE` of the tier.
 const NEIGHBOURS_SHARE: u64 = 8;
-/// A neighbour is dropped after the policy has inserted 1/`NEIGHBOURS_AGE_SHARE` of the tier's bytes since it came.
+/// A neighbour is dropped after the policy has inserted 1/`NEIGHBOURS_AGE_SHARE` of the tier's bytes since the
+/// neighbour came.
 const NEIGHBOURS_AGE_SHARE: u64 = 2;
 /// The room that the policy gives to other uses (neighbours, fills, unwritten entries) changes in steps of
 /// 1/`CEDED_STEP_SHARE` of the tier.
 const CEDED_STEP_SHARE: u64 = 64;
 /// Fills report their memory when it has changed by this many bytes.
 const FILL_STEP_BYTES: u64 = 64 << 10;
-/// The largest number of entries that are handed over or removed before the lock is released for other callers.
+/// The largest number of entries that are handed over to the policy or removed before the lock is released for other
+/// callers.
 const LOCKED_AT_ONCE: usize = 16;
 /// The policy keeps at least 1/`POLICY_SHARE_MIN` of the tier.
 const POLICY_SHARE_MIN: u64 = 4;
@@ -64,7 +66,8 @@ struct Replacement {
     neighbours: Neighbours,
 }
 
-/// Neighbours that wait for their first hit, each with the policy's inserted bytes when it came.
+/// Neighbours that wait for their first hit, each with the number of bytes that the policy had inserted when the
+/// neighbour came.
 #[derive(Default)]
 struct Neighbours {
     queue: VecDeque<(Arc<Entry>, u64)>,
@@ -383,7 +386,7 @@ impl MemoryTier {
         }
     }
 
-    /// Sets the policy's capacity and evicts down to it.
+    /// Sets the policy's capacity, and evicts entries until the rest fits.
     fn enforce(&self, replacement: &mut Replacement) {
         let map = self.map.pin();
         let bytes = replacement.capacity.saturating_sub(replacement.ceded);
@@ -423,7 +426,7 @@ impl MemoryTier {
         found.iter().for_each(|entry| self.remove_same(entry));
     }
 
-    /// Sets the capacity in bytes, unwritten entries included, and evicts down to it.
+    /// Sets the capacity in bytes, unwritten entries included, and evicts entries until the rest fits.
     pub fn set_capacity(&self, bytes: u64) {
         let mut replacement = self.lock();
         replacement.capacity = bytes;

@@ -1,7 +1,8 @@
 //! The objects still to be read into memory after a restart.
 //!
-//! Owns: the list of these objects, and how many of them are done. Leaves to others: reading the objects
-//! (`checkpoint/warm.rs`), and writing the rest of the list with the hot list of a checkpoint (`checkpoint`).
+//! Owns: the list of these objects, and the number of objects that were already processed. Leaves to others: reading
+//! the objects (`checkpoint/warm.rs`), and writing the rest of the list with the hot list of a checkpoint
+//! (`checkpoint`).
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -10,12 +11,12 @@ use tokio::sync::SetOnce;
 
 use crate::memory::hot::HotPlace;
 
-/// The objects to read into memory, and how many of them are done.
+/// The objects to read into memory, and the number of objects that were already processed.
 #[derive(Default)]
 pub(crate) struct WarmList {
     /// The objects, in the order of their locations on disk.
     list: Mutex<Arc<Vec<HotPlace>>>,
-    /// At least this many objects at the front of the list are done.
+    /// At least this many objects at the front of the list were already processed: read into memory, or found invalid.
     done: AtomicUsize,
     is_known: SetOnce<()>,
     has_ended: AtomicBool,
@@ -46,7 +47,7 @@ impl WarmList {
         self.has_ended.store(true, Ordering::Release);
     }
 
-    /// Sets how many objects of the list are done.
+    /// Sets the number of objects at the front of the list that were already processed.
     pub fn set_done(&self, done: usize) {
         self.done.store(done, Ordering::Release);
     }

@@ -1,8 +1,8 @@
 //! Keys of objects and their hashes.
 //!
-//! Owns: the bounds of a key and how it is hashed. A key has a primary part (the requested URL) and a variant part (one
-//! of its representations); a purge of the primary part purges all variants. Hashes only decide where an object is
-//! stored and looked up; whether keys are equal is always decided by comparing the whole keys.
+//! Owns: the maximum lengths of a key's parts, and the hash functions. A key has a primary part (the requested URL) and
+//! a variant part (one of its representations); a purge of the primary part purges all variants. Hashes only decide
+//! where an object is stored and looked up; whether keys are equal is always decided by comparing the whole keys.
 
 use std::hash::Hasher;
 
@@ -82,7 +82,7 @@ impl Hasher for Hashed {
         }
     }
     fn write_u32(&mut self, id: u32) {
-        // The map also uses the highest bits of the result.
+        // The map also uses the highest bits of the hash, so both halves get the id.
         self.0 = u64::from(id) << 32 | u64::from(id);
     }
     fn write_u64(&mut self, id: u64) {
@@ -98,7 +98,7 @@ impl Hasher for Hashed {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct KeyHash(pub u128);
 
-/// The hash of a key's primary part. A purge by key names this hash.
+/// The hash of a key's primary part. The record of a purge by key has this hash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PrimaryHash(pub u128);
 
@@ -120,7 +120,8 @@ pub fn hash_prefix(seed: u64, prefix: &[u8]) -> PrimaryHash {
     PrimaryHash(xxh3_128_with_seed(prefix, seed))
 }
 
-/// Hashes fragment `number` of the object `key` whose fragments were written under `generation`.
+/// Hashes the identity of a fragment: the hash `key` of its object's key, the generation under which the fragment was
+/// written, and its number.
 pub fn hash_fragment(key: KeyHash, generation: u64, number: u32) -> KeyHash {
     let mut bytes = [0u8; 28];
     bytes[..16].copy_from_slice(&key.0.to_le_bytes());

@@ -23,8 +23,9 @@ use crate::purge::rules::{PurgeTable, RULE_ALL, RULE_KEY, RULE_PREFIX, RULE_TAG}
 const CHUNK_BYTES: u64 = 256 << 10;
 const RECORDS_OFFSET: usize = HEADER_BYTES + size_of::<PurgeBlockBody>();
 
-/// No log reaches this cycle: it would take one cycle per microsecond for more than ten thousand years. A block with a
-/// higher cycle is not from this program, and a new cycle above it would look like damage.
+/// No log reaches this cycle: even with one cycle per microsecond, that takes more than ten thousand years. So this
+/// program did not write a block with a higher cycle. If a new cycle got a number above such a block's, readers would
+/// treat the number as damage.
 const CYCLE_MAX: u64 = COUNTER_MAX / 2;
 
 /// The position of a span in the order of its store's purges. Purges are numbered, and go to every span in the same
@@ -33,12 +34,12 @@ const CYCLE_MAX: u64 = COUNTER_MAX / 2;
 pub struct PurgeOrder {
     /// The number of the last purge that is in the log.
     pub number: u64,
-    /// The highest number known to be durable on every present span.
+    /// The highest purge number that is known to be durable on every present span.
     pub held: u64,
 }
 
 impl PurgeOrder {
-    /// The maximum of each field.
+    /// Returns the larger value of each field.
     pub fn max(self, other: PurgeOrder) -> PurgeOrder {
         PurgeOrder { number: self.number.max(other.number), held: self.held.max(other.held) }
     }
@@ -65,7 +66,7 @@ pub struct Recovered {
     pub numbers: Vec<u64>,
     /// Whether durable records are missing.
     pub lost: bool,
-    /// Whether only one copy of some block is intact, so that a new cycle should be begun.
+    /// Whether a block is intact in only one of the two copies. If so, a new cycle should be begun.
     pub one_copy: bool,
 }
 
@@ -76,7 +77,7 @@ impl Recovered {
     }
 
     /// Returns all records that another span may lack if it has the purges up to `number`; `None` if this log has lost
-    /// records itself.
+    /// some of its records.
     pub fn since(&self, number: u64) -> Option<impl Iterator<Item = &PurgeRecord>> {
         let records = self.records.iter().zip(&self.numbers);
         (!self.lost).then(|| records.filter(move |(_, own)| **own > number).map(|(record, _)| record))
@@ -107,7 +108,7 @@ impl PurgeLog {
         self.order
     }
 
-    /// Sets the numbers that every later block records.
+    /// Raises the purge numbers that every later block records, if those in `order` are higher.
     pub fn advance(&mut self, order: PurgeOrder) {
         self.order = self.order.max(order);
     }
@@ -122,7 +123,8 @@ impl PurgeLog {
         self.end.blocks >= self.blocks_max()
     }
 
-    /// The largest number of live records. It leaves at least a quarter of the blocks of a new cycle free.
+    /// The largest number of live records. A new cycle begins with the live records, and this limit leaves at least a
+    /// quarter of the cycle's blocks free.
     pub fn live_records_max(&self) -> usize {
         (self.blocks_max() as usize * 3 / 4).max(1) * PURGE_RECORDS_PER_BLOCK
     }
@@ -242,7 +244,7 @@ impl PurgeLog {
     }
 }
 
-/// Returns the cycle. *Errors*: `Corrupt` if no log reaches such a cycle.
+/// Returns `cycle` itself. *Errors*: `Corrupt` if it is higher than any cycle that a log can reach.
 fn checked(cycle: u64) -> Result<u64, Error> {
     let message = || format!("the purge log says cycle {cycle}, which no log gets to: make a new store");
     if cycle <= CYCLE_MAX { Ok(cycle) } else { Err(Error::new(ErrorKind::Corrupt, message())) }

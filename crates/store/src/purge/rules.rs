@@ -29,8 +29,8 @@ pub const RULE_KEY: u8 = 1;
 pub const RULE_TAG: u8 = 2;
 /// The rule "purge by prefix" on disk.
 pub const RULE_PREFIX: u8 = 3;
-/// The largest number of different prefix lengths in live rules; each length costs one hash at a hit of an older
-/// object.
+/// The largest number of different prefix lengths in live rules; each length costs one hash at every hit of an object
+/// that is older than the newest purge by prefix.
 pub const PREFIX_LENGTHS_MAX: usize = 32;
 /// The rule "purge everything" on disk.
 pub const RULE_ALL: u8 = 4;
@@ -39,7 +39,7 @@ pub const RULE_ALL: u8 = 4;
 const RULE_BYTES: u64 = 64;
 /// Rules take at most 1/`MEMORY_SHARE` of the memory budget, unless this is less than `RULES_MIN` rules.
 const MEMORY_SHARE: u64 = 8;
-/// This many rules are always allowed.
+/// At least this many rules are allowed, even if the memory budget is small.
 const RULES_MIN: u64 = 4096;
 
 /// The largest number of live rules under a memory budget.
@@ -129,8 +129,8 @@ impl PurgeTable {
         generation <= self.tags_below.load(Ordering::Acquire)
     }
 
-    /// Whether a purge of everything removes this generation. Such a purge also removes the rules that it replaces: so
-    /// a caller that finds no rule must check this again while it still has the lock of the rules.
+    /// Whether a purge of everything applies to this generation. Such a purge also removes the rules that it replaces:
+    /// so a caller that finds no rule must check this again while it still has the lock of the rules.
     fn is_below_all(&self, generation: u64) -> bool {
         generation <= self.all_below.load(Ordering::Acquire)
     }
@@ -168,7 +168,7 @@ impl PurgeTable {
     }
 
     /// Adds a rule, which is valid from now on. Returns false and adds nothing if there are already `most` rules and
-    /// this one would be a further one. A purge of everything always has room, because it replaces all other rules.
+    /// this one replaces none of them. A purge of everything always has room, because it replaces all other rules.
     pub fn try_add(&self, record: &PurgeRecord, most: u64) -> bool {
         let mut rules = self.write();
         let (count, hash) = (rules.len() as u64, record.primary_hash.get());
@@ -234,8 +234,8 @@ impl PurgeTable {
     /// Drops the rules that cannot match any object any more. Returns their number.
     ///
     /// `tail` is the oldest epoch that is not overwritten; `fill_generation_min` is the generation of the oldest
-    /// running fill. The margin of two epochs covers an append packed before a purge and written after it, and one
-    /// damaged header in the newest segment.
+    /// running fill. A rule is kept for two more epochs than its position says. This margin covers an append that was
+    /// packed before the purge and written after it, and one damaged header in the newest segment.
     pub fn retire(&self, tail: u64, fill_generation_min: u64) -> usize {
         let needed = |rule: &Rule| rule.position + 2 >= tail || rule.generation >= fill_generation_min;
         let mut rules = self.write();
@@ -254,14 +254,14 @@ impl PurgeTable {
         rules.all = rules.all.filter(needed);
         if rules.has_floors && rules.keys.is_empty() {
             rules.has_floors = false;
-            // Floors may be too high for a moment, which costs a lookup in the table. They are never too low, because
-            // rules are added under the same lock.
+            // Until this loop has reset a floor, the floor is too high, which costs a hit a lookup in the table. Floors
+            // are never too low, because rules are added under the same lock.
             self.floors.iter().for_each(|floor| floor.store(0, Ordering::Release));
         }
         before - rules.len()
     }
 
-    /// The number of rules that running fills need because they began before the purge. These rules are needed even
+    /// The number of rules that are needed because a running fill began before the purge. These rules are needed even
     /// after the whole ring has been overwritten; `fill_generation_min` is the generation of the oldest running fill.
     pub fn count_from(&self, fill_generation_min: u64) -> usize {
         let rules = self.read();
@@ -322,7 +322,7 @@ pub fn tag_record(tag: TagHash, generation: u64, position: u64) -> PurgeRecord {
     record(RULE_TAG, tag.0.into(), generation, position)
 }
 
-/// The record of a purge of everything up to `generation`. It is also the safe choice when records were lost.
+/// The record of a purge of everything up to `generation`. Such a record is also made if purge records were lost.
 pub fn all_record(generation: u64, position: u64) -> PurgeRecord {
     record(RULE_ALL, 0, generation, position)
 }

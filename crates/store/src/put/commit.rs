@@ -51,8 +51,8 @@ impl Puts {
     /// Gives an entry its sequence, makes it visible and queues it for writing; or, if it is a whole object that is
     /// not admitted, keeps it only in memory.
     ///
-    /// An object that is written uses the room in `reserved`. Without reserved room, the queue must have free room for
-    /// it.
+    /// If the object is written, it takes the room in `reserved`; without reserved room, the queue must have free room
+    /// for the object.
     pub fn commit(
         &self,
         parts: EntryParts,
@@ -112,7 +112,7 @@ impl Puts {
                 return Err(NotCommitted::Stale);
             }
             if planted(Bug::StaleGenerationAccepted) && stale {
-                // The bug: a stale fill is accepted as if it had begun now.
+                // The planted bug: a stale fill is accepted as if it had begun now.
                 let parts = EntryParts { generation: self.state.draw(), ..parts };
                 let entry = Arc::new(Entry::new(parts, self.state.draw()));
                 let previous = memory.put_unwritten(&entry);
@@ -197,12 +197,12 @@ impl Puts {
         }
     }
 
-    /// Notes that fills use this many more bytes; memory makes room for them.
+    /// Notes that fills use `bytes` more bytes; the memory tier makes room for them.
     pub fn fills_grow(&self, bytes: u64) {
         self.state.memory.set_fill_bytes(self.fills.add(bytes));
     }
 
-    /// Notes that fills use this many fewer bytes.
+    /// Notes that fills use `bytes` fewer bytes.
     pub fn fills_shrink(&self, bytes: u64) {
         self.state.memory.set_fill_bytes(self.fills.sub(bytes));
     }
@@ -235,8 +235,8 @@ mod tests {
         assert_eq!(put("after").await, 2);
     }
 
-    /// Puts an object in another thread while this thread has the memory tier's lock. Even then the queue must be free,
-    /// and the object must be found.
+    /// Puts an object in another thread while this thread has the memory tier's lock. Although the put waits for that
+    /// lock, it must have released the queue's lock, and the object must already be in memory.
     fn commits_without_the_tier(admission: AdmissionOptions) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let store = runtime.block_on(async {

@@ -24,7 +24,7 @@ pub(crate) enum Target {
     All,
 }
 
-/// The first result of a purge.
+/// The result of the first step of a purge, which draws its generation and adds its rule.
 pub(crate) enum Begun {
     /// No version of the key exists or can reappear: the purge is complete.
     Absent,
@@ -43,7 +43,7 @@ impl Puts {
             let everywhere = purge_position(&self.span, waiting_bytes);
             let record = match target {
                 Target::Key(primary) => match self.standing(primary) {
-                    // A stopped store does not take this path, so that the caller gets the error.
+                    // If the store has stopped, this arm is not taken, so that the caller gets the error.
                     Standing::Absent if may_leave_out && self.state.stopped().is_none() => return Begun::Absent,
                     // No segment has a version of the key, so the record gets position 0 and is forgotten as early as
                     // possible.
@@ -64,9 +64,10 @@ impl Puts {
         })
     }
 
-    /// Returns where older versions of a key may be. The caller must have drawn the generation of the purge before.
+    /// Returns where older versions of a key may be. The caller must draw the generation of the purge before this call.
     fn standing(&self, primary: PrimaryHash) -> Standing {
-        // A fill notes its name when it is committed, which is before the fill ends.
+        // A running fill may not have noted its name yet: a fill notes its name when it is committed, shortly before
+        // its end.
         if self.fills.is_running(primary) {
             return Standing::Anywhere;
         }
@@ -74,8 +75,8 @@ impl Puts {
     }
 }
 
-/// The last segment epoch into which `waiting_bytes` may be written (entries being packed do not count): the newest
-/// segment that can hold an object purged now.
+/// The last epoch into whose segment `waiting_bytes` may be written (entries being packed do not count). No later
+/// segment can hold an object that a purge removes now.
 ///
 /// Appends leave less than half of a segment empty, so waiting bytes need at most twice their size.
 fn purge_position(span: &Span, waiting_bytes: u64) -> u64 {

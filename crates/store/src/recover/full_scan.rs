@@ -21,7 +21,7 @@ impl RollForward<'_> {
         }
         let Some(mut newest) = epochs.iter().copied().max() else { return };
         // If a crash lost the first append of a segment, the segment still begins with an append of the cycle before.
-        // Its current epoch is in a later block, and is found only if exactly this epoch is searched.
+        // Only a later block states the segment's current epoch, and only a search for exactly this epoch finds it.
         while self.epoch_found(newest + 1).await == Some(newest + 1) {
             newest += 1;
             epochs.push(newest);

@@ -193,7 +193,8 @@ pub struct Rest {
     /// The source of the shards that are not loaded; `None` if all shards are loaded.
     pub loading: Option<Loading>,
     pub replay: Replay,
-    /// A missing record up to this sequence is damage; a later one was cut off by a crash.
+    /// A missing record was damaged if its sequence is at most this one; a missing record with a higher sequence was
+    /// cut off by a crash.
     pub recovered_sequence: u64,
 }
 

@@ -57,7 +57,7 @@ pub struct Recovered {
     pub recovery: Recovery,
 }
 
-/// The known purges of a span, in a store of several spans, before the span is opened.
+/// The purges that are known before a span of a store of several spans is opened.
 #[derive(Default)]
 pub struct SpanPurges {
     /// The contents of the span's purge log, if the log was already read.

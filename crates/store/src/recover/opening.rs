@@ -1,4 +1,5 @@
-//! Whether the index of a span is read before anything is served, and whether it is read on another thread.
+//! The decision whether the index of a span is loaded before anything is served, and whether a separate thread reads
+//! it.
 //!
 //! Owns: the size limits that decide this.
 

@@ -4,9 +4,9 @@
 //! that damage made invalid are removed. Leaves to others: which records the log has (`roll_forward`), and when a shard
 //! can be changed (`loading`).
 //!
-//! *Cost*: 32 bytes per record until its shard is settled, then 32 bytes per key. Changes are applied shard by shard
-//! and in the order of the slots, so that they stay in the processor's cache. They are sorted, not put into a hash
-//! table: page faults of new memory cost more than sorting.
+//! *Cost*: 32 bytes per record until the records of its shard are applied, then 32 bytes per key. Changes are applied
+//! shard by shard and in the order of the slots, so that they stay in the processor's cache. They are sorted, not put
+//! into a hash table: page faults of new memory cost more than sorting.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::BuildHasherDefault;
@@ -58,7 +58,7 @@ struct ShardReplay {
 /// The changes to the index.
 pub struct Replay {
     shards: Vec<ShardReplay>,
-    /// Older locations that were found for keys; at most [`SUSPECTS_MAX`].
+    /// Older locations that the index has under the hashes of replayed records; at most [`SUSPECTS_MAX`].
     pub suspects: Vec<Suspect>,
 }
 

@@ -28,7 +28,8 @@ use crate::planted::{Bug, planted};
 const SEGMENTS_AT_ONCE: usize = 4;
 /// If at least this many segments follow the first one, segments are read on a separate thread.
 const APART_SEGMENTS_MIN: u64 = 4;
-/// Decides how thoroughly a segment is read: only the last two segments may be unflushed, so only these are verified.
+/// Decides how thoroughly a segment is read: only the last two segments may be unflushed, so only their records are
+/// verified.
 pub fn care(epoch: u64, newest: u64) -> Care {
     if epoch + 1 >= newest { Care::Verify } else { Care::Search }
 }

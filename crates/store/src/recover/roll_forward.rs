@@ -131,7 +131,7 @@ impl<'a> RollForward<'a> {
             };
             self.record(record, complete);
         }
-        // No record in this segment follows the remaining opens (an open's first append may be empty).
+        // The remaining opens wrote no record in this segment: an open's first append may be empty.
         opens.for_each(|first| self.replay.forget_lost_after(first.recovered_sequence));
         self.scanned.appends += scanned.appends;
         self.scanned.append_bytes += scanned.append_bytes;
@@ -146,7 +146,8 @@ impl<'a> RollForward<'a> {
             let settled = first.recovered_sequence..first.before.max(last_sequence);
             self.scanned.holes.retain(|before| !settled.contains(before));
         }
-        // If no append or record of a segment is valid in this order, the log does not continue there.
+        // If the segment has no append or record that is valid after the segments before it, the log does not continue
+        // there.
         if scanned.appends + scanned.salvaged > 0 || *epoch == self.position.epoch {
             self.scanned.last_sequence = scanned.last_sequence.max(self.scanned.last_sequence);
             self.position = LogPosition { epoch: *epoch, offset: scanned.end };

@@ -6,8 +6,8 @@ use crate::error::{Error, ErrorKind};
 use crate::format::BLOCK_BYTES;
 use crate::format::layout::Layout;
 
-/// Reads the superblock from the first intact copy. *Errors*: `Corrupt` or `Io`, with the reason why the first copy
-/// cannot be used, if no copy is intact.
+/// Reads the superblock from the first intact copy. *Errors*: if no copy is intact, `Corrupt` or `Io`, with the reason
+/// why the first copy cannot be used.
 pub async fn read_superblock(device: &SharedDevice) -> Result<Layout, Error> {
     let size = device.geometry().size_bytes;
     let mut failure: Option<Error> = None;

@@ -23,7 +23,8 @@ pub(crate) const REWRITE_PERCENT_DEFAULT: u32 = 19;
 const KEEP_ENTRIES_MAX: usize = 1 << 16;
 
 impl Rewriting {
-    /// Queues for rewriting the requested objects in memory whose segment has `epoch`, which is overwritten next.
+    /// Queues objects for rewriting: the requested objects in memory that are in the segment of `epoch`, which is
+    /// overwritten next.
     pub fn keep_resident(&self, epoch: u64) {
         let memory = &self.state.memory;
         if self.percent == 0 || memory.count() > KEEP_ENTRIES_MAX {

@@ -86,7 +86,7 @@ impl Rewriting {
             let ignored = (planted(Bug::ReinsertionIgnoresPurge) && purged)
                 || (planted(Bug::ReinsertionIgnoresTagPurge) && verdict == Verdict::Tag);
             if ignored {
-                // The bug: the purged object is written as if it were put now.
+                // The planted bug: the purged object is written as if it were put now.
                 let parts = EntryParts {
                     key: entry.key.clone(),
                     primary_hash: entry.primary_hash,

@@ -148,8 +148,8 @@ fn is_current(rewriting: &Rewriting, hash: KeyHash, location: Location) -> bool 
     rewriting.state.index.contains(hash, location) || planted(Bug::ReinsertionIgnoresReplacement) || purged
 }
 
-/// Chooses the smallest objects, up to `bytes_max`: a miss costs a fetch whatever the size. Returns them in the order
-/// of the disk.
+/// Chooses the smallest objects, up to `bytes_max` in total, because a miss costs one fetch, whatever the size of the
+/// object. Returns them in the order of the disk.
 fn chosen(mut found: Vec<Proved>, bytes_max: u64) -> Vec<Proved> {
     found.sort_unstable_by_key(|object| (object.bytes, object.from.granule));
     let mut bytes = 0;

@@ -20,13 +20,13 @@ pub struct View {
     pub hash: KeyHash,
     /// The objects that were read with the page's group, or put for the page since.
     pub members: Vec<KeyHash>,
-    /// The sequence under which the page was queued in this view; `None` if it was not.
+    /// The sequence under which the page was queued in this view; `None` if it was not queued.
     pub sequence: Option<u64>,
     /// Whether the page was put in this view, and not read.
     pub was_put: bool,
     /// Whether the page was queued for rewriting in this view.
     pub was_gathered: bool,
-    /// The number of the view.
+    /// The number of the view; later views have higher numbers.
     number: u64,
 }
 
@@ -71,7 +71,7 @@ impl Views {
         view.number = known.begun;
         known.order.push_back((view.page, view.number));
         known.views.insert(view.page, view);
-        // The order has up to twice as many entries, because views that began again are in it twice.
+        // The order may have twice as many entries as there are views, because a view that began again is in it twice.
         while known.views.len() > self.count_max || known.order.len() > 2 * self.count_max {
             let Some((page, number)) = known.order.pop_front() else { return };
             if known.views.get(&page).is_some_and(|view| view.number == number) {

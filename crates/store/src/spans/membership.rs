@@ -5,10 +5,11 @@
 //! them (`write/closing.rs`).
 //!
 //! A change of the membership is committed when all spans that it names have recorded it. Each change names the last
-//! committed change before it. If a crash interrupts a change, and a span that it names has not recorded it, the change
-//! was not committed. Then nothing was done under it, and the next change names the same predecessor. Each open makes
-//! two changes before it serves. So a span that has recorded neither of them is a copy from before that open, and its
-//! objects may have been purged or replaced since. A copy from after that open is recognised by its purges (`open`).
+//! committed change before it. If a crash interrupts a change before all spans that it names have recorded it, the
+//! change was not committed. Then nothing was done under it, and the next change names the same predecessor. Each open
+//! makes two changes before it serves. So a span that has recorded neither of them is a copy from before that open, and
+//! its objects may have been purged or replaced since. A copy from after that open is recognised by its purges
+//! (`open`).
 
 use crate::recover::Membership;
 
@@ -17,7 +18,7 @@ use crate::recover::Membership;
 ///
 /// All spans that the change names must be present. Each of them must have recorded this change, the change before it,
 /// or a change that was never committed; or the span must be an older copy. The reason is that an absent span may have
-/// served alone.
+/// served without the others.
 pub(super) fn latest(seen: &[Option<Membership>]) -> Option<Membership> {
     let mut candidates: Vec<Membership> = seen.iter().flatten().copied().filter(|own| own.number > 0).collect();
     candidates.sort_unstable_by_key(|own| std::cmp::Reverse(own.number));
@@ -108,7 +109,8 @@ mod tests {
 
     #[test]
     fn a_span_put_back_as_it_was_before_the_last_open_is_not_believed_and_does_not_hide_the_others() {
-        // Each open makes two changes: 5 and 6 in the open before the last, 7 and 8 in the last one.
+        // Each open makes two changes: the open before the last made changes 5 and 6, and the last open made changes 7
+        // and 8.
         let (now, half_way) = (follows(8, 7, 0b111), follows(7, 6, 0b111));
         assert_eq!(who(&[now, follows(6, 5, 0b111), now]), Some(vec![0, 2]), "1 is of the open before");
         assert_eq!(who(&[now, follows(2, 1, 0b111), now]), Some(vec![0, 2]), "1 is of long ago");
@@ -121,7 +123,7 @@ mod tests {
         assert_eq!(who(&[half_way, follows(5, 4, 0b111), half_way]), Some(vec![0, 2]), "the same, and 1 is older");
         assert_eq!(last_in_force(&[now, follows(6, 5, 0b111), now], &now.expect("some")), (8, 80));
         assert_eq!(last_in_force(&[now, half_way, now], &now.expect("some")), (7, 70));
-        // Span 1 served alone after the others were lost: it is newer than the others.
+        // Span 1 served without the others after they were lost, so span 1 is newer than the others.
         let alone = follows(9, 8, 0b010);
         assert_eq!(who(&[now, alone, now]), Some(vec![1]));
         assert_eq!(who(&[now, None, follows(6, 5, 0b111)]), None, "1 may still have gone on alone");
@@ -146,11 +148,13 @@ mod tests {
 
     #[test]
     fn crashes_in_a_row_while_a_span_comes_back_lose_nothing() {
-        // Two changes after 5 were never committed, because span 1 had neither; span 0 is empty since the first.
+        // Two changes after change 5 were never committed, because span 1 recorded neither. Span 0 has been empty since
+        // the first of them.
         let seen = [knows(7, 50, 70, 0b111), knows(5, 40, 50, 0b110), knows(6, 50, 60, 0b111)];
         assert_eq!(who(&seen), Some(vec![0, 1, 2]));
         assert_eq!(last_in_force(&seen, &latest(&seen).expect("known")).1, 50);
-        // Here span 1 served alone after 5, and change number 7 was never committed before that.
+        // Here span 1 made a change 6 that names only span 1, and served without the others. Change 7, which span 0
+        // recorded, was never committed.
         let seen = [knows(7, 50, 70, 0b111), knows(6, 50, 61, 0b010), knows(5, 40, 50, 0b110)];
         assert_eq!(who(&seen), Some(vec![1]));
     }

@@ -80,7 +80,7 @@ struct Span {
 struct Inner {
     /// The spans, in the order of their numbers.
     spans: Vec<Span>,
-    /// A span that could be opened.
+    /// The store on one of the spans that could be opened.
     any: Store,
     placement: Placement,
     /// The present spans, one bit per span.
@@ -90,7 +90,7 @@ struct Inner {
     /// The number of the last change, and the number and identity of the last committed change. This is locked while
     /// the next change is made.
     membership: tokio::sync::Mutex<(u64, (u64, u64))>,
-    /// The number of the last purge. This is locked until the writers of all spans have that purge.
+    /// The number of the last purge. This is locked until the writers of all spans have received that purge.
     purge_turn: Arc<tokio::sync::Mutex<u64>>,
     notes: Mutex<Vec<String>>,
 }
@@ -280,8 +280,8 @@ impl Spans {
             {
                 return Err(error);
             }
-            // All present spans have purged: no span returns while the store is open, and failed spans are recorded as
-            // absent.
+            // All spans that are present now have made the purge, because no span returns while the store is open, and
+            // failed spans are recorded as absent.
             if present != 0 && present == asked {
                 return Ok(());
             }
@@ -297,14 +297,14 @@ impl Spans {
         (PurgeOrder { number: *last, held }, Arc::new(last))
     }
 
-    /// Writes all objects put before this call and flushes every span.
+    /// Writes all admitted objects that were put before this call, and flushes every present span.
     pub async fn sync(&self) -> Result<(), Error> {
         self.notice_losses().await;
         let synced = join_all(self.present().map(|(_, store)| store.sync())).await;
         synced.into_iter().collect::<Result<Vec<_>, Error>>().map(drop)
     }
 
-    /// Writes all waiting objects and marks every span as cleanly closed, like [`Store::close`].
+    /// Writes all waiting objects and marks every present span as cleanly closed, like [`Store::close`].
     pub async fn close(&self) -> Result<(), Error> {
         self.notice_losses().await;
         self.inner.is_closed.store(true, Ordering::Release);
@@ -323,7 +323,7 @@ impl Spans {
         report
     }
 
-    /// Returns the notes for the operator since the last call.
+    /// Returns the notes for the operator that were added since the last call.
     pub fn take_notes(&self) -> Vec<String> {
         let mut notes = std::mem::take(&mut *lock(&self.inner.notes));
         self.inner

@@ -29,7 +29,7 @@ enum Found {
     Span(Box<FoundSpan>),
     /// The device is blank.
     Blank(SharedDevice),
-    /// The device cannot be used, for this reason; it is not changed.
+    /// The device cannot be used, for the given reason. It is not changed.
     Lost(String),
 }
 
@@ -68,14 +68,14 @@ impl Spans {
     ///
     /// A device that cannot be opened, or whose superblock is damaged, counts as an absent span, if another span is
     /// present. A blank device replaces a missing span. *Errors*: `Invalid` if the devices are not the spans of one
-    /// store, or not all are named; otherwise those of [`Store::open`]. *Durability*: when this returns, the membership
-    /// is flushed on every span.
+    /// store, or if `devices` does not name all spans of the store; otherwise those of [`Store::open`]. *Durability*:
+    /// when this returns, the membership is flushed on every span.
     pub async fn open(devices: Vec<SpanDevice>, options: OpenOptions) -> Result<Spans, Error> {
         Spans::open_with(devices, options, false).await
     }
 
-    /// Opens like [`open`](Spans::open). But if a missing span may have served alone, the store begins empty: the
-    /// objects on the other spans are forgotten, and the missing span belongs to another store if it returns.
+    /// Opens like [`open`](Spans::open). But if a missing span may have served without the others, the store begins
+    /// empty: the objects on the other spans are forgotten, and a missing span that returns belongs to another store.
     pub async fn open_or_forget(devices: Vec<SpanDevice>, options: OpenOptions) -> Result<Spans, Error> {
         Spans::open_with(devices, options, true).await
     }
@@ -188,7 +188,7 @@ impl Spans {
         };
         let store = Spans { inner: Arc::new(inner) };
         // Two changes are made: when the first span has recorded the second change, all spans have recorded the first
-        // one. So a span that has neither was absent, or is a copy from an earlier open.
+        // one. So a span that has recorded neither change was absent, or is a copy from an earlier open.
         store.settle(present, true).await?;
         store.settle(present, true).await?;
         Ok(store)
@@ -289,7 +289,8 @@ fn common(specs: &[String], found: &[Found], sizes: &[u64], seed: Option<u64>) -
     Ok(Member { set: new_set(seed), number: 0, count, weights })
 }
 
-/// The weight of a span for the placement of keys, by its size; `size_bytes` 0 is the whole device.
+/// The weight of a span for the placement of keys, which follows from its size. A `size_bytes` of 0 means the whole
+/// device.
 fn weight_of(size_bytes: u64, device: &SharedDevice) -> u32 {
     let bytes = if size_bytes == 0 { device.geometry().size_bytes } else { size_bytes };
     (bytes / SPAN_BYTES_MIN).clamp(1, u64::from(u32::MAX)) as u32
@@ -322,10 +323,10 @@ fn unknown(specs: &[String], found: &[Found], numbers: &[u32]) -> Error {
     )
 }
 
-/// Compares the purges of the present spans; returns the highest numbers among the trusted ones.
+/// Compares the purges of the present spans; returns the highest purge numbers of the trusted spans.
 ///
-/// If another span knows that all spans had a purge, and a span lacks it, that span is an older copy and is not
-/// trusted. A span that lacks other purges gets them: the store may have ended before they were on all spans.
+/// If a span lacks a purge that all spans once had, as another span recorded, the span is an older copy and is not
+/// trusted. A span that lacks other purges gets them: the store may have ended before all spans had them.
 fn compare_purges(parts: &mut [Part]) -> PurgeOrder {
     let believed = || parts.iter().filter(|part| part.is_believed);
     let order = believed().fold(PurgeOrder::default(), |order, part| order.max(part.found.order()));

@@ -1,4 +1,4 @@
-//! The state of an open span's objects: which are in memory, where the others are on disk, which are purged.
+//! The state of an open span: which objects are in memory, where objects are on disk, and which objects are purged.
 //!
 //! Owns: these tables, the clock that orders their changes, and the progress of puts. Leaves to others: changing
 //! several tables together. These rules make such changes correct:
@@ -11,9 +11,10 @@
 //! 4. The newest version of a key decides: if it was purged by tag, the version that it replaced must not be found
 //!    instead. So the newest version stays in memory until the index has it, and the index has it as long as it has any
 //!    older version.
-//! 5. A purge is forgotten only after the objects of its segments have left index and memory, and after the head was
-//!    advanced. So a reader first compares an object with the purges, and then checks that its location was not
-//!    overwritten. If it was, a purge of the object may already be forgotten, so the object is a miss.
+//! 5. A purge is forgotten only after the segments that can hold its objects were reclaimed: these objects have left
+//!    index and memory, and the head was advanced. So a reader first compares an object with the purges, and then
+//!    checks that its location was not overwritten. If it was, a purge of the object may already be forgotten, so the
+//!    object is a miss.
 
 pub mod record;
 

@@ -19,8 +19,8 @@ use crate::names::tag::Tags;
 use crate::purge::rules::Verdict;
 use crate::state::State;
 
-/// A record that uses less than this share of its read buffer is copied, in percent: the buffer can then be reused for
-/// the next read, and memory has only the record.
+/// A record is copied if it takes less than this share of its read buffer, in percent. Then the buffer can be reused
+/// for the next read, and the entry keeps only the bytes of the record in memory.
 const BUFFER_USE_PERCENT_MIN: usize = 85;
 /// A record of at most this many bytes is always copied, for the same reason.
 const COPIED_BYTES_MAX: usize = 32 << 10;
@@ -31,15 +31,15 @@ pub(crate) enum Found {
     Entry(Arc<Entry>),
     /// An intact record of another key.
     Other,
-    /// The segment has been overwritten since.
+    /// The segment of the location was overwritten in the meantime.
     Reclaimed,
-    /// No valid record.
+    /// The location has no valid record.
     Damaged,
     /// The read failed on the device.
     Failed(Error),
 }
 
-/// Reads the bytes at a location and decides whether they are the record of `hash`.
+/// Reads the bytes at a location and decides whether they are the record of `hash`, and of `key` if it is given.
 pub(crate) async fn read_record(state: &State, hash: KeyHash, key: Option<KeyRef<'_>>, location: Location) -> Found {
     let Some(extent) = state.span.extent(location) else { return Found::Damaged };
     match state.span.read_extent(extent).await {
@@ -134,7 +134,7 @@ pub(crate) fn unasked(
         return None;
     }
     let generation = match purged {
-        // The bug: the purged object is accepted as if it were put now.
+        // The planted bug: the purged object is accepted as if it were put now.
         true => state.draw(),
         false => fields.generation.get(),
     };

@@ -46,8 +46,8 @@ impl Writer {
     /// wait for those in flight.
     pub(super) async fn append(&mut self) -> Result<bool, Error> {
         // The first choice is an append with the entries that fit into the rest of this segment, so that little of the
-        // segment stays empty. Otherwise an append in the next segment takes as many entries as fit. A record that is
-        // longer than a usual append gets its own append.
+        // segment stays empty. Otherwise the append goes into the next segment, and takes as many entries as fit. A
+        // record that is longer than a usual append gets its own append.
         let left = self.buffers.left();
         let room = self.span.layout.segment_bytes - self.position.offset;
         let (usual, most) = (self.append_bytes, self.span.layout.append_bytes_max());

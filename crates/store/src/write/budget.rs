@@ -11,24 +11,24 @@
 //! | reading for re-insertion | if it is on: three extents and two windows of tables, at most 1/4 of the budget |
 //! | objects, and running fills | all the rest, less 1/10 that the allocator loses to fragmentation |
 //!
-//! One append may use all buffers; a second append may be in flight only in the room that the first one leaves. The
-//! reason: the end of an append may split a group of related objects, and each request for a split group costs one more
-//! read. Objects that wait to be written count as objects: each is in memory only once and is found there. They may
-//! take half of the room for objects. Fills take their memory from the room for objects while they run, at most 1/8 of
-//! the budget.
+//! One append may use all buffers; a second append may be in flight only in the room that the first one leaves. Appends
+//! are large because the end of an append may split a group of related objects, and each request for a split group
+//! costs one more read. Objects that wait to be written are in the room for objects: each has one copy in memory, where
+//! gets find it. Waiting objects may take half of the room for objects. Fills take their memory from the room for
+//! objects while they run, at most 1/8 of the budget.
 
 use crate::format::layout::Layout;
 use crate::rewrite::reinsert;
 
 /// All appends in flight take at most 1/`APPENDS_SHARE` of the budget.
 const APPENDS_SHARE: u64 = 8;
-/// The two windows through which the tables of segments are read, together, in bytes.
+/// The total size of the two windows through which the tables of segments are read, in bytes.
 const TABLE_WINDOWS_BYTES: u64 = 2 << 20;
 /// The smallest and the largest limit on the memory of unwritten objects, in bytes.
 const UNWRITTEN_BYTES: (u64, u64) = (2 << 20, 256 << 20);
 /// The smallest and the largest limit on the memory of fills, in bytes.
 const FILL_BYTES: (u64, u64) = (1 << 20, 256 << 20);
-/// The allocator loses 1/`LOST_SHARE` to fragmentation by objects of all sizes.
+/// Objects have many different sizes, so the allocator loses 1/`LOST_SHARE` of their room to fragmentation.
 const LOST_SHARE: u64 = 10;
 
 /// The parts of a memory budget, in bytes.
@@ -40,9 +40,9 @@ pub(crate) struct Budget {
     pub unwritten_bytes: u64,
     /// The limit on the memory of all fills: while they take this much, no other fill starts.
     pub fill_bytes: u64,
-    /// The largest append of several records; this many waiting bytes wake the writer.
+    /// The largest size of an append of several records. When this many bytes wait, the writer is woken.
     pub append_bytes: u64,
-    /// All appends in flight, except a single append that is larger than this.
+    /// The buffers of all appends in flight together. Only a single larger append may exceed this.
     pub append_buffers_bytes: u64,
 }
 

@@ -4,7 +4,7 @@
 
 use nectary_block::Buffer;
 
-/// Buffers of appends.
+/// The buffers of all appends of a writer.
 pub(super) struct AppendBuffers {
     bytes_max: u64,
     in_flight_bytes: u64,
@@ -12,7 +12,8 @@ pub(super) struct AppendBuffers {
 }
 
 impl AppendBuffers {
-    /// Makes buffers within `bytes_max`; only a single larger append may exceed it.
+    /// Starts without buffers. All buffers together will take at most `bytes_max`; only a single larger append may
+    /// exceed this.
     pub fn new(bytes_max: u64) -> AppendBuffers {
         AppendBuffers { bytes_max, in_flight_bytes: 0, spare: Vec::new() }
     }
@@ -22,7 +23,7 @@ impl AppendBuffers {
         self.bytes_max.saturating_sub(self.in_flight_bytes)
     }
 
-    /// A buffer for an append of this many bytes. *Cost*: usually no allocation.
+    /// Returns a buffer for an append of `bytes` bytes. *Cost*: usually no allocation.
     pub fn take(&mut self, bytes: u64) -> Buffer {
         // Sizes are rounded up, so that appends of similar size reuse the same buffers.
         let wanted = bytes.next_power_of_two().min(self.left()).max(bytes);
@@ -40,7 +41,8 @@ impl AppendBuffers {
         buffer
     }
 
-    /// Notes that an append has ended, and takes its buffer back if there is one.
+    /// Notes that an append with a buffer of `bytes` has ended. Keeps the buffer for later appends if it was returned
+    /// and there is room.
     pub fn give_back(&mut self, bytes: u64, buffer: Option<Buffer>) {
         self.in_flight_bytes -= bytes;
         let has_room = self.in_flight_bytes + self.spare_bytes() + bytes <= self.bytes_max;

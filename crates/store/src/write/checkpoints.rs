@@ -15,21 +15,23 @@ use super::{Writer, task};
 use crate::checkpoint::{CheckpointHeader, rewrite_hot, write_checkpoint};
 use crate::error::Error;
 
-/// A checkpoint is due when this many times the size of the index was appended, within the limits below.
+/// A checkpoint is due when the bytes appended since the last one exceed a threshold: this many times the size of the
+/// index, but at least `CHECKPOINT_BYTES_MIN` and at most `CHECKPOINT_BYTES_MAX`.
 const CHECKPOINT_INDEX_FACTOR: u64 = 32;
-/// The smallest and the largest value of this limit on the appended bytes.
+/// The smallest and the largest value of this threshold, in bytes.
 const CHECKPOINT_BYTES_MIN: u64 = 64 << 20;
 const CHECKPOINT_BYTES_MAX: u64 = 2 << 30;
-/// A checkpoint is due after this many appends.
+/// A checkpoint is due after this many appends since the last one.
 const CHECKPOINT_APPENDS_MAX: u64 = 4096;
-/// A checkpoint is due after this many records, which a restart would have to replay, if the index is at most
-/// 1/`CHECKPOINT_SHARE_MIN` of the appended bytes.
+/// A checkpoint is due after this many appended records, because a restart would have to replay them. But this rule
+/// applies only if the appended bytes are at least `CHECKPOINT_SHARE_MIN` times the size of the index.
 const CHECKPOINT_RECORDS_MAX: u64 = 1 << 18;
 const CHECKPOINT_SHARE_MIN: u64 = 4;
 
 /// The interval at which the writer checks whether to rewrite the hot list.
 pub(super) const HOT_INTERVAL: Duration = Duration::from_secs(10);
-/// The hot list is rewritten if the memory tier has inserted 1/`HOT_SHARE` of its capacity since it was last written.
+/// The hot list is rewritten if the memory tier has inserted 1/`HOT_SHARE` of its capacity since the list was last
+/// written.
 const HOT_SHARE: u64 = 16;
 
 impl Writer {

@@ -24,8 +24,8 @@ impl Drop for EndWaiting {
 }
 
 impl Writer {
-    /// Loads the missing part of the index. The replayed records give the objects that are read into memory first, and
-    /// the suspects to compare.
+    /// Loads the missing part of the index. Then passes the newest replayed records to warming up, which reads their
+    /// objects into memory first. The suspects (possible older versions) go to `compare_suspects`.
     pub(super) async fn bring_index(&mut self) {
         let Some(mut rest) = self.rest.take() else { return };
         let state = Arc::clone(&self.state);
@@ -53,8 +53,8 @@ impl Writer {
     /// Rebuilds the shards that are missing because the checkpoint is damaged.
     async fn bring_again(&mut self, rest: &Rest, missing: u64) {
         let (span, state) = (&self.span, &self.state);
-        // A rebuilt index may lack entries of the checkpoint, and the entries that the rebuilt index itself dropped are
-        // not counted.
+        // A rebuilt index may lack entries of the checkpoint, and nothing counts the entries that it dropped when it
+        // was full. So every key may have a record that the index does not have.
         self.intake.admission.doubt.is_everywhere(span.head(), span.layout.segment_count);
         let number = rest.loading.as_ref().map_or(0, |loading| loading.number());
         span.note(format!(

@@ -2,7 +2,7 @@
 //!
 //! Owns: the decisions when and in which segment waiting entries are written, which segment is reclaimed for them, and
 //! when the index is checkpointed; and all other background work. The writer has its own thread, runtime and io_uring,
-//! so nothing here delays a hit. It stops when the store is closed or dropped.
+//! so nothing here delays a hit. The writer stops when the store is closed or dropped.
 //!
 //! *Circle*: the files here implement methods of one [`Writer`], one file per duty, and share its fields.
 //!
@@ -54,9 +54,10 @@ use purges::PurgesWritten;
 use segments::Tables;
 use syncs::Flushed;
 
-/// The memory tier makes room for the extents of groups in steps of this many bytes.
+/// The memory of the extents of groups is rounded up to a multiple of this many bytes, so that the capacity of the
+/// memory tier does not change at every append.
 const GROUPS_BYTES_STEP: u64 = 16 << 10;
-/// The memory tier makes room for purges in steps of this many bytes.
+/// The memory of purge rules is rounded up to a multiple of this many bytes, for the same reason.
 const PURGES_BYTES_STEP: u64 = 64 << 10;
 
 /// The requests to the writer.
@@ -71,7 +72,7 @@ pub(crate) enum Command {
     Checkpoint(oneshot::Sender<Result<(), Error>>),
     /// Record durably which spans are present.
     Membership(MembershipChange),
-    /// Write everything, checkpoint, and end.
+    /// Write all waiting objects and a checkpoint, then end the writer.
     Close(oneshot::Sender<Result<(), Error>>),
 }
 
@@ -102,9 +103,9 @@ pub(crate) struct Start {
     pub purge_log: PurgeLog,
     /// The part of the index that is still to be loaded.
     pub rest: Rest,
-    /// The sources of the list of objects that are read into memory again.
+    /// The sources of the list of objects that are read into memory after the open.
     pub warm: Warm,
-    /// The report of recovery, with the amounts that it replayed.
+    /// The report of recovery, with the numbers of appends, bytes and records that it replayed.
     pub replayed: Recovery,
     pub write_delay: Duration,
     pub flush_interval: Option<Duration>,
@@ -125,7 +126,7 @@ struct Written {
     buffer_bytes: u64,
 }
 
-/// Starts a task next to the writer; dropping the handle aborts it.
+/// Starts a task on the writer's runtime. The task is aborted when the returned handle is dropped.
 fn task<F: Future<Output: Send> + Send + 'static>(future: F) -> AbortOnDropHandle<F::Output> {
     AbortOnDropHandle::new(tokio::spawn(future))
 }
@@ -177,7 +178,7 @@ pub(crate) struct Writer {
     newest_checkpoint: Option<CheckpointHeader>,
     hot: Option<AbortOnDropHandle<()>>,
     hot_at: Instant,
-    /// The bytes that the memory tier had inserted at `hot_at`.
+    /// The number of bytes that the memory tier had inserted up to the time `hot_at`.
     hot_inserted_bytes: u64,
     checkpoint_number: u64,
     /// The callers that requested a checkpoint after the running one had begun, and the callers that wait for the
@@ -191,7 +192,7 @@ pub(crate) struct Writer {
     /// The highest sequence in a started append. Before the first append, this is a sequence below all sequences drawn
     /// since the open.
     appended_sequence: u64,
-    /// Whether recovery found the log cut by a crash, and no checkpoint has been written since.
+    /// Whether recovery found that a crash had cut the log, and no checkpoint has been written since.
     is_cut: bool,
     /// The number of the last written state slot, and its membership.
     open_count: u64,
@@ -203,7 +204,7 @@ pub(crate) struct Writer {
     append_bytes: u64,
     /// Whether waiting objects must wait for an append in flight.
     waits_for_append: bool,
-    /// The size of the index and other tables for which the memory tier's capacity was last set, in bytes.
+    /// The size of the index and other tables when the memory tier's capacity was last set, in bytes.
     index_bytes: u64,
     write_delay: Duration,
     flush_interval: Option<Duration>,

@@ -1,8 +1,8 @@
 //! Packing entries into an append.
 //!
-//! Owns: the choice of the entries for the next append, and the append's bytes. The next entries by sequence are taken.
-//! The table lists them in that order; the records are placed in the order that `arrange` gives. Leaves to others: when
-//! and where the append is written.
+//! Owns: the choice of the entries for the next append, and the append's bytes. An append takes the next entries in the
+//! order of their sequences. The table lists them in that order; the records are placed in the order that `arrange`
+//! gives. Leaves to others: when and where the append is written.
 
 use std::ops::Range;
 
@@ -25,7 +25,7 @@ pub struct PackedAppend {
     pub buffer: Buffer,
     pub items: Vec<(Unwritten, Location)>,
     pub last_sequence: u64,
-    /// The number of items that are placed next to an item to which they are tied.
+    /// The number of items that are packed next to items to which they are tied.
     pub tied: u64,
     /// The extents of groups, in granules of their segment.
     pub groups: Vec<Range<u64>>,
@@ -67,7 +67,7 @@ pub struct Packing<'a> {
 }
 
 impl Packing<'_> {
-    /// The order of the items; the first is placed at `position` of its segment.
+    /// Returns the order of the items' records. The first record will be at offset `position` of the segment.
     fn order(&self, items: &[Unwritten], position: u64) -> Vec<Placed> {
         let unplaced = |item: &Unwritten| {
             let entry = &item.entry;
@@ -96,8 +96,8 @@ pub fn append_bytes(items: &[Unwritten]) -> u64 {
 
 /// Packs entries into the append at `offset` of the segment of `epoch`.
 ///
-/// `items` are in the order of sequences. If there are no items, the append states `sequence`. `buffer` must have room
-/// for [`append_bytes`].
+/// `items` are in the order of sequences. If there are no items, the append records `sequence` as its last sequence.
+/// `buffer` must have room for [`append_bytes`].
 #[expect(clippy::too_many_arguments)]
 pub fn pack(
     layout: &Layout,

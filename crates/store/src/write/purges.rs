@@ -146,8 +146,8 @@ impl Writer {
                 let _ = reply.send(Err(error.clone()));
             }
         } else if self.intake.queue.backlog().1.is_some() {
-            // Waiting objects are written first, into the segments that the positions of the rules assume. Only then is
-            // a new segment opened.
+            // Waiting objects are written before a new segment is opened: the positions of the purge rules assume that
+            // these objects are in the next segments.
             if !self.append().await?
                 && let Some(written) = self.in_flight.next().await
             {
@@ -179,7 +179,7 @@ impl Writer {
     }
 }
 
-/// Writes one block of records and flushes it; begins a new cycle first if this one is full.
+/// Writes one block of records and flushes it; if the current cycle of the log is full, begins a new one first.
 async fn write_purges(state: &State, log: &mut PurgeLog, records: &[PurgeRecord]) -> Result<(), Error> {
     if log.is_full() {
         log.compact(&state.purges).await?;

@@ -36,7 +36,7 @@ type Standing = (KeyHash, Location);
 pub(super) struct Tables {
     epoch: u64,
     standing: Vec<Standing>,
-    /// Whether the list is complete.
+    /// Whether `standing` has all records of the segment.
     is_whole: bool,
 }
 
@@ -56,7 +56,7 @@ fn forget(state: &State, standing: &mut Vec<Standing>) -> u64 {
 }
 
 impl Writer {
-    /// Opens the next segment if this one has no room for `bytes`.
+    /// Opens the next segment if the current one has no room for `bytes` more bytes.
     pub(super) async fn make_room(&mut self, bytes: u64) -> Result<(), Error> {
         if self.position.offset + bytes > self.span.layout.segment_bytes {
             self.open_next_segment().await?;

@@ -67,7 +67,7 @@ impl Writer {
         for reply in replies.drain(..) {
             let _ = reply.send(result.clone());
         }
-        // The list is kept for the next flush, which then need not allocate one.
+        // The empty list is kept, so that the next flush allocates no list.
         self.syncs_due = replies;
     }
 

@@ -1,8 +1,8 @@
-//! Lines of values between separators; some columns give the accessed blocks.
+//! Reads lines of values between separators; some of the columns give the accessed blocks.
 //!
 //! Owns: [`Columns`] and its text form, the preset for the MSR Cambridge traces, and the expansion of a request (offset
-//! and size in bytes) into blocks. Equal offsets on two volumes are two blocks: a block number has the volume's number
-//! above its lower 48 bits.
+//! and size in bytes) into blocks. Equal offsets on two volumes are two different blocks: a block number has the
+//! volume's number above its lower 48 bits.
 //!
 //! Bounds: at most [`STREAMS_MAX`] streams and as many volumes, each with a name of at most [`NAME_BYTES_MAX`].
 
@@ -226,7 +226,7 @@ impl Reader for Csv {
 }
 
 impl Names {
-    /// The number of the name that `parts` make; 0 if there are no parts.
+    /// The number of the name that consists of `parts`; 0 if there are no parts.
     fn number<'a>(&mut self, parts: impl Iterator<Item = Option<&'a [u8]>>) -> std::result::Result<u32, String> {
         self.name.clear();
         let mut has_parts = false;

@@ -1,8 +1,8 @@
-//! The bytes of a trace: from a file or standard input, plain, gzip or zstd.
+//! Reads the bytes of a trace from a file or from standard input, plain or compressed with gzip or zstd.
 //!
-//! Owns: recognising compression by its magic, reading lines and fixed-size records, their places for messages, and the
-//! bounds on both. Promises: memory does not grow with the input; input that is cut short or fails to decompress is an
-//! error that names the place. Leaves to others: the meaning of lines and records.
+//! Owns: recognising compression by its magic, reading lines and fixed-size records, the places of lines and records
+//! for messages, and the bounds on their lengths. Promises: memory does not grow with the input; input that is cut
+//! short or fails to decompress is an error that names the place. Leaves to others: the meaning of lines and records.
 //!
 //! Cost: two buffers of 64 KiB, for compressed and for plain bytes; for zstd also the window that the frames require,
 //! at most 128 MiB.

@@ -22,10 +22,10 @@ use nectary_cache::Stream;
 use crate::error::{Error, Result};
 use input::Input;
 
-/// The most blocks to which one record of a trace may refer.
+/// The maximum number of blocks to which one record of a trace may refer.
 pub const BLOCKS_PER_RECORD_MAX: u64 = 1 << 20;
 
-/// The most streams of one trace.
+/// The maximum number of streams of one trace.
 pub const STREAMS_MAX: usize = 1 << 16;
 
 /// One reference to one block, or to one object if a trace has objects.
@@ -46,10 +46,10 @@ pub trait Reader: Send {
     /// Appends the references of the next record, which may have none. *Returns* `false` at the end of the trace.
     ///
     /// *Errors*: the file cannot be read, or does not match its format; the error names the file and the place, what
-    /// was expected and what was found. If it fails, it has appended nothing.
+    /// was expected and what was found. After an error, nothing was appended.
     fn read(&mut self, to: &mut Vec<Reference>) -> Result<bool>;
 
-    /// A description of a stream read so far; `None` if the format has none.
+    /// A description of a stream that was read so far; `None` if the format describes no streams.
     fn stream_name(&self, _stream: Stream) -> Option<String> {
         None
     }
@@ -77,7 +77,7 @@ pub enum Format {
     Nectary,
 }
 
-/// A line of the list of formats.
+/// An entry of the list of formats.
 pub struct FormatEntry {
     /// The format.
     pub format: Format,

@@ -28,7 +28,7 @@ const VERSION_AT: [usize; 2] = [14, 2];
 pub struct Vscsi {
     input: Input,
     block_bytes: u64,
-    /// The index of the version: 0 or 1.
+    /// 0 for version 1, 1 for version 2.
     layout: usize,
 }
 

@@ -19,7 +19,7 @@ const AHEAD_BYTES: usize = 128 << 10;
 const MAGIC: u32 = 0xfd2f_b528;
 const SKIPPABLE_MAGICS: std::ops::RangeInclusive<u32> = 0x184d_2a50..=0x184d_2a5f;
 
-/// A reader of the compressed bytes of `source`.
+/// A reader that decompresses the bytes of `source`.
 pub struct ZstdDecoder {
     source: Box<dyn BufRead + Send>,
     frame: Option<FrameDecoder>,

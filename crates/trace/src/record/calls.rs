@@ -4,7 +4,7 @@
 //! others: reading the process's descriptors and memory.
 #![forbid(unsafe_code)]
 
-/// The most bytes that one call moves; Linux moves no more, even if a call requests more.
+/// The maximum number of bytes that one call moves; Linux moves no more, even if a call requests more.
 pub(super) const CALL_BYTES_MAX: u64 = 0x7fff_f000;
 
 /// The kernel's number for this architecture, as a filter sees it.
@@ -28,8 +28,8 @@ pub(super) const MACHINE_32: (u32, &[u32]) =
 pub(super) const MACHINE_32: (u32, &[u32]) =
     (0x4000_0028, &[3, 4, 145, 146, 180, 181, 187, 192, 239, 340, 361, 362, 246, 391, 392, 393]);
 
-/// Calls of the x32 interface have this bit set. If such a call has a number that this file lists, it counts as a
-/// 32-bit call.
+/// The bit that is set in the numbers of calls of the x32 interface. If such a call has a number that this file lists,
+/// it counts as a 32-bit call.
 pub(super) const X32_BIT: u32 = 0x4000_0000;
 
 /// The place where a transfer begins.
@@ -48,7 +48,7 @@ pub(super) enum Offset {
 pub(super) enum Length {
     /// The call gives the number of bytes.
     Bytes(u64),
-    /// The sum of a vector's lengths.
+    /// The number of bytes is the sum of the lengths in a vector.
     Vector {
         /// The address of the vector.
         address: u64,
@@ -92,7 +92,8 @@ pub(super) const READS: &[i64] =
 pub(super) const WRITES: &[i64] =
     &[libc::SYS_write, libc::SYS_pwrite64, libc::SYS_writev, libc::SYS_pwritev, libc::SYS_pwritev2];
 
-/// The calls that read from one descriptor and write to another, and all other calls that wait for the recorder.
+/// The calls that read from one descriptor and write to another, and the other calls that wait for the recorder, except
+/// mmap.
 pub(super) const OTHERS: &[i64] = &[
     libc::SYS_copy_file_range,
     libc::SYS_sendfile,
@@ -103,7 +104,8 @@ pub(super) const OTHERS: &[i64] = &[
     libc::SYS_io_submit,
 ];
 
-/// The meaning of the call `number` of the interface `machine` with these arguments.
+/// The meaning of the call `number` of the interface `machine` with these arguments; `None` if the recorder does not
+/// handle this call.
 pub(super) fn decode(machine: u32, number: i32, arguments: &[u64; 6]) -> Option<Call> {
     if Some(machine) != MACHINE || number as u32 & X32_BIT != 0 {
         return Some(Call::Call32);

@@ -1,4 +1,4 @@
-//! The file to which a descriptor refers, and the blocks to which a transfer refers.
+//! Finds the file to which a descriptor refers, and the blocks to which a transfer refers.
 //!
 //! Owns: the table of files, and the count of distinct blocks. Promises: files are identified by device, inode and time
 //! of birth, so a reused inode is another file; files that are not on a disk (`/proc`, pipes, sockets) are not counted.
@@ -127,8 +127,8 @@ pub(super) fn blocks(offset: u64, bytes: u64, block_bytes: u32) -> (u64, u64) {
 
 /// The number of blocks that one entry of [`Distinct`] covers.
 const GROUP_BLOCKS: u64 = 512;
-/// The most entries, which take about 200 MB. They are enough for one file of 4 TiB in blocks of 8 KiB, or for a
-/// million small files.
+/// The maximum number of entries, which take about 200 MB. They are enough for one file of 4 TiB in blocks of 8 KiB, or
+/// for a million small files.
 const GROUPS_MAX: usize = 1 << 20;
 
 /// Counts the distinct blocks that were referenced.

@@ -8,7 +8,7 @@ use libc::sock_filter;
 
 use super::calls::{MACHINE_32, OTHERS, READS, WRITES, X32_BIT};
 
-/// Offsets in the data that a filter sees: the number of the call, and that of the architecture.
+/// Offsets in the data that a filter sees: the number of the call, and the number of the architecture.
 const NUMBER: u32 = 0;
 const MACHINE: u32 = 4;
 /// The offset of the low half of the fourth argument, which has the flags of mmap.
@@ -19,7 +19,7 @@ const EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
 const ANY_BIT: u16 = (libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K) as u16;
 const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
 
-/// Builds the filter for this machine; with `is_reads_only`, without the calls that only write.
+/// Builds the filter for this machine. With `is_reads_only`, calls that only write do not wait for the recorder.
 pub(super) fn build(machine: u32, is_reads_only: bool) -> Vec<sock_filter> {
     let mut asked: Vec<u32> = Vec::new();
     for calls in [READS, if is_reads_only { &[] } else { WRITES }, OTHERS] {
@@ -71,7 +71,7 @@ mod tests {
     use super::super::calls;
     use super::*;
 
-    /// The answer of the filter to a call, computed as the kernel does.
+    /// The answer of the filter to a call, as the kernel computes it.
     fn answer(program: &[sock_filter], machine: u32, number: u32, flags: u32) -> u32 {
         let (mut accumulator, mut at) = (0, 0);
         loop {

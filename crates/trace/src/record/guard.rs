@@ -1,13 +1,14 @@
 //! The guard: a small process that lets recorded programs continue after the recorder has ended.
 //!
-//! If no process holds the listener, every filtered call fails permanently with "function not implemented", and a
-//! program whose writes fail may lose data. So the guard, a child process, also holds the listener. It sleeps until the
-//! recorder ends. If programs still run then (the recorder was killed, or stopped by its user), it answers their calls,
-//! without recording them, until the last program has ended.
+//! The kernel reports filtered calls on a descriptor, the *listener*. If no process holds the listener, every filtered
+//! call fails permanently with "function not implemented", and a program whose writes fail may lose data. So the guard,
+//! a child process, also holds the listener. It sleeps until the recorder ends. If programs still run then (the
+//! recorder was killed, or stopped by its user), the guard answers their calls, without recording them, until the last
+//! program has ended.
 //!
-//! Promises: the guard answers a call that the recorder received but did not answer. Calls are numbered consecutively,
-//! and the recorder receives one at a time. So the number of the last received call, kept in a shared page, is enough
-//! to find the unanswered call.
+//! Promises: the guard also answers a call that the recorder received but did not answer. Calls are numbered
+//! consecutively, and the recorder receives one at a time. So the number of the last received call, kept in a shared
+//! page, is enough to find the unanswered call.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -16,15 +17,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::sys;
 
-/// The guard tries this many numbers, from the last known one on. There must be more than calls in progress, because
-/// calls that end before they are received also use up numbers.
+/// The number of calls that the guard tries to answer, from the last call that the recorder received on. It must exceed
+/// the number of calls in progress, because calls that end before they are received also use up numbers.
 const TRIED: u64 = 4096;
 
 /// The recorder's handle of the guard.
 #[derive(Debug)]
 pub(super) struct Guard {
     pid: i32,
-    /// The guard sleeps until this end of the pipe is closed.
+    /// The writing end of a pipe. The guard sleeps until this end is closed.
     wire: Option<io::PipeWriter>,
     page: Page,
 }
@@ -79,8 +80,8 @@ impl Guard {
         self.page.number().store(id, Ordering::Release);
     }
 
-    /// Lets the guard take over. If `is_nothing_left`, no program runs any more, and this waits until the guard has
-    /// ended.
+    /// Lets the guard take over. If `is_nothing_left`, no program runs any more, and this function waits until the
+    /// guard has ended.
     pub(super) fn end(mut self, is_nothing_left: bool) {
         drop(self.wire.take());
         if is_nothing_left {

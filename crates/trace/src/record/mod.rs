@@ -7,8 +7,8 @@
 //!
 //! Promises: the command runs as it would without the recorder, except that it is slower and that setuid programs run
 //! without their privileges if the recorder is not root. If the trace can no longer be written or the recorder is
-//! killed, the command continues without being recorded. No action of the command ends the recorder, not even the end
-//! of the command. All tables are bounded.
+//! killed, the command continues without being recorded. No action of the command ends the recorder. After the end of
+//! the command, the recorder continues until the command's children have ended. All tables are bounded.
 //!
 //! | file | contents |
 //! |---|---|
@@ -124,7 +124,7 @@ pub struct Summary {
     pub is_lower_bound: bool,
     /// The calls whose references are not in the file, by kind.
     pub unseen: Vec<(Unseen, u64)>,
-    /// The mapped files, those with most pages first.
+    /// The mapped files, the one with most pages first.
     pub maps: Vec<MapSummary>,
     /// The number of maps of files that are not listed because of a bound.
     pub maps_unnamed: u64,

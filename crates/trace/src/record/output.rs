@@ -14,9 +14,9 @@ use flate2::write::GzEncoder;
 /// A file that is being written.
 #[derive(Debug)]
 pub(super) enum Output {
-    /// Uncompressed.
+    /// The file is not compressed.
     Plain(File),
-    /// Compressed, as one gzip stream.
+    /// The file is compressed, as one gzip stream.
     Gzip(GzEncoder<File>),
 }
 

@@ -1,10 +1,10 @@
-//! The process and the program of a thread, and a handle for inspecting them.
+//! Finds the process and the program of a thread, and a handle for inspecting them.
 //!
 //! Owns: the tables of threads and processes. Promises: a reused process id counts as a new process, because handles of
 //! ended threads fail and are opened again, and a process is identified by its id and its start time. An exec makes a
 //! new program.
 //!
-//! Cost: a table look-up for a known thread; a few files of `/proc` for a new one, and after an exec.
+//! Cost: a table look-up for a known thread; reading a few files of `/proc` for a new thread, and after an exec.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -15,7 +15,7 @@ use std::rc::Rc;
 
 use super::sys;
 
-/// The most handles that are open at once; the limit on descriptors may be low.
+/// The maximum number of handles that are open at once. It is small, because the limit on descriptors may be low.
 const HANDLES_MAX: usize = 256;
 
 /// A thread that makes calls.
@@ -67,7 +67,7 @@ pub(super) struct Processes {
 }
 
 impl Processes {
-    /// The thread with this id; it is only looked up if the table does not have it.
+    /// The thread with the id `thread`, from the table or, if the table does not have it, from `/proc`.
     pub(super) fn thread(&mut self, thread: u32) -> io::Result<Thread> {
         match self.threads.get(&thread) {
             Some(known) => Ok(known.clone()),
@@ -75,7 +75,7 @@ impl Processes {
         }
     }
 
-    /// Looks up the thread, even if the table has it.
+    /// Looks up the thread in `/proc`, even if the table has it.
     pub(super) fn look_up(&mut self, thread: u32) -> io::Result<Thread> {
         self.threads.remove(&thread);
         let pid = process_of(thread)?;
@@ -104,7 +104,7 @@ impl Processes {
         Ok(found)
     }
 
-    /// Records that a process is about to call exec.
+    /// Notes that the process of `thread` is about to call exec.
     pub(super) fn exec_begins(&mut self, thread: u32) -> io::Result<()> {
         let pid = self.look_up(thread)?.pid;
         // The exec ends all threads except one, which gets the id of the process.

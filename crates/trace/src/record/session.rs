@@ -1,8 +1,8 @@
 //! Converts calls to references: finds the blocks to which a waiting call will refer, and writes them to the trace.
 //!
-//! Owns: the tables of a recording and its writer. Promises: every call of every process is either described or counted
-//! as unseen; if the trace can no longer be written, only the writing stops. Leaves to others: receiving and answering
-//! calls.
+//! Owns: the tables of a recording and its writer. Promises: every call that reaches the recorder is either described
+//! or counted as unseen; if the trace can no longer be written, only the writing stops. Leaves to others: receiving and
+//! answering calls.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -20,9 +20,9 @@ use crate::formats::nectary::{Map, Outcome, Process, Unseen, Writer};
 
 /// The longest time for which a reference stays in memory before it is written.
 const FLUSH_EVERY: Duration = Duration::from_secs(1);
-/// The most mapped files that a summary lists by name.
+/// The maximum number of mapped files that a summary lists by name.
 const MAPPED_FILES_MAX: usize = 1 << 16;
-/// The most entries in the vector of one call (`UIO_MAXIOV`).
+/// The maximum number of entries in the vector of one call (`UIO_MAXIOV`).
 const VECTOR_MAX: u64 = 1024;
 
 /// The tables of a recording.

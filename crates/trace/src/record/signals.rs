@@ -1,4 +1,4 @@
-//! Signals while a command is recorded, and the command's orphans.
+//! Handles signals while a command is recorded, and adopts the command's orphans.
 //!
 //! Owns: receiving signals as events, passing them on, and adopting orphans. Promises: a keystroke (Ctrl-C, Ctrl-\)
 //! reaches the command once, from the terminal; a signal sent only to the recorder is passed on.
@@ -17,7 +17,7 @@ const TAKEN: [i32; 7] =
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Signal {
     pub(super) number: i32,
-    /// Whether the terminal or the kernel sent the signal, to all processes in the foreground.
+    /// Whether the terminal or the kernel sent the signal, and so sent it to all processes in the foreground.
     pub(super) is_for_all: bool,
 }
 
@@ -40,14 +40,14 @@ impl std::fmt::Debug for Mask {
 }
 
 impl Mask {
-    /// Sets this mask in the command, because a mask survives an exec.
+    /// Makes the command start with this mask; otherwise it would inherit the mask of the recorder.
     pub(super) fn give(self, command: &mut Command) {
         // SAFETY: after the fork only one call is made, which is safe after a fork and uses only copied memory.
         unsafe { command.pre_exec(move || change(libc::SIG_SETMASK, Some(&self)).map(drop)) };
     }
 }
 
-/// Changes the calling thread's mask; returns the former one.
+/// Changes the calling thread's mask; returns the former mask.
 fn change(how: i32, mask: Option<&Mask>) -> io::Result<Mask> {
     // SAFETY: all zeroes is a valid value of this struct of bits.
     let mut former: libc::sigset_t = unsafe { std::mem::zeroed() };

@@ -1,6 +1,6 @@
 //! The system calls of the recorder, one safe function for each.
 //!
-//! Owns: the `unsafe` of this folder, except that of the guard and of signals. If a signal can interrupt a function,
+//! Owns: the `unsafe` code of this folder, except that of `guard` and `signals`. If a signal can interrupt a function,
 //! its comment says so, or the function restarts its call.
 #![allow(unsafe_code)]
 
@@ -44,15 +44,16 @@ fn owned(result: i64) -> io::Result<OwnedFd> {
 /// Puts a permanent filter on this thread, and so on all threads and children that it creates later. *Returns* the
 /// listening descriptor.
 ///
-/// If that is not permitted, the thread first gives up gaining privileges by exec, because the kernel then permits it.
+/// If the kernel does not permit the filter, the thread gives up gaining privileges by exec. The kernel then permits
+/// the filter.
 pub(super) fn install_filter(program: &[libc::sock_filter]) -> io::Result<OwnedFd> {
     let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_ptr().cast_mut() };
     let install = |flags: libc::c_ulong| {
         // SAFETY: the kernel only reads the program, which is borrowed for the call.
         owned(unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, flags, &raw const filter) })
     };
-    // WAIT_KILLABLE_RECV: signals then do not restart calls that wait for the recorder. Kernels before 5.19 do not have
-    // it.
+    // With WAIT_KILLABLE_RECV, signals do not restart calls that wait for the recorder. Kernels before 5.19 do not have
+    // this flag.
     let listen = libc::SECCOMP_FILTER_FLAG_NEW_LISTENER;
     let either = || match install(listen | libc::SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV) {
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => install(listen),
@@ -184,8 +185,8 @@ pub(super) fn is_append(fd: BorrowedFd<'_>) -> bool {
     flags >= 0 && flags & libc::O_APPEND != 0
 }
 
-/// The most bytes that a pipe holds, or that a non-blocking socket accepts at once; `None` for files without such a
-/// limit.
+/// The maximum number of bytes that a pipe holds, or that a non-blocking socket accepts at once; `None` for files
+/// without such a limit.
 pub(super) fn room_bytes(fd: BorrowedFd<'_>) -> Option<u64> {
     // SAFETY: the arguments are numbers.
     let (pipe, flags) =
@@ -216,7 +217,7 @@ pub(super) fn page_bytes() -> u64 {
     u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096).max(1)
 }
 
-/// The kind of the file system that has an open file.
+/// The kind of the file system that holds an open file.
 pub(super) fn file_system(fd: BorrowedFd<'_>) -> io::Result<i64> {
     // SAFETY: all zeroes is a valid value of this struct of numbers.
     let mut raw: libc::statfs = unsafe { std::mem::zeroed() };
@@ -236,7 +237,7 @@ pub(super) fn read_memory(thread: u32, address: u64, bytes: &mut [u8]) -> io::Re
 }
 
 /// Waits until one of `descriptors` can be read or has hung up, but at most `milliseconds`. A signal also ends the
-/// wait. Negative descriptors are ignored.
+/// wait. Negative descriptors are ignored. *Returns* the events of each descriptor.
 pub(super) fn wait_for<const N: usize>(descriptors: [RawFd; N], milliseconds: i32) -> io::Result<[i16; N]> {
     let mut polled = descriptors.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
     // SAFETY: the array outlives the call and has `N` elements.

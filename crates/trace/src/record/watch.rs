@@ -74,7 +74,7 @@ struct Watch {
     listener: OwnedFd,
     guard: Guard,
     signals: Option<Signals>,
-    /// The gate; `None` once it has ended.
+    /// The gate's thread, and the pipe that is closed when the gate ends; `None` once the gate has ended.
     gate: Option<(JoinHandle<io::Result<u32>>, io::PipeReader)>,
     /// The process of the command, and a handle on it until the process has ended.
     child: Option<u32>,
@@ -254,7 +254,7 @@ impl Watch {
         drop(self.listener);
         self.guard.end(is_nothing_left);
         if self.is_adopting {
-            // Adopted processes stay children until this program ends, but no further ones are adopted.
+            // Adopted processes stay children until this program ends, but no further processes are adopted.
             let _ = signals::adopt_orphans(false);
         }
         match self.failure {

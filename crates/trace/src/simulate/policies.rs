@@ -9,7 +9,8 @@ use nectary_cache::{Dear, Event, Min, Policy, Watched};
 use super::said::{Period, Said};
 use super::workload::Workload;
 
-/// All policies without variants, in the order in which every table has them.
+/// All policies except variants, in the order in which every table has them. A variant is a policy that is a form of
+/// another one, such as `lfu-aged`.
 const ORDER: [&str; 14] =
     ["fifo", "lru", "mru", "lfu", "clock", "2q", "arc", "lirs", "s3fifo", "sieve", "wtinylfu", MIN, "dear", "adaptive"];
 

@@ -1,4 +1,4 @@
-//! One run: a policy over a workload, counting misses.
+//! Makes one run: plays a workload to a policy, and counts the misses.
 //!
 //! Owns: the loop. Promises: the loop allocates nothing; if the caller knows the policy's type, the loop is compiled
 //! for that type.
@@ -7,7 +7,7 @@ use nectary_cache::{Access, Policy, Stream};
 
 use super::workload::Workload;
 
-/// A block is announced to the policy this many references in advance.
+/// The number of references by which a block is announced to the policy in advance.
 const AHEAD: usize = 16;
 
 /// References every block of `workload` in turn. *Returns* the number of misses.

@@ -1,4 +1,4 @@
-//! Many runs on all cores; a run is a policy, a size and a workload.
+//! Makes many runs on all cores; a run is a policy, a size and a workload.
 //!
 //! Owns: the threads, which end before the call returns, and the order of the results, which is that of the runs. Each
 //! run has one thread and is deterministic, so the results do not depend on the number of threads.

@@ -1,9 +1,9 @@
-//! Sizes of caches in text form: blocks, bytes, percent of distinct blocks; lists and ranges of sizes.
+//! Reads cache sizes from text, in blocks, bytes or percent of distinct blocks, and lists and ranges of sizes.
 //!
 //! Owns: the grammar `SIZE[,SIZE…]` with `A..B:STEP` for ranges (both ends included). Promises: a size of 0, and a size
 //! in bytes that is less than one block, are refused with a message.
 
-/// The most sizes in one list.
+/// The maximum number of sizes in one list.
 pub const SIZES_MAX: usize = 10_000;
 
 /// A size of a cache, which may depend on the trace.
@@ -11,9 +11,9 @@ pub const SIZES_MAX: usize = 10_000;
 pub enum Size {
     /// A number of blocks.
     Blocks(u64),
-    /// As many blocks as fit in this many bytes.
+    /// A number of bytes; the cache has as many blocks as fit in them.
     Bytes(u64),
-    /// A share of the trace's distinct blocks, rounded down, at least one.
+    /// A share of the trace's distinct blocks, in percent. The number of blocks is rounded down, but is at least one.
     Percent(f64),
 }
 
@@ -97,7 +97,7 @@ pub fn parse_list(text: &str) -> Result<Vec<Size>, String> {
                 let (last, step) = rest.split_once(':').ok_or_else(|| {
                     format!("\"{part}\": a range is written FIRST..LAST:STEP, as 100..1000:100 or 10%..60%:10%")
                 })?;
-                // A step of zero is not a size either, but needs a different message.
+                // A step of zero would be refused as a size, but it needs a different message.
                 let is_zero = number(step.trim_end_matches(|c: char| c == '%' || c.is_ascii_alphabetic()))
                     .and_then(|step| step.parse::<f64>().ok())
                     .is_some_and(|step| step == 0.0);

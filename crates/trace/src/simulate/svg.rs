@@ -1,7 +1,7 @@
 //! Draws runs as curves: misses against size, one panel per trace, in one SVG file without scripts or embedded fonts.
 //!
 //! Owns: the drawing. Curves differ in colour and dashes and have a label at their right end, so readers need neither
-//! colour vision nor a legend. Labels are moved apart where ends are close. Names are escaped.
+//! colour vision nor a legend. If the ends of curves are close, their labels are moved apart. Names are escaped.
 
 use std::fmt::Write as _;
 
@@ -15,7 +15,8 @@ const RIGHT: f64 = 110.0;
 const TOP: f64 = 60.0;
 const BOTTOM: f64 = 70.0;
 const LABEL_HEIGHT: f64 = 15.0;
-/// If the ends of two curves are less than this far apart, they count as meeting. *Units*: pixels of the picture.
+/// Ends of curves count as equally high if their heights differ by less than about this distance. *Units*: pixels of
+/// the picture.
 const MEETING: f64 = 4.0;
 
 /// The colours of the curves. The first ones are the colours of Okabe and Ito, which people with any colour vision can

@@ -1,8 +1,8 @@
 //! A trace in memory, and a mix of several traces.
 //!
-//! Owns: the form of a trace in memory (8 bytes per reference, 12 with streams), the bound on it, and the mixing.
-//! Promises: blocks and streams of different traces stay different in a mix; the same traces in the same order give the
-//! same mix.
+//! Owns: the form of a trace in memory (8 bytes per reference, 12 with streams), the bound on its length, and the
+//! mixing. Promises: blocks and streams of different traces stay different in a mix; the same traces in the same order
+//! give the same mix.
 
 use std::path::Path;
 use std::sync::OnceLock;
@@ -16,7 +16,7 @@ use crate::formats::{self, ReadOptions, Reader};
 /// The default limit on the references of a run, which take 1 GiB.
 pub const REFERENCES_MAX: usize = 1 << 27;
 
-/// The most traces that can be mixed; the number of a trace is in the upper 16 bits of its blocks.
+/// The maximum number of traces that can be mixed; the number of a trace is in the upper 16 bits of its blocks.
 pub const TRACES_MAX: usize = 1 << 16;
 
 const TRACE_SHIFT: u32 = 48;
@@ -35,14 +35,14 @@ pub struct Workload {
     future: OnceLock<Option<Future>>,
 }
 
-/// The most streams whose names are kept.
+/// The maximum number of streams whose names are kept.
 pub const NAMES_MAX: usize = 1024;
 
 /// The options for loading a trace.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct LoadOptions {
-    /// If set, only this many references are read, from the first on. If `None`, all are read, and more than
-    /// [`REFERENCES_MAX`] are an error.
+    /// The number of references to read, from the first on. If `None`, all references are read, and a trace with more
+    /// than [`REFERENCES_MAX`] is an error.
     pub limit: Option<usize>,
 }
 
@@ -55,7 +55,7 @@ impl Workload {
 
     /// Reads a trace to its end; the name of `path` becomes the name of the trace.
     ///
-    /// *Errors*: those of the reader; a trace without a reference; one with more than the bound.
+    /// *Errors*: those of the reader; a trace without a reference; a trace with more references than the bound.
     pub fn from_reader(path: &Path, reader: &mut dyn Reader, options: &LoadOptions) -> Result<Workload> {
         let references_max = options.limit.unwrap_or(REFERENCES_MAX);
         let mut builder = Builder::default();
@@ -232,7 +232,8 @@ struct Renamed<'a> {
     taken: usize,
     trace: u64,
     stream_base: u32,
-    /// Block numbers in order of appearance, for traces whose own block numbers leave no room for the trace's number.
+    /// The new numbers of blocks, in the order in which the blocks appear, for traces whose own block numbers leave no
+    /// room for the trace's number.
     numbers: Option<HashMap<u64, u64>>,
 }
 

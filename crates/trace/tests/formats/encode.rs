@@ -19,7 +19,7 @@ pub struct Request {
     pub is_write: bool,
 }
 
-/// Requests on block boundaries, from a seed.
+/// Generates requests on block boundaries from a seed.
 pub fn requests(seed: u64, count: u64) -> Vec<Request> {
     let mix = |number: u64| (number ^ seed).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
     let request = |number| {

@@ -1,6 +1,7 @@
 //! Tests with damaged files: each decoder returns references, or an error that names the file, and never panics.
 //!
-//! `MUTATIONS_SEED` sets the seed of a run, and `MUTATIONS` the number of files per format.
+//! The environment variable `MUTATIONS_SEED` sets the seed of a run, and `MUTATIONS` sets the number of files per
+//! format.
 
 use nectary_trace::Error;
 

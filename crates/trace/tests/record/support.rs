@@ -148,7 +148,7 @@ impl Trace {
     }
 }
 
-/// The first block is 0, and each of the `count` blocks is `step` after the previous one, modulo `modulus`.
+/// A series of `count` blocks: the first is block 0, and each is `step` after the previous one, modulo `modulus`.
 pub fn pattern(count: u64, step: u64, modulus: u64) -> Vec<u64> {
     (0..count).map(|index| index * step % modulus).collect()
 }

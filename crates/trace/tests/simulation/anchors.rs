@@ -22,7 +22,7 @@ pub fn folder() -> Option<PathBuf> {
     Some(folder.to_owned())
 }
 
-/// Loads a trace by its name in the golden counts.
+/// Loads a trace by its name in the golden counts. A name such as `a+b` is a mix of the traces `a` and `b`.
 pub fn load(folder: &Path, name: &str) -> Workload {
     let parts: Vec<Workload> = name
         .split('+')

@@ -1,4 +1,4 @@
-//! Traces generated from a seed with integers only, so that any program can generate the same ones. The generator is
+//! Traces generated from a seed with integers only, so that any program can generate the same traces. The generator is
 //! SplitMix64. Half of the references are skewed to few blocks; the others are a loop, uniform references, and blocks
 //! that are referenced once.
 

@@ -3,7 +3,7 @@
 //! The program read the references of each trace as objects of size 1 in `oracleGeneral`; `cs+cpp` is the mix of these
 //! two traces. This file contains only the numbers that the program printed.
 
-/// The columns of the rows.
+/// The policies whose misses are in the columns of the rows.
 pub const COLUMNS: [&str; 7] = ["fifo", "lru", "lfu", "clock", "sieve", "arc", "min"];
 
 /// A trace and its rows; each row has a size, and the misses of each column.
@@ -139,8 +139,8 @@ pub const TRACES: &[Trace] = &[
     },
 ];
 
-/// The misses of LIRS that the program of its authors counts. There, consecutive references to a block count as one,
-/// and 1 % of the size is for HIR blocks.
+/// The misses of LIRS that the program of its authors counts. In that program, consecutive references to a block count
+/// as one, and 1 % of the size is for HIR blocks.
 pub const LIRS: &[(&str, u64, u64)] = &[
     ("cs", 500, 4717),
     ("cs", 768, 3654),

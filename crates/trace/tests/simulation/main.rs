@@ -1,5 +1,5 @@
-//! Tests that the simulator's counts equal those of other programs, on the traces of the literature and on generated
-//! ones, and those of the simple policies written here, on random traces.
+//! Tests that the simulator counts as many misses as other programs, on the traces of the literature and on generated
+//! traces, and as many as the simple policies in `naive.rs`, on random traces.
 
 mod anchors;
 mod generated;

@@ -1,8 +1,9 @@
-//! The miss counts that were measured before this cache was designed, per policy, on the traces of the literature.
+//! Compares miss counts with those that were measured before this cache was designed, per policy, on the traces of the
+//! literature.
 //!
 //! The counts of exact policies must be equal. The column of W-TinyLFU is from another implementation, with a fixed
-//! window and some random admissions. Nectary's must be about as good: it may not have more misses in total, nor more
-//! than 1 % more at any point.
+//! window and some random admissions. Nectary's W-TinyLFU must be about as good: it may not have more misses in total,
+//! nor more than 1 % more at any point.
 
 use nectary_cache::{Access, Min, Policy, Stream};
 use nectary_trace::simulate::{Workload, misses, policies};

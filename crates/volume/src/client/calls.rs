@@ -19,11 +19,12 @@ use crate::net::Address;
 use crate::protocol::{Answer, Code, Failure, FileId, Held, Locked, Message, Shape};
 use crate::tokens::Why;
 
-/// The most calls of each kind without an answer; the sum is below the protocol's bound for a connection. Each kind has
-/// its own share, because some calls wait for other hosts, and these hosts may wait for calls of another kind from this
-/// host. Operations, and questions during a change of a file, wait for no other host. Questions that show attributes
-/// wait for commits of other hosts, requests for tokens wait for tokens of other hosts, questions to a restarted server
-/// wait for the calls that tell it what sessions hold, and lock requests wait for the programs that hold the locks.
+/// The maximum number of calls of each kind without an answer; the sum is below the protocol's bound for a connection.
+/// Each kind has its own share, because some calls wait for other hosts, and these hosts may wait for calls of another
+/// kind from this host. Operations, and questions during a change of a file, wait for no other host. Questions that
+/// show attributes wait for commits of other hosts, requests for tokens wait for tokens of other hosts, questions to a
+/// restarted server wait for the calls that tell it what sessions hold, and lock requests wait for the programs that
+/// hold the locks.
 const OPERATIONS_MAX: usize = 64;
 const QUESTIONS_MAX: usize = 48;
 const LOOKS_MAX: usize = 48;
@@ -34,9 +35,9 @@ const LOCKS_MAX: usize = 40;
 const ACKNOWLEDGE_AFTER: u64 = 128;
 /// The part of a lease in which I/O may begin, counted from when the last answered renewal was sent.
 const IO_OF_LEASE: (u32, u32) = (6, 10);
-/// The most operations whose acknowledgement the server has not confirmed: the protocol's bound.
+/// The maximum number of operations whose acknowledgement the server has not confirmed: the protocol's bound.
 const UNACKNOWLEDGED_MAX: u64 = 1024;
-/// The most unanswered renewals that are remembered.
+/// The maximum number of unanswered renewals that are remembered.
 const TOLD_MAX: usize = 64;
 
 /// The server of a session, and the identity of this client.

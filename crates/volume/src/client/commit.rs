@@ -17,7 +17,7 @@ use super::hold::Access;
 use crate::planted::{Bug, planted};
 use crate::protocol::{Answer, Code, Granted, Mapped, Operation, Question};
 
-/// The most extents of one commit.
+/// The maximum number of extents of one commit.
 pub(super) const EXTENTS_MAX: usize = 1024;
 /// The longest extent of a commit. *Units*: blocks.
 const EXTENT_BLOCKS_MAX: u64 = 1 << 20;

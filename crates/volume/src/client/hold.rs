@@ -30,7 +30,7 @@ use crate::tokens::{Heard, Holding, Recalled, Why, level};
 const GROW_TIME_MAX: Duration = Duration::from_secs(2);
 /// The pause after a refused request for a token.
 const REFUSED_PAUSE: Duration = Duration::from_millis(100);
-/// The most tokens in one message to a restarted server.
+/// The maximum number of tokens in one message to a restarted server.
 const RECLAIMED_MAX: usize = 4096;
 
 /// The kernel of this host, which may have cached pages of files, and a cache between it and the client.

@@ -62,7 +62,7 @@ use space::Space;
 
 /// The interval between commits of written data.
 const COMMIT_INTERVAL: Duration = Duration::from_secs(1);
-/// The most uncommitted blocks of one file. *Units*: blocks.
+/// The maximum number of uncommitted blocks of one file. *Units*: blocks.
 const BLOCKS_MAX: u64 = 1 << 16;
 /// The least amount that is requested when space is short. *Units*: blocks.
 const SPACE_BLOCKS_MIN: u64 = 1 << 11;

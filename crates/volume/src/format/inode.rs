@@ -3,11 +3,11 @@
 use super::cursor::{Reader, Writer};
 use super::error::FormatError;
 
-/// The most bytes that an inode itself holds. *Units*: bytes.
+/// The maximum number of bytes that an inode itself holds. *Units*: bytes.
 pub const INLINE_BYTES_MAX: usize = 2048;
 /// The longest target of a symbolic link. *Units*: bytes.
 pub const TARGET_BYTES_MAX: usize = 4095;
-/// The most links of an inode.
+/// The maximum number of links of an inode.
 const LINKS_MAX: u64 = (1 << 31) - 1;
 /// The size of the largest file. *Units*: bytes.
 const SIZE_MAX: u64 = (1 << 63) - 1;

@@ -9,13 +9,13 @@ use super::frame::{Frame, HEADER_BYTES, Identity, Magic, Place};
 use super::table::{KEY_BYTES_MAX, Table, VALUE_BYTES_MAX};
 use super::{BLOCKS_MAX, SPACE_START};
 
-/// The most transactions of an append.
+/// The maximum number of transactions of an append.
 const TRANSACTIONS_MAX: u64 = 4096;
 /// The longest transaction. *Units*: bytes.
 const TRANSACTION_BYTES_MAX: u64 = 1 << 20;
 /// The length of a transaction's header, before the reply. *Units*: bytes.
 const TRANSACTION_HEADER_BYTES: u64 = 40;
-/// The most mutations of a transaction.
+/// The maximum number of mutations of a transaction.
 const MUTATIONS_MAX: u64 = 16384;
 /// The longest stored reply. *Units*: bytes.
 pub(super) const REPLY_BYTES_MAX: u64 = 4096;

@@ -7,11 +7,11 @@ use super::{BLOCKS_MAX, SPACE_START};
 
 /// The least number of blocks of a metadata segment.
 const SEGMENT_BLOCKS_MIN: u64 = 2048;
-/// The most blocks of a metadata segment.
+/// The maximum number of blocks of a metadata segment.
 const SEGMENT_BLOCKS_MAX: u64 = 65536;
 /// The size of the smallest volume: 256 MiB, in blocks.
 const BLOCKS_MIN: u64 = 65536;
-/// The most bytes of a volume's name. *Units*: bytes.
+/// The maximum number of bytes of a volume's name. *Units*: bytes.
 const NAME_BYTES: usize = 64;
 
 /// The label, written once by `volume format`.
@@ -31,7 +31,7 @@ pub struct Label {
     pub created_s: u64,
     /// The length of a server's lease. *Units*: milliseconds.
     pub lease_ms: u32,
-    /// The most by which two clocks may differ in speed. *Units*: thousandths.
+    /// The maximum number of by which two clocks may differ in speed. *Units*: thousandths.
     pub drift_per_mille: u32,
     /// Features that a program must know to read the volume.
     pub incompat: u64,

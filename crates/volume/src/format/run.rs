@@ -7,11 +7,11 @@ use super::journal::Mutation;
 use super::table::{KEY_BYTES_MAX, Table};
 use super::{BLOCKS_MAX, SPACE_START};
 
-/// The most records of a chunk.
+/// The maximum number of records of a chunk.
 const RECORDS_MAX: u64 = 8192;
-/// The most chunks of a run.
+/// The maximum number of chunks of a run.
 const CHUNKS_MAX: u64 = 32768;
-/// The most blocks of a chunk.
+/// The maximum number of blocks of a chunk.
 const CHUNK_BLOCKS_MAX: u64 = 32;
 
 /// A part of the records of a run.

@@ -168,7 +168,7 @@ impl Key {
             }
             _ => {}
         }
-        // The comparison also refuses a volume's key that is not one zero byte, and bytes that are left over.
+        // The two differ if bytes follow the key, or if the key of `Table::Volume` is not a single zero byte.
         match key.encode() == bytes {
             true => Ok(key),
             false => Err(error(Problem::LeftOver(bytes.len().saturating_sub(key.encode().len())))),

@@ -21,7 +21,7 @@ use crate::planted::{Bug, planted};
 const BALLOTS_UNKNOWN: u64 = 1 << 20;
 /// The highest ballot or epoch.
 const NUMBER_MAX: u64 = 1 << 62;
-/// The most attempts to become leader.
+/// The maximum number of attempts to become leader.
 const TRIES_MAX: u32 = 64;
 /// The number of times that a watched sector is read during a lease.
 const LOOKS: u32 = 8;

@@ -32,7 +32,7 @@ pub struct FormatOptions {
     pub segment_blocks: u64,
     /// The length of a server's lease, 1000 to 600000. *Units*: milliseconds.
     pub lease_ms: u32,
-    /// The most by which two clocks may differ in speed, 1 to 100. *Units*: thousandths.
+    /// The maximum number of by which two clocks may differ in speed, 1 to 100. *Units*: thousandths.
     pub drift_per_mille: u32,
     /// Whether the contents of the device may be overwritten; if not, a device whose first 1 MiB is not all zeroes is
     /// refused.

@@ -23,11 +23,11 @@ use crate::tables::Tables;
 
 /// The offset of flushed_sequence in an append. *Units*: bytes.
 const FLUSHED_AT: usize = 72;
-/// The most blocks of an append. *Units*: blocks.
+/// The maximum number of blocks of an append. *Units*: blocks.
 const APPEND_BLOCKS_MAX: u64 = 1024;
 /// The length of one read of the journal, in blocks.
 const WINDOW_BLOCKS: u64 = 2048;
-/// The most runs of a manifest.
+/// The maximum number of runs of a manifest.
 const RUNS_MAX: usize = 4096;
 
 /// The state of the volume that replay found on the disk.

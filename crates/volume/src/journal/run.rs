@@ -11,19 +11,19 @@ use crate::format::{
 };
 use crate::tables::{Tables, record_bytes};
 
-/// The most bytes of a chunk. *Units*: bytes.
+/// The maximum number of bytes of a chunk. *Units*: bytes.
 const CHUNK_BYTES_MAX: usize = 128 << 10;
 /// The length of a chunk's header, before its records. *Units*: bytes.
 const CHUNK_HEADER_BYTES: usize = 80;
-/// The most records of a chunk.
+/// The maximum number of records of a chunk.
 const CHUNK_RECORDS_MAX: usize = 8192;
-/// The most chunks of a run: an index of this many chunks fits its bound, however long the keys are.
+/// The maximum number of chunks of a run: an index of this many chunks fits its bound, however long the keys are.
 const RUN_CHUNKS_MAX: usize = 7000;
 /// The length of an index's header, before its chunks. *Units*: bytes.
 const INDEX_HEADER_BYTES: usize = 88;
 /// The length of a chunk's entry before its key. *Units*: bytes.
 const INDEX_ENTRY_BYTES: usize = 16;
-/// The most bytes of a key. *Units*: bytes.
+/// The maximum number of bytes of a key. *Units*: bytes.
 const KEY_BYTES_MAX: usize = 512;
 
 /// The chunks of one run, each with its numbers of records and blocks, and the length of the index.

@@ -3,9 +3,9 @@
 use crate::format::{Action, FormatError, Key, Mutation, Reply, Transaction, TransactionKind};
 use crate::tables::{Tables, record_bytes};
 
-/// The most transactions of an append.
+/// The maximum number of transactions of an append.
 const TRANSACTIONS_MAX: usize = 4096;
-/// The most bytes of an append. *Units*: bytes.
+/// The maximum number of bytes of an append. *Units*: bytes.
 const APPEND_BYTES_MAX: usize = 4 << 20;
 /// The length of an append's header, before its transactions. *Units*: bytes.
 const APPEND_HEADER_BYTES: usize = 128;

@@ -10,22 +10,22 @@ use super::reserve::full;
 use crate::format::{BLOCK_BYTES, Extent, ExtentState, Key, Name, Table};
 use crate::protocol::{Answer, FileId, Listed, Mapped, Question, Shape, Statistics};
 
-/// The most names in an answer.
+/// The maximum number of names in an answer.
 const ENTRIES_MAX: u32 = 1024;
-/// The most bytes of an answer with names. This is well below the bound of a message, because the last name may be
-/// long.
+/// The maximum number of bytes of an answer with names. This is well below the bound of a message, because the last
+/// name may be long.
 const LISTING_BYTES_MAX: usize = 512 << 10;
-/// The most bytes that the names of a file's extended attributes may have; the kernel has the same limit. *Units*:
-/// bytes.
+/// The maximum number of bytes that the names of a file's extended attributes may have; the kernel has the same limit.
+/// *Units*: bytes.
 const XATTR_LIST_BYTES_MAX: usize = 64 << 10;
-/// The most extents in an answer.
+/// The maximum number of extents in an answer.
 const EXTENTS_MAX: usize = 4096;
 /// Extents that come with a data token.
 const SHAPE_EXTENTS_MAX: usize = 64;
 /// One grant is at most this part of the free space, and at most `SPACE_BLOCKS_MAX`. *Units*: parts, blocks.
 const SPACE_PART: u64 = 16;
 const SPACE_BLOCKS_MAX: u64 = 1 << 18;
-/// The most pieces of one grant.
+/// The maximum number of pieces of one grant.
 const PIECES_MAX: usize = 256;
 
 impl Image {

@@ -16,7 +16,7 @@ use crate::tables::Tables;
 const HASH_BITS: u32 = 48;
 const SERIAL_BITS: u32 = 15;
 const LINKS_MAX: u32 = 65_000;
-/// The most directories on the way to the root: a longer way must be a cycle.
+/// The maximum number of directories on the way to the root: a longer way must be a cycle.
 const DEPTH_MAX: u32 = 1 << 20;
 const NO_REPLACE: u32 = 1;
 const EXCHANGE: u32 = 2;

@@ -9,9 +9,9 @@ use super::records::{keys_of, server};
 use crate::format::{Key, Reply, Session, Table, Transaction};
 use crate::protocol::{Answer, Code, Failure};
 
-/// The most unacknowledged replies of a session.
+/// The maximum number of unacknowledged replies of a session.
 const REPLIES_MAX: u64 = 1024;
-/// The most replies that are forgotten in one transaction.
+/// The maximum number of replies that are forgotten in one transaction.
 const FORGOTTEN_MAX: usize = 2048;
 
 impl Image {

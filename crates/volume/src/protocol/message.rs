@@ -211,7 +211,7 @@ pub enum Message {
         /// Whether some data could not be written.
         is_lost: bool,
     },
-    /// The server tells a client that a file has at least this size, for the client's kernel.
+    /// The server tells a client that a file has at least this size; the client then tells its kernel.
     Push {
         /// The file.
         file: FileId,
@@ -242,7 +242,7 @@ pub enum Message {
         /// The number of that request.
         request: u64,
     },
-    /// Requests the lock that conflicts with this one: [`Message::LockFound`].
+    /// Requests the lock that conflicts with this one. The answer is [`Message::LockFound`].
     TestLock {
         /// The lock.
         lock: Locked,

@@ -77,8 +77,8 @@ pub struct Changes {
 /// An operation. The server sets all times that the operation does not contain.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Operation {
-    /// Makes an inode with a name: [`Answer::Attributes`](super::Answer::Attributes). Default access control lists are
-    /// inherited.
+    /// Makes an inode with a name. Default access control lists are inherited. The answer is
+    /// [`Answer::Attributes`](super::Answer::Attributes).
     Create {
         /// The directory.
         directory: FileId,
@@ -105,7 +105,7 @@ pub enum Operation {
         /// An inode number from a grant of numbers; 0: the server chooses.
         inode: u64,
     },
-    /// Adds a name to an inode: [`Answer::Attributes`](super::Answer::Attributes).
+    /// Adds a name to an inode. The answer is [`Answer::Attributes`](super::Answer::Attributes).
     Link {
         /// The inode.
         file: FileId,
@@ -114,7 +114,7 @@ pub enum Operation {
         /// The name.
         name: Vec<u8>,
     },
-    /// Removes a name: [`Answer::Attributes`](super::Answer::Attributes) of its inode.
+    /// Removes a name. The answer is [`Answer::Attributes`](super::Answer::Attributes) of its inode.
     Unlink {
         /// The directory.
         directory: FileId,
@@ -126,7 +126,7 @@ pub enum Operation {
         /// The inode that the name must have; 0: any.
         expected: u64,
     },
-    /// Renames as `renameat2` does: [`Answer::Done`](super::Answer::Done).
+    /// Renames as `renameat2` does. The answer is [`Answer::Done`](super::Answer::Done).
     Rename {
         /// The old directory.
         directory: FileId,
@@ -139,14 +139,14 @@ pub enum Operation {
         /// The flags of `renameat2`: 1 do not replace, 2 exchange, 4 leave a whiteout.
         flags: u32,
     },
-    /// Changes attributes: [`Answer::Attributes`](super::Answer::Attributes).
+    /// Changes attributes. The answer is [`Answer::Attributes`](super::Answer::Attributes).
     SetAttributes {
         /// The inode.
         file: FileId,
         /// The changes.
         changes: Changes,
     },
-    /// Sets an extended attribute: [`Answer::Attributes`](super::Answer::Attributes).
+    /// Sets an extended attribute. The answer is [`Answer::Attributes`](super::Answer::Attributes).
     SetXattr {
         /// The inode.
         file: FileId,
@@ -158,14 +158,14 @@ pub enum Operation {
         /// set-group-ID bit is cleared.
         flags: u32,
     },
-    /// Removes an extended attribute: [`Answer::Attributes`](super::Answer::Attributes).
+    /// Removes an extended attribute. The answer is [`Answer::Attributes`](super::Answer::Attributes).
     RemoveXattr {
         /// The inode.
         file: FileId,
         /// The name.
         name: Vec<u8>,
     },
-    /// Makes data visible that was written to granted extents and flushed:
+    /// Makes data visible that was written to granted extents and flushed. The answer is
     /// [`Answer::Attributes`](super::Answer::Attributes).
     Commit {
         /// The file.
@@ -183,15 +183,16 @@ pub enum Operation {
         /// maps as unwritten.
         extents: Vec<Mapped>,
     },
-    /// Truncates or extends a file: [`Answer::Attributes`](super::Answer::Attributes).
+    /// Truncates or extends a file. The answer is [`Answer::Attributes`](super::Answer::Attributes).
     Truncate {
         /// The file.
         file: FileId,
         /// The new size. *Units*: bytes.
         size: u64,
     },
-    /// Does what `fallocate` does: [`Answer::Attributes`](super::Answer::Attributes). The client writes zeroes to
-    /// partial blocks.
+    /// Allocates or zeroes a range of a file, or punches a hole, as `fallocate` does. The server zeroes only whole
+    /// blocks; the client writes zeroes to partial blocks. The answer is
+    /// [`Answer::Attributes`](super::Answer::Attributes).
     Allocate {
         /// The file.
         file: FileId,
@@ -202,13 +203,13 @@ pub enum Operation {
         /// The flags of `fallocate`: keep the size, punch a hole, zero a range; others are refused with EOPNOTSUPP.
         mode: u32,
     },
-    /// Stores times of access: [`Answer::Done`](super::Answer::Done). An access that does not
-    /// [count](Accessed::counts), or whose file is gone, has no effect.
+    /// Stores times of access. An access that does not [count](Accessed::counts), or whose file is gone, has no effect.
+    /// The answer is [`Answer::Done`](super::Answer::Done).
     Access {
         /// At most 256 accesses.
         accesses: Vec<Accessed>,
     },
-    /// Returns granted space: [`Answer::Done`](super::Answer::Done). All I/O to the space has ended.
+    /// Returns granted space. All I/O to the space has ended. The answer is [`Answer::Done`](super::Answer::Done).
     ReturnSpace {
         /// The extents, as first block and number of blocks.
         extents: Vec<(u64, u64)>,

@@ -5,30 +5,30 @@ use super::FileId;
 /// A question.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Question {
-    /// Finds a name in a directory: [`Answer::Attributes`](super::Answer::Attributes) of its inode. `..` is also a
-    /// name.
+    /// Finds a name in a directory; `..` is also a name. The answer is
+    /// [`Answer::Attributes`](super::Answer::Attributes) of its inode.
     Lookup {
         /// The directory.
         directory: FileId,
         /// The name.
         name: Vec<u8>,
     },
-    /// Requests the attributes of an inode: [`Answer::Attributes`](super::Answer::Attributes). Generation 0 matches any
-    /// generation.
+    /// Requests the attributes of an inode. Generation 0 matches any generation. The answer is
+    /// [`Answer::Attributes`](super::Answer::Attributes).
     GetAttributes {
         /// The inode.
         file: FileId,
     },
-    /// Requests the names of a directory behind a cookie: [`Answer::Listing`](super::Answer::Listing).
+    /// Requests the names of a directory behind a cookie. The answer is [`Answer::Listing`](super::Answer::Listing).
     ReadDirectory {
         /// The directory.
         directory: FileId,
         /// The cookie of the last name that the reader has; 0: from the start.
         cookie: u64,
-        /// The most names to return.
+        /// The maximum number of names to return.
         entries: u32,
     },
-    /// Requests the extents of a part of a file: [`Answer::Map`](super::Answer::Map).
+    /// Requests the extents of a part of a file. The answer is [`Answer::Map`](super::Answer::Map).
     ReadMap {
         /// The file.
         file: FileId,
@@ -37,21 +37,21 @@ pub enum Question {
         /// The block behind the last one. *Units*: blocks of the file.
         end: u64,
     },
-    /// Requests the value of an extended attribute: [`Answer::Bytes`](super::Answer::Bytes).
+    /// Requests the value of an extended attribute. The answer is [`Answer::Bytes`](super::Answer::Bytes).
     ReadXattr {
         /// The inode.
         file: FileId,
         /// The name.
         name: Vec<u8>,
     },
-    /// Requests the names of all extended attributes: [`Answer::Names`](super::Answer::Names).
+    /// Requests the names of all extended attributes. The answer is [`Answer::Names`](super::Answer::Names).
     ListXattrs {
         /// The inode.
         file: FileId,
     },
-    /// Requests the numbers for `statfs`: [`Answer::Statistics`](super::Answer::Statistics).
+    /// Requests the numbers for `statfs`. The answer is [`Answer::Statistics`](super::Answer::Statistics).
     Statistics,
-    /// Opens a file for the session: [`Answer::Attributes`](super::Answer::Attributes), or a
+    /// Opens a file for the session. The answer is [`Answer::Attributes`](super::Answer::Attributes), or a
     /// [`Message::Grant`](super::Message::Grant) of the wanted level if no other session's token conflicts.
     Open {
         /// The file.
@@ -63,20 +63,21 @@ pub enum Question {
         is_direct: bool,
     },
     /// Asks the server to tell the kernels of other hosts, which read the file with `O_DIRECT`, that it has at least
-    /// this size: [`Answer::Done`](super::Answer::Done) when they know.
+    /// this size. When they know, the answer is [`Answer::Done`](super::Answer::Done).
     Push {
         /// The file.
         file: FileId,
         /// The size of the file. *Units*: bytes.
         size: u64,
     },
-    /// Closes a file that the session has open: [`Answer::Done`](super::Answer::Done). Open files are not stored.
+    /// Closes a file that the session has open. Open files are not stored. The answer is
+    /// [`Answer::Done`](super::Answer::Done).
     Close {
         /// The file.
         file: FileId,
     },
-    /// Requests space to write to: [`Answer::Space`](super::Answer::Space), which may be less than requested. The grant
-    /// is stored.
+    /// Requests space to write to. The grant is stored, and may be smaller than requested. The answer is
+    /// [`Answer::Space`](super::Answer::Space).
     Space {
         /// The requested amount. *Units*: blocks.
         blocks: u64,

@@ -5,7 +5,7 @@
 use crate::format::Transaction;
 use crate::journal::transaction_bytes;
 
-/// The most transactions of an append.
+/// The maximum number of transactions of an append.
 const TRANSACTIONS_MAX: usize = 1024;
 /// When the transactions are this long, no more requests are taken. *Units*: bytes.
 const BYTES_MAX: usize = 3 << 20;

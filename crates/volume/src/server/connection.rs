@@ -23,9 +23,9 @@ use crate::net::{self, Stream};
 use crate::protocol::{Answer, Code, Failure, Hello, Message, VERSIONS, What, versions_differ};
 use crate::wire::{read_message, write_all};
 
-/// The most connections of a server.
+/// The maximum number of connections of a server.
 pub(super) const CONNECTIONS_MAX: usize = 2048;
-/// The most unanswered requests of a connection, as the protocol says.
+/// The maximum number of unanswered requests of a connection, as the protocol says.
 const CALLS_MAX: usize = 256;
 pub(super) const ROLE_CONTROL: u8 = 1;
 pub(super) const ROLE_BULK: u8 = 2;

@@ -14,7 +14,7 @@ use super::locking::Wish;
 use crate::format::Session;
 use crate::protocol::{Answer, Code, Failure, Held as Granted, Message, Operation, Question, Token};
 
-/// The most requests that wait for the owner.
+/// The maximum number of requests that wait for the owner.
 pub(super) const REQUESTS_MAX: usize = 4096;
 
 /// A request to the owner.

@@ -19,7 +19,7 @@ use crate::protocol::{FileId, Held, Token, What};
 pub const MINIMUM_MS: u64 = 10;
 /// The number of grant numbers of an epoch, more than an epoch can use.
 const GRANTS_OF_EPOCH: u64 = 1 << 40;
-/// The most waiters of a token.
+/// The maximum number of waiters of a token.
 const WAITERS_MAX: usize = 4096;
 
 /// An action that the caller must do. Requests and questions are identified by their tickets.

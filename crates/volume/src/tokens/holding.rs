@@ -121,8 +121,8 @@ impl Holding {
         if sequence < self.sequence {
             return Heard::Ignore;
         }
-        // That grant was lost with its connection, or no call waits for it any more. The level that is held now is
-        // treated as the level of that grant.
+        // If the recall names a grant that is later than the last one received, that later grant was lost with its
+        // connection, or no call waits for it any more. The level that is held now is treated as its level.
         self.sequence = sequence;
         let is_done = match why {
             Why::Conflict => self.level <= wanted,

@@ -9,11 +9,11 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use crate::protocol::{FileId, Locked};
 
-/// The most ranges that are held on one file.
+/// The maximum number of ranges that are held on one file.
 const HELD_MAX: usize = 65_536;
-/// The most requests that wait for locks on one file.
+/// The maximum number of requests that wait for locks on one file.
 const WAITERS_MAX: usize = 4096;
-/// The most owners that the search for a deadlock visits.
+/// The maximum number of owners that the search for a deadlock visits.
 const SEARCH_MAX: usize = 4096;
 
 /// The outcome of a request.

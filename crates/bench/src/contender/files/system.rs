@@ -15,7 +15,7 @@ pub enum FileSystem {
     Xfs,
     /// ext4 with its defaults, including a journal. Replaces UFS with soft updates.
     Ext4,
-    /// btrfs with its defaults, except single metadata.
+    /// btrfs with its defaults, except that it stores metadata once.
     Btrfs,
     /// ext4 without a journal, mounted `dirsync`. Replaces EFS and UFS, which write metadata synchronously.
     Ext4Dirsync,

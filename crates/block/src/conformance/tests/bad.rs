@@ -1,4 +1,5 @@
-//! Deliberately bad devices, each with one mistake, and for each the clause that must catch the mistake.
+//! Deliberately bad devices, each with one mistake. A test checks for each device that the right clause catches the
+//! mistake.
 
 use std::sync::{Arc, Mutex};
 

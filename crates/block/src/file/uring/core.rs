@@ -1,6 +1,6 @@
 //! The bookkeeping of one ring: the operation in each slot, the operations that wait, and those that have ended.
 //!
-//! Owns: the ring, and the operations with their buffers from acceptance to completion entry. The engine is safe
+//! Owns: the ring, and each operation with its buffers from its acceptance to its completion entry. The engine is safe
 //! because memory that the kernel may touch belongs to a slot, and a slot is emptied only by its completion entry. If a
 //! closing ring cannot wait for an operation, it leaks the buffers instead of freeing them.
 
@@ -16,13 +16,13 @@ use crate::error::{Error, ErrorKind, Operation};
 use crate::file::sys;
 use crate::file::transfer::{Progress, Transfer};
 
-/// The most times that an operation is repeated because the kernel requires it.
+/// The maximum number of times that an operation is repeated because the kernel requires it.
 const RETRIES_MAX: u32 = 100;
 
 /// The result of an operation.
 pub(super) type Reply = Result<Vec<Buffer>, Error>;
 
-/// Operations that have ended, to be reported once the ring's lock is free.
+/// Ended operations whose results are reported after the ring's lock is released.
 pub(super) type Ended = Vec<(oneshot::Sender<Reply>, Reply)>;
 
 /// An operation, and the channel to the task that waits for it.
@@ -134,7 +134,7 @@ impl Core {
         Accepted::Yes
     }
 
-    /// The most operations that may wait.
+    /// The maximum number of operations that may wait.
     pub fn waiting_max(&self) -> usize {
         self.waiting_max
     }
@@ -159,8 +159,8 @@ impl Core {
         }
     }
 
-    /// Closes the ring: waits up to `patience` for the operations that the kernel has, and leaks the buffers of those
-    /// that have not ended.
+    /// Closes the ring: waits up to `patience` for the operations that the kernel has, and leaks the buffers of
+    /// operations that have not ended by then.
     pub fn close(&mut self, patience: Duration, ended: &mut Ended) {
         self.closed = true;
         for job in self.waiting.drain(..) {

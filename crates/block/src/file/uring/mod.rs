@@ -1,7 +1,7 @@
 //! The io_uring engine: one ring for each thread that runs a current-thread runtime.
 //!
-//! There is one ring per thread so that an operation costs no thread switch and no contended lock: it goes into the
-//! ring of the calling thread, and the event loop of that thread sees its end. The steps are:
+//! There is one ring per thread so that an operation costs no thread switch and no contended lock: the operation goes
+//! into the ring of the calling thread, and the event loop of that thread sees its end. The steps are:
 //!
 //! 1. An operation goes into a slot of the ring (or a bounded queue) and wakes the *driver*, a task of the same
 //!    runtime.
@@ -41,10 +41,10 @@ use crate::device::IoFuture;
 use crate::error::{Error, ErrorKind};
 use crate::request::ready;
 
-/// The most operations of one ring that the kernel has at a time.
+/// The maximum number of operations of one ring that the kernel has at a time.
 const DEPTH: u32 = 256;
 
-/// The most operations that wait for a slot of one ring; one more is refused as busy.
+/// The maximum number of operations that wait for a slot of one ring; further operations are refused as busy.
 const WAITING_MAX: usize = 65536;
 
 /// The longest time for which an ending runtime waits for the operations that the kernel has.
@@ -66,7 +66,7 @@ pub(super) fn transfer(handle: &Handle, transfer: Transfer) -> Result<IoFuture<V
     }
     match RINGS.try_with(|rings| ring_of(handle, &mut rings.borrow_mut())) {
         Ok(Some(ring)) => begin(&ring, transfer),
-        // No ring could be made, or the thread is ending.
+        // The kernel refused to make a ring, or the thread is ending.
         _ => Err(transfer),
     }
 }
@@ -105,7 +105,7 @@ thread_local! {
 /// A thread's reference to a ring. When the thread ends, it tells the driver to stop.
 struct Local {
     runtime: Id,
-    /// `None` if the kernel refused to make a ring.
+    /// The ring; `None` if the kernel refused to make one.
     ring: Option<Arc<Ring>>,
 }
 
@@ -145,7 +145,7 @@ fn start(handle: &Handle, depth: u32, waiting_max: usize) -> io::Result<Arc<Ring
     let core = Core::new(depth, waiting_max)?;
     let descriptor = Descriptor(core.uring().as_raw_fd());
     let ring = Arc::new(Ring { state: Mutex::new(State { core, waker: None, is_orphan: false }) });
-    // SAFETY: the descriptor stays open as long as the ring. The driver holds the ring, and drops it after this watch.
+    // SAFETY: the descriptor stays open as long as the ring. The driver holds the ring, and drops it after `readiness`.
     let readiness = unsafe { AsyncFd::register_with_interest(descriptor, Interest::READABLE)? };
     // The runtime owns the task, which stops with the runtime or with the thread (see the comment at the head of this
     // file).
@@ -160,7 +160,7 @@ struct Ring {
 
 struct State {
     core: Core,
-    /// Wakes the driver; the code that wakes the driver takes it.
+    /// The waker of the driver. The code that wakes the driver takes the waker out of this field.
     waker: Option<Waker>,
     /// The thread has ended, so no new operations arrive.
     is_orphan: bool,
@@ -172,7 +172,8 @@ impl Ring {
     }
 }
 
-/// The ring's descriptor, which the runtime watches. The ring owns the descriptor and outlives the watch.
+/// The ring's descriptor, which the runtime watches. The ring owns the descriptor, and keeps it open until the runtime
+/// no longer watches it.
 struct Descriptor(RawFd);
 
 impl AsRawFd for Descriptor {
@@ -181,8 +182,8 @@ impl AsRawFd for Descriptor {
     }
 }
 
-/// The task that submits and collects operations. The order of the fields matters: the watch is dropped before the
-/// ring.
+/// The task that submits and collects operations. The order of the fields matters: `readiness` must be dropped before
+/// `ring`.
 struct Driver {
     readiness: AsyncFd<Descriptor>,
     ring: Arc<Ring>,

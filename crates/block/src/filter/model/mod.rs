@@ -1,16 +1,16 @@
 //! `model(A,disk=hdd-1999)`: operations take as long as on a disk of the given kind.
 //!
 //! Every operation is passed to the device below at once, and ends when both that device and the modelled disk have
-//! ended it. The disk's own time is real time times `speed`. With `clock=virtual` no caller waits for the disk. The
-//! time of the disk is then the real time passed plus its service times, and the figures report this time. So a
-//! modelled run of hours takes only the processor time of its work.
+//! ended it. The disk's time is real time multiplied by `speed`. With `clock=virtual` no caller waits for the disk. The
+//! disk's time is then the sum of the real time that has passed and the disk's service times, and the figures report
+//! the disk's time. So a modelled run of hours takes only the processor time of its work.
 //!
 //! On a disk with platters, requests wait in a queue while the arm is busy. The next request is chosen from the oldest
-//! `queue-depth` requests, 32 by default. It is the one whose data reach the head first, or the oldest one if that has
-//! waited for more than [`PATIENCE_NS`]. With a depth of 1, requests are served in order of arrival, as by disks of
-//! 1999. The queue has no task; any operation that is polled drives it. An operation whose future is dropped while it
-//! waits leaves the queue, although the device below may have done it. An operation that is being served still takes
-//! its time.
+//! `queue-depth` requests, 32 by default. It is the one whose data reach the head first. If the oldest request has
+//! waited for more than [`PATIENCE_NS`], it is chosen instead. With a depth of 1, requests are served in order of
+//! arrival, as by disks of 1999. The queue has no task; any waiting operation that is polled drives the queue. An
+//! operation whose future is dropped while it waits leaves the queue, although the device below may have done the
+//! operation. If the disk is already serving the operation, the disk stays busy until the end of the service.
 //!
 //! Promises: contents, errors and durability are those of the device below. The arithmetic is in `disk.rs`.
 

@@ -26,8 +26,8 @@ pub(super) const QUEUE_DEPTH: usize = 32;
 /// time.
 pub(super) const PATIENCE_NS: u64 = 500_000_000;
 
-/// The time for which the waiter of a served request may choose the next request, after the served one has ended.
-/// Later, any waiter may choose it. *Units*: real time.
+/// After a request has ended, only its waiter may choose the next request for this time. After that, any waiter may
+/// choose. *Units*: real time.
 const GRACE: Duration = Duration::from_millis(1);
 
 /// On a virtual clock, a served request ends when no new request has arrived for this time. It is longer than the
@@ -45,7 +45,7 @@ pub(super) struct Model {
 
 struct State {
     mechanics: Mechanics,
-    /// The time by which a virtual clock is ahead of real time. *Units*: nanoseconds of the disk's time.
+    /// The time by which a virtual clock of the disk is ahead of real time. *Units*: nanoseconds of the disk's time.
     ahead: u64,
     /// The times at which the last request arrived, and at which a request was last chosen. *Units*: real time.
     last_came: std::time::Instant,
@@ -133,7 +133,7 @@ impl Model {
         self.real(self.lock().free_at)
     }
 
-    /// Whether requests on a virtual clock wait until the disk can choose among several.
+    /// Whether a request on a virtual clock waits until the disk can choose among several requests.
     fn chooses_in_virtual_time(&self) -> bool {
         self.options.clock == Clock::Virtual && self.options.queue_depth > 1
     }
@@ -146,7 +146,7 @@ impl Model {
         left.filter(|left| !left.is_zero() && state.waiting.len() < self.options.queue_depth)
     }
 
-    /// Ends the request in service on a virtual clock, if it is late because its waiter is not polled.
+    /// On a virtual clock, ends the request in service if its end is late because its waiter is not polled.
     fn end_late(&self) {
         let (serving, end) = {
             let state = self.lock();

@@ -38,7 +38,7 @@ async fn real_operations_wait_as_long_as_the_disk_takes() {
         read(&device, scatter(index), 4096).await.unwrap();
     }
     let (elapsed, stats) = (began.elapsed(), device.snapshot());
-    // On a paused clock the last part of each wait does not pass, so the next wait includes it.
+    // The last part of each wait does not advance tokio's paused clock, so the next wait makes up for it.
     assert!(elapsed + Duration::from_millis(3) > stats.busy && elapsed < stats.busy * 2, "{elapsed:?} {stats:?}");
 }
 

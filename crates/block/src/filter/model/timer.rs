@@ -1,8 +1,9 @@
 //! Waits that are exact to tens of microseconds. The unit of the runtime's timers, a millisecond, is longer than a
-//! request to a fast disk.
+//! request to a fast disk takes.
 //!
 //! Owns: the kernel's timer descriptors for the last part of each wait. The runtime watches these descriptors, and they
-//! are kept for later waits. If the kernel gives no descriptor, the runtime's own timer is used, which rounds up.
+//! are kept for later waits. If the kernel gives no descriptor, the runtime's own timer is used, which rounds up to
+//! milliseconds.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -22,7 +23,7 @@ const LAST_STRETCH: Duration = Duration::from_millis(2);
 /// timer to the process.
 const MADE_TOGETHER: usize = 64;
 
-/// The most timers that are kept.
+/// The maximum number of timers that are kept.
 const KEPT_MAX: usize = 256;
 
 /// A timer, which belongs to one runtime. Once that runtime stops, no other runtime would see the timer fire.
@@ -79,7 +80,7 @@ impl Timers {
         let first = new(runtime)?;
         let room = KEPT_MAX - kept.len().min(KEPT_MAX);
         for _ in 1..MADE_TOGETHER.min(room) {
-            // One timer is enough to continue.
+            // The first timer is enough for this wait, so the others may be missing.
             let Ok(timer) = new(runtime) else { break };
             kept.push(timer);
         }
@@ -102,7 +103,7 @@ impl Timers {
 
 /// Makes a timer that is not set.
 fn new(runtime: Id) -> io::Result<Timer> {
-    // SAFETY: the call takes numbers.
+    // SAFETY: the call takes no pointers.
     let descriptor = unsafe { libc::timerfd_create(libc::CLOCK_MONOTONIC, libc::TFD_NONBLOCK | libc::TFD_CLOEXEC) };
     if descriptor < 0 {
         return Err(io::Error::last_os_error());

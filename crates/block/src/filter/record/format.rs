@@ -74,7 +74,7 @@ pub(super) fn random_identity() -> io::Result<[u8; 16]> {
     Ok(identity)
 }
 
-/// The part of the identity that every event has.
+/// The part of the recording's identity that every event repeats.
 pub(super) fn short(identity: [u8; 16]) -> u64 {
     let mut low = [0; 8];
     low.copy_from_slice(&identity[..8]);

@@ -32,7 +32,7 @@ pub const RECORDING_BYTES_MAX: u64 = 4 << 30;
 /// The default limit on the data of a recording in a file. *Units*: bytes.
 pub(crate) const FILE_BYTES_MAX: u64 = 64 << 30;
 
-/// The number of bytes that an event counts against the limit, in addition to its data.
+/// The number of bytes that each event adds to the size of a recording, in addition to its data.
 const EVENT_BYTES: u64 = format::EVENT_BYTES as u64;
 
 /// A recording in progress; clones share the recording.
@@ -68,7 +68,7 @@ struct Sink {
     file: File,
     path: PathBuf,
     identity: u64,
-    /// The reason why the recorder no longer writes the file; `None` if it writes.
+    /// The reason why the recorder no longer writes to the file; `None` while it still writes.
     failed: Option<String>,
 }
 
@@ -91,8 +91,8 @@ impl Recorder {
 
     /// Starts a recording in a new file.
     ///
-    /// *Errors*: [`ErrorKind::Invalid`] if the file exists, because a recording is not overwritten; those of creating
-    /// the file.
+    /// *Errors*: [`ErrorKind::Invalid`] if the file exists, because a recording is not overwritten; otherwise the
+    /// errors of creating a file.
     pub fn to_file(path: PathBuf, bytes_max: u64, geometry: &Geometry) -> Result<Recorder, Error> {
         let name = quoted(&path.to_string_lossy());
         let create = || {
@@ -134,7 +134,7 @@ impl Recorder {
 
     /// Takes the recording in memory out of the recorder, which continues with an empty list.
     ///
-    /// Operations in flight keep their numbers; their ends may be in the next recording.
+    /// Operations in flight keep their numbers, so the ends of some operations may be in the next recording.
     pub fn take(&self) -> Recording {
         let mut state = self.lock();
         state.bytes = 0;
@@ -195,7 +195,7 @@ impl Recording {
     /// Reads a recording from a file. An incomplete event at the end of the file ends the recording.
     ///
     /// *Errors*: [`ErrorKind::Invalid`] if the file is damaged, with the file, the offset, and the expected and found
-    /// contents; those of the file system.
+    /// contents; otherwise the errors of the file system.
     pub fn load(path: &Path) -> Result<Recording, Error> {
         format::load(path)
     }

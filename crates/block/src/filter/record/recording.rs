@@ -11,7 +11,7 @@ pub enum Event {
         id: u64,
         /// The offset of the first byte. *Units*: bytes.
         offset: u64,
-        /// The bytes that it writes.
+        /// The bytes that the operation writes.
         data: Bytes,
         /// Whether the write is durable when it completes.
         fua: bool,
@@ -34,7 +34,7 @@ pub enum Event {
         /// The length of the discarded range. *Units*: bytes.
         length: u64,
     },
-    /// A flush was passed to the device; it covers the writes that had ended before.
+    /// A flush was passed to the device. The flush covers the writes that had ended before.
     FlushBegun {
         /// The operation's number.
         id: u64,

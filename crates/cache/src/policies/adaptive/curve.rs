@@ -1,8 +1,8 @@
 //! A stream's curve of misses against size, measured by small shadow caches of LIRS and of LRU, for `division.rs`.
 //!
-//! The shadow caches see a sample of the ids, one in 2^k by their hash, and have one 2^k-th of the size, as in SHARDS
+//! The shadow caches see a sample of the ids, one in 2^k by their hash, and have 1/2^k of the size, as in SHARDS
 //! (Waldspurger, Park, Garthwaite, Ahmad, "Efficient MRC construction with SHARDS", FAST 2015). More memory saves no
-//! misses of a loop until the loop almost fits; then it saves all of them. So the convex hull of the curve is used.
+//! misses of a loop until the loop almost fits; then it saves all. So the division uses the curve's convex hull.
 
 use super::panel::candidate;
 use super::tuning::Tuning;
@@ -32,7 +32,7 @@ impl Curve {
 
     /// Counts an access.
     pub(super) fn count(&mut self, id: u64, weight: u64) {
-        // This uses other bits of the hash than tables (top and low bits) and the panel's sample (from bit 40 on).
+        // The sample uses other hash bits than tables (top and low bits) and the panel's sample (from bit 40 on).
         if (hash(id) >> 24) & ((1 << self.shift) - 1) != 0 {
             return;
         }

@@ -1,7 +1,7 @@
 //! The division: a shadow cache that is divided between the streams, and the share of each.
 //!
-//! Owns: a part of the cache and a curve of misses against size for each stream, and the steps from one division to the
-//! next. Promises: shares sum to at most the capacity. Leaves to others: whether a divided cache is better
+//! Owns: for each stream, its part of the shadow cache and its curve of misses against size; and the steps in which the
+//! shares change. Promises: shares sum to at most the capacity. Leaves to others: whether a divided cache is better
 //! (`panel.rs`).
 //!
 //! A part is a panel, and holds the blocks that its leader holds. A block belongs to the stream that first accessed it,
@@ -33,7 +33,7 @@ pub(super) struct Division {
     tuning: Tuning,
     capacity: u64,
     parts: Vec<Part>,
-    /// Accesses so far.
+    /// The number of accesses so far.
     now: u64,
     /// The index of the part that each id belongs to.
     owners: HashMap<u64, u8>,
@@ -115,7 +115,7 @@ impl Division {
     }
 }
 
-/// The misses with a share of the capacity, interpolated on a hull.
+/// The misses of a stream that has a share of the capacity, interpolated on the hull of its curve.
 fn misses(hull: &[(f64, f64)], share: f64) -> f64 {
     let between = hull.windows(2).find(|pair| share <= pair[1].0);
     between.map_or(hull[hull.len() - 1].1, |pair| {

@@ -1,7 +1,7 @@
-//! Contents that follow shadow caches of the same size: the blocks that the leader holds and that were read.
+//! Cache contents that follow shadow caches of the same size: the blocks that were read and that the leader holds.
 //!
-//! Owns: the resident ids, in two queues: those that the leader holds, and those that it does not hold. Promises: ids
-//! that the leader does not hold are evicted first; a change of leader evicts nothing. Leaves to others: the leader.
+//! Owns: the resident ids, in two queues: those that the leader holds, and the others. Promises: ids that the leader
+//! does not hold are evicted first; a change of leader evicts nothing. Leaves to others: the choice of the leader.
 //!
 //! To make room, ids that the leader does not hold are evicted, the oldest first. If there are none (after refusals, or
 //! because weights differ), a new id is bypassed; but if the leader holds the new id, it replaces the oldest id.
@@ -14,7 +14,7 @@ use crate::{Access, Policy, REFUSALS_MAX, Stream};
 pub(super) struct Follower {
     capacity: u64,
     arena: Arena,
-    /// Ids that the leader does not hold, then ids that it holds; in each queue, the newest was moved there last.
+    /// The ids that the leader does not hold, then those that it holds; the newest id of a queue entered it last.
     queues: [Queue; 2],
     /// Whether the leader holds the id of the next access.
     is_held: bool,
@@ -26,7 +26,7 @@ impl Follower {
         Follower { capacity, arena: Arena::new(), queues: [0, 1].map(Queue::new), is_held: true }
     }
 
-    /// Prepares for an access to `id`, which the panel has seen.
+    /// Prepares for an access to `id` that the panel has already seen.
     pub(super) fn guide(&mut self, id: u64, panel: &Panel) {
         self.is_held = panel.leader().contains(id);
         for id in panel.lost() {

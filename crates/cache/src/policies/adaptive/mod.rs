@@ -3,11 +3,11 @@
 //! # Idea
 //! No policy is best for all workloads, and the best one is only known while the accesses happen. So LIRS, LRU, S3-FIFO
 //! and W-TinyLFU run as *shadow caches*: they hold metadata only. They see a sample of the ids, one in 2^k by their
-//! hash, and have one 2^k-th of the size; up to [`Tuning::sample_max`] k is 0 and they see all ids. The one with the
-//! fewest misses leads, if its advantage is beyond chance; users are shown the misses as the reason (`panel.rs`). If
-//! the shadow caches see all ids, the cache holds the blocks that the leader holds and that were read (`follower.rs`).
-//! A sample does not tell which blocks to hold: then the new leader's policy begins empty, accessed blocks move to it,
-//! and the former policy makes room.
+//! hash, and have 1/2^k of the capacity. If the capacity is at most [`Tuning::sample_max`], k is 0 and they see all
+//! ids. The shadow cache with the fewest misses leads, if its advantage is beyond chance; users are shown the misses as
+//! the reason (`panel.rs`). If the shadow caches see all ids, the cache holds the blocks that the leader holds and that
+//! were read (`follower.rs`). A sample does not show which blocks to hold. So with a sample, a new leader's policy
+//! begins empty; accessed blocks move to it, and the former policy evicts blocks to make room.
 //!
 //! With several streams, and if the shadow caches see all ids, one more shadow cache is divided between the streams
 //! (`division.rs`). Each stream's curve of misses against size shows how many misses more memory would save
@@ -103,7 +103,7 @@ impl Adaptive {
         Adaptive::with(capacity, Tuning::default())
     }
 
-    /// As [`Adaptive::new`] with other constants, to measure the effect of each.
+    /// As [`Adaptive::new`], but with other constants, to measure the effect of each constant.
     pub fn with(capacity: u64, tuning: Tuning) -> Adaptive {
         let shift = shift_of(capacity, &tuning);
         let panel = panel("", capacity, shift, tuning);
@@ -209,8 +209,8 @@ fn shift_of(capacity: u64, tuning: &Tuning) -> u32 {
     (0..).find(|shift| capacity >> shift <= tuning.sample_max).unwrap_or(0)
 }
 
-/// Whether an id is in the sample of one in 2^`shift`. It uses other bits of the hash (from bit 40 on) than tables (top
-/// and low bits) and curves (from bit 24 on).
+/// Whether an id is in the sample of one in 2^`shift` ids. The sample uses other bits of the hash (from bit 40 on) than
+/// tables (top and low bits) and curves (from bit 24 on).
 fn is_sampled(id: u64, shift: u32) -> bool {
     (hash(id) >> 40) & ((1 << shift) - 1) == 0
 }

@@ -1,17 +1,17 @@
-//! A panel: shadow caches of several policies, one of which leads; a sign test says which.
+//! A panel: shadow caches of several policies, one of which leads. A sign test selects the leader.
 //!
-//! Owns: the candidates, which hold metadata only, and for each pair the number of accesses that only one of the two
-//! missed. Promises: each candidate decides as its policy would in a cache of this capacity; the leader changes only if
-//! the difference is beyond chance, and users are shown the counts as the reason. Leaves to others: the contents.
+//! Owns: the candidates, which hold metadata only, and for each pair the number of accesses that only the first missed.
+//! Promises: each candidate decides as its policy would in a cache of this capacity; the leader changes only if the
+//! difference is beyond chance, and users are shown the counts as the reason. Leaves to others: the contents.
 //!
-//! Counts fade, so that they cover about the last [`Tuning::window`] times the capacity. Let `n` be how many of these
-//! only one of two caches missed. If the two are equally good, each of these misses is a coin toss, so a difference up
-//! to the root of `n` is chance. Policies that differ at many accesses, as in loops, need a larger difference.
+//! Counts fade, so that they cover about the last [`Tuning::window`]. Let `n` be the number of accesses in it that only
+//! one of two caches missed. If the two are equally good, each of these misses is a coin toss, so a difference up to
+//! the square root of `n` is chance. Policies that differ at many accesses, as in loops, need a larger difference.
 
 use super::tuning::Tuning;
 use crate::{Access, Lirs, Lru, Policy, S3Fifo, Stream, WTinyLfu};
 
-/// A change of leader: the former leader, how many accesses only it missed, and how many only the new one missed.
+/// A change of leader: the former leader, and the numbers of accesses that only it and only the new leader missed.
 pub(super) type Change = (usize, u64, u64);
 
 /// An empty cache of a candidate.
@@ -28,7 +28,7 @@ pub(super) fn candidate(name: &str, capacity: u64) -> Box<dyn Policy> {
 pub(super) struct Panel {
     tuning: Tuning,
     pub(super) capacity: u64,
-    /// The lead, beyond that by chance, that changes the leader. *Units*: misses for each unit of capacity.
+    /// The lead beyond chance with which a candidate becomes leader. *Units*: misses for each unit of capacity.
     change: f64,
     /// The lead that the first candidate has at the start, without evidence. *Units*: misses.
     prior: f64,
@@ -170,8 +170,8 @@ mod tests {
 
     #[test]
     fn a_lead_by_chance_is_no_lead() {
-        // In both cases the second policy is 40 misses ahead of the leader. If only 40 accesses tell the two apart,
-        // this is beyond chance; if 5000 do, it may be chance.
+        // In both cases the second policy is 40 misses ahead of the leader. If the two differ at only 40 accesses, this
+        // lead is beyond chance; if they differ at 5000, it may be chance.
         let leader_after = |vain: u32| {
             let mut panel = panel(10);
             (0..vain).for_each(|_| panel.count(0b0001));

@@ -109,8 +109,8 @@ fn a_change_of_pattern_changes_the_leader_and_the_reason_is_what_was_counted() {
         only[0] += u64::from(missed == [true, false]);
         only[1] += u64::from(missed == [false, true]);
         if let Some(LeaderChange { reference, leader, reason }) = adaptive.take_change() {
-            // Counts fade by a tenth while the capacity is accessed once, so early misses have nearly their full
-            // weight.
+            // Counts fade by a tenth in as many accesses as the cache has units of capacity, so early misses still have
+            // nearly their full weight.
             assert_eq!((reference, leader, reason.from), (step + 1, "lru", "lirs"));
             assert!(reason.misses_before <= only[0] && reason.misses_before * 2 > only[0], "{reason:?} {only:?}");
             assert!(reason.misses_now <= only[1], "{reason:?} {only:?}");

@@ -2,26 +2,27 @@
 //!
 //! Owns: the numbers ([`Tuning::default`]). Promises: `cache-figures --only ablation` varies each of them.
 
-/// The constants, and switches for the parts that the ablation leaves out.
+/// The constants, and switches with which the ablation study turns parts off.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Tuning {
-    /// The capacity of the largest shadow cache; shadow caches of a larger cache see a sample. It is small enough for a
+    /// The largest shadow cache; those of a larger cache see only a sample of the ids. It is small enough for a
     /// processor's cache, and large enough to distinguish policies that differ by a percent. *Units*: units of weight.
     pub sample_max: u64,
-    /// The number of accesses for which a miss counts, and of accesses of other streams after which a stream has ended.
-    /// *Units*: accesses for each unit of capacity. Loops need several rounds to show which policy is better.
+    /// The number of accesses in which a counted miss fades to 1/e. A stream without an access in that time has ended.
+    /// Loops need several rounds to show which policy is better. *Units*: accesses for each unit of capacity.
     pub window: f64,
-    /// The lead that changes the leader, in roots of the number of accesses that only one missed. One root is chance.
+    /// The lead that changes the leader, in square roots of the number of accesses that only one of the two missed.
     pub roots: f64,
-    /// The first candidate's lead at the start, if shadow caches see all ids, and if they see a sample; it fades with
-    /// the window. LIRS is first, as it is rarely far from the best. *Units*: misses for each unit of capacity.
+    /// The first candidate's lead at the start: if shadow caches see all ids, and if they see a sample. It fades. LIRS
+    /// is first, because it is rarely far from the best. *Units*: misses for each unit of capacity.
     pub prior: [f64; 2],
     /// The additional lead that changes the leader if shadow caches see a sample, because the new policy then begins
     /// empty. *Units*: misses for each unit of capacity.
     pub change: f64,
-    /// How many times a leader is chosen per capacity of accesses. Streams exchange 1/`steps` of the capacity at once.
+    /// The number of times that a leader is chosen in as many accesses as the cache has units of capacity. A stream
+    /// gives another stream 1/`steps` of the capacity at a time.
     pub steps: u64,
-    /// The capacity of the largest shadow cache of a curve; there are many of these. *Units*: units of weight.
+    /// The largest shadow cache of a curve; it is small, because there are many. *Units*: units of weight.
     pub curve_max: u64,
     /// The candidates, at most seven; the first one leads at the start.
     pub candidates: &'static [&'static str],

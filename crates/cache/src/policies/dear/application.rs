@@ -1,7 +1,8 @@
 //! The application manager: one stream's blocks, its detector, and the choice of its victims.
 //!
 //! Owns: the stream's recency order, its LFU order and the active replacement. Promises: it offers the block that the
-//! active replacement chooses. Leaves to others: which application must offer a block, and the blocks themselves.
+//! active replacement chooses. Leaves to others: the choice of the application that must offer a block, and the blocks
+//! themselves.
 //!
 //! # LFU without a heap
 //! Resident blocks are filed by frequency, one timeline per frequency. A hit only raises the count in the block; the
@@ -24,7 +25,7 @@ use crate::structures::timeline::Timeline;
 
 /// The highest rank; higher frequencies are filed under it.
 const RANK_MAX: u16 = 1023;
-/// A block is prefetched this many steps before the search for a victim reaches it.
+/// The number of steps by which a block is prefetched before the search for a victim reaches it.
 const AHEAD: usize = 8;
 const RANK_WORDS: usize = (RANK_MAX as usize + 1) / 64;
 
@@ -42,7 +43,7 @@ pub(super) enum Replacement {
 }
 
 impl Replacement {
-    /// The replacement for a verdict; without a verdict the replacement stays.
+    /// The replacement for a verdict; for [`Verdict::None`] the replacement stays.
     pub(super) fn after(self, verdict: Verdict) -> Replacement {
         match verdict {
             Verdict::None => self,
@@ -70,13 +71,13 @@ pub(super) struct Application {
     pub(super) stream: Stream,
     pub(super) detector: Detector,
     pub(super) replacement: Replacement,
-    /// The time of its last reference, in references of all streams.
+    /// The time of the application's last reference. *Units*: references of all streams.
     pub(super) last: u64,
-    /// The number of its hits that are not counted yet.
+    /// The number of the application's hits that are not counted yet.
     pub(super) uncounted: u32,
     /// The resident blocks of the stream, with their weights.
     pub(super) recency: Timeline,
-    /// The LFU order by rank, grown to the highest rank seen.
+    /// The LFU order: one timeline per rank, up to the highest rank seen.
     ranks: Vec<Timeline>,
     /// One bit per rank, which is set if blocks are filed under the rank.
     occupied: [u64; RANK_WORDS],
@@ -156,7 +157,7 @@ impl Application {
         blocks.find(self.recency.id(position))
     }
 
-    /// Puts a refused victim at the end of its order, so that it is offered again last.
+    /// Puts a refused victim at the end of its order, so that all other blocks are offered before it.
     pub(super) fn defer(&mut self, blocks: &mut Blocks, at: usize) {
         match self.replacement {
             Replacement::Lru => blocks.refresh::<RECENCY>(&mut self.recency, at),

@@ -20,7 +20,7 @@ use crate::detect::History;
 use crate::structures::table::{Record, Table, hash};
 use crate::structures::timeline::{Owner, Timeline};
 
-/// The limit on known blocks, so that no timeline reaches its own limit.
+/// The largest number of known blocks. It is low enough that no timeline reaches its own limit.
 const BLOCKS_MAX: usize = 1 << 28;
 
 /// The order of the last references within an application.
@@ -56,10 +56,10 @@ pub(super) struct Block {
     filing: u32,
     /// The block's position in the system's order.
     place: u32,
-    /// The application that referenced it last.
+    /// The application that referenced the block last.
     pub(super) owner: u16,
-    /// The frequency under which it is filed in the owner's LFU order, or [`UNFILED`]; the true frequency may be
-    /// higher. The state is above [`RANK_BITS`].
+    /// The low [`RANK_BITS`] bits are the rank: the frequency under which the block is filed in the owner's LFU order,
+    /// or [`UNFILED`]. The block's true frequency may be higher. The bits above are the state.
     rank_and_state: u16,
 }
 
@@ -107,13 +107,13 @@ impl Block {
         self.rank_and_state = self.rank() | (state as u16) << RANK_BITS;
     }
 
-    /// The frequency under which it is filed, or [`UNFILED`].
+    /// The frequency under which the block is filed, or [`UNFILED`].
     #[inline]
     pub(super) fn rank(&self) -> u16 {
         self.rank_and_state & UNFILED
     }
 
-    /// Sets the frequency under which it is filed; at most [`UNFILED`].
+    /// Sets the frequency under which the block is filed; `rank` is at most [`UNFILED`].
     #[inline]
     pub(super) fn set_rank(&mut self, rank: u16) {
         self.rank_and_state = self.rank_and_state & !UNFILED | rank;
@@ -125,7 +125,7 @@ impl Block {
         self.recency
     }
 
-    /// Makes it a ghost with this eviction number.
+    /// Makes the block a ghost; `eviction` is the number of its eviction.
     #[inline]
     pub(super) fn set_ghost(&mut self, eviction: u32) {
         self.set_state(State::Ghost);
@@ -203,7 +203,8 @@ impl Blocks {
         self.table.remove(at);
     }
 
-    /// The current place of a block that was at `at` when there were `count` blocks, if no block was inserted since.
+    /// The current place of the block `id`, which was at `at` when there were `count` blocks. Since then no block was
+    /// inserted, but some may have been forgotten.
     #[inline]
     pub(super) fn find_again(&self, id: u64, at: usize, count: usize) -> Option<usize> {
         if self.table.count() == count { Some(at) } else { self.find(id) }

@@ -12,9 +12,9 @@ use std::collections::VecDeque;
 
 use super::blocks::{Blocks, State};
 
-/// A block to be forgotten is prefetched this many evictions ahead.
+/// The number of evictions by which the record of a block to be forgotten is prefetched in advance.
 const AHEAD: usize = 16;
-/// The smallest number of words of bits.
+/// The smallest number of words in `keeping` once there are evictions.
 const WORDS_MIN: usize = 1;
 
 /// The row of evictions.
@@ -22,8 +22,8 @@ const WORDS_MIN: usize = 1;
 pub(super) struct Ghosts {
     /// The block of each eviction.
     row: VecDeque<u64>,
-    /// One bit per eviction in the row, by its number: whether its block is still a ghost. The number of words is a
-    /// power of two, or 0.
+    /// One bit per eviction in the row, found by the number of the eviction. The bit is set while the evicted block is
+    /// still a ghost. The number of words is a power of two, or 0.
     keeping: Vec<u64>,
     /// The number of the last eviction.
     number: u32,

@@ -15,26 +15,26 @@
 //! | none | unchanged; LRU before the first verdict |
 //!
 //! # Two parts
-//! The *application manager* (`application.rs`), one per stream, orders its blocks and offers one on demand. The
-//! *system manager* (`system.rs`) chooses the application: first a sequential one; otherwise the owner of the globally
-//! least recent block, which may offer another of its blocks. The spared block then takes the *place* of the evicted
-//! block in the global order, as in LRU-SP. So an application that spares its oldest blocks is not chosen repeatedly
-//! because of them, and it gains nothing at the expense of others.
+//! The *application manager* (`application.rs`), one per stream, orders the stream's blocks and offers one on demand.
+//! The *system manager* (`system.rs`) chooses the application: first a sequential one; otherwise the owner of the least
+//! recent block of the whole cache. The owner may spare this block and offer another. The spared block then takes the
+//! *place* of the evicted block in the global order, as in LRU-SP. So an application that spares its oldest blocks is
+//! not chosen repeatedly because of them, and it gains nothing at the expense of others.
 //!
 //! The victim is chosen before the current reference is counted; a verdict applies from the next reference on.
 //!
 //! # What is remembered
 //! The attributes of a block are kept after its eviction; otherwise no loop larger than the cache could be detected.
 //! The blocks of the last evictions are remembered as *ghosts* (`ghosts.rs`): as many as there are resident blocks, and
-//! at least `ghosts_min`. A longer loop looks sequential; its replacement is MRU in both cases. When another stream
-//! references a block, the block moves to that stream: its frequency is kept, but its distances are not, because each
-//! stream has its own time.
+//! at least `ghosts_min`. A loop that is longer than residents and ghosts together looks sequential; sequential and
+//! looping streams both use MRU. When another stream references a block, the block moves to that stream: its frequency
+//! is kept, but its distances are not, because each stream has its own time.
 //!
-//! At most `streams_max` applications are distinguished; a further one takes over the manager and the blocks of the
-//! application that has been idle longest.
+//! At most `streams_max` applications are distinguished; a further application takes over the manager and the blocks of
+//! the application that has been idle longest.
 //!
 //! # Hits are counted together
-//! A hit needs the block's entry from memory, and so does counting it. While the processor waits, it can only execute a
+//! Both a hit and its counting need the block's entry from memory. While the processor waits, it can only execute a
 //! limited number of the instructions that follow. So a hit only moves its block, and its counting is deferred.
 //! Deferred hits are counted when there are 32, when they would end a period, and before any event that depends on the
 //! counts: a miss, a change of owner, a new stream, a removal. The result is the same as if each hit were counted
@@ -51,19 +51,21 @@
 //!    system's order of places. A ghost is in its owner's LFU order or in no order.
 //! 2. The weights of resident blocks sum to at most the capacity after each call, except after refusals in
 //!    `set_capacity`.
-//! 3. There are at most as many ghosts as remembered evictions, whose number is bounded as above.
+//! 3. There are at most as many ghosts as remembered evictions, whose number is at most the larger of `ghosts_min` and
+//!    the number of resident blocks.
 //!
-//! # Cost O(1) amortised per reference, and four passes over at most 500 words per 500 references. 43 to 85 bytes per
-//! block, resident or ghost; 8 to 65 more per order that contains the block (recency, LFU, and places if there is more
-//! than one stream); 8 per remembered eviction. A stream needs 12 KiB for its period. Per frequency up to the highest
-//! that its blocks have reached (at most 1023), it also needs 112 bytes, and at least 520 more if blocks have been
-//! filed under that frequency.
+//! # Cost
+//! O(1) amortised per reference, and four passes over at most 500 words per 500 references. 43 to 85 bytes per block,
+//! resident or ghost; 8 to 65 more per order that contains the block (recency, LFU, and places if there is more than
+//! one stream); 8 per remembered eviction. A stream needs 12 KiB for its period. Per frequency up to the highest that
+//! its blocks have reached (at most 1023), it also needs 112 bytes, and at least 520 more if blocks have been filed
+//! under that frequency.
 //!
 //! # Source
 //! J. Choi, S. H. Noh, S. L. Min, Y. Cho, "An implementation study of a detection-based adaptive block replacement
 //! scheme", USENIX ATC 1999. The swapping of places: P. Cao, E. W. Felten, K. Li, "Application-controlled file caching
-//! policies", USENIX Summer 1994; without the placeholders of that paper. Weights, refusals, the bound on ghosts and
-//! taking over managers are in neither paper.
+//! policies", USENIX Summer 1994; without the placeholders of that paper. Neither paper has weights, refusals, a bound
+//! on ghosts, or a new stream that takes over the manager of an idle application.
 
 mod application;
 mod blocks;
@@ -128,10 +130,11 @@ pub struct Dear {
     applications: Vec<Application>,
     /// The position of each stream's application in `applications`.
     streams: HashTable<u16>,
-    /// The position of the stream of the last reference.
+    /// The position in `applications` of the application that made the last reference.
     current: u16,
     system: System,
-    /// Hits that are not counted yet: the position of the application, and the place in the table of its block.
+    /// The hits that are not counted yet, each as the position of its application and the place of its block in the
+    /// table.
     hits: [(u16, usize); HITS_MAX],
     hit_count: usize,
     sink: Option<PeriodSink>,
@@ -325,7 +328,7 @@ impl Dear {
         }
     }
 
-    /// Makes a resident block, which was already removed from its place, a ghost.
+    /// Makes a resident block a ghost, after it was removed from its place.
     fn evict(&mut self, at: usize) {
         let owner = usize::from(self.blocks.get(at).owner);
         self.used -= self.applications[owner].evict(&mut self.blocks, at);

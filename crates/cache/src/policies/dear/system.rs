@@ -1,9 +1,9 @@
-//! The system manager: which application gives up a block.
+//! The system manager: it chooses the application that gives up a block.
 //!
 //! Owns: the order of places over all resident blocks, and the list of sequential applications. Promises: sequential
 //! applications give victims first, and among them the one with most blocks. Otherwise the owner of the block in the
-//! oldest place must offer one; if it offers another block, the spared block takes the place of the victim. Leaves to
-//! others: which block an application offers.
+//! oldest place must offer a block; if it offers another block than that, the spared block takes the place of the
+//! victim. Leaves to others: the choice of the block that an application offers.
 //!
 //! With only one stream the order of places is not needed and not maintained, so a single program does not pay for a
 //! second list. When the second stream begins, the places are initialised from the recency of the first.
@@ -21,7 +21,7 @@ pub(super) struct Choice {
     asked: Option<usize>,
 }
 
-/// The state that selects the next application.
+/// The state from which the next application is chosen.
 #[derive(Debug)]
 pub(super) struct System {
     places: Timeline,

@@ -3,8 +3,8 @@
 //!
 //! Owns: a [`Table`] of records, and the [`Timeline`]s of stack, queue and ghosts. Promises: the positions in a record
 //! are correct, also after a timeline closes its gaps; moving an id touches only its record, the bits of its old
-//! positions and the newest end of an order, and no other random memory. Leaves to others: when an id changes its
-//! state.
+//! positions and the newest end of an order, and no other random memory. Leaves to others: the decision when an id
+//! changes its state.
 //!
 //! | kind | in the stack | second order |
 //! |---|---|---|
@@ -19,19 +19,19 @@
 use crate::structures::table::{Record, Table, hash};
 use crate::structures::timeline::{NOWHERE, Owner, Timeline};
 
-/// The limit on ids, so that a timeline has less than 2^31 positions and does not reach its own limit.
+/// The largest number of ids. It keeps a timeline below 2^31 positions and below its own limit.
 const IDS_MAX: usize = (1 << 28) - 1;
-/// This bit of `second` is set if the id is a ghost.
+/// The bit of [`Entry::second`] that is set if the id is a ghost.
 const GHOST_BIT: u32 = 1 << 31;
 
 /// The state of an id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// Resident, of low distance.
+    /// The id is resident and has a low distance between its references.
     Lir,
-    /// Resident, of high distance.
+    /// The id is resident and has a high or unknown distance between its references.
     Hir,
-    /// Not resident.
+    /// The id is not resident, but it is remembered.
     Ghost,
 }
 
@@ -76,7 +76,7 @@ pub(super) struct Ids {
     table: Table<Entry>,
     /// The LIR ids, the ghosts and some HIR ids, by recency.
     stack: Timeline,
-    /// The resident HIR ids, victims first.
+    /// The resident HIR ids; the oldest one is the next victim.
     queue: Timeline,
     /// The ghosts, by time of eviction.
     ghosts: Timeline,
@@ -197,14 +197,14 @@ impl Ids {
         self.stack.take(std::mem::replace(&mut entry.stack, NOWHERE));
     }
 
-    /// Makes a HIR id or a ghost, which is in the stack, LIR.
+    /// Makes a HIR id or a ghost LIR; the id must be in the stack.
     #[inline]
     pub(super) fn make_lir(&mut self, at: usize) {
         let second = std::mem::replace(&mut self.table.get_mut(at).second, NOWHERE);
         self.take_from_second(second);
     }
 
-    /// Makes the id at a place, of this weight, HIR and the newest of the queue.
+    /// Makes the id at a place HIR and, with the weight `weight`, the newest of the queue.
     #[inline]
     pub(super) fn enqueue(&mut self, at: usize, weight: u64) {
         let id = self.table.get(at).id;

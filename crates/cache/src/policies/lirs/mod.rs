@@ -4,9 +4,9 @@
 //! # Idea
 //! The distance between an id's last two references (the number of other ids between them, its *inter-reference
 //! recency*) predicts its next reference better than the time since the last one. In a loop larger than the cache every
-//! id is "old" when it is referenced again, but all ids have the same distance. So any part of the loop may stay and
-//! hit, as long as the rest does not replace it. LIRS gives nearly all of the capacity to ids of low distance (*LIR*)
-//! and about 1 % to the others (*HIR*). All newcomers are HIR and pass through that 1 % first in, first out.
+//! id is "old" when it is referenced again, but all ids have the same distance. So any part of the loop can stay in the
+//! cache and hit, as long as the rest does not replace it. LIRS gives nearly all of the capacity to ids of low distance
+//! (*LIR*) and about 1 % to the others (*HIR*). All newcomers are HIR and pass through that 1 % first in, first out.
 //!
 //! Distances are never computed. A *stack* holds ids by recency, and its oldest id is always LIR, because older ids are
 //! *pruned*. An id that is referenced while it is in the stack has a lower distance than the oldest LIR id, so it
@@ -27,12 +27,12 @@
 //! # How many ghosts
 //! In the authors' program the bound on the stack is far above the size of the cache, so all ids of a trace could be
 //! ghosts. Here ghosts weigh at most three times the capacity; beyond that, the ghost evicted first is forgotten. So a
-//! loop is detected if it is at most four times as long as the cache. With a factor of two the published counts are not
-//! reached (multi1 at 500 blocks), with a factor of three or more they all are; [`Lirs::with_ghost_factor`] takes any
-//! other number.
+//! loop is detected if it is at most four times as long as the cache. With a factor of two one of the published hit
+//! counts is not reached (multi1 at 500 blocks); with a factor of three or more all of them are.
+//! [`Lirs::with_ghost_factor`] takes any other factor.
 //!
 //! # Weights
-//! Shares are shares of weight. An id heavier than the whole LIR share never becomes LIR.
+//! Shares are measured in weight. An id heavier than the whole LIR share never becomes LIR.
 //!
 //! # Invariants
 //! 1. The oldest of the stack is LIR; so without LIR ids the stack is empty.
@@ -56,9 +56,9 @@ use crate::eviction::{Evicts, Step, make_room};
 use crate::policy::{Access, Policy, REFUSALS_MAX, Stream};
 use ids::{Ids, Kind};
 
-/// The HIR share is the capacity divided by this.
+/// The HIR share is the capacity divided by `HIR_DIVISOR`.
 const HIR_DIVISOR: u64 = 100;
-/// The HIR share is at least this much.
+/// The smallest HIR share. *Units*: units of weight.
 const HIR_MIN: u64 = 2;
 /// The default bound on the weight of ghosts, as a multiple of the capacity.
 const GHOST_FACTOR: u64 = 3;
@@ -108,7 +108,7 @@ impl Lirs {
         }
     }
 
-    /// Counts an id that became LIR.
+    /// Counts an id that became LIR, and demotes the oldest LIR ids while LIR outweighs its share.
     fn count_lir(&mut self, weight: u64) {
         self.lir_weight += weight;
         self.lir_count += 1;
@@ -131,7 +131,7 @@ impl Lirs {
         self.lir_count -= 1;
     }
 
-    /// A reference to a resident id.
+    /// Handles a reference to a resident id.
     #[inline]
     fn hit(&mut self, at: usize) {
         let weight = self.ids.weight(at);
@@ -251,8 +251,8 @@ impl Policy for Lirs {
     fn set_capacity(&mut self, capacity: u64, evict: &mut dyn FnMut(u64) -> bool) {
         self.capacity = capacity;
         while self.lir_weight > self.lir_share() && self.demote() {}
-        // Each refusal puts one more id into the queue, before the refused one, so this many refusals are enough to
-        // offer every id.
+        // Each refusal moves one more LIR id into the queue, before the refused id. So every id has been offered after
+        // twice as many refusals as there are ids.
         let refusals_max = 2 * self.len();
         make_room(self, 0, refusals_max, evict);
         self.trim_ghosts();

@@ -71,7 +71,7 @@ fn keys(value: &Value) -> BTreeSet<String> {
     found.iter().filter_map(|line| line.rsplit_once(": ")).map(|(key, _)| key.to_owned()).collect()
 }
 
-/// An exported device with a cache that was used; the export ends when this is dropped.
+/// A running `nectary export` of devices with caches; it is killed when this is dropped.
 struct Exported {
     child: Child,
     url: String,
@@ -201,7 +201,8 @@ impl Page {
             let trimmed = line.trim();
             let is_heading = !line.starts_with(' ') && trimmed.ends_with(':');
             let name = trimmed.split("  ").next().unwrap_or_default();
-            // Texts are indented more than names, which are indented by 2, or by 6 without a short option.
+            // The name of an entry is indented by 2 spaces, or by 6 if it is an option without a short form. The help
+            // text of an entry is indented further.
             let depth = line.len() - line.trim_start().len();
             let is_entry = match section {
                 "Arguments:" => depth == 2 && trimmed.starts_with(['<', '[']),

@@ -1,6 +1,6 @@
 //! The grammar of `Host`.
 //!
-//! *Source*: RFC 9110, 7.2; RFC 3986, 3.2.2. An empty host is refused: no `http` URL has one.
+//! *Source*: RFC 9110, 7.2; RFC 3986, 3.2.2. An empty host is refused, because no `http` URL has an empty host.
 
 use std::net::Ipv6Addr;
 

@@ -7,7 +7,7 @@ use std::borrow::Cow;
 
 use http::{HeaderMap, HeaderName};
 
-/// The members of one header value. They are trimmed, and empty ones are left out.
+/// The members of one header value. Members are trimmed, and empty members are left out.
 #[derive(Debug, Clone)]
 pub struct Members<'a> {
     rest: &'a [u8],
@@ -44,7 +44,7 @@ pub fn members_of<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterato
 /// Splits a directive into its name and its argument, if it has one.
 ///
 /// A quoted argument is unquoted. An argument with an unclosed quote, or with spaces around its `=`, is returned
-/// unchanged: nothing will parse it.
+/// unchanged, and no later step can parse it.
 pub fn directive(member: &[u8]) -> (&[u8], Option<Cow<'_, [u8]>>) {
     let Some(position) = member.iter().position(|&byte| byte == b'=') else {
         return (member, None);

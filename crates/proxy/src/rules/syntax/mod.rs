@@ -1,6 +1,6 @@
 //! The syntax of header values: lists, structured fields, dates, hosts.
 //!
-//! Owns: parsing. Leaves to others: what the values mean (the rules).
+//! Owns: parsing. Leaves to others: the meaning of the values (the rules).
 
 pub mod date;
 pub mod host;

@@ -1,20 +1,20 @@
 //! Structured fields: dictionaries and lists.
 //!
-//! Owns: parsing as in RFC 9651, 4.2, which is RFC 8941 with dates and display strings. One wrong byte makes the whole
-//! field invalid: nothing is guessed. Parameters must parse, too, and are then dropped: none of the fields that the
-//! proxy reads uses them. Time and memory are linear in the length of the field, which is bounded by the limit on
+//! Owns: parsing as in RFC 9651, 4.2, which adds dates and display strings to RFC 8941. One wrong byte makes the whole
+//! field invalid: the parser guesses nothing. Parameters must parse, too, and are then dropped: none of the fields that
+//! the proxy reads uses them. Time and memory are linear in the length of the field, which is bounded by the limit on
 //! heads.
 
 use std::borrow::Cow;
 
 use http::{HeaderMap, HeaderName};
 
-/// A member's value. All kinds that no caller needs are [`Value::Other`].
+/// A member's value. All kinds of values that no caller needs are [`Value::Other`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Value {
     /// A whole number of at most 15 digits.
     Integer(i64),
-    /// Text between quotes, without them and without escapes.
+    /// Text between quotes, without the quotes and with its escapes resolved.
     Text(Vec<u8>),
     /// A word without quotes.
     Token,
@@ -88,7 +88,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Reads an item or an inner list, without the parameters after it.
+    /// Reads an item or an inner list, but not the parameters after it.
     fn member(&mut self) -> Option<Value> {
         if !self.take(b'(') {
             return self.item();

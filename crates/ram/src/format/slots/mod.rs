@@ -2,7 +2,7 @@
 //!
 //! Owns: slots with their headers, summaries of groups, trims, the shape of the device, and the positions of all these
 //! on a donor. Promises: no bytes make a decoder panic; decoded values are within the limits here. Leaves to others:
-//! the conclusions from them (`log`).
+//! deciding which of the copies and groups on the donors are valid (`log`).
 
 mod areas;
 mod shape;
@@ -22,7 +22,7 @@ use xxhash_rust::xxh3::xxh3_64;
 #[cfg(test)]
 use super::FormatError;
 
-/// The most members of a group: a device has at most 16 donors.
+/// The maximum number of members of a group: a device has at most 16 donors.
 pub const GROUP_MEMBERS_MAX: u8 = 15;
 
 /// Returns the checksum that identifies the device in slots, summaries and trims.

@@ -16,7 +16,7 @@ const BODY_BYTES: usize = 64;
 
 /// The length of the area of the shape, in bytes.
 pub const SHAPE_BYTES: usize = 4096;
-/// The most blocks of a device.
+/// The maximum number of blocks of a device.
 const BLOCKS_MAX: u64 = 1 << 30;
 /// The numbers of the policies that log parity.
 const POLICIES: std::ops::RangeInclusive<u32> = 3..=5;

@@ -19,8 +19,8 @@
 //! record that was in doubt.
 //!
 //! A restart forgets these cases and does not need them: the index then has every record that recovery found, and a
-//! later recovery starts from the same checkpoint or a newer one. So later recoveries find no record that this one did
-//! not find, except if both checkpoints are damaged.
+//! later recovery starts from the same checkpoint or a newer one. So a later recovery finds no record that the recovery
+//! after this restart did not find, except if both checkpoints are damaged.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -53,7 +53,7 @@ impl Doubt {
         self.purges.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Notes that this many purges are durable.
+    /// Notes that `count` purges have become durable.
     pub fn purges_are_durable(&self, count: u64) {
         self.purges.fetch_sub(count, Ordering::AcqRel);
     }
@@ -70,7 +70,8 @@ impl Doubt {
         lock(&self.moving).remove(&hash);
     }
 
-    /// Whether an object waits to be rewritten. Check this before the index; then one of the two has the object.
+    /// Whether an object waits to be rewritten. Check this before the index is searched: then at least one of the two
+    /// has the object.
     pub fn is_moving(&self, hash: KeyHash) -> bool {
         lock(&self.moving).contains(&hash)
     }
@@ -93,7 +94,7 @@ impl Doubt {
         self.all_until.fetch_max(head + segment_count, Ordering::AcqRel);
     }
 
-    /// Whether the index may have lost a record of this key. Check this after the index.
+    /// Whether the index may have lost a record of this key. Check this after the index was searched.
     pub fn is_in_doubt(&self, hash: KeyHash, evictions: u64, head: u64, segment_count: u64) -> bool {
         if self.evictions.fetch_max(evictions, Ordering::AcqRel) < evictions {
             self.is_everywhere(head, segment_count);

@@ -69,7 +69,7 @@ pub struct AdmissionStat {
     pub bytes_min: u64,
     /// Bodies of more bytes than this are not admitted.
     pub bytes_max: Option<u64>,
-    /// The smallest number of different requested keys that are remembered.
+    /// The sketch remembers at least this many of the different keys that were requested last.
     pub remembered_requests: u64,
     /// The memory of the sketch of past requests, in bytes.
     pub remembered_bytes: u64,
@@ -102,7 +102,7 @@ pub(crate) struct Admission {
 }
 
 impl Admission {
-    /// Makes admission by `options`, for a store with this much memory.
+    /// Makes the state of admission, for a store with these options and this memory budget.
     pub fn new(options: &AdmissionOptions, memory_bytes: u64) -> Admission {
         let remembers = options.rule == AdmitRule::SecondRequest;
         let seed = options.seed.unwrap_or_else(random_u64);

@@ -101,7 +101,7 @@ impl fmt::Display for WriteBudget {
 /// may be, on the disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct AdmissionOptions {
-    /// The rule by earlier requests.
+    /// The rule that decides by earlier requests.
     pub rule: AdmitRule,
     /// Bodies of fewer bytes than this are not admitted, except empty bodies, which may be redirects. For a body of
     /// unknown length that fits into one record, this is decided at its end.
@@ -143,7 +143,7 @@ impl AdmissionOptions {
         Ok(())
     }
 
-    /// The options for one span of a store: its write budget is `share`/`all` of the store's.
+    /// The options for one span of a store: its write budget is `share`/`all` of the store's write budget.
     pub(crate) fn share(self, share: u64, all: u64) -> AdmissionOptions {
         let part = |bytes: u64| (u128::from(bytes) * u128::from(share) / u128::from(all.max(1))) as u64;
         let write_budget = self.write_budget.map(|budget| WriteBudget { bytes: part(budget.bytes).max(1), ..budget });

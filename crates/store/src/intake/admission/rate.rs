@@ -4,15 +4,17 @@
 //! # Idea
 //! Credit for writing accrues at the budget's rate, up to the credit of one *window* (1/24 of the budget's period, at
 //! least a minute). Every write to the device is debited: objects with their headers and padding, re-insertions,
-//! checkpoints, purges. Waiting objects are also subtracted before an object is admitted. An object is admitted
-//! - with the probability `credit / (half of a window's credit)`, at most 1. So the budget has no effect while at least
-//!   half of a window's credit is left; below that, fewer objects are admitted. If more is put than may be written, the
-//!   credit settles at the level at which as much is admitted as the budget allows. So objects are admitted evenly,
-//!   without gaps or bursts;
-//! - and only if the credit covers it. So the credit never falls below 0 because of objects that could be refused.
+//! checkpoints, purges. The bytes of objects that wait to be written are also subtracted from the credit before an
+//! object is admitted. Two rules decide whether an object is admitted:
+//! - It is admitted with the probability `credit / (half of a window's credit)`, at most 1. So the budget has no effect
+//!   while at least half of a window's credit is left; below that, fewer objects are admitted. If more is put than may
+//!   be written, the credit settles at the level where the admitted bytes match the budget. So objects are admitted
+//!   evenly, without gaps or bursts.
+//! - It is admitted only if the credit covers its bytes. So objects that could be refused never bring the credit below
+//!   0.
 //!
-//! Writes that cannot be refused (replacements of objects on the disk, checkpoints) may overdraw by up to a window's
-//! credit; the debt is paid back before anything is admitted again.
+//! Writes that cannot be refused (replacements of objects on the disk, checkpoints) may overdraw the credit. The debt
+//! is at most one window's credit, and is paid back before anything else is admitted.
 //!
 //! # Promise
 //! In any time `t`, at most `rate * t` plus one window's credit is written, not counting writes that could not be
@@ -37,8 +39,8 @@ pub struct WriteBudgetStat {
     pub budget_bytes: u64,
     /// The period of the budget, at least 24 minutes; in seconds.
     pub period_s: u64,
-    /// The bytes written in the last period, or since the store was opened if that is shorter. The period is counted in
-    /// steps of 1/24.
+    /// The bytes written in the last period, or since the store was opened if that is shorter. The start of this period
+    /// moves in steps of 1/24 of its length.
     pub used_bytes: u64,
     /// The probability that an object is admitted now.
     pub chance: f64,

@@ -1,8 +1,9 @@
 //! The keys that were requested lately, remembered in two Bloom filters that are used in turn.
 //!
 //! Owns: the memory of past requests. A request is noted in the younger filter and looked up in both. When the younger
-//! filter is full, the older one is emptied and becomes the younger. So at least the last `count_max` requested keys
-//! are remembered, and at most twice as many; there is no clock. All bits of a key are in one cache line.
+//! filter is full, the older one is emptied and becomes the new younger filter. So at least the last `count_max`
+//! requested keys are remembered, and at most twice as many. Only newer requests displace older ones; time alone does
+//! not. All bits of a key are in one cache line.
 //!
 //! *Cost*: [`BITS_PER_REQUEST`] bits per request in each filter; two cache lines per request. Fewer than 3 of 100 keys
 //! that were never requested count as known (measured by a test); such a key is admitted too early, with no other
@@ -10,11 +11,11 @@
 
 use crate::names::key::KeyHash;
 
-/// The number of bits of a filter per request that it has room for.
+/// The size of a filter, in bits per request that it can hold.
 const BITS_PER_REQUEST: u64 = 12;
 /// The number of bits that a key sets.
 const PROBES: u32 = 6;
-/// A cache line, in words.
+/// The size of a cache line, in words of 64 bits.
 const LINE_WORDS: usize = 8;
 const LINE_BITS_LOG: u32 = 9;
 
@@ -40,7 +41,7 @@ impl Sketch {
         (self.younger.len() + self.older.len()) as u64 * 8
     }
 
-    /// The smallest number of different requested keys that are remembered.
+    /// The sketch remembers at least this many of the different keys that were requested last.
     pub fn count_max(&self) -> u64 {
         self.count_max
     }

@@ -114,15 +114,16 @@ impl Fill {
         }
     }
 
-    /// The longest body that can be stored, in bytes: a quarter of the key's span.
+    /// The longest body that can be stored, in bytes: a quarter of the total size of the segments of the key's span.
     pub fn object_bytes_max(&self) -> u64 {
         self.puts.span.layout.object_bytes_max()
     }
 
     /// Declares the response storable under this variant, and shows its head to all followers.
     ///
-    /// Returns false if the store cannot take it (budgets, size, a key or metadata out of bounds): followers are then
-    /// told to fetch by themselves, and the caller must also go on without the store.
+    /// Returns false if the store cannot take the response: a budget is used up, or the size, the key or the metadata
+    /// is out of bounds. Followers are then told to fetch by themselves, and the caller must serve its own client
+    /// without the store.
     pub fn start(&mut self, variant: &[u8], metadata: Bytes, body_bytes: Option<u64>) -> bool {
         let key = KeyRef::new(&self.primary, variant);
         let layout = &self.puts.span.layout;
@@ -162,8 +163,8 @@ impl Fill {
     }
 
     /// Whether the started object will be written to the disk. If not, the fill only serves its followers; if the
-    /// object is one record and there is room, it also stays in memory. The caller need not do anything else. For a
-    /// body of unknown length the answer may change while the body arrives.
+    /// object is one record and there is room, it also stays in memory. The caller makes the same calls in all cases.
+    /// For a body of unknown length the answer may change while the body arrives.
     pub fn is_admitted(&self) -> bool {
         self.decision.is_admitted() && !self.has_no_room
     }
@@ -176,8 +177,9 @@ impl Fill {
 
     /// Passes on the next chunk of the body.
     ///
-    /// Waits while the disk is too far behind. If the fill is not stored, waits while the slowest follower is too far
-    /// behind. *Errors*: more bytes than were announced; or the fill is not stored and has no reader any more.
+    /// If the fill is stored, waits while too many bytes still wait for the disk. Otherwise waits while the slowest
+    /// follower is too far behind. *Errors*: more bytes than were announced; or the fill is not stored and has no
+    /// reader any more.
     pub async fn write(&mut self, chunk: Bytes) -> Result<(), Error> {
         let body_bytes = self.target.as_ref().and_then(|target| target.body_bytes);
         let chunk_bytes = chunk.len() as u64;
@@ -269,7 +271,7 @@ impl Fill {
             generation: self.fill.generation,
             tags: entry.tags.with(&self.tags)?,
         };
-        // A head is useless without its fragments, which are on the disk: so it is always written.
+        // The fragments of a head are on the disk, so the head is always written too.
         let decision = match parts.kind {
             EntryKind::Whole => self.puts.intake.decide(parts.hash, Some(parts.object_bytes)),
             _ => Decision::Replaces,
@@ -301,12 +303,12 @@ impl Fill {
 
     fn end(&mut self, phase: Phase) {
         self.ended = true;
-        // The entry is already in memory: a caller that no longer finds the fill finds the object.
+        // At this point the entry is already in memory, so a caller that no longer finds the fill finds the object.
         self.puts.fills.remove(&self.fill);
         self.fill.enter(phase);
     }
 
-    /// Copies `start..end` of the body out of the chunks.
+    /// Copies the range `start..end` of the body from the chunks.
     fn gather(&self, start: u64, end: u64) -> Bytes {
         let state = self.fill.lock();
         let mut body = BytesMut::with_capacity((end - start) as usize);
@@ -335,7 +337,7 @@ impl Fill {
         Ok(EntryParts { key, primary_hash, hash, kind, metadata, body, object_bytes, generation, tags })
     }
 
-    /// The bytes that an object of one record takes in the queue.
+    /// The room that an object of one record takes in the queue, in bytes.
     fn weight(&self, body_bytes: u64) -> u64 {
         let target = self.target.as_ref().map_or(0, |target| target.key.len() + target.metadata.len());
         let described = target + self.tags.record_bytes();
@@ -416,8 +418,8 @@ impl Drop for Fill {
             self.end(Phase::Failed);
         }
         self.puts.fills.end(self.fill.generation);
-        // Followers still have the remaining chunks through the state. The budget counts only running fills, not ended
-        // fills that followers still read.
+        // Followers can still read the remaining chunks, which the shared state keeps. The budget counts only running
+        // fills, not ended fills that followers still read.
         let state = self.fill.lock();
         let held: u64 = state.chunks.iter().map(|chunk| chunk.len() as u64).sum();
         self.puts.fills_shrink(held);

@@ -4,7 +4,7 @@
 //! the window of bytes and makes an entry (or fragments and a head) from a body; `reader` is the followers' side.
 //! Leaves to others: the source of the bytes, and the decision whether they may be stored.
 //!
-//! *Circle*: the types here name both sides, and both sides use the types here.
+//! *Circle*: the types in this file refer to `leader` and `reader`, and both of these use the types in this file.
 //!
 //! # States
 //! | state | entered by | followers see |

@@ -71,7 +71,8 @@ impl FillReader {
     }
 
     /// Whether a client may be told that the object will be on the disk, as in
-    /// [`Fill::is_promised`](super::Fill::is_promised); known when the head is known. *Cost*: a lock.
+    /// [`Fill::is_promised`](super::Fill::is_promised). The answer is valid after [`head`](Self::head) has returned.
+    /// *Cost*: a lock.
     pub fn is_promised(&self) -> bool {
         self.fill.lock().is_promised
     }
@@ -83,8 +84,8 @@ impl FillReader {
 
     /// The next chunk of the body; `None` at its end.
     ///
-    /// *Errors*: the fetch failed or bytes are gone; a caller that forwards the body must abort. *Cancel safety*:
-    /// nothing is lost.
+    /// *Errors*: the fetch failed, or the next bytes are no longer available; a caller that forwards the body must
+    /// abort. *Cancel safety*: a cancelled call loses no chunk.
     pub async fn next(&mut self) -> Option<Result<Bytes, Error>> {
         loop {
             let fill = Arc::clone(&self.fill);

@@ -19,7 +19,7 @@ use crate::state::State;
 /// The largest distance between a fill that is not stored and its slowest follower, in bytes.
 pub const WINDOW_BYTES_MAX: u64 = 2 << 20;
 
-/// The running fills.
+/// The table of the running fills.
 pub struct FillTable {
     fills: Mutex<HashMap<KeyHash, Arc<FillUnderWay>>>,
     /// All running fills, including those that later requests cannot join.
@@ -29,7 +29,7 @@ pub struct FillTable {
     pub bytes_max: u64,
 }
 
-/// The running fills, by generation and counted by key.
+/// The running fills: a list by generation, and their number per key.
 #[derive(Default)]
 struct Running {
     /// The primary key of each fill, by the fill's generation.
@@ -83,12 +83,12 @@ impl FillTable {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Counts this many more bytes; returns the new number.
+    /// Adds `bytes` to the memory of all fills; returns the new total, in bytes.
     pub fn add(&self, bytes: u64) -> u64 {
         self.bytes.fetch_add(bytes, Ordering::Relaxed) + bytes
     }
 
-    /// Counts this many fewer bytes; returns the new number.
+    /// Subtracts `bytes` from the memory of all fills; returns the new total, in bytes.
     pub fn sub(&self, bytes: u64) -> u64 {
         self.bytes.fetch_sub(bytes, Ordering::Relaxed) - bytes
     }
@@ -132,7 +132,7 @@ pub struct FillState {
     pub phase: Phase,
     pub head: Option<Head>,
     pub chunks: VecDeque<Bytes>,
-    /// The position of the first chunk in the body.
+    /// The offset in the body at which the first kept chunk begins, in bytes.
     pub base: u64,
     pub received: u64,
     /// The number of bytes, from the start of the body, that are stored as fragments.

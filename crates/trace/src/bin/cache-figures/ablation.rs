@@ -1,5 +1,5 @@
-//! The worth of each part and constant of `adaptive`: measures all points with the constant halved or doubled, and with
-//! the part left out.
+//! Measures the worth of each part and constant of `adaptive`: it runs all points (traces at a cache size) with the
+//! constant halved or doubled, or without the part.
 //!
 //! Owns: the variants and their table. Leaves to others: the points, and the fewest misses of the other policies at
 //! them.
@@ -82,8 +82,8 @@ pub fn ablation(judged: &[Judged], points: &[Point], options: &Options) -> Vec<S
     }
 }
 
-/// For each variant and group, the table has the number of points over the limit, the sum above the best, and the worst
-/// point.
+/// For each variant and group, the table has the number of points over the limit, and the percentages by which the
+/// misses of all points together and of the worst point exceed the best.
 fn table(points: &[Point], missed: &[Vec<u64>]) -> String {
     let mut groups: Vec<&str> = points.iter().map(|point| point.group).collect();
     groups.dedup();
@@ -106,7 +106,7 @@ fn table(points: &[Point], missed: &[Vec<u64>]) -> String {
     text
 }
 
-/// Writes the table and its origin between the marks of a page.
+/// Writes the table between the marks of a page, with the command, commit and machine that made it.
 fn write(page: &Path, table: &str) -> Result<(), String> {
     let at = |error: &dyn std::fmt::Display| format!("{}: {error}", page.display());
     let text = std::fs::read_to_string(page).map_err(|error| at(&error))?;

@@ -1,7 +1,7 @@
 //! Compares the ledgers and windows of `adaptive` with independent simulations.
 //!
 //! Owns: both simulations and the comparison, which must also find planted faults. The simulations share no code with
-//! the policy: LRU is a map by time, MIN a set by the time of the next reference.
+//! the policy: LRU is a map ordered by time, and MIN is a set ordered by the time of the next reference.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::mpsc::channel;
@@ -11,7 +11,7 @@ use nectary_trace::simulate::Workload;
 
 /// The largest allowed difference between a ledger's sum and the simulation's sum. *Units*: percent.
 const LEDGER_PERCENT_MAX: u64 = 2;
-/// The number of streams with separate ledgers; all others share the last one.
+/// The number of streams with separate ledgers; all other streams share one ledger.
 const LEDGERS_OWN: usize = 15;
 /// The size of the cache, as a share of the distinct blocks. *Units*: percent.
 const PERCENT: u64 = 20;
@@ -47,7 +47,7 @@ impl Lru {
     }
 }
 
-/// The misses of MIN with bypassing, if the cache holds `contents` at the start.
+/// The number of misses of MIN with bypassing, if the cache holds `contents` at the start.
 fn optimum(contents: &HashSet<u64>, blocks: &[u64], capacity: u64) -> u64 {
     let mut next = vec![usize::MAX; blocks.len()];
     let mut coming: HashMap<u64, usize> = HashMap::new();
@@ -135,7 +135,7 @@ fn differing(played: &Played, simulated: &[(Stream, Sums)]) -> usize {
     simulated.iter().filter(is_far).count()
 }
 
-/// The number of windows with other misses than `played` had, or with another optimum than the misses of MIN with
+/// The number of windows whose report has another number of misses than `played` had, or another optimum than MIN with
 /// `capacity` blocks.
 fn windows_differing(workload: &Workload, played: &Played, capacity: u64) -> usize {
     let mut start = 0;

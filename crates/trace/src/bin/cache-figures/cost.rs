@@ -2,24 +2,25 @@
 //! least possible cost.
 //!
 //! Owns: the references, the order of the rounds and the limits. In each round every policy gets the same references,
-//! so that a disturbance affects all. Differences are taken within a round, and their medians over the rounds are
-//! printed. References are drawn again for each replay, because repeated references would be a loop. Each policy gets
-//! some references before it is timed, so that its data are in the processor's caches. Time is the processor time of
-//! this thread.
+//! so that a disturbance affects all policies. Differences are taken within a round, and their medians over the rounds
+//! are printed. References are drawn again for each replay, because repeated references would be a loop. Each policy
+//! gets some references before it is timed, so that its data are in the processor's caches. Time is the processor time
+//! of this thread.
 //!
 //! Each policy is timed in a simulation, which announces blocks ahead ([`Policy::prepare`]), and without announcements.
 //!
-//! # The limit Every policy must at least find a block: one access by hash to a table of that size. The cost of this
-//! access alone, on the same references and without dependences between them, is printed next to the policies. The cost
-//! of more cache lines per reference is also printed: a table of indexes with a linked list touches the index, the
-//! entry, and both neighbours.
+//! # The limit
+//! Every policy must at least find a block, which needs one access by hash to a table as large as LRU's. The cost of
+//! this access alone, on the same references and without dependences between them, is printed next to the policies. The
+//! cost of touching more cache lines per reference is printed too: a table of indexes with a linked list touches four,
+//! those of the index, of the entry and of both neighbours.
 
 use nectary_cache::{Access, Lru, Policy, Stream, by_name};
 use nectary_trace::simulate::{Workload, misses};
 use rand_xoshiro::SplitMix64;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
-/// The capacities, in blocks; the figures of LRU and `dear` use the first one.
+/// The capacities, in blocks; the limits on LRU and `dear` apply to the first one.
 const CAPACITIES: [u64; 4] = [1 << 20, 64 << 10, 4 << 10, 1 << 10];
 const REFERENCES: u64 = 4 << 20;
 const ROUNDS: usize = 3;
@@ -44,7 +45,7 @@ struct Draw {
     name: &'static str,
     random: SplitMix64,
     capacity: u64,
-    /// Each block belongs to one of this many streams.
+    /// The number of streams to which the blocks belong.
     streams: u64,
     rank: fn(u64, u64) -> u64,
 }
@@ -54,7 +55,7 @@ impl Draw {
     fn workload(&mut self, count: u64) -> Workload {
         let Draw { name, random, capacity, streams, rank } = self;
         let block = |_| {
-            // This block number does not depend on the rank.
+            // The multiplication scatters the block numbers of neighbouring ranks.
             let block = rank(random.next_u64(), *capacity).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20;
             (block, Stream((block % *streams) as u32))
         };

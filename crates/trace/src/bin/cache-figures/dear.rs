@@ -19,7 +19,7 @@ const DEAR: [(&str, u64, u64); 6] = [
 ];
 const DEAR_BELOW_LRU_PERCENT: f64 = 27.0;
 
-/// Runs `dear` and LRU for each row of the table; returns a line for each in which `dear` falls short.
+/// Runs `dear` and LRU for each row of the table; returns a line for each limit that `dear` does not reach.
 pub fn dear(singles: &BTreeMap<String, Workload>, options: &Options) -> Result<Vec<String>, nectary_trace::Error> {
     if known("dear").is_err() {
         return Ok(vec!["dear: there is no such policy".to_owned()]);

@@ -22,8 +22,8 @@
 //! a smaller distance.
 //!
 //! # What is checked
-//! Both continuations are replayed to every policy here and to MIN. On one of the two, each policy must be above the
-//! better one by at least the bound; only MIN is exempt, because it knows the future.
+//! Both continuations are replayed with every policy except MIN, which knows the future. On one of the two, each policy
+//! must be above the policy whose blocks follow by at least the bound.
 
 use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -37,12 +37,12 @@ use nectary_trace::simulate::{Workload, misses, policies};
 use crate::misses::POINT_PERCENT_MAX;
 use crate::{Judged, Options, known};
 
-/// A trace is stopped `STOPS` times in as many references as the capacity, but at most `STOPS_OF_PAST` times in its
-/// part so far.
+/// The number of references from one stop of a trace to the next is the largest of three numbers: the capacity divided
+/// by `STOPS`, the references so far divided by `STOPS_OF_PAST`, and `REFERENCES_MIN`.
 const STOPS: usize = 16;
 const STOPS_OF_PAST: usize = 64;
 const REFERENCES_MIN: usize = 16;
-/// At most this many policies are compared; further ones are ignored.
+/// The largest number of policies that are compared; further policies are ignored.
 const POLICIES_MAX: usize = 8;
 
 /// The position in a trace at which the bound is highest, with the results there.
@@ -63,7 +63,7 @@ struct Fork {
     refuted_by: Option<&'static str>,
 }
 
-/// Prints the worst forks of all workloads at all sizes. *Returns* a line for each fork that a policy disproves.
+/// Prints the worst forks of all workloads at all sizes. *Returns* a line for each fork whose bound a policy disproves.
 pub fn forks(judged: &[Judged], options: &Options) -> Vec<String> {
     let Ok(policy) = known(&options.policy) else { return Vec::new() };
     let against: Vec<&'static str> = options.against.iter().filter_map(|name| known(name).ok()).collect();
@@ -96,7 +96,7 @@ pub fn forks(judged: &[Judged], options: &Options) -> Vec<String> {
     refuted
 }
 
-/// The worst fork of each workload at each size; there is none where all policies hold the same blocks.
+/// The worst fork of each workload at each size; there is none if all policies hold the same blocks.
 fn all(judged: &[Judged], policy: &'static str, against: &[&'static str], threads: Option<usize>) -> Vec<Fork> {
     let points: &Vec<(&Workload, u64)> =
         &judged.iter().flat_map(|judged| judged.sizes.iter().map(move |size| (&judged.workload, *size))).collect();
@@ -224,7 +224,7 @@ mod tests {
     #[test]
     fn after_a_scan_of_twice_the_cache_nobody_is_nearer_than_a_quarter() {
         let fork = fork(&scan(1000), 100, "adaptive", &FIVE).expect("they differ");
-        // LRU holds the last hundred; LIRS holds the first ones, and the last one in its queue.
+        // LRU holds the last hundred blocks. LIRS holds the first blocks, and the last block in its queue.
         assert!((22.0..=25.0).contains(&fork.bound) && (190..=220).contains(&fork.after), "{fork:?}");
         assert!(fork.refuted_by.is_none() && fork.judged >= fork.bound, "{fork:?}");
     }

@@ -26,7 +26,7 @@ impl Random {
         self.next() % bound.max(1)
     }
 
-    /// A rank below `count` by Zipf's law, from the inverse of its continuous distribution.
+    /// Draws a rank below `count` by Zipf's law, from the inverse of its continuous distribution.
     fn zipf(&mut self, count: u64, exponent: f64) -> u64 {
         let (unit, count) = ((self.next() >> 11) as f64 / (1_u64 << 53) as f64, count as f64);
         let rest = 1.0 - exponent;
@@ -78,8 +78,8 @@ const KINDS: [Kind; 15] = [
         _ if step % 2 == 0 => (step / 2 % (size * 5 / 4), 1),
         _ => (FAR + step / 8 + random.below(size / 3), 2),
     }),
-    // One stream after the other loops over its blocks and ends after as many accesses as two capacities, beside a
-    // stream that stays.
+    // One stream stays. Beside it, one stream after the other loops over its blocks, and ends after as many accesses of
+    // both streams as two capacities.
     ("streams-in-turn", |step, size, random| {
         let turn = step / (2 * size);
         match step % 2 {

@@ -2,8 +2,8 @@
 //! contents after a choice.
 //!
 //! Owns: choosers that are simpler than `adaptive`: their ghosts see all references and have the size of the cache, and
-//! no policy has a bonus. Promises: each chooser starts with LIRS and learns only from the past. For each point the
-//! result is that of the best window, which cannot be known beforehand. Leaves to others: divisions between streams.
+//! no policy has a bonus. Promises: each chooser starts with LIRS and learns only from the past. The result at a point
+//! is that of the best window, which cannot be known beforehand. Leaves to others: divisions between streams.
 //!
 //! A chooser has two counts of misses. The *free* misses are those of the leaders' ghosts, as if a new leader's blocks
 //! were in memory at once. The *paid* misses are those of a cache that keeps the blocks of the leader's ghost, and has
@@ -20,16 +20,16 @@ use nectary_trace::simulate::Workload;
 const CANDIDATES: [&str; 6] = ["lirs", "lru", "wtinylfu", "s3fifo", "arc", "lfu-aged"];
 /// The windows, in references for each unit of capacity; with the last one, a chooser never forgets.
 const WINDOWS: [f64; 6] = [1.0, 2.0, 5.0, 10.0, 20.0, f64::INFINITY];
-/// A leader is chosen this many times in as many references as the capacity.
+/// The number of choices of a leader in as many references as the capacity.
 const CHOICES: u64 = 64;
 const REFERENCES_MIN: u64 = 16;
 
-/// Misses at one point.
+/// The fewest misses of the choosers at one point.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Limit {
-    /// The fewest free misses of the choosers.
+    /// The fewest free misses.
     pub free: u64,
-    /// The fewest paid misses of the choosers.
+    /// The fewest paid misses.
     pub paid: u64,
 }
 
@@ -41,7 +41,7 @@ struct Ghost {
     lost: Vec<u64>,
 }
 
-/// Follows the policy with the fewest misses in its window.
+/// A chooser: it follows the policy that has the fewest misses in the chooser's window.
 struct Chooser {
     decay: f64,
     lately: [f64; CANDIDATES.len()],
@@ -112,7 +112,7 @@ impl Chooser {
     }
 }
 
-/// Measures a point.
+/// Measures the fewest misses of the choosers for a workload at a cache size.
 pub fn limit(workload: &Workload, size: u64) -> Limit {
     let ghost =
         |name: &&str| Some(Ghost { policy: by_name(name, size)?, is_hit: false, is_held: false, lost: Vec::new() });

@@ -98,7 +98,7 @@ struct Options {
 
 /// A workload over which the policies are judged.
 pub struct Judged {
-    /// The group of workloads to whose sum it belongs.
+    /// The group to which the workload belongs; the misses of a group are summed.
     group: &'static str,
     workload: Workload,
     sizes: Vec<u64>,
@@ -188,7 +188,7 @@ fn figures(options: &Options) -> Result<Vec<String>, nectary_trace::Error> {
     let wants = |part: &str| {
         let is_named = |wanted: &str| options.parts.iter().any(|named| named == wanted);
         let has_traces = options.traces.is_some() || !PARTS_OF_TRACES.contains(&part);
-        // The ablation uses all points, unless some are named.
+        // The ablation uses the points of all parts, unless the command line names some of these parts.
         let is_all = options.parts.is_empty()
             || is_named("ablation")
                 && PARTS_OF_POINTS.contains(&part)
@@ -288,7 +288,7 @@ fn load(directory: &Path, ending: &str, names: &[String]) -> Result<BTreeMap<Str
     Ok(workloads)
 }
 
-/// The name as the list of policies has it.
+/// The entry `name` in the list of policies. *Errors*: no policy has this name.
 fn known(name: &str) -> Result<&'static str, nectary_trace::Error> {
     let names = policies::names();
     let found = names.iter().find(|known| **known == name);

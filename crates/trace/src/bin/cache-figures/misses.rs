@@ -1,5 +1,5 @@
-//! The misses of one policy compared with the fewest of other policies: for every point, for the sums, and for the
-//! worst points.
+//! The misses of one policy, compared with the fewest misses of other policies: for every point, for the sums, and for
+//! the worst points.
 //!
 //! Owns: the limits. Leaves to others: the choice of traces and sizes.
 
@@ -20,7 +20,7 @@ pub const TRIPLE: (u64, u64) = (1536, 9285);
 
 /// One point: the misses of the judged policy, and the fewest misses of the other policies.
 pub struct Point {
-    /// The group of workloads to whose sum it belongs.
+    /// The group to which the point belongs; the misses of a group are summed.
     pub group: &'static str,
     name: String,
     size: u64,

@@ -1,6 +1,7 @@
 //! Verdicts on references without a pattern: counts the periods of uniform random references that get a verdict.
 //!
-//! Owns: the sizes: the blocks range from far fewer than fit in the cache to far more than the detector can remember.
+//! Owns: the capacities of the cache, and the numbers of blocks that are referenced. These range from far fewer blocks
+//! than fit in the cache to far more than the detector can remember.
 
 use std::sync::mpsc::channel;
 

@@ -1,4 +1,5 @@
-//! The hit rates of a web cache's memory tier under each suitable policy. The store's default was chosen from them.
+//! Measures the hit rates of a web cache's memory tier under each suitable policy. The store's default policy was
+//! chosen by these rates.
 //!
 //! Owns: the choice of policies and memory sizes, and the tables. Every policy gets the same requests, generated from a
 //! seed (see `workload.rs`), with the objects' sizes as weights and a capacity in bytes. MIN, which knows the future,

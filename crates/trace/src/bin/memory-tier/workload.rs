@@ -30,10 +30,11 @@ pub struct Kind {
     exponent: f64,
     /// The share of requests for objects that are never requested again.
     wonders: f64,
-    /// The requests from one scan to the next, and the requests while a scan runs; 0 if there are no scans.
+    /// The number of requests from one scan to the next, and the number of requests while a scan runs; both are 0 if
+    /// there are no scans.
     scan_every: usize,
     scan_length: usize,
-    /// A rank is given to a new object once in this many requests; never if 0.
+    /// The number of requests after which another rank is given to a new object; 0 if this never happens.
     drift_every: usize,
 }
 
@@ -66,7 +67,7 @@ impl Workload {
     pub fn new(kind: &Kind, seed: u64, count: usize) -> Workload {
         let mut random = Random::new(seed);
         let cumulative = zipf(kind.exponent);
-        // Popularity is independent of the objects' numbers.
+        // The shuffle makes popularity independent of the objects' numbers.
         let mut objects: Vec<u64> = (0..CATALOGUE as u64).collect();
         for rank in (1..CATALOGUE).rev() {
             objects.swap(rank, (random.uniform() * (rank + 1) as f64) as usize);

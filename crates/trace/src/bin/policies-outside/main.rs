@@ -40,7 +40,7 @@ const POLICIES: [(&str, &str); 9] = [
 ];
 /// Cache sizes, as a share of a trace's distinct blocks. *Units*: percent.
 const PERCENT: [u64; 8] = [1, 3, 6, 12, 25, 40, 60, 85];
-/// The smallest cache: in smaller ones some parts of the policies would have less than one block.
+/// The smallest cache size: in smaller caches some parts of the policies would have less than one block.
 const SIZE_MIN: u64 = 20;
 
 /// The exit code if the outside program is not available.
@@ -104,7 +104,7 @@ fn compare() -> Result<ExitCode, String> {
     Ok(if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Every policy at every size, ordered by policy.
+/// All pairs of a policy and a size, ordered by policy.
 fn points(sizes: &[u64]) -> Vec<(&'static str, u64)> {
     POLICIES.iter().flat_map(|(policy, _)| sizes.iter().map(|size| (*policy, *size))).collect()
 }

@@ -1,4 +1,4 @@
-//! The outside program: the Python environment with `libcachesim`, and running the program in it.
+//! Runs the outside program, `libcachesim`, in a Python environment that is made for it.
 //!
 //! The environment is created once, in the build directory, from the package index that this machine's pip is
 //! configured for. The program is under the GPL, which lets anyone run it; this project contains no part of it.
@@ -42,7 +42,7 @@ impl Outside {
         PACKAGE
     }
 
-    /// The misses at each point, in their order.
+    /// The misses at each point, in the order of `points`. A point is a policy and a cache size.
     pub fn misses(&self, workload: &Workload, points: &[(&'static str, u64)]) -> Result<Vec<u64>, String> {
         let trace = self.folder.join(format!("trace-{}.txt", std::process::id()));
         let mut text = String::new();

@@ -11,7 +11,7 @@ use rand_xoshiro::rand_core::{Rng, SeedableRng};
 const REFERENCES: u64 = 20_000;
 const OF_LITERATURE: [&str; 6] = ["cs", "gli", "cpp", "ps", "multi1", "sprite"];
 
-/// Returns the block that is referenced at a time.
+/// A function that returns the block that is referenced at a given time.
 type Next = fn(&mut Random, u64) -> u64;
 
 struct Random(SplitMix64);

@@ -9,19 +9,20 @@ pub const MAGIC: [u8; 8] = *b"NECTTRC\0";
 pub const BLOCK_BYTES_MIN: u32 = 512;
 /// The largest block. *Units*: bytes.
 pub const BLOCK_BYTES_MAX: u32 = 1 << 24;
-/// The most processes in a trace.
+/// The maximum number of processes in a trace.
 pub const PROCESSES_MAX: u32 = 1 << 20;
-/// The most files in a trace.
+/// The maximum number of files in a trace.
 pub const FILES_MAX: u32 = 1 << 22;
-/// The most streams in a trace.
+/// The maximum number of streams in a trace.
 pub const STREAMS_MAX: u32 = 1 << 22;
 /// The longest name. *Units*: bytes.
 pub const NAME_BYTES_MAX: usize = 4096;
 /// The largest size of all names together. *Units*: bytes.
 pub(super) const NAMES_BYTES_MAX: usize = 64 << 20;
-/// Block numbers of a file are below this.
+/// One more than the largest block number in a file.
 pub const BLOCKS_MAX: u64 = 1 << 40;
-/// The most blocks of one call. It suffices for the 2 GiB that Linux moves in one call, even with the smallest blocks.
+/// The maximum number of blocks of one call. It suffices for the 2 GiB that Linux moves in one call, even with the
+/// smallest blocks.
 pub const REFERENCES_PER_CALL_MAX: u64 = 1 << 22;
 
 pub(super) const CHUNK_MAGIC: [u8; 4] = *b"NTCH";
@@ -89,7 +90,7 @@ pub(super) fn head_sum(head: &[u8]) -> u32 {
     crc32c::crc32c(&head[..head.len() - 4])
 }
 
-/// Appends a number in a variable length.
+/// Appends a number as a variable-length integer: seven bits per byte, the lowest bits first.
 pub(super) fn put_number(bytes: &mut Vec<u8>, mut number: u64) {
     while number >= 0x80 {
         bytes.push(number as u8 | 0x80);

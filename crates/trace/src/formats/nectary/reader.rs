@@ -1,6 +1,6 @@
-//! Reads Nectary's format: each chunk is checked, then its items are returned one reference at a time.
+//! Reads Nectary's format: each chunk is checked, then the references of its items are returned one by one.
 //!
-//! Promises: every item is checked against the tables before it and against the bounds; a file that ends early is read
+//! Promises: every item is checked against the items before it and against the bounds; a file that ends early is read
 //! to its last complete chunk and reported as truncated; damage is an error, and nothing after it is read.
 
 use std::io::{self, Read};
@@ -15,7 +15,7 @@ use super::{End, FileEntry, FileKind, Header, Map, Outcome, Process, Totals, Uns
 use crate::error::{Error, Place, Result, quote};
 use crate::formats::{self, Reference};
 
-/// The most references that one call of [`formats::Reader::read`] appends.
+/// The maximum number of references that one call of [`formats::Reader::read`] appends.
 const BATCH: u64 = 4096;
 
 /// A trace that is being read. [`super::Writer`] has an example.
@@ -36,7 +36,7 @@ pub struct Nectary<R> {
     names_bytes: usize,
     /// For each stream, its process, its file, and the block after its last reference.
     streams: Vec<(u32, u32, u64)>,
-    /// The stream of the last references item.
+    /// The stream of the last item with references.
     stream: u32,
     maps: u64,
     mapped: Vec<u64>,
@@ -433,7 +433,7 @@ impl<R: Read + Send> formats::Reader for Nectary<R> {
     fn read(&mut self, to: &mut Vec<Reference>) -> Result<bool> {
         let Some(first) = self.next_reference()? else { return Ok(false) };
         to.push(first);
-        // The other references of an item need no further reading, so if reading fails, nothing was appended.
+        // The other references of the item are already in memory, so if reading fails, nothing was appended.
         for _ in 0..self.run.left.min(BATCH - 1) {
             if let Some(reference) = self.next_reference()? {
                 to.push(reference);
@@ -479,7 +479,8 @@ fn room(count: usize, count_max: u32) -> std::result::Result<(), Wrong> {
     }
 }
 
-/// Fills `bytes` until the input ends. A compressed stream that was cut short is not an error; it ends at the cut.
+/// Reads into `bytes` until `bytes` is full or the input ends. *Returns* the number of bytes that were read. A
+/// compressed stream that was cut short is not an error; it ends at the cut.
 fn fill(path: &Path, input: &mut impl Read, bytes: &mut [u8]) -> Result<usize> {
     let mut filled = 0;
     while filled < bytes.len() {

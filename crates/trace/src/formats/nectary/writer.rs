@@ -10,8 +10,8 @@ use zerocopy::IntoBytes;
 use super::layout::*;
 use super::{End, FileEntry, FileKind, Header, Map, Outcome, Process, Totals, Unseen};
 
-/// A chunk is written once its payload is this long; one more item of any kind keeps it below the maximum. *Units*:
-/// bytes.
+/// The length of a payload at which its chunk is written. It leaves room for one more item of any kind below the
+/// maximum. *Units*: bytes.
 const PAYLOAD_BYTES_WANTED: usize = 64 << 10;
 
 /// A trace that is being written.
@@ -47,7 +47,7 @@ pub struct Writer<W: Write> {
     names_bytes: usize,
     /// For each stream, the block after its last reference.
     next: Vec<u64>,
-    /// The stream of the last references item.
+    /// The stream of the last item with references.
     stream: u32,
 }
 
@@ -90,7 +90,7 @@ impl<W: Write> Writer<W> {
         })
     }
 
-    /// Adds a process. *Returns* its number, or `None` at the bound.
+    /// Adds a process. *Returns* its number; `None` if the trace has as many processes as allowed.
     pub fn process(&mut self, process: &Process) -> io::Result<Option<u32>> {
         if self.totals.processes >= u64::from(PROCESSES_MAX) {
             return Ok(None);
@@ -105,7 +105,7 @@ impl<W: Write> Writer<W> {
         Ok(Some(number))
     }
 
-    /// Adds a file. *Returns* its number, or `None` at the bound.
+    /// Adds a file. *Returns* its number; `None` if the trace has as many files as allowed.
     pub fn file(&mut self, file: &FileEntry) -> io::Result<Option<u32>> {
         if self.totals.files >= u64::from(FILES_MAX) {
             return Ok(None);
@@ -125,7 +125,8 @@ impl<W: Write> Writer<W> {
         Ok(Some(number))
     }
 
-    /// Adds a stream of a process and a file that were added before. *Returns* its number, or `None` at the bound.
+    /// Adds a stream of a process and a file that were added before. *Returns* its number; `None` if the trace has as
+    /// many streams as allowed.
     pub fn stream(&mut self, process: u32, file: u32) -> io::Result<Option<u32>> {
         debug_assert!(u64::from(process) < self.totals.processes && u64::from(file) < self.totals.files);
         if self.totals.streams >= u64::from(STREAMS_MAX) {

@@ -19,7 +19,7 @@ mod tests;
 use crate::format::Label;
 use crate::tables::Tables;
 
-/// The most problems that are described; a damaged volume may have any number.
+/// The maximum number of problems that are described; a damaged volume may have any number.
 const PROBLEMS_MAX: usize = 10_000;
 
 /// The problems that were found.

@@ -11,7 +11,7 @@ use crate::tables::Tables;
 const XATTR_HEADER_BYTES: usize = 8;
 /// The length of an orphan's record.
 const ORPHAN_BYTES: usize = 16;
-/// The most blocks that one grant lets a session overwrite in place. *Units*: blocks.
+/// The maximum number of blocks that one grant lets a session overwrite in place. *Units*: blocks.
 const IN_PLACE_BLOCKS_MAX: u64 = 1 << 18;
 /// The kinds of grants whose record names an inode.
 const GRANT_IN_PLACE: u8 = 2;

@@ -6,7 +6,7 @@ use super::Problems;
 use crate::format::{EpochRecord, Extent, ExtentState, Inode, Key, Label, SPACE_START, Space, Table};
 use crate::tables::Tables;
 
-/// The most blocks of a file. *Units*: blocks.
+/// The maximum number of blocks of a file. *Units*: blocks.
 const FILE_BLOCKS_MAX: u64 = 1 << 51;
 
 /// The extents in *space*: start, then end and record.

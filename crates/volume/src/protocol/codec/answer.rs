@@ -7,7 +7,7 @@ use crate::format::cursor::{Reader, Writer};
 use crate::format::{FormatError, NAME_BYTES_MAX};
 use crate::protocol::{Answer, Attributes, Code, Failure, Listed, Statistics};
 
-/// The most names in a listing.
+/// The maximum number of names in a listing.
 const NAMES_MAX: u64 = 8192;
 /// The longest value of an extended attribute. *Units*: bytes.
 const VALUE_BYTES_MAX: u64 = 65536;

@@ -12,7 +12,7 @@ use crate::protocol::{
 
 /// The longest name of a host. *Units*: bytes.
 const HOST_BYTES_MAX: usize = 253;
-/// The most tokens in a `Reclaim`.
+/// The maximum number of tokens in a `Reclaim`.
 const HELD_MAX: u64 = 4096;
 const FAILURE: u16 = 143;
 

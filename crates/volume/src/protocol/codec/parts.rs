@@ -12,7 +12,7 @@ pub(super) trait Part: Sized {
 
 /// The highest level of a token.
 const LEVEL_MAX: u64 = 3;
-/// The most extents of a message.
+/// The maximum number of extents of a message.
 const EXTENTS_MAX: u64 = 4096;
 
 /// Writes bytes, preceded by their length (4 bytes).

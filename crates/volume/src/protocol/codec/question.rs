@@ -5,7 +5,7 @@ use crate::format::cursor::{Reader, Writer};
 use crate::format::{FormatError, NAME_BYTES_MAX};
 use crate::protocol::{FileId, Question};
 
-/// The most names that a question may request.
+/// The maximum number of names that a question may request.
 const ENTRIES_MAX: u64 = 8192;
 
 impl Question {
