@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use nectary_fuse::protocol::valid;
 use nectary_fuse::{Caller, Copy, Data, Entry, Errno, Listing, Lock, Read, SetAttributes, StatFs, Write};
-use nectary_volume::client::{At, Contents, Error, FileLock, New, Opening};
+use nectary_volume::client::{At, Error, FileLock, New, Opening};
 use nectary_volume::protocol::{Attributes, Changes, TimeChange};
 
 use super::contents::ReadBytes;
