@@ -266,7 +266,8 @@ impl Source for FileSource {
         let Some(file) = lock(&self.opened).upgrade() else {
             return Box::pin(std::future::ready(Err(self.error("it is not open".to_owned()))));
         };
-        let failed = |error: Error| BlockError::new(ErrorKind::Io, "a file of a volume", Operation::Read, error.to_string());
+        let failed =
+            |error: Error| BlockError::new(ErrorKind::Io, "a file of a volume", Operation::Read, error.to_string());
         Box::pin(async move {
             let length = buffers.iter().map(|buffer| buffer.len()).sum();
             let contents = file.read_held(offset, length).await.map_err(failed)?;

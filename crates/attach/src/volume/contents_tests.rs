@@ -170,10 +170,12 @@ async fn operate(hosts: &mut [Host], seed: u64) -> Result<(), String> {
                 }
             }
             _ => {
-                let read = host.read(id, offset, (end - offset) as usize).await;
                 let (start, stop) = ((offset as usize).min(model.len()), (end as usize).min(model.len()));
-                if read != model[start..stop] {
-                    return Err(format!("seed {seed}, step {step}: wrong bytes at {offset} to {end}"));
+                for _ in 0..2 {
+                    let read = host.read(id, offset, (end - offset) as usize).await;
+                    if read != model[start..stop] {
+                        return Err(format!("seed {seed}, step {step}: wrong bytes at {offset} to {end}"));
+                    }
                 }
             }
         }
@@ -184,17 +186,17 @@ async fn operate(hosts: &mut [Host], seed: u64) -> Result<(), String> {
 #[tokio::test]
 async fn each_cached_read_sees_all_that_was_done_before_on_either_host() {
     let mut hits = 0;
-    for seed in 0..4 {
+    for seed in 0..2 {
         hits += run(seed, None).await.unwrap();
     }
-    assert!(hits > 1000, "{hits} hits");
+    assert!(hits > 300, "{hits} hits");
 }
 
 #[tokio::test]
 async fn a_cache_that_is_not_told_of_changes_or_of_tokens_given_back_is_noticed() {
     for deaf_to in TOLD {
         let mut is_noticed = false;
-        for seed in 0..8 {
+        for seed in 0..4 {
             is_noticed = is_noticed || run(seed, Some(deaf_to)).await.is_err();
         }
         assert!(is_noticed, "not told of what was {deaf_to}");

@@ -15,8 +15,18 @@ pub(super) struct Journal {
 #[derive(Default)]
 struct State {
     in_flight: u64,
-    unflushed: u64,
+    /// The number of writes that were executed without being forced to the disk.
+    executed: u64,
+    /// The number of these, from the first one on, that a flush has covered.
+    covered: u64,
     latched: Option<String>,
+}
+
+impl State {
+    /// The number of executed writes that no flush has covered.
+    fn unflushed(&self) -> u64 {
+        self.executed - self.covered
+    }
 }
 
 impl Journal {
@@ -30,20 +40,21 @@ impl Journal {
         Ok(Token { journal: self.clone(), fua, is_done: false })
     }
 
-    /// The number of writes that a flush covers if it begins now. *Errors*: the reason why flushes are refused.
+    /// Returns what a flush covers if it begins now, for [`flushed`](Self::flushed). *Errors*: the reason why flushes
+    /// are refused.
     pub fn begin_flush(&self) -> Result<u64, String> {
         let state = self.lock();
         match &state.latched {
             Some(reason) => Err(reason.clone()),
-            None => Ok(state.unflushed),
+            None => Ok(state.executed),
         }
     }
 
-    /// Records that a flush has succeeded, which covers `covered` writes.
+    /// Records that a flush has succeeded; `covered` is what [`begin_flush`](Self::begin_flush) returned for it.
+    /// Several flushes may cover the same writes, and may end in any order.
     pub fn flushed(&self, covered: u64) {
         let mut state = self.lock();
-        // Concurrent flushes may cover the same writes, so `covered` may be larger than `unflushed`.
-        state.unflushed = state.unflushed.saturating_sub(covered);
+        state.covered = state.covered.max(covered);
     }
 
     /// Refuses all writes and flushes from now on.
@@ -54,11 +65,12 @@ impl Journal {
     /// Records that a connection has ended for this reason.
     pub fn lost(&self, reason: &str) {
         let mut state = self.lock();
-        if state.in_flight > 0 || state.unflushed > 0 {
+        if state.in_flight > 0 || state.unflushed() > 0 {
             let detail = format!(
                 "a connection was lost ({reason}) with {} writes under way and {} that no flush had covered: it \
                  may have lost them; open the device again",
-                state.in_flight, state.unflushed
+                state.in_flight,
+                state.unflushed()
             );
             state.latched.get_or_insert(detail);
         }
@@ -88,7 +100,7 @@ impl Token {
         let mut state = self.journal.lock();
         state.in_flight -= 1;
         if is_success && !self.fua {
-            state.unflushed += 1;
+            state.executed += 1;
         }
     }
 }
@@ -121,6 +133,18 @@ mod tests {
         journal.lost("one write came after the flush began");
         assert!(journal.latched().unwrap().contains("0 writes under way and 1 that"));
         assert!(journal.begin(true).is_err() && journal.begin_flush().is_err());
+    }
+
+    #[test]
+    fn a_write_between_two_flushes_is_covered_by_neither() {
+        let journal = Journal::default();
+        journal.begin(false).unwrap().answered(true);
+        let (first, second) = (journal.begin_flush().unwrap(), journal.begin_flush().unwrap());
+        journal.flushed(first);
+        journal.begin(false).unwrap().answered(true);
+        journal.flushed(second);
+        journal.lost("no flush covers the second write");
+        assert!(journal.latched().unwrap().contains("0 writes under way and 1 that"));
     }
 
     #[test]
