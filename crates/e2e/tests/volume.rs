@@ -407,6 +407,7 @@ fn reads_set_times_of_access_by_the_rule_of_relatime_and_renames_leave_whiteouts
     assert!(before <= changed);
     let quiet = File::options().read(true).custom_flags(libc::O_NOATIME).open(&there).expect("it opens");
     quiet.read_exact_at(&mut [0; 100], 0).expect("it is read");
+    drop(quiet);
     assert_eq!(accessed_and_changed(&there).0, before, "a read with O_NOATIME");
     for _ in 0..2 {
         assert!(fs::read(&there).expect("it is read") == pattern(1, 100_000));
