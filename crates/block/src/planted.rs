@@ -5,9 +5,8 @@
 //! feature `planted`, the query is `false` at compile time, so that no user's build has the defects. Leaves to others:
 //! the defects, which each crate lists in its `planted` module.
 
-/// "the printed name"`, and the functions `plant` and `planted`. => Makes the enum `Bug` of a crate and the functions
-/// `plant` and `planted`. Each bug has one line: `Name = number => "the printed name"`. => "the printed name"`, and the
-/// functions `plant` and `planted`.
+/// Makes the enum `Bug` of a crate and the functions `plant` and `planted`. Each bug has one line:
+/// `Name = number => "the printed name"`.
 ///
 /// `Bug::EVERY`, `Bug::name` and `plant` exist only with the crate's feature `planted`.
 #[doc(hidden)]

@@ -94,8 +94,8 @@ pub(super) fn open_file(spec: &str, path: &Path, options: &OpenOptions) -> Resul
     Ok(Opened { file, size_bytes, block_bytes, direct: is_direct, in_memory })
 }
 
-/// Tries to take ownership. If the file is `busy` but no living process holds it, tries again for up to
-/// [`LEAVING_MAX`].
+/// Tries to take ownership of a file or disk. If another process seems to own it, but no living process holds it, tries
+/// again for up to [`LEAVING_MAX`].
 ///
 /// After a process has ended, for example by SIGKILL, the kernel still needs time to remove its ring. During that time
 /// the file stays open and locked, and writes in flight may still reach it. The next process that opens the file must

@@ -86,7 +86,7 @@ async fn filters_keep_the_promises_of_the_device_below() {
     }
 }
 
-/// The files of a test, which are removed at its end.
+/// The files of a test, which are removed at the end of the test.
 struct Files {
     directory: PathBuf,
     count: AtomicU32,
