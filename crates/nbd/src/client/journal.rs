@@ -20,7 +20,7 @@ struct State {
 }
 
 impl Journal {
-    /// Records that a write, a zeroing or a discard begins. *Errors*: the reason why writes are refused.
+    /// Records that a write, a zeroing or a discard begins. *Errors*: if the device refuses writes, the reason.
     pub fn begin(&self, fua: bool) -> Result<Token, String> {
         let mut state = self.lock();
         if let Some(reason) = &state.latched {
@@ -30,7 +30,7 @@ impl Journal {
         Ok(Token { journal: self.clone(), fua, is_done: false })
     }
 
-    /// The number of writes that a flush covers if it begins now. *Errors*: the reason why flushes are refused.
+    /// The number of writes that a flush covers if it begins now. *Errors*: if the device refuses flushes, the reason.
     pub fn begin_flush(&self) -> Result<u64, String> {
         let state = self.lock();
         match &state.latched {
@@ -39,7 +39,7 @@ impl Journal {
         }
     }
 
-    /// Records that a flush has succeeded, which covers `covered` writes.
+    /// Records that a flush that covers `covered` writes has succeeded.
     pub fn flushed(&self, covered: u64) {
         let mut state = self.lock();
         // Concurrent flushes may cover the same writes, so `covered` may be larger than `unflushed`.
@@ -51,7 +51,7 @@ impl Journal {
         self.lock().latched.get_or_insert(reason);
     }
 
-    /// Records that a connection has ended for this reason.
+    /// Records that a connection has ended, for the reason `reason`.
     pub fn lost(&self, reason: &str) {
         let mut state = self.lock();
         if state.in_flight > 0 || state.unflushed > 0 {
