@@ -115,7 +115,7 @@ pub enum Call<'a> {
     Copy(Copy),
     /// Returns the number that a file's block has on its disk.
     BlockMap { block: u64, block_bytes: u32 },
-    /// Calls an `ioctl` with its input.
+    /// Executes an `ioctl` with the data `input`.
     Ioctl { handle: u64, flags: u32, command: u32, argument: u64, input: &'a [u8], output_bytes_max: u32 },
     /// Returns whether the file can be read or written without waiting.
     Poll { handle: u64, kernel_handle: u64, flags: u32, events: u32 },
@@ -194,7 +194,7 @@ pub struct Lock {
     pub is_flock: bool,
 }
 
-/// A copy of bytes from one file to another; both ranges end below 2^63.
+/// A copy of bytes from one file to another. Both ranges of bytes end below 2^63.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Copy {
     /// The handle of the file that is read; its node is that of the request.
