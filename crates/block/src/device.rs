@@ -55,9 +55,9 @@ pub enum Survives {
     Process,
     /// A crash of this host's kernel.
     Host,
-    /// A crash of this host's kernel, or the loss of one donor of memory, but not both at once.
+    /// A crash of this host's kernel, or the loss of one donor (a machine that lends memory), but not both at once.
     Donor,
-    /// A crash of this host's kernel together with the loss of one donor of memory.
+    /// A crash of this host's kernel together with the loss of one donor (a machine that lends memory).
     HostAndDonor,
     /// A loss of power.
     Power,

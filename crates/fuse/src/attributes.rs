@@ -151,7 +151,7 @@ impl Entry {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[allow(missing_docs)] // As in `statvfs`.
 pub struct StatFs {
-    /// The size of the file system. *Units*: `fragment_bytes`.
+    /// The size of the file system. *Units*: fragments of `fragment_bytes` bytes.
     pub blocks: u64,
     pub free: u64,
     pub available: u64,

@@ -45,7 +45,7 @@ pub trait FileSystem: Send + Sync + 'static {
         Wishes::default()
     }
 
-    /// This is called when the features have been negotiated, before the first request.
+    /// The loop calls this method when the features have been negotiated, before the first request.
     fn started(&self, agreed: &Agreed) {
         let _ = agreed;
     }
@@ -54,19 +54,19 @@ pub trait FileSystem: Send + Sync + 'static {
     /// works without that call if it can.
     fn serve(&self, request: Request<'_>, reply: Reply);
 
-    /// This is called when the kernel ends `lookups` look-ups of a node. When no look-up is left, the kernel does not
-    /// use the node until it looks the node up again.
+    /// The loop calls this method when the kernel ends `lookups` look-ups of a node. When no look-up is left, the
+    /// kernel does not use the node until it looks the node up again.
     fn forget(&self, node: u64, lookups: u64) {
         let _ = (node, lookups);
     }
 
-    /// This is called when the process that waits for a request was interrupted. `is_answered` says whether the
-    /// interrupt has already answered the request.
+    /// The loop calls this method when the process that waits for a request was interrupted. `is_answered` says whether
+    /// the interrupt has already answered the request.
     fn interrupted(&self, unique: u64, is_answered: bool) {
         let _ = (unique, is_answered);
     }
 
-    /// This is called when the file system is unmounted. No request follows.
+    /// The loop calls this method when the file system is unmounted. No request follows.
     fn destroyed(&self) {}
 }
 
@@ -142,7 +142,7 @@ impl Connection {
 /// The outcome of one step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
-    /// A request was served, or no request was there.
+    /// A request was served, or a wait ended without a request.
     Went,
     /// The connection has ended.
     Ended,

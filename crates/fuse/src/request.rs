@@ -59,7 +59,7 @@ pub enum Call<'a> {
     Unlink { name: &'a CStr },
     /// Removes a directory.
     RemoveDirectory { name: &'a CStr },
-    /// Renames; the flags are those of `renameat2`.
+    /// Renames a directory entry; the flags are those of `renameat2`.
     Rename { name: &'a CStr, new_parent: u64, new_name: &'a CStr, flags: u32 },
     /// Adds a name for a node, in the directory that the request is about.
     Link { node: u64, new_name: &'a CStr },
@@ -197,7 +197,7 @@ pub struct Lock {
 /// A copy of bytes from one file to another. Both ranges of bytes end below 2^63.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Copy {
-    /// The handle of the file that is read; its node is that of the request.
+    /// The handle of the file that is read. The file's node is [`Request::node`].
     pub handle: u64,
     /// The offset in the file that is read.
     pub offset: u64,

@@ -208,7 +208,7 @@ pub(super) fn allocate(file: &File, size_bytes: u64) -> io::Result<()> {
     match sys::fallocate(file, 0, length, size_bytes - length) {
         Err(error) if matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::ENOSYS)) => file.set_len(size_bytes),
         Err(error) => {
-            // Frees the part that was allocated before there was no more room. A failure to free it is ignored.
+            // Frees the blocks that were allocated before the room ran out. A failure to free them is ignored.
             let _ = file.set_len(length);
             Err(error)
         }

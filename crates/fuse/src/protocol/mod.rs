@@ -121,7 +121,7 @@ pub mod features {
     pub const SETXATTR_EXTENDED: u64 = 1 << 29;
     /// `INIT` has a second word of flags.
     pub const INIT_EXTENDED: u64 = 1 << 30;
-    /// The file system can make the kernel look an entry up again without dropping it first.
+    /// The file system can make the kernel look a cached entry up again. The kernel keeps the entry until then.
     pub const EXPIRE_ONLY: u64 = 1 << 35;
     /// A file opened for direct I/O can be mapped shared.
     pub const DIRECT_IO_ALLOW_MMAP: u64 = 1 << 36;

@@ -114,7 +114,7 @@ fn bind(directory: &RuntimeDirectory, path: &Path) -> Result<UnixListener, Error
     listen(path).map_err(|source| Error::Io { path: path.to_owned(), source })
 }
 
-/// Binds the socket, restricts the file's mode, and only then listens, so that nobody can connect before the mode is
+/// Binds the socket, restricts the file's mode, and only then listens, so that no client can connect before the mode is
 /// set.
 fn listen(path: &Path) -> io::Result<UnixListener> {
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;

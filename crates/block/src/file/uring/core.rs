@@ -278,7 +278,7 @@ fn build(depth: u32) -> io::Result<IoUring> {
     Ok(uring)
 }
 
-/// Whether an error of submission is temporary.
+/// Whether an error of the call that submits operations is temporary.
 fn is_passing(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EBUSY | libc::EAGAIN | libc::EINTR))
 }

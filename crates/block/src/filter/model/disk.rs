@@ -15,7 +15,7 @@
 //! Each request waits for the interface (a fixed time), then for one of several flash units (a latency), then for the
 //! bus (bytes at a rate). A write ends in the memory of the disk, after the write latency. A flush takes a fixed time.
 //!
-//! The numbers are typical of the data sheets of such disks; they are not those of one disk.
+//! The numbers are typical of the data sheets of such disks; no single disk has exactly these numbers.
 //!
 //! | | rotation | seek track / average / full | transfer outer / inner |
 //! |---|---|---|---|
