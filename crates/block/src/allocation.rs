@@ -25,7 +25,7 @@ impl ExtentList {
         self.push(offset + length, true);
     }
 
-    /// Whether the list is full, so that there is room only for the last extent.
+    /// Whether the list is full: it then has room for only one more extent, the last one.
     pub fn is_full(&self) -> bool {
         self.extents.len() + 2 >= EXTENTS_MAX
     }

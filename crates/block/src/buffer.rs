@@ -6,8 +6,8 @@
 //! Small buffers that are dropped on a thread are kept for the next read on that thread, up to [`SPARE_BYTES_MAX`] per
 //! thread, because an aligned allocation takes as much time as the rest of a small read.
 //!
-//! Large buffers are on huge pages if the kernel has some (`madvise`). With small pages, it takes as long to fill, pin
-//! and describe the pages as to copy the data.
+//! Large buffers are on huge pages if the kernel has some (`madvise`). With small pages, the kernel takes as much time
+//! to fill, pin and describe the pages as to copy the data.
 
 use std::alloc::{Layout, alloc, alloc_zeroed, dealloc, handle_alloc_error};
 use std::cell::RefCell;
@@ -49,8 +49,8 @@ pub fn release_pages(memory: &mut [u8]) {
     }
 }
 
-/// Keeps memory from being written to swap, until the process ends or the memory is freed. *Errors*: those of the
-/// kernel, for example if this process may not lock so much memory (`RLIMIT_MEMLOCK`).
+/// Keeps memory from being written to swap, until the process ends or the memory is freed. *Errors*: the kernel's
+/// error, for example if this process may not lock so much memory (`RLIMIT_MEMLOCK`).
 pub fn lock_pages(memory: &[u8]) -> io::Result<()> {
     // SAFETY: the call changes no contents, and the range is memory of this process.
     match unsafe { libc::mlock(memory.as_ptr().cast(), memory.len()) } {
@@ -89,11 +89,11 @@ impl Buffer {
 
     /// Allocates memory of zeros, on huge pages if the kernel has some.
     fn huge_zeroed(layout: Layout) -> Option<NonNull<u8>> {
-        // SAFETY: the caller's layout has a size that is not zero.
+        // SAFETY: the size of the caller's layout is not zero.
         let start = NonNull::new(unsafe { alloc(layout) })?;
         // SAFETY: the range was just allocated and belongs to this call only. The advice changes only the size of pages
-        // allocated later, so a refusal by the kernel does no harm. It must precede the zeroing, which allocates the
-        // pages.
+        // allocated later, so a refusal by the kernel does no harm. The advice must precede the zeroing, which
+        // allocates the pages.
         unsafe {
             libc::madvise(start.as_ptr().cast(), layout.size(), libc::MADV_HUGEPAGE);
             start.as_ptr().write_bytes(0, layout.size());
@@ -116,15 +116,15 @@ impl Buffer {
         buffer
     }
 
-    /// The bytes that [`set_len`](Self::set_len) can reach without a new allocation.
+    /// The highest number of bytes that [`set_len`](Self::set_len) accepts. *Units*: bytes.
     pub fn capacity(&self) -> usize {
         self.capacity
     }
 
-    /// Sets the number of bytes of the allocation that are in use.
+    /// Sets the number of bytes that are in use.
     ///
     /// # Panics
-    /// If `length` exceeds the capacity, which is a bug of the caller.
+    /// Panics if `length` exceeds the capacity, which is a bug of the caller.
     pub fn set_len(&mut self, length: usize) {
         assert!(length <= self.capacity, "length {length} exceeds capacity {}", self.capacity);
         self.length = length;

@@ -3,9 +3,9 @@
 //! # Contract
 //! 1. *Ownership*: an operation owns its buffers from the call until it completes, even if its future is dropped.
 //!    Dropping the future of a read or a write cancels the wait; the operation may still happen.
-//! 2. *Alignment*: `offset` and every buffer's length are multiples of [`Geometry::block_bytes`]. A misaligned
-//!    operation, or one that leaves the device, fails with [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) and
-//!    changes nothing. So does an operation with more than [`BUFFERS_MAX`](crate::BUFFERS_MAX) buffers or
+//! 2. *Alignment*: `offset` and every buffer's length are multiples of [`Geometry::block_bytes`]. An operation that is
+//!    misaligned or extends beyond the device fails with [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) and changes
+//!    nothing. So does an operation with more than [`BUFFERS_MAX`](crate::BUFFERS_MAX) buffers or
 //!    [`OPERATION_BYTES_MAX`](crate::OPERATION_BYTES_MAX) bytes.
 //! 3. *Atomicity*: only units of [`Geometry::atomic_bytes`] are atomic. After a failed or interrupted write, each unit
 //!    is old or new, in any mix.
@@ -37,7 +37,7 @@ use crate::error::{Error, ErrorKind, Operation};
 use crate::figures::Figures;
 use crate::request::{Request, ready};
 
-/// The error text of a device that cannot zero quickly.
+/// The error text of a device that cannot zero ranges quickly.
 pub(crate) const SLOW_ZEROES: &str = "zeroes may take as long here as data: write them";
 
 /// The result of an operation: a future that may be sent between threads and does not borrow the device.
@@ -55,9 +55,9 @@ pub enum Survives {
     Process,
     /// A crash of this host's kernel.
     Host,
-    /// A crash of this host's kernel, or the loss of one donor of memory, but not both at once.
+    /// A crash of this host's kernel, or the loss of one donor (a machine that lends memory), but not both at once.
     Donor,
-    /// A crash of this host's kernel together with the loss of one donor of memory.
+    /// A crash of this host's kernel together with the loss of one donor (a machine that lends memory).
     HostAndDonor,
     /// A loss of power.
     Power,
@@ -99,11 +99,12 @@ pub struct Context {
 /// The options of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct WriteFlags {
-    /// Force unit access: the write completes only when it survives the events that it would survive after a flush.
+    /// Whether the write is forced (force unit access): it then completes only when it survives the events that it
+    /// would otherwise survive after a flush.
     pub fua: bool,
 }
 
-/// A range of a device, and whether blocks are mapped there.
+/// A range of a device, and whether blocks are mapped in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Extent {
     /// The start of the range. *Units*: bytes.
@@ -124,7 +125,7 @@ pub trait BlockDevice: Send + Sync + 'static {
     /// The current size, units and promises of the device; a device can grow.
     fn geometry(&self) -> Geometry;
 
-    /// Fills `buffers` in order, from `offset` on, and returns them.
+    /// Reads from `offset` on into `buffers`, in their order, and returns them.
     fn read_at(&self, offset: u64, buffers: Vec<Buffer>, context: Context) -> IoFuture<Vec<Buffer>>;
 
     /// Writes `buffers` in order, from `offset` on, and returns them.
@@ -143,7 +144,7 @@ pub trait BlockDevice: Send + Sync + 'static {
     /// Makes a range read as zeroes, if that takes much less time than writing the range; otherwise changes nothing.
     ///
     /// *Errors*: [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported), at once, if the device cannot zero quickly,
-    /// or does not know whether it can. The caller then writes the zeroes.
+    /// or does not know whether it can. The caller must then write the zeroes.
     fn zero_quickly(&self, offset: u64, length: u64, context: Context) -> IoFuture<()> {
         let request = Request::new(Operation::WriteZeroes, offset, length, context);
         let checked = request.check(|| self.spec(), &self.geometry());
@@ -177,7 +178,8 @@ pub trait BlockDevice: Send + Sync + 'static {
     /// Changes an option of this device, or of the nearest device below that has it, while it runs, for example
     /// `memory` or `mode` of a cache.
     ///
-    /// *Errors*: [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) if no device of the stack can change it.
+    /// *Errors*: [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) if no device of the stack can change the
+    /// option.
     fn set_option(&self, name: &str, _value: &str) -> IoFuture<()> {
         let detail = format!("nothing here can change \"{name}\" while it runs");
         let error = Error::new(ErrorKind::Unsupported, &self.spec(), Operation::Open, detail);

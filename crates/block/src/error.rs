@@ -1,10 +1,10 @@
-//! The errors of a block device, with device and offset.
+//! The errors of a block device. Each error names the device and the offset.
 //!
 //! Owns: the one error type of the crate. Errors that need different remedies have different kinds.
 
 use std::fmt;
 
-/// The kind of failure; each kind has its own remedy.
+/// The kind of a failure. Each kind has its own remedy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ErrorKind {
     /// The named device, file or host does not exist.
@@ -109,7 +109,7 @@ impl Error {
         self
     }
 
-    /// Makes an error from an operating-system error, with the kind that its number implies.
+    /// Makes an error from an error of the operating system. The kind follows from the system's error number.
     pub fn from_os(error: &std::io::Error, device: &str, operation: Operation) -> Error {
         let kind = match error.raw_os_error() {
             Some(libc::ENOENT | libc::ENODEV | libc::ENXIO) => ErrorKind::Absent,

@@ -28,7 +28,7 @@ type Pages = HashMap<u64, Arc<Vec<u8>>>;
 
 type Shard = Mutex<Pages>;
 
-/// A block device in memory; clones of its `Arc` share the contents.
+/// A block device in memory. All clones of its `Arc` share the contents.
 ///
 /// # Examples
 /// ```
@@ -234,7 +234,7 @@ impl BlockDevice for MemoryDevice {
     }
 }
 
-/// The part of a page that is in a range, as the start and the end inside the page.
+/// The part of a page that a range covers, as its start and end inside the page.
 fn overlap(page: u64, offset: u64, length: u64) -> (usize, usize) {
     let base = page * PAGE_BYTES as u64;
     let start = offset.max(base) - base;

@@ -1,4 +1,4 @@
-//! The meaning of names in a SPEC: constructors, registered by name, that open devices.
+//! The meaning of names in a SPEC: each name has a constructor that opens a device.
 //!
 //! Owns: the table of names, opening the devices of nested SPECs, and errors with the position in the SPEC. Crates that
 //! depend on this one register their own devices, which this crate cannot name.
@@ -91,7 +91,7 @@ impl Registry {
     /// Registers a constructor under a name, and replaces an earlier constructor of the same name.
     ///
     /// # Panics
-    /// If `name` is not a valid name in a SPEC, which is a bug of the caller.
+    /// Panics if `name` is not a valid name in a SPEC, which is a bug of the caller.
     pub fn register<F, O>(&mut self, name: &str, constructor: F)
     where
         F: Fn(Arguments) -> O + Send + Sync + 'static,
@@ -137,7 +137,7 @@ impl Registry {
         constructor(self.taken_apart(name, rest, list, spec.position, source, options))
     }
 
-    /// Parses the SPEC `name(…)` without opening a device, for a command about devices of one kind.
+    /// Parses the SPEC `name(…)` without opening a device. This is for commands about devices of one kind.
     ///
     /// *Errors*: [`ErrorKind::Invalid`] with the position of the mistake. A SPEC whose name is not `name` is also a
     /// mistake.
@@ -269,7 +269,8 @@ impl Arguments {
         read(text).map(Some).map_err(|message| self.error(argument.value.position, message))
     }
 
-    /// Fails if the constructor has not taken all options. The error names the options that it knows.
+    /// Fails if the constructor has not taken all arguments. If an option is unknown, the error names the known
+    /// options.
     pub fn finish(&self) -> Result<(), Error> {
         let Some(left) = self.list.front() else { return Ok(()) };
         let message = match &left.key {
@@ -281,7 +282,7 @@ impl Arguments {
         Err(self.error(left.position, message))
     }
 
-    /// Makes an error that points at this part of the SPEC.
+    /// Makes an error with the position of the constructor's name in the SPEC.
     pub fn invalid(&self, message: impl Into<String>) -> Error {
         self.error(self.position, message.into())
     }

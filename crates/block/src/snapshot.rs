@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// The unit of sharing. *Units*: bytes.
+/// The size of the pages that snapshots share. *Units*: bytes.
 pub(crate) const PAGE_BYTES: usize = 64 * 1024;
 
 /// An image of a device; unwritten ranges are zeroes and take no memory.
@@ -57,7 +57,7 @@ impl Snapshot {
     /// Copies the bytes at `offset` into `into`.
     ///
     /// # Panics
-    /// If the range is outside the image, which is a bug of the caller.
+    /// Panics if the range is outside the image, which is a bug of the caller.
     pub fn read(&self, offset: u64, into: &mut [u8]) {
         assert!(offset + into.len() as u64 <= self.size_bytes, "a read leaves the image");
         for (page, start, range) in pages(offset, into.len() as u64) {
@@ -72,7 +72,7 @@ impl Snapshot {
     /// Sets the bytes at `offset`. Other copies of the image do not change.
     ///
     /// # Panics
-    /// If the range leaves the image, which is a bug of the caller.
+    /// Panics if the range extends beyond the image, which is a bug of the caller.
     pub fn write(&mut self, offset: u64, from: &[u8]) {
         assert!(offset + from.len() as u64 <= self.size_bytes, "a write leaves the image");
         for (page, start, range) in pages(offset, from.len() as u64) {

@@ -49,8 +49,8 @@ impl Gathered<'_> {
     }
 }
 
-/// Reserved room for blocks that may become dirty. The drop of this value frees the room. It locks the state's mutex,
-/// so do not drop the value while you hold that mutex.
+/// Reserved room for blocks that may become dirty. Dropping this value frees the room, and locks the state's mutex, so
+/// do not drop it while you hold that mutex.
 struct Room(Arc<Shared>, u64);
 
 impl Drop for Room {

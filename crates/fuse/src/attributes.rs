@@ -1,4 +1,4 @@
-//! A file's attributes, and how long the kernel may cache them.
+//! The attributes of a file, and the time for which the kernel may cache them.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use crate::protocol::answers::{
 };
 use crate::protocol::encode_device;
 
-/// The bit mask `STATX_BASIC_STATS`; the next constant is `STATX_BTIME`.
+/// The kernel's bit mask `STATX_BASIC_STATS`. The next constant is the kernel's `STATX_BTIME`.
 const MASK_BASIC: u32 = 0x7ff;
 const MASK_BORN: u32 = 0x800;
 
@@ -23,13 +23,13 @@ pub struct Attributes {
     pub size: u64,
     /// The allocated space. *Units*: 512 bytes.
     pub blocks: u64,
-    /// When the node was last read.
+    /// The time at which the node was last read.
     pub accessed: Time,
-    /// When the node's contents last changed.
+    /// The time at which the node's contents last changed.
     pub modified: Time,
-    /// When the node's contents or attributes last changed.
+    /// The time at which the node's contents or attributes last changed.
     pub changed: Time,
-    /// When the node was created; `None` if that is not known.
+    /// The time at which the node was created; `None` if the time is not known.
     pub born: Option<Time>,
     /// The kind and the permissions, as in `st_mode`.
     pub mode: u32,
@@ -127,9 +127,9 @@ pub struct Entry {
     pub generation: u64,
     /// The node's attributes.
     pub attributes: Attributes,
-    /// How long the kernel may cache the name.
+    /// The time for which the kernel may cache the name.
     pub entry_valid: Duration,
-    /// How long the kernel may cache the attributes.
+    /// The time for which the kernel may cache the attributes.
     pub attributes_valid: Duration,
 }
 
@@ -151,7 +151,7 @@ impl Entry {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[allow(missing_docs)] // As in `statvfs`.
 pub struct StatFs {
-    /// The size of the file system. *Units*: `fragment_bytes`.
+    /// The size of the file system. *Units*: fragments of `fragment_bytes` bytes.
     pub blocks: u64,
     pub free: u64,
     pub available: u64,

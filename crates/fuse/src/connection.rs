@@ -2,9 +2,9 @@
 //!
 //! Owns: the order in which a request is read, registered, decoded and handed over, and the messages that need no file
 //! system: `INIT`, `INTERRUPT`, `FORGET`, and malformed requests. Promises:
-//! 1. Nothing is served before `INIT`.
-//! 2. The memory of requests is allocated before the first one. No more requests than [`Limits`] allow are in flight at
-//!    a time; further requests wait in the kernel.
+//! 1. No request is served before `INIT`.
+//! 2. The memory of requests is allocated before the first request. No more requests than [`Limits`] allow are in
+//!    flight at a time; further requests wait in the kernel.
 //! 3. A worker waits only for memory and permits, which become free when a request is answered. A file system must not
 //!    wait in [`serve`](FileSystem::serve) for another request. So every wait ends, and every request is answered.
 //! 4. Receiving a request needs none of the memory for answers to reads, so interrupts are received even when all of
@@ -45,7 +45,7 @@ pub trait FileSystem: Send + Sync + 'static {
         Wishes::default()
     }
 
-    /// This is called when the features have been negotiated, before the first request.
+    /// The loop calls this method when the features have been negotiated, before the first request.
     fn started(&self, agreed: &Agreed) {
         let _ = agreed;
     }
@@ -54,23 +54,23 @@ pub trait FileSystem: Send + Sync + 'static {
     /// works without that call if it can.
     fn serve(&self, request: Request<'_>, reply: Reply);
 
-    /// This is called when the kernel ends `lookups` look-ups of a node. When no look-up is left, the kernel does not
-    /// use the node until it looks the node up again.
+    /// The loop calls this method when the kernel ends `lookups` look-ups of a node. When no look-up is left, the
+    /// kernel does not use the node until it looks the node up again.
     fn forget(&self, node: u64, lookups: u64) {
         let _ = (node, lookups);
     }
 
-    /// This is called when the process that waits for a request was interrupted. `is_answered` says whether the
-    /// interrupt has already answered the request.
+    /// The loop calls this method when the process that waits for a request was interrupted. `is_answered` says whether
+    /// the interrupt has already answered the request.
     fn interrupted(&self, unique: u64, is_answered: bool) {
         let _ = (unique, is_answered);
     }
 
-    /// This is called when the file system is unmounted. No request follows.
+    /// The loop calls this method when the file system is unmounted. No request follows.
     fn destroyed(&self) {}
 }
 
-/// The bounds of a connection.
+/// The limits of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// The maximum length of the data of one request. It is rounded to pages, and reduced to what the kernel allows.
@@ -78,7 +78,8 @@ pub struct Limits {
     pub request_bytes: usize,
     /// The size of one memory buffer. A small write uses one buffer. *Units*: bytes.
     pub unit_bytes: usize,
-    /// The memory for writes in flight, in addition to the memory of one request per worker. *Units*: bytes.
+    /// The size of the memory for writes in flight, in addition to the memory of one request per worker. *Units*:
+    /// bytes.
     pub write_bytes: usize,
     /// The maximum number of requests in flight.
     pub requests: usize,
@@ -104,7 +105,7 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Makes a connection that serves `file_system`. Its [workers](Worker) read the requests.
+    /// Makes a connection that serves `file_system`. The connection's [workers](Worker) read the requests.
     pub fn new(file_system: Arc<dyn FileSystem>, limits: Limits) -> Arc<Connection> {
         let mut limits = limits;
         let allowed = negotiate::request_bytes_allowed().min(REQUEST_BYTES_MAX);
@@ -141,7 +142,7 @@ impl Connection {
 /// The outcome of one step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
-    /// A request was served, or no request was there.
+    /// A request was served, or a wait ended without a request.
     Went,
     /// The connection has ended.
     Ended,
@@ -194,7 +195,7 @@ impl Worker {
         block_on(self.prepare());
     }
 
-    /// Reads a request and passes it to the file system. On a blocking descriptor it waits for a request.
+    /// Reads a request and passes it to the file system. On a blocking descriptor, this method waits for a request.
     ///
     /// *Errors*: `WouldBlock` if there is no request on a descriptor that does not block; otherwise the errors of the
     /// kernel.
@@ -269,7 +270,7 @@ impl Worker {
         let Some(agreed) = connection.agreed.get() else {
             return self.channel.send(header.unique, -libc::EIO, &[]);
         };
-        // Register the request before it is decoded, so that an interrupt finds it.
+        // The request is registered before it is decoded, so that an interrupt finds it.
         connection.flights.begin(header.unique, self.channel.clone());
         let is_write = header.opcode == opcode::WRITE;
         let head = &self.head[size_of::<InHeader>()..bytes.min(HEAD_BYTES)];
@@ -329,7 +330,7 @@ impl Worker {
         let Ok((BatchForgetIn { count, .. }, first)) = BatchForgetIn::read_from_prefix(of_head) else { return };
         let mut left = count;
         let mut data_bytes = bytes.saturating_sub(HEAD_BYTES);
-        // Neither the head nor a unit ends inside a record.
+        // Neither the head nor a memory unit ends inside a record.
         const RECORDS_BYTES: usize = HEAD_BYTES - size_of::<InHeader>() - size_of::<BatchForgetIn>();
         const { assert!(RECORDS_BYTES.is_multiple_of(size_of::<ForgetOne>())) };
         let parts = std::iter::once(first).chain(self.data.slices().map(|unit| {

@@ -1,4 +1,4 @@
-//! Threads that serve a connection. They are started when they are needed, up to a limit.
+//! Threads that serve a connection. Threads are started when they are needed, up to a limit.
 //!
 //! Owns: the threads. Each thread has its own descriptor, so its answers do not wait for the answers of other threads.
 //! A thread that has received a request starts a further thread, up to the limit, if no other thread waits for the next

@@ -85,7 +85,7 @@ pub fn decode<'a>(header: &InHeader, arguments: &'a [u8], data_bytes: usize, for
             Call::Create { name, mode, umask, flags: flags as i32, kill_privileges }
         }
         opcode::TMPFILE => {
-            // After the arguments the kernel sends the name `/`, because the file has no name. It is not needed.
+            // After the arguments the kernel sends the name `/`, because the file has no name. The name is not needed.
             let CreateIn { flags, mode, umask, .. } = rest.take()?;
             Call::TemporaryFile { mode, umask, flags: flags as i32 }
         }

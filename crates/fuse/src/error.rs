@@ -10,7 +10,7 @@ pub enum Error {
     /// The kernel has no FUSE, or this container has no `/dev/fuse`.
     #[error("/dev/fuse: {source}; load the kernel's module (`modprobe fuse`), or give the container /dev/fuse")]
     NoFuse {
-        /// Why `/dev/fuse` cannot be opened.
+        /// The reason why `/dev/fuse` cannot be opened.
         source: io::Error,
     },
     /// The process may not mount.
@@ -32,7 +32,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// An error of the operating system, distinguished by its number.
+    /// Makes the error for a failed call. The variant depends on the system's error number.
     pub(crate) fn os(what: &'static str, source: io::Error) -> Error {
         match source.raw_os_error() {
             Some(libc::EPERM | libc::EACCES) => Error::NotPermitted { what, source },

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::channel::Channel;
 
 /// The maximum number of remembered interrupts whose requests are unknown. An interrupt that arrives after its
-/// request's answer may stay among them. It does no harm, because request numbers are never reused.
+/// request's answer may stay among these interrupts. It does no harm, because request numbers are never reused.
 const EARLY_MAX: usize = 256;
 
 /// A request in flight.

@@ -1,4 +1,4 @@
-//! For the fuzz target: decodes a whole request and checks every promise of `decode`.
+//! A function for the fuzz target: it decodes a whole request and checks every promise of `decode`.
 
 use zerocopy::FromBytes;
 

@@ -24,12 +24,12 @@ const ATTRIBUTES_BARE: libc::c_uint = 2 | 4 | 8;
 const ATTRIBUTES_TREE: libc::c_uint = 2 | 4;
 const ATTRIBUTE_READ_ONLY: libc::c_uint = 1;
 
-/// How a file system is mounted.
+/// The options with which a file system is mounted.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct MountOptions {
-    /// The source in lists of mounts.
+    /// The name of the source that lists of mounts show.
     pub source: String,
-    /// The text after `fuse.` in lists of mounts; may be empty.
+    /// The text that lists of mounts show after `fuse.`; may be empty.
     pub subtype: String,
     /// The kind and the permissions of the root, as in `st_mode`. The kernel uses them until it has requested the
     /// root's attributes.
@@ -86,7 +86,7 @@ impl Mount {
         Ok(Mount { mount: fsmount(&context, attributes | read_only).map_err(failed)? })
     }
 
-    /// A path by which this process can open a file in the mount, even if the mount is not attached.
+    /// The path with which this process can open a file in the mount, even if the mount is not attached.
     pub fn path(&self, name: &str) -> String {
         format!("/proc/self/fd/{}/{name}", self.mount.as_raw_fd())
     }

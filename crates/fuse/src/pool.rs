@@ -256,7 +256,7 @@ mod tests {
             let pool = pool.clone();
             move || pool.take_blocking(4 * 4096).unwrap().len()
         });
-        // Buffers that a device did not return are replaced.
+        // The pool replaces buffers that a device did not return.
         drop(second.take());
         drop((first, second));
         assert_eq!(waiting.join().unwrap(), 4 * 4096);

@@ -91,8 +91,8 @@ impl Reply {
         }
     }
 
-    /// Answers with bytes in several parts, for example to a read. Fewer bytes than requested mean that the file ends
-    /// there.
+    /// Answers with bytes in several parts, for example to a read. An answer with fewer bytes than requested means that
+    /// the file ends after these bytes.
     pub fn parts(self, parts: &[IoSlice<'_>]) {
         let bytes: usize = parts.iter().map(|part| part.len()).sum();
         if bytes > self.bytes_max { self.errno(libc::EIO) } else { self.send(0, parts) }

@@ -59,7 +59,7 @@ pub enum Call<'a> {
     Unlink { name: &'a CStr },
     /// Removes a directory.
     RemoveDirectory { name: &'a CStr },
-    /// Renames; the flags are those of `renameat2`.
+    /// Renames a directory entry; the flags are those of `renameat2`.
     Rename { name: &'a CStr, new_parent: u64, new_name: &'a CStr, flags: u32 },
     /// Adds a name for a node, in the directory that the request is about.
     Link { node: u64, new_name: &'a CStr },
@@ -115,7 +115,7 @@ pub enum Call<'a> {
     Copy(Copy),
     /// Returns the number that a file's block has on its disk.
     BlockMap { block: u64, block_bytes: u32 },
-    /// Calls an `ioctl` with its input.
+    /// Executes an `ioctl` with the data `input`.
     Ioctl { handle: u64, flags: u32, command: u32, argument: u64, input: &'a [u8], output_bytes_max: u32 },
     /// Returns whether the file can be read or written without waiting.
     Poll { handle: u64, kernel_handle: u64, flags: u32, events: u32 },
@@ -194,10 +194,10 @@ pub struct Lock {
     pub is_flock: bool,
 }
 
-/// A copy of bytes from one file to another; both ranges end below 2^63.
+/// A copy of bytes from one file to another. Both ranges of bytes end below 2^63.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Copy {
-    /// The handle of the file that is read; its node is that of the request.
+    /// The handle of the file that is read. The file's node is [`Request::node`].
     pub handle: u64,
     /// The offset in the file that is read.
     pub offset: u64,

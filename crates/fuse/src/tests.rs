@@ -42,7 +42,7 @@ const GATE: u64 = 3;
 const DROP: u64 = 4;
 /// The file system panics.
 const PANIC: u64 = 5;
-/// The file system keeps the reply, and an interrupt may answer the request.
+/// The file system keeps the reply, and an interrupt may answer the request before the test does.
 const HOLD_CUT_SHORT: u64 = 6;
 
 impl Script {

@@ -11,12 +11,12 @@ use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// How important a message is.
+/// The importance of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Level {
-    /// Something failed and needs action.
+    /// An operation failed, and the user must act.
     Error,
-    /// Something is wrong, and the program continues.
+    /// There is a problem, and the program continues.
     Warning,
     /// The message is only for information.
     Note,
@@ -52,7 +52,7 @@ impl fmt::Display for OneLine<'_> {
 
 static START: LazyLock<Instant> = LazyLock::new(Instant::now);
 
-/// Writes one message of a kind per interval, and counts the others.
+/// Writes one message of a kind per interval, and counts the other messages.
 ///
 /// ```
 /// use nectary_host::log::{Level, Throttle};

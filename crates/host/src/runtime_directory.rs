@@ -2,7 +2,8 @@
 //!
 //! Owns: the choice of the directory (`$NECTARY_RUNTIME_DIR`, else `$XDG_RUNTIME_DIR/nectary`, else `/run/nectary` for
 //! root, else `/tmp/nectary-UID`), and the check that the directory belongs to this user and that no other user can
-//! write to it. In `/tmp`, another user may have created it first. Leaves to others: the files in the directory.
+//! write to it. In `/tmp`, another user may have created the directory first. Leaves to others: the files in the
+//! directory.
 
 use std::fs::{self, DirBuilder, File};
 use std::io;
@@ -14,7 +15,7 @@ use crate::Error;
 /// The longest path of a Unix socket, without its terminating zero. *Units*: bytes.
 const SOCKET_PATH_BYTES_MAX: usize = 107;
 
-/// A runtime directory that was found safe to use.
+/// A runtime directory that passed the checks and is safe to use.
 #[derive(Debug, Clone)]
 pub struct RuntimeDirectory {
     path: PathBuf,

@@ -32,7 +32,7 @@ impl Shutdown {
         self.token.is_cancelled()
     }
 
-    /// Waits until stopping is requested. *Cancel safety*: nothing is lost when the future is dropped.
+    /// Waits until stopping is requested. *Cancel safety*: the future can be dropped and the method called again.
     pub async fn requested(&self) {
         self.token.cancelled().await;
     }

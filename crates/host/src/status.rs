@@ -37,10 +37,10 @@ impl State {
     }
 }
 
-/// A problem, and what to do about it.
+/// A problem of a part, and the remedy.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Problem {
-    /// What is wrong, and where.
+    /// The problem and its place.
     pub what: String,
     /// What to do.
     #[serde(rename = "do")]

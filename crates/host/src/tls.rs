@@ -24,9 +24,9 @@ use crate::Error;
 
 /// The maximum number of certificates that one file may have.
 const CERTIFICATES_MAX: usize = 4096;
-/// How long a refused client may take to read the reason, and the number of bytes that it may send in that time.
-/// *Units*: bytes.
+/// The time for which a refused client may read the reason.
 const LINGER_TIME_MAX: Duration = Duration::from_secs(1);
+/// The maximum number of bytes that a refused client may send while it reads the reason. *Units*: bytes.
 const LINGER_BYTES_MAX: u64 = 64 << 10;
 
 /// The server side of TLS. Clones share one configuration.

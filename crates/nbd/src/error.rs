@@ -1,4 +1,4 @@
-//! The errors of a client and a server, except those of single reads and writes.
+//! The errors of a client and a server, except the errors of requests to an open device.
 //!
 //! Owns: the one error type of the crate. A failed request returns an error of the device instead
 //! (`nectary_block::Error`). Each kind has its own remedy.
@@ -13,7 +13,7 @@ pub enum ErrorKind {
     Absent,
     /// Another process listens at the address.
     Busy,
-    /// The URL, a name or an option is not understood.
+    /// The URL, a name or an option is not valid.
     Invalid,
     /// The server refuses the client by its policy, or because it requires TLS.
     Refused,
@@ -58,7 +58,7 @@ impl Error {
         Error::new(kind, place, format!("{doing}: {error}"))
     }
 
-    /// The corresponding kind of a device's error.
+    /// The kind of device error that corresponds to this error.
     pub fn device_kind(&self) -> nectary_block::ErrorKind {
         match self.kind {
             ErrorKind::Absent => nectary_block::ErrorKind::Absent,

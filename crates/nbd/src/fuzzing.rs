@@ -1,4 +1,4 @@
-//! For fuzz targets: runs the state machines of both sides on arbitrary bytes.
+//! Functions for fuzz targets: they run the state machines of client and server on arbitrary bytes.
 //!
 //! This module is not part of the public interface and changes without notice.
 
@@ -14,7 +14,7 @@ use crate::wire::request::{self, Header};
 use crate::wire::{CHUNK_MAGIC, SIMPLE_REPLY_MAGIC, reply};
 
 /// The maximum number of bytes that one step of the protocol may read at once. It is higher than every limit on the
-/// length of a message's part.
+/// length of a part of a message.
 const STEP_BYTES_MAX: usize = 16 << 20;
 
 /// The input, from which each step of the protocol takes the bytes of the other side.

@@ -10,7 +10,7 @@ pub const PAYLOAD_BYTES_MAX: u32 = 32 << 20;
 
 /// The maximum number of connections of a server at a time.
 pub const CONNECTIONS_MAX: usize = 256;
-/// The maximum number of a server's threads that share the connections of an address.
+/// The maximum number of threads of a server that share the connections of one address.
 pub const THREADS_MAX: usize = 64;
 /// The maximum number of requests in flight on one connection of a server or client.
 pub const REQUESTS_MAX: usize = 128;

@@ -15,7 +15,7 @@ use tokio::net::{TcpStream, UnixStream};
 
 use crate::limits::STALL_TIME_MAX;
 
-/// The largest number of slices in one write call.
+/// The maximum number of slices in one write call.
 const SLICES_MAX: usize = 64;
 
 /// The idle time after which TCP checks that the peer is alive.
@@ -94,7 +94,7 @@ pub(crate) async fn read_all(reader: &mut (impl AsyncRead + Unpin), into: &mut [
 
 async fn within_stall<T>(step: impl Future<Output = io::Result<T>>) -> io::Result<T> {
     let mut step = std::pin::pin!(step);
-    // A step that completes immediately needs no timer.
+    // A read or write that completes immediately needs no timer.
     if let Poll::Ready(result) = poll_fn(|context| Poll::Ready(step.as_mut().poll(context))).await {
         return result;
     }

@@ -1,8 +1,8 @@
 //! The URL of an export, as the NBD URI document defines it: `nbd://host[:port]/export` or
 //! `nbd+unix:///export?socket=PATH`. With TLS, the scheme is `nbds` or `nbds+unix`.
 //!
-//! Owns: parsing and formatting. Parameters: `socket`, `tls-hostname`, `tls-certificates` (a directory with
-//! `ca-cert.pem`, and `client-cert.pem`, `client-key.pem`), `x-connections`, `x-request-time`. A URL with an unknown
+//! Owns: parsing and formatting. The parameters are `socket`, `tls-hostname`, `tls-certificates` (a directory with
+//! `ca-cert.pem`, `client-cert.pem` and `client-key.pem`), `x-connections` and `x-request-time`. A URL with an unknown
 //! parameter is refused.
 
 use std::fmt;
@@ -49,7 +49,8 @@ pub struct Url {
     pub export: String,
     /// The name in the server's certificate, if it differs from the host.
     pub tls_hostname: Option<String>,
-    /// A directory with `ca-cert.pem` and, for servers that require one, `client-cert.pem` and `client-key.pem`.
+    /// A directory with `ca-cert.pem` and, for servers that require a client's certificate, `client-cert.pem` and
+    /// `client-key.pem`.
     pub tls_certificates: Option<PathBuf>,
     /// The maximum number of connections of one device.
     pub connections: Option<u32>,

@@ -211,7 +211,7 @@ async fn a_server_that_does_not_answer_costs_the_request_time_and_no_more() {
     let late = read(&device, 0, 4096).await.unwrap_err();
     assert_eq!(late.kind, ErrorKind::TimedOut, "{late}");
     assert!(began.elapsed() >= Duration::from_millis(100) && began.elapsed() < support::PATIENCE);
-    // Later requests use another connection.
+    // Later requests use a new connection.
     write(&device, 0, Buffer::zeroed(4096)).await.unwrap();
     device.flush(Context::default()).await.unwrap();
 }

@@ -147,7 +147,7 @@ async fn wrong_requests_are_errors_and_the_connection_goes_on() {
             let found = raw.ask(command, flags, offset, length, data).await.error;
             assert_eq!(found, error, "command {command} with flags {flags:#x}, {length} bytes at {offset}");
         }
-        // On a large device, the length is the only mistake of such a request.
+        // On a large device, the length is the only mistake in the request.
         let large = serve(Arc::new(MemoryDevice::new(1 << 40)), false);
         let mut other = large.raw().await;
         if is_structured {

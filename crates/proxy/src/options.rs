@@ -23,8 +23,8 @@ pub struct ProxyOptions {
     pub origin: Option<OriginUrl>,
     /// The number of worker threads; 0 for one per processor.
     pub workers: usize,
-    /// Rules that give a lifetime to responses that have none. The first rule that matches a URL counts; by default
-    /// there are no rules.
+    /// Rules that give a lifetime to responses that have no lifetime. The first rule that matches a URL counts; by
+    /// default there are no rules.
     pub default_ttl: Vec<Rule>,
     /// The time beyond its lifetime for which a response is served while its origin cannot be reached; zero if it never
     /// is. A response can override this (`stale-if-error`) or forbid it (`must-revalidate`).
@@ -146,7 +146,8 @@ pub struct Limits {
     pub body_timeout: Duration,
     /// The longest time in which the peer accepts no byte of a response or request.
     pub write_timeout: Duration,
-    /// The longest time for connecting to an origin. It covers all addresses of the origin, and TLS.
+    /// The longest time for connecting to an origin. This time covers the attempts at all addresses of the origin, and
+    /// TLS.
     pub connect_timeout: Duration,
     /// The longest time from sending a request to an origin to the end of the response's head.
     pub response_timeout: Duration,

@@ -1,4 +1,5 @@
-//! The speed of simulations: `cargo run --release -p nectary-trace --example simulate-speed -- [SIZE] [POLICIES]`.
+//! Measures the speed of simulations: `cargo run --release -p nectary-trace --example simulate-speed -- [SIZE]
+//! [POLICIES]`.
 //!
 //! There are two traces of 8 Mi references: a skewed one (Zipf's law) over four times SIZE blocks, and a uniform one
 //! over twice SIZE blocks, in which nearly every reference also misses the processor's caches. The result is the median

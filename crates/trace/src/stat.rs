@@ -1,4 +1,5 @@
-//! The contents of a trace: counts of references, blocks, streams, reads and writes, and the distances of reuses.
+//! Computes the contents of a trace: counts of references, blocks, streams, reads and writes, and the distances of
+//! reuses.
 //!
 //! Owns: the figures and their definitions. Promises: counting reads the trace once, and needs memory only for distinct
 //! blocks (32 bytes each), so the trace may be longer than a simulation accepts. The number of distinct blocks is

@@ -1,4 +1,4 @@
-//! Compares `adaptive` with the best of today's policies, its ledger with a separate simulation, and checks its
+//! Compares `adaptive` with the best of other policies and its ledger with a separate simulation, and checks its
 //! verdicts, on the traces of the papers.
 //!
 //! The traces are not part of the project; if `../shared/traces` is absent, each test prints `NOT RUN` and the reason.

@@ -105,7 +105,7 @@ pub(super) async fn buffers_come_back(device: SharedDevice) -> Verdict {
     ensure(same(&buffers), || "a read gave other buffers back".to_owned())
 }
 
-/// Starts many operations at a time, each on its own range, through two handles.
+/// Keeps many operations in flight at a time, each on its own range, through two handles.
 pub(super) async fn concurrent(device: SharedDevice, mut random: Random) -> Verdict {
     let geometry = device.geometry();
     let block = block(&geometry);
@@ -172,7 +172,7 @@ pub(super) async fn dropped(device: SharedDevice, mut random: Random) -> Verdict
     Ok(())
 }
 
-/// Fills the device with a value.
+/// Fills the device with bytes of one value.
 async fn fill(device: &SharedDevice, value: u8) -> Result<Vec<u8>, String> {
     let size = device.geometry().size_bytes as usize;
     let model = vec![value; size];

@@ -1,6 +1,6 @@
 //! The conformance test: it checks that a device or filter keeps the contract of [`BlockDevice`](crate::BlockDevice).
 //!
-//! Owns: [`check`], which tries on fresh devices every clause of the contract that can be seen from outside, and
+//! Owns: [`check`], which checks on fresh devices every clause of the contract that can be checked from outside, and
 //! [`check_durability`], which needs a caller that can crash a device. Both return the first broken clause, so that
 //! tests can show that a bad device is caught. [`VolatileDevice`] is a device that crashes on demand, for tests of
 //! filters.
@@ -26,7 +26,7 @@ use crate::error::Error;
 /// The size of the devices under test. *Units*: bytes.
 pub const DEVICE_BYTES: u64 = 4 << 20;
 
-/// A broken clause, and how the device broke it.
+/// A broken clause, and the way in which the device broke it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
     /// The name of the clause.

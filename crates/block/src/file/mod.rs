@@ -38,10 +38,11 @@ const READ_BYTES_PREFERRED: u32 = 128 * 1024;
 /// The length above which longer writes are not faster per byte. *Units*: bytes.
 const WRITE_BYTES_PREFERRED: u32 = 1024 * 1024;
 
-/// A file or a disk. Either only this process has it open, or it is shared by processes that agree on who writes where.
+/// A file or a disk. Either only this process has it open, or several processes share it and agree among themselves
+/// which of them writes where.
 ///
 /// *Durability*: a completed write survives the process; on a disk with direct I/O, it also survives a crash of the
-/// host's kernel. After a flush it survives loss of power, except on a file system in memory.
+/// host's kernel. After a flush, the write also survives a loss of power, except on a file system in memory.
 ///
 /// # Examples
 /// ```

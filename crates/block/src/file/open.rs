@@ -94,8 +94,8 @@ pub(super) fn open_file(spec: &str, path: &Path, options: &OpenOptions) -> Resul
     Ok(Opened { file, size_bytes, block_bytes, direct: is_direct, in_memory })
 }
 
-/// Tries to take ownership. If the file is `busy` but no living process holds it, tries again for up to
-/// [`LEAVING_MAX`].
+/// Tries to take ownership of a file or disk. If another process seems to own it, but no living process holds it, tries
+/// again for up to [`LEAVING_MAX`].
 ///
 /// After a process has ended, for example by SIGKILL, the kernel still needs time to remove its ring. During that time
 /// the file stays open and locked, and writes in flight may still reach it. The next process that opens the file must
@@ -208,7 +208,7 @@ pub(super) fn allocate(file: &File, size_bytes: u64) -> io::Result<()> {
     match sys::fallocate(file, 0, length, size_bytes - length) {
         Err(error) if matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::ENOSYS)) => file.set_len(size_bytes),
         Err(error) => {
-            // Frees the part that was allocated before there was no more room. A failure to free it is ignored.
+            // Frees the blocks that were allocated before the room ran out. A failure to free them is ignored.
             let _ = file.set_len(length);
             Err(error)
         }

@@ -83,7 +83,7 @@ pub(super) fn write_zeroes(shared: &Shared, offset: u64, length: u64) -> Result<
     Ok(())
 }
 
-/// Lists the mapped parts of a range; reports the whole range as mapped if the kernel does not know them.
+/// Lists the mapped parts of a range. If the kernel does not know them, the whole range is reported as mapped.
 pub(super) fn allocation(shared: &Shared, offset: u64, length: u64) -> Result<Vec<Extent>, Error> {
     let failed = |error| Error::from_os(&error, &shared.spec, Operation::Allocation).at(offset, length);
     let (mut position, end) = (offset, offset + length);

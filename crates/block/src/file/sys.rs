@@ -47,7 +47,7 @@ pub(super) fn read(file: &File, offset: u64, buffers: &mut [Buffer], skip: usize
     })
 }
 
-/// Writes `buffers` after their first `skip` bytes. *Returns* the number of bytes written.
+/// Writes the bytes of `buffers` after their first `skip` bytes. *Returns* the number of bytes written.
 pub(super) fn write(file: &File, offset: u64, buffers: &[Buffer], skip: usize, fua: bool) -> io::Result<u64> {
     let vectors = vectors(buffers, skip);
     let flags = if fua { libc::RWF_DSYNC } else { 0 };

@@ -16,7 +16,7 @@ pub(super) struct Shared {
     pub spec: String,
     pub block_bytes: u32,
     pub size_bytes: AtomicU64,
-    /// The first failure after which the device refuses writes; unset if there was none.
+    /// The first failure after which the device refuses writes; unset if there was no such failure.
     pub latched: OnceLock<String>,
 }
 
@@ -111,7 +111,8 @@ impl Transfer {
         Error::from_os(error, &self.shared.spec, self.operation).at(self.offset, self.length)
     }
 
-    /// Ends the operation: returns the buffers or the error. After an error the device may latch.
+    /// Ends the operation: returns the buffers or the error. If the stored bytes are unknown after the error, the
+    /// device latches.
     pub fn end(self, result: Result<(), Error>) -> Result<Vec<Buffer>, Error> {
         match result {
             Ok(()) => Ok(self.buffers),

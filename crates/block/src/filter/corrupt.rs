@@ -1,6 +1,6 @@
 //! `corrupt(A,rate=1%,seed=N,when=FILE)`: flips one bit in a share of the reads.
 //!
-//! Promises: the filter flips one bit in each chosen read, in the returned bytes and not in the stored ones. With the
+//! Promises: the filter flips one bit in each chosen read, in the returned bytes and not in the stored bytes. With the
 //! same seed and the same order of reads, the same bits are flipped.
 
 use std::path::PathBuf;

@@ -1,7 +1,8 @@
 //! `error(A,rate=1%,on=read|write|flush,kind=io|full,when=FILE,seed=N)`: fails a share of the operations.
 //!
-//! Promises: an operation that fails never reaches the device below. With the same seed and order of operations, the
-//! same operations fail. The filter does not latch; the user of the filter decides how to react to an error.
+//! Promises: an operation that the filter fails never reaches the device below. With the same seed and the same order
+//! of operations, the same operations fail. The filter does not latch; the user of the filter decides how to react to
+//! an error.
 
 use std::path::PathBuf;
 

@@ -1,11 +1,10 @@
 //! `log(A,file=FILE)`: writes a line for each operation when it ends.
 //!
 //! A line has six words: the time at which the operation began, in seconds since 1970 with microseconds; the operation,
-//! which is `write-fua` if it is a forced write; the offset; the length; the result, which is `ok`, `dropped` or the
-//! kind of error; and the duration with its unit. Promises: lines are never mixed, and are in the order in which
-//! operations end. Operations still work if the file cannot be written; lost lines are counted in
-//! [`LogFilter::lines_lost`]. The filter writes from the calling thread, so it is for finding errors, not for measuring
-//! speed.
+//! which is `write-fua` for a forced write; the offset; the length; the result, which is `ok`, `dropped` or the kind of
+//! error; and the duration with its unit. Promises: lines are never mixed, and are in the order in which operations
+//! end. Operations still work if the file cannot be written; lost lines are counted in [`LogFilter::lines_lost`]. The
+//! filter writes from the calling thread, so it is for finding errors, not for measuring speed.
 
 use std::fs::File;
 use std::io::Write;

@@ -1,7 +1,9 @@
-//! Filters: devices on top of another device that change one aspect of it. Each filter has one small file.
+//! Filters: devices on top of another device, each of which changes one aspect of that device. Each filter has one
+//! small file.
 //!
 //! Owns: the [`Filter`] trait, which forwards all operations that a filter does not change, and the parts that several
-//! filters share: a seeded chance and a trigger file. Filters compose: `stats(error(memory:1G,rate=1%))`.
+//! filters share: a random generator with a seed, and a trigger file. Filters compose:
+//! `stats(error(memory:1G,rate=1%))`.
 
 pub mod corrupt;
 pub mod delay;
@@ -161,7 +163,7 @@ impl<F: Filter> BlockDevice for F {
     }
 }
 
-/// Draws chances from a seed, so that the same operations in the same order have the same results.
+/// Makes random decisions from a seed, so that the same operations in the same order have the same results.
 pub(crate) struct Chance {
     rate: f64,
     seed: u64,
@@ -173,8 +175,8 @@ impl Chance {
         Chance { rate, seed, drawn: AtomicU64::new(0) }
     }
 
-    /// Draws one chance. With the probability `rate` this returns random bits, from which the filter chooses the effect
-    /// on the operation.
+    /// Makes one random decision. With the probability `rate` this returns random bits, from which the filter chooses
+    /// the effect on the operation.
     pub fn draw(&self) -> Option<u64> {
         let index = self.drawn.fetch_add(1, Ordering::Relaxed);
         let bits = mix(self.seed ^ mix(index));
@@ -193,7 +195,7 @@ fn mix(value: u64) -> u64 {
     value ^ (value >> 31)
 }
 
-/// Decides whether a filter is active: always, or only while a file exists.
+/// Decides whether a filter is active. A filter is always active, or only while a file exists.
 pub(crate) struct Trigger(pub Option<PathBuf>);
 
 impl Trigger {

@@ -23,7 +23,7 @@ pub struct Count {
     pub failed: u64,
     /// The number of operations whose future was dropped before their end was reported.
     pub dropped: u64,
-    /// The number of bytes of the operations that succeeded.
+    /// The total number of bytes of the operations that succeeded.
     pub bytes: u64,
     /// The total time of the operations that succeeded or failed. *Units*: microseconds.
     pub elapsed_us: u64,

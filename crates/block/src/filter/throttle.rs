@@ -1,8 +1,8 @@
 //! `throttle(A,iops=150,bandwidth=20M)`: limits the rate of operations and bytes.
 //!
 //! Reads, writes, zeroings and discards count as operations; the bytes of reads and writes count against the bandwidth.
-//! Each limit keeps the time at which the next operation may pass. An operation waits for that time and advances it by
-//! its own cost. Up to [`BURST`] of unused time may be used later, so that the coarse timer costs no throughput.
+//! Each limit keeps the time at which the next operation may pass. An operation waits until that time and advances it
+//! by its own cost. Up to [`BURST`] of unused time may be used later, so that the coarse timer costs no throughput.
 //! Promises: over any longer time the rate is not exceeded, whatever the sizes of operations are and however many
 //! operations wait. An operation whose future is dropped while it waits does not happen, but its cost still counts.
 
@@ -36,7 +36,7 @@ pub struct ThrottleFilter {
     next: Mutex<Option<Next>>,
 }
 
-/// For each limit, the time at which it lets the next operation pass.
+/// The time at which each limit lets the next operation pass.
 #[derive(Debug, Clone, Copy)]
 struct Next {
     operation: Instant,

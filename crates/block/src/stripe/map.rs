@@ -1,4 +1,4 @@
-//! The positions of a stripe's bytes on its devices: pure arithmetic.
+//! Computes the positions of a stripe's bytes on its devices.
 
 use std::ops::Range;
 
@@ -58,8 +58,8 @@ impl Map {
         (0..self.devices).map(part).filter(|part| part.length > 0).collect()
     }
 
-    /// Splits `buffers` into pieces inside one unit. Calls `copy` for each piece, with the piece, the index of its
-    /// part, and the range in that part.
+    /// Splits `buffers` into pieces, each of which is inside one unit. Calls `copy` for each piece, with the piece, the
+    /// index of its part, and the range in that part.
     pub fn for_each_piece<'a>(
         &self,
         offset: u64,

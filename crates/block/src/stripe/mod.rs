@@ -1,4 +1,4 @@
-//! `stripe(A,B,…[,unit=64K])`: one device made of several, which hold its units in turn.
+//! `stripe(A,B,…[,unit=64K])`: one device made of several devices, which hold its units in turn.
 //!
 //! With `n` devices, unit `u` of the stripe is unit `u / n` of device `u % n`. So a range of the stripe is one
 //! contiguous range on each device, and an operation needs at most one operation per device. The size of the stripe is

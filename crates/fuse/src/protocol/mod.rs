@@ -10,7 +10,7 @@ pub mod arguments;
 pub const MAJOR: u32 = 7;
 /// The newest supported minor version.
 pub const MINOR: u32 = 45;
-/// The oldest supported minor version: that of Linux 5.4.
+/// The oldest supported minor version, which is that of Linux 5.4.
 pub const MINOR_MIN: u32 = 31;
 
 /// The unit in which the kernel limits the size of requests, in bytes.
@@ -82,7 +82,8 @@ pub mod opcode {
 pub mod features {
     /// The kernel may send several reads of a file at a time.
     pub const ASYNC_READ: u64 = 1;
-    /// The kernel sends requests for byte-range locks. Without this feature it keeps these locks itself.
+    /// The kernel sends requests for byte-range locks to the file system. Without this feature it keeps these locks
+    /// itself.
     pub const POSIX_LOCKS: u64 = 1 << 1;
     /// The kernel sends `O_TRUNC` with the open request.
     pub const ATOMIC_TRUNCATE: u64 = 1 << 3;
@@ -90,7 +91,8 @@ pub mod features {
     pub const BIG_WRITES: u64 = 1 << 5;
     /// The file system applies the umask, instead of the kernel.
     pub const DO_NOT_MASK: u64 = 1 << 6;
-    /// The kernel sends requests for the locks of `flock`. Without this feature it keeps these locks itself.
+    /// The kernel sends requests for the locks of `flock` to the file system. Without this feature it keeps these locks
+    /// itself.
     pub const FLOCK: u64 = 1 << 10;
     /// The kernel drops the cached pages of a file when its size or its time of modification has changed.
     pub const AUTO_INVALIDATE: u64 = 1 << 12;
@@ -119,7 +121,7 @@ pub mod features {
     pub const SETXATTR_EXTENDED: u64 = 1 << 29;
     /// `INIT` has a second word of flags.
     pub const INIT_EXTENDED: u64 = 1 << 30;
-    /// The file system can make the kernel look an entry up again without dropping it first.
+    /// The file system can make the kernel look a cached entry up again. The kernel keeps the entry until then.
     pub const EXPIRE_ONLY: u64 = 1 << 35;
     /// A file opened for direct I/O can be mapped shared.
     pub const DIRECT_IO_ALLOW_MMAP: u64 = 1 << 36;
@@ -135,7 +137,7 @@ pub mod open_flags {
     pub const DIRECT_IO: u32 = 1;
     /// The kernel keeps the contents that it has cached for earlier opens of the file.
     pub const KEEP_CACHE: u32 = 1 << 1;
-    /// The file has no position.
+    /// The open file has no position, so it cannot be seeked.
     pub const NON_SEEKABLE: u32 = 1 << 2;
     /// The kernel may cache the listing.
     pub const CACHE_DIRECTORY: u32 = 1 << 3;

@@ -131,7 +131,7 @@ impl State {
         Ok(())
     }
 
-    /// Drops a node if it has no name and no look-ups.
+    /// Drops a node if the node has no name and no look-ups.
     fn bury(&mut self, number: u64) {
         if self.nodes.get(&number).is_some_and(|node| node.attributes.links == 0 && node.lookups == 0) {
             self.nodes.remove(&number);

@@ -84,8 +84,8 @@ pub fn parts(directory: &RuntimeDirectory, timeout: Duration) -> Result<Vec<Part
     Ok(parts)
 }
 
-/// Removes a socket if nobody listens on it. The lock keeps a server from starting on this socket between the check and
-/// the removal.
+/// Removes a socket if no process listens on it. The lock keeps a server from starting on this socket between the check
+/// and the removal.
 fn remove_stale(directory: &RuntimeDirectory, path: &Path) -> Result<(), Error> {
     let _lock = directory.lock()?;
     match UnixStream::connect(path) {

@@ -40,7 +40,7 @@ pub enum FaultKind {
     UnknownMethod,
     /// The parameters do not fit the method.
     Invalid,
-    /// The requested thing does not exist.
+    /// The object that the request names does not exist.
     NotFound,
     /// The part cannot serve the request now.
     Busy,

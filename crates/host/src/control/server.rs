@@ -26,7 +26,7 @@ use crate::{Error, RuntimeDirectory, Shutdown};
 
 /// The maximum number of clients that wait to be accepted.
 const BACKLOG: i32 = 16;
-/// How long the server waits after a failed accept, for example when no file descriptor is free.
+/// The time for which the server waits after a failed accept, for example because no file descriptor was free.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// The limits of a server of a control socket.
@@ -36,7 +36,7 @@ pub struct Limits {
     pub connections_max: usize,
     /// The longest request line, including its newline, in bytes.
     pub request_bytes_max: usize,
-    /// The longest time for which a client may take to send a request or to read an answer.
+    /// The longest time that a client may take to send a request or to read an answer.
     pub idle: Duration,
 }
 
@@ -114,7 +114,7 @@ fn bind(directory: &RuntimeDirectory, path: &Path) -> Result<UnixListener, Error
     listen(path).map_err(|source| Error::Io { path: path.to_owned(), source })
 }
 
-/// Binds the socket, restricts the file's mode, and only then listens, so that nobody can connect before the mode is
+/// Binds the socket, restricts the file's mode, and only then listens, so that no client can connect before the mode is
 /// set.
 fn listen(path: &Path) -> io::Result<UnixListener> {
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;

@@ -33,7 +33,7 @@ pub struct ConnectOptions {
 
 /// The result of connecting to a server.
 pub(super) enum Reached {
-    /// An export and its stream, which can be used if the goal was to read and write.
+    /// An export and the stream of the connection. The stream can be used only if the goal was to read and write.
     Export(Transport, Box<Agreed>),
     List(Vec<Listed>),
 }
@@ -48,7 +48,7 @@ pub(super) fn load_tls(url: &Url, options: &ConnectOptions) -> Result<Option<Cli
     }
 }
 
-/// Loads the certificates from a directory. The names of the files are those that other NBD clients use, too.
+/// Loads the certificates from a directory. The files have the same names as for other NBD clients.
 fn from_folder(folder: &Path) -> Result<ClientTls, nectary_host::Error> {
     let (certificate, key) = (folder.join("client-cert.pem"), folder.join("client-key.pem"));
     let identity = certificate.exists().then_some((certificate.as_path(), key.as_path()));
@@ -59,7 +59,7 @@ fn tls_error(url: &Url, error: &nectary_host::Error) -> Error {
     Error::new(ErrorKind::Tls, url.to_string(), error.to_string())
 }
 
-/// Connects and haggles, within [`HANDSHAKE_TIME_MAX`].
+/// Connects and negotiates the options, within [`HANDSHAKE_TIME_MAX`].
 pub(super) async fn open(url: &Url, options: &ConnectOptions, goal: Goal) -> Result<Reached, Error> {
     let tls = load_tls(url, options)?;
     match tokio::time::timeout(HANDSHAKE_TIME_MAX, haggle(url, tls, goal)).await {
@@ -83,7 +83,7 @@ async fn haggle(url: &Url, tls: Option<ClientTls>, goal: Goal) -> Result<Reached
     let mut machine = Handshake::new(goal, &url.export, url.tls);
     loop {
         let mut bytes = vec![0; machine.wants()];
-        // Reading is not buffered, because the bytes after STARTTLS belong to TLS.
+        // Reading is not buffered, because the bytes after STARTTLS must be read by TLS.
         read_all(&mut stream, &mut bytes).await.map_err(failed)?;
         let mut actions = std::collections::VecDeque::from(machine.take(&bytes));
         while let Some(action) = actions.pop_front() {

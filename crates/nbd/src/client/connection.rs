@@ -1,9 +1,10 @@
 //! One connection of a client after the haggling. It sends requests, and assigns replies to them by their cookies.
 //!
-//! Owns: the requests in flight with their buffers, the one task that writes and reads, and the end of a connection,
-//! which fails every request in flight with the reason. Promises: buffers stay with their request until the server has
-//! answered it, even if the request's future was dropped; a request without an answer after the device's request time
-//! makes the connection fail; a connection that is dropped sends `NBD_CMD_DISC` to the server and ends.
+//! Owns: the requests in flight with their buffers, the one task that writes and reads, and the end of a connection.
+//! When a connection ends, every request in flight fails with the reason. Promises: buffers stay with their request
+//! until the server has answered the request, even if its future was dropped; a request without an answer after the
+//! device's request time makes the connection fail; a connection that is dropped sends `NBD_CMD_DISC` to the server and
+//! ends.
 
 use std::collections::HashMap;
 use std::io;
@@ -110,7 +111,7 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    /// Begins transmission on a stream, in the tokio runtime of the caller.
+    /// Begins to send requests and to read replies on a stream, in the tokio runtime of the caller.
     pub fn start(stream: Transport, agreed: &Agreed, journal: Journal, request_time: Duration) -> Connection {
         let (queue, outgoing) = unbounded_channel();
         let replies = Replies::new(agreed.is_structured, agreed.allocation);
@@ -186,7 +187,7 @@ impl Shared {
 }
 
 impl InFlight {
-    /// Records the server's answer. The request ends as soon as its buffers are back.
+    /// Records the server's answer. The request ends as soon as the connection's task has also returned its buffers.
     fn answered(&mut self, cookie: u64, outcome: Outcome) {
         if let Some(entry) = self.entries.get_mut(&cookie) {
             if let Some(token) = entry.token.take() {

@@ -42,7 +42,7 @@ const DEFAULT_SIZES: (u32, u32, u32) = (1, 4096, PAYLOAD_BYTES_MAX);
 const BLOCK_BYTES_MIN: u32 = 512;
 const BLOCK_BYTES_MAX: u32 = 4096;
 
-/// A device on an NBD server.
+/// A device whose data are on an NBD server.
 pub struct NbdDevice {
     inner: Arc<Inner>,
 }
@@ -240,7 +240,7 @@ impl BlockDevice for NbdDevice {
         let quick = flag::SEND_WRITE_ZEROES | flag::SEND_FAST_ZERO;
         let reason = match self.inner.agreed.flags & quick == quick {
             _ if length == 0 => None,
-            // A quick zeroing uses only one command, because of several commands some could succeed and others fail.
+            // A quick zeroing uses only one command. If it used several, some could succeed and others fail.
             true if length > RANGE_BYTES => Some("it is more than is zeroed at once"),
             true => None,
             false => Some("the server has no fast zeroes"),
@@ -291,7 +291,7 @@ impl BlockDevice for NbdDevice {
 }
 
 impl NbdDevice {
-    /// Begins a discard or a zeroing.
+    /// Begins a discard or a zeroing of a range.
     fn range(
         &self,
         operation: Operation,

@@ -54,7 +54,7 @@ impl ExtentList {
         self.extents
     }
 
-    /// Extends the list up to `until`.
+    /// Extends the list up to the offset `until`, with an extent that is mapped or unmapped.
     fn push(&mut self, until: u64, mapped: bool) {
         let covered = self.covered();
         if until <= covered {

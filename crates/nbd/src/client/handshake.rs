@@ -103,7 +103,7 @@ impl Handshake {
         }
     }
 
-    /// The number of bytes to read next; 0 when the haggling is over.
+    /// The number of bytes that the caller must read next; 0 when the haggling is over.
     pub fn wants(&self) -> usize {
         match self.state {
             State::Greeting => 18,
@@ -334,7 +334,7 @@ impl Handshake {
                     _ => false,
                 }
             }
-            // The protocol document says that unknown types are ignored.
+            // The protocol document says that clients ignore unknown types of information.
             Some(_) => true,
         };
         if !is_good {

@@ -102,7 +102,7 @@ pub async fn info(url: &Url, options: &ConnectOptions) -> Result<ExportInfo, Err
     }
 }
 
-/// Requests the list of a server's exports. The export in the URL does not matter.
+/// Requests the list of a server's exports. The name of the export in the URL is not used.
 ///
 /// *Errors*: [`ErrorKind::Refused`] if the server does not list its exports; otherwise the errors of [`info`].
 pub async fn list(url: &Url, options: &ConnectOptions) -> Result<Vec<Listed>, Error> {

@@ -30,7 +30,7 @@ impl State {
 }
 
 impl Journal {
-    /// Records that a write, a zeroing or a discard begins. *Errors*: the reason why writes are refused.
+    /// Records that a write, a zeroing or a discard begins. *Errors*: if the device refuses writes, the reason.
     pub fn begin(&self, fua: bool) -> Result<Token, String> {
         let mut state = self.lock();
         if let Some(reason) = &state.latched {
@@ -62,7 +62,7 @@ impl Journal {
         self.lock().latched.get_or_insert(reason);
     }
 
-    /// Records that a connection has ended for this reason.
+    /// Records that a connection has ended, for the reason `reason`.
     pub fn lost(&self, reason: &str) {
         let mut state = self.lock();
         if state.in_flight > 0 || state.unflushed() > 0 {

@@ -2,7 +2,7 @@
 //!
 //! Owns: the choice of the connection for a request, replacing a connection that has ended, and turning the result of a
 //! command into the result of an operation. Promises: for each connection, at most one attempt to reconnect is under
-//! way; a server whose export has changed is refused.
+//! way; if the server's export has changed since the device was opened, the connection is refused.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -47,7 +47,7 @@ pub(super) struct Inner {
     pub reconnects: AtomicU64,
 }
 
-/// Connects to an export and begins transmission.
+/// Connects to an export, so that requests can be sent.
 pub(super) async fn connect(
     url: &Url,
     options: &ConnectOptions,
@@ -91,7 +91,7 @@ impl Inner {
         }
         for slot in self.slots.iter().filter(|slot| slot.current().failure().is_some()) {
             let _turn = match self.live() {
-                // If another caller is reconnecting this slot, use a connection that works instead of waiting.
+                // If another caller is already reconnecting this slot, a connection that works is used without waiting.
                 Some(live) => match slot.connecting.try_lock() {
                     Ok(turn) => turn,
                     Err(_) => return Ok(live),
@@ -167,7 +167,7 @@ impl Inner {
         request.error(kind, || self.spec.clone(), detail.to_owned())
     }
 
-    /// Turns the result of a command into the result of an operation.
+    /// Turns the result of an NBD command into the result of a device operation.
     pub fn outcome(&self, request: &Request, ended: Ended) -> Result<(Outcome, Vec<Buffer>), Error> {
         match ended {
             Ok((Outcome::Refused(value, message), _)) => {

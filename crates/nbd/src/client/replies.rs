@@ -11,7 +11,7 @@ use crate::limits::{ERROR_CHUNK_BYTES_MAX, EXTENTS_MAX, PIECES_MAX};
 use crate::wire::bytes::{Reader, message};
 use crate::wire::{CHUNK_MAGIC, SIMPLE_REPLY_MAGIC, reply};
 
-/// The answer that a request expects.
+/// The kind of answer that a request expects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Expected {
     /// The data of a range.
@@ -96,7 +96,7 @@ impl Replies {
         self.pending.insert(cookie, Pending { expected, pieces: Vec::new(), status: None, error: None });
     }
 
-    /// The number of bytes to read next.
+    /// The number of bytes that the caller must read next.
     pub fn wants(&self) -> usize {
         match self.state {
             State::Magic => 4,
@@ -114,7 +114,7 @@ impl Replies {
         matches!(self.state, State::Magic)
     }
 
-    /// Processes the bytes that [`wants`](Self::wants) requested. *Errors*: the rule that the server broke.
+    /// Processes the bytes that [`wants`](Self::wants) requested. *Errors*: if the server broke a rule, that rule.
     pub fn take(&mut self, bytes: &[u8]) -> Result<Step, String> {
         let mut reader = Reader::new(bytes);
         match self.state {
@@ -162,7 +162,7 @@ impl Replies {
         }
     }
 
-    /// Records that the caller has read the data of the last step, or written its zeroes.
+    /// Records that the caller has read the data that the last step announced, or has written its zeroes.
     pub fn data_taken(&mut self) -> Result<Step, String> {
         self.end_of_chunk()
     }

@@ -26,7 +26,7 @@ pub(crate) enum Command {
         length: u32,
         fua: bool,
     },
-    /// If `quick` is true, the request must fail unless zeroing takes less time than writing.
+    /// Zeroes a range. If `quick` is true, the request must fail unless zeroing takes less time than writing.
     Zero {
         offset: u64,
         length: u32,
@@ -58,7 +58,7 @@ impl Refusal {
     }
 }
 
-/// Checks a request; the caller handles `NBD_CMD_DISC`.
+/// Checks a request. The caller handles `NBD_CMD_DISC`, which never comes here.
 pub(crate) fn check(header: &Header, agreed: &Agreed) -> Result<Command, Refusal> {
     let Header { flags, command, offset, length, .. } = *header;
     let name = request::name(command);
@@ -131,8 +131,8 @@ pub(crate) struct Frame {
 }
 
 impl Frame {
-    /// The frame of `length` bytes at `offset`. The frame ends within the device, because the device's size is a
-    /// multiple of the block size.
+    /// The frame that contains the `length` bytes at `offset`. The frame ends within the device, because the device's
+    /// size is a multiple of the block size.
     pub fn of(offset: u64, length: u32, block_bytes: u32) -> Frame {
         let block = u64::from(block_bytes);
         let start = offset - offset % block;

@@ -1,4 +1,4 @@
-//! One connection of a server. It haggles, reads requests, executes them concurrently, and replies.
+//! One connection of a server: negotiates the options, reads requests, executes them concurrently, and replies.
 //!
 //! Owns: the order of steps, the limits on requests in flight, and how a connection ends. One task reads requests and
 //! begins them, and another one writes replies. A request that does not end at once gets its own task. Promises: a
@@ -57,7 +57,7 @@ async fn haggle(mut stream: Transport, shared: &Arc<Shared>) -> Result<Option<(T
     let mut has_spoken = false;
     loop {
         bytes.resize(machine.wants(), 0);
-        // Reading is not buffered, because the bytes after STARTTLS belong to TLS and must not be read here.
+        // Reading is not buffered, because the bytes after STARTTLS must be read by TLS and not here.
         match read_all(&mut stream, &mut bytes).await {
             Err(_) if !has_spoken => return Ok(None),
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
@@ -154,7 +154,7 @@ impl Reply {
         Reply { head, buffers, shift: skip, length: data, _permits: permits }
     }
 
-    /// Adds all bytes of the reply to the list of slices to be written.
+    /// Appends all bytes of the reply to `list`, the slices that will be written.
     fn slices<'a>(&'a self, list: &mut Vec<&'a [u8]>) {
         list.push(&self.head);
         let (mut shift, mut left) = (self.shift, self.length);

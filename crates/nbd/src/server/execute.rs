@@ -1,9 +1,9 @@
 //! The execution of a request on the device.
 //!
-//! Owns: buffers, requests that do not consist of whole blocks, and the device operations of each command. A partial
-//! block is read, changed and written under an exclusive lock of the block; whole blocks are written under a shared
-//! lock. Promises: a command that succeeds has done all of its work, including FUA; the memory that a command uses is
-//! bounded by its length.
+//! Owns: the buffers, the execution of requests that do not consist of whole blocks, and the device operations of each
+//! command. A partial block is read, changed and written under an exclusive lock of the block; whole blocks are written
+//! under a shared lock. Promises: a command that succeeds has done all of its work, including FUA; the memory that a
+//! command uses is bounded by its length.
 
 use std::sync::atomic::Ordering;
 
@@ -35,7 +35,7 @@ pub(crate) enum Answer {
     Status(Vec<(u32, u32)>),
 }
 
-/// The data of a write, between the wire and the device.
+/// The data of a write, after they are read from the client and before they are written to the device.
 pub(crate) struct Payload {
     buffers: Vec<Buffer>,
     frame: Frame,
@@ -54,7 +54,7 @@ impl Payload {
         Payload { buffers, frame, length: length as usize }
     }
 
-    /// The slices into which the data are read.
+    /// The slices into which the data of the write are read.
     pub fn slices(&mut self) -> impl Iterator<Item = &mut [u8]> {
         let (shift, mut left) = (self.frame.shift, self.length);
         self.buffers.iter_mut().enumerate().map(move |(index, buffer)| {
@@ -114,7 +114,7 @@ impl Executor {
         match (command, payload) {
             (Command::Read { offset, length }, _) => self.read(offset, length).await,
             (Command::Write { length, fua, .. }, Some(payload)) => self.write(length, fua, payload).await,
-            // This never happens: every write has a payload.
+            // This case never occurs, because every write has a payload.
             (Command::Write { .. }, None) => Ok(Answer::Done),
             (Command::Flush, _) => self.flush().await,
             (Command::Trim { offset, length, fua }, _) => self.trim(offset, length, fua).await,
@@ -150,7 +150,7 @@ impl Executor {
         Ok(Answer::Done)
     }
 
-    /// Reads the parts of the first and last block that the data do not cover.
+    /// Reads the parts of the first and the last block that the data do not cover into `buffer`.
     async fn fill_edges(&self, length: u32, frame: Frame, buffer: &mut Buffer) -> Result<(), Error> {
         let block = self.block_bytes() as usize;
         let end = frame.shift + length as usize;

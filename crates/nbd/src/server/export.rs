@@ -96,7 +96,7 @@ impl Export {
         }
     }
 
-    /// The transmission flags for a client.
+    /// The transmission flags that a client gets for the export.
     pub(crate) fn flags(&self, is_structured: bool) -> u16 {
         let mut flags = flag::HAS_FLAGS | flag::SEND_FLUSH | flag::SEND_FUA | flag::CAN_MULTI_CONN | flag::SEND_CACHE;
         if self.read_only {
@@ -121,7 +121,7 @@ impl Export {
 pub enum Missing {
     /// No export has this name.
     Unknown(String),
-    /// The export exists or could be made, but the client does not get it now.
+    /// The export exists or could be made, but the client may not have it now.
     Refused(String),
 }
 
@@ -134,7 +134,7 @@ pub trait ExportSource: Send + Sync + 'static {
     /// until its last request has ended.
     fn find(&self, name: &str) -> Result<Arc<Export>, Missing>;
 
-    /// The names and descriptions for a client that requests a list.
+    /// The names and descriptions of the exports, for a client that requests a list.
     fn list(&self) -> Vec<(String, String)>;
 }
 
@@ -189,7 +189,7 @@ impl Exports {
         found.cloned().ok_or_else(|| Missing::Unknown("there is no export of this name".to_owned()))
     }
 
-    /// The names and descriptions for a client that requests a list.
+    /// The names and descriptions of the exports, for a client that requests a list.
     pub(crate) fn listed(&self) -> Vec<(String, String)> {
         match &self.source {
             Some(source) => source.list(),

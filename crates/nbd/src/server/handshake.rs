@@ -2,9 +2,10 @@
 //! actions.
 //!
 //! Owns: the answer to each option, and the features that client and server agree on. Promises: every option gets an
-//! answer (unknown ones `NBD_REP_ERR_UNSUP`, too long ones `NBD_REP_ERR_TOO_BIG`) unless the protocol document requires
-//! the connection to end; STARTTLS resets everything that was agreed before it. If TLS is configured, the client must
-//! start it before anything else (FORCEDTLS in the protocol document); otherwise TLS is refused by policy (NOTLS).
+//! answer (an unknown option `NBD_REP_ERR_UNSUP`, a too long option `NBD_REP_ERR_TOO_BIG`) unless the protocol document
+//! requires the connection to end; STARTTLS resets everything that was agreed before it. If TLS is configured, the
+//! client must start it before anything else (FORCEDTLS in the protocol document); otherwise TLS is refused by policy
+//! (NOTLS).
 //!
 //! | state | wants | then |
 //! |---|---|---|
@@ -94,7 +95,7 @@ impl Handshake {
         out
     }
 
-    /// The number of bytes to read next; 0 when the haggling is over.
+    /// The number of bytes that the caller must read next; 0 when the haggling is over.
     pub fn wants(&self) -> usize {
         match self.state {
             State::Flags => 4,

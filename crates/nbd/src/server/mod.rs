@@ -1,9 +1,9 @@
 //! The server: devices as exports for any NBD client.
 //!
 //! Owns: listeners, connections and their limits, and the order of steps when the server stops. Promises: a flush on
-//! any connection covers the operations that were completed on all connections; a faulty, slow or lost client uses
-//! bounded memory and ends only its own connection; when [`Server::stop`] returns, the devices are flushed, and all
-//! requests have ended except those that took longer than [`STOP_TIME_MAX`].
+//! any connection covers the operations that were completed on all connections; a faulty, slow or lost client uses a
+//! limited amount of memory, and only its own connection ends; when [`Server::stop`] returns, the devices are flushed,
+//! and all requests have ended except those that took longer than [`STOP_TIME_MAX`].
 //!
 //! | file | what is in it |
 //! |---|---|
@@ -48,7 +48,8 @@ use crate::transport::Transport;
 pub use export::{Export, ExportFigures, ExportSource, Exports, Missing};
 pub use listen::Listen;
 
-/// How long the server waits after it could not accept a connection, for example when no file descriptor is free.
+/// The time for which the server waits after it could not accept a connection, for example because no file descriptor
+/// was free.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// The settings of a server. Callers start from the default and change single fields.
@@ -88,9 +89,9 @@ pub struct ServerFigures {
     pub connections: u64,
     /// The number of connections that were accepted.
     pub accepted: u64,
-    /// The number of connections that were turned away because there were too many.
+    /// The number of connections that were refused because there were too many.
     pub turned_away: u64,
-    /// The number of connections that ended because of the client or the network.
+    /// The number of connections that ended because of a fault of the client or the network.
     pub broken: u64,
     /// The reason why the last broken connection ended.
     pub last_reason: Option<String>,

@@ -1,10 +1,10 @@
 //! Locks on ranges of an export.
 //!
 //! Owns: the order between writes that change part of a block and all other writes of that block. A partial write reads
-//! the block, changes it and writes it back. No other write may change the block meanwhile, so a partial write takes an
-//! exclusive lock. Whole blocks are written under a shared lock, which excludes only partial writes. Promises:
-//! conflicting requests get their locks in the order of their arrival; a request whose wait is dropped leaves the
-//! queue.
+//! the block, changes it and writes it back. No other write may change the block between these steps, so a partial
+//! write takes an exclusive lock. Whole blocks are written under a shared lock, which excludes only partial writes.
+//! Promises: conflicting requests get their locks in the order of their arrival; a request whose wait is dropped leaves
+//! the queue.
 //!
 //! *Cost*: a mutex, and a walk over all held locks and all waiting requests. Their number is limited by the limits on
 //! requests in flight.

@@ -1,4 +1,4 @@
-//! Threads that serve connections, each with a runtime of one thread.
+//! Threads that serve connections. Each thread has its own single-threaded runtime.
 //!
 //! Owns: the choice of the thread for a connection (the one with the fewest connections), and the end of the threads. A
 //! connection stays on its thread, so that the task that reads requests and the task that writes replies wake each

@@ -1,6 +1,6 @@
-//! Reading numbers and strings from received bytes.
+//! Reads numbers and strings from received bytes.
 //!
-//! Promises: if bytes are missing, the result is `None`; nothing panics or allocates.
+//! Promises: if bytes are missing, the result is `None`; no function here panics or allocates memory.
 
 use super::STRING_BYTES_MAX;
 

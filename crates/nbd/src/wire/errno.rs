@@ -1,4 +1,4 @@
-//! The error values of replies, and their mapping to the failures of a device.
+//! The error values of replies, and the mapping between them and the errors of a device.
 
 use nectary_block::{Error, ErrorKind};
 

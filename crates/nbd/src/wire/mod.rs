@@ -12,7 +12,7 @@ pub(crate) mod request;
 
 /// The first eight bytes that a server sends.
 pub(crate) const MAGIC: u64 = 0x4e42_444d_4147_4943;
-/// The eight bytes after [`MAGIC`] if options can be negotiated. They also begin each option.
+/// The eight bytes after [`MAGIC`] from a server that negotiates options. They also begin each option.
 pub(crate) const OPTION_MAGIC: u64 = 0x4948_4156_454f_5054;
 /// The eight bytes after [`MAGIC`] from a server of the old style, which has no options.
 pub(crate) const OLD_STYLE_MAGIC: u64 = 0x0000_4202_8186_1253;

@@ -11,7 +11,7 @@ use nectary_nbd::{ConnectOptions, Export, Exports, Listen, NbdDevice, Server, Se
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 
-/// The longest wait of a test.
+/// The longest time for which a test waits.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A server with one export called "disk".

@@ -1,7 +1,7 @@
 //! `Cache-Control` in requests and responses, and `Pragma` in requests without `Cache-Control`.
 //!
-//! Owns: the meaning of each directive, and of duplicate and malformed ones. *Source*: RFC 9111, 4.2.1 and 5.2; RFC
-//! 5861. [`targeted`](super::targeted) reads the header that replaces `Cache-Control` in a reverse proxy.
+//! Owns: the meaning of each directive, and of duplicate and malformed directives. *Source*: RFC 9111, 4.2.1 and 5.2;
+//! RFC 5861. [`targeted`](super::targeted) reads the header that replaces `Cache-Control` in a reverse proxy.
 //! - Names compare without regard to case; arguments may be tokens or quoted strings.
 //! - If a directive occurs twice, the first one counts. A freshness directive whose argument is not a number counts as
 //!   0, so the response is stale.

@@ -1,4 +1,4 @@
-//! The operator's lifetimes for responses that have none.
+//! The operator's lifetimes for responses that have no lifetime.
 //!
 //! Owns: the rules `[HOST][/PATH]=TTL` or `TTL` alone. HOST is exact, `*.suffix` or `*`; PATH is a prefix, or a pattern
 //! of the whole path and query if it has a `*`. The first rule that matches counts. Without rules there is no default.

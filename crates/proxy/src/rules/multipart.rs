@@ -30,7 +30,7 @@ pub struct Multipart {
 impl Multipart {
     /// Makes the body that has the ranges `parts` of an object of `size_bytes`.
     pub fn new(parts: &[Range<u64>], content_type: Option<&HeaderValue>, size_bytes: u64) -> Multipart {
-        // The boundary is random, so that nobody can make an object that contains it.
+        // The boundary is random, so that no origin or client can make an object that contains it.
         let boundary = format!("nectary-{:016x}{:016x}", random(), random());
         let mut sections = Vec::with_capacity(2 * parts.len() + 1);
         for part in parts {

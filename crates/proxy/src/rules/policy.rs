@@ -15,7 +15,7 @@ use super::targeted;
 /// The settings by which responses are judged.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Policy {
-    /// Lifetimes for responses that have none.
+    /// The operator's lifetimes for responses that have no lifetime.
     pub default_ttl: DefaultTtl,
     /// Whether this is a reverse proxy, which obeys `CDN-Cache-Control`. A forward proxy ignores that header.
     pub is_for_origin: bool,

@@ -22,7 +22,7 @@ const WITHOUT_CASE: [&str; 3] = ["accept-charset", "accept-encoding", "accept-la
 pub enum Vary {
     /// No header.
     Nothing,
-    /// These headers, sorted, each once.
+    /// These headers; they are sorted, and each occurs once.
     Names(Vec<HeaderName>),
     /// `*`: the response can never be reused.
     Any,

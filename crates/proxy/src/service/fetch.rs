@@ -313,7 +313,7 @@ async fn fetch_body(
         _ = tell.send(told);
         return;
     }
-    // The fetch continues even if nobody waits for it any more.
+    // The fetch continues even if no request waits for it any more.
     _ = tell.send(Told::Streaming(status.as_u16(), own_cookies));
     let mut pieces = pieces(response.into_body(), lease);
     while let Some(piece) = pieces.next().await {

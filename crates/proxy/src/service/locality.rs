@@ -10,7 +10,7 @@ use http::header::{ACCEPT, REFERER};
 
 use super::request::{ClientRequest, push_request_key};
 
-/// Tells the store the page to which the requested object belongs, if the request names a page.
+/// Tells the store the page to which the requested object belongs, if `Referer` names a page.
 pub(super) fn hint(request: &ClientRequest) {
     let accepts = request.headers.get(ACCEPT).map_or(&[][..], |value| value.as_bytes());
     if accepts.windows(9).any(|window| window.eq_ignore_ascii_case(b"text/html")) {

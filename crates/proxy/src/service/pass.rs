@@ -1,4 +1,4 @@
-//! Requests that go to the origin and whose responses go only to their own client.
+//! Handles requests that go to the origin and whose responses go only to the requesting client.
 //!
 //! Owns: passing on requests that must not be answered from the store, or whose response must not be stored. After an
 //! unsafe request, the stored responses that it may have changed are purged before its response is passed on.
@@ -104,8 +104,8 @@ pub(super) fn forward(
     finish(&request.client, parts.status, parts.headers, content, Some(Box::new(ticket)))
 }
 
-/// If this response could have been stored, removes the URL from the list of URLs whose responses could not. The next
-/// request for the URL then fills the store.
+/// If this response could have been stored, removes the URL from the list of URLs whose responses could not be stored.
+/// The next request for the URL then fills the store.
 fn forget_if_storable(request: &ClientRequest, response: &Response<Incoming>) {
     if request.method != Method::GET || !request.worker.hit_for_miss.borrow().contains(&request.key, request.at_ms) {
         return;

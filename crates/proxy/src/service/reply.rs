@@ -26,7 +26,7 @@ use crate::worker::Worker;
 
 /// The name of the header `Cache-Status`.
 pub(crate) const CACHE_STATUS: HeaderName = http::header::CACHE_STATUS;
-/// The maximum length of a body with which a response is logged as sent already when it is made.
+/// The longest body, in bytes, with which a response is logged when it is made, before its bytes are sent.
 const LOGGED_AT_ONCE_BYTES_MAX: u64 = 64 * 1024;
 
 /// The source of a stored response's body.

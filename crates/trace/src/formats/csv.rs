@@ -40,9 +40,9 @@ pub struct Columns {
 /// The column of the accessed block, counted from 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Target {
-    /// An offset in bytes.
+    /// The column has an offset in bytes.
     Offset(usize),
-    /// The number of a block.
+    /// The column has the number of a block.
     Block(usize),
 }
 

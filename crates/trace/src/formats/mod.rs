@@ -4,7 +4,7 @@
 //! file. Leaves to others: the formats (one file each), and reading bytes (`input`).
 //!
 //! Bounds: a line, a record, and the blocks of one request each have a limit, so reading takes a fixed amount of memory
-//! for any file. Callers bound their own memory.
+//! for any file. Callers bound the memory that they use themselves.
 
 pub mod arc;
 pub mod csv;

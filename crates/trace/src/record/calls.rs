@@ -35,11 +35,12 @@ pub(super) const X32_BIT: u32 = 0x4000_0000;
 /// The place where a transfer begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Offset {
-    /// At the descriptor's position.
+    /// The transfer begins at the descriptor's position.
     Position,
-    /// At this offset.
+    /// The transfer begins at this offset.
     At(u64),
-    /// At the offset that is stored at this address of the process; at the descriptor's position if the address is 0.
+    /// The transfer begins at the offset that is stored at this address of the process; at the descriptor's position if
+    /// the address is 0.
     Pointer(u64),
 }
 
@@ -84,11 +85,11 @@ pub(super) enum Call {
     Call32,
 }
 
-/// Calls that read.
+/// The numbers of the calls that read.
 pub(super) const READS: &[i64] =
     &[libc::SYS_read, libc::SYS_pread64, libc::SYS_readv, libc::SYS_preadv, libc::SYS_preadv2];
 
-/// Calls that write and do not read.
+/// The numbers of the calls that write and do not read.
 pub(super) const WRITES: &[i64] =
     &[libc::SYS_write, libc::SYS_pwrite64, libc::SYS_writev, libc::SYS_pwritev, libc::SYS_pwritev2];
 

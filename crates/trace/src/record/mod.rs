@@ -2,7 +2,7 @@
 //!
 //! Owns: [`record`]. Each system call of the command that reads, writes or maps a file waits until the recorder has
 //! seen its arguments, and then continues unchanged (seccomp user notification). `docs/decisions/0014-trace-record.md`
-//! explains this choice, its cost, and which references it cannot see. Leaves to others: the file
+//! explains this choice, its cost, and which references the recorder cannot see. Leaves to others: the file
 //! (`crate::formats::nectary`), and the output for users.
 //!
 //! Promises: the command runs as it would without the recorder, except that it is slower and that setuid programs run

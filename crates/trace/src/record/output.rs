@@ -1,4 +1,4 @@
-//! The file of a recording: plain or gzip, depending on its name.
+//! Writes the file of a recording, plain or as gzip, depending on its name.
 //!
 //! Promises: flushed records can be read from the file, even if it is compressed. An existing file is kept unless the
 //! caller asks to overwrite it.

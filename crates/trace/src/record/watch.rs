@@ -1,7 +1,7 @@
 //! Runs a command under the filter: starts the command, receives each of its calls, and lets the call continue.
 //!
-//! Owns: the steps of the start and of the end, and the loop between them. Promises: no call waits longer than it takes
-//! to describe it; the loop ends when the last process under the filter has ended, however it ended.
+//! Owns: the steps of the start and of the end, and the loop between them. Promises: no call waits longer than the
+//! recorder takes to describe it; the loop ends when the last process under the filter has ended, however it ended.
 //!
 //! At the start a separate thread, the *gate*, puts the filter on itself, and thereby on every child that it creates.
 //! The gate is the only thread of this process under the filter, and ends once the command runs. So the listener need

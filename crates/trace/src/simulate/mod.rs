@@ -1,4 +1,4 @@
-//! Simulation of policies over traces.
+//! Simulates policies over traces.
 //!
 //! Owns: workloads (traces in memory, mixed or not), sizes, runs on all cores, and their presentation. Leaves to
 //! others: the policies (`nectary-cache`), the options and the output (`nectary`).

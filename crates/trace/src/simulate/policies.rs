@@ -1,6 +1,6 @@
 //! The policies that a simulation knows, in the order in which every table has them.
 //!
-//! Owns: that order, and MIN, which needs to know the future and so is not in the registry of policies. Leaves to
+//! Owns: this order, and MIN, which needs to know the future and so is not in the registry of policies. Leaves to
 //! others: all other names (`nectary_cache::by_name`).
 
 use nectary_cache::detect::PeriodEvent;

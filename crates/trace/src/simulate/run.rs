@@ -1,4 +1,4 @@
-//! Makes one run: plays a workload to a policy, and counts the misses.
+//! Makes one run: gives the references of a workload to a policy, and counts the misses.
 //!
 //! Owns: the loop. Promises: the loop allocates nothing; if the caller knows the policy's type, the loop is compiled
 //! for that type.
@@ -10,7 +10,7 @@ use super::workload::Workload;
 /// The number of references by which a block is announced to the policy in advance.
 const AHEAD: usize = 16;
 
-/// References every block of `workload` in turn. *Returns* the number of misses.
+/// Gives the references of `workload` to `policy`, in order. *Returns* the number of misses.
 pub fn misses<P: Policy + ?Sized>(policy: &mut P, workload: &Workload) -> u64 {
     let blocks = workload.blocks();
     let mut ahead = blocks.iter().skip(AHEAD);

@@ -1,4 +1,4 @@
-//! A trace in memory, and a mix of several traces.
+//! Holds a trace in memory, and mixes several traces.
 //!
 //! Owns: the form of a trace in memory (8 bytes per reference, 12 with streams), the bound on its length, and the
 //! mixing. Promises: blocks and streams of different traces stay different in a mix; the same traces in the same order

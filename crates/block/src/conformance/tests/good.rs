@@ -86,7 +86,7 @@ async fn filters_keep_the_promises_of_the_device_below() {
     }
 }
 
-/// The files of a test, which are removed at its end.
+/// The files of a test, which are removed at the end of the test.
 struct Files {
     directory: PathBuf,
     count: AtomicU32,
@@ -130,7 +130,7 @@ async fn files_conform(parent: &Path) {
         if let Err(failure) = check(make).await {
             panic!("{engine:?}, direct {direct}: {failure}");
         }
-        // To a file, a crash of this process looks the same as a close and a later open.
+        // To a file, a crash of this process is the same as a close. So the test closes the file and opens it again.
         let again = |device: SharedDevice| async move {
             drop(device);
             let device = FileDevice::open_file(files.last(), &options(None)).await.unwrap();

@@ -1,8 +1,9 @@
-//! The bookkeeping of one ring: the operation in each slot, the operations that wait, and those that have ended.
+//! The bookkeeping of one ring: the operation in each slot, the waiting operations, and the ended operations.
 //!
 //! Owns: the ring, and each operation with its buffers from its acceptance to its completion entry. The engine is safe
 //! because memory that the kernel may touch belongs to a slot, and a slot is emptied only by its completion entry. If a
-//! closing ring cannot wait for an operation, it leaks the buffers instead of freeing them.
+//! ring is closed before an operation has ended, the operation's buffers are leaked instead of freed, because the
+//! kernel may still use them.
 
 use std::collections::VecDeque;
 use std::io;
@@ -16,7 +17,7 @@ use crate::error::{Error, ErrorKind, Operation};
 use crate::file::sys;
 use crate::file::transfer::{Progress, Transfer};
 
-/// The maximum number of times that an operation is repeated because the kernel requires it.
+/// The maximum number of times that an operation is repeated because the kernel reports that it must be repeated.
 const RETRIES_MAX: u32 = 100;
 
 /// The result of an operation.
@@ -139,7 +140,7 @@ impl Core {
         self.waiting_max
     }
 
-    /// Submits new operations and collects ended ones, until no operation is left to submit or collect.
+    /// Submits new operations and collects ended operations, until no operation is left to submit or collect.
     ///
     /// *Returns* whether the kernel was too busy to accept all operations; the caller must then call this again.
     pub fn turn(&mut self, ended: &mut Ended) -> bool {
@@ -193,7 +194,7 @@ impl Core {
         assert!(pushed.is_ok(), "there are as many submission entries as slots");
     }
 
-    /// Submits new operations. *Returns* `false` if the kernel is too busy to accept all of them now.
+    /// Submits new operations to the kernel. *Returns* `false` if the kernel is too busy to accept all of them now.
     fn submit(&mut self) -> io::Result<bool> {
         while !self.uring.submission().is_empty() {
             match self.uring.submit() {
@@ -220,7 +221,7 @@ impl Core {
                 break;
             };
             match job.reply.is_closed() {
-                // The caller no longer waits for the operation, and it has not begun, so it is dropped.
+                // The caller no longer waits for the operation, and the operation has not begun, so it is dropped.
                 true => self.free.push(slot),
                 false => self.place(slot, job),
             }
@@ -277,7 +278,7 @@ fn build(depth: u32) -> io::Result<IoUring> {
     Ok(uring)
 }
 
-/// Whether an error of submission is temporary.
+/// Whether an error of the call that submits operations is temporary.
 fn is_passing(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EBUSY | libc::EAGAIN | libc::EINTR))
 }

@@ -10,10 +10,10 @@
 //! 3. The runtime watches the ring's descriptor like a socket. When the descriptor is readable, the driver collects the
 //!    ended operations and wakes the tasks that wait for them.
 //!
-//! A ring belongs to one pair of thread and runtime. The runtime owns the driver. When the runtime is dropped, the
-//! driver waits at most [`CLOSE_PATIENCE`] for the operations that the kernel has, reports all results, and closes the
-//! ring. If the thread ends first, the driver stops as soon as the ring is idle. Runtimes with several threads have no
-//! ring; their operations use the pool of the POSIX engine.
+//! A ring belongs to one thread and one runtime. The runtime owns the driver. When the runtime is dropped, the driver
+//! waits at most [`CLOSE_PATIENCE`] for the operations that the kernel has, reports all results, and closes the ring.
+//! If the thread ends first, the driver stops as soon as the ring is idle. Runtimes with several threads have no ring;
+//! their operations use the pool of the POSIX engine.
 
 mod core;
 
@@ -98,11 +98,11 @@ fn begin(ring: &Ring, transfer: Transfer) -> Result<IoFuture<Vec<Buffer>>, Trans
 }
 
 thread_local! {
-    /// The rings of this thread, one for each live runtime that has used a ring on it.
+    /// The rings of this thread, one for each live runtime that has used a ring on this thread.
     static RINGS: RefCell<Vec<Local>> = const { RefCell::new(Vec::new()) };
 }
 
-/// A thread's reference to a ring. When the thread ends, it tells the driver to stop.
+/// A thread's reference to a ring. When the thread ends, this value is dropped and tells the driver to stop.
 struct Local {
     runtime: Id,
     /// The ring; `None` if the kernel refused to make one.

@@ -1,20 +1,21 @@
-//! The parameters of each kind of disk, and the time that requests take: pure arithmetic, without a clock.
+//! The parameters of each kind of disk, and the computation of the time that requests take, which uses no clock.
 //!
 //! # Disks with platters
 //! One arm serves one request at a time. *Seek*: the time is 0 on the same track. Otherwise it is `track + (average -
 //! track) * sqrt(3 d)` up to a third of the stroke, where it equals the average, and then rises linearly to the time of
-//! the full stroke. `d` is the distance as a share of the disk [1]. *Rotation*: the platter always turns, so the wait
-//! is the angle between its position when the arm has arrived and the first sector. *Transfer*: bytes move at the rate
-//! of the track, which falls linearly from the outer tracks (offset 0) to the inner ones. A read that continues the
-//! last read is served from the disk's read-ahead, without seek and rotation, but no faster than the platter delivers
-//! the bytes. The write cache is off, so a write ends on the platter, and a flush takes only the fixed overhead. The
-//! size of the device below is the size of the disk: a small device has the same seek times as a large one.
+//! the full stroke. `d` is the distance as a share of the disk [1]. *Rotation*: the platter always turns. The wait is
+//! the time in which it turns from its position at the arm's arrival to the first sector. *Transfer*: bytes move at the
+//! rate of the track, which falls linearly from the outer tracks (offset 0) to the inner tracks. A read that continues
+//! the last read is served from the disk's read-ahead, without seek and rotation, but no faster than the platter
+//! delivers the bytes. The write cache is off, so a write ends on the platter, and a flush takes only the fixed
+//! overhead. The size of the device below is the size of the disk: a small device has the same seek times as a large
+//! one.
 //!
 //! # Disks without platters
 //! Each request waits for the interface (a fixed time), then for one of several flash units (a latency), then for the
 //! bus (bytes at a rate). A write ends in the memory of the disk, after the write latency. A flush takes a fixed time.
 //!
-//! The numbers are typical of the data sheets of such disks; they are not those of one disk.
+//! The numbers are typical of the data sheets of such disks; no single disk has exactly these numbers.
 //!
 //! | | rotation | seek track / average / full | transfer outer / inner |
 //! |---|---|---|---|
@@ -60,7 +61,7 @@ impl Disk {
         Disk::ALL.iter().find(|entry| entry.1 == self).map_or("", |entry| entry.0)
     }
 
-    /// A disk of this kind at rest.
+    /// The initial state of a disk of this kind.
     pub(super) fn mechanics(self) -> Mechanics {
         match self {
             Disk::Hdd1999 => Mechanics::Platters(Platters::new(PlatterOptions {
@@ -252,8 +253,8 @@ impl Flash {
         Flash { options, interface_free: 0, bus_free: 0, units_free: vec![0; options.units] }
     }
 
-    /// Serves a request that arrives at `now`. *Returns* the time at which it ends, and its service times without
-    /// waits.
+    /// Serves a request that arrives at `now`. *Returns* the time at which the request ends, and its service times
+    /// without waits.
     pub fn serve(&mut self, work: &Work, now: u64) -> (u64, Times) {
         let options = self.options;
         let accepted = self.interface_free.max(now) + options.interface_ns;

@@ -1,13 +1,13 @@
 //! The queue of a modelled disk: chooses the request that the disk serves next, and computes when it ends.
 //!
 //! Owns: the disk's clock, the queue and the counters. Promises: a request in service has a known end. At that end, or
-//! when its future is dropped, the next request is chosen. The service of that request begins at the time at which the
-//! disk became free, even if the program notices this later. So late timers cost no modelled time.
+//! when the request's future is dropped, the next request is chosen. The service of that request begins at the time at
+//! which the disk became free, even if the program notices this later. So late timers cost no modelled time.
 //!
 //! On a virtual clock, callers take no modelled time between two requests. So a request ends when no other request has
 //! arrived for [`QUIET`] of real time, or when the queue has as many requests as the disk chooses from. By then all
-//! callers wait for the disk, which chooses from all of their requests. With a queue depth of 1 there is no choice, so
-//! there is no such wait.
+//! callers wait for the disk, which chooses from all of their requests. With a queue depth of 1 the disk has no choice,
+//! so a request ends without this wait.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -22,16 +22,16 @@ use super::{Clock, ModelOptions, ModelStats};
 /// The default number of waiting requests from which a disk with platters chooses.
 pub(super) const QUEUE_DEPTH: usize = 32;
 
-/// The longest time for which the oldest request waits while others are chosen. *Units*: nanoseconds of the disk's
-/// time.
+/// The longest time for which the oldest request waits while other requests are chosen. *Units*: nanoseconds of the
+/// disk's time.
 pub(super) const PATIENCE_NS: u64 = 500_000_000;
 
-/// After a request has ended, only its waiter may choose the next request for this time. After that, any waiter may
-/// choose. *Units*: real time.
+/// The time after the end of a request in which only the waiter of that request chooses the next request. After this
+/// time, any waiter may choose it. *Units*: real time.
 const GRACE: Duration = Duration::from_millis(1);
 
-/// On a virtual clock, a served request ends when no new request has arrived for this time. It is longer than the
-/// kernel takes from the end of one request to the next request. *Units*: real time.
+/// The time without new requests after which a served request ends on a virtual clock. It is longer than the time that
+/// the kernel takes from the end of one request to the arrival of the next. *Units*: real time.
 const QUIET: Duration = Duration::from_micros(100);
 
 /// A modelled disk.
@@ -138,8 +138,8 @@ impl Model {
         self.options.clock == Clock::Virtual && self.options.queue_depth > 1
     }
 
-    /// The time after which a served request ends on a virtual clock, if no other request arrives; `None` if it ends
-    /// now.
+    /// The remaining time after which a served request ends on a virtual clock if no other request arrives; `None` if
+    /// the request ends now.
     fn quiet_in(&self) -> Option<Duration> {
         let state = self.lock();
         let left = (state.last_came.max(state.last_chosen) + QUIET).checked_duration_since(std::time::Instant::now());
@@ -261,7 +261,7 @@ impl Turn {
         Turn { model: model.clone(), id, end }
     }
 
-    /// Whether the caller need not wait, because the virtual clock has already advanced.
+    /// Whether the request has already ended, because the virtual clock has advanced to its end.
     pub fn is_over(&self) -> bool {
         self.model.options.clock == Clock::Virtual && matches!(self.end, End::Known(_))
     }

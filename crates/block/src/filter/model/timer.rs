@@ -1,5 +1,5 @@
-//! Waits that are exact to tens of microseconds. The unit of the runtime's timers, a millisecond, is longer than a
-//! request to a fast disk takes.
+//! Timed waits with an accuracy of tens of microseconds. The unit of the runtime's timers, a millisecond, is longer
+//! than a request to a fast disk takes.
 //!
 //! Owns: the kernel's timer descriptors for the last part of each wait. The runtime watches these descriptors, and they
 //! are kept for later waits. If the kernel gives no descriptor, the runtime's own timer is used, which rounds up to
@@ -39,8 +39,8 @@ pub(super) struct Timers(Mutex<Vec<Timer>>);
 impl Timers {
     /// Waits until `end`.
     ///
-    /// *Cancel safety*: a timer whose wait is dropped is closed. *Cost*: three system calls, and one descriptor per
-    /// simultaneous wait; at least 64 descriptors are made.
+    /// *Cancel safety*: a timer whose wait is dropped is closed. *Cost*: three system calls, and one descriptor for
+    /// each concurrent wait. Descriptors are made in groups of 64.
     pub async fn sleep_until(&self, end: Instant) {
         if let Some(early) = end.checked_sub(LAST_STRETCH)
             && early > Instant::now()
@@ -120,7 +120,7 @@ fn set(timer: &AsyncFd<OwnedFd>, left: Duration) -> io::Result<()> {
     let zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     let value = libc::timespec { tv_sec: left.as_secs() as libc::time_t, tv_nsec: left.subsec_nanos().into() };
     let when = libc::itimerspec { it_interval: zero, it_value: value };
-    // SAFETY: both pointers are null or to a value that outlives the call.
+    // SAFETY: one pointer is null, and the other is to a value that outlives the call.
     if unsafe { libc::timerfd_settime(timer.as_raw_fd(), 0, &raw const when, std::ptr::null_mut()) } < 0 {
         return Err(io::Error::last_os_error());
     }

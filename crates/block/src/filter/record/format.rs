@@ -1,7 +1,7 @@
-//! The file of a recording: a header, then events, each with its data. The byte map is `docs/formats/record.md`.
+//! The file of a recording: a header, then the events, each with its data. The byte map is `docs/formats/record.md`.
 //!
-//! Promises: bytes from the file are used only after their checksum and bounds were checked. A damaged file is an error
-//! that names the file, the offset, and the expected and found contents.
+//! Promises: bytes from the file are used only after their checksum and bounds were checked. A damaged file leads to an
+//! error that names the file, the offset, and the expected and found contents.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read};
@@ -67,7 +67,7 @@ const KIND_GROW: u16 = 5;
 const KIND_COMPLETED: u16 = 6;
 const KIND_MARK: u16 = 7;
 
-/// Draws the identity of a new recording.
+/// Makes the random identity of a new recording.
 pub(super) fn random_identity() -> io::Result<[u8; 16]> {
     let mut identity = [0; 16];
     File::open("/dev/urandom")?.read_exact(&mut identity)?;
@@ -97,7 +97,7 @@ pub(super) fn header(identity: [u8; 16], geometry: &Geometry) -> Vec<u8> {
     header.as_bytes().to_vec()
 }
 
-/// Encodes the head of an event, after which its data follows in the file.
+/// Encodes the head of an event. In the file, the event's data follows the head.
 pub(super) fn event(identity: u64, index: u64, event: &Event) -> [u8; EVENT_BYTES] {
     let (kind, number, offset, length, flags) = match *event {
         Event::WriteBegun { id, offset, ref data, fua } => {

@@ -4,9 +4,9 @@
 //! Owns: the filter, and the [`Recorder`], a handle with which tests set marks and take the recording. Promises: the
 //! start of an operation is recorded before the device below sees the operation, and its end is recorded before its
 //! user sees the result. So a flush covers exactly the writes whose end is recorded before the start of the flush. An
-//! operation whose future is dropped has no recorded end, because it may have happened or not. Reads are not recorded.
-//! When the recording is full, or cannot be written, operations fail, because a recording with gaps would be wrong. The
-//! file's format is `docs/formats/record.md`.
+//! operation whose future is dropped has no recorded end, because the operation may or may not have happened. Reads are
+//! not recorded. When the recording is full, or cannot be written, operations fail, because a recording with gaps would
+//! be wrong. The file's format is `docs/formats/record.md`.
 
 mod format;
 mod recording;
@@ -63,7 +63,7 @@ struct State {
     bytes_max: u64,
 }
 
-/// A file that stores the events, instead of memory.
+/// A file in which the events are stored instead of in memory.
 struct Sink {
     file: File,
     path: PathBuf,
@@ -116,7 +116,7 @@ impl Recorder {
         Recorder(Arc::new(Mutex::new(State { recording, sink, next_id: 0, next_index: 0, bytes: 0, bytes_max })))
     }
 
-    /// Puts a filter over `device` that records its operations. *Returns* the device with the filter.
+    /// Puts a filter over `device` that records the device's operations. *Returns* the device with the filter.
     pub fn wrap(&self, device: SharedDevice) -> SharedDevice {
         Arc::new(RecordFilter::new(device, self.clone()))
     }
@@ -201,7 +201,7 @@ impl Recording {
     }
 }
 
-/// Reads a recording from memory, for fuzz targets. *Returns* `None` if it is damaged.
+/// Reads a recording from memory, for fuzz targets. *Returns* `None` if the bytes are damaged.
 pub fn parse_recording(bytes: &[u8]) -> Option<Recording> {
     format::parse(bytes, "fuzz").ok()
 }

@@ -39,7 +39,7 @@ pub fn field<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<Cow<'a, [u
     Some(whole)
 }
 
-/// Reads a dictionary; empty if the field is empty, `None` if it does not parse.
+/// Reads a dictionary. The result is empty if the field is empty, and `None` if the field does not parse.
 pub fn dictionary(field: &[u8]) -> Option<Dictionary<'_>> {
     let mut members: Dictionary<'_> = Vec::new();
     let mut parser = Parser { rest: field };
@@ -53,7 +53,7 @@ pub fn dictionary(field: &[u8]) -> Option<Dictionary<'_>> {
     Some(members)
 }
 
-/// Reads a list; empty if the field is empty, `None` if it does not parse.
+/// Reads a list. The result is empty if the field is empty, and `None` if the field does not parse.
 pub fn list(field: &[u8]) -> Option<Vec<Value>> {
     let mut values = Vec::new();
     let mut parser = Parser { rest: field };

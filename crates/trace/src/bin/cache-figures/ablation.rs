@@ -2,7 +2,7 @@
 //! constant halved or doubled, or without the part.
 //!
 //! Owns: the variants and their table. Leaves to others: the points, and the fewest misses of the other policies at
-//! them.
+//! these points.
 
 use std::fmt::Write as _;
 use std::path::Path;

@@ -19,7 +19,7 @@ const PERCENT: u64 = 20;
 /// The numbers of references, misses, saved and lost accesses.
 type Sums = [u64; 4];
 
-/// LRU by the time of the last reference.
+/// An LRU that orders blocks by the time of their last reference.
 struct Lru {
     capacity: usize,
     by_time: BTreeMap<usize, u64>,
@@ -171,7 +171,7 @@ pub fn books<'a>(workloads: impl Iterator<Item = &'a Workload>) -> Vec<String> {
         if far + wrong > 0 {
             short.push(format!("{}: {far} ledgers and {wrong} windows differ", workload.name()));
         }
-        // As planted faults, both simulations run with about nine tenths of the size.
+        // As planted faults, both simulations run with about nine tenths of the cache's size.
         let less = played.capacity * 9 / 10 + 1;
         found += usize::from(differing(&played, &simulate(workload, &played, less)) > 0);
         windows_found += usize::from(windows_differing(workload, &played, less) > 0);

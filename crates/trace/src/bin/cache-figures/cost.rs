@@ -1,5 +1,5 @@
-//! The cost of a reference for 1 Ki to 1 Mi blocks: the cost of LRU, the extra cost of `dear` and `adaptive`, and the
-//! least possible cost.
+//! Measures the cost of a reference in caches of 1 Ki to 1 Mi blocks: the cost of LRU, the extra cost of `dear` and
+//! `adaptive`, and the least possible cost.
 //!
 //! Owns: the references, the order of the rounds and the limits. In each round every policy gets the same references,
 //! so that a disturbance affects all policies. Differences are taken within a round, and their medians over the rounds
@@ -79,7 +79,7 @@ fn median(mut values: Vec<f64>) -> f64 {
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// Times of a policy, one per round. *Units*: nanoseconds per reference.
+/// The times of a policy, one per round. *Units*: nanoseconds per reference.
 #[derive(Default)]
 struct Times {
     simulated: Vec<f64>,

@@ -4,26 +4,26 @@
 //!
 //! # Idea
 //! Stop a trace when two of the policies hold different blocks. The trace may continue with the blocks that the first
-//! policy holds, each referenced once, or with those that the second one holds. The policy that holds these blocks
-//! misses none of them. A third policy does not know which continuation comes, and cannot hold both sets. Let the cache
-//! have `C` blocks, and let `U` be the number of blocks that at least one of the two policies holds. Let `M` and `N` be
-//! the misses of the two so far, and `F` the fewest misses that any policy could have (those of MIN with bypassing).
-//! The misses of the third policy on both continuations sum to at least `2 F + (U - C)`, because it misses each block
-//! of `U` that it does not hold on the continuation that references it. On its own continuation the first policy has
-//! `M` misses in total, and the second one has `N`. So on one of the two continuations the third policy is above the
-//! better policy by at least
+//! policy holds, each referenced once, or with the blocks that the second policy holds. The policy that holds these
+//! blocks misses none of them. A third policy does not know which continuation comes, and cannot hold both sets. Let
+//! the cache have `C` blocks, and let `U` be the number of blocks that at least one of the two policies holds. Let `M`
+//! and `N` be the misses of the two so far, and `F` the fewest misses that any policy could have (those of MIN with
+//! bypassing). The misses of the third policy on both continuations sum to at least `2 F + (U - C)`, because it misses
+//! each block of `U` that it does not hold on the continuation that references it. On its own continuation the first
+//! policy has `M` misses in total, and the second one has `N`. So on one of the two continuations the third policy is
+//! above the better policy by at least
 //!
 //! ```text
 //! (2 F + U - C) / (M + N) - 1
 //! ```
 //!
-//! This holds for each policy that does not know the continuation; for a randomised policy it holds on average. It does
-//! not claim that real traces continue in this way. It shows that no policy without knowledge of the future can promise
-//! a smaller distance.
+//! This holds for each policy that does not know the continuation; for a randomised policy it holds on average. The
+//! bound does not claim that real traces continue in this way. The bound shows that no policy without knowledge of the
+//! future can promise a smaller distance.
 //!
 //! # What is checked
-//! Both continuations are replayed with every policy except MIN, which knows the future. On one of the two, each policy
-//! must be above the policy whose blocks follow by at least the bound.
+//! Both continuations are replayed with every policy except MIN, which knows the future. On one of the two
+//! continuations, each policy must have more misses than the policy whose blocks follow, by at least the bound.
 
 use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -56,8 +56,8 @@ struct Fork {
     policies: [&'static str; 2],
     /// The bound: no policy can be certain to stay below this distance. *Units*: percent.
     bound: f64,
-    /// The distance of the judged policy from the policy whose blocks follow, on the continuation on which it is
-    /// larger. *Units*: percent.
+    /// The distance of the judged policy from the policy whose blocks follow, on the continuation on which this
+    /// distance is larger. *Units*: percent.
     judged: f64,
     /// A policy that is below the bound on both continuations, which disproves the bound.
     refuted_by: Option<&'static str>,
@@ -170,7 +170,7 @@ fn holders<'a>(ghosts: &[Box<dyn Policy>], ids: impl Iterator<Item = &'a u64>) -
 }
 
 impl Fork {
-    /// Replays both continuations to every policy.
+    /// Replays both continuations with every policy except MIN, and compares the results with the bound.
     fn check(&mut self, workload: &Workload, judged: &'static str) {
         let ways = self.policies.map(|holder| way(workload, self.after, self.size, holder));
         let play = |name: &str, way: &Workload| {

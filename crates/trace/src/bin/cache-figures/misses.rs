@@ -14,8 +14,8 @@ use crate::{Judged, Options, known};
 /// percent.
 const SUM_PERCENT_MAX: f64 = 1.0;
 pub const POINT_PERCENT_MAX: f64 = 5.0;
-/// The best result of a fixed split of the cache between separate policies, on the mix cs+cpp+ps. *Units*: blocks,
-/// misses.
+/// The size of the cache, and the misses of the best fixed split of it between separate policies, on the mix cs+cpp+ps.
+/// *Units*: blocks, misses.
 pub const TRIPLE: (u64, u64) = (1536, 9285);
 
 /// One point: the misses of the judged policy, and the fewest misses of the other policies.

@@ -1,4 +1,4 @@
-//! The size of `adaptive`: its lines and its constants, counted in its source.
+//! Counts the lines and the constants of `adaptive` in its source.
 //!
 //! Owns: the rules of counting, and the limits. All of `adaptive` is in one folder. All lines of a file outside of
 //! tests count, including comments. A constant is a number that could have another value: a `const` with one or several

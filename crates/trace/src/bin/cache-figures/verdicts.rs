@@ -1,4 +1,4 @@
-//! Verdicts on references without a pattern: counts the periods of uniform random references that get a verdict.
+//! Counts the periods of uniform random references that get a verdict, although the references have no pattern.
 //!
 //! Owns: the capacities of the cache, and the numbers of blocks that are referenced. These range from far fewer blocks
 //! than fit in the cache to far more than the detector can remember.

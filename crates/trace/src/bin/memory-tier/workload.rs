@@ -1,4 +1,4 @@
-//! Requests like those of a web cache, generated from a seed.
+//! Generates requests like those of a web cache from a seed.
 //!
 //! Objects of a catalogue are requested by Zipf's law: the object of rank r has a weight of r to the power of minus the
 //! *exponent*. Published exponents of web caches lie between 0.6 and 1.0. Sizes are log-normal and independent of

@@ -95,7 +95,7 @@ pub enum Unseen {
     IoSubmit,
     /// A call whose descriptor or address the recorder was not permitted to read.
     NotPermitted,
-    /// A file, block or stream beyond the format's bounds.
+    /// A call whose file, block or stream is beyond the format's bounds.
     BeyondBounds,
 }
 

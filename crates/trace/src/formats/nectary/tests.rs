@@ -10,7 +10,8 @@ use crate::formats::{Reader as _, Reference};
 
 const HEADER: Header = Header { block_bytes: 8192, is_collapsed: false, is_reads_only: true };
 
-/// The records to write: streams by process and file, and calls with their references.
+/// The records to write: the process and file of each stream, and the stream, first block, number of blocks and
+/// direction of each call.
 #[derive(Debug, Clone)]
 struct Script {
     streams: Vec<(u32, u32)>,
