@@ -28,7 +28,7 @@ struct Known {
 }
 
 impl Nodes {
-    /// Makes the set with the root only, which has this generation.
+    /// Makes the set that has only the root, with the generation in `root`.
     pub fn new(root: FileId) -> Nodes {
         let known = HashMap::from([(ROOT, Known { generation: root.generation, lookups: 1 })]);
         Nodes { known: Mutex::new(known) }

@@ -103,7 +103,7 @@ pub struct Plan {
     pub rounds: usize,
     /// The number of files and the order of deletion of each loop on a file system with delayed writes.
     pub loops: Vec<(u32, Order)>,
-    /// The number of files of the loops on a synchronously mounted file system.
+    /// The number of files that are created and deleted on a synchronously mounted file system.
     pub synchronous_files: u32,
 }
 

@@ -21,7 +21,7 @@ use crate::store::Progress;
 
 /// The size of the direct requests that measure the ceiling. *Units*: bytes.
 const CEILING_REQUEST_BYTES: u64 = 4 << 20;
-/// The number of these requests in flight.
+/// The number of requests in flight while a ceiling is measured.
 const CEILING_DEPTH: usize = 8;
 /// How long each ceiling is measured. *Units*: seconds.
 const CEILING_SECONDS: f64 = 0.5;

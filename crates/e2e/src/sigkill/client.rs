@@ -97,7 +97,7 @@ pub struct Round<'a> {
     pub head: AtomicU64,
     /// Set just before the kill; from then on a broken answer is not an error.
     pub killed: AtomicBool,
-    /// Whether the process may end by itself; then a broken answer is not an error.
+    /// Whether `strace` may kill the process at any moment; then a broken answer is not an error.
     pub may_break: bool,
     /// The origin's count of body bytes when the round began.
     pub body_bytes_begin: u64,

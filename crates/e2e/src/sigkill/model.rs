@@ -193,7 +193,8 @@ impl KeyModel {
         self.purged_below > self.requested
     }
 
-    /// Applies purges: those that returned, and those that may have removed something.
+    /// Applies the effects of purges. A version that was fetched before `reach.dead_before` may no longer answer. A
+    /// version that a purge may have removed need not be a hit.
     pub fn purged(&mut self, reach: Reach) {
         if let Some(before) = reach.dead_before {
             let count = self.fetched.len();

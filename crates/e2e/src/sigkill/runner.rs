@@ -122,7 +122,7 @@ impl<'a> Runner<'a> {
         load_for: Duration,
         purge_all_after: Option<f64>,
     ) -> Result<Loaded> {
-        // If the process may end by itself, it may have ended already.
+        // `strace` may have killed the process already; then all values are 0.
         let ring_before = nectary.control().and_then(|mut control| control.progress()).unwrap_or_default().1;
         let mut clients = std::mem::take(&mut self.clients);
         let pace = (Instant::now(), load_for);
@@ -305,8 +305,8 @@ struct Loaded {
     laps: f64,
 }
 
-/// Polls until the time is over and the ring has completed its cycles; if the process may end by itself, until it has
-/// ended. Also returns the last poll, just before the kill.
+/// Polls until the time is over and the ring has completed its cycles, or until `strace` has killed the process. Also
+/// returns the last poll, just before the kill.
 fn poll(
     nectary: &mut Nectary,
     load_for: Duration,

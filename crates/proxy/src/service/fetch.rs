@@ -167,7 +167,7 @@ pub(super) async fn run(plan: Plan, mut fill: Fill, tell: oneshot::Sender<Told>)
             }
         };
         if Failure::of(response.status()).is_some_and(|failure| plan.allows_stale_on(failure)) {
-            // The waiting requests fall back to the same stored response.
+            // When the fill is dropped, its followers also fall back to the stale response, if they may.
             drop(fill);
             _ = tell.send(Told::Stale(response.status()));
             return;

@@ -1,10 +1,10 @@
 //! One session's view of a device with redundancy on a donor: its blocks, followed by the window to its metadata.
 //!
 //! Owns: the exchange of the record, which makes a session the owner. Promises: comparing the record, storing a new one
-//! and changing the owner are one atomic step. Requests that the earlier owner has begun end before this step, and none
-//! of them takes effect afterwards. When the owner changes, the connections of all other sessions are ended, even if
-//! their clients read no answers. Leaves to others: the encoding (`format::window`), and the blocks (`device`), which
-//! only the owner's session may use.
+//! and changing the owner are one atomic step. The step waits until all requests in progress have ended; after it, the
+//! donor refuses requests of the previous owner. When the owner changes, the connections of all other sessions are
+//! ended, even if their clients read no answers. Leaves to others: the encoding (`format::window`), and the blocks
+//! (`device`), which only the owner's session may use.
 
 use std::sync::{Arc, PoisonError};
 

@@ -13,7 +13,7 @@ pub struct Figures {
     pub impatient: u64,
     /// Times that a donor was left.
     pub left: u64,
-    /// Donors that were late and answered again before they were left.
+    /// Times that a late donor answered again while it was still trusted.
     pub taken_back: u64,
     /// Writes that such donors had missed and that were sent again.
     pub replayed: u64,

@@ -57,7 +57,7 @@ scenarios! {
     OverlappingWrites: "overlapping writes",
     /// A donor was lost while another was refilled.
     SecondLoss: "second loss during rebuild",
-    /// A donor was late, returned before its client left it, and received the changes that it had missed.
+    /// A late donor answered again while its client still trusted it, and changes without an answer were repeated.
     ComesAndGoes: "donor comes and goes",
     /// A donor was restarted between two connections of one client.
     RestartBetween: "donor restarted between two connections",

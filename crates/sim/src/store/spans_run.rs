@@ -119,8 +119,8 @@ struct Run {
     seed: u64,
 }
 
-/// Runs in virtual time; `progress` gets the number of stores done. On every second store the devices' operations take
-/// time and end in any order.
+/// Runs in virtual time; `progress` gets the number of stores done. If a store's seed is odd, the operations on its
+/// devices take time and end in any order.
 pub async fn run(options: SpansOptions, mut progress: impl FnMut(u64)) -> SpansReport {
     let mut report = SpansReport::default();
     for number in 0..options.stores {

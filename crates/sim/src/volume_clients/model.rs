@@ -88,7 +88,7 @@ pub struct File {
     pub ended: usize,
     /// All states up to this one are durable.
     pub durable: usize,
-    /// The number of times that states were lost with their session.
+    /// The number of times that `states` was cut back to what survived the loss of a session ([`Event::FileCut`]).
     pub cuts: u64,
 }
 

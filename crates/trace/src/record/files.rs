@@ -1,7 +1,8 @@
 //! Finds the file to which a descriptor refers, and the blocks to which a transfer refers.
 //!
 //! Owns: the table of files, and the count of distinct blocks. Promises: files are identified by device, inode and time
-//! of birth, so a reused inode is another file; files that are not on a disk (`/proc`, pipes, sockets) are not counted.
+//! of birth, so a reused inode is another file. Generated files (such as those of `/proc`), and everything that is
+//! neither a regular file nor a block device, are ignored.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -70,7 +71,8 @@ impl Files {
         Files { known: HashMap::new(), folder }
     }
 
-    /// The file to which `fd` refers; `add` gives a new file its number. *Returns* `None` if the file is not counted.
+    /// The file to which `fd` refers; `add` gives a new file its number. *Returns* `None` for a generated file (such as
+    /// one of `/proc`), and for everything that is neither a regular file nor a block device.
     pub(super) fn find(
         &mut self,
         fd: BorrowedFd<'_>,

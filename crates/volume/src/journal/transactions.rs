@@ -11,9 +11,9 @@ const APPEND_BYTES_MAX: usize = 4 << 20;
 const APPEND_HEADER_BYTES: usize = 128;
 /// The length of a transaction's header, before its reply. *Units*: bytes.
 const TRANSACTION_HEADER_BYTES: usize = 40;
-/// The bound of a transaction without a reply. *Units*: bytes.
+/// The maximum length of the mutations that [`server_transactions`] puts into one transaction. *Units*: bytes.
 const SPLIT_BYTES_MAX: usize = 512 << 10;
-/// A transaction without a reply has fewer mutations than this.
+/// The maximum number of mutations that [`server_transactions`] puts into one transaction.
 const SPLIT_MUTATIONS_MAX: usize = 8192;
 
 /// Applies a transaction as replay does: its mutations in order, then its reply if a session caused the transaction. A

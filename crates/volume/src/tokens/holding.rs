@@ -18,7 +18,8 @@ use super::{Why, level};
 pub enum Heard {
     /// The recall must be carried out now.
     Begin,
-    /// The grant has not arrived yet; [`Holding::granted`] returns the recall.
+    /// The grant of the recall has not arrived yet. The recall is kept until [`Holding::granted`] or
+    /// [`Holding::failed`] returns it.
     Later,
     /// The recall can be answered at once: this level is held under that grant.
     Answer(u8),

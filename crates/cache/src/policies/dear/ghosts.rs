@@ -1,12 +1,12 @@
 //! The ghosts: the blocks of the last evictions.
 //!
-//! Owns: the row of evictions, oldest first, and a bit per eviction that tells whether its block is still remembered.
-//! Promises: a block is remembered until its eviction leaves the row or the block is referenced again. Leaves to
-//! others: the blocks, and removing forgotten blocks from their orders.
+//! Owns: the queue of evictions, oldest first, and a bit per eviction that tells whether its block is still
+//! remembered. Promises: a block is remembered until its eviction leaves the queue or the block is referenced again.
+//! Leaves to others: the blocks, and removing forgotten blocks from their orders.
 //!
-//! A row is cheaper than a linked list: when a ghost is referenced again, only its bit is cleared. Its eviction stays
-//! in the row and is skipped later without reading the block. The record of a block to be forgotten is prefetched some
-//! evictions ahead.
+//! This is cheaper than a linked list of ghosts: when a ghost is referenced again, only the bit of its eviction is
+//! cleared. The eviction stays in the queue, and is skipped later without reading the block. The record of a block to
+//! be forgotten is prefetched some evictions ahead.
 
 use std::collections::VecDeque;
 
@@ -17,13 +17,13 @@ const AHEAD: usize = 16;
 /// The smallest number of words in `keeping` once there are evictions.
 const WORDS_MIN: usize = 1;
 
-/// The row of evictions.
+/// The queue of evictions.
 #[derive(Debug)]
 pub(super) struct Ghosts {
-    /// The block of each eviction.
+    /// The block of each eviction, oldest first.
     row: VecDeque<u64>,
-    /// One bit per eviction in the row, found by the number of the eviction. The bit is set while the evicted block is
-    /// still a ghost. The number of words is a power of two, or 0.
+    /// One bit per eviction in the queue, found by the number of the eviction. The bit is set while the evicted block
+    /// is still a ghost. The number of words is a power of two, or 0.
     keeping: Vec<u64>,
     /// The number of the last eviction.
     number: u32,
@@ -31,7 +31,7 @@ pub(super) struct Ghosts {
 }
 
 impl Ghosts {
-    /// An empty row.
+    /// An empty queue.
     pub(super) fn new() -> Ghosts {
         Ghosts { row: VecDeque::new(), keeping: Vec::new(), number: 0, count: 0 }
     }
@@ -64,7 +64,7 @@ impl Ghosts {
         self.count -= 1;
     }
 
-    /// If the row is longer than `evictions`, removes the oldest ghost and returns it; the caller forgets the block,
+    /// If the queue is longer than `evictions`, removes the oldest ghost and returns it; the caller forgets the block,
     /// and calls this again until it returns `None`.
     pub(super) fn outdated(&mut self, blocks: &mut Blocks, evictions: usize) -> Option<usize> {
         while self.row.len() > evictions {
@@ -85,7 +85,7 @@ impl Ghosts {
         None
     }
 
-    /// The number of the oldest eviction in the row.
+    /// The number of the oldest eviction in the queue.
     fn oldest(&self) -> u32 {
         self.number.wrapping_add(1).wrapping_sub(self.row.len() as u32)
     }

@@ -143,19 +143,19 @@ impl Ids {
         self.ghosts.weight()
     }
 
-    /// The place of the oldest id of the stack; prefetches the next ones.
+    /// The place of the oldest id of the stack. Also prefetches the memory that searches for the next oldest ids need.
     #[inline]
     pub(super) fn oldest_of_stack(&mut self) -> Option<usize> {
         oldest(&mut self.stack, &self.table)
     }
 
-    /// The place of the oldest id of the queue; prefetches the next ones.
+    /// The place of the oldest id of the queue. Also prefetches the memory that searches for the next oldest ids need.
     #[inline]
     pub(super) fn oldest_of_queue(&mut self) -> Option<usize> {
         oldest(&mut self.queue, &self.table)
     }
 
-    /// The place of the oldest ghost; prefetches the next ones.
+    /// The place of the oldest ghost. Also prefetches the memory that searches for the next oldest ghosts need.
     #[inline]
     pub(super) fn oldest_of_ghosts(&mut self) -> Option<usize> {
         oldest(&mut self.ghosts, &self.table)

@@ -4,8 +4,8 @@
 //! caller's thread in virtual time, so a seed repeats a run exactly. Leaves to others: the ends of the store's lives
 //! (`ending`).
 //!
-//! One run in [`LAPPING`] is a lapping run: its reads are held at the device while the ring completes a cycle. For this
-//! the ring is small, and some clients only put.
+//! One run in [`LAPPING`] holds reads: the device answers some reads so late that the ring can complete a cycle
+//! meanwhile. For this, objects are written after a short delay, and some clients only put.
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
@@ -28,14 +28,15 @@ pub const STORE_BYTES: u64 = 512 << 10;
 const SEGMENT_BYTES: u64 = 32 << 10;
 /// The segment size of a store with the fewest allowed segments, in bytes.
 const LONG_SEGMENT_BYTES: u64 = 64 << 10;
-/// One run in this many is a lapping run.
+/// One run in this many holds reads.
 const LAPPING: u64 = 8;
-/// The time that objects wait to be written in a lapping run. It is so short that the ring completes a cycle within few
-/// operations.
+/// The time that objects wait to be written in a run that holds reads. It is so short that the ring completes a cycle
+/// within few operations.
 const LAPPING_WRITE_DELAY: Duration = Duration::from_millis(2);
-/// The memory for objects in a lapping run, in bytes. It has room for few objects, so that most gets read the disk.
+/// The memory for objects in a run that holds reads, in bytes. It has room for few objects, so that most gets read the
+/// disk.
 const LAPPING_OBJECTS_BYTES: u64 = 48 << 10;
-/// The reads that may be held in a lapping run: reads of objects, but not reads of the index or of whole segments.
+/// The reads that may be held: reads of objects, but not reads of the index or of whole segments.
 const HELD: Which = Which { offset_min: STORE_BYTES / 2, bytes_max: 12 << 10 };
 /// The share of the reads of [`HELD`] that is held, in percent.
 const HELD_PERCENT: u64 = 20;
