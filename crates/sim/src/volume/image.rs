@@ -14,7 +14,7 @@ pub struct Inode {
     pub size: u64,
     /// The number of truncates so far.
     pub generation: u64,
-    /// The number of changes so far.
+    /// The number of commits and truncates of this file so far.
     pub version: u64,
     /// For each block of the file, its block on the disk.
     pub map: BTreeMap<u64, u32>,
