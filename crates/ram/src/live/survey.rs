@@ -25,7 +25,7 @@ pub struct Seen {
     pub state: Result<There, Away>,
 }
 
-/// The content of a donor that gives access to the device.
+/// The connection to a donor, and the metadata that the survey read from it.
 pub struct There {
     pub reached: Reached,
     pub area: bytes::Bytes,
