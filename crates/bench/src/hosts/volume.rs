@@ -12,7 +12,7 @@ use crate::Error;
 use crate::process::{self, Process};
 
 /// The port of the metadata server.
-pub(crate) const PORT: u16 = 7200;
+const PORT: u16 = 7200;
 
 /// A volume that is served.
 pub(crate) struct Volume {
