@@ -184,7 +184,8 @@ fn creates_stats_and_unlinks_on_a_volume_are_counted_beside_those_of_peers() {
     let scratch = Scratch::new("bench-files-ncar");
     // Stands for JuiceFS: any file system that is mounted by a program that stays.
     let program = "#!/bin/sh\nif [ \"$1\" = format ]; then exit 0; fi\n\
-                   for last; do :; done\nmount -t tmpfs bench \"$last\" && exec sleep 600\n";
+                   for last; do :; done\nmount -t tmpfs bench \"$last\" || exit 1\n\
+                   while grep -q \"^bench $last \" /proc/self/mounts; do sleep 0.02; done\n";
     let peer = scratch.file("juicefs");
     std::fs::write(&peer, program).unwrap();
     std::fs::set_permissions(&peer, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();

@@ -66,11 +66,14 @@ impl JuiceFs {
         Ok(JuiceFs { process, root: root.to_owned() })
     }
 
-    /// Unmounts it, and waits until its process has ended.
+    /// Unmounts it, and waits until its process has ended. *Errors*: it is in use, or does not end.
     pub fn finish(self) -> Result<(), Error> {
         sys::unmount(&self.root)?;
         let deadline = Instant::now() + PATIENCE;
-        while self.process.is_running() && Instant::now() < deadline {
+        while self.process.is_running() {
+            if Instant::now() > deadline {
+                return Err(Error::failed("juicefs mount", format!("it did not end within {PATIENCE:?}")));
+            }
             std::thread::sleep(STEP);
         }
         Ok(())
