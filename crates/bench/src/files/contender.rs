@@ -16,12 +16,12 @@ use nectary_ram::device::RamOptions;
 use super::loops::{Kept, Loops, Taken, patience};
 use super::network::{Link, Network, PORT};
 use super::worker::{Answer, Task, Worker};
+use crate::Error;
 use crate::contender::FileSystem;
 use crate::disk::BareDisk;
 use crate::group::MemoryGroup;
 use crate::process::{Inside, Process, run};
 use crate::sys::{self, Writing};
-use crate::Error;
 
 /// The client's memory in the paper, in bytes.
 pub const CLIENT_BYTES: u64 = 64 << 20;

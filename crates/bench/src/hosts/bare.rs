@@ -42,8 +42,7 @@ pub struct BareOptions {
 
 /// The main function of the process: mounts the file system, prints the directory, and serves it until it is unmounted.
 ///
-/// *Errors*: those of the device and of the mount; [`ErrorKind::Usage`](crate::ErrorKind::Usage) if the device cannot
-/// be opened with direct I/O.
+/// *Errors*: those of the device, also if it cannot be opened with direct I/O, and of the mount.
 pub fn serve(options: &BareOptions, mut output: impl Write) -> Result<(), Error> {
     let failed = |error: nectary_fuse::Error| Error::failed("a bare FUSE server", error);
     let mut opening = File::options();
@@ -88,13 +87,22 @@ impl Bare {
             FIRST_NODE.. => (libc::S_IFREG | 0o600, self.bytes),
             _ => (libc::S_IFDIR | 0o700, 0),
         };
-        Attributes { number: node, mode, size, blocks: size / 512, links: 1, block_bytes: 4096, ..Attributes::default() }
+        Attributes {
+            number: node,
+            mode,
+            size,
+            blocks: size / 512,
+            links: 1,
+            block_bytes: 4096,
+            ..Attributes::default()
+        }
     }
 
     /// The offset on the device, and the number of bytes up to the end of the file.
     fn place(&self, node: u64, offset: u64) -> Option<(u64, u64)> {
         let file = node.checked_sub(FIRST_NODE).filter(|file| *file < FILES)?;
-        Some((file * self.bytes + offset, self.bytes.saturating_sub(offset)))
+        let at = file.saturating_mul(self.bytes).saturating_add(offset);
+        Some((at, self.bytes.saturating_sub(offset)))
     }
 
     fn read(&self, node: u64, offset: u64, size: u32, reply: Reply) {
@@ -157,7 +165,10 @@ mod tests {
         let device = File::open("/dev/zero").unwrap();
         let bare = Bare { device, bytes: 1000 };
         assert_eq!((Bare::look_up(c"stream-0"), Bare::look_up(c"stream-1")), (Some(2), Some(3)));
-        assert_eq!((Bare::look_up(c"stream-2"), Bare::look_up(c"other"), Bare::look_up(c"stream-")), (None, None, None));
+        assert_eq!(
+            (Bare::look_up(c"stream-2"), Bare::look_up(c"other"), Bare::look_up(c"stream-")),
+            (None, None, None)
+        );
         assert_eq!(bare.place(3, 100), Some((1100, 900)));
         assert_eq!(bare.place(2, 2000).map(|place| place.1), Some(0));
         assert_eq!((bare.place(1, 0), bare.place(4, 0)), (None, None));

@@ -78,7 +78,10 @@ impl Hosts {
                 .iter()
                 .any(|folder| PathBuf::from(folder).join(program).is_file());
             if !is_there {
-                return Err(Error::new(ErrorKind::Missing, format!("there is no {program}: apt-get install {package}")));
+                return Err(Error::new(
+                    ErrorKind::Missing,
+                    format!("there is no {program}: apt-get install {package}"),
+                ));
             }
         }
         Ok(())

@@ -114,7 +114,8 @@ fn dry_runs_print_xdds_command_lines() {
     for part in ["nectary volume mount disk:/dev/DEVICE", "nectary bench bare-fuse", "-reqsize 16384"] {
         assert!(matrix.contains(part), "{part}: {matrix}");
     }
-    let one = scratch.run("bench io . --matrix ncar --dry-run --quick --only volume.server.read.direct").exits(0).text();
+    let one =
+        scratch.run("bench io . --matrix ncar --dry-run --quick --only volume.server.read.direct").exits(0).text();
     assert_eq!(one.lines().filter(|line| line.starts_with("xdd ")).count(), 2 * 3, "{one}");
     scratch.run("bench io . --matrix ncar --dry-run --only nfs").exits(2).says("no series has \"nfs\"");
     scratch.run("bench io . --only volume").exits(2);
@@ -192,7 +193,8 @@ fn creates_stats_and_unlinks_on_a_volume_are_counted_beside_those_of_peers() {
     let line = "bench files --seed ncar --quick --rounds 1 --files 40 --json f.json --juicefs";
     let text = scratch.run(&format!("{line} {}", peer.display())).exits(0).text();
     let report: Value = serde_json::from_slice(&std::fs::read(scratch.file("f.json")).unwrap()).unwrap();
-    let names: Vec<&str> = report["rows"].as_array().unwrap().iter().filter_map(|row| row["contender"].as_str()).collect();
+    let names: Vec<&str> =
+        report["rows"].as_array().unwrap().iter().filter_map(|row| row["contender"].as_str()).collect();
     for name in ["volume-server", "volume-server-again", "volume-client", "juicefs", "xfs", "xfs-flushed"] {
         assert_eq!(names.iter().filter(|found| **found == name).count(), 2, "{name}: {text}");
     }

@@ -77,7 +77,7 @@ impl Contender {
 }
 
 /// The environment of contenders.
-pub struct Place<'a> {
+pub(super) struct Place<'a> {
     /// This program.
     pub nectary: &'a Path,
     /// A directory for mounts, and for the error output of processes.
@@ -115,7 +115,7 @@ impl Drop for Mount {
 }
 
 /// A running contender. The worker is dropped first, because it uses the mount.
-pub struct Running {
+pub(super) struct Running {
     worker: Worker,
     mounted: Mounted,
     root: PathBuf,

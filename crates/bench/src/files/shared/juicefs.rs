@@ -13,7 +13,7 @@ use crate::process::{Inside, Process, run};
 use crate::{Error, sys};
 
 /// The name of its program.
-pub const PROGRAM: &str = "juicefs";
+const PROGRAM: &str = "juicefs";
 /// The program that mounts for it, and the Debian package of that program.
 const MOUNTER: (&str, &str) = ("fusermount3", "fuse3");
 /// How long it may take to mount, or to end.
@@ -90,8 +90,8 @@ fn metadata(below: &Path) -> String {
 
 /// The words that make a file system. Unlinked files do not go to a trash.
 fn format(below: &Path) -> Vec<String> {
-    let bucket = format!("{}/", below.join("objects").display());
-    let words = ["format", "--storage", "file", "--bucket", &bucket, "--trash-days", "0", &metadata(below), "bench"];
+    let (bucket, metadata) = (format!("{}/", below.join("objects").display()), metadata(below));
+    let words = ["format", "--storage", "file", "--bucket", &bucket, "--trash-days", "0", &metadata, "bench"];
     words.map(str::to_owned).to_vec()
 }
 
@@ -119,7 +119,8 @@ mod tests {
             "format --storage file --bucket /disk/objects/ --trash-days 0 sqlite3:///disk/metadata.db bench"
         );
         let mounted = mount(below, root).join(" ");
-        for part in ["--attr-cache 0", "--entry-cache 0", "--dir-entry-cache 0", "--cache-size 0", "--no-usage-report"] {
+        for part in ["--attr-cache 0", "--entry-cache 0", "--dir-entry-cache 0", "--cache-size 0", "--no-usage-report"]
+        {
             assert!(mounted.contains(part), "{part}: {mounted}");
         }
         assert!(mounted.ends_with(" sqlite3:///disk/metadata.db /mnt"), "{mounted}");

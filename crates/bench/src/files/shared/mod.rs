@@ -27,7 +27,7 @@ use crate::store::Progress;
 use crate::{Error, ErrorKind, machine, sys};
 
 use contender::{CONTENDERS, Contender, Place};
-pub use juicefs::{PROGRAM as JUICEFS, find as find_juicefs};
+pub use juicefs::find as find_juicefs;
 pub use report::Report;
 use report::Sample;
 
