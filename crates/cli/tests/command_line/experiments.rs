@@ -1,7 +1,7 @@
 //! `nectary bench`: the list of experiments, and what is refused before anything runs.
 
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
@@ -175,6 +175,44 @@ fn a_volume_is_measured_on_both_hosts_beside_the_others_and_nothing_is_left() {
     left.sort();
     assert_eq!(left, ["n.json", "n.svg"]);
     assert!(left_behind().iter().all(|name| before.contains(name)));
+}
+
+/// Waits until something is so, for half a minute.
+fn wait_until(what: &str, is_so: impl Fn() -> bool) {
+    let began = std::time::Instant::now();
+    while !is_so() {
+        assert!(began.elapsed().as_secs() < 30, "{what}");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+}
+
+/// Whether a file of some process, as `environ`, or of some loop device has these bytes.
+fn is_named_in(folder: &str, file: &str, bytes: &[u8]) -> bool {
+    let entries = std::fs::read_dir(folder).unwrap().flatten();
+    let has = |text: Vec<u8>| text.windows(bytes.len()).any(|window| window == bytes);
+    entries.filter_map(|entry| std::fs::read(entry.path().join(file)).ok()).any(has)
+}
+
+#[test]
+fn a_run_on_two_hosts_that_is_killed_leaves_nothing() {
+    if !has_two_hosts() {
+        return;
+    }
+    let scratch = Scratch::new("bench-ncar-killed");
+    let line = "bench io . --matrix ncar --quick --size 64M --request 4K --only volume.client.write.direct";
+    let mut command = scratch.command(line);
+    let mut run = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let name = format!("nectary-bench-hosts-{}", run.id());
+    let of_hosts = std::env::temp_dir().join(&name);
+    let image = scratch.file(&format!("nectary-bench-io-{}", run.id()));
+    wait_until("a volume is mounted", || of_hosts.join("volume-mount-client.said").exists());
+    assert!(is_named_in("/proc", "environ", name.as_bytes()) && image.exists());
+    run.kill().unwrap();
+    run.wait().unwrap();
+    wait_until("directories are removed", || !of_hosts.exists() && !image.exists());
+    wait_until("processes have ended", || !is_named_in("/proc", "environ", name.as_bytes()));
+    let image = image.to_str().unwrap().as_bytes().to_vec();
+    wait_until("loop devices are released", || !is_named_in("/sys/block", "loop/backing_file", &image));
 }
 
 #[test]

@@ -13,7 +13,10 @@ use crate::io::report::{Report, figure};
 use crate::io::timestamps::Timestamps;
 use crate::machine;
 use crate::statistics::{Estimate, estimate};
+use crate::store::Figure;
 
+/// The time that a volume adds to a direct request, divided by that of a bare FUSE server, should be at most this.
+const ADDED_MAX: f64 = 1.25;
 /// The largest number of columns of a table.
 const COLUMNS_MAX: usize = 6;
 
@@ -29,6 +32,7 @@ pub fn report(plan: &Plan, measured: &[Measured], took: Duration) -> Report {
             all.push(figure(format!("ncar.{name}"), "MiB/s", [value, low, high]));
         }
     }
+    all.extend(added_times(measured));
     let setting = json!({
         "target": plan.options.target, "bytes": plan.bytes, "passes": plan.passes, "sizes": plan.sizes,
         "client_memory_bytes": plan.memory_bytes(Host::Client), "server_memory_bytes": plan.memory_bytes(Host::Server),
@@ -90,13 +94,53 @@ fn comparison(measured: &[Measured]) -> String {
             }
             lines.push('\n');
         }
+        if let Some(added) = added_by_size(measured, volume) {
+            let name = format!("{} added / bare's", volume.series.name());
+            let ratios = added.iter().map(|(_, ratio)| ratio.map_or("-".to_owned(), |ratio| format!("{ratio:.2}")));
+            lines += &format!("  {name:<58}{}\n", ratios.map(|ratio| format!("{ratio:>8}")).collect::<String>());
+        }
     }
     if lines.is_empty() {
         return lines;
     }
     let sizes = measured.first().map(|one| one.rates.as_slice()).unwrap_or_default();
     let sizes: String = sizes.iter().map(|(size, _)| format!("{:>8}", format_size(*size))).collect();
-    format!("\nThe volume beside others: ratios of the medians\n  {:<58}{sizes}\n{lines}", "request")
+    format!(
+        "\nThe volume beside others: ratios of the medians. added: the time that a direct request takes longer than on \
+         XFS,\ndivided by the same of the bare FUSE server (at most {ADDED_MAX} is wanted)\n  {:<58}{sizes}\n{lines}",
+        "request"
+    )
+}
+
+/// How much longer than on XFS a request takes on the volume, divided by the same for the bare FUSE server. `None` if
+/// the bare server is not slower than XFS.
+fn added(volume: f64, bare: f64, xfs: f64) -> Option<f64> {
+    let added = |rate: f64| 1.0 / rate - 1.0 / xfs;
+    (added(bare) > 0.0).then(|| added(volume) / added(bare))
+}
+
+/// The time that the volume adds to direct requests of each size, as [`added`] says; `None` without the others.
+fn added_by_size(measured: &[Measured], volume: &Measured) -> Option<Vec<(u64, Option<f64>)>> {
+    let peer = |system| peer(measured, &volume.series, system).filter(|_| volume.series.mode == Mode::Direct);
+    let (xfs, bare) = (peer(System::Xfs(XFS_BLOCK_BYTES))?, peer(System::Bare)?);
+    let rates = volume.rates.iter().zip(&bare.rates).zip(&xfs.rates);
+    let of = |one: &[f64]| estimate(one).value;
+    Some(rates.map(|((own, bare), xfs)| (own.0, added(of(&own.1), of(&bare.1), of(&xfs.1)))).collect())
+}
+
+/// The figures of the time that the volume adds to direct requests.
+fn added_times(measured: &[Measured]) -> Vec<Figure> {
+    let volumes = measured.iter().filter(|one| one.series.system == System::Volume);
+    let each = volumes.flat_map(|volume| {
+        let sizes = added_by_size(measured, volume).unwrap_or_default();
+        sizes.into_iter().filter_map(|(size, ratio)| Some((volume.series.name(), size, ratio?)))
+    });
+    each.map(|(series, size, ratio)| {
+        let name = format!("ncar.{series}.{}.added_over_bare", format_size(size).to_lowercase());
+        let (target, is_at_most, is_judged) = (Some(ADDED_MAX), true, false);
+        Figure { name, value: ratio, unit: "x", low: ratio, high: ratio, target, is_at_most, is_judged }
+    })
+    .collect()
 }
 
 /// The series of another system under the conditions of `series`: caches emptied in the same way, if it has that.
@@ -163,6 +207,13 @@ mod tests {
     use super::super::{Options, Plan};
     use super::*;
     use crate::io::plot::tests::is_well_formed;
+
+    #[test]
+    fn the_added_time_is_that_of_the_volume_divided_by_that_of_the_bare_server() {
+        // Requests take 1 s on XFS, 2 s on the bare server and 2.5 s on the volume.
+        assert_eq!(added(1.0 / 2.5, 0.5, 1.0), Some(1.5));
+        assert_eq!(added(0.5, 1.5, 1.0), None);
+    }
 
     #[test]
     fn every_figure_has_two_plots_with_lines_and_the_volume_is_beside_the_others() {
