@@ -125,9 +125,11 @@ fn dry_runs_print_xdds_command_lines() {
 fn has_two_hosts() -> bool {
     let has = ["/dev/fuse", "/dev/loop-control"].iter().all(|path| Path::new(path).exists());
     let has = has && ["mkfs.xfs", "ip", "nsenter"].iter().all(|program| is_program(program));
-    let is_permitted = has && said("ip", &["netns".as_ref(), "list".as_ref()]).is_ok() && is_root();
+    let groups = std::fs::read_to_string("/sys/fs/cgroup/cgroup.subtree_control").unwrap_or_default();
+    let has_groups = Path::new("/sys/fs/cgroup/memory/memory.limit_in_bytes").exists() || groups.contains("memory");
+    let is_permitted = has && has_groups && said("ip", &["netns".as_ref(), "list".as_ref()]).is_ok() && is_root();
     if !is_permitted {
-        println!("NOT RUN: two hosts need root, /dev/fuse, loop devices, mkfs.xfs, ip and nsenter");
+        println!("NOT RUN: two hosts need root, /dev/fuse, loop devices, memory groups, mkfs.xfs, ip and nsenter");
     }
     is_permitted
 }
