@@ -91,7 +91,7 @@ pub fn serve(input: impl BufRead) {
 }
 
 /// Whether a process runs: it exists and is not a zombie.
-fn is_alive(process: u32) -> bool {
+pub(crate) fn is_alive(process: u32) -> bool {
     let text = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
     let state = text.rsplit_once(") ").and_then(|rest| rest.1.chars().next());
     state.is_some_and(|state| !matches!(state, 'Z' | 'X'))

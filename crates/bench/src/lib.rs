@@ -18,6 +18,7 @@
 //! | `files` | the experiment `bench files`: small files created and deleted |
 //! | `ram` | the experiment `bench ram`: a donor compared with other NBD servers of memory |
 //! | `process` | the processes of a run, in memory groups and network namespaces |
+//! | `hosts` | two hosts on this machine that share a disk |
 //! | `limits` | the experiment `bench limits`: the store compared with fio |
 
 pub mod contender;
@@ -27,6 +28,7 @@ mod error;
 pub mod files;
 pub mod group;
 pub mod guardian;
+pub mod hosts;
 pub mod io;
 pub mod limits;
 pub mod machine;

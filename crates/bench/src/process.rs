@@ -14,6 +14,7 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::Duration;
 
+use crate::guardian::is_alive;
 use crate::{Error, ErrorKind, sys};
 
 /// The longest time that a process may take to end after SIGTERM.
@@ -141,6 +142,11 @@ impl Process {
         }
     }
 
+    /// Whether the process has not ended.
+    pub fn is_running(&self) -> bool {
+        is_alive(self.child.id())
+    }
+
     /// The processor time that the process has used. *Units*: seconds, in steps of the kernel's clock tick.
     pub fn processor_s(&self) -> f64 {
         sys::processor_s_of(self.child.id())
@@ -208,6 +214,7 @@ mod tests {
         let error = shell.line(Duration::from_millis(20)).unwrap_err();
         assert!(error.message.contains("nothing within"), "{error}");
         let (said, id) = (shell.said.clone(), shell.id());
+        assert!(shell.is_running());
         drop(shell);
         assert!(!Path::new(&format!("/proc/{id}")).exists());
         fs::remove_file(said).unwrap();

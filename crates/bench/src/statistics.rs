@@ -56,6 +56,19 @@ pub fn estimate(values: &[f64]) -> Estimate {
     Estimate { value, low: at((1.0 - CONFIDENCE) / 2.0), high: at((1.0 + CONFIDENCE) / 2.0) }
 }
 
+/// The median of some values with their lower and upper quartile; NaN without values.
+pub fn quartiles(values: &[f64]) -> Estimate {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let at = |share: f64| {
+        let Some(last) = sorted.len().checked_sub(1) else { return f64::NAN };
+        let place = last as f64 * share;
+        let (below, above) = (sorted[place.floor() as usize], sorted[place.ceil() as usize]);
+        below + (above - below) * place.fract()
+    };
+    Estimate { value: at(0.5), low: at(0.25), high: at(0.75) }
+}
+
 /// The median of `numerators[i] / denominators[i]` with its interval.
 pub fn paired_ratio(numerators: &[f64], denominators: &[f64]) -> Estimate {
     let ratios: Vec<f64> = numerators.iter().zip(denominators).map(|(left, right)| left / right).collect();
@@ -103,6 +116,14 @@ mod tests {
         assert_eq!(median(&[3.0, 1.0, 2.0]), 2.0);
         assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), 2.5);
         assert!(median(&[]).is_nan());
+    }
+
+    #[test]
+    fn quartiles_are_interpolated() {
+        assert_eq!(quartiles(&[5.0, 1.0, 3.0, 2.0, 4.0]), Estimate { value: 3.0, low: 2.0, high: 4.0 });
+        assert_eq!(quartiles(&[1.0, 2.0]), Estimate { value: 1.5, low: 1.25, high: 1.75 });
+        assert_eq!(quartiles(&[7.0]), Estimate { value: 7.0, low: 7.0, high: 7.0 });
+        assert!(quartiles(&[]).value.is_nan());
     }
 
     #[test]

@@ -5,6 +5,7 @@
 
 use std::ffi::{CString, OsStr};
 use std::fs::File;
+use std::io::IoSlice;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
@@ -205,6 +206,16 @@ pub(crate) fn drop_pages(file: &File) -> Result<(), Error> {
         0 => Ok(()),
         error => Err(Error::failed("dropping pages", std::io::Error::from_raw_os_error(error))),
     }
+}
+
+/// Writes several buffers at an offset of a file, one after the other; returns the number of bytes that were written.
+pub(crate) fn write_vectored_at(file: &File, parts: &[IoSlice<'_>], offset: u64) -> std::io::Result<usize> {
+    let count = parts.len().min(libc::UIO_MAXIOV as usize) as libc::c_int;
+    let offset = libc::off_t::try_from(offset).map_err(std::io::Error::other)?;
+    // SAFETY: an `IoSlice` has the layout of an `iovec`; the buffers and the descriptor outlive the call, which only
+    // reads them.
+    let written = unsafe { libc::pwritev(file.as_raw_fd(), parts.as_ptr().cast::<libc::iovec>(), count, offset) };
+    usize::try_from(written).map_err(|_| std::io::Error::last_os_error())
 }
 
 /// The free space for ordinary users in the file system at a path. *Units*: bytes.

@@ -36,8 +36,9 @@ pub use admin::AdminArguments;
 pub use admission::AdmissionArguments;
 pub use attach::{AttachArguments, DetachArguments};
 pub use bench::{
-    BenchArguments, BenchCacheArguments, BenchCommand, BenchDisk, BenchFileSystem, BenchFilesArguments,
-    BenchInsideArguments, BenchLimitsArguments, BenchRamArguments, BenchStoreArguments, SeedPrograms, SeedTable,
+    BenchArguments, BenchBareFuseArguments, BenchCacheArguments, BenchCommand, BenchDisk, BenchFileSystem,
+    BenchFilesArguments, BenchInsideArguments, BenchLimitsArguments, BenchRamArguments, BenchStoreArguments, SeedFiles,
+    SeedPrograms, SeedTable,
 };
 pub use bench_io::{BenchIoArguments, IoMatrix};
 pub use cache::{CacheCommand, SimulateArguments};

@@ -10,14 +10,14 @@ use anyhow::Context;
 use nectary_bench::limits::{LimitsOptions, limits};
 use nectary_bench::process::{Inside, enter};
 use nectary_bench::store::{self, EXPERIMENTS, Options, Plan, Preset, Programs};
-use nectary_bench::{dear, files, guardian, io, ram, worker};
+use nectary_bench::{dear, files, guardian, hosts, io, ram, worker};
 
 use crate::arguments::{
-    BenchArguments, BenchCacheArguments, BenchCommand, BenchDisk, BenchFileSystem, BenchFilesArguments,
-    BenchInsideArguments, BenchIoArguments, BenchLimitsArguments, BenchRamArguments, BenchStoreArguments, IoMatrix,
-    SeedPrograms, SeedTable,
+    BenchArguments, BenchBareFuseArguments, BenchCacheArguments, BenchCommand, BenchDisk, BenchFileSystem,
+    BenchFilesArguments, BenchInsideArguments, BenchIoArguments, BenchLimitsArguments, BenchRamArguments,
+    BenchStoreArguments, IoMatrix, SeedFiles, SeedPrograms, SeedTable,
 };
-use crate::exit::{FAILED, Failure, GOOD, NOT_FOUND};
+use crate::exit::{FAILED, Failure, GOOD, NOT_FOUND, USAGE};
 use crate::{output, progress, runtime};
 
 /// Runs an experiment, or a process of one.
@@ -33,6 +33,7 @@ pub fn run(arguments: &BenchArguments) -> Result<u8, Failure> {
         BenchCommand::Files(arguments) => return run_files(arguments),
         BenchCommand::Ram(arguments) => return run_ram(arguments),
         BenchCommand::FilesWorker => files::serve(std::io::stdin().lock(), std::io::stdout().lock())?,
+        BenchCommand::BareFuse(arguments) => serve_bare_fuse(arguments)?,
         BenchCommand::Inside(arguments) => return Err(become_inside(arguments)),
         BenchCommand::Worker => worker::serve(std::io::stdin().lock(), std::io::stdout().lock())?,
         BenchCommand::IoWorker => io::serve(std::io::stdin().lock(), std::io::stdout().lock())?,
@@ -118,7 +119,7 @@ fn run_io(arguments: &BenchIoArguments) -> Result<u8, Failure> {
                 return output::text(&io::ncar_dry_run(&options)?).map(|()| GOOD);
             }
             let programs = programs(&program, "io-worker");
-            with_progress(|progress| io::run_ncar(&options, &programs, progress))?
+            with_progress(|progress| io::run_ncar(&options, &program, &programs, progress))?
         }
         None => {
             let options = arguments.options();
@@ -196,7 +197,7 @@ fn run_files(arguments: &BenchFilesArguments) -> Result<u8, Failure> {
     let program = std::env::current_exe().context("cannot find this program")?;
     let places = Places { json: &arguments.json, svg: &None, write: &arguments.write };
     let folder = arguments.folder.clone().unwrap_or_else(|| PathBuf::from("."));
-    if arguments.seed.is_none() {
+    let Some(seed) = arguments.seed else {
         let mut options = files::FolderOptions::new(folder);
         if !arguments.files.is_empty() {
             options.files.clone_from(&arguments.files);
@@ -206,6 +207,23 @@ fn run_files(arguments: &BenchFilesArguments) -> Result<u8, Failure> {
         options.seed = arguments.random_seed;
         let guardian = process_of(&program, "guardian");
         let report = with_progress(|progress| files::run_folder(&options, guardian, progress))?;
+        return publish(&places, &report, &report.experiment, report.text(), None).map(|()| GOOD);
+    };
+    if let Some(option) = foreign_option(arguments, seed) {
+        let message = format!("{option} is not an option of this experiment");
+        return Err(Failure::new(USAGE, message, "leave it out; `nectary bench files --help` says where it counts"));
+    }
+    if seed == SeedFiles::Ncar {
+        let plan = files::shared::Plan::new(files::shared::Options {
+            quick: arguments.quick,
+            only: arguments.only.clone(),
+            files: arguments.files.first().copied(),
+            rounds: arguments.rounds,
+            folder,
+            juicefs: arguments.juicefs.clone().or_else(|| files::shared::find_juicefs(&program)),
+            seed: arguments.random_seed,
+        })?;
+        let report = with_progress(|progress| files::shared::run(&plan, &program, progress))?;
         return publish(&places, &report, &report.experiment, report.text(), None).map(|()| GOOD);
     }
     let options = files::Options {
@@ -223,6 +241,19 @@ fn run_files(arguments: &BenchFilesArguments) -> Result<u8, Failure> {
     Ok(if report.is_short() { FAILED } else { GOOD })
 }
 
+/// An option that was given and does not count under a paper's conditions.
+fn foreign_option(arguments: &BenchFilesArguments, seed: SeedFiles) -> Option<&'static str> {
+    let is_nrd = seed == SeedFiles::Nrd;
+    let given = [
+        (is_nrd && !arguments.files.is_empty(), "--files"),
+        (arguments.files.len() > 1, "a second --files"),
+        (is_nrd && arguments.juicefs.is_some(), "--juicefs"),
+        (!is_nrd && !arguments.link.is_empty(), "--link"),
+        (!is_nrd && arguments.file_system.is_some(), "--file-system"),
+    ];
+    given.into_iter().find(|given| given.0).map(|given| given.1)
+}
+
 fn run_ram(arguments: &BenchRamArguments) -> Result<u8, Failure> {
     let options = ram::RamOptions {
         quick: arguments.quick,
@@ -236,6 +267,13 @@ fn run_ram(arguments: &BenchRamArguments) -> Result<u8, Failure> {
     let places = Places { json: &arguments.json, svg: &None, write: &arguments.write };
     publish(&places, &report, &report.experiment, report.text(), None)?;
     Ok(if report.is_short() { FAILED } else { GOOD })
+}
+
+/// Serves files that are parts of a device.
+fn serve_bare_fuse(arguments: &BenchBareFuseArguments) -> Result<(), Failure> {
+    let BenchBareFuseArguments { device, directory, bytes } = arguments;
+    let options = hosts::BareOptions { device: device.clone(), directory: directory.clone(), bytes: *bytes };
+    Ok(hosts::serve(&options, std::io::stdout().lock())?)
 }
 
 /// Replaces this process by another program; returns a failure if that is not possible.

@@ -12,16 +12,16 @@ use std::time::Duration;
 
 use nectary_block::{ErrorKind as DeviceErrorKind, OpenOptions, Registry};
 use nectary_ram::device::RamOptions;
-use serde::{Deserialize, Serialize};
 
 use super::loops::{Kept, Loops, Taken, patience};
 use super::network::{Link, Network, PORT};
+use super::worker::{Answer, Task, Worker};
+use crate::Error;
 use crate::contender::FileSystem;
 use crate::disk::BareDisk;
 use crate::group::MemoryGroup;
 use crate::process::{Inside, Process, run};
 use crate::sys::{self, Writing};
-use crate::{Error, ErrorKind};
 
 /// The client's memory in the paper, in bytes.
 pub const CLIENT_BYTES: u64 = 64 << 20;
@@ -141,7 +141,7 @@ pub(super) struct Place<'a> {
 /// A running contender. Fields are dropped in this order, so each is dropped before the resources that it uses.
 pub(super) struct Running<'a> {
     place: &'a Place<'a>,
-    worker: Option<Process>,
+    worker: Option<Worker>,
     mount: Option<Mount>,
     device: Device,
     donors: Vec<Process>,
@@ -282,22 +282,6 @@ fn group_name(part: &str) -> String {
     format!("nectary-bench-{}-{part}", std::process::id())
 }
 
-/// The answer of the process that runs the loops.
-#[derive(Debug, Serialize, Deserialize)]
-pub(super) enum Answer {
-    Taken(Taken),
-    Done,
-    Failed { is_void: bool, message: String },
-}
-
-/// A request to the process that runs the loops.
-#[derive(Debug, Serialize, Deserialize)]
-pub(super) enum Task {
-    Run(Loops),
-    Keep(Kept),
-    Check(Kept),
-}
-
 impl Running<'_> {
     fn root(&self) -> PathBuf {
         self.place.folder.join(format!("root-{}", self.number))
@@ -312,10 +296,8 @@ impl Running<'_> {
         self.mount = Some(Mount(root));
         // Each mount gets a new process in the client's memory group. This process only runs loops, so only their
         // memory counts as the client's.
-        let inside = Inside { group: Some(self.client.clone()), has_own_network: false };
-        let mut command = inside.command(self.place.nectary, self.place.nectary);
-        command.args(["bench", "files-worker"]);
-        self.worker = Some(Process::start(command, "the process of the loops", self.place.said("loops", self.number))?);
+        let said = self.place.said("loops", self.number);
+        self.worker = Some(Worker::start(self.place.nectary, Some(self.client.clone()), said)?);
         Ok(())
     }
 
@@ -333,8 +315,8 @@ impl Running<'_> {
         let loops = Loops { folder: self.root(), ..loops };
         let patience = patience(&loops);
         match self.ask(&Task::Run(loops), patience)? {
-            Some(taken) => Ok(taken),
-            None => Err(Error::failed("the process of the loops", "it gave no times")),
+            Answer::Taken(taken) => Ok(taken),
+            _ => Err(Error::failed("the process of the loops", "it gave no times")),
         }
     }
 
@@ -347,19 +329,10 @@ impl Running<'_> {
         self.donors.iter().map(Process::processor_s).sum::<f64>() + serving
     }
 
-    fn ask(&mut self, task: &Task, patience: Duration) -> Result<Option<Taken>, Error> {
-        let Some(worker) = &mut self.worker else {
-            return Err(Error::failed("the process of the loops", "it is gone"));
-        };
-        let text = serde_json::to_string(task).map_err(|error| Error::failed("a task", error))?;
-        worker.tell(&text)?;
-        let line = worker.line(patience)?;
-        match serde_json::from_str(&line).map_err(|error| Error::failed("an answer", error))? {
-            Answer::Taken(taken) => Ok(Some(taken)),
-            Answer::Done => Ok(None),
-            Answer::Failed { is_void, message } => {
-                Err(Error::new(if is_void { ErrorKind::Void } else { ErrorKind::Failed }, message))
-            }
+    fn ask(&mut self, task: &Task, patience: Duration) -> Result<Answer, Error> {
+        match &mut self.worker {
+            Some(worker) => worker.ask(task, patience),
+            None => Err(Error::failed("the process of the loops", "it is gone")),
         }
     }
 

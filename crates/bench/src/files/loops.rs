@@ -101,6 +101,27 @@ impl Loops {
     ///
     /// *Errors*: [`ErrorKind::Void`] if a file is missing, or if its bytes are not those that were written.
     pub fn run(&self) -> Result<Taken, Error> {
+        let ready = self.ready()?;
+        let mut taken = Taken::default();
+        let mut began = Instant::now();
+        let mut lap = || std::mem::replace(&mut began, Instant::now()).elapsed().as_secs_f64();
+        lap();
+        ready.create()?;
+        taken.create_s = lap();
+        ready.sync()?;
+        taken.create_sync_s = lap();
+        ready.compare()?;
+        lap();
+        ready.delete()?;
+        taken.delete_s = lap();
+        ready.sync()?;
+        taken.delete_sync_s = lap();
+        ready.end()?;
+        Ok(taken)
+    }
+
+    /// Makes the directory, and everything that is not measured.
+    pub(super) fn ready(&self) -> Result<Ready<'_>, Error> {
         let folder = self.folder.join(format!("lat-fs-{}", self.files));
         let failed = |error: std::io::Error| Error::failed(folder.display(), error);
         fs::create_dir(&folder).map_err(failed)?;
@@ -108,31 +129,8 @@ impl Loops {
         // Syncs before the clock starts, so that the directory's creation is not measured.
         sys::sync_file_system(&opened)?;
         let paths: Vec<PathBuf> = (0..self.files).map(|number| folder.join(format!("{number:07}"))).collect();
-        let bodies = bodies(self.bytes);
         let order = self.order.of(self.files, self.seed);
-        let mut taken = Taken::default();
-        let mut began = Instant::now();
-        let mut lap = || std::mem::replace(&mut began, Instant::now()).elapsed().as_secs_f64();
-        lap();
-        self.create(&paths, &bodies, &opened)?;
-        taken.create_s = lap();
-        sys::sync_file_system(&opened)?;
-        taken.create_sync_s = lap();
-        self.compare(&folder, &paths, &bodies)?;
-        lap();
-        for &number in &order {
-            let path = &paths[number as usize];
-            fs::remove_file(path).map_err(|error| Error::failed(path.display(), error))?;
-            if self.is_flushed_each {
-                opened.sync_all().map_err(failed)?;
-            }
-        }
-        taken.delete_s = lap();
-        sys::sync_file_system(&opened)?;
-        taken.delete_sync_s = lap();
-        // Fails if a file was not deleted.
-        fs::remove_dir(&folder).map_err(failed)?;
-        Ok(taken)
+        Ok(Ready { loops: self, folder, opened, paths, bodies: bodies(self.bytes), order })
     }
 
     fn create(&self, paths: &[PathBuf], bodies: &[Vec<u8>], folder: &File) -> Result<(), Error> {
@@ -165,6 +163,62 @@ impl Loops {
             compare(&paths[number], &bodies[number % bodies.len()])?;
         }
         Ok(())
+    }
+}
+
+/// The files of loops, whose steps can be measured one by one.
+pub(super) struct Ready<'a> {
+    loops: &'a Loops,
+    folder: PathBuf,
+    opened: File,
+    paths: Vec<PathBuf>,
+    bodies: Vec<Vec<u8>>,
+    order: Vec<u32>,
+}
+
+impl Ready<'_> {
+    /// Creates all files.
+    pub fn create(&self) -> Result<(), Error> {
+        self.loops.create(&self.paths, &self.bodies, &self.opened)
+    }
+
+    /// Counts the files, and compares some of them. *Errors*: [`ErrorKind::Void`].
+    pub fn compare(&self) -> Result<(), Error> {
+        self.loops.compare(&self.folder, &self.paths, &self.bodies)
+    }
+
+    /// Requests the attributes of all files. *Errors*: [`ErrorKind::Void`] if one has another size.
+    pub fn stat(&self) -> Result<(), Error> {
+        for path in &self.paths {
+            let found = fs::symlink_metadata(path).map_err(|error| Error::failed(path.display(), error))?;
+            if !found.is_file() || found.len() != u64::from(self.loops.bytes) {
+                let message = format!("the run is void: {} has {} bytes", path.display(), found.len());
+                return Err(Error::new(ErrorKind::Void, message));
+            }
+        }
+        Ok(())
+    }
+
+    /// Deletes all files.
+    pub fn delete(&self) -> Result<(), Error> {
+        for &number in &self.order {
+            let path = &self.paths[number as usize];
+            fs::remove_file(path).map_err(|error| Error::failed(path.display(), error))?;
+            if self.loops.is_flushed_each {
+                self.opened.sync_all().map_err(|error| Error::failed(self.folder.display(), error))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes what the file system has in memory to its device.
+    pub fn sync(&self) -> Result<(), Error> {
+        sys::sync_file_system(&self.opened)
+    }
+
+    /// Removes the directory. *Errors*: a file was not deleted.
+    pub fn end(&self) -> Result<(), Error> {
+        fs::remove_dir(&self.folder).map_err(|error| Error::failed(self.folder.display(), error))
     }
 }
 

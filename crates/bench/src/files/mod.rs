@@ -3,37 +3,43 @@
 //! Owns: the options and the plan. A run is in any directory (`folder`), or under the conditions of the paper on the
 //! Network RamDisk (`nrd`): a client with 64 MB, donors with 128 MB in separate network namespaces, links of 10 Mb/s,
 //! of 155 Mb/s and of unlimited rate. Network RAM disks are compared with a local disk and a model of a disk of the
-//! paper's time. These conditions were fixed before the first run (`docs/decisions/0047-files.md`).
+//! paper's time. These conditions were fixed before the first run (`docs/decisions/0047-files.md`). A run on a shared
+//! volume (`shared`) counts creates, stats and unlinks a second.
 //!
 //! | file | what is in it |
 //! |---|---|
-//! | `loops` | the loops themselves |
+//! | `loops`, `together` | the loops themselves; the loops of several threads |
+//! | `worker` | the process that runs the loops |
 //! | `network`, `contender` | namespaces and links; contenders, their set-up and removal |
 //! | `folder`, `nrd` | a run on a directory, and one under the paper's conditions |
 //! | `samples`, `results`, `text` | times with their medians and ratios; figures; tables |
+//! | `shared` | a run on a shared volume on two hosts, beside peers |
 
 mod contender;
 mod folder;
 mod loops;
-mod network;
+pub(crate) mod network;
 mod nrd;
 mod results;
 mod samples;
+pub mod shared;
 mod text;
+mod together;
+mod worker;
 
-use std::io::{BufRead, Write};
 use std::path::PathBuf;
 
 use crate::contender::FileSystem;
-use crate::{Error, ErrorKind, sys};
+use crate::{Error, ErrorKind};
 
-use contender::{AGAIN, Answer, Task};
+use contender::AGAIN;
 pub use contender::{CONTENDERS, Contender, Kind};
 pub use folder::{FolderOptions, run as run_folder};
 pub use loops::{Loops, Order, Taken};
 pub use network::Link;
 pub use nrd::run as run_nrd;
 pub use results::Report;
+pub use worker::serve;
 
 /// The size of the paper's files, in bytes.
 pub const FILE_BYTES: u32 = 2048;
@@ -55,7 +61,7 @@ const LINKS: [Link; 3] = [Link::Unshaped, Link::Shaped(155), Link::Shaped(10)];
 const FILES_MAX: u32 = 1_000_000;
 
 /// The experiments, each with its subject and its approximate duration.
-pub const EXPERIMENTS: [(&str, &str, &str); 3] = [
+pub const EXPERIMENTS: [(&str, &str, &str); 5] = [
     ("bench files --folder DIR", "creating and deleting small files in any directory, as lat_fs", "1 minute"),
     (
         "bench files --seed nrd --quick",
@@ -66,6 +72,16 @@ pub const EXPERIMENTS: [(&str, &str, &str); 3] = [
         "bench files --seed nrd",
         "1,024 to 16,384 files on network RAM disks over three kinds of links, beside disks of then and today",
         "2 hours",
+    ),
+    (
+        "bench files --seed ncar --quick",
+        "a look: creates, stats and unlinks a second on a shared volume and on XFS",
+        "1 minute",
+    ),
+    (
+        "bench files --seed ncar",
+        "the same with 4,096 files, by 1 and 4 threads, on both hosts of a shared volume, beside JuiceFS and XFS",
+        "10 minutes",
     ),
 ];
 
@@ -167,27 +183,6 @@ impl Plan {
     }
 }
 
-/// The main function of the process that runs the loops: it serves its parent until the parent closes the pipe.
-///
-/// Call it before the process has other threads.
-pub fn serve(input: impl BufRead, mut output: impl Write) -> Result<(), Error> {
-    sys::become_worker();
-    let pipe = |error| Error::failed("the pipe of the process of the loops", error);
-    for line in input.lines() {
-        let task: Task = serde_json::from_str(&line.map_err(pipe)?).map_err(|error| Error::failed("a task", error))?;
-        let done = match task {
-            Task::Run(loops) => loops.run().map(Answer::Taken),
-            Task::Keep(kept) => kept.make().map(|()| Answer::Done),
-            Task::Check(kept) => kept.check().map(|()| Answer::Done),
-        };
-        let answer = done
-            .unwrap_or_else(|error| Answer::Failed { is_void: error.kind == ErrorKind::Void, message: error.message });
-        let text = serde_json::to_string(&answer).map_err(|error| Error::failed("an answer", error))?;
-        writeln!(output, "{text}").and_then(|()| output.flush()).map_err(pipe)?;
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -219,30 +214,5 @@ mod tests {
         assert!(Plan::new(Options { system: FileSystem::Btrfs, ..options() }).is_err());
         let quick = Plan::new(Options { quick: true, ..options() }).unwrap();
         assert!(quick.rounds == ROUNDS_QUICK && quick.files_max() == 1024);
-    }
-
-    #[test]
-    fn the_process_of_the_loops_answers_each_task() {
-        let folder = std::env::temp_dir().join(format!("nectary-bench-serve-{}", std::process::id()));
-        std::fs::create_dir(&folder).unwrap();
-        let loops = Loops {
-            folder: folder.clone(),
-            files: 3,
-            bytes: 10,
-            order: Order::Reverse,
-            is_flushed_each: false,
-            seed: 1,
-        };
-        let absent = Loops { folder: folder.join("absent"), ..loops.clone() };
-        let tasks = [Task::Run(loops), Task::Run(absent)];
-        let input: Vec<String> = tasks.iter().map(|task| serde_json::to_string(task).unwrap()).collect();
-        let mut output = Vec::new();
-        std::thread::scope(|scope| {
-            scope.spawn(|| serve(input.join("\n").as_bytes(), &mut output).unwrap());
-        });
-        let answers = String::from_utf8(output).unwrap();
-        let answers: Vec<Answer> = answers.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-        assert!(matches!(answers[..], [Answer::Taken(_), Answer::Failed { is_void: false, .. }]), "{answers:?}");
-        std::fs::remove_dir(folder).unwrap();
     }
 }

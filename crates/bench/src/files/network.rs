@@ -56,7 +56,7 @@ impl Link {
 
 /// Moves this thread, and the processes that it starts later, into a new network namespace: the client's. Call it once,
 /// before any other function here.
-pub(super) fn begin() -> Result<(), Error> {
+pub(crate) fn begin() -> Result<(), Error> {
     sys::own_network()?;
     ip(None, "link set lo up")
 }
@@ -118,7 +118,7 @@ impl Drop for Network {
 }
 
 /// Runs `ip` in this process's network namespace, or in that of `process`.
-fn ip(process: Option<u32>, arguments: &str) -> Result<(), Error> {
+pub(crate) fn ip(process: Option<u32>, arguments: &str) -> Result<(), Error> {
     run(tool("ip", process).args(arguments.split(' '))).map(drop)
 }
 

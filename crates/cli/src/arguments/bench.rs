@@ -64,8 +64,8 @@ pub enum BenchCommand {
   The device that /var/cache is on:
     nectary bench limits --folder /var/cache --json limits.json", after_help = exit::HELP)]
     Limits(BenchLimitsArguments),
-    /// Creating and deleting small files, as HBench-OS and lmbench measure it: in any directory, or on network RAM
-    /// disks beside local disks (root)
+    /// Creating and deleting small files, as HBench-OS and lmbench measure it: in any directory, on network RAM disks
+    /// beside local disks (root), or on a shared volume beside JuiceFS and XFS (root)
     #[command(help_template = TEMPLATE, before_help = "Examples:
   Any directory:
     nectary bench files --folder /mnt
@@ -74,7 +74,9 @@ pub enum BenchCommand {
   Network RAM disks under the conditions of the paper, a look in two minutes:
     nectary bench files --seed nrd --quick
   All of it:
-    nectary bench files --seed nrd --json nrd.json --write docs/results", after_help = exit::HELP)]
+    nectary bench files --seed nrd --json nrd.json --write docs/results
+  Creates, stats and unlinks a second on a shared volume:
+    nectary bench files --seed ncar --json ncar.json", after_help = exit::HELP)]
     Files(BenchFilesArguments),
     /// A donor of memory, beside nbdkit and a null server: rates and processor time with fio as client
     #[command(help_template = TEMPLATE, before_help = "Examples:
@@ -92,6 +94,9 @@ pub enum BenchCommand {
     /// The process that creates and deletes files; started by the command itself
     #[command(hide = true)]
     FilesWorker,
+    /// A FUSE server that only reads and writes a device; started by the command itself
+    #[command(hide = true)]
+    BareFuse(BenchBareFuseArguments),
     /// Becomes another program in a memory group or an empty network; started by the command itself
     #[command(hide = true)]
     Inside(BenchInsideArguments),
@@ -225,6 +230,8 @@ pub struct BenchCacheArguments {
 pub enum SeedFiles {
     /// 1,024 to 16,384 files of 2 KB, a client of 64 MB, donors of 128 MB, links of 10 and 155 Mb/s and unshaped
     Nrd,
+    /// creates, stats and unlinks a second of empty files by 1 and 4 threads, on both hosts of a shared volume
+    Ncar,
 }
 
 /// The file systems of `bench files`.
@@ -251,12 +258,12 @@ pub struct BenchFilesArguments {
     /// Whose conditions, instead of a directory as it is
     #[arg(long, value_name = "PAPER", value_enum, required_unless_present = "folder")]
     pub seed: Option<SeedFiles>,
-    /// The directory to measure; with --seed the one for the local disk's file, which is the current one if it is not
-    /// given
+    /// The directory to measure; with --seed the one for the disk's file, which is the current one if it is not given
     #[arg(long, value_name = "DIR")]
     pub folder: Option<PathBuf>,
-    /// Number of files, of a directory as it is; 1024 if it is not given; may be repeated
-    #[arg(long, value_name = "N", conflicts_with = "seed")]
+    /// Number of files, not with --seed nrd; 1024 of a directory as it is, where it may be repeated, or 4096 with --seed
+    /// ncar
+    #[arg(long, value_name = "N")]
     pub files: Vec<u32>,
     /// Size of each file, of a directory as it is
     #[arg(long, value_name = "SIZE", default_value = "2K", value_parser = parse_size, conflicts_with = "seed")]
@@ -265,13 +272,16 @@ pub struct BenchFilesArguments {
     /// one round instead of three
     #[arg(long)]
     pub quick: bool,
-    /// Only contenders with this in their name, for example none-2 or hdd; may be repeated
+    /// The program of JuiceFS, with --seed ncar; by default the one that `ci/setup files` builds, or that of PATH
+    #[arg(long, value_name = "PROGRAM", requires = "seed")]
+    pub juicefs: Option<PathBuf>,
+    /// Only contenders with this in their name, for example none-2 or volume; may be repeated
     #[arg(long, value_name = "NAME", requires = "seed")]
     pub only: Vec<String>,
-    /// Only links of so many Mb/s, 0 for the unshaped one; may be repeated
+    /// Only links of so many Mb/s, 0 for the unshaped one, with --seed nrd; may be repeated
     #[arg(long, value_name = "N", requires = "seed")]
     pub link: Vec<u32>,
-    /// File system of the contenders; ext4 if it is not given
+    /// File system of the contenders, with --seed nrd; ext4 if it is not given
     #[arg(long, value_name = "NAME", value_enum, requires = "seed")]
     pub file_system: Option<BenchFileSystem>,
     /// How often everything runs; 5, or 2 with --quick, or 3 for a directory as it is
@@ -312,6 +322,20 @@ pub struct BenchRamArguments {
     /// Write the report as a page into this directory, for example docs/results
     #[arg(long, value_name = "DIR")]
     pub write: Option<PathBuf>,
+}
+
+/// `bench bare-fuse`.
+#[derive(Debug, Args)]
+pub struct BenchBareFuseArguments {
+    /// The device
+    #[arg(long, value_name = "DEVICE")]
+    pub device: PathBuf,
+    /// Where its files are shown
+    #[arg(long, value_name = "DIR")]
+    pub directory: PathBuf,
+    /// Length of each file, in bytes
+    #[arg(long, value_name = "N")]
+    pub bytes: u64,
 }
 
 /// `bench inside`.

@@ -45,7 +45,8 @@ pub enum IoEngine {
 /// Whose conditions.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 pub enum IoMatrix {
-    /// figures 1 to 20 of the NCAR report: 256 MB files, one and two streams, hosts of 3 GB and of 128 MB (root)
+    /// figures 1 to 20 of the NCAR report: 256 MB files, one and two streams, hosts of 3 GB and of 128 MB; a shared
+    /// volume, XFS, the raw device, a bare FUSE server (root)
     Ncar,
 }
 
@@ -104,6 +105,9 @@ pub struct BenchIoArguments {
     #[arg(long, value_name = "MATRIX", value_enum)]
     #[arg(conflicts_with_all = ["op", "mode", "streams", "depth", "timestamps"])]
     pub matrix: Option<IoMatrix>,
+    /// Only series with this in their name, as volume.server or read.direct; may be repeated
+    #[arg(long, value_name = "NAME", requires = "matrix")]
+    pub only: Vec<String>,
     /// Print the xdd command lines that do the same, and run nothing
     #[arg(long)]
     pub dry_run: bool,
@@ -169,6 +173,7 @@ impl BenchIoArguments {
             passes: self.passes,
             bytes: self.size,
             sizes: self.request.clone(),
+            only: self.only.clone(),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! `nectary bench`: the list of experiments, and refusals before anything runs.
 
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
@@ -19,6 +19,7 @@ fn experiments_are_listed_with_what_they_show_and_how_long_they_take() {
         "bench limits",
         "bench io",
         "bench files --seed nrd",
+        "bench files --seed ncar",
         "bench ram",
     ] {
         assert!(
@@ -110,9 +111,152 @@ fn dry_runs_print_xdds_command_lines() {
          -dio -ts detailed -verbose\n"
     );
     let matrix = scratch.run("bench io . --matrix ncar --dry-run").exits(0).text();
-    assert!(
-        matrix.contains("volume: NOT RUN: this matrix does not mount one yet") && matrix.contains("-reqsize 16384")
-    );
+    for part in ["nectary volume mount disk:/dev/DEVICE", "nectary bench bare-fuse", "-reqsize 16384"] {
+        assert!(matrix.contains(part), "{part}: {matrix}");
+    }
+    let one =
+        scratch.run("bench io . --matrix ncar --dry-run --quick --only volume.server.read.direct").exits(0).text();
+    assert_eq!(one.lines().filter(|line| line.starts_with("xdd ")).count(), 2 * 3, "{one}");
+    scratch.run("bench io . --matrix ncar --dry-run --only nfs").exits(2).says("no series has \"nfs\"");
+    scratch.run("bench io . --only volume").exits(2);
+}
+
+/// Whether a run on two hosts can be made here; says what is missing otherwise.
+fn has_two_hosts() -> bool {
+    let has = ["/dev/fuse", "/dev/loop-control"].iter().all(|path| Path::new(path).exists());
+    let has = has && ["mkfs.xfs", "ip", "nsenter"].iter().all(|program| is_program(program));
+    let groups = std::fs::read_to_string("/sys/fs/cgroup/cgroup.subtree_control").unwrap_or_default();
+    let has_groups = Path::new("/sys/fs/cgroup/memory/memory.limit_in_bytes").exists() || groups.contains("memory");
+    let is_permitted = has && has_groups && said("ip", &["netns".as_ref(), "list".as_ref()]).is_ok() && is_root();
+    if !is_permitted {
+        println!("NOT RUN: two hosts need root, /dev/fuse, loop devices, memory groups, mkfs.xfs, ip and nsenter");
+    }
+    is_permitted
+}
+
+fn is_program(name: &str) -> bool {
+    ["/usr/sbin", "/sbin", "/usr/bin", "/bin"].iter().any(|folder| Path::new(folder).join(name).is_file())
+}
+
+fn is_root() -> bool {
+    said("id", &["-u".as_ref()]).is_ok_and(|id| id.trim() == "0")
+}
+
+/// The directories of runs on two hosts whose process has ended.
+fn left_behind() -> Vec<String> {
+    let folder = std::env::temp_dir();
+    let names = std::fs::read_dir(folder).unwrap().filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    let is_left = |name: &String| {
+        let process = name.strip_prefix("nectary-bench-hosts-");
+        process.is_some_and(|process| !Path::new("/proc").join(process).exists())
+    };
+    names.filter(is_left).collect()
+}
+
+#[test]
+fn a_volume_is_measured_on_both_hosts_beside_the_others_and_nothing_is_left() {
+    if !has_two_hosts() {
+        return;
+    }
+    let scratch = Scratch::new("bench-ncar");
+    let before = left_behind();
+    let series = "--only read.direct.streams2 --only write.buffered.streams1";
+    let line = format!("bench io . --matrix ncar --quick --size 8M --request 1M {series} --json n.json --svg n.svg");
+    let text = scratch.run(&line).exits(0).text();
+    let report: Value = serde_json::from_slice(&std::fs::read(scratch.file("n.json")).unwrap()).unwrap();
+    let rows = report["rows"].as_array().unwrap();
+    for system in ["raw", "bare", "xfs", "volume"] {
+        for host in ["client", "server"] {
+            for what in ["read.direct.streams2", "write.buffered.streams1"] {
+                let name = format!("{system}.{host}.{what}");
+                let row = rows.iter().find(|row| row["series"] == *name).unwrap_or_else(|| panic!("{name}: {text}"));
+                assert!(row["mib_s"][0].as_f64().is_some_and(|rate| rate > 0.0), "{row}");
+            }
+        }
+    }
+    assert_eq!(rows.len(), 4 * 2 * 2);
+    assert!(text.contains("volume.client.read.direct.streams2 / bare"), "{text}");
+    let mut left: Vec<_> =
+        std::fs::read_dir(scratch.file(".")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    left.sort();
+    assert_eq!(left, ["n.json", "n.svg"]);
+    // A run that another test kills is cleaned up a moment later.
+    wait_until("a directory is left", || left_behind().iter().all(|name| before.contains(name)));
+}
+
+/// Waits until something is so, for half a minute.
+fn wait_until(what: &str, is_so: impl Fn() -> bool) {
+    let began = std::time::Instant::now();
+    while !is_so() {
+        assert!(began.elapsed().as_secs() < 30, "{what}");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+}
+
+/// Whether a file of some process, as `environ`, or of some loop device has these bytes.
+fn is_named_in(folder: &str, file: &str, bytes: &[u8]) -> bool {
+    let entries = std::fs::read_dir(folder).unwrap().flatten();
+    let has = |text: Vec<u8>| text.windows(bytes.len()).any(|window| window == bytes);
+    entries.filter_map(|entry| std::fs::read(entry.path().join(file)).ok()).any(has)
+}
+
+#[test]
+fn a_run_on_two_hosts_that_is_killed_leaves_nothing() {
+    if !has_two_hosts() {
+        return;
+    }
+    let scratch = Scratch::new("bench-ncar-killed");
+    let line = "bench io . --matrix ncar --quick --size 64M --request 4K --only volume.client.write.direct";
+    let mut command = scratch.command(line);
+    let mut run = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let name = format!("nectary-bench-hosts-{}", run.id());
+    let of_hosts = std::env::temp_dir().join(&name);
+    let image = scratch.file(&format!("nectary-bench-io-{}", run.id()));
+    wait_until("a volume is mounted", || of_hosts.join("volume-mount-client.said").exists());
+    assert!(is_named_in("/proc", "environ", name.as_bytes()) && image.exists());
+    run.kill().unwrap();
+    run.wait().unwrap();
+    wait_until("directories are removed", || !of_hosts.exists() && !image.exists());
+    wait_until("processes have ended", || !is_named_in("/proc", "environ", name.as_bytes()));
+    let image = image.to_str().unwrap().as_bytes().to_vec();
+    wait_until("loop devices are released", || !is_named_in("/sys/block", "loop/backing_file", &image));
+}
+
+#[test]
+fn creates_stats_and_unlinks_on_a_volume_are_counted_beside_those_of_peers() {
+    if !has_two_hosts() {
+        return;
+    }
+    let scratch = Scratch::new("bench-files-ncar");
+    // Stands for JuiceFS: any file system that is mounted by a program that stays.
+    let program = "#!/bin/sh\nif [ \"$1\" = format ]; then exit 0; fi\n\
+                   for last; do :; done\nmount -t tmpfs bench \"$last\" || exit 1\n\
+                   while grep -q \"^bench $last \" /proc/self/mounts; do sleep 0.02; done\n";
+    let peer = scratch.file("juicefs");
+    std::fs::write(&peer, program).unwrap();
+    std::fs::set_permissions(&peer, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let only = "--only volume-client --only juicefs --only xfs";
+    let line = format!("bench files --seed ncar --quick --rounds 1 --files 8 {only} --json f.json --juicefs");
+    let text = scratch.run(&format!("{line} {}", peer.display())).exits(0).text();
+    let report: Value = serde_json::from_slice(&std::fs::read(scratch.file("f.json")).unwrap()).unwrap();
+    let names: Vec<&str> =
+        report["rows"].as_array().unwrap().iter().filter_map(|row| row["contender"].as_str()).collect();
+    for name in ["volume-client", "juicefs", "xfs", "xfs-flushed"] {
+        assert_eq!(names.iter().filter(|found| **found == name).count(), 2, "{name}: {text}");
+    }
+    for row in report["rows"].as_array().unwrap() {
+        for step in ["create_per_s", "stat_per_s", "unlink_per_s"] {
+            assert!(row[step][0].as_f64().is_some_and(|rate| rate > 0.0 && rate.is_finite()), "{row}");
+        }
+    }
+    let without = scratch.run("bench files --seed ncar --rounds 1 --files 2 --only juicefs --juicefs ./no").exits(4);
+    without.says("juicefs: NOT RUN: ./no: there is no such program");
+    scratch.run("bench files --seed ncar --link 10").exits(2).says("--link is not an option of this experiment");
+    scratch.run("bench files --seed nrd --files 10").exits(2).says("--files is not an option of this experiment");
+    let failed = "#!/bin/sh\nif [ \"$1\" = format ]; then exit 0; fi\necho no metadata here >&2; exit 1\n";
+    std::fs::write(&peer, failed).unwrap();
+    let line = format!("bench files --seed ncar --rounds 1 --files 2 --only juicefs --juicefs {}", peer.display());
+    scratch.run(&line).exits(1).says("no metadata here");
 }
 
 /// A file system that is mounted from a loop device; it is unmounted when this is dropped.

@@ -1,10 +1,11 @@
 //! The figures of the NCAR report, and the series that each shows.
 //!
 //! Owns: the table. The report has two figures 7, and its captions of figures 11 and 12 say "read" where its list of
-//! figures says "write". This table follows the list. In the report, figures 1 to 12 show the volume alone. Here they
-//! show XFS and the device, because the volume is not measured yet.
+//! figures says "write". This table follows the list. Figures 1 to 12 show the volume alone, as in the report. Figures
+//! 13 to 20 show it beside XFS, and here beside the device and the bare FUSE server, too.
 
-use super::{Emptied, Host, Series, System, XFS_BLOCK_BYTES};
+use super::{Emptied, Series, System, XFS_BLOCK_BYTES};
+use crate::hosts::Host;
 use crate::io::job::{Mode, Operation};
 
 /// How the two plots of a figure differ.
@@ -82,7 +83,11 @@ impl Figure {
 
     /// Whether the figure shows a series.
     pub fn shows(&self, series: &Series) -> bool {
-        let is_its_system = matches!(series.system, System::Raw | System::Xfs(XFS_BLOCK_BYTES));
+        let is_its_system = match series.system {
+            System::Volume => true,
+            System::Raw | System::Bare | System::Xfs(XFS_BLOCK_BYTES) => self.is_against_xfs,
+            System::Xfs(_) => false,
+        };
         is_its_system
             && series.operation == self.operation
             && self.modes.contains(&series.mode)
@@ -121,10 +126,10 @@ impl Part {
 pub fn shown_in(series: &Series) -> String {
     let of_report = series.emptied == Emptied::Remount || series.mode != Mode::Buffered;
     let of_report = of_report || series.operation != Operation::Read;
-    let is_xfs = series.system == System::Xfs(XFS_BLOCK_BYTES);
+    let is_in_report = matches!(series.system, System::Volume | System::Xfs(XFS_BLOCK_BYTES));
     let numbers: Vec<String> = all()
         .iter()
-        .filter(|figure| is_xfs && of_report && figure.is_against_xfs && figure.shows(series))
+        .filter(|figure| is_in_report && of_report && figure.shows(series))
         .map(|figure| figure.number.to_string())
         .collect();
     match numbers.is_empty() {

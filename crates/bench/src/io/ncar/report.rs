@@ -5,14 +5,18 @@ use std::time::Duration;
 use nectary_block::format_size;
 use serde_json::json;
 
-use super::{Host, Measured, NOT_RUN, Plan, Series, figures};
-use crate::io::job::Operation;
+use super::{Emptied, Measured, Plan, Series, System, XFS_BLOCK_BYTES, figures};
+use crate::hosts::Host;
+use crate::io::job::{Mode, Operation};
 use crate::io::plot::{Chart, Line, plot};
 use crate::io::report::{Report, figure};
 use crate::io::timestamps::Timestamps;
 use crate::machine;
 use crate::statistics::{Estimate, estimate};
+use crate::store::Figure;
 
+/// The time that a volume adds to a direct request, divided by that of a bare FUSE server, should be at most this.
+const ADDED_MAX: f64 = 1.25;
 /// The largest number of columns of a table.
 const COLUMNS_MAX: usize = 6;
 
@@ -28,10 +32,11 @@ pub fn report(plan: &Plan, measured: &[Measured], took: Duration) -> Report {
             all.push(figure(format!("ncar.{name}"), "MiB/s", [value, low, high]));
         }
     }
+    all.extend(added_times(measured));
     let setting = json!({
         "target": plan.options.target, "bytes": plan.bytes, "passes": plan.passes, "sizes": plan.sizes,
         "client_memory_bytes": plan.memory_bytes(Host::Client), "server_memory_bytes": plan.memory_bytes(Host::Server),
-        "machine": machine::describe(), "took_s": took.as_secs_f64(), "not_run": [NOT_RUN],
+        "machine": machine::describe(), "took_s": took.as_secs_f64(), "only": plan.options.only,
     });
     Report {
         experiment: "io-ncar".to_owned(),
@@ -48,9 +53,11 @@ pub fn report(plan: &Plan, measured: &[Measured], took: Duration) -> Report {
 fn text(plan: &Plan, measured: &[Measured], took: Duration) -> String {
     let mut text = format!("bench io --matrix ncar: {}\n", machine::describe());
     text += &format!(
-        "{NOT_RUN}\n{} pass(es) over files of {} MiB; client {} MiB and server {} MiB of memory; took {:.0} s\n\
+        "{} pass(es) over files of {} MiB; client {} MiB and server {} MiB of memory; took {:.0} s\n\
          MiB/s, the median of passes. remount: caches emptied by unmount and mount; drop: pages of the files dropped.\n\
-         Buffered writes end in the page cache, as in the report. raw is the device below XFS.\n",
+         Buffered writes end in the page cache, as in the report; a volume's go to the disk.\n\
+         volume: served on the server's host and mounted on the host that is measured; the client has its own network\n\
+         namespace. raw: the device below; bare: a FUSE server that only reads and writes it.\n",
         plan.passes,
         plan.bytes >> 20,
         plan.memory_bytes(Host::Client) >> 20,
@@ -66,11 +73,84 @@ fn text(plan: &Plan, measured: &[Measured], took: Duration) -> String {
             }
         }
     }
+    text += &comparison(measured);
     text += "\nFigures of the report, drawn beside this page: its charts 1 to 20 in order, two plots each\n";
     for one in figures::all() {
         text += &format!("  {}\n", one.title());
     }
     text
+}
+
+/// The volume's rates divided by those of XFS, of the device and of the bare FUSE server under the same conditions.
+fn comparison(measured: &[Measured]) -> String {
+    let mut lines = String::new();
+    for volume in measured.iter().filter(|one| one.series.system == System::Volume) {
+        for other in [System::Xfs(XFS_BLOCK_BYTES), System::Raw, System::Bare] {
+            let Some(peer) = peer(measured, &volume.series, other) else { continue };
+            let name = format!("{} / {}", volume.series.name(), other.name());
+            lines += &format!("  {name:<58}");
+            for ((_, own), (_, others)) in volume.rates.iter().zip(&peer.rates) {
+                lines += &format!("{:>8.2}", estimate(own).value / estimate(others).value);
+            }
+            lines.push('\n');
+        }
+        if let Some(added) = added_by_size(measured, volume) {
+            let name = format!("{} added / bare's", volume.series.name());
+            let ratios = added.iter().map(|(_, ratio)| ratio.map_or("-".to_owned(), |ratio| format!("{ratio:.2}")));
+            lines += &format!("  {name:<58}{}\n", ratios.map(|ratio| format!("{ratio:>8}")).collect::<String>());
+        }
+    }
+    if lines.is_empty() {
+        return lines;
+    }
+    let sizes = measured.first().map(|one| one.rates.as_slice()).unwrap_or_default();
+    let sizes: String = sizes.iter().map(|(size, _)| format!("{:>8}", format_size(*size))).collect();
+    format!(
+        "\nThe volume beside others: ratios of the medians. added: the time that a direct request takes longer than on \
+         XFS,\ndivided by the same of the bare FUSE server (at most {ADDED_MAX} is wanted)\n  {:<58}{sizes}\n{lines}",
+        "request"
+    )
+}
+
+/// How much longer than on XFS a request takes on the volume, divided by the same for the bare FUSE server. `None` if
+/// the bare server is not slower than XFS.
+fn added(volume: f64, bare: f64, xfs: f64) -> Option<f64> {
+    let added = |rate: f64| 1.0 / rate - 1.0 / xfs;
+    (added(bare) > 0.0).then(|| added(volume) / added(bare))
+}
+
+/// The time that the volume adds to direct requests of each size, as [`added`] says; `None` without the others.
+fn added_by_size(measured: &[Measured], volume: &Measured) -> Option<Vec<(u64, Option<f64>)>> {
+    let peer = |system| peer(measured, &volume.series, system).filter(|_| volume.series.mode == Mode::Direct);
+    let (xfs, bare) = (peer(System::Xfs(XFS_BLOCK_BYTES))?, peer(System::Bare)?);
+    let rates = volume.rates.iter().zip(&bare.rates).zip(&xfs.rates);
+    let of = |one: &[f64]| estimate(one).value;
+    Some(rates.map(|((own, bare), xfs)| (own.0, added(of(&own.1), of(&bare.1), of(&xfs.1)))).collect())
+}
+
+/// The figures of the time that the volume adds to direct requests.
+fn added_times(measured: &[Measured]) -> Vec<Figure> {
+    let volumes = measured.iter().filter(|one| one.series.system == System::Volume);
+    let each = volumes.flat_map(|volume| {
+        let sizes = added_by_size(measured, volume).unwrap_or_default();
+        sizes.into_iter().filter_map(|(size, ratio)| Some((volume.series.name(), size, ratio?)))
+    });
+    each.map(|(series, size, ratio)| {
+        let name = format!("ncar.{series}.{}.added_over_bare", format_size(size).to_lowercase());
+        let (target, is_at_most, is_judged) = (Some(ADDED_MAX), true, false);
+        Figure { name, value: ratio, unit: "x", low: ratio, high: ratio, target, is_at_most, is_judged }
+    })
+    .collect()
+}
+
+/// The series of another system under the conditions of `series`: caches emptied in the same way, if it has that.
+fn peer<'a>(measured: &'a [Measured], series: &Series, system: System) -> Option<&'a Measured> {
+    let is_buffered_read = series.operation == Operation::Read && series.mode == Mode::Buffered;
+    let with = |emptied| {
+        let wanted = Series { system, emptied, ..*series };
+        measured.iter().find(|one| one.series == wanted)
+    };
+    with(series.emptied).or_else(|| with(Emptied::Drop).filter(|_| is_buffered_read))
 }
 
 /// Writes a table with one column per series and one line per request size.
@@ -114,7 +194,7 @@ fn charts(measured: &[Measured]) -> Vec<Chart> {
                     is_ceiling: false,
                 })
                 .collect();
-            charts.push(Chart { title: format!("{}; {name}; volume: NOT RUN", figure.title()), lines });
+            charts.push(Chart { title: format!("{}; {name}", figure.title()), lines });
         }
     }
     charts
@@ -129,9 +209,17 @@ mod tests {
     use crate::io::plot::tests::is_well_formed;
 
     #[test]
-    fn every_figure_has_two_plots_with_lines_and_the_volume_is_named_as_not_run() {
+    fn the_added_time_is_that_of_the_volume_divided_by_that_of_the_bare_server() {
+        // Requests take 1 s on XFS, 2 s on the bare server and 2.5 s on the volume.
+        assert_eq!(added(1.0 / 2.5, 0.5, 1.0), Some(1.5));
+        assert_eq!(added(0.5, 1.5, 1.0), None);
+    }
+
+    #[test]
+    fn every_figure_has_two_plots_with_lines_and_the_volume_is_beside_the_others() {
         let target = PathBuf::from("/tmp");
-        let options = Options { target, overwrite: false, quick: true, passes: None, bytes: None, sizes: Vec::new() };
+        let (sizes, only) = (Vec::new(), Vec::new());
+        let options = Options { target, overwrite: false, quick: true, passes: None, bytes: None, sizes, only };
         let plan = Plan::new(&options).unwrap();
         let rates = |factor: f64| plan.sizes.iter().map(|size| (*size, vec![*size as f64 * factor])).collect();
         let measured: Vec<Measured> = plan
@@ -141,13 +229,23 @@ mod tests {
             .map(|(index, series)| Measured { series: *series, rates: rates(1.0 + index as f64) })
             .collect();
         let report = report(&plan, &measured, Duration::from_secs(1));
-        assert!(report.text().contains("volume: NOT RUN: this matrix does not mount one yet"));
+        let text = report.text();
+        // Ratios: each series has its number as its rate.
+        let number = |name: &str| 1.0 + measured.iter().position(|one| one.series.name() == name).unwrap() as f64;
+        let ratio = number("volume.server.write.direct.streams2") / number("bare.server.write.direct.streams2");
+        let line = text.lines().find(|line| line.contains("volume.server.write.direct.streams2 / bare")).unwrap();
+        assert!(line.ends_with(&format!("{ratio:.2}")), "{line}");
+        // The device has no mount, so its pages are dropped.
+        for other in ["xfs", "raw", "bare"] {
+            assert!(text.contains(&format!("volume.client.read.buffered.remount.streams1 / {other}")), "{text}");
+        }
         is_well_formed(report.svg());
         let charts = charts(&measured);
         assert_eq!(charts.len(), 40);
-        assert!(charts.iter().all(|chart| chart.lines.len() >= 2), "XFS and the device at least");
-        // The plot of figure 13 for the client has XFS, after both ways of emptying caches, and the device.
-        assert_eq!(charts[24].lines.len(), 3);
+        assert!(charts.iter().all(|chart| chart.lines.len() >= 2), "the volume, twice or beside others");
+        // The plot of figure 13 for the client has the volume, the device, the bare server, and XFS after both ways of
+        // emptying caches.
+        assert_eq!(charts[24].lines.len(), 5);
         assert!(report.figures.iter().any(|one| one.name == "ncar.xfs.client.read.buffered.remount.streams2.512k"));
         assert_eq!(short(&measured[0].series), "raw.buffered.dropx1");
     }

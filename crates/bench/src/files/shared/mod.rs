@@ -1,0 +1,223 @@
+//! `bench files --seed ncar`: creates, stats and unlinks a second on a shared volume, beside peers.
+//!
+//! Owns: the options, the plan, the order of the steps, and the cleanup. In each round every contender is set up on the
+//! same device, runs the loops with each number of threads, and is taken down. Rounds run the contenders alternately
+//! forwards and backwards. Files are empty, so that only names and attributes are measured.
+//!
+//! | file | what is in it |
+//! |---|---|
+//! | `contender` | the list of contenders, and how each is set up and taken down |
+//! | `juicefs` | JuiceFS as a peer |
+//! | `report` | rates with their medians and quartiles, ratios, tables |
+
+mod contender;
+mod juicefs;
+mod report;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Instant;
+
+use super::together::Together;
+use crate::disk::BareDisk;
+use crate::guardian::Guardian;
+use crate::hosts::Hosts;
+use crate::statistics::order;
+use crate::store::Progress;
+use crate::{Error, ErrorKind, machine, sys};
+
+use contender::{CONTENDERS, Contender, Place};
+pub use juicefs::find as find_juicefs;
+pub use report::Report;
+use report::Sample;
+
+/// The number of files, and that in a quick run.
+const FILES: u32 = 4096;
+const FILES_QUICK: u32 = 512;
+/// The largest number of files: a disk of moderate size has room for them.
+const FILES_MAX: u32 = 100_000;
+/// The numbers of threads.
+const THREADS: [u32; 2] = [1, 4];
+/// The number of rounds; each gives one pair.
+const ROUNDS: usize = 5;
+const ROUNDS_QUICK: usize = 2;
+/// The size of the disk without room for files; a file system needs most of it. *Units*: bytes.
+const DISK_BYTES: u64 = 512 << 20;
+/// The room for each file. *Units*: bytes.
+const FILE_ROOM_BYTES: u64 = 16 << 10;
+
+/// The settings of a run.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Options {
+    /// A quick run: fewer files, two rounds.
+    pub quick: bool,
+    /// Only contenders whose name contains one of these; all if the list is empty.
+    pub only: Vec<String>,
+    /// The number of files.
+    pub files: Option<u32>,
+    /// The number of rounds.
+    pub rounds: Option<usize>,
+    /// The directory of the disk's file.
+    pub folder: PathBuf,
+    /// The program of JuiceFS; `None` if there is none.
+    pub juicefs: Option<PathBuf>,
+    /// The seed of the order in which files are unlinked.
+    pub seed: u64,
+}
+
+/// A whole run.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    options: Options,
+    contenders: Vec<Contender>,
+    not_run: Vec<String>,
+    files: u32,
+    rounds: usize,
+}
+
+impl Plan {
+    /// Makes the plan of a run.
+    ///
+    /// *Errors*: [`ErrorKind::Usage`] for numbers out of bounds and unknown names; [`ErrorKind::Missing`] if no
+    /// contender can run.
+    pub fn new(options: Options) -> Result<Plan, Error> {
+        let usage = |message: String| Error::new(ErrorKind::Usage, message);
+        let rounds = options.rounds.unwrap_or(if options.quick { ROUNDS_QUICK } else { ROUNDS });
+        if !(1..=100).contains(&rounds) {
+            return Err(usage(format!("{rounds} rounds: 1 at least, and 100 at most")));
+        }
+        let files = options.files.unwrap_or(if options.quick { FILES_QUICK } else { FILES });
+        if !(1..=FILES_MAX).contains(&files) {
+            return Err(usage(format!("{files} files: 1 at least, and {FILES_MAX} at most")));
+        }
+        let is_named = |name: &str| options.only.is_empty() || options.only.iter().any(|part| name.contains(&**part));
+        if let Some(part) = options.only.iter().find(|part| !CONTENDERS.iter().any(|one| one.name.contains(&***part))) {
+            let known: Vec<&str> = CONTENDERS.iter().map(|contender| contender.name).collect();
+            return Err(usage(format!("no contender has \"{part}\" in its name; there are {}", known.join(", "))));
+        }
+        let (mut contenders, mut not_run) = (Vec::new(), Vec::new());
+        for contender in CONTENDERS.into_iter().filter(|contender| is_named(contender.name)) {
+            match contender.missing(&options) {
+                None => contenders.push(contender),
+                Some(why) => not_run.push(format!("{}: NOT RUN: {why}", contender.name)),
+            }
+        }
+        if contenders.is_empty() {
+            return Err(Error::new(ErrorKind::Missing, not_run.join("; ")));
+        }
+        Ok(Plan { options, contenders, not_run, files, rounds })
+    }
+
+    /// The size of the disk. *Units*: bytes.
+    fn disk_bytes(&self) -> u64 {
+        (DISK_BYTES + u64::from(self.files) * FILE_ROOM_BYTES).next_multiple_of(1 << 20)
+    }
+
+    /// The loops of a contender; `root` is where it is mounted.
+    fn loops(&self, contender: &Contender, root: &Path, threads: u32, round: usize) -> Together {
+        let seed = self.options.seed + round as u64;
+        let is_flushed_each = contender.is_flushed_each();
+        Together { folder: root.to_owned(), files: self.files, threads, bytes: 0, is_flushed_each, seed }
+    }
+}
+
+/// Runs a plan; `nectary` is the path of this program.
+///
+/// It moves the calling thread into its own mount and network namespaces; the thread must live as long as the process.
+/// *Errors*: [`ErrorKind::Void`] if a file is missing; [`ErrorKind::Missing`] if this machine cannot run the plan.
+pub fn run(plan: &Plan, nectary: &Path, progress: &mut (dyn FnMut(&Progress) + Send)) -> Result<Report, Error> {
+    machine::check()?;
+    Hosts::check()?;
+    let _ = nectary_attach::release_stale();
+    let began = Instant::now();
+    let mut command = Command::new(nectary);
+    command.args(["bench", "guardian"]);
+    let mut guardian = Guardian::start(command)?;
+    // The names of sockets have a limit, so they are in a directory with a short name.
+    let folder = std::env::temp_dir().join(format!("nectary-bench-hosts-{}", std::process::id()));
+    let named = &plan.options.folder;
+    let disk_folder = std::fs::canonicalize(named).map_err(|error| Error::failed(named.display(), error))?;
+    let disk_folder = disk_folder.join(format!("nectary-bench-files-{}", std::process::id()));
+    guardian.make_folder(&folder)?;
+    guardian.make_folder(&disk_folder)?;
+    let result = sys::own_mounts(&disk_folder).and_then(|()| {
+        let disk = BareDisk::new(&disk_folder.join("disk"), plan.disk_bytes())?;
+        let hosts = Hosts::new(nectary, &folder, Vec::new())?;
+        let place = Place { nectary, folder: &folder, device: disk.path(), hosts: &hosts, options: &plan.options };
+        run_all(plan, &place, progress)
+    });
+    let _ = nectary_attach::release_stale();
+    guardian.finish();
+    Ok(report::report(plan, &result?, began.elapsed()))
+}
+
+fn run_all(plan: &Plan, place: &Place<'_>, progress: &mut (dyn FnMut(&Progress) + Send)) -> Result<Vec<Sample>, Error> {
+    let of = (plan.contenders.len() * plan.rounds) as u64;
+    let (mut samples, mut done) = (Vec::new(), 0);
+    for round in 0..plan.rounds {
+        for index in order(plan.contenders.len(), round) {
+            let contender = &plan.contenders[index];
+            progress(&Progress { done, of, what: format!("{}, round {}", contender.name, round + 1) });
+            done += 1;
+            let named = |error: Error| Error::new(error.kind, format!("{}: {}", contender.name, error.message));
+            samples.extend(run_one(plan, place, contender, round).map_err(named)?);
+        }
+    }
+    progress(&Progress { done, of, what: "done".to_owned() });
+    Ok(samples)
+}
+
+/// Runs all loops on one contender.
+fn run_one(plan: &Plan, place: &Place<'_>, contender: &Contender, round: usize) -> Result<Vec<Sample>, Error> {
+    let mut running = place.set_up(contender)?;
+    let mut samples = Vec::new();
+    for threads in THREADS {
+        let steps = running.run(plan.loops(contender, running.root(), threads, round))?;
+        samples.push(Sample { contender: contender.name, threads, round, steps });
+    }
+    running.finish()?;
+    Ok(samples)
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    pub fn options() -> Options {
+        Options {
+            quick: false,
+            only: Vec::new(),
+            files: None,
+            rounds: None,
+            folder: PathBuf::from("."),
+            juicefs: None,
+            seed: 1,
+        }
+    }
+
+    #[test]
+    fn plans_have_what_was_named_and_say_what_does_not_run() {
+        let plan = Plan::new(options()).unwrap();
+        assert_eq!((plan.files, plan.rounds), (FILES, ROUNDS));
+        assert_eq!(plan.contenders.len() + plan.not_run.len(), CONTENDERS.len());
+        let juicefs = plan.not_run.iter().find(|line| line.starts_with("juicefs: NOT RUN: ")).unwrap();
+        assert!(juicefs.contains("ci/setup files"), "{juicefs}");
+        let with_peer = Plan::new(Options { juicefs: Some(PathBuf::from("/bin/true")), ..options() }).unwrap();
+        assert!(with_peer.contenders.iter().any(|one| one.name == "juicefs"));
+        let quick = Plan::new(Options { quick: true, only: vec!["volume".to_owned()], ..options() }).unwrap();
+        assert_eq!((quick.files, quick.rounds, quick.contenders.len()), (FILES_QUICK, ROUNDS_QUICK, 3));
+        let few = Plan::new(Options { files: Some(100), ..options() }).unwrap();
+        assert!(few.disk_bytes() >= DISK_BYTES && few.disk_bytes().is_multiple_of(1 << 20));
+    }
+
+    #[test]
+    fn what_there_is_not_is_refused() {
+        let wrong = Plan::new(Options { only: vec!["nfs".to_owned()], ..options() }).unwrap_err();
+        assert!(wrong.kind == ErrorKind::Usage && wrong.message.contains("volume-client"), "{wrong}");
+        assert!(Plan::new(Options { rounds: Some(0), ..options() }).is_err());
+        assert!(Plan::new(Options { files: Some(0), ..options() }).is_err());
+        assert!(Plan::new(Options { files: Some(FILES_MAX + 1), ..options() }).is_err());
+        let missing = Plan::new(Options { only: vec!["juicefs".to_owned()], ..options() }).unwrap_err();
+        assert!(missing.kind == ErrorKind::Missing && missing.message.contains("NOT RUN"), "{missing}");
+    }
+}

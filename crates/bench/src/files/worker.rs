@@ -1,0 +1,117 @@
+//! The process that runs loops: its tasks, its answers, and the program's side of it.
+//!
+//! Owns: one line of JSON for each task and each answer. A run that starts file systems' servers has no files open on
+//! them, because only this process opens files there.
+
+use std::io::{BufRead, Write};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::loops::{Kept, Loops, Taken};
+use super::together::{Steps, Together};
+use crate::process::{Inside, Process};
+use crate::{Error, ErrorKind, sys};
+
+/// A request to the process that runs the loops.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum Task {
+    Run(Loops),
+    Keep(Kept),
+    Check(Kept),
+    Together(Together),
+}
+
+/// The answer of the process that runs the loops.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum Answer {
+    Taken(Taken),
+    Steps(Steps),
+    Done,
+    Failed { is_void: bool, message: String },
+}
+
+/// The process that runs the loops, as the run sees it.
+pub(super) struct Worker(Process);
+
+impl Worker {
+    /// Starts the process in a memory group; `nectary` is this program, and `said` the file of its error output.
+    pub fn start(nectary: &Path, group: Option<PathBuf>, said: PathBuf) -> Result<Worker, Error> {
+        let inside = Inside { group, has_own_network: false };
+        let mut command = inside.command(nectary, nectary);
+        command.args(["bench", "files-worker"]);
+        Ok(Worker(Process::start(command, "the process of the loops", said)?))
+    }
+
+    /// Lets the process do a task. *Errors*: that of the task, or no answer in time.
+    pub fn ask(&mut self, task: &Task, patience: Duration) -> Result<Answer, Error> {
+        let text = serde_json::to_string(task).map_err(|error| Error::failed("a task", error))?;
+        self.0.tell(&text)?;
+        let line = self.0.line(patience)?;
+        match serde_json::from_str(&line).map_err(|error| Error::failed("an answer", error))? {
+            Answer::Failed { is_void, message } => {
+                Err(Error::new(if is_void { ErrorKind::Void } else { ErrorKind::Failed }, message))
+            }
+            answer => Ok(answer),
+        }
+    }
+}
+
+/// The main function of the process that runs the loops: it serves its parent until the parent closes the pipe.
+///
+/// Call it before the process has other threads.
+pub fn serve(input: impl BufRead, mut output: impl Write) -> Result<(), Error> {
+    sys::become_worker();
+    let pipe = |error| Error::failed("the pipe of the process of the loops", error);
+    for line in input.lines() {
+        let task: Task = serde_json::from_str(&line.map_err(pipe)?).map_err(|error| Error::failed("a task", error))?;
+        let done = match task {
+            Task::Run(loops) => loops.run().map(Answer::Taken),
+            Task::Keep(kept) => kept.make().map(|()| Answer::Done),
+            Task::Check(kept) => kept.check().map(|()| Answer::Done),
+            Task::Together(together) => together.run().map(Answer::Steps),
+        };
+        let answer = done
+            .unwrap_or_else(|error| Answer::Failed { is_void: error.kind == ErrorKind::Void, message: error.message });
+        let text = serde_json::to_string(&answer).map_err(|error| Error::failed("an answer", error))?;
+        writeln!(output, "{text}").and_then(|()| output.flush()).map_err(pipe)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::loops::Order;
+    use super::*;
+
+    #[test]
+    fn the_process_of_the_loops_answers_each_task() {
+        let folder = std::env::temp_dir().join(format!("nectary-bench-serve-{}", std::process::id()));
+        std::fs::create_dir(&folder).unwrap();
+        let loops = Loops {
+            folder: folder.clone(),
+            files: 3,
+            bytes: 10,
+            order: Order::Reverse,
+            is_flushed_each: false,
+            seed: 1,
+        };
+        let absent = Loops { folder: folder.join("absent"), ..loops.clone() };
+        let together =
+            Together { folder: folder.clone(), files: 5, threads: 2, bytes: 0, is_flushed_each: false, seed: 1 };
+        let tasks = [Task::Run(loops), Task::Run(absent), Task::Together(together)];
+        let input: Vec<String> = tasks.iter().map(|task| serde_json::to_string(task).unwrap()).collect();
+        let mut output = Vec::new();
+        std::thread::scope(|scope| {
+            scope.spawn(|| serve(input.join("\n").as_bytes(), &mut output).unwrap());
+        });
+        let answers = String::from_utf8(output).unwrap();
+        let answers: Vec<Answer> = answers.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert!(
+            matches!(answers[..], [Answer::Taken(_), Answer::Failed { is_void: false, .. }, Answer::Steps(_)]),
+            "{answers:?}"
+        );
+        std::fs::remove_dir(folder).unwrap();
+    }
+}
