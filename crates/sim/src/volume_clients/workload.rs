@@ -22,7 +22,7 @@ const LIMIT: Duration = Duration::from_secs(600);
 /// Everything that a lost host had sent has arrived after so long.
 const ARRIVED: Duration = Duration::from_millis(50);
 /// The longest time between two losses. *Units*: milliseconds.
-const BETWEEN_MS_MAX: u64 = 900;
+const BETWEEN_MS_MAX: u64 = 500;
 /// The root of a volume.
 pub const ROOT: FileId = FileId { inode: 1, generation: 1 };
 

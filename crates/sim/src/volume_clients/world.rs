@@ -5,7 +5,7 @@
 //! later. Leaves to others: when something is lost.
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -23,23 +23,28 @@ use crate::late::{Delays, Late, Owned, UnderWay};
 use crate::switch::{Off, Switch};
 
 /// The size of the volume: the smallest one would be full of what lost sessions had in hand. *Units*: bytes.
-pub const VOLUME_BYTES: usize = 384 << 20;
+const VOLUME_BYTES: u64 = 384 << 20;
 /// Where the disk has other bytes before it is formatted: what nobody wrote since must not be shown.
-const STALE: [std::ops::Range<usize>; 2] = [1 << 20..24 << 20, 120 << 20..176 << 20];
+const STALE: [std::ops::Range<u64>; 2] = [1 << 20..24 << 20, 120 << 20..176 << 20];
 /// One of them.
 const STALE_BYTE: u8 = 0xEE;
 /// A server that was lost is found to be gone after so long.
 const PAUSE: Duration = Duration::from_millis(20);
 
+/// How often the runtime looks for messages before the clock moves: a message passes a few processes and a relay.
+const LOOKS: u32 = 16;
+
 const VOLUME: Identity = Identity([9; 16]);
 
 /// What is on the disk before it is formatted.
-pub fn stale() -> &'static [u8] {
-    static BYTES: OnceLock<Vec<u8>> = OnceLock::new();
-    BYTES.get_or_init(|| {
-        let mut bytes = vec![0; VOLUME_BYTES];
-        STALE.into_iter().for_each(|range| bytes[range].fill(STALE_BYTE));
-        bytes
+pub fn stale() -> &'static Snapshot {
+    static SNAPSHOT: OnceLock<Snapshot> = OnceLock::new();
+    SNAPSHOT.get_or_init(|| {
+        let mut snapshot = Snapshot::zeroed(VOLUME_BYTES);
+        for range in STALE {
+            snapshot.write(range.start, &vec![STALE_BYTE; (range.end - range.start) as usize]);
+        }
+        snapshot
     })
 }
 
@@ -57,9 +62,17 @@ pub fn format_options() -> FormatOptions {
     }
 }
 
-/// Runs work in virtual time, with connections of this machine.
+/// Runs work in virtual time, with connections of this machine. A message takes no time.
 pub fn in_virtual_time<F: Future>(future: F) -> F::Output {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build();
+    let looks = AtomicU32::new(0);
+    // When no task is ready, the runtime sets the clock to the next timer, also where messages are on their way: it does
+    // not wait for what is not a timer. With a task that is ready it only takes what has arrived.
+    let park = move || match looks.fetch_add(1, Ordering::Relaxed) {
+        LOOKS => looks.store(0, Ordering::Relaxed),
+        _ => drop(tokio::spawn(async {})),
+    };
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = runtime.enable_all().start_paused(true).on_thread_park(park).build();
     runtime.expect("a runtime can be made").block_on(future)
 }
 
@@ -188,13 +201,11 @@ impl World {
     ///
     /// *Errors*: those of the system.
     pub fn new(seed: u64) -> std::io::Result<World> {
-        static SNAPSHOT: OnceLock<Snapshot> = OnceLock::new();
-        let snapshot = SNAPSHOT.get_or_init(|| Snapshot::from_image(stale()));
         let options = DiskOptions { seed, late_percent: 0, ..DiskOptions::default() };
         Ok(World {
             recorder: Recorder::new(),
             folder: Folder::new()?,
-            disk: Disk::from_snapshot(snapshot, options),
+            disk: Disk::from_snapshot(stale(), options),
             seeds: AtomicU64::new(seed << 16),
             server: Mutex::new(None),
             at: Arc::default(),
