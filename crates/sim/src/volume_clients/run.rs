@@ -179,9 +179,9 @@ fn quietly() {
     write_only(Level::Error);
 }
 
-/// At most `most` numbers of states: a quarter of them soon after somebody saw what another
-/// session did, a quarter soon after another promise, and the others evenly spread. The last flush before the crash was
-/// before that promise, so what it is about may be lost.
+/// At most `most` numbers of states: a quarter of them soon after somebody saw what another session did, a quarter soon
+/// after another promise, and the others evenly spread. Soon means that no flush succeeded between the promise and the
+/// crash, so the disk may have lost what was promised too early.
 fn chosen(workload: &Workload, states: &[CrashState], most: u64) -> BTreeSet<usize> {
     let marked = workload.recording.events.iter().enumerate().filter(|(_, event)| matches!(event, Recorded::Mark(_)));
     let marked: Vec<usize> = marked.map(|(at, _)| at).collect();
