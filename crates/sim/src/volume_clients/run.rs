@@ -2,7 +2,6 @@
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap, HashSet};
-use std::sync::OnceLock;
 
 use nectary_block::Event as Recorded;
 use nectary_host::log::{Level, write_only};
@@ -11,14 +10,16 @@ use nectary_volume::planted::{Bug, plant};
 use super::check::{Seen, check};
 use super::model::Event;
 use super::workload::{self, Losses, Workload};
-use super::world::{in_virtual_time, stale};
-use crate::crash::{Base, CrashOptions, CrashState, CrashStates, sample};
+use super::world::{Start, in_virtual_time};
+use crate::crash::{CrashOptions, CrashState, CrashStates, sample};
 
 /// The bugs that are planted.
 pub const BUGS: [Bug; 3] = [Bug::CommitBeforeFlush, Bug::AnsweredEarly, Bug::ShownEarly];
 
 /// The largest number of crash states of one epoch of a recording and kind of crash.
 const STATES_PER_EPOCH: usize = 4;
+/// Every so many runs, the volume is formatted in the run.
+const FORMAT_EVERY: u64 = 8;
 /// How many violations are described in words.
 const VIOLATIONS_MAX: usize = 10;
 
@@ -127,14 +128,24 @@ enum Purpose {
 }
 
 fn one(seed: u64, states_per_run: u64, purpose: Purpose, seen: &mut HashSet<u64>, report: &mut Report) {
-    let workload = in_virtual_time(workload::run(seed, purpose == Purpose::Check));
+    let is_check = purpose == Purpose::Check;
+    // Most begin with a volume: all formats are alike.
+    let start = match is_check && seed.is_multiple_of(FORMAT_EVERY) {
+        true => Ok(Start::used()),
+        false => Start::formatted(),
+    };
+    let start = match start {
+        Ok(start) => start,
+        Err(broken) => return report.violation(broken),
+    };
+    let workload = in_virtual_time(workload::run(seed, start, is_check));
     report.add(&workload);
     if let Some(broken) = &workload.broken {
         report.violation(format!("workload {seed}: {broken}"));
     }
     let states = states(&workload);
     for number in chosen(&workload, &states, states_per_run) {
-        if purpose == Purpose::Catch && report.violation_count > 0 {
+        if !is_check && report.violation_count > 0 {
             return;
         }
         let state = &states[number];
@@ -205,11 +216,9 @@ fn chosen(workload: &Workload, states: &[CrashState], most: u64) -> BTreeSet<usi
 
 /// States with different images. Of those with the same image, the last is taken: it has all promises of the others.
 fn states(workload: &Workload) -> Vec<CrashState> {
-    static BASE: OnceLock<Base> = OnceLock::new();
     let options = CrashOptions { max_per_epoch: STATES_PER_EPOCH, seed: workload.seed, ..CrashOptions::default() };
-    let base = BASE.get_or_init(|| Base::new(stale().clone()));
     let (mut states, mut places) = (Vec::<CrashState>::new(), HashMap::new());
-    for state in CrashStates::on(base, &workload.recording, options) {
+    for state in CrashStates::on(&workload.start.base, &workload.recording, options) {
         match places.entry(state.hash) {
             Entry::Vacant(place) => {
                 place.insert(states.len());

@@ -12,12 +12,14 @@ use std::time::Duration;
 use nectary_block::{Recorder, SharedDevice, Snapshot};
 use nectary_volume::client::{Address, Client, ClientOptions, Error, Kernel};
 use nectary_volume::format::Identity;
-use nectary_volume::journal::FormatOptions;
+use nectary_volume::journal::{FormatOptions, format};
+use nectary_volume::metadata::first;
 use nectary_volume::server::{Server, ServerError, ServerOptions};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::oneshot;
 use tokio::task::{JoinHandle, JoinSet};
 
+use crate::crash::Base;
 use crate::disk::{Disk, DiskOptions};
 use crate::late::{Delays, Late, Owned, UnderWay};
 use crate::switch::{Off, Switch};
@@ -36,20 +38,61 @@ const LOOKS: u32 = 16;
 
 const VOLUME: Identity = Identity([9; 16]);
 
-/// What is on the disk before it is formatted.
-pub fn stale() -> &'static Snapshot {
-    static SNAPSHOT: OnceLock<Snapshot> = OnceLock::new();
-    SNAPSHOT.get_or_init(|| {
-        let mut snapshot = Snapshot::zeroed(VOLUME_BYTES);
-        for range in STALE {
-            snapshot.write(range.start, &vec![STALE_BYTE; (range.end - range.start) as usize]);
-        }
-        snapshot
-    })
+/// What is on the disk when a workload begins.
+pub struct Start {
+    /// Whether there is a volume.
+    pub is_formatted: bool,
+    snapshot: Snapshot,
+    /// The same, for crash states.
+    pub base: Base,
+}
+
+impl Start {
+    fn new(is_formatted: bool, snapshot: Snapshot) -> Start {
+        Start { is_formatted, base: Base::new(snapshot.clone()), snapshot }
+    }
+
+    /// A disk that was used for something else.
+    pub fn used() -> &'static Start {
+        static START: OnceLock<Start> = OnceLock::new();
+        START.get_or_init(|| {
+            let mut snapshot = Snapshot::zeroed(VOLUME_BYTES);
+            for range in STALE {
+                snapshot.write(range.start, &vec![STALE_BYTE; (range.end - range.start) as usize]);
+            }
+            Start::new(false, snapshot)
+        })
+    }
+
+    /// The same disk with a new volume.
+    ///
+    /// *Errors*: why it could not be formatted.
+    pub fn formatted() -> Result<&'static Start, String> {
+        static START: OnceLock<Result<Start, String>> = OnceLock::new();
+        let start = START.get_or_init(|| {
+            let disk = Disk::from_snapshot(&Start::used().snapshot, options(0));
+            let device: SharedDevice = disk.clone();
+            in_virtual_time(make(&device))?;
+            Ok(Start::new(true, disk.snapshot()))
+        });
+        start.as_ref().map_err(String::clone)
+    }
+}
+
+fn options(seed: u64) -> DiskOptions {
+    DiskOptions { seed, late_percent: 0, ..DiskOptions::default() }
+}
+
+/// Formats a disk.
+///
+/// *Errors*: why not, in words.
+pub async fn make(device: &SharedDevice) -> Result<(), String> {
+    let made = format(device, &format_options(), |layout| first(layout, 1)).await;
+    made.map(drop).map_err(|error| format!("format: {error}"))
 }
 
 /// How the volume is made.
-pub fn format_options() -> FormatOptions {
+fn format_options() -> FormatOptions {
     FormatOptions {
         name: "simulated".to_owned(),
         segment_blocks: 2048,
@@ -197,15 +240,14 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl World {
-    /// A disk that was used for something else.
+    /// A disk as it is at the start.
     ///
     /// *Errors*: those of the system.
-    pub fn new(seed: u64) -> std::io::Result<World> {
-        let options = DiskOptions { seed, late_percent: 0, ..DiskOptions::default() };
+    pub fn new(seed: u64, start: &Start) -> std::io::Result<World> {
         Ok(World {
             recorder: Recorder::new(),
             folder: Folder::new()?,
-            disk: Disk::from_snapshot(stale(), options),
+            disk: Disk::from_snapshot(&start.snapshot, options(seed)),
             seeds: AtomicU64::new(seed << 16),
             server: Mutex::new(None),
             at: Arc::default(),
