@@ -338,3 +338,43 @@ async fn relay(listener: UnixListener, at: Arc<Mutex<PathBuf>>) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::time::{Instant, interval};
+
+    #[test]
+    fn a_message_takes_no_time_also_over_a_relay_and_while_timers_run() {
+        in_virtual_time(async {
+            let folder = Folder::new().unwrap();
+            let (near, far) = (folder.socket(), folder.socket());
+            let listener = UnixListener::bind(&far).unwrap();
+            let echo = async move {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                let (mut from, mut to) = stream.split();
+                let _ = tokio::io::copy(&mut from, &mut to).await;
+            };
+            let ticks = async {
+                let mut ticks = interval(Duration::from_millis(1));
+                for _ in 0..u64::MAX {
+                    ticks.tick().await;
+                }
+            };
+            let mut tasks = JoinSet::new();
+            tasks.spawn(echo);
+            tasks.spawn(relay(UnixListener::bind(&near).unwrap(), Arc::new(Mutex::new(far))));
+            tasks.spawn(ticks);
+            let began = Instant::now();
+            let mut stream = UnixStream::connect(&near).await.unwrap();
+            for round in 0..10 {
+                stream.write_all(&[round]).await.unwrap();
+                assert_eq!(stream.read_u8().await.unwrap(), round);
+            }
+            assert_eq!(began.elapsed(), Duration::ZERO);
+            tokio::time::sleep(Duration::from_secs(7)).await;
+            assert_eq!(began.elapsed(), Duration::from_secs(7));
+        });
+    }
+}
