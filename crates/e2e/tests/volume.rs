@@ -92,10 +92,17 @@ fn exchange(first: &Path, second: &Path) -> std::io::Result<()> {
 fn directories_that_another_mount_moved_are_renamed_while_files_below_them_are_open() {
     let Some(mut volume) = volume("512M") else { return };
     let (first, second) = (volume.mount().expect("it mounts"), volume.mount().expect("it mounts"));
-    for directory in ["a/d/e", "b", "c/g"] {
+    for directory in ["a/d/e", "b", "c/g", "a/h"] {
         fs::create_dir_all(first.join(directory)).expect("it is made");
     }
     fs::write(first.join("a/d/e/file"), b"open").expect("it is written");
+    // A working directory goes along when its new place is looked at.
+    let mut inside = Command::new("sleep").arg("60").current_dir(second.join("a/h")).spawn().expect("it starts");
+    fs::rename(first.join("a/h"), first.join("b/h")).expect("it is renamed");
+    assert!(second.join("b/h").is_dir());
+    let shown = fs::read_link(format!("/proc/{}/cwd", inside.id())).expect("it has one");
+    inside.kill().and_then(|()| inside.wait()).expect("it ends");
+    assert_eq!(shown, second.join("b/h"));
     // As long as this is open, the second kernel knows the directories above it where they were.
     let open = File::open(second.join("a/d/e/file")).expect("it opens");
     fs::rename(first.join("a/d"), first.join("b/d")).expect("it is renamed");
