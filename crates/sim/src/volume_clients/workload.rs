@@ -72,7 +72,9 @@ pub async fn run(seed: u64, start: &'static Start, has_losses: bool) -> Workload
         }
     };
     let board = Board::new(Story::new(world.recorder.clone()));
-    let done = tokio::time::timeout(LIMIT, lives(&world, start.is_formatted, &board, &mut random, has_losses, &mut losses)).await;
+    let done =
+        tokio::time::timeout(LIMIT, lives(&world, start.is_formatted, &board, &mut random, has_losses, &mut losses))
+            .await;
     let done = done.unwrap_or_else(|_| Err(format!("it does not end within {LIMIT:?}")));
     let recording = world.recorder.take();
     let story = &mut lock(&board).story;
