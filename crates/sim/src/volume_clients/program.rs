@@ -425,7 +425,8 @@ impl Program {
 
     /// Lists a directory.
     async fn look(&mut self) -> Result<(), String> {
-        let look = self.names_from_now(self.random.below(DIRECTORIES as u64) as usize);
+        let number = self.random.below(DIRECTORIES as u64) as usize;
+        let look = self.names_from_now(number);
         let listing = list(&self.client, look.id).await?;
         self.saw_names(look, |names, ids| is_listing(names, ids, &listing), || format!("{listing:?}"))
     }
