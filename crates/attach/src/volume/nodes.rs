@@ -161,8 +161,8 @@ impl Nodes {
         self.state().known.get(&node).map(|known| known.id).ok_or(Errno::new(libc::ESTALE))
     }
 
-    /// A thread makes a request that names a node. `is_look`: it only looks something up, or checks permissions, as it
-    /// may do before a rename is tried again.
+    /// A thread makes a request that names a node. `is_look`: it only looks something up, follows a link, or checks
+    /// permissions (with access control lists), as it may do before a rename is tried again.
     pub fn used(&self, thread: u32, node: u64, is_look: bool) {
         let mut state = self.state();
         for offer in std::mem::take(&mut state.offers) {

@@ -168,7 +168,14 @@ impl FileSystem for Served {
 
     fn serve(&self, mut request: Request<'_>, reply: Reply) {
         let (node, caller, data) = (request.node, request.caller, request.data.take());
-        let is_look = matches!(request.call, Call::LookUp { .. } | Call::GetAttributes { .. } | Call::StatX { .. });
+        let is_look = matches!(
+            request.call,
+            Call::LookUp { .. }
+                | Call::GetAttributes { .. }
+                | Call::StatX { .. }
+                | Call::GetXattr { .. }
+                | Call::ReadLink
+        );
         self.0.nodes.used(caller.thread, node, is_look);
         let new = move |mode, umask| New { mode, umask, owner: caller.user, group: caller.group, ..New::default() };
         match request.call {
