@@ -6,7 +6,9 @@ use super::{BLOCK_BYTES, VERSION};
 
 /// The length of the header. *Units*: bytes.
 pub(super) const HEADER_BYTES: usize = 64;
-/// The offset of the checksum in the header.
+/// Where the frame's length is in it.
+const LENGTH_AT: usize = 8;
+/// Where the checksum is in it.
 const CHECKSUM_AT: usize = 12;
 
 /// The random identity of a volume.
@@ -152,7 +154,18 @@ impl<'a> Frame<'a> {
         Ok(Frame { volume, epoch, address, sequence, bytes: whole })
     }
 
-    /// Returns a reader at the first byte of the body.
+    /// How many blocks the frame at the start of `bytes` has, as its header says; 1 if no frame of this kind is there.
+    /// Nothing else is checked.
+    pub fn blocks_said(magic: Magic, bytes: &[u8]) -> u64 {
+        let length = bytes.get(LENGTH_AT..LENGTH_AT + 4).and_then(|length| length.try_into().ok());
+        let length = length.map_or(0, u32::from_le_bytes) as usize;
+        match bytes.starts_with(&magic.bytes()) && (HEADER_BYTES..=magic.bytes_max()).contains(&length) {
+            true => length.div_ceil(BLOCK_BYTES) as u64,
+            false => 1,
+        }
+    }
+
+    /// A reader at the first byte of the body.
     pub(super) fn body(&self, what: &'static str) -> Result<Reader<'a>, FormatError> {
         let mut reader = Reader::new(what, self.bytes);
         reader.skip(HEADER_BYTES)?;
