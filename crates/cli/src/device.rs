@@ -6,6 +6,7 @@
 use anyhow::Context;
 use nectary_block::{self as block, Engine, Registry, SharedDevice, format_size};
 use nectary_buffer::Caches;
+use nectary_ram::device::Opened;
 use nectary_store::{
     CreateOptions, Error, ErrorKind, MEMORY_BYTES_MIN, OpenOptions, SPAN_BYTES_MIN, SpanDevice, Spans, Store,
 };
@@ -18,15 +19,15 @@ const TOOL_MEMORY_BYTES: u64 = 64 << 20;
 
 /// Every device that a SPEC can name in this program.
 pub fn registry() -> Registry {
-    registry_listing(&Caches::default())
+    registry_listing(&Caches::default(), &Opened::default())
 }
 
-/// As [`registry`]; the caches that it opens are added to `caches`.
-pub fn registry_listing(caches: &Caches) -> Registry {
+/// As [`registry`]; the caches that it opens are added to `caches`, the network RAM disks to `disks`.
+pub fn registry_listing(caches: &Caches, disks: &Opened) -> Registry {
     let mut registry = Registry::with_builtins();
     caches.register(&mut registry);
     nectary_nbd::register(&mut registry);
-    nectary_ram::device::register(&mut registry);
+    nectary_ram::device::register_listing(&mut registry, disks);
     registry
 }
 

@@ -59,7 +59,7 @@ async fn open(arguments: &ExportArguments, caches: &Caches) -> Result<Exports, F
             let message = format!("{text}: it has no name, and there are several");
             return Err(Failure::new(USAGE, message, "name each of them: NAME=SPEC"));
         }
-        let device = registry_listing(caches).open(spec, &options).await?;
+        let device = registry_listing(caches, &nectary_ram::device::Opened::default()).open(spec, &options).await?;
         exports.push(Export::new(name, "", device, arguments.read_only)?);
     }
     Ok(Exports::new(exports)?)

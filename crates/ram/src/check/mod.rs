@@ -1,4 +1,4 @@
-//! Checks whether what the donors hold of a device with redundancy is right.
+//! Whether what the donors have of a device with redundancy is right: `nectary ram check`.
 //!
 //! Owns: one look at all that donors have, by sessions that only read, and what is wrong with it. Promises: nothing is
 //! stored, and no client is kept out. A device that a client has is refused, as its donors agree only between its

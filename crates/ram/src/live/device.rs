@@ -71,7 +71,7 @@ pub(super) async fn start(
     seen: Vec<Seen>,
 ) -> Result<(Handle, JoinSet<()>), Error> {
     let Placed { geometry, places } = placed;
-    let labels = places.iter().map(|place| seen[*place].label()).collect();
+    let labels: Vec<String> = places.iter().map(|place| seen[*place].label()).collect();
     let patience_us = options.patience.as_micros() as u64;
     let times = Times { patience_us, ..Times::default() };
     let targets: Vec<(Target, u64)> = places.iter().map(|place| (seen[*place].target.clone(), EPOCHS)).collect();
@@ -84,10 +84,10 @@ pub(super) async fn start(
         (kind, detail)
     };
     let donor_bytes = donor_bytes(&geometry);
-    let machine = machine(geometry, labels, client, intent, times)
+    let machine = machine(geometry, labels.clone(), client, intent, times)
         .map_err(|refusal| refuse(&refusal))
         .map_err(|(kind, detail)| error(options, kind, detail))?;
-    let (owner, mut handle) = Owner::new(machine, targets, places, donor_bytes, REQUESTS_MAX);
+    let (owner, mut handle) = Owner::new(machine, targets, places, labels, geometry.device, donor_bytes, REQUESTS_MAX);
     let recovered_bytes = if geometry.is_log() { donor_bytes * u64::from(geometry.members) } else { 0 };
     let recovery = Duration::from_secs(recovered_bytes / RECOVERY_BYTES_PER_SECOND);
     let mut tasks = JoinSet::new();
@@ -150,6 +150,19 @@ impl RedundantDevice {
         self.inner.reports.borrow().clone()
     }
 
+    /// Puts another donor in the place of one, which goes on to serve until the other one has everything. `old` is its
+    /// address in the SPEC, or its number there; `new` is an address as a SPEC has it.
+    ///
+    /// *Errors*: in words, why the other donor cannot take the place. *Cost*: one copy of what a donor holds.
+    pub async fn replace(&self, old: &str, new: &str) -> Result<(), String> {
+        self.replacer().replace(old, new).await
+    }
+
+    /// What replaces donors of the device for as long as it is there, and does not keep it.
+    pub fn replacer(&self) -> Replacer {
+        Replacer { spec: self.inner.spec.clone(), commands: self.inner.commands.downgrade() }
+    }
+
     /// Detaches the device after requests in progress, and tells the donors.
     ///
     /// *Errors*: none; donors that cannot be told are left as after a crash.
@@ -193,6 +206,34 @@ impl RedundantDevice {
             }
             Ok(())
         })
+    }
+}
+
+/// Replaces donors of a device that is open elsewhere in this process.
+#[derive(Clone)]
+pub struct Replacer {
+    spec: String,
+    commands: mpsc::WeakSender<Command>,
+}
+
+impl Replacer {
+    /// The SPEC of the device.
+    pub fn spec(&self) -> &str {
+        &self.spec
+    }
+
+    /// As [`RedundantDevice::replace`].
+    pub async fn replace(&self, old: &str, new: &str) -> Result<(), String> {
+        let new = Box::new(crate::device::address::Address::parse(new)?);
+        if !new.url.export.is_empty() {
+            return Err(format!("{} names an export: redundancy needs donors of `nectary ram donate`", new.text));
+        }
+        let gone = || "the device was given up".to_owned();
+        let (reply, end) = oneshot::channel();
+        let commands = self.commands.upgrade().ok_or_else(gone)?;
+        commands.send(Command::Replace { old: old.to_owned(), new, reply }).await.map_err(|_| gone())?;
+        drop(commands);
+        end.await.map_err(|_| gone())?
     }
 }
 

@@ -8,6 +8,7 @@ use nectary_block::{Error, ErrorKind, Operation, exact_size};
 
 use super::client::donor_bytes;
 use super::session::{Away, Ended, Reached, Target, begin, incarnation, window};
+use crate::device::address::Address;
 use crate::device::together::together;
 use crate::device::{RamOptions, Redundancy};
 use crate::donor::page::Page;
@@ -55,7 +56,7 @@ pub async fn look_only(options: &RamOptions, client: u64) -> Vec<Seen> {
 }
 
 async fn look_as(options: &RamOptions, client: u64, only_reads: bool) -> Vec<Seen> {
-    let one = |address: crate::device::address::Address| async move {
+    let one = |address: Address| async move {
         let target = Target { address, id: options.id.clone(), client, only_reads };
         let state = async {
             let reached = target.connect(EPOCHS, None).await?;
@@ -95,12 +96,21 @@ impl Seen {
     /// What two donors must not have in common: their labels, if there are any.
     pub fn label(&self) -> String {
         let stated = self.page().map(|page| page.labels.clone()).unwrap_or_default();
-        let more = self.target.address.labels.join(";");
-        match (stated.is_empty(), more.is_empty()) {
-            (true, true) => self.name().to_owned(),
-            (false, false) => format!("{stated};{more}"),
-            _ => stated + &more,
-        }
+        label(&self.target.address, stated)
+    }
+}
+
+/// The same of a donor by its page.
+pub fn label_of(address: &Address, page: &Page) -> String {
+    label(address, page.labels.clone())
+}
+
+fn label(address: &Address, stated: String) -> String {
+    let more = address.labels.join(";");
+    match (stated.is_empty(), more.is_empty()) {
+        (true, true) => address.text.clone(),
+        (false, false) => format!("{stated};{more}"),
+        _ => stated + &more,
     }
 }
 

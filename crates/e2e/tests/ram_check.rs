@@ -1,0 +1,107 @@
+//! Runs `nectary ram check` on real donors: it reports a device without damage as healthy, and finds a flipped byte, an
+//! emptied donor, and both together.
+
+use std::fs::File;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+
+use nectary_e2e::attach::FileSystem;
+use nectary_e2e::mirror::{Fault, Rig};
+use nectary_e2e::ram::{Attached, cannot};
+use serde_json::Value;
+
+/// The offset of the pattern on the device. *Units*: bytes.
+const PATTERN_AT: u64 = 5 << 20;
+const BLOCK: usize = 4096;
+
+/// The pattern to find in the memory of donors. It is computed, so that no program contains it.
+fn pattern() -> Vec<u8> {
+    (0..64u8).map(|at| at.wrapping_mul(37) ^ 0xc5).collect()
+}
+
+/// Writes 8 MiB without the page cache; one of the blocks begins with the pattern.
+fn fill(disk: &Attached<'_>) {
+    let file = File::options().write(true).custom_flags(libc::O_DIRECT).open(&disk.device).unwrap();
+    let mut memory = vec![0u8; (1 << 20) + BLOCK];
+    let start = memory.as_ptr().align_offset(BLOCK);
+    for part in 0..8u64 {
+        let bytes = &mut memory[start..start + (1 << 20)];
+        for (at, byte) in bytes.iter_mut().enumerate() {
+            *byte = (part as usize + at / BLOCK + at % 251) as u8;
+        }
+        if part == PATTERN_AT >> 20 {
+            bytes[..64].copy_from_slice(&pattern());
+        }
+        file.write_all_at(bytes, part << 20).unwrap();
+    }
+    file.sync_all().unwrap();
+}
+
+fn has(checked: &Value, what: &str) -> bool {
+    let problems = checked["problems"].as_array().cloned().unwrap_or_default();
+    problems.iter().any(|problem| problem["what"] == what && problem["offset_bytes"] == PATTERN_AT)
+}
+
+#[test]
+fn a_mirror_is_right_without_a_client_and_an_emptied_donor_and_a_flipped_byte_are_found() {
+    if cannot("ram check mirror") {
+        return;
+    }
+    let mut rig = Rig::new("ram-check-mirror", FileSystem::Ext4, "mirror", 2).unwrap();
+    let (spec, scratch) = (rig.spec(), rig.scratch.clone());
+    let disk = Attached::new(&scratch, &spec).unwrap();
+    fill(&disk);
+    let (code, checked) = rig.check_donors().unwrap();
+    assert_eq!(code, Some(5), "a client has it: {checked}");
+    disk.detach().unwrap();
+    let (code, checked) = rig.check_donors().unwrap();
+    assert_eq!((code, &checked["health"]), (Some(0), &"healthy".into()), "{checked}");
+    assert_eq!(checked["counts"]["compared_stripes"], 64, "{checked}");
+    rig.break_donor(1, Fault::Kill).unwrap();
+    rig.mend_donor(1, Fault::Kill).unwrap();
+    let (code, checked) = rig.check_donors().unwrap();
+    assert_eq!((code, &checked["counts"]["single_stripes"]), (Some(3), &64.into()), "{checked}");
+    assert!(checked.to_string().contains("donor-missing"), "{checked}");
+    // The next client fills the emptied donor. It trusts the remaining one of two donors only if the user says so.
+    let disk = Attached::with(&scratch, &spec, &["--trust-remaining"]).unwrap();
+    rig.wait_for_trusted(2).unwrap();
+    disk.detach().unwrap();
+    let (code, checked) = rig.check_donors().unwrap();
+    assert_eq!((code, &checked["is_detached"]), (Some(0), &true.into()), "{checked}");
+    assert!(rig.flip(0, &pattern()).unwrap() > 0, "the pattern is on every donor");
+    let (code, checked) = rig.check_donors().unwrap();
+    assert!(code == Some(1) && checked["counts"]["doubtful_blocks"] == 1, "{checked}");
+    assert!(has(&checked, "copies-differ"), "{checked}");
+}
+
+#[test]
+fn parity_is_right_without_a_client_and_a_flipped_byte_and_an_emptied_donor_are_found() {
+    if cannot("ram check parity") {
+        return;
+    }
+    let mut rig = Rig::new("ram-check-parity", FileSystem::Ext4, "adaptive", 3).unwrap();
+    let (spec, scratch) = (rig.spec(), rig.scratch.clone());
+    let disk = Attached::new(&scratch, &spec).unwrap();
+    fill(&disk);
+    disk.detach().unwrap();
+    let (code, checked) = rig.check_donors().unwrap();
+    assert_eq!((code, &checked["health"]), (Some(0), &"healthy".into()), "{checked}");
+    let counts = &checked["counts"];
+    assert!(counts["mapped_blocks"] == 2048 && counts["compared_groups"].as_u64() >= Some(1000), "{checked}");
+    // A client that is killed loses no data.
+    let disk = Attached::new(&scratch, &spec).unwrap();
+    fill(&disk);
+    disk.kill().unwrap();
+    let (code, checked) = rig.check_donors().unwrap();
+    assert!(matches!(code, Some(0 | 3)) && checked["counts"]["lost_blocks"] == 0, "{code:?}: {checked}");
+    // One donor has the data with the pattern; the others have at most their parity.
+    let flipped: Vec<usize> = (0..3).filter(|donor| rig.flip(*donor, &pattern()).unwrap() > 0).collect();
+    let (code, checked) = rig.check_donors().unwrap();
+    assert!(code == Some(3) && checked["counts"]["lost_blocks"] == 0, "{code:?}: {checked}");
+    assert!(has(&checked, "slot-damaged"), "flipped on {flipped:?}: {checked}");
+    let other = (flipped[0] + 1) % 3;
+    rig.break_donor(other, Fault::Kill).unwrap();
+    rig.mend_donor(other, Fault::Kill).unwrap();
+    let (code, checked) = rig.check_donors().unwrap();
+    assert!(code == Some(1) && checked["counts"]["lost_blocks"] == 1, "{code:?}: {checked}");
+    assert!(has(&checked, "block-lost"), "{checked}");
+}
