@@ -136,7 +136,7 @@ async fn until_the_end(
                         continue;
                     }
                 };
-                let remedy = "it is detached; what was written since the last flush may be lost: check the device below";
+                let remedy = "it is detached; if a flush failed, what was written since the last one may be lost";
                 let failed = |error: &nectary_attach::Error| Fault::new(FaultKind::Failed, error.to_string(), remedy);
                 let _ = reply.send(detached.as_ref().map(|()| Value::Null).map_err(failed));
                 let _ = taken.await;

@@ -51,7 +51,7 @@ async fn devices_that_were_used_and_detached_are_right_and_without_a_donor_nothi
         use_it(&device, 1).await;
         let busy = check(&options(&sized), &mut |_, _| {}).await.unwrap_err();
         assert_eq!(busy.kind, ErrorKind::Busy, "{busy}");
-        device.detach().await;
+        device.detach().await.unwrap();
         drop(device);
         let found = checked(&sized).await;
         assert_eq!((found.health, found.problem_count), (Health::Healthy, 0), "{redundancy}: {found:?}");
@@ -64,7 +64,7 @@ async fn devices_that_were_used_and_detached_are_right_and_without_a_donor_nothi
         let found = checked(&sized).await;
         assert!(found.health < Health::Broken && !found.is_detached, "{redundancy}: {found:?}");
         let device = RedundantDevice::open(options(&sized)).await.unwrap();
-        device.detach().await;
+        device.detach().await.unwrap();
         drop(device);
         let found = checked(&sized).await;
         assert_eq!((found.health, found.problem_count), (Health::Healthy, 0), "{redundancy}: {found:?}");
@@ -131,7 +131,7 @@ async fn a_flipped_bit_is_found_at_its_block_and_with_a_donor_less_it_is_a_lost_
         write(&device, 1450 * 4096, Buffer::copy_of(&block)).await.unwrap();
         // Behind it enough to close its group.
         write(&device, 600 * 4096, Buffer::copy_of(&[5; 512 * 4096])).await.unwrap();
-        device.detach().await;
+        device.detach().await.unwrap();
         drop(device);
         assert_eq!(checked(&sized).await.health, Health::Healthy, "{redundancy}");
         let mut flipped = None;

@@ -85,7 +85,7 @@ async fn replaced(redundancy: &str, count: usize) {
     stop.store(true, Ordering::Relaxed);
     let turns = working.await.unwrap();
     println!("{redundancy}: {turns} writes meanwhile");
-    device.detach().await;
+    device.detach().await.unwrap();
     drop(device);
     // The other donor has the place; the former one has nothing.
     donors[0] = other;

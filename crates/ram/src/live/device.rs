@@ -2,7 +2,8 @@
 //!
 //! Owns: the translation of operations on buffers to requests of the machine and back, and the limit of requests in
 //! progress. Promises: if a future is dropped, its operation is still done; a deadline ends only the wait. When the
-//! device is dropped, donors are not told: the next client finds the state of a crash.
+//! device is closed, donors are told; when it is only dropped, they are not, and the next client finds the state of a
+//! crash.
 //!
 //! *Cost*: no copy before the owner for a write in one buffer; a read is copied once into the caller's buffers.
 
@@ -13,7 +14,7 @@ use bytes::Bytes;
 use nectary_block::{
     BlockDevice, Buffer, Context, Error, ErrorKind, Extent, Figures, Geometry, IoFuture, Operation, WriteFlags,
 };
-use tokio::sync::{Semaphore, mpsc, oneshot, watch};
+use tokio::sync::{OnceCell, Semaphore, mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 
 use super::client::{donor_bytes, machine};
@@ -54,6 +55,7 @@ struct Inner {
     commands: mpsc::Sender<Command>,
     places: Arc<Semaphore>,
     reports: watch::Receiver<Report>,
+    detached: OnceCell<Result<(), Error>>,
 }
 
 /// A client's number.
@@ -141,7 +143,8 @@ impl RedundantDevice {
         };
         let Handle { commands, reports, .. } = handle;
         let places = Arc::new(Semaphore::new(REQUESTS_MAX));
-        let inner = Inner { spec: options.spec(), geometry, request_bytes_max, commands, places, reports };
+        let detached = OnceCell::new();
+        let inner = Inner { spec: options.spec(), geometry, request_bytes_max, commands, places, reports, detached };
         Ok(RedundantDevice { inner: Arc::new(inner), _owner: owner })
     }
 
@@ -163,14 +166,13 @@ impl RedundantDevice {
         Replacer { spec: self.inner.spec.clone(), commands: self.inner.commands.downgrade() }
     }
 
-    /// Detaches the device after requests in progress, and tells the donors.
+    /// Detaches the device after requests in progress and a last flush, and tells the donors. A second call returns
+    /// what the first one did.
     ///
-    /// *Errors*: none; donors that cannot be told are left as after a crash.
-    pub async fn detach(&self) {
-        let mut reports = self.inner.reports.clone();
-        if self.inner.commands.send(Command::Detach).await.is_ok() {
-            let _ = reports.wait_for(|report| report.ended.is_some()).await;
-        }
+    /// *Errors*: donors with all data do not answer within `patience`. They go on to count the device as attached, so
+    /// the next client begins as after a crash. A device that another client has taken over has nothing to tell.
+    pub async fn detach(&self) -> Result<(), Error> {
+        self.inner.detach().await
     }
 
     fn request(
@@ -253,6 +255,25 @@ impl Inner {
                 Err(of.error(ErrorKind::TimedOut, || self.spec.clone(), detail))
             }),
         }
+    }
+
+    async fn detach(&self) -> Result<(), Error> {
+        let detach = async {
+            let (reply, end) = oneshot::channel();
+            let is_told = match self.commands.send(Command::Detach { reply }).await {
+                Ok(()) => end.await.ok(),
+                Err(_) => None,
+            };
+            let mut reports = self.reports.clone();
+            let has_ended = reports.wait_for(|report| report.ended.is_some()).await.is_ok();
+            // An owner that ended without an answer has nothing to tell: another client has the device.
+            if is_told.unwrap_or(has_ended) {
+                return Ok(());
+            }
+            let detail = "not every donor could be told that it is detached: the next client begins as after a crash";
+            Err(Error::new(ErrorKind::TimedOut, &self.spec, Operation::Close, detail))
+        };
+        self.detached.get_or_init(|| detach).await.clone()
     }
 
     fn ended(&self, of: &nectary_block::Request) -> Error {
@@ -415,6 +436,11 @@ impl BlockDevice for RedundantDevice {
         };
         let request = nectary_block::Request::new(Operation::Grow, 0, size_bytes, Context::default());
         refused(request.error(kind, || self.spec(), detail))
+    }
+
+    fn close(&self) -> IoFuture<()> {
+        let inner = self.inner.clone();
+        Box::pin(async move { inner.detach().await })
     }
 
     fn figures(&self) -> Vec<Figures> {

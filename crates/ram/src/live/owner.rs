@@ -54,7 +54,10 @@ pub enum Command {
         reply: oneshot::Sender<Moved>,
     },
     /// To give the device up after what is under way; the owner then ends.
-    Detach,
+    Detach {
+        /// Whether every donor that counts was told. It is dropped without an answer if the owner ends otherwise.
+        reply: oneshot::Sender<bool>,
+    },
 }
 
 /// How attaching ended.
@@ -117,6 +120,8 @@ pub struct Owner {
     pub(super) moving: Option<Move>,
     /// Counts moves: what belongs to another one is too late.
     pub(super) moves: u64,
+    /// Those who wait for the end of detaching.
+    detaching: Vec<oneshot::Sender<bool>>,
 }
 
 /// What a caller of the owner holds.
@@ -165,6 +170,7 @@ impl Owner {
             device,
             moving: None,
             moves: 0,
+            detaching: Vec::new(),
         };
         (owner, Handle { commands, opened: is_opened, reports: watched })
     }
@@ -217,9 +223,12 @@ impl Owner {
                 self.step(Event::Submitted { id, request });
             }
             Command::Replace { old, new, reply } => self.replace(&old, *new, reply),
-            Command::Detach => {
-                self.end_move(Err("the device is being detached".to_owned()));
-                self.step(Event::Detach);
+            Command::Detach { reply } => {
+                self.detaching.push(reply);
+                if self.detaching.len() == 1 {
+                    self.end_move(Err("the device is being detached".to_owned()));
+                    self.step(Event::Detach);
+                }
             }
         }
     }
@@ -259,7 +268,11 @@ impl Owner {
                         });
                         return true;
                     }
-                    Action::Detached => return true,
+                    Action::Detached => {
+                        let is_given_up = self.machine.is_given_up();
+                        self.detaching.drain(..).for_each(|waiting| _ = waiting.send(is_given_up));
+                        return true;
+                    }
                 }
             }
         }
