@@ -19,9 +19,10 @@ use tokio::task::JoinSet;
 
 use super::client::{donor_bytes, machine};
 use super::owner::{Command, Handle, Owner};
+use super::planted::times;
 use super::report::Report;
 use super::session::Target;
-use super::survey::{self, EPOCHS, Placed, Seen, describe, error, look, owned, place};
+use super::survey::{self, EPOCHS, Placed, Seen, describe, error, look_patiently, owned, place};
 use crate::device::RamOptions;
 use crate::donor::{BLOCK_BYTES, random};
 use crate::mirror::{self, Intent, MirrorError, REQUEST_BYTES_MAX, Request, Times};
@@ -37,8 +38,6 @@ const OPENING_SLACK: Duration = Duration::from_secs(30);
 const RECOVERY_BYTES_PER_SECOND: u64 = 16 << 20;
 /// Bytes of one read or write of a machine that logs parity: it handles each block.
 const LOG_REQUEST_BYTES_MAX: u64 = 1 << 20;
-/// How long a donor may still see the connection of a client that has just ended.
-pub(crate) const FAREWELL: Duration = Duration::from_millis(500);
 
 /// A device in the memory of donors that survives the loss of one.
 pub struct RedundantDevice {
@@ -75,7 +74,7 @@ pub(super) async fn start(
     let Placed { geometry, places } = placed;
     let labels: Vec<String> = places.iter().map(|place| seen[*place].label()).collect();
     let patience_us = options.patience.as_micros() as u64;
-    let times = Times { patience_us, ..Times::default() };
+    let times = Times { patience_us, ..times() };
     let targets: Vec<(Target, u64)> = places.iter().map(|place| (seen[*place].target.clone(), EPOCHS)).collect();
     let names: Vec<String> = places.iter().map(|place| seen[*place].name().to_owned()).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
@@ -108,6 +107,18 @@ pub(super) async fn start(
     }
 }
 
+/// Has an owner detach the device, and waits until it has ended. *Returns* whether every donor that counts was told; also
+/// `true` if another client has the device, as then there is nothing to tell.
+pub(super) async fn give_up(commands: &mpsc::Sender<Command>, mut reports: watch::Receiver<Report>) -> bool {
+    let (reply, end) = oneshot::channel();
+    let is_told = match commands.send(Command::Detach { reply }).await {
+        Ok(()) => end.await.ok(),
+        Err(_) => None,
+    };
+    let has_ended = reports.wait_for(|report| report.ended.is_some()).await.is_ok();
+    is_told.unwrap_or(has_ended)
+}
+
 impl RedundantDevice {
     /// Attaches a device that was made before. Its connections live in the tokio runtime that calls this.
     ///
@@ -116,12 +127,7 @@ impl RedundantDevice {
     /// areas before the slots. If a donor is missing, up to ten seconds more.
     pub async fn open(options: RamOptions) -> Result<RedundantDevice, Error> {
         let client = draw_client(&options)?;
-        let mut seen = look(&options, client).await;
-        if survey::owner(&seen).is_some() && !options.take_over {
-            drop(seen);
-            tokio::time::sleep(FAREWELL).await;
-            seen = look(&options, client).await;
-        }
+        let seen = look_patiently(&options, client, false).await;
         let placed = place(&options, &seen)?;
         if let Some(other) = survey::owner(&seen).filter(|_| !options.take_over) {
             return Err(error(&options, ErrorKind::Busy, owned(other)));
@@ -259,15 +265,7 @@ impl Inner {
 
     async fn detach(&self) -> Result<(), Error> {
         let detach = async {
-            let (reply, end) = oneshot::channel();
-            let is_told = match self.commands.send(Command::Detach { reply }).await {
-                Ok(()) => end.await.ok(),
-                Err(_) => None,
-            };
-            let mut reports = self.reports.clone();
-            let has_ended = reports.wait_for(|report| report.ended.is_some()).await.is_ok();
-            // An owner that ended without an answer has nothing to tell: another client has the device.
-            if is_told.unwrap_or(has_ended) {
+            if give_up(&self.commands, self.reports.clone()).await {
                 return Ok(());
             }
             let detail = "not every donor could be told that it is detached: the next client begins as after a crash";

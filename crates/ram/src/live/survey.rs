@@ -4,6 +4,8 @@
 //! of donors. Promises: nothing is stored. Its result is only whether attaching can be tried, and the shape of the
 //! device; the machine looks again.
 
+use std::time::{Duration, Instant};
+
 use nectary_block::{Error, ErrorKind, Operation, exact_size};
 
 use super::client::donor_bytes;
@@ -18,6 +20,10 @@ use crate::placement::Policy;
 
 /// How many sessions of a client a survey uses on each donor.
 pub const EPOCHS: u64 = 1;
+/// How long a donor may still see the connection of a client that has just ended.
+const FAREWELL: Duration = Duration::from_millis(500);
+/// The pause between two looks meanwhile.
+const LOOK_PAUSE: Duration = Duration::from_millis(20);
 
 /// What one donor has.
 pub struct Seen {
@@ -50,9 +56,18 @@ pub async fn look(options: &RamOptions, client: u64) -> Vec<Seen> {
     look_as(options, client, false).await
 }
 
-/// The same by sessions that only read, which the donors give at any time.
-pub async fn look_only(options: &RamOptions, client: u64) -> Vec<Seen> {
-    look_as(options, client, true).await
+/// Looks at every donor; looks again for [`FAREWELL`] if a client has the device, which may have just ended. Sessions
+/// that only read are given by the donors at any time.
+pub async fn look_patiently(options: &RamOptions, client: u64, only_reads: bool) -> Vec<Seen> {
+    let until = Instant::now() + FAREWELL;
+    loop {
+        let seen = look_as(options, client, only_reads).await;
+        if owner(&seen).is_none() || options.take_over || Instant::now() >= until {
+            return seen;
+        }
+        drop(seen);
+        tokio::time::sleep(LOOK_PAUSE).await;
+    }
 }
 
 async fn look_as(options: &RamOptions, client: u64, only_reads: bool) -> Vec<Seen> {
