@@ -3,8 +3,8 @@
 //! Owns: the thread that serves the device, and the order of steps. To attach: prepare the process, open the device,
 //! mount the FUSE file system, serve it, make a loop device on its file. To detach: write back the kernel's cached data
 //! and release the loop device. Its release closes the file, which ends the mount, which ends the serving; then the
-//! device is flushed and closed, and those below who keep a record of its user are told. So no layer is removed while it has users. Promises: a failed attachment leaves
-//! nothing behind.
+//! device is flushed and closed, and those below who keep a record of its user are told. So no layer is removed while
+//! it has users. Promises: a failed attachment leaves nothing behind.
 
 use std::io;
 use std::path::Path;
@@ -207,8 +207,8 @@ impl Attachment {
     /// thread.
     ///
     /// *Errors*: [`Error::Ended`] if the kernel ended the FUSE connection while the block device existed, which is then
-    /// released; [`Error::Device`] if the last flush failed, or the device could not be closed. *Durability*: after `Ok`, everything written is as durable
-    /// as after a flush of the device.
+    /// released; [`Error::Device`] if the last flush failed, or the device could not be closed. *Durability*: after
+    /// `Ok`, everything written is as durable as after a flush of the device.
     pub fn finish(&self) -> Result<(), Error> {
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(thread) = thread else { return Ok(()) };

@@ -1,5 +1,5 @@
-//! The check of a device without a client: it agrees with devices that were used in every way, and counts what a missing
-//! donor costs.
+//! The check of a device without a client: it agrees with devices that were used in every way, and counts what a
+//! missing donor costs.
 
 mod support;
 

@@ -2,8 +2,8 @@
 //!
 //! Owns: [`check`], which tries on fresh devices every clause of the contract that can be seen from outside,
 //! [`check_durability`], which needs a caller that can crash a device, and [`check_wrapper`], for devices on top of
-//! another one. All return the first broken clause, so that tests can show that a bad device is caught. [`VolatileDevice`] is a device that crashes on demand, for tests of
-//! filters.
+//! another one. All return the first broken clause, so that tests can show that a bad device is caught.
+//! [`VolatileDevice`] is a device that crashes on demand, for tests of filters.
 //!
 //! Leaves to others: faults of hardware (`nectary-sim`), speed (`nectary-bench`).
 

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 
 use clap::Args;
 use nectary_block::format_size;
-use nectary_ram::check::{Checked, Counts, Health, Problem, check};
+use nectary_ram::check::{Checked, CheckedDonor, Counts, Health, Problem, check};
 use serde_json::json;
 
 use super::create::options;
@@ -61,7 +61,10 @@ fn as_json(checked: &Checked) -> serde_json::Value {
             "offset_bytes": problem.block.map(|block| block * u64::from(checked.block_bytes)),
         })
     };
-    let donor = |donor: &nectary_ram::check::CheckedDonor| json!({ "number": donor.place + 1, "name": donor.name, "generation": donor.generation, "missing": donor.why });
+    let donor = |donor: &CheckedDonor| {
+        let CheckedDonor { place, name, generation, why } = donor;
+        json!({ "number": place + 1, "name": name, "generation": generation, "missing": why })
+    };
     json!({
         "id": checked.id,
         "size_bytes": checked.size_bytes,

@@ -1,7 +1,7 @@
 //! A view of a device with redundancy that only reads: its blocks and the window, for a check.
 //!
-//! Promises: it takes nothing from the owner, waits for nobody, and changes nothing. What it reads beside an owner is of
-//! one moment within a request alone. Leaves to others: to see whether there is an owner, and what that means
+//! Promises: it takes nothing from the owner, waits for nobody, and changes nothing. What it reads beside an owner is
+//! of one moment within a request alone. Leaves to others: to see whether there is an owner, and what that means
 //! (`check`).
 
 use std::sync::Arc;

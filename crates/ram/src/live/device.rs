@@ -107,8 +107,8 @@ pub(super) async fn start(
     }
 }
 
-/// Has an owner detach the device, and waits until it has ended. *Returns* whether every donor that counts was told; also
-/// `true` if another client has the device, as then there is nothing to tell.
+/// Has an owner detach the device, and waits until it has ended. *Returns* whether every donor that counts was told;
+/// also `true` if another client has the device, as then there is nothing to tell.
 pub(super) async fn give_up(commands: &mpsc::Sender<Command>, mut reports: watch::Receiver<Report>) -> bool {
     let (reply, end) = oneshot::channel();
     let is_told = match commands.send(Command::Detach { reply }).await {

@@ -13,8 +13,8 @@
 //! | settling | the other donor is trusted, and all donors were told |
 //! | emptying | the former donor was emptied, or emptying it failed |
 //!
-//! A donor that is left already has nothing to copy: the other one takes its place at once, and is filled like any donor
-//! that is back.
+//! A donor that is left already has nothing to copy: the other one takes its place at once, and is filled like any
+//! donor that is back.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -1,8 +1,8 @@
 //! Deliberate defects of the live mirror, one at a time, by which tests show that their checks catch them; and shorter
 //! waits, so that tests of attaching without a donor take less time.
 //!
-//! Without the feature `planted` every question is answered `false` at compile time, and the waits are the usual ones, so
-//! that no user's build has them.
+//! Without the feature `planted` every question is answered `false` at compile time, and the waits are the usual ones,
+//! so that no user's build has them.
 
 use crate::mirror::Times;
 
@@ -16,8 +16,8 @@ nectary_block::planted_bugs! {
 #[cfg(feature = "planted")]
 static IS_HASTY: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
 
-/// Devices that this process opens later wait about a tenth as long for donors that do not answer while they attach, and
-/// before they take a donor in again.
+/// Devices that this process opens later wait about a tenth as long for donors that do not answer while they attach,
+/// and before they take a donor in again.
 #[cfg(feature = "planted")]
 pub fn hasten() {
     IS_HASTY.store(true, std::sync::atomic::Ordering::SeqCst);

@@ -1,7 +1,7 @@
 //! What the owner does while another donor takes the place of one.
 //!
-//! Owns: when a move begins and ends, and what is told to the machine. Leaves to others: what is copied when (`moving`),
-//! the decision (`mirror`).
+//! Owns: when a move begins and ends, and what is told to the machine. Leaves to others: what is copied when
+//! (`moving`), the decision (`mirror`).
 
 use std::sync::Arc;
 use std::time::Duration;

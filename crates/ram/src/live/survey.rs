@@ -1,4 +1,5 @@
-//! Before a device with redundancy is attached: which donors there are, which of them is which, and whether they are enough.
+//! Before a device with redundancy is attached: which donors there are, which of them is which, and whether they are
+//! enough.
 //!
 //! Owns: one look at every donor of a SPEC, at all of them at once, and the judgement on what was found, with the names
 //! of donors. Promises: nothing is stored. Its result is only whether attaching can be tried, and the shape of the

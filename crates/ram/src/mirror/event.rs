@@ -49,8 +49,8 @@ pub enum Event {
         /// What.
         request: Request,
     },
-    /// Another donor takes the place of one: its memory has everything that the former one has, and its record says that
-    /// this client is the owner. The connection to the former one is gone; the next one is to the other donor.
+    /// Another donor takes the place of one: its memory has everything that the former one has, and its record says
+    /// that this client is the owner. The connection to the former one is gone; the next one is to the other donor.
     Replaced {
         /// Which place.
         donor: Donor,

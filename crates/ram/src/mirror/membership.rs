@@ -160,8 +160,8 @@ impl Machine {
         }
     }
 
-    /// Another donor with the same memory takes the place of a trusted one. Until the others were told, an attacher would
-    /// believe the former one, so nothing is done on the other one before.
+    /// Another donor with the same memory takes the place of a trusted one. Until the others were told, an attacher
+    /// would believe the former one, so nothing is done on the other one before.
     pub(super) fn replaced(&mut self, donor: Donor, incarnation: u64) {
         self.drop_link(donor);
         if self.membership.standing[donor] != Standing::Trusted || self.phase != Phase::Open {

@@ -16,6 +16,8 @@
 //! | 2 | what a start sets aside |
 //!
 //! A small disk keeps an eighth of its segments, but never fewer than one checkpoint and three.
+//!
+//! *Circle*: the reserve is computed from the state of `image`, whose changes are bounded by it.
 
 use super::change::Result;
 use super::image::{Image, Parts};

@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex};
 use crate::conformance::{VolatileDevice, check, check_durability, check_wrapper};
 use crate::filter::Filter;
 use crate::{
-    BlockDevice, Buffer, Context, Error, ErrorKind, Extent, Geometry, IoFuture, MemoryDevice, Operation, SharedDevice, WriteFlags,
+    BlockDevice, Buffer, Context, Error, ErrorKind, Extent, Geometry, IoFuture, MemoryDevice, Operation, SharedDevice,
+    WriteFlags,
 };
 
 /// The mistakes that a device can have.
