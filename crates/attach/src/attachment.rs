@@ -249,7 +249,7 @@ async fn start_threads() {
     while threads.join_next().await.is_some() {}
 }
 
-/// Opens the device and serves it until the kernel ends the connection, then flushes it.
+/// Opens the device and serves it until the kernel ends the connection, then flushes and closes it.
 fn serve(
     channel: Channel,
     registry: &Registry,

@@ -133,7 +133,7 @@ where
 {
     for &(clause, is_failing, run) in wrapper::CLAUSES {
         let below = wrapper::Below::new(DEVICE_BYTES, is_failing);
-        let device = wrap(below.clone()).await;
+        let device = wrap(below.clone() as SharedDevice).await;
         run(device, below).await.map_err(|detail| Failure { clause, detail, seed: 0 })?;
     }
     Ok(wrapper::CLAUSES.len())

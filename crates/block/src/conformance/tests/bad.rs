@@ -236,7 +236,7 @@ impl Filter for Bad {
             Mistake::EndForgotten => Box::pin(async { Ok(()) }),
             Mistake::SecondEndFails if ends > 0 => {
                 let error = Error::new(ErrorKind::Latched, &self.inner.spec(), Operation::Close, "it has ended");
-                Box::pin(async { Err(error) })
+                Box::pin(async move { Err(error) })
             }
             Mistake::EndFailureHidden => {
                 let ended = self.inner.close();
