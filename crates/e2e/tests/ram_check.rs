@@ -6,6 +6,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 
 use nectary_e2e::attach::FileSystem;
 use nectary_e2e::mirror::{Fault, Rig};
+use nectary_e2e::nbd::Server;
 use nectary_e2e::ram::{Attached, cannot};
 use serde_json::Value;
 
@@ -65,6 +66,13 @@ fn a_mirror_is_right_without_a_client_and_an_emptied_donor_and_a_flipped_byte_ar
     let disk = Attached::with(&scratch, &spec, &["--trust-remaining"]).unwrap();
     rig.wait_for_trusted(2).unwrap();
     disk.detach().unwrap();
+    let (code, checked) = rig.check_donors().unwrap();
+    assert_eq!((code, &checked["is_detached"]), (Some(0), &true.into()), "{checked}");
+    // The end of an export tells the donors as the end of an attachment does; before it, a client has the device.
+    let export = Server::nectary(scratch.path(), "export", &[&spec]).unwrap();
+    assert_eq!(rig.check_donors().unwrap().0, Some(5));
+    let (status, text) = export.terminate().unwrap();
+    assert!(status.success(), "{text}");
     let (code, checked) = rig.check_donors().unwrap();
     assert_eq!((code, &checked["is_detached"]), (Some(0), &true.into()), "{checked}");
     assert!(rig.flip(0, &pattern()).unwrap() > 0, "the pattern is on every donor");
