@@ -64,8 +64,9 @@ impl World {
             let first = stripe * STRIPE_BLOCKS;
             let blocks = first..(first + STRIPE_BLOCKS).min(self.geometry.blocks());
             let copies = self.donors[donor].memory.get(place.offset as usize..)?.chunks_exact(BLOCK_BYTES);
-            let is_bad =
-                |(block, copy): &(u64, &[u8])| !self.blocks.may_be(*block, copy) && !self.lies.contains(&(donor, *block));
+            let is_bad = |(block, copy): &(u64, &[u8])| {
+                !self.blocks.may_be(*block, copy) && !self.lies.contains(&(donor, *block))
+            };
             blocks.zip(copies).find(is_bad).map(|(block, _)| block)
         })
     }
