@@ -3,8 +3,8 @@
 //! Owns: the thread that serves the device, and the order of steps. To attach: prepare the process, open the device,
 //! mount the FUSE file system, serve it, make a loop device on its file. To detach: write back the kernel's cached data
 //! and release the loop device. Its release closes the file, which ends the mount, which ends the serving; then the
-//! device is flushed and closed. So no layer is removed while it has users. Promises: a failed attachment leaves
-//! nothing behind.
+//! device is flushed and closed, and those below who keep a record of its user are told. So no layer is removed while
+//! it has users. Promises: a failed attachment leaves nothing behind.
 
 use std::io;
 use std::path::Path;
@@ -207,8 +207,8 @@ impl Attachment {
     /// thread.
     ///
     /// *Errors*: [`Error::Ended`] if the kernel ended the FUSE connection while the block device existed, which is then
-    /// released; [`Error::Device`] if the last flush failed. *Durability*: after `Ok`, everything written is as durable
-    /// as after a flush of the device.
+    /// released; [`Error::Device`] if the last flush failed, or the device could not be closed. *Durability*: after
+    /// `Ok`, everything written is as durable as after a flush of the device.
     pub fn finish(&self) -> Result<(), Error> {
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(thread) = thread else { return Ok(()) };
@@ -249,7 +249,7 @@ async fn start_threads() {
     while threads.join_next().await.is_some() {}
 }
 
-/// Opens the device and serves it until the kernel ends the connection, then flushes it.
+/// Opens the device and serves it until the kernel ends the connection, then flushes and closes it.
 fn serve(
     channel: Channel,
     registry: &Registry,
@@ -263,28 +263,39 @@ fn serve(
     let runtime = runtime.build().map_err(|error| Error::os("starting a runtime", error))?;
     runtime.block_on(async {
         start_threads().await;
-        let started = async {
-            let device = registry.open(spec, &options.open).await?;
-            let mount = mount(&channel)?;
-            let server = Server::new(channel, device.clone(), options.read_only, counters);
-            let server = server.map_err(|error| Error::os("watching /dev/fuse", error))?;
-            Ok((mount, device, server))
-        };
-        let (mount, device, server) = match started.await {
-            Ok(started) => started,
+        let device = match registry.open(spec, &options.open).await {
+            Ok(device) => device,
             Err(error) => {
-                let _ = ready.send(Err(error));
+                let _ = ready.send(Err(error.into()));
                 return Ok(());
             }
         };
-        process::reserve_heap();
-        let _ = ready.send(Ok((mount, device.clone())));
-        let served = server.run().await;
-        let flushed = match options.read_only {
-            true => Ok(()),
-            false => device.flush(Context::default()).await,
+        let started = mount(&channel).and_then(|mount| {
+            let server = Server::new(channel, device.clone(), options.read_only, counters);
+            let server = server.map_err(|error| Error::os("watching /dev/fuse", error))?;
+            Ok((mount, server))
+        });
+        let served = match started {
+            Ok((mount, server)) => {
+                process::reserve_heap();
+                let _ = ready.send(Ok((mount, device.clone())));
+                server.run().await.map_err(|error| Error::os("reading from /dev/fuse", error))
+            }
+            Err(error) => {
+                let _ = ready.send(Err(error));
+                Ok(())
+            }
         };
-        served.map_err(|error| Error::os("reading from /dev/fuse", error))?;
-        Ok(flushed?)
+        let ended = end(&device, options.read_only).await;
+        served?;
+        Ok(ended?)
     })
+}
+
+/// Flushes and closes a device. Without the flush it is not closed: the next user has to find what a crash leaves.
+async fn end(device: &SharedDevice, read_only: bool) -> Result<(), nectary_block::Error> {
+    if !read_only {
+        device.flush(Context::default()).await?;
+    }
+    device.close().await
 }

@@ -23,6 +23,8 @@
 //!    [`ErrorKind::TimedOut`](crate::ErrorKind::TimedOut) and changes nothing. If the deadline passes later, only the
 //!    wait ends, and the operation may still happen.
 //!
+//! 9. *End*: the user calls [`BlockDevice::close`] after its last flush. What was flushed stays.
+//!
 //! A conformance test (`nectary_block::conformance`) checks this contract on every device and filter.
 //!
 //! *Circle*: `request` uses this file's types, and `zero_quickly` in this file checks a [`Request`].
@@ -158,8 +160,16 @@ pub trait BlockDevice: Send + Sync + 'static {
     /// Grows the device to `size_bytes`; never shrinks it.
     fn grow(&self, size_bytes: u64) -> IoFuture<()>;
 
-    /// Whether other programs may write to the device below, so that its bytes may change without a write through this
-    /// device.
+    /// Ends this use of the device, after the last flush and before the device is dropped. Devices that keep a record
+    /// of their user learn that it is gone: the donors of a network RAM disk, for example, which otherwise find what a
+    /// crash leaves. Most devices do nothing. A device on top of others closes each of them, even if one of them fails.
+    /// After this, other operations may fail with [`ErrorKind::Latched`](crate::ErrorKind::Latched); a second call does
+    /// nothing. There is no default, so that no device on top of another one forgets this.
+    ///
+    /// *Errors*: those who keep the record cannot be told. What was flushed is safe nevertheless.
+    fn close(&self) -> IoFuture<()>;
+
+    /// Whether others may write to the device below, so that its bytes may change without a write here.
     fn is_shared(&self) -> bool {
         false
     }

@@ -61,6 +61,8 @@ pub enum Operation {
     Allocation,
     /// A growth of the device.
     Grow,
+    /// The end of the use of the device.
+    Close,
 }
 
 impl Operation {
@@ -75,6 +77,7 @@ impl Operation {
             Operation::WriteZeroes => "write zeroes",
             Operation::Allocation => "allocation",
             Operation::Grow => "grow",
+            Operation::Close => "close",
         }
     }
 }

@@ -232,6 +232,10 @@ impl BlockDevice for MemoryDevice {
         self.size_bytes.fetch_max(size_bytes, Ordering::AcqRel);
         ready(Ok(()))
     }
+
+    fn close(&self) -> IoFuture<()> {
+        ready(Ok(()))
+    }
 }
 
 /// The part of a page that a range covers, as its start and end inside the page.

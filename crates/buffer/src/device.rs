@@ -221,6 +221,10 @@ impl BlockDevice for CacheDevice {
         self.inner.grow(size_bytes)
     }
 
+    fn close(&self) -> IoFuture<()> {
+        self.inner.close()
+    }
+
     fn set_option(&self, name: &str, value: &str) -> IoFuture<()> {
         let cache = self.cache.clone();
         let invalid = |detail| ready(Err(Error::new(ErrorKind::Invalid, &self.spec(), Operation::Open, detail)));

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use nectary_block::conformance::{VolatileDevice, check, check_durability};
+use nectary_block::conformance::{VolatileDevice, check, check_durability, check_wrapper};
 use nectary_block::{
     Buffer, Context, ErrorKind, OpenOptions, Registry, SharedDevice, Survives, WriteFlags, read, write,
 };
@@ -55,6 +55,12 @@ async fn what_was_flushed_or_forced_survives_a_crash_under_write_back() {
             }
         };
         check_durability(make, crash).await.unwrap();
+        let options = Options { memory_bytes: 6 << 20, policy: "lru".to_owned(), mode, ..Options::default() };
+        let wrap = |device| {
+            let options = options.clone();
+            async move { Arc::new(CacheDevice::new(device, options, false).unwrap()) as SharedDevice }
+        };
+        check_wrapper(wrap).await.unwrap();
     }
 }
 

@@ -18,6 +18,7 @@ use nectary_host::log::{self, Level};
 use nectary_host::{
     ControlServer, Error, Fault, FaultKind, Limits, Methods, RuntimeDirectory, Shutdown, State, Status,
 };
+use nectary_ram::device::Opened;
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -26,6 +27,7 @@ use crate::device::{engine, registry_listing};
 use crate::exit::{BUSY, FAILED, Failure, GOOD, NOT_FOUND};
 use crate::live::cached::Cached;
 use crate::live::methods;
+use crate::ram::replace;
 use crate::{output, runtime};
 
 /// The longest time in which each part must answer.
@@ -82,15 +84,16 @@ async fn stay(arguments: &AttachArguments) -> Result<u8, Failure> {
     };
     let options = Options { read_only: arguments.read_only, open };
     // Blocking is allowed here, because nothing else runs on this thread yet.
-    let caches = Caches::default();
-    let attachment = Arc::new(Attachment::start(registry_listing(&caches), &arguments.device.spec, options)?);
+    let (caches, disks) = (Caches::default(), Opened::default());
+    let registry = registry_listing(&caches, &disks);
+    let attachment = Arc::new(Attachment::start(registry, &arguments.device.spec, options)?);
     for refused in attachment.refused() {
         let message = format_args!("{refused}: it may stand still when memory is short; give it CAP_SYS_RESOURCE");
         log::write(Level::Warning, "attach", message);
     }
     let leaving = watch::channel(false);
     let (asked, mut requests) = mpsc::channel(4);
-    let control = match start_control(arguments, &attachment, caches, asked, leaving.1) {
+    let control = match start_control(arguments, &attachment, (caches, disks), asked, leaving.1) {
         Ok(control) => control,
         Err(failure) => {
             attachment.release_when_unused()?;
@@ -133,7 +136,7 @@ async fn until_the_end(
                         continue;
                     }
                 };
-                let remedy = "it is detached; what was written since the last flush may be lost: check the device below";
+                let remedy = "it is detached; if a flush failed, what was written since the last one may be lost";
                 let failed = |error: &nectary_attach::Error| Fault::new(FaultKind::Failed, error.to_string(), remedy);
                 let _ = reply.send(detached.as_ref().map(|()| Value::Null).map_err(failed));
                 let _ = taken.await;
@@ -177,7 +180,7 @@ async fn blocking(
 fn start_control(
     arguments: &AttachArguments,
     attachment: &Arc<Attachment>,
-    caches: Caches,
+    (caches, disks): (Caches, Opened),
     asked: mpsc::Sender<Request>,
     leaving: watch::Receiver<bool>,
 ) -> Result<ControlServer, Failure> {
@@ -196,6 +199,7 @@ fn start_control(
         }
     });
     methods::register(Cached::Devices(caches, name.clone()), &mut methods);
+    replace::register(disks, &mut methods);
     let part = format!("attach-{}", name.trim_start_matches("/dev/"));
     Ok(ControlServer::start(&RuntimeDirectory::open()?, &part, methods, Limits::default())?)
 }

@@ -1,11 +1,14 @@
 //! Opening a device or a store from a SPEC on the command line.
 //!
 //! Owns: the names that a SPEC can use, and the order of steps (open the device, check its contents, make a store if
-//! requested). Leaves to others: the work of each step.
+//! requested, close the device after the store). Leaves to others: every step.
+
+use std::ops::Deref;
 
 use anyhow::Context;
 use nectary_block::{self as block, Engine, Registry, SharedDevice, format_size};
 use nectary_buffer::Caches;
+use nectary_ram::device::Opened;
 use nectary_store::{
     CreateOptions, Error, ErrorKind, MEMORY_BYTES_MIN, OpenOptions, SPAN_BYTES_MIN, SpanDevice, Spans, Store,
 };
@@ -18,19 +21,55 @@ const TOOL_MEMORY_BYTES: u64 = 64 << 20;
 
 /// Returns a registry of all devices that a SPEC can name in this program.
 pub fn registry() -> Registry {
-    registry_listing(&Caches::default())
+    registry_listing(&Caches::default(), &Opened::default())
 }
 
-/// As [`registry`]; the caches that it opens are added to `caches`.
-pub fn registry_listing(caches: &Caches) -> Registry {
+/// As [`registry`]; the caches that it opens are added to `caches`, the network RAM disks to `disks`.
+pub fn registry_listing(caches: &Caches, disks: &Opened) -> Registry {
     let mut registry = Registry::with_builtins();
     caches.register(&mut registry);
     nectary_nbd::register(&mut registry);
-    nectary_ram::device::register(&mut registry);
+    nectary_ram::device::register_listing(&mut registry, disks);
     registry
 }
 
-/// Opens the device that `spec` names; a missing file is created if `create_bytes` gives its size.
+/// An open store with the devices that were opened for it.
+pub struct OpenStore {
+    store: Spans,
+    devices: Vec<SharedDevice>,
+}
+
+impl Deref for OpenStore {
+    type Target = Spans;
+
+    fn deref(&self) -> &Spans {
+        &self.store
+    }
+}
+
+impl OpenStore {
+    /// Closes the store, and then its devices.
+    pub async fn close(&self) -> Result<(), anyhow::Error> {
+        self.store.close().await?;
+        close(&self.devices).await
+    }
+}
+
+/// Closes devices that are not used any more, all of them, even if one fails.
+pub async fn close(devices: &[SharedDevice]) -> Result<(), anyhow::Error> {
+    let mut closed = Ok(());
+    for device in devices {
+        closed = closed.and(device.close().await);
+    }
+    Ok(closed?)
+}
+
+/// The devices that could be opened.
+pub fn opened(devices: &[SpanDevice]) -> Vec<SharedDevice> {
+    devices.iter().filter_map(|named| named.device.as_ref().ok().cloned()).collect()
+}
+
+/// Opens the device that `spec` names; an absent file is created if `create_bytes` gives its size.
 pub async fn open_device(
     spec: &str,
     engine: &EngineArguments,
@@ -71,26 +110,30 @@ pub async fn span_devices(
     devices
 }
 
-/// Opens a store for a command that uses it once.
-pub async fn open_store(arguments: &DeviceArguments, spans: &SpanArguments) -> Result<Spans, Failure> {
+/// Opens the store of a command that uses it once.
+pub async fn open_store(arguments: &DeviceArguments, spans: &SpanArguments) -> Result<OpenStore, Failure> {
     let options = OpenOptions { memory_bytes: TOOL_MEMORY_BYTES, warm_up: false, ..OpenOptions::default() };
     let spec = &arguments.spec;
     if !spans.spans.is_empty() {
         let count = 1 + spans.spans.len() as u64;
         let options = OpenOptions { memory_bytes: TOOL_MEMORY_BYTES.max(count * MEMORY_BYTES_MIN), ..options };
-        let devices = span_devices(spec, spans, &arguments.engine, None).await;
-        if all_blank(&devices).await? {
+        let named = span_devices(spec, spans, &arguments.engine, None).await;
+        let devices = opened(&named);
+        if all_blank(&named).await? {
+            close(&devices).await?;
             return Err(absent(spec));
         }
-        return Ok(say_notes(
-            Spans::open(devices, options).await.with_context(|| format!("cannot open the store on {spec}"))?,
-        ));
+        let store = Spans::open(named, options).await.with_context(|| format!("cannot open the store on {spec}"))?;
+        return Ok(OpenStore { store: say_notes(store), devices });
     }
     let device = open_device(spec, &arguments.engine, None).await?;
+    let devices = vec![device.clone()];
     if !Store::probe(&device).await? {
+        close(&devices).await?;
         return Err(absent(spec));
     }
-    Ok(Store::open(device, options).await.with_context(|| format!("cannot open the store on {spec}"))?.into())
+    let store = Store::open(device, options).await.with_context(|| format!("cannot open the store on {spec}"))?;
+    Ok(OpenStore { store: store.into(), devices })
 }
 
 fn absent(spec: &str) -> Failure {
@@ -130,7 +173,11 @@ async fn check_size(
     for spec in std::iter::once(first).chain(others.spans.iter().map(String::as_str)) {
         let options = block::OpenOptions { create_bytes: None, engine: self::engine(engine), ..Default::default() };
         let is_to_be_made = match registry().open(spec, &options).await {
-            Ok(device) => matches!(Store::probe(&device).await, Ok(false)),
+            Ok(device) => {
+                let is_blank = matches!(Store::probe(&device).await, Ok(false));
+                device.close().await?;
+                is_blank
+            }
             Err(error) => error.kind == block::ErrorKind::Absent,
         };
         if is_to_be_made {
@@ -143,21 +190,22 @@ async fn check_size(
     Ok(())
 }
 
-/// Opens the store of a proxy; creates it if its devices are missing or blank.
-pub async fn open_or_create_store(arguments: &ProxyArguments, options: OpenOptions) -> Result<Spans, Failure> {
+/// Opens the store of a proxy; creates it if the devices are absent or blank.
+pub async fn open_or_create_store(arguments: &ProxyArguments, options: OpenOptions) -> Result<OpenStore, Failure> {
     let ProxyArguments { store: spec, spans, engine, size, .. } = arguments;
     let size_bytes = *size;
     options.check().with_context(|| format!("cannot open a store on {spec}"))?;
     check_size(spec, spans, engine, size_bytes).await?;
     let context = || format!("cannot open the store on {spec}");
     if !spans.spans.is_empty() {
-        let devices = span_devices(spec, spans, engine, Some(size_bytes)).await;
-        let opened = match arguments.forget_if_spans_missing {
-            true => Spans::open_or_forget(devices, options).await,
-            false => Spans::open(devices, options).await,
+        let named = span_devices(spec, spans, engine, Some(size_bytes)).await;
+        let devices = opened(&named);
+        let found = match arguments.forget_if_spans_missing {
+            true => Spans::open_or_forget(named, options).await,
+            false => Spans::open(named, options).await,
         };
-        return match opened {
-            Ok(store) => Ok(say_notes(store)),
+        return match found {
+            Ok(store) => Ok(OpenStore { store: say_notes(store), devices }),
             Err(error) if error.kind == ErrorKind::Absent => Err(Failure::new(
                 NOT_FOUND,
                 format!("{}: {}", context(), error.message),
@@ -181,5 +229,7 @@ pub async fn open_or_create_store(arguments: &ProxyArguments, options: OpenOptio
         Store::create(device.clone(), &create).await.with_context(|| format!("cannot make a store on {spec}"))?;
         eprintln!("nectary: made a store of {} on {spec}", format_size(size_bytes));
     }
-    Ok(Store::open(device, options).await.with_context(context)?.into())
+    let devices = vec![device.clone()];
+    let store = Store::open(device, options).await.with_context(context)?;
+    Ok(OpenStore { store: store.into(), devices })
 }

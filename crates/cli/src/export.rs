@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use anyhow::Context;
-use nectary_block::OpenOptions;
+use nectary_block::{OpenOptions, SharedDevice};
 use nectary_buffer::Caches;
 use nectary_host::log::{self, Level};
 use nectary_host::tls::ServerTls;
@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use crate::arguments::ExportArguments;
 use crate::attach::{device_figures, with_donors};
-use crate::device::{engine, registry_listing};
+use crate::device::{close, engine, registry_listing};
 use crate::exit::{Failure, GOOD, USAGE};
 use crate::live::cached::Cached;
 use crate::live::methods::register;
@@ -30,8 +30,24 @@ pub async fn run(arguments: &ExportArguments) -> Result<u8, Failure> {
         (Some(certificate), Some(key)) => Some(ServerTls::load(certificate, key, arguments.tls_ca.as_deref())?),
         _ => None,
     };
+    let mut devices = Vec::new();
+    let served = serve(arguments, tls, &shutdown, &mut devices).await;
+    let closed = close(&devices).await;
+    served?;
+    closed?;
+    log::write(Level::Note, "export", format_args!("all connections are closed and the devices flushed"));
+    Ok(GOOD)
+}
+
+/// Opens the devices, which are added to `devices` also if it fails later, and serves them until a signal arrives.
+async fn serve(
+    arguments: &ExportArguments,
+    tls: Option<ServerTls>,
+    shutdown: &Shutdown,
+    devices: &mut Vec<SharedDevice>,
+) -> Result<(), Failure> {
     let caches = Caches::default();
-    let exports = open(arguments, &caches).await?;
+    let exports = open(arguments, &caches, devices).await?;
     let mut options = ServerOptions::default();
     (options.tls, options.insecure) = (tls, arguments.insecure);
     let server = Server::start(&arguments.nbd, exports, options)?;
@@ -39,12 +55,14 @@ pub async fn run(arguments: &ExportArguments) -> Result<u8, Failure> {
     output::text(&server.urls().iter().map(|url| format!("{url}\n")).collect::<String>())?;
     shutdown.requested().await;
     control.stop().await;
-    server.stop().await.context("the last flush failed: what clients wrote since theirs may be lost")?;
-    log::write(Level::Note, "export", format_args!("all connections are closed and the devices flushed"));
-    Ok(GOOD)
+    Ok(server.stop().await.context("the last flush failed: what clients wrote since theirs may be lost")?)
 }
 
-async fn open(arguments: &ExportArguments, caches: &Caches) -> Result<Exports, Failure> {
+async fn open(
+    arguments: &ExportArguments,
+    caches: &Caches,
+    devices: &mut Vec<SharedDevice>,
+) -> Result<Exports, Failure> {
     let options = OpenOptions {
         create_bytes: arguments.size,
         engine: engine(&arguments.engine),
@@ -59,7 +77,8 @@ async fn open(arguments: &ExportArguments, caches: &Caches) -> Result<Exports, F
             let message = format!("{text}: it has no name, and there are several");
             return Err(Failure::new(USAGE, message, "name each of them: NAME=SPEC"));
         }
-        let device = registry_listing(caches).open(spec, &options).await?;
+        let device = registry_listing(caches, &nectary_ram::device::Opened::default()).open(spec, &options).await?;
+        devices.push(device.clone());
         exports.push(Export::new(name, "", device, arguments.read_only)?);
     }
     Ok(Exports::new(exports)?)

@@ -2,9 +2,11 @@
 //!
 //! Leaves to others: the commands, one file each in `ram/`.
 
+pub mod check;
 pub mod create;
 pub mod donate;
 pub mod mirror;
+pub mod replace;
 mod simulate;
 
 use crate::arguments::RamCommand;
@@ -17,6 +19,8 @@ pub fn run(command: &RamCommand) -> Result<u8, Failure> {
         RamCommand::Donate(arguments) => runtime()?.block_on(donate::run(arguments)),
         RamCommand::Create(arguments) => runtime()?.block_on(create::create(arguments)),
         RamCommand::Delete(arguments) => runtime()?.block_on(create::delete(arguments)),
+        RamCommand::Replace(arguments) => replace::run(arguments),
+        RamCommand::Check(arguments) => runtime()?.block_on(check::run(arguments)),
         RamCommand::Simulate(arguments) => simulate::run(arguments),
     }
 }

@@ -142,6 +142,41 @@ impl Rig {
         }
     }
 
+    /// Changes a byte of each copy of `pattern` in the memory of a donor's process; returns the number of copies.
+    pub fn flip(&self, number: usize, pattern: &[u8]) -> Result<usize> {
+        let pid = self.donors[number].as_ref().context("it does not run")?.process.id();
+        let maps = fs::read_to_string(format!("/proc/{pid}/maps"))?;
+        let memory = File::options().read(true).write(true).open(format!("/proc/{pid}/mem"))?;
+        let mut flipped = 0;
+        for line in maps.lines().filter(|line| line.contains(" rw")) {
+            let range = line.split(' ').next().and_then(|range| range.split_once('-'));
+            let Some((from, to)) = range else { continue };
+            let (from, to) = (u64::from_str_radix(from, 16)?, u64::from_str_radix(to, 16)?);
+            let mut bytes = vec![0; usize::try_from(to - from)?];
+            if memory.read_exact_at(&mut bytes, from).is_err() {
+                continue;
+            }
+            let mut at = 0;
+            // Search for the first byte of the pattern, because that byte is rare.
+            while let Some(found) = bytes[at..].iter().position(|byte| *byte == pattern[0]) {
+                at += found;
+                if bytes[at..].starts_with(pattern) {
+                    memory.write_all_at(&[bytes[at + 9] ^ 1], from + at as u64 + 9)?;
+                    flipped += 1;
+                }
+                at += 1;
+            }
+        }
+        Ok(flipped)
+    }
+
+    /// Runs `ram check`; returns its exit code and its JSON output.
+    pub fn check_donors(&self) -> Result<(Option<i32>, Value)> {
+        let (status, text) =
+            crate::nbd::try_run(self.scratch.path(), "nectary", &["ram", "check", "--json", &self.spec()])?;
+        Ok((status.code(), serde_json::from_str(&text).unwrap_or(Value::String(text))))
+    }
+
     /// Breaks a donor with a fault.
     pub fn break_donor(&mut self, number: usize, fault: Fault) -> Result<()> {
         let donor = self.donors[number].as_mut().context("it does not run")?;
@@ -191,6 +226,26 @@ impl Rig {
             ensure!(Instant::now() < deadline, "{count} donors are to be trusted: {figures}");
             std::thread::sleep(LOOK_EVERY);
         }
+    }
+
+    /// Replaces a donor by a new one, and ends the former donor, which then holds nothing.
+    pub fn replace(&mut self, disk: &Attached<'_>, number: usize) -> Result<()> {
+        let namespace = Namespace::new(&self.scratch)?;
+        self.starts += 1;
+        let name = format!("donor-{number}-{}", self.starts);
+        let options = ["--memory", &self.memory, "--on-demand"];
+        let donor = Donor::start(&self.donors_scratch, &name, Some(&namespace), &options)?;
+        let (old, new) = (self.addresses[number].clone(), donor.address.clone());
+        run(&self.scratch, "nectary", &["ram", "replace", &disk.device, &old, &new])?;
+        self.addresses[number] = new;
+        let former = self.donors[number].replace(donor);
+        let left = std::mem::replace(&mut self.namespaces[number], namespace);
+        let mut former = former.context("it does not run")?.process;
+        former.signal(libc::SIGTERM);
+        ensure!(former.wait(STEP_MAX)?.success(), "the former donor: {}", former.log_tail());
+        ensure!(former.log_text().contains("holds nothing, and ends"), "the former donor: {}", former.log_tail());
+        drop(left);
+        Ok(())
     }
 
     /// Breaks one donor while the load runs, ends the fault, and waits until the device is whole again.

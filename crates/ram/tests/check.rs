@@ -1,10 +1,15 @@
-//! The check of a detached device: it finds no problem in devices after every kind of use, and counts what a missing
-//! donor affects.
+//! The check of a device without a client: it agrees with devices that were used in every way, and counts what a
+//! missing donor costs.
 
 mod support;
 
-use nectary_block::{BlockDevice, Buffer, Context, ErrorKind, write};
-use nectary_ram::check::{Checked, Health, check};
+use nectary_block::{BlockDevice, Buffer, Context, ErrorKind, read, write};
+use nectary_nbd::{ConnectOptions, NbdDevice, Url, info};
+use nectary_ram::check::{Checked, Health, What, check};
+use nectary_ram::donor::UNIT_BYTES;
+use nectary_ram::donor::name::{ExportName, PAGE_NAME, Session};
+use nectary_ram::donor::page::Page;
+use nectary_ram::format::{Stamp, Swap, WINDOW_BYTES, WindowState};
 use nectary_ram::live::RedundantDevice;
 use support::{Serving, create, options, spec};
 
@@ -46,7 +51,7 @@ async fn devices_that_were_used_and_detached_are_right_and_without_a_donor_nothi
         use_it(&device, 1).await;
         let busy = check(&options(&sized), &mut |_, _| {}).await.unwrap_err();
         assert_eq!(busy.kind, ErrorKind::Busy, "{busy}");
-        device.detach().await;
+        device.detach().await.unwrap();
         drop(device);
         let found = checked(&sized).await;
         assert_eq!((found.health, found.problem_count), (Health::Healthy, 0), "{redundancy}: {found:?}");
@@ -59,7 +64,7 @@ async fn devices_that_were_used_and_detached_are_right_and_without_a_donor_nothi
         let found = checked(&sized).await;
         assert!(found.health < Health::Broken && !found.is_detached, "{redundancy}: {found:?}");
         let device = RedundantDevice::open(options(&sized)).await.unwrap();
-        device.detach().await;
+        device.detach().await.unwrap();
         drop(device);
         let found = checked(&sized).await;
         assert_eq!((found.health, found.problem_count), (Health::Healthy, 0), "{redundancy}: {found:?}");
@@ -80,4 +85,76 @@ async fn without_redundancy_there_is_nothing_to_check() {
     create(&sized).await.unwrap();
     let error = check(&options(&sized), &mut |_, _| {}).await.unwrap_err();
     assert_eq!(error.kind, ErrorKind::Unsupported, "{error}");
+}
+
+/// Flips a bit behind the first place where a donor has `pattern`; returns whether it has it.
+async fn flip(donor: &Serving, pattern: &[u8]) -> bool {
+    let url = |export: &str| {
+        let url = Url::parse(&format!("nbd+unix:///?socket={}", donor.socket.display())).unwrap();
+        Url { export: export.to_owned(), connections: Some(1), ..url }
+    };
+    let page = info(&url(PAGE_NAME), &ConnectOptions::default()).await.unwrap().description.unwrap();
+    let incarnation = Page::parse(&page).unwrap().incarnation;
+    let session = Session { incarnation, client: 99, epoch: 1, has_metadata: true, only_reads: false };
+    let name = ExportName { id: "disk".to_owned(), size_bytes: None, session: Some(session) };
+    let mut options = ConnectOptions::default();
+    (options.is_single_session, options.unit_bytes) = (true, Some(UNIT_BYTES));
+    let device = NbdDevice::connect(&url(&name.to_string()), options).await.unwrap();
+    let at = device.geometry().size_bytes - WINDOW_BYTES as u64;
+    let state = WindowState::decode(&read(&device, at, WINDOW_BYTES).await.unwrap()).unwrap();
+    // The same record again makes this session the owner.
+    let swap = Swap { expected: Stamp::of(&state.record), record: &state.record }.encode();
+    write(&device, at, Buffer::copy_of(&swap)).await.unwrap();
+    let mut memory = Vec::new();
+    while (memory.len() as u64) < at {
+        let length = (at - memory.len() as u64).min(1 << 20) as usize;
+        memory.extend_from_slice(&read(&device, memory.len() as u64, length).await.unwrap());
+    }
+    let Some(place) = memory.windows(pattern.len()).position(|found| found == pattern) else { return false };
+    let place = (place + 15) / 8 * 8;
+    memory[place] ^= 1;
+    write(&device, place as u64, Buffer::copy_of(&memory[place..place + 8])).await.unwrap();
+    true
+}
+
+#[tokio::test]
+async fn a_flipped_bit_is_found_at_its_block_and_with_a_donor_less_it_is_a_lost_block() {
+    let pattern: Vec<u8> = (0..64u8).map(|at| at.wrapping_mul(37) ^ 0xc5).collect();
+    for redundancy in REDUNDANCIES {
+        let mut donors: Vec<Serving> = (0..3).map(|_| Serving::new(20 << 20)).collect();
+        let sized = spec(&donors.iter().collect::<Vec<_>>(), &format!(",size=6M,redundancy={redundancy}"));
+        create(&sized).await.unwrap();
+        let device = RedundantDevice::open(options(&sized)).await.unwrap();
+        use_it(&device, 1).await;
+        let mut block = vec![9; 4096];
+        block[..64].copy_from_slice(&pattern);
+        write(&device, 1450 * 4096, Buffer::copy_of(&block)).await.unwrap();
+        // Behind it enough to close its group.
+        write(&device, 600 * 4096, Buffer::copy_of(&[5; 512 * 4096])).await.unwrap();
+        device.detach().await.unwrap();
+        drop(device);
+        assert_eq!(checked(&sized).await.health, Health::Healthy, "{redundancy}");
+        let mut flipped = None;
+        for (number, donor) in donors.iter().enumerate() {
+            if flipped.is_none() && flip(donor, &pattern).await {
+                flipped = Some(number);
+            }
+        }
+        let flipped = flipped.expect("a donor has the block");
+        let found = checked(&sized).await;
+        let at = |what: What| found.problems.iter().any(|one| one.what == what && one.block == Some(1450));
+        if redundancy == "mirror" {
+            assert!(found.health == Health::Broken && found.counts.doubtful_blocks == 1, "{found:?}");
+            assert!(at(What::CopiesDiffer), "{found:?}");
+            continue;
+        }
+        assert!(found.health == Health::Degraded && found.counts.damaged_slots == 1, "{redundancy}: {found:?}");
+        assert!(at(What::SlotDamaged) && found.counts.lost_blocks == 0, "{redundancy}: {found:?}");
+        donors.remove((flipped + 1) % 3).end().await;
+        let found = checked(&sized).await;
+        // If the donor with the summary is missing, the group counts as open, and what is read there is not known.
+        let is_it = |what: What| matches!(what, What::BlockLost | What::BlockDoubtful);
+        let is_lost = found.problems.iter().any(|one| is_it(one.what) && one.block == Some(1450));
+        assert!(is_lost && found.health == Health::Broken, "{redundancy}: {found:?}");
+    }
 }

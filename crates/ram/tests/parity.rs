@@ -1,5 +1,6 @@
-//! Devices that log parity, on donors in this process: the effect of a lost donor, what survives when the client ends
-//! without detaching, and the exclusion of other clients.
+//! Devices that log parity on donors in this process: what a lost donor costs, what survives when the client ends
+//! without detaching, and who may use them. Their waits are shorter than those of users, whose waits `mirror` and the
+//! whole-system tests have.
 
 mod support;
 
@@ -7,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use nectary_block::{Buffer, Context, Error, ErrorKind, OpenOptions, SharedDevice, Survives, read, write};
 use nectary_ram::device::{self, RamOptions};
+use nectary_ram::live::planted::hasten;
 use support::{Serving, create, open, refused, registry, spec};
 
 const POLICIES: [&str; 3] = ["parity-log", "parity-cache", "adaptive"];
@@ -17,6 +19,7 @@ fn more(policy: &str) -> String {
 }
 
 fn donors(count: usize) -> Vec<Serving> {
+    hasten();
     (0..count).map(|_| Serving::new(16 << 20)).collect()
 }
 

@@ -95,6 +95,17 @@ pub(super) const CLAUSES: &[Clause] = &[
         },
         after: |device| Box::pin(async move { holds(&device, 6, &[0]).await }),
     },
+    Clause {
+        name: "flushed writes survive the end of the use",
+        before: |device| {
+            Box::pin(async move {
+                put(&device, 7, 11).await?;
+                flush(&device).await?;
+                succeed(device.close().await, "the end of the use")
+            })
+        },
+        after: |device| Box::pin(async move { holds(&device, 7, &[11]).await }),
+    },
 ];
 
 fn filled(device: &SharedDevice, value: u8) -> Buffer {

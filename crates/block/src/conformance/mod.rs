@@ -1,9 +1,9 @@
 //! The conformance test: it checks that a device or filter keeps the contract of [`BlockDevice`](crate::BlockDevice).
 //!
-//! Owns: [`check`], which checks on fresh devices every clause of the contract that can be checked from outside, and
-//! [`check_durability`], which needs a caller that can crash a device. Both return the first broken clause, so that
-//! tests can show that a bad device is caught. [`VolatileDevice`] is a device that crashes on demand, for tests of
-//! filters.
+//! Owns: [`check`], which tries on fresh devices every clause of the contract that can be seen from outside,
+//! [`check_durability`], which needs a caller that can crash a device, and [`check_wrapper`], for devices on top of
+//! another one. All return the first broken clause, so that tests can show that a bad device is caught.
+//! [`VolatileDevice`] is a device that crashes on demand, for tests of filters.
 //!
 //! Leaves to others: faults of hardware (`nectary-sim`), speed (`nectary-bench`).
 
@@ -11,6 +11,7 @@ mod contents;
 mod durability;
 mod requests;
 mod volatile;
+mod wrapper;
 
 #[cfg(test)]
 mod tests;
@@ -71,6 +72,7 @@ const CLAUSES: &[(&str, Clause)] = &[
     ("discarded ranges read as before or as zeroes", |device, _| Box::pin(contents::discarded(device))),
     ("allocation covers the range", |device, _| Box::pin(requests::allocation(device))),
     ("growth keeps and adds", |device, _| Box::pin(contents::growth(device))),
+    ("the use ends once, and may end again", |device, _| Box::pin(requests::closed(device))),
 ];
 
 /// Checks the contract on fresh devices of [`DEVICE_BYTES`] made by `make`, with a fixed seed.
@@ -118,6 +120,23 @@ where
         (clause.after)(device).await.map_err(fail)?;
     }
     Ok(durability::CLAUSES.len())
+}
+
+/// Tests a device on top of another one: it has to pass the end of its use on. `wrap` puts the device under test on
+/// the given one, which has [`DEVICE_BYTES`].
+///
+/// *Errors*: the first clause that is broken. `Ok` has the number of clauses that were tried.
+pub async fn check_wrapper<W, F>(wrap: W) -> Result<usize, Failure>
+where
+    W: Fn(SharedDevice) -> F,
+    F: Future<Output = SharedDevice>,
+{
+    for &(clause, is_failing, run) in wrapper::CLAUSES {
+        let below = wrapper::Below::new(DEVICE_BYTES, is_failing);
+        let device = wrap(below.clone() as SharedDevice).await;
+        run(device, below).await.map_err(|detail| Failure { clause, detail, seed: 0 })?;
+    }
+    Ok(wrapper::CLAUSES.len())
 }
 
 /// A random generator that repeats its numbers for the same seed (a short SplitMix64).

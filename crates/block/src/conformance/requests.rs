@@ -169,3 +169,11 @@ pub(super) async fn allocation(device: SharedDevice) -> Verdict {
     }
     Ok(())
 }
+
+pub(super) async fn closed(device: SharedDevice) -> Verdict {
+    let block = block(&device.geometry()) as usize;
+    succeed(write(&*device, 0, Buffer::copy_of(&vec![7; block])).await, "a write")?;
+    succeed(device.flush(Context::default()).await, "a flush")?;
+    succeed(device.close().await, "the end of the use")?;
+    succeed(device.close().await, "a second end")
+}

@@ -287,6 +287,10 @@ impl BlockDevice for FileDevice {
             Err(error) => ready(Err(error)),
         }
     }
+
+    fn close(&self) -> IoFuture<()> {
+        ready(Ok(()))
+    }
 }
 
 /// Chooses the engine that the caller wants, if this host supports it.

@@ -41,7 +41,7 @@ impl DelayFilter {
             Operation::Read => self.options.read,
             Operation::Write | Operation::WriteZeroes | Operation::Discard => self.options.write,
             Operation::Flush => self.options.flush,
-            Operation::Open | Operation::Allocation | Operation::Grow => Duration::ZERO,
+            Operation::Open | Operation::Allocation | Operation::Grow | Operation::Close => Duration::ZERO,
         }
     }
 }

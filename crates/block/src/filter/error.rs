@@ -88,7 +88,7 @@ impl ErrorFilter {
             Operation::Read => read,
             Operation::Write | Operation::WriteZeroes | Operation::Discard => write,
             Operation::Flush => flush,
-            Operation::Open | Operation::Allocation | Operation::Grow => false,
+            Operation::Open | Operation::Allocation | Operation::Grow | Operation::Close => false,
         };
         is_chosen && self.trigger.is_on() && self.chance.draw().is_some()
     }

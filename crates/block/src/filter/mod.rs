@@ -110,6 +110,12 @@ pub trait Filter: Send + Sync + Sized + 'static {
         let request = Request::new(Operation::Grow, 0, size_bytes, Context::default());
         self.around(request, move |inner| inner.grow(size_bytes))
     }
+
+    /// See [`BlockDevice::close`]. It does not use [`around`](Filter::around): a filter that holds operations up, or
+    /// fails them, does not keep the end from the device below.
+    fn close(&self) -> IoFuture<()> {
+        self.inner().close()
+    }
 }
 
 impl<F: Filter> BlockDevice for F {
@@ -148,6 +154,9 @@ impl<F: Filter> BlockDevice for F {
     }
     fn grow(&self, size_bytes: u64) -> IoFuture<()> {
         Filter::grow(self, size_bytes)
+    }
+    fn close(&self) -> IoFuture<()> {
+        Filter::close(self)
     }
     fn is_shared(&self) -> bool {
         self.inner().is_shared()

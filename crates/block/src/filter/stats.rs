@@ -137,7 +137,7 @@ impl StatsFilter {
             Operation::Flush => Some(&self.counters.flushes),
             Operation::Discard => Some(&self.counters.discards),
             Operation::WriteZeroes => Some(&self.counters.zeroes),
-            Operation::Open | Operation::Allocation | Operation::Grow => None,
+            Operation::Open | Operation::Allocation | Operation::Grow | Operation::Close => None,
         }
     }
 }

@@ -94,7 +94,7 @@ impl Filter for ThrottleFilter {
     ) -> IoFuture<T> {
         let counts = match request.operation {
             Operation::Read | Operation::Write | Operation::WriteZeroes | Operation::Discard => true,
-            Operation::Open | Operation::Flush | Operation::Allocation | Operation::Grow => false,
+            Operation::Open | Operation::Flush | Operation::Allocation | Operation::Grow | Operation::Close => false,
         };
         // An operation that the device below refuses has no cost.
         let spec = Filter::spec(self);

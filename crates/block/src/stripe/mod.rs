@@ -249,6 +249,12 @@ impl BlockDevice for StripeDevice {
         Box::pin(async move { all.await.map(drop) })
     }
 
+    fn close(&self) -> IoFuture<()> {
+        let closes = self.devices.iter().map(|device| device.close()).collect();
+        let all = self.together(Request::new(Operation::Close, 0, 0, Context::default()), closes);
+        Box::pin(async move { all.await.map(drop) })
+    }
+
     fn is_shared(&self) -> bool {
         self.devices.iter().any(|device| device.is_shared())
     }

@@ -2,8 +2,10 @@
 //! that a stripe refuses.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::*;
+use crate::filter::Filter;
 use crate::{MemoryDevice, OpenOptions, open, read, write};
 
 fn pair(size_bytes: u64, unit_bytes: u64) -> (Arc<MemoryDevice>, Arc<MemoryDevice>, StripeDevice) {
@@ -93,4 +95,41 @@ async fn a_failure_of_one_device_names_the_stripe_and_the_device() {
     let error = write(&*stripe, 65536, Buffer::zeroed(131072)).await.unwrap_err();
     assert_eq!((error.kind, error.offset, error.length), (ErrorKind::Io, 65536, 131072));
     assert!(error.device.starts_with("stripe(") && error.detail.contains("error(memory:1M"), "{error}");
+}
+
+/// Memory whose use cannot be ended while `fails` is set; counts the attempts.
+struct Ending {
+    memory: SharedDevice,
+    fails: bool,
+    ends: AtomicUsize,
+}
+
+impl Filter for Ending {
+    fn inner(&self) -> &SharedDevice {
+        &self.memory
+    }
+
+    fn spec(&self) -> String {
+        self.memory.spec()
+    }
+
+    fn close(&self) -> IoFuture<()> {
+        self.ends.fetch_add(1, Ordering::Relaxed);
+        let failed = || Err(Error::new(ErrorKind::TimedOut, "memory", Operation::Close, "it is away"));
+        ready(if self.fails { failed() } else { Ok(()) })
+    }
+}
+
+#[tokio::test]
+async fn the_use_of_every_device_ends_even_if_that_of_one_cannot() {
+    let device = |fails| {
+        let memory = Arc::new(MemoryDevice::new(1 << 20));
+        Arc::new(Ending { memory, fails, ends: AtomicUsize::new(0) })
+    };
+    let devices = [device(false), device(true), device(false)];
+    let shared = devices.iter().map(|device| device.clone() as SharedDevice).collect();
+    let stripe = StripeDevice::new(shared, 4096).unwrap();
+    let error = stripe.close().await.unwrap_err();
+    assert!(error.kind == ErrorKind::TimedOut && error.detail.contains("it is away"), "{error}");
+    assert!(devices.iter().all(|device| device.ends.load(Ordering::Relaxed) == 1));
 }

@@ -7,7 +7,7 @@ use nectary_block::parse_size;
 use nectary_ram::placement::{Policy, StaleRule};
 
 use super::{TEMPLATE, exit};
-use crate::ram::{create, donate};
+use crate::ram::{check, create, donate, replace};
 
 /// What to do about other clients of a network RAM disk with redundancy.
 #[derive(Debug, Args)]
@@ -32,6 +32,12 @@ pub enum RamCommand {
     /// Delete a device, and give its memory back to the donors
     #[command(help_template = TEMPLATE, before_help = create::DELETE_EXAMPLES, after_help = exit::HELP)]
     Delete(create::DeleteArguments),
+    /// Check what the donors have of a device with redundancy that no client has
+    #[command(help_template = TEMPLATE, before_help = check::EXAMPLES, after_help = exit::HELP)]
+    Check(check::CheckArguments),
+    /// Put another donor in the place of one, while the device is used
+    #[command(help_template = TEMPLATE, before_help = replace::EXAMPLES, after_help = exit::HELP)]
+    Replace(replace::ReplaceArguments),
     /// Count the transfers of each redundancy policy for each written block, beside theory
     #[command(help_template = TEMPLATE, before_help = SIMULATE_EXAMPLES, after_help = exit::HELP)]
     Simulate(RamSimulateArguments),

@@ -51,7 +51,7 @@ pub struct DeleteArguments {
     pub take_over: bool,
 }
 
-fn options(spec: &str, take_over: bool) -> Result<RamOptions, Failure> {
+pub fn options(spec: &str, take_over: bool) -> Result<RamOptions, Failure> {
     let open = OpenOptions { take_over, ..OpenOptions::default() };
     Ok(RamOptions::parse(registry().arguments(spec, "ram", &open)?)?)
 }

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use nectary_block::Figures;
+use nectary_block::{Figures, format_size};
 use nectary_host::{State, Status};
 
 /// Adds the state of a device with redundancy to a status; `ram` has its figures, `all` those of the whole stack.
@@ -46,6 +46,17 @@ pub fn with_mirror(mut status: Status, ram: &Figures, all: &[Figures]) -> Status
             format!("degraded: donor {filled} of the SPEC is filled: {copied} of {all} {units}, {percent} %{left}");
         status = status.with_problem(State::Degraded, what, "wait; the device can be used meanwhile");
     }
+    if let Some(moved) = ram.get("move_donor") {
+        let (copied, all) = (count("move_copied_bytes"), count("move_bytes").max(1));
+        let left = ram.get("move_left_ms").map(|left| {
+            let left = Duration::from_millis(left);
+            format!(", about {:.0} s are left", left.as_secs_f64().ceil())
+        });
+        let (percent, left) = (copied * 100 / all, left.unwrap_or_default());
+        let (copied, all) = (format_size(copied), format_size(all));
+        let what = format!("donor {moved} of the SPEC is being replaced: {copied} of {all}, {percent} %{left}");
+        status = status.with_problem(State::Healthy, what, "wait; the device can be used meanwhile");
+    }
     if numbers("left").is_none() && count("donors_up") < count("donors") && numbers("rebuilding").is_none() {
         let what = "a donor does not answer at the moment: writes wait for it until it is left".to_owned();
         status = status.with_problem(State::Degraded, what, "see whether it runs and can be reached");
@@ -79,5 +90,9 @@ mod tests {
         let filled = [("mirror", 1), ("rebuild_copied_stripes", 3), ("rebuild_stripes", 4), ("rebuild_left_ms", 1500)];
         let filled = words(&filled, &["rebuilding", "trusted"]);
         assert!(filled.contains("3 of 4 stripes, 75 %, about 2 s are left"), "{filled}");
+        let moved = [("move_donor", 2), ("move_copied_bytes", 1 << 20), ("move_bytes", 4 << 20), ("move_left_ms", 900)];
+        let moved = words(&moved, &["trusted", "trusted"]);
+        assert!(moved.contains("donor 2 of the SPEC is being replaced: 1M of 4M, 25 %, about 1 s"), "{moved}");
+        assert!(moved.contains("\"healthy\""), "{moved}");
     }
 }

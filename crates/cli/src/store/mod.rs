@@ -11,7 +11,7 @@ use nectary_block::format_size;
 use nectary_store::{CreateOptions, KeyRef, SpanDevice, Spans, Store};
 
 use crate::arguments::{CreateArguments, KeyArguments, PurgeArguments, ReadArguments, StoreCommand};
-use crate::device::{open_device, open_store, span_devices};
+use crate::device::{close, open_device, open_store, opened, span_devices};
 use crate::exit::{DEGRADED, FAILED, Failure, GOOD, NOT_FOUND, USAGE};
 use crate::purge::purge_tags;
 use crate::{output, progress};
@@ -57,7 +57,9 @@ async fn create(arguments: &CreateArguments) -> Result<u8, Failure> {
     }
     let size_bytes = devices.iter().map(|named| named.size_bytes).sum();
     let names = devices.iter().map(|named| named.spec.clone()).collect::<Vec<_>>().join(" and ");
+    let used = opened(&devices);
     Spans::create(devices, &options).await.with_context(|| format!("cannot make a store on {names}"))?;
+    close(&used).await?;
     output::text(&format!("made a store of {} on {names}\n", format_size(size_bytes)))?;
     Ok(GOOD)
 }

@@ -8,6 +8,7 @@ mod fuse;
 mod http;
 mod http_reference;
 mod nbd;
+mod ram;
 mod store;
 mod trace;
 mod volume;
@@ -80,6 +81,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "nbd-client", run: nbd::client, seeds: nbd::client_seeds, ..NBD },
     Target { name: "nbd-replies", run: nbd::replies, seeds: nbd::reply_seeds, ..NBD },
     Target { name: "nbd-url", run: nbd::url, seeds: nbd::url_seeds, words: nbd::URL_WORDS, ..NBD },
+    Target { name: "ram-slots", run: ram::slots, seeds: ram::slot_seeds, words: ram::WORDS, ..TARGET },
     Target { name: "trace-text", run: trace::text, seeds: trace::text_seeds, words: trace::WORDS, ..TRACE },
     Target { name: "trace-arc", run: trace::arc, seeds: trace::arc_seeds, words: trace::WORDS, mutants: 400, ..TRACE },
     Target { name: "trace-csv", run: trace::csv, seeds: trace::csv_seeds, words: trace::WORDS, ..TRACE },

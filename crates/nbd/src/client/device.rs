@@ -276,6 +276,11 @@ impl BlockDevice for NbdDevice {
         refused(self.inner.error(&request, kind, &detail))
     }
 
+    /// The server need not be told: it notices the end of the connections.
+    fn close(&self) -> IoFuture<()> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
     fn figures(&self) -> Vec<Figures> {
         let inner = &self.inner;
         let live = inner.slots.iter().filter(|slot| slot.current().failure().is_none()).count();

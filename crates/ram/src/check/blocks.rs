@@ -35,11 +35,13 @@ pub enum Flaw {
 pub struct Blocks {
     best: Vec<Copy>,
     flaws: BTreeMap<(u32, u8), (Flaw, usize)>,
+    /// Problems of groups that matter only if a block needs the group, and how many slots each concerns.
+    suspects: BTreeMap<u32, Vec<(u64, Problem)>>,
 }
 
 impl Blocks {
     pub fn new(blocks: u32) -> Blocks {
-        Blocks { best: vec![Copy::default(); blocks as usize], flaws: BTreeMap::new() }
+        Blocks { best: vec![Copy::default(); blocks as usize], flaws: BTreeMap::new(), suspects: BTreeMap::new() }
     }
 
     /// Adds a copy.
@@ -58,8 +60,22 @@ impl Blocks {
         self.flaws.insert((row, member), (flaw, donor));
     }
 
-    /// Checks every block; `trims` are the sequences of their trims.
-    pub fn conclude(self, checked: &mut Checked, trims: &[u64]) {
+    /// Something is wrong with a sealed group. A filled donor has nothing of groups that no block needs.
+    pub fn suspect(&mut self, row: u32, slots: u64, problem: Problem) {
+        self.suspects.entry(row).or_default().push((slots, problem));
+    }
+
+    /// Judges every block; `trims` are the numbers of their trims.
+    pub fn conclude(mut self, checked: &mut Checked, trims: &[u64]) {
+        for (block, best) in self.best.iter().enumerate() {
+            if best.sequence <= trims.get(block).copied().unwrap_or(0) {
+                continue;
+            }
+            for (slots, problem) in self.suspects.remove(&best.row).into_iter().flatten() {
+                checked.counts.damaged_slots += slots;
+                checked.problem(problem);
+            }
+        }
         for (block, best) in self.best.iter().enumerate() {
             if best.sequence <= trims.get(block).copied().unwrap_or(0) {
                 continue;

@@ -98,7 +98,6 @@ impl Judge {
             let others = row.slots.iter().enumerate().filter(|(other, _)| *other != donor).map(|(_, slot)| *slot);
             let given = self.sum(others).filter(|given| is_parity_right && named(given) == Some(*wanted));
             let is_missing = image.is_none();
-            checked.counts.damaged_slots += u64::from(!is_missing);
             let flaw = match (given.is_some(), is_missing) {
                 (true, true) => Flaw::Reconstructed,
                 (true, false) => Flaw::Repairable,
@@ -108,23 +107,25 @@ impl Judge {
             if !is_missing {
                 let text = format!("group {number}: the slot of member {member} is not as its summary says");
                 let problem = Problem::of(What::SlotDamaged, text);
-                checked.problem(Problem { donor: checked.place(donor), group: Some(number), ..problem });
+                let problem = Problem { donor: checked.place(donor), group: Some(number), ..problem };
+                blocks.suspect(number, 1, problem);
             }
         }
         if parity.is_some() && !is_parity_right || all.is_some() && !is_sum_right && !is_explained {
-            checked.counts.damaged_slots += u64::from(!is_parity_right);
             let text = match is_parity_right {
                 true => format!("group {number}: its parity is not the XOR of its slots"),
                 false => format!("group {number}: its parity is not as its summary says"),
             };
             let problem = Problem::of(What::WrongParity, text);
-            checked.problem(Problem { donor: checked.place(parity_donor), group: Some(number), ..problem });
+            let problem = Problem { donor: checked.place(parity_donor), group: Some(number), ..problem };
+            blocks.suspect(number, u64::from(!is_parity_right), problem);
         }
     }
 
     /// Checks a group without a summary; `spares` are the parities that name it.
     pub fn open(&self, checked: &mut Checked, blocks: &mut Blocks, row: &Row<'_>, spares: &[(Summary, Vec<u8>)]) {
         let number = row.number;
+        let is_incomplete = row.slots.iter().any(Option::is_none);
         let looks: Vec<Is> = (0..self.shape.members).map(|member| self.look(row, member)).collect();
         // The parity of an earlier life of the group names slots that do not exist any more.
         let fits = |(summary, _): &&(Summary, Vec<u8>)| {
@@ -152,7 +153,7 @@ impl Judge {
                         xor(&mut image, row.slots[self.areas.member_donor(number, other)]?);
                     }
                 }
-                (named(&image) == wanted).then_some(())
+                (wanted.is_some() && named(&image) == wanted).then_some(())
             };
             let mut consider = |block, sequence, flaw: Option<Flaw>| {
                 blocks.consider(checked, block, Copy { sequence, row: number, member });
@@ -162,6 +163,8 @@ impl Judge {
             };
             match (is, wanted) {
                 (Is::Whole(slot), Some(_)) if given().is_some() => consider(slot.block, slot.sequence, None),
+                // What covers it may be on the donor that is missing.
+                (Is::Whole(slot), _) if is_incomplete => consider(slot.block, slot.sequence, None),
                 (Is::Whole(slot), _) => consider(slot.block, slot.sequence, Some(Flaw::Uncovered)),
                 (Is::Torn(slot), _) => consider(slot.block, slot.sequence, Some(Flaw::Doubtful)),
                 (Is::Strange, Some(wanted)) => consider(wanted.block, wanted.sequence, Some(Flaw::Doubtful)),

@@ -1,4 +1,4 @@
-//! Checks whether what the donors hold of a device with redundancy is right.
+//! Whether what the donors have of a device with redundancy is right: `nectary ram check`.
 //!
 //! Owns: one look at all data on the donors, by sessions that only read, and the list of problems. Promises: nothing is
 //! stored, and no client is kept from the device. A device that a client has is refused, because its donors agree only
@@ -30,9 +30,9 @@ use nectary_nbd::NbdDevice;
 use crate::device::{RamOptions, Redundancy};
 use crate::format::{MemberState, Record, Stamp};
 use crate::live::client::machine;
-use crate::live::device::{FAREWELL, draw_client};
+use crate::live::device::draw_client;
 use crate::live::session::{Ended, begin};
-use crate::live::survey::{self, Placed, Seen, There, describe, error, found, look_only, owned, place};
+use crate::live::survey::{self, Placed, Seen, There, describe, error, found, look_patiently, owned, place};
 use crate::mirror::{Donor, DonorRequest, Intent, Reply, Times, merge};
 
 pub use report::{Checked, CheckedDonor, Counts, Health, PROBLEMS_MAX, Problem, What};
@@ -76,12 +76,7 @@ pub async fn check(options: &RamOptions, progress: Progress<'_>) -> Result<Check
     // If only one of two donors is present, its data is checked as it is.
     let options = &RamOptions { trust_remaining: true, ..options.clone() };
     let client = draw_client(options)?;
-    let mut seen = look_only(options, client).await;
-    if survey::owner(&seen).is_some() {
-        drop(seen);
-        tokio::time::sleep(FAREWELL).await;
-        seen = look_only(options, client).await;
-    }
+    let seen = look_patiently(options, client, true).await;
     let busy = |other: u64| error(options, ErrorKind::Busy, format!("a check needs it alone: {}", owned(other)));
     if let Some(other) = survey::owner(&seen) {
         return Err(busy(other));

@@ -33,7 +33,7 @@ pub(crate) mod together;
 #[cfg(test)]
 mod tests;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use nectary_block::{
@@ -49,7 +49,7 @@ use self::label::LABEL_AREA_BYTES;
 use self::layout::{Layout, Part};
 use self::link::{Failed, Link};
 use self::together::together;
-use crate::live::{self, RedundantDevice};
+use crate::live::{self, RedundantDevice, Replacer};
 
 pub use self::label::{DONORS_MAX, Found, Label, Redundancy, read as read_label};
 pub use self::options::{OVERFLOW_PERCENT, PATIENCE, RamOptions};
@@ -61,12 +61,36 @@ const ALLOCATION_BYTES_MAX: u64 = 16 << 30;
 
 /// Adds the SPEC `ram(…)` to a registry.
 pub fn register(registry: &mut Registry) {
-    registry.register("ram", |arguments| async {
-        let options = RamOptions::parse(arguments)?;
-        Ok(match options.redundancy {
-            Redundancy::None => Arc::new(RamDevice::open(options).await?) as SharedDevice,
-            _ => Arc::new(RedundantDevice::open(options).await?) as SharedDevice,
-        })
+    register_listing(registry, &Opened::default());
+}
+
+/// The devices with redundancy that a registry has opened; clones share the list.
+#[derive(Clone, Default)]
+pub struct Opened {
+    list: Arc<Mutex<Vec<Replacer>>>,
+}
+
+impl Opened {
+    /// What replaces donors of each of them.
+    pub fn all(&self) -> Vec<Replacer> {
+        self.list.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// As [`register`]; devices with redundancy that it opens are added to `opened`.
+pub fn register_listing(registry: &mut Registry, opened: &Opened) {
+    let opened = opened.clone();
+    registry.register("ram", move |arguments| {
+        let opened = opened.clone();
+        async move {
+            let options = RamOptions::parse(arguments)?;
+            if options.redundancy == Redundancy::None {
+                return Ok(Arc::new(RamDevice::open(options).await?) as SharedDevice);
+            }
+            let device = RedundantDevice::open(options).await?;
+            opened.list.lock().unwrap_or_else(PoisonError::into_inner).push(device.replacer());
+            Ok(Arc::new(device) as SharedDevice)
+        }
     });
 }
 
@@ -355,6 +379,11 @@ impl BlockDevice for RamDevice {
         };
         let request = Request::new(Operation::Grow, 0, size_bytes, Context::default());
         refused(request.error(kind, || self.spec(), detail))
+    }
+
+    /// Donors of a device without redundancy keep no record of its client.
+    fn close(&self) -> IoFuture<()> {
+        Box::pin(std::future::ready(Ok(())))
     }
 
     fn figures(&self) -> Vec<Figures> {

@@ -146,4 +146,8 @@ impl BlockDevice for TenantDevice {
         let error = request.error(kind, || self.spec(), detail);
         Box::pin(std::future::ready(Err(error)))
     }
+
+    fn close(&self) -> IoFuture<()> {
+        Box::pin(std::future::ready(Ok(())))
+    }
 }

@@ -1,8 +1,8 @@
 //! A read-only view of a device with redundancy, for checks: its blocks and the metadata window.
 //!
-//! Promises: it does not affect the owner, waits for no client, and changes nothing. If the device has an owner, only
-//! bytes that one request reads are from the same moment. Leaves to others: finding out whether there is an owner, and
-//! what follows (`check`).
+//! Promises: it takes nothing from the owner, waits for nobody, and changes nothing. What it reads beside an owner is
+//! of one moment within a request alone. Leaves to others: to see whether there is an owner, and what that means
+//! (`check`).
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -102,5 +102,9 @@ impl BlockDevice for Inspection {
 
     fn grow(&self, size_bytes: u64) -> IoFuture<()> {
         self.refused(Operation::Grow, 0, size_bytes)
+    }
+
+    fn close(&self) -> IoFuture<()> {
+        Box::pin(std::future::ready(Ok(())))
     }
 }

@@ -160,4 +160,8 @@ impl BlockDevice for MetadataDevice {
         }
         self.refused(Operation::Grow, 0, size_bytes, "a device on a donor does not grow")
     }
+
+    fn close(&self) -> IoFuture<()> {
+        self.blocks.close()
+    }
 }

@@ -19,6 +19,7 @@ pub trait Client: Send {
     fn view(&self) -> &View;
     fn link_state(&self, donor: Donor) -> Option<LinkState>;
     fn is_view_stored(&self) -> bool;
+    fn is_given_up(&self) -> bool;
     fn rebuild_progress(&self) -> Option<(Donor, u64, u64)>;
     fn counts(&self) -> Counts;
 }
@@ -50,6 +51,10 @@ impl Client for mirror::Machine {
 
     fn is_view_stored(&self) -> bool {
         mirror::Machine::is_view_stored(self)
+    }
+
+    fn is_given_up(&self) -> bool {
+        mirror::Machine::is_given_up(self)
     }
 
     fn rebuild_progress(&self) -> Option<(Donor, u64, u64)> {
@@ -88,6 +93,10 @@ impl Client for log::Machine {
 
     fn is_view_stored(&self) -> bool {
         log::Machine::is_view_stored(self)
+    }
+
+    fn is_given_up(&self) -> bool {
+        log::Machine::is_given_up(self)
     }
 
     fn rebuild_progress(&self) -> Option<(Donor, u64, u64)> {

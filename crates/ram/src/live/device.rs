@@ -1,8 +1,8 @@
 //! The device with redundancy.
 //!
 //! Owns: the translation of operations on buffers to requests of the machine and back, and the limit of requests in
-//! progress. Promises: if a future is dropped, its operation is still done; a deadline ends only the wait for it. When
-//! the device is dropped without being closed, donors are not told: the next client finds the same state as after a
+//! progress. Promises: if a future is dropped, its operation is still done; a deadline ends only the wait. When the
+//! device is closed, donors are told; when it is only dropped, they are not, and the next client finds the state of a
 //! crash.
 //!
 //! *Cost*: a write in one buffer is not copied before the owner; a read is copied once into the caller's buffers.
@@ -14,14 +14,15 @@ use bytes::Bytes;
 use nectary_block::{
     BlockDevice, Buffer, Context, Error, ErrorKind, Extent, Figures, Geometry, IoFuture, Operation, WriteFlags,
 };
-use tokio::sync::{Semaphore, mpsc, oneshot, watch};
+use tokio::sync::{OnceCell, Semaphore, mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 
 use super::client::{donor_bytes, machine};
 use super::owner::{Command, Handle, Owner};
+use super::planted::times;
 use super::report::Report;
 use super::session::Target;
-use super::survey::{self, EPOCHS, Placed, Seen, describe, error, look, owned, place};
+use super::survey::{self, EPOCHS, Placed, Seen, describe, error, look_patiently, owned, place};
 use crate::device::RamOptions;
 use crate::donor::{BLOCK_BYTES, random};
 use crate::mirror::{self, Intent, MirrorError, REQUEST_BYTES_MAX, Request, Times};
@@ -39,8 +40,6 @@ const RECOVERY_BYTES_PER_SECOND: u64 = 16 << 20;
 /// The maximum number of bytes of one read or write for a machine that logs parity, because that machine handles each
 /// block.
 const LOG_REQUEST_BYTES_MAX: u64 = 1 << 20;
-/// The longest time for which a donor may still see the connection of a client that has just ended.
-pub(crate) const FAREWELL: Duration = Duration::from_millis(500);
 
 /// A device in the memory of donors, which survives the loss of one donor.
 pub struct RedundantDevice {
@@ -57,6 +56,7 @@ struct Inner {
     commands: mpsc::Sender<Command>,
     places: Arc<Semaphore>,
     reports: watch::Receiver<Report>,
+    detached: OnceCell<Result<(), Error>>,
 }
 
 /// Draws a random number for a client.
@@ -74,9 +74,9 @@ pub(super) async fn start(
     seen: Vec<Seen>,
 ) -> Result<(Handle, JoinSet<()>), Error> {
     let Placed { geometry, places } = placed;
-    let labels = places.iter().map(|place| seen[*place].label()).collect();
+    let labels: Vec<String> = places.iter().map(|place| seen[*place].label()).collect();
     let patience_us = options.patience.as_micros() as u64;
-    let times = Times { patience_us, ..Times::default() };
+    let times = Times { patience_us, ..times() };
     let targets: Vec<(Target, u64)> = places.iter().map(|place| (seen[*place].target.clone(), EPOCHS)).collect();
     let names: Vec<String> = places.iter().map(|place| seen[*place].name().to_owned()).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
@@ -87,10 +87,10 @@ pub(super) async fn start(
         (kind, detail)
     };
     let donor_bytes = donor_bytes(&geometry);
-    let machine = machine(geometry, labels, client, intent, times)
+    let machine = machine(geometry, labels.clone(), client, intent, times)
         .map_err(|refusal| refuse(&refusal))
         .map_err(|(kind, detail)| error(options, kind, detail))?;
-    let (owner, mut handle) = Owner::new(machine, targets, places, donor_bytes, REQUESTS_MAX);
+    let (owner, mut handle) = Owner::new(machine, targets, places, labels, geometry.device, donor_bytes, REQUESTS_MAX);
     let recovered_bytes = if geometry.is_log() { donor_bytes * u64::from(geometry.members) } else { 0 };
     let recovery = Duration::from_secs(recovered_bytes / RECOVERY_BYTES_PER_SECOND);
     let mut tasks = JoinSet::new();
@@ -109,6 +109,18 @@ pub(super) async fn start(
     }
 }
 
+/// Has an owner detach the device, and waits until it has ended. *Returns* whether every donor that counts was told;
+/// also `true` if another client has the device, as then there is nothing to tell.
+pub(super) async fn give_up(commands: &mpsc::Sender<Command>, mut reports: watch::Receiver<Report>) -> bool {
+    let (reply, end) = oneshot::channel();
+    let is_told = match commands.send(Command::Detach { reply }).await {
+        Ok(()) => end.await.ok(),
+        Err(_) => None,
+    };
+    let has_ended = reports.wait_for(|report| report.ended.is_some()).await.is_ok();
+    is_told.unwrap_or(has_ended)
+}
+
 impl RedundantDevice {
     /// Opens a device that was made before. Its connections run in the tokio runtime from which this is called.
     ///
@@ -117,12 +129,7 @@ impl RedundantDevice {
     /// of the areas before the slots. If a donor is missing, up to ten seconds more.
     pub async fn open(options: RamOptions) -> Result<RedundantDevice, Error> {
         let client = draw_client(&options)?;
-        let mut seen = look(&options, client).await;
-        if survey::owner(&seen).is_some() && !options.take_over {
-            drop(seen);
-            tokio::time::sleep(FAREWELL).await;
-            seen = look(&options, client).await;
-        }
+        let seen = look_patiently(&options, client, false).await;
         let placed = place(&options, &seen)?;
         if let Some(other) = survey::owner(&seen).filter(|_| !options.take_over) {
             return Err(error(&options, ErrorKind::Busy, owned(other)));
@@ -144,7 +151,8 @@ impl RedundantDevice {
         };
         let Handle { commands, reports, .. } = handle;
         let places = Arc::new(Semaphore::new(REQUESTS_MAX));
-        let inner = Inner { spec: options.spec(), geometry, request_bytes_max, commands, places, reports };
+        let detached = OnceCell::new();
+        let inner = Inner { spec: options.spec(), geometry, request_bytes_max, commands, places, reports, detached };
         Ok(RedundantDevice { inner: Arc::new(inner), _owner: owner })
     }
 
@@ -153,14 +161,26 @@ impl RedundantDevice {
         self.inner.reports.borrow().clone()
     }
 
-    /// Detaches the device after requests in progress, and tells the donors.
+    /// Puts another donor in the place of one, which goes on to serve until the other one has everything. `old` is its
+    /// address in the SPEC, or its number there; `new` is an address as a SPEC has it.
     ///
-    /// *Errors*: none. A donor that does not store the detach in time keeps its state, as after a crash of the client.
-    pub async fn detach(&self) {
-        let mut reports = self.inner.reports.clone();
-        if self.inner.commands.send(Command::Detach).await.is_ok() {
-            let _ = reports.wait_for(|report| report.ended.is_some()).await;
-        }
+    /// *Errors*: in words, why the other donor cannot take the place. *Cost*: one copy of what a donor holds.
+    pub async fn replace(&self, old: &str, new: &str) -> Result<(), String> {
+        self.replacer().replace(old, new).await
+    }
+
+    /// What replaces donors of the device for as long as it is there, and does not keep it.
+    pub fn replacer(&self) -> Replacer {
+        Replacer { spec: self.inner.spec.clone(), commands: self.inner.commands.downgrade() }
+    }
+
+    /// Detaches the device after requests in progress and a last flush, and tells the donors. A second call returns
+    /// what the first one did.
+    ///
+    /// *Errors*: donors with all data do not answer within `patience`. They go on to count the device as attached, so
+    /// the next client begins as after a crash. A device that another client has taken over has nothing to tell.
+    pub async fn detach(&self) -> Result<(), Error> {
+        self.inner.detach().await
     }
 
     fn request(
@@ -199,6 +219,34 @@ impl RedundantDevice {
     }
 }
 
+/// Replaces donors of a device that is open elsewhere in this process.
+#[derive(Clone)]
+pub struct Replacer {
+    spec: String,
+    commands: mpsc::WeakSender<Command>,
+}
+
+impl Replacer {
+    /// The SPEC of the device.
+    pub fn spec(&self) -> &str {
+        &self.spec
+    }
+
+    /// As [`RedundantDevice::replace`].
+    pub async fn replace(&self, old: &str, new: &str) -> Result<(), String> {
+        let new = Box::new(crate::device::address::Address::parse(new)?);
+        if !new.url.export.is_empty() {
+            return Err(format!("{} names an export: redundancy needs donors of `nectary ram donate`", new.text));
+        }
+        let gone = || "the device was given up".to_owned();
+        let (reply, end) = oneshot::channel();
+        let commands = self.commands.upgrade().ok_or_else(gone)?;
+        commands.send(Command::Replace { old: old.to_owned(), new, reply }).await.map_err(|_| gone())?;
+        drop(commands);
+        end.await.map_err(|_| gone())?
+    }
+}
+
 impl Inner {
     /// Passes a request to the machine and waits for its result.
     async fn submit(&self, of: &nectary_block::Request, request: Request) -> Result<Bytes, Error> {
@@ -215,6 +263,17 @@ impl Inner {
                 Err(of.error(ErrorKind::TimedOut, || self.spec.clone(), detail))
             }),
         }
+    }
+
+    async fn detach(&self) -> Result<(), Error> {
+        let detach = async {
+            if give_up(&self.commands, self.reports.clone()).await {
+                return Ok(());
+            }
+            let detail = "not every donor could be told that it is detached: the next client begins as after a crash";
+            Err(Error::new(ErrorKind::TimedOut, &self.spec, Operation::Close, detail))
+        };
+        self.detached.get_or_init(|| detach).await.clone()
     }
 
     fn ended(&self, of: &nectary_block::Request) -> Error {
@@ -377,6 +436,11 @@ impl BlockDevice for RedundantDevice {
         };
         let request = nectary_block::Request::new(Operation::Grow, 0, size_bytes, Context::default());
         refused(request.error(kind, || self.spec(), detail))
+    }
+
+    fn close(&self) -> IoFuture<()> {
+        let inner = self.inner.clone();
+        Box::pin(async move { inner.detach().await })
     }
 
     fn figures(&self) -> Vec<Figures> {

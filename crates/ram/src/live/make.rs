@@ -8,8 +8,8 @@ use nectary_block::{BlockDevice, Context, Error, ErrorKind, Operation, format_si
 use nectary_host::log::{self, Level};
 
 use super::client::donor_bytes;
-use super::device::{draw_client, start};
-use super::owner::{Command, Handle};
+use super::device::{draw_client, give_up, start};
+use super::owner::Handle;
 use super::session::{Away, Ended, begin};
 use super::survey::{Placed, Seen, There, check_makes, error, look, owned, owner, part_bytes};
 use crate::device::together::together;
@@ -90,11 +90,10 @@ pub async fn create(options: &RamOptions) -> Result<Made, Error> {
         return fail(ErrorKind::Full, detail);
     }
     let places = (0..seen.len()).collect();
-    let (Handle { commands, mut reports, .. }, _owner) =
+    let (Handle { commands, reports, .. }, _owner) =
         start(options, client, Intent::Create, Placed { geometry, places }, seen).await?;
-    if commands.send(Command::Detach).await.is_ok() {
-        let _ = reports.wait_for(|report| report.ended.is_some()).await;
-    }
+    // If a donor cannot be told, the device is made nevertheless: the first client begins as after a crash.
+    let _ = give_up(&commands, reports).await;
     let (redundancy, shares) = (options.redundancy, vec![part; usize::from(members)]);
     Ok(Made { id: options.id.clone(), size_bytes: bytes, redundancy, shares })
 }

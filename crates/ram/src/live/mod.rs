@@ -11,6 +11,8 @@
 //! | `survey` | finding the position of each donor, before anything is stored |
 //! | `session` | a connection to one donor, and requests on it |
 //! | `owner` | the task that holds the machine and all connections |
+//! | `moving` | another donor takes the place of one: what is copied when |
+//! | `replacing` | the same: what the owner does, and what the machine is told |
 //! | `make` | making and deleting a device |
 //! | `report` | the report of a running device |
 //! | `device` | the device |
@@ -18,12 +20,14 @@
 pub(crate) mod client;
 pub(crate) mod device;
 mod make;
+mod moving;
 mod owner;
 pub mod planted;
+mod replacing;
 mod report;
 pub(crate) mod session;
 pub(crate) mod survey;
 
-pub use device::RedundantDevice;
+pub use device::{RedundantDevice, Replacer};
 pub use make::{create, delete};
-pub use report::{Counts, DonorReport, LogCounts, RebuildReport, Report};
+pub use report::{Counts, DonorReport, LogCounts, MoveReport, RebuildReport, Report};

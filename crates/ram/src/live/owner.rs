@@ -11,7 +11,7 @@
 //! | connections | one for each donor, and one attempt |
 //! | requests in flight to a donor | those of callers, two for each; copies; one record, one question |
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -23,8 +23,10 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 
 use super::client::Client;
+use super::moving::{Move, Moved, Ready};
 use super::report::{DonorReport, RebuildReport, Report};
 use super::session::{Away, Ended, Reached, Target, begin, incarnation};
+use crate::device::address::Address;
 use crate::mirror::{
     Action, Donor, DonorRequest, Event, LinkState, MirrorError, Moment, Refusal, Reply, Request, RequestId, Standing,
 };
@@ -42,47 +44,67 @@ pub enum Command {
         /// The channel for the result. If the caller has gone, the request is done nevertheless.
         reply: oneshot::Sender<Result<Bytes, MirrorError>>,
     },
+    /// To put another donor in the place of one.
+    Replace {
+        /// The donor, by its address in the SPEC, or its number there, from 1.
+        old: String,
+        /// The other one.
+        new: Box<Address>,
+        /// Its end: everything is on the other donor, and all were told.
+        reply: oneshot::Sender<Moved>,
+    },
     /// To give the device up after what is under way; the owner then ends.
-    Detach,
+    Detach {
+        /// Whether every donor that counts was told. It is dropped without an answer if the owner ends otherwise.
+        reply: oneshot::Sender<bool>,
+    },
 }
 
 /// The outcome of attaching.
 pub type Opened = Result<(), (Refusal, Vec<Option<String>>)>;
 
 /// A donor and the connection to it.
-struct Peer {
-    target: Target,
-    device: Option<Arc<NbdDevice>>,
+pub(super) struct Peer {
+    pub(super) target: Target,
+    pub(super) device: Option<Arc<NbdDevice>>,
     /// Counts connections and attempts; events of earlier ones are ignored.
-    epoch: u64,
+    pub(super) epoch: u64,
+    /// Requests on their way, with the range that each changes.
+    pub(super) under_way: BTreeMap<RequestId, (u64, u64)>,
     /// Set when the machine has given the connection up.
     ended: Shutdown,
     pause: Duration,
     /// Why there is no connection.
-    reason: Option<String>,
-    sessions: u64,
+    pub(super) reason: Option<String>,
+    pub(super) sessions: u64,
     requests: u64,
     read_bytes: u64,
     written_bytes: u64,
 }
 
 /// What a task in the set brings.
-enum Done {
+pub(super) enum Done {
     Connected(Donor, u64, Result<Reached, Away>),
     Ended(Donor, u64, RequestId, Ended),
     /// The machine had given up the connection.
     Dropped,
+    /// The other donor of a move was prepared, or why this failed.
+    Prepared(u64, Result<Option<Ready>, String>),
+    /// A part of a move was copied, or why this failed and whether the other donor was at fault.
+    Copied(u64, u64, Result<(), (bool, String)>),
+    /// The former donor of a move was emptied, or why this failed.
+    Emptied(u64, Result<(), String>),
 }
 
 /// The owner of a device.
 pub struct Owner {
-    machine: Box<dyn Client>,
-    peers: Vec<Peer>,
+    pub(super) machine: Box<dyn Client>,
+    pub(super) peers: Vec<Peer>,
     /// The size of the device on each donor, in bytes.
-    donor_bytes: u64,
-    places: Vec<usize>,
+    pub(super) donor_bytes: u64,
+    pub(super) places: Vec<usize>,
     started: Instant,
-    work: JoinSet<Done>,
+    pub(super) work: JoinSet<Done>,
     commands: mpsc::Receiver<Command>,
     callers: HashMap<u64, oneshot::Sender<Result<Bytes, MirrorError>>>,
     next_caller: u64,
@@ -91,6 +113,15 @@ pub struct Owner {
     reported_us: Moment,
     rebuild: Option<(Donor, Instant)>,
     standing: Vec<Standing>,
+    /// By position.
+    pub(super) labels: Vec<String>,
+    /// The identity of the device.
+    pub(super) device: [u8; 16],
+    pub(super) moving: Option<Move>,
+    /// Counts moves: what belongs to another one is too late.
+    pub(super) moves: u64,
+    /// Those who wait for the end of detaching.
+    detaching: Vec<oneshot::Sender<bool>>,
 }
 
 /// The channels between a caller and the owner.
@@ -110,13 +141,15 @@ impl Owner {
         machine: Box<dyn Client>,
         targets: Vec<(Target, u64)>,
         places: Vec<usize>,
+        labels: Vec<String>,
+        device: [u8; 16],
         donor_bytes: u64,
         requests_max: usize,
     ) -> (Owner, Handle) {
         let (commands, receiver) = mpsc::channel(requests_max);
         let (opened, is_opened) = oneshot::channel();
         let peers: Vec<Peer> = targets.into_iter().map(|(target, epoch)| Peer::new(target, epoch)).collect();
-        let report = report(&*machine, &peers, &places, None);
+        let report = report(&*machine, &peers, &places, None, None);
         let (reports, watched) = watch::channel(report);
         let standing = machine.standing().to_vec();
         let owner = Owner {
@@ -134,6 +167,11 @@ impl Owner {
             reported_us: 0,
             rebuild: None,
             standing,
+            labels,
+            device,
+            moving: None,
+            moves: 0,
+            detaching: Vec::new(),
         };
         (owner, Handle { commands, opened: is_opened, reports: watched })
     }
@@ -150,7 +188,7 @@ impl Owner {
         let timer = tokio::time::sleep(Duration::ZERO);
         tokio::pin!(timer);
         loop {
-            if self.execute() {
+            if self.execute() || self.drive_move() && self.execute() {
                 break;
             }
             self.publish(false, false);
@@ -174,7 +212,7 @@ impl Owner {
         self.publish(true, true);
     }
 
-    fn step(&mut self, event: Event) {
+    pub(super) fn step(&mut self, event: Event) {
         self.machine.step(self.now_us(), event);
     }
 
@@ -186,7 +224,14 @@ impl Owner {
                 self.callers.insert(id, reply);
                 self.step(Event::Submitted { id, request });
             }
-            Command::Detach => self.step(Event::Detach),
+            Command::Replace { old, new, reply } => self.replace(&old, *new, reply),
+            Command::Detach { reply } => {
+                self.detaching.push(reply);
+                if self.detaching.len() == 1 {
+                    self.end_move(Err("the device is being detached".to_owned()));
+                    self.step(Event::Detach);
+                }
+            }
         }
     }
 
@@ -201,7 +246,7 @@ impl Owner {
                 match action {
                     Action::Send { donor, request, body } => self.send(donor, request, body),
                     Action::Disconnect { donor } => {
-                        self.peers[donor].end("it was late, or its answers were wrong".to_owned());
+                        self.lose(donor, "it was late, or its answers were wrong".to_owned());
                         self.connect(donor, Duration::ZERO);
                     }
                     Action::Complete { id, result } => {
@@ -225,7 +270,11 @@ impl Owner {
                         });
                         return true;
                     }
-                    Action::Detached => return true,
+                    Action::Detached => {
+                        let is_given_up = self.machine.is_given_up();
+                        self.detaching.drain(..).for_each(|waiting| _ = waiting.send(is_given_up));
+                        return true;
+                    }
                 }
             }
         }
@@ -237,10 +286,18 @@ impl Owner {
         }
     }
 
-    fn send(&mut self, donor: Donor, request: RequestId, body: DonorRequest) {
+    pub(super) fn send(&mut self, donor: Donor, request: RequestId, body: DonorRequest) {
+        if let Some(moving) = self.moving.as_mut().filter(|moving| moving.donor == donor) {
+            if moving.is_paused() {
+                return moving.kept.push((request, body));
+            }
+            let (offset, bytes) = changed(&body);
+            moving.touch(offset, bytes);
+        }
         let peer = &mut self.peers[donor];
         let Some(device) = &peer.device else { return };
         peer.requests += 1;
+        peer.under_way.insert(request, changed(&body));
         match &body {
             DonorRequest::Read { bytes, .. } => peer.read_bytes += bytes,
             DonorRequest::Write { data, .. } => peer.written_bytes += data.len() as u64,
@@ -258,7 +315,7 @@ impl Owner {
     }
 
     /// Begins an attempt to connect, after a pause.
-    fn connect(&mut self, donor: Donor, pause: Duration) {
+    pub(super) fn connect(&mut self, donor: Donor, pause: Duration) {
         let peer = &mut self.peers[donor];
         peer.epoch += 1;
         let (target, epoch, bytes) = (peer.target.clone(), peer.epoch, self.donor_bytes);
@@ -272,6 +329,11 @@ impl Owner {
         match done {
             Done::Dropped => {}
             Done::Connected(donor, epoch, _) | Done::Ended(donor, epoch, ..) if self.peers[donor].epoch != epoch => {}
+            Done::Prepared(number, _) | Done::Copied(number, ..) | Done::Emptied(number, _) if self.moves != number => {
+            }
+            Done::Prepared(_, result) => self.prepared(result),
+            Done::Copied(_, part, result) => self.copied(part, result),
+            Done::Emptied(_, result) => self.emptied(result),
             Done::Connected(donor, _, Ok(Reached { page, device })) => {
                 let peer = &mut self.peers[donor];
                 (peer.device, peer.reason, peer.pause) = (Some(device), None, PAUSE_MIN);
@@ -286,13 +348,19 @@ impl Owner {
                 self.connect(donor, pause);
             }
             Done::Ended(donor, _, request, Ended::Answered(reply)) => {
+                let range = self.peers[donor].under_way.remove(&request);
+                if let (Some(moving), Some((offset, bytes))) = (&mut self.moving, range)
+                    && moving.donor == donor
+                {
+                    moving.touch(offset, bytes);
+                }
                 if reply == Reply::NotOwner {
                     self.peers[donor].reason = Some("it serves another client".to_owned());
                 }
                 self.step(Event::Replied { donor, request, reply });
             }
             Done::Ended(donor, _, _, Ended::Lost(reason)) => {
-                self.peers[donor].end(reason);
+                self.lose(donor, reason);
                 self.step(Event::Disconnected { donor });
                 self.connect(donor, PAUSE_MIN);
             }
@@ -300,7 +368,7 @@ impl Owner {
     }
 
     /// Publishes a report when the machine has ticked, or now; says what has changed with the donors.
-    fn publish(&mut self, now: bool, has_ended: bool) {
+    pub(super) fn publish(&mut self, now: bool, has_ended: bool) {
         let now_us = self.now_us();
         let is_changed = self.machine.standing() != self.standing;
         if !now && !is_changed && now_us < self.reported_us + crate::mirror::Times::default().tick_us {
@@ -324,7 +392,8 @@ impl Owner {
         }
         let ended = self.reports.borrow().ended.clone();
         let ended = ended.or_else(|| has_ended.then(|| "the device is detached".into()));
-        let report = Report { ended, ..report(&*self.machine, &self.peers, &self.places, self.rebuild) };
+        let moving = self.moving.as_ref();
+        let report = Report { ended, ..report(&*self.machine, &self.peers, &self.places, self.rebuild, moving) };
         self.reports.send_replace(report);
     }
 
@@ -348,6 +417,7 @@ impl Peer {
             target,
             device: None,
             epoch,
+            under_way: BTreeMap::new(),
             ended: Shutdown::new(),
             pause: PAUSE_MIN,
             reason: None,
@@ -359,14 +429,29 @@ impl Peer {
     }
 
     /// The connection is gone: its answers are not waited for.
-    fn end(&mut self, reason: String) {
+    pub(super) fn end(&mut self, reason: String) {
         self.device = None;
         self.reason = Some(reason);
         std::mem::take(&mut self.ended).request();
     }
 }
 
-fn report(machine: &dyn Client, peers: &[Peer], places: &[usize], rebuild: Option<(Donor, Instant)>) -> Report {
+/// The bytes that a request changes: offset and length.
+fn changed(body: &DonorRequest) -> (u64, u64) {
+    match body {
+        DonorRequest::Write { offset, data, .. } => (*offset, data.len() as u64),
+        DonorRequest::WriteZeroes { offset, bytes, .. } | DonorRequest::Trim { offset, bytes } => (*offset, *bytes),
+        _ => (0, 0),
+    }
+}
+
+fn report(
+    machine: &dyn Client,
+    peers: &[Peer],
+    places: &[usize],
+    rebuild: Option<(Donor, Instant)>,
+    moving: Option<&Move>,
+) -> Report {
     let donor = |(donor, peer): (usize, &Peer)| DonorReport {
         standing: machine.standing()[donor],
         is_up: machine.link_state(donor) == Some(LinkState::Claimed),
@@ -385,6 +470,7 @@ fn report(machine: &dyn Client, peers: &[Peer], places: &[usize], rebuild: Optio
             let elapsed_ms = since.elapsed().as_millis() as u64;
             RebuildReport { donor, copied, all, elapsed_ms }
         }),
+        moving: moving.map(Move::report),
         counts: machine.counts(),
         ended: None,
     }

@@ -40,6 +40,19 @@ pub struct RebuildReport {
     pub elapsed_ms: u64,
 }
 
+/// A donor whose place another one takes.
+#[derive(Debug, Clone, Copy)]
+pub struct MoveReport {
+    /// Which.
+    pub donor: usize,
+    /// What the other one has of it. *Units*: bytes.
+    pub copied: u64,
+    /// All that it has. *Units*: bytes.
+    pub all: u64,
+    /// How long it has taken. *Units*: milliseconds.
+    pub elapsed_ms: u64,
+}
+
 /// What a machine has counted.
 #[derive(Debug, Clone, Copy)]
 pub struct Counts {
@@ -81,6 +94,8 @@ pub struct Report {
     pub is_view_stored: bool,
     /// The rebuild in progress.
     pub rebuild: Option<RebuildReport>,
+    /// The donor whose place another one takes now.
+    pub moving: Option<MoveReport>,
     /// Counts.
     pub counts: Counts,
     /// The reason why the device has ended, if it has.
@@ -129,6 +144,7 @@ impl Report {
             ("hedged_reads", hedged),
             ("replayed_writes", self.counts.base.replayed),
             ("failed", self.counts.base.failed),
+            ("replaced", self.counts.base.replaced),
         ];
         if let Some(RebuildReport { donor, copied, all, elapsed_ms }) = self.rebuild {
             let number = self.places.get(donor).map_or(0, |place| *place as u64 + 1);
@@ -136,6 +152,14 @@ impl Report {
             values.push(("rebuild_elapsed_ms", elapsed_ms));
             if let Some(left_ms) = (elapsed_ms * all.saturating_sub(copied)).checked_div(copied) {
                 values.push(("rebuild_left_ms", left_ms));
+            }
+        }
+        if let Some(MoveReport { donor, copied, all, elapsed_ms }) = self.moving {
+            let number = self.places.get(donor).map_or(0, |place| *place as u64 + 1);
+            values.extend([("move_donor", number), ("move_copied_bytes", copied), ("move_bytes", all)]);
+            values.push(("move_elapsed_ms", elapsed_ms));
+            if let Some(left_ms) = (elapsed_ms * all.saturating_sub(copied)).checked_div(copied) {
+                values.push(("move_left_ms", left_ms));
             }
         }
         values.extend(self.counts.log.iter().flat_map(LogCounts::numbers));

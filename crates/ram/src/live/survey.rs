@@ -1,14 +1,17 @@
-//! The survey before a device with redundancy is attached: which donors answer, the position of each, and whether they
-//! are enough.
+//! Before a device with redundancy is attached: which donors there are, which of them is which, and whether they are
+//! enough.
 //!
 //! Owns: one simultaneous look at every donor of a SPEC, and the judgement of the results, with the names of donors.
 //! Promises: nothing is stored. The result is only whether attaching can be tried, and the geometry of the device; the
 //! machine reads the donors again.
 
+use std::time::{Duration, Instant};
+
 use nectary_block::{Error, ErrorKind, Operation, exact_size};
 
 use super::client::donor_bytes;
 use super::session::{Away, Ended, Reached, Target, begin, incarnation, window};
+use crate::device::address::Address;
 use crate::device::together::together;
 use crate::device::{RamOptions, Redundancy};
 use crate::donor::page::Page;
@@ -18,6 +21,10 @@ use crate::placement::Policy;
 
 /// The number of session epochs of a client that a survey uses on each donor.
 pub const EPOCHS: u64 = 1;
+/// How long a donor may still see the connection of a client that has just ended.
+const FAREWELL: Duration = Duration::from_millis(500);
+/// The pause between two looks meanwhile.
+const LOOK_PAUSE: Duration = Duration::from_millis(20);
 
 /// The result of looking at one donor.
 pub struct Seen {
@@ -50,13 +57,22 @@ pub async fn look(options: &RamOptions, client: u64) -> Vec<Seen> {
     look_as(options, client, false).await
 }
 
-/// The same with sessions that only read, which donors accept at any time.
-pub async fn look_only(options: &RamOptions, client: u64) -> Vec<Seen> {
-    look_as(options, client, true).await
+/// Looks at every donor; looks again for [`FAREWELL`] if a client has the device, which may have just ended. Sessions
+/// that only read are given by the donors at any time.
+pub async fn look_patiently(options: &RamOptions, client: u64, only_reads: bool) -> Vec<Seen> {
+    let until = Instant::now() + FAREWELL;
+    loop {
+        let seen = look_as(options, client, only_reads).await;
+        if owner(&seen).is_none() || options.take_over || Instant::now() >= until {
+            return seen;
+        }
+        drop(seen);
+        tokio::time::sleep(LOOK_PAUSE).await;
+    }
 }
 
 async fn look_as(options: &RamOptions, client: u64, only_reads: bool) -> Vec<Seen> {
-    let one = |address: crate::device::address::Address| async move {
+    let one = |address: Address| async move {
         let target = Target { address, id: options.id.clone(), client, only_reads };
         let state = async {
             let reached = target.connect(EPOCHS, None).await?;
@@ -96,12 +112,21 @@ impl Seen {
     /// Returns the text that two donors must not share: their labels, or the address if there are none.
     pub fn label(&self) -> String {
         let stated = self.page().map(|page| page.labels.clone()).unwrap_or_default();
-        let more = self.target.address.labels.join(";");
-        match (stated.is_empty(), more.is_empty()) {
-            (true, true) => self.name().to_owned(),
-            (false, false) => format!("{stated};{more}"),
-            _ => stated + &more,
-        }
+        label(&self.target.address, stated)
+    }
+}
+
+/// The same of a donor by its page.
+pub fn label_of(address: &Address, page: &Page) -> String {
+    label(address, page.labels.clone())
+}
+
+fn label(address: &Address, stated: String) -> String {
+    let more = address.labels.join(";");
+    match (stated.is_empty(), more.is_empty()) {
+        (true, true) => address.text.clone(),
+        (false, false) => format!("{stated};{more}"),
+        _ => stated + &more,
     }
 }
 

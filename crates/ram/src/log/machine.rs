@@ -255,7 +255,12 @@ impl Machine {
         self.session.view()
     }
 
-    /// Whether every trusted donor has stored the view.
+    /// Whether every donor with all data has stored that no client has the device, after a last flush.
+    pub fn is_given_up(&self) -> bool {
+        self.session.is_given_up()
+    }
+
+    /// Whether every donor that is trusted was told of the view.
     pub fn is_view_stored(&self) -> bool {
         self.session.is_view_stored()
     }

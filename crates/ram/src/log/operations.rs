@@ -340,6 +340,10 @@ impl Machine {
                     self.unpin(look.row);
                 }
             }
+            if operation.user.is_none() {
+                // Without the last flush it ends as if it had crashed: the donors go on to count it as attached.
+                return self.end(Action::Detached);
+            }
             let block = u64::from(operation.blocks.start);
             self.finish(number, operation.user, Err(MirrorError::Patience { block }));
         }

@@ -284,12 +284,17 @@ impl Machine {
             self.is_final = true;
             self.links.iter_mut().for_each(|link| link.is_stale = true);
         }
-        let standing = self.membership.standing.iter().enumerate();
-        let mut trusted = standing.filter(|(_, standing)| **standing == Standing::Trusted);
-        let is_told = |donor: Donor| self.links[donor].record().is_some_and(|record| record.stamp.client == 0);
-        if is_late || self.is_final && trusted.all(|(donor, _)| is_told(donor)) {
+        if is_late || self.is_given_up() {
             (self.operations, self.locks) = (BTreeMap::new(), Locks::default());
             self.end(Action::Detached, MirrorError::NotAttached);
         }
+    }
+
+    /// Whether every donor with all data has stored that no client has the device, and that nothing is unfinished.
+    pub fn is_given_up(&self) -> bool {
+        let standing = self.membership.standing.iter().enumerate();
+        let mut trusted = standing.filter(|(_, standing)| **standing == Standing::Trusted);
+        let is_told = |donor: Donor| self.links[donor].record().is_some_and(|record| record.stamp.client == 0);
+        self.is_final && trusted.all(|(donor, _)| is_told(donor))
     }
 }

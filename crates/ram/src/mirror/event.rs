@@ -50,6 +50,14 @@ pub enum Event {
         /// The request.
         request: Request,
     },
+    /// Another donor takes the place of one: its memory has everything that the former one has, and its record says
+    /// that this client is the owner. The connection to the former one is gone; the next one is to the other donor.
+    Replaced {
+        /// Which place.
+        donor: Donor,
+        /// What the other donor calls itself.
+        incarnation: u64,
+    },
     /// The user wants to detach. Operations under way are finished first.
     Detach,
     /// Time has passed: [`Machine::wake_at`](super::Machine::wake_at) is reached.

@@ -37,6 +37,8 @@ pub struct Figures {
     pub lease_waits: u64,
     /// Operations that waited for an overlapping operation.
     pub overlapping: u64,
+    /// Donors that took the place of others.
+    pub replaced: u64,
     /// Records sent to donors.
     pub records: u64,
 }

@@ -135,11 +135,16 @@ impl Machine {
             Event::Disconnected { donor } if donor < self.links.len() => self.drop_link(donor),
             Event::Replied { donor, request, reply } if donor < self.links.len() => self.replied(donor, request, reply),
             Event::Submitted { id, request } => self.submitted(id, request),
+            Event::Replaced { donor, incarnation } if donor < self.links.len() => self.replaced(donor, incarnation),
             Event::Detach if self.phase == Phase::Open => {
                 (self.phase, self.phase_until_us) = (Phase::Detaching, self.now_us + self.patience_us());
             }
             Event::Detach => self.end(Action::Detached, MirrorError::NotAttached),
-            Event::Time | Event::Connected { .. } | Event::Disconnected { .. } | Event::Replied { .. } => {}
+            Event::Time
+            | Event::Connected { .. }
+            | Event::Disconnected { .. }
+            | Event::Replied { .. }
+            | Event::Replaced { .. } => {}
         }
         if self.now_us >= self.ticked_us + self.configuration.times.tick_us {
             self.ticked_us = self.now_us;

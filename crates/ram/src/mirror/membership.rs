@@ -45,6 +45,8 @@ pub(super) struct Membership {
     pub is_creating: bool,
     /// The donor that is being filled, and the progress.
     pub rebuild: Option<Rebuild>,
+    /// The donor that took the place of another one, until the others were told.
+    pub replaced: Option<Donor>,
     /// Stripes that still have to be made equal after attaching.
     pub resync: Vec<u64>,
 }
@@ -57,6 +59,7 @@ impl Membership {
             is_ready: true,
             is_creating: false,
             rebuild: None,
+            replaced: None,
             resync: Vec::new(),
         }
     }
@@ -157,7 +160,24 @@ impl Machine {
         }
     }
 
+    /// Another donor with the same memory takes the place of a trusted one. Until the others were told, an attacher
+    /// would believe the former one, so nothing is done on the other one before.
+    pub(super) fn replaced(&mut self, donor: Donor, incarnation: u64) {
+        self.drop_link(donor);
+        if self.membership.standing[donor] != Standing::Trusted || self.phase != Phase::Open {
+            return;
+        }
+        self.decide(donor, Standing::Trusted, MemberState::Present);
+        let joined = self.membership.view.epoch;
+        self.membership.view.members[donor] = Member { incarnation, joined, state: MemberState::Present };
+        self.membership.replaced = Some(donor);
+        self.figures.replaced += 1;
+        let link = &mut self.links[donor];
+        (link.is_empty, link.troubles, link.proof_us, link.incarnation) = (false, 0, None, incarnation);
+    }
+
     fn put_out(&mut self, donor: Donor) {
+        self.membership.replaced = self.membership.replaced.filter(|replaced| *replaced != donor);
         self.membership.standing[donor] = Standing::Out;
         self.excuse(donor);
     }
@@ -228,6 +248,14 @@ impl Machine {
                         false => self.try_leave(donor),
                     }
                 }
+                Standing::Trusted
+                    if self.membership.replaced == Some(donor)
+                        && self.links[donor].state == LinkState::Read
+                        && self.is_view_stored_beside(donor) =>
+                {
+                    self.membership.replaced = None;
+                    self.claim(donor);
+                }
                 Standing::Leaving if self.is_view_stored_beside(donor) => self.put_out(donor),
                 Standing::Out if self.may_rejoin(donor) => self.rejoin(donor),
                 Standing::Rebuilding if self.is_rebuilt(donor) => {
@@ -283,6 +311,8 @@ impl Machine {
         let is_same = link.incarnation == self.membership.view.members[donor].incarnation;
         let is_kept = is_mine && is_same && link.record().is_some() || planted(Bug::RestartUnnoticed);
         match self.membership.standing[donor] {
+            // It is claimed when the others were told.
+            Standing::Trusted if is_kept && self.membership.replaced == Some(donor) => {}
             Standing::Trusted if is_kept => {
                 self.figures.taken_back += 1;
                 self.claim(donor);

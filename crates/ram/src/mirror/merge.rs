@@ -85,8 +85,12 @@ pub fn merge(found: &[Found<'_>], trust_remaining: bool) -> Result<Merged, Refus
     {
         return Err(Refusal::CannotSettle { present: 1 - gone, missing: gone });
     }
-    let is_elsewhere =
-        |gone: usize| matches!(found[gone], Found::Missing) && view.members[gone].state != MemberState::Left;
+    // One that is empty, or has an older identity, may have been replaced by a donor that was not looked at.
+    let is_elsewhere = |gone: usize| match view.members[gone].state {
+        MemberState::Left => false,
+        MemberState::Present => true,
+        MemberState::Rebuilding => matches!(found[gone], Found::Missing),
+    };
     Ok(Merged { may_be_read_elsewhere: gone.is_some_and(is_elsewhere), view, trusted })
 }
 

@@ -1,12 +1,14 @@
 //! Deliberately bad devices, each with one mistake. A test checks for each device that the right clause catches the
 //! mistake.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use crate::conformance::{VolatileDevice, check, check_durability};
+use crate::conformance::{VolatileDevice, check, check_durability, check_wrapper};
 use crate::filter::Filter;
 use crate::{
-    BlockDevice, Buffer, Context, ErrorKind, Extent, Geometry, IoFuture, MemoryDevice, SharedDevice, WriteFlags,
+    BlockDevice, Buffer, Context, Error, ErrorKind, Extent, Geometry, IoFuture, MemoryDevice, Operation, SharedDevice,
+    WriteFlags,
 };
 
 /// The mistakes that a device can have.
@@ -32,6 +34,9 @@ enum Mistake {
     ShrinksSilently,
     FlushLost,
     FuaIgnored,
+    SecondEndFails,
+    EndForgotten,
+    EndFailureHidden,
 }
 
 /// The bytes that the first read of each range returned, by offset.
@@ -41,11 +46,12 @@ struct Bad {
     inner: SharedDevice,
     mistake: Mistake,
     stale: Arc<Mutex<Stale>>,
+    ends: AtomicUsize,
 }
 
 impl Bad {
     fn plant(inner: SharedDevice, mistake: Mistake) -> SharedDevice {
-        Arc::new(Bad { inner, mistake, stale: Arc::default() })
+        Arc::new(Bad { inner, mistake, stale: Arc::default(), ends: AtomicUsize::new(0) })
     }
 
     /// The range with which the device below is called instead of the requested range.
@@ -224,6 +230,25 @@ impl Filter for Bad {
             result
         })
     }
+
+    fn close(&self) -> IoFuture<()> {
+        let ends = self.ends.fetch_add(1, Ordering::Relaxed);
+        match self.mistake {
+            Mistake::EndForgotten => Box::pin(async { Ok(()) }),
+            Mistake::SecondEndFails if ends > 0 => {
+                let error = Error::new(ErrorKind::Latched, &self.inner.spec(), Operation::Close, "it has ended");
+                Box::pin(async move { Err(error) })
+            }
+            Mistake::EndFailureHidden => {
+                let ended = self.inner.close();
+                Box::pin(async move {
+                    let _ = ended.await;
+                    Ok(())
+                })
+            }
+            _ => self.inner.close(),
+        }
+    }
 }
 
 #[tokio::test]
@@ -247,6 +272,7 @@ async fn planted_mistakes_are_caught_by_their_clause() {
         (Mistake::AllocationCallsDataUnmapped, "allocation covers the range"),
         (Mistake::GrowthForgets, "growth keeps and adds"),
         (Mistake::ShrinksSilently, "growth keeps and adds"),
+        (Mistake::SecondEndFails, "the use ends once, and may end again"),
     ] {
         let make = |size| async move { Bad::plant(Arc::new(MemoryDevice::new(size)), mistake) };
         match check(make).await {
@@ -271,6 +297,19 @@ async fn planted_losses_are_caught_by_a_crash() {
         };
         let crash = |_: Arc<dyn BlockDevice>| async move { Bad::plant(crashed.lock().unwrap().crash(), mistake) };
         match check_durability(make, crash).await {
+            Ok(count) => panic!("{mistake:?} passed all {count} clauses"),
+            Err(failure) => assert_eq!(failure.clause, clause, "{mistake:?}: {failure}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_end_that_is_not_passed_on_is_caught() {
+    for (mistake, clause) in [
+        (Mistake::EndForgotten, "the end of the use reaches the device below"),
+        (Mistake::EndFailureHidden, "a failed end is reported"),
+    ] {
+        match check_wrapper(|device| async move { Bad::plant(device, mistake) }).await {
             Ok(count) => panic!("{mistake:?} passed all {count} clauses"),
             Err(failure) => assert_eq!(failure.clause, clause, "{mistake:?}: {failure}"),
         }

@@ -5,7 +5,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::conformance::{Failure, VolatileDevice, check, check_durability, check_seeded};
+use crate::conformance::{Failure, VolatileDevice, check, check_durability, check_seeded, check_wrapper};
 use crate::{Engine, FileDevice, MemoryDevice, OpenOptions, Recorder, Registry, SharedDevice, Survives, open};
 
 #[track_caller]
@@ -50,7 +50,7 @@ async fn filters_conform() {
 #[tokio::test]
 async fn filters_keep_the_promises_of_the_device_below() {
     type Wrap = fn(SharedDevice) -> SharedDevice;
-    let wraps: [(&str, Wrap); 8] = [
+    let wraps: [(&str, Wrap); 9] = [
         ("stats", |device| Arc::new(crate::StatsFilter::new(device))),
         ("error", |device| {
             Arc::new(crate::ErrorFilter::new(device, crate::ErrorOptions { rate: 0.0, ..Default::default() }))
@@ -69,6 +69,7 @@ async fn filters_keep_the_promises_of_the_device_below() {
             Arc::new(crate::ThrottleFilter::new(device, options))
         }),
         ("model", |device| Arc::new(crate::ModelFilter::new(device, crate::ModelOptions::new(crate::Disk::Nvme)))),
+        ("log", |device| Arc::new(crate::LogFilter::new(device, "/dev/null".into()).unwrap())),
         ("stripe", |device| Arc::new(crate::StripeDevice::new(vec![device], 4096).unwrap())),
     ];
     for (name, wrap) in wraps {
@@ -81,6 +82,9 @@ async fn filters_keep_the_promises_of_the_device_below() {
         };
         let crash = |_| async move { wrap(crashed.lock().unwrap().crash()) };
         if let Err(failure) = check_durability(make, crash).await {
+            panic!("{name}: {failure}");
+        }
+        if let Err(failure) = check_wrapper(|device| async move { wrap(device) }).await {
             panic!("{name}: {failure}");
         }
     }

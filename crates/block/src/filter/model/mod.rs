@@ -142,7 +142,7 @@ impl Filter for ModelFilter {
         let Request { operation: kind, offset, length, .. } = request;
         let size_bytes = self.inner.geometry().size_bytes;
         let refused = request.check(String::new, &self.inner.geometry()).is_err();
-        if refused || matches!(kind, Operation::Open | Operation::Allocation | Operation::Grow) {
+        if refused || matches!(kind, Operation::Open | Operation::Allocation | Operation::Grow | Operation::Close) {
             return operation(&self.inner);
         }
         let below = operation(&self.inner);

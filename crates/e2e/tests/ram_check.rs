@@ -1,0 +1,125 @@
+//! Runs `nectary ram check` on real donors: it reports a device without damage as healthy, and finds a flipped byte, an
+//! emptied donor, and both together.
+
+use std::fs::File;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+
+use nectary_e2e::attach::FileSystem;
+use nectary_e2e::mirror::{Fault, Rig};
+use nectary_e2e::nbd::Server;
+use nectary_e2e::ram::{Attached, cannot};
+use serde_json::Value;
+
+/// The offset of the pattern on the device. *Units*: bytes.
+const PATTERN_AT: u64 = 5 << 20;
+const BLOCK: usize = 4096;
+
+/// The pattern to find in the memory of donors. It is computed, so that no program contains it.
+fn pattern() -> Vec<u8> {
+    (0..64u8).map(|at| at.wrapping_mul(37) ^ 0xc5).collect()
+}
+
+/// Writes 8 MiB without the page cache; one of the blocks begins with the pattern.
+fn fill(disk: &Attached<'_>) {
+    let file = File::options().write(true).custom_flags(libc::O_DIRECT).open(&disk.device).unwrap();
+    let mut memory = vec![0u8; (1 << 20) + BLOCK];
+    let start = memory.as_ptr().align_offset(BLOCK);
+    for part in 0..8u64 {
+        let bytes = &mut memory[start..start + (1 << 20)];
+        for (at, byte) in bytes.iter_mut().enumerate() {
+            *byte = (part as usize + at / BLOCK + at % 251) as u8;
+        }
+        if part == PATTERN_AT >> 20 {
+            bytes[..64].copy_from_slice(&pattern());
+        }
+        file.write_all_at(bytes, part << 20).unwrap();
+    }
+    file.sync_all().unwrap();
+}
+
+/// The problem of this kind of the block with the pattern.
+fn problem(checked: &Value, what: &str) -> Option<Value> {
+    let problems = checked["problems"].as_array().cloned().unwrap_or_default();
+    problems.into_iter().find(|problem| problem["what"] == what && problem["offset_bytes"] == PATTERN_AT)
+}
+
+fn has(checked: &Value, what: &str) -> bool {
+    problem(checked, what).is_some()
+}
+
+#[test]
+fn a_mirror_is_right_without_a_client_and_an_emptied_donor_and_a_flipped_byte_are_found() {
+    if cannot("ram check mirror") {
+        return;
+    }
+    let mut rig = Rig::new("ram-check-mirror", FileSystem::Ext4, "mirror", 2).unwrap();
+    let (spec, scratch) = (rig.spec(), rig.scratch.clone());
+    let disk = Attached::new(&scratch, &spec).unwrap();
+    fill(&disk);
+    let (code, checked) = rig.check_donors().unwrap();
+    assert_eq!(code, Some(5), "a client has it: {checked}");
+    disk.detach().unwrap();
+    let (code, checked) = rig.check_donors().unwrap();
+    assert_eq!((code, &checked["health"]), (Some(0), &"healthy".into()), "{checked}");
+    assert_eq!(checked["counts"]["compared_stripes"], 64, "{checked}");
+    rig.break_donor(1, Fault::Kill).unwrap();
+    rig.mend_donor(1, Fault::Kill).unwrap();
+    let (code, checked) = rig.check_donors().unwrap();
+    assert_eq!((code, &checked["counts"]["single_stripes"]), (Some(3), &64.into()), "{checked}");
+    assert!(checked.to_string().contains("donor-missing"), "{checked}");
+    // The next client fills the emptied donor. It trusts the remaining one of two donors only if the user says so.
+    let disk = Attached::with(&scratch, &spec, &["--trust-remaining"]).unwrap();
+    rig.wait_for_trusted(2).unwrap();
+    disk.detach().unwrap();
+    let (code, checked) = rig.check_donors().unwrap();
+    assert_eq!((code, &checked["is_detached"]), (Some(0), &true.into()), "{checked}");
+    // The end of an export tells the donors as the end of an attachment does; before it, a client has the device.
+    let export = Server::nectary(scratch.path(), "export", &[&spec]).unwrap();
+    assert_eq!(rig.check_donors().unwrap().0, Some(5));
+    let (status, text) = export.terminate().unwrap();
+    assert!(status.success(), "{text}");
+    let (code, checked) = rig.check_donors().unwrap();
+    assert_eq!((code, &checked["is_detached"]), (Some(0), &true.into()), "{checked}");
+    assert!(rig.flip(0, &pattern()).unwrap() > 0, "the pattern is on every donor");
+    let (code, checked) = rig.check_donors().unwrap();
+    assert!(code == Some(1) && checked["counts"]["doubtful_blocks"] == 1, "{checked}");
+    assert!(has(&checked, "copies-differ"), "{checked}");
+}
+
+#[test]
+fn parity_is_right_without_a_client_and_a_flipped_byte_and_an_emptied_donor_are_found() {
+    if cannot("ram check parity") {
+        return;
+    }
+    let mut rig = Rig::new("ram-check-parity", FileSystem::Ext4, "adaptive", 3).unwrap();
+    let (spec, scratch) = (rig.spec(), rig.scratch.clone());
+    let disk = Attached::new(&scratch, &spec).unwrap();
+    fill(&disk);
+    disk.detach().unwrap();
+    let (code, checked) = rig.check_donors().unwrap();
+    assert_eq!((code, &checked["health"]), (Some(0), &"healthy".into()), "{checked}");
+    let counts = &checked["counts"];
+    assert!(counts["mapped_blocks"] == 2048 && counts["compared_groups"].as_u64() >= Some(1000), "{checked}");
+    // A client that is killed loses no data.
+    let disk = Attached::new(&scratch, &spec).unwrap();
+    fill(&disk);
+    disk.kill().unwrap();
+    let (code, checked) = rig.check_donors().unwrap();
+    assert!(matches!(code, Some(0 | 3)) && checked["counts"]["lost_blocks"] == 0, "{code:?}: {checked}");
+    // One donor has the data with the pattern; the others have at most their parity.
+    let flipped: Vec<usize> = (0..3).filter(|donor| rig.flip(*donor, &pattern()).unwrap() > 0).collect();
+    let (code, checked) = rig.check_donors().unwrap();
+    assert!(code == Some(3) && checked["counts"]["lost_blocks"] == 0, "{code:?}: {checked}");
+    // Other donors may have older copies of the block, with the same pattern.
+    let damaged = problem(&checked, "slot-damaged").unwrap_or_else(|| panic!("flipped on {flipped:?}: {checked}"));
+    let other = damaged["donor"].as_u64().expect("a donor has the slot") as usize % 3;
+    rig.break_donor(other, Fault::Kill).unwrap();
+    rig.mend_donor(other, Fault::Kill).unwrap();
+    let (code, checked) = rig.check_donors().unwrap();
+    // The block, and the other one of its group, if the emptied donor had that. If it had the group's summary, the group
+    // counts as open, and what is read there is not known.
+    let count = |name: &str| checked["counts"][name].as_u64().unwrap_or_default();
+    let bad = count("lost_blocks") + count("doubtful_blocks");
+    assert!(code == Some(1) && matches!(bad, 1 | 2), "{code:?}: {checked}");
+    assert!(has(&checked, "block-lost") || has(&checked, "block-doubtful"), "{checked}");
+}

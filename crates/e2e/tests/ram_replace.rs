@@ -1,0 +1,46 @@
+//! A donor is replaced under a file system whose every byte is checked.
+
+use nectary_e2e::attach::FileSystem;
+use nectary_e2e::mirror::{Fault, Files, Load, Rig};
+use nectary_e2e::ram::{Attached, cannot};
+
+fn replaced(redundancy: &str, donors: u32) {
+    let mut rig = Rig::new(&format!("ram-replace-{redundancy}"), FileSystem::Ext4, redundancy, donors).unwrap();
+    let scratch = rig.scratch.clone();
+    let disk = Attached::new(&scratch, &rig.spec()).unwrap();
+    rig.make(&disk).unwrap();
+    let files = Files::write(&disk.place, 5).unwrap();
+    let load = Load::start(&scratch, &disk.place, 7).unwrap();
+    let before = load.done();
+    rig.replace(&disk, 0).unwrap();
+    rig.wait_for_trusted(u64::from(donors)).unwrap();
+    let figures = rig.figures().unwrap();
+    assert_eq!((&figures["replaced"], &figures["left"]), (&1.into(), &0.into()), "it was never degraded: {figures}");
+    let meanwhile = load.done() - before;
+    let account = load.end().unwrap();
+    println!("{redundancy}: replaced under {meanwhile} operations of the prober, longest gap {:?}", account.gap);
+    assert_eq!((account.errors, account.wrong), (0, 0), "{account:?}");
+    // The new donor has all data of the former one, so another donor can be lost now.
+    rig.break_donor(1, Fault::Kill).unwrap();
+    rig.wait_for_trusted(u64::from(donors) - 1).unwrap();
+    assert_eq!(files.problems(&disk.place), Vec::<String>::new());
+    disk.unmount().unwrap();
+    rig.check(&disk).unwrap();
+    disk.detach().unwrap();
+}
+
+#[test]
+fn a_donor_of_a_mirror_is_replaced_under_ext4_without_an_error_or_a_wrong_byte() {
+    if cannot("ram replace mirror") {
+        return;
+    }
+    replaced("mirror", 2);
+}
+
+#[test]
+fn a_donor_of_parity_is_replaced_under_ext4_without_an_error_or_a_wrong_byte() {
+    if cannot("ram replace adaptive") {
+        return;
+    }
+    replaced("adaptive", 3);
+}

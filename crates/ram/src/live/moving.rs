@@ -1,0 +1,363 @@
+//! Putting another donor in the place of one: what a donor has is copied while the device is used, and then the other
+//! one takes its place.
+//!
+//! Owns: which parts of the donor's memory the other one lacks, the last pause, and giving the memory of the former one
+//! back. Promises: the former donor is trusted, and gets every write, until the other one has everything; so the device
+//! is never less safe than before. If anything goes wrong before that, the former one stays, and the other one is
+//! emptied. Leaves to others: the decision and that all are told of it (`mirror`, at `Event::Replaced`).
+//!
+//! | stage | it goes on when |
+//! |---|---|
+//! | connecting | this client owns the other donor, whose record is that of the former one |
+//! | copying | few parts were changed since they were copied; then no request is sent for a moment, and the rest is copied |
+//! | settling | the other donor is trusted, and all donors were told |
+//! | emptying | the former donor was emptied, or emptying it failed |
+//!
+//! A donor that is left already has nothing to copy: the other one takes its place at once, and is filled like any
+//! donor that is back.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use nectary_block::{BlockDevice, Context, format_size};
+use nectary_nbd::NbdDevice;
+use tokio::sync::oneshot;
+
+use super::report::MoveReport;
+use super::session::{Away, Ended, Target, begin, incarnation};
+use crate::donor::PROMISE_BYTES;
+use crate::format::{Record, Stamp};
+use crate::mirror::{Donor, DonorRequest, Reply, RequestId};
+
+/// What is copied at a time. *Units*: bytes.
+const PART_BYTES: u64 = 512 << 10;
+/// Parts that are copied at a time.
+const COPIES_MAX: usize = 2;
+/// No request is sent while at most so many parts are copied.
+const LAST_PARTS: usize = 8;
+/// If the whole was copied so many times and still more parts are left, they are copied in pauses.
+const ROUNDS_MAX: u64 = 4;
+/// How long requests to the donor may be kept at a time; it would count as late soon after.
+const PAUSE_MAX: Duration = Duration::from_millis(150);
+/// How long they are sent at least before the next pause.
+const PAUSE_EVERY: Duration = Duration::from_millis(100);
+/// Ranges are trimmed in steps of this size. *Units*: bytes.
+const TRIM_BYTES: u64 = 1 << 30;
+
+/// How a move ends: why it did not work, in words.
+pub type Moved = Result<(), String>;
+
+/// How far it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stage {
+    Connecting,
+    Copying,
+    Settling,
+    Emptying,
+}
+
+/// The other donor, owned by this client.
+pub struct Ready {
+    pub device: Arc<NbdDevice>,
+    pub incarnation: u64,
+}
+
+/// A move under way.
+pub struct Move {
+    pub donor: Donor,
+    pub target: Target,
+    /// Of the session with the other donor.
+    pub epoch: u64,
+    pub stage: Stage,
+    pub ready: Option<Ready>,
+    /// The session with the former donor, for as long as it may still have something.
+    pub former: Option<Arc<NbdDevice>>,
+    bytes: u64,
+    /// Parts that the other donor lacks.
+    lacking: BTreeSet<u64>,
+    copying: BTreeSet<u64>,
+    copied: u64,
+    paused: Option<Instant>,
+    went_on: Instant,
+    /// Requests that are kept meanwhile.
+    pub kept: Vec<(RequestId, DonorRequest)>,
+    began: Instant,
+    /// Whether nothing more may be copied.
+    pub stopped: Arc<AtomicBool>,
+    reply: Option<oneshot::Sender<Moved>>,
+}
+
+/// What to do next.
+pub enum Next {
+    Wait,
+    /// Copy a part: its offset and length.
+    Copy(u64, u64, u64),
+    /// Send what was kept.
+    GoOn,
+    /// Nothing is lacking, and nothing is on its way.
+    Switch,
+}
+
+impl Move {
+    pub fn new(donor: Donor, target: Target, epoch: u64, bytes: u64, reply: oneshot::Sender<Moved>) -> Move {
+        let now = Instant::now();
+        Move {
+            donor,
+            target,
+            epoch,
+            stage: Stage::Connecting,
+            ready: None,
+            former: None,
+            bytes,
+            lacking: (0..bytes.div_ceil(PART_BYTES)).collect(),
+            copying: BTreeSet::new(),
+            copied: 0,
+            paused: None,
+            went_on: now,
+            kept: Vec::new(),
+            began: now,
+            stopped: Arc::default(),
+            reply: Some(reply),
+        }
+    }
+
+    /// Bytes of the donor change, or may have been changed.
+    pub fn touch(&mut self, offset: u64, bytes: u64) {
+        if bytes > 0 && matches!(self.stage, Stage::Connecting | Stage::Copying) {
+            let end = (offset + bytes).min(self.bytes);
+            self.lacking.extend(offset / PART_BYTES..end.div_ceil(PART_BYTES));
+        }
+    }
+
+    /// Whether requests to the donor are kept.
+    pub fn is_paused(&self) -> bool {
+        self.paused.is_some()
+    }
+
+    /// The other donor has everything: what was kept comes again on the next connection.
+    pub fn settle(&mut self) {
+        self.kept.clear();
+        (self.paused, self.stage) = (None, Stage::Settling);
+    }
+
+    /// What to do while copying. `is_idle`: no request is on its way to the donor; `may_switch`: all others are fine.
+    pub fn next(&mut self, is_idle: bool, may_switch: bool) -> Next {
+        let is_little = self.lacking.len() <= LAST_PARTS;
+        let has_tried = self.copied > ROUNDS_MAX * self.bytes.div_ceil(PART_BYTES);
+        match self.paused {
+            Some(since) if since.elapsed() >= PAUSE_MAX || !may_switch => {
+                (self.paused, self.went_on) = (None, Instant::now());
+                return Next::GoOn;
+            }
+            Some(_) if !is_idle => return Next::Wait,
+            Some(_) if self.lacking.is_empty() && self.copying.is_empty() => return Next::Switch,
+            None if may_switch && (is_little || has_tried) && self.went_on.elapsed() >= PAUSE_EVERY => {
+                self.paused = Some(Instant::now());
+                return if is_idle { self.next(is_idle, may_switch) } else { Next::Wait };
+            }
+            _ => {}
+        }
+        if self.copying.len() >= COPIES_MAX {
+            return Next::Wait;
+        }
+        // A part that is being copied and was changed meanwhile comes again after that.
+        let Some(part) = self.lacking.iter().copied().find(|part| !self.copying.contains(part)) else {
+            return Next::Wait;
+        };
+        self.lacking.remove(&part);
+        self.copying.insert(part);
+        let offset = part * PART_BYTES;
+        Next::Copy(part, offset, PART_BYTES.min(self.bytes - offset))
+    }
+
+    /// A part was copied, or not.
+    pub fn copied(&mut self, part: u64, is_done: bool) {
+        self.copying.remove(&part);
+        match is_done {
+            true => self.copied += 1,
+            false => _ = self.lacking.insert(part),
+        }
+    }
+
+    /// Ends it.
+    pub fn end(&mut self, result: Moved) {
+        self.stopped.store(true, Ordering::Relaxed);
+        if let Some(reply) = self.reply.take() {
+            let _ = reply.send(result);
+        }
+    }
+
+    pub fn report(&self) -> MoveReport {
+        let lacking = (self.lacking.len() + self.copying.len()) as u64 * PART_BYTES;
+        let copied = self.bytes.saturating_sub(lacking);
+        MoveReport { donor: self.donor, copied, all: self.bytes, elapsed_ms: self.began.elapsed().as_millis() as u64 }
+    }
+}
+
+/// Connects to the other donor and makes this client its owner, with the record of the former one. `others` are the
+/// names, incarnations and labels of the donors that stay.
+pub async fn prepare(
+    target: Target,
+    epoch: u64,
+    bytes: u64,
+    device: [u8; 16],
+    former: Option<Arc<NbdDevice>>,
+    others: Vec<(String, u64, String)>,
+) -> Result<Option<Ready>, String> {
+    let name = target.address.text.clone();
+    let away = |away: Away| format!("{name}: {}", away.reason());
+    let page = target.page().await.map_err(away)?;
+    let label = super::survey::label_of(&target.address, &page);
+    if let Some((other, ..)) = others.iter().find(|(_, number, _)| *number == incarnation(&page)) {
+        return Err(format!("{name} and {other} are the same donor"));
+    }
+    if let Some((other, ..)) = others.iter().find(|(.., theirs)| *theirs == label) {
+        return Err(format!("{name} and {other} have the label {label} and may fail together"));
+    }
+    let (needed, free) = (bytes.next_multiple_of(PROMISE_BYTES), page.free_bytes);
+    let reached = match target.connect(epoch, None).await {
+        Ok(reached) => reached,
+        Err(Away::Absent(_)) if free < needed => {
+            return Err(format!("{name} has {} free, {} are needed", format_size(free), format_size(needed)));
+        }
+        Err(Away::Absent(_)) => target.connect(epoch, Some(bytes)).await.map_err(away)?,
+        Err(other) => return Err(away(other)),
+    };
+    let (there, is_owned) = area(&reached.device).await?;
+    let remnant = Record::decode(&there).ok().map(|record| record.geometry.device);
+    let is_free = Record::is_absent(&there) || remnant == Some(device);
+    if is_owned || !is_free || super::session::window(&reached.device) != bytes {
+        return Err(format!("{name} has a device of this name already"));
+    }
+    let Some(former) = former else { return Ok(None) };
+    let (of_former, _) = area(&former).await?;
+    let record = Record::decode(&of_former).map_err(|error| format!("the record of the device: {error}"))?;
+    let expected = Stamp::of(&there);
+    let stamp = Stamp { revision: expected.revision + 1, ..record.stamp };
+    let record = bytes::Bytes::from(Record { stamp, ..record }.encode());
+    match begin(&reached.device, DonorRequest::SwapMetadata { expected, record }).await {
+        Ended::Answered(Reply::Done) => {}
+        Ended::Answered(_) => return Err(format!("{name}: another client uses it at this moment")),
+        Ended::Lost(reason) => return Err(format!("{name}: {reason}")),
+    }
+    // What an earlier attempt left there is no part of it.
+    let size = super::session::window(&reached.device);
+    trim(&reached.device, size).await.map_err(|why| format!("{name}: {why}"))?;
+    Ok(Some(Ready { incarnation: incarnation(&reached.page), device: reached.device }))
+}
+
+/// The metadata area of a donor, and whether another client has it.
+async fn area(device: &Arc<NbdDevice>) -> Result<(bytes::Bytes, bool), String> {
+    match begin(device, DonorRequest::ReadMetadata).await {
+        Ended::Answered(Reply::Metadata { area, is_owned }) => Ok((area, is_owned)),
+        Ended::Answered(_) => Err("it does not tell its metadata".to_owned()),
+        Ended::Lost(reason) => Err(reason),
+    }
+}
+
+async fn trim(device: &NbdDevice, bytes: u64) -> Result<(), String> {
+    let mut offset = 0;
+    while offset < bytes {
+        let length = TRIM_BYTES.min(bytes - offset);
+        device.discard(offset, length, Context::default()).await.map_err(|error| error.detail)?;
+        offset += length;
+    }
+    Ok(())
+}
+
+/// Copies a part; *errors*: whether the other donor is the one that failed, and why.
+pub async fn copy(
+    from: Arc<NbdDevice>,
+    to: Arc<NbdDevice>,
+    stopped: Arc<AtomicBool>,
+    offset: u64,
+    bytes: u64,
+) -> Result<(), (bool, String)> {
+    let data = match begin(&from, DonorRequest::Read { offset, bytes }).await {
+        Ended::Answered(Reply::Data(data)) if data.len() as u64 == bytes => data,
+        Ended::Answered(_) => return Err((false, "the donor does not give what it has".to_owned())),
+        Ended::Lost(reason) => return Err((false, reason)),
+    };
+    // Zeroes need no memory there.
+    let body = match data.iter().all(|byte| *byte == 0) {
+        true => DonorRequest::Trim { offset, bytes },
+        false => DonorRequest::Write { offset, data, force: false },
+    };
+    if stopped.load(Ordering::Relaxed) {
+        return Err((false, "it was given up".to_owned()));
+    }
+    match begin(&to, body).await {
+        Ended::Answered(Reply::Done) => Ok(()),
+        Ended::Answered(_) => Err((true, "it does not take what it is given".to_owned())),
+        Ended::Lost(reason) => Err((true, reason)),
+    }
+}
+
+/// Removes the device's record and blocks from a donor that is not in use. If the donor does not answer, they stay
+/// there, and the device does not use them.
+pub async fn empty(device: Arc<NbdDevice>) -> Result<(), String> {
+    let (area, _) = area(&device).await?;
+    let body = DonorRequest::SwapMetadata { expected: Stamp::of(&area), record: bytes::Bytes::new() };
+    match begin(&device, body).await {
+        Ended::Answered(Reply::Done) => {}
+        Ended::Answered(_) => return Err("another client has it".to_owned()),
+        Ended::Lost(reason) => return Err(reason),
+    }
+    trim(&device, super::session::window(&device)).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::address::Address;
+
+    fn moving(bytes: u64) -> (Move, oneshot::Receiver<Moved>) {
+        let (reply, moved) = oneshot::channel();
+        let address = Address::parse("h1:7070").unwrap();
+        let target = Target { address, id: "disk".to_owned(), client: 1, only_reads: false };
+        let mut moving = Move::new(0, target, 2, bytes, reply);
+        moving.stage = Stage::Copying;
+        (moving, moved)
+    }
+
+    #[test]
+    fn a_part_that_changes_while_it_is_copied_is_copied_again_before_the_switch() {
+        let (mut moving, _moved) = moving(40 * PART_BYTES - 8);
+        let mut copied = Vec::new();
+        for _ in 0..200 {
+            match moving.next(true, true) {
+                Next::Copy(part, offset, bytes) => {
+                    assert_eq!(bytes, if part == 39 { PART_BYTES - 8 } else { PART_BYTES });
+                    if copied.len() == 5 {
+                        moving.touch(offset + 7, 1);
+                        moving.touch(40 * PART_BYTES, 99);
+                    }
+                    copied.push(part);
+                    moving.copied(part, copied.len() != 9);
+                }
+                Next::Switch => break,
+                Next::Wait | Next::GoOn => std::thread::sleep(Duration::from_millis(5)),
+            }
+        }
+        assert!(moving.is_paused() && copied.len() == 42, "{copied:?}");
+        assert_eq!(moving.report().copied, 40 * PART_BYTES - 8);
+        copied.sort_unstable();
+        copied.dedup();
+        assert_eq!(copied, (0..40).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn requests_on_their_way_and_donors_that_are_away_hold_the_switch_up() {
+        let (mut moving, _moved) = moving(PART_BYTES);
+        std::thread::sleep(PAUSE_EVERY);
+        assert!(matches!(moving.next(false, false), Next::Copy(0, 0, PART_BYTES)));
+        moving.copied(0, true);
+        assert!(matches!(moving.next(true, false), Next::Wait) && !moving.is_paused());
+        assert!(matches!(moving.next(false, true), Next::Wait) && moving.is_paused());
+        assert!(matches!(moving.next(true, false), Next::GoOn) && !moving.is_paused());
+        std::thread::sleep(PAUSE_EVERY);
+        assert!(matches!(moving.next(true, true), Next::Switch));
+    }
+}

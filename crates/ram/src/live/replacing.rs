@@ -1,0 +1,230 @@
+//! What the owner does while another donor takes the place of one.
+//!
+//! Owns: when a move begins and ends, and what is told to the machine. Leaves to others: what is copied when
+//! (`moving`), the decision (`mirror`).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use nectary_host::log::{self, Level};
+use nectary_nbd::NbdDevice;
+use tokio::sync::oneshot;
+
+use super::moving::{self, Move, Moved, Next, Ready, Stage};
+use super::owner::{Done, Owner};
+use super::session::Target;
+use super::survey::EPOCHS;
+use crate::device::address::Address;
+use crate::mirror::{Donor, Event, LinkState, Standing};
+
+impl Owner {
+    /// The connection to a donor is gone: what was on its way may be done, or be done later.
+    pub(super) fn lose(&mut self, donor: Donor, reason: String) {
+        let ranges = std::mem::take(&mut self.peers[donor].under_way);
+        if let Some(moving) = self.moving.as_mut().filter(|moving| moving.donor == donor) {
+            ranges.into_values().for_each(|(offset, bytes)| moving.touch(offset, bytes));
+            moving.kept.clear();
+        }
+        self.peers[donor].end(reason);
+    }
+
+    /// The position of a donor by its address or number in the SPEC.
+    fn position(&self, name: &str) -> Option<Donor> {
+        let by_name = self.peers.iter().position(|peer| peer.target.address.text == name);
+        let number = name.parse::<usize>().ok().and_then(|number| number.checked_sub(1));
+        by_name.or_else(|| self.places.iter().position(|place| Some(*place) == number))
+    }
+
+    /// The donor that is to be replaced, with the session that has its data; `None`: it has none.
+    fn replaceable(&self, old: &str) -> Result<(Donor, Option<Arc<NbdDevice>>), String> {
+        if let Some(moving) = &self.moving {
+            let name = &self.peers[moving.donor].target.address.text;
+            return Err(format!("donor {name} is being replaced: wait until that is done (`nectary status`)"));
+        }
+        let Some(donor) = self.position(old) else {
+            let names: Vec<&str> = self.peers.iter().map(|peer| peer.target.address.text.as_str()).collect();
+            return Err(format!("{old} is no donor of the device; there are {}", names.join(", ")));
+        };
+        let standing = self.machine.standing();
+        if (0..standing.len()).any(|other| other != donor && standing[other] != Standing::Trusted) {
+            return Err("another donor is not whole: wait until it is filled (`nectary status`)".to_owned());
+        }
+        match (standing[donor], &self.peers[donor].device) {
+            (Standing::Trusted, Some(device)) => Ok((donor, Some(device.clone()))),
+            (Standing::Trusted, None) => Err(format!("{old} does not answer at the moment: try it again")),
+            (Standing::Out, _) => Ok((donor, None)),
+            _ => Err(format!("{old} is being left or filled: wait until that is done (`nectary status`)")),
+        }
+    }
+
+    pub(super) fn replace(&mut self, old: &str, new: Address, reply: oneshot::Sender<Moved>) {
+        let (donor, former) = match self.replaceable(old) {
+            Ok(found) => found,
+            Err(why) => {
+                let _ = reply.send(Err(why));
+                return;
+            }
+        };
+        let peer = &self.peers[donor];
+        // Another session of this client there has another number.
+        let epoch = peer.epoch.max(EPOCHS) + 1 + self.moves;
+        let target = Target { address: new, ..peer.target.clone() };
+        let members = &self.machine.view().members;
+        let kept = (0..members.len()).filter(|other| *other != donor).map(|other| {
+            let name = self.peers[other].target.address.text.clone();
+            (name, members[other].incarnation, self.labels[other].clone())
+        });
+        let kept: Vec<(String, u64, String)> = kept.collect();
+        self.moves += 1;
+        let (number, bytes, device) = (self.moves, self.donor_bytes, self.device);
+        self.moving = Some(Move::new(donor, target.clone(), epoch, bytes, reply));
+        self.work.spawn(async move {
+            Done::Prepared(number, moving::prepare(target, epoch, bytes, device, former, kept).await)
+        });
+    }
+
+    pub(super) fn prepared(&mut self, result: Result<Option<Ready>, String>) {
+        let Some(moving) = &mut self.moving else { return };
+        match result {
+            Err(why) => self.end_move(Err(why)),
+            Ok(Some(ready)) => (moving.ready, moving.stage) = (Some(ready), Stage::Copying),
+            Ok(None) => {
+                // There is nothing to copy: the other donor is filled as if it were the former one, started again.
+                let (donor, target, epoch) = (moving.donor, moving.target.clone(), moving.epoch);
+                moving.stage = Stage::Settling;
+                if self.machine.standing()[donor] != Standing::Out {
+                    return self.end_move(Err("the donor is back: try it again".to_owned()));
+                }
+                self.lose(donor, "another donor takes its place".to_owned());
+                let peer = &mut self.peers[donor];
+                (peer.target, peer.epoch) = (target, peer.epoch.max(epoch));
+                self.step(Event::Disconnected { donor });
+                self.connect(donor, Duration::ZERO);
+            }
+        }
+    }
+
+    pub(super) fn copied(&mut self, part: u64, result: Result<(), (bool, String)>) {
+        let Some(moving) = &mut self.moving else { return };
+        moving.copied(part, result.is_ok());
+        if let Err((true, why)) = result {
+            let name = moving.target.address.text.clone();
+            self.end_move(Err(format!("{name}: {why}")));
+        }
+    }
+
+    /// Lets a move go on; returns whether the machine was told something.
+    pub(super) fn drive_move(&mut self) -> bool {
+        let Some(moving) = &mut self.moving else { return false };
+        let donor = moving.donor;
+        let standing = self.machine.standing();
+        let is_claimed = self.machine.link_state(donor) == Some(LinkState::Claimed);
+        match moving.stage {
+            Stage::Connecting | Stage::Emptying => {}
+            Stage::Copying if standing[donor] != Standing::Trusted => {
+                let why = "the donor was left meanwhile: nothing is lost; replace it again, which fills the other one";
+                self.end_move(Err(why.to_owned()));
+            }
+            Stage::Copying => {
+                let others = standing.iter().all(|standing| *standing == Standing::Trusted);
+                let may_switch = others && is_claimed && self.machine.is_view_stored();
+                loop {
+                    let Some(moving) = &mut self.moving else { return false };
+                    let peer = &self.peers[donor];
+                    let (Some(from), Some(ready)) = (&peer.device, &moving.ready) else { return false };
+                    let (from, to) = (from.clone(), ready.device.clone());
+                    match moving.next(peer.under_way.is_empty(), may_switch) {
+                        Next::Wait => return false,
+                        Next::Copy(part, offset, bytes) if is_claimed => {
+                            let (number, stopped) = (self.moves, moving.stopped.clone());
+                            self.work.spawn(async move {
+                                Done::Copied(number, part, moving::copy(from, to, stopped, offset, bytes).await)
+                            });
+                        }
+                        Next::Copy(part, ..) => {
+                            moving.copied(part, false);
+                            return false;
+                        }
+                        Next::GoOn => {
+                            let kept = std::mem::take(&mut moving.kept);
+                            kept.into_iter().for_each(|(request, body)| self.send(donor, request, body));
+                        }
+                        Next::Switch => {
+                            self.switch();
+                            return true;
+                        }
+                    }
+                }
+            }
+            Stage::Settling if standing[donor] == Standing::Lost => {
+                self.end_move(Err("another donor was lost meanwhile, and this one is not filled".to_owned()));
+            }
+            Stage::Settling => {
+                if standing[donor] == Standing::Trusted && is_claimed && self.machine.is_view_stored() {
+                    match moving.former.take() {
+                        None => self.end_move(Ok(())),
+                        Some(former) => {
+                            moving.stage = Stage::Emptying;
+                            let number = self.moves;
+                            self.work.spawn(async move { Done::Emptied(number, moving::empty(former).await) });
+                        }
+                    }
+                }
+            }
+        }
+        false
+    }
+
+    /// Everything is on the other donor, and nothing is on its way.
+    fn switch(&mut self) {
+        let Some(moving) = &mut self.moving else { return };
+        let Some(Ready { device, incarnation }) = moving.ready.take() else { return };
+        let donor = moving.donor;
+        moving.settle();
+        let (target, epoch) = (moving.target.clone(), moving.epoch);
+        let peer = &mut self.peers[donor];
+        moving.former = peer.device.take();
+        peer.end("another donor takes its place".to_owned());
+        (peer.epoch, peer.target) = (epoch.max(peer.epoch + 1), target);
+        (peer.device, peer.reason) = (Some(device), None);
+        peer.sessions += 1;
+        self.step(Event::Replaced { donor, incarnation });
+        self.step(Event::Connected { donor, incarnation });
+    }
+
+    pub(super) fn emptied(&mut self, result: Result<(), String>) {
+        if let Err(why) = result {
+            let what = "what the former donor holds counts for nobody, and it could not be told to give it back";
+            log::write(Level::Warning, "ram", format_args!("{what}: {why}"));
+        }
+        self.end_move(Ok(()));
+    }
+
+    pub(super) fn end_move(&mut self, result: Moved) {
+        let Some(mut moving) = self.moving.take() else { return };
+        let (donor, name) = (moving.donor, moving.target.address.text.clone());
+        self.moves += 1;
+        if let Err(why) = &result {
+            let former = &self.peers[donor].target.address.text;
+            log::write(Level::Warning, "ram", format_args!("{name} does not replace {former}: {why}"));
+        } else {
+            log::write(
+                Level::Note,
+                "ram",
+                format_args!("{}: donor {name} has replaced another one", self.peers[donor].target.id),
+            );
+        }
+        for (request, body) in std::mem::take(&mut moving.kept) {
+            self.send(donor, request, body);
+        }
+        if let Some(Ready { device, .. }) = moving.ready.take() {
+            self.work.spawn(async move {
+                let _ = moving::empty(device).await;
+                Done::Dropped
+            });
+        }
+        // Who is told that it is done finds it done.
+        self.publish(true, false);
+        moving.end(result);
+    }
+}
