@@ -15,4 +15,6 @@ nectary_block::planted_bugs! {
     CommitBeforeFlush = 6 => "commit before the data is flushed",
     /// A server answers an operation before it is durable.
     AnsweredEarly = 7 => "operation answered before it is durable",
+    /// A server shows what another session did before it is durable.
+    ShownEarly = 8 => "shown to another session before it is durable",
 }

@@ -9,6 +9,7 @@
 //! | `alone` | the lock that keeps a second server off this host |
 //! | `leading` | the start: leadership, and the first append |
 //! | `request`, `owner` | what is asked of the metadata; the task that does it, and answers when it is durable |
+//! | `owner/storing` | appends, and answers that wait for them |
 //! | `room` | segments of the journal, and checkpoints |
 //! | `grants` | tokens: requests that wait, sessions that others wait for too long |
 //! | `locking` | file locks: requests that wait |

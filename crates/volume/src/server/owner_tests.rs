@@ -1,5 +1,6 @@
 //! When freed blocks and segments may be used again, and which connection of a session counts.
 
+use std::sync::atomic::Ordering as AtomicOrdering;
 use std::time::Duration;
 
 use nectary_block::{FileDevice, OpenOptions};
@@ -7,6 +8,7 @@ use tokio::sync::oneshot;
 
 use super::*;
 use crate::format::{EpochRecord, EpochState, ExtentState, Identity, Key, Session, SessionState, Space, Table};
+use crate::journal;
 use crate::metadata::first;
 use crate::protocol::{Locked, Mapped};
 use crate::server::locking::Wish;
