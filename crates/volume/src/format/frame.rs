@@ -6,6 +6,8 @@ use super::{BLOCK_BYTES, VERSION};
 
 /// The length of the header. *Units*: bytes.
 pub(super) const HEADER_BYTES: usize = 64;
+/// Where the frame's length is in it.
+const LENGTH_AT: usize = 8;
 /// Where the checksum is in it.
 const CHECKSUM_AT: usize = 12;
 
@@ -150,6 +152,17 @@ impl<'a> Frame<'a> {
             return Err(reader.error(Problem::Misplaced { expected: place.address, found: address }));
         }
         Ok(Frame { volume, epoch, address, sequence, bytes: whole })
+    }
+
+    /// How many blocks the frame at the start of `bytes` has, as its header says; 1 if no frame of this kind is there.
+    /// Nothing else is checked.
+    pub fn blocks_said(magic: Magic, bytes: &[u8]) -> u64 {
+        let length = bytes.get(LENGTH_AT..LENGTH_AT + 4).and_then(|length| length.try_into().ok());
+        let length = length.map_or(0, u32::from_le_bytes) as usize;
+        match bytes.starts_with(&magic.bytes()) && (HEADER_BYTES..=magic.bytes_max()).contains(&length) {
+            true => length.div_ceil(BLOCK_BYTES) as u64,
+            false => 1,
+        }
     }
 
     /// A reader at the first byte of the body.

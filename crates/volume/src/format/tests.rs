@@ -355,3 +355,17 @@ fn no_bytes_make_a_decoder_panic_and_what_decodes_is_written_the_same() {
     }
     assert!(decoded > 1000, "the fields are reached: {decoded}");
 }
+
+#[test]
+fn a_header_says_how_many_blocks_its_frame_has_and_nothing_else_does() {
+    let blocks = |body: usize| {
+        let bytes = Frame::encode(Magic::Append, VOLUME, 1, 7, 1, &vec![1; body]).unwrap();
+        let said = Frame::blocks_said(Magic::Append, &bytes[..BLOCK_BYTES]);
+        assert_eq!(said as usize * BLOCK_BYTES, bytes.len());
+        (said, Frame::blocks_said(Magic::Chunk, &bytes))
+    };
+    assert_eq!((blocks(0), blocks(BLOCK_BYTES - 64), blocks(BLOCK_BYTES)), ((1, 1), (1, 1), (2, 1)));
+    assert_eq!(blocks((4 << 20) - 64), (1024, 1));
+    let damaged = [&b"NVJA\x01\0\0\0"[..], &[0xff; 56]].concat();
+    assert_eq!((Frame::blocks_said(Magic::Append, &damaged), Frame::blocks_said(Magic::Append, b"NVJA")), (1, 1));
+}

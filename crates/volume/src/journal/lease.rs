@@ -330,7 +330,7 @@ async fn read_all(disk: &Disk, label: &Label) -> Result<Sectors, Error> {
         let (server, sector) = (at / SECTORS_OF_SERVER, at % SECTORS_OF_SERVER);
         match LeaseSector::decode(label.volume, server, sector, bytes) {
             Ok(sector) => Seen::Used(sector),
-            Err(_) if bytes.iter().all(|byte| *byte == 0) => Seen::Free,
+            Err(_) if bytes == [0; BLOCK_BYTES] => Seen::Free,
             Err(_) => Seen::Torn(crc32c::crc32c(bytes)),
         }
     };

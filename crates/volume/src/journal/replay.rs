@@ -23,10 +23,10 @@ use crate::tables::Tables;
 
 /// Where flushed_sequence is in an append. *Units*: bytes.
 const FLUSHED_AT: usize = 72;
-/// The longest append. *Units*: blocks.
-const APPEND_BLOCKS_MAX: u64 = 1024;
-/// Blocks of one read of the journal.
-const WINDOW_BLOCKS: u64 = 2048;
+/// Blocks of the first read of a part of the journal. Each read that follows has twice as many, up to a bound: most epochs
+/// have few appends, and more than one of them is read.
+const WINDOW_BLOCKS_MIN: u64 = 64;
+const WINDOW_BLOCKS_MAX: u64 = 256;
 /// Runs of a manifest, at most.
 const RUNS_MAX: usize = 4096;
 
@@ -80,7 +80,7 @@ pub(super) async fn replay(disk: &Disk, label: &Label) -> Result<Found, Error> {
         journal_blocks: 0,
         notes: Vec::new(),
     };
-    let window = Window { start: 0, bytes: Buffer::zeroed(0) };
+    let window = Window::new();
     let mut walk = Walk { disk, label, found, segment, number: base.number, block, window };
     if manifest.sequence != 0 {
         walk.load_runs().await?;
@@ -144,20 +144,42 @@ async fn newest_manifest(
 struct Window {
     start: u64,
     bytes: Buffer,
+    /// How many blocks the last read had.
+    ahead: u64,
 }
 
 impl Window {
+    fn new() -> Window {
+        Window { start: 0, bytes: Buffer::zeroed(0), ahead: 0 }
+    }
+
+    fn end(&self) -> u64 {
+        self.start + (self.bytes.len() / BLOCK_BYTES) as u64
+    }
+
     /// The bytes from a block on: a complete append, or everything up to `end`.
     async fn from(&mut self, disk: &Disk, block: u64, end: u64) -> Result<&[u8], Error> {
-        let blocks = (self.bytes.len() / BLOCK_BYTES) as u64;
-        let wanted = (end - block).min(APPEND_BLOCKS_MAX);
-        if block < self.start || block + wanted > self.start + blocks {
-            self.bytes = disk.read(block, (end - block).min(WINDOW_BLOCKS)).await?;
-            self.start = block;
+        self.read(disk, block, 1, end).await?;
+        let blocks = Frame::blocks_said(Magic::Append, self.at(block, end));
+        self.read(disk, block, blocks.min(end - block), end).await?;
+        Ok(self.at(block, end))
+    }
+
+    fn at(&self, block: u64, end: u64) -> &[u8] {
+        let until = self.end().min(end);
+        &self.bytes[(block - self.start) as usize * BLOCK_BYTES..(until - self.start) as usize * BLOCK_BYTES]
+    }
+
+    /// Makes sure that so many blocks are there.
+    async fn read(&mut self, disk: &Disk, block: u64, blocks: u64, end: u64) -> Result<(), Error> {
+        if block >= self.start && block + blocks <= self.end() {
+            return Ok(());
         }
-        let blocks = (self.bytes.len() / BLOCK_BYTES) as u64;
-        let until = (self.start + blocks).min(end);
-        Ok(&self.bytes[(block - self.start) as usize * BLOCK_BYTES..(until - self.start) as usize * BLOCK_BYTES])
+        let follows = (self.start..=self.end()).contains(&block);
+        self.ahead = if follows { (2 * self.ahead).min(WINDOW_BLOCKS_MAX) } else { 0 }.max(WINDOW_BLOCKS_MIN);
+        self.bytes = disk.read(block, self.ahead.max(blocks).min(end - block)).await?;
+        self.start = block;
+        Ok(())
     }
 }
 
