@@ -159,7 +159,7 @@ const CAMPAIGNS: &[Campaign] = &[
         program: Program::Binary("volume-crash-states"),
         arguments: &["--seed", "{seed}", "--runs", "{runs}", "--least", "{distinct}"],
         environment: &[],
-        extents: &[("{runs}", "200", "10"), ("{distinct}", "8000", "400")],
+        extents: &[("{runs}", "200", "10"), ("{distinct}", "10000", "500")],
     },
     Campaign {
         name: "volume-programs",

@@ -2,17 +2,18 @@
 //! rate.
 //!
 //! Owns: the form of the line, `nectary: LEVEL: COMPONENT: MESSAGE`, and [`Throttle`], which writes one message of a
-//! kind per interval and counts the rest. Leaves to others: access logs and figures. If a message cannot be written,
-//! that is ignored, because there is no other place to report it.
+//! kind per interval and counts the rest; and the least important level that is written. Leaves to others: access logs
+//! and figures. If a message cannot be written, that is ignored, because there is no other place to report it.
 
 use std::fmt;
 use std::io::Write;
 use std::sync::LazyLock;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// How important a message is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
 pub enum Level {
     /// Something failed and needs action.
     Error,
@@ -32,8 +33,20 @@ impl Level {
     }
 }
 
+/// The least important level that is written.
+static LEAST: AtomicU8 = AtomicU8::new(Level::Note as u8);
+
+/// From now on this process writes only messages of this level and of more important ones. Simulations lose thousands of
+/// sessions on purpose; nobody wants to read of each.
+pub fn write_only(least: Level) {
+    LEAST.store(least as u8, Ordering::Relaxed);
+}
+
 /// Writes one message.
 pub fn write(level: Level, component: &str, message: fmt::Arguments<'_>) {
+    if level as u8 > LEAST.load(Ordering::Relaxed) {
+        return;
+    }
     let line = format!("nectary: {}: {component}: {}\n", level.as_str(), OneLine(&message.to_string()));
     let _ = std::io::stderr().lock().write_all(line.as_bytes());
 }

@@ -155,6 +155,11 @@ impl Disk {
         self.memory.image()
     }
 
+    /// The same as a snapshot. *Cost*: copies only references to pages.
+    pub fn snapshot(&self) -> Snapshot {
+        self.memory.snapshot()
+    }
+
     /// The number of sectors that read wrong now.
     pub fn rotten_count(&self) -> usize {
         self.lock().rotten.len()

@@ -48,9 +48,8 @@ pub(super) struct Image {
 }
 
 impl Image {
-    pub fn new(base: &[u8]) -> Image {
-        let snapshot = Snapshot::from_image(base);
-        let pieces = (base.len() as u64).div_ceil(PIECE_BYTES);
+    pub fn new(snapshot: Snapshot) -> Image {
+        let pieces = snapshot.size_bytes().div_ceil(PIECE_BYTES);
         let hash = (0..pieces).fold(0u64, |sum, piece| sum.wrapping_add(piece_hash(&snapshot, piece)));
         Image { snapshot, hash }
     }

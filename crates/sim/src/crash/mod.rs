@@ -118,6 +118,17 @@ impl CrashState {
     }
 }
 
+/// The contents of a device when a recording began, for the crash states of any number of recordings.
+#[derive(Debug, Clone)]
+pub struct Base(Image);
+
+impl Base {
+    /// Takes the contents. *Cost*: reads and hashes the whole image.
+    pub fn new(snapshot: Snapshot) -> Base {
+        Base(Image::new(snapshot))
+    }
+}
+
 /// An epoch of the recording, as the first and the last point at which a crash happens in it.
 #[derive(Debug, Clone, Copy)]
 struct Epoch {
@@ -168,6 +179,11 @@ pub struct CrashStates {
 impl CrashStates {
     /// Prepares the crash states of a recording; `base` is the device's contents when the recording began.
     pub fn new(base: Vec<u8>, recording: &Recording, options: CrashOptions) -> CrashStates {
+        CrashStates::on(&Base::new(Snapshot::from_image(&base)), recording, options)
+    }
+
+    /// Prepares the crash states of a recording that began on `base`. *Cost*: copies no contents.
+    pub fn on(base: &Base, recording: &Recording, options: CrashOptions) -> CrashStates {
         let history = History::new(recording);
         let mut epochs = Vec::new();
         let mut first_point = 0;
@@ -179,8 +195,8 @@ impl CrashStates {
         CrashStates {
             marks: history.marks.iter().map(|&(_, mark)| mark).collect(),
             random: Random::new(options.seed),
-            base_bytes: base.len() as u64,
-            base: Image::new(&base),
+            base_bytes: base.0.snapshot.size_bytes(),
+            base: base.0.clone(),
             applied: vec![false; history.operations.len()],
             epochs: epochs.into_iter(),
             models: Vec::new().into_iter(),

@@ -14,7 +14,7 @@ use nectary_volume::client::{At, Client, Error, New, OpenFile, Opening};
 use nectary_volume::protocol::{FileId, Listed};
 use tokio::sync::{Mutex as Turn, OwnedMutexGuard};
 
-use super::model::{Change, DIRECTORIES, Event, Names, Story};
+use super::model::{Change, DIRECTORIES, Directory, Event, Names, Story};
 use crate::random::Random;
 
 /// Names of a directory, at most.
@@ -25,6 +25,8 @@ const SIZE_MAX: u64 = 60_000;
 const WRITE_MAX: u64 = 20_000;
 /// The longest pause between two calls. *Units*: milliseconds.
 const PAUSE_MS_MAX: u64 = 30;
+/// How often a program looks at a name that another session changes at that moment, when there is one.
+const PEEK_PERCENT: u64 = 50;
 /// More names than a directory has.
 const ENTRIES: u32 = 1000;
 const PUNCH: u32 = (libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE) as u32;
@@ -102,6 +104,16 @@ pub struct Program {
     open: BTreeMap<usize, OpenFile>,
 }
 
+/// A look at a directory: what it may show.
+#[derive(Clone, Copy)]
+struct Look {
+    number: usize,
+    id: FileId,
+    cuts: u64,
+    /// The oldest state.
+    from: usize,
+}
+
 /// A call that changes a file.
 enum Shape {
     Write(At, Vec<u8>),
@@ -119,19 +131,10 @@ impl Program {
     pub async fn run(mut self, calls: u64) {
         for _ in 0..calls {
             tokio::time::sleep(Duration::from_millis(self.random.below(PAUSE_MS_MAX))).await;
-            let done = match self.random.below(100) {
-                0..=24 => self.change_names().await,
-                25..=64 => self.change_file().await,
-                65..=77 => self.sync().await,
-                78..=88 => self.read().await,
-                89..=93 => self.stat().await,
-                94..=97 => self.look().await,
-                _ => {
-                    if let Some((_, open)) = self.open.pop_first() {
-                        open.close().await;
-                    }
-                    Ok(())
-                }
+            let changing = self.changing().filter(|_| self.random.chance(PEEK_PERCENT));
+            let done = match changing {
+                Some((directory, name)) => self.look_up(directory, name).await,
+                None => self.call().await,
             };
             if let Err(what) = done {
                 let session = self.session;
@@ -140,6 +143,29 @@ impl Program {
         }
         for (_, open) in std::mem::take(&mut self.open) {
             open.close().await;
+        }
+    }
+
+    /// Makes one call of any kind.
+    async fn call(&mut self) -> Result<(), String> {
+        match self.random.below(100) {
+            0..=24 => self.change_names().await,
+            25..=64 => self.change_file().await,
+            65..=77 => self.sync().await,
+            78..=88 => self.read().await,
+            89..=93 => self.stat().await,
+            94..=95 => self.look().await,
+            96..=97 => {
+                let directory = self.random.below(DIRECTORIES as u64) as usize;
+                let name = self.random.below(NAMES);
+                self.look_up(directory, name).await
+            }
+            _ => {
+                if let Some((_, open)) = self.open.pop_first() {
+                    open.close().await;
+                }
+                Ok(())
+            }
         }
     }
 
@@ -381,25 +407,62 @@ impl Program {
         }
     }
 
+    /// A name that a call of another session changes now, if there is one.
+    fn changing(&mut self) -> Option<(usize, u64)> {
+        let board = lock(&self.board);
+        let others = board.story.model.pending.iter().filter(|pending| pending.session != self.session);
+        let changes: Vec<&Change> = others.flat_map(|pending| &pending.changes).collect();
+        let change = changes.get(self.random.below(changes.len() as u64) as usize)?;
+        Some((change.directory, change.name))
+    }
+
+    /// What a look at a directory may show from now on.
+    fn names_from_now(&self, number: usize) -> Look {
+        let board = lock(&self.board);
+        let Directory { id, cuts, ended, .. } = board.story.model.directories[number];
+        Look { number, id, cuts, from: ended }
+    }
+
     /// Lists a directory.
     async fn look(&mut self) -> Result<(), String> {
         let number = self.random.below(DIRECTORIES as u64) as usize;
-        let (id, cuts, from) = {
-            let board = lock(&self.board);
-            let directory = &board.story.model.directories[number];
-            (directory.id, directory.cuts, directory.ended)
+        let look = self.names_from_now(number);
+        let listing = list(&self.client, look.id).await?;
+        self.saw_names(look, |names, ids| is_listing(names, ids, &listing), || format!("{listing:?}"))
+    }
+
+    /// Looks a name up.
+    async fn look_up(&mut self, directory: usize, number: u64) -> Result<(), String> {
+        let look = self.names_from_now(directory);
+        let found = match self.client.look_up(look.id, &name(number)).await {
+            Ok(found) => Some(found.id()),
+            Err(error) if error.errno() == libc::ENOENT => None,
+            Err(error) => return Err(format!("a look-up of {number} in directory {directory}: {error}")),
         };
-        let listing = list(&self.client, id).await?;
+        let is_found = |names: &Names, ids: &dyn Fn(usize) -> Option<FileId>| match (names.get(&number), found) {
+            (Some(file), Some(found)) => ids(*file).is_none_or(|id| id == found),
+            (file, found) => file.is_none() && found.is_none(),
+        };
+        self.saw_names(look, is_found, || format!("{number}: {found:?}"))
+    }
+
+    /// A look at a directory showed something, which some of its states have.
+    fn saw_names(
+        &self,
+        look: Look,
+        is: impl Fn(&Names, &dyn Fn(usize) -> Option<FileId>) -> bool,
+        words: impl FnOnce() -> String,
+    ) -> Result<(), String> {
         let mut board = lock(&self.board);
-        let model = &board.story.model;
+        let (model, number) = (&board.story.model, look.number);
         let directory = &model.directories[number];
-        if directory.cuts != cuts || board.unsure_directories.contains(&number) {
+        if directory.cuts != look.cuts || board.unsure_directories.contains(&number) {
             return Ok(());
         }
         let ids = |file: usize| model.files[file].id;
-        let seen = (from..directory.states.len()).find(|state| is_listing(&directory.states[*state], ids, &listing));
+        let seen = (look.from..directory.states.len()).find(|state| is(&directory.states[*state], &ids));
         let Some(seen) = seen else {
-            return Err(format!("directory {number}: {listing:?} is of none of its states from {from} on"));
+            return Err(format!("directory {number}: {} is of none of its states from {} on", words(), look.from));
         };
         if seen > directory.ended {
             let pending = model.pending.iter().find(|pending| pending.directories().contains(&number));

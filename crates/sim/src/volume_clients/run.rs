@@ -1,20 +1,25 @@
 //! Many workloads with their crash states; also with one bug planted.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeSet, HashMap, HashSet};
 
+use nectary_block::Event as Recorded;
+use nectary_host::log::{Level, write_only};
 use nectary_volume::planted::{Bug, plant};
 
 use super::check::{Seen, check};
 use super::model::Event;
 use super::workload::{self, Losses, Workload};
-use super::world::{in_virtual_time, stale};
+use super::world::{Start, in_virtual_time};
 use crate::crash::{CrashOptions, CrashState, CrashStates, sample};
 
 /// The bugs that are planted.
-pub const BUGS: [Bug; 2] = [Bug::CommitBeforeFlush, Bug::AnsweredEarly];
+pub const BUGS: [Bug; 3] = [Bug::CommitBeforeFlush, Bug::AnsweredEarly, Bug::ShownEarly];
 
 /// The largest number of crash states of one epoch of a recording and kind of crash.
 const STATES_PER_EPOCH: usize = 4;
+/// Every so many runs, the volume is formatted in the run.
+const FORMAT_EVERY: u64 = 8;
 /// How many violations are described in words.
 const VIOLATIONS_MAX: usize = 10;
 
@@ -105,21 +110,44 @@ impl Report {
 /// Runs workloads; `progress` gets the results after each.
 pub fn run(amount: Amount, mut progress: impl FnMut(&Report)) -> Report {
     let (mut report, mut seen) = (Report::default(), HashSet::new());
+    quietly();
     for seed in amount.seed..amount.seed + amount.runs {
-        one(seed, amount.states_per_run, true, &mut seen, &mut report);
+        one(seed, amount.states_per_run, Purpose::Check, &mut seen, &mut report);
         progress(&report);
     }
     report
 }
 
-fn one(seed: u64, states_per_run: u64, has_losses: bool, seen: &mut HashSet<u64>, report: &mut Report) {
-    let workload = in_virtual_time(workload::run(seed, has_losses));
+/// What a run is for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Purpose {
+    /// To check states, after losses.
+    Check,
+    /// To catch a planted bug: nothing is lost before the crash, and one violation is enough.
+    Catch,
+}
+
+fn one(seed: u64, states_per_run: u64, purpose: Purpose, seen: &mut HashSet<u64>, report: &mut Report) {
+    let is_check = purpose == Purpose::Check;
+    // Most begin with a volume: all formats are alike.
+    let start = match is_check && seed.is_multiple_of(FORMAT_EVERY) {
+        true => Ok(Start::used()),
+        false => Start::formatted(),
+    };
+    let start = match start {
+        Ok(start) => start,
+        Err(broken) => return report.violation(broken),
+    };
+    let workload = in_virtual_time(workload::run(seed, start, is_check));
     report.add(&workload);
     if let Some(broken) = &workload.broken {
         report.violation(format!("workload {seed}: {broken}"));
     }
     let states = states(&workload);
-    for number in chosen(&workload.events, &states, states_per_run) {
+    for number in chosen(&workload, &states, states_per_run) {
+        if !is_check && report.violation_count > 0 {
+            return;
+        }
         let state = &states[number];
         report.states += 1;
         report.distinct += u64::from(seen.insert(state.hash));
@@ -137,20 +165,19 @@ fn one(seed: u64, states_per_run: u64, has_losses: bool, seen: &mut HashSet<u64>
 pub struct Found {
     /// The seed.
     pub seed: u64,
-    /// How many violations its run had.
-    pub violations: u64,
-    /// The first in words.
+    /// The first violation in words.
     pub first: String,
 }
 
 /// Runs one seed with one bug planted, without losses before the crash.
 pub fn replay_planted(bug: Bug, seed: u64, states_per_run: u64) -> Option<Found> {
     let mut report = Report::default();
+    quietly();
     plant(Some(bug));
-    one(seed, states_per_run, false, &mut HashSet::new(), &mut report);
+    one(seed, states_per_run, Purpose::Catch, &mut HashSet::new(), &mut report);
     plant(None);
     let first = report.violations.into_iter().next()?;
-    Some(Found { seed, violations: report.violation_count, first })
+    Some(Found { seed, first })
 }
 
 /// Runs seeds with one bug planted until one of them catches it.
@@ -158,11 +185,21 @@ pub fn run_planted(bug: Bug, amount: Amount) -> Option<Found> {
     (amount.seed..amount.seed + amount.runs).find_map(|seed| replay_planted(bug, seed, amount.states_per_run))
 }
 
-/// At most `most` numbers of states: a quarter right after somebody saw what another session did, a quarter right after
-/// another promise, and the others evenly spread.
-fn chosen(events: &[Event], states: &[CrashState], most: u64) -> BTreeSet<usize> {
+/// Sessions and servers that are lost on purpose are not reported one by one.
+fn quietly() {
+    write_only(Level::Error);
+}
+
+/// At most `most` numbers of states: a quarter of them soon after somebody saw what another session did, a quarter soon
+/// after another promise, and the others evenly spread. Soon means that no flush succeeded between the promise and the
+/// crash, so the disk may have lost what was promised too early.
+fn chosen(workload: &Workload, states: &[CrashState], most: u64) -> BTreeSet<usize> {
+    let marked = workload.recording.events.iter().enumerate().filter(|(_, event)| matches!(event, Recorded::Mark(_)));
+    let marked: Vec<usize> = marked.map(|(at, _)| at).collect();
     let is_after = |number: &usize, is: fn(&Event) -> bool| {
-        states[*number].marks().len().checked_sub(1).and_then(|last| events.get(last)).is_some_and(is)
+        let state = &states[*number];
+        let flushed = state.flushed_through.map_or(0, |flush| marked.partition_point(|mark| *mark < flush));
+        workload.events[flushed..state.marks().len()].iter().any(is)
     };
     let is_seen = |event: &Event| matches!(event, Event::NamesSeen { .. });
     let is_promise = |event: &Event| matches!(event, Event::NamesEnded { .. } | Event::FileDurable { .. });
@@ -171,11 +208,29 @@ fn chosen(events: &[Event], states: &[CrashState], most: u64) -> BTreeSet<usize>
         let after: Vec<usize> = (0..states.len()).filter(|number| is_after(number, is)).collect();
         numbers.extend(sample(after.len(), most / 4).map(|number| after[number]));
     }
-    numbers.extend(sample(states.len(), most - numbers.len() as u64));
+    let others: Vec<usize> = (0..states.len()).filter(|number| !numbers.contains(number)).collect();
+    let left = most.saturating_sub(numbers.len() as u64);
+    numbers.extend(sample(others.len(), left).map(|number| others[number]));
     numbers
 }
 
+/// States with different images. Of those with the same image, the last is taken: it has all promises of the others.
 fn states(workload: &Workload) -> Vec<CrashState> {
     let options = CrashOptions { max_per_epoch: STATES_PER_EPOCH, seed: workload.seed, ..CrashOptions::default() };
-    CrashStates::new(stale().to_vec(), &workload.recording, options).collect()
+    let (mut states, mut places) = (Vec::<CrashState>::new(), HashMap::new());
+    for state in CrashStates::on(&workload.start.base, &workload.recording, options) {
+        match places.entry(state.hash) {
+            Entry::Vacant(place) => {
+                place.insert(states.len());
+                states.push(state);
+            }
+            Entry::Occupied(place) => {
+                let known = &mut states[*place.get()];
+                if known.marks().len() < state.marks().len() {
+                    *known = state;
+                }
+            }
+        }
+    }
+    states
 }

@@ -7,14 +7,12 @@ use std::time::Duration;
 
 use nectary_block::Recording;
 use nectary_volume::client::{Client, New, Opening};
-use nectary_volume::journal::format;
-use nectary_volume::metadata::first;
 use nectary_volume::protocol::FileId;
 use tokio::task::JoinHandle;
 
 use super::model::{Change, DIRECTORIES, Event, Explained, Pending, Story};
 use super::program::{Board, Program, Shared, is_listing, list, lock, name, read_whole};
-use super::world::{Host, World, format_options};
+use super::world::{Host, Start, World, make};
 use crate::random::Random;
 
 /// No workload takes longer.
@@ -22,7 +20,7 @@ const LIMIT: Duration = Duration::from_secs(600);
 /// Everything that a lost host had sent has arrived after so long.
 const ARRIVED: Duration = Duration::from_millis(50);
 /// The longest time between two losses. *Units*: milliseconds.
-const BETWEEN_MS_MAX: u64 = 900;
+const BETWEEN_MS_MAX: u64 = 500;
 /// The root of a volume.
 pub const ROOT: FileId = FileId { inode: 1, generation: 1 };
 
@@ -30,6 +28,8 @@ pub const ROOT: FileId = FileId { inode: 1, generation: 1 };
 pub struct Workload {
     /// The seed.
     pub seed: u64,
+    /// The disk before it.
+    pub start: &'static Start,
     /// The writes.
     pub recording: Recording,
     /// What happened: as many events as there are marks before a moment.
@@ -61,36 +61,40 @@ struct Working {
     program: JoinHandle<()>,
 }
 
-/// Runs a workload. Without losses a seed repeats it in all but rare cases.
-pub async fn run(seed: u64, has_losses: bool) -> Workload {
+/// Runs a workload on a disk. Without losses a seed repeats it in all but rare cases.
+pub async fn run(seed: u64, start: &'static Start, has_losses: bool) -> Workload {
     let (mut losses, mut random) = (Losses::default(), Random::new(seed));
-    let world = match World::new(seed) {
+    let world = match World::new(seed, start) {
         Ok(world) => world,
         Err(error) => {
             let broken = Some(format!("no folder: {error}"));
-            return Workload { seed, recording: Recording::default(), events: Vec::new(), broken, losses };
+            return Workload { seed, start, recording: Recording::default(), events: Vec::new(), broken, losses };
         }
     };
     let board = Board::new(Story::new(world.recorder.clone()));
-    let done = tokio::time::timeout(LIMIT, lives(&world, &board, &mut random, has_losses, &mut losses)).await;
+    let done =
+        tokio::time::timeout(LIMIT, lives(&world, start.is_formatted, &board, &mut random, has_losses, &mut losses))
+            .await;
     let done = done.unwrap_or_else(|_| Err(format!("it does not end within {LIMIT:?}")));
     let recording = world.recorder.take();
     let story = &mut lock(&board).story;
     if let Err(what) = done {
         story.is_wrong(what);
     }
-    Workload { seed, recording, events: std::mem::take(&mut story.events), broken: story.broken.take(), losses }
+    Workload { seed, start, recording, events: std::mem::take(&mut story.events), broken: story.broken.take(), losses }
 }
 
 async fn lives(
     world: &World,
+    is_formatted: bool,
     board: &Shared,
     random: &mut Random,
     has_losses: bool,
     losses: &mut Losses,
 ) -> Result<(), String> {
-    let made = format(&world.device(), &format_options(), |layout| first(layout, 1)).await;
-    made.map_err(|error| format!("format: {error}"))?;
+    if !is_formatted {
+        make(&world.device()).await?;
+    }
     lock(board).story.note(Event::Formatted);
     world.serve().await.map_err(|error| format!("the first server: {error}"))?;
     let count = 2 + random.below(2) as usize;

@@ -5,46 +5,94 @@
 //! later. Leaves to others: when something is lost.
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use nectary_block::{Recorder, SharedDevice, Snapshot};
 use nectary_volume::client::{Address, Client, ClientOptions, Error, Kernel};
 use nectary_volume::format::Identity;
-use nectary_volume::journal::FormatOptions;
+use nectary_volume::journal::{FormatOptions, format};
+use nectary_volume::metadata::first;
 use nectary_volume::server::{Server, ServerError, ServerOptions};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::oneshot;
 use tokio::task::{JoinHandle, JoinSet};
 
+use crate::crash::Base;
 use crate::disk::{Disk, DiskOptions};
 use crate::late::{Delays, Late, Owned, UnderWay};
 use crate::switch::{Off, Switch};
 
 /// The size of the volume: the smallest one would be full of what lost sessions had in hand. *Units*: bytes.
-pub const VOLUME_BYTES: usize = 384 << 20;
+const VOLUME_BYTES: u64 = 384 << 20;
 /// Where the disk has other bytes before it is formatted: what nobody wrote since must not be shown.
-const STALE: [std::ops::Range<usize>; 2] = [1 << 20..24 << 20, 120 << 20..176 << 20];
+const STALE: [std::ops::Range<u64>; 2] = [1 << 20..24 << 20, 120 << 20..176 << 20];
 /// One of them.
 const STALE_BYTE: u8 = 0xEE;
 /// A server that was lost is found to be gone after so long.
 const PAUSE: Duration = Duration::from_millis(20);
 
+/// How often the runtime looks for messages before the clock moves: a message passes a few processes and a relay.
+const LOOKS: u32 = 16;
+
 const VOLUME: Identity = Identity([9; 16]);
 
-/// What is on the disk before it is formatted.
-pub fn stale() -> &'static [u8] {
-    static BYTES: OnceLock<Vec<u8>> = OnceLock::new();
-    BYTES.get_or_init(|| {
-        let mut bytes = vec![0; VOLUME_BYTES];
-        STALE.into_iter().for_each(|range| bytes[range].fill(STALE_BYTE));
-        bytes
-    })
+/// What is on the disk when a workload begins.
+pub struct Start {
+    /// Whether there is a volume.
+    pub is_formatted: bool,
+    snapshot: Snapshot,
+    /// The same, for crash states.
+    pub base: Base,
+}
+
+impl Start {
+    fn new(is_formatted: bool, snapshot: Snapshot) -> Start {
+        Start { is_formatted, base: Base::new(snapshot.clone()), snapshot }
+    }
+
+    /// A disk that was used for something else.
+    pub fn used() -> &'static Start {
+        static START: OnceLock<Start> = OnceLock::new();
+        START.get_or_init(|| {
+            let mut snapshot = Snapshot::zeroed(VOLUME_BYTES);
+            for range in STALE {
+                snapshot.write(range.start, &vec![STALE_BYTE; (range.end - range.start) as usize]);
+            }
+            Start::new(false, snapshot)
+        })
+    }
+
+    /// The same disk with a new volume.
+    ///
+    /// *Errors*: why it could not be formatted.
+    pub fn formatted() -> Result<&'static Start, String> {
+        static START: OnceLock<Result<Start, String>> = OnceLock::new();
+        let start = START.get_or_init(|| {
+            let disk = Disk::from_snapshot(&Start::used().snapshot, options(0));
+            let device: SharedDevice = disk.clone();
+            in_virtual_time(make(&device))?;
+            Ok(Start::new(true, disk.snapshot()))
+        });
+        start.as_ref().map_err(String::clone)
+    }
+}
+
+fn options(seed: u64) -> DiskOptions {
+    DiskOptions { seed, late_percent: 0, ..DiskOptions::default() }
+}
+
+/// Formats a disk.
+///
+/// *Errors*: why not, in words.
+pub async fn make(device: &SharedDevice) -> Result<(), String> {
+    let made = format(device, &format_options(), |layout| first(layout, 1)).await;
+    made.map(drop).map_err(|error| format!("format: {error}"))
 }
 
 /// How the volume is made.
-pub fn format_options() -> FormatOptions {
+fn format_options() -> FormatOptions {
     FormatOptions {
         name: "simulated".to_owned(),
         segment_blocks: 2048,
@@ -57,9 +105,17 @@ pub fn format_options() -> FormatOptions {
     }
 }
 
-/// Runs work in virtual time, with connections of this machine.
+/// Runs work in virtual time, with connections of this machine. A message takes no time.
 pub fn in_virtual_time<F: Future>(future: F) -> F::Output {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build();
+    let looks = AtomicU32::new(0);
+    // When no task is ready, the runtime sets the clock to the next timer, also where messages are on their way: it does
+    // not wait for what is not a timer. With a task that is ready it only takes what has arrived.
+    let park = move || match looks.fetch_add(1, Ordering::Relaxed) {
+        LOOKS => looks.store(0, Ordering::Relaxed),
+        _ => drop(tokio::spawn(async {})),
+    };
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = runtime.enable_all().start_paused(true).on_thread_park(park).build();
     runtime.expect("a runtime can be made").block_on(future)
 }
 
@@ -184,17 +240,14 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl World {
-    /// A disk that was used for something else.
+    /// A disk as it is at the start.
     ///
     /// *Errors*: those of the system.
-    pub fn new(seed: u64) -> std::io::Result<World> {
-        static SNAPSHOT: OnceLock<Snapshot> = OnceLock::new();
-        let snapshot = SNAPSHOT.get_or_init(|| Snapshot::from_image(stale()));
-        let options = DiskOptions { seed, late_percent: 0, ..DiskOptions::default() };
+    pub fn new(seed: u64, start: &Start) -> std::io::Result<World> {
         Ok(World {
             recorder: Recorder::new(),
             folder: Folder::new()?,
-            disk: Disk::from_snapshot(snapshot, options),
+            disk: Disk::from_snapshot(&start.snapshot, options(seed)),
             seeds: AtomicU64::new(seed << 16),
             server: Mutex::new(None),
             at: Arc::default(),
@@ -283,5 +336,45 @@ async fn relay(listener: UnixListener, at: Arc<Mutex<PathBuf>>) {
                 });
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::time::{Instant, interval};
+
+    #[test]
+    fn a_message_takes_no_time_also_over_a_relay_and_while_timers_run() {
+        in_virtual_time(async {
+            let folder = Folder::new().unwrap();
+            let (near, far) = (folder.socket(), folder.socket());
+            let listener = UnixListener::bind(&far).unwrap();
+            let echo = async move {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                let (mut from, mut to) = stream.split();
+                let _ = tokio::io::copy(&mut from, &mut to).await;
+            };
+            let ticks = async {
+                let mut ticks = interval(Duration::from_millis(1));
+                for _ in 0..u64::MAX {
+                    ticks.tick().await;
+                }
+            };
+            let mut tasks = JoinSet::new();
+            tasks.spawn(echo);
+            tasks.spawn(relay(UnixListener::bind(&near).unwrap(), Arc::new(Mutex::new(far))));
+            tasks.spawn(ticks);
+            let began = Instant::now();
+            let mut stream = UnixStream::connect(&near).await.unwrap();
+            for round in 0..10 {
+                stream.write_all(&[round]).await.unwrap();
+                assert_eq!(stream.read_u8().await.unwrap(), round);
+            }
+            assert_eq!(began.elapsed(), Duration::ZERO);
+            tokio::time::sleep(Duration::from_secs(7)).await;
+            assert_eq!(began.elapsed(), Duration::from_secs(7));
+        });
     }
 }

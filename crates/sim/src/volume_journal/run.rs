@@ -1,14 +1,16 @@
 //! Many workloads with their crash states, and many contentions; also with one bug planted.
 
 use std::collections::HashSet;
+use std::sync::OnceLock;
 
+use nectary_block::Snapshot;
 use nectary_volume::planted::{Bug, plant};
 
 use super::check::{Seen, check};
 use super::contend::{self, Contention};
 use super::server::VOLUME_BYTES;
 use super::workload::{self, Workload};
-use crate::crash::{CrashOptions, CrashState, CrashStates, sample};
+use crate::crash::{Base, CrashOptions, CrashState, CrashStates, sample};
 use crate::late::in_virtual_time;
 use crate::planted::{Case, Caught};
 
@@ -190,5 +192,7 @@ fn with_planted<T>(bug: Bug, run: impl Future<Output = T>) -> T {
 
 fn states(workload: &Workload) -> Vec<CrashState> {
     let options = CrashOptions { max_per_epoch: STATES_PER_EPOCH, seed: workload.seed, ..CrashOptions::default() };
-    CrashStates::new(vec![0; VOLUME_BYTES as usize], &workload.recording, options).collect()
+    static BASE: OnceLock<Base> = OnceLock::new();
+    let base = BASE.get_or_init(|| Base::new(Snapshot::zeroed(VOLUME_BYTES)));
+    CrashStates::on(base, &workload.recording, options).collect()
 }
