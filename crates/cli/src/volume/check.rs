@@ -10,7 +10,7 @@ use nectary_volume::format::{
     EpochRecord, EpochState, ExtentState, Key, LeaseState, Session, Space, Table, VolumeRecord,
 };
 use nectary_volume::journal::{self, Volume};
-use nectary_volume::metadata;
+use nectary_volume::metadata::{self, FreeSpace};
 use serde_json::{Value, json};
 
 use super::serve::state_name;
@@ -120,14 +120,10 @@ pub async fn info(arguments: &VolumeReadArguments) -> Result<u8, Failure> {
     let record = volume.tables.get(&Key::Volume).and_then(|value| VolumeRecord::decode(value).ok());
     let blocks = record.map_or(0, |record| record.blocks);
     let spaces = volume.tables.table(Table::Space).values().filter_map(|value| Space::decode(value).ok());
-    let (mut counted, mut data) = (0, 0);
-    for space in spaces {
-        counted += space.blocks;
-        data += if space.state == ExtentState::Data { space.blocks } else { 0 };
-    }
-    // 0: no server has counted yet.
-    let used = record.map(|record| record.used_blocks).filter(|used| *used > 0).unwrap_or(counted);
-    let free_bytes = (blocks.saturating_sub(used)).saturating_sub(nectary_volume::format::SPACE_START) * super::BLOCK;
+    let data: u64 = spaces.filter(|space| space.state == ExtentState::Data).map(|space| space.blocks).sum();
+    // Where records make no sense, `check` says so.
+    let free = metadata::free_space(&volume.tables, &volume.label).unwrap_or(FreeSpace { blocks: 0, reserved: 0 });
+    let (free_bytes, reserved_bytes) = (free.blocks * super::BLOCK, free.reserved * super::BLOCK);
     let sessions: Vec<(u64, Session)> = volume
         .tables
         .table(Table::Sessions)
@@ -165,6 +161,7 @@ pub async fn info(arguments: &VolumeReadArguments) -> Result<u8, Failure> {
             "version": volume.label.version_made,
             "size_bytes": size_bytes,
             "free_bytes": free_bytes,
+            "reserved_bytes": reserved_bytes,
             "data_bytes": data_bytes,
             "inodes": inodes,
             "epoch": volume.head.epoch,
@@ -179,7 +176,8 @@ pub async fn info(arguments: &VolumeReadArguments) -> Result<u8, Failure> {
     let _ = writeln!(text, "volume    {}", super::identity(&volume.label));
     let _ = writeln!(text, "name      {}", volume.label.name);
     let _ = writeln!(text, "size      {}", format_size(size_bytes));
-    let _ = writeln!(text, "free      {}", format_size(free_bytes));
+    let reserved = format_size(reserved_bytes);
+    let _ = writeln!(text, "free      {}, and {reserved} are kept for metadata", format_size(free_bytes));
     let _ = writeln!(text, "data      {} in {inodes} inodes", format_size(data_bytes));
     let _ = writeln!(text, "epoch     {}, append {}", volume.head.epoch, volume.last_sequence);
     for server in &servers {

@@ -158,7 +158,7 @@ fn status(name: &str, identity: &str, overview: &Overview) -> Status {
         "appends": overview.appends,
         "checkpoints": overview.checkpoints,
         "inodes": overview.inodes,
-        "free_bytes": overview.free * super::BLOCK,
+        "free_bytes": overview.free.saturating_sub(overview.reserved) * super::BLOCK,
         "reserved_bytes": overview.reserved * super::BLOCK,
         "quarantined_bytes": overview.quarantined * super::BLOCK,
         "size_bytes": overview.blocks * super::BLOCK,

@@ -38,4 +38,5 @@ mod tests;
 pub use check::check;
 pub use image::{Asked, Image, Stamp};
 pub use records::first;
+pub use reserve::{FreeSpace, free_space};
 pub use segments::SET_ASIDE;

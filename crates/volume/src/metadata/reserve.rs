@@ -19,11 +19,13 @@
 //!
 //! *Circle*: the reserve is computed from the state of `image`, whose changes are bounded by it.
 
-use super::change::Result;
+use super::change::{Result, damaged};
 use super::image::{Image, Parts};
-use crate::format::SPACE_START;
+use super::space::Free;
+use crate::format::{Key, Label, SPACE_START, VolumeRecord};
 use crate::journal::segments_at_most;
 use crate::protocol::{Code, Failure};
+use crate::tables::Tables;
 
 /// The least that the journal needs between two checkpoints, that it has ready, and that a start sets aside. *Units*:
 /// segments.
@@ -53,6 +55,33 @@ impl Reserve {
         let data = wanted.min(segments.div_ceil(DISK_PART).max(checkpoint + AT_LEAST));
         Reserve { data, growth: (data / 2).max(checkpoint + TO_GROW) }
     }
+
+    /// The reserve of a disk of so many blocks with these tables.
+    fn of(tables: &Tables, blocks: u64, segment_blocks: u64) -> Reserve {
+        let segments = blocks.saturating_sub(SPACE_START) / segment_blocks;
+        Reserve::new(segments, segments_at_most(tables.bytes(), segment_blocks))
+    }
+}
+
+/// Free space of a volume.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FreeSpace {
+    /// What data can have. *Units*: blocks.
+    pub blocks: u64,
+    /// What is kept for metadata beside it. *Units*: blocks.
+    pub reserved: u64,
+}
+
+/// The free space that the records of a volume define: what `statfs` shows, without what sessions have in hand.
+///
+/// *Errors*: records that make no sense.
+pub fn free_space(tables: &Tables, label: &Label) -> Result<FreeSpace> {
+    let volume = tables.get(&Key::Volume).ok_or_else(|| damaged("there is no record of the volume"))?;
+    let blocks = VolumeRecord::decode(volume).map_err(damaged)?.blocks;
+    let segment_blocks = label.segment_blocks.max(1);
+    let free = Free::load(tables, blocks, segment_blocks)?;
+    let blocks = free.blocks_beside(Reserve::of(tables, blocks, segment_blocks).data);
+    Ok(FreeSpace { blocks, reserved: free.blocks() - blocks })
 }
 
 pub(super) fn full() -> Failure {
@@ -71,8 +100,7 @@ impl Image {
     }
 
     pub(super) fn reserve(&self) -> Reserve {
-        let segments = self.volume.blocks.saturating_sub(SPACE_START) / self.segment_blocks;
-        Reserve::new(segments, self.checkpoint_segments())
+        Reserve::of(&self.tables, self.volume.blocks, self.segment_blocks)
     }
 
     /// Free blocks that are kept for metadata: data do not get them.
@@ -95,7 +123,7 @@ impl Parts<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{commit, create_in, image, operate, stamp};
+    use super::super::tests::{commit, create_in, image, label, operate, stamp};
     use super::*;
     use crate::format::{ExtentState, Space};
     use crate::protocol::{Answer, FileId, Operation, Question};
@@ -141,6 +169,8 @@ mod tests {
         let file = create_in(&mut image, session, ROOT, "file", libc::S_IFREG | 0o644).unwrap().id();
         let (free, kept) = (image.room().0, image.reserve().data);
         assert_eq!((kept, free_of_statfs(&mut image, session)), (4, free - 4 * 2048));
+        let shown = free_space(image.tables(), &label()).unwrap();
+        assert_eq!(shown, FreeSpace { blocks: free - 4 * 2048, reserved: 4 * 2048 });
         assert_eq!(fill(&mut image, session, file), free - 4 * 2048);
         assert_eq!((image.free_segments(), free_of_statfs(&mut image, session), image.reserved()), (4, 0, 4 * 2048));
         let allocate = Operation::Allocate { file, start: 1 << 40, end: (1 << 40) + 4096, mode: 0 };
