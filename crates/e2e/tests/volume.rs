@@ -5,9 +5,11 @@ use nectary_e2e::report::not_run;
 use nectary_e2e::rng::Rng;
 use nectary_e2e::volume::{LIMIT, Volume};
 use std::collections::BTreeMap;
+use std::ffi::CString;
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, symlink};
 use std::path::Path;
 use std::process::Command;
@@ -70,6 +72,56 @@ fn what_one_mount_writes_another_reads() {
     assert_eq!(fs::read_link(second.join("e/kept")).expect("it is read").as_os_str().len(), 4000);
     fs::remove_dir_all(second.join("e")).expect("it is removed");
     assert!(!first.join("e").exists());
+    let check = volume.finish().unwrap_or_else(|error| panic!("{error:#}"));
+    assert_eq!(check["problems"].as_array().map(Vec::len), Some(0), "{check}");
+}
+
+/// Exchanges two names.
+fn exchange(first: &Path, second: &Path) -> std::io::Result<()> {
+    let path = |path: &Path| CString::new(path.as_os_str().as_bytes());
+    let (first, second) = (path(first)?, path(second)?);
+    let (here, flags) = (libc::AT_FDCWD, libc::RENAME_EXCHANGE);
+    // SAFETY: the paths live across the call.
+    match unsafe { libc::renameat2(here, first.as_ptr(), here, second.as_ptr(), flags) } {
+        0 => Ok(()),
+        _ => Err(std::io::Error::last_os_error()),
+    }
+}
+
+#[test]
+fn directories_that_another_mount_moved_are_renamed_while_files_below_them_are_open() {
+    let Some(mut volume) = volume("512M") else { return };
+    let (first, second) = (volume.mount().expect("it mounts"), volume.mount().expect("it mounts"));
+    for directory in ["a/d/e", "b", "c/g", "a/h"] {
+        fs::create_dir_all(first.join(directory)).expect("it is made");
+    }
+    fs::write(first.join("a/d/e/file"), b"open").expect("it is written");
+    // A working directory goes along when its new place is looked at.
+    let mut inside = Command::new("sleep").arg("60").current_dir(second.join("a/h")).spawn().expect("it starts");
+    fs::rename(first.join("a/h"), first.join("b/h")).expect("it is renamed");
+    assert!(second.join("b/h").is_dir());
+    let shown = fs::read_link(format!("/proc/{}/cwd", inside.id())).expect("it has one");
+    inside.kill().and_then(|()| inside.wait()).expect("it ends");
+    assert_eq!(shown, second.join("b/h"));
+    // As long as this is open, the second kernel knows the directories above it where they were.
+    let open = File::open(second.join("a/d/e/file")).expect("it opens");
+    fs::rename(first.join("a/d"), first.join("b/d")).expect("it is renamed");
+    exchange(&second.join("b/d"), &second.join("c/g")).expect("they are exchanged");
+    fs::rename(first.join("c/g/e"), first.join("a/e")).expect("it is renamed");
+    fs::rename(second.join("a/e"), second.join("b/e")).expect("it is renamed");
+    fs::rename(second.join("b/e"), second.join("c/g/f")).expect("it is renamed");
+    let mut bytes = Vec::new();
+    (&open).read_to_end(&mut bytes).expect("it is read");
+    assert_eq!(bytes, b"open");
+    for root in [&first, &second] {
+        assert_eq!(fs::read(root.join("c/g/f/file")).expect("it is there"), b"open");
+        assert!(root.join("b/d").is_dir() && !root.join("a/d").exists() && !root.join("b/e").exists());
+    }
+    drop(open);
+    for directory in ["a", "b", "c"] {
+        fs::remove_dir_all(second.join(directory)).expect("it is removed");
+        assert!(!first.join(directory).exists());
+    }
     let check = volume.finish().unwrap_or_else(|error| panic!("{error:#}"));
     assert_eq!(check["problems"].as_array().map(Vec::len), Some(0), "{check}");
 }

@@ -63,11 +63,11 @@ fn check_name(name: &[u8]) -> Result<()> {
     if name.len() > NAME_BYTES_MAX { Err(Errno::new(libc::ENAMETOOLONG)) } else { Ok(()) }
 }
 
-pub async fn look_up(this: This, parent: u64, name: Vec<u8>) -> Result<Entry> {
+pub async fn look_up(this: This, parent: u64, name: Vec<u8>, thread: u32) -> Result<Entry> {
     check_name(&name)?;
     let directory = this.nodes.id(parent)?;
     let found = ask!(this, client, client.look_up(directory, &name))?;
-    Ok(this.nodes.entry(&found))
+    Ok(this.nodes.entry(&found, parent, &name, Some(thread)))
 }
 
 pub async fn stat(this: This, node: u64) -> Result<Attributes> {
@@ -121,7 +121,7 @@ pub async fn make(this: This, parent: u64, name: Vec<u8>, new: New) -> Result<En
     check_name(&name)?;
     let directory = this.nodes.id(parent)?;
     let made = operate!(this, client, client.create(directory, &name, new.clone()))?;
-    Ok(this.nodes.entry(&made))
+    Ok(this.nodes.entry(&made, parent, &name, None))
 }
 
 pub async fn unlink(this: This, parent: u64, name: Vec<u8>, is_directory: bool) -> Result<()> {
@@ -134,14 +134,17 @@ pub async fn rename(this: This, from: (u64, Vec<u8>), to: (u64, Vec<u8>), flags:
     check_name(&from.1)?;
     check_name(&to.1)?;
     let (directory, new_directory) = (this.nodes.id(from.0)?, this.nodes.id(to.0)?);
-    operate!(this, client, client.rename((directory, &from.1), (new_directory, &to.1), flags))
+    operate!(this, client, client.rename((directory, &from.1), (new_directory, &to.1), flags))?;
+    let is_exchange = flags & libc::RENAME_EXCHANGE != 0;
+    this.nodes.rename((from.0, &from.1), (to.0, &to.1), is_exchange);
+    Ok(())
 }
 
 pub async fn link(this: This, node: u64, parent: u64, name: Vec<u8>) -> Result<Entry> {
     check_name(&name)?;
     let (file, directory) = (this.nodes.id(node)?, this.nodes.id(parent)?);
     let linked = operate!(this, client, client.link(file, directory, &name))?;
-    Ok(this.nodes.entry(&linked))
+    Ok(this.nodes.entry(&linked, parent, &name, None))
 }
 
 pub async fn open(this: This, node: u64, flags: i32) -> Result<u64> {
@@ -178,7 +181,7 @@ pub async fn create(this: This, parent: u64, name: Vec<u8>, new: New, flags: i32
         let direct = ask!(this, client, client.open(made.id(), Opening::Both, true))?;
         direct.close().await;
     }
-    Ok((this.nodes.entry(&made), this.add(file)))
+    Ok((this.nodes.entry(&made, parent, &name, None), this.add(file)))
 }
 
 pub async fn read(this: This, read: Read) -> Result<Contents> {
@@ -263,16 +266,16 @@ pub async fn list(this: This, node: u64, offset: u64, size: u32, plus: bool) -> 
         let parent = stat(this.clone(), node).await?.inode.parent;
         let none = Entry::default();
         if offset == 0 {
-            listing.add(b".", node, libc::DT_DIR, 1, &none);
+            listing.add(b".", directory.inode, libc::DT_DIR, 1, &none);
         }
-        listing.add(b"..", if parent == 0 { node } else { parent }, libc::DT_DIR, NAMES_START, &none);
+        listing.add(b"..", if parent == 0 { directory.inode } else { parent }, libc::DT_DIR, NAMES_START, &none);
     }
     let cookie = offset.saturating_sub(NAMES_START);
     let entries = (size / if plus { ENTRY_BYTES.1 } else { ENTRY_BYTES.0 }).clamp(1, ENTRIES_MAX);
     let (names, _) = ask!(this, client, client.list(directory, cookie, entries))?;
     for listed in names {
         let inode = &listed.attributes;
-        let entry = if plus { this.nodes.entry(inode) } else { Entry::default() };
+        let entry = if plus { this.nodes.entry(inode, node, &listed.name, None) } else { Entry::default() };
         let kind = (inode.inode.mode >> 12) as u8;
         if !listing.add(&listed.name, inode.number, kind, listed.cookie + NAMES_START, &entry) {
             if plus {

@@ -1,7 +1,13 @@
 //! The nodes that the kernel knows of a volume.
 //!
-//! Owns: the generation of each inode number that the kernel knows, and how often it was looked up. A node's number is
-//! its inode's, on every host.
+//! Owns: the inode and the generation of each node that the kernel knows, how often it was looked up, and where the kernel
+//! knows a directory. A node's number is its inode's, on every host, except for further nodes of directories.
+//!
+//! The kernel has one place for the node of a directory. If it finds the node in another place, because another host moved
+//! the directory, it moves what it knows; but not during a rename between two directories, where that fails with ESTALE.
+//! The kernel then tries the rename once more, and fails again. So a thread that looks the same moved directory up again,
+//! without having used it, gets a *further node*, which has the same inode: the kernel knows that nowhere else. What
+//! programs have open below the old place stays with the old node. Within one parent the kernel can always move a node.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -16,50 +22,172 @@ pub const ROOT: u64 = 1;
 pub const VALID: Duration = Duration::ZERO;
 /// The unit in which `stat` counts. *Units*: bytes.
 const STAT_BLOCK_BYTES: u64 = 512;
+/// Further nodes of directories have numbers from here on; inodes have lower ones.
+const FURTHER: u64 = 1 << 62;
+
+/// Offers that are remembered: more threads do not rename moved directories at the same moment.
+const OFFERS_MAX: usize = 64;
+
+/// The node of a parent, and a name in it.
+type Place = (u64, Vec<u8>);
 
 /// All nodes that the kernel knows.
 pub struct Nodes {
-    known: Mutex<HashMap<u64, Known>>,
+    state: Mutex<State>,
+}
+
+struct State {
+    known: HashMap<u64, Known>,
+    /// The directories that the kernel knows at these places.
+    places: HashMap<Place, u64>,
+    /// Further nodes of directories, by inode.
+    further: HashMap<u64, Vec<u64>>,
+    offers: Vec<Offer>,
+    next: u64,
 }
 
 struct Known {
-    generation: u64,
+    id: FileId,
     lookups: u64,
+    /// Where the kernel knows it. `None`: it is no directory, or it may be at several places.
+    place: Option<Place>,
+}
+
+/// A thread was told the node of a directory that the kernel may know elsewhere, and did not use it yet.
+struct Offer {
+    thread: u32,
+    node: u64,
+    place: Place,
+    /// It looked one up again: a rename is tried once more, and may need further nodes for both names.
+    is_again: bool,
+}
+
+impl State {
+    /// The node of a directory that a thread found at a place, or that is in a listing.
+    fn directory(&mut self, id: FileId, place: Place, thread: Option<u32>) -> u64 {
+        let further = self.further.get(&id.inode).into_iter().flatten().copied();
+        let nodes = std::iter::once(id.inode).chain(further);
+        let nodes = nodes.filter_map(|node| Some((node, self.known.get(&node).filter(|known| known.id == id)?)));
+        let nodes: Vec<(u64, Option<&Place>)> = nodes.map(|(node, known)| (node, known.place.as_ref())).collect();
+        let here = nodes.iter().find(|(_, at)| *at == Some(&place));
+        let here = here.or_else(|| nodes.iter().find(|(_, at)| at.is_some_and(|at| at.0 == place.0)));
+        let (here, first) = (here.map(|(node, _)| *node), nodes.first().map(|(node, _)| *node));
+        let node = match (here, first) {
+            (Some(node), _) => node,
+            (None, None | Some(ROOT)) => id.inode,
+            (None, Some(node)) => match thread.is_some_and(|thread| self.is_again(thread, node, &place)) {
+                true => {
+                    self.next += 1;
+                    self.further.entry(id.inode).or_default().push(self.next);
+                    self.next
+                }
+                false => {
+                    self.put(node, id, None);
+                    self.offers.extend(thread.map(|thread| Offer { thread, node, place, is_again: false }));
+                    let more = self.offers.len().saturating_sub(OFFERS_MAX);
+                    self.offers.drain(..more);
+                    return node;
+                }
+            },
+        };
+        self.put(node, id, Some(place));
+        node
+    }
+
+    /// Whether a thread was offered this node before, and did not use it.
+    fn is_again(&mut self, thread: u32, node: u64, place: &Place) -> bool {
+        let is_it = |offer: &Offer| offer.is_again || (offer.node == node && offer.place == *place);
+        let is_again = self.offers.iter().any(|offer| offer.thread == thread && is_it(offer));
+        if is_again {
+            let own = self.offers.iter_mut().filter(|offer| offer.thread == thread);
+            own.for_each(|offer| offer.is_again = true);
+        }
+        is_again
+    }
+
+    /// A node is there, at this place if it is a directory; it is looked up once more.
+    fn put(&mut self, node: u64, id: FileId, place: Option<Place>) {
+        // The number may have been used again: the kernel makes a new node of it, and forgets the old one in its own time.
+        let known = self.known.entry(node).or_insert(Known { id, lookups: 0, place: None });
+        known.id = id;
+        known.lookups += 1;
+        self.set_place(node, place);
+    }
+
+    fn set_place(&mut self, node: u64, place: Option<Place>) {
+        let Some(known) = self.known.get_mut(&node) else { return };
+        let before = std::mem::replace(&mut known.place, place.clone());
+        if let Some(before) = before.filter(|before| self.places.get(before) == Some(&node)) {
+            self.places.remove(&before);
+        }
+        // What was there is somewhere else, or gone.
+        let other = place.and_then(|place| self.places.insert(place, node)).filter(|other| *other != node);
+        if let Some(other) = other.and_then(|other| self.known.get_mut(&other)) {
+            other.place = None;
+        }
+    }
+
+    fn remove(&mut self, node: u64) {
+        self.set_place(node, None);
+        let Some(known) = self.known.remove(&node).filter(|_| node > FURTHER) else { return };
+        if let Some(further) = self.further.get_mut(&known.id.inode) {
+            further.retain(|other| *other != node);
+            if further.is_empty() {
+                self.further.remove(&known.id.inode);
+            }
+        }
+    }
 }
 
 impl Nodes {
-    /// Only the root, of this generation.
+    /// Only the root.
     pub fn new(root: FileId) -> Nodes {
-        let known = HashMap::from([(ROOT, Known { generation: root.generation, lookups: 1 })]);
-        Nodes { known: Mutex::new(known) }
+        let known = HashMap::from([(ROOT, Known { id: root, lookups: 1, place: None })]);
+        let (places, further) = (HashMap::new(), HashMap::new());
+        Nodes { state: Mutex::new(State { known, places, further, offers: Vec::new(), next: FURTHER }) }
     }
 
-    fn known(&self) -> MutexGuard<'_, HashMap<u64, Known>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// How many nodes there are.
     pub fn count(&self) -> usize {
-        self.known().len()
+        self.state().known.len()
     }
 
     /// The inode of a node. *Errors*: ESTALE.
     pub fn id(&self, node: u64) -> Result<FileId, Errno> {
-        let known = self.known();
-        let generation = known.get(&node).map(|known| known.generation).ok_or(Errno::new(libc::ESTALE))?;
-        Ok(FileId { inode: node, generation })
+        self.state().known.get(&node).map(|known| known.id).ok_or(Errno::new(libc::ESTALE))
     }
 
-    /// The answer to a look-up; it counts as one.
-    pub fn entry(&self, inode: &Inode) -> Entry {
-        let id = inode.id();
-        let mut known = self.known();
-        let node = known.entry(id.inode).or_insert(Known { generation: id.generation, lookups: 0 });
-        // The number was used again: the kernel makes a new node of it, and forgets the old one in its own time.
-        node.generation = id.generation;
-        node.lookups += 1;
+    /// A thread makes a request that names a node. `is_look`: it only looks something up, follows a link, or checks
+    /// permissions (with access control lists), as it may do before a rename is tried again.
+    pub fn used(&self, thread: u32, node: u64, is_look: bool) {
+        let mut state = self.state();
+        for offer in std::mem::take(&mut state.offers) {
+            if offer.thread != thread {
+                state.offers.push(offer);
+            } else if offer.node == node {
+                // The kernel has moved it.
+                state.set_place(node, Some(offer.place));
+            } else if is_look {
+                state.offers.push(offer);
+            }
+        }
+    }
+
+    /// The answer to a look-up of a name of the node `parent`, by a thread or for a listing; it counts as one.
+    pub fn entry(&self, inode: &Inode, parent: u64, name: &[u8], thread: Option<u32>) -> Entry {
+        let (id, mut state) = (inode.id(), self.state());
+        let node = if inode.inode.mode & libc::S_IFMT == libc::S_IFDIR {
+            state.directory(id, (parent, name.to_vec()), thread)
+        } else {
+            state.put(id.inode, id, None);
+            id.inode
+        };
         Entry {
-            node: id.inode,
+            node,
             generation: id.generation,
             attributes: attributes(inode),
             entry_valid: VALID,
@@ -67,13 +195,27 @@ impl Nodes {
         }
     }
 
+    /// The kernel renames, or exchanges two names: what it knows moves along.
+    pub fn rename(&self, from: (u64, &[u8]), to: (u64, &[u8]), is_exchange: bool) {
+        let place = |(parent, name): (u64, &[u8])| (parent, name.to_vec());
+        let (from, to) = (place(from), place(to));
+        let mut state = self.state();
+        if from == to {
+            return;
+        }
+        let (moved, replaced) = (state.places.get(&from).copied(), state.places.get(&to).copied());
+        moved.into_iter().for_each(|node| state.set_place(node, None));
+        replaced.into_iter().for_each(|node| state.set_place(node, is_exchange.then(|| from.clone())));
+        moved.into_iter().for_each(|node| state.set_place(node, Some(to.clone())));
+    }
+
     /// Subtracts look-ups.
     pub fn forget(&self, node: u64, lookups: u64) {
-        let mut known = self.known();
-        let Some(found) = known.get_mut(&node).filter(|_| node != ROOT) else { return };
+        let mut state = self.state();
+        let Some(found) = state.known.get_mut(&node).filter(|_| node != ROOT) else { return };
         found.lookups = found.lookups.saturating_sub(lookups);
         if found.lookups == 0 {
-            known.remove(&node);
+            state.remove(node);
         }
     }
 }
@@ -115,19 +257,77 @@ mod tests {
         found
     }
 
+    fn directory(number: u64) -> Inode {
+        let mut found = inode(number, 1);
+        found.inode.mode = libc::S_IFDIR | 0o755;
+        found
+    }
+
     #[test]
     fn a_node_is_known_until_all_look_ups_are_forgotten() {
         let nodes = Nodes::new(FileId { inode: ROOT, generation: 1 });
-        let entry = nodes.entry(&inode(20, 3));
-        nodes.entry(&inode(20, 3));
+        let entry = nodes.entry(&inode(20, 3), ROOT, b"a", Some(1));
+        nodes.entry(&inode(20, 3), ROOT, b"b", Some(1));
         assert_eq!((entry.attributes.accessed, entry.attributes.modified), ((-1, 999_999_999), (1, 500_000_000)));
         nodes.forget(20, 1);
         assert_eq!(nodes.id(20).unwrap(), FileId { inode: 20, generation: 3 });
-        nodes.entry(&inode(20, 4));
+        nodes.entry(&inode(20, 4), ROOT, b"a", Some(1));
         assert_eq!(nodes.id(20).unwrap().generation, 4);
         nodes.forget(20, 2);
         nodes.forget(ROOT, 5);
         assert!(nodes.id(20).is_err() && nodes.id(ROOT).is_ok());
         assert_eq!(nodes.count(), 1);
+    }
+
+    #[test]
+    fn a_rename_that_is_tried_again_finds_further_nodes_of_directories_that_another_host_moved() {
+        let nodes = Nodes::new(FileId { inode: ROOT, generation: 1 });
+        let node = |number, parent, name: &[u8]| nodes.entry(&directory(number), parent, name, Some(7)).node;
+        for (number, parent, name) in [(20, ROOT, b"a"), (30, ROOT, b"b"), (21, 20, b"c")] {
+            assert_eq!(node(number, parent, name), number);
+        }
+        // Another name of the same parent: the kernel moves it.
+        assert_eq!((node(20, ROOT, b"d"), node(20, ROOT, b"d")), (20, 20));
+        // It is used after the first look-up, so the kernel has moved it.
+        assert_eq!(node(20, 30, b"e"), 20);
+        nodes.used(7, 20, true);
+        assert_eq!((node(20, 30, b"e"), node(20, 30, b"e")), (20, 20));
+        // A rename: both names are looked up, permissions are checked, and it fails. Another thread looks meanwhile.
+        assert_eq!(node(20, ROOT, b"a"), 20);
+        assert_eq!(nodes.entry(&directory(20), ROOT, b"a", Some(8)).node, 20);
+        nodes.used(8, 30, false);
+        nodes.used(7, ROOT, true);
+        let first = node(20, ROOT, b"a");
+        let second = node(21, 30, b"f");
+        assert!(first > FURTHER && second > first, "{first} {second}");
+        assert_eq!((nodes.id(first).unwrap(), nodes.id(second).unwrap().inode), (nodes.id(20).unwrap(), 21));
+        nodes.used(7, ROOT, false);
+        nodes.rename((ROOT, b"a"), (30, b"f"), true);
+        assert_eq!((node(20, 30, b"f"), node(21, ROOT, b"a")), (first, second));
+        nodes.forget(first, 2);
+        assert!(nodes.id(first).is_err());
+        // In between something else was done: no rename is tried again.
+        assert_eq!(node(20, 21, b"g"), 20);
+        nodes.used(7, ROOT, false);
+        assert_eq!(node(20, 21, b"g"), 20);
+        // Listings offer nothing.
+        assert_eq!(nodes.entry(&directory(21), 40, b"h", None).node, 21);
+    }
+
+    #[test]
+    fn what_the_kernel_renames_keeps_its_node() {
+        let nodes = Nodes::new(FileId { inode: ROOT, generation: 1 });
+        let node = |number, parent, name: &[u8]| nodes.entry(&directory(number), parent, name, Some(7)).node;
+        let place = |node: u64| nodes.state().known[&node].place.clone();
+        assert_eq!((node(20, ROOT, b"a"), node(30, ROOT, b"b"), node(40, 30, b"c")), (20, 30, 40));
+        nodes.rename((ROOT, b"a"), (30, b"d"), false);
+        assert_eq!(place(20), Some((30, b"d".to_vec())));
+        nodes.rename((30, b"c"), (ROOT, b"a"), false);
+        nodes.rename((30, b"d"), (ROOT, b"a"), true);
+        assert_eq!((place(20), place(40)), (Some((ROOT, b"a".to_vec())), Some((30, b"d".to_vec()))));
+        // A directory that was replaced is nowhere.
+        nodes.rename((ROOT, b"a"), (30, b"d"), false);
+        assert_eq!((place(20), place(40)), (Some((30, b"d".to_vec())), None));
+        assert_eq!((node(20, 30, b"d"), node(40, ROOT, b"e"), place(40)), (20, 40, None));
     }
 }

@@ -168,11 +168,20 @@ impl FileSystem for Served {
 
     fn serve(&self, mut request: Request<'_>, reply: Reply) {
         let (node, caller, data) = (request.node, request.caller, request.data.take());
+        let is_look = matches!(
+            request.call,
+            Call::LookUp { .. }
+                | Call::GetAttributes { .. }
+                | Call::StatX { .. }
+                | Call::GetXattr { .. }
+                | Call::ReadLink
+        );
+        self.0.nodes.used(caller.thread, node, is_look);
         let new = move |mode, umask| New { mode, umask, owner: caller.user, group: caller.group, ..New::default() };
         match request.call {
             Call::LookUp { name } => {
                 let name = name.to_bytes().to_vec();
-                let found = move |this| calls::look_up(this, node, name);
+                let found = move |this| calls::look_up(this, node, name, caller.thread);
                 self.run(reply, found, |reply, _, entry| reply.entry(&entry));
             }
             Call::GetAttributes { .. } => self.run(
