@@ -4,32 +4,15 @@
 use std::process::Command;
 
 use nectary_ram::planted::Bug;
-use nectary_sim::ram::{Report, replay_planted, run_many, run_planted};
-
-/// The number of runs; `ram-simulation` in `make soak` does 100,000.
-const RUNS: u64 = 2000;
-/// Threads that share the runs.
-const THREADS: u64 = 2;
+use nectary_sim::ram::{replay_planted, run_many, run_planted};
 
 fn seed() -> u64 {
     std::env::var("NECTARY_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1_000_000)
 }
 
-/// Does the runs, on several threads.
-fn run() -> Report {
-    std::thread::scope(|scope| {
-        let shard = |at: u64| scope.spawn(move || run_many(seed(), RUNS, (at, THREADS), |_| true));
-        let shards: Vec<_> = (0..THREADS).map(shard).collect();
-        let mut report = Report::default();
-        shards.into_iter().for_each(|shard| report.add(shard.join().expect("a shard ends")));
-        report
-    })
-}
-
 #[test]
 fn mirror_survives_the_loss_of_any_one_donor_and_of_the_client_with_it() {
-    let report = run();
-    assert_eq!(report.runs, RUNS);
+    let report = run_many(seed(), 2000, (0, 1), |_| true);
     println!("seed {}: {report:?}", seed());
     assert!(report.broken.is_empty(), "{}", report.broken.join("\n"));
     assert!(report.is_enough(), "too few: {:?}; {report:?}", report.coverage.missing(report.runs));

@@ -56,24 +56,9 @@ impl World {
         }
     }
 
-    /// Returns the first block of which a donor's copy has impossible contents, among the stripes that `is_meant`
-    /// chooses and that are placed on this donor.
-    fn first_bad(&self, donor: Donor, is_meant: impl Fn(u64) -> bool) -> Option<u64> {
-        (0..self.geometry.stripes()).filter(|stripe| is_meant(*stripe)).find_map(|stripe| {
-            let place = self.ring.places(stripe).into_iter().find(|place| place.donor == donor)?;
-            let first = stripe * STRIPE_BLOCKS;
-            let blocks = first..(first + STRIPE_BLOCKS).min(self.geometry.blocks());
-            let copies = self.donors[donor].memory.get(place.offset as usize..)?.chunks_exact(BLOCK_BYTES);
-            let is_bad = |(block, copy): &(u64, &[u8])| {
-                !self.blocks.may_be(*block, copy) && !self.lies.contains(&(donor, *block))
-            };
-            blocks.zip(copies).find(is_bad).map(|(block, _)| block)
-        })
-    }
-
     /// Whether a donor has all acknowledged changes of the blocks that are placed on it.
     pub fn has_everything(&self, donor: Donor) -> bool {
-        self.first_bad(donor, |_| true).is_none()
+        (0..self.geometry.blocks()).all(|block| self.is_good(donor, block))
     }
 
     /// Checks the invariants after a change of a donor's memory.
@@ -187,7 +172,9 @@ impl World {
             if !is_known {
                 continue;
             }
-            if let Some(block) = self.first_bad(donor, |stripe| machine.is_readable(donor, stripe)) {
+            let is_bad =
+                |block: &u64| machine.is_readable(donor, block / STRIPE_BLOCKS) && !self.is_good(donor, *block);
+            if let Some(block) = (0..self.geometry.blocks()).find(is_bad) {
                 let what = format!("the client would read a wrong copy: {}", self.describe(donor, block));
                 return self.break_with(what);
             }

@@ -116,25 +116,6 @@ impl Report {
     pub fn is_enough(&self) -> bool {
         self.short == 0 && self.coverage.missing(self.runs).is_empty()
     }
-
-    /// Adds the report of other runs.
-    pub fn add(&mut self, other: Report) {
-        self.runs += other.runs;
-        self.lossy += other.lossy;
-        self.operations += other.operations;
-        self.writes += other.writes;
-        self.flushes += other.flushes;
-        self.failed += other.failed;
-        self.faults += other.faults;
-        self.clients += other.clients;
-        self.short += other.short;
-        self.time_us += other.time_us;
-        self.coverage.add(&other.coverage);
-        self.broken_count += other.broken_count;
-        self.broken.extend(other.broken);
-        self.broken.truncate(BROKEN_MAX);
-        self.trace = (self.trace ^ other.trace).wrapping_mul(0x0100_0000_01b3);
-    }
 }
 
 /// Runs one seed.
