@@ -12,8 +12,6 @@
 
 mod storing;
 
-mod storing;
-
 use std::cmp::Ordering;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
