@@ -148,13 +148,15 @@ async fn a_flipped_bit_is_found_at_its_block_and_with_a_donor_less_it_is_a_lost_
             assert!(at(What::CopiesDiffer), "{found:?}");
             continue;
         }
-        assert!(found.health == Health::Degraded && found.counts.damaged_slots == 1, "{redundancy}: {found:?}");
-        assert!(at(What::SlotDamaged) && found.counts.lost_blocks == 0, "{redundancy}: {found:?}");
+        // `adaptive` may have put the block into a group that is still open: no stored parity covers it there.
+        let is_open = redundancy == "adaptive" && at(What::NotCovered);
+        assert!(found.health == Health::Degraded && found.counts.lost_blocks == 0, "{redundancy}: {found:?}");
+        assert!(is_open || found.counts.damaged_slots == 1 && at(What::SlotDamaged), "{redundancy}: {found:?}");
         donors.remove((flipped + 1) % 3).end().await;
         let found = checked(&sized).await;
         // If the donor with the summary is missing, the group counts as open, and what is read there is not known.
         let is_it = |what: What| matches!(what, What::BlockLost | What::BlockDoubtful);
         let is_lost = found.problems.iter().any(|one| is_it(one.what) && one.block == Some(1450));
-        assert!(is_lost && found.health == Health::Broken, "{redundancy}: {found:?}");
+        assert!(is_open || is_lost && found.health == Health::Broken, "{redundancy}: {found:?}");
     }
 }
