@@ -45,6 +45,10 @@ async fn a_read_after_a_change_is_shown_here_at_once_and_elsewhere_when_it_is_re
     read(&reader).await;
     assert_eq!(times(&first, id).await, [accessed, modified, changed], "one access after a change is enough");
     reader.close().await;
+    let reader = first.open(id, Opening::Read, false).await.expect("it opens");
+    read(&reader).await;
+    reader.close().await;
+    assert_eq!(times(&first, id).await, [accessed, modified, changed], "nor is another open");
     let listed = first.look_up(ROOT, b"file").await.expect("it is there");
     assert_eq!(listed.inode.times_ns[0], accessed);
     first.close().await.expect("it ends");

@@ -66,9 +66,13 @@ impl Client {
         let (mut times_ns, time_generation) = (content.inode.times_ns, content.inode.time_generation);
         times_ns[1] = times_ns[1].max(content.modified_ns.unwrap_or(i64::MIN));
         drop(content);
+        // The server may not know the last access, also one before the file was closed and opened again.
+        let waiting = self.shared.accesses.waiting().get(&file.id).copied();
         let mut last = file.accessed();
-        if let Some(last) = last.filter(|last| last.counts(times_ns, time_generation)) {
-            times_ns[0] = last.at_ns;
+        for known in [waiting, *last].into_iter().flatten() {
+            if known.counts(times_ns, time_generation) {
+                times_ns[0] = known.at_ns;
+            }
         }
         let accessed = Accessed { file: file.id, at_ns: self.now_ns(), time_generation };
         if accessed.counts(times_ns, time_generation) {
