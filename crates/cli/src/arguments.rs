@@ -422,8 +422,8 @@ pub struct ProxyArguments {
     /// Lifetime of responses that give none, as [HOST][/PATH]=TTL; may be given again, the first that matches counts
     #[arg(long, value_name = "RULE", value_parser = Rule::parse)]
     pub default_ttl: Vec<Rule>,
-    /// How long beyond its lifetime a response is served while its origin cannot be reached, unless the response says itself;
-    /// 0 for not at all
+    /// How long beyond its lifetime a response is served while its origin cannot be reached, unless the response says
+    /// itself; 0 for not at all
     #[arg(long, value_name = "TIME", value_parser = nectary_proxy::parse_duration, default_value = "1d")]
     pub stale_unreachable: Duration,
     /// Ignore no-cache, max-age and min-fresh of requests (and Pragma): package clients send them with every request

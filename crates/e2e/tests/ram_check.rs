@@ -116,8 +116,8 @@ fn parity_is_right_without_a_client_and_a_flipped_byte_and_an_emptied_donor_are_
     rig.break_donor(other, Fault::Kill).unwrap();
     rig.mend_donor(other, Fault::Kill).unwrap();
     let (code, checked) = rig.check_donors().unwrap();
-    // The block, and the other one of its group, if the emptied donor had that. If it had the group's summary, the group
-    // counts as open, and what is read there is not known.
+    // The block, and the other one of its group, if the emptied donor had that. If it had the group's summary, the
+    // group counts as open, and what is read there is not known.
     let count = |name: &str| checked["counts"][name].as_u64().unwrap_or_default();
     let bad = count("lost_blocks") + count("doubtful_blocks");
     assert!(code == Some(1) && matches!(bad, 1 | 2), "{code:?}: {checked}");

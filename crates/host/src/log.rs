@@ -36,8 +36,8 @@ impl Level {
 /// The least important level that is written.
 static LEAST: AtomicU8 = AtomicU8::new(Level::Note as u8);
 
-/// From now on this process writes only messages of this level and of more important ones. Simulations lose thousands of
-/// sessions on purpose; nobody wants to read of each.
+/// From now on this process writes only messages of this level and of more important ones. Simulations lose thousands
+/// of sessions on purpose; nobody wants to read of each.
 pub fn write_only(least: Level) {
     LEAST.store(least as u8, Ordering::Relaxed);
 }

@@ -1,13 +1,14 @@
 //! The nodes that the kernel knows of a volume.
 //!
-//! Owns: the inode and the generation of each node that the kernel knows, how often it was looked up, and where the kernel
-//! knows a directory. A node's number is its inode's, on every host, except for further nodes of directories.
+//! Owns: for each node that the kernel knows, its inode and generation, the number of its look-ups, and the place of a
+//! directory: the parent's node and the name. A node's number is its inode's, on every host, except for further nodes of directories.
 //!
-//! The kernel has one place for the node of a directory. If it finds the node in another place, because another host moved
-//! the directory, it moves what it knows; but not during a rename between two directories, where that fails with ESTALE.
-//! The kernel then tries the rename once more, and fails again. So a thread that looks the same moved directory up again,
-//! without having used it, gets a *further node*, which has the same inode: the kernel knows that nowhere else. What
-//! programs have open below the old place stays with the old node. Within one parent the kernel can always move a node.
+//! The kernel has one place for the node of a directory. If it finds the node in another place, because another host
+//! moved the directory, it moves what it knows; but not during a rename between two directories, where that fails with
+//! ESTALE. The kernel then tries the rename once more, and fails again. So a thread that looks the same moved directory
+//! up again, without having used it, gets a *further node*, which has the same inode: the kernel knows that nowhere
+//! else. What programs have open below the old place stays with the old node. Within one parent the kernel can always
+//! move a node.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -22,10 +23,9 @@ pub const ROOT: u64 = 1;
 pub const VALID: Duration = Duration::ZERO;
 /// The unit of the block count in `stat`. *Units*: bytes.
 const STAT_BLOCK_BYTES: u64 = 512;
-/// Further nodes of directories have numbers from here on; inodes have lower ones.
+/// Numbers above this one are those of further nodes of directories; inodes have lower numbers.
 const FURTHER: u64 = 1 << 62;
-
-/// Offers that are remembered: more threads do not rename moved directories at the same moment.
+/// The maximum number of offers that are remembered. Fewer threads rename moved directories at the same moment.
 const OFFERS_MAX: usize = 64;
 
 /// The node of a parent, and a name in it.
@@ -53,17 +53,19 @@ struct Known {
     place: Option<Place>,
 }
 
-/// A thread was told the node of a directory that the kernel may know elsewhere, and did not use it yet.
+/// The node of a directory that a look-up returned to a thread. The kernel may know the node at another place, and the
+/// thread has not used it yet.
 struct Offer {
     thread: u32,
     node: u64,
     place: Place,
-    /// It looked one up again: a rename is tried once more, and may need further nodes for both names.
+    /// Whether the thread looked a moved directory up again: then the kernel tries a rename once more, which may need
+    /// further nodes for both names.
     is_again: bool,
 }
 
 impl State {
-    /// The node of a directory that a thread found at a place, or that is in a listing.
+    /// Returns the node of a directory that `thread` looked up at a place, or that is in a listing; counts one look-up.
     fn directory(&mut self, id: FileId, place: Place, thread: Option<u32>) -> u64 {
         let further = self.further.get(&id.inode).into_iter().flatten().copied();
         let nodes = std::iter::once(id.inode).chain(further);
@@ -105,9 +107,10 @@ impl State {
         is_again
     }
 
-    /// A node is there, at this place if it is a directory; it is looked up once more.
+    /// Counts one look-up of a node, and stores the place of a directory.
     fn put(&mut self, node: u64, id: FileId, place: Option<Place>) {
-        // The number may have been used again: the kernel makes a new node of it, and forgets the old one in its own time.
+        // The number may have been used again: the kernel makes a new node of it, and forgets the old one in its own
+        // time.
         let known = self.known.entry(node).or_insert(Known { id, lookups: 0, place: None });
         known.id = id;
         known.lookups += 1;
@@ -140,7 +143,7 @@ impl State {
 }
 
 impl Nodes {
-    /// Only the root.
+    /// Makes the set that has only the root.
     pub fn new(root: FileId) -> Nodes {
         let known = HashMap::from([(ROOT, Known { id: root, lookups: 1, place: None })]);
         let (places, further) = (HashMap::new(), HashMap::new());
@@ -161,8 +164,9 @@ impl Nodes {
         self.state().known.get(&node).map(|known| known.id).ok_or(Errno::new(libc::ESTALE))
     }
 
-    /// A thread makes a request that names a node. `is_look`: it only looks something up, follows a link, or checks
-    /// permissions (with access control lists), as it may do before a rename is tried again.
+    /// Notes that a thread makes a request that names a node. With `is_look`, the request only looks something up,
+    /// follows a link, or checks permissions (with access control lists), as the kernel may do between the two tries of
+    /// a rename.
     pub fn used(&self, thread: u32, node: u64, is_look: bool) {
         let mut state = self.state();
         for offer in std::mem::take(&mut state.offers) {
@@ -177,7 +181,7 @@ impl Nodes {
         }
     }
 
-    /// The answer to a look-up of a name of the node `parent`, by a thread or for a listing; it counts as one.
+    /// Returns the answer to a look-up of a name in the node `parent`, by a thread or for a listing; counts one look-up.
     pub fn entry(&self, inode: &Inode, parent: u64, name: &[u8], thread: Option<u32>) -> Entry {
         let (id, mut state) = (inode.id(), self.state());
         let node = if inode.inode.mode & libc::S_IFMT == libc::S_IFDIR {
@@ -195,7 +199,7 @@ impl Nodes {
         }
     }
 
-    /// The kernel renames, or exchanges two names: what it knows moves along.
+    /// Updates the places of directories after the kernel renamed a name, or exchanged two.
     pub fn rename(&self, from: (u64, &[u8]), to: (u64, &[u8]), is_exchange: bool) {
         let place = |(parent, name): (u64, &[u8])| (parent, name.to_vec());
         let (from, to) = (place(from), place(to));

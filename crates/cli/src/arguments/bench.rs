@@ -261,8 +261,8 @@ pub struct BenchFilesArguments {
     /// The directory to measure; with --seed the one for the disk's file, which is the current one if it is not given
     #[arg(long, value_name = "DIR")]
     pub folder: Option<PathBuf>,
-    /// Number of files, not with --seed nrd; 1024 of a directory as it is, where it may be repeated, or 4096 with --seed
-    /// ncar
+    /// Number of files, not with --seed nrd; 1024 of a directory as it is, where it may be repeated, or 4096 with
+    /// --seed ncar
     #[arg(long, value_name = "N")]
     pub files: Vec<u32>,
     /// Size of each file, of a directory as it is

@@ -101,8 +101,8 @@ pub struct VolumeServeArguments {
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(..32))]
     pub number: u32,
     /// Say that a host on which the volume was served before writes nothing any more, because it was switched off:
-    /// what its servers have held back is free. Its name or the incarnation, as `nectary volume info` shows them; may be
-    /// given again
+    /// what its servers have held back is free. Its name or the incarnation, as `nectary volume info` shows them; may
+    /// be given again
     #[arg(long, value_name = "HOST")]
     pub confirm_gone: Vec<String>,
     /// Serve addresses beyond this machine without certificates of clients: everybody who reaches them can read and

@@ -364,8 +364,8 @@ pub fn compare(mounts: [&Path; 2], beside: &Path, calls: u64, seed: u64, planted
     Ok(done)
 }
 
-/// A pipe that is open on one mount, and that the other mount removed. The kernel does not tell a file system who opens a
-/// pipe, so the volume has freed its inode.
+/// A pipe that is open on one mount, and that the other mount removed. The kernel does not tell a file system who opens
+/// a pipe, so the volume has freed its inode.
 fn is_lost_pipe(call: &Call, found: &Given, expected: &Given) -> bool {
     let mode_of = |words: &str| {
         let mode = words.strip_prefix("mode ")?.split(',').next()?;

@@ -14,15 +14,13 @@
 //! use nectary_ram::mirror::{Action, Configuration, DonorRequest, Event, Intent, Machine, Times};
 //!
 //! let geometry =
-//!     Geometry { device: *b"sixteen of bytes", bytes: 1 << 30, block_bytes: 4096, stripe_bytes: 1 << 20, members: 2, log: None };
-//! let labels = vec!["host-a".to_owned(), "host-b".to_owned()];
-//! let configuration =
-//!     Configuration { geometry, labels, client: 0x5eed, intent: Intent::Create, times: Times::default() };
-//! let mut machine = Machine::new(configuration, 0)?;
-//! // The driver has connected to donor 1, and sends what the machine wants.
-//! machine.step(1000, Event::Connected { donor: 1, incarnation: 77 });
-//! let actions: Vec<Action> = machine.actions().collect();
-//! assert_eq!(actions, [Action::Send { donor: 1, request: 1, body: DonorRequest::ReadMetadata }]);
+//!     Geometry { device: *b"sixteen of bytes", bytes: 1 << 30, block_bytes: 4096, stripe_bytes: 1 << 20, members: 2,
+//! log: None }; let labels = vec!["host-a".to_owned(), "host-b".to_owned()]; let configuration =     Configuration {
+//! geometry, labels, client: 0x5eed, intent: Intent::Create, times: Times::default() }; let mut machine =
+//! Machine::new(configuration, 0)?; // The driver has connected to donor 1, and sends what the machine wants.
+//! machine.step(1000, Event::Connected { donor: 1, incarnation: 77 }); let actions: Vec<Action> =
+//! machine.actions().collect(); assert_eq!(actions, [Action::Send { donor: 1, request: 1, body:
+//! DonorRequest::ReadMetadata }]);
 //! # Ok::<(), nectary_ram::mirror::Refusal>(())
 //! ```
 //!

@@ -108,8 +108,8 @@ fn format_options() -> FormatOptions {
 /// Runs work in virtual time, with connections of this machine. A message takes no time.
 pub fn in_virtual_time<F: Future>(future: F) -> F::Output {
     let looks = AtomicU32::new(0);
-    // When no task is ready, the runtime sets the clock to the next timer, also where messages are on their way: it does
-    // not wait for what is not a timer. With a task that is ready it only takes what has arrived.
+    // When no task is ready, the runtime sets the clock to the next timer, also where messages are on their way: it
+    // does not wait for what is not a timer. With a task that is ready it only takes what has arrived.
     let park = move || match looks.fetch_add(1, Ordering::Relaxed) {
         LOOKS => looks.store(0, Ordering::Relaxed),
         _ => drop(tokio::spawn(async {})),

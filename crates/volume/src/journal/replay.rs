@@ -23,8 +23,8 @@ use crate::tables::Tables;
 
 /// The offset of flushed_sequence in an append. *Units*: bytes.
 const FLUSHED_AT: usize = 72;
-/// Blocks of the first read of a part of the journal. Each read that follows has twice as many, up to a bound: most epochs
-/// have few appends, and more than one of them is read.
+/// Blocks of the first read of a part of the journal. Each read that follows has twice as many, up to a bound: most
+/// epochs have few appends, and more than one of them is read.
 const WINDOW_BLOCKS_MIN: u64 = 64;
 const WINDOW_BLOCKS_MAX: u64 = 256;
 /// Runs of a manifest, at most.

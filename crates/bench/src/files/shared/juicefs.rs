@@ -21,7 +21,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// The time between two looks.
 const STEP: Duration = Duration::from_millis(20);
 
-/// Finds its program: where `ci/setup files` puts it, beside the directory of this program, or in the folders of `PATH`.
+/// Finds its program: where `ci/setup files` puts it, beside the directory of this program, or in the folders of
+/// `PATH`.
 pub fn find(nectary: &Path) -> Option<PathBuf> {
     let beside = nectary.parent().and_then(Path::parent).map(|target| target.join("tools/bin"));
     let folders = std::env::var_os("PATH").unwrap_or_default();
