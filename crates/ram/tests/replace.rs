@@ -10,6 +10,7 @@ use nectary_block::{BlockDevice, Buffer, Context, Survives, read, write};
 use nectary_ram::check::{Health, check};
 use nectary_ram::live::RedundantDevice;
 use support::{Serving, create, options, spec};
+use tokio::sync::watch;
 
 const BYTES: u64 = 6 << 20;
 const BLOCK: u64 = 4096;
@@ -20,8 +21,11 @@ fn content(block: u64, version: u64) -> Vec<u8> {
     (0..BLOCK).map(|at| (first >> (at % 5 * 8)) as u8 ^ at as u8).collect()
 }
 
-/// Writes and reads blocks in turn until it is told to stop; then compares all. Returns how many it wrote.
-async fn load(device: Arc<RedundantDevice>, stop: Arc<AtomicBool>) -> u64 {
+/// The number of writes that the load does before and after a replacement.
+const TURNS: u64 = 100;
+
+/// Writes and reads blocks in turn until it is told to stop, then compares all. `turns` has the number of writes.
+async fn load(device: Arc<RedundantDevice>, stop: Arc<AtomicBool>, turns: watch::Sender<u64>) {
     let mut versions = vec![0u64; (BYTES / BLOCK) as usize];
     let mut turn = 0u64;
     while !stop.load(Ordering::Relaxed) {
@@ -37,10 +41,10 @@ async fn load(device: Arc<RedundantDevice>, stop: Arc<AtomicBool>) -> u64 {
         if turn.is_multiple_of(50) {
             device.flush(Context::default()).await.unwrap();
         }
+        turns.send_replace(turn);
     }
     device.flush(Context::default()).await.unwrap();
     compare(&device, &versions).await;
-    turn
 }
 
 async fn compare(device: &RedundantDevice, versions: &[u64]) {
@@ -70,8 +74,9 @@ async fn replaced(redundancy: &str, count: usize) {
     create(&sized).await.unwrap();
     let device = Arc::new(RedundantDevice::open(options(&sized)).await.unwrap());
     let stop = Arc::new(AtomicBool::new(false));
-    let working = tokio::spawn(load(device.clone(), stop.clone()));
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    let (turns, mut written) = watch::channel(0);
+    let working = tokio::spawn(load(device.clone(), stop.clone(), turns));
+    written.wait_for(|turn| *turn >= TURNS).await.unwrap();
     let name = |donor: &Serving| donor.name().trim_matches('"').to_owned();
     let refused = device.replace("h9:7070", &name(&other)).await.unwrap_err();
     assert!(refused.contains("no donor of the device"), "{refused}");
@@ -81,10 +86,10 @@ async fn replaced(redundancy: &str, count: usize) {
     assert_eq!((number(&device, "replaced"), number(&device, "left")), (1, 0), "it was never degraded");
     assert_eq!(device.geometry().flush_survives, Survives::HostAndDonor);
     empties(&donors[0]).await;
-    tokio::time::sleep(Duration::from_millis(200)).await;
+    let before = *written.borrow();
+    written.wait_for(|turn| *turn >= before + TURNS).await.unwrap();
     stop.store(true, Ordering::Relaxed);
-    let turns = working.await.unwrap();
-    println!("{redundancy}: {turns} writes meanwhile");
+    working.await.unwrap();
     device.detach().await.unwrap();
     drop(device);
     // The other donor has the place; the former one has nothing.
