@@ -17,7 +17,7 @@ use nectary_host::{ControlServer, Limits, Methods, RuntimeDirectory, Shutdown, S
 use serde_json::{Value, json};
 
 use crate::arguments::{CacheMountArguments, CacheStatArguments, CacheUmountArguments};
-use crate::exit::{FAILED, Failure, GOOD, NOT_FOUND};
+use crate::exit::{FAILED, Failure, GOOD, NOT_FOUND, USAGE};
 use crate::live::cached::Cached;
 use crate::live::methods::register;
 use crate::mounts::{Requests, TREES, ask_to_unmount, finish, in_background};
@@ -53,6 +53,7 @@ async fn stay(arguments: &CacheMountArguments) -> Result<u8, Failure> {
         mode,
         ..Options::default()
     };
+    check_options(&cache)?;
     let is_exclusive = arguments.exclusive;
     let tree = Arc::new(Tree::start(TreeOptions { source, directory, cache, is_exclusive })?);
     let (control, requests) = match start_control(&tree) {
@@ -69,6 +70,12 @@ async fn stay(arguments: &CacheMountArguments) -> Result<u8, Failure> {
     finish(&tree).await?;
     TREES.note("unmounted");
     Ok(GOOD)
+}
+
+/// Refuses options that a cache cannot have.
+pub fn check_options(cache: &Options) -> Result<(), Failure> {
+    let remedy = "give another --memory or --policy (`--help` shows the defaults)";
+    cache.check().map_err(|error| Failure::new(USAGE, error.detail, remedy))
 }
 
 /// Returns the canonical path of an existing directory.

@@ -18,6 +18,7 @@ use serde_json::json;
 
 use crate::arguments::{VolumeMountArguments, VolumeUmountArguments};
 use crate::exit::{Failure, GOOD, NOT_FOUND};
+use crate::mounts::cache::check_options;
 use crate::mounts::{Requests, UMOUNT_PATIENCE, VOLUMES, ask_to_unmount, finish, in_background};
 use crate::runtime;
 
@@ -64,6 +65,7 @@ async fn stay(arguments: &VolumeMountArguments) -> Result<u8, Failure> {
         mode: Mode::ReadOnly,
         ..CacheOptions::default()
     });
+    cache.as_ref().map_or(Ok(()), check_options)?;
     let options = VolumeOptions { device, directory, client, cache, has_access_times: !arguments.noatime };
     let volume = tokio::task::spawn_blocking(move || Volume::start(options)).await.context("mounting panicked")?;
     let volume = Arc::new(volume?);
