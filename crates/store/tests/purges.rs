@@ -385,9 +385,11 @@ async fn a_segment_that_is_damaged_when_the_store_opens_leaves_names_unknown_unt
     let (device, store) = bounded(1_000).await;
     drop(store);
     let mut image = device.image();
-    // This flips a bit in the table of an append in the middle of the log.
-    let appends: Vec<usize> = (0..image.len()).step_by(4096).filter(|at| image[*at..].starts_with(b"NAPP")).collect();
-    image[appends[appends.len() / 2] + 200] ^= 1;
+    // This flips a bit in the first table entry of an append in the middle of the log. An append can have only one
+    // record, or none.
+    let has_records = |append: &[u8]| append.starts_with(b"NAPP") && append[84..88] != [0; 4];
+    let appends: Vec<usize> = (0..image.len()).step_by(4096).filter(|at| has_records(&image[*at..])).collect();
+    image[appends[appends.len() / 2] + 150] ^= 1;
     let device = Arc::new(MemoryDevice::from_image(image));
     let store = open(device.clone()).await;
     for number in 0..200 {
