@@ -11,12 +11,12 @@ use crate::metadata::Workspace;
 use crate::process;
 
 /// The benchmark programs of `crates/e2e`.
-const PROGRAMS: &[&str] = &["bench-memory", "bench-pressure"];
+const PROGRAMS: &[&str] = &["bench-memory", "bench-large", "bench-pressure"];
 
 /// The longest time of a benchmark; one that takes longer is assumed to hang.
 const LIMIT: Duration = Duration::from_secs(3600);
 
-/// Runs the benchmark named by the first argument (`memory`, `pressure`) with the other arguments, or all benchmarks
+/// Runs the benchmark named by the first argument (`memory`, `large`, `pressure`) with the other arguments, or all benchmarks
 /// without arguments; returns whether all succeeded.
 pub fn command(arguments: &[String]) -> Result<bool> {
     let chosen = arguments.first().map(|name| format!("bench-{name}"));

@@ -26,8 +26,12 @@ pub struct Peer {
 impl Peer {
     /// Starts nginx: one worker, `proxy_cache` on tmpfs; if `tuned`, with its open file cache, which is off by default.
     pub fn nginx(origin: SocketAddr, tuned: bool, cpu: Option<usize>) -> Result<Self> {
+        Self::nginx_in(Scratch::in_memory("nginx")?, origin, tuned, cpu)
+    }
+
+    /// As [`nginx`](Self::nginx), with its cache in another directory.
+    pub fn nginx_in(scratch: Scratch, origin: SocketAddr, tuned: bool, cpu: Option<usize>) -> Result<Self> {
         let program = guard::find_program("nginx").context("nginx is not installed (Debian package nginx-light)")?;
-        let scratch = Scratch::in_memory("nginx")?;
         let address = free_address()?;
         let folder = scratch.path().display();
         // Each open file costs a descriptor; the least recently used files are closed first. Connections and the cache
@@ -60,7 +64,7 @@ http {{
   fastcgi_temp_path {folder}/fastcgi;
   uwsgi_temp_path {folder}/uwsgi;
   scgi_temp_path {folder}/scgi;
-  proxy_cache_path {folder}/cache levels=1:2 keys_zone=objects:256m max_size=8g inactive=1d use_temp_path=off;
+  proxy_cache_path {folder}/cache levels=1:2 keys_zone=objects:256m max_size=32g inactive=1d use_temp_path=off;
   upstream origin {{ server {origin}; keepalive 64; }}
   server {{
     listen {address} backlog=1024;

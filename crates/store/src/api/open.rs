@@ -22,6 +22,7 @@ use crate::error::{Error, ErrorKind};
 use crate::format::BLOCK_BYTES;
 use crate::format::layout::{Layout, Member};
 use crate::get::lookup::Lookup;
+use crate::get::read_ahead;
 use crate::get::reads::Reads;
 use crate::index::Presence;
 use crate::index::held_names::Names;
@@ -221,6 +222,7 @@ impl Store {
             reads: Reads::new(),
             groups,
             clusters: Clusters::new(options.cluster_read, options.cluster_bytes),
+            read_ahead: read_ahead::Shared::new(budget.tier_bytes, layout.fragment_bytes),
         });
         let puts = Arc::new(Puts {
             span,

@@ -3,4 +3,5 @@
 pub mod lookup;
 pub mod neighbours;
 pub mod object;
+pub mod read_ahead;
 pub mod reads;

@@ -10,6 +10,7 @@ use bytes::Bytes;
 use crate::counters::{Counters, Sequence};
 use crate::error::{Error, ErrorKind};
 use crate::get::lookup::Lookup;
+use crate::get::read_ahead::{Fragments, ReadAhead};
 use crate::memory::entry::{Entry, EntryKind};
 
 /// An object of the store. *Cost*: a clone copies no bytes.
@@ -61,7 +62,7 @@ impl Object {
     /// Reads a range of the body, chunk by chunk. A range that ends after the end of the body is shortened.
     pub fn reader(&self, range: Range<u64>) -> BodyReader {
         let end = range.end.min(self.body_bytes());
-        BodyReader { object: self.clone(), position: range.start.min(end), end }
+        BodyReader { object: self.clone(), position: range.start.min(end), end, ahead: ReadAhead::new() }
     }
 
     /// The caller's decoded form of the metadata, made at the first call and kept while the object is in memory.
@@ -79,11 +80,12 @@ impl std::fmt::Debug for Object {
     }
 }
 
-/// Reads a body, or a range of it.
+/// Reads a body, or a range of it. In a tokio runtime, it reads up to four fragments ahead.
 pub struct BodyReader {
     object: Object,
     position: u64,
     end: u64,
+    ahead: ReadAhead,
 }
 
 impl BodyReader {
@@ -110,7 +112,9 @@ impl BodyReader {
         let fragment_bytes = lookup.span.layout.fragment_bytes;
         let number = (self.position / fragment_bytes) as u32;
         let skip = self.position % fragment_bytes;
-        match lookup.find_fragment(self.object.entry.hash, generation, number).await {
+        let last = ((self.end - 1) / fragment_bytes) as u32;
+        let fragments = Fragments { key: self.object.entry.hash, generation, last };
+        match self.ahead.next(lookup, fragments, number).await {
             Ok(Some(entry)) if (entry.body.len() as u64) > skip => {
                 let stop = (skip + self.end - self.position).min(entry.body.len() as u64);
                 self.position += stop - skip;
