@@ -3,8 +3,9 @@
 //! Owns: allocation and alignment. An operation takes a [`Buffer`] by value and returns it when it completes. So the
 //! kernel never writes into memory that another owner uses, not even after the future of the operation was dropped.
 //!
-//! Small buffers that are dropped on a thread are kept for the next read on that thread, up to [`SPARE_BYTES_MAX`] per
-//! thread, because an aligned allocation takes as much time as the rest of a small read.
+//! Dropped buffers are kept for the next read: short ones for reads on the same thread, up to [`SPARE_BYTES_MAX`] per
+//! thread, and longer ones for all threads, up to [`SPARE_LONG_BYTES_MAX`]. An aligned allocation takes as much time as
+//! the rest of a small read, and the page faults of new memory take as much time as a large read.
 //!
 //! Large buffers are on huge pages if the kernel has some (`madvise`). With small pages, the kernel takes as much time
 //! to fill, pin and describe the pages as to copy the data.
@@ -12,9 +13,10 @@
 use std::alloc::{Layout, alloc, alloc_zeroed, dealloc, handle_alloc_error};
 use std::cell::RefCell;
 use std::io;
-use std::mem::MaybeUninit;
+use std::mem::{ManuallyDrop, MaybeUninit};
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
+use std::sync::{Mutex, PoisonError};
 
 use bytes::Bytes;
 
@@ -23,10 +25,12 @@ pub const BUFFER_ALIGNMENT: usize = 4096;
 
 /// The size of a huge page, and the minimum length of buffers on huge pages. *Units*: bytes.
 const HUGE_PAGE_BYTES: usize = 2 << 20;
-/// The longest buffer that is kept for another read. *Units*: bytes.
+/// The longest buffer that counts as short. *Units*: bytes.
 const SPARE_BUFFER_BYTES_MAX: usize = 64 << 10;
-/// The maximum size of all dropped buffers that one thread keeps. *Units*: bytes.
+/// The maximum size of all dropped short buffers that one thread keeps. *Units*: bytes.
 const SPARE_BYTES_MAX: usize = 256 << 10;
+/// The maximum size of all dropped longer buffers that are kept; those on huge pages are not kept. *Units*: bytes.
+const SPARE_LONG_BYTES_MAX: usize = 8 << 20;
 
 /// Requests huge pages for memory that has not been written yet. Filling the memory then takes one page fault per 2
 /// MiB.
@@ -101,11 +105,13 @@ impl Buffer {
         Some(start)
     }
 
-    /// A buffer to read into; it contains zeros or the contents of an earlier buffer of this thread. *Cost*: usually no
-    /// allocation.
+    /// A buffer to read into; it contains zeros or the contents of an earlier buffer. *Cost*: usually no allocation.
     pub fn recycled(length: usize) -> Buffer {
         let capacity = length.max(1).next_multiple_of(BUFFER_ALIGNMENT);
-        let spare = SPARE.try_with(|spare| spare.borrow_mut().take(capacity)).unwrap_or_default();
+        let spare = match SpareLong::keeps(capacity) {
+            true => SpareLong::take(capacity),
+            false => SPARE.try_with(|spare| spare.borrow_mut().take(capacity)).unwrap_or_default(),
+        };
         spare.map_or_else(|| Buffer::zeroed(length), |start| Buffer { start, length, capacity })
     }
 
@@ -135,6 +141,15 @@ impl Buffer {
         Bytes::from_owner(self)
     }
 
+    /// Frees the memory.
+    ///
+    /// # Safety
+    /// Nothing may use or drop the buffer afterwards.
+    unsafe fn free(&self) {
+        // SAFETY: `start` was allocated with this layout, and the caller promises that it is freed once.
+        unsafe { dealloc(self.start.as_ptr(), Self::layout(self.capacity)) }
+    }
+
     fn layout(capacity: usize) -> Layout {
         let alignment = if capacity >= HUGE_PAGE_BYTES { HUGE_PAGE_BYTES } else { BUFFER_ALIGNMENT };
         Layout::from_size_align(capacity, alignment).expect("a buffer's capacity fits the address space")
@@ -143,10 +158,14 @@ impl Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
+        if SpareLong::keeps(self.capacity) {
+            SpareLong::keep(self.start, self.capacity);
+            return;
+        }
         // A thread that is ending keeps no memory.
         if !SPARE.try_with(|spare| spare.borrow_mut().keep(self.start, self.capacity)).unwrap_or(false) {
-            // SAFETY: `start` was allocated with this layout and is freed once; no list keeps it.
-            unsafe { dealloc(self.start.as_ptr(), Self::layout(self.capacity)) }
+            // SAFETY: no list keeps the buffer, and it is being dropped.
+            unsafe { self.free() }
         }
     }
 }
@@ -155,7 +174,7 @@ thread_local! {
     static SPARE: RefCell<Spare> = const { RefCell::new(Spare::new()) };
 }
 
-/// The memory of buffers that were dropped on this thread, by capacity; all of it is initialised.
+/// The memory of short buffers that were dropped on this thread, by capacity; all of it is initialised.
 struct Spare {
     starts: [Vec<NonNull<u8>>; SPARE_BUFFER_BYTES_MAX / BUFFER_ALIGNMENT],
     bytes: usize,
@@ -192,6 +211,45 @@ impl Drop for Spare {
             // list.
             starts.iter().for_each(|start| unsafe { dealloc(start.as_ptr(), layout) });
         }
+    }
+}
+
+static SPARE_LONG: Mutex<SpareLong> = Mutex::new(SpareLong { buffers: Vec::new(), bytes: 0 });
+
+/// Long buffers that were dropped, the oldest first. All threads share them, so that their memory is bounded however
+/// many threads there are.
+struct SpareLong {
+    buffers: Vec<ManuallyDrop<Buffer>>,
+    bytes: usize,
+}
+
+impl SpareLong {
+    /// Whether buffers of a capacity are kept.
+    fn keeps(capacity: usize) -> bool {
+        capacity > SPARE_BUFFER_BYTES_MAX && capacity < HUGE_PAGE_BYTES
+    }
+
+    fn take(capacity: usize) -> Option<NonNull<u8>> {
+        let mut this = SPARE_LONG.lock().unwrap_or_else(PoisonError::into_inner);
+        let at = this.buffers.iter().rposition(|kept| kept.capacity == capacity)?;
+        this.bytes -= capacity;
+        Some(this.buffers.remove(at).start)
+    }
+
+    /// Keeps memory of `capacity` bytes; frees the oldest ones if there is no room.
+    fn keep(start: NonNull<u8>, capacity: usize) {
+        let mut freed = Vec::new();
+        let mut this = SPARE_LONG.lock().unwrap_or_else(PoisonError::into_inner);
+        this.buffers.push(ManuallyDrop::new(Buffer { start, length: capacity, capacity }));
+        this.bytes += capacity;
+        while this.bytes > SPARE_LONG_BYTES_MAX {
+            let oldest = this.buffers.remove(0);
+            this.bytes -= oldest.capacity;
+            freed.push(oldest);
+        }
+        drop(this);
+        // SAFETY: these buffers are in no list any more, and are never dropped.
+        freed.iter().for_each(|buffer| unsafe { buffer.free() });
     }
 }
 
@@ -252,9 +310,27 @@ mod tests {
         assert_eq!((second.as_ptr(), second.len(), second.capacity()), (start, 6000, 8192));
         let many: Vec<Buffer> = (0..100).map(|_| Buffer::recycled(8192)).collect();
         drop(many);
-        drop(Buffer::recycled(SPARE_BUFFER_BYTES_MAX + 1));
+        drop(Buffer::zeroed(HUGE_PAGE_BYTES));
         SPARE.with_borrow(|spare| assert_eq!(spare.bytes, SPARE_BYTES_MAX));
         // A thread that ends frees the memory that it keeps, including buffers that were allocated on another thread.
         std::thread::spawn(move || drop(second)).join().unwrap();
+    }
+
+    #[test]
+    fn long_buffers_are_kept_for_all_threads_up_to_the_bound() {
+        // No other test uses this capacity.
+        const LENGTH: usize = (1 << 20) + 144;
+        // Other tests may drop so many long buffers meanwhile that this one is not kept.
+        let is_taken_by_another_thread = || {
+            let first = Buffer::recycled(LENGTH);
+            let start = first.as_ptr().addr();
+            std::thread::spawn(move || drop(first)).join().unwrap();
+            Buffer::recycled(LENGTH + 1).as_ptr().addr() == start
+        };
+        assert!((0..100).any(|_| is_taken_by_another_thread()));
+        drop((0..20).map(|_| Buffer::recycled(LENGTH)).collect::<Vec<_>>());
+        let kept = SPARE_LONG.lock().unwrap();
+        let sum: usize = kept.buffers.iter().map(|buffer| buffer.capacity).sum();
+        assert!(sum == kept.bytes && (SPARE_LONG_BYTES_MAX / 2..=SPARE_LONG_BYTES_MAX).contains(&sum), "{sum}");
     }
 }

@@ -109,9 +109,14 @@ async fn read(reader: &mut BodyReader) -> (Vec<u8>, bool) {
 async fn a_long_body_is_read_ahead_each_fragment_once_and_in_order() {
     let (slow, store, bytes) = prepared().await;
     let object = found(&store, &slow).await;
+    let before = store.stat().counts.device_read_bytes;
     assert_eq!(read(&mut object.reader(0..u64::MAX)).await, (bytes.to_vec(), false));
     let (reads, most) = (slow.reads.load(Ordering::Relaxed), slow.most.load(Ordering::Relaxed));
     assert!(reads == FRAGMENTS && (2..=5).contains(&most), "{reads} reads, {most} at the same time");
+    let read_bytes = store.stat().counts.device_read_bytes - before;
+    // A record begins and ends within a block.
+    let bytes_max = (FRAGMENTS * (FRAGMENT_BYTES + 2 * 4096)) as u64;
+    assert!(read_bytes <= bytes_max, "{read_bytes} bytes read, at most {bytes_max} expected");
 }
 
 #[tokio::test]

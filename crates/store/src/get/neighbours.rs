@@ -32,7 +32,7 @@ use crate::locality::groups::Extents;
 use crate::memory::entry::{Entry, Neighbour};
 use crate::names::key::{KeyHash, KeyRef};
 use crate::planted::{Bug, planted};
-use crate::state::record::{Found, decode, read_record, unasked};
+use crate::state::record::{Found, decode, read_fragment, read_record, unasked};
 
 /// Neighbours of one read take at most 1/`MEMORY_SHARE` of the memory tier.
 const MEMORY_SHARE: u64 = 32;
@@ -45,18 +45,19 @@ pub(crate) struct Window {
 }
 
 impl Lookup {
-    /// Reads the record at a location. Reads the cluster around the record too, if that pays off.
+    /// Reads the record at a location; without `key`, that of a fragment. Reads the cluster around an object's record
+    /// too, if that pays off.
     pub async fn read_with_neighbours(
         &self,
         hash: KeyHash,
         key: Option<KeyRef<'_>>,
         location: Location,
     ) -> (Found, Option<Window>) {
-        let window = match self.span.extent(location) {
+        if key.is_none() {
             // A reader requests fragments one after the other, so they are read without neighbours.
-            Some(own) if key.is_some() => self.cluster(own, location).map(|window| (own, window)),
-            _ => None,
-        };
+            return (read_fragment(&self.state, hash, location).await, None);
+        }
+        let window = self.span.extent(location).and_then(|own| Some((own, self.cluster(own, location)?)));
         let Some((own, extent)) = window.filter(|_| self.clusters.read_cluster()) else {
             return (read_record(&self.state, hash, key, location).await, None);
         };

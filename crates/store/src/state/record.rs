@@ -12,7 +12,7 @@ use nectary_block::Buffer;
 
 use crate::disk::span::{Extent, Span};
 use crate::error::Error;
-use crate::format::{Location, Place, Record, RecordKind};
+use crate::format::{Location, Place, RECORD_HEADER_BYTES, Record, RecordKind};
 use crate::memory::entry::{Entry, EntryKind, EntryParts};
 use crate::names::key::{KeyHash, KeyRef};
 use crate::names::tag::Tags;
@@ -42,6 +42,26 @@ pub(crate) enum Found {
 /// Reads the bytes at a location and decides whether they are the record of `hash`, and of `key` if it is given.
 pub(crate) async fn read_record(state: &State, hash: KeyHash, key: Option<KeyRef<'_>>, location: Location) -> Found {
     let Some(extent) = state.span.extent(location) else { return Found::Damaged };
+    read_extent(state, hash, key, location, extent).await
+}
+
+/// Reads the location of a fragment, and decides whether it is the record of `hash`. The length of a fragment's record
+/// is bounded more closely than the class in its location says.
+pub(crate) async fn read_fragment(state: &State, hash: KeyHash, location: Location) -> Found {
+    let Some(mut extent) = state.span.extent(location) else { return Found::Damaged };
+    let record_bytes_max = RECORD_HEADER_BYTES as u64 + state.span.layout.fragment_bytes;
+    let end = state.span.address_of(location) + record_bytes_max;
+    extent.end = extent.end.min(end.next_multiple_of(u64::from(state.span.device.geometry().block_bytes)));
+    read_extent(state, hash, None, location, extent).await
+}
+
+async fn read_extent(
+    state: &State,
+    hash: KeyHash,
+    key: Option<KeyRef<'_>>,
+    location: Location,
+    extent: Extent,
+) -> Found {
     match state.span.read_extent(extent).await {
         Ok(buffer) => decode(state, hash, key, location, extent, buffer).0,
         Err(error) => Found::Failed(error),
