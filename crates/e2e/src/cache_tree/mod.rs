@@ -3,7 +3,7 @@
 //! Owns: the mounted directory in which they run, the expected results of each, and the comparison of the mount with
 //! its source. Leaves to others: the mount's process (`live`), installing the tools (`ci/setup`).
 
-mod exerciser;
+pub(crate) mod exerciser;
 mod posix;
 mod programs;
 

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail, ensure};
 
 use super::Volume;
+use crate::cache_tree::exerciser::processes;
 use crate::cache_tree::tool;
 use crate::report::not_run;
 use crate::rng::Rng;
@@ -86,6 +87,15 @@ pub fn exercise(volume: &Volume, mounts: [&Path; 2], operations: u64, seed: u64,
         not_run(format!("{TOOL} is not installed: run `ci/setup test`"));
         return Ok(None);
     };
+    let mut looks = 0;
+    for (operations, seed) in processes(operations, seed) {
+        looks += run(&tool, volume, mounts, operations, seed, planted)?;
+    }
+    Ok(Some(looks))
+}
+
+/// Runs one process of fsx; returns the number of comparisons.
+fn run(tool: &Path, volume: &Volume, mounts: [&Path; 2], operations: u64, seed: u64, planted: bool) -> Result<u64> {
     let (settings, log) = (volume.scratch.join("fsx.toml"), volume.scratch.join("fsx.log"));
     fs::write(&settings, OPERATIONS)?;
     let [here, there] = mounts.map(|mount| mount.join("exercised"));
@@ -116,8 +126,7 @@ pub fn exercise(volume: &Volume, mounts: [&Path; 2], operations: u64, seed: u64,
         let text = fs::read(&log)?;
         bail!("fsx ended with {status}: {}", String::from_utf8_lossy(&text[text.len().saturating_sub(3000)..]));
     }
-    looks += compare(&here, &there)?;
-    Ok(Some(looks))
+    Ok(looks + compare(&here, &there)?)
 }
 
 /// Compares the file on both mounts; returns 1, the number of comparisons.
