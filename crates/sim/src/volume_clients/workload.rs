@@ -11,7 +11,7 @@ use nectary_volume::protocol::FileId;
 use tokio::task::JoinHandle;
 
 use super::model::{Change, DIRECTORIES, Event, Explained, Pending, Story};
-use super::program::{Board, Program, Shared, is_listing, list, lock, name, read_whole};
+use super::program::{Board, Program, Shared, file_turn, is_listing, list, lock, name, read_whole};
 use super::world::{Host, Start, World, make};
 use crate::random::Random;
 
@@ -145,9 +145,8 @@ async fn lives(
             drop(host);
             tokio::time::sleep(ARRIVED).await;
             let client = working[0].host.client.clone();
-            let session = working[0].host.session;
             decide(board, &client, pending).await?;
-            find_out(board, &client, session).await?;
+            find_out(board, &client).await?;
             let host = world.host(number).await?;
             working.insert(number, start(host, random));
         }
@@ -177,8 +176,14 @@ fn unsure(board: &Shared, session: u64, losses: &mut Losses) -> Vec<Pending> {
     };
     let all: Vec<usize> = (0..model.files.len()).collect();
     let files: Vec<usize> = all.iter().filter(is_unsure).copied().collect();
+    let is_changing = |file: &&usize| {
+        let known = &model.files[**file];
+        known.changing.as_ref().is_some_and(|changing| known.states[changing.first].session != session)
+    };
+    let changing: Vec<usize> = files.iter().filter(is_changing).copied().collect();
     losses.calls += calls.len() as u64;
     losses.files += files.len() as u64;
+    changing.into_iter().for_each(|file| board.story.note(Event::FileLost { file, session }));
     board.unsure_directories.extend(directories);
     board.unsure_files.extend(files);
     calls
@@ -221,9 +226,11 @@ async fn decide(board: &Shared, client: &Client, calls: Vec<Pending>) -> Result<
 }
 
 /// Finds out what is left of the files that a lost session changed.
-async fn find_out(board: &Shared, client: &Client, session: u64) -> Result<(), String> {
+async fn find_out(board: &Shared, client: &Client) -> Result<(), String> {
     let files = lock(board).unsure_files.clone();
     for file in files {
+        // A call that another session began before the loss may still change the file.
+        let _turn = file_turn(board, file).await;
         let id = {
             let board = lock(board);
             let model = &board.story.model;
@@ -237,6 +244,8 @@ async fn find_out(board: &Shared, client: &Client, session: u64) -> Result<(), S
             Err(error) => return Err(format!("open of file {file} after a loss: {error}")),
         };
         let bytes = read_whole(&open).await.map_err(|error| format!("file {file} after a loss: {error}"))?;
+        // What this session itself wrote to the file need not be durable yet.
+        open.sync().await.map_err(|error| format!("fsync of file {file} after a loss: {error}"))?;
         open.close().await;
         let mut board = lock(board);
         let known = &board.story.model.files[file];
@@ -244,11 +253,8 @@ async fn find_out(board: &Shared, client: &Client, session: u64) -> Result<(), S
         match explained {
             Explained::State(state) => board.story.note(Event::FileCut { file, state }),
             Explained::Mixed => {
-                let state = known.durable;
-                board.story.note(Event::FileCut { file, state });
                 let bytes = std::sync::Arc::new(bytes);
-                board.story.note(Event::FileBegun { session, file, bytes, has_steps: false, is_durable: true });
-                board.story.note(Event::FileEnded { file });
+                board.story.note(Event::FileMixed { file, bytes });
             }
         }
         board.unsure_files.remove(&file);
