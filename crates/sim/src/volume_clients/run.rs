@@ -14,7 +14,7 @@ use super::world::{Start, in_virtual_time};
 use crate::crash::{CrashOptions, CrashState, CrashStates, sample};
 
 /// The bugs that are planted.
-pub const BUGS: [Bug; 3] = [Bug::CommitBeforeFlush, Bug::AnsweredEarly, Bug::ShownEarly];
+pub const BUGS: [Bug; 4] = [Bug::CommitBeforeFlush, Bug::AnsweredEarly, Bug::ShownEarly, Bug::SizeBeforeData];
 
 /// The maximum number of crash states for each epoch of a recording and kind of crash.
 const STATES_PER_EPOCH: usize = 4;
