@@ -93,9 +93,10 @@ fn print(report: &Report, seed: u64, least: u64) {
     let losses = &report.losses;
     println!(
         "seed {seed}: {} workloads with {} events; {} hosts lost, {} servers, {} of both at once, with {} calls and {} \
-         files that were not certain; {} crash states, {} distinct images (wanted {least}), {} of a complete volume, {} \
-         used afterwards; {} names and {} files compared, {} with more than was promised, {} with blocks of several \
-         states; {} calls without an answer done, {} not; {} broken promises",
+         files that were not certain, {} of them during a call of another host; {} crash states, {} distinct images \
+         (wanted {least}), {} of a complete volume, {} used afterwards; {} names and {} files compared, {} with more \
+         than was promised, {} with blocks of several states; {} calls without an answer done, {} not; {} broken \
+         promises",
         report.workloads,
         report.events,
         losses.hosts,
@@ -103,6 +104,7 @@ fn print(report: &Report, seed: u64, least: u64) {
         losses.both,
         losses.calls,
         losses.files,
+        losses.awaited,
         report.states,
         report.distinct,
         report.ready,

@@ -156,6 +156,17 @@ impl File {
         self.cuts += 1;
     }
 
+    /// Whether a session made a state that is not promised, so that its loss makes the file uncertain.
+    pub fn may_lose(&self, session: u64) -> bool {
+        self.states[self.durable + 1..].iter().any(|state| state.session == session)
+    }
+
+    /// Whether a call of another session changes the file, which may lose what this session wrote.
+    pub fn is_awaited(&self, session: u64) -> bool {
+        let of = self.changing.as_ref().map(|changing| self.states[changing.first].session);
+        of.is_some_and(|of| of != session) && self.may_lose(session)
+    }
+
     /// Returns the newest state.
     pub fn newest(&self) -> usize {
         self.states.len() - 1
