@@ -5,8 +5,12 @@ use nectary_sim::volume_clients::run::{Amount, BUGS, run, run_planted};
 use nectary_volume::planted::Bug;
 
 /// Seeds that catch the planted bugs. A seed fixes nearly everything of a run, so the next ones are tried, too.
-const PLANTED: [(Bug, u64); 3] =
-    [(Bug::CommitBeforeFlush, 1_000_004), (Bug::AnsweredEarly, 1_000_000), (Bug::ShownEarly, 1_000_001)];
+const PLANTED: [(Bug, u64); 4] = [
+    (Bug::CommitBeforeFlush, 1_000_004),
+    (Bug::AnsweredEarly, 1_000_000),
+    (Bug::ShownEarly, 1_000_001),
+    (Bug::SizeBeforeData, 1_000_000),
+];
 /// A planted bug must be caught within this many runs.
 const PLANTED_RUNS_MAX: u64 = 20;
 /// The states of each of them.

@@ -2,7 +2,8 @@
 //!
 //! Exits with 0 when no promise was broken, every expected event occurred, there were enough distinct states, and each
 //! planted bug was caught by a seed that catches it again. With `--bug NAME --replay SEED` it runs only that seed with
-//! that bug planted, and exits with 0 if the bug was caught. `--least N` sets the minimum number of distinct states.
+//! that bug planted, and exits with 0 if the bug was caught; `--replay SEED` without a bug checks only that workload.
+//! `--least N` sets the minimum number of distinct states.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -37,6 +38,12 @@ fn main() -> ExitCode {
         let found = replay_planted(bug, arguments.number("replay", amount.seed), amount.states_per_run);
         println!("planted: {name}: {}", found.as_ref().map_or("SURVIVED", |found| &found.first));
         return if found.is_some() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+    }
+    if arguments.word("replay").is_some() {
+        let report = run(Amount { seed: arguments.number("replay", amount.seed), runs: 1, ..amount }, |_| {});
+        report.violations.iter().for_each(|broken| println!("BROKEN {broken}"));
+        print(&report, seed, 1);
+        return if report.violation_count == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     }
     let begun = Instant::now();
     let caught: Vec<(&str, bool)> = match arguments.number("planted", 1) {
@@ -86,9 +93,10 @@ fn print(report: &Report, seed: u64, least: u64) {
     let losses = &report.losses;
     println!(
         "seed {seed}: {} workloads with {} events; {} hosts lost, {} servers, {} of both at once, with {} calls and {} \
-         files that were not certain; {} crash states, {} distinct images (wanted {least}), {} of a complete volume, {} \
-         used afterwards; {} names and {} files compared, {} with more than was promised, {} with blocks of several \
-         states; {} calls without an answer done, {} not; {} broken promises",
+         files that were not certain, {} of them during a call of another host; {} crash states, {} distinct images \
+         (wanted {least}), {} of a complete volume, {} used afterwards; {} names and {} files compared, {} with more \
+         than was promised, {} with blocks of several states; {} calls without an answer done, {} not; {} broken \
+         promises",
         report.workloads,
         report.events,
         losses.hosts,
@@ -96,6 +104,7 @@ fn print(report: &Report, seed: u64, least: u64) {
         losses.both,
         losses.calls,
         losses.files,
+        losses.awaited,
         report.states,
         report.distinct,
         report.ready,

@@ -6,6 +6,8 @@
 //! 3. A file as a whole has one of its states, from the newest that was synced or seen by another session on. There is
 //!    one exception: if a call with several steps was lost (`fallocate`, or a truncation of uncommitted data), each
 //!    block has one of these states, and the size is one that a returned truncation allows.
+//!    If a session is lost, a call of another session that changes the file at that moment finds one of these states,
+//!    and the file then has that state with this call's change.
 //! 4. So bytes that no program wrote are never shown. The disk was full of other bytes before.
 //! 5. The volume can be used: files that are made and written afterwards have their data, and the records still agree.
 

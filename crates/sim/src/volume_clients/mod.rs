@@ -10,6 +10,7 @@
 //! |---|---|
 //! | `model` | what programs did and saw, event by event: the promises at each moment |
 //! | `world` | the disk, the processes and their connections |
+//! | `shape` | calls that change a file, and their effect |
 //! | `program` | the calls of a program on a host |
 //! | `workload` | programs, and the loss of hosts and servers |
 //! | `check` | the promised contents of a crash state |
@@ -19,5 +20,6 @@ pub mod check;
 mod model;
 mod program;
 pub mod run;
+mod shape;
 pub mod workload;
 mod world;

@@ -10,6 +10,8 @@ use std::sync::Arc;
 use nectary_block::Recorder;
 use nectary_volume::protocol::FileId;
 
+use super::shape::Shape;
+
 /// The unit in which a file is stored on the disk. *Units*: bytes.
 const BLOCK: usize = 4096;
 /// The number of directories of a volume.
@@ -34,14 +36,18 @@ pub enum Event {
     NamesSeen { call: u64 },
     /// The session of a call is lost, and a program saw whether the call was done.
     NamesDecided { call: u64, is_done: bool },
-    /// A call begins that changes a file; afterwards the file has these bytes.
-    FileBegun { session: u64, file: usize, bytes: Arc<Vec<u8>>, has_steps: bool, is_durable: bool },
+    /// A call begins that changes a file.
+    FileBegun { session: u64, file: usize, shape: Shape },
     /// The call returned.
     FileEnded { file: usize },
     /// All states up to this one are durable: the file was synced, or another session saw this state.
     FileDurable { file: usize, state: usize },
-    /// Uncommitted data of a lost session is gone: this state is the newest that is left.
+    /// A session is lost, while a call of another session changes the file: see [`File::lose`].
+    FileLost { file: usize, session: u64 },
+    /// Uncommitted data of a lost session is gone: this state is the newest that is left, and it is durable.
     FileCut { file: usize, state: usize },
+    /// As [`Event::FileCut`], but a call of the lost session was done in part, so that the file has these bytes.
+    FileMixed { file: usize, bytes: Arc<Vec<u8>> },
 }
 
 /// A change of a name in a directory: it now names another file, or none.
@@ -68,6 +74,15 @@ pub struct State {
     pub is_durable: bool,
 }
 
+/// A call that changes a file and has not returned.
+#[derive(Debug, Clone)]
+pub struct Changing {
+    /// The call.
+    pub shape: Shape,
+    /// The state that the call makes. If the call may find several states, its states follow in the list.
+    pub first: usize,
+}
+
 /// The explanation of a file's bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Explained {
@@ -88,11 +103,70 @@ pub struct File {
     pub ended: usize,
     /// All states up to this one are durable.
     pub durable: usize,
+    /// The call that changes the file now.
+    pub changing: Option<Changing>,
     /// The number of times that `states` was cut back to what survived the loss of a session ([`Event::FileCut`]).
     pub cuts: u64,
 }
 
 impl File {
+    /// Makes an empty file.
+    fn made_by(session: u64) -> File {
+        let first = State { bytes: Arc::default(), session, has_steps: false, is_durable: true };
+        File { id: None, states: vec![first], ended: 0, durable: 0, changing: None, cuts: 0 }
+    }
+
+    fn begin(&mut self, session: u64, shape: &Shape) {
+        self.changing = Some(Changing { shape: shape.clone(), first: self.states.len() });
+        let bytes = Arc::new(shape.apply(&self.states[self.newest()].bytes));
+        self.states.push(State { bytes, session, has_steps: shape.has_steps(), is_durable: shape.is_durable() });
+    }
+
+    fn end(&mut self) {
+        self.ended = self.changing.take().map_or(self.newest(), |changing| changing.first);
+        if self.states[self.ended].is_durable {
+            self.durable = self.ended;
+        }
+    }
+
+    /// Notes the loss of a session while a call of another session changes the file.
+    ///
+    /// The call may have waited for the file's token. Then the server ends the lost session, and the call finds the
+    /// file without the lost session's uncommitted data: any state since the newest that is promised, or that another
+    /// session made. So the call may make one of as many states. Even if the call is durable when it returns, this does
+    /// not make the lost session's data durable.
+    fn lose(&mut self, session: u64) {
+        let Some(Changing { shape, first }) = &self.changing else { return };
+        let is_kept = |state: &usize| *state <= self.durable || self.states[*state].session != session;
+        let Some(kept) = (0..*first).rev().find(is_kept) else { return };
+        let is_partly_lost = self.states[kept + 1..*first].iter().any(|state| state.has_steps);
+        let made = self.states[*first].clone();
+        self.states.truncate(*first);
+        for found in (kept..*first).rev() {
+            let bytes = Arc::new(shape.apply(&self.states[found].bytes));
+            // The call's own steps are over when it returns. A lost call that it found done in part stays so.
+            let has_steps = if found + 1 == *first { made.has_steps } else { is_partly_lost };
+            self.states.push(State { bytes, has_steps, ..made.clone() });
+        }
+    }
+
+    fn cut(&mut self, state: usize) {
+        self.states.truncate(state + 1);
+        (self.ended, self.durable, self.changing) = (state, state, None);
+        self.cuts += 1;
+    }
+
+    /// Whether a session made a state that is not promised, so that its loss makes the file uncertain.
+    pub fn may_lose(&self, session: u64) -> bool {
+        self.states[self.durable + 1..].iter().any(|state| state.session == session)
+    }
+
+    /// Whether a call of another session changes the file, which may lose what this session wrote.
+    pub fn is_awaited(&self, session: u64) -> bool {
+        let of = self.changing.as_ref().map(|changing| self.states[changing.first].session);
+        of.is_some_and(|of| of != session) && self.may_lose(session)
+    }
+
     /// Returns the newest state.
     pub fn newest(&self) -> usize {
         self.states.len() - 1
@@ -263,9 +337,7 @@ impl Model {
                 self.pending.push(pending);
                 if let Some(file) = makes {
                     debug_assert_eq!(*file, self.files.len());
-                    let bytes = Arc::default();
-                    let first = State { bytes, session: *session, has_steps: false, is_durable: true };
-                    self.files.push(File { id: None, states: vec![first], ended: 0, durable: 0, cuts: 0 });
+                    self.files.push(File::made_by(*session));
                 }
             }
             Event::NamesEnded { call } => self.end(*call, true),
@@ -276,27 +348,20 @@ impl Model {
                 }
             }
             Event::NamesDecided { call, is_done } => self.end(*call, *is_done),
-            Event::FileBegun { session, file, bytes, has_steps, is_durable } => {
-                let (has_steps, is_durable) = (*has_steps, *is_durable);
-                let state = State { bytes: bytes.clone(), session: *session, has_steps, is_durable };
-                self.files[*file].states.push(state);
-            }
-            Event::FileEnded { file } => {
-                let file = &mut self.files[*file];
-                file.ended = file.newest();
-                if file.states[file.ended].is_durable {
-                    file.durable = file.ended;
-                }
-            }
+            Event::FileBegun { session, file, shape } => self.files[*file].begin(*session, shape),
+            Event::FileEnded { file } => self.files[*file].end(),
             Event::FileDurable { file, state } => {
                 let file = &mut self.files[*file];
                 file.durable = file.durable.max(*state);
             }
-            Event::FileCut { file, state } => {
+            Event::FileLost { file, session } => self.files[*file].lose(*session),
+            Event::FileCut { file, state } => self.files[*file].cut(*state),
+            Event::FileMixed { file, bytes } => {
                 let file = &mut self.files[*file];
-                file.states.truncate(state + 1);
-                (file.ended, file.durable) = (*state, *state);
-                file.cuts += 1;
+                let durable = file.durable;
+                let found = State { bytes: bytes.clone(), has_steps: false, ..file.states[durable].clone() };
+                file.states.insert(durable + 1, found);
+                file.cut(durable + 1);
             }
         }
     }
@@ -351,5 +416,67 @@ impl Story {
     /// Notes a wrong answer of a client, which no promise allows.
     pub fn is_wrong(&mut self, what: String) {
         self.broken.get_or_insert(what);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nectary_volume::client::At;
+
+    const LOST: u64 = 1;
+    const LEFT: u64 = 2;
+
+    fn write(at: At, byte: u8) -> Shape {
+        Shape::Write(at, Arc::new(vec![byte; 10]))
+    }
+
+    /// A file with what a session synced and then wrote, while a call of another session changes it.
+    fn file(shape: &Shape) -> File {
+        let mut file = File::made_by(LOST);
+        for (byte, is_synced) in [(1, true), (2, false)] {
+            file.begin(LOST, &write(At::End, byte));
+            file.end();
+            file.durable = if is_synced { file.ended } else { file.durable };
+        }
+        file.begin(LEFT, shape);
+        file
+    }
+
+    fn bytes(bytes: &[u8]) -> Vec<u8> {
+        bytes.iter().flat_map(|byte| [*byte; 10]).collect()
+    }
+
+    #[test]
+    fn a_call_that_waited_for_a_lost_session_finds_any_state_that_may_be_left() {
+        let mut file = file(&write(At::End, 3));
+        assert!(file.explain(&bytes(&[1, 3])).is_err(), "nothing is lost yet");
+        file.lose(LOST);
+        file.end();
+        for left in [&[1, 2, 3][..], &[1, 3], &[1, 2], &[1]] {
+            assert!(file.explain(&bytes(left)).is_ok(), "{left:?}");
+        }
+        for wrong in [&[3][..], &[2, 3], &[1, 3, 3], &[]] {
+            assert!(file.explain(&bytes(wrong)).is_err(), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn a_durable_call_that_waited_for_a_lost_session_promises_only_what_it_found() {
+        let mut file = file(&Shape::Truncate(30));
+        file.lose(LOST);
+        file.end();
+        assert!(file.explain(&bytes(&[1, 2, 0])).is_ok() && file.explain(&bytes(&[1, 0, 0])).is_ok());
+        assert!(file.explain(&bytes(&[1, 2])).is_err() && file.explain(&bytes(&[0, 0, 0])).is_err());
+    }
+
+    #[test]
+    fn what_another_session_changed_later_is_not_lost_with_a_session() {
+        let mut file = file(&write(At::End, 3));
+        file.end();
+        file.begin(LEFT, &write(At::End, 4));
+        file.lose(LOST);
+        file.end();
+        assert!(file.explain(&bytes(&[1, 2, 3, 4])).is_ok() && file.explain(&bytes(&[1, 3, 4])).is_err());
     }
 }

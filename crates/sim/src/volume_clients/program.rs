@@ -15,6 +15,7 @@ use nectary_volume::protocol::{FileId, Listed};
 use tokio::sync::{Mutex as Turn, OwnedMutexGuard};
 
 use super::model::{Change, DIRECTORIES, Directory, Event, Names, Story};
+use super::shape::{PUNCH, Shape, ZERO};
 use crate::random::Random;
 
 /// The maximum number of names of a directory.
@@ -29,8 +30,6 @@ const PAUSE_MS_MAX: u64 = 30;
 const PEEK_PERCENT: u64 = 50;
 /// More names than a directory has.
 const ENTRIES: u32 = 1000;
-const PUNCH: u32 = (libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE) as u32;
-const ZERO: u32 = libc::FALLOC_FL_ZERO_RANGE as u32;
 const EXCHANGE: u32 = libc::RENAME_EXCHANGE;
 
 /// The state that all programs share.
@@ -41,7 +40,7 @@ pub struct Board {
     pub unsure_files: BTreeSet<usize>,
     /// Directories for which the effect of a lost session is not known yet.
     pub unsure_directories: BTreeSet<usize>,
-    file_turns: BTreeMap<usize, Arc<Turn<()>>>,
+    file_turns: BTreeMap<usize, FileTurn>,
     directory_turns: Vec<Arc<Turn<()>>>,
 }
 
@@ -55,12 +54,21 @@ impl Board {
     }
 }
 
+/// Held while a file is changed.
+type FileTurn = Arc<Turn<()>>;
+
 /// The board, shared by all programs.
 pub type Shared = Arc<Mutex<Board>>;
 
 /// Locks and returns the board.
 pub fn lock(board: &Shared) -> MutexGuard<'_, Board> {
     board.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Waits until no call changes a file; none does while the result exists.
+pub async fn file_turn(board: &Shared, file: usize) -> OwnedMutexGuard<()> {
+    let turn = lock(board).file_turns.entry(file).or_default().clone();
+    turn.lock_owned().await
 }
 
 /// Returns the name with a number.
@@ -113,13 +121,6 @@ struct Look {
     cuts: u64,
     /// The oldest state.
     from: usize,
-}
-
-/// A call that changes a file.
-enum Shape {
-    Write(At, Vec<u8>),
-    Truncate(u64),
-    Allocate(u64, u64, u32),
 }
 
 impl Program {
@@ -276,8 +277,7 @@ impl Program {
 
     async fn change_file(&mut self) -> Result<(), String> {
         let Some((file, id)) = self.pick() else { return Ok(()) };
-        let turn = lock(&self.board).file_turns.entry(file).or_default().clone();
-        let _turn = turn.lock_owned().await;
+        let _turn = file_turn(&self.board, file).await;
         let Some(open) = self.handle(file, id).await? else { return Ok(()) };
         if let Some(shape) = self.begin_change(file) {
             let (what, done) = match shape {
@@ -299,8 +299,7 @@ impl Program {
             return None;
         }
         let known = &board.story.model.files[file];
-        let mut bytes = (*known.states[known.ended].bytes).clone();
-        let size = bytes.len() as u64;
+        let size = known.states[known.ended].bytes.len() as u64;
         let random = &mut self.random;
         // Successive writes differ with high probability, and no byte is zero.
         let fresh = (random.bits() % 255 + 1) as u8;
@@ -313,34 +312,13 @@ impl Program {
         let shape = match kind {
             0..=69 => {
                 let at = if kind < 12 && size + length <= SIZE_MAX { At::End } else { At::Offset(offset) };
-                let start = if at == At::End { size } else { offset } as usize;
                 let written: Vec<u8> = (0..length).map(|at| (u64::from(fresh) + at / 64) as u8 | 1).collect();
-                let end = start + written.len();
-                bytes.resize(bytes.len().max(end), 0);
-                bytes[start..end].copy_from_slice(&written);
-                Shape::Write(at, written)
+                Shape::Write(at, Arc::new(written))
             }
-            70..=84 => {
-                bytes.resize(offset as usize, 0);
-                Shape::Truncate(offset)
-            }
-            _ => {
-                let mode = if kind < 94 { PUNCH } else { ZERO };
-                let end = offset + length;
-                if mode == ZERO {
-                    bytes.resize(bytes.len().max(end as usize), 0);
-                }
-                let size = bytes.len();
-                bytes[(offset as usize).min(size)..(end as usize).min(size)].fill(0);
-                Shape::Allocate(offset, length, mode)
-            }
+            70..=84 => Shape::Truncate(offset),
+            _ => Shape::Allocate(offset, length, if kind < 94 { PUNCH } else { ZERO }),
         };
-        // The server makes a change of the file's size or extents durable, and with it everything that was written
-        // before.
-        let changes_shape = !matches!(shape, Shape::Write(..));
-        let (has_steps, is_durable) = (changes_shape, changes_shape);
-        let (session, bytes) = (self.session, Arc::new(bytes));
-        board.story.note(Event::FileBegun { session, file, bytes, has_steps, is_durable });
+        board.story.note(Event::FileBegun { session: self.session, file, shape: shape.clone() });
         Some(shape)
     }
 

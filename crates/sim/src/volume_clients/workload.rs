@@ -11,7 +11,7 @@ use nectary_volume::protocol::FileId;
 use tokio::task::JoinHandle;
 
 use super::model::{Change, DIRECTORIES, Event, Explained, Pending, Story};
-use super::program::{Board, Program, Shared, is_listing, list, lock, name, read_whole};
+use super::program::{Board, Program, Shared, file_turn, is_listing, list, lock, name, read_whole};
 use super::world::{Host, Start, World, make};
 use crate::random::Random;
 
@@ -19,6 +19,8 @@ use crate::random::Random;
 const LIMIT: Duration = Duration::from_secs(600);
 /// The time after which everything that a lost host has sent has arrived.
 const ARRIVED: Duration = Duration::from_millis(50);
+/// The longest wait for a moment at which a loss makes more uncertain. *Units*: milliseconds.
+const MOMENT_MS_MAX: u64 = 200;
 /// The longest time between two losses. *Units*: milliseconds.
 const BETWEEN_MS_MAX: u64 = 500;
 /// The root of a volume.
@@ -51,6 +53,8 @@ pub struct Losses {
     pub both: u64,
     /// Calls of lost hosts that change names and had not returned.
     pub calls: u64,
+    /// Calls of other hosts that changed a file which a lost host had written to.
+    pub awaited: u64,
     /// Files with data that a lost host had not committed, or of whose commit it had not been told.
     pub files: u64,
 }
@@ -119,6 +123,9 @@ async fn lives(
         tokio::time::sleep(Duration::from_millis(random.below(BETWEEN_MS_MAX))).await;
         let kind = random.below(3);
         let lost = (kind != 0).then(|| random.below(count as u64) as usize);
+        if let Some(number) = lost {
+            await_moment(board, working[number].host.session, random.below(3)).await;
+        }
         let gone = lost.map(|number| {
             let gone = working.remove(number);
             gone.program.abort();
@@ -145,9 +152,8 @@ async fn lives(
             drop(host);
             tokio::time::sleep(ARRIVED).await;
             let client = working[0].host.client.clone();
-            let session = working[0].host.session;
             decide(board, &client, pending).await?;
-            find_out(board, &client, session).await?;
+            find_out(board, &client).await?;
             let host = world.host(number).await?;
             working.insert(number, start(host, random));
         }
@@ -165,20 +171,39 @@ async fn lives(
     Ok(())
 }
 
+/// Waits until a session is in a call that changes names, or until another session's call changes a file that it wrote
+/// to, if this happens soon.
+async fn await_moment(board: &Shared, session: u64, kind: u64) {
+    for _ in 0..MOMENT_MS_MAX {
+        let is_there = {
+            let board = lock(board);
+            let model = &board.story.model;
+            match kind {
+                0 => model.pending.iter().any(|pending| pending.session == session),
+                1 => model.files.iter().any(|file| file.is_awaited(session)),
+                _ => true,
+            }
+        };
+        if is_there {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
 /// Marks as unsure everything that a lost session may have changed; returns its calls that change names.
 fn unsure(board: &Shared, session: u64, losses: &mut Losses) -> Vec<Pending> {
     let mut board = lock(board);
     let model = &board.story.model;
     let calls: Vec<Pending> = model.pending.iter().filter(|pending| pending.session == session).cloned().collect();
     let directories: Vec<usize> = calls.iter().flat_map(Pending::directories).collect();
-    let is_unsure = |file: &&usize| {
-        let known = &model.files[**file];
-        known.states[known.durable + 1..].iter().any(|state| state.session == session)
-    };
-    let all: Vec<usize> = (0..model.files.len()).collect();
-    let files: Vec<usize> = all.iter().filter(is_unsure).copied().collect();
+    let all = 0..model.files.len();
+    let files: Vec<usize> = all.filter(|file| model.files[*file].may_lose(session)).collect();
+    let awaited: Vec<usize> = files.iter().filter(|file| model.files[**file].is_awaited(session)).copied().collect();
     losses.calls += calls.len() as u64;
+    losses.awaited += awaited.len() as u64;
     losses.files += files.len() as u64;
+    awaited.into_iter().for_each(|file| board.story.note(Event::FileLost { file, session }));
     board.unsure_directories.extend(directories);
     board.unsure_files.extend(files);
     calls
@@ -221,9 +246,11 @@ async fn decide(board: &Shared, client: &Client, calls: Vec<Pending>) -> Result<
 }
 
 /// Finds out what is left of the files that a lost session changed.
-async fn find_out(board: &Shared, client: &Client, session: u64) -> Result<(), String> {
+async fn find_out(board: &Shared, client: &Client) -> Result<(), String> {
     let files = lock(board).unsure_files.clone();
     for file in files {
+        // A call that another session began before the loss may still change the file.
+        let _turn = file_turn(board, file).await;
         let id = {
             let board = lock(board);
             let model = &board.story.model;
@@ -237,6 +264,8 @@ async fn find_out(board: &Shared, client: &Client, session: u64) -> Result<(), S
             Err(error) => return Err(format!("open of file {file} after a loss: {error}")),
         };
         let bytes = read_whole(&open).await.map_err(|error| format!("file {file} after a loss: {error}"))?;
+        // What this session itself wrote to the file need not be durable yet.
+        open.sync().await.map_err(|error| format!("fsync of file {file} after a loss: {error}"))?;
         open.close().await;
         let mut board = lock(board);
         let known = &board.story.model.files[file];
@@ -244,11 +273,8 @@ async fn find_out(board: &Shared, client: &Client, session: u64) -> Result<(), S
         match explained {
             Explained::State(state) => board.story.note(Event::FileCut { file, state }),
             Explained::Mixed => {
-                let state = known.durable;
-                board.story.note(Event::FileCut { file, state });
                 let bytes = std::sync::Arc::new(bytes);
-                board.story.note(Event::FileBegun { session, file, bytes, has_steps: false, is_durable: true });
-                board.story.note(Event::FileEnded { file });
+                board.story.note(Event::FileMixed { file, bytes });
             }
         }
         board.unsure_files.remove(&file);

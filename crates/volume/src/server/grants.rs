@@ -173,7 +173,7 @@ impl Grants {
 
     /// Decides about sessions that others wait for too long, and about barred sessions, whose renewals are not
     /// answered. After `lease` without an answered renewal a client does not answer programs. `lockers` hold locks that
-    /// others want; `is_early`: requests for locks wait for the sessions from before a restart.
+    /// others want; `is_early`: requests for locks, or pushes, wait for the sessions from before a restart.
     pub fn late(
         &mut self,
         (lockers, is_early): (&[u64], bool),

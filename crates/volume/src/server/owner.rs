@@ -368,7 +368,8 @@ impl Owner {
         let lease = Duration::from_millis(SESSION_LEASE_MS.into()) + DRIFT;
         let mut lockers = self.locking.awaited();
         lockers.extend(self.pushes.awaited());
-        for (session, late) in self.grants.late((&lockers, self.locking.is_early()), silence, lease) {
+        let is_early = self.locking.is_early() || self.pushes.is_early();
+        for (session, late) in self.grants.late((&lockers, is_early), silence, lease) {
             match late {
                 Late::Bar => drop(self.shared.barred().insert(session)),
                 Late::Unbar => drop(self.shared.barred().remove(&session)),

@@ -256,3 +256,39 @@ async fn a_connection_that_is_heard_of_late_does_not_replace_a_later_one() {
     owner.apply(Request::Wish { session: sessions[0], wish, reply: Reply::for_test(&old, 1) });
     assert_eq!(owner.locking.counts(), (0, 0));
 }
+
+/// After a restart a push waits until every earlier session has said which files it reads with `O_DIRECT`.
+#[tokio::test]
+async fn a_push_after_a_restart_is_answered_when_an_earlier_session_is_lost() {
+    let device = volume("push").await;
+    let (mut first, _) = lead(&device, 0, false).await;
+    let sessions = [begin(&mut first, 1), begin(&mut first, 2)];
+    settle(&mut first).await;
+    drop(first);
+    let (mut second, _) = lead(&device, 0, true).await;
+    settle(&mut second).await;
+    let (frames, mut answers) = mpsc::unbounded_channel();
+    let [left, lost] = sessions;
+    for connection in [1, 2] {
+        resume(&mut second, left, 1, (ROLE_BULK, connection)).expect("it continues");
+    }
+    let reply = Reply::for_test(&frames, 2);
+    second.apply(Request::Reclaim { session: left, held: Vec::new(), is_last: true, reply });
+    settle(&mut second).await;
+    let question = Question::Push { file: ROOT, size: 1 };
+    second.apply(Request::Ask { session: left, question, reply: Reply::for_test(&frames, 2) });
+    assert!(
+        matches!(messages(&mut answers)[..], [Message::Answer(Answer::Done)]),
+        "only the list of tokens is answered"
+    );
+    tokio::time::pause();
+    for wait in [Duration::from_millis(SESSION_LEASE_MS.into()) + DRIFT, Duration::from_millis(100)] {
+        assert_eq!(messages(&mut answers), Vec::new());
+        tokio::time::advance(wait + Duration::from_millis(1)).await;
+        second.apply(Request::Acknowledge { session: left, acknowledged: 0, drained: 0, is_answered: true });
+        second.end_late_sessions();
+        second.act();
+    }
+    assert!(second.image.is_active(lost).is_err() && second.image.is_active(left).is_ok());
+    assert!(matches!(messages(&mut answers)[..], [Message::Answer(Answer::Done)]));
+}

@@ -102,6 +102,11 @@ impl Pushes {
             .collect()
     }
 
+    /// Whether pushes wait for the sessions from before a restart.
+    pub fn is_early(&self) -> bool {
+        !self.early.is_empty()
+    }
+
     /// Returns the sessions whose confirmation others wait for.
     pub fn awaited(&self) -> impl Iterator<Item = u64> {
         self.pending.values().flat_map(|pending| pending.waits_for.iter().copied())
