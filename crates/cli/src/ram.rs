@@ -2,11 +2,14 @@
 //!
 //! Leaves to others: the commands, one file each in `ram/`.
 
+pub mod attached;
 pub mod check;
 pub mod create;
 pub mod donate;
+pub mod drain;
 pub mod mirror;
 pub mod replace;
+pub mod scrub;
 mod simulate;
 
 use crate::arguments::RamCommand;
@@ -20,6 +23,8 @@ pub fn run(command: &RamCommand) -> Result<u8, Failure> {
         RamCommand::Create(arguments) => runtime()?.block_on(create::create(arguments)),
         RamCommand::Delete(arguments) => runtime()?.block_on(create::delete(arguments)),
         RamCommand::Replace(arguments) => replace::run(arguments),
+        RamCommand::Drain(arguments) => drain::run(arguments),
+        RamCommand::Scrub(arguments) => scrub::run(arguments),
         RamCommand::Check(arguments) => runtime()?.block_on(check::run(arguments)),
         RamCommand::Simulate(arguments) => simulate::run(arguments),
     }

@@ -14,6 +14,7 @@
 //! | `log` | the client of a device that logs parity, as a state machine without I/O |
 //! | `mirror` | the client of a mirrored device, as a state machine without I/O |
 //! | `placement` | the slot and donor of each block, groups, cleaning; no I/O |
+//! | `scrub` | the pace and the findings of the slow read of a whole device |
 //! | `simulate` | counting the transfers of a placement under workloads |
 #![forbid(unsafe_code)]
 
@@ -26,4 +27,5 @@ pub mod log;
 pub mod mirror;
 pub mod placement;
 pub mod planted;
+pub mod scrub;
 pub mod simulate;

@@ -31,11 +31,19 @@ pub enum Bug {
     RestartUnnoticed = 11,
     /// A trim does not mark its stripe.
     TrimUnmarked = 12,
+    /// The scrub overwrites the right copy with the damaged one.
+    ScrubFromDamaged = 13,
+    /// The scrub compares blocks while they are being written.
+    ScrubUnlocked = 14,
+    /// The scrub skips a stripe after each step.
+    ScrubSkips = 15,
+    /// A donor that takes the place of another one lacks a block; the simulator's own move implements this bug.
+    DrainForgets = 16,
 }
 
 impl Bug {
     /// All bugs.
-    pub const ALL: [Bug; 12] = [
+    pub const ALL: [Bug; 16] = [
         Bug::AcknowledgedBeforeLeft,
         Bug::LeftDonorBelieved,
         Bug::OverlapUnordered,
@@ -48,6 +56,10 @@ impl Bug {
         Bug::RebuildUnlocked,
         Bug::RestartUnnoticed,
         Bug::TrimUnmarked,
+        Bug::ScrubFromDamaged,
+        Bug::ScrubUnlocked,
+        Bug::ScrubSkips,
+        Bug::DrainForgets,
     ];
 
     /// Returns the name of the bug in reports.
@@ -65,6 +77,10 @@ impl Bug {
             Bug::RebuildUnlocked => "rebuild beside a write",
             Bug::RestartUnnoticed => "restarted donor mistaken for the old one",
             Bug::TrimUnmarked => "trim without a dirty mark",
+            Bug::ScrubFromDamaged => "scrub repairs from the damaged copy",
+            Bug::ScrubUnlocked => "scrub beside a write",
+            Bug::ScrubSkips => "scrub skips stripes",
+            Bug::DrainForgets => "drain forgets a block",
         }
     }
 }

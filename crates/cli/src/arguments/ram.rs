@@ -7,7 +7,7 @@ use nectary_block::parse_size;
 use nectary_ram::placement::{Policy, StaleRule};
 
 use super::{TEMPLATE, exit};
-use crate::ram::{check, create, donate, replace};
+use crate::ram::{check, create, donate, drain, replace, scrub};
 
 /// What to do about other clients of a network RAM disk with redundancy.
 #[derive(Debug, Args)]
@@ -38,6 +38,12 @@ pub enum RamCommand {
     /// Put another donor in the place of one, while the device is used
     #[command(help_template = TEMPLATE, before_help = replace::EXAMPLES, after_help = exit::HELP)]
     Replace(replace::ReplaceArguments),
+    /// Move what a donor has to a spare, while the device is used
+    #[command(help_template = TEMPLATE, before_help = drain::EXAMPLES, after_help = exit::HELP)]
+    Drain(drain::DrainArguments),
+    /// Compare all copies of an attached device with redundancy now, and repair wrong ones
+    #[command(help_template = TEMPLATE, before_help = scrub::EXAMPLES, after_help = exit::HELP)]
+    Scrub(scrub::ScrubArguments),
     /// Count the transfers of each redundancy policy for each written block, beside theory
     #[command(help_template = TEMPLATE, before_help = SIMULATE_EXAMPLES, after_help = exit::HELP)]
     Simulate(RamSimulateArguments),

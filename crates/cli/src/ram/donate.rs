@@ -153,7 +153,8 @@ async fn leave(donor: &Donor, grace: Duration) {
     let has_clients = || donor.figures().devices.iter().any(|device| device.used_bytes > 0 && device.connections > 0);
     if has_clients() {
         let (held, seconds) = (holding().join(", "), grace.as_secs());
-        let move_it = "`nectary ram replace DEVICE` on their machines moves it to another donor";
+        let move_it =
+            "devices with spares move it there; for others, `nectary ram replace DEVICE` on their machines does";
         let end = "a second signal ends it at once";
         note(format!("holds {held}: waits {seconds} s for its clients to leave; {move_it}; {end}"));
     }

@@ -31,35 +31,72 @@ pub fn with_mirror(mut status: Status, ram: &Figures, all: &[Figures]) -> Status
         let what = format!(
             "degraded: donor {left} of the SPEC is left; nothing is lost, and losing one more donor would lose blocks"
         );
-        let remedy = "start it again at its address, or bring its network back: it is filled by itself";
+        let remedy = match count("spares") {
+            0 => "start it again at its address, or bring its network back: it is filled by itself",
+            _ => "a spare takes its place when it has been left for 30 s, and is filled by itself",
+        };
         status = status.with_problem(State::Degraded, what, remedy);
     }
     if let Some(filled) = numbers("rebuilding") {
         let (copied, all) = (count("rebuild_copied_stripes"), count("rebuild_stripes").max(1));
-        let left = ram.get("rebuild_left_ms").map(|left| {
-            let left = Duration::from_millis(left);
-            format!(", about {:.0} s are left", left.as_secs_f64().ceil())
-        });
+        let left = left(ram, "rebuild_left_ms");
         let units = if count("mirror") == 1 { "stripes" } else { "groups" };
-        let (percent, left) = (copied * 100 / all, left.unwrap_or_default());
+        let percent = copied * 100 / all;
         let what =
             format!("degraded: donor {filled} of the SPEC is filled: {copied} of {all} {units}, {percent} %{left}");
         status = status.with_problem(State::Degraded, what, "wait; the device can be used meanwhile");
     }
     if let Some(moved) = ram.get("move_donor") {
         let (copied, all) = (count("move_copied_bytes"), count("move_bytes").max(1));
-        let left = ram.get("move_left_ms").map(|left| {
-            let left = Duration::from_millis(left);
-            format!(", about {:.0} s are left", left.as_secs_f64().ceil())
-        });
-        let (percent, left) = (copied * 100 / all, left.unwrap_or_default());
+        let left = left(ram, "move_left_ms");
+        let percent = copied * 100 / all;
         let (copied, all) = (format_size(copied), format_size(all));
         let what = format!("donor {moved} of the SPEC is being replaced: {copied} of {all}, {percent} %{left}");
         status = status.with_problem(State::Healthy, what, "wait; the device can be used meanwhile");
     }
+    status = with_scrub(status, ram);
     if numbers("left").is_none() && count("donors_up") < count("donors") && numbers("rebuilding").is_none() {
         let what = "a donor does not answer at the moment: writes wait for it until it is left".to_owned();
         status = status.with_problem(State::Degraded, what, "see whether it runs and can be reached");
+    }
+    status
+}
+
+/// Returns the time that a figure says is left, as the end of a sentence.
+fn left(ram: &Figures, name: &str) -> String {
+    let left = ram.get(name).map(|left| Duration::from_millis(left).as_secs_f64().ceil());
+    left.map_or_else(String::new, |seconds| format!(", about {seconds:.0} s are left"))
+}
+
+/// Adds the progress and the findings of the scrub.
+fn with_scrub(mut status: Status, ram: &Figures) -> Status {
+    let count = |name: &str| ram.get(name).unwrap_or_default();
+    if let Some(done) = ram.get("scrub_done_bytes") {
+        let all = count("scrub_bytes").max(1);
+        let left = left(ram, "scrub_left_ms");
+        let rate = (done * 1000).checked_div(count("scrub_elapsed_ms")).unwrap_or_default();
+        let percent = u128::from(done) * 100 / u128::from(all);
+        let (done, all, rate) = (format_size(done), format_size(all), format_size(rate));
+        let what = format!("copies are compared: {done} of {all}, {percent} %, {rate} a second{left}");
+        status = status.with_problem(State::Healthy, what, "wait; the device can be used meanwhile");
+    }
+    let (repaired, lost, doubtful) = (count("scrub_repaired"), count("scrub_lost"), count("scrub_doubtful"));
+    if repaired > 0 {
+        let what = format!("{repaired} damaged copies were found and repaired since the device was attached");
+        let remedy = "if it goes on, test the memory of the donors, or replace them one by one";
+        status = status.with_problem(State::Healthy, what, remedy);
+    }
+    if lost > 0 {
+        let what = format!("{lost} blocks are lost: no donor has the right bytes");
+        status = status.with_problem(State::Degraded, what, "write the files again that cannot be read");
+    }
+    if doubtful > 0 {
+        let what = format!(
+            "the copies of {doubtful} blocks differ: one is damaged, and this client has not written them, so it does not \
+             know which one"
+        );
+        status =
+            status.with_problem(State::Degraded, what, "compare the files with other copies, and write them again");
     }
     status
 }
@@ -87,6 +124,8 @@ mod tests {
         assert!(!words(&[], &["trusted", "trusted"]).contains("degraded"));
         let left = words(&[], &["trusted", "left"]);
         assert!(left.contains("donor 2 of the SPEC is left") && left.contains("start it again"), "{left}");
+        let spared = words(&[("spares", 1)], &["trusted", "left"]);
+        assert!(spared.contains("a spare takes its place"), "{spared}");
         let filled = [("mirror", 1), ("rebuild_copied_stripes", 3), ("rebuild_stripes", 4), ("rebuild_left_ms", 1500)];
         let filled = words(&filled, &["rebuilding", "trusted"]);
         assert!(filled.contains("3 of 4 stripes, 75 %, about 2 s are left"), "{filled}");
@@ -94,5 +133,12 @@ mod tests {
         let moved = words(&moved, &["trusted", "trusted"]);
         assert!(moved.contains("donor 2 of the SPEC is being replaced: 1M of 4M, 25 %, about 1 s"), "{moved}");
         assert!(moved.contains("\"healthy\""), "{moved}");
+        let scrub = [("scrub_done_bytes", 1 << 20), ("scrub_bytes", 4 << 20), ("scrub_elapsed_ms", 500)];
+        let scrub = words(&[&scrub[..], &[("scrub_left_ms", 1500), ("scrub_repaired", 7)]].concat(), &["trusted"; 2]);
+        assert!(scrub.contains("1M of 4M, 25 %, 2M a second, about 2 s are left"), "{scrub}");
+        assert!(scrub.contains("7 damaged copies") && scrub.contains("\"healthy\""), "{scrub}");
+        let lost = words(&[("scrub_lost", 1), ("scrub_doubtful", 2)], &["trusted"; 2]);
+        assert!(lost.contains("1 blocks are lost") && lost.contains("of 2 blocks differ"), "{lost}");
+        assert!(lost.contains("\"degraded\""), "{lost}");
     }
 }

@@ -1,7 +1,7 @@
 //! A donor in a SPEC: `host:port`, `[::1]:7070`, or an NBD URL, followed by labels after semicolons.
 //!
 //! Owns: decoding this text. `h1:7070;rack=a` is the donor at port 7070 of host h1, in rack a. Labels in a SPEC are
-//! added to those that the donor itself states.
+//! added to those that the donor itself states. `h5:7070;spare` is a spare donor.
 
 use nectary_block::{Form, Spec};
 use nectary_nbd::Url;
@@ -10,6 +10,9 @@ use crate::donor::page::check_label;
 
 /// The maximum number of labels of one donor.
 const LABELS_MAX: usize = 16;
+
+/// The word among the labels that makes a donor a spare.
+const SPARE: &str = "spare";
 
 /// The address of a donor, with labels.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,6 +23,8 @@ pub struct Address {
     pub url: Url,
     /// Labels, each `KEY=VALUE`.
     pub labels: Vec<String>,
+    /// Whether it is a spare: it has a part of the device only after it has taken the place of another donor.
+    pub is_spare: bool,
 }
 
 impl Address {
@@ -27,7 +32,8 @@ impl Address {
     pub fn parse(text: &str) -> Result<Address, String> {
         let mut parts = text.split(';').map(str::trim);
         let name = parts.next().unwrap_or_default();
-        let labels: Vec<String> = parts.map(str::to_owned).collect();
+        let (spare, labels): (Vec<&str>, Vec<&str>) = parts.partition(|part| *part == SPARE);
+        let (is_spare, labels) = (!spare.is_empty(), labels.into_iter().map(str::to_owned).collect::<Vec<String>>());
         labels.iter().try_for_each(|label| check_label(label))?;
         if labels.len() > LABELS_MAX {
             return Err(format!("{name} has {} labels, at most {LABELS_MAX} are taken", labels.len()));
@@ -47,12 +53,14 @@ impl Address {
                 Url::parse(&format!("nbd://{name}/")).map_err(|_| expected)?
             }
         };
-        Ok(Address { text: name.to_owned(), url, labels })
+        Ok(Address { text: name.to_owned(), url, labels, is_spare })
     }
 
     /// Returns the text for a SPEC, including labels.
     pub fn spec(&self) -> String {
-        let labels: String = self.labels.iter().map(|label| format!(";{label}")).collect();
+        let spare = self.is_spare.then_some(SPARE);
+        let labels: String =
+            self.labels.iter().map(String::as_str).chain(spare).map(|label| format!(";{label}")).collect();
         Spec { position: 0, form: Form::Text(format!("{}{labels}", self.text)) }.to_string()
     }
 
@@ -83,6 +91,9 @@ mod tests {
             (labelled.labels.join(" "), labelled.spec()),
             ("rack=a host=b".into(), "\"h1:7070;rack=a;host=b\"".into())
         );
+        let spare = Address::parse("h1:7070;spare;rack=a").unwrap();
+        assert!(spare.is_spare && !labelled.is_spare && spare.labels == ["rack=a"]);
+        assert_eq!(Address::parse(&spare.spec().replace('"', "")).unwrap(), spare);
         assert_eq!(labelled.export("disk/1G@2").to_string(), "nbd://h1:7070/disk/1G%402");
         for text in
             ["", "h1", "h1:", "h1:0", "h1:x", "::1:7070", "/a", "h1:7070/x", "h1:70700", "h1:7070;rack", "memory:1G"]

@@ -49,7 +49,7 @@ use self::label::LABEL_AREA_BYTES;
 use self::layout::{Layout, Part};
 use self::link::{Failed, Link};
 use self::together::together;
-use crate::live::{self, RedundantDevice, Replacer};
+use crate::live::{self, RedundantDevice, Remote};
 
 pub use self::label::{DONORS_MAX, Found, Label, Redundancy, read as read_label};
 pub use self::options::{OVERFLOW_PERCENT, PATIENCE, RamOptions};
@@ -67,12 +67,12 @@ pub fn register(registry: &mut Registry) {
 /// The devices with redundancy that a registry has opened; clones share the list.
 #[derive(Clone, Default)]
 pub struct Opened {
-    list: Arc<Mutex<Vec<Replacer>>>,
+    list: Arc<Mutex<Vec<Remote>>>,
 }
 
 impl Opened {
-    /// What replaces donors of each of them.
-    pub fn all(&self) -> Vec<Replacer> {
+    /// Controls each of them.
+    pub fn all(&self) -> Vec<Remote> {
         self.list.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
@@ -88,7 +88,7 @@ pub fn register_listing(registry: &mut Registry, opened: &Opened) {
                 return Ok(Arc::new(RamDevice::open(options).await?) as SharedDevice);
             }
             let device = RedundantDevice::open(options).await?;
-            opened.list.lock().unwrap_or_else(PoisonError::into_inner).push(device.replacer());
+            opened.list.lock().unwrap_or_else(PoisonError::into_inner).push(device.remote());
             Ok(Arc::new(device) as SharedDevice)
         }
     });

@@ -20,10 +20,15 @@ pub const OVERFLOW_PERCENT: u32 = 25;
 /// The maximum number of slots beyond the blocks. *Units*: percent.
 const OVERFLOW_PERCENT_MAX: u32 = 200;
 
+/// The default rate of the scrub. *Units*: bytes of the device each second.
+pub const SCRUB_BYTES: u64 = 4 << 20;
+
 /// The options of a device in a SPEC.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RamOptions {
     pub(crate) donors: Vec<Address>,
+    /// Donors that take the place of others.
+    pub(crate) spares: Vec<Address>,
     pub(crate) id: String,
     /// The size of a device to make; for an existing device, the size that it must have.
     pub(crate) size_bytes: Option<u64>,
@@ -31,6 +36,8 @@ pub struct RamOptions {
     pub(crate) redundancy: Redundancy,
     /// The number of slots beyond the blocks, for making a device that logs parity. *Units*: percent.
     pub(crate) overflow_percent: Option<u32>,
+    /// The rate of the scrub of a device with redundancy; 0: it runs only when requested. *Units*: bytes each second.
+    pub(crate) scrub_bytes: u64,
     /// Whether a device that another client has is attached nevertheless.
     pub(crate) take_over: bool,
     /// Whether, of two donors, one that is found alone is trusted: the user confirms that the device was not used
@@ -49,6 +56,7 @@ impl RamOptions {
         let patience = arguments.option("patience", parse_patience)?.unwrap_or(PATIENCE);
         let redundancy = arguments.option("redundancy", parse_redundancy)?.unwrap_or(Policy::None);
         let overflow_percent = arguments.option("overflow", parse_overflow)?;
+        let scrub_bytes = arguments.option("scrub", parse_size)?;
         let texts = arguments.texts()?;
         arguments.finish()?;
         let donors = texts.iter().map(|text| Address::parse(text)).collect::<Result<Vec<_>, _>>();
@@ -65,6 +73,14 @@ impl RamOptions {
                 return Err(arguments.invalid(format!("{} is named twice", donor.text)));
             }
         }
+        if let Some(at) = donors.iter().position(|donor| donor.is_spare)
+            && donors[at..].iter().any(|donor| !donor.is_spare)
+        {
+            return Err(
+                arguments.invalid(format!("{} is a spare: name spares after all other donors", donors[at].text))
+            );
+        }
+        let (spares, donors): (Vec<Address>, Vec<Address>) = donors.into_iter().partition(|donor| donor.is_spare);
         let open = arguments.options();
         let (take_over, trust_remaining) = (open.take_over, open.trust_remaining);
         let count = donors.len();
@@ -85,14 +101,22 @@ impl RamOptions {
             let message = "overflow= belongs to redundancy=parity-log, parity-cache and adaptive".to_owned();
             return Err(arguments.invalid(message));
         }
+        if !spares.is_empty() && kind == Redundancy::None && redundancy != Policy::Parity {
+            return Err(arguments.invalid("spare donors belong to a device with redundancy".to_owned()));
+        }
+        if scrub_bytes.is_some() && kind == Redundancy::None && redundancy != Policy::Parity {
+            return Err(arguments.invalid("scrub= belongs to a device with redundancy".to_owned()));
+        }
         let redundancy_there = redundancy != Policy::Parity;
         let options = RamOptions {
             donors,
+            spares,
             id,
             size_bytes,
             patience,
             redundancy: kind,
             overflow_percent,
+            scrub_bytes: scrub_bytes.unwrap_or(SCRUB_BYTES),
             take_over,
             trust_remaining,
         };
@@ -105,7 +129,7 @@ impl RamOptions {
 
     /// Returns the SPEC that names the device.
     pub fn spec(&self) -> String {
-        let mut parts: Vec<String> = self.donors.iter().map(Address::spec).collect();
+        let mut parts: Vec<String> = self.donors.iter().chain(&self.spares).map(Address::spec).collect();
         parts.push(format!("id={}", self.id));
         parts.extend(self.size_bytes.map(|bytes| format!("size={}", exact_size(bytes))));
         if self.patience != PATIENCE {
@@ -113,6 +137,9 @@ impl RamOptions {
         }
         if self.redundancy != Redundancy::None {
             parts.push(format!("redundancy={}", self.redundancy.name()));
+        }
+        if self.scrub_bytes != SCRUB_BYTES {
+            parts.push(format!("scrub={}", exact_size(self.scrub_bytes)));
         }
         parts.extend(self.overflow_percent.map(|percent| format!("overflow={percent}%")));
         format!("ram({})", parts.join(","))

@@ -17,6 +17,7 @@
 //! | `device` | one session's view of a device |
 //! | `metadata` | the same, with the window to the metadata of a device with redundancy |
 //! | `inspection` | the view of a session that only reads a device with redundancy |
+//! | `planted` | damage to the memory, for tests |
 //! | `error` | reasons why a donor does not start |
 
 mod device;
@@ -25,6 +26,8 @@ mod inspection;
 mod metadata;
 pub mod name;
 pub mod page;
+#[cfg(feature = "planted")]
+mod planted;
 mod pool;
 mod tenant;
 
@@ -210,17 +213,17 @@ impl Inner {
     }
 
     /// Returns the donor's description of itself at this moment.
-    fn page(&self) -> Page {
+    fn page(&self, is_leaving: bool) -> Page {
         let (memory_bytes, promised_bytes, _) = self.pool.bytes();
         let free_bytes = (memory_bytes - promised_bytes).min(self.quota_bytes.unwrap_or(u64::MAX));
-        Page { incarnation: self.incarnation, memory_bytes, free_bytes, labels: self.labels.clone() }
+        Page { incarnation: self.incarnation, memory_bytes, free_bytes, labels: self.labels.clone(), is_leaving }
     }
 
     fn page_export(&self, state: &mut State) -> Result<Arc<Export>, Missing> {
         if let Some(export) = state.page.upgrade() {
             return Ok(export);
         }
-        let text = self.page().to_string();
+        let text = self.page(state.is_leaving).to_string();
         let mut image = text.clone().into_bytes();
         image.resize(image.len().next_multiple_of(BLOCK_BYTES as usize), 0);
         let export = export(PAGE_NAME, &text, Arc::new(MemoryDevice::from_image(image)), true)?;
@@ -308,7 +311,7 @@ impl ExportSource for Inner {
             let (size, used) = (format_size(entry.tenant.size_bytes()), format_size(entry.tenant.written_bytes()));
             format!("{size}, {used} of it written, {} connections", entry.connections())
         };
-        let page = (PAGE_NAME.to_owned(), self.page().to_string());
+        let page = (PAGE_NAME.to_owned(), self.page(state.is_leaving).to_string());
         let devices = state.devices.iter().map(|(id, entry)| (id.clone(), about(entry)));
         std::iter::once(page).chain(devices).collect()
     }

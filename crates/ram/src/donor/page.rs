@@ -22,6 +22,8 @@ pub struct Page {
     pub free_bytes: u64,
     /// The labels of the donor, for example `rack=a;host=b`.
     pub labels: String,
+    /// Whether it takes no more devices, and will end when its clients have gone.
+    pub is_leaving: bool,
 }
 
 impl Page {
@@ -32,24 +34,33 @@ impl Page {
             return None;
         }
         let (mut incarnation, mut memory_bytes, mut free_bytes, mut labels) = (None, None, None, String::new());
+        let mut is_leaving = false;
         for (key, value) in words.filter_map(|word| word.split_once('=')) {
             match key {
                 "incarnation" => incarnation = u128::from_str_radix(value, 16).ok(),
                 "memory" => memory_bytes = value.parse().ok(),
                 "free" => free_bytes = value.parse().ok(),
+                "leaving" => is_leaving = value == "1",
                 "labels" if value.len() <= LABELS_BYTES_MAX => labels = value.to_owned(),
                 _ => {}
             }
         }
-        Some(Page { incarnation: incarnation?, memory_bytes: memory_bytes?, free_bytes: free_bytes?, labels })
+        Some(Page {
+            incarnation: incarnation?,
+            memory_bytes: memory_bytes?,
+            free_bytes: free_bytes?,
+            labels,
+            is_leaving,
+        })
     }
 }
 
 impl fmt::Display for Page {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Page { incarnation, memory_bytes, free_bytes, labels } = self;
+        let Page { incarnation, memory_bytes, free_bytes, labels, is_leaving } = self;
         write!(f, "{} {VERSION} incarnation={incarnation:032x}", super::name::PAGE_NAME)?;
-        write!(f, " memory={memory_bytes} free={free_bytes} labels={labels}")
+        write!(f, " memory={memory_bytes} free={free_bytes} labels={labels}")?;
+        if *is_leaving { write!(f, " leaving=1") } else { Ok(()) }
     }
 }
 
@@ -75,7 +86,13 @@ mod tests {
 
     #[test]
     fn a_page_reads_back_and_other_text_is_no_donor() {
-        let page = Page { incarnation: 1 << 90, memory_bytes: 8 << 30, free_bytes: 0, labels: "rack=a;host=b".into() };
+        let page = Page {
+            incarnation: 1 << 90,
+            memory_bytes: 8 << 30,
+            free_bytes: 0,
+            labels: "rack=a;host=b".into(),
+            is_leaving: true,
+        };
         assert_eq!(Page::parse(&page.to_string()), Some(page.clone()));
         assert_eq!(Page::parse(&format!("{page} more=1 word")), Some(page.clone()));
         let unlabelled = Page { labels: String::new(), ..page };

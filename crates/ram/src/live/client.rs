@@ -8,6 +8,7 @@ use crate::format::{Geometry, View};
 use crate::mirror::{
     self, Action, Donor, Event, Intent, Layout as _, LinkState, Moment, Refusal, Ring, Standing, Times,
 };
+use crate::scrub::Progress;
 use crate::{format::FormatError, log};
 
 /// The interface of a machine for its owner; each method calls the machine's method of the same name.
@@ -21,6 +22,7 @@ pub trait Client: Send {
     fn is_view_stored(&self) -> bool;
     fn is_given_up(&self) -> bool;
     fn rebuild_progress(&self) -> Option<(Donor, u64, u64)>;
+    fn scrub_progress(&self) -> Progress;
     fn counts(&self) -> Counts;
 }
 
@@ -59,6 +61,10 @@ impl Client for mirror::Machine {
 
     fn rebuild_progress(&self) -> Option<(Donor, u64, u64)> {
         mirror::Machine::rebuild_progress(self)
+    }
+
+    fn scrub_progress(&self) -> Progress {
+        mirror::Machine::scrub_progress(self)
     }
 
     fn counts(&self) -> Counts {
@@ -101,6 +107,10 @@ impl Client for log::Machine {
 
     fn rebuild_progress(&self) -> Option<(Donor, u64, u64)> {
         log::Machine::rebuild_progress(self)
+    }
+
+    fn scrub_progress(&self) -> Progress {
+        log::Machine::scrub_progress(self)
     }
 
     fn counts(&self) -> Counts {

@@ -20,12 +20,15 @@ use tokio::task::JoinSet;
 use super::client::{donor_bytes, machine};
 use super::owner::{Command, Handle, Owner};
 use super::planted::times;
+use super::remote::Remote;
 use super::report::Report;
 use super::session::Target;
+use super::spares::Spares;
 use super::survey::{self, EPOCHS, Placed, Seen, describe, error, look_patiently, owned, place};
 use crate::device::RamOptions;
 use crate::donor::{BLOCK_BYTES, random};
 use crate::mirror::{self, Intent, MirrorError, REQUEST_BYTES_MAX, Request, Times};
+use crate::scrub::Findings;
 
 /// The maximum number of callers' requests in progress; further requests wait. The machine's own copies, and changes
 /// that continue after their callers gave up, are not counted.
@@ -59,6 +62,12 @@ struct Inner {
     detached: OnceCell<Result<(), Error>>,
 }
 
+/// Returns the pace of a scrub that compares this many bytes each second; 0: it runs only when requested.
+fn scrub_us(bytes_per_second: u64) -> u64 {
+    const MIB_US: u64 = 1_000_000 << 20;
+    MIB_US.checked_div(bytes_per_second).map_or(0, |pace| pace.max(1))
+}
+
 /// Draws a random number for a client.
 pub(crate) fn draw_client(options: &RamOptions) -> Result<u64, Error> {
     let bytes = random().map_err(|source| Error::from_os(&source, &options.spec(), Operation::Open))?;
@@ -73,10 +82,11 @@ pub(super) async fn start(
     placed: Placed,
     seen: Vec<Seen>,
 ) -> Result<(Handle, JoinSet<()>), Error> {
+    let spares = placed.spares(&seen);
     let Placed { geometry, places } = placed;
     let labels: Vec<String> = places.iter().map(|place| seen[*place].label()).collect();
     let patience_us = options.patience.as_micros() as u64;
-    let times = Times { patience_us, ..times() };
+    let times = Times { patience_us, scrub_us: scrub_us(options.scrub_bytes), ..times() };
     let targets: Vec<(Target, u64)> = places.iter().map(|place| (seen[*place].target.clone(), EPOCHS)).collect();
     let names: Vec<String> = places.iter().map(|place| seen[*place].name().to_owned()).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
@@ -90,7 +100,9 @@ pub(super) async fn start(
     let machine = machine(geometry, labels.clone(), client, intent, times)
         .map_err(|refusal| refuse(&refusal))
         .map_err(|(kind, detail)| error(options, kind, detail))?;
-    let (owner, mut handle) = Owner::new(machine, targets, places, labels, geometry.device, donor_bytes, REQUESTS_MAX);
+    let (mut owner, mut handle) =
+        Owner::new(machine, targets, places, labels, geometry.device, donor_bytes, REQUESTS_MAX);
+    owner.spares = Spares::new(spares);
     let recovered_bytes = if geometry.is_log() { donor_bytes * u64::from(geometry.members) } else { 0 };
     let recovery = Duration::from_secs(recovered_bytes / RECOVERY_BYTES_PER_SECOND);
     let mut tasks = JoinSet::new();
@@ -166,12 +178,28 @@ impl RedundantDevice {
     ///
     /// *Errors*: in words, why the other donor cannot take the place. *Cost*: one copy of what a donor holds.
     pub async fn replace(&self, old: &str, new: &str) -> Result<(), String> {
-        self.replacer().replace(old, new).await
+        self.remote().replace(old, new).await
     }
 
-    /// What replaces donors of the device for as long as it is there, and does not keep it.
-    pub fn replacer(&self) -> Replacer {
-        Replacer { spec: self.inner.spec.clone(), commands: self.inner.commands.downgrade() }
+    /// Moves what a donor has to a spare, and returns the spare's address. The donor goes on to serve until the spare has
+    /// everything; then it has nothing of the device any more. `old` as for [`Self::replace`].
+    ///
+    /// *Errors*: in words, why no spare can take the place. *Cost*: one copy of what a donor holds.
+    pub async fn drain(&self, old: &str) -> Result<String, String> {
+        self.remote().drain(old).await
+    }
+
+    /// Compares all copies now and repairs wrong ones; returns what was found when everything was compared. While a donor
+    /// is not trusted, this waits.
+    ///
+    /// *Errors*: in words, that the device was given up. *Cost*: everything that the donors have is read once.
+    pub async fn scrub(&self) -> Result<Findings, String> {
+        self.remote().scrub().await
+    }
+
+    /// Controls the device for as long as it is there, and does not keep it.
+    pub fn remote(&self) -> Remote {
+        Remote::new(self.inner.spec.clone(), self.inner.commands.downgrade())
     }
 
     /// Detaches the device after requests in progress and a last flush, and tells the donors. A second call returns
@@ -216,34 +244,6 @@ impl RedundantDevice {
             }
             Ok(())
         })
-    }
-}
-
-/// Replaces donors of a device that is open elsewhere in this process.
-#[derive(Clone)]
-pub struct Replacer {
-    spec: String,
-    commands: mpsc::WeakSender<Command>,
-}
-
-impl Replacer {
-    /// The SPEC of the device.
-    pub fn spec(&self) -> &str {
-        &self.spec
-    }
-
-    /// As [`RedundantDevice::replace`].
-    pub async fn replace(&self, old: &str, new: &str) -> Result<(), String> {
-        let new = Box::new(crate::device::address::Address::parse(new)?);
-        if !new.url.export.is_empty() {
-            return Err(format!("{} names an export: redundancy needs donors of `nectary ram donate`", new.text));
-        }
-        let gone = || "the device was given up".to_owned();
-        let (reply, end) = oneshot::channel();
-        let commands = self.commands.upgrade().ok_or_else(gone)?;
-        commands.send(Command::Replace { old: old.to_owned(), new, reply }).await.map_err(|_| gone())?;
-        drop(commands);
-        end.await.map_err(|_| gone())?
     }
 }
 

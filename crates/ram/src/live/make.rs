@@ -52,7 +52,8 @@ pub async fn create(options: &RamOptions) -> Result<Made, Error> {
     };
     let members = geometry.members;
     let part = donor_bytes(&geometry);
-    let seen = look(options, client).await;
+    // Spares get nothing before they take a place.
+    let seen = look(&RamOptions { spares: Vec::new(), ..options.clone() }, client).await;
     check_makes(options, &seen)?;
     let (mut away, mut taken, mut small) = (Vec::new(), Vec::new(), Vec::new());
     for donor in &seen {

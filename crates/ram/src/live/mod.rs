@@ -11,8 +11,13 @@
 //! | `survey` | finding the position of each donor, before anything is stored |
 //! | `session` | a connection to one donor, and requests on it |
 //! | `owner` | the task that holds the machine and all connections |
+//! | `peer` | a donor as the owner sees it |
+//! | `remote` | control of a device that is open elsewhere in this process |
 //! | `moving` | another donor takes the place of one: what is copied when |
 //! | `replacing` | the same: what the owner does, and what the machine is told |
+//! | `scrubbing` | who waits for a pass of the scrub |
+//! | `spares` | which donor needs a spare, and when |
+//! | `sparing` | the same: what the owner does |
 //! | `make` | making and deleting a device |
 //! | `report` | the report of a running device |
 //! | `device` | the device |
@@ -22,12 +27,18 @@ pub(crate) mod device;
 mod make;
 mod moving;
 mod owner;
+mod peer;
 pub mod planted;
+mod remote;
 mod replacing;
 mod report;
+mod scrubbing;
 pub(crate) mod session;
+mod spares;
+mod sparing;
 pub(crate) mod survey;
 
-pub use device::{RedundantDevice, Replacer};
+pub use device::RedundantDevice;
 pub use make::{create, delete};
+pub use remote::Remote;
 pub use report::{Counts, DonorReport, LogCounts, MoveReport, RebuildReport, Report};

@@ -11,28 +11,27 @@
 //! | connections | one for each donor, and one attempt |
 //! | requests in flight to a donor | those of callers, two for each; copies; one record, one question |
 
-use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
+use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use nectary_host::Shutdown;
 use nectary_host::log::{self, Level};
-use nectary_nbd::NbdDevice;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 
 use super::client::Client;
 use super::moving::{Move, Moved, Ready};
+use super::peer::{PAUSE_MIN, Peer, changed};
 use super::report::{DonorReport, RebuildReport, Report};
 use super::session::{Away, Ended, Reached, Target, begin, incarnation};
+use super::spares::Spares;
 use crate::device::address::Address;
 use crate::mirror::{
     Action, Donor, DonorRequest, Event, LinkState, MirrorError, Moment, Refusal, Reply, Request, RequestId, Standing,
 };
+use crate::scrub::Findings;
 
-/// The pauses between attempts to connect: the first, and the longest.
-const PAUSE_MIN: Duration = Duration::from_millis(20);
+/// The longest pause between attempts to connect.
 const PAUSE_MAX: Duration = Duration::from_millis(500);
 
 /// A command of a caller.
@@ -53,6 +52,16 @@ pub enum Command {
         /// Its end: everything is on the other donor, and all were told.
         reply: oneshot::Sender<Moved>,
     },
+    /// To say which spares there are.
+    Spares {
+        /// Their addresses.
+        reply: oneshot::Sender<Vec<Address>>,
+    },
+    /// To compare all copies now.
+    Scrub {
+        /// The findings, when the pass has ended.
+        reply: oneshot::Sender<Findings>,
+    },
     /// To give the device up after what is under way; the owner then ends.
     Detach {
         /// Whether every donor that counts was told. It is dropped without an answer if the owner ends otherwise.
@@ -62,25 +71,6 @@ pub enum Command {
 
 /// The outcome of attaching.
 pub type Opened = Result<(), (Refusal, Vec<Option<String>>)>;
-
-/// A donor and the connection to it.
-pub(super) struct Peer {
-    pub(super) target: Target,
-    pub(super) device: Option<Arc<NbdDevice>>,
-    /// Counts connections and attempts; events of earlier ones are ignored.
-    pub(super) epoch: u64,
-    /// Requests on their way, with the range that each changes.
-    pub(super) under_way: BTreeMap<RequestId, (u64, u64)>,
-    /// Set when the machine has given the connection up.
-    ended: Shutdown,
-    pause: Duration,
-    /// Why there is no connection.
-    pub(super) reason: Option<String>,
-    pub(super) sessions: u64,
-    requests: u64,
-    read_bytes: u64,
-    written_bytes: u64,
-}
 
 /// What a task in the set brings.
 pub(super) enum Done {
@@ -92,6 +82,8 @@ pub(super) enum Done {
     Prepared(u64, Result<Option<Ready>, String>),
     /// A part of a move was copied, or why this failed and whether the other donor was at fault.
     Copied(u64, u64, Result<(), (bool, String)>),
+    /// Whether each donor, by position, says that it is leaving.
+    Looked(Vec<bool>),
     /// The former donor of a move was emptied, or why this failed.
     Emptied(u64, Result<(), String>),
 }
@@ -108,7 +100,7 @@ pub struct Owner {
     commands: mpsc::Receiver<Command>,
     callers: HashMap<u64, oneshot::Sender<Result<Bytes, MirrorError>>>,
     next_caller: u64,
-    opened: Option<oneshot::Sender<Opened>>,
+    pub(super) opened: Option<oneshot::Sender<Opened>>,
     reports: watch::Sender<Report>,
     reported_us: Moment,
     rebuild: Option<(Donor, Instant)>,
@@ -120,6 +112,9 @@ pub struct Owner {
     pub(super) moving: Option<Move>,
     /// Counts moves: what belongs to another one is too late.
     pub(super) moves: u64,
+    pub(super) spares: Spares,
+    /// Those who wait for a pass of the scrub, and how many passes there were before.
+    pub(super) scrubbing: Vec<(u64, oneshot::Sender<Findings>)>,
     /// Those who wait for the end of detaching.
     detaching: Vec<oneshot::Sender<bool>>,
 }
@@ -171,6 +166,8 @@ impl Owner {
             device,
             moving: None,
             moves: 0,
+            spares: Spares::default(),
+            scrubbing: Vec::new(),
             detaching: Vec::new(),
         };
         (owner, Handle { commands, opened: is_opened, reports: watched })
@@ -191,6 +188,8 @@ impl Owner {
             if self.execute() || self.drive_move() && self.execute() {
                 break;
             }
+            self.answer_scrubs();
+            self.use_spares();
             self.publish(false, false);
             let Some(wake_us) = self.machine.wake_at() else { break };
             timer.as_mut().reset((self.started + Duration::from_micros(wake_us)).into());
@@ -225,6 +224,8 @@ impl Owner {
                 self.step(Event::Submitted { id, request });
             }
             Command::Replace { old, new, reply } => self.replace(&old, *new, reply),
+            Command::Scrub { reply } => self.scrub(reply),
+            Command::Spares { reply } => _ = reply.send(self.spares.list.clone()),
             Command::Detach { reply } => {
                 self.detaching.push(reply);
                 if self.detaching.len() == 1 {
@@ -328,6 +329,7 @@ impl Owner {
     fn done(&mut self, done: Done) {
         match done {
             Done::Dropped => {}
+            Done::Looked(leaving) => self.spares.looked(leaving),
             Done::Connected(donor, epoch, _) | Done::Ended(donor, epoch, ..) if self.peers[donor].epoch != epoch => {}
             Done::Prepared(number, _) | Done::Copied(number, ..) | Done::Emptied(number, _) if self.moves != number => {
             }
@@ -393,7 +395,9 @@ impl Owner {
         let ended = self.reports.borrow().ended.clone();
         let ended = ended.or_else(|| has_ended.then(|| "the device is detached".into()));
         let moving = self.moving.as_ref();
-        let report = Report { ended, ..report(&*self.machine, &self.peers, &self.places, self.rebuild, moving) };
+        let spares = self.spares.list.len() as u64;
+        let report =
+            Report { ended, spares, ..report(&*self.machine, &self.peers, &self.places, self.rebuild, moving) };
         self.reports.send_replace(report);
     }
 
@@ -408,40 +412,6 @@ impl Owner {
             Standing::Lost => (Level::Warning, "is lost with another donor: blocks that no other has are I/O errors"),
         };
         log::write(level, "ram", format_args!("{}: donor {} {what}{reason}", peer.target.id, peer.target.address.text));
-    }
-}
-
-impl Peer {
-    fn new(target: Target, epoch: u64) -> Peer {
-        Peer {
-            target,
-            device: None,
-            epoch,
-            under_way: BTreeMap::new(),
-            ended: Shutdown::new(),
-            pause: PAUSE_MIN,
-            reason: None,
-            sessions: 0,
-            requests: 0,
-            read_bytes: 0,
-            written_bytes: 0,
-        }
-    }
-
-    /// The connection is gone: its answers are not waited for.
-    pub(super) fn end(&mut self, reason: String) {
-        self.device = None;
-        self.reason = Some(reason);
-        std::mem::take(&mut self.ended).request();
-    }
-}
-
-/// The bytes that a request changes: offset and length.
-fn changed(body: &DonorRequest) -> (u64, u64) {
-    match body {
-        DonorRequest::Write { offset, data, .. } => (*offset, data.len() as u64),
-        DonorRequest::WriteZeroes { offset, bytes, .. } | DonorRequest::Trim { offset, bytes } => (*offset, *bytes),
-        _ => (0, 0),
     }
 }
 
@@ -471,6 +441,8 @@ fn report(
             RebuildReport { donor, copied, all, elapsed_ms }
         }),
         moving: moving.map(Move::report),
+        scrub: machine.scrub_progress(),
+        spares: 0,
         counts: machine.counts(),
         ended: None,
     }

@@ -4,13 +4,20 @@
 //! Without the feature `planted` every question is answered `false` at compile time, and the waits are the usual ones,
 //! so that no user's build has them.
 
+use std::time::Duration;
+
 use crate::mirror::Times;
+
+/// How long a donor is left before a spare takes its place: filling costs as much as a copy of all it had.
+const LOST_AFTER: Duration = Duration::from_secs(30);
 
 nectary_block::planted_bugs! {
     /// A donor continues to serve connections of an earlier owner.
     OldOwnerServed = 1 => "earlier owner served",
     /// Requests in flight when a connection is lost count as done.
     LostWriteAnswered = 2 => "write on a lost connection answered",
+    /// What is written while a donor is drained is not copied again.
+    DrainForgets = 3 => "drain forgets blocks written while it runs",
 }
 
 #[cfg(feature = "planted")]
@@ -21,6 +28,19 @@ static IS_HASTY: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::
 #[cfg(feature = "planted")]
 pub fn hasten() {
     IS_HASTY.store(true, std::sync::atomic::Ordering::SeqCst);
+}
+
+/// How long a donor is left before a spare takes its place.
+#[cfg(feature = "planted")]
+pub(super) fn lost_after() -> Duration {
+    let is_hasty = IS_HASTY.load(std::sync::atomic::Ordering::SeqCst);
+    if is_hasty { Duration::from_millis(300) } else { LOST_AFTER }
+}
+
+/// How long a donor is left before a spare takes its place.
+#[cfg(not(feature = "planted"))]
+pub(super) fn lost_after() -> Duration {
+    LOST_AFTER
 }
 
 /// The times of a device.

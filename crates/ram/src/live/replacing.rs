@@ -204,6 +204,9 @@ impl Owner {
         let Some(mut moving) = self.moving.take() else { return };
         let (donor, name) = (moving.donor, moving.target.address.text.clone());
         self.moves += 1;
+        if result.is_ok() {
+            self.spares.used(&moving.target.address);
+        }
         if let Err(why) = &result {
             let former = &self.peers[donor].target.address.text;
             log::write(Level::Warning, "ram", format_args!("{name} does not replace {former}: {why}"));

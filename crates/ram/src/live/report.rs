@@ -9,6 +9,7 @@ use nectary_block::{Figures, Survives};
 
 use crate::log;
 use crate::mirror::{self, Standing};
+use crate::scrub::Progress;
 
 /// The report of one donor.
 #[derive(Debug, Clone)]
@@ -96,6 +97,10 @@ pub struct Report {
     pub rebuild: Option<RebuildReport>,
     /// The donor whose place another one takes now.
     pub moving: Option<MoveReport>,
+    /// The scrub.
+    pub scrub: Progress,
+    /// The number of donors that can take the place of another one.
+    pub spares: u64,
     /// Counts.
     pub counts: Counts,
     /// The reason why the device has ended, if it has.
@@ -145,6 +150,7 @@ impl Report {
             ("replayed_writes", self.counts.base.replayed),
             ("failed", self.counts.base.failed),
             ("replaced", self.counts.base.replaced),
+            ("spares", self.spares),
         ];
         if let Some(RebuildReport { donor, copied, all, elapsed_ms }) = self.rebuild {
             let number = self.places.get(donor).map_or(0, |place| *place as u64 + 1);
@@ -162,6 +168,7 @@ impl Report {
                 values.push(("move_left_ms", left_ms));
             }
         }
+        values.extend(scrub_numbers(&self.scrub));
         values.extend(self.counts.log.iter().flat_map(LogCounts::numbers));
         let mut list = vec![Figures { device: "ram", values }];
         let mut order: Vec<(usize, &DonorReport)> = self.places.iter().copied().zip(&self.donors).collect();
@@ -169,6 +176,27 @@ impl Report {
         list.extend(order.into_iter().map(|(place, donor)| donor.numbers(place)));
         list
     }
+}
+
+/// Returns the progress and the findings of the scrub. Blocks that nobody can repair are found again by each pass, so
+/// they are those of the last pass, or of the present one if it has found more already.
+fn scrub_numbers(scrub: &Progress) -> Vec<(&'static str, u64)> {
+    let Progress { last, present, .. } = scrub;
+    let mut values = vec![
+        ("scrub_passes", scrub.passes),
+        ("scrub_repaired", scrub.repaired),
+        ("scrub_lost", last.lost.max(present.lost)),
+        ("scrub_doubtful", last.doubtful.max(present.doubtful)),
+    ];
+    if let Some(done) = scrub.done_bytes {
+        let elapsed_ms = scrub.elapsed_us / 1000;
+        values.extend([("scrub_done_bytes", done), ("scrub_bytes", scrub.all_bytes), ("scrub_elapsed_ms", elapsed_ms)]);
+        let left = u128::from(elapsed_ms) * u128::from(scrub.all_bytes.saturating_sub(done));
+        if let Some(left_ms) = left.checked_div(u128::from(done)) {
+            values.push(("scrub_left_ms", u64::try_from(left_ms).unwrap_or(u64::MAX)));
+        }
+    }
+    values
 }
 
 impl LogCounts {

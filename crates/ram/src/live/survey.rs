@@ -47,12 +47,20 @@ pub struct Placed {
     pub places: Vec<usize>,
 }
 
+impl Placed {
+    /// Returns the donors that have no position, and so can take one.
+    pub fn spares(&self, seen: &[Seen]) -> Vec<Address> {
+        let rest = seen.iter().enumerate().filter(|(place, _)| !self.places.contains(place));
+        rest.map(|(_, donor)| donor.target.address.clone()).collect()
+    }
+}
+
 /// Makes an error of a device.
 pub fn error(options: &RamOptions, kind: ErrorKind, detail: String) -> Error {
     Error::new(kind, &options.spec(), Operation::Open, detail)
 }
 
-/// Looks at every donor.
+/// Looks at every donor, spares included.
 pub async fn look(options: &RamOptions, client: u64) -> Vec<Seen> {
     look_as(options, client, false).await
 }
@@ -88,7 +96,7 @@ async fn look_as(options: &RamOptions, client: u64, only_reads: bool) -> Vec<See
         let state = state.await;
         Seen { target, state }
     };
-    together(options.donors.iter().cloned().map(one).collect()).await
+    together(options.donors.iter().chain(&options.spares).cloned().map(one).collect()).await
 }
 
 impl Seen {
@@ -159,9 +167,10 @@ fn redundancy_of(geometry: &Geometry) -> Redundancy {
     found.map_or(Redundancy::Mirror, Redundancy::Log)
 }
 
-/// Returns the donors that do not give access to the device, each with the reason.
+/// Returns the donors that do not give access to the device, each with the reason. Spares need not have a part of it.
 fn missing(seen: &[Seen]) -> Vec<String> {
     let why = |donor: &Seen| match &donor.state {
+        Ok(_) | Err(Away::Absent(_)) if donor.target.address.is_spare => None,
         Err(away) => Some(format!("{}: {}", donor.name(), away.reason())),
         Ok(There { record: None, area, .. }) if Record::is_absent(area) => {
             Some(format!("{}: it is empty; if it was started again, its part of the device is gone", donor.name()))
@@ -194,31 +203,49 @@ pub fn place(options: &RamOptions, seen: &[Seen]) -> Result<Placed, Error> {
         return fail(ErrorKind::Invalid, format!("the device has redundancy={has}, not redundancy={named}"));
     }
     let all = usize::from(geometry.members);
-    if seen.len() != all {
-        return fail(ErrorKind::Invalid, format!("the device has {all} donors, {} are named: name all", seen.len()));
+    let named = options.donors.len();
+    if named != all {
+        return fail(ErrorKind::Invalid, format!("the device has {all} donors, {named} are named: name all"));
     }
     if let Some(wanted) = options.size_bytes.filter(|&wanted| wanted != geometry.bytes) {
         let (has, wanted) = (exact_size(geometry.bytes), exact_size(wanted));
         return fail(ErrorKind::Invalid, format!("the device has {has}, not size={wanted}"));
     }
     let mut places: Vec<Option<usize>> = vec![None; all];
+    // A donor whose place another one has taken may still have its part.
+    let is_member = |place: usize, position: usize| {
+        let incarnation = seen[place].page().map(incarnation);
+        incarnation == newest.view.members.get(position).map(|member| member.incarnation)
+    };
     for (place, donor) in seen.iter().enumerate() {
         let Some(record) = donor.record() else { continue };
         let position = usize::from(record.position);
+        // The copy of a record on a donor that was about to take a place.
+        if record.view.members.get(position).map(|own| own.incarnation) != donor.page().map(incarnation) {
+            continue;
+        }
         let part = donor.state.as_ref().ok().map(part_bytes);
         if part != Some(donor_bytes(&record.geometry)) {
             problems.push(format!("{}: its part of the device is as long as that of another one", donor.name()));
         } else if record.geometry != geometry {
             problems.push(format!("{}: its device \"{id}\" is another one, made at another time", donor.name()));
-        } else if let Some(other) = places[position].replace(place) {
-            let (one, two) = (seen[other].name(), donor.name());
-            problems.push(format!("{one} and {two} both have the part of donor {}", position + 1));
+        } else {
+            match places[position] {
+                None => places[position] = Some(place),
+                Some(_) if is_member(place, position) => places[position] = Some(place),
+                Some(other) if is_member(other, position) => {}
+                Some(other) => {
+                    let (one, two) = (seen[other].name(), donor.name());
+                    problems.push(format!("{one} and {two} both have the part of donor {}", position + 1));
+                }
+            }
         }
     }
     if problems.len() > missing(seen).len() {
         return fail(ErrorKind::Invalid, problems.join("; "));
     }
-    let mut others = (0..all).filter(|place| !places.contains(&Some(*place))).collect::<Vec<_>>().into_iter();
+    // Donors that were named as such come before spares.
+    let mut others = (0..seen.len()).filter(|place| !places.contains(&Some(*place))).collect::<Vec<_>>().into_iter();
     let places: Vec<usize> = places.iter().map(|place| place.or_else(|| others.next()).unwrap_or_default()).collect();
     match merge(&found(seen, &places), options.trust_remaining) {
         Ok(_) => Ok(Placed { geometry, places }),

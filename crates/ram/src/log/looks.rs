@@ -145,7 +145,9 @@ impl Machine {
         }
         let whole = Bytes::from(whole);
         if look.wanted.is_some() && !self.is_wanted(look, &whole) {
-            return Some(Err(MirrorError::Corrupt { block }));
+            // Another slot of the group is damaged; a donor that is only late still gives the right one.
+            let is_late = self.is_readable(look.target, look.row) && !matches!(look.parts[look.target], Part::Wrong);
+            return if is_late { None } else { Some(Err(MirrorError::Corrupt { block })) };
         }
         self.figures.reconstructed += u64::from(look.wanted.is_some());
         self.figures.hedged += u64::from(look.is_hedged);

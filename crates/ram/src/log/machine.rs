@@ -16,6 +16,7 @@ use super::looks::{Look, Part};
 use super::operations::{Flushed, Operation, Work};
 use super::recovery::Recovery;
 use super::refill::Refill;
+use super::scrub::Step;
 use super::stores::Stores;
 use super::tasks::Task;
 use crate::format::View;
@@ -25,6 +26,7 @@ use crate::mirror::{
     Action, Donor, DonorRequest, Event, LinkState, Machine as Session, MirrorError, Moment, Outside, Refusal, Standing,
 };
 use crate::placement::{Location, Log, Placement};
+use crate::scrub::Scrub;
 
 /// A sequence consists of the client's generation above this many bits, and a counter below.
 const SEQUENCE_BITS: u32 = 40;
@@ -51,6 +53,7 @@ pub(super) enum Asked {
     Look { number: u64, donor: Donor },
     Flush { number: u64, donor: Donor },
     Survey { attempt: u64, at: u64 },
+    Scrub { attempt: u64, at: usize },
 }
 
 /// The place of a block's newest data, for checks.
@@ -122,6 +125,10 @@ pub struct Machine {
     pub(super) next_operation: u64,
     pub(super) recovery: Option<Recovery>,
     pub(super) refill: Option<Refill>,
+    pub(super) scrub: Scrub,
+    pub(super) scrub_step: Option<Step>,
+    /// The number of steps of the scrub that were begun.
+    pub(super) scrubs: u64,
     pub(super) figures: Figures,
     /// Whether the base is detaching.
     is_detaching: bool,
@@ -148,6 +155,7 @@ impl Machine {
             Ok(placement) => placement,
             Err(error) => unreachable!("the layout was checked: {error}"),
         };
+        let data_bytes = u64::from(shape.block_bytes) * u64::from(shape.members);
         Ok(Machine {
             areas: Areas::new(&shape),
             device: device_checksum(&shape.device),
@@ -180,6 +188,9 @@ impl Machine {
             next_operation: 1,
             recovery: None,
             refill: None,
+            scrub: Scrub::new(&configuration.times, data_bytes, u64::from(shape.groups), now_us),
+            scrub_step: None,
+            scrubs: 0,
             figures: Figures::default(),
             is_detaching: false,
             asked: BTreeMap::new(),
@@ -201,6 +212,10 @@ impl Machine {
             Event::Detach if self.phase == Phase::Open => {
                 self.phase = Phase::Detaching;
                 self.begin(None, Work::Flush, true, 0..0);
+                self.session.step(now_us, Event::Time);
+            }
+            Event::Scrub => {
+                self.scrub.request(self.now_us);
                 self.session.step(now_us, Event::Time);
             }
             event => {
@@ -400,6 +415,7 @@ impl Machine {
             has_moved |= self.drive_operations();
             has_moved |= self.drive_tasks();
             has_moved |= self.drive_looks();
+            has_moved |= self.drive_scrub();
             self.send_stores();
             self.lose_patience();
             if self.phase == Phase::Detaching && self.operations.is_empty() && !self.is_detaching {
@@ -458,6 +474,7 @@ impl Machine {
                 }
             }
             Asked::Survey { attempt, at } => self.surveyed(attempt, at, data),
+            Asked::Scrub { attempt, at } => self.scrub_read(attempt, at, data),
         }
     }
 

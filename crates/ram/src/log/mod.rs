@@ -40,6 +40,7 @@ mod operations;
 pub mod planted;
 mod recovery;
 mod refill;
+mod scrub;
 mod stores;
 mod survey;
 mod tasks;

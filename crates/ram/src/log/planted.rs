@@ -25,4 +25,8 @@ nectary_block::planted_bugs! {
     MemoryUnproven = 10 => "memory answered without a proof",
     /// A donor that is trusted again does not get its part of groups that were open.
     OpenGroupsNotRefilled = 11 => "open groups not refilled",
+    /// The scrub makes the parity fit a damaged slot.
+    ScrubFromDamaged = 12 => "scrub repairs from the damaged slot",
+    /// The scrub skips a group after each step.
+    ScrubSkips = 13 => "scrub skips groups",
 }

@@ -244,8 +244,11 @@ impl Machine {
         self.refill_put(stages, Some(row));
     }
 
-    /// Notes that writes of a filling are done.
+    /// Notes that writes of a filling, or of the scrub, are done.
     pub(super) fn put_done(&mut self, number: u64) {
+        if self.scrub_written(number) {
+            return;
+        }
         let Some(refill) = &mut self.refill else { return };
         let Some(Some(row)) = refill.puts.remove(&number) else { return };
         refill.done.insert(row);

@@ -5,7 +5,7 @@
 use bytes::Bytes;
 
 use super::error::MirrorError;
-use super::event::{Donor, DonorRequest};
+use super::event::{Action, Donor, DonorRequest};
 use super::layout::Layout;
 use super::link::{LinkState, Purpose};
 use super::machine::Machine;
@@ -120,6 +120,25 @@ impl Machine {
             part.state = PartState::Done;
         }
         self.ready.insert(number);
+    }
+
+    /// Tells the user that the operation failed. A change that a donor may have received continues until its copies are
+    /// equal.
+    pub(super) fn lose_patience(&mut self, number: u64) {
+        let Some(mut operation) = self.operations.remove(&number) else { return };
+        let Some(id) = operation.user.take() else {
+            self.operations.insert(number, operation);
+            return;
+        };
+        self.figures.failed += 1;
+        self.figures.impatient += 1;
+        let error = MirrorError::Patience { block: operation.blocks.start };
+        self.act(Action::Complete { id, result: Err(error.clone()) });
+        if operation.work.is_change() && operation.has_begun {
+            self.operations.insert(number, operation);
+        } else {
+            self.finish(number, operation, Err(error));
+        }
     }
 
     /// Lets operations continue that waited for a donor which is now left.

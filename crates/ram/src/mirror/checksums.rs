@@ -49,6 +49,12 @@ impl Checksums {
         self.blocks.get(block as usize).is_some_and(|known| *known != 0)
     }
 
+    /// Whether `data` are the bytes of a block; `None`: its checksum is not known.
+    pub fn is_right(&self, block: u64, data: &[u8]) -> Option<bool> {
+        let known = self.blocks.get(block as usize).filter(|known| **known != 0)?;
+        Some(*known == checksum(data))
+    }
+
     /// Whether `data`, read from block `first` on, matches all known checksums.
     pub fn fits(&self, first: u64, data: &[u8]) -> bool {
         if planted(Bug::ChecksumIgnored) {

@@ -58,6 +58,10 @@ pub struct Times {
     pub rejoin_us: Moment,
     /// The interval at which the machine checks its deadlines.
     pub tick_us: Moment,
+    /// The time that the scrub takes for each MiB of the device, at least; 0: it runs only when requested.
+    pub scrub_us: Moment,
+    /// The pause before the first pass of the scrub, and between two passes.
+    pub scrub_rest_us: Moment,
 }
 
 impl Default for Times {
@@ -73,6 +77,8 @@ impl Default for Times {
             clean_us: 1000 * MILLISECOND,
             rejoin_us: 1000 * MILLISECOND,
             tick_us: 50 * MILLISECOND,
+            scrub_us: 250 * MILLISECOND,
+            scrub_rest_us: 600_000 * MILLISECOND,
         }
     }
 }

@@ -58,6 +58,8 @@ pub enum Event {
         /// What the other donor calls itself.
         incarnation: u64,
     },
+    /// The user wants all copies to be compared now; see [`crate::scrub`].
+    Scrub,
     /// The user wants to detach. Operations under way are finished first.
     Detach,
     /// Time has passed: [`Machine::wake_at`](super::Machine::wake_at) is reached.

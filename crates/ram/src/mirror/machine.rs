@@ -21,8 +21,10 @@ use super::locks::Locks;
 use super::membership::{Membership, Standing};
 use super::operation::{Operation, PartState, Work};
 use super::outside::Outside;
+use super::scrub::Step;
 use crate::format::{Stamp, View};
 use crate::planted::{Bug, planted};
+use crate::scrub::Scrub;
 
 /// After this many ticks' time without an event, the process must have been stopped.
 const STANDSTILL_TICKS: u64 = 3;
@@ -63,6 +65,8 @@ pub struct Machine {
     pub(super) locks: Locks,
     pub(super) dirty: Dirty,
     pub(super) checksums: Checksums,
+    pub(super) scrub: Scrub,
+    pub(super) scrub_step: Option<Step>,
     /// Operations that may be able to continue.
     pub(super) ready: BTreeSet<u64>,
     /// Reads that have their data, and wait for the proof that no other client has the device.
@@ -102,6 +106,8 @@ impl Machine {
             locks: Locks::default(),
             dirty: Dirty::new(geometry.stripes()),
             checksums: Checksums::new(if geometry.is_log() { 0 } else { geometry.blocks() }, geometry.block_bytes),
+            scrub: Scrub::new(&configuration.times, u64::from(geometry.block_bytes), geometry.blocks(), now_us),
+            scrub_step: None,
             ready: BTreeSet::new(),
             held: BTreeSet::new(),
             has_changed: false,
@@ -140,6 +146,7 @@ impl Machine {
                 (self.phase, self.phase_until_us) = (Phase::Detaching, self.now_us + self.patience_us());
             }
             Event::Detach => self.end(Action::Detached, MirrorError::NotAttached),
+            Event::Scrub => self.scrub.request(self.now_us),
             Event::Time
             | Event::Connected { .. }
             | Event::Disconnected { .. }
@@ -373,8 +380,8 @@ impl Machine {
         self.begin(operation, blocks, is_change);
     }
 
-    /// Starts an operation; it runs when no earlier operation uses its blocks.
-    pub(super) fn begin(&mut self, operation: Operation, blocks: std::ops::Range<u64>, is_exclusive: bool) {
+    /// Starts an operation, and returns its number; it runs when no earlier operation uses its blocks.
+    pub(super) fn begin(&mut self, operation: Operation, blocks: std::ops::Range<u64>, is_exclusive: bool) -> u64 {
         let number = self.next_operation;
         self.next_operation += 1;
         if self.locks.take(number, blocks, is_exclusive) {
@@ -383,6 +390,7 @@ impl Machine {
             self.figures.overlapping += 1;
         }
         self.operations.insert(number, operation);
+        number
     }
 
     /// Ends an operation that was removed from the list, and starts those that waited for it.
@@ -412,6 +420,7 @@ impl Machine {
             }
             self.advance_membership();
             self.advance_copies();
+            self.advance_scrub();
             let has_changed = std::mem::take(&mut self.has_changed);
             if has_changed {
                 self.ready.extend(self.operations.keys().copied());
@@ -435,6 +444,7 @@ impl Machine {
             Work::Read => self.drive_read(number, operation),
             Work::Flush => self.drive_flush(number, operation),
             Work::Copy { to, why } => self.drive_copy(number, operation, to, why),
+            Work::Scrub => self.drive_scrub(number, operation),
             Work::Write { .. } | Work::Zeroes { .. } | Work::Trim => self.drive_change(number, operation),
         }
     }
@@ -472,24 +482,6 @@ impl Machine {
         }
         self.look_at_donors();
         self.retry_rebuild();
-    }
-
-    /// Tells the user that the operation failed. A change that a donor may have received continues until its copies are
-    /// equal.
-    fn lose_patience(&mut self, number: u64) {
-        let Some(mut operation) = self.operations.remove(&number) else { return };
-        let Some(id) = operation.user.take() else {
-            self.operations.insert(number, operation);
-            return;
-        };
-        self.figures.failed += 1;
-        self.figures.impatient += 1;
-        let error = MirrorError::Patience { block: operation.blocks.start };
-        self.act(Action::Complete { id, result: Err(error.clone()) });
-        if operation.work.is_change() && operation.has_begun {
-            self.operations.insert(number, operation);
-        } else {
-            self.finish(number, operation, Err(error));
-        }
+        self.drop_late_step();
     }
 }

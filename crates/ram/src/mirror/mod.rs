@@ -70,6 +70,7 @@ mod merge;
 mod operation;
 mod outside;
 mod reads;
+mod scrub;
 
 pub use configuration::{
     CLAIM_ROUNDS_MAX, COPIES_MAX, Configuration, Intent, OPERATIONS_MAX, REPAIRS_MAX, REQUEST_BYTES_MAX, TROUBLES_MAX,
@@ -86,4 +87,5 @@ pub use merge::{Found, Merged, merge};
 pub(crate) use outside::Outside;
 
 #[cfg(test)]
+#[path = "machine/tests.rs"]
 mod tests;

@@ -25,11 +25,21 @@ pub(super) enum Why {
 #[derive(Debug, Clone)]
 pub(super) enum Work {
     Read,
-    Write { data: Bytes, is_forced: bool },
-    Zeroes { is_forced: bool },
+    Write {
+        data: Bytes,
+        is_forced: bool,
+    },
+    Zeroes {
+        is_forced: bool,
+    },
     Trim,
     Flush,
-    Copy { to: Donor, why: Why },
+    Copy {
+        to: Donor,
+        why: Why,
+    },
+    /// Compares the two copies of a range; the first two pieces are these copies.
+    Scrub,
 }
 
 impl Work {

@@ -12,7 +12,7 @@ use super::layout::{Layout, Place};
 use super::link::{LinkState, Purpose};
 use super::machine::Machine;
 use super::membership::Standing;
-use super::operation::{Asked, Operation, Piece};
+use super::operation::{Asked, Operation, Piece, Work};
 
 impl Machine {
     pub(super) fn drive_read(&mut self, number: u64, mut operation: Operation) {
@@ -132,7 +132,9 @@ impl Machine {
             return;
         }
         let bytes = (piece.blocks.end - piece.blocks.start) * u64::from(self.configuration.geometry.block_bytes);
-        if data.len() as u64 == bytes && self.checksums.fits(piece.blocks.start, &data) {
+        // The scrub compares the bytes itself.
+        let is_right = matches!(operation.work, Work::Scrub) || self.checksums.fits(piece.blocks.start, &data);
+        if data.len() as u64 == bytes && is_right {
             piece.data = Some(data);
         } else {
             piece.wrong.push(donor);

@@ -36,6 +36,12 @@ impl Serving {
         Serving { donor, server, socket }
     }
 
+    /// Serves memory again that was served before.
+    pub fn again(donor: Donor, socket: PathBuf) -> Serving {
+        let server = Serving::serve(&donor, socket.clone());
+        Serving { donor, server, socket }
+    }
+
     fn serve(donor: &Donor, socket: PathBuf) -> Server {
         let exports = Exports::of(donor.source());
         Server::start(&[Listen::Unix(socket)], exports, ServerOptions::default()).unwrap()

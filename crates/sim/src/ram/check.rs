@@ -10,7 +10,8 @@
 //!   dirty.
 //! - No read returns bytes that were never written there; no request fails as lost unless more was lost than the policy
 //!   survives.
-//! - After the last fault, both copies of every stripe become equal.
+//! - After the last fault, both copies of every stripe become equal. The scrub repairs every wrong copy in two passes, and
+//!   finds no damage where there is none.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -26,6 +27,9 @@ use super::world::{STRIPE_BLOCKS, Stage, World};
 
 /// The largest number of concurrent copy operations of a client, in addition to its user's operations.
 const COPIES_BESIDE_MAX: usize = 8;
+
+/// The most attempts to make a donor lie at the end of a run.
+const LAST_LIES_MAX: u64 = 20;
 
 impl World {
     /// Returns the bytes of a block on a donor; `None` if the block is not placed on that donor.
@@ -183,7 +187,36 @@ impl World {
                 self.coverage.met(Scenario::LeftReturnsLater);
             }
         }
+        self.check_scrub(client);
         self.hunt(client);
+    }
+
+    /// Checks that the scrub finds damage only where a donor lied. The other copy of such a block is right.
+    fn check_scrub(&mut self, client: ClientId) {
+        let progress = self.clients[client].machine.scrub_progress();
+        let found = [progress.last, progress.present];
+        if found.iter().any(|found| found.lost + found.doubtful > 0) || progress.repaired > 0 && !self.had_lies {
+            self.break_with(format!("the scrub found damage where there is none: {progress:?}"));
+        }
+    }
+
+    /// Whether the scrub still has to repair wrong copies; it must have done so after two passes. In a run whose clients
+    /// scrub, a donor lies once more at the end.
+    pub fn awaits_scrub(&mut self) -> bool {
+        if self.scrub_us == 0 {
+            return false;
+        }
+        let passes = self.clients[self.current].machine.scrub_progress().passes;
+        if self.left_to_scrub.is_none_or(|(client, _)| client != self.current) {
+            self.left_to_scrub = Some((self.current, passes));
+            (0..LAST_LIES_MAX).find(|_| self.lie());
+        }
+        let before = self.left_to_scrub.map_or(passes, |(_, before)| before);
+        let Some((donor, block)) = self.lies.first().copied() else { return false };
+        if passes > before + 1 {
+            self.break_with(format!("the scrub has left damage: {}", self.describe(donor, block)));
+        }
+        true
     }
 
     /// Checks the result of a user's request.

@@ -78,14 +78,16 @@ pub const TIMES: Times = Times {
     clean_us: 120 * MILLISECOND,
     rejoin_us: 80 * MILLISECOND,
     tick_us: 15 * MILLISECOND,
+    scrub_us: 0,
+    scrub_rest_us: 60 * MILLISECOND,
 };
 
 impl Client {
     /// A client that begins to create or attach the device.
-    pub fn new(geometry: Geometry, id: u64, intent: Intent, now_us: u64) -> Client {
+    pub fn new(geometry: Geometry, id: u64, intent: Intent, times: Times, now_us: u64) -> Client {
         let donors = usize::from(geometry.members);
         let labels = (0..donors).map(|donor| format!("host-{donor}")).collect();
-        let configuration = Configuration { geometry, labels, client: id, intent, times: TIMES };
+        let configuration = Configuration { geometry, labels, client: id, intent, times };
         Client {
             machine: Machine::new(configuration, now_us).expect("the geometry is possible"),
             id,

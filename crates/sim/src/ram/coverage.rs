@@ -65,6 +65,12 @@ scenarios! {
     Rebuilt: "left donor filled again",
     /// Wrong bytes were found and repaired.
     LieRepaired: "wrong bytes repaired",
+    /// Another donor with the same memory took the place of one.
+    Replaced: "another donor took the place of one",
+    /// All copies were compared.
+    Scrubbed: "all copies compared by the scrub",
+    /// A wrong copy was found and repaired by the scrub.
+    ScrubRepaired: "wrong copy repaired by the scrub",
     /// An answer arrived after it was no longer needed.
     LateReply: "answer after another one was used",
     /// A client detected that another client owns the device.

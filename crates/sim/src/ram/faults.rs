@@ -262,7 +262,7 @@ impl World {
 
     /// Makes a donor change bytes of a random block; returns false if the client does not know the block's checksum, or
     /// if this fault is not allowed now.
-    fn lie(&mut self) -> bool {
+    pub fn lie(&mut self) -> bool {
         let block = self.random.below(self.geometry.blocks());
         let client = &self.clients[self.current];
         let stripe = block / STRIPE_BLOCKS;

@@ -3,9 +3,9 @@
 //! Owns: the current client of the device, the reaction when a client cannot attach or is killed, and the confirmations
 //! of its user. Promises: exactly one client is current; if it ends before the run, another is started.
 
-use nectary_ram::mirror::{Intent, Phase, Refusal, Standing};
+use nectary_ram::mirror::{Intent, Phase, Refusal, Standing, Times};
 
-use super::client::Client;
+use super::client::{Client, TIMES};
 use super::coverage::Scenario;
 use super::faults::kill_at;
 use super::network::{ClientId, Happening, MILLISECOND};
@@ -15,7 +15,8 @@ impl World {
     /// Starts a client and makes it current.
     pub fn start(&mut self, intent: Intent) {
         let id = self.random.bits() | 1;
-        let mut client = Client::new(self.geometry, id, intent, self.now_us());
+        let times = Times { scrub_us: self.scrub_us, ..TIMES };
+        let mut client = Client::new(self.geometry, id, intent, times, self.now_us());
         client.kill_at = self.faults.kill_at.take();
         self.clients.push(client);
         self.current = self.clients.len() - 1;
@@ -92,9 +93,13 @@ impl World {
             }
         }
         let figures = self.clients[client].machine.figures();
+        let scrub = self.clients[client].machine.scrub_progress();
         let mut add = |scenario, count: u64| self.coverage.met_times(scenario, count);
         add(Scenario::Rebuilt, figures.rebuilt);
         add(Scenario::LieRepaired, figures.repaired);
+        add(Scenario::Replaced, figures.replaced);
+        add(Scenario::Scrubbed, scrub.passes);
+        add(Scenario::ScrubRepaired, scrub.repaired);
         add(Scenario::LateReply, figures.late_replies);
         add(Scenario::LeaseWaited, figures.lease_waits);
         add(Scenario::ReadHeld, figures.held_reads);

@@ -2,8 +2,8 @@
 //!
 //! Owns: a run, and the report of many runs. `donor`: the donor's side; `network`: messages in virtual time; `client`:
 //! the machine of `nectary_ram::mirror` and the operations of its user; `life`: the starts and ends of clients; `user`:
-//! the calls of users; `faults`: the faults; `check`: the invariants after every step; `coverage`: the scenarios. The
-//! same seed repeats a run exactly.
+//! the calls of users; `faults`: the faults; `moves`: other donors take the place of some; `check`: the
+//! invariants after every step; `coverage`: the scenarios. The same seed repeats a run exactly.
 
 pub(crate) mod blocks;
 mod check;
@@ -12,6 +12,7 @@ mod coverage;
 pub(crate) mod donor;
 mod faults;
 mod life;
+mod moves;
 pub(crate) mod network;
 mod user;
 mod world;

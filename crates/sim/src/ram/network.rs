@@ -156,6 +156,17 @@ impl Network {
         }
     }
 
+    /// Whether no message of a connection is on its way, and no request is being executed.
+    pub fn is_idle(&self, connection: ConnectionId) -> bool {
+        let is_its = |happening: &Happening| match happening {
+            Happening::AtDonor { connection: of, .. }
+            | Happening::Execute { connection: of, .. }
+            | Happening::AtClient { connection: of, .. } => *of == connection,
+            _ => false,
+        };
+        !self.queue.values().any(is_its)
+    }
+
     /// Returns the connections that a donor serves.
     pub fn served(&self, donor: usize) -> Vec<ConnectionId> {
         let is_served = |at: &usize| self.connections[*at].donor == donor && self.connections[*at].is_donor_open;

@@ -22,6 +22,11 @@ use crate::random::Random;
 /// The number of blocks of a stripe.
 pub const STRIPE_BLOCKS: u64 = 4;
 
+/// Returns the pace of a scrub that compares a stripe in `stripe_us`.
+fn scrub_us(stripe_us: u64) -> u64 {
+    stripe_us * ((1 << 20) / (STRIPE_BLOCKS * BLOCK_BYTES as u64))
+}
+
 /// The stage of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stage {
@@ -56,6 +61,12 @@ pub struct World {
     pub had_lies: bool,
     /// Whether more donors were lost than the policy survives.
     pub is_lossy: bool,
+    /// Whether other donors take the place of some.
+    pub has_moves: bool,
+    /// The pace of the scrub; 0: no client scrubs.
+    pub scrub_us: u64,
+    /// The client with which everything else was restored, and the passes of its scrub until then.
+    pub left_to_scrub: Option<(ClientId, u64)>,
     pub faults: Faults,
     pub coverage: Coverage,
     pub broken: Option<String>,
@@ -94,6 +105,8 @@ impl World {
         let donors: Vec<DonorModel> =
             (0..usize::from(members)).map(|at| DonorModel::new(random.bits(), ring.donor_bytes(), at)).collect();
         let faults = Faults::new(&mut random);
+        let scrub_us = if random.chance(40) { scrub_us(2 * MILLISECOND + random.below(20 * MILLISECOND)) } else { 0 };
+        let has_moves = random.chance(30);
         let mut world = World {
             network: Network::new(),
             geometry,
@@ -108,6 +121,9 @@ impl World {
             lies: Vec::new(),
             had_lies: false,
             is_lossy: false,
+            has_moves,
+            scrub_us,
+            left_to_scrub: None,
             faults,
             coverage: Coverage::default(),
             broken: None,
@@ -174,7 +190,10 @@ impl World {
             Happening::DonorSeesEnd { connection } => self.network.connections[connection].is_donor_open = false,
             Happening::ClientSeesEnd { connection } => self.client_sees_end(connection),
             Happening::Wake { client } => self.wake(client),
-            Happening::Submit { client } => self.submit(client),
+            Happening::Submit { client } => {
+                self.replace_sometimes(client);
+                self.submit(client);
+            }
             Happening::Fault => self.fault(),
             Happening::Start { take_over, trust_remaining } => {
                 self.start(Intent::Attach { take_over, trust_remaining });
@@ -410,7 +429,7 @@ impl World {
             }
             Stage::Settle => {
                 let client = &self.clients[self.current];
-                if client.is_alive && client.pending.is_empty() && client.machine.is_quiet() {
+                if client.is_alive && client.pending.is_empty() && client.machine.is_quiet() && !self.awaits_scrub() {
                     self.check_copies();
                     // The next client does not know the checksums, so it could not detect wrong copies.
                     self.heal_lies();

@@ -12,6 +12,7 @@
 //! - No read returns bytes that were never written there, or data that are older than an earlier read returned or an
 //!   earlier acknowledgement confirmed. No request fails as lost, unless more was lost than the policy survives.
 //! - The data that a client finds when it attaches do not change later.
+//! - The scrub repairs every damaged byte in two passes, and finds no damage where there is none.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -55,6 +56,12 @@ impl World {
 
     /// Checks the data that a recovery would find, after a change of the donors' memory or of the flushed data.
     pub fn check_recoveries(&mut self, what: &str) {
+        self.flip_lie();
+        self.check_recoveries_unharmed(what);
+        self.flip_lie();
+    }
+
+    fn check_recoveries_unharmed(&mut self, what: &str) {
         if !self.is_created || self.is_lossy || self.broken.is_some() {
             return;
         }
@@ -104,13 +111,16 @@ impl World {
                 is_same && machine.standing()[donor] == Standing::Trusted
             })
             .collect();
+        self.flip_lie();
         let oracle = self.oracle(|donor| believed[donor]);
         let broken = (0..self.shape.blocks).find_map(|block| self.check_block(client, &oracle, block));
         let broken =
             broken.or_else(|| (0..self.shape.groups).find_map(|group| self.check_group(client, &oracle, group)));
+        self.flip_lie();
         if let Some(broken) = broken {
             return self.break_with(broken);
         }
+        self.check_scrub(client);
         for donor in 0..self.donors.len() {
             if self.clients[client].machine.standing()[donor] == Standing::Rebuilding && self.left_at_crash[donor] {
                 self.left_at_crash[donor] = false;
@@ -206,6 +216,7 @@ impl World {
                 let is_allowed = match error {
                     MirrorError::Patience { .. } => self.stage != Stage::Reread,
                     MirrorError::Superseded | MirrorError::NotAttached => true,
+                    MirrorError::Corrupt { .. } if self.lies.count > 0 => true,
                     MirrorError::Lost { .. } | MirrorError::Corrupt { .. } => self.is_lossy,
                     MirrorError::Busy | MirrorError::Range { .. } => false,
                 };

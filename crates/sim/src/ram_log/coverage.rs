@@ -46,6 +46,8 @@ pub const SCENARIOS: &[&str] = &[
     "group not used again before its successors were stored",
     "group not used again while it was read",
     "open group over a freed one at a crash",
+    "all sealed groups compared by the scrub",
+    "damage repaired by the scrub",
 ];
 
 /// How often each scenario was reached.

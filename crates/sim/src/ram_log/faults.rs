@@ -252,6 +252,7 @@ impl World {
 
     fn lose_memory(&mut self, donor: usize, down_us: u64) {
         self.tell(|| format!("donor {donor} loses its memory"));
+        self.heal_lie();
         let (incarnation, until_us) = (self.random.bits(), self.now_us() + down_us);
         self.donors[donor].restart(incarnation, until_us);
         for connection in self.network.served(donor) {
@@ -263,6 +264,7 @@ impl World {
     /// Makes another client take over the device while the old client lives: it runs, is paused, or is cut off from
     /// some donors.
     fn take_over(&mut self, donor: usize, long_us: u64) {
+        self.heal_lie();
         let (old, new, now_us) = (self.current, self.clients.len(), self.now_us());
         match self.random.below(4) {
             0 => self.clients[old].paused_until_us = now_us + long_us,

@@ -17,7 +17,9 @@ impl World {
     /// Starts a client and makes it current.
     pub fn start(&mut self, intent: Intent) {
         let id = self.random.bits() | 1;
-        let mut client = Client::new(configuration(&self.layout, self.seed, id, intent), self.now_us());
+        let mut configuration = configuration(&self.layout, self.seed, id, intent);
+        configuration.times.scrub_us = self.lies.scrub_us;
+        let mut client = Client::new(configuration, self.now_us());
         client.kill_at = self.faults.kill_at.take();
         client.cut_in_recovery = self.faults.cut_in_recovery.take();
         self.clients.push(client);
@@ -93,7 +95,11 @@ impl World {
         }
         let is_possible = matches!(
             &refusal,
-            Refusal::AttachedElsewhere { .. } | Refusal::Contended | Refusal::TooFew { .. } | Refusal::Unreachable
+            Refusal::AttachedElsewhere { .. }
+                | Refusal::Contended
+                | Refusal::TooFew { .. }
+                | Refusal::Unreachable
+                | Refusal::Slow { .. }
         );
         if !is_possible {
             return self.break_with(format!("refused: {refusal}"));
@@ -130,6 +136,8 @@ impl World {
             ("group not used again before its successors were stored", figures.reuse_waits),
             ("group not used again while it was read", figures.pinned),
             ("donor left during recovery", figures.recoveries_repeated),
+            ("all sealed groups compared by the scrub", machine.scrub_progress().passes),
+            ("damage repaired by the scrub", machine.scrub_progress().repaired),
         ];
         counts.iter().for_each(|(name, count)| self.coverage.met(name, *count));
     }
@@ -207,6 +215,7 @@ impl World {
             return;
         }
         self.tell(|| format!("client {client} is killed"));
+        self.heal_lie();
         self.note_death(client);
         self.close(client);
         self.check_recoveries("after the loss of a client");

@@ -1,7 +1,7 @@
 //! A network RAM disk that logs parity, under a seeded network, clock, crashes and faults.
 //!
 //! Owns: a run, and the report of many runs. `client`: the machine of `nectary_ram::log`; `life`: the starts and ends
-//! of clients; `user`: the calls of users; `faults`: the faults; `values`: the possible contents of each block;
+//! of clients; `user`: the calls of users; `faults`: the faults; `lies`: damage that the scrub has to find; `values`: the possible contents of each block;
 //! `oracle`: the data that a recovery has to find, computed from the donors' memory alone; `check`: the invariants
 //! after every step; `coverage`: the scenarios. Donors and network are those of `ram`. The same seed and policy repeat
 //! a run exactly.
@@ -10,6 +10,7 @@ mod check;
 mod client;
 mod coverage;
 mod faults;
+mod lies;
 mod life;
 mod oracle;
 mod user;

@@ -30,6 +30,9 @@ impl World {
         if state.paused_until_us > self.now_us() {
             return self.network.plan(state.paused_until_us, Happening::Submit { client });
         }
+        if self.lies.scrub_us > 0 && self.random.chance(3) {
+            self.lie();
+        }
         self.numbers += 1;
         let number = self.numbers;
         let blocks = u64::from(self.shape.blocks);

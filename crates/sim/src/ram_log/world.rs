@@ -16,9 +16,11 @@ use nectary_ram::placement::{Layout, Policy};
 use super::client::{Client, configuration, layout};
 use super::coverage::Coverage;
 use super::faults::Faults;
+use super::lies::Lies;
 use super::values::Values;
 use super::{TIME_MAX_US, WRITES, WRITES_OF_FULL};
-use crate::ram::donor::{ConnectionId, DonorModel, is_change};
+use crate::ram::blocks::BLOCK_BYTES;
+use crate::ram::donor::{ConnectionId, DonorModel, is_change, range};
 use crate::ram::network::{ClientId, Happening, MILLISECOND, Network};
 use crate::random::Random;
 
@@ -58,6 +60,7 @@ pub struct World {
     /// Whether more donors were lost than the policy survives.
     pub is_lossy: bool,
     pub faults: Faults,
+    pub lies: Lies,
     pub coverage: Coverage,
     pub broken: Option<String>,
     /// Whether users write to all blocks equally often and trim none, so that groups have to be cleaned.
@@ -89,6 +92,11 @@ impl World {
             (0..usize::from(layout.donors())).map(|_| DonorModel::new(random.bits(), areas.donor_bytes, 1)).collect();
         let faults = Faults::new(&mut random);
         let is_full = random.chance(25);
+        let mut lies = Lies::default();
+        if random.chance(50) {
+            let step_us = MILLISECOND + random.below(15 * MILLISECOND);
+            lies.scrub_us = step_us * ((1 << 20) / (u64::from(shape.members) * BLOCK_BYTES as u64));
+        }
         let mut world = World {
             seed,
             is_full,
@@ -104,6 +112,7 @@ impl World {
             values: Values::new(shape.blocks),
             is_lossy: false,
             faults,
+            lies,
             coverage: Coverage::default(),
             broken: None,
             writes: 0,
@@ -309,6 +318,9 @@ impl World {
                 self.coverage.met("write lands after its connection was given up", 1);
             }
             self.changes += 1;
+            if let Some((offset, bytes)) = range(body) {
+                self.overwritten(donor, offset, bytes);
+            }
             // One of eight runs checks every change, the others check some; flushed data are always checked.
             if self.seed.is_multiple_of(8) || self.random.chance(20) {
                 self.check_recoveries("after a change of a donor");
@@ -432,7 +444,7 @@ impl World {
             }
             Stage::Settle => {
                 let client = &self.clients[self.current];
-                if client.is_alive && client.pending.is_empty() && client.machine.is_quiet() {
+                if client.is_alive && client.pending.is_empty() && client.machine.is_quiet() && !self.awaits_scrub() {
                     (self.stage, self.settled) = (Stage::Reread, self.current);
                     self.step(self.current, Event::Detach);
                 }

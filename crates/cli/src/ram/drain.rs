@@ -1,0 +1,65 @@
+//! `nectary ram drain`: what a donor has is moved to a spare, while the device is used.
+//!
+//! Owns: the method of the process that has the device, and what the command prints. Leaves to others: the move
+//! (`nectary-ram`).
+
+use clap::Args;
+use nectary_host::{Fault, FaultKind, Methods};
+use nectary_ram::device::Opened;
+use serde_json::json;
+
+use super::attached::{self, Request};
+use crate::exit::{Failure, GOOD};
+use crate::output;
+
+/// The examples of the command.
+pub const EXAMPLES: &str = "Examples:
+  A device whose SPEC names a spare, as ram(h1:7070,h2:7070,h5:7070;spare,id=safe,redundancy=mirror):
+    nectary ram drain /dev/loop0 h2:7070";
+
+const METHOD: &str = "ram-drain";
+
+/// `ram drain`.
+#[derive(Debug, Args)]
+pub struct DrainArguments {
+    /// The device, as `nectary status` names it: /dev/loop0, or its SPEC
+    #[arg(value_name = "DEVICE")]
+    pub device: String,
+    /// The donor to drain: its address in the SPEC, or its number there, from 1
+    #[arg(value_name = "DONOR")]
+    pub donor: String,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Adds the method to a process that has devices open.
+pub fn register(disks: Opened, methods: &mut Methods) {
+    methods.register(METHOD, "moves what a donor of a network RAM disk has to a spare", move |parameters| {
+        let disk = attached::disk(&disks);
+        async move {
+            let donor = parameters["donor"].as_str().unwrap_or_default().to_owned();
+            let remedy = "nothing is lost: `nectary status` shows the donors (docs/ram.md)";
+            match disk?.drain(&donor).await {
+                Ok(spare) => Ok(json!({ "donor": donor, "spare": spare })),
+                Err(why) => Err(Fault::new(FaultKind::Failed, why, remedy)),
+            }
+        }
+    });
+}
+
+/// Drains a donor; ends when a spare has everything and all donors were told.
+pub fn run(arguments: &DrainArguments) -> Result<u8, Failure> {
+    let parameters = json!({ "donor": arguments.donor });
+    let figures = ("move_copied_bytes", "move_bytes");
+    let request = Request { method: METHOD, parameters, what: "draining", figures };
+    let moved = attached::ask(&arguments.device, request)?;
+    match arguments.json {
+        true => output::json(&moved)?,
+        false => {
+            let spare = moved["spare"].as_str().unwrap_or_default();
+            output::text(&format!("{} has nothing of the device any more; {spare} has its place\n", arguments.donor))?;
+        }
+    }
+    Ok(GOOD)
+}

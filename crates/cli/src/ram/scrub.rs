@@ -1,0 +1,78 @@
+//! `nectary ram scrub`: all copies of an attached device are compared now, and wrong ones are repaired.
+//!
+//! Owns: the method of the process that has the device, what the command prints, and its exit code. Leaves to others: the
+//! scrub (`nectary-ram`).
+
+use clap::Args;
+use nectary_host::{Fault, FaultKind, Methods};
+use nectary_ram::device::Opened;
+use nectary_ram::scrub::Findings;
+use serde_json::json;
+
+use super::attached::{self, Request};
+use crate::exit::{DEGRADED, FAILED, Failure, GOOD};
+use crate::output;
+
+/// The examples of the command.
+pub const EXAMPLES: &str = "Examples:
+  nectary ram scrub /dev/loop0
+  Only what a program has to know:
+    nectary ram scrub --json /dev/loop0 | jq .repaired";
+
+const METHOD: &str = "ram-scrub";
+
+/// `ram scrub`.
+#[derive(Debug, Args)]
+pub struct ScrubArguments {
+    /// The device, as `nectary status` names it: /dev/loop0, or its SPEC
+    #[arg(value_name = "DEVICE")]
+    pub device: String,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Adds the method to a process that has devices open.
+pub fn register(disks: Opened, methods: &mut Methods) {
+    methods.register(METHOD, "compares all copies of a network RAM disk, and repairs wrong ones", move |_| {
+        let disk = attached::disk(&disks);
+        async move {
+            let Findings { repaired, lost, doubtful } = disk?.scrub().await.map_err(|why| {
+                Fault::new(FaultKind::Failed, why, "attach it again: `nectary status` lists what is attached")
+            })?;
+            Ok(json!({ "repaired": repaired, "lost": lost, "doubtful": doubtful }))
+        }
+    });
+}
+
+/// Compares all copies: 0, nothing is damaged; 3, all damage is repaired; 1, blocks are lost or doubtful.
+pub fn run(arguments: &ScrubArguments) -> Result<u8, Failure> {
+    let figures = ("scrub_done_bytes", "scrub_bytes");
+    let request = Request { method: METHOD, parameters: json!({}), what: "scrubbing", figures };
+    let found = attached::ask(&arguments.device, request)?;
+    let count = |name: &str| found[name].as_u64().unwrap_or_default();
+    let (repaired, lost, doubtful) = (count("repaired"), count("lost"), count("doubtful"));
+    match arguments.json {
+        true => output::json(&found)?,
+        false => output::text(&as_text(repaired, lost, doubtful))?,
+    }
+    Ok(match (repaired, lost + doubtful) {
+        (0, 0) => GOOD,
+        (_, 0) => DEGRADED,
+        _ => FAILED,
+    })
+}
+
+fn as_text(repaired: u64, lost: u64, doubtful: u64) -> String {
+    if repaired + lost + doubtful == 0 {
+        return "everything was compared, and nothing is damaged\n".to_owned();
+    }
+    let mut text = format!("{repaired} damaged copies were repaired\n");
+    if lost > 0 {
+        text += &format!("{lost} blocks are lost: no donor has the right bytes\n");
+    }
+    if doubtful > 0 {
+        text += &format!("{doubtful} blocks are doubtful: their copies differ, and nobody knows which one is right\n");
+    }
+    text
+}

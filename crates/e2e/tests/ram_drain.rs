@@ -1,0 +1,36 @@
+//! Donors of a mirror are drained to spares under a file system whose every byte is checked: one by the command, one by
+//! SIGTERM.
+
+use nectary_e2e::attach::FileSystem;
+use nectary_e2e::mirror::{Files, Load, Rig};
+use nectary_e2e::ram::{Attached, cannot, run};
+
+#[test]
+fn both_donors_of_a_mirror_are_drained_and_taken_away_without_an_error_or_a_wrong_byte() {
+    if cannot("ram drain") {
+        return;
+    }
+    let mut rig = Rig::new("ram-drain", FileSystem::Ext4, "mirror", 2).unwrap();
+    rig.add_spare().unwrap();
+    rig.add_spare().unwrap();
+    let scratch = rig.scratch.clone();
+    let disk = Attached::new(&scratch, &rig.spec()).unwrap();
+    rig.make(&disk).unwrap();
+    let files = Files::write(&disk.place, 5).unwrap();
+    let load = Load::start(&scratch, &disk.place, 7).unwrap();
+    let said = run(&scratch, "nectary", &["ram", "drain", &disk.device, rig.address(0)]).unwrap();
+    assert!(said.contains("has nothing of the device any more"), "{said}");
+    rig.leave(0).unwrap();
+    rig.leave(1).unwrap();
+    rig.wait_for_trusted(2).unwrap();
+    let figures = rig.figures().unwrap();
+    assert_eq!((&figures["replaced"], &figures["left"]), (&2.into(), &0.into()), "it was never degraded: {figures}");
+    let account = load.end().unwrap();
+    assert_eq!((account.errors, account.wrong), (0, 0), "{account:?}");
+    assert_eq!(files.problems(&disk.place), Vec::<String>::new());
+    disk.unmount().unwrap();
+    rig.check(&disk).unwrap();
+    disk.detach().unwrap();
+    // The SPEC still names the donors that are gone.
+    assert_eq!(rig.check_donors().unwrap().0, Some(0));
+}

@@ -1,0 +1,67 @@
+//! A donor as the owner of a device sees it: the connection, and what is on its way.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use nectary_host::Shutdown;
+use nectary_nbd::NbdDevice;
+
+use super::session::Target;
+use crate::mirror::{DonorRequest, RequestId};
+
+/// The first pause between attempts to connect.
+pub(super) const PAUSE_MIN: Duration = Duration::from_millis(20);
+
+/// A donor and the connection to it.
+pub(super) struct Peer {
+    pub(super) target: Target,
+    pub(super) device: Option<Arc<NbdDevice>>,
+    /// Counts connections and attempts; events of earlier ones are ignored.
+    pub(super) epoch: u64,
+    /// Requests on their way, with the range that each changes.
+    pub(super) under_way: BTreeMap<RequestId, (u64, u64)>,
+    /// Set when the machine has given the connection up.
+    pub(super) ended: Shutdown,
+    pub(super) pause: Duration,
+    /// Why there is no connection.
+    pub(super) reason: Option<String>,
+    pub(super) sessions: u64,
+    pub(super) requests: u64,
+    pub(super) read_bytes: u64,
+    pub(super) written_bytes: u64,
+}
+
+impl Peer {
+    pub(super) fn new(target: Target, epoch: u64) -> Peer {
+        Peer {
+            target,
+            device: None,
+            epoch,
+            under_way: BTreeMap::new(),
+            ended: Shutdown::new(),
+            pause: PAUSE_MIN,
+            reason: None,
+            sessions: 0,
+            requests: 0,
+            read_bytes: 0,
+            written_bytes: 0,
+        }
+    }
+
+    /// The connection is gone: its answers are not waited for.
+    pub(super) fn end(&mut self, reason: String) {
+        self.device = None;
+        self.reason = Some(reason);
+        std::mem::take(&mut self.ended).request();
+    }
+}
+
+/// The bytes that a request changes: offset and length.
+pub(super) fn changed(body: &DonorRequest) -> (u64, u64) {
+    match body {
+        DonorRequest::Write { offset, data, .. } => (*offset, data.len() as u64),
+        DonorRequest::WriteZeroes { offset, bytes, .. } | DonorRequest::Trim { offset, bytes } => (*offset, *bytes),
+        _ => (0, 0),
+    }
+}

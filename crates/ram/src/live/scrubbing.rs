@@ -1,0 +1,35 @@
+//! What the owner does for a user who wants a pass of the scrub.
+//!
+//! Owns: who waits for which pass. Leaves to others: the scrub (`mirror`, `log`).
+
+use tokio::sync::oneshot;
+
+use super::owner::Owner;
+use crate::mirror::Event;
+use crate::scrub::Findings;
+
+impl Owner {
+    /// Begins a pass now; a pass that is under way begins again.
+    pub(super) fn scrub(&mut self, reply: oneshot::Sender<Findings>) {
+        self.scrubbing.push((self.machine.scrub_progress().passes, reply));
+        self.step(Event::Scrub);
+    }
+
+    /// Tells those who wait for a pass that it has ended.
+    pub(super) fn answer_scrubs(&mut self) {
+        if self.scrubbing.is_empty() {
+            return;
+        }
+        let progress = self.machine.scrub_progress();
+        if self.scrubbing.iter().any(|(before, _)| progress.passes > *before) {
+            // Who is told that it is done finds it done.
+            self.publish(true, false);
+        }
+        for (before, reply) in std::mem::take(&mut self.scrubbing) {
+            match progress.passes > before {
+                true => _ = reply.send(progress.last),
+                false => self.scrubbing.push((before, reply)),
+            }
+        }
+    }
+}

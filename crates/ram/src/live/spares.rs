@@ -1,0 +1,74 @@
+//! Which donor needs a spare, and when.
+//!
+//! Owns: the list of spares, and the time of the next attempt. Promises: one attempt at a time; a donor that is only cut
+//! off for a while is not replaced.
+//!
+//! | a donor | then |
+//! |---|---|
+//! | is left for `LOST_AFTER` | a spare takes its place, and is filled from the others |
+//! | says that it is leaving, after a SIGTERM | what it has is moved to a spare |
+
+use std::time::{Duration, Instant};
+
+use super::planted::lost_after;
+use crate::device::address::Address;
+use crate::mirror::{Donor, Standing};
+
+/// The pause after an attempt.
+const RETRY_AFTER: Duration = Duration::from_secs(10);
+
+/// The spares of a device.
+#[derive(Default)]
+pub struct Spares {
+    pub list: Vec<Address>,
+    /// The spare to try next.
+    pub next: usize,
+    /// The donor that is left, and since when.
+    pub left: Option<(Donor, Instant)>,
+    pub tried: Option<Instant>,
+    pub looked: Option<Instant>,
+    pub is_looking: bool,
+    /// By position; empty until donors were asked.
+    pub leaving: Vec<bool>,
+}
+
+impl Spares {
+    pub fn new(list: Vec<Address>) -> Spares {
+        Spares { list, ..Spares::default() }
+    }
+
+    /// Notes which donors are leaving.
+    pub fn looked(&mut self, leaving: Vec<bool>) {
+        (self.leaving, self.is_looking) = (leaving, false);
+    }
+
+    /// Notes that a spare has taken a place.
+    pub fn used(&mut self, address: &Address) {
+        self.list.retain(|spare| spare.text != address.text);
+        (self.tried, self.left) = (None, None);
+    }
+
+    /// Notes which donor is left.
+    pub fn track(&mut self, standing: &[Standing]) {
+        let left = standing.iter().position(|standing| *standing == Standing::Out);
+        if self.left.map(|(donor, _)| donor) != left {
+            self.left = left.map(|donor| (donor, Instant::now()));
+        }
+    }
+
+    /// Whether a donor has been left for so long that it counts as lost.
+    pub fn is_lost(&self, donor: Donor) -> bool {
+        self.left.is_some_and(|(left, since)| left == donor && since.elapsed() >= lost_after())
+    }
+
+    /// Returns the donor whose place a spare has to take now.
+    pub fn needed(&self) -> Option<Donor> {
+        if self.list.is_empty() || self.tried.is_some_and(|tried| tried.elapsed() < RETRY_AFTER) {
+            return None;
+        }
+        match self.left {
+            Some((donor, _)) => self.is_lost(donor).then_some(donor),
+            None => self.leaving.iter().position(|is_leaving| *is_leaving),
+        }
+    }
+}

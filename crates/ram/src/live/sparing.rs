@@ -1,0 +1,54 @@
+//! What the owner does when a spare takes the place of a donor without a user.
+//!
+//! Owns: asking donors whether they leave, and beginning a move. Leaves to others: which donor needs a spare (`spares`),
+//! and the move (`replacing`), which also checks that the spare is suitable.
+
+use std::time::{Duration, Instant};
+
+use tokio::sync::oneshot;
+
+use super::moving::Stage;
+use super::owner::{Done, Owner};
+use super::planted::lost_after;
+use super::session::Target;
+use crate::device::together::together;
+
+/// How often donors are asked whether they are leaving.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+impl Owner {
+    /// Begins what spares are needed for.
+    pub(super) fn use_spares(&mut self) {
+        if self.spares.list.is_empty() || self.opened.is_some() {
+            return;
+        }
+        self.spares.track(self.machine.standing());
+        if let Some(moving) = &self.moving {
+            // The donor that took the place is lost before it was filled.
+            let is_late =
+                moving.stage == Stage::Settling && moving.report().elapsed_ms >= lost_after().as_millis() as u64;
+            if is_late && self.spares.is_lost(moving.donor) {
+                self.end_move(Err("it was lost before it was filled".to_owned()));
+            }
+            return;
+        }
+        if let Some(donor) = self.spares.needed() {
+            let spare = self.spares.list[self.spares.next % self.spares.list.len()].clone();
+            self.spares.next += 1;
+            (self.spares.tried, self.spares.left) = (Some(Instant::now()), None);
+            self.spares.leaving.clear();
+            let old = self.peers[donor].target.address.text.clone();
+            // Nobody waits for the end, which is in the log.
+            let (reply, _) = oneshot::channel();
+            return self.replace(&old, spare, reply);
+        }
+        if !self.spares.is_looking && self.spares.looked.is_none_or(|looked| looked.elapsed() >= LOOK_EVERY) {
+            (self.spares.is_looking, self.spares.looked) = (true, Some(Instant::now()));
+            let targets: Vec<Target> = self.peers.iter().map(|peer| peer.target.clone()).collect();
+            self.work.spawn(async move {
+                let look = |target: Target| async move { target.page().await.is_ok_and(|page| page.is_leaving) };
+                Done::Looked(together(targets.into_iter().map(look).collect()).await)
+            });
+        }
+    }
+}

@@ -1,0 +1,222 @@
+//! The scrub of a device that logs parity: the slots of every sealed group are read and compared with the group's
+//! parity and summary.
+//!
+//! Owns: the comparison of a group, and overwriting what is wrong. Promises: a group is not reused while it is compared;
+//! bytes are overwritten only with bytes that the summary's checksums confirm. Leaves to others: the pace and the
+//! findings (`crate::scrub`); groups that are open or free, whose slots are in the client's memory or not needed.
+//!
+//! | of a group is wrong | then |
+//! |---|---|
+//! | one slot, or the parity | it is computed from all others, compared with its checksum, and overwritten |
+//! | the summary | it is made from the slots, if their XOR is the parity |
+//! | more | the slots are lost |
+//!
+//! As with a mirror, a step waits for no late donor, and the scrub waits while a donor is not trusted.
+
+use bytes::Bytes;
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::groups::{empty_summary, named};
+use super::looks::Part;
+use super::machine::{Asked, Machine, Phase};
+use super::planted::{Bug, planted};
+use super::stores::Write;
+use crate::format::slots::{Kind, Named, Slot, Summary, xor};
+use crate::mirror::{Donor, DonorRequest, Standing};
+use crate::scrub::{Findings, Progress};
+
+/// A step in progress: a group that is compared.
+#[derive(Debug)]
+pub(super) struct Step {
+    row: u32,
+    /// Distinguishes the answers to this step from those to earlier ones.
+    attempt: u64,
+    /// The group's slot on each donor, then its summary.
+    parts: Vec<Part>,
+    /// The task that overwrites what was wrong.
+    put: Option<u64>,
+    found: Findings,
+}
+
+/// What is wrong with a group.
+#[derive(Debug, PartialEq, Eq)]
+enum Verdict {
+    Good,
+    /// The slot of a donor must have these bytes.
+    Slot(Donor, Vec<u8>),
+    /// The group must have this summary.
+    Summary(Summary),
+    /// This number of slots is lost.
+    Lost(u64),
+}
+
+impl Machine {
+    /// Returns the progress of the scrub and its findings.
+    pub fn scrub_progress(&self) -> Progress {
+        self.scrub.progress(self.now_us)
+    }
+
+    /// Lets the scrub continue; returns whether it did.
+    pub(super) fn drive_scrub(&mut self) -> bool {
+        let is_whole = self.session.standing().iter().all(|standing| *standing == Standing::Trusted);
+        let may_read = self.phase == Phase::Open && is_whole && self.session.is_view_stored();
+        let Some(mut step) = self.scrub_step.take() else { return may_read && self.begin_scrub() };
+        if step.put.is_some() {
+            self.scrub_step = Some(step);
+            return false;
+        }
+        if !may_read || (0..step.parts.len() - 1).any(|donor| self.session.is_suspect(donor)) {
+            self.end_scrub(step, false);
+            return true;
+        }
+        for at in 0..step.parts.len() {
+            self.ask_scrub(&mut step, at);
+        }
+        let got = |part: &Part| if let Part::Got(bytes) = part { Some(bytes.clone()) } else { None };
+        let Some(mut slots) = step.parts.iter().map(got).collect::<Option<Vec<Bytes>>>() else {
+            self.scrub_step = Some(step);
+            return false;
+        };
+        let summary = slots.pop().unwrap_or_default();
+        let stages = match self.judge(step.row, &slots, &summary) {
+            Verdict::Good => Vec::new(),
+            Verdict::Slot(donor, data) => {
+                let data = Bytes::from(data);
+                vec![vec![Write { donor, offset: self.areas.slot(step.row), data }]]
+            }
+            Verdict::Summary(summary) => {
+                let (donor, data) = (self.areas.parity_donor(step.row), Bytes::from(summary.encode()));
+                vec![vec![Write { donor, offset: self.areas.summary(step.row), data }]]
+            }
+            Verdict::Lost(lost) => {
+                step.found.lost = lost;
+                Vec::new()
+            }
+        };
+        if stages.is_empty() {
+            self.end_scrub(step, true);
+        } else {
+            step.found.repaired = 1;
+            step.put = Some(self.put(stages));
+            self.scrub_step = Some(step);
+        }
+        true
+    }
+
+    /// Begins with the next sealed group, if a step is due; returns whether it did.
+    fn begin_scrub(&mut self) -> bool {
+        let Some(next) = self.scrub.due(self.now_us) else { return false };
+        let sealed = (next as u32..self.shape.groups).find(|row| self.is_sealed(*row));
+        let Some(row) = sealed else {
+            self.scrub.done(self.now_us, u64::from(self.shape.groups), Findings::default());
+            return true;
+        };
+        *self.pins.entry(row).or_insert(0) += 1;
+        self.scrub.begin();
+        self.scrubs += 1;
+        let parts = vec![Part::Unsent; self.session.standing().len() + 1];
+        self.scrub_step = Some(Step { row, attempt: self.scrubs, parts, put: None, found: Findings::default() });
+        true
+    }
+
+    fn ask_scrub(&mut self, step: &mut Step, at: usize) {
+        let summary = step.parts.len() - 1;
+        let (donor, offset, bytes) = match at == summary {
+            true => (self.areas.parity_donor(step.row), self.areas.summary(step.row), self.areas.summary_bytes),
+            false => (at, self.areas.slot(step.row), self.areas.slot_bytes),
+        };
+        if matches!(step.parts[at], Part::Unsent) && self.session.is_claimed(donor) {
+            let attempt = step.attempt;
+            self.ask_donor(donor, Asked::Scrub { attempt, at }, DonorRequest::Read { offset, bytes });
+            step.parts[at] = Part::Sent;
+        }
+    }
+
+    /// Handles the answer to a read of the scrub.
+    pub(super) fn scrub_read(&mut self, attempt: u64, at: usize, data: Option<Bytes>) {
+        if let Some(step) = self.scrub_step.as_mut().filter(|step| step.attempt == attempt) {
+            step.parts[at] = data.map_or(Part::Unsent, Part::Got);
+        }
+    }
+
+    /// Handles a finished task, if it is the one that overwrites what was wrong; returns whether it is.
+    pub(super) fn scrub_written(&mut self, task: u64) -> bool {
+        match self.scrub_step.take_if(|step| step.put == Some(task)) {
+            Some(step) => {
+                self.end_scrub(step, true);
+                true
+            }
+            None => false,
+        }
+    }
+
+    fn end_scrub(&mut self, step: Step, is_done: bool) {
+        self.unpin(step.row);
+        let next = u64::from(step.row) + 1 + u64::from(planted(Bug::ScrubSkips));
+        match is_done {
+            true => self.scrub.done(self.now_us, next, step.found),
+            false => self.scrub.dropped(self.now_us),
+        }
+    }
+
+    /// Compares the slots of a sealed group, by donor, with each other and with the summary.
+    fn judge(&self, row: u32, slots: &[Bytes], summary: &[u8]) -> Verdict {
+        let parity_donor = self.areas.parity_donor(row);
+        let sum = |except: Option<Donor>| {
+            let mut sum = vec![0; self.areas.slot_bytes as usize];
+            let others = slots.iter().enumerate().filter(|(donor, _)| Some(*donor) != except);
+            others.for_each(|(_, slot)| xor(&mut sum, slot));
+            sum
+        };
+        let is_even = sum(None).iter().all(|byte| *byte == 0);
+        let is_ours = |summary: &Summary| {
+            let is_whole = summary.members.len() == usize::from(self.shape.members);
+            summary.kind == Kind::Sealed && summary.device == self.device && summary.group == row && is_whole
+        };
+        let Some(summary) = Summary::decode(summary).ok().filter(is_ours) else {
+            return if is_even { Verdict::Summary(self.summary_of(row, slots)) } else { Verdict::Lost(1) };
+        };
+        let wanted = |donor: Donor| -> Option<Named> {
+            self.areas.member_on(row, donor).and_then(|member| summary.members[usize::from(member)])
+        };
+        let is_right = |donor: Donor, slot: &[u8]| match wanted(donor) {
+            _ if donor == parity_donor => xxh3_64(slot) == summary.parity_checksum,
+            Some(wanted) => named(slot) == Some(wanted),
+            None => true,
+        };
+        let mut wrong: Vec<Donor> = (0..slots.len()).filter(|donor| !is_right(*donor, &slots[*donor])).collect();
+        if wrong.is_empty() && !is_even {
+            // The parity also covers slots that the group did not use.
+            wrong = (0..slots.len()).filter(|donor| *donor != parity_donor && wanted(*donor).is_none()).collect();
+        }
+        let donor = match wrong[..] {
+            [] if is_even => return Verdict::Good,
+            [donor] if planted(Bug::ScrubFromDamaged) && donor != parity_donor => parity_donor,
+            [donor] => donor,
+            _ => return Verdict::Lost((wrong.len() as u64).max(1)),
+        };
+        let data = sum(Some(donor));
+        let is_sure = is_right(donor, &data) || planted(Bug::ScrubFromDamaged);
+        if is_sure { Verdict::Slot(donor, data) } else { Verdict::Lost(1) }
+    }
+
+    /// Makes the summary of a group whose slots are right.
+    fn summary_of(&self, row: u32, slots: &[Bytes]) -> Summary {
+        let generation = self.session.generation();
+        let mut summary = empty_summary(Kind::Sealed, self.device, generation, row, self.shape.members);
+        for (donor, slot) in slots.iter().enumerate() {
+            match self.areas.member_on(row, donor) {
+                Some(member) => {
+                    let is_ours = |slot: &Slot| {
+                        (slot.device, slot.group, slot.member) == (self.device, row, member)
+                            && slot.block < self.shape.blocks
+                    };
+                    let is_whole = Slot::decode(slot).is_ok_and(|slot| is_ours(&slot));
+                    summary.members[usize::from(member)] = if is_whole { named(slot) } else { None };
+                }
+                None => summary.parity_checksum = xxh3_64(slot),
+            }
+        }
+        summary
+    }
+}

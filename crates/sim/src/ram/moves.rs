@@ -1,0 +1,69 @@
+//! Another donor takes the place of one, as at the end of `ram drain` and `ram replace`.
+//!
+//! Owns: the state in which the live move hands a donor over: the other donor has the memory and the record of the former
+//! one, nothing is on its way to the former one, and this client owns the other one. Leaves to others: copying (the tests
+//! of `nectary-ram`), telling the donors (the machine).
+
+use nectary_ram::format::Record;
+use nectary_ram::mirror::{Event, LinkState, Phase, Standing};
+use nectary_ram::planted::{Bug, is_planted};
+
+use super::blocks::BLOCK_BYTES;
+use super::donor::DonorModel;
+use super::network::ClientId;
+use super::world::{Stage, World};
+
+impl World {
+    /// Moves a donor now and then while users work, in some runs.
+    pub fn replace_sometimes(&mut self, client: ClientId) {
+        if self.has_moves && self.stage == Stage::Work && client == self.current && self.random.chance(2) {
+            self.replace();
+        }
+    }
+
+    /// Puts another donor in the place of one, if everything is whole and nothing is on its way to the former one.
+    fn replace(&mut self) {
+        let (client, now_us) = (self.current, self.now_us());
+        let donor = self.random.below(self.donors.len() as u64) as usize;
+        let (state, model) = (&self.clients[client], &self.donors[donor]);
+        let is_open = state.is_alive && state.machine.phase() == Phase::Open && state.paused_until_us <= now_us;
+        let is_alone = self.clients.iter().filter(|client| client.is_alive).count() == 1;
+        let is_whole = state.machine.standing().iter().all(|standing| *standing == Standing::Trusted);
+        let is_there = state.machine.link_state(donor) == Some(LinkState::Claimed) && model.paused_until_us <= now_us;
+        let is_told = state.machine.is_view_stored() && self.is_told;
+        let Some(connection) = state.connections[donor].filter(|connection| self.network.is_idle(*connection)) else {
+            return;
+        };
+        let is_reached = self.network.cut_until(client, donor).is_none();
+        if !is_open || !is_alone || !is_whole || !is_there || !is_told || !is_reached {
+            return;
+        }
+        let Some(former) = self.donors[donor].record.clone() else { return };
+        self.tell(|| format!("another donor takes the place of donor {donor}"));
+        self.heal_lies();
+        let incarnation = self.random.bits();
+        let mut other = DonorModel::new(incarnation, self.donors[donor].memory.len() as u64, donor);
+        other.memory.clone_from(&self.donors[donor].memory);
+        if is_planted(Bug::DrainForgets)
+            && let Some(block) = other.memory.chunks_mut(BLOCK_BYTES).find(|block| block.iter().any(|byte| *byte != 0))
+        {
+            block.fill(0);
+        }
+        let mut record = Record { ..former };
+        record.stamp.revision += 1;
+        other.area = record.encode();
+        other.record = Some(record);
+        for served in self.network.served(donor) {
+            self.network.end(served, &mut self.random);
+        }
+        self.network.give_up(connection, &mut self.random);
+        let connection = self.network.connect(client, donor, &mut self.random);
+        other.owner = Some(connection);
+        self.clients[client].connections[donor] = Some(connection);
+        self.clients[client].incarnations[donor] = incarnation;
+        self.donors[donor] = other;
+        self.records_changed();
+        self.step(client, Event::Replaced { donor, incarnation });
+        self.step(client, Event::Connected { donor, incarnation });
+    }
+}

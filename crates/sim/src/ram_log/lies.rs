@@ -1,0 +1,127 @@
+//! Damage in the memory of donors, which the scrub has to find.
+//!
+//! Owns: one damaged byte at a time, in a slot, a parity or a summary of a sealed group, in runs whose clients scrub.
+//! Promises: nothing else is lost while a byte is damaged; the byte is healed before. Every invariant is checked as if
+//! the byte were right, so a client that takes a damaged byte for a right one breaks it.
+
+use nectary_ram::log::Phase;
+use nectary_ram::mirror::Standing;
+
+use super::world::World;
+use crate::ram::network::{ClientId, MILLISECOND};
+
+/// No byte is damaged so soon after another one was healed, because reads of that one may be on their way.
+const PAUSE_US: u64 = 300 * MILLISECOND;
+
+/// The most attempts to damage a byte at the end of a run.
+const LAST_LIES_MAX: u64 = 20;
+
+/// A damaged byte.
+#[derive(Debug, Clone, Copy)]
+pub struct Lie {
+    donor: usize,
+    at: usize,
+    group: u32,
+}
+
+/// The damage of a run.
+#[derive(Debug, Default)]
+pub struct Lies {
+    /// The pace of clients' scrubs; 0: clients do not scrub, and nothing is damaged.
+    pub scrub_us: u64,
+    pub lie: Option<Lie>,
+    /// The number of bytes that were damaged.
+    pub count: u64,
+    until_us: u64,
+    /// The client with which everything else was restored, and the passes of its scrub until then.
+    left: Option<(ClientId, u64)>,
+}
+
+impl World {
+    /// Damages a byte of a sealed group, if everything is whole; returns whether it did.
+    pub fn lie(&mut self) -> bool {
+        let (now_us, group) = (self.now_us(), self.random.below(u64::from(self.shape.groups)) as u32);
+        let client = &self.clients[self.current];
+        let is_alone = self.clients.iter().filter(|client| client.is_alive).count() == 1;
+        let is_open = client.is_alive && client.machine.phase() == Phase::Open;
+        let is_whole = client.machine.standing().iter().all(|standing| *standing == Standing::Trusted);
+        let may_lie = self.lies.scrub_us > 0 && self.lies.lie.is_none() && now_us >= self.lies.until_us;
+        if !may_lie || !is_alone || !is_open || !is_whole || !client.machine.is_sealed(group) || !self.is_told() {
+            return false;
+        }
+        let (mut donor, mut from, mut bytes) = (self.random.below(self.donors.len() as u64) as usize, 0, 0);
+        if self.random.chance(80) {
+            (from, bytes) = (self.areas.slot(group), self.areas.slot_bytes);
+        }
+        if bytes == 0 {
+            donor = self.areas.parity_donor(group);
+            (from, bytes) = (self.areas.summary(group), self.areas.summary_bytes);
+        }
+        let at = (from + self.random.below(bytes)) as usize;
+        self.tell(|| format!("donor {donor} has a wrong byte at {at}, of group {group}"));
+        self.lies.lie = Some(Lie { donor, at, group });
+        self.lies.count += 1;
+        self.flip_lie();
+        true
+    }
+
+    /// Makes the damaged byte right, or damaged again.
+    pub fn flip_lie(&mut self) {
+        if let Some(Lie { donor, at, .. }) = self.lies.lie {
+            self.donors[donor].memory[at] ^= 0x10;
+        }
+    }
+
+    /// Corrects the damaged byte, because more must not be lost while it is there.
+    pub fn heal_lie(&mut self) {
+        if self.lies.lie.is_some() {
+            self.flip_lie();
+            self.lies.lie = None;
+            self.lies.until_us = self.now_us() + PAUSE_US;
+        }
+    }
+
+    /// Notes that bytes of a donor were overwritten.
+    pub fn overwritten(&mut self, donor: usize, offset: u64, bytes: u64) {
+        let is_there = |lie: &Lie| lie.donor == donor && (offset..offset + bytes).contains(&(lie.at as u64));
+        if self.lies.lie.is_some_and(|lie| is_there(&lie)) {
+            self.lies.lie = None;
+            self.lies.until_us = self.now_us() + PAUSE_US;
+        }
+    }
+
+    /// Corrects the damage if the client does not need the group any more or a donor is not trusted, and checks that the
+    /// scrub finds damage only where there is some.
+    pub fn check_scrub(&mut self, client: ClientId) {
+        let machine = &self.clients[client].machine;
+        let is_whole = machine.standing().iter().all(|standing| *standing == Standing::Trusted);
+        let is_needed = self.lies.lie.is_none_or(|lie| machine.is_sealed(lie.group));
+        let progress = machine.scrub_progress();
+        if !is_whole || !is_needed {
+            self.heal_lie();
+        }
+        let is_lost = [progress.last, progress.present].iter().any(|found| found.lost + found.doubtful > 0);
+        if is_lost || progress.repaired > self.lies.count {
+            self.break_with(format!("the scrub found damage where there is none: {progress:?}"));
+        }
+    }
+
+    /// Whether the scrub still has to repair damage; it must have done so after two passes. In a run whose clients scrub,
+    /// a byte is damaged once more at the end.
+    pub fn awaits_scrub(&mut self) -> bool {
+        if self.lies.scrub_us == 0 {
+            return false;
+        }
+        let passes = self.clients[self.current].machine.scrub_progress().passes;
+        if self.lies.left.is_none_or(|(client, _)| client != self.current) {
+            self.lies.left = Some((self.current, passes));
+            (0..LAST_LIES_MAX).find(|_| self.lie());
+        }
+        let before = self.lies.left.map_or(passes, |(_, before)| before);
+        let Some(lie) = self.lies.lie else { return false };
+        if passes > before + 1 {
+            self.break_with(format!("the scrub has left damage: {lie:?}"));
+        }
+        true
+    }
+}
