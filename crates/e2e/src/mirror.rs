@@ -482,8 +482,13 @@ impl Load {
     pub fn end(mut self) -> Result<Account> {
         self.stop.store(true, Ordering::Relaxed);
         let early = self.fio.try_status();
-        self.fio.signal(libc::SIGINT);
-        let status = self.fio.wait(STEP_MAX)?;
+        let deadline = Instant::now() + STEP_MAX;
+        // fio forgets a signal that it gets before its job runs, so the signal is repeated.
+        while self.fio.try_status().is_none() && Instant::now() < deadline {
+            self.fio.signal(libc::SIGINT);
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        let status = self.fio.wait(Duration::ZERO)?;
         let text = fs::read_to_string(&self.log).unwrap_or_default();
         let prober = self.prober.take().context("it has ended")?;
         let account = prober.join().map_err(|_| anyhow::anyhow!("the prober panicked"))??;

@@ -222,7 +222,7 @@ impl Store {
             reads: Reads::new(),
             groups,
             clusters: Clusters::new(options.cluster_read, options.cluster_bytes),
-            read_ahead: read_ahead::Shared::new(budget.tier_bytes, layout.fragment_bytes),
+            read_ahead: read_ahead::permits(budget.tier_bytes, layout.fragment_bytes),
         });
         let puts = Arc::new(Puts {
             span,

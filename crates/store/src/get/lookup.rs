@@ -6,11 +6,12 @@
 
 use std::sync::Arc;
 
+use tokio::sync::Semaphore;
+
 use crate::counters::Counters;
 use crate::disk::span::Span;
 use crate::error::Error;
 use crate::format::Location;
-use crate::get::read_ahead;
 use crate::get::reads::{ReadEntry, Reads, Turn};
 use crate::intake::Intake;
 use crate::locality::clusters::Clusters;
@@ -54,8 +55,8 @@ pub(crate) struct Lookup {
     pub groups: Groups,
     /// Decides whether a read reads the whole cluster of an object.
     pub clusters: Clusters,
-    /// The memory for fragments that are read ahead.
-    pub read_ahead: read_ahead::Shared,
+    /// A permit for each fragment that may be read ahead.
+    pub read_ahead: Arc<Semaphore>,
 }
 
 impl Lookup {

@@ -27,15 +27,11 @@ const MEMORY_SHARE: u64 = 32;
 
 type Found = Result<Option<Arc<Entry>>, Error>;
 
-/// The memory that the readers of a span share, in fragments.
-pub(crate) struct Shared(Arc<Semaphore>);
-
-impl Shared {
-    /// With a memory tier of `tier_bytes`. If that is too small, no reader reads ahead.
-    pub fn new(tier_bytes: u64, fragment_bytes: u64) -> Shared {
-        let fragments = usize::try_from(tier_bytes / MEMORY_SHARE / fragment_bytes).unwrap_or(usize::MAX);
-        Shared(Arc::new(Semaphore::new(fragments.min(Semaphore::MAX_PERMITS))))
-    }
+/// Makes the permits that the readers of a span share, one for each fragment that they may read ahead. If the memory
+/// tier is too small, no reader reads ahead.
+pub(crate) fn permits(tier_bytes: u64, fragment_bytes: u64) -> Arc<Semaphore> {
+    let fragments = usize::try_from(tier_bytes / MEMORY_SHARE / fragment_bytes).unwrap_or(usize::MAX);
+    Arc::new(Semaphore::new(fragments.min(Semaphore::MAX_PERMITS)))
 }
 
 /// A body's fragments, which are numbered from 0.
@@ -97,7 +93,7 @@ impl ReadAhead {
         let from = self.running.back().map_or(number, |last| last.number) + 1;
         let until = fragments.last.min(number.saturating_add(self.window as u32));
         for number in from..=until {
-            let Ok(permit) = Arc::clone(&lookup.read_ahead.0).try_acquire_owned() else { return };
+            let Ok(permit) = Arc::clone(&lookup.read_ahead).try_acquire_owned() else { return };
             let lookup = Arc::clone(lookup);
             let read = async move { lookup.find_fragment(fragments.key, fragments.generation, number).await };
             let task = AbortOnDropHandle::new(runtime.spawn(read));
