@@ -27,7 +27,7 @@ const FILES: u64 = 40;
 /// The number of units of a C program.
 const UNITS: u64 = 12;
 /// The longest time before a kill. *Units*: milliseconds.
-const BEFORE_MS_MAX: u64 = 1200;
+const BEFORE_MS_MAX: u64 = 300;
 /// The longest time without a server. *Units*: milliseconds.
 const AWAY_MS_MAX: u64 = 400;
 /// The time limit of a program.
