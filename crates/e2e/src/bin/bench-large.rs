@@ -153,7 +153,7 @@ fn measure(arguments: &Arguments, mib: u64) -> Result<Rates> {
     Ok(rates)
 }
 
-/// Requests a body until the origin is not asked for it.
+/// Requests a body until it comes without a request to the origin.
 fn fill(origin: &Origin, address: SocketAddr, target: &str, bytes: u64) -> Result<()> {
     for _ in 0..4 {
         let before = origin.requests();

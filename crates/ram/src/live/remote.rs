@@ -1,7 +1,7 @@
 //! Control of a device that is open elsewhere in this process.
 //!
 //! Owns: the commands to the owner of the device other than reads and writes. Promises: the device ends when its users
-//! have gone, whoever controls it.
+//! have gone, even if a controller is left.
 
 use tokio::sync::{mpsc, oneshot};
 
