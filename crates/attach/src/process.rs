@@ -17,7 +17,7 @@ use std::path::Path;
 /// `PR_SET_IO_FLUSHER` of `linux/prctl.h`.
 const PR_SET_IO_FLUSHER: libc::c_int = 57;
 
-/// The reserve of the heap, in bytes.
+/// The heap grows by this much at the start, in bytes, and need not grow while requests are served.
 const HEAP_RESERVE_BYTES: usize = 8 << 20;
 
 /// The process's `oom_score_adj`, from -1000 (never killed) to 1000.

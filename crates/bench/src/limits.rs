@@ -49,7 +49,7 @@ const FIO_WRITES: usize = 4;
 /// The size of a write of the copying loop, in bytes: the size of a store's append, unless an object is longer.
 const COPIED_BYTES: usize = 2 << 20;
 /// The number of different bodies, which objects use in turn. They are made before the measurement, as fio makes its
-/// buffer. There are so many that a wrong object almost always has a wrong body. The number is prime, because misplaced
+/// buffer. There are so many bodies that a wrong object almost always has a wrong body. The number is prime, because misplaced
 /// data tend to be at round distances.
 const BODIES: u32 = 1021;
 /// The smallest size of a file, in bytes.

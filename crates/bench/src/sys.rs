@@ -119,8 +119,8 @@ pub(crate) fn sync_file_system(inside: &File) -> Result<(), Error> {
 
 /// Makes a worker an ordinary process that ends with its parent.
 ///
-/// The kernel exempts the thread that serves disks from some of its memory rules. Children inherit some of these
-/// exemptions, so this function removes them.
+/// The parent serves disks, so the kernel exempts it from some limits on memory. Children inherit some of these
+/// exemptions; this function removes them.
 pub(crate) fn become_worker() {
     let none = 0 as libc::c_long;
     // SAFETY: the calls take numbers only.

@@ -236,7 +236,7 @@ impl SpareLong {
         Some(this.buffers.remove(at).start)
     }
 
-    /// Keeps memory of `capacity` bytes; frees the oldest ones if there is no room.
+    /// Keeps a buffer of `capacity` bytes. If there is no room for it, the oldest buffers are freed.
     fn keep(start: NonNull<u8>, capacity: usize) {
         let mut freed = Vec::new();
         let mut this = SPARE_LONG.lock().unwrap_or_else(PoisonError::into_inner);

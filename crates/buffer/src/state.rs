@@ -13,7 +13,8 @@
 //! | held | a write of a part of it waits to be applied |
 //! | pinned | a user pinned it; a pinned block without an entry gets one at its next reference |
 //!
-//! An entry is dropped when it is ready and none of the other states applies.
+//! When a block is ready and none of the other states applies, its entry is removed from this table. The block stays in
+//! the cache.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, OnceLock};

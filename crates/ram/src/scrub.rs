@@ -208,7 +208,7 @@ mod tests {
             scrub.begin();
             scrub.done(9_000_000, unit + 1, REPAIRED);
         }
-        // A second request begins again, also during a step, whose findings do not belong to the new pass.
+        // A second request begins a new pass, also during a step. What that step finds does not belong to the new pass.
         assert_eq!(scrub.due(9_000_000), Some(2));
         scrub.begin();
         scrub.request(9_000_001);

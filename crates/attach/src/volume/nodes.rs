@@ -96,7 +96,7 @@ impl State {
         node
     }
 
-    /// Whether a thread was offered this node before, and did not use it.
+    /// Whether this thread was given this node for a lookup before, and did not use it.
     fn is_again(&mut self, thread: u32, node: u64, place: &Place) -> bool {
         let is_it = |offer: &Offer| offer.is_again || (offer.node == node && offer.place == *place);
         let is_again = self.offers.iter().any(|offer| offer.thread == thread && is_it(offer));

@@ -20,7 +20,7 @@ use crate::{Error, ErrorKind, sys};
 
 /// The longest time that the process may take to unmount and end.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// The largest number of references in a record. An execution with more of them fails.
+/// The largest number of references in a record. An execution with more references fails.
 const REFERENCES_MAX: usize = 1 << 26;
 /// The range of memory sizes in which [`memory_for`] searches. *Units*: bytes.
 const MEMORY_BYTES: (u64, u64) = (1 << 20, 1 << 34);

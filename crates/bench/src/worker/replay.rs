@@ -43,9 +43,11 @@ pub struct Piece {
     pub run_s: f64,
     /// The part of `run_s` in which the contender writes its waiting objects at the end, in seconds.
     pub settle_s: f64,
-    /// The part of `run_s` in which requests waited for daemons, in seconds; 0 in real time.
+    /// The part of `run_s` in which requests waited for the contender's daemons, in seconds; always 0 for a replay in
+    /// real time.
     pub daemon_s: f64,
-    /// The part of `run_s` in which the keeper reclaims memory beyond the allowance, in seconds; 0 in real time.
+    /// The part of `run_s` in which the keeper reclaims memory beyond the allowance, in seconds; always 0 for a
+    /// replay in real time.
     pub pressure_s: f64,
     /// The harness's own time between calls, in seconds; measured with one thread in real time, otherwise 0. No other
     /// elapsed time includes it.

@@ -242,8 +242,8 @@ impl Detector {
         self.count(history)
     }
 
-    /// Drops the running period and the report, because another stream takes over this stream's blocks. Time goes on,
-    /// so that the blocks' histories stay valid.
+    /// Drops the running period and the report, because another stream takes over this stream's blocks. The
+    /// virtual time is not reset, so the blocks' histories stay valid.
     pub fn begin_anew(&mut self) {
         self.left = self.parameters.period;
         self.report = PeriodReport::default();

@@ -64,7 +64,7 @@ pub(crate) fn prefetch<T>(value: &T) {
     let _ = value;
 }
 
-/// The number of further announcements after which [`Told::exchange`] returns an id.
+/// [`Told::exchange`] returns an id when this many other ids have been announced after it.
 const TOLD: usize = 8;
 
 /// The announced ids whose first cache lines are being fetched. Once these lines have arrived, the lines to which they

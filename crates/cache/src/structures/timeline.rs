@@ -214,7 +214,7 @@ impl Timeline {
             if doubled > POSITIONS_MAX {
                 return false;
             }
-            // The ids may wrap around the end of the memory. The rotation moves the oldest end to position 0, so that
+            // The ids may wrap around the end of the memory. The rotation moves the oldest id to position 0, so that
             // the ids stay in order when the memory is doubled.
             self.ids.rotate_left(self.start);
             self.ids = grown(&self.ids, doubled, 0);

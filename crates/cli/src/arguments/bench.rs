@@ -230,7 +230,7 @@ pub struct BenchCacheArguments {
 pub enum SeedFiles {
     /// 1,024 to 16,384 files of 2 KB, a client of 64 MB, donors of 128 MB, links of 10 and 155 Mb/s and unshaped
     Nrd,
-    /// creates, stats and unlinks a second of empty files by 1 and 4 threads, on both hosts of a shared volume
+    /// rates at which 1 and 4 threads create, stat and unlink empty files, on both hosts of a shared volume
     Ncar,
 }
 

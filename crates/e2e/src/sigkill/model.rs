@@ -122,7 +122,7 @@ enum Event {
     Fetched(u64),
     /// This version was a hit.
     Hit(u64),
-    /// A purge that was sent at this time has returned and purged fetched versions.
+    /// A purge has returned, which was sent at this time. It purged the versions that were fetched before.
     Purged(Instant),
     /// After a restart this version was found.
     Restarted(Option<u64>),

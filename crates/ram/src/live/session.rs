@@ -26,8 +26,8 @@ use crate::mirror::{DonorRequest, Reply};
 
 /// The longest time of each step of connecting.
 pub const CONNECT_TIME_MAX: Duration = Duration::from_secs(3);
-/// The longest time for which a connection without answers is kept after the machine has given it up. This only limits
-/// the lifetime of its buffers.
+/// The longest time for which a connection without answers is kept after the machine has given it up. The buffers of
+/// its requests are freed after this time; nothing else depends on it.
 const REQUEST_TIME_MAX: Duration = Duration::from_secs(20);
 
 /// A device on a donor, as the sessions of one client name it.

@@ -109,7 +109,7 @@ impl Log {
         self.rows.is_free(row)
     }
 
-    /// Returns the number of groups of which no slot is needed. With fewer than two such groups, a write may panic.
+    /// Returns the number of groups of which no slot is needed. With fewer than two, a write may panic.
     pub fn free_groups(&self) -> u32 {
         self.rows.free_count()
     }
@@ -199,7 +199,7 @@ impl Log {
         }
     }
 
-    /// Makes sure that a cache without an open group finds a free one. This may start cleaning, which may remove blocks
+    /// Makes sure that a stream cache without an open group finds a free group. This may start cleaning, which may remove blocks
     /// from the cache.
     fn find_group(&mut self, cache: usize, steps: &mut Vec<Step>) {
         if self.caches[cache].open.is_none() && cache != self.survivors() {

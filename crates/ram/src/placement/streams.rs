@@ -131,7 +131,7 @@ impl Streams {
         Choice::Replace(index)
     }
 
-    /// Returns the cache that a newcomer gets, if any.
+    /// Returns the stream cache that a new stream may take over, if any: the one that was used least recently.
     fn stale(&self, blocks: &Range<u32>, has_gone_on: bool) -> Option<usize> {
         let (index, oldest) = self.streams.iter().enumerate().min_by_key(|(_, stream)| stream.last)?;
         let is_stale = match self.rule {

@@ -26,9 +26,9 @@ pub(super) struct Operation {
     pub change: Change,
     /// The event with which it began.
     pub begun: usize,
-    /// It survives crashes of the process at points after this one.
+    /// The operation survives crashes of the process after this point.
     pub completed: usize,
-    /// It survives losses of power at points after this one.
+    /// The operation survives losses of power after this point.
     pub durable: usize,
     /// Whether it is durable when it ends, without a flush.
     pub fua: bool,

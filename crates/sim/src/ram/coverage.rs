@@ -61,7 +61,7 @@ scenarios! {
     ComesAndGoes: "donor comes and goes",
     /// A donor was restarted between two connections of one client.
     RestartBetween: "donor restarted between two connections",
-    /// A donor was left and refilled.
+    /// The client left a donor, and filled it again later.
     Rebuilt: "left donor filled again",
     /// Wrong bytes were found and repaired.
     LieRepaired: "wrong bytes repaired",

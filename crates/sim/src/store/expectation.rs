@@ -11,8 +11,8 @@
 //! | a version that was not admitted to the disk | may be the hit, and hides older ones |
 //! | anything older, purged by its key or by one of its tags, or never put | must not hit |
 //!
-//! A version purged by tag hides the versions that it replaced. So if it may still exist, the older ones need not be
-//! found.
+//! A version that was purged by tag may still be in the index. There it hides the versions that it replaced, so these
+//! need not be found.
 
 use std::collections::HashMap;
 

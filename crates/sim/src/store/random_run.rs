@@ -24,7 +24,7 @@ use crate::random::Random;
 use crate::store::crash_check::read;
 use crate::store::{body, primary, tag, variant};
 
-/// A write budget that is so small that a life uses all of it.
+/// A write budget that is so small that it is used up between two crashes.
 const BUDGET: WriteBudget = WriteBudget { bytes: 64 << 20, period: Duration::from_secs(86_400) };
 /// One operation in this many purges everything; some others purge by prefix or tag.
 const PURGE_ALL_EVERY: u64 = 30_000;
@@ -98,7 +98,7 @@ pub struct RunReport {
     pub uncertain: u64,
     /// Keys whose last version a restart lost: a get found a replaced version.
     pub rolled_back: u64,
-    /// The highest share of a write budget that a life used for puts that could have been refused.
+    /// The highest share of a write budget that was used between two restarts for puts that could have been refused.
     pub budget_used_max: f64,
     /// Answers that differ from the model's.
     pub differences: Vec<String>,
@@ -233,7 +233,7 @@ fn page_of(key: u32) -> u32 {
     key / PAGE_KEYS * PAGE_KEYS
 }
 
-/// Returns the options of a life; the size of reads and the rules of admission change at each restart.
+/// Returns the options for the opening after so many restarts: the size of reads and the rules of admission change.
 fn open_options(restarts: u64, background: Background) -> OpenOptions {
     let write_delay = Duration::from_millis(50);
     let cluster_read = [ClusterRead::Cluster, ClusterRead::Auto, ClusterRead::Object][(restarts % 3) as usize];
@@ -243,7 +243,7 @@ fn open_options(restarts: u64, background: Background) -> OpenOptions {
     OpenOptions { memory_bytes: 24 << 20, write_delay, reinsert_percent, rewrite_percent, cluster_read, ..usual }
 }
 
-/// Makes the device of a life.
+/// Makes the device for the opening after so many restarts.
 fn device_of(memory: &Arc<MemoryDevice>, under_way: &UnderWay, options: &RunOptions, restarts: u64) -> SharedDevice {
     if !options.is_late {
         return memory.clone();
@@ -252,7 +252,7 @@ fn device_of(memory: &Arc<MemoryDevice>, under_way: &UnderWay, options: &RunOpti
     Arc::new(Owned::new(Arc::new(late), under_way))
 }
 
-/// Returns the rules of admission of a life; every other life admits everything.
+/// Returns the rules of admission after so many restarts; half of all openings admit everything.
 fn admission(restarts: u64) -> AdmissionOptions {
     let open = AdmissionOptions::default();
     match restarts % 6 {

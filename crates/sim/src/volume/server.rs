@@ -157,7 +157,8 @@ impl Server {
                     world.coverage.met("6: a suspended session resumes");
                 }
                 self.answered.insert(session, now);
-                // A map that the client requests after this answer has no block that an append up to this one removed.
+                // If the client requests a map after this answer, the map has no block that append `sequence` or an
+                // earlier one removed.
                 let sequence = if self.is_idle() { self.sequence + 1 } else { self.sequence };
                 world.down(connection, Down::Renewed { sent, sequence });
             }

@@ -133,8 +133,8 @@ impl File {
     ///
     /// The call may have waited for the file's token. Then the server ends the lost session, and the call finds the
     /// file without the lost session's uncommitted data: any state since the newest that is promised, or that another
-    /// session made. So the call may make one of as many states. Even if the call is durable when it returns, this does
-    /// not make the lost session's data durable.
+    /// session made. So the call may make one of as many states. Even if this call is durable when it returns,
+    /// the lost session's data are not.
     fn lose(&mut self, session: u64) {
         let Some(Changing { shape, first }) = &self.changing else { return };
         let is_kept = |state: &usize| *state <= self.durable || self.states[*state].session != session;

@@ -146,8 +146,8 @@ impl Store {
     /// *Errors*: `Busy` if the disk is too slow for the puts (nothing is stored), `Invalid` if the object is out of
     /// bounds, `Stopped`. *Durability*: none when this returns. An object that is [admitted](crate::AdmissionOptions)
     /// is written within the write delay; then `written` in [`sequences`](Store::sequences) includes the object. It is
-    /// no error if an object is not admitted. If such an object is one record, gets find it as long as memory keeps it,
-    /// and they do not find the version that it replaces. After the end of the process, such an object is a miss.
+    /// no error if an object is not admitted. If such an object is one record, a get finds it as long as memory keeps
+    /// it, and does not find the version that it replaces. After the end of the process, such an object is a miss.
     /// *Cost*: a put of several records waits for the disk whenever there is no room for the next one.
     pub async fn put(&self, key: KeyRef<'_>, metadata: Bytes, body: Bytes) -> Result<Sequence, Error> {
         self.put_tagged(key, &[], metadata, body).await

@@ -254,8 +254,8 @@ impl PurgeTable {
         rules.all = rules.all.filter(needed);
         if rules.has_floors && rules.keys.is_empty() {
             rules.has_floors = false;
-            // Until this loop has reset a floor, the floor is too high, which costs a hit a lookup in the table. Floors
-            // are never too low, because rules are added under the same lock.
+            // Until this loop has reset a floor, the floor is too high. A hit then takes one more lookup, in the table.
+            // Floors are never too low, because rules are added under the same lock.
             self.floors.iter().for_each(|floor| floor.store(0, Ordering::Release));
         }
         before - rules.len()

@@ -172,7 +172,8 @@ impl Replay {
 }
 
 impl ShardReplay {
-    /// Moves the settled records into the map of applied records, because more records may follow.
+    /// Moves the settled records into the map of applied records, so that records that are read later are compared with
+    /// them.
     fn keep_settled(&mut self) {
         let settled = std::mem::take(&mut self.settled);
         self.applied.extend(settled.into_iter().map(|record| (record.hash, (record.place, record.sequence))));

@@ -1,8 +1,8 @@
 //! Rewriting: an object that is on disk is queued to be written again, at another location.
 //!
 //! Owns: the step that queues an object, and the state that its three users share. `regroup` moves objects that are
-//! requested together next to each other. `keep` rewrites objects in memory before their segment is reclaimed.
-//! `reinsert` does the same for objects that it must read first. Leaves to others: writing the object, and its index
+//! requested together next to each other. `keep` rewrites objects that are also in memory, before their segment is
+//! reclaimed. `reinsert` does the same for objects that it must read from the disk first. Leaves to others: writing the object, and its index
 //! entry (`write/publish.rs`).
 //!
 //! # Invariants

@@ -6,7 +6,7 @@
 //! even on a span that was absent during the purge. Leaves to others: each single span (`api/store.rs`).
 //!
 //! # Idea
-//! A key belongs to one span, by a hash of its primary part (rendezvous hashing, weighted by size). So spans must only
+//! A key belongs to one span, by a hash of its primary part (rendezvous hashing, weighted by size). So spans need only
 //! agree on which spans are present. If the span of a key is absent, the next span in the key's order stands in for it.
 //!
 //! *Membership* is the only state that spans share. Each span records durably the number of the last change, the spans

@@ -15,9 +15,9 @@ use crate::recover::{Membership, StateSlot, write_state};
 impl Writer {
     /// Records which spans are present. The older slot is overwritten, so that the newest one survives a torn write.
     pub(super) async fn change_membership(&mut self, change: MembershipChange) {
-        // Another span returns in this change if this span's own last membership does not name it. The last change of
-        // the store does not decide this, because this span may have missed the change in which the other span
-        // returned.
+        // A span that this change names counts as returning if this span's own last membership does not name it. The
+        // store's last membership is not used for this, because this span may have missed the change in which the
+        // other span returned.
         let has_missed = change.membership.number > self.membership.number + 1;
         let is_return =
             change.membership.present & !self.membership.present != 0 && !(has_missed && planted(Bug::ReturnMissed));

@@ -7,13 +7,13 @@
 /// The maximum number of bytes that one call moves; Linux moves no more, even if a call requests more.
 pub(super) const CALL_BYTES_MAX: u64 = 0x7fff_f000;
 
-/// The kernel's number for this architecture, as a filter sees it.
+/// The kernel's number for this architecture, which a seccomp filter compares.
 #[cfg(target_arch = "x86_64")]
 pub(super) const MACHINE: Option<u32> = Some(0xc000_003e);
-/// The kernel's number for this architecture, as a filter sees it.
+/// The kernel's number for this architecture, which a seccomp filter compares.
 #[cfg(target_arch = "aarch64")]
 pub(super) const MACHINE: Option<u32> = Some(0xc000_00b7);
-/// The kernel's number for this architecture, as a filter sees it; this architecture is not supported.
+/// No number: recording is not supported on other architectures.
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 pub(super) const MACHINE: Option<u32> = None;
 

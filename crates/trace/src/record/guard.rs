@@ -30,7 +30,7 @@ pub(super) struct Guard {
     page: Page,
 }
 
-/// A number that this process and the guard share.
+/// A number in memory that this process shares with the guard.
 #[derive(Debug)]
 struct Page(*const AtomicU64);
 

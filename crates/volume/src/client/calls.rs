@@ -351,7 +351,7 @@ impl Inner {
         }
     }
 
-    /// Returns the number up to which no cached map has blocks that appends freed.
+    /// Returns the sequence of an append of the journal. Blocks that it or an earlier append freed are in no cached map.
     pub fn drained(&self) -> u64 {
         self.state().drained
     }

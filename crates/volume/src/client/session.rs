@@ -290,7 +290,7 @@ impl Session {
         }
     }
 
-    /// Notes that no cached map has blocks that appends up to this one freed.
+    /// Notes that no cached map has blocks that this append of the journal, or an earlier one, freed.
     pub fn set_drained(&self, sequence: u64) {
         let mut state = self.inner.state();
         state.drained = state.drained.max(sequence);

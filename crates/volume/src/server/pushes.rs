@@ -87,7 +87,7 @@ impl Pushes {
             .collect()
     }
 
-    /// Notes that a session's kernel knows the new end.
+    /// Notes that a session's kernel knows the new size of the file of push `number`.
     pub fn pushed(&mut self, session: u64, number: u64) {
         if let Some(pending) = self.pending.get_mut(&number) {
             pending.waits_for.remove(&session);

@@ -21,7 +21,7 @@ pub enum Heard {
     /// The grant of the recall has not arrived yet. The recall is kept until [`Holding::granted`] or
     /// [`Holding::failed`] returns it.
     Later,
-    /// The recall can be answered at once: this level is held under that grant.
+    /// The held level is already low enough, so the recall can be answered at once, with that level.
     Answer(u8),
     /// A later grant replaced the grant of the recall.
     Ignore,

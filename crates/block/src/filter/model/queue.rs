@@ -5,8 +5,8 @@
 //! which the disk became free, even if the program notices this later. So late timers cost no modelled time.
 //!
 //! On a virtual clock, callers take no modelled time between two requests. So a request ends when no other request has
-//! arrived for [`QUIET`] of real time, or when the queue has as many requests as the disk chooses from. By then all
-//! callers wait for the disk, which chooses from all of their requests. With a queue depth of 1 the disk has no choice,
+//! arrived for [`QUIET`] of real time, or when the queue has as many requests as the disk chooses from. Then all
+//! callers are waiting, and the disk chooses from all of their requests. With a queue depth of 1 the disk has no choice,
 //! so a request ends without this wait.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

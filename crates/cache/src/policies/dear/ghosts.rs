@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 
 use super::blocks::{Blocks, State};
 
-/// The number of evictions by which the record of a block to be forgotten is prefetched in advance.
+/// The record of a block is prefetched this many evictions before the block is forgotten.
 const AHEAD: usize = 16;
 /// The smallest number of words in `keeping` once there are evictions.
 const WORDS_MIN: usize = 1;
