@@ -42,6 +42,7 @@ use std::time::Duration;
 use nectary_block::SharedDevice;
 use nectary_host::log::{Level as LogLevel, Throttle};
 use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep};
 
 pub use bytes::Contents;
 pub use calls::{ClientOptions, SessionFigures};
@@ -68,6 +69,10 @@ const BLOCKS_MAX: u64 = 1 << 16;
 const SPACE_BLOCKS_MIN: u64 = 1 << 11;
 /// The most that one request asks for. *Units*: blocks.
 const SPACE_BLOCKS_MAX: u64 = 1 << 16;
+/// The longest time that a write waits for space that is being freed.
+const SPACE_WAIT_MAX: Duration = Duration::from_secs(10);
+/// The time between two requests for such space.
+const SPACE_RETRY: Duration = Duration::from_millis(5);
 
 /// A session with the server of a volume. Clones share the session.
 #[derive(Clone)]
@@ -90,6 +95,14 @@ struct Shared {
 struct Pool {
     space: Space,
     wanted: u64,
+}
+
+/// The result of taking free blocks.
+enum Taking {
+    Taken(Granted),
+    /// There are none, but space is being freed.
+    Later,
+    Full,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -265,9 +278,29 @@ impl Client {
         );
     }
 
-    /// Takes free blocks in one piece; requests more from the server if there are too few.
+    /// Takes free blocks in one piece; requests more from the server if there are too few. While space is being freed,
+    /// waits for it.
+    ///
+    /// *Errors*: ENOSPC if there is none, or none after [`SPACE_WAIT_MAX`].
     async fn take_space(&self, after: Option<u64>, blocks: u64) -> Result<Granted, Error> {
+        let until = Instant::now() + SPACE_WAIT_MAX;
+        loop {
+            match self.try_space(after, blocks).await? {
+                Taking::Taken(granted) => return Ok(granted),
+                Taking::Later if Instant::now() < until => {
+                    // Space is free when each host has renewed its session and so has said that it does not read it.
+                    self.shared.session.renew_soon();
+                    sleep(SPACE_RETRY).await;
+                }
+                Taking::Later | Taking::Full => return Err(Error::posix(libc::ENOSPC)),
+            }
+        }
+    }
+
+    /// Takes free blocks in one piece, if there are any now.
+    async fn try_space(&self, after: Option<u64>, blocks: u64) -> Result<Taking, Error> {
         let mut pool = self.shared.space.lock().await;
+        let mut is_freeing = false;
         if pool.space.blocks() < blocks {
             let wanted = blocks.max(pool.wanted).min(SPACE_BLOCKS_MAX);
             match self.ask(Question::Space { blocks: wanted }).await {
@@ -279,11 +312,16 @@ impl Client {
                 // The free blocks that are left may be enough.
                 Err(Error::Refused(failure)) if failure.code == Code::Full || failure.errno == libc::ENOSPC => {
                     pool.wanted = SPACE_BLOCKS_MIN;
+                    is_freeing = failure.errno == libc::EAGAIN;
                 }
                 Err(error) => return Err(error),
             }
         }
-        pool.space.take(after, blocks).ok_or(Error::posix(libc::ENOSPC))
+        Ok(match pool.space.take(after, blocks) {
+            Some(granted) => Taking::Taken(granted),
+            None if is_freeing => Taking::Later,
+            None => Taking::Full,
+        })
     }
 
     /// Puts back blocks to which no write is in progress.

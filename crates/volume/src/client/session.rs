@@ -290,6 +290,11 @@ impl Session {
         }
     }
 
+    /// Renews the session now instead of when it is due.
+    pub fn renew_soon(&self) {
+        self.inner.nudge.notify_one();
+    }
+
     /// Notes that no cached map has blocks that this append of the journal, or an earlier one, freed.
     pub fn set_drained(&self, sequence: u64) {
         let mut state = self.inner.state();

@@ -8,7 +8,7 @@ use super::names::{find, is_directory};
 use super::records::{decode_xattr, inode, keys_of, posix, server};
 use super::reserve::full;
 use crate::format::{BLOCK_BYTES, Extent, ExtentState, Key, Name, Table};
-use crate::protocol::{Answer, FileId, Listed, Mapped, Question, Shape, Statistics};
+use crate::protocol::{Answer, Failure, FileId, Listed, Mapped, Question, Shape, Statistics};
 
 /// The maximum number of names in an answer.
 const ENTRIES_MAX: u32 = 1024;
@@ -165,7 +165,9 @@ impl Image {
         let free = self.free.blocks_beside(kept);
         let wanted = blocks.min(SPACE_BLOCKS_MAX).min((free / SPACE_PART).max(64)).min(free);
         if wanted == 0 {
-            return Err(full());
+            // Space that is being freed can be granted soon.
+            let errno = if self.is_freeing() { libc::EAGAIN } else { libc::ENOSPC };
+            return Err(Failure { errno, ..full() });
         }
         let (granted, mutations) = self.attempt(|change, parts| {
             let (mut granted, mut left) = (Vec::new(), wanted);

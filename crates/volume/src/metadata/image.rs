@@ -312,6 +312,11 @@ impl Image {
         Ok(server(mutations))
     }
 
+    /// Whether space is being freed.
+    pub(super) fn is_freeing(&self) -> bool {
+        !self.draining.is_empty() || !self.dying.is_empty()
+    }
+
     /// Does background work: forgets replies, frees inodes, and frees drained extents.
     pub fn background(&mut self, stamp: Stamp) -> Result<Vec<Transaction>> {
         let (mut transactions, mut bytes) = (self.forget()?, 0);

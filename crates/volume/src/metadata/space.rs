@@ -245,6 +245,11 @@ impl Draining {
         }
     }
 
+    /// Whether no extent is draining.
+    pub fn is_empty(&self) -> bool {
+        self.by_append.is_empty()
+    }
+
     /// Returns up to `count` draining extents that were freed by appends up to `append`.
     pub fn ready(&self, append: u64, count: usize) -> Vec<u64> {
         self.by_append.range(..=(append, u64::MAX)).take(count).map(|(_, start)| *start).collect()
