@@ -8,8 +8,8 @@ use nectary_block::{Buffer, Context, IoFuture, SharedDevice, WriteFlags};
 ///
 /// Operations are called inside a tokio runtime, and each operation owns its buffers until it ends. The cache's ranges
 /// begin at a multiple of its block size, and end at a multiple or at the end of the source; only a write may have
-/// exactly the range that a user of the cache writes. Except for flushes, the cache never has two operations in flight
-/// on the same block.
+/// the range of a user of the cache, which need not be aligned. Except for flushes, the cache never has two operations
+/// in flight on the same block.
 pub trait Source: Send + Sync + 'static {
     /// The name of the source in messages.
     fn name(&self) -> String;

@@ -94,7 +94,7 @@ pub struct Outcome {
     pub synced: usize,
     /// The number of kills.
     pub kills: u32,
-    /// The number of devices that later attachments reported as released.
+    /// The number of devices that killed processes left and that later processes reported as released.
     pub released: usize,
     /// The number of times that the attaching process's memory group was at its limit; `None` without such a group.
     pub short_of_memory: Option<u64>,

@@ -37,7 +37,7 @@ fn fill(disk: &Attached<'_>) {
     file.sync_all().unwrap();
 }
 
-/// The problem of this kind of the block with the pattern.
+/// Returns the problem of kind `what` in the block at [`PATTERN_AT`].
 fn problem(checked: &Value, what: &str) -> Option<Value> {
     let problems = checked["problems"].as_array().cloned().unwrap_or_default();
     problems.into_iter().find(|problem| problem["what"] == what && problem["offset_bytes"] == PATTERN_AT)

@@ -14,7 +14,8 @@ fn written_objects_survive_sigkill_and_purged_ones_do_not() {
     println!("seed {seed}");
     let summary = sigkill::run(&Campaign::new(&ROOMY, seed, ROUNDS), |_| Ok(())).expect("the rounds end");
     println!("{}", sigkill::describe(&summary));
-    // Other tests and builds may run at the same time, so judge the median; the soak campaign judges every first hit.
+    // Other tests and builds may run at the same time, so judge the median time from a restart to
+    // its first hit. The soak campaign judges each of these times.
     let problems = summary.problems(InTime::Median);
     assert!(problems.is_empty(), "seed {seed}: {problems:?}\n{}", summary.tally.complaints.join("\n"));
 }

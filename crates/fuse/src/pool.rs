@@ -145,7 +145,7 @@ impl Data {
         data
     }
 
-    /// Waits for memory and adds buffers until there is room for `bytes` bytes, or for as many as the pool has.
+    /// Waits for memory, and adds buffers until they hold `bytes` bytes, or all bytes of a smaller pool.
     ///
     /// *Cancel safety*: a future that is dropped before it is ready changes nothing.
     pub(crate) async fn refill(&mut self, bytes: usize) {

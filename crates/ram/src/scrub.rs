@@ -89,7 +89,7 @@ impl Scrub {
         }
     }
 
-    /// Begins a pass now, from the first unit, which does not wait between steps.
+    /// Begins a pass now, from the first unit. This pass does not wait between steps.
     pub fn request(&mut self, now_us: Moment) {
         self.is_restarted = self.is_busy;
         self.begin_pass(now_us);

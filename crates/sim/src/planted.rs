@@ -104,7 +104,7 @@ pub fn catch_each<'n>(
     names.iter().map(catch).collect()
 }
 
-/// Prints the result of the case on the command line; returns whether the bug was caught.
+/// Prints the result of the case that the command line names; returns whether the bug was caught.
 pub fn print_replay(name: &str, case: Case, caught: Option<&Caught>) -> bool {
     match caught {
         Some(caught) => println!("planted: {name}: caught with {}: {}", caught.case, caught.broken),

@@ -66,7 +66,7 @@ mod random;
 // The runtime of background work.
 mod background;
 
-// The counters, and the sequences of puts.
+// The counters, and the sequence numbers of puts.
 mod counters;
 
 // The names of objects: keys, tags, and their hashes.

@@ -74,7 +74,7 @@ pub struct Laws {
     pub embedded_mean: f64,
     /// The share of embedded objects that an earlier page of the site embeds too.
     pub shared: f64,
-    /// The share of repeated views that prefer recent views.
+    /// The share of repeated views that choose among recent views; the others choose among all earlier ones.
     pub recent: f64,
     /// Median and sigma of the log-normal law of sizes, in bytes.
     pub size: (f64, f64),

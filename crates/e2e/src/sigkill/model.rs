@@ -93,7 +93,7 @@ pub enum Verdict {
     },
 }
 
-/// The relevant part of one key's history.
+/// The history of one key, as far as it decides which answers are right.
 #[derive(Clone, Debug)]
 pub struct KeyModel {
     /// The target of the requests for this key.

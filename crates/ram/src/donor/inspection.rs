@@ -1,4 +1,4 @@
-//! A read-only view of a device with redundancy, for checks: its blocks and the metadata window.
+//! A read-only view of a device with redundancy, for checks: its blocks, and the address range of its metadata.
 //!
 //! Promises: it takes nothing from the owner, waits for nobody, and changes nothing. What it reads beside an owner is
 //! of one moment within a request alone. Leaves to others: to see whether there is an owner, and what that means

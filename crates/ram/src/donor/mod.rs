@@ -406,7 +406,7 @@ impl Entry {
         Ok(export)
     }
 
-    /// Returns the export of a session of a device without metadata.
+    /// Returns the export for a session. The device has no metadata.
     fn session(&mut self, id: &str, holder: Holder, is_leaving: bool) -> Result<Arc<Export>, Missing> {
         let refused = |why: String| Err(Missing::Refused(why));
         let now = self.tenant.holder();

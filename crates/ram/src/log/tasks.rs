@@ -1,4 +1,5 @@
-//! Tasks: steps of the placement, and the writes of recovery and refilling; each has a number.
+//! Tasks: the requests to donors that carry out steps of the placement, and the writes of recovery and refilling. Each
+//! task has a number.
 //!
 //! Owns: the moment when a task may begin, its writes stage by stage, and the moment when it is done. Promises:
 //! invariants 2 to 4 in `mod.rs`. Leaves to others: sending writes (`stores`), reading (`looks`).

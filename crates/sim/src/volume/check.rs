@@ -23,7 +23,7 @@ pub enum Verdict {
     Unknown,
 }
 
-/// Searches for an order of the calls on a value that is `value` at first.
+/// Searches for an order of the calls that explains all their results, if the value is `value` at first.
 pub fn explain(entries: &[Entry], value: u64) -> Verdict {
     let mut order: Vec<Entry> = entries.to_vec();
     order.sort_by_key(|entry| entry.invoked);

@@ -16,7 +16,7 @@ use crate::crash::{CrashOptions, CrashState, CrashStates, sample};
 /// The bugs that are planted.
 pub const BUGS: [Bug; 4] = [Bug::CommitBeforeFlush, Bug::AnsweredEarly, Bug::ShownEarly, Bug::SizeBeforeData];
 
-/// The maximum number of crash states for each epoch of a recording and kind of crash.
+/// The maximum number of crash states of each kind, in each epoch of a recording.
 const STATES_PER_EPOCH: usize = 4;
 /// Every so many runs, the volume is formatted in the run.
 const FORMAT_EVERY: u64 = 8;

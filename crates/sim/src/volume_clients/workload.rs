@@ -19,7 +19,8 @@ use crate::random::Random;
 const LIMIT: Duration = Duration::from_secs(600);
 /// The time after which everything that a lost host has sent has arrived.
 const ARRIVED: Duration = Duration::from_millis(50);
-/// The longest wait for a moment at which a loss makes more uncertain. *Units*: milliseconds.
+/// The longest wait for a moment in the middle of a call, when the loss of a host leaves more outcomes possible.
+/// *Units*: milliseconds.
 const MOMENT_MS_MAX: u64 = 200;
 /// The longest time between two losses. *Units*: milliseconds.
 const BETWEEN_MS_MAX: u64 = 500;

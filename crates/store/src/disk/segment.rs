@@ -245,7 +245,7 @@ impl<'a> SegmentReader<'a> {
         let mut newest: Option<u64> = None;
         let mut blank = true;
         let mut position = 0;
-        // In most cases the first append is enough.
+        // The first read is small, because the header of the first append is enough in most cases.
         self.window.read_bytes = HEADER_WINDOW_BYTES;
         while position + BLOCK_BYTES <= self.layout.segment_bytes {
             let room = self.layout.segment_bytes - position;

@@ -430,7 +430,8 @@ pub struct Record {
 }
 
 impl Record {
-    /// Decodes a record from `bytes`, which must be at `place`; the body is not checked here.
+    /// Decodes a record that was read at `place`; the body is not checked here. *Errors*: the record was not written for
+    /// this place, or its header is wrong.
     pub fn decode(bytes: &[u8], place: Place) -> Result<Record, Mismatch> {
         let header = open(bytes, Magic::Record, place)?;
         let fields: RecordBody = body(bytes)?;

@@ -113,7 +113,7 @@ impl Index {
         self.put_shard(shard_index, taken);
     }
 
-    /// Replaces a shard that has not been used yet by `shard`, whose entries are already counted.
+    /// Puts `shard`, whose entries are already counted, in the place of a shard that has not been used yet.
     fn put_shard(&self, shard_index: usize, shard: Shard) {
         let mut current = self.shard(shard_index);
         if current.entries > 0 {

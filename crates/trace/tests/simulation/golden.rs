@@ -1,7 +1,7 @@
 //! The misses that libcachesim 0.3.5 (PyPI) counts, at sizes at which the policies differ.
 //!
-//! The program read the references of each trace as objects of size 1 in `oracleGeneral`; `cs+cpp` is the mix of these
-//! two traces. This file contains only the numbers that the program printed.
+//! libcachesim read each trace as an `oracleGeneral` file in which every object has size 1. `cs+cpp` is the mix of the
+//! traces `cs` and `cpp`. This file contains only the numbers that the program printed.
 
 /// The policies whose misses are in the columns of the rows.
 pub const COLUMNS: [&str; 7] = ["fifo", "lru", "lfu", "clock", "sieve", "arc", "min"];

@@ -6,9 +6,9 @@ use super::{BLOCK_BYTES, VERSION};
 
 /// The length of the header. *Units*: bytes.
 pub(super) const HEADER_BYTES: usize = 64;
-/// Where the frame's length is in it.
+/// The offset of the length in a frame.
 const LENGTH_AT: usize = 8;
-/// Where the checksum is in it.
+/// The offset of the checksum in a frame.
 const CHECKSUM_AT: usize = 12;
 
 /// The random identity of a volume.

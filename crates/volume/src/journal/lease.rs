@@ -216,7 +216,7 @@ impl Lease {
         }
     }
 
-    /// Waits until no possible leader has written for a whole lease, plus the drift of clocks.
+    /// Waits until a whole lease, plus the drift of clocks, has passed without a write of a possible leader.
     ///
     /// *Errors*: [`Error::Led`] if one of them writes, which shows that it is alive.
     async fn watch(&self, watched: &mut Sectors, newest: u64) -> Result<(), Error> {

@@ -71,8 +71,8 @@ impl Image {
         Ok(transactions)
     }
 
-    /// Notes that a session needs no replies up to `number`, and that none of its cached maps has blocks freed by
-    /// appends up to `drained`.
+    /// Notes what a session no longer needs: the replies up to `number`, and the blocks that appends of the journal up
+    /// to `drained` freed, because none of its cached maps has them.
     pub fn acknowledge(&mut self, session: u64, number: u64, drained: u64) {
         if self.session(session).is_ok() {
             let number = number.min(self.next_number(session) - 1);

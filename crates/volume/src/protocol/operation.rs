@@ -48,8 +48,8 @@ pub struct Accessed {
 }
 
 impl Accessed {
-    /// Whether the access replaces the time of access of an inode with these times. This is the rule of the mount
-    /// option `relatime`: the present time of access is not later than the last change, or it is a day old.
+    /// Whether this access updates the access time of an inode whose times are `times_ns` now. This is the rule of the
+    /// mount option `relatime`: the present time of access is not later than the last change, or it is a day old.
     pub fn counts(&self, times_ns: [i64; 4], time_generation: u64) -> bool {
         let [accessed, modified, changed, _] = times_ns;
         let is_old = accessed <= modified.max(changed) || self.at_ns.saturating_sub(accessed) >= ACCESS_AGE_NS;

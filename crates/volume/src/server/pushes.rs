@@ -102,7 +102,7 @@ impl Pushes {
             .collect()
     }
 
-    /// Whether pushes wait for the sessions from before a restart.
+    /// Whether pushes wait until the sessions from before a restart have reconnected or ended.
     pub fn is_early(&self) -> bool {
         !self.early.is_empty()
     }

@@ -167,7 +167,7 @@ fn count(
 #[derive(Clone, Copy, PartialEq)]
 enum Way {
     Root,
-    /// The way ends at a directory without a name.
+    /// The way from parent to parent ends at a directory that no entry names.
     Nowhere,
     Circle,
 }
