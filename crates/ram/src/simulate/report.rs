@@ -90,7 +90,7 @@ fn memory(rows: &[Row]) -> Vec<String> {
     lines
 }
 
-/// Formats a page in Markdown: the command line, the table, the memory.
+/// Formats a page in Markdown: the command line, the table of transfers, and the memory that each policy needs.
 pub fn page(rows: &[Row], settings: &Settings, command: &str) -> String {
     let mut text = format!(
         "# Transfers of the network RAM disk, by policy\n\n\

@@ -120,7 +120,7 @@ pub struct Csv {
     is_first: bool,
 }
 
-/// The numbers of names, in the order in which the names appear.
+/// Gives each name a number, in the order in which the names first appear.
 struct Names {
     numbers: HashMap<Box<[u8]>, u32>,
     name: Vec<u8>,

@@ -7,7 +7,8 @@
 //!
 //! The kernel locks a page while it reads it, and an invalidation waits for that lock. So a read of pages that the
 //! present invalidation may wait for is served under the old level; a read of other pages waits for the next grant.
-//! Each pass invalidates only what was read during the previous pass, so the passes end.
+//! Pages that were read during an invalidation are invalidated in the next pass. Each pass is of pages of the pass
+//! before, so the passes end.
 
 use std::ops::Range;
 
