@@ -1,6 +1,7 @@
 //! `nectary ram scrub`: all copies of an attached device are compared now, and wrong ones are repaired.
 //!
-//! Owns: the method of the process that has the device, what the command prints, and its exit code. Leaves to others: the
+//! Owns: the method of the control socket of the process that has the device, what the command prints, and the
+//! command's exit code. Leaves to others: the
 //! scrub (`nectary-ram`).
 
 use clap::Args;

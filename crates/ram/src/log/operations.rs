@@ -302,7 +302,7 @@ impl Machine {
         }
     }
 
-    /// Whether every donor that is not left is flushed.
+    /// Whether every donor is flushed, except donors that the client has left.
     fn is_flushed(&mut self, number: u64, operation: &mut Operation) -> bool {
         let mut is_flushed = true;
         for donor in 0..operation.flushed.len() {

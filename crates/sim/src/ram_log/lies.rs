@@ -27,7 +27,7 @@ pub struct Lie {
 /// The damage of a run.
 #[derive(Debug, Default)]
 pub struct Lies {
-    /// The pace of clients' scrubs; 0: clients do not scrub, and nothing is damaged.
+    /// The time between two steps of a scrub by a client. If it is 0, clients do not scrub, and the run damages nothing.
     pub scrub_us: u64,
     pub lie: Option<Lie>,
     /// The number of bytes that were damaged.

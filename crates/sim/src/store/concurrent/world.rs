@@ -28,7 +28,7 @@ pub const STORE_BYTES: u64 = 512 << 10;
 const SEGMENT_BYTES: u64 = 32 << 10;
 /// The segment size of a store with the fewest allowed segments, in bytes.
 const LONG_SEGMENT_BYTES: u64 = 64 << 10;
-/// One run in this many holds reads.
+/// One run in this many delays reads, so that the ring can overwrite what they read.
 const LAPPING: u64 = 8;
 /// The time that objects wait to be written in a run that holds reads. It is so short that the ring completes a cycle
 /// within few operations.
