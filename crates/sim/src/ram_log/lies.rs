@@ -27,7 +27,8 @@ pub struct Lie {
 /// The damage of a run.
 #[derive(Debug, Default)]
 pub struct Lies {
-    /// The time between two steps of a scrub by a client. If it is 0, clients do not scrub, and the run damages nothing.
+    /// The time between two steps of a scrub by a client. If it is 0, clients do not scrub, and the run damages
+    /// nothing.
     pub scrub_us: u64,
     pub lie: Option<Lie>,
     /// The number of bytes that were damaged.

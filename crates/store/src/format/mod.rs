@@ -430,8 +430,9 @@ pub struct Record {
 }
 
 impl Record {
-    /// Decodes a record that was read at `place`; the body is not checked here. *Errors*: the record was not written for
-    /// this place, or its header is wrong.
+    /// Decodes a record that was read at `place`; the body is not checked here.
+    ///
+    /// *Errors*: the record was not written for this place, or its header is wrong.
     pub fn decode(bytes: &[u8], place: Place) -> Result<Record, Mismatch> {
         let header = open(bytes, Magic::Record, place)?;
         let fields: RecordBody = body(bytes)?;
