@@ -28,7 +28,7 @@ use crate::store::{Programs, Progress};
 use stage::Stage;
 
 /// The least memory of the server's host: its server, a mount and a pass need it also in a quick run. *Units*: bytes.
-const SERVER_BYTES_MIN: u64 = 64 << 20;
+const SERVER_BYTES_MIN: u64 = 128 << 20;
 
 /// The settings of a run.
 #[derive(Debug, Clone, PartialEq)]
