@@ -432,14 +432,14 @@ mod tests {
     #[test]
     fn a_dry_run_prints_a_line_of_xdd_for_each_size_and_how_systems_are_made() {
         let text = dry_run(&options(true)).unwrap();
-        assert!(text.starts_with("# server: a host of 64 MB, 10.78.0.1; client: one of 768 MB, 10.78.0.2,"), "{text}");
+        assert!(text.starts_with("# server: a host of 128 MB, 10.78.0.1; client: one of 768 MB, 10.78.0.2,"), "{text}");
         for part in [
             "nectary bench bare-fuse --device /dev/DEVICE --directory /mnt/DIR --bytes 67108864\n",
             "nectary volume format disk:/dev/DEVICE --force\n",
             "nectary volume serve disk:/dev/DEVICE --listen 10.78.0.1:7200 --insecure\n",
             "nectary volume mount disk:/dev/DEVICE /mnt/DIR --server 10.78.0.1:7200\n",
             "# volume.client.read.buffered.remount.streams1: host of 768 MB; figures 1, 5, 9, 13\n",
-            "# bare.server.write.direct.streams1: host of 64 MB; in no figure of the report\n",
+            "# bare.server.write.direct.streams1: host of 128 MB; in no figure of the report\n",
         ] {
             assert!(text.contains(part), "{part}: {text}");
         }
