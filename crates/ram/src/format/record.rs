@@ -7,15 +7,17 @@
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::bytes::Fields;
-use super::log_shape::{LOG_SHAPE_BYTES, LogShape};
+use super::log_shape::{FORMER_BYTES, Formers, LOG_SHAPE_BYTES, LogShape};
 use super::{FormatError, Stripes};
 
 /// The first bytes of a record.
 pub const MAGIC: [u8; 8] = *b"NECRAMMR";
 /// The only version that is written and read.
 pub const VERSION: u32 = 1;
-/// The features that this version knows, one bit each; there are none yet. A record with another bit is refused.
-pub const FEATURES: u32 = 0;
+/// The features that this version knows, one bit each. A record with another bit is refused.
+pub const FEATURES: u32 = FEATURE_GROWN;
+/// The device logs parity and has grown: its former sizes follow the settings of the log.
+const FEATURE_GROWN: u32 = 1;
 /// The length of a donor's metadata area in bytes; no record is longer.
 pub const METADATA_BYTES: usize = 16 << 10;
 /// The maximum number of donors of a device.
@@ -66,7 +68,7 @@ impl Stamp {
     }
 }
 
-/// The geometry of a device. It never changes.
+/// The geometry of a device. Only growing changes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Geometry {
     /// The identity of the device.
@@ -87,6 +89,15 @@ impl Geometry {
     /// Whether the device logs parity.
     pub fn is_log(&self) -> bool {
         self.log.is_some()
+    }
+
+    /// Whether this is the geometry of the same device, before or after it has grown.
+    pub fn is_same_device(&self, other: &Geometry) -> bool {
+        let without_size = |geometry: &Geometry| {
+            let log = geometry.log.map(|log| LogShape { groups: 0, formers: Formers::default(), ..log });
+            Geometry { bytes: 0, log, ..*geometry }
+        };
+        without_size(self) == without_size(other)
     }
 
     /// Returns the number of stripes of the device; the last stripe may be shorter.
@@ -124,7 +135,7 @@ impl Geometry {
         if !fits {
             return range("stripe bytes", u64::from(self.stripe_bytes));
         }
-        self.log.map_or(Ok(()), |log| log.check())?;
+        self.log.map_or(Ok(()), |log| log.check(self.blocks()))?;
         if self.bytes == 0 || !self.bytes.is_multiple_of(u64::from(block)) || self.stripes() > STRIPES_MAX {
             return range("device bytes", self.bytes);
         }
@@ -199,12 +210,18 @@ impl Record {
     pub fn encode(&self) -> Vec<u8> {
         let geometry = &self.geometry;
         let dirty = self.dirty.as_bytes();
-        let log = geometry.log.map(|log| log.encode());
-        let log = log.as_ref().map_or(&[][..], |log| &log[..]);
+        let mut log = geometry.log.map_or_else(Vec::new, |log| log.encode().to_vec());
+        let features = match geometry.log.filter(LogShape::has_grown) {
+            Some(grown) => {
+                log.extend_from_slice(&grown.encode_formers());
+                FEATURE_GROWN
+            }
+            None => 0,
+        };
         let length = HEAD_BYTES + self.view.members.len() * MEMBER_BYTES + log.len() + dirty.len() + CHECKSUM_BYTES;
         let mut bytes = Vec::with_capacity(length);
         bytes.extend_from_slice(&MAGIC);
-        for word in [VERSION, FEATURES, length as u32, 0] {
+        for word in [VERSION, features, length as u32, 0] {
             bytes.extend_from_slice(&word.to_le_bytes());
         }
         for long in [self.stamp.generation, self.stamp.client, self.stamp.revision] {
@@ -225,7 +242,7 @@ impl Record {
                 bytes.extend_from_slice(&long.to_le_bytes());
             }
         }
-        bytes.extend_from_slice(log);
+        bytes.extend_from_slice(&log);
         bytes.extend_from_slice(dirty);
         bytes.extend_from_slice(&xxh3_64(&bytes).to_le_bytes());
         bytes
@@ -270,14 +287,22 @@ impl Record {
         let (device, bytes) = (fields.id()?, fields.u64()?);
         let (block_bytes, stripe_bytes) = (fields.u32()?, fields.u32()?);
         let (policy, position, members, ready) = (fields.u16()?, fields.u16()?, fields.u16()?, fields.u16()?);
+        let has_grown = features & FEATURE_GROWN != 0;
+        let log_bytes = LOG_SHAPE_BYTES + if has_grown { FORMER_BYTES } else { 0 };
         let log = match policy {
+            POLICY_MIRROR if has_grown => return range("former size", 0),
             POLICY_MIRROR => None,
             POLICY_LOG => {
                 // The next part follows the members; their number is checked here, as the later check does.
                 let at = HEAD_BYTES + usize::from(members) * MEMBER_BYTES;
-                let needed = at + LOG_SHAPE_BYTES;
+                let needed = at + log_bytes;
                 let bytes = body.get(at..needed).ok_or(FormatError::Short { needed, found: body.len() })?;
-                Some(LogShape::decode(&mut Fields::new(bytes))?)
+                let mut fields = Fields::new(bytes);
+                let mut log = LogShape::decode(&mut fields)?;
+                if has_grown {
+                    log.formers = LogShape::decode_formers(&mut fields)?;
+                }
+                Some(log)
             }
             _ => return unsupported("policy", u32::from(policy)),
         };
@@ -291,7 +316,7 @@ impl Record {
         }
         let (generation, epoch) = (fields.u64()?, fields.u64()?);
         let members = (0..members).map(|_| member(&mut fields)).collect::<Result<Vec<_>, _>>()?;
-        fields.take(log.map_or(0, |_| LOG_SHAPE_BYTES))?;
+        fields.take(log.map_or(0, |_| log_bytes))?;
         let stripes = geometry.stripes();
         let dirty = fields.take(super::stripes::bytes_of(stripes))?;
         Ok(Record {

@@ -22,7 +22,15 @@ fn record() -> Record {
 
 /// Returns the record of a device that logs parity.
 fn log_record() -> Record {
-    let log = LogShape { policy: 5, groups: 9, caches: 18, region_blocks: 3, column_blocks: 8, overflow_percent: 25 };
+    let log = LogShape {
+        policy: 5,
+        groups: 9,
+        caches: 18,
+        region_blocks: 3,
+        column_blocks: 8,
+        overflow_percent: 25,
+        formers: Formers::default(),
+    };
     let geometry = Geometry { stripe_bytes: 0, log: Some(log), ..record().geometry };
     Record { geometry, dirty: Stripes::none(0), ..record() }
 }
@@ -72,6 +80,31 @@ fn a_record_with_a_log_survives_its_bytes_and_its_fields_are_bounded() {
         seal(&mut bad);
         assert!(matches!(Record::decode(&bad), Err(FormatError::Range { what: "stripe bytes", .. })), "{at}");
     }
+}
+
+#[test]
+fn former_sizes_of_a_device_that_has_grown_survive_their_bytes_and_are_bounded() {
+    use crate::format::Former;
+    let mut grown = log_record();
+    let log = grown.geometry.log.as_mut().unwrap();
+    (log.formers[0], log.formers[1]) = (Former { blocks: 4, groups: 4 }, Former { blocks: 8, groups: 7 });
+    let bytes = grown.encode();
+    assert_eq!(Record::decode(&bytes).unwrap(), grown);
+    assert_eq!(bytes.len(), log_record().encode().len() + FORMER_BYTES);
+    assert!(grown.geometry.is_same_device(&log_record().geometry));
+    let at = 104 + 3 * 24 + LOG_SHAPE_BYTES;
+    // Not larger than the size before, not smaller than the present one, more groups than now, behind an empty one.
+    for (at, value) in [(at, 0), (at, 8), (at + 8, 10), (at + 12, 10), (at + 24, 9)] {
+        let mut bad = bytes.clone();
+        bad[at] = value;
+        seal(&mut bad);
+        assert!(matches!(Record::decode(&bad), Err(FormatError::Range { what: "former size", .. })), "{at} {value}");
+    }
+    // A mirror has no former sizes.
+    let mut mirror = record().encode();
+    mirror[12] = 1;
+    seal(&mut mirror);
+    assert!(matches!(Record::decode(&mirror), Err(FormatError::Range { what: "former size", .. })));
 }
 
 #[test]
