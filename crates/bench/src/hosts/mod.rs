@@ -21,7 +21,7 @@ use std::time::Duration;
 
 pub use bare::{BareOptions, serve};
 pub(crate) use link::{CLIENT_ADDRESS, SERVER_ADDRESS};
-pub(crate) use volume::{Volume, VolumeMount};
+pub(crate) use volume::{VOLUME_MEMORY, Volume, VolumeMount};
 
 use crate::process::{Inside, Process};
 use crate::{Error, ErrorKind};

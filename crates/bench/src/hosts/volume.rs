@@ -13,6 +13,8 @@ use crate::process::{self, Process};
 
 /// The port of the metadata server.
 const PORT: u16 = 7200;
+/// The memory of a mount for the contents of files: as much as fits the server's host beside the rest.
+pub(crate) const VOLUME_MEMORY: &str = "32M";
 
 /// A volume that is served.
 pub(crate) struct Volume {
@@ -55,13 +57,15 @@ impl Volume {
     /// Mounts the volume on a host, at a directory.
     pub fn mount(&self, hosts: &Hosts, host: Host, root: &Path) -> Result<VolumeMount, Error> {
         let address = Volume::address();
-        let words: [&OsStr; 6] = [
+        let words: [&OsStr; 8] = [
             "volume".as_ref(),
             "mount".as_ref(),
             self.disk.as_ref(),
             root.as_ref(),
             "--server".as_ref(),
             address.as_ref(),
+            "--memory".as_ref(),
+            VOLUME_MEMORY.as_ref(),
         ];
         Ok(VolumeMount { process: hosts.start(host, "volume-mount", &words)?, root: root.to_owned() })
     }

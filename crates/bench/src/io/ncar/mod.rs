@@ -22,7 +22,7 @@ use std::time::Instant;
 use super::job::{Engine, Job, Mode, Operation, Place};
 use super::{Cell, Report, check_size, usage};
 use crate::Error;
-use crate::hosts::{CLIENT_ADDRESS, Host, SERVER_ADDRESS, Volume};
+use crate::hosts::{CLIENT_ADDRESS, Host, SERVER_ADDRESS, VOLUME_MEMORY, Volume};
 use crate::statistics::order;
 use crate::store::{Programs, Progress};
 use stage::Stage;
@@ -351,7 +351,8 @@ fn set_up(plan: &Plan, system: System, device: &str, root: &str) -> String {
         System::Volume => format!(
             "nectary volume format {spec} --force\n\
              # on the server's host:\nnectary volume serve {spec} --listen {address} --insecure\n\
-             # on the host that is measured:\nnectary volume mount {spec} {root} --server {address}\n"
+             # on the host that is measured:\nnectary volume mount {spec} {root} --server {address} \
+             --memory {VOLUME_MEMORY}\n"
         ),
     }
 }
@@ -437,7 +438,7 @@ mod tests {
             "nectary bench bare-fuse --device /dev/DEVICE --directory /mnt/DIR --bytes 67108864\n",
             "nectary volume format disk:/dev/DEVICE --force\n",
             "nectary volume serve disk:/dev/DEVICE --listen 10.78.0.1:7200 --insecure\n",
-            "nectary volume mount disk:/dev/DEVICE /mnt/DIR --server 10.78.0.1:7200\n",
+            "nectary volume mount disk:/dev/DEVICE /mnt/DIR --server 10.78.0.1:7200 --memory 32M\n",
             "# volume.client.read.buffered.remount.streams1: host of 768 MB; figures 1, 5, 9, 13\n",
             "# bare.server.write.direct.streams1: host of 128 MB; in no figure of the report\n",
         ] {
