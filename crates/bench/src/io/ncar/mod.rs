@@ -409,7 +409,7 @@ mod tests {
         assert!(Plan::new(&Options { passes: Some(0), ..options(true) }).is_err());
         let quick = Plan::new(&options(true)).unwrap();
         assert_eq!(quick.systems(), [System::Raw, System::Bare, xfs, System::Volume]);
-        assert_eq!((quick.memory_bytes(Host::Client), quick.memory_bytes(Host::Server)), (768 << 20, 64 << 20));
+        assert_eq!((quick.memory_bytes(Host::Client), quick.memory_bytes(Host::Server)), (768 << 20, 128 << 20));
     }
 
     #[test]
