@@ -134,6 +134,20 @@ const CAMPAIGNS: &[Campaign] = &[
         extents: &[("{donor-rounds}", "20", "1")],
     },
     Campaign {
+        name: "ram-donors-parity",
+        program: Program::Binary("ram-donors"),
+        arguments: &["--redundancy", "parity", "--rounds", "{donor-rounds}", "--seed", "{seed}"],
+        environment: &[],
+        extents: &[("{donor-rounds}", "20", "1")],
+    },
+    Campaign {
+        name: "ram-parity-simulation",
+        program: Program::Binary("ram-simulation"),
+        arguments: &["--policy", "parity", "--seed", "{seed}", "--runs", "{runs}"],
+        environment: &[],
+        extents: &[("{runs}", "100000", "2000")],
+    },
+    Campaign {
         name: "ram-log-simulation",
         program: Program::Binary("ram-simulation"),
         arguments: &["--policy", "parity-log", "--seed", "{seed}", "--runs", "{runs}"],

@@ -230,6 +230,16 @@ impl Rig {
         }
     }
 
+    /// Waits until no stripe is marked as dirty.
+    fn wait_for_clean(&self) -> Result<()> {
+        let deadline = Instant::now() + STEP_MAX;
+        while self.figures()?["dirty_stripes"] != 0 {
+            ensure!(Instant::now() < deadline, "stripes stay dirty: {}", self.figures()?);
+            std::thread::sleep(LOOK_EVERY);
+        }
+        Ok(())
+    }
+
     /// Replaces a donor by a new one, and ends the former donor, which then holds nothing.
     pub fn replace(&mut self, disk: &Attached<'_>, number: usize) -> Result<()> {
         let namespace = Namespace::new(&self.scratch)?;
@@ -325,7 +335,10 @@ pub fn round(
     disk.unmount()?;
     rig.check(&disk)?;
     disk.mount()?;
-    // Synced files survive the client while one donor is gone.
+    // Synced files survive the client while one donor is gone; with parity in place, if nothing was just changed.
+    if redundancy == "parity" {
+        rig.wait_for_clean()?;
+    }
     disk.kill()?;
     let disk = Attached::new(&scratch, &spec)?;
     disk.mount()?;

@@ -39,11 +39,46 @@ pub enum Bug {
     ScrubSkips = 15,
     /// A donor that takes the place of another one lacks a block; the simulator's own move implements this bug.
     DrainForgets = 16,
+    /// With parity: the parity is changed before the mark of its stripe is stored.
+    ParityUnmarked = 17,
+    /// The mark of a stripe is removed while a change is in progress.
+    MarkClearedEarly = 18,
+    /// With parity: a change of what a left donor had believes that it had zeroes.
+    StaleDataUsed = 19,
+    /// With parity: after a crash, what a missing donor had of unfinished stripes is believed.
+    UnfinishedBelieved = 20,
+    /// With parity: changes of different blocks with the same parity are made at the same time.
+    ColumnsUnlocked = 21,
 }
 
 impl Bug {
-    /// All bugs.
+    /// The bugs that a mirror can have.
     pub const ALL: [Bug; 16] = [
+        Bug::AcknowledgedBeforeLeft,
+        Bug::LeftDonorBelieved,
+        Bug::OverlapUnordered,
+        Bug::ReplaySkipped,
+        Bug::MarkAfterWrite,
+        Bug::FencingSkipped,
+        Bug::LeaseIgnored,
+        Bug::ChecksumIgnored,
+        Bug::ResyncSkipsOne,
+        Bug::RebuildUnlocked,
+        Bug::RestartUnnoticed,
+        Bug::TrimUnmarked,
+        Bug::ScrubFromDamaged,
+        Bug::ScrubUnlocked,
+        Bug::ScrubSkips,
+        Bug::DrainForgets,
+    ];
+
+    /// The bugs that a device with parity in place can have.
+    pub const PARITY: [Bug; 21] = [
+        Bug::ParityUnmarked,
+        Bug::MarkClearedEarly,
+        Bug::StaleDataUsed,
+        Bug::UnfinishedBelieved,
+        Bug::ColumnsUnlocked,
         Bug::AcknowledgedBeforeLeft,
         Bug::LeftDonorBelieved,
         Bug::OverlapUnordered,
@@ -81,6 +116,11 @@ impl Bug {
             Bug::ScrubUnlocked => "scrub beside a write",
             Bug::ScrubSkips => "scrub skips stripes",
             Bug::DrainForgets => "drain forgets a block",
+            Bug::ParityUnmarked => "parity changed before the dirty mark",
+            Bug::MarkClearedEarly => "dirty mark removed before the change ends",
+            Bug::StaleDataUsed => "stale data of a left donor used",
+            Bug::UnfinishedBelieved => "unfinished stripe of a missing donor believed",
+            Bug::ColumnsUnlocked => "changes with the same parity unordered",
         }
     }
 }

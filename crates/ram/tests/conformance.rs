@@ -37,6 +37,21 @@ async fn a_mirror_on_two_donors_and_on_three_conforms() {
 }
 
 #[tokio::test]
+async fn a_device_with_parity_in_place_conforms_on_three_donors_and_on_five() {
+    for count in [3, 5] {
+        let make = async |bytes: u64| {
+            let donors: Vec<Serving> = (0..count).map(|_| Serving::new(16 << 20)).collect();
+            let spec = spec(&donors.iter().collect::<Vec<_>>(), &format!(",redundancy=parity,size={bytes}"));
+            create(&spec).await.unwrap();
+            let device = open(&spec).await.unwrap();
+            std::mem::forget(donors);
+            device
+        };
+        check(make).await.unwrap();
+    }
+}
+
+#[tokio::test]
 async fn a_device_that_logs_parity_conforms_with_every_policy() {
     for (policy, count) in [("parity-log", 3), ("parity-cache", 4), ("adaptive", 5)] {
         let make = async |bytes: u64| {

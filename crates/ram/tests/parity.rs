@@ -225,8 +225,13 @@ async fn mistakes_with_parity_are_named_with_what_to_do() {
     let there = parsed(",redundancy=adaptive,overflow=50%").unwrap();
     assert!(there.spec().ends_with("redundancy=adaptive,overflow=50%)"), "{}", there.spec());
     assert_eq!(parsed(",redundancy=adaptive,overflow=50").unwrap(), there);
-    assert_eq!(parsed(",redundancy=parity").unwrap_err().kind, ErrorKind::Unsupported);
-    for wrong in [",redundancy=raid", ",redundancy=mirror,overflow=10%", ",redundancy=adaptive,overflow=201%"] {
+    assert!(parsed(",redundancy=parity").is_ok());
+    for wrong in [
+        ",redundancy=raid",
+        ",redundancy=parity,overflow=10%",
+        ",redundancy=mirror,overflow=10%",
+        ",redundancy=adaptive,overflow=201%",
+    ] {
         assert_eq!(parsed(wrong).unwrap_err().kind, ErrorKind::Invalid, "{wrong}");
     }
     let two = "ram(h1:7070,h2:7070,id=disk,redundancy=parity-log)";

@@ -39,7 +39,7 @@ fn flip_one(donors: &[Serving]) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_flipped_bit_is_repaired_before_anyone_reads_it() {
-    for redundancy in ["mirror", "parity-log", "parity-cache", "adaptive"] {
+    for redundancy in ["mirror", "parity", "parity-log", "parity-cache", "adaptive"] {
         let donors: Vec<Serving> = (0..3).map(|_| Serving::new(20 << 20)).collect();
         let (sized, device) = device(&donors, redundancy).await;
         assert_eq!(device.scrub().await.unwrap(), Findings::default(), "{redundancy}");

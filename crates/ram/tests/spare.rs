@@ -49,7 +49,7 @@ async fn made(spec: &str) -> RedundantDevice {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_drained_donor_has_nothing_and_may_be_taken_away() {
-    for (redundancy, count) in [("mirror", 2), ("mirror", 3), ("adaptive", 3)] {
+    for (redundancy, count) in [("mirror", 2), ("mirror", 3), ("parity", 3), ("adaptive", 3)] {
         let donors: Vec<Serving> = (0..=count).map(|_| Serving::new(20 << 20)).collect();
         let named = spec(&donors.iter().collect::<Vec<_>>(), redundancy);
         let device = made(&named).await;

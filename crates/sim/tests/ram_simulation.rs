@@ -3,6 +3,7 @@
 
 use std::process::Command;
 
+use nectary_ram::format::Code;
 use nectary_ram::planted::Bug;
 use nectary_sim::ram::{replay_planted, run_many, run_planted};
 
@@ -12,16 +13,24 @@ fn seed() -> u64 {
 
 #[test]
 fn mirror_survives_the_loss_of_any_one_donor_and_of_the_client_with_it() {
-    let report = run_many(seed(), 2000, (0, 1), |_| true);
+    let report = run_many(seed(), Code::Mirror, 2000, (0, 1), |_| true);
     println!("seed {}: {report:?}", seed());
     assert!(report.broken.is_empty(), "{}", report.broken.join("\n"));
-    assert!(report.is_enough(), "too few: {:?}; {report:?}", report.coverage.missing(report.runs));
+    assert!(
+        report.is_enough(Code::Mirror),
+        "too few: {:?}; {report:?}",
+        report.coverage.missing(report.runs, Code::Mirror)
+    );
     let mut last = None;
     for bug in Bug::ALL {
-        let caught = run_planted(bug, seed(), 5000);
+        let caught = run_planted(bug, Code::Mirror, seed(), 5000);
         println!("planted: {}: {caught:?}", bug.name());
         let Some(caught) = caught else { panic!("{} survived", bug.name()) };
-        assert_eq!(replay_planted(bug, caught.case.seed).as_ref(), Some(&caught), "a seed repeats its run");
+        assert_eq!(
+            replay_planted(bug, Code::Mirror, caught.case.seed).as_ref(),
+            Some(&caught),
+            "a seed repeats its run"
+        );
         last = Some((bug, caught));
     }
     let (bug, caught) = last.expect("there are bugs");

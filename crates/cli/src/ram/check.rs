@@ -96,6 +96,7 @@ fn as_text(checked: &Checked) -> String {
     let Counts { mapped_blocks, compared_groups, sealed_groups, open_groups, .. } = checked.counts;
     let Counts { reconstructed_blocks, lost_blocks, doubtful_blocks, .. } = checked.counts;
     let what = match checked.redundancy {
+        "parity" => format!("{compared_stripes} stripes are compared, {single_stripes} are without a donor"),
         "mirror" => format!("{compared_stripes} stripes are compared, {single_stripes} have one copy"),
         _ => format!(
             "{mapped_blocks} blocks in {sealed_groups} sealed groups ({compared_groups} compared) and {open_groups} \

@@ -27,6 +27,13 @@ pub fn with_mirror(mut status: Status, ram: &Figures, all: &[Figures]) -> Status
         let remedy = "save what can still be read, then delete the device and make it again (docs/ram.md)";
         status = status.with_problem(State::Degraded, what, remedy);
     }
+    if count("lost_blocks") > 0 {
+        let what = format!(
+            "{} blocks of a missing donor are lost: the last client ended while it changed their stripes",
+            count("lost_blocks")
+        );
+        status = status.with_problem(State::Degraded, what, "write the files again that cannot be read");
+    }
     if let Some(left) = numbers("left") {
         let what = format!(
             "degraded: donor {left} of the SPEC is left; nothing is lost, and losing one more donor would lose blocks"
@@ -137,6 +144,8 @@ mod tests {
         let scrub = words(&[&scrub[..], &[("scrub_left_ms", 1500), ("scrub_repaired", 7)]].concat(), &["trusted"; 2]);
         assert!(scrub.contains("1M of 4M, 25 %, 2M a second, about 2 s are left"), "{scrub}");
         assert!(scrub.contains("7 damaged copies") && scrub.contains("\"healthy\""), "{scrub}");
+        let unfinished = words(&[("mirror", 1), ("lost_blocks", 9)], &["trusted"; 3]);
+        assert!(unfinished.contains("9 blocks of a missing donor are lost"), "{unfinished}");
         let lost = words(&[("scrub_lost", 1), ("scrub_doubtful", 2)], &["trusted"; 2]);
         assert!(lost.contains("1 blocks are lost") && lost.contains("of 2 blocks differ"), "{lost}");
         assert!(lost.contains("\"degraded\""), "{lost}");

@@ -21,7 +21,7 @@ const GAP_MAX: Duration = Duration::from_secs(1);
 /// Breaks the donors of network RAM disks under file systems.
 #[derive(Parser)]
 struct Arguments {
-    /// The redundancy: mirror, parity-log, parity-cache or adaptive.
+    /// The redundancy: mirror, parity, parity-log, parity-cache or adaptive.
     #[arg(long, default_value = "mirror")]
     redundancy: String,
     /// Which file systems, joined by commas.

@@ -6,7 +6,7 @@
 
 use nectary_ram::format::slots::{Areas, Kind, Named, SLOT_HEADER_BYTES, Shape, Slot, Summary, TRIM_BYTES, Trim};
 use nectary_ram::format::{
-    Geometry, LogShape, Member, MemberState, Record, Stamp, Stripes, Swap, View, WINDOW_BYTES, WindowState,
+    Code, Geometry, LogShape, Member, MemberState, Record, Stamp, Stripes, Swap, View, WINDOW_BYTES, WindowState,
 };
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -149,10 +149,11 @@ pub fn slot_seeds() -> Vec<Vec<u8>> {
         caches: 18,
         region_blocks: 62,
     };
-    let mirror = Geometry { device, bytes: 1 << 24, block_bytes: 4096, stripe_bytes: 1 << 20, members: 2, log: None };
+    let mirror =
+        Geometry { device, bytes: 1 << 24, block_bytes: 4096, stripe_bytes: 1 << 20, members: 2, code: Code::Mirror };
     let log =
         LogShape { policy: 5, groups: 420, caches: 18, region_blocks: 62, column_blocks: 8, overflow_percent: 25 };
-    let logged = Geometry { bytes: 1000 * 4096, stripe_bytes: 0, members: 4, log: Some(log), ..mirror };
+    let logged = Geometry { bytes: 1000 * 4096, stripe_bytes: 0, members: 4, code: Code::Log(log), ..mirror };
     let stamp = Stamp { generation: 3, client: 4, revision: 5 };
     let record = |geometry: Geometry| {
         let member = Member { incarnation: 6, joined: 1, state: MemberState::Present };
@@ -162,6 +163,7 @@ pub fn slot_seeds() -> Vec<Vec<u8>> {
         dirty.set(3, true);
         Record { stamp, geometry, position: 1, is_ready: true, view, dirty }.encode()
     };
+    let parity = record(Geometry { members: 3, code: Code::Parity, ..mirror });
     let (mirrored, logged) = (record(mirror), record(logged));
     let head = |bytes: Vec<u8>| bytes[..bytes.len().min(4000)].to_vec();
     let state = WindowState { is_owner: true, is_owned: false, record: Vec::new() };
@@ -172,6 +174,7 @@ pub fn slot_seeds() -> Vec<Vec<u8>> {
         (2, Trim { sequence: 8 }.encode(DEVICE, BLOCK).to_vec()),
         (3, shape.encode()),
         (4, mirrored),
+        (4, parity),
         (4, logged),
         (5, head(state.encode())),
         (6, head(Swap { expected: stamp, record: &[] }.encode())),

@@ -4,7 +4,7 @@ use super::report::{Checked, Problem, What};
 use super::{Donors, Progress, READ_BYTES};
 use crate::device::together::together;
 use crate::format::{Geometry, Stripes};
-use crate::mirror::{Layout, Ring};
+use crate::mirror::Ring;
 
 /// The maximum number of pieces that are read at the same time, each from two donors.
 const PIECES_MAX: usize = 4;

@@ -9,6 +9,7 @@
 //! |---|---|
 //! | `report` | the findings |
 //! | `copies` | a mirror: both copies of every stripe are equal |
+//! | `members` | parity in place: the members of every stripe yield each other |
 //! | `slots` | logged parity: reading all slots of all groups |
 //! | `group` | logged parity: the check of one group |
 //! | `blocks` | logged parity: the valid copy of each block, and whether it can be read |
@@ -19,6 +20,7 @@
 mod blocks;
 mod copies;
 mod group;
+mod members;
 mod report;
 mod slots;
 
@@ -28,7 +30,7 @@ use nectary_block::{Error, ErrorKind};
 use nectary_nbd::NbdDevice;
 
 use crate::device::{RamOptions, Redundancy};
-use crate::format::{MemberState, Record, Stamp};
+use crate::format::{Code, MemberState, Record, Stamp};
 use crate::live::client::machine;
 use crate::live::device::draw_client;
 use crate::live::session::{Ended, begin};
@@ -123,12 +125,15 @@ pub async fn check(options: &RamOptions, progress: Progress<'_>) -> Result<Check
     let donors = Donors { devices: (0..places.len()).map(device).collect() };
     let generation = records.iter().flatten().map(|record| record.stamp.generation).max().unwrap_or(0);
     let failed = |reason: String| error(options, ErrorKind::Io, reason);
-    match geometry.is_log() {
-        true => slots::check(&mut checked, &geometry, generation, &donors, progress).await.map_err(failed)?,
-        false => {
+    match geometry.code {
+        Code::Log(_) => slots::check(&mut checked, &geometry, generation, &donors, progress).await.map_err(failed)?,
+        Code::Mirror | Code::Parity => {
             let of_donor = |donor: Donor| trusted(donor).map(|record| &record.dirty);
             let dirty: Vec<_> = (0..places.len()).map(of_donor).collect();
-            copies::check(&mut checked, &geometry, &dirty, &donors, progress).await.map_err(failed)?;
+            match geometry.is_parity() {
+                true => members::check(&mut checked, &geometry, &dirty, &donors, progress).await.map_err(failed)?,
+                false => copies::check(&mut checked, &geometry, &dirty, &donors, progress).await.map_err(failed)?,
+            }
         }
     }
     // If a client has changed the data during the check, the findings are useless.

@@ -31,7 +31,8 @@ pub enum What {
     Shape,
     /// A donor is missing, or its data is not trusted.
     DonorMissing,
-    /// The two copies of blocks differ, although their stripe is not marked as dirty.
+    /// The two copies of blocks differ, or members of a stripe do not yield each other, although the stripe is not
+    /// marked as dirty.
     CopiesDiffer,
     /// A stripe is marked as dirty: its copies may differ, and are made equal when the device is attached.
     Unfinished,
@@ -100,13 +101,13 @@ pub struct CheckedDonor {
 pub struct Counts {
     /// The number of bytes read.
     pub read_bytes: u64,
-    /// For a mirror: stripes whose copies were compared.
+    /// Without a log: stripes whose copies or members were compared.
     pub compared_stripes: u64,
-    /// For a mirror: stripes with one copy, because the other donor is missing.
+    /// Without a log: stripes without one copy or member, because its donor is missing.
     pub single_stripes: u64,
-    /// For a mirror: stripes marked as dirty, because a client ended while it changed them.
+    /// Without a log: stripes marked as dirty, because a client ended while it changed them.
     pub marked_stripes: u64,
-    /// For a mirror: blocks whose copies differ although their stripe is not marked.
+    /// Without a log: blocks whose copies differ, or whose parity does, although their stripe is not marked.
     pub differing_blocks: u64,
     /// For logged parity: groups whose stored parity covers all their slots.
     pub sealed_groups: u64,

@@ -27,6 +27,8 @@ pub enum Redundancy {
     None,
     /// Every block is on two donors. Devices with redundancy have no labels; their donors have records (`format`).
     Mirror,
+    /// Each stripe has a parity, which is changed in place.
+    Parity,
     /// Blocks are appended to groups with parity; `parity-log`, `parity-cache` or `adaptive`.
     Log(Policy),
 }
@@ -37,6 +39,7 @@ impl Redundancy {
         match self {
             Redundancy::None => "none",
             Redundancy::Mirror => "mirror",
+            Redundancy::Parity => "parity",
             Redundancy::Log(policy) => policy.name(),
         }
     }

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use nectary_block::{Arguments, Error, ErrorKind, Operation, exact_size, parse_duration, parse_size};
+use nectary_block::{Arguments, Error, exact_size, parse_duration, parse_size};
 
 use super::address::Address;
 use super::label::{DONORS_MAX, Redundancy};
@@ -48,8 +48,7 @@ pub struct RamOptions {
 impl RamOptions {
     /// Parses the arguments of `ram(…)`.
     ///
-    /// *Errors*: [`ErrorKind::Invalid`] with the position in the SPEC; [`ErrorKind::Unsupported`] for `parity`, which
-    /// does not exist yet.
+    /// *Errors*: [`nectary_block::ErrorKind::Invalid`] with the position in the SPEC.
     pub fn parse(mut arguments: Arguments) -> Result<RamOptions, Error> {
         let id = arguments.option("id", |text| check_id(text).map(|()| text.to_owned()))?;
         let size_bytes = arguments.option("size", parse_blocks)?;
@@ -85,8 +84,9 @@ impl RamOptions {
         let (take_over, trust_remaining) = (open.take_over, open.trust_remaining);
         let count = donors.len();
         let (kind, least) = match redundancy {
-            Policy::None | Policy::Parity => (Redundancy::None, 1),
+            Policy::None => (Redundancy::None, 1),
             Policy::Mirror => (Redundancy::Mirror, 2),
+            Policy::Parity => (Redundancy::Parity, 3),
             policy => (Redundancy::Log(policy), 3),
         };
         if kind != Redundancy::None && !(least..=MEMBERS_MAX).contains(&count) {
@@ -101,14 +101,13 @@ impl RamOptions {
             let message = "overflow= belongs to redundancy=parity-log, parity-cache and adaptive".to_owned();
             return Err(arguments.invalid(message));
         }
-        if !spares.is_empty() && kind == Redundancy::None && redundancy != Policy::Parity {
+        if !spares.is_empty() && kind == Redundancy::None {
             return Err(arguments.invalid("spare donors belong to a device with redundancy".to_owned()));
         }
-        if scrub_bytes.is_some() && kind == Redundancy::None && redundancy != Policy::Parity {
+        if scrub_bytes.is_some() && kind == Redundancy::None {
             return Err(arguments.invalid("scrub= belongs to a device with redundancy".to_owned()));
         }
-        let redundancy_there = redundancy != Policy::Parity;
-        let options = RamOptions {
+        Ok(RamOptions {
             donors,
             spares,
             id,
@@ -119,12 +118,7 @@ impl RamOptions {
             scrub_bytes: scrub_bytes.unwrap_or(SCRUB_BYTES),
             take_over,
             trust_remaining,
-        };
-        if !redundancy_there {
-            let detail = "redundancy=parity is not there yet; mirror, parity-log, parity-cache and adaptive are";
-            return Err(Error::new(ErrorKind::Unsupported, &options.spec(), Operation::Open, detail.to_owned()));
-        }
-        Ok(options)
+        })
     }
 
     /// Returns the SPEC that names the device.
@@ -162,8 +156,7 @@ fn parse_patience(text: &str) -> Result<Duration, String> {
 
 fn parse_redundancy(text: &str) -> Result<Policy, String> {
     text.parse().map_err(|_| {
-        let known: Vec<&str> =
-            Policy::ALL.into_iter().filter(|&known| known != Policy::Parity).map(Policy::name).collect();
+        let known: Vec<&str> = Policy::ALL.into_iter().map(Policy::name).collect();
         format!("\"{text}\" is no redundancy; there are {}", known.join(", "))
     })
 }

@@ -103,7 +103,7 @@ fn specs_are_read_and_mistakes_named() {
         ("ram(h1:7070,id=a b)", "no id"),
         ("ram(h1:7070,id=disk,size=5000)", "a multiple of 4096"),
         ("ram(h1:7070,id=disk,patience=0s)", "patience is 1ms to 24h"),
-        ("ram(h1:7070,id=disk,redundancy=parity)", "redundancy=parity is not there yet"),
+        ("ram(h1:7070,h2:7070,id=disk,redundancy=parity)", "2 donors; redundancy=parity takes 3 to 16"),
         ("ram(h1:7070,id=disk,redundancy=adaptive)", "1 donors; redundancy=adaptive takes 3 to 16"),
         ("ram(h1:7070,id=disk,redundancy=mirror)", "1 donors; redundancy=mirror takes 2 to 16"),
         ("ram(h1:7070,id=disk,redundancy=raid)", "no redundancy"),

@@ -359,7 +359,7 @@ impl Entry {
 
     /// Returns the redundancy of a device with metadata as a SPEC writes it.
     fn redundancy(&self) -> &'static str {
-        let log = Record::decode(&self.tenant.gate().record).ok().and_then(|record| record.geometry.log);
+        let log = Record::decode(&self.tenant.gate().record).ok().and_then(|record| record.geometry.log());
         match log.map(|log| log.policy) {
             Some(3) => "redundancy=parity-log",
             Some(4) => "redundancy=parity-cache",

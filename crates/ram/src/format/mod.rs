@@ -4,6 +4,7 @@
 //! length of its input. Leaves to others: the meaning of the fields (`mirror`).
 
 mod bytes;
+mod code;
 mod error;
 mod log_shape;
 pub mod record;
@@ -11,6 +12,7 @@ pub mod slots;
 pub mod stripes;
 pub mod window;
 
+pub use code::Code;
 pub use error::FormatError;
 pub use log_shape::{LOG_SHAPE_BYTES, LogShape};
 pub use record::{Geometry, Member, MemberState, Record, Stamp, View};

@@ -8,7 +8,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::bytes::Fields;
 use super::log_shape::{LOG_SHAPE_BYTES, LogShape};
-use super::{FormatError, Stripes};
+use super::{Code, FormatError, Stripes};
 
 /// The first bytes of a record.
 pub const MAGIC: [u8; 8] = *b"NECRAMMR";
@@ -31,6 +31,8 @@ pub const POLICY_MIRROR: u16 = 1;
 /// The number that stands for all policies that log parity. Their devices have no stripes; the record has a
 /// [`LogShape`] instead.
 pub const POLICY_LOG: u16 = 2;
+/// The number of the policy `parity`, in place.
+pub const POLICY_PARITY: u16 = 3;
 
 /// The offset of the stamp in a record.
 const STAMP_AT: usize = 24;
@@ -79,14 +81,39 @@ pub struct Geometry {
     pub stripe_bytes: u32,
     /// The number of donors of the device.
     pub members: u16,
-    /// The settings of logging parity; `None`: the device is a mirror.
-    pub log: Option<LogShape>,
+    /// The redundancy code.
+    pub code: Code,
 }
 
 impl Geometry {
     /// Whether the device logs parity.
     pub fn is_log(&self) -> bool {
-        self.log.is_some()
+        self.log().is_some()
+    }
+
+    /// Returns the settings of logging parity, if the device logs parity.
+    pub fn log(&self) -> Option<LogShape> {
+        match self.code {
+            Code::Log(shape) => Some(shape),
+            Code::Mirror | Code::Parity => None,
+        }
+    }
+
+    /// Whether the device has parity that is changed in place.
+    pub fn is_parity(&self) -> bool {
+        self.code == Code::Parity
+    }
+
+    /// Returns the bytes of a stripe on one of its donors.
+    pub fn chunk_bytes(&self) -> u32 {
+        match self.code {
+            Code::Parity => self.stripe_bytes / u32::from(self.members).saturating_sub(1).max(1),
+            Code::Mirror | Code::Log(_) => self.stripe_bytes,
+        }
+    }
+
+    fn donors_min(&self) -> u16 {
+        if self.code == Code::Mirror { 2 } else { 3 }
     }
 
     /// Returns the number of stripes of the device; the last stripe may be shorter.
@@ -116,20 +143,24 @@ impl Geometry {
         if !block.is_power_of_two() || block < BLOCK_BYTES.0 || block > BLOCK_BYTES.1 {
             return range("block bytes", u64::from(block));
         }
+        if self.members < self.donors_min() || usize::from(self.members) > MEMBERS_MAX {
+            return range("members", u64::from(self.members));
+        }
         let is_stripe = self.stripe_bytes >= block && self.stripe_bytes <= STRIPE_BYTES_MAX;
+        let data_chunks = self.stripe_bytes / self.chunk_bytes().max(1);
         let fits = match self.is_log() {
             true => self.stripe_bytes == 0,
-            false => is_stripe && self.stripe_bytes.is_multiple_of(block),
+            false => {
+                let is_whole = self.chunk_bytes() * data_chunks == self.stripe_bytes;
+                is_stripe && is_whole && self.chunk_bytes() >= block && self.chunk_bytes().is_multiple_of(block)
+            }
         };
         if !fits {
             return range("stripe bytes", u64::from(self.stripe_bytes));
         }
-        self.log.map_or(Ok(()), |log| log.check())?;
+        self.log().map_or(Ok(()), |log| log.check())?;
         if self.bytes == 0 || !self.bytes.is_multiple_of(u64::from(block)) || self.stripes() > STRIPES_MAX {
             return range("device bytes", self.bytes);
-        }
-        if self.members < 2 + u16::from(self.is_log()) || usize::from(self.members) > MEMBERS_MAX {
-            return range("members", u64::from(self.members));
         }
         Ok(())
     }
@@ -199,7 +230,7 @@ impl Record {
     pub fn encode(&self) -> Vec<u8> {
         let geometry = &self.geometry;
         let dirty = self.dirty.as_bytes();
-        let log = geometry.log.map(|log| log.encode());
+        let log = geometry.log().map(|log| log.encode());
         let log = log.as_ref().map_or(&[][..], |log| &log[..]);
         let length = HEAD_BYTES + self.view.members.len() * MEMBER_BYTES + log.len() + dirty.len() + CHECKSUM_BYTES;
         let mut bytes = Vec::with_capacity(length);
@@ -214,7 +245,11 @@ impl Record {
         bytes.extend_from_slice(&geometry.bytes.to_le_bytes());
         bytes.extend_from_slice(&geometry.block_bytes.to_le_bytes());
         bytes.extend_from_slice(&geometry.stripe_bytes.to_le_bytes());
-        let policy = if geometry.is_log() { POLICY_LOG } else { POLICY_MIRROR };
+        let policy = match geometry.code {
+            Code::Mirror => POLICY_MIRROR,
+            Code::Log(_) => POLICY_LOG,
+            Code::Parity => POLICY_PARITY,
+        };
         for short in [policy, self.position, geometry.members, u16::from(self.is_ready)] {
             bytes.extend_from_slice(&short.to_le_bytes());
         }
@@ -270,18 +305,19 @@ impl Record {
         let (device, bytes) = (fields.id()?, fields.u64()?);
         let (block_bytes, stripe_bytes) = (fields.u32()?, fields.u32()?);
         let (policy, position, members, ready) = (fields.u16()?, fields.u16()?, fields.u16()?, fields.u16()?);
-        let log = match policy {
-            POLICY_MIRROR => None,
+        let code = match policy {
+            POLICY_MIRROR => Code::Mirror,
+            POLICY_PARITY => Code::Parity,
             POLICY_LOG => {
                 // The next part follows the members; their number is checked here, as the later check does.
                 let at = HEAD_BYTES + usize::from(members) * MEMBER_BYTES;
                 let needed = at + LOG_SHAPE_BYTES;
                 let bytes = body.get(at..needed).ok_or(FormatError::Short { needed, found: body.len() })?;
-                Some(LogShape::decode(&mut Fields::new(bytes))?)
+                Code::Log(LogShape::decode(&mut Fields::new(bytes))?)
             }
             _ => return unsupported("policy", u32::from(policy)),
         };
-        let geometry = Geometry { device, bytes, block_bytes, stripe_bytes, members, log };
+        let geometry = Geometry { device, bytes, block_bytes, stripe_bytes, members, code };
         geometry.check()?;
         if position >= members {
             return range("position", u64::from(position));
@@ -291,7 +327,7 @@ impl Record {
         }
         let (generation, epoch) = (fields.u64()?, fields.u64()?);
         let members = (0..members).map(|_| member(&mut fields)).collect::<Result<Vec<_>, _>>()?;
-        fields.take(log.map_or(0, |_| LOG_SHAPE_BYTES))?;
+        fields.take(geometry.log().map_or(0, |_| LOG_SHAPE_BYTES))?;
         let stripes = geometry.stripes();
         let dirty = fields.take(super::stripes::bytes_of(stripes))?;
         Ok(Record {

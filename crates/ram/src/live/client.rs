@@ -1,4 +1,4 @@
-//! The machine of a device as its owner drives it: a mirror, or a log of slots.
+//! The machine of a device as its owner drives it: one that is changed in place, or a log of slots.
 //!
 //! Owns: the common interface of both, and making each. Leaves to others: every decision (`mirror`, `log`).
 
@@ -6,7 +6,7 @@ use super::report::{Counts, LogCounts};
 use crate::format::slots::Areas;
 use crate::format::{Geometry, View};
 use crate::mirror::{
-    self, Action, Donor, Event, Intent, Layout as _, LinkState, Moment, Refusal, Ring, Standing, Times,
+    self, Action, Donor, Event, Intent, Layout as _, LinkState, Moment, Refusal, Ring, Rows, Standing, Times,
 };
 use crate::scrub::Progress;
 use crate::{format::FormatError, log};
@@ -68,7 +68,7 @@ impl Client for mirror::Machine {
     }
 
     fn counts(&self) -> Counts {
-        Counts { base: self.figures(), dirty_stripes: self.dirty_stripes(), log: None }
+        Counts { base: self.figures(), dirty_stripes: self.dirty_stripes(), is_parity: self.is_parity(), log: None }
     }
 }
 
@@ -123,7 +123,7 @@ impl Client for log::Machine {
             is_recovering: self.phase() == log::Phase::Recovering,
             figures: self.figures(),
         };
-        Counts { base: self.base_figures(), dirty_stripes: 0, log: Some(counts) }
+        Counts { base: self.base_figures(), dirty_stripes: 0, is_parity: false, log: Some(counts) }
     }
 }
 
@@ -137,7 +137,7 @@ pub fn machine(
     intent: Intent,
     times: Times,
 ) -> Result<Box<dyn Client>, Refusal> {
-    let Some(shape) = geometry.log else {
+    let Some(shape) = geometry.log() else {
         let configuration = mirror::Configuration { geometry, labels, client, intent, times };
         return Ok(Box::new(mirror::Machine::new(configuration, 0)?));
     };
@@ -155,6 +155,7 @@ pub fn machine(
 pub fn donor_bytes(geometry: &Geometry) -> u64 {
     match log::Configuration::shape_of(geometry) {
         Some(shape) => Areas::new(&shape).donor_bytes.next_multiple_of(u64::from(crate::donor::BLOCK_BYTES)),
+        None if geometry.is_parity() => Rows::new(geometry).donor_bytes(),
         None => Ring::new(geometry).donor_bytes(),
     }
 }

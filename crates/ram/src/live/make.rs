@@ -16,7 +16,7 @@ use crate::device::together::together;
 use crate::device::{Made, OVERFLOW_PERCENT, RamOptions, Redundancy};
 use crate::donor::{BLOCK_BYTES, PROMISE_BYTES, random};
 use crate::format::record::{STRIPE_BYTES_MAX, STRIPES_MAX};
-use crate::format::{Geometry, Record, Stamp};
+use crate::format::{Code, Geometry, Record, Stamp};
 use crate::log::Configuration;
 use crate::mirror::{DonorRequest, Intent, Reply, Times};
 use crate::placement::{Layout, Log, Policy};
@@ -37,6 +37,15 @@ fn stripe_bytes(bytes: u64) -> Option<u32> {
     u32::try_from(stripe).ok().filter(|stripe| *stripe <= STRIPE_BYTES_MAX)
 }
 
+/// Returns the length of a stripe with parity, without its parity: about the same, cut into one chunk for each of
+/// `data_donors`.
+fn parity_stripe_bytes(bytes: u64, data_donors: u64) -> Option<u32> {
+    let stripe = STRIPE_BYTES.max(bytes.div_ceil(STRIPES_MAX));
+    let chunk = stripe.div_ceil(data_donors).checked_next_power_of_two()?;
+    let stripe = u32::try_from(chunk.checked_mul(data_donors)?).ok();
+    stripe.filter(|stripe| *stripe <= STRIPE_BYTES_MAX)
+}
+
 /// Makes a device on donors that have nothing of it yet.
 ///
 /// *Errors*: a donor does not answer, has the device already, or has too little memory; two donors may fail together.
@@ -48,6 +57,7 @@ pub async fn create(options: &RamOptions) -> Result<Made, Error> {
     let client = draw_client(options)?;
     let geometry = match options.redundancy {
         Redundancy::Log(policy) => log_geometry(options, policy, bytes)?,
+        Redundancy::Parity => parity_geometry(options, bytes)?,
         _ => mirror_geometry(options, bytes)?,
     };
     let members = geometry.members;
@@ -109,7 +119,17 @@ fn mirror_geometry(options: &RamOptions, bytes: u64) -> Result<Geometry, Error> 
         return Err(error(options, ErrorKind::Invalid, format!("a mirror has at most {most}")));
     };
     let (device, members) = (draw_identity(options)?, options.donors.len() as u16);
-    Ok(Geometry { device, bytes, block_bytes: BLOCK_BYTES, stripe_bytes, members, log: None })
+    Ok(Geometry { device, bytes, block_bytes: BLOCK_BYTES, stripe_bytes, members, code: Code::Mirror })
+}
+
+fn parity_geometry(options: &RamOptions, bytes: u64) -> Result<Geometry, Error> {
+    let members = options.donors.len() as u16;
+    let Some(stripe_bytes) = parity_stripe_bytes(bytes, u64::from(members).saturating_sub(1).max(1)) else {
+        let detail = "the device is too large for redundancy=parity: its stripes would be too long";
+        return Err(error(options, ErrorKind::Invalid, detail.to_owned()));
+    };
+    let device = draw_identity(options)?;
+    Ok(Geometry { device, bytes, block_bytes: BLOCK_BYTES, stripe_bytes, members, code: Code::Parity })
 }
 
 /// Returns the geometry of a device that logs parity: a small device gets fewer caches, and as much overflow as they
@@ -214,6 +234,11 @@ mod tests {
         for (bytes, stripe) in [(4096, Some(1 << 20)), (64 << 30, Some(1 << 20)), ((64 << 30) + 4096, Some(2 << 20))] {
             assert_eq!(stripe_bytes(bytes), stripe, "{bytes}");
         }
+        let cases = [(4096, 4, Some(1 << 20)), (4096, 3, Some(3 << 19)), (64 << 30, 15, Some(15 << 17))];
+        for (bytes, data_donors, stripe) in cases {
+            assert_eq!(parity_stripe_bytes(bytes, data_donors), stripe, "{bytes} on {data_donors} and the parity");
+        }
+        assert_eq!((parity_stripe_bytes(u64::MAX, 4), parity_stripe_bytes(1 << 60, 2)), (None, None));
         assert_eq!(stripe_bytes(STRIPES_MAX * u64::from(STRIPE_BYTES_MAX)), Some(STRIPE_BYTES_MAX));
         assert_eq!(
             (stripe_bytes((STRIPES_MAX * u64::from(STRIPE_BYTES_MAX)) + 1), stripe_bytes(u64::MAX)),

@@ -61,6 +61,8 @@ pub struct Counts {
     pub base: mirror::Figures,
     /// The number of stripes whose copies may differ.
     pub dirty_stripes: u64,
+    /// Whether the device has parity that is changed in place.
+    pub is_parity: bool,
     /// Counters of a device that logs parity.
     pub log: Option<LogCounts>,
 }
@@ -115,9 +117,15 @@ impl Report {
     }
 
     /// Returns what writes and flushes survive now. A write to a mirror is in the memory of other machines when it
-    /// returns; with logged parity it may be only in this process until a flush.
+    /// returns; with logged parity it may be only in this process until a flush. With parity in place it does not
+    /// survive the loss of a donor together with that of the client.
     pub fn survives(&self) -> (Survives, Survives) {
-        let flush = if self.is_whole() { Survives::HostAndDonor } else { Survives::Host };
+        let flush = match (self.is_whole(), self.counts.is_parity) {
+            (true, true) => Survives::Donor,
+            (true, false) => Survives::HostAndDonor,
+            (false, true) => Survives::Nothing,
+            (false, false) => Survives::Host,
+        };
         let write = if self.counts.log.is_some() { Survives::Nothing } else { flush };
         (write, flush)
     }
@@ -169,6 +177,10 @@ impl Report {
             }
         }
         values.extend(scrub_numbers(&self.scrub));
+        if self.counts.is_parity {
+            values.push(("reconstructed_reads", self.counts.base.reconstructed));
+            values.push(("lost_blocks", self.counts.base.lost_blocks));
+        }
         values.extend(self.counts.log.iter().flat_map(LogCounts::numbers));
         let mut list = vec![Figures { device: "ram", values }];
         let mut order: Vec<(usize, &DonorReport)> = self.places.iter().copied().zip(&self.donors).collect();

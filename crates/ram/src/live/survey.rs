@@ -162,8 +162,11 @@ pub fn check_makes(options: &RamOptions, seen: &[Seen]) -> Result<(), Error> {
 
 /// Returns the redundancy of a device.
 fn redundancy_of(geometry: &Geometry) -> Redundancy {
+    if geometry.is_parity() {
+        return Redundancy::Parity;
+    }
     let policies = Policy::ALL.into_iter().filter(|policy| !policy.is_in_place());
-    let found = geometry.log.and_then(|log| policies.into_iter().find(|policy| *policy as u32 == log.policy));
+    let found = geometry.log().and_then(|log| policies.into_iter().find(|policy| *policy as u32 == log.policy));
     found.map_or(Redundancy::Mirror, Redundancy::Log)
 }
 

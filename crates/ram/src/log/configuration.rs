@@ -3,7 +3,7 @@
 //! Owns: the configuration and the named limits. Promises: a machine can serve every configuration that passes `check`.
 
 use crate::format::slots::{REGION_BLOCKS_MAX, Shape};
-use crate::format::{Geometry, LogShape};
+use crate::format::{Code, Geometry, LogShape};
 use crate::mirror::{Intent, Refusal, Times};
 use crate::placement::{Layout, Log, Policy};
 
@@ -55,13 +55,13 @@ impl Configuration {
             column_blocks: self.layout.column_blocks,
             overflow_percent: self.layout.overflow_percent,
         };
-        let log = Some(log);
-        Geometry { device: self.device, bytes, block_bytes: self.block_bytes, stripe_bytes: 0, members, log }
+        let code = Code::Log(log);
+        Geometry { device: self.device, bytes, block_bytes: self.block_bytes, stripe_bytes: 0, members, code }
     }
 
     /// Returns the shape that a record describes; `None`: it describes a mirror. The record must be checked before.
     pub fn shape_of(geometry: &Geometry) -> Option<Shape> {
-        let log = geometry.log?;
+        let log = geometry.log()?;
         Some(Shape {
             policy: log.policy,
             device: geometry.device,
@@ -76,7 +76,7 @@ impl Configuration {
 
     /// Returns the layout that a record describes; `None` if this version would place blocks differently.
     pub fn layout_of(geometry: &Geometry) -> Option<Layout> {
-        let log = geometry.log?;
+        let log = geometry.log()?;
         let policy = Policy::ALL.into_iter().find(|policy| !policy.is_in_place() && *policy as u32 == log.policy)?;
         let blocks = u32::try_from(geometry.blocks()).ok()?;
         let members = u8::try_from(geometry.members.checked_sub(1)?).ok()?;

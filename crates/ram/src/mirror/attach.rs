@@ -199,7 +199,7 @@ impl Machine {
             let is_marked = |donor: Donor| {
                 trusted[donor] && self.links[donor].record().is_some_and(|record| record.dirty.has(stripe))
             };
-            self.ring.places(stripe).iter().any(|place| is_marked(place.donor))
+            self.markers(stripe).into_iter().any(is_marked)
         };
         let mut resync: Vec<u64> = (0..stripes).filter(|stripe| marked(*stripe)).collect();
         for stripe in &resync {

@@ -6,7 +6,6 @@ use bytes::Bytes;
 
 use super::error::MirrorError;
 use super::event::{Action, Donor, DonorRequest};
-use super::layout::Layout;
 use super::link::{LinkState, Purpose};
 use super::machine::Machine;
 use super::membership::Standing;

@@ -5,7 +5,7 @@
 
 use super::error::Refusal;
 use super::event::Moment;
-use super::layout::{Layout, Ring};
+use super::layout::Ring;
 use crate::format::Geometry;
 
 /// The maximum number of the user's requests in progress; further requests are refused at once. A write that failed
@@ -99,19 +99,30 @@ pub struct Configuration {
 }
 
 impl Configuration {
-    /// Checks the geometry, and that the two copies of a block are on donors with different labels.
+    /// Checks the geometry, and that the two copies of a block, or all members of a stripe, are on donors with
+    /// different labels.
     ///
     /// *Errors*: [`Refusal::Geometry`], [`Refusal::SameLabel`].
     pub fn check(&self) -> Result<(), Refusal> {
         self.geometry.check()?;
+        if self.geometry.is_parity() {
+            let donors = 0..usize::from(self.geometry.members);
+            let mut pairs = donors.clone().flat_map(|second| (0..second).map(move |first| (first, second)));
+            return pairs.try_for_each(|(first, second)| self.check_pair(first, second));
+        }
         let ring = Ring::new(&self.geometry);
         for stripe in 0..u64::from(self.geometry.members).min(self.geometry.stripes()) {
             let [first, second] = ring.places(stripe).map(|place| place.donor);
-            let label = |donor: usize| self.labels.get(donor).map(String::as_str).unwrap_or_default();
-            if label(first) == label(second) {
-                return Err(Refusal::SameLabel { first, second, label: label(first).to_owned() });
-            }
+            self.check_pair(first, second)?;
         }
         Ok(())
+    }
+
+    fn check_pair(&self, first: usize, second: usize) -> Result<(), Refusal> {
+        let label = |donor: usize| self.labels.get(donor).map(String::as_str).unwrap_or_default();
+        match label(first) == label(second) {
+            true => Err(Refusal::SameLabel { first, second, label: label(first).to_owned() }),
+            false => Ok(()),
+        }
     }
 }

@@ -11,7 +11,6 @@ use bytes::Bytes;
 use super::configuration::{COPIES_MAX, REPAIRS_MAX};
 use super::error::MirrorError;
 use super::event::{Donor, DonorRequest};
-use super::layout::Layout;
 use super::link::{LinkState, Purpose};
 use super::machine::{Machine, Phase};
 use super::membership::Standing;
@@ -35,7 +34,7 @@ impl Machine {
     /// Returns the donor that is being filled, the number of stripes that it has, and the number that it must get.
     pub fn rebuild_progress(&self) -> Option<(Donor, u64, u64)> {
         let Rebuild { donor, copied, .. } = self.membership.rebuild.as_ref()?;
-        let of_donor = (0..self.configuration.geometry.stripes()).filter(|stripe| self.ring.is_on(*stripe, *donor));
+        let of_donor = (0..self.configuration.geometry.stripes()).filter(|stripe| self.is_on(*stripe, *donor));
         Some((*donor, copied.iter().count() as u64, of_donor.count() as u64))
     }
 
@@ -49,9 +48,12 @@ impl Machine {
         self.operations.values().filter(is_wanted).count()
     }
 
-    /// Returns the blocks of a stripe.
+    /// Returns the blocks of a stripe; with parity, those of its first member, which stand for all its columns.
     fn blocks_of(&self, stripe: u64) -> Range<u64> {
         let geometry = &self.configuration.geometry;
+        if geometry.is_parity() {
+            return self.first_member(stripe);
+        }
         let first = stripe * geometry.stripe_blocks();
         first..(first + geometry.stripe_blocks()).min(geometry.blocks())
     }
@@ -59,7 +61,8 @@ impl Machine {
     fn begin_copy(&mut self, to: Donor, why: Why, blocks: Range<u64>) {
         let work = Work::Copy { to, why };
         let operation = Operation::new(None, work, blocks.clone(), &self.configuration.geometry, self.now_us);
-        let locked = if planted(Bug::RebuildUnlocked) { 0..0 } else { blocks };
+        let locked = if self.configuration.geometry.is_parity() { self.rows.locked(&blocks) } else { blocks };
+        let locked = if planted(Bug::RebuildUnlocked) { 0..0 } else { locked };
         self.begin(operation, locked, true);
     }
 
@@ -69,12 +72,9 @@ impl Machine {
             while self.copies_under_way(Why::Resync) < COPIES_MAX
                 && let Some(stripe) = self.membership.resync.pop()
             {
-                let donors = self.ring.places(stripe).map(|place| place.donor);
-                let is_trusted = |donor: Donor| self.membership.standing[donor] == Standing::Trusted;
-                if donors.into_iter().all(is_trusted) {
-                    self.begin_copy(donors[1], Why::Resync, self.blocks_of(stripe));
-                } else {
-                    self.dirty.end(stripe, self.now_us);
+                match self.resync_to(stripe) {
+                    Some(donor) => self.begin_copy(donor, Why::Resync, self.blocks_of(stripe)),
+                    None => self.dirty.end(stripe, self.now_us),
                 }
             }
         }
@@ -84,24 +84,23 @@ impl Machine {
         // reads from this donor.
         let filled = self.membership.rebuild.as_ref().map(|rebuild| rebuild.donor);
         let are_told = filled.is_some_and(|donor| self.is_view_stored_beside(donor));
-        while let Some(rebuild) = &mut self.membership.rebuild {
+        while let Some(rebuild) = &self.membership.rebuild {
             let (donor, link) = (rebuild.donor, &self.links[rebuild.donor]);
             let is_ready = link.state == LinkState::Claimed && link.has_view(number) && are_told;
             if self.phase != Phase::Open || !is_ready || rebuild.next >= stripes {
                 return;
             }
             let stripe = rebuild.next;
-            if !self.ring.is_on(stripe, donor) || rebuild.copied.has(stripe) {
-                rebuild.next += 1;
-                continue;
-            }
-            if self.copies_under_way(Why::Rebuild) >= COPIES_MAX {
+            let is_due = !rebuild.copied.has(stripe) && self.is_on(stripe, donor);
+            if is_due && self.copies_under_way(Why::Rebuild) >= COPIES_MAX {
                 return;
             }
             if let Some(rebuild) = &mut self.membership.rebuild {
                 rebuild.next += 1;
             }
-            self.begin_copy(donor, Why::Rebuild, self.blocks_of(stripe));
+            if is_due {
+                self.begin_copy(donor, Why::Rebuild, self.blocks_of(stripe));
+            }
         }
     }
 
@@ -118,7 +117,7 @@ impl Machine {
     pub(super) fn is_rebuilt(&self, donor: Donor) -> bool {
         let Some(rebuild) = &self.membership.rebuild else { return false };
         let stripes = self.configuration.geometry.stripes();
-        let has = |stripe: u64| !self.ring.is_on(stripe, donor) || rebuild.copied.has(stripe);
+        let has = |stripe: u64| !self.is_on(stripe, donor) || rebuild.copied.has(stripe);
         // The donor's record must also have the present view.
         let is_told = self.links[donor].has_view(self.membership.view.number());
         rebuild.donor == donor && rebuild.is_filled && rebuild.next >= stripes && is_told && (0..stripes).all(has)
@@ -152,7 +151,12 @@ impl Machine {
         if !is_wanted {
             return self.end_copy(number, operation, false);
         }
-        if self.ask(number, &mut operation.pieces[0], 0, Some(to)).is_err() {
+        let piece = &mut operation.pieces[0];
+        let is_possible = match self.configuration.geometry.is_parity() {
+            true => self.ask_copy_of_member(number, piece, to, why),
+            false => self.ask(number, piece, 0, Some(to)).is_ok(),
+        };
+        if !is_possible {
             return self.end_copy(number, operation, false);
         }
         if let Some(data) = operation.pieces[0].data.clone() {
@@ -174,8 +178,8 @@ impl Machine {
 
     fn send_copy(&mut self, number: u64, operation: &mut Operation, to: Donor, data: Bytes) {
         let piece = &operation.pieces[0];
-        let Some(place) = self.ring.places(piece.stripe).into_iter().find(|place| place.donor == to) else { return };
-        let body = DonorRequest::Write { offset: self.offset(place, piece), data, force: false };
+        let Some(offset) = self.offset_on(to, piece) else { return };
+        let body = DonorRequest::Write { offset, data, force: false };
         operation.parts[0].state = PartState::Sent;
         self.send(to, Purpose::Part { operation: number, part: 0 }, body);
     }

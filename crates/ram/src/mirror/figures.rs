@@ -29,6 +29,11 @@ pub struct Figures {
     pub repaired: u64,
     /// Reads that were also sent to the other copy.
     pub hedged: u64,
+    /// Reads that were answered from the other members of a stripe and its parity.
+    pub reconstructed: u64,
+    /// Blocks that were lost because their donor was missing after a crash of the client that was changing their
+    /// stripe.
+    pub lost_blocks: u64,
     /// Answers to requests that no operation waited for any more.
     pub late_replies: u64,
     /// Reads that waited for a proof that no other client has the device.

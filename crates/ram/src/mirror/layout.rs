@@ -1,7 +1,7 @@
 //! The placement of stripes: their donors, and the offsets there.
 //!
-//! Owns: the trait of a policy, and the ring of the mirror. Promises: the two copies of a stripe are on different
-//! donors, and no two stripes share a byte of a donor.
+//! Owns: the trait of a policy, and the ring of the mirror (`parity/rows`: that of parity in place). Promises: the two copies
+//! of a stripe are on different donors, and no two stripes share a byte of a donor.
 //!
 //! The ring: stripe `s` of `D` donors is on donor `s % D` and on the following donor. Row `s / D` of a donor has two
 //! slots: the even one for the stripe whose first copy is on this donor, the odd one for the second copy of the
@@ -21,12 +21,10 @@ pub struct Place {
 
 /// The placement of a device's stripes under a policy.
 pub trait Layout {
-    /// Returns the copies of a stripe, the preferred one first.
-    fn places(&self, stripe: u64) -> [Place; 2];
-    /// Whether a stripe has a copy on a donor.
-    fn is_on(&self, stripe: u64, donor: Donor) -> bool {
-        self.places(stripe).iter().any(|place| place.donor == donor)
-    }
+    /// Returns the donors that store the dirty mark of a stripe.
+    fn markers(&self, stripe: u64) -> [Donor; 2];
+    /// Whether a donor has a part of a stripe.
+    fn is_on(&self, stripe: u64, donor: Donor) -> bool;
     /// Returns the memory that the device needs on each donor. *Units*: bytes.
     fn donor_bytes(&self) -> u64;
     /// Returns how many donors may be missing.
@@ -50,14 +48,23 @@ impl Ring {
             stripes: geometry.stripes(),
         }
     }
-}
 
-impl Layout for Ring {
-    fn places(&self, stripe: u64) -> [Place; 2] {
+    /// Returns the copies of a stripe, the preferred one first.
+    pub fn places(&self, stripe: u64) -> [Place; 2] {
         let (row, column) = (stripe / self.donors, stripe % self.donors);
         let place =
             |donor: u64, slot: u64| Place { donor: donor as Donor, offset: (2 * row + slot) * self.stripe_bytes };
         [place(column, 0), place((column + 1) % self.donors, 1)]
+    }
+}
+
+impl Layout for Ring {
+    fn markers(&self, stripe: u64) -> [Donor; 2] {
+        self.places(stripe).map(|place| place.donor)
+    }
+
+    fn is_on(&self, stripe: u64, donor: Donor) -> bool {
+        self.markers(stripe).contains(&donor)
     }
 
     fn donor_bytes(&self) -> u64 {
@@ -74,12 +81,19 @@ mod tests {
     use std::collections::HashSet;
 
     use super::*;
+    use crate::format::Code;
 
     #[test]
     fn copies_of_a_stripe_are_on_two_donors_and_share_no_byte() {
         for members in 2..6 {
-            let geometry =
-                Geometry { device: [0; 16], bytes: 31 * 64, block_bytes: 16, stripe_bytes: 64, members, log: None };
+            let geometry = Geometry {
+                device: [0; 16],
+                bytes: 31 * 64,
+                block_bytes: 16,
+                stripe_bytes: 64,
+                members,
+                code: Code::Mirror,
+            };
             let ring = Ring::new(&geometry);
             let mut used = HashSet::new();
             for stripe in 0..geometry.stripes() {

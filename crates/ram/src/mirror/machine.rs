@@ -21,6 +21,7 @@ use super::locks::Locks;
 use super::membership::{Membership, Standing};
 use super::operation::{Operation, PartState, Work};
 use super::outside::Outside;
+use super::parity::rows::{Rows, Sizes};
 use super::scrub::Step;
 use crate::format::{Stamp, View};
 use crate::planted::{Bug, planted};
@@ -53,6 +54,7 @@ pub enum Phase {
 pub struct Machine {
     pub(super) configuration: Configuration,
     pub(super) ring: Ring,
+    pub(super) rows: Rows,
     pub(super) now_us: Moment,
     pub(super) began_us: Moment,
     pub(super) phase: Phase,
@@ -92,8 +94,10 @@ impl Machine {
     pub fn new(configuration: Configuration, now_us: Moment) -> Result<Machine, Refusal> {
         configuration.check()?;
         let geometry = configuration.geometry;
+        let Sizes { checked_blocks, scrub_unit_bytes, scrub_units } = Sizes::new(&geometry);
         Ok(Machine {
             ring: Ring::new(&geometry),
+            rows: Rows::new(&geometry),
             now_us,
             began_us: now_us,
             phase: Phase::Survey,
@@ -105,8 +109,8 @@ impl Machine {
             operations: BTreeMap::new(),
             locks: Locks::default(),
             dirty: Dirty::new(geometry.stripes()),
-            checksums: Checksums::new(if geometry.is_log() { 0 } else { geometry.blocks() }, geometry.block_bytes),
-            scrub: Scrub::new(&configuration.times, u64::from(geometry.block_bytes), geometry.blocks(), now_us),
+            checksums: Checksums::new(checked_blocks, geometry.block_bytes),
+            scrub: Scrub::new(&configuration.times, scrub_unit_bytes, scrub_units, now_us),
             scrub_step: None,
             ready: BTreeSet::new(),
             held: BTreeSet::new(),
@@ -376,8 +380,9 @@ impl Machine {
         }
         let blocks = offset / block..(offset + bytes) / block;
         let is_change = work.is_change();
-        let operation = Operation::new(Some(id), work, blocks.clone(), geometry, self.now_us);
-        self.begin(operation, blocks, is_change);
+        let mut operation = Operation::new(Some(id), work, blocks, geometry, self.now_us);
+        let locked = self.cut(&mut operation);
+        self.begin(operation, locked, is_change);
     }
 
     /// Starts an operation, and returns its number; it runs when no earlier operation uses its blocks.
@@ -440,11 +445,14 @@ impl Machine {
             return;
         }
         let Some(operation) = self.operations.remove(&number) else { return };
+        let is_parity = self.configuration.geometry.is_parity();
         match operation.work {
             Work::Read => self.drive_read(number, operation),
             Work::Flush => self.drive_flush(number, operation),
             Work::Copy { to, why } => self.drive_copy(number, operation, to, why),
+            Work::Scrub if is_parity => self.drive_row_scrub(number, operation),
             Work::Scrub => self.drive_scrub(number, operation),
+            _ if is_parity => self.drive_row_change(number, operation),
             Work::Write { .. } | Work::Zeroes { .. } | Work::Trim => self.drive_change(number, operation),
         }
     }
@@ -475,8 +483,9 @@ impl Machine {
         let is_asking = |operation: &Operation| operation.pieces.iter().any(|piece| !piece.asked.is_empty());
         let asking = self.operations.iter().filter(|(_, operation)| is_asking(operation)).map(|(at, _)| *at);
         self.ready.extend(asking);
-        if now_us > times.clean_us {
-            for stripe in self.dirty.clean(now_us - times.clean_us) {
+        let clean_us = self.clean_us();
+        if now_us > clean_us {
+            for stripe in self.dirty.clean(now_us - clean_us) {
                 self.mark_stale(stripe);
             }
         }

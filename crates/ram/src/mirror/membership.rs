@@ -12,7 +12,7 @@ use bytes::Bytes;
 use super::configuration::TROUBLES_MAX;
 use super::copies::Rebuild;
 use super::error::MirrorError;
-use super::event::{Action, Donor, DonorRequest};
+use super::event::{Action, Donor, DonorRequest, Moment};
 use super::layout::Layout;
 use super::link::{LinkState, Purpose};
 use super::machine::{Machine, Phase};
@@ -100,6 +100,37 @@ impl Machine {
         is_served && !self.links[donor].is_empty && self.is_target(donor, stripe)
     }
 
+    /// Returns the donors that store the mark of a stripe.
+    pub(super) fn markers(&self, stripe: u64) -> [Donor; 2] {
+        match self.configuration.geometry.is_parity() {
+            true => self.rows.markers(stripe),
+            false => self.ring.markers(stripe),
+        }
+    }
+
+    /// Whether a donor has a part of a stripe.
+    pub(super) fn is_on(&self, stripe: u64, donor: Donor) -> bool {
+        match self.configuration.geometry.is_parity() {
+            true => self.rows.is_on(stripe, donor),
+            false => self.ring.is_on(stripe, donor),
+        }
+    }
+
+    /// Whether a stripe is marked as dirty, or will be.
+    pub fn is_dirty(&self, stripe: u64) -> bool {
+        self.dirty.marked().has(stripe)
+    }
+
+    /// Returns how long a mark stays after the last change. With parity and without a donor, a crash of the client
+    /// would lose what that donor had of marked stripes, so a mark is removed soon.
+    pub(super) fn clean_us(&self) -> Moment {
+        let is_whole = self.membership.standing.iter().all(|standing| *standing == Standing::Trusted);
+        match self.configuration.geometry.is_parity() && !is_whole {
+            true => 0,
+            false => self.configuration.times.clean_us,
+        }
+    }
+
     fn is_copied(&self, donor: Donor, stripe: u64) -> bool {
         let rebuild = self.membership.rebuild.as_ref();
         rebuild.is_some_and(|rebuild| rebuild.donor == donor && rebuild.copied.has(stripe))
@@ -107,8 +138,8 @@ impl Machine {
 
     /// Has the marks of a stripe stored on its donors.
     pub(super) fn mark_stale(&mut self, stripe: u64) {
-        for place in self.ring.places(stripe) {
-            self.links[place.donor].is_stale = true;
+        for donor in self.markers(stripe) {
+            self.links[donor].is_stale = true;
         }
     }
 
@@ -335,7 +366,7 @@ impl Machine {
     fn record_for(&self, donor: Donor) -> Record {
         let geometry = self.configuration.geometry;
         let mut dirty = Stripes::none(geometry.stripes());
-        for stripe in self.dirty.marked().iter().filter(|stripe| self.ring.is_on(*stripe, donor)) {
+        for stripe in self.dirty.marked().iter().filter(|stripe| self.markers(*stripe).contains(&donor)) {
             dirty.set(stripe, true);
         }
         let client = if self.is_final { 0 } else { self.configuration.client };

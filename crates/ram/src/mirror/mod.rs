@@ -1,4 +1,5 @@
-//! The client of a mirrored network RAM disk: each block on two donors, as a state machine without I/O.
+//! The client of a network RAM disk that is changed in place, as a state machine without I/O: each block on two donors,
+//! or with parity (`parity` says what differs then).
 //!
 //! Owns: attaching and fencing, the donors of each block, the order of overlapping operations, marks of stripes whose
 //! copies may differ, the decision to leave a donor and to take it back, checksums. Promises: the invariants below.
@@ -10,12 +11,12 @@
 //! order, and calls `step` with [`Event::Time`] at [`Machine::wake_at`]. The simulator drives the same code.
 //!
 //! ```
-//! use nectary_ram::format::Geometry;
+//! use nectary_ram::format::{Code, Geometry};
 //! use nectary_ram::mirror::{Action, Configuration, DonorRequest, Event, Intent, Machine, Times};
 //!
 //! let geometry =
 //!     Geometry { device: *b"sixteen of bytes", bytes: 1 << 30, block_bytes: 4096, stripe_bytes: 1 << 20, members: 2,
-//! log: None }; let labels = vec!["host-a".to_owned(), "host-b".to_owned()]; let configuration =     Configuration {
+//! code: Code::Mirror }; let labels = vec!["host-a".to_owned(), "host-b".to_owned()]; let configuration =     Configuration {
 //! geometry, labels, client: 0x5eed, intent: Intent::Create, times: Times::default() }; let mut machine =
 //! Machine::new(configuration, 0)?; // The driver has connected to donor 1, and sends what the machine wants.
 //! machine.step(1000, Event::Connected { donor: 1, incarnation: 77 }); let actions: Vec<Action> =
@@ -69,6 +70,7 @@ mod membership;
 mod merge;
 mod operation;
 mod outside;
+pub(crate) mod parity;
 mod reads;
 mod scrub;
 
@@ -85,6 +87,8 @@ pub use machine::{Machine, Phase};
 pub use membership::Standing;
 pub use merge::{Found, Merged, merge};
 pub(crate) use outside::Outside;
+pub use parity::lost::{is_lost, lost_bytes};
+pub use parity::rows::Rows;
 
 #[cfg(test)]
 #[path = "machine/tests.rs"]

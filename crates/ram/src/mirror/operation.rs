@@ -3,6 +3,7 @@
 //! Owns: how a range is cut into pieces of stripes, and the state of each piece. A read has a piece for each stripe,
 //! which any copy can answer; a change has a part for each copy of each piece, and every part must be done.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use bytes::Bytes;
@@ -38,7 +39,8 @@ pub(super) enum Work {
         to: Donor,
         why: Why,
     },
-    /// Compares the two copies of a range; the first two pieces are these copies.
+    /// Compares the two copies of a range; the first two pieces are these copies. With parity, the first piece is a
+    /// row, whose members are compared.
     Scrub,
 }
 
@@ -65,7 +67,14 @@ pub(super) struct Piece {
     pub asked: Vec<Asked>,
     /// Donors that returned wrong bytes for this piece.
     pub wrong: Vec<Donor>,
+    /// The data that was read or has to be written. Of a change with parity, the new parity; empty: zeroes, or none.
     pub data: Option<Bytes>,
+    /// With parity: the data members of a row; `blocks` are those of the first one.
+    pub members: Range<usize>,
+    /// With parity: what was read of each member of the row.
+    pub read: BTreeMap<usize, Bytes>,
+    /// With parity: whether the members that were read do not yield the right bytes.
+    pub is_unsolvable: bool,
 }
 
 /// The state of a part.
@@ -119,9 +128,10 @@ impl Operation {
         if end - start < 2 {
             return false;
         }
-        let stripe = self.pieces[at].stripe;
-        let rest = (start + 1..end).map(|block| Piece { stripe, blocks: block..block + 1, ..Piece::default() });
-        self.pieces[at] = Piece { stripe, blocks: start..start + 1, ..Piece::default() };
+        let of = Piece { stripe: self.pieces[at].stripe, members: self.pieces[at].members.clone(), ..Piece::default() };
+        let rest = (start + 1..end).map(|block| Piece { blocks: block..block + 1, ..of.clone() });
+        let rest: Vec<Piece> = rest.collect();
+        self.pieces[at] = Piece { blocks: start..start + 1, ..of };
         self.pieces.extend(rest);
         true
     }
@@ -156,6 +166,7 @@ fn pieces(blocks: &Range<u64>, stripe_blocks: u64) -> Vec<Piece> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::format::Code;
 
     #[test]
     fn ranges_are_cut_at_stripes() {
@@ -167,7 +178,7 @@ mod tests {
     #[test]
     fn split_pieces_give_their_bytes_in_order() {
         let geometry =
-            Geometry { device: [0; 16], bytes: 160, block_bytes: 16, stripe_bytes: 64, members: 2, log: None };
+            Geometry { device: [0; 16], bytes: 160, block_bytes: 16, stripe_bytes: 64, members: 2, code: Code::Mirror };
         let mut operation = Operation::new(None, Work::Read, 2..6, &geometry, 0);
         assert!(operation.split(0) && !operation.split(0) && operation.pieces.len() == 3);
         assert_eq!(operation.data(), None);

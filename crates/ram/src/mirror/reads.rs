@@ -8,7 +8,7 @@ use bytes::Bytes;
 
 use super::error::MirrorError;
 use super::event::{Donor, DonorRequest, Moment, RequestId};
-use super::layout::{Layout, Place};
+use super::layout::Place;
 use super::link::{LinkState, Purpose};
 use super::machine::Machine;
 use super::membership::Standing;
@@ -18,7 +18,12 @@ impl Machine {
     pub(super) fn drive_read(&mut self, number: u64, mut operation: Operation) {
         let mut at = 0;
         while at < operation.pieces.len() {
-            match self.ask(number, &mut operation.pieces[at], at, None) {
+            let piece = &mut operation.pieces[at];
+            let asked = match self.configuration.geometry.is_parity() {
+                true => self.ask_piece(number, piece, at),
+                false => self.ask(number, piece, at, None),
+            };
+            match asked {
                 Ok(()) => at += 1,
                 // Each copy may be wrong in different blocks, so the range is read again block by block.
                 Err(MirrorError::Corrupt { .. }) if operation.split(at) => {}
@@ -40,6 +45,9 @@ impl Machine {
                 }
             }
             return;
+        }
+        if let Some(block) = self.lost_in(&operation) {
+            return self.finish(number, operation, Err(MirrorError::Lost { block }));
         }
         for piece in &operation.pieces {
             for donor in &piece.wrong {
@@ -119,7 +127,19 @@ impl Machine {
         place.offset + inside * u64::from(geometry.block_bytes)
     }
 
+    /// Returns the offset of a piece on a donor that has it.
+    pub(super) fn offset_on(&self, donor: Donor, piece: &Piece) -> Option<u64> {
+        if self.configuration.geometry.is_parity() {
+            return Some(self.rows.offset(self.columns(piece).start));
+        }
+        let place = self.ring.places(piece.stripe).into_iter().find(|place| place.donor == donor)?;
+        Some(self.offset(place, piece))
+    }
+
     pub(super) fn piece_read(&mut self, number: u64, at: usize, donor: Donor, request: RequestId, data: Bytes) {
+        if self.configuration.geometry.is_parity() {
+            return self.member_read(number, at, donor, request, data);
+        }
         let Some(operation) = self.operations.get_mut(&number) else {
             self.figures.late_replies += 1;
             return;

@@ -19,7 +19,7 @@ use bytes::Bytes;
 
 use super::error::MirrorError;
 use super::event::{Donor, DonorRequest};
-use super::layout::{Layout, Place};
+use super::layout::Place;
 use super::link::{LinkState, Purpose};
 use super::machine::{Machine, Phase};
 use super::membership::Standing;
@@ -55,6 +55,18 @@ impl Machine {
         if !is_whole || !self.is_view_stored() {
             return;
         }
+        let (operation, locked) = match geometry.is_parity() {
+            true => self.row_step(first, STEP_BYTES),
+            false => self.step_of_copies(first),
+        };
+        let locked = if planted(Bug::ScrubUnlocked) { 0..0 } else { locked };
+        self.scrub.begin();
+        let operation = self.begin(operation, locked, true);
+        self.scrub_step = Some(Step { operation, found: Findings::default() });
+    }
+
+    fn step_of_copies(&self, first: u64) -> (Operation, std::ops::Range<u64>) {
+        let geometry = self.configuration.geometry;
         let stripe = first / geometry.stripe_blocks();
         let step_blocks = (STEP_BYTES / u64::from(geometry.block_bytes)).max(1);
         let stripe_end = ((stripe + 1) * geometry.stripe_blocks()).min(geometry.blocks());
@@ -63,10 +75,7 @@ impl Machine {
         // The two pieces are the two copies of the range.
         let copy = Piece { stripe, blocks: blocks.clone(), ..Piece::default() };
         operation.pieces = vec![copy.clone(), copy];
-        let locked = if planted(Bug::ScrubUnlocked) { 0..0 } else { blocks };
-        self.scrub.begin();
-        let operation = self.begin(operation, locked, true);
-        self.scrub_step = Some(Step { operation, found: Findings::default() });
+        (operation, blocks)
     }
 
     /// Drops the step in progress, once each tick, if one of its donors is late and nothing is being overwritten.
@@ -74,9 +83,9 @@ impl Machine {
         let Some(number) = self.scrub_step.as_ref().map(|step| step.operation) else { return };
         let suspect_us = self.configuration.times.suspect_us;
         let is_late = |operation: &Operation| {
-            let places = self.ring.places(operation.pieces[0].stripe);
-            let late_us = places.map(|place| self.links[place.donor].late_us(self.now_us));
-            operation.parts.is_empty() && late_us.into_iter().any(|late_us| late_us >= suspect_us)
+            let donors = (0..self.links.len()).filter(|donor| self.is_on(operation.pieces[0].stripe, *donor));
+            let mut late_us = donors.map(|donor| self.links[donor].late_us(self.now_us));
+            operation.parts.is_empty() && late_us.any(|late_us| late_us >= suspect_us)
         };
         if self.operations.get(&number).is_some_and(is_late)
             && let Some(operation) = self.operations.remove(&number)
@@ -101,6 +110,11 @@ impl Machine {
             };
             self.compare(&mut operation, places.map(|place| place.donor), &[one, two]);
         }
+        self.end_scrub(number, operation);
+    }
+
+    /// Overwrites what is wrong, and ends the step after that.
+    pub(super) fn end_scrub(&mut self, number: u64, mut operation: Operation) {
         for at in 0..operation.parts.len() {
             self.send_right_bytes(number, &mut operation, at);
         }
@@ -165,6 +179,11 @@ impl Machine {
                 }
             }
         }
+        self.note_findings(found);
+    }
+
+    /// Notes what the present step has found.
+    pub(super) fn note_findings(&mut self, found: Findings) {
         self.figures.lies += u64::from(found.repaired + found.lost > 0);
         if let Some(step) = &mut self.scrub_step {
             step.found = found;
@@ -178,20 +197,20 @@ impl Machine {
             return;
         }
         let piece = &operation.pieces[piece];
-        let Some(place) = self.ring.places(piece.stripe).into_iter().find(|place| place.donor == donor) else { return };
-        let Some(data) = piece.data.clone() else { return };
-        let body = DonorRequest::Write { offset: self.offset(place, piece), data, force: false };
+        let (Some(offset), Some(data)) = (self.offset_on(donor, piece), piece.data.clone()) else { return };
+        let body = DonorRequest::Write { offset, data, force: false };
         operation.parts[at].state = PartState::Sent;
         self.send(donor, Purpose::Part { operation: number, part: at }, body);
     }
 
     /// Ends a step. A donor that was left meanwhile has nothing repaired, and is filled when it returns.
-    fn end_step(&mut self, number: u64, operation: Operation, is_done: bool) {
+    pub(super) fn end_step(&mut self, number: u64, operation: Operation, is_done: bool) {
         let next = operation.blocks.end;
         let found = self.scrub_step.take().map(|step| step.found).unwrap_or_default();
         match is_done {
             true if planted(Bug::ScrubSkips) => {
-                let skipped = next + self.configuration.geometry.stripe_blocks();
+                let geometry = &self.configuration.geometry;
+                let skipped = next + u64::from(geometry.chunk_bytes() / geometry.block_bytes);
                 self.scrub.done(self.now_us, skipped, found);
             }
             true => self.scrub.done(self.now_us, next, found),

@@ -1,6 +1,6 @@
 //! `ram-simulation`: a network RAM disk under faults, with its invariants checked after every step.
 //!
-//! `--policy` is `mirror` (the default), `parity-log`, `parity-cache` or `adaptive`.
+//! `--policy` is `mirror` (the default), `parity`, `parity-log`, `parity-cache` or `adaptive`.
 //!
 //! Exits with 0 when no invariant is broken, every history of operations has a possible order, each scenario was met
 //! often enough, and each planted bug was caught by a seed that catches it again. With `--bug NAME --replay SEED` it
@@ -11,6 +11,7 @@ use std::io::Write;
 use std::process::ExitCode;
 use std::time::Instant;
 
+use nectary_ram::format::Code;
 use nectary_ram::placement::Policy;
 use nectary_ram::planted::Bug;
 use nectary_sim::arguments::Arguments;
@@ -23,7 +24,7 @@ const ARGUMENTS: [&str; 9] = ["policy", "seed", "runs", "shard", "planted", "bug
 const PLANTED_RUNS_MAX: u64 = 20_000;
 
 fn named(name: &str) -> Bug {
-    let bug = Bug::ALL.into_iter().find(|bug| bug.name() == name);
+    let bug = Bug::PARITY.into_iter().find(|bug| bug.name() == name);
     bug.expect("names are those of the bugs")
 }
 
@@ -46,20 +47,25 @@ fn main() -> ExitCode {
         Err(code) => return code,
     };
     match arguments.word("policy").unwrap_or("mirror").parse::<Policy>() {
-        Ok(Policy::Mirror) => {}
-        Ok(policy) if !policy.is_in_place() => return log(&arguments, policy, shard),
+        Ok(Policy::Mirror) => in_place(&arguments, Code::Mirror, "ram-simulation", &Bug::ALL, shard),
+        Ok(Policy::Parity) => in_place(&arguments, Code::Parity, "ram-simulation --policy parity", &Bug::PARITY, shard),
+        Ok(policy) if !policy.is_in_place() => log(&arguments, policy, shard),
         _ => {
-            eprintln!("ram-simulation: --policy mirror, parity-log, parity-cache or adaptive");
-            return ExitCode::from(2);
+            eprintln!("ram-simulation: --policy mirror, parity, parity-log, parity-cache or adaptive");
+            ExitCode::from(2)
         }
     }
+}
+
+/// Runs the planted bugs and the seeds for a policy that changes blocks in place; returns the exit code.
+fn in_place(arguments: &Arguments, code: Code, program: &str, bugs: &[Bug], shard: (u64, u64)) -> ExitCode {
     if arguments.word("story").is_some() {
-        story(arguments.number("story", 0)).iter().for_each(|line| println!("{line}"));
+        story(arguments.number("story", 0), code).iter().for_each(|line| println!("{line}"));
         return ExitCode::SUCCESS;
     }
-    let names = Bug::ALL.map(Bug::name);
-    let replay = |name: &str, case: Case| replay_planted(named(name), case.seed);
-    if let Some((name, case)) = Case::of(&arguments, &names) {
+    let names: Vec<&str> = bugs.iter().map(|bug| bug.name()).collect();
+    let replay = |name: &str, case: Case| replay_planted(named(name), code, case.seed);
+    if let Some((name, case)) = Case::of(arguments, &names) {
         let is_caught = planted::print_replay(name, case, replay(name, case).as_ref());
         return if is_caught { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     }
@@ -68,11 +74,11 @@ fn main() -> ExitCode {
     let first = seed.wrapping_mul(1_000_000);
     let mut caught = Vec::new();
     if arguments.number("planted", 1) == 1 {
-        let find = |name: &str| run_planted(named(name), first, PLANTED_RUNS_MAX);
-        caught = planted::catch_each("ram-simulation", &names, find, replay);
+        let find = |name: &str| run_planted(named(name), code, first, PLANTED_RUNS_MAX);
+        caught = planted::catch_each(program, &names, find, replay);
     }
     let survived = caught.iter().filter(|(.., is_good)| !is_good).count();
-    let report = run_many(first, runs, shard, |report| {
+    let report = run_many(first, code, runs, shard, |report| {
         if report.runs.is_multiple_of(500) {
             let seconds = begun.elapsed().as_secs_f64();
             eprint!("\r{} of {runs} runs, {} broken, {seconds:.0} s    ", report.runs, report.broken_count);
@@ -81,11 +87,12 @@ fn main() -> ExitCode {
         true
     });
     eprintln!();
-    let good = print_runs(&report, first) && survived == 0;
+    let policy = if code == Code::Parity { Policy::Parity } else { Policy::Mirror };
+    let good = print_runs(&report, code, first) && survived == 0;
     let coverage: Vec<(&str, u64)> =
         Scenario::ALL.iter().map(|scenario| (scenario.name(), report.coverage.count(*scenario))).collect();
     arguments.log(&serde_json::json!({
-        "check": "ram-simulation", "seed": seed, "runs": report.runs, "lossy": report.lossy,
+        "check": "ram-simulation", "policy": policy, "seed": seed, "runs": report.runs, "lossy": report.lossy,
         "operations": report.operations, "writes": report.writes, "failed": report.failed, "faults": report.faults,
         "clients": report.clients, "broken": report.broken_count, "coverage": coverage, "planted": caught,
         "planted_survived": survived, "seconds": begun.elapsed().as_secs(), "passed": good,
@@ -93,7 +100,7 @@ fn main() -> ExitCode {
     if good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn print_runs(report: &Report, first: u64) -> bool {
+fn print_runs(report: &Report, code: Code, first: u64) -> bool {
     report.broken.iter().for_each(|broken| println!("BROKEN {broken}"));
     println!(
         "seeds from {first}: {} runs, of which {} lost more than the policy survives, {} operations, {} acknowledged \
@@ -111,13 +118,13 @@ fn print_runs(report: &Report, first: u64) -> bool {
         report.broken_count,
         report.trace
     );
-    let missing = report.coverage.missing(report.runs);
+    let missing = report.coverage.missing(report.runs, code);
     let wanted = (report.runs / nectary_sim::ram::RUNS_PER_SCENARIO).max(1);
-    for scenario in Scenario::ALL {
+    for scenario in Scenario::ALL.iter().filter(|scenario| scenario.is_of(code)) {
         let short = if missing.contains(&scenario.name()) { "  TOO FEW" } else { "" };
         println!("  {:<50} {:>9} (wanted {wanted}){short}", scenario.name(), report.coverage.count(*scenario));
     }
-    report.broken_count == 0 && report.is_enough()
+    report.broken_count == 0 && report.is_enough(code)
 }
 
 /// Runs the planted bugs and the seeds for a policy that logs parity; returns the exit code.

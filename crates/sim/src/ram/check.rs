@@ -1,29 +1,31 @@
 //! The invariants that must hold after every step.
 //!
-//! Owns: the invariants of a mirrored device, and the allowed answers to its users.
+//! Owns: the invariants of a device that is changed in place, and the allowed answers to its users.
 //!
 //! - The data that the current client may read from a donor are of the last acknowledged change, or of a change that is
 //!   in progress or failed.
 //! - The same holds for the data that an attaching client would accept, from all donors or, with more than two donors,
 //!   without any one of them. So no data depend on the client's memory.
 //! - Two copies that an attaching client would accept differ only in a stripe that one of their donors has marked as
-//!   dirty.
+//!   dirty. With parity, the XOR of all members is zero, or both donors with the stripe's mark have it; if one donor is
+//!   missing, the others yield what it had, or one of them has the mark.
 //! - No read returns bytes that were never written there; no request fails as lost unless more was lost than the policy
-//!   survives.
-//! - After the last fault, both copies of every stripe become equal. The scrub repairs every wrong copy in two passes, and
-//!   finds no damage where there is none.
+//!   survives. With parity, a read may also fail for a block of a donor that was missing when the client was lost, in a
+//!   stripe that was marked then, until the block is written.
+//! - After the last fault, both copies of every stripe become equal, or the XOR of its members zero. The scrub repairs
+//!   every wrong copy in two passes, and finds no damage where there is none.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
 
 use bytes::Bytes;
-use nectary_ram::mirror::{Donor, Found, Layout, MirrorError, OPERATIONS_MAX, Phase, Refusal, Standing, merge};
+use nectary_ram::mirror::{Donor, Found, MirrorError, OPERATIONS_MAX, Phase, Refusal, Standing, merge};
 
 use super::blocks::{BLOCK_BYTES, number_of};
 use super::client::Pending;
 use super::coverage::Scenario;
 use super::network::ClientId;
-use super::world::{STRIPE_BLOCKS, Stage, World};
+use super::world::{Stage, World};
 
 /// The largest number of concurrent copy operations of a client, in addition to its user's operations.
 const COPIES_BESIDE_MAX: usize = 8;
@@ -32,25 +34,7 @@ const COPIES_BESIDE_MAX: usize = 8;
 const LAST_LIES_MAX: u64 = 20;
 
 impl World {
-    /// Returns the bytes of a block on a donor; `None` if the block is not placed on that donor.
-    fn copy(&self, donor: Donor, block: u64) -> Option<&[u8]> {
-        let place = self.ring.places(block / STRIPE_BLOCKS).into_iter().find(|place| place.donor == donor)?;
-        let from = place.offset as usize + (block % STRIPE_BLOCKS) as usize * BLOCK_BYTES;
-        self.donors[donor].memory.get(from..from + BLOCK_BYTES)
-    }
-
-    /// Whether a donor's copy of a block has possible contents; `true` if the donor has no copy.
-    fn is_good(&self, donor: Donor, block: u64) -> bool {
-        let copy = self.copy(donor, block);
-        copy.is_none_or(|copy| self.blocks.may_be(block, copy)) || self.lies.contains(&(donor, block))
-    }
-
-    fn describe(&self, donor: Donor, block: u64) -> String {
-        let number = self.copy(donor, block).and_then(|copy| number_of(copy, block));
-        format!("donor {donor}, block {block}: {number:?} where {} belongs", self.blocks.expected(block))
-    }
-
-    fn check_believed(&mut self, donor: Donor, blocks: Range<u64>, what: &str) {
+    fn check_believed(&mut self, donor: Donor, blocks: impl IntoIterator<Item = u64>, what: &str) {
         if !self.believed[donor] || !self.is_created || self.is_lossy {
             return;
         }
@@ -67,39 +51,69 @@ impl World {
 
     /// Checks the invariants after a change of a donor's memory.
     pub fn memory_changed(&mut self, donor: Donor, offset: u64, bytes: u64) {
-        let stripe_bytes = u64::from(self.geometry.stripe_bytes);
-        let (slot, donors) = (offset / stripe_bytes, self.donors.len() as u64);
-        let column = if slot.is_multiple_of(2) { donor as u64 } else { (donor as u64 + donors - 1) % donors };
-        let stripe = slot / 2 * donors + column;
-        let first = stripe * STRIPE_BLOCKS + offset % stripe_bytes / BLOCK_BYTES as u64;
-        let blocks = first..first + bytes / BLOCK_BYTES as u64;
-        self.lies.retain(|(liar, block)| *liar != donor || !blocks.contains(block));
-        self.check_believed(donor, blocks.clone(), "after a change");
+        self.forget_lies(donor, offset..offset + bytes);
+        let blocks = self.blocks_at(donor, offset, bytes);
+        self.check_believed(donor, blocks.iter().copied(), "after a change");
         self.check_marks(blocks, "after a change");
+    }
+
+    fn is_marked(&self, donor: Donor, stripe: u64) -> bool {
+        self.donors[donor].record.as_ref().is_some_and(|record| record.dirty.has(stripe))
     }
 
     /// Checks that the two copies of each block are equal, unless one of their donors has marked the stripe as dirty.
     /// Blocks are skipped if an attaching client would not accept both copies, or if one copy was made wrong by a
-    /// fault.
-    fn check_marks(&mut self, blocks: Range<u64>, what: &str) {
+    /// fault. With parity, checks columns.
+    fn check_marks(&mut self, blocks: impl IntoIterator<Item = u64>, what: &str) {
         if !self.is_created || self.is_lossy {
             return;
         }
-        let is_marked = |donor: Donor, stripe: u64| {
-            self.donors[donor].record.as_ref().is_some_and(|record| record.dirty.has(stripe))
-        };
+        let mut blocks = blocks.into_iter();
+        if self.geometry.is_parity() {
+            let columns: BTreeSet<u64> = blocks.map(|block| self.rows.column(block)).collect();
+            return self.check_columns(columns, what);
+        }
         let is_unmarked = |block: &u64| {
-            let stripe = block / STRIPE_BLOCKS;
-            let [first, second] = self.ring.places(stripe).map(|place| place.donor);
+            let stripe = self.stripe(*block);
+            let [first, second] = self.markers(stripe);
             self.believed[first]
                 && self.believed[second]
-                && !is_marked(first, stripe)
-                && !is_marked(second, stripe)
+                && !self.is_marked(first, stripe)
+                && !self.is_marked(second, stripe)
                 && self.copy(first, *block) != self.copy(second, *block)
-                && !self.lies.iter().any(|(_, lied)| lied == block)
+                && !self.has_lie(*block)
         };
-        if let Some(block) = blocks.into_iter().find(is_unmarked) {
+        if let Some(block) = blocks.find(is_unmarked) {
             self.break_with(format!("{what}: the copies of block {block} differ and nobody has marked that"));
+        }
+    }
+
+    fn check_columns(&mut self, columns: BTreeSet<u64>, what: &str) {
+        let missing: Vec<Donor> = (0..self.donors.len()).filter(|donor| !self.believed[*donor]).collect();
+        let is_zero = |column: u64| self.sum(column, None).iter().all(|byte| *byte == 0);
+        let is_wrong = |column: &u64| {
+            let stripe = self.stripe_of_column(*column);
+            let markers = self.markers(stripe);
+            if self.has_lie(self.rows.block(*column, 0)) {
+                return false;
+            }
+            match missing[..] {
+                [] => !is_zero(*column) && !markers.iter().all(|donor| self.is_marked(*donor, stripe)),
+                [missing] => {
+                    let member = self.rows.member(stripe, missing);
+                    let block = self.rows.block(*column, member);
+                    let is_data = member < self.rows.parity() && block < self.geometry.blocks();
+                    let mut others = markers.iter().filter(|donor| **donor != missing);
+                    is_data
+                        && !self.may_have(block, &self.sum(*column, Some(member)))
+                        && !others.any(|donor| self.is_marked(*donor, stripe))
+                }
+                _ => false,
+            }
+        };
+        if let Some(column) = columns.into_iter().find(is_wrong) {
+            let what = format!("{what}: the members of column {column} do not yield each other, without {missing:?}");
+            self.break_with(format!("{what}, and this is not marked"));
         }
     }
 
@@ -157,6 +171,7 @@ impl World {
 
     /// Checks a client after its machine has processed an event.
     pub fn check_client(&mut self, client: ClientId) {
+        self.note_lost(client);
         let machine = &self.clients[client].machine;
         if machine.operations() > OPERATIONS_MAX + COPIES_BESIDE_MAX {
             let what = format!("{} operations under way", machine.operations());
@@ -176,8 +191,7 @@ impl World {
             if !is_known {
                 continue;
             }
-            let is_bad =
-                |block: &u64| machine.is_readable(donor, block / STRIPE_BLOCKS) && !self.is_good(donor, *block);
+            let is_bad = |block: &u64| machine.is_readable(donor, self.stripe(*block)) && !self.is_good(donor, *block);
             if let Some(block) = (0..self.geometry.blocks()).find(is_bad) {
                 let what = format!("the client would read a wrong copy: {}", self.describe(donor, block));
                 return self.break_with(what);
@@ -200,8 +214,8 @@ impl World {
         }
     }
 
-    /// Whether the scrub still has to repair wrong copies; it must have done so after two passes. In a run whose clients
-    /// scrub, a donor lies once more at the end.
+    /// Whether the scrub still has to repair wrong copies; it must have done so after two passes. In a run whose
+    /// clients scrub, a donor lies once more at the end.
     pub fn awaits_scrub(&mut self) -> bool {
         if self.scrub_us == 0 {
             return false;
@@ -212,9 +226,9 @@ impl World {
             (0..LAST_LIES_MAX).find(|_| self.lie());
         }
         let before = self.left_to_scrub.map_or(passes, |(_, before)| before);
-        let Some((donor, block)) = self.lies.first().copied() else { return false };
+        let Some(lie) = self.lies.first() else { return false };
         if passes > before + 1 {
-            self.break_with(format!("the scrub has left damage: {}", self.describe(donor, block)));
+            self.break_with(format!("the scrub has left damage: {lie:?}"));
         }
         true
     }
@@ -230,20 +244,29 @@ impl World {
             (Ok(_), Pending::Change { place, is_write, .. }) => {
                 let blocks = self.blocks.acknowledge(place);
                 self.history.end(place);
+                self.note_written(client, blocks.clone());
                 self.writes += u64::from(is_write);
                 for donor in 0..self.donors.len() {
                     self.check_believed(donor, blocks.clone(), "after an acknowledgement");
                 }
             }
             (Ok(_), Pending::Flush) => {}
-            (Err(error), _) => {
+            (Err(error), pending) => {
                 self.failed += 1;
+                let is_lost = |block: u64| self.may_be_lost.contains_key(&block);
+                let may_be_lost = match (&error, &pending) {
+                    (MirrorError::Lost { block }, Pending::Read { blocks, .. }) => {
+                        blocks.contains(block) && is_lost(*block)
+                    }
+                    _ => false,
+                };
+                self.coverage.met_times(Scenario::LostRead, u64::from(may_be_lost));
                 let standing = self.clients[client].machine.standing();
                 let is_degraded = standing.iter().any(|standing| *standing != Standing::Trusted);
                 let is_allowed = match error {
                     MirrorError::Patience { .. } => self.stage != Stage::Reread,
                     MirrorError::Superseded | MirrorError::NotAttached => true,
-                    MirrorError::Lost { .. } => self.is_lossy,
+                    MirrorError::Lost { .. } => self.is_lossy || may_be_lost,
                     MirrorError::Corrupt { .. } => self.is_lossy || self.had_lies && is_degraded,
                     MirrorError::Busy | MirrorError::Range { .. } => false,
                 };
@@ -268,27 +291,21 @@ impl World {
         }
     }
 
-    /// Checks that both copies of each block are equal, once everything is restored.
+    /// Checks that both copies of each block are equal, or the members of each column yield each other, once everything
+    /// is restored.
     pub fn check_copies(&mut self) {
-        for block in 0..self.geometry.blocks() {
-            let [first, second] = self.ring.places(block / STRIPE_BLOCKS).map(|place| place.donor);
-            let is_lie = self.lies.iter().any(|(_, lied)| *lied == block);
-            if !is_lie && self.copy(first, block) != self.copy(second, block) {
-                let (one, other) = (self.describe(first, block), self.describe(second, block));
-                return self.break_with(format!("the copies differ though nothing is under way: {one}; {other}"));
-            }
-        }
-    }
-
-    /// Corrects wrong copies, because the next fault must not be a second one for the same block.
-    pub fn heal_lies(&mut self) {
-        for (donor, block) in std::mem::take(&mut self.lies) {
-            let other = self.ring.places(block / STRIPE_BLOCKS).into_iter().find(|place| place.donor != donor);
-            let right = other.and_then(|other| self.copy(other.donor, block)).map(<[u8]>::to_vec);
-            let place = self.ring.places(block / STRIPE_BLOCKS).into_iter().find(|place| place.donor == donor);
-            if let (Some(right), Some(place)) = (right, place) {
-                let from = place.offset as usize + (block % STRIPE_BLOCKS) as usize * BLOCK_BYTES;
-                self.donors[donor].memory[from..from + BLOCK_BYTES].copy_from_slice(&right);
+        for block in (0..self.geometry.blocks()).filter(|block| !self.has_lie(*block)).collect::<Vec<_>>() {
+            let is_right = match self.geometry.is_parity() {
+                true => self.sum(self.rows.column(block), None).iter().all(|byte| *byte == 0),
+                false => {
+                    let [first, second] = self.markers(self.stripe(block));
+                    self.copy(first, block) == self.copy(second, block)
+                }
+            };
+            if !is_right {
+                let all: Vec<String> =
+                    self.places(block).iter().map(|(donor, _)| self.describe(*donor, block)).collect();
+                return self.break_with(format!("the copies differ though nothing is under way: {}", all.join("; ")));
             }
         }
     }

@@ -3,11 +3,11 @@
 //! Owns: the choice of faults by the seed. Promises: all faults together never exceed what the policy survives, unless
 //! the run is marked as lossy first. A donor loses its memory only while every other donor has all data.
 
-use nectary_ram::mirror::{Event, Layout, LinkState, Phase, Standing};
+use nectary_ram::mirror::{Event, LinkState, Phase, Standing};
 
 use super::coverage::Scenario;
 use super::network::{ClientId, Happening, MILLISECOND};
-use super::world::{STRIPE_BLOCKS, Stage, World};
+use super::world::{Stage, World};
 use super::{FAULTS, client::TIMES};
 use crate::random::Random;
 
@@ -260,27 +260,39 @@ impl World {
         self.network.plan(now_us, Happening::Start { take_over: true, trust_remaining: false });
     }
 
-    /// Makes a donor change bytes of a random block; returns false if the client does not know the block's checksum, or
-    /// if this fault is not allowed now.
+    /// Makes a donor change bytes of a random block or parity; returns false if the client does not know their
+    /// checksum, or if this fault is not allowed now.
     pub fn lie(&mut self) -> bool {
-        let block = self.random.below(self.geometry.blocks());
         let client = &self.clients[self.current];
-        let stripe = block / STRIPE_BLOCKS;
-        let places = self.ring.places(stripe);
         let is_whole = client.machine.standing().iter().all(|standing| *standing == Standing::Trusted);
-        let is_lied = self.lies.iter().any(|(_, lied)| *lied == block);
         let is_alone = self.clients.iter().filter(|client| client.is_alive).count() == 1;
         let is_open = client.is_alive && client.machine.phase() == Phase::Open;
-        let is_known = is_open && client.machine.knows_checksum(block) && !self.blocks.is_pending(block);
         let is_everywhere = self.is_told && self.believed.iter().all(|believed| *believed);
-        if !is_known || !is_whole || !is_everywhere || is_lied || !is_alone {
-            return false;
-        }
-        let place = places[self.random.below(2) as usize];
-        let at = place.offset + block % STRIPE_BLOCKS * super::blocks::BLOCK_BYTES as u64;
-        self.donors[place.donor].memory[at as usize + 3] ^= 0x10;
-        self.lies.push((place.donor, block));
-        self.had_lies = true;
+        let place = match self.geometry.is_parity() {
+            true => self.draw_member(),
+            false => self.draw_copy(),
+        };
+        let Some(place) = place.filter(|_| is_open && is_whole && is_everywhere && is_alone) else { return false };
+        self.spoil(place);
         true
+    }
+
+    /// Draws a copy of a block that the client knows.
+    fn draw_copy(&mut self) -> Option<(usize, u64)> {
+        let block = self.random.below(self.geometry.blocks());
+        let place = self.places(block)[self.random.below(2) as usize];
+        let is_known = self.clients[self.current].machine.knows_checksum(block) && !self.blocks.is_pending(block);
+        (is_known && !self.has_lie(block)).then_some(place)
+    }
+
+    /// Draws a member of a column that the client knows.
+    fn draw_member(&mut self) -> Option<(usize, u64)> {
+        let column = self.random.below(self.rows.columns());
+        let member = self.random.below(self.donors.len() as u64) as usize;
+        let mut blocks = (0..self.rows.parity()).map(|member| self.rows.block(column, member));
+        let is_pending = |block: u64| block < self.geometry.blocks() && self.blocks.is_pending(block);
+        let is_known = self.clients[self.current].machine.knows_member(column, member);
+        let is_free = !blocks.any(is_pending) && !self.has_lie(self.rows.block(column, 0));
+        (is_known && is_free).then(|| self.member_place(column, member))
     }
 }

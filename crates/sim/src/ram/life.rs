@@ -105,6 +105,8 @@ impl World {
         add(Scenario::ReadHeld, figures.held_reads);
         add(Scenario::Impatient, figures.impatient);
         add(Scenario::Resynchronised, figures.resynchronised);
+        add(Scenario::Reconstructed, figures.reconstructed);
+        add(Scenario::Lost, figures.lost_blocks);
         add(Scenario::ComesAndGoes, figures.taken_back.min(figures.replayed));
     }
 

@@ -1,13 +1,14 @@
-//! A mirrored network RAM disk under a seeded network, clock, crashes and faults.
+//! A network RAM disk that is changed in place (a mirror, or parity) under a seeded network, clock, crashes and faults.
 //!
 //! Owns: a run, and the report of many runs. `donor`: the donor's side; `network`: messages in virtual time; `client`:
 //! the machine of `nectary_ram::mirror` and the operations of its user; `life`: the starts and ends of clients; `user`:
-//! the calls of users; `faults`: the faults; `moves`: other donors take the place of some; `check`: the
-//! invariants after every step; `coverage`: the scenarios. The same seed repeats a run exactly.
+//! the calls of users; `faults`: the faults; `moves`: other donors take the place of some; `copies`: what the donors
+//! have; `check`: the invariants after every step; `coverage`: the scenarios. The same seed repeats a run exactly.
 
 pub(crate) mod blocks;
 mod check;
 pub(crate) mod client;
+mod copies;
 mod coverage;
 pub(crate) mod donor;
 mod faults;
@@ -17,6 +18,7 @@ pub(crate) mod network;
 mod user;
 mod world;
 
+use nectary_ram::format::Code;
 use nectary_ram::planted::{Bug, plant};
 
 pub use coverage::{Coverage, RUNS_PER_SCENARIO, Scenario};
@@ -66,14 +68,14 @@ pub struct Report {
 
 impl Report {
     /// Whether enough has happened to make a result without errors meaningful.
-    pub fn is_enough(&self) -> bool {
-        self.short == 0 && self.coverage.missing(self.runs).is_empty()
+    pub fn is_enough(&self, code: Code) -> bool {
+        self.short == 0 && self.coverage.missing(self.runs, code).is_empty()
     }
 }
 
-/// Runs one seed.
-pub fn run(seed: u64, report: &mut Report) {
-    let mut world = World::new(seed);
+/// Runs one seed with a redundancy code.
+pub fn run(seed: u64, code: Code, report: &mut Report) {
+    let mut world = World::new(seed, code);
     world.run();
     for client in 0..world.clients.len() {
         world.close(client);
@@ -102,10 +104,16 @@ pub fn run(seed: u64, report: &mut Report) {
 
 /// Runs the seeds from `seed` on that belong to shard `shard.0` of `shard.1`; `progress` gets the report after each run
 /// and returns whether to continue.
-pub fn run_many(seed: u64, runs: u64, shard: (u64, u64), mut progress: impl FnMut(&Report) -> bool) -> Report {
+pub fn run_many(
+    seed: u64,
+    code: Code,
+    runs: u64,
+    shard: (u64, u64),
+    mut progress: impl FnMut(&Report) -> bool,
+) -> Report {
     let mut report = Report::default();
     for at in (0..runs).filter(|at| at % shard.1 == shard.0) {
-        run(seed + at, &mut report);
+        run(seed + at, code, &mut report);
         if !progress(&report) {
             break;
         }
@@ -114,13 +122,13 @@ pub fn run_many(seed: u64, runs: u64, shard: (u64, u64), mut progress: impl FnMu
 }
 
 /// Runs seeds from `seed` on with one bug planted, until a run catches it.
-pub fn run_planted(bug: Bug, seed: u64, runs: u64) -> Option<Caught> {
-    (seed..seed + runs).find_map(|seed| replay_planted(bug, seed))
+pub fn run_planted(bug: Bug, code: Code, seed: u64, runs: u64) -> Option<Caught> {
+    (seed..seed + runs).find_map(|seed| replay_planted(bug, code, seed))
 }
 
 /// Runs one seed, and returns a description of the events.
-pub fn story(seed: u64) -> Vec<String> {
-    let mut world = World::new(seed);
+pub fn story(seed: u64, code: Code) -> Vec<String> {
+    let mut world = World::new(seed, code);
     world.story = Some(Vec::new());
     world.run();
     let mut story = world.story.take().unwrap_or_default();
@@ -129,10 +137,10 @@ pub fn story(seed: u64) -> Vec<String> {
 }
 
 /// Runs one seed with one bug planted.
-pub fn replay_planted(bug: Bug, seed: u64) -> Option<Caught> {
+pub fn replay_planted(bug: Bug, code: Code, seed: u64) -> Option<Caught> {
     plant(Some(bug));
     let mut report = Report::default();
-    run(seed, &mut report);
+    run(seed, code, &mut report);
     plant(None);
     let broken = report.broken.first()?.trim_start_matches(&format!("seed {seed}: ")).to_owned();
     Some(Caught { case: Case::of_seed(seed), broken, account: format!("{report:?}") })

@@ -3,14 +3,17 @@
 //! Owns: the order of events and their effect on donors and clients. Promises: the same seed repeats a run exactly.
 //! Leaves to others: faults (`faults`), invariants (`check`), the operations of users (`client`).
 //!
-//! *Circle*: this file and `faults` import each other: [`World`] has a field of type [`Faults`], and `faults` adds
-//! methods to [`World`].
+//! *Circle*: this file imports `faults` and `copies`, and they import it: [`World`] has fields of their types, and both
+//! add methods to [`World`].
 
-use nectary_ram::format::{Geometry, Stamp};
-use nectary_ram::mirror::{Action, DonorRequest, Event, Intent, Layout, Phase, Reply, Ring, Standing};
+use std::collections::BTreeMap;
+
+use nectary_ram::format::{Code, Geometry, Stamp};
+use nectary_ram::mirror::{Action, DonorRequest, Event, Intent, Layout, Phase, Reply, Ring, Rows, Standing};
 
 use super::blocks::{BLOCK_BYTES, Blocks};
 use super::client::Client;
+use super::copies::Lie;
 use super::coverage::{Coverage, Scenario};
 use super::donor::{ConnectionId, DonorModel, is_change, range};
 use super::faults::Faults;
@@ -19,10 +22,12 @@ use super::{TIME_MAX_US, WRITES};
 use crate::cache::history::History;
 use crate::random::Random;
 
-/// The number of blocks of a stripe.
-pub const STRIPE_BLOCKS: u64 = 4;
+/// The number of blocks of a stripe of a mirror.
+const STRIPE_BLOCKS: u64 = 4;
+/// The number of blocks of a stripe with parity, on each donor.
+const CHUNK_BLOCKS: u64 = 2;
 
-/// Returns the pace of a scrub that compares a stripe in `stripe_us`.
+/// Returns the pace of a scrub that compares a stripe of a mirror in `stripe_us`.
 fn scrub_us(stripe_us: u64) -> u64 {
     stripe_us * ((1 << 20) / (STRIPE_BLOCKS * BLOCK_BYTES as u64))
 }
@@ -46,6 +51,7 @@ pub struct World {
     pub network: Network,
     pub geometry: Geometry,
     pub ring: Ring,
+    pub rows: Rows,
     pub donors: Vec<DonorModel>,
     pub clients: Vec<Client>,
     /// The client that has the device, or is acquiring it.
@@ -56,9 +62,11 @@ pub struct World {
     pub settled: ClientId,
     pub history: History,
     pub blocks: Blocks,
-    /// Wrong copies that no read has detected yet: donor and block.
-    pub lies: Vec<(usize, u64)>,
+    /// Wrong copies that no read has detected yet.
+    pub lies: Vec<Lie>,
     pub had_lies: bool,
+    /// Blocks that a crash may have lost, each with the client that found that.
+    pub may_be_lost: BTreeMap<u64, ClientId>,
     /// Whether more donors were lost than the policy survives.
     pub is_lossy: bool,
     /// Whether other donors take the place of some.
@@ -89,21 +97,29 @@ pub struct World {
 }
 
 impl World {
-    pub fn new(seed: u64) -> World {
+    pub fn new(seed: u64, code: Code) -> World {
         let mut random = Random::new(seed);
-        let members = [2, 2, 3, 3, 4][random.below(5) as usize];
+        let drawn = random.below(5) as usize;
+        let (members, stripe_blocks) = match code {
+            Code::Parity => {
+                let members = [3, 3, 4, 4, 5][drawn];
+                (members, CHUNK_BLOCKS * u64::from(members - 1))
+            }
+            _ => ([2, 2, 3, 3, 4][drawn], STRIPE_BLOCKS),
+        };
         let blocks = 18 + random.below(14);
         let geometry = Geometry {
             device: [seed as u8; 16],
             bytes: blocks * BLOCK_BYTES as u64,
             block_bytes: BLOCK_BYTES as u32,
-            stripe_bytes: (STRIPE_BLOCKS * BLOCK_BYTES as u64) as u32,
+            stripe_bytes: (stripe_blocks * BLOCK_BYTES as u64) as u32,
             members,
-            log: None,
+            code,
         };
-        let ring = Ring::new(&geometry);
+        let (ring, rows) = (Ring::new(&geometry), Rows::new(&geometry));
+        let donor_bytes = if geometry.is_parity() { rows.donor_bytes() } else { ring.donor_bytes() };
         let donors: Vec<DonorModel> =
-            (0..usize::from(members)).map(|at| DonorModel::new(random.bits(), ring.donor_bytes(), at)).collect();
+            (0..usize::from(members)).map(|at| DonorModel::new(random.bits(), donor_bytes, at)).collect();
         let faults = Faults::new(&mut random);
         let scrub_us = if random.chance(40) { scrub_us(2 * MILLISECOND + random.below(20 * MILLISECOND)) } else { 0 };
         let has_moves = random.chance(30);
@@ -111,6 +127,7 @@ impl World {
             network: Network::new(),
             geometry,
             ring,
+            rows,
             clients: Vec::new(),
             current: 0,
             is_created: false,
@@ -120,6 +137,7 @@ impl World {
             blocks: Blocks::new(blocks),
             lies: Vec::new(),
             had_lies: false,
+            may_be_lost: BTreeMap::new(),
             is_lossy: false,
             has_moves,
             scrub_us,

@@ -3,8 +3,14 @@
 use super::*;
 
 fn record() -> Record {
-    let geometry =
-        Geometry { device: [7; 16], bytes: 40 << 10, block_bytes: 4096, stripe_bytes: 8192, members: 3, log: None };
+    let geometry = Geometry {
+        device: [7; 16],
+        bytes: 40 << 10,
+        block_bytes: 4096,
+        stripe_bytes: 8192,
+        members: 3,
+        code: Code::Mirror,
+    };
     let mut dirty = Stripes::none(geometry.stripes());
     dirty.set(4, true);
     let member = |incarnation, state| Member { incarnation, joined: incarnation + 1, state };
@@ -23,7 +29,7 @@ fn record() -> Record {
 /// Returns the record of a device that logs parity.
 fn log_record() -> Record {
     let log = LogShape { policy: 5, groups: 9, caches: 18, region_blocks: 3, column_blocks: 8, overflow_percent: 25 };
-    let geometry = Geometry { stripe_bytes: 0, log: Some(log), ..record().geometry };
+    let geometry = Geometry { stripe_bytes: 0, code: Code::Log(log), ..record().geometry };
     Record { geometry, dirty: Stripes::none(0), ..record() }
 }
 
@@ -71,6 +77,19 @@ fn a_record_with_a_log_survives_its_bytes_and_its_fields_are_bounded() {
         bad[at] = value;
         seal(&mut bad);
         assert!(matches!(Record::decode(&bad), Err(FormatError::Range { what: "stripe bytes", .. })), "{at}");
+    }
+}
+
+#[test]
+fn a_record_of_parity_in_place_survives_its_bytes_and_its_stripes_have_a_chunk_for_each_donor_but_one() {
+    let parity = Record { geometry: Geometry { code: Code::Parity, ..record().geometry }, ..record() };
+    let bytes = parity.encode();
+    assert_eq!((Record::decode(&bytes).unwrap(), bytes[80]), (parity.clone(), 3));
+    assert_eq!(parity.geometry.chunk_bytes(), 4096);
+    for (members, stripe_bytes, what) in [(2, 8192, "members"), (4, 8192, "stripe bytes"), (3, 4096, "stripe bytes")] {
+        let geometry = Geometry { members, stripe_bytes, ..parity.geometry };
+        let refused = geometry.check().unwrap_err();
+        assert!(matches!(refused, FormatError::Range { what: found, .. } if found == what), "{refused:?}");
     }
 }
 

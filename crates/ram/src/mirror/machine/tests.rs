@@ -3,7 +3,7 @@
 use bytes::Bytes;
 
 use super::*;
-use crate::format::{Geometry, Record};
+use crate::format::{Code, Geometry, Record};
 
 fn configuration() -> Configuration {
     Configuration {
@@ -13,7 +13,7 @@ fn configuration() -> Configuration {
             block_bytes: 16,
             stripe_bytes: 32,
             members: 2,
-            log: None,
+            code: Code::Mirror,
         },
         labels: vec!["a".to_owned(), "b".to_owned()],
         client: 77,

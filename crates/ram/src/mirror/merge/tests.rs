@@ -1,7 +1,7 @@
 //! The rule for attaching, case by case.
 
 use super::*;
-use crate::format::{Geometry, Member, Stamp, Stripes};
+use crate::format::{Code, Geometry, Member, Stamp, Stripes};
 
 /// Makes a record for a position, whose view has these states: P present, L left, R rebuilding.
 fn record(position: u16, number: (u64, u64), states: &str) -> Record {
@@ -11,7 +11,7 @@ fn record(position: u16, number: (u64, u64), states: &str) -> Record {
         block_bytes: 16,
         stripe_bytes: 32,
         members: states.len() as u16,
-        log: None,
+        code: Code::Mirror,
     };
     let state = |letter| match letter {
         'P' => MemberState::Present,

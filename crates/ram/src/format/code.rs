@@ -1,0 +1,16 @@
+//! The redundancy code of a device: what is stored beside the data, so that a donor can be lost.
+//!
+//! Owns: the list of codes. Leaves to others: their numbers in a record (`record`), and using them (`mirror`, `log`).
+
+use super::LogShape;
+
+/// A redundancy code. It never changes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Code {
+    /// Each stripe is on two donors.
+    Mirror,
+    /// Each stripe is cut into one chunk for each donor but one, which has their XOR. It is changed in place.
+    Parity,
+    /// Blocks are appended to groups with parity.
+    Log(LogShape),
+}
