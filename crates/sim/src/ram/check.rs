@@ -11,7 +11,7 @@
 //!   missing, the others yield what it had, or one of them has the mark.
 //! - No read returns bytes that were never written there; no request fails as lost unless more was lost than the policy
 //!   survives. With parity, a read may also fail for a block of a donor that was missing when the client was lost, in a
-//!   stripe that was marked then, until the block is written.
+//!   stripe that was marked then, if it began before the block was written again.
 //! - After the last fault, both copies of every stripe become equal, or the XOR of its members zero. The scrub repairs
 //!   every wrong copy in two passes, and finds no damage where there is none.
 
@@ -253,10 +253,9 @@ impl World {
             (Ok(_), Pending::Flush) => {}
             (Err(error), pending) => {
                 self.failed += 1;
-                let is_lost = |block: u64| self.may_be_lost.contains_key(&block);
                 let may_be_lost = match (&error, &pending) {
-                    (MirrorError::Lost { block }, Pending::Read { blocks, .. }) => {
-                        blocks.contains(block) && is_lost(*block)
+                    (MirrorError::Lost { block }, Pending::Read { blocks, began }) => {
+                        blocks.contains(block) && self.may_find_lost(*block, *began)
                     }
                     _ => false,
                 };

@@ -166,6 +166,14 @@ impl World {
     /// Notes that a client was told that blocks are written: they are not lost any more, unless a later client found
     /// them so.
     pub fn note_written(&mut self, client: ClientId, blocks: Range<u64>) {
-        self.may_be_lost.retain(|block, by| !blocks.contains(block) || *by > client);
+        let is_found = |_: &u64, by: &mut ClientId| *by <= client;
+        let found: Vec<u64> = self.may_be_lost.extract_if(blocks, is_found).map(|(block, _)| block).collect();
+        let now = self.history.tick();
+        self.were_lost.extend(found.into_iter().map(|block| (block, now)));
+    }
+
+    /// Whether a read may find a block lost that began at this time of the history.
+    pub fn may_find_lost(&self, block: u64, began: u64) -> bool {
+        self.may_be_lost.contains_key(&block) || self.were_lost.get(&block).is_some_and(|until| began < *until)
     }
 }

@@ -67,6 +67,8 @@ pub struct World {
     pub had_lies: bool,
     /// Blocks that a crash may have lost, each with the client that found that.
     pub may_be_lost: BTreeMap<u64, ClientId>,
+    /// The time of the history until which a block may have been lost.
+    pub were_lost: BTreeMap<u64, u64>,
     /// Whether more donors were lost than the policy survives.
     pub is_lossy: bool,
     /// Whether other donors take the place of some.
@@ -138,6 +140,7 @@ impl World {
             lies: Vec::new(),
             had_lies: false,
             may_be_lost: BTreeMap::new(),
+            were_lost: BTreeMap::new(),
             is_lossy: false,
             has_moves,
             scrub_us,
