@@ -166,10 +166,13 @@ impl World {
     /// Notes that a client was told that blocks are written: they are not lost any more, unless a later client found
     /// them so.
     pub fn note_written(&mut self, client: ClientId, blocks: Range<u64>) {
-        let is_found = |_: &u64, by: &mut ClientId| *by <= client;
-        let found: Vec<u64> = self.may_be_lost.extract_if(blocks, is_found).map(|(block, _)| block).collect();
+        let found: Vec<u64> =
+            self.may_be_lost.range(blocks).filter(|(_, by)| **by <= client).map(|(block, _)| *block).collect();
         let now = self.history.tick();
-        self.were_lost.extend(found.into_iter().map(|block| (block, now)));
+        for block in found {
+            self.may_be_lost.remove(&block);
+            self.were_lost.insert(block, now);
+        }
     }
 
     /// Whether a read may find a block lost that began at this time of the history.
