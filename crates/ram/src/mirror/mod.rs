@@ -14,14 +14,16 @@
 //! use nectary_ram::format::{Code, Geometry};
 //! use nectary_ram::mirror::{Action, Configuration, DonorRequest, Event, Intent, Machine, Times};
 //!
-//! let geometry =
-//!     Geometry { device: *b"sixteen of bytes", bytes: 1 << 30, block_bytes: 4096, stripe_bytes: 1 << 20, members: 2,
-//! code: Code::Mirror }; let labels = vec!["host-a".to_owned(), "host-b".to_owned()]; let configuration =     Configuration {
-//! geometry, labels, client: 0x5eed, intent: Intent::Create, times: Times::default() }; let mut machine =
-//! Machine::new(configuration, 0)?; // The driver has connected to donor 1, and sends what the machine wants.
-//! machine.step(1000, Event::Connected { donor: 1, incarnation: 77 }); let actions: Vec<Action> =
-//! machine.actions().collect(); assert_eq!(actions, [Action::Send { donor: 1, request: 1, body:
-//! DonorRequest::ReadMetadata }]);
+//! let (device, code) = (*b"sixteen of bytes", Code::Mirror);
+//! let geometry = Geometry { device, bytes: 1 << 30, block_bytes: 4096, stripe_bytes: 1 << 20, members: 2, code };
+//! let labels = vec!["host-a".to_owned(), "host-b".to_owned()];
+//! let configuration =
+//!     Configuration { geometry, labels, client: 0x5eed, intent: Intent::Create, times: Times::default() };
+//! let mut machine = Machine::new(configuration, 0)?;
+//! // The driver has connected to donor 1, and sends what the machine wants.
+//! machine.step(1000, Event::Connected { donor: 1, incarnation: 77 });
+//! let actions: Vec<Action> = machine.actions().collect();
+//! assert_eq!(actions, [Action::Send { donor: 1, request: 1, body: DonorRequest::ReadMetadata }]);
 //! # Ok::<(), nectary_ram::mirror::Refusal>(())
 //! ```
 //!
