@@ -8,6 +8,7 @@
 //! | of a group is wrong | then |
 //! |---|---|
 //! | one slot, or the parity | it is computed from all others, compared with its checksum, and overwritten |
+//! | slots that the group did not use | one of them is computed from all others and overwritten |
 //! | the summary | it is made from the slots, if their XOR is the parity |
 //! | more | the slots are lost |
 //!
@@ -186,8 +187,10 @@ impl Machine {
         };
         let mut wrong: Vec<Donor> = (0..slots.len()).filter(|donor| !is_right(*donor, &slots[*donor])).collect();
         if wrong.is_empty() && !is_even {
-            // The parity also covers slots that the group did not use.
-            wrong = (0..slots.len()).filter(|donor| *donor != parity_donor && wanted(*donor).is_none()).collect();
+            // The parity also covers slots that the group did not use. Nobody reads their contents, so it does not
+            // matter which of them is overwritten to make the sum right.
+            let is_unused = |donor: &Donor| *donor != parity_donor && wanted(*donor).is_none();
+            wrong = (0..slots.len()).find(is_unused).into_iter().collect();
         }
         let donor = match wrong[..] {
             [] if is_even => return Verdict::Good,

@@ -78,7 +78,9 @@ fn in_place(arguments: &Arguments, code: Code, program: &str, bugs: &[Bug], shar
         caught = planted::catch_each(program, &names, find, replay);
     }
     let survived = caught.iter().filter(|(.., is_good)| !is_good).count();
+    let mut shown = 0;
     let report = run_many(first, code, runs, shard, |report| {
+        show_new(&report.broken, &mut shown);
         if report.runs.is_multiple_of(500) {
             let seconds = begun.elapsed().as_secs_f64();
             eprint!("\r{} of {runs} runs, {} broken, {seconds:.0} s    ", report.runs, report.broken_count);
@@ -101,7 +103,6 @@ fn in_place(arguments: &Arguments, code: Code, program: &str, bugs: &[Bug], shar
 }
 
 fn print_runs(report: &Report, code: Code, first: u64) -> bool {
-    report.broken.iter().for_each(|broken| println!("BROKEN {broken}"));
     println!(
         "seeds from {first}: {} runs, of which {} lost more than the policy survives, {} operations, {} acknowledged \
          writes (wanted {WRITES} a run), {} faults (wanted {FAULTS} a run), {} runs short of that, {} failed operations, \
@@ -125,6 +126,12 @@ fn print_runs(report: &Report, code: Code, first: u64) -> bool {
         println!("  {:<50} {:>9} (wanted {wanted}){short}", scenario.name(), report.coverage.count(*scenario));
     }
     report.broken_count == 0 && report.is_enough(code)
+}
+
+/// Prints the broken runs that were not shown yet.
+fn show_new(broken: &[String], shown: &mut usize) {
+    broken.iter().skip(*shown).for_each(|broken| println!("BROKEN {broken}"));
+    *shown = broken.len();
 }
 
 /// Runs the planted bugs and the seeds for a policy that logs parity; returns the exit code.
@@ -152,7 +159,9 @@ fn log(arguments: &Arguments, policy: Policy, shard: (u64, u64)) -> ExitCode {
         caught = planted::catch_each(&program, &betrayed, find, replay);
     }
     let survived = caught.iter().filter(|(.., is_good)| !is_good).count();
+    let mut shown = 0;
     let report = ram_log::run_many(first, policy, runs, shard, |report| {
+        show_new(&report.broken, &mut shown);
         if report.runs.is_multiple_of(100) {
             let seconds = begun.elapsed().as_secs_f64();
             eprint!("\r{} of {runs} runs, {} broken, {seconds:.0} s    ", report.runs, report.broken_count);
@@ -161,7 +170,6 @@ fn log(arguments: &Arguments, policy: Policy, shard: (u64, u64)) -> ExitCode {
         true
     });
     eprintln!();
-    report.broken.iter().for_each(|broken| println!("BROKEN {broken}"));
     println!(
         "{policy}, seeds from {first}: {} runs, of which {} lost more than the policy survives, {} operations, {} \
          acknowledged writes (wanted {} a run), {} flushes, {} faults (wanted {} a run), {} runs short of that, {} \

@@ -4,6 +4,7 @@
 //! Promises: nothing else is lost while a byte is damaged; the byte is healed before. Every invariant is checked as if
 //! the byte were right, so a client that takes a damaged byte for a right one breaks it.
 
+use nectary_ram::format::slots::Slot;
 use nectary_ram::log::Phase;
 use nectary_ram::mirror::Standing;
 
@@ -22,6 +23,8 @@ pub struct Lie {
     donor: usize,
     at: usize,
     group: u32,
+    /// Whether the byte is in a slot that the group did not use.
+    is_unused: bool,
 }
 
 /// The damage of a run.
@@ -60,7 +63,10 @@ impl World {
         }
         let at = (from + self.random.below(bytes)) as usize;
         self.tell(|| format!("donor {donor} has a wrong byte at {at}, of group {group}"));
-        self.lies.lie = Some(Lie { donor, at, group });
+        let is_slot = bytes == self.areas.slot_bytes && donor != self.areas.parity_donor(group);
+        let slot = &self.donors[donor].memory[from as usize..(from + bytes) as usize];
+        let is_unused = is_slot && Slot::decode_whole(slot).is_err();
+        self.lies.lie = Some(Lie { donor, at, group, is_unused });
         self.lies.count += 1;
         self.flip_lie();
         true
@@ -82,9 +88,13 @@ impl World {
         }
     }
 
-    /// Notes that bytes of a donor were overwritten.
+    /// Notes that bytes of a donor were overwritten. Of slots that a group did not use, the scrub may overwrite another
+    /// one than the damaged one, since only their sum counts.
     pub fn overwritten(&mut self, donor: usize, offset: u64, bytes: u64) {
-        let is_there = |lie: &Lie| lie.donor == donor && (offset..offset + bytes).contains(&(lie.at as u64));
+        let is_there = |lie: &Lie| {
+            lie.donor == donor && (offset..offset + bytes).contains(&(lie.at as u64))
+                || lie.is_unused && offset == self.areas.slot(lie.group) && donor != self.areas.parity_donor(lie.group)
+        };
         if self.lies.lie.is_some_and(|lie| is_there(&lie)) {
             self.lies.lie = None;
             self.lies.until_us = self.now_us() + PAUSE_US;
