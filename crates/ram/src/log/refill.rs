@@ -54,12 +54,16 @@ impl Machine {
         self.refill.as_ref().is_some_and(|refill| refill.donor == donor && refill.done.contains(&row))
     }
 
-    /// Notes that a row is reused, so that all its slots are written anyway.
-    pub(super) fn refill_opened(&mut self, row: u32) {
-        if let Some(refill) = &mut self.refill {
-            refill.done.insert(row);
-            refill.begun.insert(row);
-        }
+    /// Notes that a row is reused, so that its slots need not be computed; returns the write that must be done before
+    /// the row is open. The slot of the donor may have a copy that an earlier recovery did without, and the donor may
+    /// be trusted before the slot is written.
+    pub(super) fn refill_opened(&mut self, row: u32) -> Option<Write> {
+        let refill = self.refill.as_mut()?;
+        refill.done.insert(row);
+        refill.begun.insert(row);
+        let donor = refill.donor;
+        let is_member = self.areas.member_on(row, donor).is_some();
+        is_member.then(|| self.no_header(donor, row))
     }
 
     /// Returns the donor that is filled, the number of groups of which it has its part, and the number of all groups.
@@ -130,6 +134,8 @@ impl Machine {
         if let Some(refill) = &mut self.refill {
             refill.puts.insert(number, row);
         }
+        // A task that was added earlier, and begins only now, must not be overtaken: zeroes would replace its parity.
+        self.begin_put(number);
     }
 
     fn begin_refill(&mut self, donor: Donor, joined: u64) {
@@ -156,7 +162,7 @@ impl Machine {
                 refill.begun.insert(row);
             }
             match planted(Bug::OpenGroupsNotRefilled) {
-                true => self.refill_opened(row),
+                true => _ = self.refill_opened(row),
                 false => self.refill_group(donor, row, life),
             }
         }

@@ -79,6 +79,14 @@ impl Machine {
         number
     }
 
+    /// Begins a task of [`Self::put`] at once, so that its writes come before those of tasks that begin later.
+    pub(super) fn begin_put(&mut self, number: u64) {
+        if let Some(task) = self.tasks.get_mut(&number).filter(|_| self.unbegun.remove(&number)) {
+            task.has_begun = true;
+            self.next_stage(number);
+        }
+    }
+
     /// Returns the number of the first step that is not done.
     pub(super) fn done_below(&self) -> u64 {
         self.tasks.keys().next().copied().unwrap_or(self.next_step)
@@ -272,14 +280,12 @@ impl Machine {
             return None;
         }
         self.free_rows.remove(&row);
-        self.refill_opened(row);
+        let refilled = self.refill_opened(row);
         if let Some(group) = self.groups.lives.get_mut(&life) {
             group.is_opening = true;
         }
-        Some(match planted(Bug::SummaryKept) {
-            true => [Vec::new(), slot].into(),
-            false => [vec![self.erasure(row)], slot].into(),
-        })
+        let erasure = (!planted(Bug::SummaryKept)).then(|| self.erasure(row));
+        Some([erasure.into_iter().chain(refilled).collect(), slot].into())
     }
 
     /// Returns a write of zeroes over the summary of a group.

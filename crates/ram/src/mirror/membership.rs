@@ -334,11 +334,11 @@ impl Machine {
         if !self.is_serving() {
             return;
         }
-        let link = &self.links[donor];
-        let is_mine = self.is_mine(link.stamp);
-        if link.stamp.generation >= self.generation && !is_mine && link.record().is_some() {
+        if self.is_superseded_by(donor) {
             return self.end(Action::Superseded, MirrorError::Superseded);
         }
+        let link = &self.links[donor];
+        let is_mine = self.is_mine(link.stamp);
         let is_same = link.incarnation == self.membership.view.members[donor].incarnation;
         let is_kept = is_mine && is_same && link.record().is_some() || planted(Bug::RestartUnnoticed);
         match self.membership.standing[donor] {
@@ -352,6 +352,20 @@ impl Machine {
             Standing::Rebuilding if is_same && is_mine && self.links[donor].record().is_some() => self.claim(donor),
             Standing::Rebuilding => self.abort_rebuild(donor),
             Standing::Leaving | Standing::Out | Standing::Lost => {}
+        }
+    }
+
+    /// Whether a donor's record is of another client that took the device, or began to. A client that ended after it
+    /// had claimed only this donor, while this client had not, has the same generation and no view of its own; it
+    /// cannot attach, since all other donors are claimed with that generation.
+    fn is_superseded_by(&self, donor: Donor) -> bool {
+        let link = &self.links[donor];
+        let Some(record) = link.record().filter(|_| !self.is_mine(link.stamp)) else { return false };
+        let is_out = self.membership.standing[donor] == Standing::Out;
+        let has_only_claimed = record.view.generation < self.generation;
+        match link.stamp.generation == self.generation && is_out && has_only_claimed {
+            true => false,
+            false => link.stamp.generation >= self.generation,
         }
     }
 

@@ -124,6 +124,7 @@ impl World {
     /// Puts wrong bytes at a place.
     pub fn spoil(&mut self, (donor, offset): (Donor, u64)) {
         let right = self.bytes((donor, offset)).unwrap_or_default().to_vec();
+        self.tell(|| format!("donor {donor} has wrong bytes at {offset}"));
         self.donors[donor].memory[offset as usize + 3] ^= 0x10;
         self.lies.push(Lie { donor, offset, right });
         self.had_lies = true;
@@ -131,7 +132,11 @@ impl World {
 
     /// Forgets wrong bytes that were overwritten.
     pub fn forget_lies(&mut self, donor: Donor, written: Range<u64>) {
+        let before = self.lies.len();
         self.lies.retain(|lie| lie.donor != donor || !written.contains(&lie.offset));
+        if self.lies.len() < before {
+            self.tell(|| format!("wrong bytes of donor {donor} are overwritten"));
+        }
     }
 
     /// Corrects wrong bytes, because the next fault must not be a second one for the same block.

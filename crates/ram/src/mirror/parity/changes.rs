@@ -84,11 +84,22 @@ impl Machine {
     /// Reads what the new parity needs, and computes it; returns whether that is done for every row.
     fn gather_rows(&mut self, number: u64, operation: &mut Operation) -> Result<bool, MirrorError> {
         let mut is_done = true;
-        for at in 0..operation.pieces.len() {
+        let mut next = 0;
+        while next < operation.pieces.len() {
+            let at = next;
+            next += 1;
             if operation.pieces[at].data.is_some() {
                 continue;
             }
-            let Some(how) = self.how(&operation.pieces[at])? else {
+            let how = match self.how(&operation.pieces[at]) {
+                // Each member may be wrong in different columns, so the row is read again column by column.
+                Err(MirrorError::Corrupt { .. }) if self.split_row(operation, at) => {
+                    next = at;
+                    continue;
+                }
+                how => how?,
+            };
+            let Some(how) = how else {
                 is_done = false;
                 continue;
             };
@@ -106,6 +117,15 @@ impl Machine {
             }
         }
         Ok(is_done)
+    }
+
+    /// Replaces a row of a change by its columns; returns whether it has more than one.
+    fn split_row(&mut self, operation: &mut Operation, at: usize) -> bool {
+        let before = operation.pieces.len();
+        let is_split = operation.split(at);
+        // Each piece counts as a writer of its stripe.
+        operation.pieces[before..].iter().for_each(|piece| _ = self.dirty.begin(piece.stripe));
+        is_split
     }
 
     /// Decides how the parity of a row is computed; `None`: this cannot be decided yet.
