@@ -7,13 +7,13 @@ use nectary_e2e::attach::FileSystem;
 use nectary_e2e::mirror::{Fault, round};
 use nectary_e2e::ram::cannot;
 
-#[test]
-fn ext4_on_parity_log_has_no_error_and_no_wrong_byte_while_one_donor_is_killed_stopped_and_cut_off() {
-    if cannot("ram parity-log") {
+/// Runs a round of faults on a device with this redundancy.
+fn survives_faults(redundancy: &str) {
+    if cannot(&format!("ram {redundancy}")) {
         return;
     }
     let began = Instant::now();
-    let done = round("ram-parity-log", FileSystem::Ext4, "parity-log", 3, &Fault::ALL, 1).unwrap();
+    let done = round(&format!("ram-{redundancy}"), FileSystem::Ext4, redundancy, 3, &Fault::ALL, 1).unwrap();
     println!(
         "{} faults in {:?}: {} operations, longest gap {:?}",
         done.faults,
@@ -24,17 +24,11 @@ fn ext4_on_parity_log_has_no_error_and_no_wrong_byte_while_one_donor_is_killed_s
 }
 
 #[test]
+fn ext4_on_parity_log_has_no_error_and_no_wrong_byte_while_one_donor_is_killed_stopped_and_cut_off() {
+    survives_faults("parity-log");
+}
+
+#[test]
 fn ext4_on_parity_in_place_has_no_error_and_no_wrong_byte_while_one_donor_is_killed_stopped_and_cut_off() {
-    if cannot("ram parity") {
-        return;
-    }
-    let began = Instant::now();
-    let done = round("ram-parity", FileSystem::Ext4, "parity", 3, &Fault::ALL, 1).unwrap();
-    println!(
-        "{} faults in {:?}: {} operations, longest gap {:?}",
-        done.faults,
-        began.elapsed(),
-        done.account.operations,
-        done.account.gap
-    );
+    survives_faults("parity");
 }
