@@ -34,7 +34,7 @@ const MIX_EXPONENT: f64 = 0.9;
 #[derive(Clone, Debug)]
 pub struct Workload {
     /// Name for the report.
-    pub name: &'static str,
+    pub name: String,
     /// All targets.
     pub targets: Vec<String>,
     /// Indices of `targets`, in the order of requests.
@@ -42,9 +42,10 @@ pub struct Workload {
 }
 
 impl Workload {
-    /// One object of 1 KiB.
-    pub fn small() -> Self {
-        Self { name: "one object of 1 KiB", targets: vec!["/o/1?size=1024".to_owned()], order: vec![0] }
+    /// One object of this size.
+    pub fn object(bytes: u64) -> Self {
+        let name = format!("one object of {} KiB", bytes as f64 / 1024.0);
+        Self { name, targets: vec![format!("/o/1?size={bytes}")], order: vec![0] }
     }
 
     /// 20,000 objects that are requested by a Zipf law. Their sizes are log-normal, from 200 bytes to 64 KiB with a
@@ -59,7 +60,7 @@ impl Workload {
         let targets = targets.collect();
         let zipf = Zipf::new(MIX_OBJECTS, MIX_EXPONENT);
         let order = (0..MIX_REQUESTS).map(|_| zipf.sample(&mut rng)).collect();
-        Self { name: "Zipf mix of 20,000 objects", targets, order }
+        Self { name: "Zipf mix of 20,000 objects".to_owned(), targets, order }
     }
 }
 
@@ -150,7 +151,7 @@ impl Series {
 #[derive(Clone, Debug)]
 pub struct Outcome {
     /// The workload's name.
-    pub workload: &'static str,
+    pub workload: String,
     /// All contestants.
     pub series: Vec<Series>,
     /// The number of requests that reached the origin while hits were measured; it must be 0.
@@ -210,7 +211,7 @@ pub fn measure(plan: &Plan, workload: &Workload, mut progress: impl FnMut(&str))
         }
     }
     let origin_requests = origin.requests() - asked_before;
-    Ok(Outcome { workload: workload.name, series, origin_requests })
+    Ok(Outcome { workload: workload.name.clone(), series, origin_requests })
 }
 
 fn contestants(plan: &Plan, origin: &Origin, scratch: &Scratch) -> Result<Vec<Contestant>> {

@@ -24,6 +24,9 @@ struct Arguments {
     /// Length of each measurement.
     #[arg(long, default_value_t = 3)]
     seconds: u64,
+    /// Sizes in bytes of single objects, joined by commas; the mix comes after them.
+    #[arg(long, default_value = "1024", value_delimiter = ',')]
+    objects: Vec<u64>,
     /// Chooses the mix.
     #[arg(long)]
     seed: Option<u64>,
@@ -66,7 +69,8 @@ fn main() -> Result<ExitCode> {
     println!("server on processor 0, wrk -t1 -c64 on processor 1, {} rounds of {} s", plan.rounds, arguments.seconds);
     let mut failures = Vec::new();
     let mut figures = Vec::new();
-    for workload in [Workload::small(), Workload::mix(seed)] {
+    let single = arguments.objects.iter().map(|bytes| Workload::object(*bytes));
+    for workload in single.chain([Workload::mix(seed)]) {
         let outcome = bench::measure(&plan, &workload, |line| {
             if arguments.verbose {
                 println!("  {line}");
