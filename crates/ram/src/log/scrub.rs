@@ -1,11 +1,11 @@
 //! The scrub of a device that logs parity: the slots of every sealed group are read and compared with the group's
-//! parity and summary.
+//! parity and summary, and those of an open group with the client's memory.
 //!
 //! Owns: the comparison of a group, and overwriting what is wrong. Promises: a group is not reused while it is compared;
-//! bytes are overwritten only with bytes that the summary's checksums confirm. Leaves to others: the pace and the
-//! findings (`crate::scrub`); groups that are open or free, whose slots are in the client's memory or not needed.
+//! bytes are overwritten only with bytes that the summary's checksums confirm, or that the client's memory has. Leaves
+//! to others: the pace and the findings (`crate::scrub`); free groups, which nobody needs.
 //!
-//! | of a group is wrong | then |
+//! | of a sealed group is wrong | then |
 //! |---|---|
 //! | one slot, or the parity | it is computed from all others, compared with its checksum, and overwritten |
 //! | slots that the group did not use | one of them is computed from all others and overwritten |
@@ -17,22 +17,33 @@
 use bytes::Bytes;
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::groups::{empty_summary, named};
+use super::groups::{Member, Spare, empty_summary, named};
 use super::looks::Part;
 use super::machine::{Asked, Machine, Phase};
 use super::planted::{Bug, planted};
 use super::stores::Write;
+use super::tasks::{Task, Work};
 use crate::format::slots::{Kind, Named, Slot, Summary, xor};
 use crate::mirror::{Donor, DonorRequest, Standing};
 use crate::scrub::{Findings, Progress};
+
+/// What a group is compared with.
+#[derive(Debug)]
+enum Against {
+    /// Its parity and its summary.
+    Parity,
+    /// What was written for this life of an open group.
+    Memory { life: u64, stored: Vec<Write> },
+}
 
 /// A step in progress: a group that is compared.
 #[derive(Debug)]
 pub(super) struct Step {
     row: u32,
+    against: Against,
     /// Distinguishes the answers to this step from those to earlier ones.
     attempt: u64,
-    /// The group's slot on each donor, then its summary.
+    /// Of a sealed group the slot on each donor, then its summary; of an open group what is stored.
     parts: Vec<Part>,
     /// The task that overwrites what was wrong.
     put: Option<u64>,
@@ -66,7 +77,9 @@ impl Machine {
             self.scrub_step = Some(step);
             return false;
         }
-        if !may_read || (0..step.parts.len() - 1).any(|donor| self.session.is_suspect(donor)) {
+        let has_ended = matches!(&step.against, Against::Memory { life, .. } if !self.groups.lives.contains_key(life));
+        let donors = self.session.standing().len();
+        if !may_read || has_ended || (0..donors).any(|donor| self.session.is_suspect(donor)) {
             self.end_scrub(step, false);
             return true;
         }
@@ -74,57 +87,122 @@ impl Machine {
             self.ask_scrub(&mut step, at);
         }
         let got = |part: &Part| if let Part::Got(bytes) = part { Some(bytes.clone()) } else { None };
-        let Some(mut slots) = step.parts.iter().map(got).collect::<Option<Vec<Bytes>>>() else {
+        let Some(read) = step.parts.iter().map(got).collect::<Option<Vec<Bytes>>>() else {
             self.scrub_step = Some(step);
             return false;
         };
-        let summary = slots.pop().unwrap_or_default();
-        let stages = match self.judge(step.row, &slots, &summary) {
-            Verdict::Good => Vec::new(),
-            Verdict::Slot(donor, data) => {
-                let data = Bytes::from(data);
-                vec![vec![Write { donor, offset: self.areas.slot(step.row), data }]]
-            }
-            Verdict::Summary(summary) => {
-                let (donor, data) = (self.areas.parity_donor(step.row), Bytes::from(summary.encode()));
-                vec![vec![Write { donor, offset: self.areas.summary(step.row), data }]]
-            }
-            Verdict::Lost(lost) => {
-                step.found.lost = lost;
-                Vec::new()
-            }
+        let writes = match &step.against {
+            Against::Parity => self.mend_sealed(step.row, read, &mut step.found),
+            Against::Memory { life, stored } => self.mend_open(*life, stored, &read),
         };
-        if stages.is_empty() {
+        if writes.is_empty() {
             self.end_scrub(step, true);
         } else {
-            step.found.repaired = 1;
-            step.put = Some(self.put(stages));
+            step.found.repaired = writes.len() as u64;
+            let number = self.put(vec![writes]);
+            step.put = Some(number);
             self.scrub_step = Some(step);
+            // A newer parity of an open group must not be overwritten.
+            self.begin_put(number);
         }
         true
     }
 
-    /// Begins with the next sealed group, if a step is due; returns whether it did.
+    /// Returns the write that corrects a sealed group.
+    fn mend_sealed(&self, row: u32, mut slots: Vec<Bytes>, found: &mut Findings) -> Vec<Write> {
+        let summary = slots.pop().unwrap_or_default();
+        match self.judge(row, &slots, &summary) {
+            Verdict::Good => Vec::new(),
+            Verdict::Slot(donor, data) => vec![Write { donor, offset: self.areas.slot(row), data: Bytes::from(data) }],
+            Verdict::Summary(summary) => {
+                let (donor, data) = (self.areas.parity_donor(row), Bytes::from(summary.encode()));
+                vec![Write { donor, offset: self.areas.summary(row), data }]
+            }
+            Verdict::Lost(lost) => {
+                found.lost = lost;
+                Vec::new()
+            }
+        }
+    }
+
+    /// Returns the writes that correct an open group. What was replaced meanwhile stays as it is.
+    fn mend_open(&self, life: u64, stored: &[Write], read: &[Bytes]) -> Vec<Write> {
+        let present = self.stored_of(life);
+        let is_present = |write: &&Write| {
+            present
+                .iter()
+                .any(|other| (other.donor, other.offset, &other.data) == (write.donor, write.offset, &write.data))
+        };
+        let wrong = stored.iter().zip(read).filter(|(write, read)| write.data != *read).map(|(write, _)| write);
+        wrong.filter(is_present).cloned().collect()
+    }
+
+    /// Returns what donors have stored of an open group that the client's memory has, too: whole slots, and the parity
+    /// that was stored last.
+    fn stored_of(&self, life: u64) -> Vec<Write> {
+        let Some(group) = self.groups.lives.get(&life) else { return Vec::new() };
+        let slot = |(at, member): (usize, &Member)| {
+            let data = member.image.clone().filter(|_| !self.tasks.contains_key(&member.step))?;
+            Some(Write {
+                donor: self.areas.member_donor(group.row, at as u8),
+                offset: self.areas.slot(group.row),
+                data,
+            })
+        };
+        let mut stored: Vec<Write> = group.members.iter().enumerate().filter_map(slot).collect();
+        let is_parity = |task: &Task| matches!(task.work, Work::Parity { life: of, .. } if of == life);
+        if !self.tasks.values().any(is_parity)
+            && let Some(Spare { offset, bytes }) = group.spare.clone()
+        {
+            stored.push(Write { donor: self.areas.parity_donor(group.row), offset, data: bytes });
+        }
+        stored
+    }
+
+    /// Returns what donors have stored of a group that is open: donors, offsets and lengths.
+    pub fn stored_of_open(&self, group: u32) -> Vec<(Donor, u64, u64)> {
+        let life = self.groups.newest.get(&group).copied();
+        let stored = life.map(|life| self.stored_of(life)).unwrap_or_default();
+        stored.into_iter().map(|write| (write.donor, write.offset, write.data.len() as u64)).collect()
+    }
+
+    /// Returns what a group is compared with; `None` if it is free, or nothing of it is stored.
+    fn against(&self, row: u32) -> Option<Against> {
+        if self.is_sealed(row) {
+            return Some(Against::Parity);
+        }
+        let life = self.groups.newest.get(&row).copied()?;
+        let stored = self.stored_of(life);
+        (!stored.is_empty()).then_some(Against::Memory { life, stored })
+    }
+
+    /// Begins with the next group that is in use, if a step is due; returns whether it did.
     fn begin_scrub(&mut self) -> bool {
         let Some(next) = self.scrub.due(self.now_us) else { return false };
-        let sealed = (next as u32..self.shape.groups).find(|row| self.is_sealed(*row));
-        let Some(row) = sealed else {
+        let found = (next as u32..self.shape.groups).find_map(|row| Some((row, self.against(row)?)));
+        let Some((row, against)) = found else {
             self.scrub.done(self.now_us, u64::from(self.shape.groups), Findings::default());
             return true;
         };
         *self.pins.entry(row).or_insert(0) += 1;
         self.scrub.begin();
         self.scrubs += 1;
-        let parts = vec![Part::Unsent; self.session.standing().len() + 1];
-        self.scrub_step = Some(Step { row, attempt: self.scrubs, parts, put: None, found: Findings::default() });
+        let parts = match &against {
+            Against::Parity => vec![Part::Unsent; self.session.standing().len() + 1],
+            Against::Memory { stored, .. } => vec![Part::Unsent; stored.len()],
+        };
+        self.scrub_step =
+            Some(Step { row, against, attempt: self.scrubs, parts, put: None, found: Findings::default() });
         true
     }
 
     fn ask_scrub(&mut self, step: &mut Step, at: usize) {
-        let summary = step.parts.len() - 1;
-        let (donor, offset, bytes) = match at == summary {
-            true => (self.areas.parity_donor(step.row), self.areas.summary(step.row), self.areas.summary_bytes),
-            false => (at, self.areas.slot(step.row), self.areas.slot_bytes),
+        let (donor, offset, bytes) = match &step.against {
+            Against::Memory { stored, .. } => (stored[at].donor, stored[at].offset, stored[at].data.len() as u64),
+            Against::Parity if at + 1 == step.parts.len() => {
+                (self.areas.parity_donor(step.row), self.areas.summary(step.row), self.areas.summary_bytes)
+            }
+            Against::Parity => (at, self.areas.slot(step.row), self.areas.slot_bytes),
         };
         if matches!(step.parts[at], Part::Unsent) && self.session.is_claimed(donor) {
             let attempt = step.attempt;

@@ -1,6 +1,7 @@
 //! Damage in the memory of donors, which the scrub has to find.
 //!
-//! Owns: one damaged byte at a time, in a slot, a parity or a summary of a sealed group, in runs whose clients scrub.
+//! Owns: one damaged byte at a time, in a slot, a parity or a summary of a sealed group, or in a slot or parity of an
+//! open one, in runs whose clients scrub.
 //! Promises: nothing else is lost while a byte is damaged; the byte is healed before. Every invariant is checked as if
 //! the byte were right, so a client that takes a damaged byte for a right one breaks it.
 
@@ -42,7 +43,7 @@ pub struct Lies {
 }
 
 impl World {
-    /// Damages a byte of a sealed group, if everything is whole; returns whether it did.
+    /// Damages a byte of a group in use, if everything is whole; returns whether it did.
     pub fn lie(&mut self) -> bool {
         let (now_us, group) = (self.now_us(), self.random.below(u64::from(self.shape.groups)) as u32);
         let client = &self.clients[self.current];
@@ -50,26 +51,48 @@ impl World {
         let is_open = client.is_alive && client.machine.phase() == Phase::Open;
         let is_whole = client.machine.standing().iter().all(|standing| *standing == Standing::Trusted);
         let may_lie = self.lies.scrub_us > 0 && self.lies.lie.is_none() && now_us >= self.lies.until_us;
-        if !may_lie || !is_alone || !is_open || !is_whole || !client.machine.is_sealed(group) || !self.is_told() {
+        if !may_lie || !is_alone || !is_open || !is_whole || !self.is_told() {
             return false;
         }
-        let (mut donor, mut from, mut bytes) = (self.random.below(self.donors.len() as u64) as usize, 0, 0);
-        if self.random.chance(80) {
-            (from, bytes) = (self.areas.slot(group), self.areas.slot_bytes);
-        }
-        if bytes == 0 {
-            donor = self.areas.parity_donor(group);
-            (from, bytes) = (self.areas.summary(group), self.areas.summary_bytes);
-        }
+        let is_sealed = client.machine.is_sealed(group);
+        let place = if is_sealed { Some(self.draw_sealed(group)) } else { self.draw_open(group) };
+        let Some((donor, from, bytes)) = place else { return false };
         let at = (from + self.random.below(bytes)) as usize;
         self.tell(|| format!("donor {donor} has a wrong byte at {at}, of group {group}"));
         let is_slot = bytes == self.areas.slot_bytes && donor != self.areas.parity_donor(group);
         let slot = &self.donors[donor].memory[from as usize..(from + bytes) as usize];
-        let is_unused = is_slot && Slot::decode_whole(slot).is_err();
+        let is_unused = is_sealed && is_slot && Slot::decode_whole(slot).is_err();
         self.lies.lie = Some(Lie { donor, at, group, is_unused });
         self.lies.count += 1;
         self.flip_lie();
         true
+    }
+
+    /// Draws a slot, the parity or the summary of a sealed group.
+    fn draw_sealed(&mut self, group: u32) -> (usize, u64, u64) {
+        match self.random.chance(80) {
+            true => {
+                let donor = self.random.below(self.donors.len() as u64) as usize;
+                (donor, self.areas.slot(group), self.areas.slot_bytes)
+            }
+            false => (self.areas.parity_donor(group), self.areas.summary(group), self.areas.summary_bytes),
+        }
+    }
+
+    /// Draws something that is stored of an open group.
+    fn draw_open(&mut self, group: u32) -> Option<(usize, u64, u64)> {
+        let stored = self.clients[self.current].machine.stored_of_open(group);
+        let at = self.random.below(stored.len().max(1) as u64) as usize;
+        stored.get(at).copied()
+    }
+
+    /// Whether the client needs the bytes of which one is damaged.
+    fn is_needed(&self, client: ClientId, lie: &Lie) -> bool {
+        let machine = &self.clients[client].machine;
+        let has_it = |(donor, from, bytes): &(usize, u64, u64)| {
+            *donor == lie.donor && (*from..from + bytes).contains(&(lie.at as u64))
+        };
+        machine.is_sealed(lie.group) || machine.stored_of_open(lie.group).iter().any(has_it)
     }
 
     /// Makes the damaged byte right, or damaged again.
@@ -106,7 +129,7 @@ impl World {
     pub fn check_scrub(&mut self, client: ClientId) {
         let machine = &self.clients[client].machine;
         let is_whole = machine.standing().iter().all(|standing| *standing == Standing::Trusted);
-        let is_needed = self.lies.lie.is_none_or(|lie| machine.is_sealed(lie.group));
+        let is_needed = self.lies.lie.is_none_or(|lie| self.is_needed(client, &lie));
         let progress = machine.scrub_progress();
         if !is_whole || !is_needed {
             self.heal_lie();
