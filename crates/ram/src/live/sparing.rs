@@ -19,17 +19,19 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 impl Owner {
     /// Begins what spares are needed for.
     pub(super) fn use_spares(&mut self) {
-        if self.spares.list.is_empty() || self.opened.is_some() {
+        if self.opened.is_some() {
             return;
         }
         self.spares.track(self.machine.standing());
         if let Some(moving) = &self.moving {
-            // The donor that took the place is lost before it was filled.
             let is_late =
                 moving.stage == Stage::Settling && moving.report().elapsed_ms >= lost_after().as_millis() as u64;
             if is_late && self.spares.is_lost(moving.donor) {
-                self.end_move(Err("it was lost before it was filled".to_owned()));
+                self.give_up_filling();
             }
+            return;
+        }
+        if self.spares.list.is_empty() {
             return;
         }
         if let Some(donor) = self.spares.needed() {
@@ -45,9 +47,10 @@ impl Owner {
         if !self.spares.is_looking && self.spares.looked.is_none_or(|looked| looked.elapsed() >= LOOK_EVERY) {
             (self.spares.is_looking, self.spares.looked) = (true, Some(Instant::now()));
             let targets: Vec<Target> = self.peers.iter().map(|peer| peer.target.clone()).collect();
+            let number = self.moves;
             self.work.spawn(async move {
                 let look = |target: Target| async move { target.page().await.is_ok_and(|page| page.is_leaving) };
-                Done::Looked(together(targets.into_iter().map(look).collect()).await)
+                Done::Looked(number, together(targets.into_iter().map(look).collect()).await)
             });
         }
     }
