@@ -12,9 +12,19 @@ pub mod replace;
 pub mod scrub;
 mod simulate;
 
+use nectary_host::Methods;
+use nectary_ram::device::Opened;
+
 use crate::arguments::RamCommand;
 use crate::exit::Failure;
 use crate::runtime;
+
+/// Adds the methods of network RAM disks to a process that has devices open.
+pub fn register(disks: &Opened, methods: &mut Methods) {
+    replace::register(disks.clone(), methods);
+    drain::register(disks.clone(), methods);
+    scrub::register(disks.clone(), methods);
+}
 
 /// Runs the command.
 pub fn run(command: &RamCommand) -> Result<u8, Failure> {
