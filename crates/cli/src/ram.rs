@@ -7,6 +7,7 @@ pub mod check;
 pub mod create;
 pub mod donate;
 pub mod drain;
+pub mod grow;
 pub mod mirror;
 pub mod replace;
 pub mod scrub;
@@ -32,6 +33,7 @@ pub fn run(command: &RamCommand) -> Result<u8, Failure> {
         RamCommand::Donate(arguments) => runtime()?.block_on(donate::run(arguments)),
         RamCommand::Create(arguments) => runtime()?.block_on(create::create(arguments)),
         RamCommand::Delete(arguments) => runtime()?.block_on(create::delete(arguments)),
+        RamCommand::Grow(arguments) => runtime()?.block_on(grow::run(arguments)),
         RamCommand::Replace(arguments) => replace::run(arguments),
         RamCommand::Drain(arguments) => drain::run(arguments),
         RamCommand::Scrub(arguments) => scrub::run(arguments),

@@ -68,9 +68,9 @@ fn shape(bytes: &[u8]) {
     let last = shape.groups - 1;
     assert!(areas.slot(last) + areas.slot_bytes == areas.donor_bytes);
     assert!(areas.summary(last) + areas.summary_bytes <= areas.spares_at);
-    assert!(areas.spare(areas.spares) <= areas.slots_at);
+    assert!(areas.spare(areas.spares) <= areas.head_bytes());
     for (donor, at) in areas.trims(shape.blocks - 1) {
-        assert!((donor as u64) < areas.donors && at + TRIM_BYTES as u64 <= areas.summaries_at);
+        assert!((donor as u64) < areas.donors && at + TRIM_BYTES as u64 <= areas.donor_bytes);
     }
 }
 
@@ -148,11 +148,19 @@ pub fn slot_seeds() -> Vec<Vec<u8>> {
         groups: 420,
         caches: 18,
         region_blocks: 62,
+        formers: Default::default(),
     };
     let mirror =
         Geometry { device, bytes: 1 << 24, block_bytes: 4096, stripe_bytes: 1 << 20, members: 2, code: Code::Mirror };
-    let log =
-        LogShape { policy: 5, groups: 420, caches: 18, region_blocks: 62, column_blocks: 8, overflow_percent: 25 };
+    let log = LogShape {
+        policy: 5,
+        groups: 420,
+        caches: 18,
+        region_blocks: 62,
+        column_blocks: 8,
+        overflow_percent: 25,
+        formers: Default::default(),
+    };
     let logged = Geometry { bytes: 1000 * 4096, stripe_bytes: 0, members: 4, code: Code::Log(log), ..mirror };
     let stamp = Stamp { generation: 3, client: 4, revision: 5 };
     let record = |geometry: Geometry| {

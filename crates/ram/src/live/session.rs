@@ -16,7 +16,7 @@ use std::time::Duration;
 use nectary_block::{BlockDevice, Buffer, Context, Error, ErrorKind, IoFuture, WriteFlags};
 use nectary_nbd::{ConnectOptions, NbdDevice, Url, info, list};
 
-use super::planted::{Bug, planted};
+use super::planted::{Bug, planted, stops_here};
 use crate::device::address::Address;
 use crate::donor::UNIT_BYTES;
 use crate::donor::name::{ExportName, PAGE_NAME, Session};
@@ -179,6 +179,7 @@ pub fn begin(device: &Arc<NbdDevice>, body: DonorRequest) -> Pending {
                 })
             })
         }
+        DonorRequest::SwapMetadata { .. } if stops_here() => return Box::pin(std::future::pending()),
         DonorRequest::SwapMetadata { expected, record } => {
             let buffer = Buffer::copy_of(&Swap { expected, record: &record }.encode());
             let write = device.write_at(window(device), vec![buffer], flags(true), context);

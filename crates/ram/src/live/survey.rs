@@ -228,9 +228,9 @@ pub fn place(options: &RamOptions, seen: &[Seen]) -> Result<Placed, Error> {
             continue;
         }
         let part = donor.state.as_ref().ok().map(part_bytes);
-        if part != Some(donor_bytes(&record.geometry)) {
+        if part < Some(donor_bytes(&record.geometry)) {
             problems.push(format!("{}: its part of the device is as long as that of another one", donor.name()));
-        } else if record.geometry != geometry {
+        } else if !record.geometry.is_same_device(&geometry) {
             problems.push(format!("{}: its device \"{id}\" is another one, made at another time", donor.name()));
         } else {
             match places[position] {
