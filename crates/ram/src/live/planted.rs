@@ -40,7 +40,7 @@ pub fn hasten() {
 #[cfg(feature = "planted")]
 pub(super) fn lost_after() -> Duration {
     let is_hasty = IS_HASTY.load(std::sync::atomic::Ordering::SeqCst);
-    if is_hasty { Duration::from_millis(300) } else { LOST_AFTER }
+    if is_hasty { Duration::from_secs(1) } else { LOST_AFTER }
 }
 
 /// How long a donor is left before a spare takes its place.

@@ -12,6 +12,7 @@ use super::owner::{Done, Owner};
 use super::planted::lost_after;
 use super::session::Target;
 use crate::device::together::together;
+use crate::mirror::LinkState;
 
 /// How often donors are asked whether they are leaving.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -26,7 +27,9 @@ impl Owner {
         if let Some(moving) = &self.moving {
             let is_late =
                 moving.stage == Stage::Settling && moving.report().elapsed_ms >= lost_after().as_millis() as u64;
-            if is_late && self.spares.is_lost(moving.donor) {
+            // One that answers and is not filled yet waits for the other donors.
+            let is_away = self.machine.link_state(moving.donor) == Some(LinkState::Down);
+            if is_late && is_away && self.spares.is_lost(moving.donor) {
                 self.give_up_filling();
             }
             return;
