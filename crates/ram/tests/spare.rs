@@ -182,7 +182,7 @@ async fn spare_lost_while_filled(
 ) -> (RedundantDevice, PathBuf, Donor, Vec<Serving>) {
     planted::hasten();
     let mut donors: Vec<Serving> = (0..count + spares).map(|_| Serving::new(20 << 20)).collect();
-    let way = cut_after(&donors[count], 1 << 20);
+    let way = cut_after(&donors[count], 128 << 10);
     let name = |(number, donor): (usize, &Serving)| match number {
         number if number < count => donor.name(),
         number if number == count => format!("\"nbd+unix:///?socket={};spare\"", way.display()),
