@@ -14,7 +14,8 @@ use tokio::sync::Mutex;
 
 /// The size of a device, in the middle of a stripe and of a region of trims; and its sizes later.
 const SIZES: [usize; 3] = [(2 << 20) + (512 << 10), (4 << 20) + 4096, 6 << 20];
-const KINDS: [(&str, usize); 5] = [("none", 3), ("mirror", 2), ("mirror", 3), ("parity-log", 3), ("adaptive", 4)];
+const KINDS: [(&str, usize); 7] =
+    [("none", 3), ("mirror", 2), ("mirror", 3), ("parity", 3), ("parity", 4), ("parity-log", 3), ("adaptive", 4)];
 const MEMORY: u64 = 64 << 20;
 
 /// Tests that stop clients, one at a time, and the others.
@@ -57,6 +58,17 @@ async fn is_right(device: &SharedDevice, version: usize, written: usize) {
     assert_eq!(wrong, None, "of {size}, of which {written} were written");
 }
 
+/// Waits until a donor is filled, while the first block is written.
+async fn is_filled(device: &SharedDevice, version: usize) {
+    let figure = |name: &str| device.figures()[0].get(name).unwrap_or_default();
+    let deadline = Instant::now() + support::PATIENCE;
+    while figure("rebuilt") == 0 || figure("degraded") == 1 {
+        assert!(Instant::now() < deadline, "{:?}", device.figures());
+        write(&**device, 0, Buffer::copy_of(&contents(version, 4096))).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
 async fn is_healthy(named: &str) {
     if !named.contains("redundancy=none") {
         let checked = settled(async || check(&options(named), &mut |_, _| {}).await).await.unwrap();
@@ -83,6 +95,7 @@ async fn what_a_device_has_stays_when_it_grows_and_what_it_gets_is_zeroes() {
         for (version, sizes) in SIZES.windows(2).enumerate() {
             let grown = settled(async || grow(&options(&named), sizes[1] as u64).await).await.unwrap();
             assert_eq!((grown.size_bytes, grown.shares.len()), (sizes[1] as u64, count));
+            is_healthy(&named).await;
             let device = settled(async || open(&named).await).await.unwrap();
             assert_eq!(device.geometry().size_bytes, sizes[1] as u64);
             is_right(&device, version + 1, sizes[0]).await;
@@ -140,17 +153,33 @@ async fn a_donor_that_is_lost_after_growing_is_filled_with_the_larger_part() {
         fill(&device, 2).await;
         let again = Serving::at(donors.remove(0).end().await, MEMORY);
         donors.insert(0, again);
-        let figure = |name: &str| device.figures()[0].get(name).unwrap_or_default();
-        let deadline = Instant::now() + support::PATIENCE;
-        while figure("rebuilt") == 0 || figure("degraded") == 1 {
-            assert!(Instant::now() < deadline, "{:?}", device.figures());
-            write(&*device, 0, Buffer::copy_of(&contents(2, 4096))).await.unwrap();
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
+        is_filled(&device, 2).await;
         is_right(&device, 2, SIZES[1]).await;
         close(device).await;
         is_healthy(&named).await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_device_with_parity_gets_is_zeroes_although_a_donor_was_lost_with_a_client() {
+    let _alone = ALONE.lock().await;
+    planted::hasten();
+    let (mut donors, named) = made("parity", 3, MEMORY).await;
+    let device = settled(async || open(&named).await).await.unwrap();
+    // The client ends while the last stripe is marked. The last donor has the member that is behind the device's end.
+    let at = 2 << 20;
+    write(&*device, at as u64, Buffer::copy_of(&contents(1, SIZES[0])[at..][..4096])).await.unwrap();
+    drop(device);
+    let socket = donors.remove(2).end().await;
+    let device = settled(async || open(&named).await).await.unwrap();
+    assert_eq!(device.figures()[0].get("degraded"), Some(1));
+    donors.push(Serving::at(socket, MEMORY));
+    is_filled(&device, 1).await;
+    close(device).await;
+    settled(async || grow(&options(&named), SIZES[1] as u64).await).await.unwrap();
+    is_healthy(&named).await;
+    let device = settled(async || open(&named).await).await.unwrap();
+    is_right(&device, 1, SIZES[0]).await;
 }
 
 /// Kills the client that grows a device before its durable step number `steps`; returns the size that the device then
@@ -184,7 +213,7 @@ async fn killed(redundancy: &str, count: usize, steps: u64) -> Option<usize> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_that_is_killed_at_any_step_leaves_the_former_or_the_new_size() {
     let _alone = ALONE.lock().await;
-    for (redundancy, count) in [("none", 2), ("mirror", 2), ("adaptive", 3)] {
+    for (redundancy, count) in [("none", 2), ("mirror", 2), ("parity", 3), ("adaptive", 3)] {
         let mut sizes = Vec::new();
         while let Some(size) = killed(redundancy, count, sizes.len() as u64).await {
             sizes.push(size);
