@@ -25,7 +25,7 @@ use nectary_block::{BlockDevice, Context, format_size};
 use nectary_nbd::NbdDevice;
 use tokio::sync::oneshot;
 
-use super::planted::{Bug, planted};
+use super::planted::{Bug, lost_after, planted};
 use super::report::MoveReport;
 use super::session::{Away, Ended, Target, begin, incarnation};
 use crate::donor::PROMISE_BYTES;
@@ -87,6 +87,8 @@ pub struct Move {
     /// Requests that are kept meanwhile.
     pub kept: Vec<(RequestId, DonorRequest)>,
     began: Instant,
+    /// Since when the other donor, which is being filled, is away.
+    away: Option<Instant>,
     /// Whether nothing more may be copied.
     pub stopped: Arc<AtomicBool>,
     reply: Option<oneshot::Sender<Moved>>,
@@ -122,6 +124,7 @@ impl Move {
             went_on: now,
             kept: Vec::new(),
             began: now,
+            away: None,
             stopped: Arc::default(),
             reply: Some(reply),
         }
@@ -147,6 +150,13 @@ impl Move {
     pub fn settle(&mut self) {
         self.kept.clear();
         (self.paused, self.stage) = (None, Stage::Settling);
+    }
+
+    /// Whether the other donor, which is to be filled, has been away for so long that it counts as lost.
+    pub fn is_late(&mut self, is_away: bool) -> bool {
+        let is_away = is_away && self.stage == Stage::Settling;
+        self.away = if is_away { self.away.or_else(|| Some(Instant::now())) } else { None };
+        self.away.is_some_and(|since| since.elapsed() >= lost_after())
     }
 
     /// What to do while copying. `is_idle`: no request is on its way to the donor; `may_switch`: all others are fine.

@@ -49,6 +49,30 @@ pub(super) fn lost_after() -> Duration {
     LOST_AFTER
 }
 
+/// How many spares may still be given up; `u64::MAX`: any number.
+#[cfg(feature = "planted")]
+static GIVEN_UP_MAX: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(u64::MAX);
+
+/// From now on, so many spares are given up at most while they are filled; `u64::MAX`: any number.
+#[cfg(feature = "planted")]
+pub fn give_up_at_most(spares: u64) {
+    GIVEN_UP_MAX.store(spares, std::sync::atomic::Ordering::SeqCst);
+}
+
+/// Whether a spare that is lost may be given up.
+#[cfg(feature = "planted")]
+pub(super) fn may_give_up() -> bool {
+    use std::sync::atomic::Ordering;
+    let take = |left: u64| if left == u64::MAX { Some(left) } else { left.checked_sub(1) };
+    GIVEN_UP_MAX.fetch_update(Ordering::SeqCst, Ordering::SeqCst, take).is_ok()
+}
+
+/// Whether a spare that is lost may be given up.
+#[cfg(not(feature = "planted"))]
+pub(super) fn may_give_up() -> bool {
+    true
+}
+
 #[cfg(feature = "planted")]
 static STEPS_LEFT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(u64::MAX);
 #[cfg(feature = "planted")]

@@ -58,6 +58,8 @@ pub enum Away {
     OtherMake,
     /// No server answers, or not in time.
     Unreachable(String),
+    /// The donor has described itself, and then the session did not begin, or was ended.
+    Cut(String),
 }
 
 impl Away {
@@ -66,7 +68,7 @@ impl Away {
         match self {
             Away::Absent(_) => "it has nothing of the device; if it was started again, its part is gone".to_owned(),
             Away::OtherMake => "another NBD server answers there, not `nectary ram donate`".to_owned(),
-            Away::Refused(reason) | Away::Unreachable(reason) => reason.clone(),
+            Away::Refused(reason) | Away::Unreachable(reason) | Away::Cut(reason) => reason.clone(),
         }
     }
 }
@@ -125,7 +127,7 @@ impl Target {
             Err(error) => Err(match error.kind {
                 nectary_nbd::ErrorKind::Absent => Away::Absent(page),
                 nectary_nbd::ErrorKind::Refused => Away::Refused(error.message),
-                _ => Away::Unreachable(error.message),
+                _ => Away::Cut(error.message),
             }),
         }
     }

@@ -7,12 +7,11 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 
-use super::moving::Stage;
 use super::owner::{Done, Owner};
-use super::planted::lost_after;
+use super::planted::may_give_up;
 use super::session::Target;
 use crate::device::together::together;
-use crate::mirror::LinkState;
+use crate::mirror::{LinkState, Standing};
 
 /// How often donors are asked whether they are leaving.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -24,12 +23,11 @@ impl Owner {
             return;
         }
         self.spares.track(self.machine.standing());
-        if let Some(moving) = &self.moving {
-            let is_late =
-                moving.stage == Stage::Settling && moving.report().elapsed_ms >= lost_after().as_millis() as u64;
+        if let Some(moving) = &mut self.moving {
             // One that answers and is not filled yet waits for the other donors.
             let is_away = self.machine.link_state(moving.donor) == Some(LinkState::Down);
-            if is_late && is_away && self.spares.is_lost(moving.donor) {
+            let is_left = self.machine.standing()[moving.donor] == Standing::Out;
+            if moving.is_late(is_away && is_left) && may_give_up() {
                 self.give_up_filling();
             }
             return;
