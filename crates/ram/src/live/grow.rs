@@ -105,8 +105,8 @@ fn grown(before: &Geometry, bytes: u64) -> Result<Geometry, String> {
     if let Code::Log(log) = before.code {
         after.code = Code::Log(grown_log(before, &log, bytes)?);
     } else if after.stripes() > STRIPES_MAX {
-        let (made, most) = (format_size(before.bytes), format_size(STRIPES_MAX * u64::from(before.stripe_bytes)));
-        return Err(format!("the stripes of this device, which has {made}, suffice for at most {most}"));
+        let most = format_size(STRIPES_MAX * u64::from(before.stripe_bytes));
+        return Err(format!("it has {} and stripes for at most {most}", format_size(before.bytes)));
     }
     after.check().map_err(|why| why.to_string())?;
     Ok(after)
