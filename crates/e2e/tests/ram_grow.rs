@@ -48,7 +48,15 @@ fn a_mirror_with_ext4_grows() {
 }
 
 #[test]
-fn a_device_with_parity_and_ext4_grows() {
+fn a_device_with_parity_in_place_and_ext4_grows() {
+    if cannot("ram grow parity") {
+        return;
+    }
+    grown("parity", 3);
+}
+
+#[test]
+fn a_device_with_logged_parity_and_ext4_grows() {
     if cannot("ram grow adaptive") {
         return;
     }
