@@ -10,7 +10,7 @@ use nectary_ram::check::{Health, check};
 use nectary_ram::device::grow;
 use nectary_ram::live::planted;
 use support::{Serving, create, open, options, spec};
-use tokio::sync::Mutex;
+use tokio::sync::RwLock;
 
 /// The size of a device, in the middle of a stripe and of a region of trims; and its sizes later.
 const SIZES: [usize; 3] = [(2 << 20) + (512 << 10), (4 << 20) + 4096, 6 << 20];
@@ -18,8 +18,8 @@ const KINDS: [(&str, usize); 7] =
     [("none", 3), ("mirror", 2), ("mirror", 3), ("parity", 3), ("parity", 4), ("parity-log", 3), ("adaptive", 4)];
 const MEMORY: u64 = 64 << 20;
 
-/// Tests that stop clients, one at a time, and the others.
-static ALONE: Mutex<()> = Mutex::const_new(());
+/// The test that stops clients is alone; the others are not.
+static ALONE: RwLock<()> = RwLock::const_new(());
 
 fn contents(version: usize, size: usize) -> Vec<u8> {
     (0..size).map(|at| (version * 7 + at / 4096 * 31 + at % 251) as u8).collect()
@@ -89,7 +89,7 @@ async fn made(redundancy: &str, count: usize, memory: u64) -> (Vec<Serving>, Str
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_device_has_stays_when_it_grows_and_what_it_gets_is_zeroes() {
-    let _alone = ALONE.lock().await;
+    let _others = ALONE.read().await;
     for (redundancy, count) in KINDS {
         let (_donors, named) = made(redundancy, count, MEMORY).await;
         for (version, sizes) in SIZES.windows(2).enumerate() {
@@ -119,7 +119,7 @@ async fn what_a_device_has_stays_when_it_grows_and_what_it_gets_is_zeroes() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_donor_that_has_too_little_memory_is_named_with_what_it_lacks() {
-    let _alone = ALONE.lock().await;
+    let _others = ALONE.read().await;
     for (redundancy, count) in KINDS {
         let (donors, named) = made(redundancy, count, 20 << 20).await;
         let full = settled(async || grow(&options(&named), 400 << 20).await).await.unwrap_err();
@@ -132,7 +132,7 @@ async fn a_donor_that_has_too_little_memory_is_named_with_what_it_lacks() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_a_donor_a_device_does_not_grow() {
-    let _alone = ALONE.lock().await;
+    let _others = ALONE.read().await;
     planted::hasten();
     for (redundancy, count) in KINDS {
         let (mut donors, named) = made(redundancy, count, MEMORY).await;
@@ -144,7 +144,7 @@ async fn without_a_donor_a_device_does_not_grow() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_donor_that_is_lost_after_growing_is_filled_with_the_larger_part() {
-    let _alone = ALONE.lock().await;
+    let _others = ALONE.read().await;
     planted::hasten();
     for (redundancy, count) in &KINDS[1..] {
         let (mut donors, named) = made(redundancy, *count, MEMORY).await;
@@ -162,7 +162,7 @@ async fn a_donor_that_is_lost_after_growing_is_filled_with_the_larger_part() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_device_with_parity_gets_is_zeroes_although_a_donor_was_lost_with_a_client() {
-    let _alone = ALONE.lock().await;
+    let _others = ALONE.read().await;
     planted::hasten();
     let (mut donors, named) = made("parity", 3, MEMORY).await;
     let device = settled(async || open(&named).await).await.unwrap();
@@ -212,7 +212,7 @@ async fn killed(redundancy: &str, count: usize, steps: u64) -> Option<usize> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_that_is_killed_at_any_step_leaves_the_former_or_the_new_size() {
-    let _alone = ALONE.lock().await;
+    let _alone = ALONE.write().await;
     for (redundancy, count) in [("none", 2), ("mirror", 2), ("parity", 3), ("adaptive", 3)] {
         let mut sizes = Vec::new();
         while let Some(size) = killed(redundancy, count, sizes.len() as u64).await {

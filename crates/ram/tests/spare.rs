@@ -214,7 +214,7 @@ async fn is_filled_and_right(device: &RedundantDevice) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn another_spare_takes_the_place_of_one_that_is_lost_while_it_is_filled() {
     let _alone = ALONE.lock().await;
-    for (redundancy, count) in [("mirror", 2), ("parity", 3), ("adaptive", 3)] {
+    for (redundancy, count) in [("mirror", 2), ("adaptive", 3)] {
         let (device, _, _, mut donors) = spare_lost_while_filled(redundancy, count, 2).await;
         is_filled_and_right(&device).await;
         // The second spare has everything, so another donor can be lost.
@@ -226,7 +226,7 @@ async fn another_spare_takes_the_place_of_one_that_is_lost_while_it_is_filled() 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lost_donor_that_returns_is_filled_if_its_spare_is_lost_while_it_is_filled() {
     let _alone = ALONE.lock().await;
-    for (redundancy, count) in [("mirror", 2), ("parity", 3), ("adaptive", 3)] {
+    for (redundancy, count) in [("mirror", 2), ("adaptive", 3)] {
         let (device, socket, donor, mut donors) = spare_lost_while_filled(redundancy, count, 1).await;
         let _returned = Serving::again(donor, socket);
         is_filled_and_right(&device).await;
