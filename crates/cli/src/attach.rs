@@ -27,7 +27,6 @@ use crate::device::{engine, registry_listing};
 use crate::exit::{BUSY, FAILED, Failure, GOOD, NOT_FOUND};
 use crate::live::cached::Cached;
 use crate::live::methods;
-use crate::ram::{drain, replace, scrub};
 use crate::{output, runtime};
 
 /// The longest time in which each part must answer.
@@ -199,9 +198,7 @@ fn start_control(
         }
     });
     methods::register(Cached::Devices(caches, name.clone()), &mut methods);
-    replace::register(disks.clone(), &mut methods);
-    drain::register(disks.clone(), &mut methods);
-    scrub::register(disks, &mut methods);
+    crate::ram::register(&disks, &mut methods);
     let part = format!("attach-{}", name.trim_start_matches("/dev/"));
     Ok(ControlServer::start(&RuntimeDirectory::open()?, &part, methods, Limits::default())?)
 }

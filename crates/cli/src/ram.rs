@@ -7,14 +7,25 @@ pub mod check;
 pub mod create;
 pub mod donate;
 pub mod drain;
+pub mod grow;
 pub mod mirror;
 pub mod replace;
 pub mod scrub;
 mod simulate;
 
+use nectary_host::Methods;
+use nectary_ram::device::Opened;
+
 use crate::arguments::RamCommand;
 use crate::exit::Failure;
 use crate::runtime;
+
+/// Adds the methods of network RAM disks to a process that has devices open.
+pub fn register(disks: &Opened, methods: &mut Methods) {
+    replace::register(disks.clone(), methods);
+    drain::register(disks.clone(), methods);
+    scrub::register(disks.clone(), methods);
+}
 
 /// Runs the command.
 pub fn run(command: &RamCommand) -> Result<u8, Failure> {
@@ -22,6 +33,7 @@ pub fn run(command: &RamCommand) -> Result<u8, Failure> {
         RamCommand::Donate(arguments) => runtime()?.block_on(donate::run(arguments)),
         RamCommand::Create(arguments) => runtime()?.block_on(create::create(arguments)),
         RamCommand::Delete(arguments) => runtime()?.block_on(create::delete(arguments)),
+        RamCommand::Grow(arguments) => runtime()?.block_on(grow::run(arguments)),
         RamCommand::Replace(arguments) => replace::run(arguments),
         RamCommand::Drain(arguments) => drain::run(arguments),
         RamCommand::Scrub(arguments) => scrub::run(arguments),

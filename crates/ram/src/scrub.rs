@@ -34,6 +34,8 @@ pub struct Progress {
     pub elapsed_us: Moment,
     /// Passes that were completed.
     pub passes: u64,
+    /// Whether the present pass was requested by a user.
+    pub is_requested: bool,
     /// The findings of the pass that was completed last.
     pub last: Findings,
     /// The findings of the present pass.
@@ -57,6 +59,8 @@ pub(crate) struct Scrub {
     is_busy: bool,
     /// Whether a user has requested this pass, which therefore does not wait between steps.
     is_urgent: bool,
+    /// Whether a user has requested a pass during such a pass. It follows, so that every pass ends.
+    is_repeated: bool,
     /// Whether a user has requested a pass during the present step.
     is_restarted: bool,
     /// The next step or pass begins at this time.
@@ -79,6 +83,7 @@ impl Scrub {
             next: None,
             is_busy: false,
             is_urgent: false,
+            is_repeated: false,
             is_restarted: false,
             due_us: now_us + times.scrub_rest_us,
             began_us: now_us,
@@ -89,8 +94,13 @@ impl Scrub {
         }
     }
 
-    /// Begins a pass now, from the first unit. This pass does not wait between steps.
+    /// Begins a pass from the first unit, which does not wait between steps: now, or after the present pass if that was
+    /// requested, too.
     pub fn request(&mut self, now_us: Moment) {
+        if self.is_urgent {
+            self.is_repeated = true;
+            return;
+        }
         self.is_restarted = self.is_busy;
         self.begin_pass(now_us);
         self.is_urgent = true;
@@ -144,6 +154,9 @@ impl Scrub {
             (self.next, self.is_urgent, self.due_us) = (None, false, now_us + self.rest_us);
             self.passes += 1;
             self.last = std::mem::take(&mut self.present);
+            if std::mem::take(&mut self.is_repeated) {
+                self.request(now_us);
+            }
         }
     }
 
@@ -162,6 +175,7 @@ impl Scrub {
             all_bytes: self.units * self.unit_bytes,
             elapsed_us: now_us.saturating_sub(self.began_us),
             passes: self.passes,
+            is_requested: self.is_urgent,
             last: self.last,
             present: self.present,
             repaired: self.repaired,
@@ -208,15 +222,29 @@ mod tests {
             scrub.begin();
             scrub.done(9_000_000, unit + 1, REPAIRED);
         }
-        // A second request begins a new pass, also during a step. What that step finds does not belong to the new pass.
+        // A second request does not disturb this pass, which ends, and is followed by another one.
         assert_eq!(scrub.due(9_000_000), Some(2));
         scrub.begin();
         scrub.request(9_000_001);
+        scrub.request(9_000_001);
         scrub.done(9_000_002, 3, REPAIRED);
-        let Progress { passes, present, repaired, .. } = scrub.progress(9_000_002);
-        assert_eq!((scrub.due(9_000_002), passes, present, repaired), (Some(0), 0, Findings::default(), 3));
+        let Progress { passes, last, is_requested, .. } = scrub.progress(9_000_002);
+        assert_eq!((scrub.due(9_000_002), passes, last.repaired, is_requested), (Some(0), 1, 3, true));
         scrub.begin();
         scrub.done(9_000_003, 3, Findings::default());
-        assert_eq!((scrub.due(99_000_000), scrub.progress(9_000_003).passes), (None, 1));
+        let Progress { passes, is_requested, .. } = scrub.progress(9_000_003);
+        assert_eq!((scrub.due(99_000_000), passes, is_requested), (None, 2, false));
+    }
+
+    #[test]
+    fn a_request_begins_a_pass_that_came_by_itself_again_also_during_a_step() {
+        let mut scrub = scrub(1);
+        assert_eq!(scrub.due(1_000_000), Some(0));
+        scrub.begin();
+        scrub.request(1_000_001);
+        // What the step found does not belong to the new pass.
+        scrub.done(1_000_002, 2, REPAIRED);
+        let Progress { passes, present, repaired, .. } = scrub.progress(1_000_002);
+        assert_eq!((scrub.due(1_000_002), passes, present, repaired), (Some(0), 0, Findings::default(), 1));
     }
 }

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use nectary_block::{Buffer, Context, Error, ErrorKind, OpenOptions, SharedDevice, Survives, read, write};
 use nectary_ram::device::{self, RamOptions};
 use support::{Serving, create, open, options, refused, registry, spec};
+use tokio::net::{UnixListener, UnixStream};
 
 const MIRROR: &str = ",redundancy=mirror,patience=10s";
 const SIZED: &str = ",size=6M,redundancy=mirror,patience=10s";
@@ -130,6 +131,38 @@ async fn a_lost_connection_costs_time_alone() {
     wait_for(&device, "donors_up", 2).await;
     assert_eq!(device.figures()[0].get("donors_trusted"), Some(2));
     drop((device, one, two));
+}
+
+/// A way to a donor on which the second connection, the first session, ends at once.
+fn way_that_ends_a_session(donor: &Serving) -> String {
+    let (to, path) = (donor.socket.clone(), donor.socket.with_extension("way"));
+    let name = format!("\"nbd+unix:///?socket={}\"", path.display());
+    let listener = UnixListener::bind(&path).unwrap();
+    tokio::spawn(async move {
+        for number in 1.. {
+            let (mut client, _) = listener.accept().await.unwrap();
+            let to = to.clone();
+            tokio::spawn(async move {
+                if number != 2 {
+                    let mut server = UnixStream::connect(&to).await.unwrap();
+                    let _ = tokio::io::copy_bidirectional(&mut client, &mut server).await;
+                }
+            });
+        }
+    });
+    name
+}
+
+#[tokio::test]
+async fn a_donor_that_ends_the_session_of_the_survey_is_not_missing() {
+    let (one, two) = (Serving::new(8 << 20), Serving::new(8 << 20));
+    create(&spec(&[&one, &two], SIZED)).await.unwrap();
+    // With one of the two donors alone, nobody knows whether it has the newest data.
+    let device = open(&format!("ram({},{},id=disk{MIRROR})", one.name(), way_that_ends_a_session(&two))).await.unwrap();
+    assert_eq!(device.figures()[0].get("donors_trusted"), Some(2));
+    fill(&device, 3).await;
+    holds(&device, 3).await;
+    std::fs::remove_file(two.socket.with_extension("way")).unwrap();
 }
 
 #[tokio::test]

@@ -7,7 +7,7 @@ use nectary_block::parse_size;
 use nectary_ram::placement::{Policy, StaleRule};
 
 use super::{TEMPLATE, exit};
-use crate::ram::{check, create, donate, drain, replace, scrub};
+use crate::ram::{check, create, donate, drain, grow, replace, scrub};
 
 /// What to do about other clients of a network RAM disk with redundancy.
 #[derive(Debug, Args)]
@@ -32,6 +32,9 @@ pub enum RamCommand {
     /// Delete a device, and give its memory back to the donors
     #[command(help_template = TEMPLATE, before_help = create::DELETE_EXAMPLES, after_help = exit::HELP)]
     Delete(create::DeleteArguments),
+    /// Make a device larger that no client has; what it has stays
+    #[command(help_template = TEMPLATE, before_help = grow::EXAMPLES, after_help = exit::HELP)]
+    Grow(grow::GrowArguments),
     /// Check what the donors have of a device with redundancy that no client has
     #[command(help_template = TEMPLATE, before_help = check::EXAMPLES, after_help = exit::HELP)]
     Check(check::CheckArguments),

@@ -4,7 +4,7 @@
 
 use clap::Args;
 use nectary_block::{OpenOptions, format_size};
-use nectary_ram::device::{self, RamOptions};
+use nectary_ram::device::{self, Made, RamOptions};
 use serde_json::json;
 
 use crate::device::registry;
@@ -59,7 +59,12 @@ pub fn options(spec: &str, take_over: bool) -> Result<RamOptions, Failure> {
 /// Makes a device.
 pub async fn create(arguments: &CreateArguments) -> Result<u8, Failure> {
     let made = device::create(&options(&arguments.spec, false)?, arguments.force).await?;
-    if arguments.json {
+    print(&made, "is made", arguments.json)
+}
+
+/// Prints what a device is now; `what` says what was done.
+pub fn print(made: &Made, what: &str, json: bool) -> Result<u8, Failure> {
+    if json {
         output::json(&json!({
             "id": made.id,
             "size_bytes": made.size_bytes,
@@ -71,7 +76,7 @@ pub async fn create(arguments: &CreateArguments) -> Result<u8, Failure> {
     }
     let shares: Vec<String> = made.shares.iter().map(|&bytes| format_size(bytes)).collect();
     let (id, size, shares) = (&made.id, format_size(made.size_bytes), shares.join(", "));
-    output::text(&format!("device {id} of {size} is made; its donors hold {shares}\n"))?;
+    output::text(&format!("device {id} of {size} {what}; its donors hold {shares}\n"))?;
     Ok(GOOD)
 }
 

@@ -4,11 +4,11 @@
 //! (`nectary-ram`).
 
 use clap::Args;
-use nectary_host::{Fault, FaultKind, Methods};
+use nectary_host::Methods;
 use nectary_ram::device::Opened;
 use serde_json::json;
 
-use super::attached::{self, Request};
+use super::attached::{self, Method};
 use crate::exit::{Failure, GOOD};
 use crate::output;
 
@@ -17,7 +17,13 @@ pub const EXAMPLES: &str = "Examples:
   A device whose SPEC names a spare, as ram(h1:7070,h2:7070,h5:7070;spare,id=safe,redundancy=mirror):
     nectary ram drain /dev/loop0 h2:7070";
 
-const METHOD: &str = "ram-drain";
+static METHOD: Method = Method {
+    name: "ram-drain",
+    about: "moves what a donor of a network RAM disk has to a spare",
+    doing: "draining",
+    figures: ("move_copied_bytes", "move_bytes"),
+    remedy: "nothing is lost: `nectary status` shows the donors (docs/ram.md)",
+};
 
 /// `ram drain`.
 #[derive(Debug, Args)]
@@ -35,25 +41,16 @@ pub struct DrainArguments {
 
 /// Adds the method to a process that has devices open.
 pub fn register(disks: Opened, methods: &mut Methods) {
-    methods.register(METHOD, "moves what a donor of a network RAM disk has to a spare", move |parameters| {
-        let disk = attached::disk(&disks);
-        async move {
-            let donor = parameters["donor"].as_str().unwrap_or_default().to_owned();
-            let remedy = "nothing is lost: `nectary status` shows the donors (docs/ram.md)";
-            match disk?.drain(&donor).await {
-                Ok(spare) => Ok(json!({ "donor": donor, "spare": spare })),
-                Err(why) => Err(Fault::new(FaultKind::Failed, why, remedy)),
-            }
-        }
+    METHOD.register(disks, methods, |disk, parameters| async move {
+        let donor = parameters["donor"].as_str().unwrap_or_default();
+        let spare = disk.drain(donor).await?;
+        Ok(json!({ "donor": donor, "spare": spare }))
     });
 }
 
 /// Drains a donor; ends when a spare has everything and all donors were told.
 pub fn run(arguments: &DrainArguments) -> Result<u8, Failure> {
-    let parameters = json!({ "donor": arguments.donor });
-    let figures = ("move_copied_bytes", "move_bytes");
-    let request = Request { method: METHOD, parameters, what: "draining", figures };
-    let moved = attached::ask(&arguments.device, request)?;
+    let moved = attached::ask(&arguments.device, &METHOD, json!({ "donor": arguments.donor }))?;
     match arguments.json {
         true => output::json(&moved)?,
         false => {

@@ -3,11 +3,11 @@
 //! Owns: the method of the process that has the device. Leaves to others: the move (`nectary-ram`).
 
 use clap::Args;
-use nectary_host::{Fault, FaultKind, Methods};
+use nectary_host::Methods;
 use nectary_ram::device::Opened;
 use serde_json::{Value, json};
 
-use super::attached::{self, Request};
+use super::attached::{self, Method};
 use crate::exit::{Failure, GOOD};
 
 /// The examples of the command.
@@ -17,7 +17,13 @@ pub const EXAMPLES: &str = "Examples:
     nectary ram replace /dev/loop0 2 h5:7070
     nectary status";
 
-const METHOD: &str = "ram-replace";
+static METHOD: Method = Method {
+    name: "ram-replace",
+    about: "puts another donor in the place of one of a network RAM disk",
+    doing: "replacing",
+    figures: ("move_copied_bytes", "move_bytes"),
+    remedy: "nothing is lost: `nectary status` shows the donors (docs/ram.md)",
+};
 
 /// `ram replace`.
 #[derive(Debug, Args)]
@@ -35,23 +41,13 @@ pub struct ReplaceArguments {
 
 /// Adds the method to a process that has devices open.
 pub fn register(disks: Opened, methods: &mut Methods) {
-    methods.register(METHOD, "puts another donor in the place of one of a network RAM disk", move |parameters| {
-        let disk = attached::disk(&disks);
-        async move {
-            let text = |name: &str| parameters[name].as_str().unwrap_or_default().to_owned();
-            let (old, new) = (text("old"), text("new"));
-            let remedy = "nothing is lost: `nectary status` shows the donors (docs/ram.md)";
-            match disk?.replace(&old, &new).await {
-                Ok(()) => Ok(Value::Null),
-                Err(why) => Err(Fault::new(FaultKind::Failed, why, remedy)),
-            }
-        }
+    METHOD.register(disks, methods, |disk, parameters| async move {
+        let text = |name: &str| parameters[name].as_str().unwrap_or_default();
+        disk.replace(text("old"), text("new")).await.map(|()| Value::Null)
     });
 }
 
 /// Replaces a donor; ends when everything is on the other one and all donors were told.
 pub fn run(arguments: &ReplaceArguments) -> Result<u8, Failure> {
-    let parameters = json!({ "old": arguments.old, "new": arguments.new });
-    let figures = ("move_copied_bytes", "move_bytes");
-    attached::ask(&arguments.device, Request { method: METHOD, parameters, what: "replacing", figures }).map(|_| GOOD)
+    attached::ask(&arguments.device, &METHOD, json!({ "old": arguments.old, "new": arguments.new })).map(|_| GOOD)
 }

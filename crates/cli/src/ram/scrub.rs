@@ -5,12 +5,12 @@
 //! scrub (`nectary-ram`).
 
 use clap::Args;
-use nectary_host::{Fault, FaultKind, Methods};
+use nectary_host::Methods;
 use nectary_ram::device::Opened;
 use nectary_ram::scrub::Findings;
 use serde_json::json;
 
-use super::attached::{self, Request};
+use super::attached::{self, Method};
 use crate::exit::{DEGRADED, FAILED, Failure, GOOD};
 use crate::output;
 
@@ -20,7 +20,13 @@ pub const EXAMPLES: &str = "Examples:
   Only what a program has to know:
     nectary ram scrub --json /dev/loop0 | jq .repaired";
 
-const METHOD: &str = "ram-scrub";
+static METHOD: Method = Method {
+    name: "ram-scrub",
+    about: "compares all copies of a network RAM disk, and repairs wrong ones",
+    doing: "scrubbing",
+    figures: ("scrub_done_bytes", "scrub_bytes"),
+    remedy: "attach it again: `nectary status` lists what is attached",
+};
 
 /// `ram scrub`.
 #[derive(Debug, Args)]
@@ -35,22 +41,15 @@ pub struct ScrubArguments {
 
 /// Adds the method to a process that has devices open.
 pub fn register(disks: Opened, methods: &mut Methods) {
-    methods.register(METHOD, "compares all copies of a network RAM disk, and repairs wrong ones", move |_| {
-        let disk = attached::disk(&disks);
-        async move {
-            let Findings { repaired, lost, doubtful } = disk?.scrub().await.map_err(|why| {
-                Fault::new(FaultKind::Failed, why, "attach it again: `nectary status` lists what is attached")
-            })?;
-            Ok(json!({ "repaired": repaired, "lost": lost, "doubtful": doubtful }))
-        }
+    METHOD.register(disks, methods, |disk, _| async move {
+        let Findings { repaired, lost, doubtful } = disk.scrub().await?;
+        Ok(json!({ "repaired": repaired, "lost": lost, "doubtful": doubtful }))
     });
 }
 
 /// Compares all copies: 0, nothing is damaged; 3, all damage is repaired; 1, blocks are lost or doubtful.
 pub fn run(arguments: &ScrubArguments) -> Result<u8, Failure> {
-    let figures = ("scrub_done_bytes", "scrub_bytes");
-    let request = Request { method: METHOD, parameters: json!({}), what: "scrubbing", figures };
-    let found = attached::ask(&arguments.device, request)?;
+    let found = attached::ask(&arguments.device, &METHOD, json!({}))?;
     let count = |name: &str| found[name].as_u64().unwrap_or_default();
     let (repaired, lost, doubtful) = (count("repaired"), count("lost"), count("doubtful"));
     match arguments.json {

@@ -6,8 +6,10 @@
 
 use nectary_ram::format::slots::{Areas, Kind, Named, SLOT_HEADER_BYTES, Shape, Slot, Summary, TRIM_BYTES, Trim};
 use nectary_ram::format::{
-    Code, Geometry, LogShape, Member, MemberState, Record, Stamp, Stripes, Swap, View, WINDOW_BYTES, WindowState,
+    Code, Former, Geometry, LogShape, Member, MemberState, Record, Stamp, Stripes, Swap, View, WINDOW_BYTES,
+    WindowState,
 };
+use nectary_ram::log::Configuration;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::choices;
@@ -68,15 +70,26 @@ fn shape(bytes: &[u8]) {
     let last = shape.groups - 1;
     assert!(areas.slot(last) + areas.slot_bytes == areas.donor_bytes);
     assert!(areas.summary(last) + areas.summary_bytes <= areas.spares_at);
-    assert!(areas.spare(areas.spares) <= areas.slots_at);
+    fits(&shape);
+}
+
+/// An accepted shape has room for its areas, also if the device has grown.
+fn fits(shape: &Shape) {
+    let (areas, last) = (Areas::new(shape), shape.groups - 1);
+    assert!(areas.slot(last) + areas.slot_bytes <= areas.donor_bytes);
+    assert!(areas.summary(last) + areas.summary_bytes <= areas.donor_bytes);
+    assert!(areas.spare(areas.spares) <= areas.head_bytes() && areas.head_bytes() <= areas.donor_bytes);
     for (donor, at) in areas.trims(shape.blocks - 1) {
-        assert!((donor as u64) < areas.donors && at + TRIM_BYTES as u64 <= areas.summaries_at);
+        assert!((donor as u64) < areas.donors && at + TRIM_BYTES as u64 <= areas.donor_bytes);
     }
 }
 
 fn record(bytes: &[u8]) {
     let _ = Stamp::of(bytes);
     if let Ok(record) = Record::decode(bytes) {
+        if let Some(shape) = Configuration::shape_of(&record.geometry) {
+            fits(&shape);
+        }
         assert_eq!(Record::decode(&record.encode()), Ok(record));
     }
 }
@@ -148,11 +161,19 @@ pub fn slot_seeds() -> Vec<Vec<u8>> {
         groups: 420,
         caches: 18,
         region_blocks: 62,
+        formers: Default::default(),
     };
     let mirror =
         Geometry { device, bytes: 1 << 24, block_bytes: 4096, stripe_bytes: 1 << 20, members: 2, code: Code::Mirror };
-    let log =
-        LogShape { policy: 5, groups: 420, caches: 18, region_blocks: 62, column_blocks: 8, overflow_percent: 25 };
+    let log = LogShape {
+        policy: 5,
+        groups: 420,
+        caches: 18,
+        region_blocks: 62,
+        column_blocks: 8,
+        overflow_percent: 25,
+        formers: Default::default(),
+    };
     let logged = Geometry { bytes: 1000 * 4096, stripe_bytes: 0, members: 4, code: Code::Log(log), ..mirror };
     let stamp = Stamp { generation: 3, client: 4, revision: 5 };
     let record = |geometry: Geometry| {
@@ -164,6 +185,9 @@ pub fn slot_seeds() -> Vec<Vec<u8>> {
         Record { stamp, geometry, position: 1, is_ready: true, view, dirty }.encode()
     };
     let parity = record(Geometry { members: 3, code: Code::Parity, ..mirror });
+    let mut formers = log.formers;
+    (formers[0], formers[1]) = (Former { blocks: 500, groups: 210 }, Former { blocks: 900, groups: 378 });
+    let grown = record(Geometry { code: Code::Log(LogShape { formers, ..log }), ..logged });
     let (mirrored, logged) = (record(mirror), record(logged));
     let head = |bytes: Vec<u8>| bytes[..bytes.len().min(4000)].to_vec();
     let state = WindowState { is_owner: true, is_owned: false, record: Vec::new() };
@@ -176,6 +200,7 @@ pub fn slot_seeds() -> Vec<Vec<u8>> {
         (4, mirrored),
         (4, parity),
         (4, logged),
+        (4, grown),
         (5, head(state.encode())),
         (6, head(Swap { expected: stamp, record: &[] }.encode())),
     ];

@@ -41,14 +41,18 @@ pub async fn check(
         bytes: vec![None; donors.devices.len()],
     };
     for donor in &there {
-        let mut bytes = Vec::with_capacity(areas.slots_at as usize);
-        while (bytes.len() as u64) < areas.slots_at {
-            let length = READ_BYTES.min(areas.slots_at - bytes.len() as u64);
-            if let Some(part) = donors.read(*donor, bytes.len() as u64, length).await? {
-                bytes.extend_from_slice(&part);
+        let mut bytes = Vec::with_capacity(areas.head_bytes() as usize);
+        for head in areas.heads() {
+            let mut at = head.start;
+            while at < head.end {
+                let length = READ_BYTES.min(head.end - at);
+                if let Some(part) = donors.read(*donor, at, length).await? {
+                    bytes.extend_from_slice(&part);
+                }
+                at += length;
+                checked.counts.read_bytes += length;
+                progress(checked.counts.read_bytes, all);
             }
-            checked.counts.read_bytes += length;
-            progress(checked.counts.read_bytes, all);
         }
         heads.bytes[*donor] = Some(bytes);
     }
@@ -60,7 +64,7 @@ pub async fn check(
     let count = ((READ_BYTES / areas.slot_bytes).max(1)).min(u64::from(shape.groups)) as u32;
     let mut first = 0;
     while first < shape.groups {
-        let rows = count.min(shape.groups - first);
+        let rows = count.min(areas.run_end(first) - first);
         let length = u64::from(rows) * areas.slot_bytes;
         let reads = (0..donors.devices.len()).map(|donor| donors.read(donor, areas.slot(first), length)).collect();
         let parts = together(reads).await.into_iter().collect::<Result<Vec<Option<Bytes>>, String>>()?;
@@ -96,7 +100,7 @@ impl Heads {
         for (donor, bytes) in self.bytes.iter().enumerate() {
             let Some(bytes) = bytes else { continue };
             // A device that was never used has no shape; one that a client has opened has it on every donor.
-            if !is_new && Shape::decode(bytes).as_ref() != Ok(&self.judge.shape) {
+            if !is_new && Shape::decode(bytes).as_ref() != Ok(&self.judge.shape.first()) {
                 self.damaged(checked, donor, None, "the shape of the device is damaged, or another one".to_owned());
             }
         }
@@ -121,7 +125,7 @@ impl Heads {
         for row in 0..self.judge.shape.groups {
             let donor = areas.parity_donor(row);
             let Some(bytes) = &self.bytes[donor] else { continue };
-            let at = areas.summary(row) as usize;
+            let at = areas.in_heads(areas.summary(row));
             let Some(bytes) = bytes.get(at..at + areas.summary_bytes as usize) else { continue };
             match self.summary(bytes, Kind::Sealed).filter(|summary| summary.group == row) {
                 Some(summary) => _ = sealed.insert(row, summary),
@@ -139,7 +143,7 @@ impl Heads {
         for (donor, bytes) in self.bytes.iter().enumerate() {
             let Some(bytes) = bytes else { continue };
             for spare in 0..areas.spares {
-                let at = areas.spare(spare) as usize;
+                let at = areas.in_heads(areas.spare(spare));
                 let from = at + areas.summary_bytes as usize;
                 let parity = bytes.get(from..from + areas.slot_bytes as usize);
                 let (Some(head), Some(parity)) = (bytes.get(at..from), parity) else { continue };
@@ -159,7 +163,7 @@ impl Heads {
         for block in 0..shape.blocks {
             let mut found = [None; 2];
             for (found, (donor, at)) in found.iter_mut().zip(areas.trims(block)) {
-                let bytes = self.bytes[donor].as_ref().and_then(|bytes| bytes.get(at as usize..));
+                let bytes = self.bytes[donor].as_ref().and_then(|bytes| bytes.get(areas.in_heads(at)..));
                 let Some(bytes) = bytes.and_then(|bytes| bytes.get(..TRIM_BYTES)) else { continue };
                 match Trim::decode(bytes, *device, block) {
                     Ok(trim) => *found = Some(trim.sequence),

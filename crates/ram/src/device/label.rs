@@ -19,6 +19,11 @@ const MAGIC: [u8; 8] = *b"NECTRAML";
 const VERSION: u16 = 1;
 const CHECKSUM_AT: usize = LABEL_BYTES - 4;
 const SHARES_AT: usize = 128;
+const FORMERS_AT: usize = SHARES_AT + 8 * DONORS_MAX;
+/// The device has grown: the label has its former shares.
+const FEATURE_GROWN: u64 = 1;
+/// The maximum number of times that a device grows.
+pub const GROWTHS_MAX: usize = 6;
 
 /// The kind of redundancy, by which a device survives the loss of a donor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,6 +69,8 @@ pub struct Label {
     pub id: String,
     /// The bytes of data on each donor.
     pub shares: Vec<u64>,
+    /// The shares before each growth, in their order.
+    pub formers: Vec<Vec<u64>>,
 }
 
 /// The contents of a label area.
@@ -80,9 +87,9 @@ pub enum Found {
 }
 
 impl Label {
-    /// Whether two donors belong to one device.
+    /// Whether two donors belong to one device. If growing was interrupted, their sizes may differ.
     pub fn is_same_device(&self, other: &Label) -> bool {
-        let part = |label: &Label| (label.identity, label.size_bytes, label.id.clone(), label.shares.clone());
+        let part = |label: &Label| (label.identity, label.id.clone(), label.shares.len());
         part(self) == part(other)
     }
 
@@ -105,9 +112,13 @@ impl Label {
         put(40, &self.generation.to_le_bytes());
         put(48, &self.client.to_le_bytes());
         put(56, &(UNIT_BYTES as u32).to_le_bytes());
+        put(60, &(self.formers.len() as u32).to_le_bytes());
+        put(64, &if self.formers.is_empty() { 0 } else { FEATURE_GROWN }.to_le_bytes());
         put(80, self.id.as_bytes());
-        for (index, share) in self.shares.iter().enumerate() {
-            put(SHARES_AT + index * 8, &share.to_le_bytes());
+        for (table, shares) in std::iter::once(&self.shares).chain(&self.formers).enumerate() {
+            for (index, share) in shares.iter().enumerate() {
+                put(SHARES_AT + 8 * (table * DONORS_MAX + index), &share.to_le_bytes());
+            }
         }
         let checksum = crc32c::crc32c(&bytes[..CHECKSUM_AT]);
         bytes[CHECKSUM_AT..].copy_from_slice(&checksum.to_le_bytes());
@@ -127,11 +138,20 @@ impl Label {
         let id = id.split(|&byte| byte == 0).next().unwrap_or_default();
         let id = String::from_utf8_lossy(id).into_owned();
         let (size_bytes, required) = (word(32), word(64));
-        let shares: Vec<u64> = (0..count.min(DONORS_MAX)).map(|index| word(SHARES_AT + index * 8)).collect();
+        let table = |at: usize| -> Vec<u64> { (0..count.min(DONORS_MAX)).map(|index| word(at + index * 8)).collect() };
+        let shares = table(SHARES_AT);
+        let growths = if required & FEATURE_GROWN == 0 { 0 } else { half(60) as usize };
+        let formers = (0..growths.min(GROWTHS_MAX)).map(|number| table(FORMERS_AT + number * 8 * DONORS_MAX));
+        let formers: Vec<Vec<u64>> = formers.collect();
         let sum = shares.iter().try_fold(0u64, |sum, share| sum.checked_add(*share));
+        let steps: Vec<&Vec<u64>> = formers.iter().chain([&shares]).collect();
+        let is_growing = |step: &[&Vec<u64>]| step[0].iter().zip(step[1]).all(|(before, after)| before <= after);
+        let has_grown_well = growths <= GROWTHS_MAX
+            && steps.windows(2).all(is_growing)
+            && formers.iter().flatten().all(|share| share.is_multiple_of(UNIT_BYTES));
         let unusable = if short(8) != VERSION {
             format!("its label has version {}, {VERSION} is known", short(8))
-        } else if required != 0 {
+        } else if required & !FEATURE_GROWN != 0 {
             format!("its label needs features that are not known here ({required:#x})")
         } else if short(14) != 0 {
             format!("its redundancy is number {}, which is not known here", short(14))
@@ -142,6 +162,8 @@ impl Label {
         } else if shares.iter().any(|share| !share.is_multiple_of(UNIT_BYTES)) || sum.is_none_or(|sum| sum < size_bytes)
         {
             "the shares of its donors do not fit the size".to_owned()
+        } else if !has_grown_well {
+            "its former sizes do not fit the present one".to_owned()
         } else if size_bytes == 0 || !size_bytes.is_multiple_of(4096) {
             format!("its size is {size_bytes}")
         } else if let Err(message) = check_id(&id) {
@@ -150,7 +172,8 @@ impl Label {
             let (generation, client) = (word(40), word(48));
             let identity = std::array::from_fn(|index| bytes[16 + index]);
             let redundancy = Redundancy::None;
-            return Some(Ok(Label { number, redundancy, identity, size_bytes, generation, client, id, shares }));
+            let label = Label { number, redundancy, identity, size_bytes, generation, client, id, shares, formers };
+            return Some(Ok(label));
         };
         Some(Err(unusable))
     }
@@ -186,7 +209,26 @@ mod tests {
             client: 9,
             id: "build-1".to_owned(),
             shares: vec![2 * UNIT_BYTES, UNIT_BYTES],
+            formers: Vec::new(),
         }
+    }
+
+    #[test]
+    fn a_grown_label_survives_its_bytes_and_former_shares_are_bounded() {
+        let formers = vec![vec![UNIT_BYTES, 0], vec![UNIT_BYTES, UNIT_BYTES]];
+        let grown = Label { formers, ..label() };
+        assert_eq!(read(&area(&[&grown])), Found::Label(Box::new(grown.clone())));
+        assert!(grown.is_same_device(&label()));
+        let shrunk = vec![vec![3 * UNIT_BYTES, 0], vec![1, UNIT_BYTES]];
+        for formers in shrunk.into_iter().map(|former| vec![former]) {
+            let found = read(&area(&[&Label { formers, ..label() }]));
+            assert!(matches!(&found, Found::Unusable(why) if why.contains("former sizes")), "{found:?}");
+        }
+        let mut most = area(&[&grown]);
+        most[60] = GROWTHS_MAX as u8 + 1;
+        let checksum = crc32c::crc32c(&most[..CHECKSUM_AT]);
+        most[CHECKSUM_AT..LABEL_BYTES].copy_from_slice(&checksum.to_le_bytes());
+        assert!(matches!(read(&most), Found::Unusable(_)));
     }
 
     fn area(copies: &[&Label]) -> Vec<u8> {
@@ -224,7 +266,7 @@ mod tests {
             }
         };
         assert!(change(8, &[2, 0]).contains("version 2"));
-        assert!(change(64, &[1]).contains("features"));
+        assert!(change(64, &[2]).contains("features"));
         assert!(change(14, &[3]).contains("redundancy is number 3"));
         assert!(change(10, &[2]).contains("donor 2 of 2"));
         assert!(change(12, &[65]).contains("of 65"));

@@ -2,7 +2,8 @@
 //!
 //! Owns: the donors' shares, computed from their capacities, and the place of each byte that follows from the shares
 //! (`docs/formats/ram.md`). The units of the device go to the donors in turn; a full donor is omitted from later rows.
-//! A contiguous range of the device is contiguous on each donor, too.
+//! What a growth adds is behind this, in rows of its own. A contiguous range of the device is contiguous on each donor,
+//! too.
 
 use std::ops::Range;
 
@@ -13,10 +14,10 @@ use super::label::UNIT_BYTES;
 struct Zone {
     /// The start of the zone in the device, in bytes.
     start: u64,
-    /// The first row of the zone.
-    row: u64,
     rows: u64,
     donors: Vec<usize>,
+    /// The bytes that each donor of the device has before this zone.
+    before: Vec<u64>,
 }
 
 /// The layout of a device.
@@ -40,6 +41,11 @@ pub(super) struct Part {
 /// Divides `size_bytes` among donors, as evenly as their capacities allow. Returns `None` if the capacities are too
 /// small together, or if a donor would get nothing. *Units*: bytes; the shares are whole units.
 pub(super) fn shares(size_bytes: u64, capacities: &[u64]) -> Option<Vec<u64>> {
+    more_shares(size_bytes, capacities).filter(|shares| shares.iter().all(|&share| share > 0))
+}
+
+/// The same for what a growth adds, of which donors may get nothing.
+pub(super) fn more_shares(size_bytes: u64, capacities: &[u64]) -> Option<Vec<u64>> {
     let mut order: Vec<usize> = (0..capacities.len()).collect();
     order.sort_by_key(|&donor| capacities[donor]);
     let mut left = size_bytes.div_ceil(UNIT_BYTES);
@@ -50,25 +56,35 @@ pub(super) fn shares(size_bytes: u64, capacities: &[u64]) -> Option<Vec<u64>> {
         shares[donor] = units * UNIT_BYTES;
         left -= units;
     }
-    (left == 0 && shares.iter().all(|&share| share > 0)).then_some(shares)
+    (left == 0).then_some(shares)
 }
 
 impl Layout {
-    /// Makes the layout for these shares, which must be whole units.
-    pub fn new(shares: &[u64]) -> Layout {
-        let mut levels: Vec<u64> = shares.iter().map(|share| share / UNIT_BYTES).filter(|&level| level > 0).collect();
+    /// Makes the layout for these shares, which must be whole units. `formers` are the shares before each growth.
+    pub fn new(formers: &[Vec<u64>], shares: &[u64]) -> Layout {
+        let mut layout = Layout { shares: vec![0; shares.len()], zones: Vec::new() };
+        formers.iter().for_each(|former| layout.grow(former));
+        layout.grow(shares);
+        layout
+    }
+
+    /// Adds the zones for what the donors have more.
+    fn grow(&mut self, shares: &[u64]) {
+        let former = std::mem::replace(&mut self.shares, shares.to_vec());
+        let added: Vec<u64> = shares.iter().zip(&former).map(|(share, former)| (share - former) / UNIT_BYTES).collect();
+        let mut levels: Vec<u64> = added.iter().copied().filter(|&level| level > 0).collect();
         levels.sort_unstable();
         levels.dedup();
-        let (mut start, mut row, mut zones) = (0, 0, Vec::new());
+        let (mut start, mut row) = (former.iter().sum(), 0);
         for level in levels {
-            let reaches = |donor: &usize| shares[*donor] / UNIT_BYTES >= level;
-            let donors: Vec<usize> = (0..shares.len()).filter(reaches).collect();
+            let donors: Vec<usize> = (0..shares.len()).filter(|donor| added[*donor] >= level).collect();
             let rows = level - row;
             let bytes = rows * UNIT_BYTES * donors.len() as u64;
-            zones.push(Zone { start, row, rows, donors });
+            let before =
+                former.iter().zip(&added).map(|(former, added)| former + row.min(*added) * UNIT_BYTES).collect();
+            self.zones.push(Zone { start, rows, donors, before });
             (start, row) = (start + bytes, level);
         }
-        Layout { shares: shares.to_vec(), zones }
     }
 
     /// Returns the zone of an offset inside the device.
@@ -82,18 +98,18 @@ impl Layout {
         let zone = self.zone(offset)?;
         let (unit, inside) = ((offset - zone.start) / UNIT_BYTES, offset % UNIT_BYTES);
         let (row, turn) = (unit / zone.donors.len() as u64, unit % zone.donors.len() as u64);
-        let place = (zone.row + row) * UNIT_BYTES + inside;
-        Some((zone.donors[turn as usize], place, UNIT_BYTES - inside))
+        let donor = zone.donors[turn as usize];
+        Some((donor, zone.before[donor] + row * UNIT_BYTES + inside, UNIT_BYTES - inside))
     }
 
     /// Returns the number of bytes that a donor has of the device before a position.
     fn before(&self, donor: usize, position: u64) -> u64 {
         let Some(zone) = self.zone(position) else { return 0 };
-        let Some(turn) = zone.donors.iter().position(|&other| other == donor) else { return self.shares[donor] };
+        let Some(turn) = zone.donors.iter().position(|&other| other == donor) else { return zone.before[donor] };
         let row_bytes = UNIT_BYTES * zone.donors.len() as u64;
         let (row, inside) = ((position - zone.start) / row_bytes, (position - zone.start) % row_bytes);
-        let place = (zone.row + row) * UNIT_BYTES + inside.saturating_sub(turn as u64 * UNIT_BYTES).min(UNIT_BYTES);
-        place.min((zone.row + zone.rows) * UNIT_BYTES)
+        let place = row * UNIT_BYTES + inside.saturating_sub(turn as u64 * UNIT_BYTES).min(UNIT_BYTES);
+        zone.before[donor] + place.min(zone.rows * UNIT_BYTES)
     }
 
     /// Returns the part of a range on each donor, without pieces; donors without a part are omitted.
@@ -157,9 +173,27 @@ mod tests {
 
     #[test]
     fn every_byte_has_one_place_and_ranges_are_contiguous_on_each_donor() {
-        for units in [vec![3, 3, 3], vec![1, 4, 2], vec![5], vec![2, 7, 7, 1]] {
-            let shares: Vec<u64> = units.iter().map(|units| units * UNIT).collect();
-            let layout = Layout::new(&shares);
+        let sizes: [&[&[u64]]; 6] = [
+            &[&[3, 3, 3]],
+            &[&[1, 4, 2]],
+            &[&[5]],
+            &[&[2, 7, 7, 1]],
+            &[&[3, 4, 3], &[5, 4, 4]],
+            &[&[1, 2], &[1, 3], &[4, 3]],
+        ];
+        for sizes in sizes {
+            let in_bytes = |units: &&[u64]| units.iter().map(|units| units * UNIT).collect::<Vec<u64>>();
+            let mut formers: Vec<Vec<u64>> = sizes.iter().map(in_bytes).collect();
+            let units = sizes[sizes.len() - 1];
+            let shares = formers.pop().unwrap();
+            let layout = Layout::new(&formers, &shares);
+            // Growing moves nothing.
+            for (count, former) in formers.iter().enumerate() {
+                let before = Layout::new(&formers[..count], former);
+                for unit in 0..former.iter().sum::<u64>() / UNIT {
+                    assert_eq!(before.locate(unit * UNIT), layout.locate(unit * UNIT), "{sizes:?}: unit {unit}");
+                }
+            }
             let total: u64 = shares.iter().sum();
             let mut seen: Vec<Vec<bool>> = units.iter().map(|&units| vec![false; units as usize]).collect();
             for unit in 0..total / UNIT {

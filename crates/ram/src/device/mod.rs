@@ -14,6 +14,7 @@
 //! | `layout` | the donor of each byte |
 //! | `connect` | from an address to a session |
 //! | `opening` | judging what the donors have; opening, making and deleting a device |
+//! | `growing` | a device gets larger |
 //! | `link` | sessions with one donor, and requests that outlive them |
 //! | `copy` | copying between the buffers of a request and one donor's part |
 //! | `extents` | mapped extents |
@@ -23,6 +24,7 @@ pub(crate) mod address;
 mod connect;
 mod copy;
 mod extents;
+mod growing;
 mod label;
 mod layout;
 mod link;
@@ -49,6 +51,7 @@ use self::label::LABEL_AREA_BYTES;
 use self::layout::{Layout, Part};
 use self::link::{Failed, Link};
 use self::together::together;
+use crate::live::planted::{Bug, planted};
 use crate::live::{self, RedundantDevice, Remote};
 
 pub use self::label::{DONORS_MAX, Found, Label, Redundancy, read as read_label};
@@ -94,7 +97,7 @@ pub fn register_listing(registry: &mut Registry, opened: &Opened) {
     });
 }
 
-/// A device that was made.
+/// A device that was made or has grown.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Made {
     /// The id of the device.
@@ -116,6 +119,24 @@ pub async fn create(options: &RamOptions, force: bool) -> Result<Made, Error> {
         return live::create(options).await;
     }
     let Label { id, size_bytes, redundancy, shares, .. } = opening::create(options, force).await?;
+    Ok(Made { id, size_bytes, redundancy, shares })
+}
+
+/// Makes a device that no client has larger. What it has stays.
+///
+/// *Durability*: when this returns, every donor knows the new size. A client that dies meanwhile leaves a device of the
+/// former or of the new size. *Errors*: a client has the device; a donor is missing; the size is smaller than the
+/// present one; [`ErrorKind::Full`] names the donors that have too little memory, and how much they lack.
+pub async fn grow(options: &RamOptions, size_bytes: u64) -> Result<Made, Error> {
+    if size_bytes == 0 || !size_bytes.is_multiple_of(u64::from(crate::donor::BLOCK_BYTES)) {
+        let detail = format!("a size is a multiple of {} bytes, above 0", crate::donor::BLOCK_BYTES);
+        return Err(Error::new(ErrorKind::Invalid, &options.spec(), Operation::Grow, detail));
+    }
+    let options = &RamOptions { size_bytes: None, ..options.clone() };
+    if options.redundancy != Redundancy::None {
+        return live::grow(options, size_bytes).await;
+    }
+    let Label { id, size_bytes, redundancy, shares, .. } = growing::grow(options, size_bytes).await?;
     Ok(Made { id, size_bytes, redundancy, shares })
 }
 
@@ -154,7 +175,7 @@ impl RamDevice {
         let opening::Opened { label, donors } = opening::open(&options).await?;
         let (mut write, mut flush) = (Survives::Power, Survives::Power);
         let (mut links, mut keepers) = (Vec::new(), JoinSet::new());
-        for (target, label, reached) in donors.into_iter().flatten() {
+        for (target, label, reached) in donors {
             let of_donor = survives(&target, &reached.device);
             (write, flush) = (write.min(of_donor.0), flush.min(of_donor.1));
             let can_return = target.can_return();
@@ -174,7 +195,8 @@ impl RamDevice {
             write_survives: write,
             flush_survives: flush,
         };
-        let layout = Layout::new(&label.shares);
+        let formers = if planted(Bug::FormersIgnored) { &[][..] } else { &label.formers };
+        let layout = Layout::new(formers, &label.shares);
         let inner = Inner { spec: options.spec(), geometry, layout, links };
         Ok(RamDevice { inner: Arc::new(inner), _keepers: keepers })
     }
@@ -375,7 +397,7 @@ impl BlockDevice for RamDevice {
             bytes if bytes < now || !bytes.is_multiple_of(u64::from(block_bytes)) => {
                 (ErrorKind::Invalid, format!("it has {now} bytes, grows only, by blocks of {block_bytes}"))
             }
-            _ => (ErrorKind::Unsupported, "a network RAM disk does not grow".to_owned()),
+            _ => (ErrorKind::Unsupported, "detach it, and grow it with `nectary ram grow`".to_owned()),
         };
         let request = Request::new(Operation::Grow, 0, size_bytes, Context::default());
         refused(request.error(kind, || self.spec(), detail))

@@ -16,15 +16,15 @@ use super::together::together;
 use crate::donor::{PROMISE_BYTES, random};
 
 /// The maximum number of bytes that one request discards when a device is deleted. *Units*: bytes.
-const DISCARD_BYTES: u64 = 1 << 30;
+pub(super) const DISCARD_BYTES: u64 = 1 << 30;
 
 /// A donor of the SPEC, with what was found there.
 pub(super) struct Candidate {
     pub target: Target,
     pub state: CandidateState,
-    /// The space for a device that the donor has, including the label; valid if the donor has nothing of the device.
+    /// The space for a device that a donor without the device has, including the label; otherwise the space for more.
     /// *Units*: bytes.
-    free_bytes: u64,
+    pub free_bytes: u64,
 }
 
 /// The state of a donor of the SPEC.
@@ -106,8 +106,10 @@ pub(super) fn assess(
         let kind = if is_unreachable || !empty.is_empty() { ErrorKind::Absent } else { ErrorKind::Invalid };
         return Err((kind, format!("{}; {remedy}", problems.join("; "))));
     };
+    // If growing was interrupted, labels of both sizes are there, and every donor has room for the newer size.
+    let newest = labels().filter(|label| label.is_same_device(main)).max_by_key(|label| label.generation);
+    let main = newest.unwrap_or(main);
     let mut places: Vec<Option<usize>> = vec![None; main.shares.len()];
-    let mut generation = 0;
     for (place, (name, finding)) in found.iter().enumerate() {
         let Some(label) = label_of(finding) else {
             if *finding == Finding::Holds(Found::Empty) {
@@ -123,8 +125,6 @@ pub(super) fn assess(
             let other = found[other].0;
             let number = label.number + 1;
             problems.push(format!("{other} and {name} are the same donor, number {number}: name each of them once"));
-        } else {
-            generation = generation.max(label.generation);
         }
     }
     if found.len() < places.len() {
@@ -155,7 +155,7 @@ pub(super) fn assess(
         };
         return Err((kind, format!("{}; {needed}", problems.join("; "))));
     }
-    Ok(Assessed { label: Label { generation, ..main.clone() }, places })
+    Ok(Assessed { label: main.clone(), places })
 }
 
 fn label_of(finding: &Finding) -> Option<&Label> {
@@ -177,7 +177,7 @@ impl Candidate {
 }
 
 /// Asks all donors at the same time.
-async fn survey(options: &RamOptions, client: u64) -> Vec<Candidate> {
+pub(super) async fn survey(options: &RamOptions, client: u64) -> Vec<Candidate> {
     let one = |address: super::address::Address| async move {
         let mut target = Target { address, id: options.id.clone(), client, incarnation: None };
         let candidate = |target: Target, state, free_bytes| Candidate { target, state, free_bytes };
@@ -203,7 +203,7 @@ async fn survey(options: &RamOptions, client: u64) -> Vec<Candidate> {
 }
 
 /// Refuses two names in the SPEC that lead to the same donor process.
-fn check_distinct(options: &RamOptions, candidates: &[Candidate]) -> Result<(), Error> {
+pub(super) fn check_distinct(options: &RamOptions, candidates: &[Candidate]) -> Result<(), Error> {
     for (index, candidate) in candidates.iter().enumerate() {
         let is_same = |other: &&Candidate| {
             other.target.incarnation.is_some() && other.target.incarnation == candidate.target.incarnation
@@ -217,12 +217,12 @@ fn check_distinct(options: &RamOptions, candidates: &[Candidate]) -> Result<(), 
     Ok(())
 }
 
-fn error(options: &RamOptions, kind: ErrorKind, detail: String) -> Error {
+pub(super) fn error(options: &RamOptions, kind: ErrorKind, detail: String) -> Error {
     Error::new(kind, &options.spec(), Operation::Open, detail)
 }
 
 /// Draws a random number for a client.
-fn draw_client(options: &RamOptions) -> Result<u64, Error> {
+pub(super) fn draw_client(options: &RamOptions) -> Result<u64, Error> {
     let bytes = random().map_err(|source| Error::from_os(&source, &options.spec(), Operation::Open))?;
     Ok(u64::from_le_bytes(bytes).max(1))
 }
@@ -230,8 +230,21 @@ fn draw_client(options: &RamOptions) -> Result<u64, Error> {
 /// The donors of a device, ready for requests.
 pub(super) struct Opened {
     pub label: Label,
-    /// The session and the present label of each donor, by the donor's number; `None` for a missing donor.
-    pub donors: Vec<Option<(Target, Label, Reached)>>,
+    /// The session and the present label of each donor, by the donor's number.
+    pub donors: Vec<(Target, Label, Reached)>,
+}
+
+/// Returns the label of a device of which no donor is missing, and its donors by number.
+///
+/// *Errors*: all donors that are missing or wrong.
+pub(super) fn all_donors(options: &RamOptions, candidates: Vec<Candidate>) -> Result<(Label, Vec<Candidate>), Error> {
+    let found: Vec<(&str, Finding)> =
+        candidates.iter().map(|candidate| (candidate.target.address.text.as_str(), candidate.finding())).collect();
+    let Assessed { label, places } =
+        assess(options, &found, 0).map_err(|(kind, detail)| error(options, kind, detail))?;
+    let mut candidates: Vec<Option<Candidate>> = candidates.into_iter().map(Some).collect();
+    let donors = places.into_iter().flatten().filter_map(|place| candidates[place].take()).collect();
+    Ok((label, donors))
 }
 
 /// Opens a device: finds its donors and writes labels with a new generation.
@@ -239,26 +252,19 @@ pub(super) async fn open(options: &RamOptions) -> Result<Opened, Error> {
     let client = draw_client(options)?;
     let candidates = survey(options, client).await;
     check_distinct(options, &candidates)?;
-    let found: Vec<(&str, Finding)> =
-        candidates.iter().map(|candidate| (candidate.target.address.text.as_str(), candidate.finding())).collect();
     // Without redundancy no donor may be missing.
-    let assessed = assess(options, &found, 0).map_err(|(kind, detail)| error(options, kind, detail))?;
-    let Assessed { mut label, places } = assessed;
+    let (mut label, candidates) = all_donors(options, candidates)?;
     let Some(generation) = label.generation.checked_add(1) else {
         return Err(error(options, ErrorKind::Io, "its generations are used up".to_owned()));
     };
     (label.generation, label.client) = (generation, client);
-    let mut candidates: Vec<Option<Candidate>> = candidates.into_iter().map(Some).collect();
     let mut donors = Vec::new();
-    for (number, place) in places.into_iter().enumerate() {
-        let candidate = place.and_then(|place| candidates[place].take());
-        let Some(Candidate { target, state: CandidateState::Reached(reached), .. }) = candidate else {
-            donors.push(None);
-            continue;
-        };
-        donors.push(Some((target, Label { number, ..label.clone() }, reached)));
+    for (number, Candidate { target, state, .. }) in candidates.into_iter().enumerate() {
+        if let CandidateState::Reached(reached) = state {
+            donors.push((target, Label { number, ..label.clone() }, reached));
+        }
     }
-    let written = together(donors.iter().flatten().map(mark).collect()).await;
+    let written = together(donors.iter().map(mark).collect()).await;
     let failed: Vec<String> = written.into_iter().filter_map(Result::err).collect();
     match failed.is_empty() {
         true => Ok(Opened { label, donors }),
@@ -332,6 +338,7 @@ pub(super) async fn create(options: &RamOptions, force: bool) -> Result<Label, E
         client,
         id: options.id.clone(),
         shares,
+        formers: Vec::new(),
     };
     let write = |(number, candidate): (usize, Candidate)| {
         let label = Label { number, ..label.clone() };

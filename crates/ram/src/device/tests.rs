@@ -22,6 +22,7 @@ fn label(number: usize, count: usize) -> Label {
         client: 1,
         id: "disk".to_owned(),
         shares: vec![UNIT_BYTES; count],
+        formers: Vec::new(),
     }
 }
 
@@ -42,6 +43,19 @@ fn donors_are_told_apart_by_their_labels_and_not_by_their_order() {
     let newer = Label { generation: 4, ..label(0, 2) };
     let assessed = judge(vec![holds(label(1, 2)), holds(newer)], 0).unwrap();
     assert_eq!((assessed.places, assessed.label.generation), (vec![Some(1), Some(0)], 4));
+}
+
+#[test]
+fn the_newer_size_counts_if_growing_was_interrupted() {
+    let formers = vec![vec![UNIT_BYTES; 2]];
+    let grown =
+        Label { generation: 4, size_bytes: 3 * UNIT_BYTES, shares: vec![2 * UNIT_BYTES; 2], formers, ..label(1, 2) };
+    let options = options("ram(h1:7070,h2:7070,id=disk)").unwrap();
+    for found in [[label(0, 2), grown.clone()], [grown, label(0, 2)]] {
+        let found: Vec<(&str, Finding)> = ["h1", "h2"].into_iter().zip(found.map(holds)).collect();
+        let label = assess(&options, &found, 0).unwrap().label;
+        assert_eq!((label.size_bytes, label.generation, label.formers.len()), (3 * UNIT_BYTES, 4, 1));
+    }
 }
 
 #[test]

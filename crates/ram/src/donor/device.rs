@@ -25,6 +25,8 @@ pub(super) struct TenantDevice {
     pub requests: Arc<AtomicU64>,
     /// The unit of offsets and lengths, in bytes.
     pub unit_bytes: u32,
+    /// The size of the device when the session began, in bytes.
+    pub size_bytes: u64,
 }
 
 impl TenantDevice {
@@ -62,12 +64,12 @@ impl TenantDevice {
 
 impl BlockDevice for TenantDevice {
     fn spec(&self) -> String {
-        format!("memory:{}", exact_size(self.tenant.size_bytes()))
+        format!("memory:{}", exact_size(self.size_bytes))
     }
 
     fn geometry(&self) -> Geometry {
         Geometry {
-            size_bytes: self.tenant.size_bytes(),
+            size_bytes: self.size_bytes,
             block_bytes: self.unit_bytes,
             atomic_bytes: self.unit_bytes.min(512),
             read_bytes_preferred: PREFERRED_BYTES,
@@ -134,13 +136,13 @@ impl BlockDevice for TenantDevice {
     }
 
     fn grow(&self, size_bytes: u64) -> IoFuture<()> {
-        let now = self.tenant.size_bytes();
+        let now = self.size_bytes;
         let (kind, detail) = match size_bytes {
             bytes if bytes == now => return Box::pin(std::future::ready(Ok(()))),
             bytes if bytes < now || !bytes.is_multiple_of(u64::from(BLOCK_BYTES)) => {
                 (ErrorKind::Invalid, format!("it has {now} bytes, grows only, by blocks of {BLOCK_BYTES}"))
             }
-            _ => (ErrorKind::Unsupported, "the memory of a device on a donor does not grow".to_owned()),
+            _ => (ErrorKind::Unsupported, "a device on a donor grows for sessions that begin later".to_owned()),
         };
         let request = Request::new(Operation::Grow, 0, size_bytes, Context::default());
         let error = request.error(kind, || self.spec(), detail);

@@ -23,6 +23,8 @@ const PREFERRED_BYTES: u32 = 1 << 20;
 /// The memory of a device, for reading only.
 pub(super) struct Inspection {
     pub tenant: Arc<Tenant>,
+    /// The size of the device when the session began, in bytes.
+    pub size_bytes: u64,
 }
 
 impl Inspection {
@@ -40,12 +42,12 @@ impl Inspection {
 
 impl BlockDevice for Inspection {
     fn spec(&self) -> String {
-        format!("memory:{}", exact_size(self.tenant.size_bytes()))
+        format!("memory:{}", exact_size(self.size_bytes))
     }
 
     fn geometry(&self) -> Geometry {
         Geometry {
-            size_bytes: self.tenant.size_bytes() + WINDOW_BYTES as u64,
+            size_bytes: self.size_bytes + WINDOW_BYTES as u64,
             block_bytes: UNIT_BYTES,
             atomic_bytes: 512,
             read_bytes_preferred: PREFERRED_BYTES,
@@ -61,7 +63,7 @@ impl BlockDevice for Inspection {
             Ok(request) => request,
             Err(error) => return Box::pin(std::future::ready(Err(error))),
         };
-        let end = self.tenant.size_bytes();
+        let end = self.size_bytes;
         let window = (offset + request.length > end).then(|| self.window());
         let mut at = offset;
         for buffer in &mut buffers {

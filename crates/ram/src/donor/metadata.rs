@@ -29,7 +29,7 @@ pub(super) struct MetadataDevice {
 impl MetadataDevice {
     /// Returns the offset of the window, in bytes.
     fn window(&self) -> u64 {
-        self.blocks.tenant.size_bytes()
+        self.blocks.size_bytes
     }
 
     fn error(&self, operation: Operation, offset: u64, length: u64, kind: ErrorKind, detail: &str) -> Error {
@@ -158,7 +158,7 @@ impl BlockDevice for MetadataDevice {
         if size_bytes == self.geometry().size_bytes {
             return Box::pin(std::future::ready(Ok(())));
         }
-        self.refused(Operation::Grow, 0, size_bytes, "a device on a donor does not grow")
+        self.refused(Operation::Grow, 0, size_bytes, "a device on a donor grows for sessions that begin later")
     }
 
     fn close(&self) -> IoFuture<()> {

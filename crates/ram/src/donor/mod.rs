@@ -5,14 +5,15 @@
 //! at a time; a session that names an earlier incarnation of the donor is refused. Leaves to others: the protocol and
 //! TLS (`nectary-nbd`), listening and signals (the command).
 //!
-//! A device is made when a client first names it with a size (`ID/SIZE`). It is deleted, and its memory freed, when it
-//! has no connection and no written block.
+//! A device is made when a client first names it with a size (`ID/SIZE`), and grows when a session names it with a larger
+//! one. It is deleted, and its memory freed, when it has no connection and no written block.
 //!
 //! | file | what is in it |
 //! |---|---|
 //! | `name` | names of exports |
 //! | `page` | the donor's description of itself |
 //! | `pool` | the memory |
+//! | `shelves` | elements that stay where they are while others are added |
 //! | `tenant` | the memory of one device, and who may use it |
 //! | `device` | one session's view of a device |
 //! | `metadata` | the same, with the window to the metadata of a device with redundancy |
@@ -29,6 +30,7 @@ pub mod page;
 #[cfg(feature = "planted")]
 mod planted;
 mod pool;
+mod shelves;
 mod tenant;
 
 #[cfg(test)]
@@ -247,20 +249,26 @@ impl Inner {
         if state.devices.len() >= DEVICES_MAX {
             return refused(format!("this donor has {DEVICES_MAX} devices, no more are taken"));
         }
-        let size = format_size(size_bytes);
-        if let Some(quota_bytes) = self.quota_bytes.filter(|&quota| size_bytes > quota) {
-            let quota = format_size(quota_bytes);
-            return refused(format!("device \"{id}\" is to have {size}, at most {quota} are given to one (--quota)"));
-        }
+        self.check_quota(id, size_bytes)?;
         let Some(tenant) = Tenant::new(size_bytes, self.pool.clone(), holder, has_metadata) else {
-            let (memory_bytes, promised_bytes, _) = self.pool.bytes();
-            let (free, memory) = (format_size(memory_bytes - promised_bytes), format_size(memory_bytes));
-            return refused(format!("device \"{id}\" is to have {size}, {free} of {memory} are free"));
+            return Err(self.too_little(id, size_bytes));
         };
         let (tenant, requests, lives) = (Arc::new(tenant), Arc::default(), Arc::default());
         let entry = Entry { tenant, requests, sessions: Vec::new(), lives };
         state.devices.insert(id.to_owned(), entry);
         Ok(())
+    }
+
+    fn check_quota(&self, id: &str, size_bytes: u64) -> Result<(), Missing> {
+        let Some(quota_bytes) = self.quota_bytes.filter(|&quota| size_bytes > quota) else { return Ok(()) };
+        let (size, quota) = (format_size(size_bytes), format_size(quota_bytes));
+        Err(Missing::Refused(format!("device \"{id}\" is to have {size}, at most {quota} are given to one (--quota)")))
+    }
+
+    fn too_little(&self, id: &str, size_bytes: u64) -> Missing {
+        let (memory_bytes, promised_bytes, _) = self.pool.bytes();
+        let (free, memory) = (format_size(memory_bytes - promised_bytes), format_size(memory_bytes));
+        Missing::Refused(format!("device \"{id}\" is to have {}, {free} of {memory} are free", format_size(size_bytes)))
     }
 }
 
@@ -297,10 +305,19 @@ impl ExportSource for Inner {
         let Some(entry) = state.devices.get_mut(&id) else {
             return Err(Missing::Unknown(format!("this donor holds no device \"{id}\"")));
         };
-        entry.check(&id, size_bytes, has_metadata)?;
+        entry.check(&id, size_bytes.filter(|_| session.is_none()), has_metadata)?;
+        let wanted = size_bytes.filter(|_| session.is_some());
+        let grow = |tenant: &Tenant| match wanted.filter(|&wanted| wanted > tenant.size_bytes()) {
+            Some(_) if is_leaving => Err(Missing::Refused("this donor is leaving, and no device grows".to_owned())),
+            Some(wanted) => {
+                self.check_quota(&id, wanted)?;
+                if tenant.grow(wanted) { Ok(()) } else { Err(self.too_little(&id, wanted)) }
+            }
+            None => Ok(()),
+        };
         match has_metadata {
-            true => entry.session_with_metadata(&id, holder, is_leaving),
-            false => entry.session(&id, holder, is_leaving),
+            true => entry.session_with_metadata(&id, holder, is_leaving, grow),
+            false => entry.session(&id, holder, is_leaving, grow),
         }
     }
 
@@ -333,7 +350,7 @@ impl State {
         let Some(Entry { tenant, .. }) = entry else {
             return Err(Missing::Unknown(format!("this donor holds no device \"{id}\" with redundancy")));
         };
-        let device = Inspection { tenant: tenant.clone() };
+        let device = Inspection { tenant: tenant.clone(), size_bytes: tenant.size_bytes() };
         export(id, &format!("device {id} in memory, to be read alone"), Arc::new(device), true)
     }
 }
@@ -343,7 +360,8 @@ impl Entry {
         self.sessions.iter().map(|(_, export)| export.strong_count() as u64).sum()
     }
 
-    /// Checks that size and redundancy in an export's name are those of this device.
+    /// Checks that size and redundancy in an export's name are those of this device. The size in the name of a session is
+    /// only the least one, and is not checked here.
     fn check(&self, id: &str, size_bytes: Option<u64>, has_metadata: bool) -> Result<(), Missing> {
         let refused = |why: String| Err(Missing::Refused(why));
         if let Some(wanted) = size_bytes.filter(|&wanted| wanted != self.tenant.size_bytes()) {
@@ -382,13 +400,20 @@ impl Entry {
 
     /// Returns the export of a session of a device with redundancy; it reads and writes blocks only after it has
     /// exchanged the record.
-    fn session_with_metadata(&mut self, id: &str, holder: Holder, is_leaving: bool) -> Result<Arc<Export>, Missing> {
+    fn session_with_metadata(
+        &mut self,
+        id: &str,
+        holder: Holder,
+        is_leaving: bool,
+        grow: impl FnOnce(&Tenant) -> Result<(), Missing>,
+    ) -> Result<Arc<Export>, Missing> {
         if is_leaving && self.tenant.holder().client != holder.client {
             return Err(Missing::Refused("this donor is leaving and takes no new clients".to_owned()));
         }
         if let Some(export) = self.known_session(id, holder)? {
             return Ok(export);
         }
+        grow(&self.tenant)?;
         let life = Arc::new(Life::default());
         let ended = life.ended.clone();
         {
@@ -397,7 +422,8 @@ impl Entry {
             lives.push(Arc::downgrade(&life));
         }
         let (tenant, requests) = (self.tenant.clone(), self.requests.clone());
-        let blocks = TenantDevice { tenant, holder, requests, unit_bytes: UNIT_BYTES };
+        let size_bytes = tenant.size_bytes();
+        let blocks = TenantDevice { tenant, holder, requests, unit_bytes: UNIT_BYTES, size_bytes };
         let device = Arc::new(MetadataDevice { blocks, life, lives: self.lives.clone() });
         let about = format!("device {id} in memory, with redundancy");
         let export = Export::new(id, &about, device, false).map_err(|error| Missing::Refused(error.to_string()))?;
@@ -406,8 +432,14 @@ impl Entry {
         Ok(export)
     }
 
-    /// Returns the export for a session. The device has no metadata.
-    fn session(&mut self, id: &str, holder: Holder, is_leaving: bool) -> Result<Arc<Export>, Missing> {
+    /// Returns the export of a session of a device without metadata.
+    fn session(
+        &mut self,
+        id: &str,
+        holder: Holder,
+        is_leaving: bool,
+        grow: impl FnOnce(&Tenant) -> Result<(), Missing>,
+    ) -> Result<Arc<Export>, Missing> {
         let refused = |why: String| Err(Missing::Refused(why));
         let now = self.tenant.holder();
         if now.client != holder.client {
@@ -423,11 +455,13 @@ impl Entry {
         if let Some(export) = self.known_session(id, holder)? {
             return Ok(export);
         }
+        grow(&self.tenant)?;
         if now.client != holder.client {
             self.tenant.admit(holder);
         }
         let (tenant, requests) = (self.tenant.clone(), self.requests.clone());
-        let device = TenantDevice { tenant, holder, requests, unit_bytes: BLOCK_BYTES };
+        let size_bytes = tenant.size_bytes();
+        let device = TenantDevice { tenant, holder, requests, unit_bytes: BLOCK_BYTES, size_bytes };
         let export = export(id, &format!("device {id} in memory"), Arc::new(device), false)?;
         self.sessions.push((holder, Arc::downgrade(&export)));
         Ok(export)

@@ -3,7 +3,8 @@
 //!
 //! `ID` names an existing device; `ID/SIZE` makes it if it does not exist. The part after `@` is the session of a
 //! `ram(…)` device: a name with an earlier incarnation of the donor finds nothing, and once a later epoch is used, late
-//! requests of earlier epochs are refused. Owns: decoding and encoding names, and the bounds of each part.
+//! requests of earlier epochs are refused. With a session, `SIZE` also makes a smaller device grow. Owns: decoding and
+//! encoding names, and the bounds of each part.
 
 use std::fmt;
 
@@ -36,7 +37,7 @@ pub struct Session {
 pub struct ExportName {
     /// The id of the device.
     pub id: String,
-    /// The size of the device, if it may be made. *Units*: bytes, a multiple of 4096 above 0.
+    /// The size of the device, if it may be made or may grow. *Units*: bytes, a multiple of 4096 above 0.
     pub size_bytes: Option<u64>,
     /// The session of a `ram(…)` device; `None` for other clients.
     pub session: Option<Session>,

@@ -39,9 +39,10 @@ impl Pool {
         Ok(Pool { slabs, promised: Mutex::new(0), in_use: AtomicU64::new(0), spare })
     }
 
-    /// Promises memory for a device of `bytes`; returns whether there is enough.
-    pub fn promise(&self, bytes: u64) -> bool {
-        let wanted = bytes.div_ceil(SLAB_BYTES as u64);
+    /// Promises memory for a device of `bytes` that has a promise for `former` bytes; returns whether there is enough.
+    pub fn promise(&self, former: u64, bytes: u64) -> bool {
+        let slab = SLAB_BYTES as u64;
+        let wanted = bytes.div_ceil(slab).saturating_sub(former.div_ceil(slab));
         let mut promised = self.promised.lock().unwrap_or_else(PoisonError::into_inner);
         match promised.checked_add(wanted).filter(|&sum| sum <= self.slabs) {
             Some(sum) => *promised = sum,
@@ -128,7 +129,8 @@ mod tests {
     fn no_more_is_promised_than_there_is_and_on_demand_nothing_is_allocated() {
         let slab = SLAB_BYTES as u64;
         let pool = Pool::new(3 * slab + 5, true).unwrap();
-        assert!(pool.promise(1) && pool.promise(2 * slab) && !pool.promise(1) && !pool.promise(u64::MAX));
+        assert!(pool.promise(0, 1) && pool.promise(0, slab) && pool.promise(slab, 2 * slab));
+        assert!(!pool.promise(0, 1) && !pool.promise(0, u64::MAX) && !pool.promise(slab, slab + 1));
         assert_eq!(pool.bytes(), (3 * slab, 3 * slab, 0));
         pool.release(2 * slab);
         let taken = pool.take();

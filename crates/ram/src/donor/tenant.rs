@@ -2,7 +2,7 @@
 //!
 //! Owns: the set of written blocks, and the gate through which every request goes. Promises: a block that was never
 //! written, or was trimmed or zeroed, reads as zeroes, whatever the slab held before; so no device reads data of
-//! another device. A slab without a written block is returned to the pool.
+//! another device. A slab without a written block is returned to the pool. A device grows while it is used.
 //!
 //! # The gate
 //! A request passes only as part of the session that the gate names. The first request of a later epoch of the same
@@ -20,6 +20,7 @@ use nectary_host::Shutdown;
 
 use super::BLOCK_BYTES;
 use super::pool::{Pool, SLAB_BYTES};
+use super::shelves::Shelves;
 use crate::live::planted::{Bug, planted};
 
 /// The number of blocks of a slab.
@@ -59,8 +60,9 @@ struct Slab {
 
 /// The memory of one device.
 pub(super) struct Tenant {
-    size_bytes: u64,
-    slabs: Vec<RwLock<Slab>>,
+    /// It only grows; sessions keep the size that they began with.
+    size_bytes: AtomicU64,
+    slabs: Shelves<RwLock<Slab>>,
     pool: Arc<Pool>,
     gate: RwLock<Gate>,
     has_metadata: bool,
@@ -72,10 +74,10 @@ pub(super) struct Tenant {
 impl Tenant {
     /// Makes a device, if memory for it can be promised. It reads as zeroes.
     pub fn new(size_bytes: u64, pool: Arc<Pool>, holder: Holder, has_metadata: bool) -> Option<Tenant> {
-        if !pool.promise(size_bytes) {
+        if !pool.promise(0, size_bytes) {
             return None;
         }
-        let slabs = (0..size_bytes.div_ceil(SLAB_BYTES as u64)).map(|_| RwLock::default()).collect();
+        let (size_bytes, slabs) = (AtomicU64::new(size_bytes), Shelves::new());
         let (read_bytes, changed_bytes) = (AtomicU64::new(0), AtomicU64::new(0));
         let written_blocks = AtomicU64::new(0);
         let gate = RwLock::new(Gate { holder, record: Vec::new(), owner: Weak::new() });
@@ -83,7 +85,17 @@ impl Tenant {
     }
 
     pub fn size_bytes(&self) -> u64 {
-        self.size_bytes
+        self.size_bytes.load(Ordering::Acquire)
+    }
+
+    /// Makes the device larger, if memory for it can be promised; the caller lets no two calls run at the same time. The
+    /// new bytes read as zeroes.
+    pub fn grow(&self, size_bytes: u64) -> bool {
+        let is_promised = self.pool.promise(self.size_bytes(), size_bytes);
+        if is_promised {
+            self.size_bytes.store(size_bytes, Ordering::Release);
+        }
+        is_promised
     }
 
     /// Returns the number of bytes in all written blocks.
@@ -146,7 +158,7 @@ impl Tenant {
         for (index, range) in pieces(offset, into.len() as u64) {
             let (piece, rest) = into.split_at_mut(range.len());
             into = rest;
-            let slab = self.slabs[index].read().unwrap_or_else(PoisonError::into_inner);
+            let slab = self.slabs.get(index).read().unwrap_or_else(PoisonError::into_inner);
             let Some(memory) = &slab.memory else {
                 piece.fill(0);
                 continue;
@@ -172,7 +184,7 @@ impl Tenant {
         for (index, range) in pieces(offset, from.len() as u64) {
             let (piece, rest) = from.split_at(range.len());
             from = rest;
-            let mut slab = self.slabs[index].write().unwrap_or_else(PoisonError::into_inner);
+            let mut slab = self.slabs.get(index).write().unwrap_or_else(PoisonError::into_inner);
             let Slab { memory, written } = &mut *slab;
             let memory = memory.get_or_insert_with(|| self.pool.take());
             for block in edges(&range).filter(|block| !has(written, *block)) {
@@ -187,7 +199,7 @@ impl Tenant {
     /// Makes a range read as zeroes, and returns slabs without a written block to the pool.
     pub fn zero(&self, offset: u64, length: u64) {
         for (index, range) in pieces(offset, length) {
-            let mut slab = self.slabs[index].write().unwrap_or_else(PoisonError::into_inner);
+            let mut slab = self.slabs.get(index).write().unwrap_or_else(PoisonError::into_inner);
             let Slab { memory, written } = &mut *slab;
             if let Some(memory) = memory {
                 for block in edges(&range).filter(|block| has(written, *block)) {
@@ -211,7 +223,7 @@ impl Tenant {
         let mut list: Vec<Extent> = Vec::new();
         let end = offset + length;
         for (index, range) in pieces(offset, length) {
-            let slab = self.slabs[index].read().unwrap_or_else(PoisonError::into_inner);
+            let slab = self.slabs.get(index).read().unwrap_or_else(PoisonError::into_inner);
             let base = index as u64 * SLAB_BYTES as u64;
             for block in blocks(&range) {
                 let (start, mapped) = (base + (block * BLOCK_BYTES as usize) as u64, slab.is_written(block));
@@ -232,12 +244,12 @@ impl Tenant {
 
 impl Drop for Tenant {
     fn drop(&mut self) {
-        for slab in &mut self.slabs {
+        for slab in self.slabs.iter_mut() {
             if let Some(memory) = slab.get_mut().unwrap_or_else(PoisonError::into_inner).memory.take() {
                 self.pool.give_back(memory);
             }
         }
-        self.pool.release(self.size_bytes);
+        self.pool.release(self.size_bytes());
     }
 }
 

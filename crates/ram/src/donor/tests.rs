@@ -119,3 +119,27 @@ fn a_donor_describes_itself() {
         Donor::new(DonorOptions { labels: vec!["rack".into()], memory_bytes: SLAB, ..Default::default() }).is_err()
     );
 }
+
+#[tokio::test]
+async fn a_device_grows_for_later_sessions_if_there_is_memory_and_earlier_ones_keep_their_size() {
+    let donor = donor(4, None);
+    let source = donor.source();
+    let first = source.find(&session(&donor, "/1M", 1, 1)).unwrap();
+    nectary_block::write(&**first.device(), 0, nectary_block::Buffer::copy_of(&[7; 4096])).await.unwrap();
+    let larger = source.find(&session(&donor, "/5M", 1, 2)).unwrap();
+    assert_eq!([&first, &larger].map(|export| export.device().geometry().size_bytes), [1 << 20, 5 << 20]);
+    assert_eq!(nectary_block::read(&**larger.device(), 0, 4096).await.unwrap()[0], 7);
+    assert_eq!(nectary_block::read(&**larger.device(), (5 << 20) - 4096, 4096).await.unwrap()[0], 0);
+    assert_eq!(donor.figures().promised_bytes, 3 * SLAB);
+    // A smaller size is the least one; without a session the size must be that of the device.
+    assert_eq!(source.find(&session(&donor, "/1M", 1, 3)).unwrap().device().geometry().size_bytes, 5 << 20);
+    let _other = source.find("other/2M").unwrap();
+    assert!(why(source.find(&session(&donor, "/7M", 1, 4))).contains("0 of 8M are free"));
+    assert!(why(source.find(&session(&donor, "/6M", 2, 1))).contains("in use by another client"));
+    assert!(why(source.find("disk/2M")).contains("has 5M here, not 2M"));
+    donor.leave();
+    assert!(why(source.find(&session(&donor, "/6M", 1, 6))).contains("leaving"));
+    let bounded = self::donor(4, Some(2));
+    let _first = bounded.source().find(&session(&bounded, "/1M", 1, 1)).unwrap();
+    assert!(why(bounded.source().find(&session(&bounded, "/5M", 1, 2))).contains("--quota"));
+}

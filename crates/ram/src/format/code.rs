@@ -4,7 +4,7 @@
 
 use super::LogShape;
 
-/// A redundancy code. It never changes.
+/// A redundancy code. When the device grows, only the sizes in the settings of a log change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Code {
     /// Each stripe is on two donors.

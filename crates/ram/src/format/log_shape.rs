@@ -17,7 +17,24 @@ const COLUMN_BLOCKS_MAX: u32 = 64;
 /// The maximum number of slots beyond the blocks of the device. *Units*: percent.
 const OVERFLOW_MAX: u32 = 200;
 
-/// The settings of a device that logs parity. They never change.
+/// The maximum number of times that a device that logs parity grows.
+pub const GROWTHS_MAX: usize = 7;
+/// The length of the former sizes in a record of a device that has grown, in bytes.
+pub const FORMER_BYTES: usize = 8 * GROWTHS_MAX;
+
+/// A size that a device had before it grew.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Former {
+    /// The number of blocks.
+    pub blocks: u32,
+    /// The number of groups.
+    pub groups: u32,
+}
+
+/// The former sizes of a device, in their order, and zeroes behind them.
+pub type Formers = [Former; GROWTHS_MAX];
+
+/// The settings of a device that logs parity. Only growing changes them: the number of groups and the former sizes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LogShape {
     /// The number of the policy: 3 `parity-log`, 4 `parity-cache`, 5 `adaptive`.
@@ -32,13 +49,15 @@ pub struct LogShape {
     pub column_blocks: u32,
     /// The number of slots beyond the blocks of the device. *Units*: percent.
     pub overflow_percent: u32,
+    /// The sizes of the device before it grew.
+    pub formers: Formers,
 }
 
 impl LogShape {
     /// Checks every field against its limits.
     ///
     /// *Errors*: [`FormatError::Range`] names the field.
-    pub fn check(&self) -> Result<(), FormatError> {
+    pub fn check(&self, blocks: u64) -> Result<(), FormatError> {
         let fields = [
             ("policy", self.policy, 3..=5),
             ("groups", self.groups, 1..=u32::MAX),
@@ -49,6 +68,28 @@ impl LogShape {
         ];
         match fields.into_iter().find(|(_, found, range)| !range.contains(found)) {
             Some((what, found, _)) => Err(FormatError::Range { what, found: u64::from(found) }),
+            None => self.check_formers(blocks),
+        }
+    }
+
+    /// Whether the device has grown.
+    pub fn has_grown(&self) -> bool {
+        self.formers[0] != Former::default()
+    }
+
+    /// Checks that each size is larger than the one before, and the present one is the largest.
+    fn check_formers(&self, blocks: u64) -> Result<(), FormatError> {
+        let count = self.formers.iter().take_while(|former| **former != Former::default()).count();
+        let mut before = Former::default();
+        for former in &self.formers[..count] {
+            let is_more = former.blocks > before.blocks && former.groups >= before.groups.max(1);
+            if !is_more || u64::from(former.blocks) >= blocks || former.groups > self.groups {
+                return Err(FormatError::Range { what: "former size", found: u64::from(former.blocks) });
+            }
+            before = *former;
+        }
+        match self.formers[count..].iter().find(|former| **former != Former::default()) {
+            Some(stray) => Err(FormatError::Range { what: "former size", found: u64::from(stray.blocks) }),
             None => Ok(()),
         }
     }
@@ -71,7 +112,25 @@ impl LogShape {
             region_blocks: fields.u32()?,
             column_blocks: fields.u32()?,
             overflow_percent: fields.u32()?,
+            formers: Formers::default(),
         };
-        shape.check().map(|()| shape)
+        Ok(shape)
+    }
+
+    pub(super) fn encode_formers(&self) -> [u8; FORMER_BYTES] {
+        let mut bytes = [0; FORMER_BYTES];
+        for (place, former) in bytes.chunks_exact_mut(8).zip(self.formers) {
+            place[..4].copy_from_slice(&former.blocks.to_le_bytes());
+            place[4..].copy_from_slice(&former.groups.to_le_bytes());
+        }
+        bytes
+    }
+
+    pub(super) fn decode_formers(fields: &mut Fields<'_>) -> Result<Formers, FormatError> {
+        let mut formers = Formers::default();
+        for former in &mut formers {
+            *former = Former { blocks: fields.u32()?, groups: fields.u32()? };
+        }
+        Ok(formers)
     }
 }

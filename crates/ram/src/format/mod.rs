@@ -14,7 +14,7 @@ pub mod window;
 
 pub use code::Code;
 pub use error::FormatError;
-pub use log_shape::{LOG_SHAPE_BYTES, LogShape};
+pub use log_shape::{Former, Formers, GROWTHS_MAX, LOG_SHAPE_BYTES, LogShape};
 pub use record::{Geometry, Member, MemberState, Record, Stamp, View};
 pub use stripes::Stripes;
 pub use window::{Swap, WINDOW_BYTES, WindowState};

@@ -7,15 +7,17 @@
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::bytes::Fields;
-use super::log_shape::{LOG_SHAPE_BYTES, LogShape};
+use super::log_shape::{FORMER_BYTES, Formers, LOG_SHAPE_BYTES, LogShape};
 use super::{Code, FormatError, Stripes};
 
 /// The first bytes of a record.
 pub const MAGIC: [u8; 8] = *b"NECRAMMR";
 /// The only version that is written and read.
 pub const VERSION: u32 = 1;
-/// The features that this version knows, one bit each; there are none yet. A record with another bit is refused.
-pub const FEATURES: u32 = 0;
+/// The features that this version knows, one bit each. A record with another bit is refused.
+pub const FEATURES: u32 = FEATURE_GROWN;
+/// The device logs parity and has grown: its former sizes follow the settings of the log.
+const FEATURE_GROWN: u32 = 1;
 /// The length of a donor's metadata area in bytes; no record is longer.
 pub const METADATA_BYTES: usize = 16 << 10;
 /// The maximum number of donors of a device.
@@ -68,7 +70,7 @@ impl Stamp {
     }
 }
 
-/// The geometry of a device. It never changes.
+/// The geometry of a device. Only growing changes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Geometry {
     /// The identity of the device.
@@ -116,6 +118,18 @@ impl Geometry {
         if self.code == Code::Mirror { 2 } else { 3 }
     }
 
+    /// Whether this is the geometry of the same device, before or after it has grown.
+    pub fn is_same_device(&self, other: &Geometry) -> bool {
+        let without_size = |geometry: &Geometry| {
+            let code = match geometry.code {
+                Code::Log(log) => Code::Log(LogShape { groups: 0, formers: Formers::default(), ..log }),
+                code @ (Code::Mirror | Code::Parity) => code,
+            };
+            Geometry { bytes: 0, code, ..*geometry }
+        };
+        without_size(self) == without_size(other)
+    }
+
     /// Returns the number of stripes of the device; the last stripe may be shorter.
     pub fn stripes(&self) -> u64 {
         match self.stripe_bytes {
@@ -158,7 +172,7 @@ impl Geometry {
         if !fits {
             return range("stripe bytes", u64::from(self.stripe_bytes));
         }
-        self.log().map_or(Ok(()), |log| log.check())?;
+        self.log().map_or(Ok(()), |log| log.check(self.blocks()))?;
         if self.bytes == 0 || !self.bytes.is_multiple_of(u64::from(block)) || self.stripes() > STRIPES_MAX {
             return range("device bytes", self.bytes);
         }
@@ -230,12 +244,18 @@ impl Record {
     pub fn encode(&self) -> Vec<u8> {
         let geometry = &self.geometry;
         let dirty = self.dirty.as_bytes();
-        let log = geometry.log().map(|log| log.encode());
-        let log = log.as_ref().map_or(&[][..], |log| &log[..]);
+        let mut log = geometry.log().map_or_else(Vec::new, |log| log.encode().to_vec());
+        let features = match geometry.log().filter(LogShape::has_grown) {
+            Some(grown) => {
+                log.extend_from_slice(&grown.encode_formers());
+                FEATURE_GROWN
+            }
+            None => 0,
+        };
         let length = HEAD_BYTES + self.view.members.len() * MEMBER_BYTES + log.len() + dirty.len() + CHECKSUM_BYTES;
         let mut bytes = Vec::with_capacity(length);
         bytes.extend_from_slice(&MAGIC);
-        for word in [VERSION, FEATURES, length as u32, 0] {
+        for word in [VERSION, features, length as u32, 0] {
             bytes.extend_from_slice(&word.to_le_bytes());
         }
         for long in [self.stamp.generation, self.stamp.client, self.stamp.revision] {
@@ -260,7 +280,7 @@ impl Record {
                 bytes.extend_from_slice(&long.to_le_bytes());
             }
         }
-        bytes.extend_from_slice(log);
+        bytes.extend_from_slice(&log);
         bytes.extend_from_slice(dirty);
         bytes.extend_from_slice(&xxh3_64(&bytes).to_le_bytes());
         bytes
@@ -305,15 +325,23 @@ impl Record {
         let (device, bytes) = (fields.id()?, fields.u64()?);
         let (block_bytes, stripe_bytes) = (fields.u32()?, fields.u32()?);
         let (policy, position, members, ready) = (fields.u16()?, fields.u16()?, fields.u16()?, fields.u16()?);
+        let has_grown = features & FEATURE_GROWN != 0;
+        let log_bytes = LOG_SHAPE_BYTES + if has_grown { FORMER_BYTES } else { 0 };
         let code = match policy {
+            POLICY_MIRROR | POLICY_PARITY if has_grown => return range("former size", 0),
             POLICY_MIRROR => Code::Mirror,
             POLICY_PARITY => Code::Parity,
             POLICY_LOG => {
                 // The next part follows the members; their number is checked here, as the later check does.
                 let at = HEAD_BYTES + usize::from(members) * MEMBER_BYTES;
-                let needed = at + LOG_SHAPE_BYTES;
+                let needed = at + log_bytes;
                 let bytes = body.get(at..needed).ok_or(FormatError::Short { needed, found: body.len() })?;
-                Code::Log(LogShape::decode(&mut Fields::new(bytes))?)
+                let mut fields = Fields::new(bytes);
+                let mut log = LogShape::decode(&mut fields)?;
+                if has_grown {
+                    log.formers = LogShape::decode_formers(&mut fields)?;
+                }
+                Code::Log(log)
             }
             _ => return unsupported("policy", u32::from(policy)),
         };
@@ -327,7 +355,7 @@ impl Record {
         }
         let (generation, epoch) = (fields.u64()?, fields.u64()?);
         let members = (0..members).map(|_| member(&mut fields)).collect::<Result<Vec<_>, _>>()?;
-        fields.take(geometry.log().map_or(0, |_| LOG_SHAPE_BYTES))?;
+        fields.take(geometry.log().map_or(0, |_| log_bytes))?;
         let stripes = geometry.stripes();
         let dirty = fields.take(super::stripes::bytes_of(stripes))?;
         Ok(Record {

@@ -144,7 +144,8 @@ pub fn machine(
     let range = FormatError::Range { what: "groups", found: u64::from(shape.groups) };
     let layout = log::Configuration::layout_of(&geometry).ok_or(Refusal::Geometry(range.clone()))?;
     let (device, block_bytes) = (geometry.device, geometry.block_bytes);
-    let configuration = log::Configuration { device, block_bytes, layout, labels, client, intent, times };
+    let formers = shape.formers;
+    let configuration = log::Configuration { device, block_bytes, layout, formers, labels, client, intent, times };
     if configuration.geometry() != geometry {
         return Err(Refusal::Geometry(range));
     }

@@ -432,7 +432,7 @@ impl BlockDevice for RedundantDevice {
             bytes if bytes < now || !bytes.is_multiple_of(u64::from(block_bytes)) => {
                 (ErrorKind::Invalid, format!("it has {now} bytes, grows only, by blocks of {block_bytes}"))
             }
-            _ => (ErrorKind::Unsupported, "a network RAM disk does not grow".to_owned()),
+            _ => (ErrorKind::Unsupported, "detach it, and grow it with `nectary ram grow`".to_owned()),
         };
         let request = nectary_block::Request::new(Operation::Grow, 0, size_bytes, Context::default());
         refused(request.error(kind, || self.spec(), detail))

@@ -16,7 +16,7 @@ use crate::device::together::together;
 use crate::device::{Made, OVERFLOW_PERCENT, RamOptions, Redundancy};
 use crate::donor::{BLOCK_BYTES, PROMISE_BYTES, random};
 use crate::format::record::{STRIPE_BYTES_MAX, STRIPES_MAX};
-use crate::format::{Code, Geometry, Record, Stamp};
+use crate::format::{Code, Formers, Geometry, Record, Stamp};
 use crate::log::Configuration;
 use crate::mirror::{DonorRequest, Intent, Reply, Times};
 use crate::placement::{Layout, Log, Policy};
@@ -157,6 +157,7 @@ fn log_geometry(options: &RamOptions, policy: Policy, bytes: u64) -> Result<Geom
         device: draw_identity(options)?,
         block_bytes: BLOCK_BYTES,
         layout,
+        formers: Formers::default(),
         labels: Vec::new(),
         client: 1,
         intent: Intent::Create,

@@ -19,11 +19,13 @@
 //! | `spares` | which donor needs a spare, and when |
 //! | `sparing` | the same: what the owner does |
 //! | `make` | making and deleting a device |
+//! | `grow` | a device gets larger |
 //! | `report` | the report of a running device |
 //! | `device` | the device |
 
 pub(crate) mod client;
 pub(crate) mod device;
+mod grow;
 mod make;
 mod moving;
 mod owner;
@@ -39,6 +41,7 @@ mod sparing;
 pub(crate) mod survey;
 
 pub use device::RedundantDevice;
+pub use grow::grow;
 pub use make::{create, delete};
 pub use remote::Remote;
 pub use report::{Counts, DonorReport, LogCounts, MoveReport, RebuildReport, Report};

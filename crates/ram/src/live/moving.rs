@@ -25,7 +25,7 @@ use nectary_block::{BlockDevice, Context, format_size};
 use nectary_nbd::NbdDevice;
 use tokio::sync::oneshot;
 
-use super::planted::{Bug, planted};
+use super::planted::{Bug, lost_after, planted};
 use super::report::MoveReport;
 use super::session::{Away, Ended, Target, begin, incarnation};
 use crate::donor::PROMISE_BYTES;
@@ -75,6 +75,8 @@ pub struct Move {
     pub ready: Option<Ready>,
     /// The session with the former donor, for as long as it may still have something.
     pub former: Option<Arc<NbdDevice>>,
+    /// The former donor, if it was left and the other one is filled: it is in use again if the other one is lost too.
+    pub left: Option<Target>,
     bytes: u64,
     /// Parts that the other donor lacks.
     lacking: BTreeSet<u64>,
@@ -85,6 +87,8 @@ pub struct Move {
     /// Requests that are kept meanwhile.
     pub kept: Vec<(RequestId, DonorRequest)>,
     began: Instant,
+    /// Since when the other donor, which is being filled, is away.
+    away: Option<Instant>,
     /// Whether nothing more may be copied.
     pub stopped: Arc<AtomicBool>,
     reply: Option<oneshot::Sender<Moved>>,
@@ -111,6 +115,7 @@ impl Move {
             stage: Stage::Connecting,
             ready: None,
             former: None,
+            left: None,
             bytes,
             lacking: (0..bytes.div_ceil(PART_BYTES)).collect(),
             copying: BTreeSet::new(),
@@ -119,6 +124,7 @@ impl Move {
             went_on: now,
             kept: Vec::new(),
             began: now,
+            away: None,
             stopped: Arc::default(),
             reply: Some(reply),
         }
@@ -144,6 +150,13 @@ impl Move {
     pub fn settle(&mut self) {
         self.kept.clear();
         (self.paused, self.stage) = (None, Stage::Settling);
+    }
+
+    /// Whether the other donor, which is to be filled, has been away for so long that it counts as lost.
+    pub fn is_late(&mut self, is_away: bool) -> bool {
+        let is_away = is_away && self.stage == Stage::Settling;
+        self.away = if is_away { self.away.or_else(|| Some(Instant::now())) } else { None };
+        self.away.is_some_and(|since| since.elapsed() >= lost_after())
     }
 
     /// What to do while copying. `is_idle`: no request is on its way to the donor; `may_switch`: all others are fine.
@@ -232,7 +245,7 @@ pub async fn prepare(
     let (there, is_owned) = area(&reached.device).await?;
     let remnant = Record::decode(&there).ok().map(|record| record.geometry.device);
     let is_free = Record::is_absent(&there) || remnant == Some(device);
-    if is_owned || !is_free || super::session::window(&reached.device) != bytes {
+    if is_owned || !is_free || super::session::window(&reached.device) < bytes {
         return Err(format!("{name} has a device of this name already"));
     }
     let Some(former) = former else { return Ok(None) };
@@ -248,12 +261,12 @@ pub async fn prepare(
     }
     // What an earlier attempt left there is no part of it.
     let size = super::session::window(&reached.device);
-    trim(&reached.device, size).await.map_err(|why| format!("{name}: {why}"))?;
+    trim(&reached.device, 0..size).await.map_err(|why| format!("{name}: {why}"))?;
     Ok(Some(Ready { incarnation: incarnation(&reached.page), device: reached.device }))
 }
 
 /// The metadata area of a donor, and whether another client has it.
-async fn area(device: &Arc<NbdDevice>) -> Result<(bytes::Bytes, bool), String> {
+pub(super) async fn area(device: &Arc<NbdDevice>) -> Result<(bytes::Bytes, bool), String> {
     match begin(device, DonorRequest::ReadMetadata).await {
         Ended::Answered(Reply::Metadata { area, is_owned }) => Ok((area, is_owned)),
         Ended::Answered(_) => Err("it does not tell its metadata".to_owned()),
@@ -261,10 +274,11 @@ async fn area(device: &Arc<NbdDevice>) -> Result<(bytes::Bytes, bool), String> {
     }
 }
 
-async fn trim(device: &NbdDevice, bytes: u64) -> Result<(), String> {
-    let mut offset = 0;
-    while offset < bytes {
-        let length = TRIM_BYTES.min(bytes - offset);
+/// Makes a range of a donor's memory read as zeroes.
+pub(super) async fn trim(device: &NbdDevice, range: std::ops::Range<u64>) -> Result<(), String> {
+    let mut offset = range.start;
+    while offset < range.end {
+        let length = TRIM_BYTES.min(range.end - offset);
         device.discard(offset, length, Context::default()).await.map_err(|error| error.detail)?;
         offset += length;
     }
@@ -309,7 +323,7 @@ pub async fn empty(device: Arc<NbdDevice>) -> Result<(), String> {
         Ended::Answered(_) => return Err("another client has it".to_owned()),
         Ended::Lost(reason) => return Err(reason),
     }
-    trim(&device, super::session::window(&device)).await
+    trim(&device, 0..super::session::window(&device)).await
 }
 
 #[cfg(test)]

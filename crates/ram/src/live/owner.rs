@@ -54,8 +54,8 @@ pub enum Command {
     },
     /// To say which spares there are.
     Spares {
-        /// Their addresses.
-        reply: oneshot::Sender<Vec<Address>>,
+        /// Their addresses, and the memory that one needs, in bytes.
+        reply: oneshot::Sender<(Vec<Address>, u64)>,
     },
     /// To compare all copies now.
     Scrub {
@@ -83,7 +83,7 @@ pub(super) enum Done {
     /// A part of a move was copied, or why this failed and whether the other donor was at fault.
     Copied(u64, u64, Result<(), (bool, String)>),
     /// Whether each donor, by position, says that it is leaving.
-    Looked(Vec<bool>),
+    Looked(u64, Vec<bool>),
     /// The former donor of a move was emptied, or why this failed.
     Emptied(u64, Result<(), String>),
 }
@@ -113,7 +113,7 @@ pub struct Owner {
     /// Counts moves: what belongs to another one is too late.
     pub(super) moves: u64,
     pub(super) spares: Spares,
-    /// Those who wait for a pass of the scrub, and how many passes there were before.
+    /// Those who wait for a pass of the scrub, and the number of passes before it.
     pub(super) scrubbing: Vec<(u64, oneshot::Sender<Findings>)>,
     /// Those who wait for the end of detaching.
     detaching: Vec<oneshot::Sender<bool>>,
@@ -225,7 +225,7 @@ impl Owner {
             }
             Command::Replace { old, new, reply } => self.replace(&old, *new, reply),
             Command::Scrub { reply } => self.scrub(reply),
-            Command::Spares { reply } => _ = reply.send(self.spares.list.clone()),
+            Command::Spares { reply } => _ = reply.send((self.spares.list.clone(), self.donor_bytes)),
             Command::Detach { reply } => {
                 self.detaching.push(reply);
                 if self.detaching.len() == 1 {
@@ -329,7 +329,10 @@ impl Owner {
     fn done(&mut self, done: Done) {
         match done {
             Done::Dropped => {}
-            Done::Looked(leaving) => self.spares.looked(leaving),
+            // After a move another donor may have the place of one that said so.
+            Done::Looked(number, leaving) => {
+                self.spares.looked(if self.moves == number { leaving } else { Vec::new() })
+            }
             Done::Connected(donor, epoch, _) | Done::Ended(donor, epoch, ..) if self.peers[donor].epoch != epoch => {}
             Done::Prepared(number, _) | Done::Copied(number, ..) | Done::Emptied(number, _) if self.moves != number => {
             }

@@ -18,6 +18,12 @@ nectary_block::planted_bugs! {
     LostWriteAnswered = 2 => "write on a lost connection answered",
     /// What is written while a donor is drained is not copied again.
     DrainForgets = 3 => "drain forgets blocks written while it runs",
+    /// A device that has grown places its blocks as one that was made with its present size.
+    FormersIgnored = 4 => "former sizes ignored",
+    /// A donor gets the new size before the donors have room for it.
+    SizeBeforeRoom = 5 => "size stored before there is room",
+    /// With parity in place: growing trims the parity of the last stripe, too.
+    ParityTrimmed = 6 => "parity of the last stripe trimmed",
 }
 
 #[cfg(feature = "planted")]
@@ -34,13 +40,85 @@ pub fn hasten() {
 #[cfg(feature = "planted")]
 pub(super) fn lost_after() -> Duration {
     let is_hasty = IS_HASTY.load(std::sync::atomic::Ordering::SeqCst);
-    if is_hasty { Duration::from_millis(300) } else { LOST_AFTER }
+    if is_hasty { Duration::from_secs(1) } else { LOST_AFTER }
 }
 
 /// How long a donor is left before a spare takes its place.
 #[cfg(not(feature = "planted"))]
 pub(super) fn lost_after() -> Duration {
     LOST_AFTER
+}
+
+/// How many spares may still be given up; `u64::MAX`: any number.
+#[cfg(feature = "planted")]
+static GIVEN_UP_MAX: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(u64::MAX);
+
+/// From now on, so many spares are given up at most while they are filled; `u64::MAX`: any number.
+#[cfg(feature = "planted")]
+pub fn give_up_at_most(spares: u64) {
+    GIVEN_UP_MAX.store(spares, std::sync::atomic::Ordering::SeqCst);
+}
+
+/// Whether a spare that is lost may be given up.
+#[cfg(feature = "planted")]
+pub(super) fn may_give_up() -> bool {
+    use std::sync::atomic::Ordering;
+    let take = |left: u64| if left == u64::MAX { Some(left) } else { left.checked_sub(1) };
+    GIVEN_UP_MAX.fetch_update(Ordering::SeqCst, Ordering::SeqCst, take).is_ok()
+}
+
+/// Whether a spare that is lost may be given up.
+#[cfg(not(feature = "planted"))]
+pub(super) fn may_give_up() -> bool {
+    true
+}
+
+#[cfg(feature = "planted")]
+static STEPS_LEFT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(u64::MAX);
+#[cfg(feature = "planted")]
+static HAS_STOPPED: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
+#[cfg(feature = "planted")]
+static STOPS: tokio::sync::Notify = tokio::sync::Notify::const_new();
+
+/// Stops the client at the durable step after this number of them; `u64::MAX`: never.
+#[cfg(feature = "planted")]
+pub fn stop_after(steps: u64) {
+    HAS_STOPPED.store(false, std::sync::atomic::Ordering::SeqCst);
+    STEPS_LEFT.store(steps, std::sync::atomic::Ordering::SeqCst);
+}
+
+/// Waits until the client has stopped at a step; the caller then kills it.
+#[cfg(feature = "planted")]
+pub async fn stopped() {
+    while !HAS_STOPPED.load(std::sync::atomic::Ordering::SeqCst) {
+        STOPS.notified().await;
+    }
+}
+
+/// Whether the client stops before this durable step.
+#[cfg(feature = "planted")]
+pub(crate) fn stops_here() -> bool {
+    use std::sync::atomic::Ordering;
+    let take = |left: u64| if left == u64::MAX { None } else { Some(left.saturating_sub(1)) };
+    let stops = STEPS_LEFT.fetch_update(Ordering::SeqCst, Ordering::SeqCst, take) == Ok(0);
+    if stops {
+        HAS_STOPPED.store(true, Ordering::SeqCst);
+        STOPS.notify_one();
+    }
+    stops
+}
+
+/// Whether the client stops before this durable step.
+#[cfg(not(feature = "planted"))]
+pub(crate) fn stops_here() -> bool {
+    false
+}
+
+/// Passes, or never returns if the client stops before this durable step.
+pub(crate) async fn before_durable_step() {
+    if stops_here() {
+        std::future::pending::<()>().await;
+    }
 }
 
 /// The times of a device.

@@ -3,10 +3,12 @@
 //! Owns: the commands to the owner of the device other than reads and writes. Promises: the device ends when its users
 //! have gone, even if a controller is left.
 
+use nectary_block::format_size;
 use tokio::sync::{mpsc, oneshot};
 
 use super::owner::Command;
 use crate::device::address::Address;
+use crate::donor::PROMISE_BYTES;
 use crate::scrub::Findings;
 
 /// Controls a device that is open elsewhere in this process.
@@ -39,7 +41,7 @@ impl Remote {
     /// As [`RedundantDevice::drain`](super::RedundantDevice::drain).
     pub async fn drain(&self, old: &str) -> Result<String, String> {
         let (reply, end) = oneshot::channel();
-        let spares = self.command(Command::Spares { reply }, end).await?;
+        let (spares, bytes) = self.command(Command::Spares { reply }, end).await?;
         let mut problems = Vec::new();
         for spare in spares {
             let (reply, end) = oneshot::channel();
@@ -50,7 +52,11 @@ impl Remote {
             }
         }
         match problems.is_empty() {
-            true => Err("the SPEC names no spare: name one as h5:7070;spare, or use `nectary ram replace`".to_owned()),
+            true => {
+                let needed = format_size(bytes.next_multiple_of(PROMISE_BYTES));
+                let remedy = "attach it with a spare in the SPEC, as h5:7070;spare, or use `nectary ram replace`";
+                Err(format!("the SPEC names no spare: it needs {needed} of free memory and other labels; {remedy}"))
+            }
             false => Err(problems.join("; ")),
         }
     }

@@ -97,11 +97,29 @@ impl Owner {
                 }
                 self.lose(donor, "another donor takes its place".to_owned());
                 let peer = &mut self.peers[donor];
-                (peer.target, peer.epoch) = (target, peer.epoch.max(epoch));
+                let left = std::mem::replace(&mut peer.target, target);
+                peer.epoch = peer.epoch.max(epoch);
+                if let Some(moving) = &mut self.moving {
+                    moving.left = Some(left);
+                }
                 self.step(Event::Disconnected { donor });
                 self.connect(donor, Duration::ZERO);
             }
         }
+    }
+
+    /// The donor that took the place of a left one is lost before it was filled: the left one has its place again, and is
+    /// filled if it returns before another spare is found.
+    pub(super) fn give_up_filling(&mut self) {
+        let Some(moving) = &mut self.moving else { return };
+        let (donor, left) = (moving.donor, moving.left.clone());
+        self.end_move(Err("it was lost before it was filled".to_owned()));
+        self.spares.try_another();
+        let Some(left) = left else { return };
+        self.lose(donor, "its place was given to a donor that is lost".to_owned());
+        self.peers[donor].target = left;
+        self.step(Event::Disconnected { donor });
+        self.connect(donor, Duration::ZERO);
     }
 
     pub(super) fn copied(&mut self, part: u64, result: Result<(), (bool, String)>) {
@@ -208,7 +226,7 @@ impl Owner {
             self.spares.used(&moving.target.address);
         }
         if let Err(why) = &result {
-            let former = &self.peers[donor].target.address.text;
+            let former = &moving.left.as_ref().unwrap_or(&self.peers[donor].target).address.text;
             log::write(Level::Warning, "ram", format_args!("{name} does not replace {former}: {why}"));
         } else {
             log::write(
@@ -226,7 +244,7 @@ impl Owner {
                 Done::Dropped
             });
         }
-        // Who is told that it is done finds it done.
+        // The report comes first: a caller who is told of the end sees it there.
         self.publish(true, false);
         moving.end(result);
     }

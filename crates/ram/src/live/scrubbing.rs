@@ -9,9 +9,11 @@ use crate::mirror::Event;
 use crate::scrub::Findings;
 
 impl Owner {
-    /// Begins a pass now; a pass that is under way begins again.
+    /// Begins a pass now, or after the present one if a user waits for that already.
     pub(super) fn scrub(&mut self, reply: oneshot::Sender<Findings>) {
-        self.scrubbing.push((self.machine.scrub_progress().passes, reply));
+        let progress = self.machine.scrub_progress();
+        // Only a pass that began after the request has compared everything.
+        self.scrubbing.push((progress.passes + u64::from(progress.is_requested), reply));
         self.step(Event::Scrub);
     }
 
@@ -22,7 +24,7 @@ impl Owner {
         }
         let progress = self.machine.scrub_progress();
         if self.scrubbing.iter().any(|(before, _)| progress.passes > *before) {
-            // Who is told that it is done finds it done.
+            // The report comes first: a caller who is told of the end sees it there.
             self.publish(true, false);
         }
         for (before, reply) in std::mem::take(&mut self.scrubbing) {

@@ -16,7 +16,7 @@ use std::time::Duration;
 use nectary_block::{BlockDevice, Buffer, Context, Error, ErrorKind, IoFuture, WriteFlags};
 use nectary_nbd::{ConnectOptions, NbdDevice, Url, info, list};
 
-use super::planted::{Bug, planted};
+use super::planted::{Bug, planted, stops_here};
 use crate::device::address::Address;
 use crate::donor::UNIT_BYTES;
 use crate::donor::name::{ExportName, PAGE_NAME, Session};
@@ -58,6 +58,8 @@ pub enum Away {
     OtherMake,
     /// No server answers, or not in time.
     Unreachable(String),
+    /// The donor has described itself, and then the session did not begin, or was ended.
+    Cut(String),
 }
 
 impl Away {
@@ -66,7 +68,7 @@ impl Away {
         match self {
             Away::Absent(_) => "it has nothing of the device; if it was started again, its part is gone".to_owned(),
             Away::OtherMake => "another NBD server answers there, not `nectary ram donate`".to_owned(),
-            Away::Refused(reason) | Away::Unreachable(reason) => reason.clone(),
+            Away::Refused(reason) | Away::Unreachable(reason) | Away::Cut(reason) => reason.clone(),
         }
     }
 }
@@ -125,7 +127,7 @@ impl Target {
             Err(error) => Err(match error.kind {
                 nectary_nbd::ErrorKind::Absent => Away::Absent(page),
                 nectary_nbd::ErrorKind::Refused => Away::Refused(error.message),
-                _ => Away::Unreachable(error.message),
+                _ => Away::Cut(error.message),
             }),
         }
     }
@@ -179,6 +181,7 @@ pub fn begin(device: &Arc<NbdDevice>, body: DonorRequest) -> Pending {
                 })
             })
         }
+        DonorRequest::SwapMetadata { .. } if stops_here() => return Box::pin(std::future::pending()),
         DonorRequest::SwapMetadata { expected, record } => {
             let buffer = Buffer::copy_of(&Swap { expected, record: &record }.encode());
             let write = device.write_at(window(device), vec![buffer], flags(true), context);

@@ -48,6 +48,13 @@ impl Spares {
         (self.tried, self.left) = (None, None);
     }
 
+    /// Notes that a spare was lost before it was filled: another one is tried at once.
+    pub fn try_another(&mut self) {
+        if self.list.len() > 1 {
+            self.tried = None;
+        }
+    }
+
     /// Notes which donor is left.
     pub fn track(&mut self, standing: &[Standing]) {
         let left = standing.iter().position(|standing| *standing == Standing::Out);

@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 
-use super::moving::Stage;
 use super::owner::{Done, Owner};
-use super::planted::lost_after;
+use super::planted::may_give_up;
 use super::session::Target;
 use crate::device::together::together;
+use crate::mirror::{LinkState, Standing};
 
 /// How often donors are asked whether they are leaving.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -19,17 +19,20 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 impl Owner {
     /// Begins what spares are needed for.
     pub(super) fn use_spares(&mut self) {
-        if self.spares.list.is_empty() || self.opened.is_some() {
+        if self.opened.is_some() {
             return;
         }
         self.spares.track(self.machine.standing());
-        if let Some(moving) = &self.moving {
-            // The donor that took the place is lost before it was filled.
-            let is_late =
-                moving.stage == Stage::Settling && moving.report().elapsed_ms >= lost_after().as_millis() as u64;
-            if is_late && self.spares.is_lost(moving.donor) {
-                self.end_move(Err("it was lost before it was filled".to_owned()));
+        if let Some(moving) = &mut self.moving {
+            // One that answers and is not filled yet waits for the other donors.
+            let is_away = self.machine.link_state(moving.donor) == Some(LinkState::Down);
+            let is_left = self.machine.standing()[moving.donor] == Standing::Out;
+            if moving.is_late(is_away && is_left) && may_give_up() {
+                self.give_up_filling();
             }
+            return;
+        }
+        if self.spares.list.is_empty() {
             return;
         }
         if let Some(donor) = self.spares.needed() {
@@ -45,9 +48,10 @@ impl Owner {
         if !self.spares.is_looking && self.spares.looked.is_none_or(|looked| looked.elapsed() >= LOOK_EVERY) {
             (self.spares.is_looking, self.spares.looked) = (true, Some(Instant::now()));
             let targets: Vec<Target> = self.peers.iter().map(|peer| peer.target.clone()).collect();
+            let number = self.moves;
             self.work.spawn(async move {
                 let look = |target: Target| async move { target.page().await.is_ok_and(|page| page.is_leaving) };
-                Done::Looked(together(targets.into_iter().map(look).collect()).await)
+                Done::Looked(number, together(targets.into_iter().map(look).collect()).await)
             });
         }
     }

@@ -65,13 +65,16 @@ pub async fn look(options: &RamOptions, client: u64) -> Vec<Seen> {
     look_as(options, client, false).await
 }
 
-/// Looks at every donor; looks again for [`FAREWELL`] if a client has the device, which may have just ended. Sessions
-/// that only read are given by the donors at any time.
+/// Looks at every donor; looks again for [`FAREWELL`] if a client has the device, which may have just ended, or if a
+/// donor has ended the session, which it does when it gets the last record of such a client. Sessions that only read are
+/// given by the donors at any time.
 pub async fn look_patiently(options: &RamOptions, client: u64, only_reads: bool) -> Vec<Seen> {
     let until = Instant::now() + FAREWELL;
     loop {
         let seen = look_as(options, client, only_reads).await;
-        if owner(&seen).is_none() || options.take_over || Instant::now() >= until {
+        let is_free = owner(&seen).is_none() || options.take_over;
+        let is_cut = seen.iter().any(|donor| matches!(donor.state, Err(Away::Cut(_))));
+        if is_free && !is_cut || Instant::now() >= until {
             return seen;
         }
         drop(seen);
@@ -90,7 +93,7 @@ async fn look_as(options: &RamOptions, client: u64, only_reads: bool) -> Vec<See
                     Ok(There { reached, area, is_owned, record })
                 }
                 Ended::Answered(_) => Err(Away::Refused("it does not tell its metadata".to_owned())),
-                Ended::Lost(reason) => Err(Away::Unreachable(reason)),
+                Ended::Lost(reason) => Err(Away::Cut(reason)),
             }
         };
         let state = state.await;
@@ -228,9 +231,9 @@ pub fn place(options: &RamOptions, seen: &[Seen]) -> Result<Placed, Error> {
             continue;
         }
         let part = donor.state.as_ref().ok().map(part_bytes);
-        if part != Some(donor_bytes(&record.geometry)) {
+        if part < Some(donor_bytes(&record.geometry)) {
             problems.push(format!("{}: its part of the device is as long as that of another one", donor.name()));
-        } else if record.geometry != geometry {
+        } else if !record.geometry.is_same_device(&geometry) {
             problems.push(format!("{}: its device \"{id}\" is another one, made at another time", donor.name()));
         } else {
             match places[position] {

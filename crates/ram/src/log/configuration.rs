@@ -3,7 +3,7 @@
 //! Owns: the configuration and the named limits. Promises: a machine can serve every configuration that passes `check`.
 
 use crate::format::slots::{REGION_BLOCKS_MAX, Shape};
-use crate::format::{Code, Geometry, LogShape};
+use crate::format::{Code, Formers, Geometry, LogShape};
 use crate::mirror::{Intent, Refusal, Times};
 use crate::placement::{Layout, Log, Policy};
 
@@ -31,6 +31,8 @@ pub struct Configuration {
     pub block_bytes: u32,
     /// The placement's policy, blocks, and members of a group; the number of donors is one more than the members.
     pub layout: Layout,
+    /// The sizes of the device before it grew.
+    pub formers: Formers,
     /// The label of each donor: two donors with the same label may fail together.
     pub labels: Vec<String>,
     /// A random number, not 0, that no other client has.
@@ -54,6 +56,7 @@ impl Configuration {
             region_blocks: shape.region_blocks,
             column_blocks: self.layout.column_blocks,
             overflow_percent: self.layout.overflow_percent,
+            formers: self.formers,
         };
         let code = Code::Log(log);
         Geometry { device: self.device, bytes, block_bytes: self.block_bytes, stripe_bytes: 0, members, code }
@@ -71,6 +74,7 @@ impl Configuration {
             groups: log.groups,
             caches: log.caches,
             region_blocks: log.region_blocks,
+            formers: log.formers,
         })
     }
 
@@ -92,6 +96,7 @@ impl Configuration {
     /// Returns the device's shape, as the donors' memory stores it.
     pub fn shape(&self) -> Shape {
         let donors = u32::from(self.layout.donors());
+        let first = if self.formers[0].blocks > 0 { self.formers[0].blocks } else { self.layout.blocks };
         Shape {
             policy: self.layout.policy as u32,
             device: self.device,
@@ -101,7 +106,8 @@ impl Configuration {
             groups: self.layout.rows(),
             caches: Log::caches(&self.layout),
             // Even on a small device, every donor stores its share of the trims.
-            region_blocks: (self.layout.blocks / (4 * donors)).clamp(1, REGION_BLOCKS_MAX),
+            region_blocks: (first / (4 * donors)).clamp(1, REGION_BLOCKS_MAX),
+            formers: self.formers,
         }
     }
 

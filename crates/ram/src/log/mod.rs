@@ -9,9 +9,10 @@
 //! # Use
 //! As that of [`mirror::Machine`](crate::mirror::Machine), with the same events and actions.
 //!
-//! # Durability An answered write stays in the client's memory until the parity of its group is stored, so it survives
-//! the loss of any one donor. After a flush is answered, every write that was answered before the flush began also
-//! survives the loss of the client's memory. A client that another one has replaced counts as lost.
+//! # Durability
+//! An answered write stays in the client's memory until the parity of its group is stored, so it survives the loss of any
+//! one donor. After a flush is answered, every write that was answered before the flush began also survives the loss of
+//! the client's memory. A client that another one has replaced counts as lost.
 //!
 //! # Invariants
 //! 1. Members of a group and its parity are on different donors.

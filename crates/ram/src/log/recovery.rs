@@ -178,11 +178,13 @@ impl Machine {
         recovery.stage = Stage::Heads;
         let trusted: Vec<Donor> = (0..recovery.trusted.len()).filter(|donor| recovery.trusted[*donor]).collect();
         for donor in trusted {
-            let mut at = 0;
-            while at < self.areas.slots_at {
-                let bytes = SURVEY_BYTES.min(self.areas.slots_at - at);
-                recovery.want(donor, 0, at, bytes);
-                at += bytes;
+            for head in self.areas.heads() {
+                let mut at = head.start;
+                while at < head.end {
+                    let bytes = SURVEY_BYTES.min(head.end - at);
+                    recovery.want(donor, 0, at, bytes);
+                    at += bytes;
+                }
             }
         }
     }
@@ -247,7 +249,7 @@ impl Machine {
         let mut bytes: BTreeMap<Donor, Vec<u8>> = BTreeMap::new();
         got.into_iter().for_each(|(donor, _, part)| bytes.entry(donor).or_default().extend_from_slice(&part));
         for (donor, bytes) in &bytes {
-            let is_same = Shape::is_absent(bytes) || Shape::decode(bytes).as_ref() == Ok(&self.shape);
+            let is_same = Shape::is_absent(bytes) || Shape::decode(bytes).as_ref() == Ok(&self.shape.first());
             if !is_same {
                 return self.end(Action::Refused(Refusal::OtherDevice { donor: *donor }));
             }

@@ -83,7 +83,7 @@ impl Heads {
     fn read_summaries(&mut self) {
         for row in 0..self.shape.groups {
             let Some(bytes) = self.donors.get(&self.areas.parity_donor(row)) else { continue };
-            let at = self.areas.summary(row) as usize;
+            let at = self.areas.in_heads(self.areas.summary(row));
             let summary = bytes.get(at..).and_then(|bytes| self.summary(bytes, Kind::Sealed));
             let Some(summary) = summary.filter(|summary| summary.group == row) else { continue };
             for (member, named) in summary.members.iter().enumerate() {
@@ -99,7 +99,7 @@ impl Heads {
         let mut found = Vec::new();
         for (donor, bytes) in &self.donors {
             for spare in 0..self.areas.spares {
-                let at = self.areas.spare(spare) as usize;
+                let at = self.areas.in_heads(self.areas.spare(spare));
                 let Some(bytes) = bytes.get(at..) else { continue };
                 let Some(summary) = self.summary(bytes, Kind::Open) else { continue };
                 let from = self.areas.summary_bytes as usize;
@@ -193,7 +193,7 @@ impl Heads {
         let mut repairs = Vec::new();
         let trim_of = |block: u32| {
             let entry = |(donor, at): (Donor, u64)| {
-                let bytes = self.donors.get(&donor)?.get(at as usize..)?;
+                let bytes = self.donors.get(&donor)?.get(self.areas.in_heads(at)..)?;
                 Some(Trim::decode(bytes, self.device, block).unwrap_or_default().sequence)
             };
             let entries = self.areas.trims(block).map(entry);

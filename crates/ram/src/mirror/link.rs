@@ -49,7 +49,7 @@ pub(super) enum Content {
     Empty,
     /// The area has no record of a device, or a damaged one.
     Unusable,
-    /// The area has the record of another device, or of this device with another geometry or position.
+    /// The area has the record of another device, or of this device with another layout or position.
     Other,
     /// The area has a record of the device.
     Record(Box<Record>),
@@ -105,7 +105,8 @@ impl Link {
         self.state = LinkState::Read;
         self.content = match Record::decode(area) {
             _ if Record::is_absent(area) => Content::Empty,
-            Ok(record) if record.geometry == *geometry && usize::from(record.position) == position => {
+            // A client that died while the device grew leaves records of both sizes.
+            Ok(record) if record.geometry.is_same_device(geometry) && usize::from(record.position) == position => {
                 Content::Record(Box::new(record))
             }
             Ok(_) => Content::Other,

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use nectary_ram::format::{Former, Formers};
 use nectary_ram::log::{Configuration, Machine, Stage};
 use nectary_ram::mirror::Intent;
 use nectary_ram::placement::{Layout, Policy, StaleRule};
@@ -63,12 +64,23 @@ pub fn layout(random: &mut Random, policy: Policy) -> Layout {
     layout
 }
 
+/// Returns the sizes that the device had before it grew; half of the devices have not grown.
+fn formers(layout: &Layout, seed: u64) -> Formers {
+    let mut formers = Formers::default();
+    let sizes = [layout.blocks / 3, layout.blocks / 2, layout.blocks - 1];
+    for (former, blocks) in formers.iter_mut().zip(sizes).take(if seed.is_multiple_of(2) { 0 } else { sizes.len() }) {
+        *former = Former { blocks, groups: Layout { blocks, ..layout.clone() }.rows() };
+    }
+    formers
+}
+
 /// Returns the configuration of a client.
 pub fn configuration(layout: &Layout, seed: u64, client: u64, intent: Intent) -> Configuration {
     Configuration {
         device: [seed as u8; 16],
         block_bytes: BLOCK_BYTES as u32,
         layout: layout.clone(),
+        formers: formers(layout, seed),
         labels: (0..layout.donors()).map(|donor| format!("host-{donor}")).collect(),
         client,
         intent,

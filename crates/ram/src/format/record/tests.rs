@@ -28,7 +28,15 @@ fn record() -> Record {
 
 /// Returns the record of a device that logs parity.
 fn log_record() -> Record {
-    let log = LogShape { policy: 5, groups: 9, caches: 18, region_blocks: 3, column_blocks: 8, overflow_percent: 25 };
+    let log = LogShape {
+        policy: 5,
+        groups: 9,
+        caches: 18,
+        region_blocks: 3,
+        column_blocks: 8,
+        overflow_percent: 25,
+        formers: Formers::default(),
+    };
     let geometry = Geometry { stripe_bytes: 0, code: Code::Log(log), ..record().geometry };
     Record { geometry, dirty: Stripes::none(0), ..record() }
 }
@@ -90,6 +98,34 @@ fn a_record_of_parity_in_place_survives_its_bytes_and_its_stripes_have_a_chunk_f
         let geometry = Geometry { members, stripe_bytes, ..parity.geometry };
         let refused = geometry.check().unwrap_err();
         assert!(matches!(refused, FormatError::Range { what: found, .. } if found == what), "{refused:?}");
+    }
+}
+
+#[test]
+fn former_sizes_of_a_device_that_has_grown_survive_their_bytes_and_are_bounded() {
+    use crate::format::Former;
+    let mut grown = log_record();
+    let mut log = grown.geometry.log().unwrap();
+    (log.formers[0], log.formers[1]) = (Former { blocks: 4, groups: 4 }, Former { blocks: 8, groups: 7 });
+    grown.geometry.code = Code::Log(log);
+    let bytes = grown.encode();
+    assert_eq!(Record::decode(&bytes).unwrap(), grown);
+    assert_eq!(bytes.len(), log_record().encode().len() + FORMER_BYTES);
+    assert!(grown.geometry.is_same_device(&log_record().geometry));
+    let at = 104 + 3 * 24 + LOG_SHAPE_BYTES;
+    // Not larger than the size before, not smaller than the present one, more groups than now, behind an empty one.
+    for (at, value) in [(at, 0), (at, 8), (at + 8, 10), (at + 12, 10), (at + 24, 9)] {
+        let mut bad = bytes.clone();
+        bad[at] = value;
+        seal(&mut bad);
+        assert!(matches!(Record::decode(&bad), Err(FormatError::Range { what: "former size", .. })), "{at} {value}");
+    }
+    // Mirrors and parity in place have no former sizes.
+    for code in [Code::Mirror, Code::Parity] {
+        let mut other = Record { geometry: Geometry { code, ..record().geometry }, ..record() }.encode();
+        other[12] = 1;
+        seal(&mut other);
+        assert!(matches!(Record::decode(&other), Err(FormatError::Range { what: "former size", .. })), "{code:?}");
     }
 }
 

@@ -1,13 +1,40 @@
 //! The areas of a donor's memory.
 //!
-//! Owns: the offsets of the areas, as `docs/formats/ram-slots.md` defines them. Promises: no two areas share a byte.
+//! Owns: the offsets of the areas, as `docs/formats/ram-slots.md` defines them. Promises: no two areas share a byte, and
+//! growing moves none.
 
+use super::super::log_shape::{Former, GROWTHS_MAX};
 use super::shape::{SHAPE_BYTES, Shape};
 use super::slot::SLOT_HEADER_BYTES;
 use super::summary::Summary;
 use super::trim::TRIM_BYTES;
 
+/// The alignment of an area. *Units*: bytes.
 const ALIGN: u64 = 64;
+/// The alignment of the areas that a growth adds: a donor lends a multiple of this. *Units*: bytes.
+const SPAN_ALIGN: u64 = 4096;
+
+/// The areas of the device's first size, or those that one growth added.
+///
+/// Trims and summaries are in rows: a row is one region, or one group, for each donor. A row that the former size has
+/// begun belongs to the former span, which has room for the whole row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+struct Span {
+    begins_at: u64,
+    /// The rows of trims, and of summaries, and the groups before the end of this span.
+    trim_rows: u64,
+    summary_rows: u64,
+    groups: u64,
+    /// The same of the former span.
+    former_trim_rows: u64,
+    former_summary_rows: u64,
+    former_groups: u64,
+    trims_at: u64,
+    summaries_at: u64,
+    slots_at: u64,
+    /// The position of this span among the bytes before the slots of all spans.
+    head_at: u64,
+}
 
 /// The areas of each donor of a device. *Units*: bytes, unless said otherwise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,54 +45,102 @@ pub struct Areas {
     pub slot_bytes: u64,
     /// The length of a summary.
     pub summary_bytes: u64,
-    /// The offset of the trims.
-    pub trims_at: u64,
-    /// The offset of the summaries.
-    pub summaries_at: u64,
-    /// The number of summaries on a donor.
-    pub summaries: u64,
     /// The offset of the spares.
     pub spares_at: u64,
     /// The number of spares on a donor.
     pub spares: u64,
-    /// The offset of the slots.
-    pub slots_at: u64,
     /// The size of all areas together.
     pub donor_bytes: u64,
     region_blocks: u64,
     blocks: u64,
+    spans: [Span; GROWTHS_MAX + 1],
+    span_count: usize,
 }
 
 impl Areas {
     /// Computes the areas of a device.
     pub fn new(shape: &Shape) -> Areas {
-        let donors = u64::from(shape.members) + 1;
-        let slot_bytes = (SLOT_HEADER_BYTES as u64) + u64::from(shape.block_bytes);
-        let summary_bytes = Summary::bytes_of(shape.members) as u64;
-        let (blocks, region_blocks) = (u64::from(shape.blocks), u64::from(shape.region_blocks));
-        let regions = blocks.div_ceil(region_blocks);
-        let trims_at = SHAPE_BYTES as u64;
-        let trims_bytes = 2 * regions.div_ceil(donors) * region_blocks * TRIM_BYTES as u64;
-        let summaries_at = (trims_at + trims_bytes).next_multiple_of(ALIGN);
-        let summaries = u64::from(shape.groups).div_ceil(donors);
-        let spares_at = (summaries_at + summaries * summary_bytes).next_multiple_of(ALIGN);
-        let spares = 2 * u64::from(shape.caches);
-        let slots_at = (spares_at + spares * (summary_bytes + slot_bytes)).next_multiple_of(ALIGN);
-        let donor_bytes = slots_at + u64::from(shape.groups) * slot_bytes;
-        Areas {
-            donors,
-            slot_bytes,
-            summary_bytes,
-            trims_at,
-            summaries_at,
-            summaries,
-            spares_at,
-            spares,
-            slots_at,
-            donor_bytes,
+        let region_blocks = u64::from(shape.region_blocks);
+        let mut areas = Areas {
+            donors: u64::from(shape.members) + 1,
+            slot_bytes: (SLOT_HEADER_BYTES as u64) + u64::from(shape.block_bytes),
+            summary_bytes: Summary::bytes_of(shape.members) as u64,
+            spares_at: 0,
+            spares: 2 * u64::from(shape.caches),
+            donor_bytes: 0,
             region_blocks,
-            blocks,
+            blocks: u64::from(shape.blocks),
+            spans: Default::default(),
+            span_count: 0,
+        };
+        let formers = shape.formers.iter().take_while(|former| former.blocks > 0);
+        let present = Former { blocks: shape.blocks, groups: shape.groups };
+        for size in formers.chain([&present]) {
+            areas.add_span(size);
         }
+        areas
+    }
+
+    /// Adds the areas of the next size behind the present ones.
+    fn add_span(&mut self, size: &Former) {
+        let former = self.span_count.checked_sub(1).map(|last| self.spans[last]).unwrap_or_default();
+        let begins_at = self.donor_bytes.next_multiple_of(SPAN_ALIGN);
+        let trims_at = if self.span_count == 0 { SHAPE_BYTES as u64 } else { begins_at };
+        let regions = u64::from(size.blocks).div_ceil(self.region_blocks);
+        let mut span = Span {
+            begins_at,
+            trims_at,
+            trim_rows: regions.div_ceil(self.donors),
+            summary_rows: u64::from(size.groups).div_ceil(self.donors),
+            groups: u64::from(size.groups),
+            former_trim_rows: former.trim_rows,
+            former_summary_rows: former.summary_rows,
+            former_groups: former.groups,
+            head_at: former.head_at + (former.slots_at - former.begins_at),
+            ..Span::default()
+        };
+        let row_bytes = 2 * self.region_blocks * TRIM_BYTES as u64;
+        let trims_bytes = (span.trim_rows - span.former_trim_rows) * row_bytes;
+        span.summaries_at = (trims_at + trims_bytes).next_multiple_of(ALIGN);
+        let summaries_bytes = (span.summary_rows - span.former_summary_rows) * self.summary_bytes;
+        span.slots_at = (span.summaries_at + summaries_bytes).next_multiple_of(ALIGN);
+        if self.span_count == 0 {
+            self.spares_at = span.slots_at;
+            let spares_bytes = self.spares * (self.summary_bytes + self.slot_bytes);
+            span.slots_at = (self.spares_at + spares_bytes).next_multiple_of(ALIGN);
+        }
+        self.donor_bytes = span.slots_at + (span.groups - span.former_groups) * self.slot_bytes;
+        self.spans[self.span_count] = span;
+        self.span_count += 1;
+    }
+
+    /// Returns the first span that has something, or the last one.
+    fn span(&self, has_it: impl Fn(&Span) -> bool) -> &Span {
+        let spans = &self.spans[..self.span_count];
+        spans.iter().find(|span| has_it(span)).unwrap_or(&spans[self.span_count - 1])
+    }
+
+    /// Returns the ranges of a donor's memory before the slots, in order: shape, trims, summaries and spares.
+    pub fn heads(&self) -> impl Iterator<Item = std::ops::Range<u64>> + use<> {
+        let (spans, count) = (self.spans, self.span_count);
+        spans.into_iter().take(count).map(|span| span.begins_at..span.slots_at)
+    }
+
+    /// Returns the length of these ranges together.
+    pub fn head_bytes(&self) -> u64 {
+        let last = &self.spans[self.span_count - 1];
+        last.head_at + (last.slots_at - last.begins_at)
+    }
+
+    /// Returns the place of an offset among the bytes of these ranges, which must contain it.
+    pub fn in_heads(&self, offset: u64) -> usize {
+        let span = self.span(|span| offset < span.slots_at);
+        (span.head_at + offset.saturating_sub(span.begins_at)) as usize
+    }
+
+    /// Returns the end of the groups whose slots are adjacent to that of a group.
+    pub fn run_end(&self, group: u32) -> u32 {
+        self.span(|span| u64::from(group) < span.groups).groups as u32
     }
 
     /// Returns the donor of a group's parity.
@@ -86,12 +161,16 @@ impl Areas {
 
     /// Returns the offset of a group's slot, which has a member or the parity.
     pub fn slot(&self, group: u32) -> u64 {
-        self.slots_at + u64::from(group) * self.slot_bytes
+        let group = u64::from(group);
+        let span = self.span(|span| group < span.groups);
+        span.slots_at + (group - span.former_groups) * self.slot_bytes
     }
 
     /// Returns the offset of a group's summary, on the donor of its parity.
     pub fn summary(&self, group: u32) -> u64 {
-        self.summaries_at + u64::from(group) / self.donors * self.summary_bytes
+        let row = u64::from(group) / self.donors;
+        let span = self.span(|span| row < span.summary_rows);
+        span.summaries_at + (row - span.former_summary_rows) * self.summary_bytes
     }
 
     /// Returns the offset of a spare.
@@ -119,10 +198,12 @@ impl Areas {
     pub fn trims(&self, block: u32) -> [(usize, u64); 2] {
         let region = self.region_of(block);
         let inside = u64::from(block) % self.region_blocks;
+        let row = region / self.donors;
+        let span = self.span(|span| row < span.trim_rows);
         [0, 1].map(|copy| {
-            let number = 2 * (region / self.donors) + copy;
+            let number = 2 * (row - span.former_trim_rows) + copy;
             let donor = ((region + copy) % self.donors) as usize;
-            (donor, self.trims_at + (number * self.region_blocks + inside) * TRIM_BYTES as u64)
+            (donor, span.trims_at + (number * self.region_blocks + inside) * TRIM_BYTES as u64)
         })
     }
 }

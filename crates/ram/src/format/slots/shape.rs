@@ -6,7 +6,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::super::FormatError;
 use super::super::bytes::Fields;
-use super::super::log_shape::{CACHES_MAX, REGION_BLOCKS_MAX};
+use super::super::log_shape::{CACHES_MAX, Former, Formers, REGION_BLOCKS_MAX};
 use super::super::record::BLOCK_BYTES;
 use super::GROUP_MEMBERS_MAX;
 
@@ -40,6 +40,8 @@ pub struct Shape {
     pub caches: u32,
     /// The number of blocks of a region of trims.
     pub region_blocks: u32,
+    /// The sizes of the device before it grew. The donors do not store them in the shape.
+    pub formers: Formers,
 }
 
 impl Shape {
@@ -72,16 +74,25 @@ impl Shape {
         }
     }
 
-    /// Encodes the shape, without the zeroes that fill its area.
+    /// Returns the shape that the device had when it was made, which is the one that donors store.
+    pub fn first(&self) -> Shape {
+        match self.formers[0] {
+            Former { blocks: 0, .. } => *self,
+            Former { blocks, groups } => Shape { blocks, groups, formers: Formers::default(), ..*self },
+        }
+    }
+
+    /// Encodes the [first](Self::first) shape, without the zeroes that fill its area.
     pub fn encode(&self) -> Vec<u8> {
+        let first = self.first();
         let mut bytes = Vec::with_capacity(BODY_BYTES + 8);
         bytes.extend_from_slice(&MAGIC);
-        for word in [VERSION, self.policy] {
+        for word in [VERSION, first.policy] {
             bytes.extend_from_slice(&word.to_le_bytes());
         }
-        bytes.extend_from_slice(&self.device);
-        bytes.extend_from_slice(&u64::from(self.blocks).to_le_bytes());
-        let words = [self.block_bytes, u32::from(self.members), self.groups, self.caches, self.region_blocks, 0];
+        bytes.extend_from_slice(&first.device);
+        bytes.extend_from_slice(&u64::from(first.blocks).to_le_bytes());
+        let words = [first.block_bytes, u32::from(first.members), first.groups, first.caches, first.region_blocks, 0];
         for word in words {
             bytes.extend_from_slice(&word.to_le_bytes());
         }
@@ -121,7 +132,17 @@ impl Shape {
         if reserved != 0 {
             return Err(range("reserved field of the shape", u64::from(reserved)));
         }
-        let shape = Shape { policy, device, blocks, block_bytes, members, groups, caches, region_blocks };
+        let shape = Shape {
+            policy,
+            device,
+            blocks,
+            block_bytes,
+            members,
+            groups,
+            caches,
+            region_blocks,
+            formers: Formers::default(),
+        };
         shape.check().map(|()| shape)
     }
 }

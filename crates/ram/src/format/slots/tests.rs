@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::*;
+use crate::format::{Former, Formers};
 
 fn shape() -> Shape {
     Shape {
@@ -14,6 +15,7 @@ fn shape() -> Shape {
         groups: 60,
         caches: 2,
         region_blocks: 8,
+        formers: Formers::default(),
     }
 }
 
@@ -108,10 +110,44 @@ fn parity_gives_back_a_slot_with_its_header() {
     assert_eq!(parity, whole);
 }
 
+/// The shape of a device that has grown, by little and by much.
+fn grown() -> Shape {
+    let mut formers = Formers::default();
+    for (former, (blocks, groups)) in formers.iter_mut().zip([(100, 60), (101, 61), (180, 108)]) {
+        *former = Former { blocks, groups };
+    }
+    Shape { blocks: 1000, groups: 600, formers, ..shape() }
+}
+
 #[test]
 fn areas_share_no_byte_and_agree_with_the_placement() {
-    let shape = shape();
-    let areas = Areas::new(&shape);
+    share_no_byte(&shape());
+    share_no_byte(&grown());
+}
+
+#[test]
+fn growing_moves_nothing_and_the_donors_keep_the_first_shape() {
+    let (before, after) = (Areas::new(&shape()), Areas::new(&grown()));
+    for block in 0..shape().blocks {
+        assert_eq!(before.trims(block), after.trims(block));
+    }
+    for group in 0..shape().groups {
+        assert_eq!((before.slot(group), before.summary(group)), (after.slot(group), after.summary(group)));
+    }
+    assert!((0..before.spares).all(|spare| before.spare(spare) == after.spare(spare)));
+    assert!(after.spares == before.spares && after.donor_bytes > before.donor_bytes);
+    assert_eq!(Shape::decode(&grown().encode()), Ok(shape()));
+    // The bytes before the slots, read one range after the other, have each byte at its place.
+    for (at, offset) in after.heads().flatten().enumerate() {
+        assert_eq!(after.in_heads(offset), at, "{offset}");
+    }
+    assert_eq!(after.heads().flatten().count() as u64, after.head_bytes());
+    let ends: Vec<u32> = [0, 59, 60, 61, 108, 599].map(|group| after.run_end(group)).into();
+    assert_eq!(ends, [60, 60, 61, 108, 600, 600]);
+}
+
+fn share_no_byte(shape: &Shape) {
+    let areas = Areas::new(shape);
     let mut used: BTreeSet<(usize, u64)> = BTreeSet::new();
     let mut take = |donor: usize, at: u64, bytes: u64| {
         assert!(at >= SHAPE_BYTES as u64 && at + bytes <= areas.donor_bytes);

@@ -57,8 +57,9 @@ impl Machine {
         };
         let mut sum = self.sum(piece, member);
         if let Some(lost) = lost {
-            xor_into(&mut sum, &self.lost_member(piece, lost));
-            self.figures.lost_blocks += piece.blocks.end - piece.blocks.start;
+            let bytes = self.lost_member(piece, lost);
+            self.figures.lost_blocks += bytes.len() as u64 / u64::from(self.configuration.geometry.block_bytes);
+            xor_into(&mut sum, &bytes);
         }
         if !self.fits(piece, member, &sum) {
             return false;
@@ -90,10 +91,12 @@ impl Machine {
         Sources::Wait
     }
 
-    /// Returns the bytes that stand for a lost member of a piece.
+    /// Returns the bytes that stand for a lost member of a piece. Behind the end of the device nothing is lost: these
+    /// bytes stay zeroes, as the blocks that the device gets when it grows.
     fn lost_member(&self, piece: &Piece, member: usize) -> Vec<u8> {
         let geometry = &self.configuration.geometry;
         let blocks = self.columns(piece).map(|column| self.rows.block(column, member));
+        let blocks = blocks.take_while(|block| *block < geometry.blocks());
         blocks.flat_map(|block| lost_bytes(&geometry.device, block, geometry.block_bytes as usize)).collect()
     }
 

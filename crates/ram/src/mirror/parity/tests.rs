@@ -253,6 +253,27 @@ fn blocks_of_a_donor_that_is_lost_with_the_client_in_a_write_are_errors_until_th
 }
 
 #[test]
+fn behind_the_end_of_the_device_nothing_is_lost() {
+    let mut donors = Donors::new();
+    let mut machine = donors.attach(1, Intent::Create);
+    donors.write(&mut machine, 18, &[1; 16]);
+    // The client ends before the mark of the last stripe is removed. Members 1 and 2, on donors 2 and 3, have no block.
+    drop(machine);
+    donors.is_away[2] = true;
+    let mut machine = donors.attach(2, ATTACH);
+    assert_eq!(machine.figures().lost_blocks, 0);
+    donors.is_away[2] = false;
+    machine.step(donors.now_us, Event::Connected { donor: 2, incarnation: 99 });
+    while !machine.is_quiet() {
+        donors.now_us += 20_000;
+        machine.step(donors.now_us, Event::Time);
+        donors.run(&mut machine, |_, _| true);
+    }
+    assert_eq!(machine.figures().rebuilt, 1);
+    assert_eq!((&donors.memory[2][96..], &donors.memory[0][96..112]), (&[0; 32][..], &[1; 16][..]));
+}
+
+#[test]
 fn two_donors_with_one_label_or_two_donors_at_all_are_refused() {
     let mut donors = Donors::new();
     let machine = donors.attach(1, Intent::Create);

@@ -1,0 +1,202 @@
+//! Growing a device with redundancy that no client has.
+//!
+//! Owns: the geometry of the larger device, and the order of the steps. Promises: nothing that the device has moves; a
+//! client that dies at any step leaves a device of the former or of the new size. Leaves to others: attaching (`mirror`,
+//! `log`), which stores the new geometry together with a new view, as it stores that a donor is left.
+//!
+//! | step | after it |
+//! |---|---|
+//! | every donor gets room for its larger part | the former size |
+//! | the bytes that the device gets read as zeroes on every donor | the former size |
+//! | a view with the new size is stored on every donor | the new size, if a donor that has this view is there |
+//!
+//! A donor whose view has the former size has nothing that is newer: a client uses the new size only when all donors that
+//! are trusted have it.
+
+use std::ops::Range;
+
+use nectary_block::{Error, ErrorKind, exact_size, format_size};
+
+use super::client::donor_bytes;
+use super::device::{draw_client, give_up, start};
+use super::moving::{area, trim};
+use super::owner::Handle;
+use super::planted::{Bug, before_durable_step, planted};
+use super::session::{Ended, begin, window};
+use super::survey::{self, EPOCHS, Placed, Seen, describe, error, found, look_patiently, owned, part_bytes, place};
+use crate::device::{Made, RamOptions};
+use crate::donor::PROMISE_BYTES;
+use crate::format::record::STRIPES_MAX;
+use crate::format::{Code, Former, GROWTHS_MAX, Geometry, LogShape, Record, Stamp};
+use crate::log::Configuration;
+use crate::mirror::{Donor, DonorRequest, Intent, Refusal, Reply, Ring, Rows, merge};
+
+/// Makes a device larger.
+///
+/// *Errors*: as [`grow`](crate::device::grow).
+pub async fn grow(options: &RamOptions, bytes: u64) -> Result<Made, Error> {
+    let (_, seen, placed) = look_alone(options).await?;
+    let before = placed.geometry;
+    let after = grown(&before, bytes).map_err(|detail| error(options, ErrorKind::Invalid, detail))?;
+    if after != before {
+        check_room(options, &seen, &placed, donor_bytes(&after))?;
+        for (position, place) in placed.places.iter().enumerate() {
+            make_room(&seen[*place], &before, &after, position)
+                .await
+                .map_err(|why| error(options, ErrorKind::Io, format!("{}: {why}", seen[*place].name())))?;
+        }
+    }
+    drop(seen);
+    let (client, seen, placed) = look_alone(options).await?;
+    if placed.geometry != before {
+        return Err(error(options, ErrorKind::Busy, "another client has changed it meanwhile".to_owned()));
+    }
+    let intent = Intent::Attach { take_over: false, trust_remaining: false };
+    // The device is attached with the new size only when all donors have stored it.
+    let placed = Placed { geometry: after, ..placed };
+    let (Handle { commands, reports, .. }, _owner) = start(options, client, intent, placed, seen).await?;
+    // If a donor cannot be told, the device has grown nevertheless: the next client begins as after a crash.
+    let _ = give_up(&commands, reports).await;
+    let shares = vec![donor_bytes(&after); usize::from(after.members)];
+    Ok(Made { id: options.id.clone(), size_bytes: after.bytes, redundancy: options.redundancy, shares })
+}
+
+/// Finds the donors of a device that no client has, with a new client's number. All of them must be there with all data.
+async fn look_alone(options: &RamOptions) -> Result<(u64, Vec<Seen>, Placed), Error> {
+    let options = &RamOptions { take_over: false, trust_remaining: false, ..options.clone() };
+    let client = draw_client(options)?;
+    let seen = look_patiently(options, client, false).await;
+    let placed = place(options, &seen)?;
+    if let Some(other) = survey::owner(&seen) {
+        return Err(error(options, ErrorKind::Busy, owned(other)));
+    }
+    let names: Vec<&str> = placed.places.iter().map(|place| seen[*place].name()).collect();
+    let refuse = |refusal: &Refusal| {
+        let (kind, detail) = describe(refusal, &names);
+        error(options, kind, detail)
+    };
+    let merged = merge(&found(&seen, &placed.places), false).map_err(|refusal| refuse(&refusal))?;
+    let missing = |donor: &Donor| !merged.trusted[*donor];
+    let missing: Vec<&str> = (0..names.len()).filter(missing).map(|donor| names[donor]).collect();
+    if !missing.is_empty() {
+        let detail = format!("all donors are needed with their parts: attach it without {} first", missing.join(", "));
+        return Err(error(
+            options,
+            ErrorKind::Absent,
+            format!("{detail}, and grow it when they are filled or replaced"),
+        ));
+    }
+    Ok((client, seen, placed))
+}
+
+/// Returns the geometry of the device with another size. *Errors*: why the size is not possible, in words.
+fn grown(before: &Geometry, bytes: u64) -> Result<Geometry, String> {
+    if bytes < before.bytes {
+        return Err(format!(
+            "the device has {}, and does not shrink to {}",
+            exact_size(before.bytes),
+            exact_size(bytes)
+        ));
+    }
+    if bytes == before.bytes {
+        return Ok(*before);
+    }
+    let mut after = Geometry { bytes, ..*before };
+    if let Code::Log(log) = before.code {
+        after.code = Code::Log(grown_log(before, &log, bytes)?);
+    } else if after.stripes() > STRIPES_MAX {
+        let most = format_size(STRIPES_MAX * u64::from(before.stripe_bytes));
+        return Err(format!("it has {} and stripes for at most {most}", format_size(before.bytes)));
+    }
+    after.check().map_err(|why| why.to_string())?;
+    Ok(after)
+}
+
+fn grown_log(before: &Geometry, log: &LogShape, bytes: u64) -> Result<LogShape, String> {
+    let former = Former { blocks: before.blocks() as u32, groups: log.groups };
+    let Some(count) = log.formers.iter().position(|former| *former == Former::default()) else {
+        return Err(format!("it has grown {GROWTHS_MAX} times, which is the most"));
+    };
+    let mut layout = Configuration::layout_of(before).ok_or("another version of this program has made it")?;
+    let blocks = u32::try_from(bytes / u64::from(before.block_bytes)).ok();
+    layout.blocks = blocks.filter(|blocks| *blocks <= crate::placement::BLOCKS_MAX).ok_or_else(|| {
+        let most = format_size(u64::from(crate::placement::BLOCKS_MAX) * u64::from(before.block_bytes));
+        format!("a device with logged parity has at most {most}")
+    })?;
+    let mut formers = log.formers;
+    formers[count] = former;
+    Ok(LogShape { groups: layout.rows(), formers, ..*log })
+}
+
+/// Checks that every donor has enough free memory. *Errors*: [`ErrorKind::Full`] names those that have not.
+fn check_room(options: &RamOptions, seen: &[Seen], placed: &Placed, part: u64) -> Result<(), Error> {
+    let lacks = |place: &usize| {
+        let there = seen[*place].state.as_ref().ok()?;
+        let has = part_bytes(there).next_multiple_of(PROMISE_BYTES);
+        let needed = part.next_multiple_of(PROMISE_BYTES).saturating_sub(has);
+        let free = there.reached.page.free_bytes;
+        let name = seen[*place].name();
+        (free < needed).then(|| format!("{name} has {} free, {} are needed", format_size(free), format_size(needed)))
+    };
+    let lacking: Vec<String> = placed.places.iter().filter_map(lacks).collect();
+    if lacking.is_empty() {
+        return Ok(());
+    }
+    Err(error(options, ErrorKind::Full, lacking.join("; ")))
+}
+
+/// Gives a donor room for its larger part, and makes the bytes read as zeroes that the device gets there. Until the
+/// donor is attached again, it counts as detached.
+async fn make_room(donor: &Seen, before: &Geometry, after: &Geometry, position: Donor) -> Result<(), String> {
+    let Ok(there) = &donor.state else { return Err("it does not answer any more".to_owned()) };
+    before_durable_step().await;
+    let reached = donor.target.connect(EPOCHS + 1, Some(donor_bytes(after))).await.map_err(|away| away.reason())?;
+    let device = &reached.device;
+    let (now, is_owned) = area(device).await?;
+    let record = Record::decode(&now).map_err(|error| format!("the record of the device: {error}"))?;
+    let expected = Stamp::of(&now);
+    if is_owned || expected != Stamp::of(&there.area) {
+        return Err("another client uses it at this moment".to_owned());
+    }
+    let stamp = Stamp { client: 0, revision: expected.revision + 1, ..expected };
+    let record = bytes::Bytes::from(Record { stamp, ..record }.encode());
+    match begin(device, DonorRequest::SwapMetadata { expected, record }).await {
+        Ended::Answered(Reply::Done) => {}
+        Ended::Answered(_) => return Err("another client uses it at this moment".to_owned()),
+        Ended::Lost(reason) => return Err(reason),
+    }
+    let behind = donor_bytes(before)..window(device);
+    for range in added(before, position).into_iter().chain(std::iter::once(behind)) {
+        before_durable_step().await;
+        trim(device, range).await?;
+    }
+    Ok(())
+}
+
+/// Returns the bytes inside the present part of a donor that belong to the device only when it has grown: the rest of
+/// the last stripe. Its parity stays: for the blocks behind the end of the device, it is computed with zeroes.
+fn added(before: &Geometry, position: Donor) -> Vec<Range<u64>> {
+    let stripe_bytes = u64::from(before.stripe_bytes);
+    let Some(used @ 1..) = before.bytes.checked_rem(stripe_bytes) else { return Vec::new() };
+    let stripe = before.stripes() - 1;
+    match before.code {
+        Code::Mirror => {
+            let places = Ring::new(before).places(stripe);
+            let mine = places.iter().filter(|place| place.donor == position);
+            mine.map(|place| place.offset + used..place.offset + stripe_bytes).collect()
+        }
+        Code::Parity => {
+            let (rows, chunk_bytes) = (Rows::new(before), u64::from(before.chunk_bytes()));
+            let member = rows.member(stripe, position);
+            let kept = match member == rows.parity() {
+                true if planted(Bug::ParityTrimmed) => 0,
+                true => chunk_bytes,
+                false => used.saturating_sub(member as u64 * chunk_bytes).min(chunk_bytes),
+            };
+            let begins_at = stripe * chunk_bytes;
+            let rest = begins_at + kept..begins_at + chunk_bytes;
+            if rest.is_empty() { Vec::new() } else { vec![rest] }
+        }
+        Code::Log(_) => Vec::new(),
+    }
+}
