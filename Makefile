@@ -25,9 +25,9 @@ help:
 
 run:
 	@ci/setup run
-	cargo build --release --locked
+	cargo build --profile dist --locked
 	@mkdir -p $(DATA)
-	target=$${CARGO_TARGET_DIR:-target}; exec $$target/release/nectary proxy --listen $(LISTEN) \
+	target=$${CARGO_TARGET_DIR:-target}; exec $$target/dist/nectary proxy --listen $(LISTEN) \
 	  --store $(DATA)/store --size $(SIZE) --memory $(MEMORY) --access-log $(DATA)/access.log --default-ttl '$(TTL)' $(ARGS)
 
 test:

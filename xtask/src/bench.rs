@@ -1,4 +1,5 @@
-//! Runs the benchmarks one after another; they are built together with all other programs.
+//! Runs the benchmarks one after another; they are built together with all other programs, and measure the program that
+//! users build.
 //!
 //! Owns: the list of programs that are benchmarks. Leaves to others: the measurements and their output.
 
@@ -24,7 +25,7 @@ pub fn command(arguments: &[String]) -> Result<bool> {
         bail!("there is no {unknown}; there are {}", PROGRAMS.join(", "));
     }
     let workspace = Workspace::load()?;
-    let binaries = Binaries::build(&workspace)?;
+    let binaries = Binaries::build(&workspace)?.with_dist(&workspace)?;
     let mut good = true;
     for name in PROGRAMS.iter().filter(|name| chosen.as_deref().is_none_or(|chosen| chosen == **name)) {
         let program = binaries.program(name).with_context(|| format!("there is no program {name}"))?;

@@ -43,19 +43,21 @@ impl Binaries {
         println!("== build");
         let (mut binaries, mut taken) = (Vec::new(), Duration::ZERO);
         for arguments in [["--workspace", "--lib", "--bins", "--tests"].as_slice(), &["--package", "nectary"]] {
-            let mut command = cargo();
-            command.current_dir(&workspace.root).args(["build", "--release", "--locked"]).args(arguments);
-            command.args(["--message-format", "json-render-diagnostics"]);
-            let ended = process::run(&mut command, BUILD_LIMIT, process::silent)?;
-            if !ended.success {
-                bail!("the build failed: {}", ended.how);
-            }
-            let messages = ended.output.lines().filter_map(|line| serde_json::from_str(line).ok());
-            binaries.extend(messages.filter_map(|message| binary(&message)));
-            taken += ended.taken;
+            let (built, time) = build(workspace, &[&["--release"], arguments].concat())?;
+            binaries.extend(built);
+            taken += time;
         }
         println!("== build: {:.1} s", taken.as_secs_f64());
         Ok(Binaries { binaries })
+    }
+
+    /// Builds the program `nectary` as users do, in the profile `dist`, and uses it from now on.
+    pub fn with_dist(mut self, workspace: &Workspace) -> Result<Binaries> {
+        let (built, taken) = build(workspace, &["--profile", "dist", "--package", "nectary"])?;
+        println!("== build for users: {:.1} s", taken.as_secs_f64());
+        self.binaries.retain(|binary| binary.is_test || binary.name != "nectary");
+        self.binaries.extend(built);
+        Ok(self)
     }
 
     /// The test programs of a package, the library's first.
@@ -81,6 +83,19 @@ impl Binaries {
         command.env("RUST_BACKTRACE", "1");
         command
     }
+}
+
+/// Builds what the arguments name; returns the programs, and how long it took.
+fn build(workspace: &Workspace, arguments: &[&str]) -> Result<(Vec<Binary>, Duration)> {
+    let mut command = cargo();
+    command.current_dir(&workspace.root).args(["build", "--locked"]).args(arguments);
+    command.args(["--message-format", "json-render-diagnostics"]);
+    let ended = process::run(&mut command, BUILD_LIMIT, process::silent)?;
+    if !ended.success {
+        bail!("the build failed: {}", ended.how);
+    }
+    let messages = ended.output.lines().filter_map(|line| serde_json::from_str(line).ok());
+    Ok((messages.filter_map(|message| binary(&message)).collect(), ended.taken))
 }
 
 /// Builds the fuzz targets with coverage counters; the result replaces the normal `fuzz` program.

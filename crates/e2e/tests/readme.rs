@@ -106,13 +106,13 @@ fn prepare(scratch: &Scratch, root: &Path, origin: &Origin) -> Result<()> {
     for name in ["Makefile", "README.md", "ci", "docs"] {
         symlink(root.join(name), scratch.join(name))?;
     }
-    std::fs::create_dir_all(scratch.join("target/release"))?;
-    symlink(binary()?, scratch.join("target/release/nectary"))?;
+    std::fs::create_dir_all(scratch.join("target/dist"))?;
+    symlink(binary()?, scratch.join("target/dist/nectary"))?;
     std::fs::create_dir(scratch.join("bin"))?;
     // The program is already built; a build here would only wait for another build.
     program(
         &scratch.join("bin/cargo"),
-        "#!/bin/sh\n[ \"$*\" = 'build --release --locked' ] || { echo \"cargo $*\" >&2; exit 1; }\n",
+        "#!/bin/sh\n[ \"$*\" = 'build --profile dist --locked' ] || { echo \"cargo $*\" >&2; exit 1; }\n",
     )?;
     let url = format!("{}{TARGET}", origin.url());
     program(
