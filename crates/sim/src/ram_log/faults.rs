@@ -221,7 +221,7 @@ impl World {
         }
     }
 
-    fn break_connection(&mut self, client: ClientId, donor: usize) {
+    pub fn break_connection(&mut self, client: ClientId, donor: usize) {
         if !self.clients[client].is_alive {
             return;
         }

@@ -26,6 +26,8 @@ use crate::random::Random;
 
 /// A write of more than a slot may be cut off at any multiple of this. *Units*: bytes.
 const CUT_BYTES: u64 = 16;
+/// How many of a hundred such writes are cut off by the end of their connection.
+const TORN_PERCENT: u64 = 1;
 
 /// The stage of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -261,12 +263,22 @@ impl World {
         {
             self.fence(donor, connection);
         }
+        if self.stage == Stage::Work && self.is_long(&body) && self.random.chance(TORN_PERCENT) {
+            let client = self.network.connections[connection].client;
+            self.break_connection(client, donor);
+            return self.tear(connection, &body);
+        }
         let reply = self.perform(connection, &body);
         if self.network.connections[connection].is_donor_open && self.network.connections[connection].is_client_open {
             let at_us = self.network.up(connection, &mut self.random);
             let event = Event::Replied { donor, request, reply };
             self.network.plan(at_us, Happening::AtClient { connection, event });
         }
+    }
+
+    /// Whether a request is a write of more than a slot.
+    fn is_long(&self, body: &DonorRequest) -> bool {
+        matches!(body, DonorRequest::Write { data, .. } if data.len() as u64 > self.areas.slot_bytes)
     }
 
     /// Stores a part of a write whose connection ended while the donor executed it, or nothing.
@@ -276,11 +288,10 @@ impl World {
         if self.donors[donor].owner != Some(connection) || !self.random.chance(70) {
             return;
         }
-        let (length, slot_bytes) = (data.len() as u64, self.areas.slot_bytes);
-        if length <= slot_bytes {
+        if !self.is_long(body) {
             return;
         }
-        let bytes = self.random.below(length / CUT_BYTES) * CUT_BYTES;
+        let bytes = self.random.below(data.len() as u64 / CUT_BYTES) * CUT_BYTES;
         self.coverage.met("write cut off in the middle", 1);
         let part = DonorRequest::Write { offset: *offset, data: data.slice(..bytes as usize), force: false };
         self.perform(connection, &part);
