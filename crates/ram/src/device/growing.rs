@@ -74,8 +74,8 @@ fn capacity(donor: &Candidate) -> u64 {
     let part = reached.device.geometry().size_bytes;
     let free = if donor.target.can_return() { donor.free_bytes } else { 0 };
     // The donor lends whole slabs.
-    let lent = if donor.target.can_return() { part.next_multiple_of(PROMISE_BYTES) } else { part };
-    (lent + free).saturating_sub(LABEL_AREA_BYTES)
+    let lent = if donor.target.can_return() { part.checked_next_multiple_of(PROMISE_BYTES) } else { None };
+    lent.unwrap_or(part).saturating_add(free).saturating_sub(LABEL_AREA_BYTES)
 }
 
 /// Divides what the device gets more among the donors.

@@ -130,6 +130,18 @@ impl Geometry {
         without_size(self) == without_size(other)
     }
 
+    /// Whether a device with this geometry has the other one after it has grown.
+    pub fn may_become(&self, after: &Geometry) -> bool {
+        let is_former = match (&self.code, &after.code) {
+            (Code::Log(log), Code::Log(after)) => after
+                .formers
+                .iter()
+                .any(|former| (u64::from(former.blocks), former.groups) == (self.blocks(), log.groups)),
+            _ => true,
+        };
+        self.is_same_device(after) && self.bytes < after.bytes && is_former
+    }
+
     /// Returns the number of stripes of the device; the last stripe may be shorter.
     pub fn stripes(&self) -> u64 {
         match self.stripe_bytes {

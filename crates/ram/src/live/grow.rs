@@ -43,7 +43,7 @@ pub async fn grow(options: &RamOptions, bytes: u64) -> Result<Made, Error> {
         for (position, place) in placed.places.iter().enumerate() {
             make_room(&seen[*place], &before, &after, position)
                 .await
-                .map_err(|why| error(options, ErrorKind::Io, format!("{}: {why}", seen[*place].name())))?;
+                .map_err(|(kind, why)| error(options, kind, format!("{}: {why}", seen[*place].name())))?;
         }
     }
     drop(seen);
@@ -52,7 +52,8 @@ pub async fn grow(options: &RamOptions, bytes: u64) -> Result<Made, Error> {
         return Err(error(options, ErrorKind::Busy, "another client has changed it meanwhile".to_owned()));
     }
     let intent = Intent::Attach { take_over: false, trust_remaining: false };
-    // The device is attached with the new size only when all donors have stored it.
+    // The device is attached with the new size only when all donors that are there have stored it; one that has ended
+    // since the look is left, and filled when it is back.
     let placed = Placed { geometry: after, ..placed };
     let (Handle { commands, reports, .. }, _owner) = start(options, client, intent, placed, seen).await?;
     // If a donor cannot be told, the device has grown nevertheless: the next client begins as after a crash.
@@ -132,7 +133,7 @@ fn grown_log(before: &Geometry, log: &LogShape, bytes: u64) -> Result<LogShape, 
 fn check_room(options: &RamOptions, seen: &[Seen], placed: &Placed, part: u64) -> Result<(), Error> {
     let lacks = |place: &usize| {
         let there = seen[*place].state.as_ref().ok()?;
-        let has = part_bytes(there).next_multiple_of(PROMISE_BYTES);
+        let has = part_bytes(there).checked_next_multiple_of(PROMISE_BYTES).unwrap_or(u64::MAX);
         let needed = part.next_multiple_of(PROMISE_BYTES).saturating_sub(has);
         let free = there.reached.page.free_bytes;
         let name = seen[*place].name();
@@ -147,28 +148,36 @@ fn check_room(options: &RamOptions, seen: &[Seen], placed: &Placed, part: u64) -
 
 /// Gives a donor room for its larger part, and makes the bytes read as zeroes that the device gets there. Until the
 /// donor is attached again, it counts as detached.
-async fn make_room(donor: &Seen, before: &Geometry, after: &Geometry, position: Donor) -> Result<(), String> {
-    let Ok(there) = &donor.state else { return Err("it does not answer any more".to_owned()) };
+async fn make_room(
+    donor: &Seen,
+    before: &Geometry,
+    after: &Geometry,
+    position: Donor,
+) -> Result<(), (ErrorKind, String)> {
+    let failed = |why: String| (ErrorKind::Io, why);
+    let used = "another client uses it at this moment: detach it there, then give the command again";
+    let Ok(there) = &donor.state else { return Err(failed("it does not answer any more".to_owned())) };
     before_durable_step().await;
-    let reached = donor.target.connect(EPOCHS + 1, Some(donor_bytes(after))).await.map_err(|away| away.reason())?;
+    let reached =
+        donor.target.connect(EPOCHS + 1, Some(donor_bytes(after))).await.map_err(|away| failed(away.reason()))?;
     let device = &reached.device;
-    let (now, is_owned) = area(device).await?;
-    let record = Record::decode(&now).map_err(|error| format!("the record of the device: {error}"))?;
+    let (now, is_owned) = area(device).await.map_err(failed)?;
+    let record = Record::decode(&now).map_err(|error| failed(format!("the record of the device: {error}")))?;
     let expected = Stamp::of(&now);
     if is_owned || expected != Stamp::of(&there.area) {
-        return Err("another client uses it at this moment".to_owned());
+        return Err((ErrorKind::Busy, used.to_owned()));
     }
     let stamp = Stamp { client: 0, revision: expected.revision + 1, ..expected };
     let record = bytes::Bytes::from(Record { stamp, ..record }.encode());
     match begin(device, DonorRequest::SwapMetadata { expected, record }).await {
         Ended::Answered(Reply::Done) => {}
-        Ended::Answered(_) => return Err("another client uses it at this moment".to_owned()),
-        Ended::Lost(reason) => return Err(reason),
+        Ended::Answered(_) => return Err((ErrorKind::Busy, used.to_owned())),
+        Ended::Lost(reason) => return Err(failed(reason)),
     }
     let behind = donor_bytes(before)..window(device);
     for range in added(before, position).into_iter().chain(std::iter::once(behind)) {
         before_durable_step().await;
-        trim(device, range).await?;
+        trim(device, range).await.map_err(failed)?;
     }
     Ok(())
 }

@@ -4,13 +4,14 @@
 //! overwritten; a device that was made only on some donors can be made again; a device with a living client is not
 //! deleted.
 
-use nectary_block::{BlockDevice, Context, Error, ErrorKind, Operation, format_size};
+use nectary_block::{Error, ErrorKind, Operation, format_size};
 use nectary_host::log::{self, Level};
 
 use super::client::donor_bytes;
 use super::device::{draw_client, give_up, start};
+use super::moving::trim;
 use super::owner::Handle;
-use super::session::{Away, Ended, begin};
+use super::session::{Away, Ended, begin, window};
 use super::survey::{Placed, Seen, There, check_makes, error, look, owned, owner, part_bytes};
 use crate::device::together::together;
 use crate::device::{Made, OVERFLOW_PERCENT, RamOptions, Redundancy};
@@ -27,8 +28,6 @@ const STRIPE_BYTES: u64 = 1 << 20;
 const BLOCKS_MAX: u32 = 1 << 30;
 /// The most overflow that a small device gets by default. *Units*: percent.
 const OVERFLOW_OF_SMALL: u32 = 200;
-/// The maximum number of bytes that are trimmed by one request. *Units*: bytes.
-const TRIM_BYTES: u64 = 1 << 30;
 
 /// Returns the length of a stripe for a device of `bytes`: as short as its metadata allows, because stripes are copied
 /// as a whole.
@@ -99,6 +98,14 @@ pub async fn create(options: &RamOptions) -> Result<Made, Error> {
             small.join(", ")
         );
         return fail(ErrorKind::Full, detail);
+    }
+    // What a deletion that was cut short has left there is no part of the new device.
+    for donor in &seen {
+        let Ok(there) = &donor.state else { continue };
+        let device = &there.reached.device;
+        if let Err(why) = trim(device, 0..window(device)).await {
+            return fail(ErrorKind::Io, format!("{}: {why}", donor.name()));
+        }
     }
     let places = (0..seen.len()).collect();
     let (Handle { commands, reports, .. }, _owner) =
@@ -217,12 +224,7 @@ async fn delete_on(seen: Seen) -> Result<usize, String> {
         Ended::Answered(_) => return Err(failed("another client has changed it at this moment".to_owned())),
         Ended::Lost(reason) => return Err(failed(reason)),
     }
-    let (mut offset, end) = (0, part_bytes(&there));
-    while offset < end {
-        let length = TRIM_BYTES.min(end - offset);
-        device.discard(offset, length, Context::default()).await.map_err(|error| failed(error.detail))?;
-        offset += length;
-    }
+    trim(device, 0..part_bytes(&there)).await.map_err(failed)?;
     Ok(1)
 }
 

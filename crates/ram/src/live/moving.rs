@@ -77,6 +77,8 @@ pub struct Move {
     pub former: Option<Arc<NbdDevice>>,
     /// The former donor, if it was left and the other one is filled: it is in use again if the other one is lost too.
     pub left: Option<Target>,
+    /// The label of the donor that has no place: of the other one, then of the former one.
+    pub label: String,
     bytes: u64,
     /// Parts that the other donor lacks.
     lacking: BTreeSet<u64>,
@@ -116,6 +118,7 @@ impl Move {
             ready: None,
             former: None,
             left: None,
+            label: String::new(),
             bytes,
             lacking: (0..bytes.div_ceil(PART_BYTES)).collect(),
             copying: BTreeSet::new(),
@@ -214,7 +217,7 @@ impl Move {
 }
 
 /// Connects to the other donor and makes this client its owner, with the record of the former one. `others` are the
-/// names, incarnations and labels of the donors that stay.
+/// names, incarnations and labels of the donors that stay. *Returns* the label of the other donor, too.
 pub async fn prepare(
     target: Target,
     epoch: u64,
@@ -222,7 +225,7 @@ pub async fn prepare(
     device: [u8; 16],
     former: Option<Arc<NbdDevice>>,
     others: Vec<(String, u64, String)>,
-) -> Result<Option<Ready>, String> {
+) -> Result<(String, Option<Ready>), String> {
     let name = target.address.text.clone();
     let away = |away: Away| format!("{name}: {}", away.reason());
     let page = target.page().await.map_err(away)?;
@@ -248,7 +251,7 @@ pub async fn prepare(
     if is_owned || !is_free || super::session::window(&reached.device) < bytes {
         return Err(format!("{name} has a device of this name already"));
     }
-    let Some(former) = former else { return Ok(None) };
+    let Some(former) = former else { return Ok((label, None)) };
     let (of_former, _) = area(&former).await?;
     let record = Record::decode(&of_former).map_err(|error| format!("the record of the device: {error}"))?;
     let expected = Stamp::of(&there);
@@ -262,7 +265,7 @@ pub async fn prepare(
     // What an earlier attempt left there is no part of it.
     let size = super::session::window(&reached.device);
     trim(&reached.device, 0..size).await.map_err(|why| format!("{name}: {why}"))?;
-    Ok(Some(Ready { incarnation: incarnation(&reached.page), device: reached.device }))
+    Ok((label, Some(Ready { incarnation: incarnation(&reached.page), device: reached.device })))
 }
 
 /// The metadata area of a donor, and whether another client has it.

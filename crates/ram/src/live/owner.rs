@@ -79,7 +79,7 @@ pub(super) enum Done {
     /// The machine had given up the connection.
     Dropped,
     /// The other donor of a move was prepared, or why this failed.
-    Prepared(u64, Result<Option<Ready>, String>),
+    Prepared(u64, Result<(String, Option<Ready>), String>),
     /// A part of a move was copied, or why this failed and whether the other donor was at fault.
     Copied(u64, u64, Result<(), (bool, String)>),
     /// Whether each donor, by position, says that it is leaving.

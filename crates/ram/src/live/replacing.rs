@@ -83,12 +83,14 @@ impl Owner {
         });
     }
 
-    pub(super) fn prepared(&mut self, result: Result<Option<Ready>, String>) {
+    pub(super) fn prepared(&mut self, result: Result<(String, Option<Ready>), String>) {
         let Some(moving) = &mut self.moving else { return };
         match result {
             Err(why) => self.end_move(Err(why)),
-            Ok(Some(ready)) => (moving.ready, moving.stage) = (Some(ready), Stage::Copying),
-            Ok(None) => {
+            Ok((label, Some(ready))) => {
+                (moving.label, moving.ready, moving.stage) = (label, Some(ready), Stage::Copying);
+            }
+            Ok((label, None)) => {
                 // There is nothing to copy: the other donor is filled as if it were the former one, started again.
                 let (donor, target, epoch) = (moving.donor, moving.target.clone(), moving.epoch);
                 moving.stage = Stage::Settling;
@@ -101,6 +103,7 @@ impl Owner {
                 peer.epoch = peer.epoch.max(epoch);
                 if let Some(moving) = &mut self.moving {
                     moving.left = Some(left);
+                    moving.label = std::mem::replace(&mut self.labels[donor], label);
                 }
                 self.step(Event::Disconnected { donor });
                 self.connect(donor, Duration::ZERO);
@@ -112,10 +115,11 @@ impl Owner {
     /// filled if it returns before another spare is found.
     pub(super) fn give_up_filling(&mut self) {
         let Some(moving) = &mut self.moving else { return };
-        let (donor, left) = (moving.donor, moving.left.clone());
+        let (donor, left, label) = (moving.donor, moving.left.clone(), std::mem::take(&mut moving.label));
         self.end_move(Err("it was lost before it was filled".to_owned()));
         self.spares.try_another();
         let Some(left) = left else { return };
+        self.labels[donor] = label;
         self.lose(donor, "its place was given to a donor that is lost".to_owned());
         self.peers[donor].target = left;
         self.step(Event::Disconnected { donor });
@@ -199,6 +203,7 @@ impl Owner {
         let Some(Ready { device, incarnation }) = moving.ready.take() else { return };
         let donor = moving.donor;
         moving.settle();
+        std::mem::swap(&mut self.labels[donor], &mut moving.label);
         let (target, epoch) = (moving.target.clone(), moving.epoch);
         let peer = &mut self.peers[donor];
         moving.former = peer.device.take();

@@ -160,9 +160,18 @@ impl Machine {
             return;
         }
         match merge(&self.found(is_there), trust_remaining) {
+            Ok(_) if self.has_grown_meanwhile() => self.refuse(Refusal::Contended),
             Ok(merged) => self.conclude(merged),
             Err(refusal) => self.refuse_late(refusal, is_complete),
         }
+    }
+
+    /// Whether the newest record has a size that this client does not know. The client would undo the growth.
+    fn has_grown_meanwhile(&self) -> bool {
+        let records = self.links.iter().filter_map(|link| link.record());
+        let newest = records.max_by_key(|record| record.view.number()).map(|record| record.geometry);
+        let mine = &self.configuration.geometry;
+        newest.is_some_and(|newest| newest != *mine && !newest.may_become(mine))
     }
 
     /// Handles another client that attaches at the same time: chooses a higher generation, or gives up.

@@ -219,3 +219,26 @@ fn little_patience_attaches_without_a_donor_and_a_slow_one_is_called_slow() {
     assert_eq!(said, Some(Action::Refused(Refusal::Slow { patience_us: 500_000 })));
     assert!(Refusal::Slow { patience_us: 500_000 }.to_string().contains("500 ms (`patience=`)"));
 }
+
+#[test]
+fn a_client_that_knows_only_the_former_size_does_not_undo_a_growth() {
+    let mut donors = Donors::new();
+    let of = |client: u64, blocks: u64| {
+        let geometry = Geometry { bytes: blocks * 16, ..configuration().geometry };
+        let intent =
+            if client == 1 { Intent::Create } else { Intent::Attach { take_over: false, trust_remaining: false } };
+        Configuration { geometry, client, intent, ..configuration() }
+    };
+    for (client, blocks) in [(1, 16), (2, 24), (3, 24)] {
+        let mut machine = attached(&mut donors, of(client, blocks));
+        machine.step(2000, Event::Detach);
+        assert_eq!(donors.run(&mut machine), [Action::Detached], "client {client}");
+    }
+    // Its survey saw the donors before the device had grown.
+    let mut machine = Machine::new(of(4, 16), 0).unwrap();
+    for donor in 0..2 {
+        machine.step(0, Event::Connected { donor, incarnation: 50 + donor as u64 });
+    }
+    assert_eq!(donors.run(&mut machine), [Action::Refused(Refusal::Contended)]);
+    attached(&mut donors, of(5, 24));
+}
