@@ -19,7 +19,7 @@ const SECONDS: &[(&str, u64)] = &[
     ("nectary-cache", 30),
     ("nectary-buffer", 10),
     ("nectary-nbd", 5),
-    ("nectary-ram", 90),
+    ("nectary-ram", 110),
     ("nectary-sim", 145),
     ("nectary-store", 35),
     ("nectary-fuzz", 10),
@@ -32,7 +32,7 @@ const SECONDS: &[(&str, u64)] = &[
     ("nectary-foyer", 20),
     ("nectary", 20),
     ("nectary-capi", 5),
-    ("nectary-e2e", 370),
+    ("nectary-e2e", 350),
     ("xtask", 10),
     (DOCTESTS, 25),
 ];
