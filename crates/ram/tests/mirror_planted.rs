@@ -5,11 +5,12 @@ mod support;
 
 use nectary_block::{BlockDevice, Buffer, Context, OpenOptions, SharedDevice, WriteFlags, read, write};
 use nectary_nbd::{ConnectOptions, NbdDevice, Url, info};
+use nectary_ram::device::delete;
 use nectary_ram::donor::name::{ExportName, PAGE_NAME, Session};
 use nectary_ram::donor::page::Page;
 use nectary_ram::format::{Stamp, Swap, WINDOW_BYTES, WindowState};
-use nectary_ram::live::planted::{Bug, plant};
-use support::{Serving, create, open, registry, spec};
+use nectary_ram::live::planted::{self, Bug, plant};
+use support::{Serving, create, open, options, registry, spec};
 
 const SIZED: &str = ",size=6M,redundancy=mirror,patience=5s";
 const BYTES: usize = 6 << 20;
@@ -109,16 +110,39 @@ async fn write_part(device: SharedDevice, offset: u64, byte: u8) {
     device.write_at(offset, vec![data], WriteFlags::default(), Context::default()).await.unwrap();
 }
 
+/// Returns the number of bytes of a deleted device that the next one with its name has. The client that deletes is killed
+/// when no donor has the record any more, and before one of them has freed what is behind it.
+async fn remains_of_a_deletion() -> usize {
+    let (one, two) = (Serving::new(8 << 20), Serving::new(8 << 20));
+    let sized = spec(&[&one, &two], SIZED);
+    create(&sized).await.unwrap();
+    let device = open(&sized).await.unwrap();
+    write(&*device, 0, Buffer::copy_of(&vec![7; BYTES])).await.unwrap();
+    device.close().await.unwrap();
+    let options = options(&sized);
+    planted::stop_after(3);
+    tokio::select! {
+        () = planted::stopped() => {}
+        deleted = delete(&options) => panic!("it was to be killed: {deleted:?}"),
+    }
+    planted::stop_after(u64::MAX);
+    create(&sized).await.unwrap();
+    let device = open(&sized).await.unwrap();
+    read(&*device, 0, BYTES).await.unwrap().iter().filter(|byte| **byte != 0).count()
+}
+
 /// There is only one test, because a planted bug affects the whole process.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_planted_defect_of_the_live_mirror_is_found_and_nothing_without_one() {
     assert_eq!(late_writes().await, Vec::<&str>::new());
     assert_eq!(lost_writes(8).await, 0);
+    assert_eq!(remains_of_a_deletion().await, 0);
     for bug in Bug::EVERY {
         plant(Some(*bug));
         let found = match bug {
             Bug::OldOwnerServed => late_writes().await.len(),
             Bug::LostWriteAnswered => lost_writes(8).await,
+            Bug::RemainsKept => remains_of_a_deletion().await,
             // `spare_planted` and `grow_planted` find these.
             Bug::DrainForgets | Bug::FormersIgnored | Bug::SizeBeforeRoom | Bug::ParityTrimmed => continue,
         };

@@ -11,7 +11,8 @@ use super::client::donor_bytes;
 use super::device::{draw_client, give_up, start};
 use super::moving::trim;
 use super::owner::Handle;
-use super::session::{Away, Ended, begin, window};
+use super::planted::{Bug, before_durable_step, planted};
+use super::session::{Away, Ended, begin};
 use super::survey::{Placed, Seen, There, check_makes, error, look, owned, owner, part_bytes};
 use crate::device::together::together;
 use crate::device::{Made, OVERFLOW_PERCENT, RamOptions, Redundancy};
@@ -101,9 +102,8 @@ pub async fn create(options: &RamOptions) -> Result<Made, Error> {
     }
     // What a deletion that was cut short has left there is no part of the new device.
     for donor in &seen {
-        let Ok(there) = &donor.state else { continue };
-        let device = &there.reached.device;
-        if let Err(why) = trim(device, 0..window(device)).await {
+        let Some(there) = donor.state.as_ref().ok().filter(|_| !planted(Bug::RemainsKept)) else { continue };
+        if let Err(why) = empty(there).await {
             return fail(ErrorKind::Io, format!("{}: {why}", donor.name()));
         }
     }
@@ -217,15 +217,21 @@ async fn delete_on(seen: Seen) -> Result<usize, String> {
         Err(Away::Absent(_)) => return Ok(0),
         Err(away) => return Err(failed(away.reason())),
     };
+    empty(&there).await.map_err(failed)?;
+    Ok(1)
+}
+
+/// Removes a donor's record and everything behind it.
+async fn empty(there: &There) -> Result<(), String> {
     let device = &there.reached.device;
     let (expected, record) = (Stamp::of(&there.area), bytes::Bytes::new());
     match begin(device, DonorRequest::SwapMetadata { expected, record }).await {
         Ended::Answered(Reply::Done) => {}
-        Ended::Answered(_) => return Err(failed("another client has changed it at this moment".to_owned())),
-        Ended::Lost(reason) => return Err(failed(reason)),
+        Ended::Answered(_) => return Err("another client has changed it at this moment".to_owned()),
+        Ended::Lost(reason) => return Err(reason),
     }
-    trim(device, 0..part_bytes(&there)).await.map_err(failed)?;
-    Ok(1)
+    before_durable_step().await;
+    trim(device, 0..part_bytes(there)).await
 }
 
 #[cfg(test)]

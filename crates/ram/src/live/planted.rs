@@ -24,6 +24,8 @@ nectary_block::planted_bugs! {
     SizeBeforeRoom = 5 => "size stored before there is room",
     /// With parity in place: growing trims the parity of the last stripe, too.
     ParityTrimmed = 6 => "parity of the last stripe trimmed",
+    /// A new device keeps what a deletion that was cut short has left.
+    RemainsKept = 7 => "remains of a deletion kept",
 }
 
 #[cfg(feature = "planted")]
