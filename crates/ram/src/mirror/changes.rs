@@ -17,9 +17,10 @@ impl Machine {
         if !operation.is_planned {
             self.plan_change(&mut operation);
         }
-        if let Some(block) = lost_block(&operation) {
-            self.checksums.forget(operation.blocks.clone());
-            return self.finish(number, operation, Err(MirrorError::Lost { block }));
+        let lost = lost_block(&operation);
+        // What has begun is finished first: the copies of its other pieces must become equal.
+        if let Some(block) = lost.filter(|_| !operation.has_begun) {
+            return self.finish_lost(number, operation, block);
         }
         if self.is_marked(&operation) {
             for at in 0..operation.parts.len() {
@@ -30,11 +31,19 @@ impl Machine {
             self.operations.insert(number, operation);
             return;
         }
+        if let Some(block) = lost {
+            return self.finish_lost(number, operation, block);
+        }
         match &operation.work {
             Work::Write { data, .. } => self.checksums.wrote(operation.blocks.start, data),
             _ => self.checksums.zeroed(operation.blocks.clone()),
         }
         self.finish(number, operation, Ok(Bytes::new()));
+    }
+
+    fn finish_lost(&mut self, number: u64, operation: Operation, block: u64) {
+        self.checksums.forget(operation.blocks.clone());
+        self.finish(number, operation, Err(MirrorError::Lost { block }));
     }
 
     /// Lists the copies that an operation changes, and has their stripes marked as dirty.

@@ -240,8 +240,12 @@ impl Machine {
         link.state = LinkState::Down;
         for (request, outstanding) in std::mem::take(&mut link.outstanding) {
             match outstanding.purpose {
+                // A part that is excused stays so: its donor will not be asked again.
                 Purpose::Part { operation, part } => {
-                    if let Some(operation) = self.operations.get_mut(&operation) {
+                    let operation = self.operations.get_mut(&operation);
+                    if let Some(operation) =
+                        operation.filter(|operation| operation.parts[part].state == PartState::Sent)
+                    {
                         let is_trusted = self.membership.standing[donor] == Standing::Trusted;
                         let skipped = planted(Bug::ReplaySkipped) && operation.work.is_change() && is_trusted;
                         let state = if skipped { PartState::Done } else { PartState::Unsent };
