@@ -68,7 +68,9 @@ impl Machine {
 
     /// Begins copies that are due.
     pub(super) fn advance_copies(&mut self) {
-        if self.phase == Phase::Resync {
+        // A donor that is being left may be trusted again, if another one is lost meanwhile.
+        let is_leaving = self.membership.standing.contains(&Standing::Leaving);
+        if self.phase == Phase::Resync && !is_leaving {
             while self.copies_under_way(Why::Resync) < COPIES_MAX
                 && let Some(stripe) = self.membership.resync.pop()
             {
@@ -143,6 +145,10 @@ impl Machine {
     }
 
     pub(super) fn drive_copy(&mut self, number: u64, mut operation: Operation, to: Donor, why: Why) {
+        if why == Why::Resync && self.membership.standing.contains(&Standing::Leaving) {
+            self.operations.insert(number, operation);
+            return;
+        }
         let is_wanted = match self.membership.standing[to] {
             Standing::Trusted => why != Why::Rebuild,
             Standing::Rebuilding => why == Why::Rebuild,
