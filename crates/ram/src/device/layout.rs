@@ -2,7 +2,7 @@
 //!
 //! Owns: the donors' shares, computed from their capacities, and the place of each byte that follows from the shares
 //! (`docs/formats/ram.md`). The units of the device go to the donors in turn; a full donor is omitted from later rows.
-//! What a growth adds is behind this, in rows of its own. A contiguous range of the device is contiguous on each donor,
+//! What a growth adds is behind this, in further rows. A contiguous range of the device is contiguous on each donor,
 //! too.
 
 use std::ops::Range;

@@ -356,7 +356,7 @@ impl Machine {
     }
 
     /// Whether a donor's record is of another client that took the device, or began to. A client that ended after it
-    /// had claimed only this donor, while this client had not, has the same generation and no view of its own; it
+    /// had claimed only this donor, while this client had not, has the same generation and stored no view; it
     /// cannot attach, since all other donors are claimed with that generation.
     fn is_superseded_by(&self, donor: Donor) -> bool {
         let link = &self.links[donor];

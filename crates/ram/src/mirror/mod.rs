@@ -61,6 +61,8 @@ mod checksums;
 mod configuration;
 mod copies;
 mod dirty;
+#[cfg(test)]
+mod donor_in_memory;
 mod error;
 mod event;
 mod figures;

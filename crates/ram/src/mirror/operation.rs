@@ -77,6 +77,15 @@ pub(super) struct Piece {
     pub is_unsolvable: bool,
 }
 
+impl Piece {
+    /// Notes that a request for the piece is answered; returns whether the piece still needs the answer.
+    pub fn answered(&mut self, request: RequestId) -> bool {
+        let is_awaited = self.asked.iter().any(|asked| asked.request == request);
+        self.asked.retain(|asked| asked.request != request);
+        is_awaited && self.data.is_none()
+    }
+}
+
 /// The state of a part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum PartState {

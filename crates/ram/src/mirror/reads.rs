@@ -145,9 +145,7 @@ impl Machine {
             return;
         };
         let piece = &mut operation.pieces[at];
-        let is_awaited = piece.asked.iter().any(|asked| asked.request == request);
-        piece.asked.retain(|asked| asked.request != request);
-        if piece.data.is_some() || !is_awaited {
+        if !piece.answered(request) {
             self.figures.late_replies += 1;
             return;
         }

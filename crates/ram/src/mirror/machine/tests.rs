@@ -34,31 +34,7 @@ impl Donors {
     }
 
     fn answer(&mut self, donor: Donor, body: DonorRequest) -> Reply {
-        match body {
-            DonorRequest::Read { offset, bytes } => {
-                let (from, to) = (offset as usize, (offset + bytes) as usize);
-                Reply::Data(Bytes::copy_from_slice(&self.memory[donor][from..to]))
-            }
-            DonorRequest::Write { offset, data, .. } => {
-                self.memory[donor][offset as usize..offset as usize + data.len()].copy_from_slice(&data);
-                Reply::Done
-            }
-            DonorRequest::WriteZeroes { offset, bytes, .. } | DonorRequest::Trim { offset, bytes } => {
-                self.memory[donor][offset as usize..(offset + bytes) as usize].fill(0);
-                Reply::Done
-            }
-            DonorRequest::Flush => Reply::Done,
-            DonorRequest::ReadMetadata => {
-                Reply::Metadata { area: Bytes::copy_from_slice(&self.areas[donor]), is_owned: false }
-            }
-            DonorRequest::SwapMetadata { expected, record } => {
-                if crate::format::Stamp::of(&self.areas[donor]) != expected {
-                    return Reply::SwapRefused;
-                }
-                self.areas[donor] = record.to_vec();
-                Reply::Done
-            }
-        }
+        donor_in_memory::answer(&mut self.memory[donor], &mut self.areas[donor], body)
     }
 
     /// Runs until the machine sends no further request; returns its other actions.

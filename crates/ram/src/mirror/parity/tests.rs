@@ -2,7 +2,8 @@
 
 use bytes::Bytes;
 
-use crate::format::{Code, Geometry, Stamp};
+use crate::format::{Code, Geometry};
+use crate::mirror::donor_in_memory;
 use crate::mirror::{
     Action, Configuration, Donor, DonorRequest, Event, Intent, Machine, MirrorError, Refusal, Reply, Request, Times,
 };
@@ -39,30 +40,7 @@ impl Donors {
         if kind != ' ' {
             self.requests.push((kind, donor));
         }
-        match body {
-            DonorRequest::Read { offset, bytes } => {
-                Reply::Data(Bytes::copy_from_slice(&self.memory[donor][offset as usize..(offset + bytes) as usize]))
-            }
-            DonorRequest::Write { offset, data, .. } => {
-                self.memory[donor][offset as usize..offset as usize + data.len()].copy_from_slice(&data);
-                Reply::Done
-            }
-            DonorRequest::WriteZeroes { offset, bytes, .. } | DonorRequest::Trim { offset, bytes } => {
-                self.memory[donor][offset as usize..(offset + bytes) as usize].fill(0);
-                Reply::Done
-            }
-            DonorRequest::Flush => Reply::Done,
-            DonorRequest::ReadMetadata => {
-                Reply::Metadata { area: Bytes::copy_from_slice(&self.areas[donor]), is_owned: false }
-            }
-            DonorRequest::SwapMetadata { expected, .. } if Stamp::of(&self.areas[donor]) != expected => {
-                Reply::SwapRefused
-            }
-            DonorRequest::SwapMetadata { record, .. } => {
-                self.areas[donor] = record.to_vec();
-                Reply::Done
-            }
-        }
+        donor_in_memory::answer(&mut self.memory[donor], &mut self.areas[donor], body)
     }
 
     /// Runs until nothing more is sent; `may_send` says which requests arrive. Returns the other actions.
