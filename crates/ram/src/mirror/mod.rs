@@ -62,6 +62,7 @@ mod configuration;
 mod copies;
 mod dirty;
 #[cfg(test)]
+#[path = "machine/donor_in_memory.rs"]
 mod donor_in_memory;
 mod error;
 mod event;

@@ -2,8 +2,8 @@
 
 use bytes::Bytes;
 
-use super::event::{DonorRequest, Reply};
 use crate::format::Stamp;
+use crate::mirror::event::{DonorRequest, Reply};
 
 /// Answers a request to a donor with this memory and this metadata area.
 pub fn answer(memory: &mut [u8], area: &mut Vec<u8>, body: DonorRequest) -> Reply {
