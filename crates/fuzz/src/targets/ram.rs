@@ -146,7 +146,9 @@ pub fn slots(input: &[u8]) {
 
 /// Makes one of each structure, and a record of each kind.
 pub fn slot_seeds() -> Vec<Vec<u8>> {
-    let slot = Slot { device: DEVICE, generation: 2, group: 5, member: 1, block: 9, sequence: 3, data_checksum: 0 };
+    let (data_checksum, is_lost) = (0, false);
+    let (generation, sequence) = (2, 3);
+    let slot = Slot { device: DEVICE, generation, group: 5, member: 1, block: 9, sequence, data_checksum, is_lost };
     let named = Some(Named { block: 9, sequence: 3, checksum: 4 });
     let members = vec![named, None, named];
     let summary = Summary { kind: Kind::Sealed, device: DEVICE, generation: 2, group: 5, parity_checksum: 6, members };

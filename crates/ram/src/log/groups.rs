@@ -98,8 +98,20 @@ pub(super) fn empty_summary(kind: Kind, device: u64, generation: u64, group: u32
     Summary { kind, device, generation, group, parity_checksum: 0, members }
 }
 
-/// Returns the summary's entry for a whole slot; `None` if the bytes are no slot.
+/// Returns the summary's entry for a slot; `None` if the bytes have no header. The data may be damaged: then reading the
+/// block is an error, and not an older copy.
 pub(super) fn named(image: &[u8]) -> Option<Named> {
-    let (slot, _) = Slot::decode_whole(image).ok()?;
+    let slot = Slot::decode(image).ok()?;
     Some(Named { block: slot.block, sequence: slot.sequence, checksum: Slot::checksum_of(image) })
+}
+
+/// Whether a slot has the data that its entry in a summary names.
+pub(super) fn is_whole(image: &[u8], wanted: Named) -> bool {
+    named(image) == Some(wanted) && Slot::decode_whole(image).is_ok()
+}
+
+/// Returns a block's contents from its slot; `None`: they are lost.
+pub(super) fn contents(image: &Bytes) -> Option<Bytes> {
+    let is_lost = Slot::decode(image).is_ok_and(|slot| slot.is_lost);
+    (!is_lost).then(|| image.slice(SLOT_HEADER_BYTES..))
 }

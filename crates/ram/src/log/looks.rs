@@ -8,9 +8,10 @@
 
 use bytes::Bytes;
 
+use super::groups::contents;
 use super::machine::Machine;
 use super::operations::Answer;
-use crate::format::slots::{SLOT_HEADER_BYTES, Slot, xor};
+use crate::format::slots::{Slot, xor};
 use crate::mirror::{Donor, DonorRequest, MirrorError, Standing};
 
 /// The purpose of reading a slot.
@@ -181,16 +182,15 @@ impl Machine {
     fn end_look(&mut self, look: Look, result: Result<Bytes, MirrorError>) {
         match look.purpose {
             Purpose::Operation { number, at } => {
-                let data = result.map(|bytes| bytes.slice(SLOT_HEADER_BYTES..));
+                let block = look.wanted.map_or(0, |(block, _)| u64::from(block));
+                let data = result.and_then(|bytes| contents(&bytes).ok_or(MirrorError::Lost { block }));
                 self.answer(number, at, data.map(|data| Answer { data, is_from_memory: false }));
                 self.unpin(look.row);
             }
             Purpose::Fetch { task } => {
                 self.unpin(look.row);
-                // A block that cannot be read cannot be moved, so its whole group stays.
-                if let Ok(bytes) = result {
-                    self.fetched(task, bytes.slice(SLOT_HEADER_BYTES..));
-                }
+                // That the contents are lost is moved, too: otherwise the group could not be emptied.
+                self.fetched(task, result.ok().and_then(|bytes| contents(&bytes)));
             }
             Purpose::Refill => self.refill_read(look, result),
         }

@@ -11,7 +11,7 @@ use bytes::Bytes;
 
 use super::configuration::Configuration;
 use super::figures::Figures;
-use super::groups::Groups;
+use super::groups::{Groups, contents};
 use super::looks::{Look, Part};
 use super::operations::{Flushed, Operation, Work};
 use super::recovery::Recovery;
@@ -72,6 +72,8 @@ pub enum Held {
     },
     /// The data is on the way from a donor to the client's memory.
     Coming,
+    /// The contents are lost.
+    Lost,
 }
 
 /// A device with logged parity, as its client sees it.
@@ -90,8 +92,8 @@ pub struct Machine {
     /// The sequence of each block's newest trim. It is kept after a later write, because stored parity may not cover
     /// that write yet.
     pub(super) trims: Vec<u64>,
-    /// Data of blocks that are in no slot yet.
-    pub(super) held: BTreeMap<u32, Bytes>,
+    /// Contents of blocks that are in no slot yet; `None`: they are lost.
+    pub(super) held: BTreeMap<u32, Option<Bytes>>,
     /// Blocks that are being fetched, each with the task that fetches it.
     pub(super) fetching: BTreeMap<u32, u64>,
     /// Fetches whose slot is in memory: the task, the row and the sequence.
@@ -188,7 +190,7 @@ impl Machine {
             next_operation: 1,
             recovery: None,
             refill: None,
-            scrub: Scrub::new(&configuration.times, data_bytes, u64::from(shape.groups), now_us),
+            scrub: Scrub::new(&configuration.times, data_bytes, Machine::scrub_units(&shape), now_us),
             scrub_step: None,
             scrubs: 0,
             figures: Figures::default(),
@@ -327,7 +329,7 @@ impl Machine {
     /// Returns the place of a block's newest data. *Panics* if the device has no such block.
     pub fn holds(&self, block: u32) -> Held {
         if let Some(data) = self.held.get(&block) {
-            return Held::Memory(data.clone());
+            return data.clone().map_or(Held::Lost, Held::Memory);
         }
         match self.placement.locate(block) {
             Location::Unmapped => Held::Zeroes,
@@ -337,7 +339,7 @@ impl Machine {
                 match self.groups.of(place.slot).and_then(|group| group.member(sequence)) {
                     None => Held::Slot { donor: usize::from(place.donor), group: place.slot },
                     Some(member) => match &member.image {
-                        Some(image) => Held::Memory(image.slice(crate::format::slots::SLOT_HEADER_BYTES..)),
+                        Some(image) => contents(image).map_or(Held::Lost, Held::Memory),
                         None => Held::Coming,
                     },
                 }

@@ -15,10 +15,10 @@ use std::ops::Range;
 use bytes::Bytes;
 
 use super::configuration::STEPS_MAX;
+use super::groups::contents;
 use super::looks::Purpose;
 use super::machine::{Asked, Machine, Phase};
 use super::planted::{Bug, planted};
-use crate::format::slots::SLOT_HEADER_BYTES;
 use crate::mirror::{Action, DonorRequest, MirrorError, Moment, OPERATIONS_MAX, REQUEST_BYTES_MAX, Request, Standing};
 use crate::placement::{Location, Placement};
 
@@ -181,7 +181,10 @@ impl Machine {
             for at in 0..operation.pieces.len() {
                 if matches!(operation.pieces[at], Piece::Unasked) {
                     let block = operation.blocks.start + at as u32;
-                    operation.pieces[at] = self.find(number, at, block);
+                    match self.find(number, at, block) {
+                        Some(piece) => operation.pieces[at] = piece,
+                        None => return Some(Err(MirrorError::Lost { block: u64::from(block) })),
+                    }
                 }
                 operation.unasked += usize::from(matches!(operation.pieces[at], Piece::Unasked));
                 operation.missing += usize::from(!matches!(operation.pieces[at], Piece::Got(_)));
@@ -212,20 +215,20 @@ impl Machine {
         false
     }
 
-    /// Returns a block's data if it is in memory; otherwise begins to read its slot.
-    fn find(&mut self, number: u64, at: usize, block: u32) -> Piece {
+    /// Returns a block's data if it is in memory; otherwise begins to read its slot. `None`: the contents are lost.
+    fn find(&mut self, number: u64, at: usize, block: u32) -> Option<Piece> {
         let from_memory = |data: Bytes| Piece::Got(Answer { data, is_from_memory: true });
         if let Some(data) = self.held.get(&block) {
-            return from_memory(data.clone());
+            return data.clone().map(from_memory);
         }
-        match self.placement.locate(block) {
+        Some(match self.placement.locate(block) {
             Location::Unmapped => from_memory(Bytes::from(vec![0; self.shape.block_bytes as usize])),
             Location::Memory => Piece::Unasked,
             Location::Slot(place) => {
                 let sequence = self.newest[block as usize];
                 match self.groups.of(place.slot).and_then(|group| group.member(sequence)) {
                     Some(member) => match &member.image {
-                        Some(image) => from_memory(image.slice(SLOT_HEADER_BYTES..)),
+                        Some(image) => from_memory(contents(image)?),
                         None => Piece::Unasked,
                     },
                     None => {
@@ -235,7 +238,7 @@ impl Machine {
                     }
                 }
             }
-        }
+        })
     }
 
     /// Handles the result of a slot that was read for an operation.
@@ -251,6 +254,10 @@ impl Machine {
     }
 
     fn drive_change(&mut self, number: u64, operation: &mut Operation) -> Option<Result<Bytes, MirrorError>> {
+        // With two donors gone, nothing that is stored now would survive the client.
+        if self.session.standing().contains(&Standing::Lost) && !planted(Bug::LostAcknowledged) {
+            return Some(Err(MirrorError::Lost { block: u64::from(operation.blocks.start) }));
+        }
         if !operation.is_taken {
             if self.tasks.len() >= STEPS_MAX {
                 return None;
@@ -280,7 +287,7 @@ impl Machine {
             Work::Write { data } => {
                 let bytes = self.shape.block_bytes as usize;
                 for (at, block) in blocks.clone().enumerate() {
-                    self.held.insert(block, data.slice(at * bytes..(at + 1) * bytes));
+                    self.held.insert(block, Some(data.slice(at * bytes..(at + 1) * bytes)));
                     self.fetching.remove(&block);
                 }
                 self.placement.write(blocks, &mut steps)

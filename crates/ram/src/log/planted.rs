@@ -29,4 +29,10 @@ nectary_block::planted_bugs! {
     ScrubFromDamaged = 12 => "scrub repairs from the damaged slot",
     /// The scrub skips a group after each step.
     ScrubSkips = 13 => "scrub skips groups",
+    /// Changes are acknowledged after the loss of two donors.
+    LostAcknowledged = 14 => "changes acknowledged without a donor that has them",
+    /// A donor is trusted before what it had of a group that was used again is erased.
+    ErasureUnawaited = 15 => "donor trusted before old slots are erased",
+    /// Cleaning moves a block that cannot be read as zeroes.
+    LostAsZeroes = 16 => "unreadable block moved as zeroes",
 }

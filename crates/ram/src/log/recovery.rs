@@ -275,11 +275,13 @@ impl Machine {
             self.put(vec![writes]);
         }
         self.figures.recovered_lost += plan.recovered_lost;
-        for (row, parity, summary) in plan.to_seal.clone() {
+        for (row, parity, summary, slots) in plan.to_seal.clone() {
             self.figures.recovered_open += 1;
             if !planted(Bug::RecoveryUnsealed) {
-                let stages = self.seal_stages(row, parity, &summary);
-                self.put(stages.into());
+                let offset = self.areas.slot(row);
+                let slots = slots.into_iter().map(|(donor, data)| Write { donor, offset, data }).collect();
+                let stages = std::iter::once(slots).chain(self.seal_stages(row, parity, &summary));
+                self.put(stages.collect());
             }
         }
         recovery.plan = Some(plan);

@@ -24,7 +24,7 @@ use super::looks::{Look, Part, Purpose};
 use super::machine::{Machine, Phase};
 use super::planted::{Bug, planted};
 use super::stores::Write;
-use crate::format::slots::{Kind, SLOT_HEADER_BYTES};
+use crate::format::slots::{Kind, Named, SLOT_HEADER_BYTES};
 use crate::mirror::{Donor, MirrorError, Standing};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -40,6 +40,8 @@ pub(super) struct Refill {
     pub begun: BTreeSet<u32>,
     /// No group from this one on was begun, except those in `begun`.
     pub next: u32,
+    /// No region of trims from this one on was begun.
+    pub next_region: u64,
     /// Groups whose slot is being computed.
     pub looking: BTreeSet<u32>,
     /// Writes in progress, each with the group that it finishes.
@@ -54,16 +56,28 @@ impl Machine {
         self.refill.as_ref().is_some_and(|refill| refill.donor == donor && refill.done.contains(&row))
     }
 
-    /// Notes that a row is reused, so that its slots need not be computed; returns the write that must be done before
-    /// the row is open. The slot of the donor may have a copy that an earlier recovery did without, and the donor may
-    /// be trusted before the slot is written.
-    pub(super) fn refill_opened(&mut self, row: u32) -> Option<Write> {
-        let refill = self.refill.as_mut()?;
-        refill.done.insert(row);
+    /// Notes that a row is reused, so that its slots need not be computed. What the donor has of its former life, of
+    /// which an earlier recovery may have done without, is erased before the donor is trusted.
+    pub(super) fn refill_opened(&mut self, row: u32) {
+        let Some(refill) = self.refill.as_mut() else { return };
         refill.begun.insert(row);
-        let donor = refill.donor;
-        let is_member = self.areas.member_on(row, donor).is_some();
-        is_member.then(|| self.no_header(donor, row))
+        let (donor, is_done) = (refill.donor, refill.done.contains(&row));
+        if planted(Bug::ErasureUnawaited) {
+            refill.done.insert(row);
+        } else if !is_done {
+            self.refill_put(vec![vec![self.blank(donor, row)]], Some(row));
+        }
+    }
+
+    /// Returns the write that erases what a donor has of a row: the header of its slot, or the summary.
+    fn blank(&self, donor: Donor, row: u32) -> Write {
+        match self.areas.member_on(row, donor) {
+            Some(_) => {
+                let data = Bytes::from(vec![0; SLOT_HEADER_BYTES]);
+                Write { donor, offset: self.areas.slot(row), data }
+            }
+            None => self.erasure(row),
+        }
     }
 
     /// Returns the donor that is filled, the number of groups of which it has its part, and the number of all groups.
@@ -88,6 +102,13 @@ impl Machine {
         }
         let Some(refill) = &mut self.refill else { return false };
         let donor = refill.donor;
+        let others = refill.puts.values().filter(|row| row.is_none()).count();
+        if refill.next_region < self.areas.regions() && others < REFILLS_MAX {
+            let region = refill.next_region;
+            refill.next_region += 1;
+            self.refill_trims(donor, region);
+            return true;
+        }
         if refill.next < self.shape.groups && refill.looking.len() + refill.pinned.len() < REFILLS_MAX {
             let row = refill.next;
             refill.next += 1;
@@ -96,7 +117,8 @@ impl Machine {
             }
             return true;
         }
-        if refill.next == self.shape.groups && refill.looking.is_empty() && refill.puts.is_empty() {
+        let is_begun = refill.next == self.shape.groups && refill.next_region == self.areas.regions();
+        if is_begun && refill.looking.is_empty() && refill.puts.is_empty() {
             self.session.filled(donor);
         }
         false
@@ -141,16 +163,21 @@ impl Machine {
     fn begin_refill(&mut self, donor: Donor, joined: u64) {
         let (done, looking, pinned) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
         let begun = BTreeSet::new();
-        self.refill = Some(Refill { donor, joined, done, begun, next: 0, looking, puts: BTreeMap::new(), pinned });
+        self.refill = Some(Refill {
+            donor,
+            joined,
+            done,
+            begun,
+            next: 0,
+            next_region: 0,
+            looking,
+            puts: BTreeMap::new(),
+            pinned,
+        });
         let write = |offset: u64, data: Vec<u8>| Write { donor, offset, data: Bytes::from(data) };
         let mut writes = vec![write(0, self.shape.encode())];
         for spare in 0..self.areas.spares {
             writes.push(write(self.areas.spare(spare), vec![0; self.areas.summary_bytes as usize]));
-        }
-        for region in 0..self.areas.regions() {
-            let blocks = self.areas.region(region);
-            let trims = self.trim_writes(blocks.start, blocks.len() as u32, |block| self.trims[block as usize]);
-            writes.extend(trims.into_iter().filter(|trim| trim.donor == donor));
         }
         self.refill_put(vec![writes], None);
         // A row may have two lives: one that is still needed, and one that begins when the first ends.
@@ -162,7 +189,7 @@ impl Machine {
                 refill.begun.insert(row);
             }
             match planted(Bug::OpenGroupsNotRefilled) {
-                true => _ = self.refill_opened(row),
+                true => self.refill_opened(row),
                 false => self.refill_group(donor, row, life),
             }
         }
@@ -171,24 +198,16 @@ impl Machine {
     /// Writes a donor's part of a group that is in memory.
     fn refill_group(&mut self, donor: Donor, row: u32, life: u64) {
         let Some(group) = self.groups.lives.get(&life) else { return };
-        let mut writes = vec![self.no_header(donor, row)];
+        let mut writes = vec![self.blank(donor, row)];
         match self.areas.member_on(row, donor) {
             Some(member) => {
-                // A slot whose data has not arrived is sent later.
+                // A slot whose data has not arrived, or whose group is not open yet, is sent later.
                 let image = group.members.get(usize::from(member)).and_then(|member| member.image.clone());
-                if let Some(data) = image {
+                if let Some(data) = image.filter(|_| group.is_open) {
                     writes = vec![Write { donor, offset: self.areas.slot(row), data }];
                 }
             }
             None => {
-                let is_sealing = self.tasks.values().any(|task| {
-                    matches!(task.work, super::tasks::Work::Parity { life: of, spare: None, .. } if of == life)
-                        && task.has_begun
-                });
-                writes = match is_sealing {
-                    true => Vec::new(),
-                    false => vec![self.erasure(row)],
-                };
                 if let Some(spare) = group.spare.clone() {
                     writes.push(Write { donor, offset: spare.offset, data: spare.bytes });
                 }
@@ -197,9 +216,13 @@ impl Machine {
         self.refill_put(vec![writes], Some(row));
     }
 
-    fn no_header(&self, donor: Donor, row: u32) -> Write {
-        let data = Bytes::from(vec![0; SLOT_HEADER_BYTES]);
-        Write { donor, offset: self.areas.slot(row), data }
+    fn refill_trims(&mut self, donor: Donor, region: u64) {
+        let blocks = self.areas.region(region);
+        let mut writes = self.trim_writes(blocks.start, blocks.len() as u32, |block| self.trims[block as usize]);
+        writes.retain(|write| write.donor == donor);
+        if !writes.is_empty() {
+            self.refill_put(vec![writes], None);
+        }
     }
 
     fn refill_row(&mut self, donor: Donor, row: u32) {
@@ -210,15 +233,11 @@ impl Machine {
             }
             return self.look_at(row, donor, None, Purpose::Refill);
         }
-        let writes = match self.areas.member_on(row, donor) {
-            Some(_) => vec![self.no_header(donor, row)],
-            None => vec![self.erasure(row)],
-        };
         *self.pins.entry(row).or_insert(0) += 1;
         if let Some(refill) = &mut self.refill {
             refill.pinned.insert(row);
         }
-        self.refill_put(vec![writes], Some(row));
+        self.refill_put(vec![vec![self.blank(donor, row)]], Some(row));
     }
 
     /// Handles the slots of a sealed group, which were read from all donors except the one being filled.
@@ -240,7 +259,7 @@ impl Machine {
                 let mut summary = empty_summary(Kind::Sealed, self.device, generation, row, self.shape.members);
                 for (other, part) in look.parts.iter().enumerate() {
                     if let (Part::Got(image), Some(member)) = (part, self.areas.member_on(row, other)) {
-                        summary.members[usize::from(member)] = named(image);
+                        summary.members[usize::from(member)] = named(image).or_else(|| self.damaged(row, member));
                     }
                 }
                 summary.parity_checksum = xxh3_64(&whole);
@@ -248,6 +267,12 @@ impl Machine {
             }
         };
         self.refill_put(stages, Some(row));
+    }
+
+    /// Returns the summary's entry for a slot with a damaged header: its block must not seem to be older.
+    fn damaged(&self, row: u32, member: u8) -> Option<Named> {
+        let block = self.placement.owner(row, member)?;
+        Some(Named { block, sequence: self.newest[block as usize], checksum: 0 })
     }
 
     /// Notes that writes of a filling, or of the scrub, are done.

@@ -1,5 +1,5 @@
 //! The scrub of a device that logs parity: the slots of every sealed group are read and compared with the group's
-//! parity and summary, and those of an open group with the client's memory.
+//! parity and summary, those of an open group with the client's memory, and so are the trims.
 //!
 //! Owns: the comparison of a group, and overwriting what is wrong. Promises: a group is not reused while it is compared;
 //! bytes are overwritten only with bytes that the summary's checksums confirm, or that the client's memory has. Leaves
@@ -17,13 +17,13 @@
 use bytes::Bytes;
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::groups::{Member, Spare, empty_summary, named};
+use super::groups::{Member, Spare, empty_summary, is_whole, named};
 use super::looks::Part;
 use super::machine::{Asked, Machine, Phase};
 use super::planted::{Bug, planted};
 use super::stores::Write;
 use super::tasks::{Task, Work};
-use crate::format::slots::{Kind, Named, Slot, Summary, xor};
+use crate::format::slots::{Areas, Kind, Named, Shape, Slot, Summary, xor};
 use crate::mirror::{Donor, DonorRequest, Standing};
 use crate::scrub::{Findings, Progress};
 
@@ -32,14 +32,24 @@ use crate::scrub::{Findings, Progress};
 enum Against {
     /// Its parity and its summary.
     Parity,
-    /// What was written for this life of an open group.
-    Memory { life: u64, stored: Vec<Write> },
+    /// What the client's memory has.
+    Memory { of: Of, stored: Vec<Write> },
 }
 
-/// A step in progress: a group that is compared.
+/// What the client's memory has, too.
+#[derive(Debug, Clone, Copy)]
+enum Of {
+    /// A life of an open group.
+    Life(u64),
+    /// The trims of a region, which are on two donors.
+    Region(u64),
+}
+
+/// A step in progress: a group or a region that is compared.
 #[derive(Debug)]
 pub(super) struct Step {
-    row: u32,
+    /// The number of the group; the regions have the numbers after those of the groups.
+    unit: u64,
     against: Against,
     /// Distinguishes the answers to this step from those to earlier ones.
     attempt: u64,
@@ -77,7 +87,10 @@ impl Machine {
             self.scrub_step = Some(step);
             return false;
         }
-        let has_ended = matches!(&step.against, Against::Memory { life, .. } if !self.groups.lives.contains_key(life));
+        let has_ended = match step.against {
+            Against::Memory { of: Of::Life(life), .. } => !self.groups.lives.contains_key(&life),
+            _ => false,
+        };
         let donors = self.session.standing().len();
         if !may_read || has_ended || (0..donors).any(|donor| self.session.is_suspect(donor)) {
             self.end_scrub(step, false);
@@ -92,8 +105,8 @@ impl Machine {
             return false;
         };
         let writes = match &step.against {
-            Against::Parity => self.mend_sealed(step.row, read, &mut step.found),
-            Against::Memory { life, stored } => self.mend_open(*life, stored, &read),
+            Against::Parity => self.mend_sealed(step.unit as u32, read, &mut step.found),
+            Against::Memory { of, stored } => self.mend_known(*of, stored, &read),
         };
         if writes.is_empty() {
             self.end_scrub(step, true);
@@ -125,9 +138,12 @@ impl Machine {
         }
     }
 
-    /// Returns the writes that correct an open group. What was replaced meanwhile stays as it is.
-    fn mend_open(&self, life: u64, stored: &[Write], read: &[Bytes]) -> Vec<Write> {
-        let present = self.stored_of(life);
+    /// Returns the writes that correct what the client's memory has, too. What was replaced meanwhile stays as it is.
+    fn mend_known(&self, of: Of, stored: &[Write], read: &[Bytes]) -> Vec<Write> {
+        let present = match of {
+            Of::Life(life) => self.stored_of(life),
+            Of::Region(region) => self.trims_of(region),
+        };
         let is_present = |write: &&Write| {
             present
                 .iter()
@@ -159,6 +175,19 @@ impl Machine {
         stored
     }
 
+    /// Returns what donors have stored of the trims of a region; nothing, if some are being stored.
+    fn trims_of(&self, region: u64) -> Vec<Write> {
+        let blocks = self.areas.region(region);
+        let meets = |task: &Task| match task.work {
+            Work::Trim { first, count, .. } => first < blocks.end && blocks.start < first + count,
+            _ => false,
+        };
+        if self.tasks.values().any(meets) {
+            return Vec::new();
+        }
+        self.trim_writes(blocks.start, blocks.len() as u32, |block| self.trims[block as usize])
+    }
+
     /// Returns what donors have stored of a group that is open: donors, offsets and lengths.
     pub fn stored_of_open(&self, group: u32) -> Vec<(Donor, u64, u64)> {
         let life = self.groups.newest.get(&group).copied();
@@ -166,25 +195,36 @@ impl Machine {
         stored.into_iter().map(|write| (write.donor, write.offset, write.data.len() as u64)).collect()
     }
 
-    /// Returns what a group is compared with; `None` if it is free, or nothing of it is stored.
-    fn against(&self, row: u32) -> Option<Against> {
-        if self.is_sealed(row) {
-            return Some(Against::Parity);
-        }
-        let life = self.groups.newest.get(&row).copied()?;
-        let stored = self.stored_of(life);
-        (!stored.is_empty()).then_some(Against::Memory { life, stored })
+    /// Returns what a group or region is compared with; `None` if the group is free, or nothing is stored.
+    fn against(&self, unit: u64) -> Option<Against> {
+        let (of, stored) = match unit.checked_sub(u64::from(self.shape.groups)) {
+            Some(region) => (Of::Region(region), self.trims_of(region)),
+            None if self.is_sealed(unit as u32) => return Some(Against::Parity),
+            None => {
+                let life = self.groups.newest.get(&(unit as u32)).copied()?;
+                (Of::Life(life), self.stored_of(life))
+            }
+        };
+        (!stored.is_empty()).then_some(Against::Memory { of, stored })
     }
 
-    /// Begins with the next group that is in use, if a step is due; returns whether it did.
+    /// Returns the number of the steps of a pass: one for each group and each region of trims.
+    pub(super) fn scrub_units(shape: &Shape) -> u64 {
+        u64::from(shape.groups) + Areas::new(shape).regions()
+    }
+
+    /// Begins with the next group in use, or region, if a step is due; returns whether it did.
     fn begin_scrub(&mut self) -> bool {
         let Some(next) = self.scrub.due(self.now_us) else { return false };
-        let found = (next as u32..self.shape.groups).find_map(|row| Some((row, self.against(row)?)));
-        let Some((row, against)) = found else {
-            self.scrub.done(self.now_us, u64::from(self.shape.groups), Findings::default());
+        let units = Machine::scrub_units(&self.shape);
+        let found = (next..units).find_map(|unit| Some((unit, self.against(unit)?)));
+        let Some((unit, against)) = found else {
+            self.scrub.done(self.now_us, units, Findings::default());
             return true;
         };
-        *self.pins.entry(row).or_insert(0) += 1;
+        if unit < u64::from(self.shape.groups) {
+            *self.pins.entry(unit as u32).or_insert(0) += 1;
+        }
         self.scrub.begin();
         self.scrubs += 1;
         let parts = match &against {
@@ -192,17 +232,18 @@ impl Machine {
             Against::Memory { stored, .. } => vec![Part::Unsent; stored.len()],
         };
         self.scrub_step =
-            Some(Step { row, against, attempt: self.scrubs, parts, put: None, found: Findings::default() });
+            Some(Step { unit, against, attempt: self.scrubs, parts, put: None, found: Findings::default() });
         true
     }
 
     fn ask_scrub(&mut self, step: &mut Step, at: usize) {
+        let row = step.unit as u32;
         let (donor, offset, bytes) = match &step.against {
             Against::Memory { stored, .. } => (stored[at].donor, stored[at].offset, stored[at].data.len() as u64),
             Against::Parity if at + 1 == step.parts.len() => {
-                (self.areas.parity_donor(step.row), self.areas.summary(step.row), self.areas.summary_bytes)
+                (self.areas.parity_donor(row), self.areas.summary(row), self.areas.summary_bytes)
             }
-            Against::Parity => (at, self.areas.slot(step.row), self.areas.slot_bytes),
+            Against::Parity => (at, self.areas.slot(row), self.areas.slot_bytes),
         };
         if matches!(step.parts[at], Part::Unsent) && self.session.is_claimed(donor) {
             let attempt = step.attempt;
@@ -230,8 +271,10 @@ impl Machine {
     }
 
     fn end_scrub(&mut self, step: Step, is_done: bool) {
-        self.unpin(step.row);
-        let next = u64::from(step.row) + 1 + u64::from(planted(Bug::ScrubSkips));
+        if step.unit < u64::from(self.shape.groups) {
+            self.unpin(step.unit as u32);
+        }
+        let next = step.unit + 1 + u64::from(planted(Bug::ScrubSkips));
         match is_done {
             true => self.scrub.done(self.now_us, next, step.found),
             false => self.scrub.dropped(self.now_us),
@@ -260,7 +303,7 @@ impl Machine {
         };
         let is_right = |donor: Donor, slot: &[u8]| match wanted(donor) {
             _ if donor == parity_donor => xxh3_64(slot) == summary.parity_checksum,
-            Some(wanted) => named(slot) == Some(wanted),
+            Some(wanted) => is_whole(slot, wanted),
             None => true,
         };
         let mut wrong: Vec<Donor> = (0..slots.len()).filter(|donor| !is_right(*donor, &slots[*donor])).collect();
@@ -292,8 +335,8 @@ impl Machine {
                         (slot.device, slot.group, slot.member) == (self.device, row, member)
                             && slot.block < self.shape.blocks
                     };
-                    let is_whole = Slot::decode(slot).is_ok_and(|slot| is_ours(&slot));
-                    summary.members[usize::from(member)] = if is_whole { named(slot) } else { None };
+                    let is_slot = Slot::decode(slot).is_ok_and(|slot| is_ours(&slot));
+                    summary.members[usize::from(member)] = if is_slot { named(slot) } else { None };
                 }
                 None => summary.parity_checksum = xxh3_64(slot),
             }

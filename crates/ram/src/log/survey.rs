@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::Bytes;
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::groups::{empty_summary, named};
-use crate::format::slots::{Areas, Kind, Shape, Slot, Summary, Trim, device_checksum, xor};
+use super::groups::{empty_summary, is_whole, named};
+use crate::format::slots::{Areas, Kind, Named, Shape, Slot, Summary, Trim, device_checksum, xor};
 use crate::mirror::Donor;
 
 /// A copy of a block.
@@ -34,6 +34,10 @@ pub(super) struct Heads {
     /// Parities of open groups, with their summaries.
     spares: Vec<(Summary, Vec<u8>)>,
     rows: BTreeMap<(u32, u8), Bytes>,
+    /// Those of them that were computed.
+    restored: BTreeSet<(u32, u8)>,
+    /// Slots that a parity names and that cannot be restored.
+    unrestored: BTreeMap<(u32, u8), Named>,
 }
 
 /// The conclusions.
@@ -45,7 +49,8 @@ pub(super) struct Plan {
     pub trims: Vec<u64>,
     /// Sealed groups that hold something, each with the blocks for which its members are needed.
     pub groups: Vec<(u32, Vec<Option<u32>>)>,
-    pub to_seal: Vec<(u32, Vec<u8>, Summary)>,
+    /// Groups that were open, each with its parity, its summary, and slots to be written before.
+    pub to_seal: Vec<(u32, Vec<u8>, Summary, Vec<(Donor, Bytes)>)>,
     pub trims_to_repair: Vec<(u32, u64)>,
     pub without_shape: Vec<Donor>,
     pub recovered_lost: u64,
@@ -57,7 +62,9 @@ impl Heads {
         let best = vec![Copy::default(); shape.blocks as usize];
         let (sealed, spares) = (BTreeMap::new(), Vec::new());
         let device = device_checksum(&shape.device);
-        let mut heads = Heads { shape, areas, device, generation, donors, sealed, best, spares, rows: BTreeMap::new() };
+        let (rows, restored, unrestored) = (BTreeMap::new(), BTreeSet::new(), BTreeMap::new());
+        let mut heads =
+            Heads { shape, areas, device, generation, donors, sealed, best, spares, rows, restored, unrestored };
         heads.read_summaries();
         heads.read_spares();
         heads
@@ -158,30 +165,41 @@ impl Heads {
         }
     }
 
-    /// Restores slots on absent donors from the parities of open groups; returns their number.
+    /// Restores from the parities of open groups one slot of each that is damaged or on an absent donor; returns their
+    /// number.
     fn reconstruct(&mut self) -> u64 {
         let mut count = 0;
         for (summary, parity) in std::mem::take(&mut self.spares) {
             let row = summary.group;
-            let is_there = |member: u8| self.donors.contains_key(&self.areas.member_donor(row, member));
-            let Some(lost) = (0..self.shape.members).find(|member| !is_there(*member)) else { continue };
-            let Some(wanted) = summary.members[usize::from(lost)] else { continue };
+            let mut lost = Vec::new();
             let mut image = parity;
-            let others = summary.members.iter().enumerate().filter(|(at, _)| *at != usize::from(lost));
-            let is_whole = others.filter(|(_, named)| named.is_some()).all(|(at, expected)| {
-                let other = self.rows.get(&(row, at as u8));
-                other.is_some_and(|other| {
-                    xor(&mut image, other);
-                    named(other) == *expected
-                })
-            });
-            if !is_whole || named(&image) != Some(wanted) || self.slot(row, lost, &image).is_none() {
-                continue;
+            for (member, expected) in summary.members.iter().enumerate() {
+                let Some(expected) = *expected else { continue };
+                match self.rows.get(&(row, member as u8)).filter(|slot| is_whole(slot, expected)) {
+                    Some(slot) => xor(&mut image, slot),
+                    None => lost.push((member as u8, expected)),
+                }
             }
-            let known = self.rows.get(&(row, lost)).and_then(|known| named(known));
-            if known.is_none_or(|known| known.sequence < wanted.sequence) {
-                self.rows.insert((row, lost), Bytes::from(image));
-                self.consider(wanted.block, Copy { sequence: wanted.sequence, row, member: lost });
+            let one = match lost[..] {
+                [(member, wanted)] => Some((member, wanted)),
+                _ => None,
+            };
+            let is_it =
+                |(member, wanted): &(u8, Named)| is_whole(&image, *wanted) && self.slot(row, *member, &image).is_some();
+            let Some((member, wanted)) = one.filter(is_it) else {
+                // These copies were stored, so older ones do not count: reading the blocks is an error.
+                for (member, wanted) in lost {
+                    self.unrestored.insert((row, member), wanted);
+                    self.consider(wanted.block, Copy { sequence: wanted.sequence, row, member });
+                }
+                continue;
+            };
+            // The parity may be that of an earlier life of the group, of which the slot is not there any more.
+            let known = self.rows.get(&(row, member)).and_then(|known| self.slot(row, member, known));
+            if known.is_none_or(|known| known.sequence <= wanted.sequence) {
+                self.rows.insert((row, member), Bytes::from(image));
+                self.restored.insert((row, member));
+                self.consider(wanted.block, Copy { sequence: wanted.sequence, row, member });
                 count += 1;
             }
         }
@@ -221,7 +239,8 @@ impl Heads {
         }
         let is_open =
             |row: &&u32| !self.sealed.contains_key(row) && self.donors.contains_key(&self.areas.parity_donor(**row));
-        let to_seal = rows.keys().filter(is_open).map(|row| self.seal(*row)).collect();
+        let to_seal =
+            rows.iter().filter(|(row, _)| is_open(row)).map(|(row, owners)| self.seal(*row, owners)).collect();
         let without = |donor: &Donor| self.donors.get(donor).is_some_and(|bytes| Shape::is_absent(bytes));
         let without_shape = (0..self.areas.donors as usize).filter(without).collect();
         let groups = rows.into_iter().collect();
@@ -230,17 +249,25 @@ impl Heads {
 
     /// Computes the parity over the present contents of a group's slots. The slot of an absent donor counts as zeroes,
     /// unless a spare restored it.
-    fn seal(&self, row: u32) -> (u32, Vec<u8>, Summary) {
+    fn seal(&self, row: u32, owners: &[Option<u32>]) -> (u32, Vec<u8>, Summary, Vec<(Donor, Bytes)>) {
         let mut parity = vec![0; self.areas.slot_bytes as usize];
         let mut summary = empty_summary(Kind::Sealed, self.device, self.generation, row, self.shape.members);
         for member in 0..self.shape.members {
+            let needed = owners[usize::from(member)];
+            let unrestored = self.unrestored.get(&(row, member)).copied();
+            let mut entry = unrestored.filter(|named| Some(named.block) == needed);
             if let Some(image) = self.rows.get(&(row, member)) {
                 xor(&mut parity, image);
                 let is_ours = self.slot(row, member, image).is_some();
-                summary.members[usize::from(member)] = named(image).filter(|_| is_ours);
+                entry = named(image).filter(|_| is_ours).or(entry);
             }
+            summary.members[usize::from(member)] = entry;
         }
         summary.parity_checksum = xxh3_64(&parity);
-        (row, parity, summary)
+        let of_row = self.restored.range((row, 0)..=(row, u8::MAX));
+        let slots =
+            of_row.map(|(_, member)| (self.areas.member_donor(row, *member), self.rows[&(row, *member)].clone()));
+        let slots = slots.filter(|(donor, _)| self.donors.contains_key(donor)).collect();
+        (row, parity, summary, slots)
     }
 }

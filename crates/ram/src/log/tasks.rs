@@ -23,7 +23,7 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 
 use super::configuration::FREE_GROUPS_KEPT;
-use super::groups::{Spare, empty_summary};
+use super::groups::{Spare, contents, empty_summary};
 use super::looks::Purpose;
 use super::machine::Machine;
 use super::planted::{Bug, planted};
@@ -156,7 +156,7 @@ impl Machine {
         };
         let step = self.add_task(Work::Send { life, member: usize::from(member) });
         let data = self.held.get(&block).cloned();
-        let image = data.as_ref().map(|data| self.image(row, member, block, sequence, data));
+        let image = data.as_ref().map(|data| self.image(row, member, block, sequence, data.as_ref()));
         if image.is_none()
             && let Some(task) = self.fetching.get(&block).and_then(|fetch| self.tasks.get_mut(fetch))
         {
@@ -181,14 +181,19 @@ impl Machine {
         }
     }
 
-    fn image(&self, group: u32, member: u8, block: u32, sequence: u64, data: &[u8]) -> Bytes {
+    /// Makes a slot with these contents; `None`: they are lost.
+    fn image(&self, group: u32, member: u8, block: u32, sequence: u64, data: Option<&Bytes>) -> Bytes {
         let (device, generation) = (self.device, self.session.generation());
-        let slot = Slot { device, generation, group, member, block, sequence, data_checksum: 0 };
-        Bytes::from(slot.encode(data))
+        let (data_checksum, is_lost) = (0, data.is_none() && !planted(Bug::LostAsZeroes));
+        let slot = Slot { device, generation, group, member, block, sequence, data_checksum, is_lost };
+        Bytes::from(match data {
+            Some(data) => slot.encode(data),
+            None => slot.encode(&vec![0; self.shape.block_bytes as usize]),
+        })
     }
 
-    /// Handles the data of a finished fetch.
-    pub(super) fn fetched(&mut self, number: u64, data: Bytes) {
+    /// Handles the contents that a fetch has found; `None`: they are lost.
+    pub(super) fn fetched(&mut self, number: u64, data: Option<Bytes>) {
         let Some(task) = self.tasks.remove(&number) else { return };
         self.unbegun.remove(&number);
         self.may_begin = true;
@@ -196,7 +201,7 @@ impl Machine {
         for (life, at) in task.awaiting {
             let Some(member) = self.groups.lives.get(&life).and_then(|group| group.members.get(at)) else { continue };
             let (row, sequence) = (self.groups.lives[&life].row, member.sequence);
-            let image = self.image(row, at as u8, block, sequence, &data);
+            let image = self.image(row, at as u8, block, sequence, data.as_ref());
             if let Some(member) = self.groups.lives.get_mut(&life).and_then(|group| group.members.get_mut(at)) {
                 member.image = Some(image);
             }
@@ -216,7 +221,7 @@ impl Machine {
             let group = self.groups.lives.values().find(|group| group.row == row && group.member(sequence).is_some());
             let image = group.and_then(|group| group.member(sequence)).and_then(|member| member.image.clone());
             match image {
-                Some(image) => self.fetched(number, image.slice(crate::format::slots::SLOT_HEADER_BYTES..)),
+                Some(image) => self.fetched(number, contents(&image)),
                 None => self.fetched_from_memory.push((number, row, sequence)),
             }
         }
@@ -280,12 +285,12 @@ impl Machine {
             return None;
         }
         self.free_rows.remove(&row);
-        let refilled = self.refill_opened(row);
+        self.refill_opened(row);
         if let Some(group) = self.groups.lives.get_mut(&life) {
             group.is_opening = true;
         }
         let erasure = (!planted(Bug::SummaryKept)).then(|| self.erasure(row));
-        Some([erasure.into_iter().chain(refilled).collect(), slot].into())
+        Some([erasure.into_iter().collect(), slot].into())
     }
 
     /// Returns a write of zeroes over the summary of a group.

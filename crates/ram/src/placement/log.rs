@@ -114,6 +114,12 @@ impl Log {
         self.rows.free_count()
     }
 
+    /// Returns the block whose newest copy that was sent is in a slot.
+    pub fn owner(&self, row: u32, member: u8) -> Option<u32> {
+        let slot = self.rows.slot(row, member);
+        self.rows.owner(slot).filter(|block| self.slots[*block as usize] == slot)
+    }
+
     /// Returns the index of the cache of survivors.
     pub(super) fn survivors(&self) -> usize {
         self.caches.len() - 1

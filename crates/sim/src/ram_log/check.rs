@@ -72,7 +72,11 @@ impl World {
                 continue;
             }
             let numbers = self.oracle(|donor| believed[donor]).numbers();
-            let is_wrong = |(block, number): &(usize, &Option<u64>)| !self.values.may_be_found(*block as u32, **number);
+            let may_lack = self.lies.is_kept;
+            let is_wrong = |(block, number): &(usize, &Option<u64>)| {
+                let is_lacking = may_lack && number.is_none();
+                !is_lacking && !self.values.may_be_found(*block as u32, **number)
+            };
             if let Some((block, number)) = numbers.iter().enumerate().find(is_wrong) {
                 let expected = self.values.expected(block as u32);
                 let what = format!(
@@ -135,15 +139,17 @@ impl World {
     /// both directly and through parity.
     fn check_block(&self, client: ClientId, oracle: &Oracle<'_>, block: u32) -> Option<String> {
         let expected = || self.values.expected(block);
+        let may_lack = self.lies.is_kept;
         let check = |bytes: &[u8], how: &str| {
             let number = number_of(bytes, u64::from(block));
-            let is_good = self.values.may_be_held(block, number);
+            let is_good = self.values.may_be_held(block, number) || may_lack && number.is_none();
             (!is_good).then(|| format!("block {block} is {number:?} {how} where {} belongs", expected()))
         };
         match self.clients[client].machine.holds(block) {
             Held::Memory(data) => check(&data, "in the client's memory"),
             Held::Zeroes => check(&[0; BLOCK_BYTES], "as zeroes"),
             Held::Coming => None,
+            Held::Lost => (!may_lack).then(|| format!("block {block} is lost")),
             Held::Slot { donor, group } => {
                 let direct = oracle.slot(donor, group).map(<[u8]>::to_vec);
                 let member = oracle.areas.member_on(group, donor)?;
@@ -151,7 +157,7 @@ impl World {
                 for (how, bytes) in ways.iter().filter_map(|(how, bytes)| bytes.as_ref().map(|bytes| (how, bytes))) {
                     let number = oracle.contents(bytes, group, member).filter(|(of, ..)| *of == block);
                     let number = number.and_then(|(.., number)| number);
-                    if !self.values.may_be_held(block, number) {
+                    if !self.values.may_be_held(block, number) && !(may_lack && number.is_none()) {
                         let expected = expected();
                         return Some(format!(
                             "block {block} of group {group} is {number:?} {how} where {expected} belongs"
@@ -159,14 +165,15 @@ impl World {
                     }
                 }
                 let is_there = ways.iter().any(|(_, bytes)| bytes.is_some());
-                (!is_there).then(|| format!("block {block} of group {group} is in no way to be had"))
+                (!is_there && !may_lack).then(|| format!("block {block} of group {group} is in no way to be had"))
             }
         }
     }
 
     /// Checks the parity and the summary of a sealed group.
     fn check_group(&self, client: ClientId, oracle: &Oracle<'_>, group: u32) -> Option<String> {
-        if !self.clients[client].machine.is_sealed(group) || oracle.memory.len() < self.donors.len() {
+        let is_whole = oracle.memory.len() == self.donors.len() && !self.lies.is_kept;
+        if !self.clients[client].machine.is_sealed(group) || !is_whole {
             return None;
         }
         let parity = oracle.areas.parity_donor(group);
@@ -194,6 +201,11 @@ impl World {
         let Some(pending) = self.clients[client].pending.remove(&id) else {
             return self.break_with(format!("request {id} is completed twice"));
         };
+        let is_change = matches!(pending, Pending::Change { .. } | Pending::Flush { .. });
+        if self.was_lost && is_change && result.is_ok() {
+            self.break_with("a change was acknowledged after the loss of two donors".to_owned());
+        }
+        let is_read = matches!(pending, Pending::Read { .. });
         let is_over = matches!(result, Err(MirrorError::Superseded | MirrorError::NotAttached));
         let checked = match (result, pending) {
             (Ok(data), Pending::Read { blocks, began }) => self.check_read(blocks, began, &data),
@@ -217,14 +229,17 @@ impl World {
                     MirrorError::Patience { .. } => self.stage != Stage::Reread,
                     MirrorError::Superseded | MirrorError::NotAttached => true,
                     MirrorError::Corrupt { .. } if self.lies.count > 0 => true,
+                    MirrorError::Lost { .. } if self.lies.is_kept && is_read => true,
                     MirrorError::Lost { .. } | MirrorError::Corrupt { .. } => self.is_lossy,
                     MirrorError::Busy | MirrorError::Range { .. } => false,
                 };
                 if is_allowed { Ok(()) } else { Err(format!("a request failed: {error}")) }
             }
         };
+        // What is read after more was lost than the policy survives is still right.
+        let is_checked = !self.is_lossy || is_read && self.lost_client == Some(client);
         if let Err(broken) = checked
-            && !self.is_lossy
+            && is_checked
         {
             self.break_with(broken);
         }

@@ -31,6 +31,7 @@ pub const SCENARIOS: &[&str] = &[
     "client killed in recovery, twice",
     "donor left during recovery",
     "second loss while a donor is filled",
+    "donor lost while a slot is damaged",
     "donor restarted between two connections",
     "left donor filled again",
     "superseded client ends",

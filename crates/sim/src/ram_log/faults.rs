@@ -214,6 +214,7 @@ impl World {
             Hunt::SecondLoss => {
                 self.coverage.met("second loss while a donor is filled", 1);
                 self.is_lossy = true;
+                self.lost_client = Some(client);
                 self.faults.ends_us = self.now_us() + LOSSY_US;
                 let other = others[self.random.below(others.len() as u64) as usize];
                 self.lose_memory(other, MILLISECOND);
@@ -252,6 +253,7 @@ impl World {
 
     fn lose_memory(&mut self, donor: usize, down_us: u64) {
         self.tell(|| format!("donor {donor} loses its memory"));
+        self.lie_at_loss(donor);
         self.heal_lie();
         let (incarnation, until_us) = (self.random.bits(), self.now_us() + down_us);
         self.donors[donor].restart(incarnation, until_us);

@@ -2,14 +2,17 @@
 //!
 //! Owns: one damaged byte at a time, in a slot, a parity or a summary of a sealed group, or in a slot or parity of an
 //! open one, in runs whose clients scrub.
-//! Promises: nothing else is lost while a byte is damaged; the byte is healed before. Every invariant is checked as if
-//! the byte were right, so a client that takes a damaged byte for a right one breaks it.
+//! Promises: nothing else is lost while a byte is damaged, except in some runs; the byte is healed before. Every
+//! invariant is checked as if the byte were right, so a client that takes a damaged byte for a right one breaks it. In
+//! the excepted runs a byte of data stays damaged while a donor is lost: after that, blocks may be unreadable, but none
+//! may have other contents.
 
-use nectary_ram::format::slots::Slot;
+use nectary_ram::format::slots::{SLOT_HEADER_BYTES, Slot};
 use nectary_ram::log::Phase;
 use nectary_ram::mirror::Standing;
 
 use super::world::World;
+use crate::ram::blocks::BLOCK_BYTES;
 use crate::ram::network::{ClientId, MILLISECOND};
 
 /// No byte is damaged so soon after another one was healed, because reads of that one may be on their way.
@@ -35,6 +38,10 @@ pub struct Lies {
     /// nothing.
     pub scrub_us: u64,
     pub lie: Option<Lie>,
+    /// Whether a byte is damaged, and stays so, when a donor is lost.
+    pub is_kept_at_loss: bool,
+    /// Whether this has happened, so that some blocks may be unreadable.
+    pub is_kept: bool,
     /// The number of bytes that were damaged.
     pub count: u64,
     until_us: u64,
@@ -50,7 +57,8 @@ impl World {
         let is_alone = self.clients.iter().filter(|client| client.is_alive).count() == 1;
         let is_open = client.is_alive && client.machine.phase() == Phase::Open;
         let is_whole = client.machine.standing().iter().all(|standing| *standing == Standing::Trusted);
-        let may_lie = self.lies.scrub_us > 0 && self.lies.lie.is_none() && now_us >= self.lies.until_us;
+        let is_due = self.lies.lie.is_none() && !self.lies.is_kept && now_us >= self.lies.until_us;
+        let may_lie = self.lies.scrub_us > 0 && is_due;
         if !may_lie || !is_alone || !is_open || !is_whole || !self.is_told() {
             return false;
         }
@@ -97,14 +105,35 @@ impl World {
 
     /// Makes the damaged byte right, or damaged again.
     pub fn flip_lie(&mut self) {
-        if let Some(Lie { donor, at, .. }) = self.lies.lie {
+        if let Some(Lie { donor, at, .. }) = self.lies.lie.filter(|_| !self.lies.is_kept) {
             self.donors[donor].memory[at] ^= 0x10;
+        }
+    }
+
+    /// Damages a byte of a block's data on another donor than the one that is about to be lost, in some runs. It stays.
+    pub fn lie_at_loss(&mut self, donor: usize) {
+        if !self.lies.is_kept_at_loss || self.lies.is_kept {
+            return;
+        }
+        for _ in 0..LAST_LIES_MAX {
+            self.heal_lie();
+            self.lies.until_us = 0;
+            if !self.lie() {
+                continue;
+            }
+            let Some(Lie { at, group, donor: damaged, .. }) = self.lies.lie else { continue };
+            let from = self.areas.slot(group) + SLOT_HEADER_BYTES as u64;
+            let is_data = (from..from + BLOCK_BYTES as u64).contains(&(at as u64));
+            if is_data && damaged != donor && damaged != self.areas.parity_donor(group) {
+                self.lies.is_kept = true;
+                return self.coverage.met("donor lost while a slot is damaged", 1);
+            }
         }
     }
 
     /// Corrects the damaged byte, because more must not be lost while it is there.
     pub fn heal_lie(&mut self) {
-        if self.lies.lie.is_some() {
+        if self.lies.lie.is_some() && !self.lies.is_kept {
             self.flip_lie();
             self.lies.lie = None;
             self.lies.until_us = self.now_us() + PAUSE_US;
@@ -135,7 +164,8 @@ impl World {
             self.heal_lie();
         }
         let is_lost = [progress.last, progress.present].iter().any(|found| found.lost + found.doubtful > 0);
-        if is_lost || progress.repaired > self.lies.count {
+        let has_more = is_lost || progress.repaired > self.lies.count;
+        if has_more && !self.lies.is_kept {
             self.break_with(format!("the scrub found damage where there is none: {progress:?}"));
         }
     }
@@ -143,7 +173,7 @@ impl World {
     /// Whether the scrub still has to repair damage; it must have done so after two passes. In a run whose clients scrub,
     /// a byte is damaged once more at the end.
     pub fn awaits_scrub(&mut self) -> bool {
-        if self.lies.scrub_us == 0 {
+        if self.lies.scrub_us == 0 || self.lies.is_kept {
             return false;
         }
         let passes = self.clients[self.current].machine.scrub_progress().passes;

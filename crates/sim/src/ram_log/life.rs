@@ -40,7 +40,7 @@ impl World {
         let number = |block: u32| match machine.holds(block) {
             Held::Memory(data) => number_of(&data, u64::from(block)),
             Held::Zeroes => Some(0),
-            Held::Coming => None,
+            Held::Coming | Held::Lost => None,
             Held::Slot { donor, group } => {
                 let member = self.areas.member_on(group, donor)?;
                 let contents = |bytes: &[u8]| {
@@ -63,7 +63,7 @@ impl World {
         } else if !self.is_lossy {
             self.values.crash();
             let found = self.found(client);
-            if let Err(broken) = self.values.attached(&found) {
+            if let Err(broken) = self.values.attached(&found, self.lies.is_kept) {
                 self.break_with(broken);
             }
         }

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use nectary_ram::format::slots::{Areas, Kind, Shape, Slot, Summary, Trim, device_checksum, xor};
 
 use crate::ram::blocks::number_of;
+use xxhash_rust::xxh3::xxh3_64;
 
 /// The memory of each donor to read.
 pub type Memory<'a> = BTreeMap<usize, &'a [u8]>;
@@ -50,12 +51,15 @@ impl<'a> Oracle<'a> {
         (is_it && summary.device == device_checksum(&self.shape.device)).then_some(summary)
     }
 
-    /// Returns the contents of a slot, if it belongs to a group: block, sequence and number.
+    /// Returns the contents of a slot, if it belongs to a group: block, sequence and number; no number if the data are
+    /// damaged or lost.
     pub fn contents(&self, bytes: &[u8], group: u32, member: u8) -> Option<(u32, u64, Option<u64>)> {
-        let (slot, data) = Slot::decode_whole(bytes).ok()?;
+        let slot = Slot::decode(bytes).ok()?;
         let is_it = (slot.group, slot.member) == (group, member);
         let is_ours = is_it && slot.device == device_checksum(&self.shape.device) && slot.block < self.shape.blocks;
-        is_ours.then(|| (slot.block, slot.sequence, number_of(data, u64::from(slot.block))))
+        let data = Slot::decode_whole(bytes).ok().filter(|_| !slot.is_lost);
+        let number = data.and_then(|(_, data)| number_of(data, u64::from(slot.block)));
+        is_ours.then_some((slot.block, slot.sequence, number))
     }
 
     /// Returns the number that a recovery finds in each block; `None` if the block cannot be read.
@@ -82,7 +86,8 @@ impl<'a> Oracle<'a> {
                             let bytes = self.computed(donor, group)?;
                             self.contents(&bytes, group, member).filter(is_named)
                         };
-                        let found = direct.filter(is_named).or_else(computed);
+                        let has_number = |found: &(u32, u64, Option<u64>)| found.2.is_some();
+                        let found = direct.filter(is_named).filter(has_number).or_else(computed);
                         consider(named.block, named.sequence, found.and_then(|found| found.2));
                     }
                     None => {
@@ -122,23 +127,36 @@ impl<'a> Oracle<'a> {
                 }
                 let from = at + self.areas.summary_bytes as usize;
                 let mut rest = memory[from..from + self.areas.slot_bytes as usize].to_vec();
+                if xxh3_64(&rest) != summary.parity_checksum {
+                    continue;
+                }
                 let mut lost = Vec::new();
                 for (member, named) in summary.members.iter().enumerate() {
                     let Some(named) = named else { continue };
                     let at = self.areas.member_donor(summary.group, member as u8);
                     match self.slot(at, summary.group) {
-                        Some(slot) if Slot::checksum_of(slot) == named.checksum => xor(&mut rest, slot),
+                        Some(slot) if is_whole(slot, named.checksum) => xor(&mut rest, slot),
                         _ => lost.push((member as u8, *named)),
                     }
                 }
-                if let [(member, named)] = lost[..]
-                    && let Some(copy) = self.contents(&rest, summary.group, member)
-                    && copy.1 == named.sequence
-                {
-                    found.push(copy);
+                let computed = match lost[..] {
+                    [(member, named)] => {
+                        self.contents(&rest, summary.group, member).filter(|copy| copy.1 == named.sequence)
+                    }
+                    _ => None,
+                };
+                match computed {
+                    Some(copy) => found.push(copy),
+                    // These copies were stored, so older ones do not count.
+                    None => found.extend(lost.iter().map(|(_, named)| (named.block, named.sequence, None))),
                 }
             }
         }
         found
     }
+}
+
+/// Whether a slot has this checksum in its header, and intact data.
+fn is_whole(slot: &[u8], checksum: u64) -> bool {
+    Slot::checksum_of(slot) == checksum && Slot::decode_whole(slot).is_ok()
 }

@@ -110,10 +110,11 @@ impl Values {
         }
     }
 
-    /// Notes the numbers that an attaching client found in the blocks; from now on the blocks have these numbers.
-    pub fn attached(&mut self, found: &[Option<u64>]) -> Result<(), String> {
+    /// Notes the numbers that an attaching client found in the blocks; from now on the blocks have these numbers. If
+    /// `may_lack`, some may be unreadable.
+    pub fn attached(&mut self, found: &[Option<u64>], may_lack: bool) -> Result<(), String> {
         let now = self.tick();
-        for (block, found) in found.iter().enumerate() {
+        for (block, found) in found.iter().enumerate().filter(|(_, found)| found.is_some() || !may_lack) {
             let entry = &mut self.blocks[block];
             let is_it = |version: &Version| version.dropped.is_none() && Some(version.number) == *found;
             let Some(at) = entry.versions.iter().rposition(is_it).filter(|at| *at >= entry.floor) else {
@@ -226,7 +227,7 @@ mod tests {
         values.crash();
         assert!([11, 12, 13].iter().all(|number| values.may_be_found(0, Some(*number))));
         let began = values.tick();
-        values.attached(&[Some(12)]).unwrap();
+        values.attached(&[Some(12)], false).unwrap();
         assert!(values.read(0, 13, began).is_ok(), "the old client's read began before");
         let began = values.tick();
         assert!(values.read(0, 13, began).is_err() && values.read(0, 11, began).is_err());
@@ -235,6 +236,7 @@ mod tests {
         assert!(!values.may_be_found(0, Some(13)) && values.flush(0, began).is_ok());
         let later = values.tick();
         assert!(values.flush(0, later).is_err(), "a flush that covers what was lost");
-        assert!(values.attached(&[Some(11)]).is_err());
+        assert!(values.attached(&[None], true).is_ok());
+        assert!(values.attached(&[Some(11)], false).is_err());
     }
 }

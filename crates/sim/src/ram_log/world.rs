@@ -10,7 +10,7 @@
 use nectary_ram::format::Stamp;
 use nectary_ram::format::slots::{Areas, Shape};
 use nectary_ram::log::Phase;
-use nectary_ram::mirror::{Action, DonorRequest, Event, Intent, Reply};
+use nectary_ram::mirror::{Action, DonorRequest, Event, Intent, Reply, Standing};
 use nectary_ram::placement::{Layout, Policy};
 
 use super::client::{Client, configuration, layout};
@@ -61,6 +61,10 @@ pub struct World {
     pub values: Values,
     /// Whether more donors were lost than the policy survives.
     pub is_lossy: bool,
+    /// The client that had the device then.
+    pub lost_client: Option<ClientId>,
+    /// Whether blocks were lost for good before the step in progress.
+    pub was_lost: bool,
     pub faults: Faults,
     pub lies: Lies,
     pub coverage: Coverage,
@@ -98,6 +102,7 @@ impl World {
         if random.chance(50) {
             let step_us = MILLISECOND + random.below(15 * MILLISECOND);
             lies.scrub_us = step_us * ((1 << 20) / (u64::from(shape.members) * BLOCK_BYTES as u64));
+            lies.is_kept_at_loss = random.chance(30);
         }
         let mut world = World {
             seed,
@@ -113,6 +118,8 @@ impl World {
             settled: 0,
             values: Values::new(shape.blocks),
             is_lossy: false,
+            lost_client: None,
+            was_lost: false,
             faults,
             lies,
             coverage: Coverage::default(),
@@ -276,9 +283,9 @@ impl World {
         }
     }
 
-    /// Whether a request is a write of more than a slot.
+    /// Whether a request is a write of more than a slot. Slots of real devices are longer than summaries.
     fn is_long(&self, body: &DonorRequest) -> bool {
-        matches!(body, DonorRequest::Write { data, .. } if data.len() as u64 > self.areas.slot_bytes)
+        matches!(body, DonorRequest::Write { data, .. } if data.len() as u64 > self.areas.slot_bytes.max(self.areas.summary_bytes))
     }
 
     /// Stores a part of a write whose connection ended while the donor executed it, or nothing.
@@ -396,6 +403,7 @@ impl World {
         let now_us = self.now_us();
         let before = self.story.as_ref().map(|_| self.state_of(client));
         let state = &mut self.clients[client];
+        self.was_lost = state.machine.standing().contains(&Standing::Lost);
         state.machine.step(now_us, event);
         let actions: Vec<Action> = state.machine.actions().collect();
         if let Some(before) = before {

@@ -11,6 +11,7 @@ use super::super::bytes::Fields;
 const MAGIC: [u8; 4] = *b"NECS";
 const VERSION: u8 = 1;
 const KIND_DATA: u8 = 1;
+const KIND_LOST: u8 = 2;
 
 /// The length of a slot's header.
 pub const SLOT_HEADER_BYTES: usize = 64;
@@ -32,6 +33,8 @@ pub struct Slot {
     pub sequence: u64,
     /// The checksum of the data.
     pub data_checksum: u64,
+    /// Whether the contents of the block are lost, so that the data are only zeroes.
+    pub is_lost: bool,
 }
 
 impl Slot {
@@ -39,7 +42,8 @@ impl Slot {
     pub fn encode(&self, data: &[u8]) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(SLOT_HEADER_BYTES + data.len());
         bytes.extend_from_slice(&MAGIC);
-        bytes.extend_from_slice(&[VERSION, KIND_DATA, self.member, 0]);
+        let kind = if self.is_lost { KIND_LOST } else { KIND_DATA };
+        bytes.extend_from_slice(&[VERSION, kind, self.member, 0]);
         bytes.extend_from_slice(&self.device.to_le_bytes());
         bytes.extend_from_slice(&self.generation.to_le_bytes());
         bytes.extend_from_slice(&self.group.to_le_bytes());
@@ -71,7 +75,7 @@ impl Slot {
         if version != VERSION {
             return Err(FormatError::Unsupported { what: "version of a slot", found: u64::from(version) });
         }
-        if kind != KIND_DATA || reserved != 0 {
+        if ![KIND_DATA, KIND_LOST].contains(&kind) || reserved != 0 {
             return Err(FormatError::Unsupported { what: "kind of a slot", found: u64::from(kind) });
         }
         if member >= super::GROUP_MEMBERS_MAX {
@@ -84,7 +88,8 @@ impl Slot {
         if reserved != 0 {
             return Err(FormatError::Range { what: "reserved field of a slot", found: reserved });
         }
-        Ok(Slot { device, generation, group, member, block, sequence, data_checksum: fields.u64()? })
+        let (data_checksum, is_lost) = (fields.u64()?, kind == KIND_LOST);
+        Ok(Slot { device, generation, group, member, block, sequence, data_checksum, is_lost })
     }
 
     /// Returns the checksum in the header of a whole slot; 0 if `bytes` has no header.

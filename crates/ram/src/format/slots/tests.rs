@@ -29,6 +29,7 @@ fn slot() -> Slot {
         block: 77,
         sequence: 99,
         data_checksum,
+        is_lost: false,
     }
 }
 
@@ -70,6 +71,8 @@ fn bytes_survive_and_every_changed_one_is_noticed() {
     let trim = Trim { sequence: 12 };
     let bytes = [slot.encode(&[9; 16]), summary.encode(), shape.encode(), trim.encode(1, 3).to_vec()];
     assert_eq!(Slot::decode_whole(&bytes[0]), Ok((slot, &[9; 16][..])));
+    let lost = Slot { is_lost: true, ..slot };
+    assert_eq!(Slot::decode_whole(&lost.encode(&[9; 16])), Ok((lost, &[9; 16][..])));
     assert_eq!(Summary::decode(&bytes[1]).as_ref(), Ok(&summary));
     assert_eq!(Shape::decode(&bytes[2]), Ok(shape));
     assert_eq!(Trim::decode(&bytes[3], 1, 3), Ok(trim));
