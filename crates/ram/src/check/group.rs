@@ -91,7 +91,11 @@ impl Judge {
             let donor = self.areas.member_donor(number, member);
             blocks.consider(checked, wanted.block, Copy { sequence: wanted.sequence, row: number, member });
             let image = row.slots[donor];
-            if image.and_then(named) == Some(*wanted) && !matches!(self.look(row, member), Is::Strange) {
+            let is = self.look(row, member);
+            if image.and_then(named) == Some(*wanted) && !matches!(is, Is::Strange) {
+                if matches!(is, Is::Whole(slot) if slot.is_lost) {
+                    blocks.flaw(number, member, donor, Flaw::Lost);
+                }
                 continue;
             }
             is_explained = true;
@@ -162,6 +166,7 @@ impl Judge {
                 }
             };
             match (is, wanted) {
+                (Is::Whole(slot), _) if slot.is_lost => consider(slot.block, slot.sequence, Some(Flaw::Lost)),
                 (Is::Whole(slot), Some(_)) if given().is_some() => consider(slot.block, slot.sequence, None),
                 // What covers it may be on the donor that is missing.
                 (Is::Whole(slot), _) if is_incomplete => consider(slot.block, slot.sequence, None),

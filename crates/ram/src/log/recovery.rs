@@ -23,7 +23,7 @@ use super::configuration::{SURVEY_BYTES, SURVEY_BYTES_UNDER_WAY_MAX, SURVEY_READ
 use super::machine::{Asked, Machine, Phase};
 use super::planted::{Bug, planted};
 use super::stores::Write;
-use super::survey::{Heads, Plan};
+use super::survey::{Heads, Plan, Seal};
 use crate::format::slots::{SLOT_HEADER_BYTES, Shape};
 use crate::mirror::{Action, Donor, DonorRequest, Refusal, Standing};
 use crate::placement::Log;
@@ -275,7 +275,7 @@ impl Machine {
             self.put(vec![writes]);
         }
         self.figures.recovered_lost += plan.recovered_lost;
-        for (row, parity, summary, slots) in plan.to_seal.clone() {
+        for Seal { row, parity, summary, slots } in plan.to_seal.clone() {
             self.figures.recovered_open += 1;
             if !planted(Bug::RecoveryUnsealed) {
                 let offset = self.areas.slot(row);

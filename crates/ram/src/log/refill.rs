@@ -24,7 +24,7 @@ use super::looks::{Look, Part, Purpose};
 use super::machine::{Machine, Phase};
 use super::planted::{Bug, planted};
 use super::stores::Write;
-use crate::format::slots::{Kind, Named, SLOT_HEADER_BYTES};
+use crate::format::slots::{Kind, SLOT_HEADER_BYTES, xor};
 use crate::mirror::{Donor, MirrorError, Standing};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -254,25 +254,35 @@ impl Machine {
         };
         let stages = match self.areas.member_on(row, donor) {
             Some(_) => vec![vec![Write { donor, offset: self.areas.slot(row), data: whole }]],
-            None => {
-                let generation = self.session.generation();
-                let mut summary = empty_summary(Kind::Sealed, self.device, generation, row, self.shape.members);
-                for (other, part) in look.parts.iter().enumerate() {
-                    if let (Part::Got(image), Some(member)) = (part, self.areas.member_on(row, other)) {
-                        summary.members[usize::from(member)] = named(image).or_else(|| self.damaged(row, member));
-                    }
-                }
-                summary.parity_checksum = xxh3_64(&whole);
-                self.seal_stages(row, whole.to_vec(), &summary).into()
-            }
+            None => self.refill_parity(&look, whole.to_vec()),
         };
         self.refill_put(stages, Some(row));
     }
 
-    /// Returns the summary's entry for a slot with a damaged header: its block must not seem to be older.
-    fn damaged(&self, row: u32, member: u8) -> Option<Named> {
-        let block = self.placement.owner(row, member)?;
-        Some(Named { block, sequence: self.newest[block as usize], checksum: 0 })
+    /// Returns the stages that store the parity and the summary of a sealed group.
+    fn refill_parity(&self, look: &Look, mut parity: Vec<u8>) -> Vec<Vec<Write>> {
+        let row = look.row;
+        let generation = self.session.generation();
+        let mut summary = empty_summary(Kind::Sealed, self.device, generation, row, self.shape.members);
+        let mut slots = Vec::new();
+        for (donor, part) in look.parts.iter().enumerate() {
+            let (Part::Got(image), Some(member)) = (part, self.areas.member_on(row, donor)) else { continue };
+            let entry = &mut summary.members[usize::from(member)];
+            *entry = named(image);
+            // A block whose slot has a damaged header must not seem to be older.
+            if entry.is_none()
+                && self.is_sealed(row)
+                && let Some(block) = self.placement.owner(row, member)
+            {
+                let lost = self.image(row, member, block, self.newest[block as usize], None);
+                xor(&mut parity, image);
+                xor(&mut parity, &lost);
+                *entry = named(&lost);
+                slots.push(Write { donor, offset: self.areas.slot(row), data: lost });
+            }
+        }
+        summary.parity_checksum = xxh3_64(&parity);
+        std::iter::once(slots).chain(self.seal_stages(row, parity, &summary)).collect()
     }
 
     /// Notes that writes of a filling, or of the scrub, are done.

@@ -36,8 +36,16 @@ pub(super) struct Heads {
     rows: BTreeMap<(u32, u8), Bytes>,
     /// Those of them that were computed.
     restored: BTreeSet<(u32, u8)>,
-    /// Slots that a parity names and that cannot be restored.
-    unrestored: BTreeMap<(u32, u8), Named>,
+}
+
+/// A group that was open, and what seals it.
+#[derive(Debug, Clone)]
+pub(super) struct Seal {
+    pub row: u32,
+    pub parity: Vec<u8>,
+    pub summary: Summary,
+    /// Slots that are written before the parity.
+    pub slots: Vec<(Donor, Bytes)>,
 }
 
 /// The conclusions.
@@ -49,8 +57,7 @@ pub(super) struct Plan {
     pub trims: Vec<u64>,
     /// Sealed groups that hold something, each with the blocks for which its members are needed.
     pub groups: Vec<(u32, Vec<Option<u32>>)>,
-    /// Groups that were open, each with its parity, its summary, and slots to be written before.
-    pub to_seal: Vec<(u32, Vec<u8>, Summary, Vec<(Donor, Bytes)>)>,
+    pub to_seal: Vec<Seal>,
     pub trims_to_repair: Vec<(u32, u64)>,
     pub without_shape: Vec<Donor>,
     pub recovered_lost: u64,
@@ -62,9 +69,8 @@ impl Heads {
         let best = vec![Copy::default(); shape.blocks as usize];
         let (sealed, spares) = (BTreeMap::new(), Vec::new());
         let device = device_checksum(&shape.device);
-        let (rows, restored, unrestored) = (BTreeMap::new(), BTreeSet::new(), BTreeMap::new());
-        let mut heads =
-            Heads { shape, areas, device, generation, donors, sealed, best, spares, rows, restored, unrestored };
+        let (rows, restored) = (BTreeMap::new(), BTreeSet::new());
+        let mut heads = Heads { shape, areas, device, generation, donors, sealed, best, spares, rows, restored };
         heads.read_summaries();
         heads.read_spares();
         heads
@@ -189,7 +195,6 @@ impl Heads {
             let Some((member, wanted)) = one.filter(is_it) else {
                 // These copies were stored, so older ones do not count: reading the blocks is an error.
                 for (member, wanted) in lost {
-                    self.unrestored.insert((row, member), wanted);
                     self.consider(wanted.block, Copy { sequence: wanted.sequence, row, member });
                 }
                 continue;
@@ -247,27 +252,35 @@ impl Heads {
         Plan { newest, trims, groups, to_seal, trims_to_repair, without_shape, recovered_lost }
     }
 
+    /// Makes the slot that says that the newest copy of a block is lost.
+    fn lost(&self, row: u32, member: u8, block: u32) -> Bytes {
+        let (device, generation, sequence) = (self.device, self.generation, self.best[block as usize].sequence);
+        let (data_checksum, is_lost) = (0, true);
+        let slot = Slot { device, generation, group: row, member, block, sequence, data_checksum, is_lost };
+        Bytes::from(slot.encode(&vec![0; self.shape.block_bytes as usize]))
+    }
+
     /// Computes the parity over the present contents of a group's slots. The slot of an absent donor counts as zeroes,
-    /// unless a spare restored it.
-    fn seal(&self, row: u32, owners: &[Option<u32>]) -> (u32, Vec<u8>, Summary, Vec<(Donor, Bytes)>) {
+    /// unless a spare restored it. `owners`: the blocks whose newest copies these slots have.
+    fn seal(&self, row: u32, owners: &[Option<u32>]) -> Seal {
         let mut parity = vec![0; self.areas.slot_bytes as usize];
         let mut summary = empty_summary(Kind::Sealed, self.device, self.generation, row, self.shape.members);
-        for member in 0..self.shape.members {
-            let needed = owners[usize::from(member)];
-            let unrestored = self.unrestored.get(&(row, member)).copied();
-            let mut entry = unrestored.filter(|named| Some(named.block) == needed);
-            if let Some(image) = self.rows.get(&(row, member)) {
-                xor(&mut parity, image);
-                let is_ours = self.slot(row, member, image).is_some();
-                entry = named(image).filter(|_| is_ours).or(entry);
+        let mut slots = Vec::new();
+        for (member, owner) in (0..self.shape.members).zip(owners) {
+            let found = self.rows.get(&(row, member)).cloned();
+            let is_ours = found.as_ref().is_some_and(|image| self.slot(row, member, image).is_some());
+            let lost = owner.filter(|_| !is_ours).map(|block| self.lost(row, member, block));
+            let is_named = is_ours || lost.is_some();
+            let is_new = lost.is_some() || self.restored.contains(&(row, member));
+            let Some(image) = lost.or(found) else { continue };
+            xor(&mut parity, &image);
+            summary.members[usize::from(member)] = named(&image).filter(|_| is_named);
+            let donor = self.areas.member_donor(row, member);
+            if is_new && self.donors.contains_key(&donor) {
+                slots.push((donor, image));
             }
-            summary.members[usize::from(member)] = entry;
         }
         summary.parity_checksum = xxh3_64(&parity);
-        let of_row = self.restored.range((row, 0)..=(row, u8::MAX));
-        let slots =
-            of_row.map(|(_, member)| (self.areas.member_donor(row, *member), self.rows[&(row, *member)].clone()));
-        let slots = slots.filter(|(donor, _)| self.donors.contains_key(donor)).collect();
-        (row, parity, summary, slots)
+        Seal { row, parity, summary, slots }
     }
 }

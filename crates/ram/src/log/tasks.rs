@@ -182,7 +182,7 @@ impl Machine {
     }
 
     /// Makes a slot with these contents; `None`: they are lost.
-    fn image(&self, group: u32, member: u8, block: u32, sequence: u64, data: Option<&Bytes>) -> Bytes {
+    pub(super) fn image(&self, group: u32, member: u8, block: u32, sequence: u64, data: Option<&Bytes>) -> Bytes {
         let (device, generation) = (self.device, self.session.generation());
         let (data_checksum, is_lost) = (0, data.is_none() && !planted(Bug::LostAsZeroes));
         let slot = Slot { device, generation, group, member, block, sequence, data_checksum, is_lost };

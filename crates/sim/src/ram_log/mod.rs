@@ -50,7 +50,7 @@ impl Planted {
     pub fn betrayed() -> Vec<Planted> {
         // These bugs show only if a loss happens at a moment that a sample does not reach.
         let is_missed = |planted: &Planted| match planted {
-            Planted::Log(bug) => *bug == Bug::PinsIgnored,
+            Planted::Log(bug) => [Bug::PinsIgnored, Bug::ErasureUnawaited].contains(bug),
             Planted::Placement(bug) => *bug != placement::Bug::DeadSlotLeftOut,
         };
         Planted::all().into_iter().filter(|planted| !is_missed(planted)).collect()
