@@ -309,7 +309,7 @@ pub fn round(
     let mut rig = Rig::new(name, system, redundancy, donors)?;
     let spec = rig.spec();
     let scratch = rig.scratch.clone();
-    let disk = Attached::new(&scratch, &spec)?;
+    let mut disk = Attached::new(&scratch, &spec)?;
     rig.make(&disk)?;
     let files = Files::write(&disk.place, rng.next_u64())?;
     let load = Load::start(&scratch, &disk.place, rng.below(1 << 31))?;
@@ -335,8 +335,10 @@ pub fn round(
     disk.unmount()?;
     rig.check(&disk)?;
     disk.mount()?;
-    // Synced files survive the client while one donor is gone; with parity in place, if nothing was just changed.
+    // Synced files survive the client while one donor is gone; with parity in place, if nothing was just changed. A
+    // file system also writes by itself, so it is frozen first.
     if redundancy == "parity" {
+        disk.freeze()?;
         rig.wait_for_clean()?;
     }
     disk.kill()?;
