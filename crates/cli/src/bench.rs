@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::Context;
-use nectary_bench::limits::{LimitsOptions, limits};
+use nectary_bench::limits::{self, LimitsOptions, limits};
 use nectary_bench::process::{Inside, enter};
 use nectary_bench::store::{self, EXPERIMENTS, Options, Plan, Preset, Programs};
 use nectary_bench::{dear, files, guardian, hosts, io, ram, worker};
@@ -319,8 +319,8 @@ fn run_limits(arguments: &BenchLimitsArguments) -> Result<(), Failure> {
     });
     bar.finish_and_clear();
     let report = report?;
-    save(arguments.json.as_deref(), &report)?;
-    output::text(report.text())
+    let places = Places { json: &arguments.json, svg: &None, write: &arguments.write };
+    publish(&places, &report, limits::PAGE, report.text(), None)
 }
 
 /// Returns the program that runs foyer as a contender, if it is in the directory of this program.

@@ -119,7 +119,7 @@ pub fn missing(system: FileSystem) -> Option<String> {
     if !known.lines().any(|line| line.trim() == system.name()) {
         return Some(format!("the kernel has no {}", system.name()));
     }
-    let programs = [system.make()[0], system.check()[0], "fio", "mount"];
+    let programs = [system.make()[0], system.check()[0], "fio", "mount", "fsfreeze"];
     programs.into_iter().find(|name| find_program(name).is_none()).map(|name| format!("{name} is not installed"))
 }
 

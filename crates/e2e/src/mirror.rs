@@ -29,6 +29,9 @@ use crate::scratch::Scratch;
 const FAULT: Duration = Duration::from_millis(1500);
 /// The interval between two readings of the status.
 const LOOK_EVERY: Duration = Duration::from_millis(40);
+/// How long the status has to say that no stripe is dirty. It may be older than the last write, and the donors remove a
+/// mark only after the status does.
+const CLEAN: Duration = Duration::from_secs(1);
 /// The size of a block of the prober. *Units*: bytes.
 const BLOCK: usize = 4096;
 /// The number of blocks that the prober writes and reads in turn.
@@ -230,11 +233,16 @@ impl Rig {
         }
     }
 
-    /// Waits until no stripe is marked as dirty.
+    /// Waits until no donor has a stripe that is marked as dirty; nothing may write meanwhile.
     fn wait_for_clean(&self) -> Result<()> {
         let deadline = Instant::now() + STEP_MAX;
-        while self.figures()?["dirty_stripes"] != 0 {
-            ensure!(Instant::now() < deadline, "stripes stay dirty: {}", self.figures()?);
+        let mut since = Instant::now();
+        while since.elapsed() < CLEAN {
+            let figures = self.figures()?;
+            if figures["dirty_stripes"] != 0 {
+                ensure!(Instant::now() < deadline, "stripes stay dirty: {figures}");
+                since = Instant::now();
+            }
             std::thread::sleep(LOOK_EVERY);
         }
         Ok(())
@@ -309,7 +317,7 @@ pub fn round(
     let mut rig = Rig::new(name, system, redundancy, donors)?;
     let spec = rig.spec();
     let scratch = rig.scratch.clone();
-    let disk = Attached::new(&scratch, &spec)?;
+    let mut disk = Attached::new(&scratch, &spec)?;
     rig.make(&disk)?;
     let files = Files::write(&disk.place, rng.next_u64())?;
     let load = Load::start(&scratch, &disk.place, rng.below(1 << 31))?;
@@ -335,8 +343,10 @@ pub fn round(
     disk.unmount()?;
     rig.check(&disk)?;
     disk.mount()?;
-    // Synced files survive the client while one donor is gone; with parity in place, if nothing was just changed.
+    // Synced files survive the client while one donor is gone; with parity in place, if nothing was just changed. A
+    // file system also writes by itself, so it is frozen first.
     if redundancy == "parity" {
+        disk.freeze()?;
         rig.wait_for_clean()?;
     }
     disk.kill()?;

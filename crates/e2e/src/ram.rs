@@ -162,6 +162,7 @@ pub struct Attached<'a> {
     /// The directory where it is mounted.
     pub place: PathBuf,
     process: Process,
+    is_frozen: bool,
 }
 
 impl Attached<'_> {
@@ -181,7 +182,7 @@ impl Attached<'_> {
         let device = wait_for_line(&mut process, |line| line.starts_with("/dev/loop"))?;
         let place = scratch.join("mnt");
         fs::create_dir_all(&place)?;
-        Ok(Attached { scratch, device, place, process })
+        Ok(Attached { scratch, device, place, process, is_frozen: false })
     }
 
     /// Mounts the file system on the device.
@@ -192,6 +193,21 @@ impl Attached<'_> {
     /// Unmounts the file system.
     pub fn unmount(&self) -> Result<()> {
         run(self.scratch, "umount", &[&self.place.display().to_string()]).map(drop)
+    }
+
+    /// Freezes the mounted file system: it writes back what it holds, and writes nothing after that.
+    pub fn freeze(&mut self) -> Result<()> {
+        self.is_frozen = true;
+        run(self.scratch, "fsfreeze", &["--freeze", &self.place.display().to_string()]).map(drop)
+    }
+
+    /// Takes the file system away, even if it is in use or its device fails. It is thawed before, because a frozen file
+    /// system keeps its device.
+    fn force_unmount(&mut self) {
+        if std::mem::take(&mut self.is_frozen) {
+            let _ = Command::new("fsfreeze").arg("--unfreeze").arg(&self.place).status();
+        }
+        let _ = Command::new("umount").args(["-q", "-l"]).arg(&self.place).status();
     }
 
     /// Stops the attaching process with SIGSTOP, and waits until it has stopped.
@@ -214,7 +230,7 @@ impl Attached<'_> {
     /// Kills the attaching process, and releases its leftovers, if no attachment of another test did so before.
     pub fn kill(mut self) -> Result<()> {
         self.process.kill();
-        let _ = Command::new("umount").args(["-q", "-l"]).arg(&self.place).status();
+        self.force_unmount();
         let (status, text) = nectary::run(&["detach", &self.device], self.scratch.path())?;
         let is_free = text.contains("is not attached") && !text.contains("cannot be released");
         ensure!(status.success() || is_free, "what a killed client left is not released: {text}");
@@ -245,7 +261,7 @@ impl Attached<'_> {
 
 impl Drop for Attached<'_> {
     fn drop(&mut self) {
-        let _ = Command::new("umount").args(["-q", "-l"]).arg(&self.place).status();
+        self.force_unmount();
         if self.process.try_status().is_none() {
             self.process.signal(libc::SIGTERM);
             let _ = self.process.wait(Duration::from_secs(5));

@@ -373,4 +373,7 @@ pub struct BenchLimitsArguments {
     /// Write figures and rows to this file
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
+    /// Write the report as a page into this directory, for example docs/results
+    #[arg(long, value_name = "DIR")]
+    pub write: Option<PathBuf>,
 }
