@@ -6,8 +6,9 @@ mod support;
 use std::time::{Duration, Instant};
 
 use nectary_block::{Buffer, Context, Error, ErrorKind, SharedDevice, read, write};
+use nectary_nbd::{Export, Exports, Listen, Server, ServerOptions};
 use nectary_ram::check::{Health, check};
-use nectary_ram::device::grow;
+use nectary_ram::device::{self, grow};
 use nectary_ram::live::planted;
 use support::{Serving, create, open, options, spec};
 use tokio::sync::RwLock;
@@ -134,6 +135,70 @@ async fn a_donor_that_has_too_little_memory_is_named_with_what_it_lacks() {
         let device = settled(async || open(&named).await).await.unwrap();
         is_right(&device, 1, SIZES[0]).await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_donor_whose_quota_is_too_small_is_named_before_anything_is_changed() {
+    let _others = ALONE.read().await;
+    for (redundancy, count) in KINDS {
+        let mut donors: Vec<Serving> = (1..count).map(|_| Serving::new(MEMORY)).collect();
+        donors.push(Serving::with_quota(MEMORY, 12 << 20));
+        let all: Vec<&Serving> = donors.iter().collect();
+        create(&spec(&all, &format!(",size={},redundancy={redundancy}", SIZES[0]))).await.unwrap();
+        let named = spec(&all, &format!(",redundancy={redundancy}"));
+        let sizes =
+            || donors.iter().map(|donor| donor.donor.figures().devices[0].size_bytes).collect::<Vec<_>>();
+        let before = sizes();
+        // Without redundancy, other donors take what this one may not give.
+        let size = if redundancy == "none" { 180 << 20 } else { 40 << 20 };
+        let full = settled(async || grow(&options(&named), size).await).await.unwrap_err();
+        let name = donors[count - 1].socket.display().to_string();
+        assert!(full.kind == ErrorKind::Full && full.detail.contains(&name) && full.detail.contains("quota"), "{full}");
+        assert!(full.detail.contains("12M"), "{full}");
+        assert_eq!(sizes(), before, "{redundancy}");
+        let grown = settled(async || grow(&options(&named), SIZES[2] as u64).await).await.unwrap();
+        assert!(grown.shares[count - 1] <= 12 << 20, "{:?}", grown.shares);
+        if redundancy == "none" {
+            let grown = settled(async || grow(&options(&named), 60 << 20).await).await.unwrap();
+            assert_eq!(grown.shares.iter().filter(|share| **share == (12 << 20) - (64 << 10)).count(), 1);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn another_nbd_server_grows_with_a_device_without_redundancy_within_its_export_alone() {
+    let _others = ALONE.read().await;
+    let socket = std::env::temp_dir().join(format!("nectary-ram-grow-other-{}.sock", std::process::id()));
+    let memory = nectary_block::MemoryDevice::from_image(vec![0xa5; 4 << 20]);
+    let export = Export::new("any", "", std::sync::Arc::new(memory), false).unwrap();
+    let exports = Exports::new(vec![export]).unwrap();
+    let _server = Server::start(&[Listen::Unix(socket.clone())], exports, ServerOptions::default()).unwrap();
+    let other = format!("\"nbd+unix:///any?socket={}\"", socket.display());
+    let donor = Serving::new(4 << 20);
+    let named = format!("ram({},{other},id=disk)", donor.name());
+    // What the server held before is overwritten, also where the device grows.
+    device::create(&options(&named.replace(",id", &format!(",size={},id", SIZES[0]))), true).await.unwrap();
+    let device = settled(async || open(&named).await).await.unwrap();
+    fill(&device, 1).await;
+    close(device).await;
+    settled(async || grow(&options(&named), SIZES[1] as u64).await).await.unwrap();
+    let device = settled(async || open(&named).await).await.unwrap();
+    is_right(&device, 1, SIZES[0]).await;
+    fill(&device, 2).await;
+    close(device).await;
+    let full = settled(async || grow(&options(&named), 9 << 20).await).await.unwrap_err();
+    let name = socket.display().to_string();
+    assert!(full.kind == ErrorKind::Full && full.detail.contains(&name), "{full}");
+    let most = 2 * ((4 << 20) - (64 << 10));
+    settled(async || grow(&options(&named), most).await).await.unwrap();
+    let device = settled(async || open(&named).await).await.unwrap();
+    assert_eq!(device.geometry().size_bytes, most);
+    is_right(&device, 2, SIZES[1]).await;
+    close(device).await;
+    let third = Serving::new(4 << 20);
+    let named = format!("ram({},{other},{},id=disk,redundancy=parity)", donor.name(), third.name());
+    let refused = grow(&options(&named), 9 << 20).await.unwrap_err();
+    assert!(refused.kind == ErrorKind::Unsupported && refused.detail.contains("redundancy=none"), "{refused}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -75,7 +75,8 @@ fn capacity(donor: &Candidate) -> u64 {
     let free = if donor.target.can_return() { donor.free_bytes } else { 0 };
     // The donor lends whole slabs.
     let lent = if donor.target.can_return() { part.checked_next_multiple_of(PROMISE_BYTES) } else { None };
-    lent.unwrap_or(part).saturating_add(free).saturating_sub(LABEL_AREA_BYTES)
+    let all = lent.unwrap_or(part).saturating_add(free);
+    donor.quota_bytes.map_or(all, |quota| all.min(quota)).saturating_sub(LABEL_AREA_BYTES)
 }
 
 /// Divides what the device gets more among the donors.
@@ -87,8 +88,10 @@ fn new_shares(options: &RamOptions, label: &Label, donors: &[Candidate], size_by
     match more_shares(more_bytes, &free) {
         Some(more) => Ok(label.shares.iter().zip(more).map(|(share, more)| share + more).collect()),
         None => {
-            let each =
-                donors.iter().zip(&free).map(|(d, &free)| format!("{} {}", d.target.address.text, format_size(free)));
+            let each = donors.iter().zip(&free).map(|(donor, &free)| {
+                let quota = donor.quota_bytes.map(|quota| format!(" (its quota is {})", format_size(quota)));
+                format!("{} {}{}", donor.target.address.text, format_size(free), quota.unwrap_or_default())
+            });
             let each: Vec<String> = each.collect();
             let more = format_size(more_bytes);
             Err(error(options, ErrorKind::Full, format!("{more} more do not fit: free are {}", each.join(", "))))

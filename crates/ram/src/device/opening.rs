@@ -25,6 +25,8 @@ pub(super) struct Candidate {
     /// The space for a device that a donor without the device has, including the label; otherwise the space for more.
     /// *Units*: bytes.
     pub free_bytes: u64,
+    /// The largest part that it gives to one device, including the label, if that is bounded. *Units*: bytes.
+    pub quota_bytes: Option<u64>,
 }
 
 /// The state of a donor of the SPEC.
@@ -180,15 +182,18 @@ impl Candidate {
 pub(super) async fn survey(options: &RamOptions, client: u64) -> Vec<Candidate> {
     let one = |address: super::address::Address| async move {
         let mut target = Target { address, id: options.id.clone(), client, incarnation: None };
-        let candidate = |target: Target, state, free_bytes| Candidate { target, state, free_bytes };
-        let free_bytes = match ask(&target.address).await {
+        let (free_bytes, quota_bytes) = match ask(&target.address).await {
             Ok(Answers::Donor(page)) => {
                 target.incarnation = Some(page.incarnation);
-                page.free_bytes
+                (page.free_bytes, page.quota_bytes)
             }
-            Ok(Answers::Other) => 0,
-            Err(why) => return candidate(target, CandidateState::Unreachable(why), 0),
+            Ok(Answers::Other) => (0, None),
+            Err(why) => {
+                let state = CandidateState::Unreachable(why);
+                return Candidate { target, state, free_bytes: 0, quota_bytes: None };
+            }
         };
+        let candidate = |target: Target, state, free_bytes| Candidate { target, state, free_bytes, quota_bytes };
         match target.connect(1, None, options.patience).await {
             Ok(reached) => {
                 let bytes = if target.can_return() { free_bytes } else { reached.device.geometry().size_bytes };

@@ -218,7 +218,8 @@ impl Inner {
     fn page(&self, is_leaving: bool) -> Page {
         let (memory_bytes, promised_bytes, _) = self.pool.bytes();
         let free_bytes = (memory_bytes - promised_bytes).min(self.quota_bytes.unwrap_or(u64::MAX));
-        Page { incarnation: self.incarnation, memory_bytes, free_bytes, labels: self.labels.clone(), is_leaving }
+        let Inner { incarnation, quota_bytes, .. } = *self;
+        Page { incarnation, memory_bytes, free_bytes, quota_bytes, labels: self.labels.clone(), is_leaving }
     }
 
     fn page_export(&self, state: &mut State) -> Result<Arc<Export>, Missing> {

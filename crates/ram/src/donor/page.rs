@@ -20,6 +20,8 @@ pub struct Page {
     pub memory_bytes: u64,
     /// The largest device that can be made now, in bytes.
     pub free_bytes: u64,
+    /// The largest part that one device may have, in bytes, if that is bounded.
+    pub quota_bytes: Option<u64>,
     /// The labels of the donor, for example `rack=a;host=b`.
     pub labels: String,
     /// Whether it takes no more devices, and will end when its clients have gone.
@@ -34,12 +36,13 @@ impl Page {
             return None;
         }
         let (mut incarnation, mut memory_bytes, mut free_bytes, mut labels) = (None, None, None, String::new());
-        let mut is_leaving = false;
+        let (mut quota_bytes, mut is_leaving) = (None, false);
         for (key, value) in words.filter_map(|word| word.split_once('=')) {
             match key {
                 "incarnation" => incarnation = u128::from_str_radix(value, 16).ok(),
                 "memory" => memory_bytes = value.parse().ok(),
                 "free" => free_bytes = value.parse().ok(),
+                "quota" => quota_bytes = value.parse().ok(),
                 "leaving" => is_leaving = value == "1",
                 "labels" if value.len() <= LABELS_BYTES_MAX => labels = value.to_owned(),
                 _ => {}
@@ -49,6 +52,7 @@ impl Page {
             incarnation: incarnation?,
             memory_bytes: memory_bytes?,
             free_bytes: free_bytes?,
+            quota_bytes,
             labels,
             is_leaving,
         })
@@ -57,9 +61,12 @@ impl Page {
 
 impl fmt::Display for Page {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Page { incarnation, memory_bytes, free_bytes, labels, is_leaving } = self;
+        let Page { incarnation, memory_bytes, free_bytes, quota_bytes, labels, is_leaving } = self;
         write!(f, "{} {VERSION} incarnation={incarnation:032x}", super::name::PAGE_NAME)?;
         write!(f, " memory={memory_bytes} free={free_bytes} labels={labels}")?;
+        if let Some(quota_bytes) = quota_bytes {
+            write!(f, " quota={quota_bytes}")?;
+        }
         if *is_leaving { write!(f, " leaving=1") } else { Ok(()) }
     }
 }
@@ -90,12 +97,13 @@ mod tests {
             incarnation: 1 << 90,
             memory_bytes: 8 << 30,
             free_bytes: 0,
+            quota_bytes: Some(4 << 30),
             labels: "rack=a;host=b".into(),
             is_leaving: true,
         };
         assert_eq!(Page::parse(&page.to_string()), Some(page.clone()));
         assert_eq!(Page::parse(&format!("{page} more=1 word")), Some(page.clone()));
-        let unlabelled = Page { labels: String::new(), ..page };
+        let unlabelled = Page { labels: String::new(), quota_bytes: None, ..page };
         assert_eq!(Page::parse(&unlabelled.to_string()), Some(unlabelled));
         for text in ["", "a disk", "nectary-donor 2 incarnation=1 memory=1 free=1", "nectary-donor 1 incarnation=x"] {
             assert_eq!(Page::parse(text), None, "{text}");

@@ -129,7 +129,8 @@ fn grown_log(before: &Geometry, log: &LogShape, bytes: u64) -> Result<LogShape, 
     Ok(LogShape { groups: layout.rows(), formers, ..*log })
 }
 
-/// Checks that every donor has enough free memory. *Errors*: [`ErrorKind::Full`] names those that have not.
+/// Checks that every donor has enough free memory, and may give so much to one device. *Errors*: [`ErrorKind::Full`]
+/// names those that do not.
 fn check_room(options: &RamOptions, seen: &[Seen], placed: &Placed, part: u64) -> Result<(), Error> {
     let lacks = |place: &usize| {
         let there = seen[*place].state.as_ref().ok()?;
@@ -137,6 +138,10 @@ fn check_room(options: &RamOptions, seen: &[Seen], placed: &Placed, part: u64) -
         let needed = part.next_multiple_of(PROMISE_BYTES).saturating_sub(has);
         let free = there.reached.page.free_bytes;
         let name = seen[*place].name();
+        if let Some(quota) = there.reached.page.quota_bytes.filter(|&quota| quota < part) {
+            let (quota, part) = (format_size(quota), format_size(part));
+            return Some(format!("{name} gives at most {quota} to one device (--quota), {part} are needed"));
+        }
         (free < needed).then(|| format!("{name} has {} free, {} are needed", format_size(free), format_size(needed)))
     };
     let lacking: Vec<String> = placed.places.iter().filter_map(lacks).collect();

@@ -23,15 +23,30 @@ pub struct Serving {
 impl Serving {
     /// Makes a donor with memory on demand.
     pub fn new(memory_bytes: u64) -> Serving {
+        Serving::at(Serving::free_socket(), memory_bytes)
+    }
+
+    fn free_socket() -> PathBuf {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let name = format!("nectary-ram-{}-{}.sock", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        Serving::at(std::env::temp_dir().join(name), memory_bytes)
+        std::env::temp_dir().join(name)
+    }
+
+    fn options(memory_bytes: u64) -> DonorOptions {
+        DonorOptions { memory_bytes, on_demand: true, ..DonorOptions::default() }
     }
 
     /// Makes a donor on a given socket.
     pub fn at(socket: PathBuf, memory_bytes: u64) -> Serving {
-        let options = DonorOptions { memory_bytes, on_demand: true, ..DonorOptions::default() };
-        let donor = Donor::new(options).unwrap();
+        let donor = Donor::new(Serving::options(memory_bytes)).unwrap();
+        let server = Serving::serve(&donor, socket.clone());
+        Serving { donor, server, socket }
+    }
+
+    /// Makes a donor that gives a bounded part of its memory to one device.
+    pub fn with_quota(memory_bytes: u64, quota_bytes: u64) -> Serving {
+        let options = DonorOptions { quota_bytes: Some(quota_bytes), ..Serving::options(memory_bytes) };
+        let (donor, socket) = (Donor::new(options).unwrap(), Serving::free_socket());
         let server = Serving::serve(&donor, socket.clone());
         Serving { donor, server, socket }
     }
