@@ -146,8 +146,7 @@ async fn a_donor_whose_quota_is_too_small_is_named_before_anything_is_changed() 
         let all: Vec<&Serving> = donors.iter().collect();
         create(&spec(&all, &format!(",size={},redundancy={redundancy}", SIZES[0]))).await.unwrap();
         let named = spec(&all, &format!(",redundancy={redundancy}"));
-        let sizes =
-            || donors.iter().map(|donor| donor.donor.figures().devices[0].size_bytes).collect::<Vec<_>>();
+        let sizes = || donors.iter().map(|donor| donor.donor.figures().devices[0].size_bytes).collect::<Vec<_>>();
         let before = sizes();
         // Without redundancy, other donors take what this one may not give.
         let size = if redundancy == "none" { 180 << 20 } else { 40 << 20 };

@@ -100,8 +100,7 @@ pub(super) async fn start(
     let machine = machine(geometry, labels.clone(), client, intent, times)
         .map_err(|refusal| refuse(&refusal))
         .map_err(|(kind, detail)| error(options, kind, detail))?;
-    let (mut owner, mut handle) =
-        Owner::new(machine, targets, places, labels, geometry.device, donor_bytes, REQUESTS_MAX);
+    let (mut owner, mut handle) = Owner::new(machine, targets, places, labels, geometry, REQUESTS_MAX);
     owner.spares = Spares::new(spares);
     let recovered_bytes = if geometry.is_log() { donor_bytes * u64::from(geometry.members) } else { 0 };
     let recovery = Duration::from_secs(recovered_bytes / RECOVERY_BYTES_PER_SECOND);

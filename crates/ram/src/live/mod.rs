@@ -15,6 +15,8 @@
 //! | `remote` | control of a device that is open elsewhere in this process |
 //! | `moving` | another donor takes the place of one: what is copied when |
 //! | `replacing` | the same: what the owner does, and what the machine is told |
+//! | `filling` | when a donor that is filled is given up |
+//! | `remnants` | what a donor without a place has of the device |
 //! | `scrubbing` | who waits for a pass of the scrub |
 //! | `spares` | which donor needs a spare, and when |
 //! | `sparing` | the same: what the owner does |
@@ -25,12 +27,14 @@
 
 pub(crate) mod client;
 pub(crate) mod device;
+mod filling;
 mod grow;
 mod make;
 mod moving;
 mod owner;
 mod peer;
 pub mod planted;
+mod remnants;
 mod remote;
 mod replacing;
 mod report;

@@ -14,7 +14,7 @@
 //! | emptying | the former donor was emptied, or emptying it failed |
 //!
 //! A donor that is left already has nothing to copy: the other one takes its place at once, and is filled like any
-//! donor that is back.
+//! donor that is back (`filling`).
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -25,7 +25,9 @@ use nectary_block::{BlockDevice, Context, format_size};
 use nectary_nbd::NbdDevice;
 use tokio::sync::oneshot;
 
+use super::filling::{Filling, Seen};
 use super::planted::{Bug, lost_after, planted};
+use super::remnants::{self, Present};
 use super::report::MoveReport;
 use super::session::{Away, Ended, Target, begin, incarnation};
 use crate::donor::PROMISE_BYTES;
@@ -89,8 +91,7 @@ pub struct Move {
     /// Requests that are kept meanwhile.
     pub kept: Vec<(RequestId, DonorRequest)>,
     began: Instant,
-    /// Since when the other donor, which is being filled, is away.
-    away: Option<Instant>,
+    filling: Filling,
     /// Whether nothing more may be copied.
     pub stopped: Arc<AtomicBool>,
     reply: Option<oneshot::Sender<Moved>>,
@@ -127,7 +128,7 @@ impl Move {
             went_on: now,
             kept: Vec::new(),
             began: now,
-            away: None,
+            filling: Filling::default(),
             stopped: Arc::default(),
             reply: Some(reply),
         }
@@ -155,11 +156,10 @@ impl Move {
         (self.paused, self.stage) = (None, Stage::Settling);
     }
 
-    /// Whether the other donor, which is to be filled, has been away for so long that it counts as lost.
-    pub fn is_late(&mut self, is_away: bool) -> bool {
-        let is_away = is_away && self.stage == Stage::Settling;
-        self.away = if is_away { self.away.or_else(|| Some(Instant::now())) } else { None };
-        self.away.is_some_and(|since| since.elapsed() >= lost_after())
+    /// Returns why the other donor has to be given up, if it has the place already.
+    pub fn hopeless(&mut self, seen: Seen) -> Option<String> {
+        let is_placed = self.stage == Stage::Settling;
+        is_placed.then(|| self.filling.hopeless(Instant::now(), lost_after(), seen))?
     }
 
     /// What to do while copying. `is_idle`: no request is on its way to the donor; `may_switch`: all others are fine.
@@ -217,12 +217,13 @@ impl Move {
 }
 
 /// Connects to the other donor and makes this client its owner, with the record of the former one. `others` are the
-/// names, incarnations and labels of the donors that stay. *Returns* the label of the other donor, too.
+/// names, incarnations and labels of the donors that stay. The epoch before `epoch` is used, too. *Returns* the label of
+/// the other donor, too.
 pub async fn prepare(
     target: Target,
     epoch: u64,
     bytes: u64,
-    device: [u8; 16],
+    present: Present,
     former: Option<Arc<NbdDevice>>,
     others: Vec<(String, u64, String)>,
 ) -> Result<(String, Option<Ready>), String> {
@@ -237,7 +238,7 @@ pub async fn prepare(
         return Err(format!("{name} and {other} have the label {label} and may fail together"));
     }
     let (needed, free) = (bytes.next_multiple_of(PROMISE_BYTES), page.free_bytes);
-    let reached = match target.connect(epoch, None).await {
+    let mut reached = match target.connect(epoch - 1, None).await {
         Ok(reached) => reached,
         Err(Away::Absent(_)) if free < needed => {
             return Err(format!("{name} has {} free, {} are needed", format_size(free), format_size(needed)));
@@ -245,13 +246,22 @@ pub async fn prepare(
         Err(Away::Absent(_)) => target.connect(epoch, Some(bytes)).await.map_err(away)?,
         Err(other) => return Err(away(other)),
     };
-    let (there, is_owned) = area(&reached.device).await?;
-    let remnant = Record::decode(&there).ok().map(|record| record.geometry.device);
-    let is_free = Record::is_absent(&there) || remnant == Some(device);
-    if is_owned || !is_free || super::session::window(&reached.device) < bytes {
+    let (mut there, mut is_owned) = area(&reached.device).await?;
+    if present.is_free(&there) && !is_owned && super::session::window(&reached.device) < bytes {
+        // What an earlier attempt left there is as long as the device was then.
+        reached = target.connect(epoch, Some(bytes)).await.map_err(away)?;
+        (there, is_owned) = area(&reached.device).await?;
+    }
+    if is_owned || !present.is_free(&there) || super::session::window(&reached.device) < bytes {
         return Err(format!("{name} has a device of this name already"));
     }
-    let Some(former) = former else { return Ok((label, None)) };
+    let Some(former) = former else {
+        // The record of an earlier attempt may be that of another place.
+        if !Record::is_absent(&there) {
+            remnants::empty(reached.device).await.map_err(|why| format!("{name}: {why}"))?;
+        }
+        return Ok((label, None));
+    };
     let (of_former, _) = area(&former).await?;
     let record = Record::decode(&of_former).map_err(|error| format!("the record of the device: {error}"))?;
     let expected = Stamp::of(&there);
@@ -314,19 +324,6 @@ pub async fn copy(
         Ended::Answered(_) => Err((true, "it does not take what it is given".to_owned())),
         Ended::Lost(reason) => Err((true, reason)),
     }
-}
-
-/// Removes the device's record and blocks from a donor that is not in use. If the donor does not answer, they stay
-/// there, and the device does not use them.
-pub async fn empty(device: Arc<NbdDevice>) -> Result<(), String> {
-    let (area, _) = area(&device).await?;
-    let body = DonorRequest::SwapMetadata { expected: Stamp::of(&area), record: bytes::Bytes::new() };
-    match begin(&device, body).await {
-        Ended::Answered(Reply::Done) => {}
-        Ended::Answered(_) => return Err("another client has it".to_owned()),
-        Ended::Lost(reason) => return Err(reason),
-    }
-    trim(&device, 0..super::session::window(&device)).await
 }
 
 #[cfg(test)]

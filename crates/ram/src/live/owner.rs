@@ -17,15 +17,16 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use nectary_host::log::{self, Level};
 use tokio::sync::{mpsc, oneshot, watch};
-use tokio::task::JoinSet;
+use tokio::task::{AbortHandle, JoinSet};
 
-use super::client::Client;
+use super::client::{Client, donor_bytes};
 use super::moving::{Move, Moved, Ready};
 use super::peer::{PAUSE_MIN, Peer, changed};
 use super::report::{DonorReport, RebuildReport, Report};
 use super::session::{Away, Ended, Reached, Target, begin, incarnation};
 use super::spares::Spares;
 use crate::device::address::Address;
+use crate::format::Geometry;
 use crate::mirror::{
     Action, Donor, DonorRequest, Event, LinkState, MirrorError, Moment, Refusal, Reply, Request, RequestId, Standing,
 };
@@ -76,7 +77,7 @@ pub type Opened = Result<(), (Refusal, Vec<Option<String>>)>;
 pub(super) enum Done {
     Connected(Donor, u64, Result<Reached, Away>),
     Ended(Donor, u64, RequestId, Ended),
-    /// The machine had given up the connection.
+    /// Nobody waits for it, for example because the machine had given up the connection.
     Dropped,
     /// The other donor of a move was prepared, or why this failed.
     Prepared(u64, Result<(String, Option<Ready>), String>),
@@ -101,17 +102,18 @@ pub struct Owner {
     callers: HashMap<u64, oneshot::Sender<Result<Bytes, MirrorError>>>,
     next_caller: u64,
     pub(super) opened: Option<oneshot::Sender<Opened>>,
-    reports: watch::Sender<Report>,
+    pub(super) reports: watch::Sender<Report>,
     reported_us: Moment,
     rebuild: Option<(Donor, Instant)>,
     standing: Vec<Standing>,
     /// By position.
     pub(super) labels: Vec<String>,
-    /// The identity of the device.
-    pub(super) device: [u8; 16],
+    pub(super) geometry: Geometry,
     pub(super) moving: Option<Move>,
     /// Counts moves: what belongs to another one is too late.
     pub(super) moves: u64,
+    /// Work that empties donors which took no place, by their addresses.
+    pub(super) emptying: Vec<(String, AbortHandle)>,
     pub(super) spares: Spares,
     /// Those who wait for a pass of the scrub, and the number of passes before it.
     pub(super) scrubbing: Vec<(u64, oneshot::Sender<Findings>)>,
@@ -137,8 +139,7 @@ impl Owner {
         targets: Vec<(Target, u64)>,
         places: Vec<usize>,
         labels: Vec<String>,
-        device: [u8; 16],
-        donor_bytes: u64,
+        geometry: Geometry,
         requests_max: usize,
     ) -> (Owner, Handle) {
         let (commands, receiver) = mpsc::channel(requests_max);
@@ -150,7 +151,7 @@ impl Owner {
         let owner = Owner {
             machine,
             peers,
-            donor_bytes,
+            donor_bytes: donor_bytes(&geometry),
             places,
             started: Instant::now(),
             work: JoinSet::new(),
@@ -163,9 +164,10 @@ impl Owner {
             rebuild: None,
             standing,
             labels,
-            device,
+            geometry,
             moving: None,
             moves: 0,
+            emptying: Vec::new(),
             spares: Spares::default(),
             scrubbing: Vec::new(),
             detaching: Vec::new(),

@@ -12,6 +12,7 @@ use tokio::sync::oneshot;
 
 use super::moving::{self, Move, Moved, Next, Ready, Stage};
 use super::owner::{Done, Owner};
+use super::remnants::{self, Present};
 use super::session::Target;
 use super::survey::EPOCHS;
 use crate::device::address::Address;
@@ -65,10 +66,18 @@ impl Owner {
                 return;
             }
         };
-        let peer = &self.peers[donor];
-        // Another session of this client there has another number.
-        let epoch = peer.epoch.max(EPOCHS) + 1 + self.moves;
-        let target = Target { address: new, ..peer.target.clone() };
+        // What is given back there would be taken from this move.
+        self.emptying.retain(|(name, work)| {
+            let is_same = *name == new.text;
+            if is_same {
+                work.abort();
+            }
+            !is_same && !work.is_finished()
+        });
+        // Other sessions of this client there, also for another place, have other numbers; a move uses two.
+        let newest = self.peers.iter().map(|peer| peer.epoch).max().unwrap_or_default();
+        let epoch = newest.max(EPOCHS) + 2 + self.moves;
+        let target = Target { address: new, ..self.peers[donor].target.clone() };
         let members = &self.machine.view().members;
         let kept = (0..members.len()).filter(|other| *other != donor).map(|other| {
             let name = self.peers[other].target.address.text.clone();
@@ -76,11 +85,16 @@ impl Owner {
         });
         let kept: Vec<(String, u64, String)> = kept.collect();
         self.moves += 1;
-        let (number, bytes, device) = (self.moves, self.donor_bytes, self.device);
+        let (number, bytes, present) = (self.moves, self.donor_bytes, self.present());
         self.moving = Some(Move::new(donor, target.clone(), epoch, bytes, reply));
         self.work.spawn(async move {
-            Done::Prepared(number, moving::prepare(target, epoch, bytes, device, former, kept).await)
+            Done::Prepared(number, moving::prepare(target, epoch, bytes, present, former, kept).await)
         });
+    }
+
+    fn present(&self) -> Present {
+        let client = self.peers.first().map_or(0, |peer| peer.target.client);
+        Present { geometry: self.geometry, generation: self.machine.view().generation, client }
     }
 
     pub(super) fn prepared(&mut self, result: Result<(String, Option<Ready>), String>) {
@@ -111,17 +125,21 @@ impl Owner {
         }
     }
 
-    /// The donor that took the place of a left one is lost before it was filled: the left one has its place again, and is
-    /// filled if it returns before another spare is found.
-    pub(super) fn give_up_filling(&mut self) {
+    /// The donor that took the place of a left one cannot be filled: the left one has its place again, and is filled if
+    /// it returns before another spare is found. What the other one holds is given back as far as possible.
+    pub(super) fn give_up_filling(&mut self, why: String) {
         let Some(moving) = &mut self.moving else { return };
         let (donor, left, label) = (moving.donor, moving.left.clone(), std::mem::take(&mut moving.label));
-        self.end_move(Err("it was lost before it was filled".to_owned()));
+        self.end_move(Err(why));
         self.spares.try_another();
         let Some(left) = left else { return };
         self.labels[donor] = label;
-        self.lose(donor, "its place was given to a donor that is lost".to_owned());
-        self.peers[donor].target = left;
+        self.lose(donor, "its place was given to a donor that could not be filled".to_owned());
+        let present = self.present();
+        let peer = &mut self.peers[donor];
+        let (other, epoch) = (std::mem::replace(&mut peer.target, left), peer.epoch + 1);
+        peer.epoch += remnants::EMPTYINGS_MAX;
+        self.empty(other.address.text.clone(), async move { remnants::give_back(other, epoch, present).await });
         self.step(Event::Disconnected { donor });
         self.connect(donor, Duration::ZERO);
     }
@@ -188,7 +206,7 @@ impl Owner {
                         Some(former) => {
                             moving.stage = Stage::Emptying;
                             let number = self.moves;
-                            self.work.spawn(async move { Done::Emptied(number, moving::empty(former).await) });
+                            self.work.spawn(async move { Done::Emptied(number, remnants::empty(former).await) });
                         }
                     }
                 }
@@ -213,6 +231,15 @@ impl Owner {
         peer.sessions += 1;
         self.step(Event::Replaced { donor, incarnation });
         self.step(Event::Connected { donor, incarnation });
+    }
+
+    /// Empties a donor that took no place, unless it gets one meanwhile.
+    fn empty(&mut self, name: String, work: impl Future<Output = ()> + Send + 'static) {
+        let work = self.work.spawn(async move {
+            work.await;
+            Done::Dropped
+        });
+        self.emptying.push((name, work));
     }
 
     pub(super) fn emptied(&mut self, result: Result<(), String>) {
@@ -244,10 +271,7 @@ impl Owner {
             self.send(donor, request, body);
         }
         if let Some(Ready { device, .. }) = moving.ready.take() {
-            self.work.spawn(async move {
-                let _ = moving::empty(device).await;
-                Done::Dropped
-            });
+            self.empty(name, async move { _ = remnants::empty(device).await });
         }
         // The report comes first: a caller who is told of the end sees it there.
         self.publish(true, false);

@@ -7,6 +7,8 @@
 //! |---|---|
 //! | is left for `LOST_AFTER` | a spare takes its place, and is filled from the others |
 //! | says that it is leaving, after a SIGTERM | what it has is moved to a spare |
+//!
+//! A spare that is lost, or that cannot be filled, is given up (`moving`), and the next one is tried.
 
 use std::time::{Duration, Instant};
 
@@ -48,14 +50,13 @@ impl Spares {
         (self.tried, self.left) = (None, None);
     }
 
-    /// Notes that a spare was lost before it was filled: another one is tried at once.
+    /// Notes that a spare was given up before it was filled: another one is tried at once, until all were tried.
     pub fn try_another(&mut self) {
-        if self.list.len() > 1 {
-            self.tried = None;
-        }
+        let has_another = !self.next.is_multiple_of(self.list.len().max(1));
+        self.tried = if has_another { None } else { Some(Instant::now()) };
     }
 
-    /// Notes which donor is left.
+    /// Notes which donor is left; while a spare has its place, that donor stays the one.
     pub fn track(&mut self, standing: &[Standing]) {
         let left = standing.iter().position(|standing| *standing == Standing::Out);
         if self.left.map(|(donor, _)| donor) != left {

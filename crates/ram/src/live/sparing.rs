@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 
+use super::filling::Seen;
 use super::owner::{Done, Owner};
 use super::planted::may_give_up;
 use super::session::Target;
@@ -22,23 +23,31 @@ impl Owner {
         if self.opened.is_some() {
             return;
         }
-        self.spares.track(self.machine.standing());
         if let Some(moving) = &mut self.moving {
-            // One that answers and is not filled yet waits for the other donors.
-            let is_away = self.machine.link_state(moving.donor) == Some(LinkState::Down);
-            let is_left = self.machine.standing()[moving.donor] == Standing::Out;
-            if moving.is_late(is_away && is_left) && may_give_up() {
-                self.give_up_filling();
+            let (donor, standing) = (moving.donor, self.machine.standing());
+            let is_well = |other: usize| {
+                standing[other] == Standing::Trusted && self.machine.link_state(other) == Some(LinkState::Claimed)
+            };
+            let are_well = (0..standing.len()).all(|other| other == donor || is_well(other));
+            let is_away = self.machine.link_state(donor) == Some(LinkState::Down);
+            // The machine counts it at length, so the report has it.
+            let filled = self.reports.borrow().rebuild.as_ref().map_or(0, |rebuild| rebuild.copied);
+            if let Some(why) = moving.hopeless(Seen { standing: standing[donor], is_away, are_well, filled })
+                && may_give_up()
+            {
+                let reason = self.peers[donor].reason.as_deref();
+                self.give_up_filling(why + &reason.map(|reason| format!(" ({reason})")).unwrap_or_default());
             }
             return;
         }
+        self.spares.track(self.machine.standing());
         if self.spares.list.is_empty() {
             return;
         }
         if let Some(donor) = self.spares.needed() {
             let spare = self.spares.list[self.spares.next % self.spares.list.len()].clone();
             self.spares.next += 1;
-            (self.spares.tried, self.spares.left) = (Some(Instant::now()), None);
+            self.spares.tried = Some(Instant::now());
             self.spares.leaving.clear();
             let old = self.peers[donor].target.address.text.clone();
             // Nobody waits for the end, which is in the log.

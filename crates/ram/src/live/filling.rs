@@ -1,0 +1,106 @@
+//! When a donor that took the place of a left one, and is to be filled, is given up.
+//!
+//! | the donor | is given up after |
+//! |---|---|
+//! | does not answer, or is not taken in although all others are well | `LOST_AFTER` |
+//! | begins to be filled, and fails | [`FILLINGS_MAX`] times, if the first was `LOST_AFTER` ago |
+//! | is being filled, and gets nothing more although all others are well | [`STANDSTILL_TIMES`] `LOST_AFTER` |
+
+use std::time::{Duration, Instant};
+
+use crate::mirror::Standing;
+
+/// A donor is given up after so many fillings that it did not take, if they have failed for a while.
+const FILLINGS_MAX: u32 = 3;
+/// A donor is given up whose filling makes no progress for so many times as long as a lost donor is waited for.
+const STANDSTILL_TIMES: u32 = 4;
+/// How the other donor is doing that is filled.
+#[derive(Default)]
+pub struct Filling {
+    /// Since when it cannot be filled, although nothing else hinders that.
+    idle: Option<Instant>,
+    /// What it had at its last progress, and when that was.
+    progress: Option<(u64, Instant)>,
+    /// How many fillings have failed, and when the first one did.
+    failed: u32,
+    first_failed: Option<Instant>,
+}
+
+/// What is seen of it now.
+#[derive(Debug, Clone, Copy)]
+pub struct Seen {
+    pub standing: Standing,
+    /// Whether it has no connection.
+    pub is_away: bool,
+    /// Whether all other donors are trusted and serve.
+    pub are_well: bool,
+    /// What it has got since its filling began, in any unit.
+    pub filled: u64,
+}
+
+impl Filling {
+    /// Returns why the donor has to be given up. `lost_after`: how long a lost donor is waited for.
+    pub fn hopeless(&mut self, now: Instant, lost_after: Duration, seen: Seen) -> Option<String> {
+        let Seen { standing, is_away, are_well, filled } = seen;
+        let is_over = |since: Option<Instant>, times: u32| since.is_some_and(|since| now - since >= times * lost_after);
+        if standing == Standing::Rebuilding {
+            self.idle = None;
+            let is_as_before = |progress: &(u64, Instant)| are_well && progress.0 == filled;
+            let progress = self.progress.filter(is_as_before).unwrap_or((filled, now));
+            self.progress = Some(progress);
+            let has_stopped = is_over(Some(progress.1), STANDSTILL_TIMES);
+            return has_stopped.then(|| "its filling makes no progress".to_owned());
+        }
+        if self.progress.take().is_some() && standing == Standing::Out {
+            self.failed += 1;
+            self.first_failed.get_or_insert(now);
+        }
+        // One that answers and is not filled yet may wait for other donors.
+        let is_idle = standing == Standing::Out && (is_away || are_well);
+        self.idle = self.idle.filter(|_| is_idle).or(is_idle.then_some(now));
+        if self.failed >= FILLINGS_MAX && standing == Standing::Out && is_over(self.first_failed, 1) {
+            return Some(format!("filling it has failed {} times", self.failed));
+        }
+        is_over(self.idle, 1).then(|| "it was lost before it was filled".to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LOST_AFTER: Duration = Duration::from_secs(30);
+
+    /// Runs a donor through standings, one each second, with what it has; returns when and why it is given up.
+    fn given_up(seconds: u64, step: impl Fn(u64) -> (Standing, bool, bool, u64)) -> Option<(u64, String)> {
+        let (mut filling, began) = (Filling::default(), Instant::now());
+        (0..seconds).find_map(|second| {
+            let (standing, is_away, are_well, filled) = step(second);
+            let now = began + Duration::from_secs(second);
+            let why = filling.hopeless(now, LOST_AFTER, Seen { standing, is_away, are_well, filled })?;
+            Some((second, why))
+        })
+    }
+
+    #[test]
+    fn a_donor_that_cannot_be_filled_is_given_up_and_a_slow_one_is_not() {
+        use Standing::{Out, Rebuilding, Trusted};
+        let lost = "it was lost before it was filled".to_owned();
+        assert_eq!(given_up(100, |_| (Out, true, false, 0)), Some((30, lost.clone())));
+        assert_eq!(given_up(100, |_| (Out, false, true, 0)), Some((30, lost)));
+        // It waits for the others, or is back each time.
+        assert_eq!(given_up(1000, |_| (Out, false, false, 0)), None);
+        assert_eq!(given_up(1000, |second| (Out, second % 20 < 15, false, 0)), None);
+        let failing = |second: u64| if second % 10 < 5 { (Rebuilding, false, true, 3) } else { (Out, false, true, 0) };
+        assert_eq!(given_up(100, failing), Some((35, "filling it has failed 4 times".to_owned())));
+        // Two failures are few, and all in a moment are too soon.
+        assert_eq!(
+            given_up(1000, |second| if second < 20 { failing(second) } else { (Trusted, false, true, 0) }),
+            None
+        );
+        let stopped = Some((120, "its filling makes no progress".to_owned()));
+        assert_eq!(given_up(1000, |_| (Rebuilding, false, true, 7)), stopped);
+        assert_eq!(given_up(1000, |_| (Rebuilding, false, false, 7)), None);
+        assert_eq!(given_up(1000, |second| (Rebuilding, false, true, second / 100)), None);
+    }
+}

@@ -1,0 +1,136 @@
+//! What a donor without a place has of the device, for example after a filling that was interrupted.
+//!
+//! Owns: recognising it, and giving the memory back. Promises: the device of another user is never overwritten, nor what
+//! a later client has stored.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use nectary_host::log::{self, Level};
+use nectary_nbd::NbdDevice;
+
+use super::moving::{area, trim};
+use super::session::{Away, Ended, Target, begin, window};
+use crate::format::{Geometry, Record, Stamp};
+use crate::mirror::{DonorRequest, Reply};
+
+/// How often a donor that took no place is tried to be emptied; the pause after an attempt is twice the one before.
+pub const EMPTYINGS_MAX: u64 = 8;
+/// The first of these pauses.
+const EMPTYING_PAUSE: Duration = Duration::from_secs(1);
+/// What a device has become, by which its remnants are recognised.
+#[derive(Debug, Clone, Copy)]
+pub struct Present {
+    pub geometry: Geometry,
+    /// The generation and the client of the present attachment.
+    pub generation: u64,
+    pub client: u64,
+}
+
+impl Present {
+    /// Whether a metadata area is empty, or has what an earlier attempt to fill the donor has left: the same device,
+    /// maybe before it has grown, of this client or an earlier one.
+    pub fn is_free(&self, area: &[u8]) -> bool {
+        match Record::decode(area) {
+            _ if Record::is_absent(area) => true,
+            Ok(Record { stamp, geometry, .. }) => {
+                let is_earlier = stamp.generation < self.generation;
+                let is_mine = stamp.generation == self.generation && stamp.client == self.client;
+                let is_same = geometry == self.geometry || geometry.may_become(&self.geometry);
+                is_same && (is_earlier || is_mine)
+            }
+            Err(_) => false,
+        }
+    }
+}
+
+/// Removes the device's record and blocks from a donor that is not in use. If the donor does not answer, they stay
+/// there, and the device does not use them.
+pub async fn empty(device: Arc<NbdDevice>) -> Result<(), String> {
+    let (area, _) = area(&device).await?;
+    let body = DonorRequest::SwapMetadata { expected: Stamp::of(&area), record: bytes::Bytes::new() };
+    match begin(&device, body).await {
+        Ended::Answered(Reply::Done) => {}
+        Ended::Answered(_) => return Err("another client has it".to_owned()),
+        Ended::Lost(reason) => return Err(reason),
+    }
+    trim(&device, 0..window(&device)).await
+}
+
+/// Empties a donor that took no place, as often as [`EMPTYINGS_MAX`] and with as many epochs. What another client, or
+/// another device, has there stays.
+pub async fn give_back(target: Target, epoch: u64, present: Present) {
+    let name = target.address.text.clone();
+    let mut pause = EMPTYING_PAUSE;
+    for attempt in 0..EMPTYINGS_MAX {
+        match give_back_once(&target, epoch + attempt, &present).await {
+            Ok(()) => return,
+            Err(why) if attempt + 1 == EMPTYINGS_MAX => {
+                let what = "still has a part of a device that does not use it; `nectary ram delete` removes it with the device";
+                log::write(Level::Warning, "ram", format_args!("{name} {what}: {why}"));
+            }
+            Err(_) => tokio::time::sleep(pause).await,
+        }
+        pause *= 2;
+    }
+}
+
+async fn give_back_once(target: &Target, epoch: u64, present: &Present) -> Result<(), String> {
+    let reached = match target.connect(epoch, None).await {
+        Ok(reached) => reached,
+        Err(Away::Absent(_)) => return Ok(()),
+        Err(away) => return Err(away.reason()),
+    };
+    let (there, is_owned) = area(&reached.device).await?;
+    let is_mine = Stamp::of(&there).client == present.client;
+    match present.is_free(&there) && (!is_owned || is_mine) {
+        true => empty(reached.device).await,
+        false => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::{Code, Member, MemberState, Stripes, View};
+
+    #[test]
+    fn only_what_an_earlier_attempt_of_the_same_device_left_may_be_overwritten() {
+        let geometry = |bytes: u64, id: u8| Geometry {
+            device: [id; 16],
+            bytes,
+            block_bytes: 4096,
+            stripe_bytes: 1 << 20,
+            members: 2,
+            code: Code::Mirror,
+        };
+        let area = |geometry: Geometry, generation: u64, client: u64| {
+            let member = Member { incarnation: 1, joined: 1, state: MemberState::Present };
+            let record = Record {
+                stamp: Stamp { generation, client, revision: 5 },
+                geometry,
+                position: 1,
+                is_ready: true,
+                view: View { generation, epoch: 2, members: vec![member; 2] },
+                dirty: Stripes::none(geometry.stripes()),
+            };
+            record.encode()
+        };
+        let present = Present { geometry: geometry(8 << 20, 3), generation: 7, client: 9 };
+        assert!(present.is_free(&[]) && present.is_free(&[0; 64]));
+        for (bytes, id, generation, client, is_free) in [
+            (8 << 20, 3, 7, 9, true),
+            (4 << 20, 3, 7, 9, true),
+            (4 << 20, 3, 6, 1, true),
+            (8 << 20, 3, 7, 1, false),
+            (4 << 20, 3, 8, 1, false),
+            (9 << 20, 3, 6, 1, false),
+            (8 << 20, 4, 6, 1, false),
+        ] {
+            let area = area(geometry(bytes, id), generation, client);
+            assert_eq!(present.is_free(&area), is_free, "{bytes} {id} {generation} {client}");
+            let damaged: Vec<u8> = area.iter().enumerate().map(|(at, byte)| byte ^ u8::from(at == 40)).collect();
+            assert!(!present.is_free(&damaged));
+        }
+    }
+}
