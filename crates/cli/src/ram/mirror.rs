@@ -44,6 +44,14 @@ pub fn with_mirror(mut status: Status, ram: &Figures, all: &[Figures]) -> Status
         };
         status = status.with_problem(State::Degraded, what, remedy);
     }
+    if let Some(refused) = numbers("refused") {
+        let what = format!(
+            "donor {refused} of the SPEC is there, but has another device of this name, or another client: it is not \
+             filled"
+        );
+        let remedy = "delete that device or detach that client, or `nectary ram replace` this donor with another one";
+        status = status.with_problem(State::Degraded, what, remedy);
+    }
     if let Some(filled) = numbers("rebuilding") {
         let (copied, all) = (count("rebuild_copied_stripes"), count("rebuild_stripes").max(1));
         let left = left(ram, "rebuild_left_ms");
@@ -133,6 +141,8 @@ mod tests {
         assert!(left.contains("donor 2 of the SPEC is left") && left.contains("start it again"), "{left}");
         let spared = words(&[("spares", 1)], &["trusted", "left"]);
         assert!(spared.contains("a spare takes its place"), "{spared}");
+        let refused = words(&[], &["trusted", "refused"]);
+        assert!(refused.contains("donor 2 of the SPEC is there, but has another device"), "{refused}");
         let filled = [("mirror", 1), ("rebuild_copied_stripes", 3), ("rebuild_stripes", 4), ("rebuild_left_ms", 1500)];
         let filled = words(&filled, &["rebuilding", "trusted"]);
         assert!(filled.contains("3 of 4 stripes, 75 %, about 2 s are left"), "{filled}");

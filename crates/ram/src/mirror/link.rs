@@ -18,6 +18,9 @@ pub enum LinkState {
     Reading,
     /// The area was read, but the donor does not serve this client yet.
     Read,
+    /// The donor was left and is there again, but must not be overwritten: it has another device, or another client
+    /// has this device there. Its area is read again from time to time.
+    Refused,
     /// A record that makes this connection the owner has been sent.
     Claiming,
     /// This connection is the owner: the donor accepts its reads and writes.
@@ -68,6 +71,8 @@ pub(super) struct Link {
     pub stamp: Stamp,
     pub content: Content,
     pub is_owned: bool,
+    /// The time at which the area was read.
+    pub read_us: Moment,
     /// Whether the record that the donor should have differs from the one that it has.
     pub is_stale: bool,
     /// The time at which the newest request was sent whose answer proves that this client has the device.
@@ -90,6 +95,7 @@ impl Link {
             stamp: Stamp::default(),
             content: Content::Empty,
             is_owned: false,
+            read_us: now_us,
             is_stale: false,
             proof_us: None,
             is_empty: false,
@@ -112,6 +118,11 @@ impl Link {
             Ok(_) => Content::Other,
             Err(_) => Content::Unusable,
         };
+    }
+
+    /// Whether the donor has a living connection of another client than this one.
+    pub fn is_owned_beside(&self, client: u64) -> bool {
+        self.is_owned && self.stamp.client != client
     }
 
     /// Returns the record that the donor is known to have.
@@ -144,6 +155,13 @@ impl Link {
     /// Whether the donor has certainly stored a view.
     pub fn has_view(&self, number: (u64, u64)) -> bool {
         !self.is_empty && self.record().is_some_and(|record| record.view.number() == number)
+    }
+
+    /// Whether reading the area, or claiming the donor, has had no answer for this long.
+    pub fn is_stuck(&self, now_us: Moment, limit_us: Moment) -> bool {
+        let is_asked = matches!(self.state, LinkState::Reading | LinkState::Refused | LinkState::Claiming);
+        let first = self.outstanding.values().next();
+        is_asked && first.is_some_and(|first| first.sent_us + limit_us <= now_us)
     }
 
     /// Returns for how long the donor has owed an answer, or has not served this client.

@@ -472,9 +472,7 @@ impl Machine {
                 self.send(donor, Purpose::Ping, DonorRequest::ReadMetadata);
             }
             // If reading the area or claiming gets no answer, the donor is connected again.
-            let is_stuck = matches!(self.links[donor].state, LinkState::Reading | LinkState::Claiming);
-            let first = self.links[donor].outstanding.values().next().map(|first| first.sent_us);
-            if is_stuck && first.is_some_and(|sent_us| sent_us + times.leave_us <= now_us) {
+            if self.links[donor].is_stuck(now_us, times.leave_us) {
                 self.disconnect(donor);
             }
         }

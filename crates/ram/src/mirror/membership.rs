@@ -9,12 +9,12 @@
 
 use bytes::Bytes;
 
-use super::configuration::TROUBLES_MAX;
+use super::configuration::{Intent, TROUBLES_MAX};
 use super::copies::Rebuild;
 use super::error::MirrorError;
 use super::event::{Action, Donor, DonorRequest, Moment};
 use super::layout::Layout;
-use super::link::{LinkState, Purpose};
+use super::link::{Content, LinkState, Purpose};
 use super::machine::{Machine, Phase};
 use crate::format::{Geometry, Member, MemberState, Record, Stamp, Stripes, View};
 use crate::planted::{Bug, planted};
@@ -255,8 +255,17 @@ impl Machine {
             match self.membership.standing[donor] {
                 Standing::Trusted if is_bad && self.is_serving() => self.try_leave(donor),
                 Standing::Rebuilding if is_bad => self.abort_rebuild(donor),
+                Standing::Out if self.links[donor].state == LinkState::Refused => self.look_again(donor),
                 _ => {}
             }
+        }
+    }
+
+    /// Reads the area of a refused donor again after a while: what it has may have been deleted or detached.
+    fn look_again(&mut self, donor: Donor) {
+        let link = &self.links[donor];
+        if link.outstanding.is_empty() && self.now_us >= link.read_us + self.configuration.times.rejoin_us {
+            self.send(donor, Purpose::Metadata, DonorRequest::ReadMetadata);
         }
     }
 
@@ -288,7 +297,10 @@ impl Machine {
                     self.claim(donor);
                 }
                 Standing::Leaving if self.is_view_stored_beside(donor) => self.put_out(donor),
-                Standing::Out if self.may_rejoin(donor) => self.rejoin(donor),
+                Standing::Out if self.may_rejoin(donor) => match self.is_in_use_elsewhere(donor) {
+                    true => self.links[donor].state = LinkState::Refused,
+                    false => self.rejoin(donor),
+                },
                 Standing::Rebuilding if self.is_rebuilt(donor) => {
                     self.membership.rebuild = None;
                     self.figures.rebuilt += 1;
@@ -306,6 +318,22 @@ impl Machine {
         let others = self.membership.standing.iter().enumerate().filter(|(other, _)| *other != donor);
         let are_trusted = others.clone().all(|(_, standing)| *standing == Standing::Trusted);
         self.phase == Phase::Open && is_there && is_time && are_trusted && self.is_view_stored_beside(donor)
+    }
+
+    /// Whether a donor that returns must not be overwritten: it has another device, or a living client has this device
+    /// there, and the user has not said that it is taken over.
+    fn is_in_use_elsewhere(&self, donor: Donor) -> bool {
+        let link = &self.links[donor];
+        let is_owned = link.is_owned_beside(self.configuration.client);
+        match link.content {
+            Content::Other => true,
+            Content::Record(_) => is_owned && !self.takes_over(),
+            Content::Empty | Content::Unusable => is_owned,
+        }
+    }
+
+    fn takes_over(&self) -> bool {
+        matches!(self.configuration.intent, Intent::Attach { take_over: true, .. })
     }
 
     /// Takes back a donor that was left, as an empty donor with a new identity.
@@ -331,6 +359,7 @@ impl Machine {
 
     /// Handles the metadata area of a donor, read on a new connection or after a refused exchange.
     pub(super) fn metadata_read(&mut self, donor: Donor) {
+        self.links[donor].read_us = self.now_us;
         if !self.is_serving() {
             return;
         }

@@ -48,7 +48,7 @@
 //! |---|---|---|---|---|
 //! | trusted | yes | needed | present | it is late, failing or empty: leaving |
 //! | leaving | no | needed | left | the others have stored that it is left: out |
-//! | out | no | no | left | it returns: rebuilding |
+//! | out | no | no | left | it returns, and has nothing of others: rebuilding |
 //! | rebuilding | stripes that were copied | stripes that were copied | rebuilding | all stripes are copied: trusted;
 //! it is late: out |
 //! | lost | no | no | present | never: another donor is out, so this one had the last copy of some blocks |
@@ -56,6 +56,9 @@
 //! *Cost*: a read is one request, a write is two; two small requests more if the stripe was not marked.
 
 mod attach;
+#[cfg(test)]
+#[path = "machine/bench.rs"]
+mod bench;
 mod changes;
 mod checksums;
 mod configuration;
@@ -95,6 +98,9 @@ pub(crate) use outside::Outside;
 pub use parity::lost::{is_lost, lost_bytes};
 pub use parity::rows::Rows;
 
+#[cfg(test)]
+#[path = "machine/returning.rs"]
+mod returning;
 #[cfg(test)]
 #[path = "machine/tests.rs"]
 mod tests;
