@@ -142,6 +142,9 @@ impl Machine {
         for donor in self.answered() {
             let link = &self.links[donor];
             let Some(record) = link.record() else { continue };
+            if link.is_owned_beside(self.configuration.client) && !take_over {
+                return self.refuse(Refusal::AttachedElsewhere { client: link.stamp.client });
+            }
             if link.stamp.generation >= self.generation && !self.is_mine(link.stamp) {
                 return self.outbid(link.stamp, take_over);
             }
@@ -161,9 +164,30 @@ impl Machine {
         }
         match merge(&self.found(is_there), trust_remaining) {
             Ok(_) if self.has_grown_meanwhile() => self.refuse(Refusal::Contended),
+            Ok(merged) if self.is_outdated(&merged) => {
+                let missing = (0..2).filter(|donor| !is_there(self.links[*donor].state)).collect();
+                self.refuse_late(Refusal::TooFew { needed: 2, found: 1, missing }, is_complete);
+            }
             Ok(merged) => self.conclude(merged),
             Err(refusal) => self.refuse_late(refusal, is_complete),
         }
+    }
+
+    /// Notes the view of a donor that was read. A donor with another incarnation has lost what its view says.
+    pub(super) fn note_view(&mut self, donor: Donor) {
+        let link = &self.links[donor];
+        let Some(record) = link.record().filter(|record| record.is_ready) else { return };
+        let is_same = record.view.members.get(donor).is_some_and(|member| member.incarnation == link.incarnation);
+        if is_same {
+            self.membership.seen = self.membership.seen.max(record.view.number());
+        }
+    }
+
+    /// Whether a donor has a newer view than the one that this client would go on with. With more than two donors it
+    /// is a view that was not stored on enough of them to have an effect; of two donors, the one that has it may have
+    /// writes that the other lacks, whatever the user has confirmed.
+    fn is_outdated(&self, merged: &Merged) -> bool {
+        self.links.len() == 2 && merged.view.number() < self.membership.seen
     }
 
     /// Whether the newest record has a size that this client does not know. The client would undo the growth.

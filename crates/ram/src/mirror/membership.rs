@@ -47,6 +47,8 @@ pub(super) struct Membership {
     pub rebuild: Option<Rebuild>,
     /// The donor that took the place of another one, until the others were told.
     pub replaced: Option<Donor>,
+    /// While attaching: the number of the newest view that a donor was seen to have.
+    pub seen: (u64, u64),
     /// Stripes that still have to be made equal after attaching.
     pub resync: Vec<u64>,
 }
@@ -60,6 +62,7 @@ impl Membership {
             is_creating: false,
             rebuild: None,
             replaced: None,
+            seen: (0, 0),
             resync: Vec::new(),
         }
     }
@@ -361,7 +364,7 @@ impl Machine {
     pub(super) fn metadata_read(&mut self, donor: Donor) {
         self.links[donor].read_us = self.now_us;
         if !self.is_serving() {
-            return;
+            return self.note_view(donor);
         }
         if self.is_superseded_by(donor) {
             return self.end(Action::Superseded, MirrorError::Superseded);

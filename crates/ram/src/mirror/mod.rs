@@ -57,6 +57,9 @@
 
 mod attach;
 #[cfg(test)]
+#[path = "machine/attaching.rs"]
+mod attaching;
+#[cfg(test)]
 #[path = "machine/bench.rs"]
 mod bench;
 mod changes;
