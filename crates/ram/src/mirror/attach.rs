@@ -26,8 +26,19 @@ use super::locks::Locks;
 use super::machine::{Machine, Phase};
 use super::membership::Standing;
 use super::merge::{Found, Merged, merge};
-use crate::format::{Member, MemberState, Stamp, View};
+use crate::format::record::{COUNT_MAX, GENERATION_MAX};
+use crate::format::{FormatError, Member, MemberState, Stamp, View};
 use crate::planted::{Bug, planted};
+
+/// The greatest epoch with which a device is attached, so that there is room for all decisions of its client.
+const EPOCH_MAX: u64 = COUNT_MAX / 2;
+
+fn generation_after(newest: u64) -> Result<u64, Refusal> {
+    match newest < GENERATION_MAX {
+        true => Ok(newest + 1),
+        false => Err(Refusal::Geometry(FormatError::Range { what: "generation", found: newest })),
+    }
+}
 
 impl Machine {
     /// Continues attaching or detaching as far as possible.
@@ -82,7 +93,9 @@ impl Machine {
             let missing = (0..needed).filter(|donor| !answered.contains(donor)).collect();
             return self.refuse_late(Refusal::TooFew { needed, found: answered.len(), missing }, false);
         }
-        self.generation = 1 + self.links.iter().map(|link| link.stamp.generation).max().unwrap_or(0);
+        if let Err(refusal) = self.take_generation() {
+            return self.refuse(refusal);
+        }
         let member = |donor: Donor| Member {
             incarnation: self.links[donor].incarnation,
             joined: 1,
@@ -94,6 +107,14 @@ impl Machine {
         (self.membership.is_creating, self.membership.is_ready) = (true, false);
         (self.phase, self.phase_until_us) = (Phase::Opening, self.now_us);
         (0..needed).for_each(|donor| self.claim(donor));
+    }
+
+    /// Takes the generation after those of all donors that answered. That of a damaged record may be no generation.
+    fn take_generation(&mut self) -> Result<(), Refusal> {
+        let generations = self.answered().into_iter().map(|donor| self.links[donor].stamp.generation);
+        let newest = generations.filter(|generation| *generation <= GENERATION_MAX).max().unwrap_or(0);
+        self.generation = generation_after(newest)?;
+        Ok(())
     }
 
     fn found(&self, is_there: impl Fn(LinkState) -> bool) -> Vec<Found<'_>> {
@@ -131,8 +152,9 @@ impl Machine {
         if let Err(refusal) = merge(&self.found(|state| state == LinkState::Read), trust_remaining) {
             return self.refuse_late(refusal, is_complete);
         }
-        let generations = answered.iter().map(|donor| self.links[*donor].stamp.generation);
-        self.generation = 1 + generations.max().unwrap_or(0);
+        if let Err(refusal) = self.take_generation() {
+            return self.refuse(refusal);
+        }
         (self.phase, self.phase_until_us) = (Phase::Claim, self.now_us + self.configuration.times.survey_us);
     }
 
@@ -167,6 +189,10 @@ impl Machine {
             Ok(merged) if self.is_outdated(&merged) => {
                 let missing = (0..2).filter(|donor| !is_there(self.links[*donor].state)).collect();
                 self.refuse_late(Refusal::TooFew { needed: 2, found: 1, missing }, is_complete);
+            }
+            Ok(Merged { view, .. }) if view.epoch > EPOCH_MAX => {
+                let range = FormatError::Range { what: "view epoch", found: view.epoch };
+                self.refuse(Refusal::Geometry(range));
             }
             Ok(merged) => self.conclude(merged),
             Err(refusal) => self.refuse_late(refusal, is_complete),
@@ -207,7 +233,10 @@ impl Machine {
         if self.claim_rounds > CLAIM_ROUNDS_MAX {
             return self.refuse(Refusal::Contended);
         }
-        self.generation = other.generation + 1;
+        match generation_after(other.generation) {
+            Ok(generation) => self.generation = generation,
+            Err(refusal) => return self.refuse(refusal),
+        }
         for link in self.links.iter_mut().filter(|link| link.state == LinkState::Claimed) {
             (link.state, link.down_since_us) = (LinkState::Read, self.now_us);
         }

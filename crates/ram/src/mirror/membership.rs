@@ -430,7 +430,7 @@ impl Machine {
     pub(super) fn swap(&mut self, donor: Donor, mut record: Record) {
         let link = &mut self.links[donor];
         let expected = link.stamp;
-        record.stamp.revision = expected.revision + 1;
+        record.stamp.revision = expected.next_revision();
         link.is_stale = false;
         self.figures.records += 1;
         let encoded = Bytes::from(record.encode());

@@ -2,7 +2,8 @@
 
 use super::bench::{ATTACH, Bench};
 use super::*;
-use crate::format::MemberState;
+use crate::format::record::{COUNT_MAX, GENERATION_MAX};
+use crate::format::{MemberState, Record};
 
 fn is_swap(body: &DonorRequest) -> bool {
     matches!(body, DonorRequest::SwapMetadata { .. })
@@ -73,4 +74,61 @@ fn a_client_whose_claim_was_cut_off_claims_again() {
     bench.is_owned[0] = true;
     machine.step(bench.now_us, Event::Disconnected { donor: 0 });
     assert_eq!(bench.run(&mut machine, 10_000), [Action::Attached]);
+}
+
+/// Stores a record in an area without the limits of its encoding.
+fn store(bench: &mut Bench, donor: Donor, change: impl FnOnce(&mut Record)) {
+    let mut record = bench.record(donor);
+    change(&mut record);
+    bench.areas[donor] = record.encode();
+}
+
+#[test]
+fn greatest_numbers_in_a_record_are_refused_or_count_as_damage_and_never_overflow() {
+    let changes: [(fn(&mut Record), bool); 8] = [
+        (|record| record.stamp.generation = u64::MAX, true),
+        (|record| record.stamp.revision = u64::MAX, true),
+        (|record| record.view.generation = u64::MAX, true),
+        (|record| record.view.epoch = u64::MAX, true),
+        (|record| record.stamp.revision = COUNT_MAX, true),
+        (|record| record.stamp.generation = GENERATION_MAX, false),
+        (|record| (record.view.generation, record.view.epoch) = (9, COUNT_MAX), false),
+        (|record| record.view.epoch = COUNT_MAX / 2, true),
+    ];
+    for (number, (change, is_attached)) in changes.into_iter().enumerate() {
+        let mut bench = Bench::new(3);
+        let mut machine = bench.created();
+        bench.write(&mut machine, 0, &[5; 16]);
+        machine.step(bench.now_us, Event::Detach);
+        bench.run(&mut machine, 100);
+        store(&mut bench, 2, change);
+        let mut machine = bench.machine(78, ATTACH);
+        let said = bench.run(&mut machine, 10_000);
+        match is_attached {
+            true => {
+                assert_eq!(said, [Action::Attached], "{number}");
+                assert!(machine.is_quiet(), "{number}: the damaged donor is filled again");
+                assert_eq!(bench.read(&mut machine, 0, 1), Ok(vec![5; 16].into()));
+                assert!((0..3).all(|donor| bench.record(donor).view.members.len() == 3));
+            }
+            false => assert!(matches!(said[..], [Action::Refused(Refusal::Geometry(_))]), "{number}: {said:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_rival_with_the_last_generation_is_not_outbid() {
+    let mut bench = Bench::new(2);
+    let mut machine = bench.created();
+    machine.step(bench.now_us, Event::Detach);
+    bench.run(&mut machine, 100);
+    bench.holds = |_, body| is_swap(body);
+    let mut machine = bench.machine(78, Intent::Attach { take_over: true, trust_remaining: false });
+    bench.run(&mut machine, 100);
+    for donor in 0..2 {
+        store(&mut bench, donor, |record| (record.stamp.generation, record.stamp.client) = (GENERATION_MAX, 5));
+    }
+    bench.release(&mut machine);
+    let range = crate::format::FormatError::Range { what: "generation", found: GENERATION_MAX };
+    assert_eq!(bench.run(&mut machine, 1000), [Action::Refused(Refusal::Geometry(range))]);
 }
