@@ -73,6 +73,8 @@ pub(super) struct Link {
     pub is_owned: bool,
     /// The time at which the area was read.
     pub read_us: Moment,
+    /// The time of the donor's last answer.
+    pub answered_us: Moment,
     /// Whether the record that the donor should have differs from the one that it has.
     pub is_stale: bool,
     /// The time at which the newest request was sent whose answer proves that this client has the device.
@@ -96,6 +98,7 @@ impl Link {
             content: Content::Empty,
             is_owned: false,
             read_us: now_us,
+            answered_us: now_us,
             is_stale: false,
             proof_us: None,
             is_empty: false,
@@ -164,10 +167,15 @@ impl Link {
         is_asked && first.is_some_and(|first| first.sent_us + limit_us <= now_us)
     }
 
-    /// Returns for how long the donor has owed an answer, or has not served this client.
-    pub fn late_us(&self, now_us: Moment) -> Moment {
+    /// Returns for how long the donor has owed an answer, or has not served this client. A donor that answers without
+    /// pause owes nothing while requests wait for their turn, but none of them may wait longer than `limit_us`.
+    pub fn late_us(&self, now_us: Moment, limit_us: Moment) -> Moment {
         let since = match self.state {
-            LinkState::Claimed => self.outstanding.values().next().map_or(now_us, |request| request.sent_us),
+            LinkState::Claimed => match self.outstanding.values().next().map(|first| first.sent_us) {
+                Some(sent_us) if now_us >= sent_us + limit_us => sent_us,
+                Some(sent_us) => sent_us.max(self.answered_us),
+                None => now_us,
+            },
             _ => self.down_since_us,
         };
         now_us.saturating_sub(since)

@@ -291,6 +291,7 @@ impl Machine {
             self.figures.late_replies += 1;
             return;
         };
+        self.links[donor].answered_us = self.now_us;
         match (purpose, reply) {
             (Purpose::Metadata, Reply::Metadata { area, is_owned }) => {
                 let geometry = self.configuration.geometry;

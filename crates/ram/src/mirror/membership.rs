@@ -7,6 +7,8 @@
 //! view may replace a view that is not stored on every donor yet. Only one order matters: no operation continues
 //! without a donor before the others have stored that it is left.
 
+use std::collections::BTreeMap;
+
 use bytes::Bytes;
 
 use super::configuration::{Intent, TROUBLES_MAX};
@@ -168,7 +170,7 @@ impl Machine {
         let standing = &self.membership.standing;
         let is_fine = |other: Donor| {
             let link = &self.links[other];
-            let is_late = link.late_us(self.now_us) >= self.configuration.times.suspect_us;
+            let is_late = self.late_us(other) >= self.configuration.times.suspect_us;
             standing[other] == Standing::Trusted && link.state == LinkState::Claimed && !link.is_empty && !is_late
         };
         let mut others = (0..self.links.len()).filter(|other| *other != donor);
@@ -246,6 +248,12 @@ impl Machine {
         }
     }
 
+    /// Returns for how long a donor has owed an answer. One request that is never answered while others are counts
+    /// before the user's request fails.
+    pub(super) fn late_us(&self, donor: Donor) -> Moment {
+        self.links[donor].late_us(self.now_us, self.patience_us() / 2)
+    }
+
     /// Checks, once each tick, for donors that are late or failing.
     pub(super) fn look_at_donors(&mut self) {
         if self.now_us < self.lenient_until_us {
@@ -254,7 +262,7 @@ impl Machine {
         let leave_us = self.configuration.times.leave_us;
         for donor in 0..self.links.len() {
             let link = &self.links[donor];
-            let is_bad = link.late_us(self.now_us) >= leave_us || link.troubles >= TROUBLES_MAX;
+            let is_bad = self.late_us(donor) >= leave_us || link.troubles >= TROUBLES_MAX;
             match self.membership.standing[donor] {
                 Standing::Trusted if is_bad && self.is_serving() => self.try_leave(donor),
                 Standing::Rebuilding if is_bad => self.abort_rebuild(donor),
@@ -349,7 +357,13 @@ impl Machine {
         let state = MemberState::Rebuilding;
         self.membership.view.members[donor] = Member { incarnation: link.incarnation, joined, state };
         let stripes = self.configuration.geometry.stripes();
-        let mut rebuild = Rebuild { donor, copied: Stripes::none(stripes), next: 0, is_filled: stripes > 0 };
+        let mut rebuild = Rebuild {
+            donor,
+            copied: Stripes::none(stripes),
+            wrong_since_us: BTreeMap::new(),
+            next: 0,
+            is_filled: stripes > 0,
+        };
         if planted(Bug::LeftDonorBelieved) {
             (0..stripes).for_each(|stripe| _ = rebuild.copied.set(stripe, true));
             rebuild.next = stripes;

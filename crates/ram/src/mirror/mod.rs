@@ -66,6 +66,9 @@ mod changes;
 mod checksums;
 mod configuration;
 mod copies;
+#[cfg(test)]
+#[path = "machine/damage.rs"]
+mod damage;
 mod dirty;
 #[cfg(test)]
 #[path = "machine/donor_in_memory.rs"]
@@ -73,6 +76,9 @@ mod donor_in_memory;
 mod error;
 mod event;
 mod figures;
+#[cfg(test)]
+#[path = "machine/late.rs"]
+mod late;
 mod layout;
 mod link;
 pub(crate) mod locks;

@@ -146,6 +146,13 @@ impl Bench {
         }
     }
 
+    /// Answers the first request that was held back.
+    pub fn release_one(&mut self, machine: &mut Machine) {
+        let (donor, request, body) = self.held.remove(0);
+        let reply = self.reply(donor, body);
+        machine.step(self.now_us, Event::Replied { donor, request, reply });
+    }
+
     /// Answers the requests that were held back.
     pub fn release(&mut self, machine: &mut Machine) {
         self.holds = |_, _| false;
