@@ -29,7 +29,8 @@ pub fn with_mirror(mut status: Status, ram: &Figures, all: &[Figures]) -> Status
     }
     if count("lost_blocks") > 0 {
         let what = format!(
-            "{} blocks of a missing donor are lost: the last client ended while it changed their stripes",
+            "{} blocks are lost: the last client ended while it changed their stripes and a donor was missing, or no \
+             donor had their right bytes",
             count("lost_blocks")
         );
         status = status.with_problem(State::Degraded, what, "write the files again that cannot be read");
@@ -155,7 +156,7 @@ mod tests {
         assert!(scrub.contains("1M of 4M, 25 %, 2M a second, about 2 s are left"), "{scrub}");
         assert!(scrub.contains("7 damaged copies") && scrub.contains("\"healthy\""), "{scrub}");
         let unfinished = words(&[("mirror", 1), ("lost_blocks", 9)], &["trusted"; 3]);
-        assert!(unfinished.contains("9 blocks of a missing donor are lost"), "{unfinished}");
+        assert!(unfinished.contains("9 blocks are lost"), "{unfinished}");
         let lost = words(&[("scrub_lost", 1), ("scrub_doubtful", 2)], &["trusted"; 2]);
         assert!(lost.contains("1 blocks are lost") && lost.contains("of 2 blocks differ"), "{lost}");
         assert!(lost.contains("\"degraded\""), "{lost}");

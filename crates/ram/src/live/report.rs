@@ -181,6 +181,8 @@ impl Report {
         values.extend(scrub_numbers(&self.scrub));
         if self.counts.is_parity {
             values.push(("reconstructed_reads", self.counts.base.reconstructed));
+        }
+        if self.counts.log.is_none() {
             values.push(("lost_blocks", self.counts.base.lost_blocks));
         }
         values.extend(self.counts.log.iter().flat_map(LogCounts::numbers));

@@ -353,7 +353,8 @@ impl Machine {
         self.decide(donor, Standing::Rebuilding, MemberState::Rebuilding);
         let joined = self.membership.view.epoch;
         let link = &mut self.links[donor];
-        (link.is_empty, link.troubles) = (false, 0);
+        // The time that it was away does not count: it has as long as any donor to answer.
+        (link.is_empty, link.troubles, link.down_since_us) = (false, 0, self.now_us);
         let state = MemberState::Rebuilding;
         self.membership.view.members[donor] = Member { incarnation: link.incarnation, joined, state };
         let stripes = self.configuration.geometry.stripes();
@@ -403,11 +404,12 @@ impl Machine {
 
     /// Whether a donor's record is of another client that took the device, or began to. A client that ended after it
     /// had claimed only this donor, while this client had not, has the same generation and stored no view; it
-    /// cannot attach, since all other donors are claimed with that generation.
+    /// cannot attach, since all other donors are claimed with that generation. It may have done so when this client
+    /// was about to take the donor back.
     fn is_superseded_by(&self, donor: Donor) -> bool {
         let link = &self.links[donor];
         let Some(record) = link.record().filter(|_| !self.is_mine(link.stamp)) else { return false };
-        let is_out = self.membership.standing[donor] == Standing::Out;
+        let is_out = matches!(self.membership.standing[donor], Standing::Out | Standing::Rebuilding);
         let has_only_claimed = record.view.generation < self.generation;
         match link.stamp.generation == self.generation && is_out && has_only_claimed {
             true => false,

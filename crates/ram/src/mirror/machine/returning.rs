@@ -1,6 +1,6 @@
 //! Donors that were left and are there again.
 
-use super::bench::Bench;
+use super::bench::{ATTACH, Bench};
 use super::*;
 use crate::format::{Record, Stamp};
 
@@ -55,6 +55,29 @@ fn a_donor_that_returns_with_another_living_client_is_taken_back_only_if_the_use
         assert_eq!(bench.run(&mut machine, 3000), []);
         assert!(machine.is_quiet());
     }
+}
+
+#[test]
+fn a_client_that_claims_a_left_donor_alone_with_the_same_generation_supersedes_nobody() {
+    let mut bench = Bench::new(2);
+    let mut machine = degraded(&mut bench);
+    machine.step(bench.now_us, Event::Detach);
+    bench.run(&mut machine, 100);
+    bench.is_up[1] = false;
+    let mut machine = bench.machine(78, ATTACH);
+    assert_eq!(bench.run(&mut machine, 10_000), [Action::Attached]);
+    bench.is_up[1] = true;
+    // The other client claims the donor after this one has read its area, and before this one claims it.
+    bench.holds = |donor, body| donor == 1 && matches!(body, DonorRequest::SwapMetadata { .. });
+    bench.run(&mut machine, 500);
+    assert_eq!((machine.standing()[1], bench.held.len()), (Standing::Rebuilding, 1));
+    let record = bench.record(1);
+    let stamp = Stamp { generation: machine.view().generation, client: 5, revision: 9 };
+    assert!(record.view.generation < stamp.generation);
+    bench.areas[1] = Record { stamp, ..record }.encode();
+    bench.release(&mut machine);
+    assert_eq!(bench.run(&mut machine, 5000), []);
+    assert!(machine.is_quiet(), "{:?}", machine.standing());
 }
 
 #[test]
