@@ -169,7 +169,8 @@ impl Machine {
             true => self.ask_copy_of_member(number, piece, to, why),
             false => self.ask(number, piece, 0, Some(to)).is_ok(),
         };
-        if !is_possible && !(why == Why::Rebuild && self.give_up_wrong_blocks(&mut operation, to)) {
+        let may_go_on = is_possible || why == Why::Rebuild && self.give_up_wrong_blocks(&mut operation, to);
+        if !may_go_on {
             return self.end_copy(number, operation, false);
         }
         if operation.pieces[0].data.is_some() {

@@ -83,9 +83,12 @@ fn store(bench: &mut Bench, donor: Donor, change: impl FnOnce(&mut Record)) {
     bench.areas[donor] = record.encode();
 }
 
+/// A change of a record, and whether the device can be attached after it.
+type Change = (fn(&mut Record), bool);
+
 #[test]
 fn greatest_numbers_in_a_record_are_refused_or_count_as_damage_and_never_overflow() {
-    let changes: [(fn(&mut Record), bool); 8] = [
+    let changes: [Change; 8] = [
         (|record| record.stamp.generation = u64::MAX, true),
         (|record| record.stamp.revision = u64::MAX, true),
         (|record| record.view.generation = u64::MAX, true),
