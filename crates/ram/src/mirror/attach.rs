@@ -83,7 +83,7 @@ impl Machine {
         let is_free = |content: &Content| match content {
             Content::Empty => true,
             Content::Record(record) => !record.is_ready,
-            Content::Other | Content::Unusable => false,
+            Content::Other | Content::OtherPlace | Content::Unusable => false,
         };
         if let Some(&donor) = answered.iter().find(|donor| !is_free(&self.links[**donor].content)) {
             return self.refuse(Refusal::InUse { donor });
@@ -141,7 +141,8 @@ impl Machine {
         if answered.is_empty() {
             return self.refuse_late(Refusal::Unreachable, false);
         }
-        if let Some(&donor) = answered.iter().find(|donor| self.links[**donor].content == Content::Other) {
+        let is_other = |donor: &&Donor| matches!(self.links[**donor].content, Content::Other | Content::OtherPlace);
+        if let Some(&donor) = answered.iter().find(is_other) {
             return self.refuse(Refusal::OtherDevice { donor });
         }
         if let Some(&donor) = answered.iter().find(|donor| self.links[**donor].is_owned)

@@ -52,8 +52,10 @@ pub(super) enum Content {
     Empty,
     /// The area has no record of a device, or a damaged one.
     Unusable,
-    /// The area has the record of another device, or of this device with another layout or position.
+    /// The area has the record of another device.
     Other,
+    /// The area has a record of this device for another place, or with another layout.
+    OtherPlace,
     /// The area has a record of the device.
     Record(Box<Record>),
 }
@@ -118,6 +120,7 @@ impl Link {
             Ok(record) if record.geometry.is_same_device(geometry) && usize::from(record.position) == position => {
                 Content::Record(Box::new(record))
             }
+            Ok(record) if record.geometry.device == geometry.device => Content::OtherPlace,
             Ok(_) => Content::Other,
             Err(_) => Content::Unusable,
         };

@@ -37,6 +37,19 @@ fn another_device_on_a_donor_that_returns_is_not_overwritten_and_the_donor_is_re
 }
 
 #[test]
+fn what_a_donor_has_of_another_place_of_the_device_is_overwritten_unless_that_place_is_in_use() {
+    let mut bench = Bench::new(2);
+    let mut machine = degraded(&mut bench);
+    bench.areas[1] = bench.areas[0].clone();
+    bench.is_owned[1] = true;
+    assert_eq!(bench.run(&mut machine, 5000), []);
+    assert_eq!(machine.link_state(1), Some(LinkState::Refused));
+    bench.is_owned[1] = false;
+    assert_eq!(bench.run(&mut machine, 5000), []);
+    assert!(machine.is_quiet(), "{:?}", machine.standing());
+}
+
+#[test]
 fn a_donor_that_returns_with_another_living_client_is_taken_back_only_if_the_user_takes_over() {
     for take_over in [false, true] {
         let mut bench = Bench::new(2);
