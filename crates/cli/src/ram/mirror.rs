@@ -29,7 +29,8 @@ pub fn with_mirror(mut status: Status, ram: &Figures, all: &[Figures]) -> Status
     }
     if count("lost_blocks") > 0 {
         let what = format!(
-            "{} blocks of a missing donor are lost: the last client ended while it changed their stripes",
+            "{} blocks are lost: the last client ended while it changed their stripes and a donor was missing, or no \
+             donor had their right bytes",
             count("lost_blocks")
         );
         status = status.with_problem(State::Degraded, what, "write the files again that cannot be read");
@@ -42,6 +43,14 @@ pub fn with_mirror(mut status: Status, ram: &Figures, all: &[Figures]) -> Status
             0 => "start it again at its address, or bring its network back: it is filled by itself",
             _ => "a spare takes its place when it has been left for 30 s, and is filled by itself",
         };
+        status = status.with_problem(State::Degraded, what, remedy);
+    }
+    if let Some(refused) = numbers("refused") {
+        let what = format!(
+            "donor {refused} of the SPEC is there, but has another device of this name, or another client: it is not \
+             filled"
+        );
+        let remedy = "delete that device or detach that client, or `nectary ram replace` this donor with another one";
         status = status.with_problem(State::Degraded, what, remedy);
     }
     if let Some(filled) = numbers("rebuilding") {
@@ -133,6 +142,8 @@ mod tests {
         assert!(left.contains("donor 2 of the SPEC is left") && left.contains("start it again"), "{left}");
         let spared = words(&[("spares", 1)], &["trusted", "left"]);
         assert!(spared.contains("a spare takes its place"), "{spared}");
+        let refused = words(&[], &["trusted", "refused"]);
+        assert!(refused.contains("donor 2 of the SPEC is there, but has another device"), "{refused}");
         let filled = [("mirror", 1), ("rebuild_copied_stripes", 3), ("rebuild_stripes", 4), ("rebuild_left_ms", 1500)];
         let filled = words(&filled, &["rebuilding", "trusted"]);
         assert!(filled.contains("3 of 4 stripes, 75 %, about 2 s are left"), "{filled}");
@@ -145,7 +156,7 @@ mod tests {
         assert!(scrub.contains("1M of 4M, 25 %, 2M a second, about 2 s are left"), "{scrub}");
         assert!(scrub.contains("7 damaged copies") && scrub.contains("\"healthy\""), "{scrub}");
         let unfinished = words(&[("mirror", 1), ("lost_blocks", 9)], &["trusted"; 3]);
-        assert!(unfinished.contains("9 blocks of a missing donor are lost"), "{unfinished}");
+        assert!(unfinished.contains("9 blocks are lost"), "{unfinished}");
         let lost = words(&[("scrub_lost", 1), ("scrub_doubtful", 2)], &["trusted"; 2]);
         assert!(lost.contains("1 blocks are lost") && lost.contains("of 2 blocks differ"), "{lost}");
         assert!(lost.contains("\"degraded\""), "{lost}");

@@ -4,7 +4,7 @@ use super::report::{Checked, Problem, What};
 use super::{Donors, Progress, READ_BYTES};
 use crate::device::together::together;
 use crate::format::{Geometry, Stripes};
-use crate::mirror::Ring;
+use crate::mirror::{Ring, is_lost};
 
 /// The maximum number of pieces that are read at the same time, each from two donors.
 const PIECES_MAX: usize = 4;
@@ -82,15 +82,25 @@ pub async fn check(
 }
 
 fn compare(checked: &mut Checked, geometry: &Geometry, piece: &Piece, one: &[u8], two: &[u8]) {
+    let size = geometry.block_bytes as usize;
+    let first = piece.at / size as u64;
+    let copies = || one.chunks(size).zip(two.chunks(size)).zip(first..);
+    let is_gone = |block: u64, copy: &[u8]| is_lost(&geometry.device, block, copy);
+    let lost = copies().filter(|((one, two), block)| is_gone(*block, one) || is_gone(*block, two));
+    let lost: Vec<u64> = lost.map(|(_, block)| block).collect();
+    if !lost.is_empty() {
+        checked.counts.lost_blocks += lost.len() as u64;
+        let text = format!("stripe {}: {} blocks are lost: no donor had their right bytes", piece.stripe, lost.len());
+        checked.problem(Problem { block: lost.first().copied(), ..Problem::of(What::BlockLost, text) });
+    }
     if one == two {
         return;
     }
-    let size = geometry.block_bytes as usize;
     let differs = |(number, (one, two)): (usize, (&[u8], &[u8]))| (one != two).then_some(number as u64);
     let blocks: Vec<u64> = one.chunks(size).zip(two.chunks(size)).enumerate().filter_map(differs).collect();
     checked.counts.differing_blocks += blocks.len() as u64;
     checked.counts.doubtful_blocks += blocks.len() as u64;
-    let block = blocks.first().map(|first| piece.at / size as u64 + first);
+    let block = blocks.first().map(|number| first + number);
     let names = piece.donors.map(|donor| checked.donors.get(donor).map_or("?", |donor| donor.name.as_str()));
     let (count, stripe) = (blocks.len(), piece.stripe);
     let text = format!("stripe {stripe}: {count} blocks differ between {} and {}", names[0], names[1]);

@@ -118,7 +118,7 @@ fn compare(checked: &mut Checked, geometry: &Geometry, rows: &Rows, piece: &Piec
     }
     if !lost.is_empty() {
         checked.counts.lost_blocks += lost.len() as u64;
-        let text = format!("stripe {stripe}: {} blocks were lost with a donor in a crash of the client", lost.len());
+        let text = format!("stripe {stripe}: {} blocks are lost: no donor had their right bytes", lost.len());
         checked.problem(Problem { block: lost.first().copied(), ..Problem::of(What::BlockLost, text) });
     }
 }

@@ -1,7 +1,7 @@
 //! The record of a device with redundancy in a donor's metadata area.
 //!
 //! Owns: the fields and the encoding of the record. Promises: the values of a decoded record are within the limits
-//! here; otherwise the error names the field. Leaves to others: comparing and exchanging records on the donor, and
+//! here; otherwise the error names the field. So nothing that is computed from them overflows. Leaves to others: comparing and exchanging records on the donor, and
 //! choosing between the records of several donors (`mirror`).
 
 use xxhash_rust::xxh3::xxh3_64;
@@ -28,6 +28,10 @@ pub const STRIPES_MAX: u64 = 65_536;
 pub const BLOCK_BYTES: (u32, u32) = (16, 64 << 10);
 /// The maximum number of bytes of a stripe; a stripe's length is a multiple of the block's.
 pub const STRIPE_BYTES_MAX: u32 = 32 << 20;
+/// The greatest generation. Devices that log parity number their slots with 24 bits for it.
+pub const GENERATION_MAX: u64 = (1 << 24) - 1;
+/// The greatest epoch of a view, and the greatest revision of a record.
+pub const COUNT_MAX: u64 = (1 << 63) - 1;
 /// The number of the policy `mirror`.
 pub const POLICY_MIRROR: u16 = 1;
 /// The number that stands for all policies that log parity. Their devices have no stripes; the record has a
@@ -46,16 +50,17 @@ const CHECKSUM_BYTES: usize = 8;
 /// one that the client expects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Stamp {
-    /// The number of attachments of the device so far.
+    /// The number of attachments of the device so far, at most [`GENERATION_MAX`].
     pub generation: u64,
     /// The random number of the attached client; 0 after it detached.
     pub client: u64,
-    /// The number of records that were stored on this donor so far.
+    /// The number of records that were stored on this donor so far, at most [`COUNT_MAX`].
     pub revision: u64,
 }
 
 impl Stamp {
-    /// Reads the stamp of a metadata area; it is all zero if there is no record.
+    /// Reads the stamp of a metadata area; it is all zero if there is no record. That of a damaged record may be beyond
+    /// the limits: it only names the record.
     pub fn of(area: &[u8]) -> Stamp {
         let mut fields = Fields::new(area);
         let stamp = || -> Result<Stamp, FormatError> {
@@ -67,6 +72,11 @@ impl Stamp {
         };
         let mut stamp = stamp;
         stamp().unwrap_or_default()
+    }
+
+    /// Returns the revision of the record that replaces the one with this stamp; after a damaged one it begins again.
+    pub fn next_revision(&self) -> u64 {
+        if self.revision < COUNT_MAX { self.revision + 1 } else { 1 }
     }
 }
 
@@ -219,9 +229,9 @@ pub struct Member {
 /// the greatest epoch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct View {
-    /// The generation of the client that decided.
+    /// The generation of the client that decided, at most [`GENERATION_MAX`].
     pub generation: u64,
-    /// The number of the decision within the generation.
+    /// The number of decisions so far, at most [`COUNT_MAX`].
     pub epoch: u64,
     /// The donors, by position.
     pub members: Vec<Member>,
@@ -366,6 +376,15 @@ impl Record {
             return range("ready", u64::from(ready));
         }
         let (generation, epoch) = (fields.u64()?, fields.u64()?);
+        let limits = [
+            ("generation", stamp.generation, GENERATION_MAX),
+            ("revision", stamp.revision, COUNT_MAX),
+            ("view generation", generation, GENERATION_MAX),
+            ("view epoch", epoch, COUNT_MAX),
+        ];
+        if let Some((what, found, _)) = limits.into_iter().find(|(_, found, max)| found > max) {
+            return range(what, found);
+        }
         let members = (0..members).map(|_| member(&mut fields)).collect::<Result<Vec<_>, _>>()?;
         fields.take(geometry.log().map_or(0, |_| log_bytes))?;
         let stripes = geometry.stripes();

@@ -172,7 +172,7 @@ async fn make_room(
     if is_owned || expected != Stamp::of(&there.area) {
         return Err((ErrorKind::Busy, used.to_owned()));
     }
-    let stamp = Stamp { client: 0, revision: expected.revision + 1, ..expected };
+    let stamp = Stamp { client: 0, revision: expected.next_revision(), ..expected };
     let record = bytes::Bytes::from(Record { stamp, ..record }.encode());
     match begin(device, DonorRequest::SwapMetadata { expected, record }).await {
         Ended::Answered(Reply::Done) => {}

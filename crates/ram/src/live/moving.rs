@@ -265,7 +265,7 @@ pub async fn prepare(
     let (of_former, _) = area(&former).await?;
     let record = Record::decode(&of_former).map_err(|error| format!("the record of the device: {error}"))?;
     let expected = Stamp::of(&there);
-    let stamp = Stamp { revision: expected.revision + 1, ..record.stamp };
+    let stamp = Stamp { revision: expected.next_revision(), ..record.stamp };
     let record = bytes::Bytes::from(Record { stamp, ..record }.encode());
     match begin(&reached.device, DonorRequest::SwapMetadata { expected, record }).await {
         Ended::Answered(Reply::Done) => {}

@@ -393,6 +393,7 @@ impl Owner {
             }
             self.standing = standing;
         }
+        self.say_refused();
         let rebuilding = self.machine.rebuild_progress().map(|(donor, ..)| donor);
         if self.rebuild.map(|(donor, _)| donor) != rebuilding {
             self.rebuild = rebuilding.map(|donor| (donor, Instant::now()));
@@ -404,6 +405,18 @@ impl Owner {
         let report =
             Report { ended, spares, ..report(&*self.machine, &self.peers, &self.places, self.rebuild, moving) };
         self.reports.send_replace(report);
+    }
+
+    /// Says which donors are there again, and are not filled.
+    fn say_refused(&self) {
+        for (donor, peer) in self.peers.iter().enumerate() {
+            let was_refused = self.reports.borrow().donors.get(donor).is_some_and(|report| report.is_refused);
+            if !was_refused && self.machine.link_state(donor) == Some(LinkState::Refused) {
+                let what = "has another device of this name, or another client: it is not filled";
+                let (id, address) = (&peer.target.id, &peer.target.address.text);
+                log::write(Level::Warning, "ram", format_args!("{id}: donor {address} {what}"));
+            }
+        }
     }
 
     fn say(&self, donor: Donor, standing: Standing) {
@@ -430,6 +443,7 @@ fn report(
     let donor = |(donor, peer): (usize, &Peer)| DonorReport {
         standing: machine.standing()[donor],
         is_up: machine.link_state(donor) == Some(LinkState::Claimed),
+        is_refused: machine.link_state(donor) == Some(LinkState::Refused),
         sessions: peer.sessions,
         requests: peer.requests,
         read_bytes: peer.read_bytes,

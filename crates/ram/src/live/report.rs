@@ -18,6 +18,8 @@ pub struct DonorReport {
     pub standing: Standing,
     /// Whether there is a connection on which the donor serves this client.
     pub is_up: bool,
+    /// Whether the donor has another device, or another client, so that it is not filled.
+    pub is_refused: bool,
     /// The number of connections made to the donor.
     pub sessions: u64,
     /// The number of requests to the donor.
@@ -179,6 +181,8 @@ impl Report {
         values.extend(scrub_numbers(&self.scrub));
         if self.counts.is_parity {
             values.push(("reconstructed_reads", self.counts.base.reconstructed));
+        }
+        if self.counts.log.is_none() {
             values.push(("lost_blocks", self.counts.base.lost_blocks));
         }
         values.extend(self.counts.log.iter().flat_map(LogCounts::numbers));
@@ -245,6 +249,7 @@ impl DonorReport {
             ("up", u64::from(self.is_up)),
             ("trusted", is(&[Standing::Trusted])),
             ("left", is(&[Standing::Leaving, Standing::Out])),
+            ("refused", u64::from(self.is_refused)),
             ("rebuilding", is(&[Standing::Rebuilding])),
             ("lost", is(&[Standing::Lost])),
             ("sessions", self.sessions),

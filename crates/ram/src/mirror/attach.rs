@@ -26,8 +26,19 @@ use super::locks::Locks;
 use super::machine::{Machine, Phase};
 use super::membership::Standing;
 use super::merge::{Found, Merged, merge};
-use crate::format::{Member, MemberState, Stamp, View};
+use crate::format::record::{COUNT_MAX, GENERATION_MAX};
+use crate::format::{FormatError, Member, MemberState, Stamp, View};
 use crate::planted::{Bug, planted};
+
+/// The greatest epoch with which a device is attached, so that there is room for all decisions of its client.
+const EPOCH_MAX: u64 = COUNT_MAX / 2;
+
+fn generation_after(newest: u64) -> Result<u64, Refusal> {
+    match newest < GENERATION_MAX {
+        true => Ok(newest + 1),
+        false => Err(Refusal::Geometry(FormatError::Range { what: "generation", found: newest })),
+    }
+}
 
 impl Machine {
     /// Continues attaching or detaching as far as possible.
@@ -72,7 +83,7 @@ impl Machine {
         let is_free = |content: &Content| match content {
             Content::Empty => true,
             Content::Record(record) => !record.is_ready,
-            Content::Other | Content::Unusable => false,
+            Content::Other | Content::OtherPlace | Content::Unusable => false,
         };
         if let Some(&donor) = answered.iter().find(|donor| !is_free(&self.links[**donor].content)) {
             return self.refuse(Refusal::InUse { donor });
@@ -82,7 +93,9 @@ impl Machine {
             let missing = (0..needed).filter(|donor| !answered.contains(donor)).collect();
             return self.refuse_late(Refusal::TooFew { needed, found: answered.len(), missing }, false);
         }
-        self.generation = 1 + self.links.iter().map(|link| link.stamp.generation).max().unwrap_or(0);
+        if let Err(refusal) = self.take_generation() {
+            return self.refuse(refusal);
+        }
         let member = |donor: Donor| Member {
             incarnation: self.links[donor].incarnation,
             joined: 1,
@@ -94,6 +107,14 @@ impl Machine {
         (self.membership.is_creating, self.membership.is_ready) = (true, false);
         (self.phase, self.phase_until_us) = (Phase::Opening, self.now_us);
         (0..needed).for_each(|donor| self.claim(donor));
+    }
+
+    /// Takes the generation after those of all donors that answered. That of a damaged record may be no generation.
+    fn take_generation(&mut self) -> Result<(), Refusal> {
+        let generations = self.answered().into_iter().map(|donor| self.links[donor].stamp.generation);
+        let newest = generations.filter(|generation| *generation <= GENERATION_MAX).max().unwrap_or(0);
+        self.generation = generation_after(newest)?;
+        Ok(())
     }
 
     fn found(&self, is_there: impl Fn(LinkState) -> bool) -> Vec<Found<'_>> {
@@ -120,7 +141,8 @@ impl Machine {
         if answered.is_empty() {
             return self.refuse_late(Refusal::Unreachable, false);
         }
-        if let Some(&donor) = answered.iter().find(|donor| self.links[**donor].content == Content::Other) {
+        let is_other = |donor: &&Donor| matches!(self.links[**donor].content, Content::Other | Content::OtherPlace);
+        if let Some(&donor) = answered.iter().find(is_other) {
             return self.refuse(Refusal::OtherDevice { donor });
         }
         if let Some(&donor) = answered.iter().find(|donor| self.links[**donor].is_owned)
@@ -131,8 +153,9 @@ impl Machine {
         if let Err(refusal) = merge(&self.found(|state| state == LinkState::Read), trust_remaining) {
             return self.refuse_late(refusal, is_complete);
         }
-        let generations = answered.iter().map(|donor| self.links[*donor].stamp.generation);
-        self.generation = 1 + generations.max().unwrap_or(0);
+        if let Err(refusal) = self.take_generation() {
+            return self.refuse(refusal);
+        }
         (self.phase, self.phase_until_us) = (Phase::Claim, self.now_us + self.configuration.times.survey_us);
     }
 
@@ -142,6 +165,9 @@ impl Machine {
         for donor in self.answered() {
             let link = &self.links[donor];
             let Some(record) = link.record() else { continue };
+            if link.is_owned_beside(self.configuration.client) && !take_over {
+                return self.refuse(Refusal::AttachedElsewhere { client: link.stamp.client });
+            }
             if link.stamp.generation >= self.generation && !self.is_mine(link.stamp) {
                 return self.outbid(link.stamp, take_over);
             }
@@ -161,9 +187,34 @@ impl Machine {
         }
         match merge(&self.found(is_there), trust_remaining) {
             Ok(_) if self.has_grown_meanwhile() => self.refuse(Refusal::Contended),
+            Ok(merged) if self.is_outdated(&merged) => {
+                let missing = (0..2).filter(|donor| !is_there(self.links[*donor].state)).collect();
+                self.refuse_late(Refusal::TooFew { needed: 2, found: 1, missing }, is_complete);
+            }
+            Ok(Merged { view, .. }) if view.epoch > EPOCH_MAX => {
+                let range = FormatError::Range { what: "view epoch", found: view.epoch };
+                self.refuse(Refusal::Geometry(range));
+            }
             Ok(merged) => self.conclude(merged),
             Err(refusal) => self.refuse_late(refusal, is_complete),
         }
+    }
+
+    /// Notes the view of a donor that was read. A donor with another incarnation has lost what its view says.
+    pub(super) fn note_view(&mut self, donor: Donor) {
+        let link = &self.links[donor];
+        let Some(record) = link.record().filter(|record| record.is_ready) else { return };
+        let is_same = record.view.members.get(donor).is_some_and(|member| member.incarnation == link.incarnation);
+        if is_same {
+            self.membership.seen = self.membership.seen.max(record.view.number());
+        }
+    }
+
+    /// Whether a donor has a newer view than the one that this client would go on with. With more than two donors it
+    /// is a view that was not stored on enough of them to have an effect; of two donors, the one that has it may have
+    /// writes that the other lacks, whatever the user has confirmed.
+    fn is_outdated(&self, merged: &Merged) -> bool {
+        self.links.len() == 2 && merged.view.number() < self.membership.seen
     }
 
     /// Whether the newest record has a size that this client does not know. The client would undo the growth.
@@ -183,7 +234,10 @@ impl Machine {
         if self.claim_rounds > CLAIM_ROUNDS_MAX {
             return self.refuse(Refusal::Contended);
         }
-        self.generation = other.generation + 1;
+        match generation_after(other.generation) {
+            Ok(generation) => self.generation = generation,
+            Err(refusal) => return self.refuse(refusal),
+        }
         for link in self.links.iter_mut().filter(|link| link.state == LinkState::Claimed) {
             (link.state, link.down_since_us) = (LinkState::Read, self.now_us);
         }

@@ -3,19 +3,24 @@
 //!
 //! Owns: the choice of the next stripe to copy, and the copying. Promises: a stripe is copied while no other operation
 //! uses it, and afterwards its copies are equal. Leaves to others: the decision to fill a donor (`membership`).
+//!
+//! A rebuild has no second source. If a block does not match its checksum for as long as a user's request would wait, it
+//! becomes lost, as in `parity/lost`, and the rebuild goes on.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use bytes::Bytes;
 
 use super::configuration::{COPIES_MAX, REPAIRS_MAX};
 use super::error::MirrorError;
-use super::event::{Donor, DonorRequest};
+use super::event::{Donor, DonorRequest, Moment};
 use super::link::{LinkState, Purpose};
 use super::machine::{Machine, Phase};
 use super::membership::Standing;
-use super::operation::{Operation, Part, PartState, Why, Work};
-use crate::format::Stripes;
+use super::operation::{Operation, Part, PartState, Piece, Why, Work};
+use super::parity::lost::lost_bytes;
+use crate::format::{Geometry, Stripes};
 use crate::planted::{Bug, planted};
 
 /// The progress of filling a donor.
@@ -24,6 +29,8 @@ pub(super) struct Rebuild {
     pub donor: Donor,
     /// The stripes that the donor has.
     pub copied: Stripes,
+    /// Stripes whose sources return wrong bytes, and since when.
+    pub wrong_since_us: BTreeMap<u64, Moment>,
     /// No copy of a stripe from this one on has begun.
     pub next: u64,
     /// Whether the donor also has everything that the machine above (`log`) stores on it.
@@ -139,7 +146,7 @@ impl Machine {
             self.operations.iter().filter(|(_, operation)| is_to(operation)).map(|(number, _)| *number).collect();
         for number in numbers {
             if let Some(operation) = self.operations.remove(&number) {
-                self.end_copy(number, operation, false);
+                self.stop_copy(number, operation, donor);
             }
         }
     }
@@ -155,39 +162,103 @@ impl Machine {
             Standing::Leaving | Standing::Out | Standing::Lost => false,
         };
         if !is_wanted {
-            return self.end_copy(number, operation, false);
+            return self.stop_copy(number, operation, to);
         }
         let piece = &mut operation.pieces[0];
         let is_possible = match self.configuration.geometry.is_parity() {
             true => self.ask_copy_of_member(number, piece, to, why),
             false => self.ask(number, piece, 0, Some(to)).is_ok(),
         };
-        if !is_possible {
+        let may_go_on = is_possible || why == Why::Rebuild && self.give_up_wrong_blocks(&mut operation, to);
+        if !may_go_on {
             return self.end_copy(number, operation, false);
         }
-        if let Some(data) = operation.pieces[0].data.clone() {
+        if operation.pieces[0].data.is_some() {
             if operation.parts.is_empty() {
                 operation.parts.push(Part { donor: to, piece: 0, state: PartState::Unsent });
             }
-            if operation.parts[0].state == PartState::Unsent && self.links[to].state == LinkState::Claimed {
-                self.send_copy(number, &mut operation, to, data);
+            for at in 0..operation.parts.len() {
+                self.send_copy(number, &mut operation, at);
             }
-            if operation.parts[0].state == PartState::Done {
-                return self.end_copy(number, operation, true);
-            }
-            if operation.parts[0].state == PartState::Excused {
-                return self.end_copy(number, operation, false);
+            if operation.is_settled() {
+                let is_done = operation.parts.iter().all(|part| part.state == PartState::Done);
+                return self.end_copy(number, operation, is_done);
             }
         }
         self.operations.insert(number, operation);
     }
 
-    fn send_copy(&mut self, number: u64, operation: &mut Operation, to: Donor, data: Bytes) {
-        let piece = &operation.pieces[0];
-        let Some(offset) = self.offset_on(to, piece) else { return };
+    /// Stops a copy. What another donor than its target is about to store is waited for.
+    fn stop_copy(&mut self, number: u64, mut operation: Operation, to: Donor) {
+        for part in operation.parts.iter_mut().filter(|part| part.donor == to || part.state == PartState::Unsent) {
+            part.state = PartState::Excused;
+        }
+        match operation.is_settled() {
+            true => self.end_copy(number, operation, false),
+            false => _ = self.operations.insert(number, operation),
+        }
+    }
+
+    /// Whether the stripe was read for the rebuild before, with wrong bytes.
+    pub(super) fn is_known_to_be_wrong(&self, stripe: u64) -> bool {
+        self.membership.rebuild.as_ref().is_some_and(|rebuild| rebuild.wrong_since_us.contains_key(&stripe))
+    }
+
+    /// Gives up the blocks of a stripe that a source returns wrong, if it has done so for `patience`: they are lost, on
+    /// every donor. *Returns* whether the copy can go on.
+    fn give_up_wrong_blocks(&mut self, operation: &mut Operation, to: Donor) -> bool {
+        let (piece, is_parity) = (&operation.pieces[0], self.configuration.geometry.is_parity());
+        let is_wrong = !piece.doubted.is_empty() || is_parity && piece.read.len() == self.rows.parity();
+        let Some(rebuild) = self.membership.rebuild.as_mut().filter(|_| is_wrong) else { return false };
+        let since_us = *rebuild.wrong_since_us.entry(piece.stripe).or_insert(self.now_us);
+        if self.now_us < since_us + self.patience_us() {
+            return false;
+        }
+        if is_parity {
+            return self.give_up_columns(operation, to);
+        }
+        let Geometry { device, block_bytes, .. } = self.configuration.geometry;
+        let (size, piece) = (block_bytes as usize, &mut operation.pieces[0]);
+        let whole = (piece.blocks.end - piece.blocks.start) as usize * size;
+        let found = piece.doubted.iter().find(|(_, data)| data.len() == whole);
+        let Some((source, mut data)) = found.map(|(source, data)| (*source, data.to_vec())) else { return false };
+        for (block, bytes) in piece.blocks.clone().zip(data.chunks_mut(size)) {
+            if self.checksums.is_right(block, bytes) == Some(false) {
+                bytes.copy_from_slice(&lost_bytes(&device, block, size));
+                self.checksums.wrote(block, bytes);
+                self.figures.lost_blocks += 1;
+            }
+        }
+        piece.data = Some(data.into());
+        operation.parts = [to, source].map(|donor| Part { donor, piece: 0, state: PartState::Unsent }).to_vec();
+        true
+    }
+
+    /// Overwrites the blocks of a piece that a donor returned wrong, in ranges. What the client has not written is not
+    /// touched: nobody knows which copy is right.
+    pub(super) fn repair_wrong_blocks(&mut self, piece: &Piece) {
+        let size = self.configuration.geometry.block_bytes as usize;
+        for donor in &piece.wrong {
+            let data = piece.doubted.get(donor).map(|data| data.as_ref()).unwrap_or_default();
+            let blocks = piece.blocks.clone().zip(data.chunks(size));
+            let wrong = blocks.filter(|(block, bytes)| self.checksums.is_right(*block, bytes) == Some(false));
+            let wrong: Vec<u64> = wrong.map(|(block, _)| block).collect();
+            for range in wrong.chunk_by(|block, next| block + 1 == *next) {
+                self.begin_repair(*donor, range[0]..range[range.len() - 1] + 1);
+            }
+        }
+    }
+
+    fn send_copy(&mut self, number: u64, operation: &mut Operation, at: usize) {
+        let Part { donor, piece, state } = operation.parts[at];
+        if state != PartState::Unsent || self.links[donor].state != LinkState::Claimed {
+            return;
+        }
+        let piece = &operation.pieces[piece];
+        let (Some(offset), Some(data)) = (self.offset_on(donor, piece), piece.data.clone()) else { return };
         let body = DonorRequest::Write { offset, data, force: false };
-        operation.parts[0].state = PartState::Sent;
-        self.send(to, Purpose::Part { operation: number, part: 0 }, body);
+        operation.parts[at].state = PartState::Sent;
+        self.send(donor, Purpose::Part { operation: number, part: at }, body);
     }
 
     fn end_copy(&mut self, number: u64, operation: Operation, is_done: bool) {
@@ -202,6 +273,7 @@ impl Machine {
                 if let Some(rebuild) = self.membership.rebuild.as_mut().filter(|rebuild| rebuild.donor == to && is_done)
                 {
                     rebuild.copied.set(stripe, true);
+                    rebuild.wrong_since_us.remove(&stripe);
                 }
             }
             Why::Repair => self.figures.repaired += u64::from(is_done),

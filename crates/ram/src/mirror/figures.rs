@@ -32,7 +32,7 @@ pub struct Figures {
     /// Reads that were answered from the other members of a stripe and its parity.
     pub reconstructed: u64,
     /// Blocks that were lost because their donor was missing after a crash of the client that was changing their
-    /// stripe.
+    /// stripe, or because no donor had their right bytes when another one was filled.
     pub lost_blocks: u64,
     /// Answers to requests that no operation waited for any more.
     pub late_replies: u64,

@@ -18,6 +18,9 @@ pub enum LinkState {
     Reading,
     /// The area was read, but the donor does not serve this client yet.
     Read,
+    /// The donor was left and is there again, but must not be overwritten: it has another device, or another client
+    /// has this device there. Its area is read again from time to time.
+    Refused,
     /// A record that makes this connection the owner has been sent.
     Claiming,
     /// This connection is the owner: the donor accepts its reads and writes.
@@ -49,8 +52,10 @@ pub(super) enum Content {
     Empty,
     /// The area has no record of a device, or a damaged one.
     Unusable,
-    /// The area has the record of another device, or of this device with another layout or position.
+    /// The area has the record of another device.
     Other,
+    /// The area has a record of this device for another place, or with another layout.
+    OtherPlace,
     /// The area has a record of the device.
     Record(Box<Record>),
 }
@@ -68,6 +73,10 @@ pub(super) struct Link {
     pub stamp: Stamp,
     pub content: Content,
     pub is_owned: bool,
+    /// The time at which the area was read.
+    pub read_us: Moment,
+    /// The time of the donor's last answer.
+    pub answered_us: Moment,
     /// Whether the record that the donor should have differs from the one that it has.
     pub is_stale: bool,
     /// The time at which the newest request was sent whose answer proves that this client has the device.
@@ -90,6 +99,8 @@ impl Link {
             stamp: Stamp::default(),
             content: Content::Empty,
             is_owned: false,
+            read_us: now_us,
+            answered_us: now_us,
             is_stale: false,
             proof_us: None,
             is_empty: false,
@@ -109,9 +120,15 @@ impl Link {
             Ok(record) if record.geometry.is_same_device(geometry) && usize::from(record.position) == position => {
                 Content::Record(Box::new(record))
             }
+            Ok(record) if record.geometry.device == geometry.device => Content::OtherPlace,
             Ok(_) => Content::Other,
             Err(_) => Content::Unusable,
         };
+    }
+
+    /// Whether the donor has a living connection of another client than this one.
+    pub fn is_owned_beside(&self, client: u64) -> bool {
+        self.is_owned && self.stamp.client != client
     }
 
     /// Returns the record that the donor is known to have.
@@ -146,10 +163,22 @@ impl Link {
         !self.is_empty && self.record().is_some_and(|record| record.view.number() == number)
     }
 
-    /// Returns for how long the donor has owed an answer, or has not served this client.
-    pub fn late_us(&self, now_us: Moment) -> Moment {
+    /// Whether reading the area, or claiming the donor, has had no answer for this long.
+    pub fn is_stuck(&self, now_us: Moment, limit_us: Moment) -> bool {
+        let is_asked = matches!(self.state, LinkState::Reading | LinkState::Refused | LinkState::Claiming);
+        let first = self.outstanding.values().next();
+        is_asked && first.is_some_and(|first| first.sent_us + limit_us <= now_us)
+    }
+
+    /// Returns for how long the donor has owed an answer, or has not served this client. A donor that answers without
+    /// pause owes nothing while requests wait for their turn, but none of them may wait longer than `limit_us`.
+    pub fn late_us(&self, now_us: Moment, limit_us: Moment) -> Moment {
         let since = match self.state {
-            LinkState::Claimed => self.outstanding.values().next().map_or(now_us, |request| request.sent_us),
+            LinkState::Claimed => match self.outstanding.values().next().map(|first| first.sent_us) {
+                Some(sent_us) if now_us >= sent_us + limit_us => sent_us,
+                Some(sent_us) => sent_us.max(self.answered_us),
+                None => now_us,
+            },
             _ => self.down_since_us,
         };
         now_us.saturating_sub(since)

@@ -291,6 +291,7 @@ impl Machine {
             self.figures.late_replies += 1;
             return;
         };
+        self.links[donor].answered_us = self.now_us;
         match (purpose, reply) {
             (Purpose::Metadata, Reply::Metadata { area, is_owned }) => {
                 let geometry = self.configuration.geometry;
@@ -472,9 +473,7 @@ impl Machine {
                 self.send(donor, Purpose::Ping, DonorRequest::ReadMetadata);
             }
             // If reading the area or claiming gets no answer, the donor is connected again.
-            let is_stuck = matches!(self.links[donor].state, LinkState::Reading | LinkState::Claiming);
-            let first = self.links[donor].outstanding.values().next().map(|first| first.sent_us);
-            if is_stuck && first.is_some_and(|sent_us| sent_us + times.leave_us <= now_us) {
+            if self.links[donor].is_stuck(now_us, times.leave_us) {
                 self.disconnect(donor);
             }
         }

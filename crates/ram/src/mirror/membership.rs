@@ -7,14 +7,16 @@
 //! view may replace a view that is not stored on every donor yet. Only one order matters: no operation continues
 //! without a donor before the others have stored that it is left.
 
+use std::collections::BTreeMap;
+
 use bytes::Bytes;
 
-use super::configuration::TROUBLES_MAX;
+use super::configuration::{Intent, TROUBLES_MAX};
 use super::copies::Rebuild;
 use super::error::MirrorError;
 use super::event::{Action, Donor, DonorRequest, Moment};
 use super::layout::Layout;
-use super::link::{LinkState, Purpose};
+use super::link::{Content, LinkState, Purpose};
 use super::machine::{Machine, Phase};
 use crate::format::{Geometry, Member, MemberState, Record, Stamp, Stripes, View};
 use crate::planted::{Bug, planted};
@@ -47,6 +49,8 @@ pub(super) struct Membership {
     pub rebuild: Option<Rebuild>,
     /// The donor that took the place of another one, until the others were told.
     pub replaced: Option<Donor>,
+    /// While attaching: the number of the newest view that a donor was seen to have.
+    pub seen: (u64, u64),
     /// Stripes that still have to be made equal after attaching.
     pub resync: Vec<u64>,
 }
@@ -60,6 +64,7 @@ impl Membership {
             is_creating: false,
             rebuild: None,
             replaced: None,
+            seen: (0, 0),
             resync: Vec::new(),
         }
     }
@@ -165,7 +170,7 @@ impl Machine {
         let standing = &self.membership.standing;
         let is_fine = |other: Donor| {
             let link = &self.links[other];
-            let is_late = link.late_us(self.now_us) >= self.configuration.times.suspect_us;
+            let is_late = self.late_us(other) >= self.configuration.times.suspect_us;
             standing[other] == Standing::Trusted && link.state == LinkState::Claimed && !link.is_empty && !is_late
         };
         let mut others = (0..self.links.len()).filter(|other| *other != donor);
@@ -243,6 +248,12 @@ impl Machine {
         }
     }
 
+    /// Returns for how long a donor has owed an answer. One request that is never answered while others are counts
+    /// before the user's request fails.
+    pub(super) fn late_us(&self, donor: Donor) -> Moment {
+        self.links[donor].late_us(self.now_us, self.patience_us() / 2)
+    }
+
     /// Checks, once each tick, for donors that are late or failing.
     pub(super) fn look_at_donors(&mut self) {
         if self.now_us < self.lenient_until_us {
@@ -251,12 +262,21 @@ impl Machine {
         let leave_us = self.configuration.times.leave_us;
         for donor in 0..self.links.len() {
             let link = &self.links[donor];
-            let is_bad = link.late_us(self.now_us) >= leave_us || link.troubles >= TROUBLES_MAX;
+            let is_bad = self.late_us(donor) >= leave_us || link.troubles >= TROUBLES_MAX;
             match self.membership.standing[donor] {
                 Standing::Trusted if is_bad && self.is_serving() => self.try_leave(donor),
                 Standing::Rebuilding if is_bad => self.abort_rebuild(donor),
+                Standing::Out if self.links[donor].state == LinkState::Refused => self.look_again(donor),
                 _ => {}
             }
+        }
+    }
+
+    /// Reads the area of a refused donor again after a while: what it has may have been deleted or detached.
+    fn look_again(&mut self, donor: Donor) {
+        let link = &self.links[donor];
+        if link.outstanding.is_empty() && self.now_us >= link.read_us + self.configuration.times.rejoin_us {
+            self.send(donor, Purpose::Metadata, DonorRequest::ReadMetadata);
         }
     }
 
@@ -288,7 +308,10 @@ impl Machine {
                     self.claim(donor);
                 }
                 Standing::Leaving if self.is_view_stored_beside(donor) => self.put_out(donor),
-                Standing::Out if self.may_rejoin(donor) => self.rejoin(donor),
+                Standing::Out if self.may_rejoin(donor) => match self.is_in_use_elsewhere(donor) {
+                    true => self.links[donor].state = LinkState::Refused,
+                    false => self.rejoin(donor),
+                },
                 Standing::Rebuilding if self.is_rebuilt(donor) => {
                     self.membership.rebuild = None;
                     self.figures.rebuilt += 1;
@@ -308,17 +331,42 @@ impl Machine {
         self.phase == Phase::Open && is_there && is_time && are_trusted && self.is_view_stored_beside(donor)
     }
 
+    /// Whether a donor that returns must not be overwritten: it has another device, or a living client has this device
+    /// there, and the user has not said that it is taken over.
+    fn is_in_use_elsewhere(&self, donor: Donor) -> bool {
+        let link = &self.links[donor];
+        let is_owned = link.is_owned_beside(self.configuration.client);
+        match link.content {
+            Content::Other => true,
+            // What a former place of the donor left there; unless that place is in use, also by this client.
+            Content::OtherPlace => link.is_owned,
+            Content::Record(_) => is_owned && !self.takes_over(),
+            Content::Empty | Content::Unusable => is_owned,
+        }
+    }
+
+    fn takes_over(&self) -> bool {
+        matches!(self.configuration.intent, Intent::Attach { take_over: true, .. })
+    }
+
     /// Takes back a donor that was left, as an empty donor with a new identity.
     fn rejoin(&mut self, donor: Donor) {
         self.figures.rejoined += 1;
         self.decide(donor, Standing::Rebuilding, MemberState::Rebuilding);
         let joined = self.membership.view.epoch;
         let link = &mut self.links[donor];
-        (link.is_empty, link.troubles) = (false, 0);
+        // The time that it was away does not count: it has as long as any donor to answer.
+        (link.is_empty, link.troubles, link.down_since_us) = (false, 0, self.now_us);
         let state = MemberState::Rebuilding;
         self.membership.view.members[donor] = Member { incarnation: link.incarnation, joined, state };
         let stripes = self.configuration.geometry.stripes();
-        let mut rebuild = Rebuild { donor, copied: Stripes::none(stripes), next: 0, is_filled: stripes > 0 };
+        let mut rebuild = Rebuild {
+            donor,
+            copied: Stripes::none(stripes),
+            wrong_since_us: BTreeMap::new(),
+            next: 0,
+            is_filled: stripes > 0,
+        };
         if planted(Bug::LeftDonorBelieved) {
             (0..stripes).for_each(|stripe| _ = rebuild.copied.set(stripe, true));
             rebuild.next = stripes;
@@ -331,8 +379,9 @@ impl Machine {
 
     /// Handles the metadata area of a donor, read on a new connection or after a refused exchange.
     pub(super) fn metadata_read(&mut self, donor: Donor) {
+        self.links[donor].read_us = self.now_us;
         if !self.is_serving() {
-            return;
+            return self.note_view(donor);
         }
         if self.is_superseded_by(donor) {
             return self.end(Action::Superseded, MirrorError::Superseded);
@@ -357,11 +406,12 @@ impl Machine {
 
     /// Whether a donor's record is of another client that took the device, or began to. A client that ended after it
     /// had claimed only this donor, while this client had not, has the same generation and stored no view; it
-    /// cannot attach, since all other donors are claimed with that generation.
+    /// cannot attach, since all other donors are claimed with that generation. It may have done so when this client
+    /// was about to take the donor back.
     fn is_superseded_by(&self, donor: Donor) -> bool {
         let link = &self.links[donor];
         let Some(record) = link.record().filter(|_| !self.is_mine(link.stamp)) else { return false };
-        let is_out = self.membership.standing[donor] == Standing::Out;
+        let is_out = matches!(self.membership.standing[donor], Standing::Out | Standing::Rebuilding);
         let has_only_claimed = record.view.generation < self.generation;
         match link.stamp.generation == self.generation && is_out && has_only_claimed {
             true => false,
@@ -398,7 +448,7 @@ impl Machine {
     pub(super) fn swap(&mut self, donor: Donor, mut record: Record) {
         let link = &mut self.links[donor];
         let expected = link.stamp;
-        record.stamp.revision = expected.revision + 1;
+        record.stamp.revision = expected.next_revision();
         link.is_stale = false;
         self.figures.records += 1;
         let encoded = Bytes::from(record.encode());

@@ -48,7 +48,7 @@
 //! |---|---|---|---|---|
 //! | trusted | yes | needed | present | it is late, failing or empty: leaving |
 //! | leaving | no | needed | left | the others have stored that it is left: out |
-//! | out | no | no | left | it returns: rebuilding |
+//! | out | no | no | left | it returns, and has nothing of others: rebuilding |
 //! | rebuilding | stripes that were copied | stripes that were copied | rebuilding | all stripes are copied: trusted;
 //! it is late: out |
 //! | lost | no | no | present | never: another donor is out, so this one had the last copy of some blocks |
@@ -56,10 +56,19 @@
 //! *Cost*: a read is one request, a write is two; two small requests more if the stripe was not marked.
 
 mod attach;
+#[cfg(test)]
+#[path = "machine/attaching.rs"]
+mod attaching;
+#[cfg(test)]
+#[path = "machine/bench.rs"]
+mod bench;
 mod changes;
 mod checksums;
 mod configuration;
 mod copies;
+#[cfg(test)]
+#[path = "machine/damage.rs"]
+mod damage;
 mod dirty;
 #[cfg(test)]
 #[path = "machine/donor_in_memory.rs"]
@@ -67,6 +76,9 @@ mod donor_in_memory;
 mod error;
 mod event;
 mod figures;
+#[cfg(test)]
+#[path = "machine/late.rs"]
+mod late;
 mod layout;
 mod link;
 pub(crate) mod locks;
@@ -95,6 +107,9 @@ pub(crate) use outside::Outside;
 pub use parity::lost::{is_lost, lost_bytes};
 pub use parity::rows::Rows;
 
+#[cfg(test)]
+#[path = "machine/returning.rs"]
+mod returning;
 #[cfg(test)]
 #[path = "machine/tests.rs"]
 mod tests;

@@ -67,6 +67,8 @@ pub(super) struct Piece {
     pub asked: Vec<Asked>,
     /// Donors that returned wrong bytes for this piece.
     pub wrong: Vec<Donor>,
+    /// What they returned.
+    pub doubted: BTreeMap<Donor, Bytes>,
     /// The data that was read or has to be written. Of a change with parity, the new parity; empty: zeroes, or none.
     pub data: Option<Bytes>,
     /// With parity: the data members of a row; `blocks` are those of the first one.

@@ -62,7 +62,7 @@ impl Machine {
 
     /// Whether a donor is so late with an answer that another donor should be asked.
     pub(crate) fn is_suspect(&self, donor: Donor) -> bool {
-        self.links[donor].late_us(self.now_us) >= self.configuration.times.suspect_us
+        self.late_us(donor) >= self.configuration.times.suspect_us
     }
 
     /// Notes that a donor returned wrong bytes.

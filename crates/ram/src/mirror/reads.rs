@@ -12,7 +12,7 @@ use super::layout::Place;
 use super::link::{LinkState, Purpose};
 use super::machine::Machine;
 use super::membership::Standing;
-use super::operation::{Asked, Operation, Piece, Work};
+use super::operation::{Asked, Operation, Piece, Why, Work};
 
 impl Machine {
     pub(super) fn drive_read(&mut self, number: u64, mut operation: Operation) {
@@ -50,9 +50,7 @@ impl Machine {
             return self.finish(number, operation, Err(MirrorError::Lost { block }));
         }
         for piece in &operation.pieces {
-            for donor in &piece.wrong {
-                self.begin_repair(*donor, piece.blocks.clone());
-            }
+            self.repair_wrong_blocks(piece);
         }
         self.finish(number, operation, Ok(data));
     }
@@ -104,7 +102,7 @@ impl Machine {
         };
         let load = |place: &&Place| {
             let link = &self.links[place.donor];
-            (link.late_us(self.now_us) >= suspect_us, link.outstanding.len())
+            (self.late_us(place.donor) >= suspect_us, link.outstanding.len())
         };
         let Some(place) = places.iter().filter(may_have).filter(is_free).min_by_key(load).copied() else {
             return Ok(());
@@ -155,10 +153,21 @@ impl Machine {
         if data.len() as u64 == bytes && is_right {
             piece.data = Some(data);
         } else {
+            let (stripe, work) = (piece.stripe, operation.work.clone());
             piece.wrong.push(donor);
-            self.figures.lies += 1;
-            self.links[donor].troubles += 1;
+            piece.doubted.insert(donor, data);
+            self.note_wrong(donor, stripe, &work);
         }
         self.ready.insert(number);
+    }
+
+    /// Counts a wrong answer. A rebuild asks again and again for a stripe whose only source is wrong; that counts once.
+    pub(super) fn note_wrong(&mut self, donor: Donor, stripe: u64, work: &Work) {
+        let is_rebuild = matches!(work, Work::Copy { why: Why::Rebuild, .. });
+        if is_rebuild && self.is_known_to_be_wrong(stripe) {
+            return;
+        }
+        self.figures.lies += 1;
+        self.links[donor].troubles += 1;
     }
 }

@@ -84,7 +84,7 @@ impl Machine {
         let suspect_us = self.configuration.times.suspect_us;
         let is_late = |operation: &Operation| {
             let donors = (0..self.links.len()).filter(|donor| self.is_on(operation.pieces[0].stripe, *donor));
-            let mut late_us = donors.map(|donor| self.links[donor].late_us(self.now_us));
+            let mut late_us = donors.map(|donor| self.late_us(donor));
             operation.parts.is_empty() && late_us.any(|late_us| late_us >= suspect_us)
         };
         if self.operations.get(&number).is_some_and(is_late)

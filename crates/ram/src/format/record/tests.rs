@@ -180,6 +180,27 @@ fn empty_area_is_absent_and_newer_ones_are_refused_by_name() {
 }
 
 #[test]
+fn a_record_whose_counts_leave_no_room_for_more_is_damaged() {
+    for (at, what, max) in [
+        (24, "generation", GENERATION_MAX),
+        (40, "revision", COUNT_MAX),
+        (88, "view generation", GENERATION_MAX),
+        (96, "view epoch", COUNT_MAX),
+    ] {
+        for (value, is_good) in [(max, true), (max + 1, false), (u64::MAX, false)] {
+            let mut bytes = record().encode();
+            bytes[at..at + 8].copy_from_slice(&value.to_le_bytes());
+            seal(&mut bytes);
+            match is_good {
+                true => assert_eq!(Record::decode(&bytes).unwrap().encode(), bytes),
+                false => assert_eq!(Record::decode(&bytes), Err(FormatError::Range { what, found: value })),
+            }
+            assert!(Stamp::of(&bytes).next_revision() <= COUNT_MAX);
+        }
+    }
+}
+
+#[test]
 fn random_bytes_with_right_checksums_never_panic() {
     let mut state = 1;
     let mut accepted = 0;

@@ -4,12 +4,16 @@
 //! Owns: what a copy is computed from. Promises: no other operation uses its columns meanwhile; afterwards the members
 //! yield each other. What a missing donor had of a stripe that a crash left unfinished becomes lost.
 
+use std::collections::{BTreeMap, BTreeSet};
+
+use bytes::Bytes;
+
 use super::lost::lost_bytes;
 use super::members::{Access, xor_into};
 use crate::mirror::event::Donor;
 use crate::mirror::machine::Machine;
 use crate::mirror::membership::Standing;
-use crate::mirror::operation::{Piece, Why};
+use crate::mirror::operation::{Operation, Part, PartState, Piece, Why};
 use crate::planted::{Bug, planted};
 
 /// What a copy of a member is computed from.
@@ -68,6 +72,73 @@ impl Machine {
         true
     }
 
+    /// Computes a member for a rebuild although the others do not yield it: some return wrong bytes. In each such column
+    /// the blocks of the device that are wrong or cannot be computed become lost, and the parity covers that.
+    /// *Returns* whether all others were read.
+    pub(in crate::mirror) fn give_up_columns(&mut self, operation: &mut Operation, to: Donor) -> bool {
+        let piece = &operation.pieces[0];
+        let (stripe, own, parity) = (piece.stripe, self.rows.member(piece.stripe, to), self.rows.parity());
+        let (size, whole) = (self.configuration.geometry.block_bytes as usize, self.piece_bytes(piece) as usize);
+        let doubted = piece.doubted.iter().map(|(donor, data)| (self.rows.member(stripe, *donor), data));
+        let found = piece.read.iter().map(|(member, data)| (*member, data)).chain(doubted);
+        let found = found.filter(|(member, data)| *member != own && data.len() == whole);
+        let mut members: BTreeMap<usize, Vec<u8>> = found.map(|(member, data)| (member, data.to_vec())).collect();
+        if members.len() != parity {
+            return false;
+        }
+        members.insert(own, self.sum_of_all(&members, whole));
+        let mut changed = BTreeSet::from([own]);
+        for (index, column) in self.columns(piece).enumerate() {
+            let part = index * size..(index + 1) * size;
+            let is_wrong = |member: &usize| {
+                let at = self.checksum_at(column, *member);
+                self.checksums.is_right(at, &members[member][part.clone()]) == Some(false)
+            };
+            let mut lost: BTreeSet<usize> = (0..=parity).filter(is_wrong).collect();
+            if lost.is_empty() {
+                continue;
+            }
+            lost.insert(own);
+            changed.extend(lost.iter().copied().chain([parity]));
+            for member in lost.into_iter().filter(|member| *member != parity) {
+                let bytes = self.lost_block(column, member);
+                self.checksums.wrote(self.checksum_at(column, member), &bytes);
+                members.entry(member).and_modify(|data| data[part.clone()].copy_from_slice(&bytes));
+            }
+            let mut sum = vec![0; size];
+            members.range(..parity).for_each(|(_, data)| xor_into(&mut sum, &data[part.clone()]));
+            self.checksums.wrote(self.checksum_at(column, parity), &sum);
+            members.entry(parity).and_modify(|data| data[part.clone()].copy_from_slice(&sum));
+        }
+        let of = Piece { stripe, blocks: piece.blocks.clone(), ..Piece::default() };
+        for (member, data) in members.into_iter().filter(|(member, _)| changed.contains(member)) {
+            let donor = self.rows.donor(stripe, member);
+            operation.parts.push(Part { donor, piece: operation.pieces.len(), state: PartState::Unsent });
+            operation.pieces.push(Piece { data: Some(data.into()), ..of.clone() });
+        }
+        // The copy has all that it needs.
+        operation.pieces[0].data = Some(Bytes::new());
+        true
+    }
+
+    /// Returns the XOR of all of these members.
+    fn sum_of_all(&self, members: &BTreeMap<usize, Vec<u8>>, bytes: usize) -> Vec<u8> {
+        let mut sum = vec![0; bytes];
+        members.values().for_each(|data| xor_into(&mut sum, data));
+        sum
+    }
+
+    /// Returns the bytes of a lost block of a column; behind the end of the device these are zeroes.
+    fn lost_block(&mut self, column: u64, member: usize) -> Vec<u8> {
+        let geometry = &self.configuration.geometry;
+        let (block, size) = (self.rows.block(column, member), geometry.block_bytes as usize);
+        if block >= geometry.blocks() {
+            return vec![0; size];
+        }
+        self.figures.lost_blocks += 1;
+        lost_bytes(&geometry.device, block, size)
+    }
+
     fn sources(&mut self, number: u64, piece: &mut Piece, member: usize, why: Why) -> Sources {
         let others: Vec<usize> = (0..=self.rows.parity()).filter(|other| *other != member).collect();
         let missing: Vec<usize> = others.iter().copied().filter(|other| !piece.read.contains_key(other)).collect();
@@ -76,7 +147,12 @@ impl Machine {
         let gone: Vec<usize> = missing.iter().copied().filter(is_gone).collect();
         let is_wrong = |other: &usize| piece.wrong.contains(&self.rows.donor(piece.stripe, *other));
         let may_lose = why == Why::Resync && member == self.rows.parity();
-        if missing.iter().any(is_wrong) || gone.len() > usize::from(may_lose) {
+        let has_wrong = missing.iter().any(is_wrong);
+        if has_wrong && why == Why::Rebuild && !piece.asked.is_empty() {
+            // A rebuild may have to do with what all others return.
+            return Sources::Wait;
+        }
+        if has_wrong || gone.len() > usize::from(may_lose) {
             return Sources::TooFew;
         }
         if missing.iter().any(is_unsettled) {

@@ -145,9 +145,10 @@ impl Machine {
         if data.len() as u64 == self.piece_bytes(piece) && is_right {
             piece.read.insert(member, data);
         } else {
+            let (stripe, work) = (piece.stripe, operation.work.clone());
             piece.wrong.push(donor);
-            self.figures.lies += 1;
-            self.links[donor].troubles += 1;
+            piece.doubted.insert(donor, data);
+            self.note_wrong(donor, stripe, &work);
         }
         self.operations.insert(number, operation);
         self.ready.insert(number);
@@ -169,6 +170,6 @@ impl Machine {
             let data = piece.data.as_ref()?;
             piece.blocks.clone().zip(data.chunks(size)).find(is_lost).map(|(block, _)| block)
         };
-        operation.pieces.iter().filter(|_| geometry.is_parity()).find_map(lost)
+        operation.pieces.iter().find_map(lost)
     }
 }

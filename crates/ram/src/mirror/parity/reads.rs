@@ -48,7 +48,7 @@ impl Machine {
         let suspect_us = self.configuration.times.suspect_us;
         let is_late = |asked: &Asked| asked.donor == donor && asked.sent_us + suspect_us <= self.now_us;
         let link = &self.links[donor];
-        let is_slow = link.state != LinkState::Claimed || link.late_us(self.now_us) >= suspect_us;
+        let is_slow = link.state != LinkState::Claimed || self.late_us(donor) >= suspect_us;
         let needs_others = !is_direct || is_slow || piece.asked.iter().any(is_late);
         if is_direct {
             self.ask_member(number, piece, at, member);
