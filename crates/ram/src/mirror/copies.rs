@@ -45,9 +45,18 @@ impl Machine {
         Some((*donor, copied.iter().count() as u64, of_donor.count() as u64))
     }
 
-    /// Returns the number of stripes whose copies may differ, or are about to.
+    /// Returns the number of stripes whose copies may differ, or are about to, or which a trusted donor still
+    /// has marked.
     pub fn dirty_stripes(&self) -> u64 {
-        self.dirty.marked().iter().count() as u64
+        let mut dirty = self.dirty.marked().clone();
+        let stripes = self.configuration.geometry.stripes();
+        let trusted = self.links.iter().zip(&self.membership.standing);
+        let trusted = trusted.filter(|(_, standing)| **standing == Standing::Trusted);
+        let records = trusted.filter_map(|(link, _)| link.record());
+        for stripe in records.flat_map(|record| record.dirty.iter()).filter(|stripe| *stripe < stripes) {
+            dirty.set(stripe, true);
+        }
+        dirty.iter().count() as u64
     }
 
     fn copies_under_way(&self, wanted: Why) -> usize {
