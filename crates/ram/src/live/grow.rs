@@ -19,9 +19,9 @@ use nectary_block::{Error, ErrorKind, exact_size, format_size};
 
 use super::client::donor_bytes;
 use super::device::{draw_client, give_up, start};
-use super::moving::{area, trim};
 use super::owner::Handle;
 use super::planted::{Bug, before_durable_step, planted};
+use super::remnants::{area, trim};
 use super::session::{Ended, begin, window};
 use super::survey::{self, EPOCHS, Placed, Seen, describe, error, found, look_patiently, owned, part_bytes, place};
 use crate::device::{Made, RamOptions};

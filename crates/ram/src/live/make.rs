@@ -9,9 +9,9 @@ use nectary_host::log::{self, Level};
 
 use super::client::donor_bytes;
 use super::device::{draw_client, give_up, start};
-use super::moving::trim;
 use super::owner::Handle;
 use super::planted::{Bug, before_durable_step, planted};
+use super::remnants::trim;
 use super::session::{Away, Ended, begin};
 use super::survey::{Placed, Seen, There, check_makes, error, look, owned, owner, part_bytes};
 use crate::device::together::together;

@@ -21,13 +21,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use nectary_block::{BlockDevice, Context, format_size};
+use nectary_block::format_size;
 use nectary_nbd::NbdDevice;
 use tokio::sync::oneshot;
 
 use super::filling::{Filling, Seen};
 use super::planted::{Bug, lost_after, planted};
-use super::remnants::{self, Present};
+use super::remnants::{self, Present, area, trim};
 use super::report::MoveReport;
 use super::session::{Away, Ended, Target, begin, incarnation};
 use crate::donor::PROMISE_BYTES;
@@ -46,8 +46,6 @@ const ROUNDS_MAX: u64 = 4;
 const PAUSE_MAX: Duration = Duration::from_millis(150);
 /// How long they are sent at least before the next pause.
 const PAUSE_EVERY: Duration = Duration::from_millis(100);
-/// Ranges are trimmed in steps of this size. *Units*: bytes.
-const TRIM_BYTES: u64 = 1 << 30;
 
 /// How a move ends: why it did not work, in words.
 pub type Moved = Result<(), String>;
@@ -276,26 +274,6 @@ pub async fn prepare(
     let size = super::session::window(&reached.device);
     trim(&reached.device, 0..size).await.map_err(|why| format!("{name}: {why}"))?;
     Ok((label, Some(Ready { incarnation: incarnation(&reached.page), device: reached.device })))
-}
-
-/// The metadata area of a donor, and whether another client has it.
-pub(super) async fn area(device: &Arc<NbdDevice>) -> Result<(bytes::Bytes, bool), String> {
-    match begin(device, DonorRequest::ReadMetadata).await {
-        Ended::Answered(Reply::Metadata { area, is_owned }) => Ok((area, is_owned)),
-        Ended::Answered(_) => Err("it does not tell its metadata".to_owned()),
-        Ended::Lost(reason) => Err(reason),
-    }
-}
-
-/// Makes a range of a donor's memory read as zeroes.
-pub(super) async fn trim(device: &NbdDevice, range: std::ops::Range<u64>) -> Result<(), String> {
-    let mut offset = range.start;
-    while offset < range.end {
-        let length = TRIM_BYTES.min(range.end - offset);
-        device.discard(offset, length, Context::default()).await.map_err(|error| error.detail)?;
-        offset += length;
-    }
-    Ok(())
 }
 
 /// Copies a part; *errors*: whether the other donor is the one that failed, and why.

@@ -1,15 +1,15 @@
 //! What a donor without a place has of the device, for example after a filling that was interrupted.
 //!
-//! Owns: recognising it, and giving the memory back. Promises: the device of another user is never overwritten, nor what
+//! Owns: reading its metadata area, recognising it, and giving the memory back. Promises: the device of another user is never overwritten, nor what
 //! a later client has stored.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use nectary_block::{BlockDevice, Context};
 use nectary_host::log::{self, Level};
 use nectary_nbd::NbdDevice;
 
-use super::moving::{area, trim};
 use super::session::{Away, Ended, Target, begin, window};
 use crate::format::{Geometry, Record, Stamp};
 use crate::mirror::{DonorRequest, Reply};
@@ -18,6 +18,9 @@ use crate::mirror::{DonorRequest, Reply};
 pub const EMPTYINGS_MAX: u64 = 8;
 /// The first of these pauses.
 const EMPTYING_PAUSE: Duration = Duration::from_secs(1);
+/// Ranges are trimmed in steps of this size. *Units*: bytes.
+const TRIM_BYTES: u64 = 1 << 30;
+
 /// What a device has become, by which its remnants are recognised.
 #[derive(Debug, Clone, Copy)]
 pub struct Present {
@@ -87,6 +90,26 @@ async fn give_back_once(target: &Target, epoch: u64, present: &Present) -> Resul
         true => empty(reached.device).await,
         false => Ok(()),
     }
+}
+
+/// The metadata area of a donor, and whether another client has it.
+pub(super) async fn area(device: &Arc<NbdDevice>) -> Result<(bytes::Bytes, bool), String> {
+    match begin(device, DonorRequest::ReadMetadata).await {
+        Ended::Answered(Reply::Metadata { area, is_owned }) => Ok((area, is_owned)),
+        Ended::Answered(_) => Err("it does not tell its metadata".to_owned()),
+        Ended::Lost(reason) => Err(reason),
+    }
+}
+
+/// Makes a range of a donor's memory read as zeroes.
+pub(super) async fn trim(device: &NbdDevice, range: std::ops::Range<u64>) -> Result<(), String> {
+    let mut offset = range.start;
+    while offset < range.end {
+        let length = TRIM_BYTES.min(range.end - offset);
+        device.discard(offset, length, Context::default()).await.map_err(|error| error.detail)?;
+        offset += length;
+    }
+    Ok(())
 }
 
 #[cfg(test)]

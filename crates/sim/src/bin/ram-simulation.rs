@@ -155,7 +155,7 @@ fn log(arguments: &Arguments, policy: Policy, shard: (u64, u64)) -> ExitCode {
     if arguments.number("planted", 1) == 1 {
         let find = |name: &str| ram_log::run_planted(of(name), policy, first, PLANTED_RUNS_MAX);
         let program = format!("ram-simulation --policy {policy}");
-        let betrayed: Vec<&str> = Planted::betrayed().iter().map(|bug| bug.name()).collect();
+        let betrayed: Vec<&str> = Planted::betrayed(policy).iter().map(|bug| bug.name()).collect();
         caught = planted::catch_each(&program, &betrayed, find, replay);
     }
     let survived = caught.iter().filter(|(.., is_good)| !is_good).count();

@@ -157,7 +157,8 @@ impl World {
                 for (how, bytes) in ways.iter().filter_map(|(how, bytes)| bytes.as_ref().map(|bytes| (how, bytes))) {
                     let number = oracle.contents(bytes, group, member).filter(|(of, ..)| *of == block);
                     let number = number.and_then(|(.., number)| number);
-                    if !self.values.may_be_held(block, number) && !(may_lack && number.is_none()) {
+                    let is_right = self.values.may_be_held(block, number) || may_lack && number.is_none();
+                    if !is_right {
                         let expected = expected();
                         return Some(format!(
                             "block {block} of group {group} is {number:?} {how} where {expected} belongs"
