@@ -62,6 +62,8 @@ fn release(path: &Path, process: u32) -> Vec<String> {
     }
     told.push(match release_when_unused(path) {
         Ok(()) => format!("{name}: released, its process {process} is gone"),
+        // Another process has done so meanwhile.
+        Err(error) if error.raw_os_error() == Some(libc::ENXIO) => format!("{name}: is released already"),
         Err(error) => format!("{name}: cannot be released: {error}; its process {process} is gone"),
     });
     told
