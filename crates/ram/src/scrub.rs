@@ -4,7 +4,8 @@
 //! step earlier than the rate allows, except in a pass that a user has requested. Leaves to others: reading, comparing and
 //! repairing (`mirror`, `log`).
 //!
-//! A pass goes over the *units* of a device in their order: the blocks of a mirror, or the groups of logged parity. A
+//! A pass goes over the *units* of a device in their order: the blocks of a mirror, or the groups and trims of
+//! logged parity. A
 //! step that could not be done is tried again, so a pass ends only when every unit was compared.
 
 use crate::mirror::{Moment, Times};

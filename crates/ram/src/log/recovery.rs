@@ -10,7 +10,8 @@
 //! | heads | shape, trims, summaries, spares | every trusted donor |
 //! | headers | headers of slots | groups without a summary |
 //! | rows | whole slots | the groups without a summary that hold a newest copy, or that a spare names |
-//! | writing | missing shapes; parity and summary of groups that were open; trims that only one donor has | |
+//! | writing | missing shapes; restored or lost slots, parity and summary of groups that were open; trims that only one
+//! donor has | |
 //!
 //! An open group is sealed in place: its parity is computed over the present contents of its slots. So recovery needs
 //! no free group and moves nothing. If a donor is left during recovery, recovery starts again.

@@ -10,7 +10,9 @@
 //! | spares | zeroes, then the parities of open groups |
 //! | a group in the client's memory | its slot; if the donor has the parity, an erased summary |
 //! | a sealed group | its slot or parity, computed from the other donors, and then the summary |
-//! | a free group | an erased header and summary |
+//! | a free group, or one that is used again | an erased header or summary |
+//!
+//! A slot of a sealed group whose header is damaged on another donor is replaced by one that says that its block is lost.
 //!
 //! New writes are sent to the donor during the filling, too.
 

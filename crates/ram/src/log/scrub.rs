@@ -12,6 +12,8 @@
 //! | the summary | it is made from the slots, if their XOR is the parity |
 //! | more | the slots are lost |
 //!
+//! A pass goes over the groups, and then over the regions of trims.
+//!
 //! As with a mirror, a step waits for no late donor, and the scrub waits while a donor is not trusted.
 
 use bytes::Bytes;
