@@ -5,8 +5,7 @@
 //! repairing (`mirror`, `log`).
 //!
 //! A pass goes over the *units* of a device in their order: the blocks of a mirror, or the groups and trims of
-//! logged parity. A
-//! step that could not be done is tried again, so a pass ends only when every unit was compared.
+//! logged parity. A step that could not be done is tried again, so a pass ends only when every unit was compared.
 
 use crate::mirror::{Moment, Times};
 
