@@ -100,6 +100,28 @@ async fn what_was_flushed_is_there_for_the_next_client_also_without_a_donor() {
 }
 
 #[tokio::test]
+async fn a_write_without_force_asks_one_donor_for_a_few_bytes() {
+    let donors = donors(3);
+    let sized = named(&donors, "adaptive");
+    create(&sized).await.unwrap();
+    let device = open(&sized).await.unwrap();
+    let read_bytes = || {
+        let figures = device.figures();
+        figures[1..].iter().map(|donor| donor.get("read_bytes").expect("each donor has it")).sum::<u64>()
+    };
+    let before = read_bytes();
+    for number in 0..100 {
+        write(&*device, number * 3 * 4096, Buffer::copy_of(&[7; 4096])).await.unwrap();
+    }
+    device.flush(Context::default()).await.unwrap();
+    // The report is renewed every 50 ms.
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    let read = read_bytes() - before;
+    // The proof that no other client has the device takes 16 bytes; donors that idle are asked now and then.
+    assert!((1600..3200).contains(&read), "{read}");
+}
+
+#[tokio::test]
 async fn a_donor_of_parity_that_was_started_again_is_filled_and_then_another_one_can_go() {
     for policy in ["parity-log", "adaptive"] {
         let mut donors = donors(3);

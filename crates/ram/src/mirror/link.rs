@@ -147,8 +147,10 @@ impl Link {
         })
     }
 
-    pub fn has_ping(&self) -> bool {
-        self.outstanding.values().any(|request| matches!(request.purpose, Purpose::Ping))
+    /// Returns when the question was sent whether this client still has the device, if it has no answer.
+    pub fn ping_us(&self) -> Option<Moment> {
+        let ping = self.outstanding.values().find(|request| matches!(request.purpose, Purpose::Ping));
+        ping.map(|request| request.sent_us)
     }
 
     /// Whether the donor's record certainly has the mark of a stripe, both now and after a record that was sent

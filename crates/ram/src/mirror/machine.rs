@@ -299,15 +299,7 @@ impl Machine {
                 self.has_changed = true;
                 self.metadata_read(donor);
             }
-            (Purpose::Ping, Reply::Metadata { area, .. }) => {
-                let stamp = Stamp::of(&area);
-                if self.is_mine(stamp) {
-                    self.prove(donor, sent_us);
-                } else {
-                    // Only reading the area again, on a new connection, shows what happened.
-                    self.disconnect(donor);
-                }
-            }
+            (Purpose::Ping, Reply::Data(_)) => self.prove(donor, sent_us),
             (Purpose::Swap(record), Reply::Done) => {
                 let link = &mut self.links[donor];
                 (link.stamp, link.content) = (record.stamp, Content::Record(record));
@@ -470,7 +462,7 @@ impl Machine {
             let link = &self.links[donor];
             let is_idle = link.state == LinkState::Claimed && link.outstanding.is_empty();
             if is_idle && link.proof_us.is_none_or(|proof_us| proof_us + times.ping_us <= now_us) {
-                self.send(donor, Purpose::Ping, DonorRequest::ReadMetadata);
+                self.ping(donor);
             }
             // If reading the area or claiming gets no answer, the donor is connected again.
             if self.links[donor].is_stuck(now_us, times.leave_us) {

@@ -51,11 +51,22 @@ impl Machine {
         self.has_proof() && self.links.iter().enumerate().any(is_fresh)
     }
 
-    /// Asks every donor whether this client still has the device, unless such a question is in progress.
+    /// Asks one donor whether this client still has the device, unless such a question is in progress; asks the next one
+    /// if the answer is late, and all donors if their last answers are too old.
     pub(crate) fn prove_again(&mut self) {
+        if !self.has_proof() {
+            return self.ping_all();
+        }
+        let suspect_us = self.configuration.times.suspect_us;
         for donor in 0..self.links.len() {
-            if self.links[donor].state == LinkState::Claimed && !self.links[donor].has_ping() {
-                self.send(donor, Purpose::Ping, DonorRequest::ReadMetadata);
+            let link = &self.links[donor];
+            if link.state != LinkState::Claimed || self.membership.standing[donor] != Standing::Trusted {
+                continue;
+            }
+            match link.ping_us() {
+                None => return self.ping(donor),
+                Some(sent_us) if self.now_us < sent_us + suspect_us => return,
+                Some(_) => {}
             }
         }
     }

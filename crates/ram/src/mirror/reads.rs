@@ -14,6 +14,9 @@ use super::machine::Machine;
 use super::membership::Standing;
 use super::operation::{Asked, Operation, Piece, Why, Work};
 
+/// The length of the read that asks a donor whether this client still has the device. *Units*: bytes.
+const PING_BYTES: u64 = 16;
+
 impl Machine {
     pub(super) fn drive_read(&mut self, number: u64, mut operation: Operation) {
         let mut at = 0;
@@ -39,11 +42,7 @@ impl Machine {
                 self.figures.held_reads += 1;
             }
             self.operations.insert(number, operation);
-            for donor in 0..self.links.len() {
-                if self.links[donor].state == LinkState::Claimed && !self.links[donor].has_ping() {
-                    self.send(donor, Purpose::Ping, DonorRequest::ReadMetadata);
-                }
-            }
+            self.ping_all();
             return;
         }
         if let Some(block) = self.lost_in(&operation) {
@@ -66,6 +65,20 @@ impl Machine {
             self.membership.standing[*donor] == Standing::Trusted && is_proven(self.links[*donor].proof_us)
         };
         (0..self.links.len()).filter(is_proof).count() >= needed
+    }
+
+    /// Asks a donor whether this client still has the device: a donor refuses reads of a client that was replaced.
+    pub(super) fn ping(&mut self, donor: Donor) {
+        self.send(donor, Purpose::Ping, DonorRequest::Read { offset: 0, bytes: PING_BYTES });
+    }
+
+    /// Asks every claimed donor, unless the question is in progress.
+    pub(super) fn ping_all(&mut self) {
+        for donor in 0..self.links.len() {
+            if self.links[donor].state == LinkState::Claimed && self.links[donor].ping_us().is_none() {
+                self.ping(donor);
+            }
+        }
     }
 
     /// Requests a piece that has no data yet from a copy, or from a second one if the first is late.
