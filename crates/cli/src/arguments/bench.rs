@@ -71,7 +71,7 @@ pub enum BenchCommand {
     nectary bench files --folder /mnt
   Other numbers and sizes:
     nectary bench files --folder /mnt --files 4096 --files 16384 --size 16K
-  Network RAM disks under the conditions of the paper, a look in two minutes:
+  Network RAM disks under the conditions of the paper, a look in twenty minutes:
     nectary bench files --seed nrd --quick
   All of it:
     nectary bench files --seed nrd --json nrd.json --write docs/results
