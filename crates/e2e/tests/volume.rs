@@ -14,7 +14,7 @@ use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt, symli
 use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 fn volume(size: &str) -> Option<Volume> {
     match missing(false) {
@@ -196,6 +196,11 @@ fn a_killed_mount_leaves_what_it_synced() {
     assert_eq!(check["problems"].as_array().map(Vec::len), Some(0), "{check}");
 }
 
+fn available_blocks(mounted: &Path) -> u64 {
+    let output = Command::new("stat").args(["-f", "-c", "%a"]).arg(mounted).output().expect("stat runs");
+    String::from_utf8_lossy(&output.stdout).trim().parse().expect("a number of blocks")
+}
+
 #[test]
 fn a_full_disk_refuses_writes_while_its_server_starts_again_and_files_are_removed() {
     let Some(mut volume) = volume("256M") else { return };
@@ -221,7 +226,13 @@ fn a_full_disk_refuses_writes_while_its_server_starts_again_and_files_are_remove
     File::open(&path).and_then(|file| file.read_exact_at(&mut found, last)).expect("it is read");
     assert!(found == piece, "the last piece that was synced");
     drop(file);
+    let before = available_blocks(&mounted);
     fs::remove_file(&path).expect("it is removed");
+    // The kernel closes the file later than this process.
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while available_blocks(&mounted) <= before && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(5));
+    }
     // A write waits for the blocks that the removal and the truncations free.
     let most = pieces * 3 / 4;
     for round in 0..3 {

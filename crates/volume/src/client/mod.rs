@@ -58,7 +58,7 @@ use crate::protocol::{Answer, Code, FileId, Granted, Operation, Question};
 use accesses::Accesses;
 use file::File;
 use hold::Holds;
-use session::Session;
+use session::{SPACE_RETRY, SPACE_WAIT_MAX, Session};
 use space::Space;
 
 /// The interval between commits of written data.
@@ -69,10 +69,6 @@ const BLOCKS_MAX: u64 = 1 << 16;
 const SPACE_BLOCKS_MIN: u64 = 1 << 11;
 /// The most that one request asks for. *Units*: blocks.
 const SPACE_BLOCKS_MAX: u64 = 1 << 16;
-/// The longest time that a write waits for space that is being freed.
-const SPACE_WAIT_MAX: Duration = Duration::from_secs(10);
-/// The time between two requests for such space.
-const SPACE_RETRY: Duration = Duration::from_millis(5);
 
 /// A session with the server of a volume. Clones share the session.
 #[derive(Clone)]

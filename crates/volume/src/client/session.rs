@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep};
 
 use super::calls::{
     ClientOptions, Event, Grant, Inner, Said, SessionFigures, Share, State, Waiting, ended, is_try_lock, not_done,
@@ -19,10 +20,14 @@ use super::calls::{
 };
 use super::error::Error;
 use super::link;
-use crate::protocol::{Answer, Attributes, Failure, FileId, Held, Locked, Message, Operation, Question, Token};
+use crate::protocol::{Answer, Attributes, Code, Failure, FileId, Held, Locked, Message, Operation, Question, Token};
 
 /// The longest wait for the server when a mount ends.
 const END_TIME_MAX: Duration = Duration::from_secs(5);
+/// The longest time that a write or an operation waits for space that is being freed.
+pub(super) const SPACE_WAIT_MAX: Duration = Duration::from_secs(10);
+/// The time between two requests for such space.
+pub(super) const SPACE_RETRY: Duration = Duration::from_millis(5);
 
 /// A session.
 pub(crate) struct Session {
@@ -96,7 +101,26 @@ impl Session {
         answered(self.operation(operation).await?)
     }
 
+    /// Does an operation; while space is being freed, it is repeated if it needs more.
     async fn operation(&self, operation: Operation) -> Result<Said, Error> {
+        let until = Instant::now() + SPACE_WAIT_MAX;
+        loop {
+            match self.operation_now(operation.clone()).await {
+                Err(Error::Refused(failure))
+                    if failure.code == Code::Full && failure.errno == libc::EAGAIN && Instant::now() < until =>
+                {
+                    self.renew_soon();
+                    sleep(SPACE_RETRY).await;
+                }
+                Err(Error::Refused(failure)) if failure.code == Code::Full => {
+                    return Err(Error::Refused(Failure { errno: libc::ENOSPC, ..failure }));
+                }
+                said => return said,
+            }
+        }
+    }
+
+    async fn operation_now(&self, operation: Operation) -> Result<Said, Error> {
         let said = self.call(Share::Operations, |state| {
             let number = state.next_number;
             state.next_number += 1;

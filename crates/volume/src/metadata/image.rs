@@ -202,6 +202,10 @@ impl Image {
         }
         let (answer, mutations) = match self.change(stamp, session, operation) {
             Ok((answer, mutations)) => (Ok(answer), mutations),
+            // When space is being freed, the same operation can succeed soon.
+            Err(failure) if failure.code == Code::Full && self.is_freeing() => {
+                (Err(Failure { errno: libc::EAGAIN, ..failure }), Vec::new())
+            }
             Err(failure) => (Err(failure), Vec::new()),
         };
         let reply = match &answer {
