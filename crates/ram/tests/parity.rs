@@ -114,8 +114,7 @@ async fn a_write_without_force_asks_one_donor_for_a_few_bytes() {
         write(&*device, number * 3 * 4096, Buffer::copy_of(&[7; 4096])).await.unwrap();
     }
     device.flush(Context::default()).await.unwrap();
-    // The report is renewed every 50 ms.
-    tokio::time::sleep(Duration::from_millis(200)).await;
+    wait_for(&device, "completed", 101).await;
     let read = read_bytes() - before;
     // The proof that no other client has the device takes 16 bytes; donors that idle are asked now and then.
     assert!((1600..3200).contains(&read), "{read}");

@@ -1,8 +1,9 @@
 //! A session: numbered operations that survive lost connections and server restarts.
 //!
 //! Owns: the calls of a session, and its tasks. Promises: each operation is done exactly once; operations take effect
-//! in the order of their calls; a call without an answer is sent again after each reconnection, for as long as the
-//! session lives. Leaves to others: calls without an answer (`calls`), connections (`link`).
+//! in the order of their calls, except one that waits for space that is being freed: it is a new call each time; a call
+//! without an answer is sent again after each reconnection, for as long as the session lives. Leaves to others: calls
+//! without an answer (`calls`), connections (`link`).
 //!
 //! The server delays an answer until the operation is durable. So only calls without an answer must be sent again.
 
