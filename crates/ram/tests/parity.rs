@@ -100,7 +100,7 @@ async fn what_was_flushed_is_there_for_the_next_client_also_without_a_donor() {
 }
 
 #[tokio::test]
-async fn a_write_without_force_asks_one_donor_for_a_few_bytes() {
+async fn a_write_without_force_asks_no_donor() {
     let donors = donors(3);
     let sized = named(&donors, "adaptive");
     create(&sized).await.unwrap();
@@ -116,8 +116,8 @@ async fn a_write_without_force_asks_one_donor_for_a_few_bytes() {
     device.flush(Context::default()).await.unwrap();
     wait_for(&device, "completed", 101).await;
     let read = read_bytes() - before;
-    // The proof that no other client has the device takes 16 bytes; donors that idle are asked now and then.
-    assert!((1600..3200).contains(&read), "{read}");
+    // Donors that idle are asked now and then.
+    assert!(read < 1600, "{read}");
 }
 
 #[tokio::test]
@@ -211,7 +211,9 @@ async fn a_client_of_parity_that_is_taken_over_can_do_nothing_more() {
     let second = take_over(&sized).await.unwrap();
     holds(&second, 1).await;
     fill(&second, 2).await;
-    assert!(write(&*first, 0, Buffer::copy_of(&[9; 4096])).await.is_err());
+    // Its memory may take a change, but no flush and no read succeeds.
+    let _ = write(&*first, 0, Buffer::copy_of(&[9; 4096])).await;
+    assert!(first.flush(Context::default()).await.is_err());
     assert!(read(&*first, 0, 4096).await.is_err());
     holds(&second, 2).await;
     drop((first, second));

@@ -169,7 +169,6 @@ pub fn begin(device: &Arc<NbdDevice>, body: DonorRequest) -> Pending {
         // A donor has no cache, so a completed write needs no flush.
         DonorRequest::WriteZeroes { offset, bytes, .. } => done(device.write_zeroes(offset, bytes, context)),
         DonorRequest::Trim { offset, bytes } => done(device.discard(offset, bytes, context)),
-        DonorRequest::Flush => done(device.flush(context)),
         DonorRequest::ReadMetadata => {
             let read = device.read_at(window(device), vec![Buffer::recycled(WINDOW_BYTES)], context);
             Box::pin(async {

@@ -21,6 +21,8 @@ pub const REFILLS_MAX: usize = 4;
 /// A group is opened only while more groups than this are free, unless nothing else is in progress: after a crash,
 /// cleaning needs them.
 pub const FREE_GROUPS_KEPT: usize = 3;
+/// The number of groups whose summaries are erased before they are opened.
+pub const ERASED_AHEAD: usize = 8;
 
 /// The configuration of a machine.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -23,7 +23,7 @@ pub(super) struct Member {
     pub step: u64,
 }
 
-/// The parity of an open group that was stored last.
+/// A parity of an open group, with its summary.
 #[derive(Debug, Clone)]
 pub(super) struct Spare {
     pub offset: u64,
@@ -39,7 +39,11 @@ pub(super) struct Group {
     pub is_opening: bool,
     /// Whether slots may be written: the summary of the row's previous life is erased.
     pub is_open: bool,
+    /// The newest parity that is stored or being stored, and its members.
     pub spare: Option<Spare>,
+    pub covered: Members,
+    /// The parity before it, in the other spare: it counts until the newest one and its members are stored.
+    pub spare_before: Option<Spare>,
 }
 
 /// The groups by life, and the newest life of each row.
@@ -51,7 +55,9 @@ pub(super) struct Groups {
 
 impl Groups {
     pub fn open(&mut self, row: u32, life: u64) {
-        self.lives.insert(life, Group { row, members: Vec::new(), is_opening: false, is_open: false, spare: None });
+        let (members, covered) = (Vec::new(), Members::first(0));
+        let (is_opening, is_open, spare, spare_before) = (false, false, None, None);
+        self.lives.insert(life, Group { row, members, is_opening, is_open, spare, covered, spare_before });
         self.newest.insert(row, life);
     }
 
@@ -70,6 +76,11 @@ impl Groups {
 }
 
 impl Group {
+    /// Returns these members, each with its number.
+    pub fn chosen(&self, chosen: Members) -> impl Iterator<Item = (usize, &Member)> {
+        self.members.iter().enumerate().filter(move |(number, _)| chosen.has(*number as u8))
+    }
+
     /// Returns the member that has the copy with this sequence.
     pub fn member(&self, sequence: u64) -> Option<&Member> {
         self.members.iter().find(|member| member.sequence == sequence)
@@ -79,7 +90,7 @@ impl Group {
     pub fn parity(&self, chosen: Members, slot_bytes: usize, summary: Summary) -> (Vec<u8>, Summary) {
         let mut parity = vec![0; slot_bytes];
         let mut members = summary.members.clone();
-        for (number, member) in self.members.iter().enumerate().filter(|(number, _)| chosen.has(*number as u8)) {
+        for (number, member) in self.chosen(chosen) {
             let Some(image) = &member.image else { continue };
             xor(&mut parity, image);
             members[number] = named(image);

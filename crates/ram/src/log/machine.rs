@@ -13,7 +13,7 @@ use super::configuration::Configuration;
 use super::figures::Figures;
 use super::groups::{Groups, contents};
 use super::looks::{Look, Part};
-use super::operations::{Flushed, Operation, Work};
+use super::operations::{Operation, Work};
 use super::recovery::Recovery;
 use super::refill::Refill;
 use super::scrub::Step;
@@ -51,7 +51,6 @@ pub enum Phase {
 pub(super) enum Asked {
     Store(u64),
     Look { number: u64, donor: Donor },
-    Flush { number: u64, donor: Donor },
     Survey { attempt: u64, at: u64 },
     Scrub { attempt: u64, at: usize },
 }
@@ -114,6 +113,12 @@ pub struct Machine {
     pub(super) freed: VecDeque<(u64, u32)>,
     /// Groups that may be reused.
     pub(super) free_rows: BTreeSet<u32>,
+    /// Those of them without a summary: they can be opened at once.
+    pub(super) erased: BTreeSet<u32>,
+    /// Groups whose summary is being erased, by task.
+    pub(super) erasing: BTreeMap<u64, u32>,
+    /// Tasks whose next stage waits for the members of their group.
+    pub(super) held_tasks: BTreeSet<u64>,
     pub(super) pins: BTreeMap<u32, u32>,
     pub(super) looks: BTreeMap<u64, Look>,
     pub(super) next_look: u64,
@@ -180,6 +185,9 @@ impl Machine {
             spare_users: BTreeMap::new(),
             freed: VecDeque::new(),
             free_rows: BTreeSet::new(),
+            erased: BTreeSet::new(),
+            erasing: BTreeMap::new(),
+            held_tasks: BTreeSet::new(),
             pins: BTreeMap::new(),
             looks: BTreeMap::new(),
             next_look: 1,
@@ -468,11 +476,6 @@ impl Machine {
                 if let Some(look) = self.looks.get_mut(&number) {
                     look.parts[donor] = data.map_or(Part::Unsent, Part::Got);
                     self.ready_looks.insert(number);
-                }
-            }
-            Asked::Flush { number, donor } => {
-                if let Some(operation) = self.operations.get_mut(&number) {
-                    operation.flushed[donor] = if is_dropped { Flushed::Unsent } else { Flushed::Done };
                 }
             }
             Asked::Survey { attempt, at } => self.surveyed(attempt, at, data),

@@ -30,7 +30,8 @@
 //!    has the device.
 //!
 //! *Cost*: a write is one request; `S` writes need one more for parity; each group needs two small ones, which erase
-//! and store its summary. A flush adds the parity of each open group, and a flush of each donor.
+//! and store its summary. A flush adds the parity of each open group, and takes one round trip, or two if it fills a
+//! group.
 
 mod configuration;
 mod figures;

@@ -6,9 +6,12 @@
 //! | operation | answered when |
 //! |---|---|
 //! | read | its blocks have arrived, and no other client can have the device |
-//! | write, zeroes, trim | the client's memory has the change, and no other client can have the device |
+//! | write, zeroes, trim | the client's memory has the change |
 //! | the same, forced | the same, and everything that a flush waits for |
-//! | flush | every earlier step is done, and every donor that is not left is flushed |
+//! | flush | every earlier step is done: donors have no cache |
+//!
+//! A change that a client answers after another one has replaced it is lost with its memory, like the earlier ones that
+//! were not flushed; its next flush and its reads fail.
 
 use std::ops::Range;
 
@@ -17,9 +20,9 @@ use bytes::Bytes;
 use super::configuration::STEPS_MAX;
 use super::groups::contents;
 use super::looks::Purpose;
-use super::machine::{Asked, Machine, Phase};
+use super::machine::{Machine, Phase};
 use super::planted::{Bug, planted};
-use crate::mirror::{Action, DonorRequest, MirrorError, Moment, OPERATIONS_MAX, REQUEST_BYTES_MAX, Request, Standing};
+use crate::mirror::{Action, MirrorError, Moment, OPERATIONS_MAX, REQUEST_BYTES_MAX, Request, Standing};
 use crate::placement::{Location, Placement};
 
 /// The kind of an operation.
@@ -46,14 +49,6 @@ pub(super) enum Piece {
     Got(Answer),
 }
 
-/// The state of the flush of one donor.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Flushed {
-    Unsent,
-    Sent,
-    Done,
-}
-
 /// An operation in progress.
 #[derive(Debug)]
 pub(super) struct Operation {
@@ -72,7 +67,6 @@ pub(super) struct Operation {
     pub is_taken: bool,
     /// The operation is answered only when all steps with lower numbers than this are done.
     pub until: Option<u64>,
-    pub flushed: Vec<Flushed>,
     pub failed: Option<MirrorError>,
     pub is_held: bool,
 }
@@ -123,7 +117,6 @@ impl Machine {
             pieces,
             is_taken: false,
             until: None,
-            flushed: vec![Flushed::Unsent; self.session.standing().len()],
             failed: None,
             is_held: false,
         };
@@ -141,7 +134,7 @@ impl Machine {
             let Some(mut operation) = self.operations.remove(&number) else { continue };
             let result = match operation.work {
                 Work::Read => self.drive_read(number, &mut operation),
-                _ => self.drive_change(number, &mut operation),
+                _ => self.drive_change(&mut operation),
             };
             match result {
                 Some(result) => {
@@ -253,7 +246,7 @@ impl Machine {
         }
     }
 
-    fn drive_change(&mut self, number: u64, operation: &mut Operation) -> Option<Result<Bytes, MirrorError>> {
+    fn drive_change(&mut self, operation: &mut Operation) -> Option<Result<Bytes, MirrorError>> {
         // With two donors gone, nothing that is stored now would survive the client.
         if self.session.standing().contains(&Standing::Lost) && !planted(Bug::LostAcknowledged) {
             return Some(Err(MirrorError::Lost { block: u64::from(operation.blocks.start) }));
@@ -270,12 +263,11 @@ impl Machine {
             self.take(operation);
         }
         if let Some(until) = operation.until
-            && (self.done_below() < until || !self.is_flushed(number, operation))
+            && self.done_below() < until
         {
             return None;
         }
-        let is_flush = matches!(operation.work, Work::Flush);
-        (is_flush || self.is_proven(operation, operation.began_us)).then(|| Ok(Bytes::new()))
+        Some(Ok(Bytes::new()))
     }
 
     /// Hands an operation to the placement.
@@ -307,23 +299,6 @@ impl Machine {
             self.drop_sent();
             operation.until = Some(self.next_step);
         }
-    }
-
-    /// Whether every donor is flushed, except donors that the client has left.
-    fn is_flushed(&mut self, number: u64, operation: &mut Operation) -> bool {
-        let mut is_flushed = true;
-        for donor in 0..operation.flushed.len() {
-            let standing = self.session.standing()[donor];
-            if self.is_excused(donor) || standing == Standing::Rebuilding {
-                continue;
-            }
-            if operation.flushed[donor] == Flushed::Unsent && self.session.is_claimed(donor) {
-                self.ask_donor(donor, Asked::Flush { number, donor }, DonorRequest::Flush);
-                operation.flushed[donor] = Flushed::Sent;
-            }
-            is_flushed &= operation.flushed[donor] == Flushed::Done;
-        }
-        is_flushed
     }
 
     /// Fails operations that have waited longer than `patience`. Changes that were handed to the placement may still

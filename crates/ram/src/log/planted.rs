@@ -13,8 +13,8 @@ nectary_block::planted_bugs! {
     HeadersOutside = 4 => "headers outside parity",
     /// A donor counts as left while the donors are only being told.
     AcknowledgedBeforeLeft = 5 => "an acknowledgement before the left-set is durable",
-    /// A parity is stored before its members are stored.
-    ParityBeforeMembers = 6 => "parity of an open group stored before its members",
+    /// A parity of an open group is stored before the members of the parity before it are stored.
+    ParityBeforeMembers = 6 => "both parities of an open group ahead of their members",
     /// Slots are written while the summary of the earlier group is still stored.
     SummaryKept = 7 => "slots reused while the old summary stands",
     /// A group is reused while it is being read.
@@ -35,4 +35,6 @@ nectary_block::planted_bugs! {
     ErasureUnawaited = 15 => "donor trusted before old slots are erased",
     /// Cleaning moves a block that cannot be read as zeroes.
     LostAsZeroes = 16 => "unreadable block moved as zeroes",
+    /// The summary of a full group is stored before its members.
+    SealedEarly = 17 => "full group sealed before its members are stored",
 }

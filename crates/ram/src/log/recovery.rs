@@ -297,6 +297,7 @@ impl Machine {
             Err(error) => unreachable!("the layout was checked: {error}"),
         }
         self.free_rows = (0..self.shape.groups).filter(|row| self.placement.is_free(*row)).collect();
+        self.erased = plan.without_summary.into_iter().filter(|row| self.placement.is_free(*row)).collect();
         self.phase = Phase::Open;
         self.act(Action::Attached);
     }

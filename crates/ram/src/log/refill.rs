@@ -7,7 +7,7 @@
 //! | on the donor | it gets |
 //! |---|---|
 //! | shape, trims | the client's values |
-//! | spares | zeroes, then the parities of open groups |
+//! | spares | zeroes, then the two newest parities of each open group |
 //! | a group in the client's memory | its slot; if the donor has the parity, an erased summary |
 //! | a sealed group | its slot or parity, computed from the other donors, and then the summary |
 //! | a free group, or one that is used again | an erased header or summary |
@@ -21,11 +21,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::Bytes;
 
 use super::configuration::REFILLS_MAX;
-use super::groups::{Group, empty_summary, named};
+use super::groups::{Group, Spare, empty_summary, named};
 use super::looks::{Look, Part, Purpose};
 use super::machine::{Machine, Phase};
 use super::planted::{Bug, planted};
 use super::stores::Write;
+use super::tasks::Work;
 use crate::format::slots::{Kind, SLOT_HEADER_BYTES, xor};
 use crate::mirror::{Donor, MirrorError, Standing};
 use xxhash_rust::xxh3::xxh3_64;
@@ -182,6 +183,7 @@ impl Machine {
             writes.push(write(self.areas.spare(spare), vec![0; self.areas.summary_bytes as usize]));
         }
         self.refill_put(vec![writes], None);
+        self.seal_again(donor);
         // A row may have two lives: one that is still needed, and one that begins when the first ends.
         let is_there = |group: &Group| group.is_opening;
         let groups = self.groups.lives.iter().filter(|(_, group)| is_there(group));
@@ -193,6 +195,23 @@ impl Machine {
             match planted(Bug::OpenGroupsNotRefilled) {
                 true => self.refill_opened(row),
                 false => self.refill_group(donor, row, life),
+            }
+        }
+    }
+
+    /// Lets the tasks begin again that have stored the parity of a full group in the donor's former memory, and not its
+    /// summary.
+    fn seal_again(&mut self, donor: Donor) {
+        for number in self.held_tasks.iter().copied().collect::<Vec<u64>>() {
+            let Some(task) = self.tasks.get_mut(&number) else { continue };
+            let Work::Parity { life, .. } = task.work else { continue };
+            let is_here = |group: &Group| self.areas.parity_donor(group.row) == donor;
+            if self.groups.lives.get(&life).is_some_and(is_here) {
+                task.has_begun = false;
+                task.stages.clear();
+                self.held_tasks.remove(&number);
+                self.unbegun.insert(number);
+                self.may_begin = true;
             }
         }
     }
@@ -210,9 +229,8 @@ impl Machine {
                 }
             }
             None => {
-                if let Some(spare) = group.spare.clone() {
-                    writes.push(Write { donor, offset: spare.offset, data: spare.bytes });
-                }
+                let spares = group.spare_before.iter().chain(&group.spare).cloned();
+                writes.extend(spares.map(|Spare { offset, bytes }| Write { donor, offset, data: bytes }));
             }
         }
         self.refill_put(vec![writes], Some(row));

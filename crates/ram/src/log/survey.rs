@@ -9,7 +9,7 @@ use bytes::Bytes;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::groups::{empty_summary, is_whole, named};
-use crate::format::slots::{Areas, Kind, Named, Shape, Slot, Summary, Trim, device_checksum, xor};
+use crate::format::slots::{Areas, Kind, Named, SLOT_HEADER_BYTES, Shape, Slot, Summary, Trim, device_checksum, xor};
 use crate::mirror::Donor;
 
 /// A copy of a block.
@@ -60,7 +60,13 @@ pub(super) struct Plan {
     pub to_seal: Vec<Seal>,
     pub trims_to_repair: Vec<(u32, u64)>,
     pub without_shape: Vec<Donor>,
+    /// Groups whose donor of parity has zeroes in place of their summary.
+    pub without_summary: Vec<u32>,
     pub recovered_lost: u64,
+}
+
+fn is_zero(bytes: &[u8]) -> bool {
+    bytes.iter().all(|byte| *byte == 0)
 }
 
 impl Heads {
@@ -123,6 +129,8 @@ impl Heads {
                 }
             }
         }
+        // What an older parity restores, the newer one of the same group may need.
+        found.sort_by_key(|(summary, _)| summary.members.iter().flatten().count());
         self.spares = found;
     }
 
@@ -171,6 +179,15 @@ impl Heads {
         }
     }
 
+    /// Whether a donor has another slot, or none, in the place of one that the parity of an open group names.
+    fn has_other(&self, row: u32, member: u8, wanted: Named) -> bool {
+        let is_other = |bytes: &Bytes| match self.slot(row, member, bytes) {
+            Some(slot) => slot.sequence != wanted.sequence,
+            None => bytes.get(..SLOT_HEADER_BYTES).is_some_and(is_zero),
+        };
+        self.rows.get(&(row, member)).is_some_and(is_other)
+    }
+
     /// Restores from the parities of open groups one slot of each that is damaged or on an absent donor; returns their
     /// number.
     fn reconstruct(&mut self) -> u64 {
@@ -193,6 +210,11 @@ impl Heads {
             let is_it =
                 |(member, wanted): &(u8, Named)| is_whole(&image, *wanted) && self.slot(row, *member, &image).is_some();
             let Some((member, wanted)) = one.filter(is_it) else {
+                // The newest parity is stored at the same time as its new members. If one of them is not there yet, the
+                // parity before it protects the others. If it is not there any more, newer copies exist.
+                if lost.len() > 1 && lost.iter().any(|(member, wanted)| self.has_other(row, *member, *wanted)) {
+                    continue;
+                }
                 // These copies were stored, so older ones do not count: reading the blocks is an error.
                 for (member, wanted) in lost {
                     self.consider(wanted.block, Copy { sequence: wanted.sequence, row, member });
@@ -248,8 +270,15 @@ impl Heads {
             rows.iter().filter(|(row, _)| is_open(row)).map(|(row, owners)| self.seal(*row, owners)).collect();
         let without = |donor: &Donor| self.donors.get(donor).is_some_and(|bytes| Shape::is_absent(bytes));
         let without_shape = (0..self.areas.donors as usize).filter(without).collect();
+        let without_summary = (0..self.shape.groups).filter(|row| self.is_without_summary(*row)).collect();
         let groups = rows.into_iter().collect();
-        Plan { newest, trims, groups, to_seal, trims_to_repair, without_shape, recovered_lost }
+        Plan { newest, trims, groups, to_seal, trims_to_repair, without_shape, without_summary, recovered_lost }
+    }
+
+    fn is_without_summary(&self, row: u32) -> bool {
+        let (at, bytes) = (self.areas.in_heads(self.areas.summary(row)), self.areas.summary_bytes as usize);
+        let heads = self.donors.get(&self.areas.parity_donor(row));
+        heads.and_then(|heads| heads.get(at..at + bytes)).is_some_and(is_zero)
     }
 
     /// Makes the slot that says that the newest copy of a block is lost.

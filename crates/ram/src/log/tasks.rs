@@ -9,21 +9,25 @@
 //! | fetch | at once | none: a read |
 //! | send | its data is in memory; the group is open | the slot |
 //! | send, the first of a group | also: every step before the row's `Free` is done; nothing reads the row | erase the
-//! summary; the slot |
-//! | parity of an open group | the members and the earlier parity are stored; the group that last used the spare is
-//! sealed | summary and parity at the same time |
-//! | parity of a full group | its members and the earlier parity are stored | the parity; the summary |
+//! summary, unless that is done; the slot |
+//! | parity of an open group | the group is open, and its members' data is in memory; the earlier parity and its members
+//! are stored; the group that last used the spare is sealed | summary and parity at the same time |
+//! | parity of a full group | the group is open, and its members' data is in memory; the earlier parity is stored | the
+//! parity; the summary, once all members are stored |
 //! | trim | at once | the two entries |
 //! | put | at once | the writes that it lists |
 //!
 //! A step is *done* when its writes are stored on every donor that is not left.
+//!
+//! The summaries of the next groups that will be opened are erased ahead. So a flush takes one round trip, or two if it
+//! fills a group.
 
 use std::collections::VecDeque;
 
 use bytes::Bytes;
 
-use super::configuration::FREE_GROUPS_KEPT;
-use super::groups::{Spare, contents, empty_summary};
+use super::configuration::{ERASED_AHEAD, FREE_GROUPS_KEPT};
+use super::groups::{Group, Member, Spare, contents, empty_summary};
 use super::looks::Purpose;
 use super::machine::Machine;
 use super::planted::{Bug, planted};
@@ -246,6 +250,14 @@ impl Machine {
         if !std::mem::take(&mut self.may_begin) {
             return has_moved;
         }
+        has_moved |= self.erase_ahead();
+        for number in self.held_tasks.iter().copied().collect::<Vec<u64>>() {
+            if self.may_go_on(number) {
+                has_moved = true;
+                self.held_tasks.remove(&number);
+                self.next_stage(number);
+            }
+        }
         let waiting: Vec<u64> = self.unbegun.iter().copied().collect();
         for number in waiting {
             if let Some(stages) = self.stages_of(number) {
@@ -281,13 +293,17 @@ impl Machine {
         if is_open {
             return Some([slot].into());
         }
-        if member > 0 || !self.may_open(number, row) {
+        if member > 0 || self.erasing.values().any(|other| *other == row) || !self.may_open(number, row) {
             return None;
         }
         self.free_rows.remove(&row);
         self.refill_opened(row);
+        let is_erased = self.erased.remove(&row);
         if let Some(group) = self.groups.lives.get_mut(&life) {
-            group.is_opening = true;
+            (group.is_opening, group.is_open) = (true, is_erased);
+        }
+        if is_erased {
+            return Some([slot].into());
         }
         let erasure = (!planted(Bug::SummaryKept)).then(|| self.erasure(row));
         Some([erasure.into_iter().collect(), slot].into())
@@ -315,10 +331,14 @@ impl Machine {
         members: Members,
         spare: Option<u64>,
     ) -> Option<VecDeque<Vec<Write>>> {
-        let group = self.groups.lives.get(&life)?;
-        let is_stored = |step: u64| !self.tasks.contains_key(&step) || planted(Bug::ParityBeforeMembers);
-        let mut chosen = group.members.iter().enumerate().filter(|(at, _)| members.has(*at as u8));
-        if !chosen.all(|(_, member)| member.image.is_some() && is_stored(member.step)) {
+        // Until a group is open, its slots have other contents, which its parity would replace in a recovery.
+        let group = self.groups.lives.get(&life).filter(|group| group.is_open)?;
+        let is_in_memory = |(_, member): (usize, &Member)| member.image.is_some();
+        if !group.chosen(members).all(is_in_memory) {
+            return None;
+        }
+        // The newest parity protects its members only when all of them are stored; until then, the one before does.
+        if spare.is_some() && !self.are_stored(group, group.covered) && !planted(Bug::ParityBeforeMembers) {
             return None;
         }
         // Without this rule, a later group could take the spare first and never release it.
@@ -343,7 +363,8 @@ impl Machine {
         let data = Bytes::from([summary.encode(), parity].concat());
         let offset = self.areas.spare(spare);
         if let Some(group) = self.groups.lives.get_mut(&life) {
-            group.spare = Some(Spare { offset, bytes: data.clone() });
+            group.spare_before = group.spare.replace(Spare { offset, bytes: data.clone() });
+            group.covered = members;
         }
         Some([vec![Write { donor, offset, data }]].into())
     }
@@ -372,6 +393,38 @@ impl Machine {
         writes
     }
 
+    /// Whether members of a group are stored.
+    fn are_stored(&self, group: &Group, members: Members) -> bool {
+        group.chosen(members).all(|(_, member)| !self.tasks.contains_key(&member.step))
+    }
+
+    /// Whether a task that waits for the members of its group can continue.
+    fn may_go_on(&self, number: u64) -> bool {
+        let Some(Work::Parity { life, members, .. }) = self.tasks.get(&number).map(|task| &task.work) else {
+            return true;
+        };
+        self.groups.lives.get(life).is_none_or(|group| self.are_stored(group, *members)) || planted(Bug::SealedEarly)
+    }
+
+    /// Erases the summaries of the groups that will be opened next.
+    fn erase_ahead(&mut self) -> bool {
+        if planted(Bug::SummaryKept) {
+            return false;
+        }
+        let is_due = |row: &u32| {
+            let is_idle = !self.pins.contains_key(row) && !self.erased.contains(row);
+            self.free_rows.contains(row) && is_idle && !self.erasing.values().any(|other| other == row)
+        };
+        let next: Vec<u32> = self.placement.next_free().take(ERASED_AHEAD).filter(is_due).collect();
+        for row in &next {
+            let erasure = self.erasure(*row);
+            let number = self.put(vec![vec![erasure]]);
+            self.erasing.insert(number, *row);
+            self.begin_put(number);
+        }
+        !next.is_empty()
+    }
+
     /// Begins the next stage of a task, or ends the task.
     fn next_stage(&mut self, number: u64) {
         let Some(task) = self.tasks.get_mut(&number) else { return };
@@ -389,7 +442,10 @@ impl Machine {
         self.may_begin = true;
         match task.work {
             Work::Parity { life, spare: None, .. } => self.groups.forget(life),
-            Work::Put => self.put_done(number),
+            Work::Put => match self.erasing.remove(&number) {
+                Some(row) => _ = self.erased.insert(row),
+                None => self.put_done(number),
+            },
             _ => {}
         }
         self.free_rows();
@@ -402,6 +458,11 @@ impl Machine {
         if task.left == 0 {
             self.may_begin = true;
             open_group(&mut self.groups, &task.work, &task.stages);
+            let seals = matches!(task.work, Work::Parity { spare: None, .. });
+            if seals && !task.stages.is_empty() && !self.may_go_on(number) {
+                self.held_tasks.insert(number);
+                return;
+            }
             self.next_stage(number);
         }
     }

@@ -98,29 +98,6 @@ impl Machine {
         self.send(donor, Purpose::Part { operation: number, part: at }, body);
     }
 
-    pub(super) fn drive_flush(&mut self, number: u64, mut operation: Operation) {
-        if !operation.is_planned {
-            operation.is_planned = true;
-            let standing = self.membership.standing.iter().enumerate();
-            let is_flushed = |standing: &Standing| matches!(standing, Standing::Trusted | Standing::Leaving);
-            let donors = standing.filter(|(_, standing)| is_flushed(standing)).map(|(donor, _)| donor);
-            operation.parts = donors.map(|donor| Part { donor, piece: 0, state: PartState::Unsent }).collect();
-        }
-        for at in 0..operation.parts.len() {
-            let Part { donor, state, .. } = operation.parts[at];
-            let is_open = self.links[donor].state == LinkState::Claimed;
-            if state == PartState::Unsent && is_open && self.membership.standing[donor] == Standing::Trusted {
-                operation.parts[at].state = PartState::Sent;
-                self.send(donor, Purpose::Part { operation: number, part: at }, DonorRequest::Flush);
-            }
-        }
-        if operation.is_settled() {
-            self.finish(number, operation, Ok(Bytes::new()));
-        } else {
-            self.operations.insert(number, operation);
-        }
-    }
-
     pub(super) fn part_done(&mut self, number: u64, part: usize) {
         let Some(operation) = self.operations.get_mut(&number) else { return };
         let part = &mut operation.parts[part];

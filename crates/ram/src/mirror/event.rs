@@ -174,8 +174,6 @@ pub enum DonorRequest {
         /// The length.
         bytes: u64,
     },
-    /// Flush: writes that were answered leave the donor's cache.
-    Flush,
     /// Read the metadata area. It is allowed on any connection.
     ReadMetadata,
     /// Store `record` if the metadata area has the stamp `expected`.

@@ -364,13 +364,13 @@ impl Machine {
             }
             Request::WriteZeroes { offset, bytes, force } => (offset, bytes, Work::Zeroes { is_forced: force }),
             Request::Trim { offset, bytes } => (offset, bytes, Work::Trim),
-            Request::Flush => (0, 0, Work::Flush),
+            Request::Flush => return self.flushed(id, refused),
         };
         let geometry = &self.configuration.geometry;
         let block = u64::from(geometry.block_bytes);
         let is_whole = offset % block == 0 && bytes % block == 0 && bytes > 0 && bytes <= REQUEST_BYTES_MAX;
         let is_inside = offset.checked_add(bytes).is_some_and(|end| end <= geometry.bytes);
-        let is_good = matches!(work, Work::Flush) || is_whole && is_inside;
+        let is_good = is_whole && is_inside;
         if let Some(error) = refused.or((!is_good).then_some(MirrorError::Range { offset, bytes })) {
             self.figures.failed += 1;
             return self.act(Action::Complete { id, result: Err(error) });
@@ -380,6 +380,15 @@ impl Machine {
         let mut operation = Operation::new(Some(id), work, blocks, geometry, self.now_us);
         let locked = self.cut(&mut operation);
         self.begin(operation, locked, is_change);
+    }
+
+    /// Answers a flush. What was answered before is stored on every donor that has to store it, and donors have no cache.
+    fn flushed(&mut self, id: u64, refused: Option<MirrorError>) {
+        match refused {
+            None => self.figures.completed += 1,
+            Some(_) => self.figures.failed += 1,
+        }
+        self.act(Action::Complete { id, result: refused.map_or(Ok(Bytes::new()), Err) });
     }
 
     /// Starts an operation, and returns its number; it runs when no earlier operation uses its blocks.
@@ -445,7 +454,6 @@ impl Machine {
         let is_parity = self.configuration.geometry.is_parity();
         match operation.work {
             Work::Read => self.drive_read(number, operation),
-            Work::Flush => self.drive_flush(number, operation),
             Work::Copy { to, why } => self.drive_copy(number, operation, to, why),
             Work::Scrub if is_parity => self.drive_row_scrub(number, operation),
             Work::Scrub => self.drive_scrub(number, operation),

@@ -34,7 +34,6 @@ pub(super) enum Work {
         is_forced: bool,
     },
     Trim,
-    Flush,
     Copy {
         to: Donor,
         why: Why,
@@ -98,7 +97,7 @@ pub(super) enum PartState {
     Excused,
 }
 
-/// A piece on one donor; for a flush, one donor.
+/// A piece on one donor.
 #[derive(Debug, Clone)]
 pub(super) struct Part {
     pub donor: Donor,

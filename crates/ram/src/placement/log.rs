@@ -109,6 +109,11 @@ impl Log {
         self.rows.is_free(row)
     }
 
+    /// Returns the groups of which no slot is needed, in the order in which they will be opened.
+    pub fn next_free(&self) -> impl Iterator<Item = u32> + '_ {
+        self.rows.free()
+    }
+
     /// Returns the number of groups of which no slot is needed. With fewer than two, a write may panic.
     pub fn free_groups(&self) -> u32 {
         self.rows.free_count()

@@ -97,6 +97,13 @@ impl Rows {
         Some(row)
     }
 
+    /// Returns the free groups, in the order in which they will be opened.
+    pub fn free(&self) -> impl Iterator<Item = u32> + '_ {
+        let is_row = |row: &u32| *row != NOTHING;
+        let first = Some(self.lists[self.free_list()].first).filter(is_row);
+        std::iter::successors(first, move |row| Some(self.next[*row as usize]).filter(is_row))
+    }
+
     /// Whether a group is free.
     pub fn is_free(&self, row: u32) -> bool {
         self.states[row as usize] == State::Free

@@ -80,7 +80,6 @@ impl DonorModel {
                 return Reply::Done;
             }
             _ if !is_owner => return Reply::NotOwner,
-            DonorRequest::Flush => return Reply::Done,
             _ => {}
         }
         let (offset, bytes) = range(body).unwrap_or_default();
@@ -102,7 +101,7 @@ pub fn range(body: &DonorRequest) -> Option<(u64, u64)> {
         DonorRequest::Read { offset, bytes }
         | DonorRequest::WriteZeroes { offset, bytes, .. }
         | DonorRequest::Trim { offset, bytes } => Some((*offset, *bytes)),
-        DonorRequest::Flush | DonorRequest::ReadMetadata | DonorRequest::SwapMetadata { .. } => None,
+        DonorRequest::ReadMetadata | DonorRequest::SwapMetadata { .. } => None,
     }
 }
 

@@ -63,7 +63,7 @@ impl World {
         } else if !self.is_lossy {
             self.values.crash();
             let found = self.found(client);
-            if let Err(broken) = self.values.attached(&found, self.lies.is_kept) {
+            if let Err(broken) = self.values.attached(client, &found, self.lies.is_kept) {
                 self.break_with(broken);
             }
         }

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use nectary_ram::format::slots::{Areas, Kind, Shape, Slot, Summary, Trim, device_checksum, xor};
+use nectary_ram::format::slots::{Areas, Kind, SLOT_HEADER_BYTES, Shape, Slot, Summary, Trim, device_checksum, xor};
 
 use crate::ram::blocks::number_of;
 use xxhash_rust::xxh3::xxh3_64;
@@ -145,8 +145,18 @@ impl<'a> Oracle<'a> {
                     }
                     _ => None,
                 };
+                // What a donor has in place of a named slot shows that the slot was never stored, or is not needed any more.
+                let is_void = lost.iter().any(|(member, named)| {
+                    let at = self.areas.member_donor(summary.group, *member);
+                    let Some(bytes) = self.slot(at, summary.group) else { return false };
+                    match self.contents(bytes, summary.group, *member) {
+                        Some((_, sequence, _)) => sequence != named.sequence,
+                        None => bytes.iter().take(SLOT_HEADER_BYTES).all(|byte| *byte == 0),
+                    }
+                });
                 match computed {
                     Some(copy) => found.push(copy),
+                    None if lost.len() > 1 && is_void => {}
                     // These copies were stored, so older ones do not count.
                     None => found.extend(lost.iter().map(|(_, named)| (named.block, named.sequence, None))),
                 }

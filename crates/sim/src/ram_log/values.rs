@@ -37,6 +37,8 @@ pub struct Values {
     blocks: Vec<Block>,
     under_way: BTreeMap<u64, (Range<u32>, Vec<usize>)>,
     tick: u64,
+    /// The client that attached last, if it was not the one that made the device.
+    owner: Option<usize>,
 }
 
 impl Values {
@@ -44,7 +46,7 @@ impl Values {
     pub fn new(count: u32) -> Values {
         let zero = Version { number: 0, client: 0, acked: Some(0), settled: Some(0), dropped: None };
         let blocks = (0..count).map(|_| Block { versions: vec![zero.clone()], floor: 0 }).collect();
-        Values { blocks, under_way: BTreeMap::new(), tick: 1 }
+        Values { blocks, under_way: BTreeMap::new(), tick: 1, owner: None }
     }
 
     /// Advances the time by one; returns the new time.
@@ -56,11 +58,13 @@ impl Values {
     /// Notes that a change begins; returns its position.
     pub fn begin(&mut self, client: usize, blocks: Range<u32>, number: u64) -> u64 {
         let place = self.tick();
+        // A client that was replaced may acknowledge changes, but nobody may find them.
+        let dropped = self.owner.is_some_and(|owner| owner != client).then_some(place);
         let mut versions = Vec::new();
         for block in blocks.clone() {
             let block = &mut self.blocks[block as usize];
             versions.push(block.versions.len());
-            block.versions.push(Version { number, client, acked: None, settled: None, dropped: None });
+            block.versions.push(Version { number, client, acked: None, settled: None, dropped });
         }
         self.under_way.insert(place, (blocks, versions));
         place
@@ -84,15 +88,13 @@ impl Values {
         Ok(())
     }
 
-    /// Notes that a flush which began at `began` is acknowledged: changes that were acknowledged before `began` survive
-    /// everything.
+    /// Notes that a client's flush which began at `began` is acknowledged: its changes that were acknowledged before
+    /// `began` survive everything. What it found when it attached does so already.
     pub fn flush(&mut self, client: usize, began: u64) -> Result<(), String> {
         for block in 0..self.blocks.len() {
             let entry = &mut self.blocks[block];
-            let is_before = |version: &Version| {
-                let is_there = version.dropped.is_none() || version.client == client;
-                is_there && version.acked.is_some_and(|acked| acked < began)
-            };
+            let is_before =
+                |version: &Version| version.client == client && version.acked.is_some_and(|acked| acked < began);
             if let Some(at) = entry.versions.iter().rposition(is_before) {
                 flushed(block as u32, entry, at)?;
             }
@@ -112,8 +114,9 @@ impl Values {
 
     /// Notes the numbers that an attaching client found in the blocks; from now on the blocks have these numbers. If
     /// `may_lack`, some may be unreadable.
-    pub fn attached(&mut self, found: &[Option<u64>], may_lack: bool) -> Result<(), String> {
+    pub fn attached(&mut self, client: usize, found: &[Option<u64>], may_lack: bool) -> Result<(), String> {
         let now = self.tick();
+        self.owner = Some(client);
         for (block, found) in found.iter().enumerate().filter(|(_, found)| found.is_some() || !may_lack) {
             let entry = &mut self.blocks[block];
             let is_it = |version: &Version| version.dropped.is_none() && Some(version.number) == *found;
@@ -227,7 +230,7 @@ mod tests {
         values.crash();
         assert!([11, 12, 13].iter().all(|number| values.may_be_found(0, Some(*number))));
         let began = values.tick();
-        values.attached(&[Some(12)], false).unwrap();
+        values.attached(1, &[Some(12)], false).unwrap();
         assert!(values.read(0, 13, began).is_ok(), "the old client's read began before");
         let began = values.tick();
         assert!(values.read(0, 13, began).is_err() && values.read(0, 11, began).is_err());
@@ -236,7 +239,10 @@ mod tests {
         assert!(!values.may_be_found(0, Some(13)) && values.flush(0, began).is_ok());
         let later = values.tick();
         assert!(values.flush(0, later).is_err(), "a flush that covers what was lost");
-        assert!(values.attached(&[None], true).is_ok());
-        assert!(values.attached(&[Some(11)], false).is_err());
+        let late = values.begin(0, 0..1, 14);
+        values.acknowledge(late, false).unwrap();
+        assert!(!values.may_be_found(0, Some(14)) && values.may_be_held(0, Some(12)));
+        assert!(values.attached(1, &[None], true).is_ok());
+        assert!(values.attached(1, &[Some(11)], false).is_err());
     }
 }

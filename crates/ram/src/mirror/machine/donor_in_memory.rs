@@ -19,7 +19,6 @@ pub fn answer(memory: &mut [u8], area: &mut Vec<u8>, body: DonorRequest) -> Repl
             memory[offset as usize..(offset + bytes) as usize].fill(0);
             Reply::Done
         }
-        DonorRequest::Flush => Reply::Done,
         DonorRequest::ReadMetadata => Reply::Metadata { area: Bytes::copy_from_slice(area), is_owned: false },
         DonorRequest::SwapMetadata { expected, .. } if Stamp::of(area) != expected => Reply::SwapRefused,
         DonorRequest::SwapMetadata { record, .. } => {
