@@ -29,7 +29,7 @@ pub fn run(arguments: &BenchArguments) -> Result<u8, Failure> {
         BenchCommand::Store(arguments) => run_store(arguments)?,
         BenchCommand::Cache(arguments) => return run_cache(arguments),
         BenchCommand::Io(arguments) => return run_io(arguments),
-        BenchCommand::Limits(arguments) => run_limits(arguments)?,
+        BenchCommand::Limits(arguments) => return run_limits(arguments),
         BenchCommand::Files(arguments) => return run_files(arguments),
         BenchCommand::Ram(arguments) => return run_ram(arguments),
         BenchCommand::FilesWorker => files::serve(std::io::stdin().lock(), std::io::stdout().lock())?,
@@ -302,7 +302,7 @@ fn results_page(experiment: &str, picture: &str, text: &str) -> String {
     )
 }
 
-fn run_limits(arguments: &BenchLimitsArguments) -> Result<(), Failure> {
+fn run_limits(arguments: &BenchLimitsArguments) -> Result<u8, Failure> {
     let options = LimitsOptions {
         folder: arguments.folder.clone(),
         bytes: arguments.size,
@@ -320,7 +320,8 @@ fn run_limits(arguments: &BenchLimitsArguments) -> Result<(), Failure> {
     bar.finish_and_clear();
     let report = report?;
     let places = Places { json: &arguments.json, svg: &None, write: &arguments.write };
-    publish(&places, &report, limits::PAGE, report.text(), None)
+    publish(&places, &report, limits::PAGE, report.text(), None)?;
+    Ok(if report.is_short() { FAILED } else { GOOD })
 }
 
 /// Returns the program that runs foyer as a contender, if it is in the directory of this program.
