@@ -4,7 +4,8 @@
 //! same amount of memory over TCP on this machine. fio's NBD engine is the client of both; they take turns (A B B A …).
 //! A second donor runs too; its ratio to the first one shows the noise. nbdkit's null plugin, which stores nothing,
 //! shows the limit: the time that client, protocol and kernel need. Each server is filled once and compared byte by
-//! byte before the measurement. Figures are medians of the ratios of pairs; the lower end of their interval has to
+//! byte before the measurement. With one request at a time, client and server sleep in turn, and a machine takes longer to
+//! wake a processor than either to work; so these figures are also measured with both on one processor. Figures are medians of the ratios of pairs; the lower end of their interval has to
 //! reach the target. Leaves to others: file systems on such a device (`files`).
 
 use std::net::{TcpListener, TcpStream};
@@ -49,19 +50,27 @@ struct Work {
     jobs: u32,
     depth: u32,
     target: f64,
+    /// Whether client and server run on the same processor.
+    is_pinned: bool,
 }
 
 const fn random(name: &'static str, rw: &'static str, jobs: u32, depth: u32, target: f64) -> Work {
-    Work { name, rw, block_bytes: 4096, jobs, depth, target }
+    Work { name, rw, block_bytes: 4096, jobs, depth, target, is_pinned: false }
+}
+
+const fn pinned(name: &'static str, rw: &'static str) -> Work {
+    Work { is_pinned: true, ..random(name, rw, 1, 1, TARGET_ONE) }
 }
 
 const fn sequential(name: &'static str, rw: &'static str) -> Work {
-    Work { name, rw, block_bytes: 128 << 10, jobs: 1, depth: 4, target: TARGET_ONE }
+    Work { name, rw, block_bytes: 128 << 10, jobs: 1, depth: 4, target: TARGET_ONE, is_pinned: false }
 }
 
-const WORKS: [Work; 6] = [
+const WORKS: [Work; 8] = [
     random("read.depth1", "randread", 1, 1, TARGET_ONE),
     random("write.depth1", "randwrite", 1, 1, TARGET_ONE),
+    pinned("read.depth1.pinned", "randread"),
+    pinned("write.depth1.pinned", "randwrite"),
     random("read.4x32", "randread", 4, 32, TARGET_MANY),
     random("write.4x32", "randwrite", 4, 32, TARGET_MANY),
     sequential("read.sequential", "read"),
@@ -260,6 +269,14 @@ impl Server {
 
     fn measure(&self, work: &Work, milliseconds: u64, runs: &mut Runs) -> Result<(), Error> {
         let mut command = self.fio(&format!("--size={EXPORT_BYTES}"));
+        let processors = all_processors()?;
+        if work.is_pinned {
+            let one = processors.split([',', '-']).next().unwrap_or("0");
+            self.pin(one)?;
+            let fio = command;
+            command = Command::new("taskset");
+            command.args(["--cpu-list", one]).arg(fio.get_program()).args(fio.get_args());
+        }
         command.args(["--time_based", "--group_reporting", &format!("--runtime={milliseconds}ms")]);
         command.args([format!("--rw={}", work.rw), format!("--bs={}", work.block_bytes)]);
         command.args([format!("--numjobs={}", work.jobs), format!("--iodepth={}", work.depth)]);
@@ -267,7 +284,11 @@ impl Server {
             command.args(["--norandommap", "--randrepeat=0"]);
         }
         let before = self.process.processor_s();
-        let said = run_program(&mut command)?;
+        let said = run_program(&mut command);
+        if work.is_pinned {
+            self.pin(&processors)?;
+        }
+        let said = said?;
         let server_s = self.process.processor_s() - before;
         // Warnings may precede the report.
         let json = said.find('{').map_or("", |start| &said[start..]);
@@ -286,11 +307,26 @@ impl Server {
         Ok(())
     }
 
+    /// Lets the server run on these processors alone.
+    fn pin(&self, processors: &str) -> Result<(), Error> {
+        let mut command = Command::new("taskset");
+        command.args(["--all-tasks", "--cpu-list", "--pid", processors, &self.process.id().to_string()]);
+        run_program(&mut command).map(drop)
+    }
+
     fn fio(&self, size: &str) -> Command {
         let mut command = Command::new("fio");
         command.args(["--name=ram", "--ioengine=nbd", "--output-format=json", &format!("--uri={}", self.url), size]);
         command
     }
+}
+
+/// The processors that this process may use, as a list for `taskset`.
+fn all_processors() -> Result<String, Error> {
+    let path = "/proc/self/status";
+    let status = std::fs::read_to_string(path).map_err(|error| Error::failed(path, error))?;
+    let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+    Ok(list.ok_or_else(|| Error::failed(path, "it has no list of processors"))?.trim().to_owned())
 }
 
 /// Finds a TCP port of this machine that no process uses now.
@@ -313,7 +349,7 @@ fn report(works: &[Work], all: &All, quick: bool, setting: Value) -> RamReport {
         text.push_str("a quick run: no verdicts\n");
     }
     text.push_str(&format!(
-        "  {:17} {:>7} {:>18} {:>18} {:>18} {:>8}  ratio to nbdkit; again; to null\n",
+        "  {:19} {:>7} {:>18} {:>18} {:>18} {:>8}  ratio to nbdkit; again; to null\n",
         "", "unit", "nectary us", "nbdkit us", "null us", "client"
     ));
     let is_missed = |low: f64, target: f64| !quick && low < target;
@@ -327,7 +363,7 @@ fn report(works: &[Work], all: &All, quick: bool, setting: Value) -> RamReport {
         let rate = |runs: &Runs| estimate(&runs.rates.iter().map(|rate| rate / by).collect::<Vec<_>>());
         let both = |runs: &Runs| format!("{:9.0} {:5.1}", rate(runs).value, mean(&runs.server_us));
         text.push_str(&format!(
-            "  {:17} {unit:>7} {:>18} {:>18} {:>18} {:>8.1}  {} target {}{}; {}; {}\n",
+            "  {:19} {unit:>7} {:>18} {:>18} {:>18} {:>8.1}  {} target {}{}; {}; {}\n",
             work.name,
             both(nectary),
             both(nbdkit),
@@ -379,7 +415,7 @@ mod tests {
 
     fn reported(nectary: f64, quick: bool) -> RamReport {
         let all = vec![[runs(nectary), runs(nectary), runs(100.0), runs(200.0)]; 2];
-        report(&[WORKS[0], WORKS[2]], &all, quick, json!({ "pairs": 4, "milliseconds": 1 }))
+        report(&[WORKS[0], WORKS[4]], &all, quick, json!({ "pairs": 4, "milliseconds": 1 }))
     }
 
     #[test]
