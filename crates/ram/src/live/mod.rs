@@ -48,7 +48,7 @@ pub(crate) mod survey;
 
 pub use device::RedundantDevice;
 pub use grow::grow;
-pub use make::{create, delete};
+pub use make::{create, delete, delete_part};
 pub use moving::{MoveError, MoveErrorKind};
 pub use remote::Remote;
 pub use report::{Counts, DonorReport, LogCounts, MoveReport, RebuildReport, Report};
