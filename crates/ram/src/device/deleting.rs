@@ -13,7 +13,7 @@ use super::opening::{
 };
 use super::options::RamOptions;
 use super::together::together;
-use crate::live::survey::{owned, redundancy_on};
+use crate::live::survey::{owned_elsewhere, redundancy_on};
 
 /// What became of the part on one donor.
 pub(crate) enum Outcome {
@@ -106,7 +106,7 @@ async fn check_unused(options: &RamOptions, candidates: &[Candidate]) -> Result<
         return Ok(());
     }
     if let Some(client) = redundancy_on(options, draw_client(options)?).await.1 {
-        return Err(error(options, ErrorKind::Busy, owned(client)));
+        return Err(error(options, ErrorKind::Busy, owned_elsewhere(client)));
     }
     let in_use: Vec<String> =
         refused.iter().filter(|(_, why)| is_in_use(why)).map(|(name, why)| format!("{name}: {why}")).collect();

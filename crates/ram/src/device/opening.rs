@@ -157,18 +157,20 @@ pub(super) fn assess(
             (false, false) if problems.len() <= away => ErrorKind::Absent,
             (false, false) => ErrorKind::Invalid,
         };
-        if is_used {
-            problems.push(DETACH.to_owned());
-        } else if lost_max == 0 && found.iter().any(|(_, finding)| *finding == Finding::Holds(Found::Empty)) {
-            let remedy = "if no donor is named wrongly, delete what is left with `nectary ram delete SPEC`, and make the \
-                          device again with `nectary ram create SPEC`";
-            problems.push(remedy.to_owned());
-        }
         let needed = match lost_max {
             0 => format!("all {all} donors are needed without redundancy"),
             _ => format!("{} of {all} donors are needed", all - lost_max),
         };
-        return Err((kind, format!("{}; {needed}", problems.join("; "))));
+        let is_empty = found.iter().any(|(_, finding)| *finding == Finding::Holds(Found::Empty));
+        problems.push(needed);
+        if is_used {
+            problems.push(DETACH.to_owned());
+        } else if lost_max == 0 && is_empty {
+            let remedy = "if no donor is named wrongly, delete what is left with `nectary ram delete SPEC`, and make the \
+                          device again with `nectary ram create SPEC`";
+            problems.push(remedy.to_owned());
+        }
+        return Err((kind, problems.join("; ")));
     }
     Ok(Assessed { label: main.clone(), places })
 }
