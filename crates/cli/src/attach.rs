@@ -24,7 +24,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::arguments::{AttachArguments, DetachArguments};
 use crate::device::{engine, registry_listing};
-use crate::exit::{BUSY, FAILED, Failure, GOOD, NOT_FOUND};
+use crate::exit::{BUSY, DEGRADED, FAILED, Failure, GOOD, NOT_FOUND};
 use crate::live::cached::Cached;
 use crate::live::methods;
 use crate::{output, runtime};
@@ -135,9 +135,7 @@ async fn until_the_end(
                         continue;
                     }
                 };
-                let remedy = "it is detached; if a flush failed, what was written since the last one may be lost";
-                let failed = |error: &nectary_attach::Error| Fault::new(FaultKind::Failed, error.to_string(), remedy);
-                let _ = reply.send(detached.as_ref().map(|()| Value::Null).map_err(failed));
+                let _ = reply.send(answer(attachment, &detached));
                 let _ = taken.await;
                 return Ok(detached?);
             }
@@ -157,6 +155,19 @@ fn not_released(error: &nectary_attach::Error) -> Fault {
             Fault::new(FaultKind::Failed, error.to_string(), remedy)
         }
         _ => Fault::new(FaultKind::Busy, error.to_string(), "unmount it, then detach it again"),
+    }
+}
+
+/// Returns the answer to a request to detach after the release. A failure of the last flush is no fault of the request:
+/// the device is detached.
+fn answer(attachment: &Attachment, detached: &Result<(), nectary_attach::Error>) -> Result<Value, Fault> {
+    match detached {
+        Ok(()) => Ok(Value::Null),
+        Err(error) if attachment.is_attached() => {
+            let remedy = "`nectary status` lists what is attached; attach it again to release what is left";
+            Err(Fault::new(FaultKind::Failed, error.to_string(), remedy))
+        }
+        Err(error) => Ok(json!({ "failed": error.to_string() })),
     }
 }
 
@@ -206,22 +217,22 @@ fn start_control(
 /// Returns the status of an attached device, as `nectary status` shows it.
 fn status(attachment: &Attachment, given: &str, is_leaving: bool) -> Status {
     let name = attachment.path().display().to_string();
-    let figures = attachment.figures();
+    let (figures, spec) = (attachment.figures(), attachment.device_spec());
     let mut status = Status::healthy("attach", &name);
     if figures.failed > 0 {
-        let what = format!("{}: {} requests failed", attachment.spec(), figures.failed);
+        let what = format!("{spec}: {} requests failed", figures.failed);
         status = status.with_problem(State::Degraded, what, "see its messages; check the file system on it");
     }
     if is_leaving {
         let what = format!("it is to be detached, but {}", holders(attachment.path()));
         status = status.with_problem(State::Degraded, what, "unmount it or close it");
     }
-    status = with_donors(status, &attachment.device_figures());
+    status = with_donors(status, &attachment.device_figures(), &spec);
     let size = attachment.geometry().size_bytes;
     let devices: Vec<Value> = attachment.device_figures().iter().map(device_figures).collect();
     status.with_detail(json!({
         "given": given,
-        "spec": attachment.spec(),
+        "spec": spec,
         "size_bytes": size,
         "block_bytes": attachment.geometry().block_bytes,
         "requests": figures,
@@ -229,11 +240,11 @@ fn status(attachment: &Attachment, given: &str, is_leaving: bool) -> Status {
     }))
 }
 
-/// Adds the problems of donors to a status, if the stack has a network RAM disk.
-pub fn with_donors(mut status: Status, figures: &[Figures]) -> Status {
+/// Adds the problems of donors to a status, if the stack of this SPEC has a network RAM disk.
+pub fn with_donors(mut status: Status, figures: &[Figures], spec: &str) -> Status {
     for ram in figures.iter().filter(|figures| figures.device == "ram") {
         if ram.get("mirror").is_some() {
-            status = crate::ram::mirror::with_mirror(status, ram, figures);
+            status = crate::ram::mirror::with_mirror(status, ram, figures, spec);
             continue;
         }
         let count = |name: &str| ram.get(name).unwrap_or_default();
@@ -289,7 +300,13 @@ pub fn detach(arguments: &DetachArguments) -> Result<u8, Failure> {
         return not_attached(target, &attached);
     };
     match request(&part.path, "detach", json!({ "force": arguments.force }), DETACH_PATIENCE) {
-        Ok(_) => Ok(GOOD),
+        Ok(answer) => match answer["failed"].as_str() {
+            None => Ok(GOOD),
+            Some(why) => {
+                let remedy = "it is detached; if a flush failed, what was written since the last one may be lost";
+                Err(Failure::new(DEGRADED, why, remedy))
+            }
+        },
         Err(Error::Fault { fault, .. }) => {
             let code = if fault.kind == FaultKind::Busy { BUSY } else { FAILED };
             Err(Failure::new(code, fault.message, fault.remedy))

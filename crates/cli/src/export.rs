@@ -116,7 +116,7 @@ fn start_control(server: &Server, caches: Caches) -> Result<ControlServer, Failu
 fn status(name: &str, urls: &[String], server: &ServerFigures, exports: &[Arc<Export>]) -> Status {
     let mut status = Status::healthy("export", name);
     for export in exports {
-        status = with_donors(status, &export.device().figures());
+        status = with_donors(status, &export.device().figures(), &export.device().spec());
         let ExportFigures { failed, .. } = export.figures();
         if failed > 0 {
             let what = format!("{}: {failed} requests failed", export.device().spec());

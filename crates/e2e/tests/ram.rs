@@ -96,6 +96,13 @@ fn mistakes_with_donors_are_named_with_what_to_do() {
     let (status, text) =
         code(&scratch, &["export", &format!("ram({},id=dsik)", donor.address), "--nbd", "tcp:127.0.0.1:0"]);
     assert!(status == Some(4) && text.contains("no device \"dsik\"") || text.contains("device \"dsik\""), "{text}");
+    // A SPEC of other donors deletes nothing, and a part that a device may need is not freed by mistake.
+    let (status, text) = code(&scratch, &["ram", "delete", &two]);
+    assert!(status == Some(2) && text.contains("the device has 1 donors, 2 are named: name all"), "{text}");
+    let (status, text) = code(&scratch, &["ram", "delete", "--part", &spec]);
+    assert!(status == Some(5) && text.contains("--force"), "{text}");
+    run(&scratch, "nectary", &["ram", "delete", "--part", "--force", &spec]).unwrap();
+    run(&scratch, "nectary", &["ram", "create", &spec]).unwrap();
     run(&scratch, "nectary", &["ram", "delete", &spec]).unwrap();
     assert_eq!(code(&scratch, &["ram", "delete", &spec]).0, Some(4));
     // A donor does not by mistake lend memory to every client that can reach it.

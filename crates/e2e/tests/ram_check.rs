@@ -70,7 +70,8 @@ fn a_mirror_is_right_without_a_client_and_an_emptied_donor_and_a_flipped_byte_ar
     // The next client fills the emptied donor. It trusts the remaining one of two donors only if the user says so.
     let disk = Attached::with(&scratch, &spec, &["--trust-remaining"]).unwrap();
     rig.wait_for_trusted(2).unwrap();
-    disk.detach().unwrap();
+    let said = disk.detach().unwrap();
+    assert!(said.contains("has nothing of this device (it was started again"), "{said}");
     let (code, checked) = rig.check_donors().unwrap();
     assert_eq!((code, &checked["is_detached"]), (Some(0), &true.into()), "{checked}");
     // The end of an export tells the donors as the end of an attachment does; before it, a client has the device.

@@ -3,6 +3,7 @@
 
 use nectary_e2e::attach::FileSystem;
 use nectary_e2e::mirror::{Files, Load, Rig};
+use nectary_e2e::nbd::try_run;
 use nectary_e2e::ram::{Attached, cannot, run};
 
 #[test]
@@ -20,11 +21,22 @@ fn both_donors_of_a_mirror_are_drained_and_taken_away_without_an_error_or_a_wron
     let load = Load::start(&scratch, &disk.place, 7).unwrap();
     let said = run(&scratch, "nectary", &["ram", "drain", &disk.device, rig.address(0)]).unwrap();
     assert!(said.contains("has nothing of the device any more"), "{said}");
+    let spare = rig.address(2).trim_end_matches(";spare").to_owned();
+    let spec = format!("'ram({spare},{},{},id=disk,redundancy=mirror)'", rig.address(1), rig.address(3));
+    assert!(said.lines().any(|line| line == spec), "{spec}: {said}");
+    let member = ["ram", "replace", "--json", &disk.device, "1", rig.address(1)];
+    let (status, text) = try_run(scratch.path(), "nectary", &member).unwrap();
+    assert!(status.code() == Some(1) && text.contains("is donor 2 of the device already"), "{text}");
+    assert!(text.contains("what to do: give another donor"), "{text}");
+    let absent = ["ram", "replace", &disk.device, "1", "127.0.0.1:1"];
+    assert_eq!(try_run(scratch.path(), "nectary", &absent).unwrap().0.code(), Some(4));
     rig.leave(0).unwrap();
     rig.leave(1).unwrap();
     rig.wait_for_trusted(2).unwrap();
     let figures = rig.figures().unwrap();
     assert_eq!((&figures["replaced"], &figures["left"]), (&2.into(), &0.into()), "it was never degraded: {figures}");
+    let (status, text) = try_run(scratch.path(), "nectary", &["ram", "drain", &disk.device, "1"]).unwrap();
+    assert!(status.code() == Some(1) && text.contains("no spare is left"), "{text}");
     let account = load.end().unwrap();
     assert_eq!((account.errors, account.wrong), (0, 0), "{account:?}");
     assert_eq!(files.problems(&disk.place), Vec::<String>::new());

@@ -2,7 +2,8 @@
 
 use nectary_e2e::attach::FileSystem;
 use nectary_e2e::mirror::{Fault, Files, Load, Rig};
-use nectary_e2e::ram::{Attached, cannot};
+use nectary_e2e::nbd::try_run;
+use nectary_e2e::ram::{Attached, cannot, run};
 
 fn replaced(redundancy: &str, donors: u32) {
     let mut rig = Rig::new(&format!("ram-replace-{redundancy}"), FileSystem::Ext4, redundancy, donors).unwrap();
@@ -13,6 +14,8 @@ fn replaced(redundancy: &str, donors: u32) {
     let load = Load::start(&scratch, &disk.place, 7).unwrap();
     let before = load.done();
     rig.replace(&disk, 0).unwrap();
+    let (_, status) = try_run(scratch.path(), "nectary", &["status", "--json"]).unwrap();
+    assert!(status.contains(&rig.spec()), "the SPEC names the donor that took the place: {status}");
     rig.wait_for_trusted(u64::from(donors)).unwrap();
     let figures = rig.figures().unwrap();
     assert_eq!((&figures["replaced"], &figures["left"]), (&1.into(), &0.into()), "it was never degraded: {figures}");
@@ -24,8 +27,17 @@ fn replaced(redundancy: &str, donors: u32) {
     rig.break_donor(1, Fault::Kill).unwrap();
     rig.wait_for_trusted(u64::from(donors) - 1).unwrap();
     assert_eq!(files.problems(&disk.place), Vec::<String>::new());
+    for (arguments, code, words) in
+        [(["1", "127.0.0.1:1"], Some(1), "is not whole"), (["9", "127.0.0.1:1"], Some(2), rig.address(0))]
+    {
+        let command = [&["ram", "replace", &disk.device][..], &arguments].concat();
+        let (status, text) = try_run(scratch.path(), "nectary", &command).unwrap();
+        assert!(status.code() == code && text.contains(words), "{text}");
+    }
     disk.unmount().unwrap();
     rig.check(&disk).unwrap();
+    // It is known by the present SPEC, too.
+    run(&scratch, "nectary", &["detach", &rig.spec()]).unwrap();
     disk.detach().unwrap();
 }
 

@@ -50,7 +50,8 @@ async fn devices_that_were_used_and_detached_are_right_and_without_a_donor_nothi
         let device = RedundantDevice::open(options(&sized)).await.unwrap();
         use_it(&device, 1).await;
         let busy = check(&options(&sized), &mut |_, _| {}).await.unwrap_err();
-        assert_eq!(busy.kind, ErrorKind::Busy, "{busy}");
+        assert!(busy.kind == ErrorKind::Busy && busy.detail.contains("detach it there first"), "{busy}");
+        assert!(!busy.detail.contains("--take-over"), "{busy}");
         device.detach().await.unwrap();
         drop(device);
         let found = checked(&sized).await;

@@ -187,3 +187,52 @@ async fn something_else_on_a_donor_is_not_overwritten() {
     let device = open(&spec).await.unwrap();
     assert!(read(&*device, 0, 512 << 10).await.unwrap().iter().all(|&byte| byte == 0));
 }
+
+#[tokio::test]
+async fn a_device_is_deleted_only_by_a_spec_that_names_it_and_only_if_no_client_has_it() {
+    let donors: Vec<Serving> = (0..3).map(|_| Serving::new(4 << 20)).collect();
+    let [one, two, three] = &donors[..] else { unreachable!() };
+    create(&spec(&[one, two], ",size=4M")).await.unwrap();
+    let device = open(&spec(&[one, two], "")).await.unwrap();
+    write(&*device, 0, Buffer::copy_of(&vec![5; 4 << 20])).await.unwrap();
+    let (whole, part) = (options(&spec(&[one, two], "")), options(&spec(&[two], "")));
+    for error in [device::delete(&whole).await.unwrap_err(), device::delete_part(&part, true).await.unwrap_err()] {
+        assert!(error.kind == ErrorKind::Busy && error.detail.contains("detach it there first"), "{error}");
+        assert!(!error.detail.contains("policy"), "{error}");
+    }
+    let error = device::grow(&whole, 8 << 20).await.unwrap_err();
+    assert!(error.kind == ErrorKind::Busy && error.detail.contains("detach it there first"), "{error}");
+    drop(device);
+    while device::delete_part(&part, false).await.unwrap_err().detail.contains("in use") {
+        tokio::task::yield_now().await;
+    }
+    for (donors, more, words) in [
+        (&[one][..], "", "the device has 2 donors, 1 are named"),
+        (&[one, two, three], "", "the device has 2 donors, 3 are named: name all"),
+        (&[one, two], ",redundancy=mirror", "has no redundancy: name it without"),
+    ] {
+        let error = device::delete(&options(&spec(donors, more))).await.unwrap_err();
+        assert!(error.kind == ErrorKind::Invalid && error.detail.contains(words), "{error}");
+    }
+    let plain = refused(&spec(&[one, two], ",redundancy=mirror")).await;
+    assert!(plain.kind == ErrorKind::Invalid && plain.detail.contains("name it without"), "{plain}");
+    let device = open(&spec(&[one, two], "")).await.unwrap();
+    assert!(read(&*device, 0, 4 << 20).await.unwrap().iter().all(|&byte| byte == 5));
+    drop(device);
+    let error = loop {
+        match device::delete_part(&part, false).await.unwrap_err() {
+            error if error.detail.contains("in use") => tokio::task::yield_now().await,
+            error => break error,
+        }
+    };
+    assert!(error.kind == ErrorKind::Busy && error.detail.contains("--force"), "{error}");
+    device::delete_part(&part, true).await.unwrap();
+    assert_eq!(device::delete_part(&part, true).await.unwrap_err().kind, ErrorKind::Absent);
+    // The donor might have been started again: the device is lost, and what is left can be deleted.
+    let error = refused(&spec(&[one, two], "")).await;
+    assert!(error.kind == ErrorKind::Absent && error.detail.contains("nectary ram delete"), "{error}");
+    let error = device::delete(&whole).await.unwrap_err();
+    assert!(error.kind == ErrorKind::Absent && error.detail.contains("deleted on 1 donors"), "{error}");
+    let error = device::delete(&whole).await.unwrap_err();
+    assert!(error.kind == ErrorKind::Absent && error.detail.contains("no donor has a part"), "{error}");
+}

@@ -192,3 +192,76 @@ async fn mistakes_are_named_with_what_to_do() {
     let parsed = |spec: &str| RamOptions::parse(registry().arguments(spec, "ram", &OpenOptions::default()).unwrap());
     assert!(parsed("ram(h1:7070,id=disk,redundancy=mirror)").is_err());
 }
+
+/// Waits until a donor has as much free memory.
+async fn wait_for_free(donor: &Serving, bytes: u64) {
+    let deadline = Instant::now() + support::PATIENCE;
+    while donor.donor.figures().free_bytes != bytes {
+        assert!(Instant::now() < deadline, "{} bytes are free", donor.donor.figures().free_bytes);
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn a_device_is_deleted_only_by_a_spec_that_names_it() {
+    let donors: Vec<Serving> = (0..4).map(|_| Serving::new(8 << 20)).collect();
+    let [one, two, three, four] = &donors[..] else { unreachable!() };
+    create(&spec(&[one, two, three], SIZED)).await.unwrap();
+    let device = open(&spec(&[one, two, three], MIRROR)).await.unwrap();
+    fill(&device, 5).await;
+    // It is in use, whatever the SPEC says of its redundancy.
+    for more in [MIRROR, ""] {
+        let error = device::delete(&options(&spec(&[one, two, three], more))).await.unwrap_err();
+        assert!(error.kind == ErrorKind::Busy && error.detail.contains("detach it there"), "{error}");
+    }
+    drop(device);
+    take_over(&spec(&[one, two, three], MIRROR)).await.unwrap().close().await.unwrap();
+    for (donors, more, words) in [
+        (&[one, two][..], MIRROR, "the device has 3 donors, 2 are named: name all"),
+        (&[one, two, three, four], MIRROR, "the device has 3 donors, 4 are named: name all"),
+        (&[one, two, three], ",redundancy=adaptive", "redundancy=mirror, not redundancy=adaptive"),
+        (&[one, two, three], "", "name it with redundancy=mirror"),
+        (&[one], "", "--part"),
+    ] {
+        let spec = spec(donors, more);
+        let error = device::delete(&options(&spec)).await.unwrap_err();
+        assert!(error.kind == ErrorKind::Invalid && error.detail.contains(words), "{spec}: {error}");
+        let error = refused(&spec).await;
+        assert!(error.kind == ErrorKind::Invalid && error.detail.contains(words), "{spec}: {error}");
+    }
+    let device = open(&spec(&[one, two, three], MIRROR)).await.unwrap();
+    assert_eq!(device.figures()[0].get("donors_trusted"), Some(3));
+    holds(&device, 5).await;
+    device.close().await.unwrap();
+    drop(device);
+    // A donor that was not of the device is named, and so is the way to free what stays.
+    let error = device::delete(&options(&spec(&[one, two, four], MIRROR))).await.unwrap_err();
+    assert!(error.kind == ErrorKind::Absent && error.detail.contains("deleted on 2 donors"), "{error}");
+    assert!(error.detail.contains(&four.socket.display().to_string()) && error.detail.contains("--part"), "{error}");
+    wait_for_free(one, 8 << 20).await;
+    assert_ne!(three.donor.figures().free_bytes, 8 << 20);
+    // Its record says that it has a place.
+    let part = options(&spec(&[three], ""));
+    let error = device::delete_part(&part, false).await.unwrap_err();
+    assert!(error.kind == ErrorKind::Busy && error.detail.contains("--force"), "{error}");
+    device::delete_part(&part, true).await.unwrap();
+    wait_for_free(three, 8 << 20).await;
+    assert_eq!(device::delete_part(&part, true).await.unwrap_err().kind, ErrorKind::Absent);
+}
+
+#[tokio::test]
+async fn a_part_that_a_client_has_is_not_freed() {
+    let (one, two) = (Serving::new(8 << 20), Serving::new(8 << 20));
+    create(&spec(&[&one, &two], SIZED)).await.unwrap();
+    let device = open(&spec(&[&one, &two], MIRROR)).await.unwrap();
+    fill(&device, 6).await;
+    let error = device::delete_part(&options(&spec(&[&two], "")), true).await.unwrap_err();
+    assert!(error.kind == ErrorKind::Busy && !error.detail.contains("--take-over"), "{error}");
+    let error = device::delete_part(&options(&spec(&[&one, &two], MIRROR)), true).await.unwrap_err();
+    assert!(error.kind == ErrorKind::Invalid && error.detail.contains("name only this one"), "{error}");
+    let error = device::grow(&options(&spec(&[&one, &two], MIRROR)), 8 << 20).await.unwrap_err();
+    assert!(error.kind == ErrorKind::Busy && error.detail.contains("detach it there first"), "{error}");
+    assert!(!error.detail.contains("--take-over"), "{error}");
+    holds(&device, 6).await;
+    assert_eq!(device.figures()[0].get("donors_trusted"), Some(2));
+}

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use nectary_block::{BlockDevice, Buffer, Context, Survives, read, write};
 use nectary_ram::check::{Health, check};
-use nectary_ram::live::RedundantDevice;
+use nectary_ram::live::{MoveErrorKind, RedundantDevice};
 use support::{Serving, create, options, spec};
 use tokio::sync::watch;
 
@@ -79,10 +79,18 @@ async fn replaced(redundancy: &str, count: usize) {
     written.wait_for(|turn| *turn >= TURNS).await.unwrap();
     let name = |donor: &Serving| donor.name().trim_matches('"').to_owned();
     let refused = device.replace("h9:7070", &name(&other)).await.unwrap_err();
-    assert!(refused.contains("no donor of the device"), "{refused}");
+    let listed = format!("its donors are 1 ({}), 2 ({})", name(&donors[0]), name(&donors[1]));
+    assert!(refused.kind == MoveErrorKind::NoSuchDonor && refused.message.contains(&listed), "{refused}");
+    assert_eq!(device.drain("9").await.unwrap_err().kind, MoveErrorKind::NoSuchDonor);
     let refused = device.replace("1", &name(&donors[1])).await.unwrap_err();
-    assert!(refused.contains("same donor"), "{refused}");
+    assert!(refused.message.contains("is donor 2 of the device already"), "{refused}");
+    let refused = device.replace("1", "127.0.0.1:1").await.unwrap_err();
+    assert_eq!(refused.kind, MoveErrorKind::Absent, "{refused}");
+    assert_eq!(device.spec(), options(&sized).spec());
     device.replace(&name(&donors[0]), &name(&other)).await.unwrap();
+    let present: Vec<&Serving> = std::iter::once(&other).chain(&donors[1..]).collect();
+    let renamed = spec(&present, &format!(",size=6M,redundancy={redundancy}"));
+    assert_eq!(device.spec(), options(&renamed).spec(), "the SPEC names the present donors");
     assert_eq!((number(&device, "replaced"), number(&device, "left")), (1, 0), "it was never degraded");
     let survives = if redundancy == "parity" { Survives::Donor } else { Survives::HostAndDonor };
     assert_eq!(device.geometry().flush_survives, survives);
@@ -142,7 +150,7 @@ async fn a_donor_that_ends_during_the_copy_leaves_the_device_as_it_was() {
     let device = RedundantDevice::open(options(&sized)).await.unwrap();
     write(&device, 0, Buffer::copy_of(&content(3, 3))).await.unwrap();
     let refused = device.replace("2", three.name().trim_matches('"')).await.unwrap_err();
-    assert!(refused.contains("are needed"), "{refused}");
+    assert!(refused.message.contains("are needed") && refused.kind == MoveErrorKind::Unsuitable, "{refused}");
     assert_eq!((number(&device, "donors_trusted"), number(&device, "replaced")), (2, 0));
     let found = read(&device, 0, BLOCK as usize).await.unwrap();
     assert!(found[..] == content(3, 3)[..]);

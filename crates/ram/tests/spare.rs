@@ -76,7 +76,7 @@ async fn a_drained_donor_has_nothing_and_may_be_taken_away() {
         assert_eq!((number(&device, "replaced"), number(&device, "left"), number(&device, "degraded")), (1, 0, 0));
         wait("the drained donor is empty", || donors[0].donor.figures().devices.is_empty()).await;
         let none = device.drain("2").await.unwrap_err();
-        assert!(none.contains("no spare"), "{none}");
+        assert!(none.message.contains("no spare is left") && none.message.contains(&spare), "{none}");
         device.detach().await.unwrap();
         drop(device);
         // The drained donor is gone, and the SPEC still names it.
@@ -421,7 +421,7 @@ async fn another_users_device_of_the_same_name_is_not_overwritten() {
         let device =
             if size == "4M" { made(&mine).await } else { RedundantDevice::open(options(&mine)).await.unwrap() };
         let refused = device.replace("1", donors[2].name().trim_matches('"')).await.unwrap_err();
-        assert!(refused.contains("has a device of this name already"), "{refused}");
+        assert!(refused.message.contains("has a device of this name already"), "{refused}");
         device.detach().await.unwrap();
         drop(device);
         let device = RedundantDevice::open(options(&theirs)).await.unwrap();

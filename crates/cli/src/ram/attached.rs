@@ -1,7 +1,7 @@
 //! Requests to the process that has a network RAM disk attached.
 //!
-//! Owns: adding the methods of this process, finding it, waiting for its answer, and showing progress meanwhile. Leaves to
-//! others: the methods, one file each.
+//! Owns: adding the methods of this process, finding it, waiting for its answer, and showing progress meanwhile; the
+//! errors and the output of commands that replace a donor. Leaves to others: the methods, one file each.
 
 use std::future::Future;
 use std::time::Duration;
@@ -9,11 +9,11 @@ use std::time::Duration;
 use nectary_host::control::{Part, parts, request};
 use nectary_host::{Error, Fault, FaultKind, Methods, RuntimeDirectory};
 use nectary_ram::device::Opened;
-use nectary_ram::live::Remote;
+use nectary_ram::live::{MoveError, MoveErrorKind, Remote};
 use serde_json::Value;
 
-use crate::exit::{BUSY, FAILED, Failure, NOT_FOUND};
-use crate::progress;
+use crate::exit::{BUSY, FAILED, Failure, GOOD, NOT_FOUND, USAGE};
+use crate::{output, progress};
 
 /// How long each part may take to say what it is.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -32,24 +32,22 @@ pub struct Method {
     pub doing: &'static str,
     /// The figures of the device that say how much is done, and how much there is to do. *Units*: bytes.
     pub figures: (&'static str, &'static str),
-    /// What a user can do if it fails.
-    pub remedy: &'static str,
 }
 
 impl Method {
     /// Adds the method to a process that has devices open. `work` gets the disk and the parameters, and returns the
-    /// answer, or in words why there is none.
+    /// answer.
     pub fn register<F>(
         &'static self,
         disks: Opened,
         methods: &mut Methods,
         work: impl Fn(Remote, Value) -> F + Clone + Send + Sync + 'static,
     ) where
-        F: Future<Output = Result<Value, String>> + Send,
+        F: Future<Output = Result<Value, Fault>> + Send,
     {
         methods.register(self.name, self.about, move |parameters| {
             let (disk, work) = (disk(&disks), work.clone());
-            async move { work(disk?, parameters).await.map_err(|why| Fault::new(FaultKind::Failed, why, self.remedy)) }
+            async move { work(disk?, parameters).await }
         });
     }
 }
@@ -61,6 +59,29 @@ fn disk(disks: &Opened) -> Result<Remote, Fault> {
     disks.all().first().cloned().ok_or_else(fault)
 }
 
+/// Returns why a donor was not replaced, as an answer. `another`: how the user names another donor for its place.
+pub fn fault(error: MoveError, another: &str) -> Fault {
+    let (kind, remedy) = match error.kind {
+        MoveErrorKind::NoSuchDonor => {
+            (FaultKind::Invalid, "name one of them by its address, or by its number in the SPEC, from 1".to_owned())
+        }
+        MoveErrorKind::Invalid => (FaultKind::Invalid, "write the other donor as host:port".to_owned()),
+        MoveErrorKind::Absent => {
+            let remedy = format!("see whether `nectary ram donate` runs there and can be reached, or {another}");
+            (FaultKind::NotFound, remedy)
+        }
+        MoveErrorKind::Unsuitable | MoveErrorKind::NoSpare => (FaultKind::Failed, another.to_owned()),
+        MoveErrorKind::NotNow => {
+            let remedy = "wait until `nectary status` shows no problem with the donors, then try it again";
+            (FaultKind::Failed, remedy.to_owned())
+        }
+        MoveErrorKind::Failed => {
+            (FaultKind::Failed, "nothing is lost: `nectary status --verbose` shows the donors".to_owned())
+        }
+    };
+    Fault::new(kind, error.message, remedy)
+}
+
 fn is_meant(part: &Part, device: &str) -> bool {
     let Ok(status) = &part.status else { return false };
     status.component == "attach"
@@ -69,6 +90,36 @@ fn is_meant(part: &Part, device: &str) -> bool {
 
 /// Sends a request to the process that has a device attached, and waits for its answer.
 pub fn ask(device: &str, method: &Method, parameters: Value) -> Result<Value, Failure> {
+    ask_part(device, method, parameters).map(|(answer, _)| answer)
+}
+
+/// As [`ask`], for a method that replaces a donor; then prints what was `done`, and the SPEC that names the present
+/// donors.
+pub fn ask_to_move(
+    device: &str,
+    method: &Method,
+    parameters: Value,
+    json: bool,
+    done: impl FnOnce(&Value) -> String,
+) -> Result<u8, Failure> {
+    let (mut answer, part) = ask_part(device, method, parameters)?;
+    let status = request(&part.path, "status", Value::Null, PATIENCE).unwrap_or_default();
+    answer["spec"] = status["detail"]["spec"].clone();
+    if json {
+        output::json(&answer)?;
+        return Ok(GOOD);
+    }
+    let spec = answer["spec"].as_str().map(|spec| format!("from now on the SPEC is\n{}\n", for_shell(spec)));
+    output::text(&format!("{}\n{}", done(&answer), spec.unwrap_or_default()))?;
+    Ok(GOOD)
+}
+
+/// Puts a text in quotes for a shell.
+fn for_shell(text: &str) -> String {
+    format!("'{}'", text.replace('\'', r"'\''"))
+}
+
+fn ask_part(device: &str, method: &Method, parameters: Value) -> Result<(Value, Part), Failure> {
     let directory = RuntimeDirectory::open()?;
     let Some(part) = parts(&directory, PATIENCE)?.into_iter().find(|part| is_meant(part, device)) else {
         let what = format!("{device} is not attached");
@@ -89,9 +140,14 @@ pub fn ask(device: &str, method: &Method, parameters: Value) -> Result<Value, Fa
     }
     bar.finish_and_clear();
     let ended = working.join().map_err(|_| Failure::bare(FAILED, "the request ended without an answer"))?;
-    ended.map_err(|error| match error {
+    ended.map(|answer| (answer, part)).map_err(|error| match error {
         Error::Fault { fault, .. } => {
-            let code = if fault.kind == FaultKind::Busy { BUSY } else { FAILED };
+            let code = match fault.kind {
+                FaultKind::Invalid => USAGE,
+                FaultKind::NotFound => NOT_FOUND,
+                FaultKind::Busy => BUSY,
+                _ => FAILED,
+            };
             Failure::new(code, fault.message, fault.remedy)
         }
         error => error.into(),

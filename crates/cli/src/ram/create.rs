@@ -24,7 +24,9 @@ pub const CREATE_EXAMPLES: &str = "Examples:
 
 /// The examples of `ram delete`.
 pub const DELETE_EXAMPLES: &str = "Examples:
-  nectary ram delete 'ram(h1:7070,h2:7070,id=build)'";
+  nectary ram delete 'ram(h1:7070,h2:7070,id=build)'
+  What one donor has of a device that uses other donors now:
+    nectary ram delete --part 'ram(h3:7070,id=safe)'";
 
 /// `ram create`.
 #[derive(Debug, Args)]
@@ -43,9 +45,15 @@ pub struct CreateArguments {
 /// `ram delete`.
 #[derive(Debug, Args)]
 pub struct DeleteArguments {
-    /// The device: its donors and id, for example `ram(h1:7070,h2:7070,id=build)`
+    /// The device: all its donors, id and redundancy, for example `ram(h1:7070,h2:7070,id=build)`
     #[arg(value_name = "SPEC")]
     pub spec: String,
+    /// Delete only what the one donor of the SPEC has of a device, unless a client uses it; without `redundancy=`
+    #[arg(long, conflicts_with = "take_over")]
+    pub part: bool,
+    /// With --part: delete it also if the donor has a place in a device, which then lacks it
+    #[arg(long, requires = "part")]
+    pub force: bool,
     /// Delete it also if a client has it, which can then do nothing more with it; of one with redundancy
     #[arg(long)]
     pub take_over: bool,
@@ -82,6 +90,10 @@ pub fn print(made: &Made, what: &str, json: bool) -> Result<u8, Failure> {
 
 /// Deletes a device.
 pub async fn delete(arguments: &DeleteArguments) -> Result<u8, Failure> {
-    device::delete(&options(&arguments.spec, arguments.take_over)?).await?;
+    let options = options(&arguments.spec, arguments.take_over)?;
+    match arguments.part {
+        true => device::delete_part(&options, arguments.force).await?,
+        false => device::delete(&options).await.map(drop)?,
+    }
     Ok(GOOD)
 }

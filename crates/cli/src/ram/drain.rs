@@ -1,16 +1,15 @@
 //! `nectary ram drain`: what a donor has is moved to a spare, while the device is used.
 //!
-//! Owns: the method of the process that has the device, and what the command prints. Leaves to others: the move
-//! (`nectary-ram`).
+//! Owns: the method of the process that has the device. Leaves to others: the move (`nectary-ram`), and what is printed
+//! (`attached`).
 
 use clap::Args;
 use nectary_host::Methods;
 use nectary_ram::device::Opened;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::attached::{self, Method};
-use crate::exit::{Failure, GOOD};
-use crate::output;
+use crate::exit::Failure;
 
 /// The examples of the command.
 pub const EXAMPLES: &str = "Examples:
@@ -22,8 +21,11 @@ static METHOD: Method = Method {
     about: "moves what a donor of a network RAM disk has to a spare",
     doing: "draining",
     figures: ("move_copied_bytes", "move_bytes"),
-    remedy: "nothing is lost: `nectary status` shows the donors (docs/ram.md)",
 };
+
+/// How a user names another donor.
+const ANOTHER: &str = "use `nectary ram replace DEVICE DONOR NEW`, or attach the device with another spare in the SPEC, as \
+                       h5:7070;spare";
 
 /// `ram drain`.
 #[derive(Debug, Args)]
@@ -43,20 +45,17 @@ pub struct DrainArguments {
 pub fn register(disks: Opened, methods: &mut Methods) {
     METHOD.register(disks, methods, |disk, parameters| async move {
         let donor = parameters["donor"].as_str().unwrap_or_default();
-        let spare = disk.drain(donor).await?;
+        let spare = disk.drain(donor).await.map_err(|error| attached::fault(error, ANOTHER))?;
         Ok(json!({ "donor": donor, "spare": spare }))
     });
 }
 
 /// Drains a donor; ends when a spare has everything and all donors were told.
 pub fn run(arguments: &DrainArguments) -> Result<u8, Failure> {
-    let moved = attached::ask(&arguments.device, &METHOD, json!({ "donor": arguments.donor }))?;
-    match arguments.json {
-        true => output::json(&moved)?,
-        false => {
-            let spare = moved["spare"].as_str().unwrap_or_default();
-            output::text(&format!("{} has nothing of the device any more; {spare} has its place\n", arguments.donor))?;
-        }
-    }
-    Ok(GOOD)
+    let donor = &arguments.donor;
+    let done = |answer: &Value| {
+        let spare = answer["spare"].as_str().unwrap_or_default();
+        format!("{donor} has nothing of the device any more; {spare} has its place")
+    };
+    attached::ask_to_move(&arguments.device, &METHOD, json!({ "donor": donor }), arguments.json, done)
 }

@@ -1,6 +1,7 @@
 //! `nectary ram replace`: another donor takes the place of one, while the device is used.
 //!
-//! Owns: the method of the process that has the device. Leaves to others: the move (`nectary-ram`).
+//! Owns: the method of the process that has the device. Leaves to others: the move (`nectary-ram`), and what is printed
+//! (`attached`).
 
 use clap::Args;
 use nectary_host::Methods;
@@ -8,21 +9,22 @@ use nectary_ram::device::Opened;
 use serde_json::{Value, json};
 
 use super::attached::{self, Method};
-use crate::exit::{Failure, GOOD};
+use crate::exit::Failure;
 
 /// The examples of the command.
 pub const EXAMPLES: &str = "Examples:
   nectary ram replace /dev/loop0 h2:7070 h5:7070
   By the number in the SPEC, and while another shell looks how far it is:
     nectary ram replace /dev/loop0 2 h5:7070
-    nectary status";
+    nectary status
+  Only the SPEC that names the present donors:
+    nectary ram replace --json /dev/loop0 h2:7070 h5:7070 | jq -r .spec";
 
 static METHOD: Method = Method {
     name: "ram-replace",
     about: "puts another donor in the place of one of a network RAM disk",
     doing: "replacing",
     figures: ("move_copied_bytes", "move_bytes"),
-    remedy: "nothing is lost: `nectary status` shows the donors (docs/ram.md)",
 };
 
 /// `ram replace`.
@@ -37,17 +39,24 @@ pub struct ReplaceArguments {
     /// The donor that takes it, as h5:7070
     #[arg(value_name = "NEW")]
     pub new: String,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Adds the method to a process that has devices open.
 pub fn register(disks: Opened, methods: &mut Methods) {
     METHOD.register(disks, methods, |disk, parameters| async move {
         let text = |name: &str| parameters[name].as_str().unwrap_or_default();
-        disk.replace(text("old"), text("new")).await.map(|()| Value::Null)
+        let (old, new) = (text("old"), text("new"));
+        disk.replace(old, new).await.map_err(|error| attached::fault(error, "give another donor"))?;
+        Ok(json!({ "donor": old, "new": new }))
     });
 }
 
 /// Replaces a donor; ends when everything is on the other one and all donors were told.
 pub fn run(arguments: &ReplaceArguments) -> Result<u8, Failure> {
-    attached::ask(&arguments.device, &METHOD, json!({ "old": arguments.old, "new": arguments.new })).map(|_| GOOD)
+    let (old, new) = (&arguments.old, &arguments.new);
+    let done = |_: &Value| format!("{new} has the place of {old}");
+    attached::ask_to_move(&arguments.device, &METHOD, json!({ "old": old, "new": new }), arguments.json, done)
 }

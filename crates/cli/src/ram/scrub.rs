@@ -5,7 +5,7 @@
 //! scrub (`nectary-ram`).
 
 use clap::Args;
-use nectary_host::Methods;
+use nectary_host::{Fault, FaultKind, Methods};
 use nectary_ram::device::Opened;
 use nectary_ram::scrub::Findings;
 use serde_json::json;
@@ -25,8 +25,9 @@ static METHOD: Method = Method {
     about: "compares all copies of a network RAM disk, and repairs wrong ones",
     doing: "scrubbing",
     figures: ("scrub_done_bytes", "scrub_bytes"),
-    remedy: "attach it again: `nectary status` lists what is attached",
 };
+
+const REMEDY: &str = "attach it again: `nectary status` lists what is attached";
 
 /// `ram scrub`.
 #[derive(Debug, Args)]
@@ -42,7 +43,8 @@ pub struct ScrubArguments {
 /// Adds the method to a process that has devices open.
 pub fn register(disks: Opened, methods: &mut Methods) {
     METHOD.register(disks, methods, |disk, _| async move {
-        let Findings { repaired, lost, doubtful } = disk.scrub().await?;
+        let Findings { repaired, lost, doubtful } =
+            disk.scrub().await.map_err(|why| Fault::new(FaultKind::Failed, why, REMEDY))?;
         Ok(json!({ "repaired": repaired, "lost": lost, "doubtful": doubtful }))
     });
 }

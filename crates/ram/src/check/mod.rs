@@ -34,7 +34,7 @@ use crate::format::{Code, MemberState, Record, Stamp};
 use crate::live::client::machine;
 use crate::live::device::draw_client;
 use crate::live::session::{Ended, begin};
-use crate::live::survey::{self, Placed, Seen, There, describe, error, found, look_patiently, owned, place};
+use crate::live::survey::{self, Placed, Seen, There, describe, error, found, look_patiently, owned_elsewhere, place};
 use crate::mirror::{Donor, DonorRequest, Intent, Reply, Times, merge};
 
 pub use report::{Checked, CheckedDonor, Counts, Health, PROBLEMS_MAX, Problem, What};
@@ -79,7 +79,8 @@ pub async fn check(options: &RamOptions, progress: Progress<'_>) -> Result<Check
     let options = &RamOptions { trust_remaining: true, ..options.clone() };
     let client = draw_client(options)?;
     let seen = look_patiently(options, client, true).await;
-    let busy = |other: u64| error(options, ErrorKind::Busy, format!("a check needs it alone: {}", owned(other)));
+    let busy =
+        |other: u64| error(options, ErrorKind::Busy, format!("a check needs it alone: {}", owned_elsewhere(other)));
     if let Some(other) = survey::owner(&seen) {
         return Err(busy(other));
     }
@@ -110,7 +111,9 @@ pub async fn check(options: &RamOptions, progress: Progress<'_>) -> Result<Check
             (false, Ok(There { record: None, .. })) => Some("it has nothing of the device, or damaged records".into()),
             (false, Ok(_)) if state == MemberState::Left => Some("it was left, and not filled since".to_owned()),
             (false, Ok(_)) if state == MemberState::Rebuilding => Some("it was not filled completely".to_owned()),
-            (false, Ok(_)) => Some("its memory is another one than the others know".to_owned()),
+            (false, Ok(_)) => {
+                Some("it was started again or replaced, and has a part that the device does not use".to_owned())
+            }
         };
         if let Some(why) = &why {
             checked.problem(Problem { donor: Some(*place), ..Problem::of(What::DonorMissing, why.clone()) });

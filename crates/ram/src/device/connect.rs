@@ -63,6 +63,16 @@ pub(super) enum Unreached {
     Failed(String),
 }
 
+/// Returns what a donor itself says of a refusal, without the words of the protocol around it.
+fn said(reason: String) -> String {
+    reason.split_once(" by policy: ").map_or(reason.clone(), |(_, said)| said.to_owned())
+}
+
+/// Whether a donor refuses access because a client has the device.
+pub(super) fn is_in_use(said: &str) -> bool {
+    said.contains("in use by another client")
+}
+
 /// Runs a step with a time limit.
 async fn step<T>(doing: &str, work: impl Future<Output = Result<T, String>>) -> Result<T, String> {
     match tokio::time::timeout(STEP_TIME_MAX, work).await {
@@ -114,7 +124,7 @@ impl Target {
             Err(reason) => {
                 return Err(match kind {
                     Some(ErrorKind::Absent) => Unreached::Absent,
-                    Some(ErrorKind::Refused) => Unreached::Refused(reason),
+                    Some(ErrorKind::Refused) => Unreached::Refused(said(reason)),
                     _ => Unreached::Failed(reason),
                 });
             }

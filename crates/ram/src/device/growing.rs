@@ -14,7 +14,7 @@ use super::connect::{Reached, Target, Unreached, write_label};
 use super::label::{GROWTHS_MAX, LABEL_AREA_BYTES, Label};
 use super::layout::more_shares;
 use super::opening::{
-    Candidate, CandidateState, DISCARD_BYTES, all_donors, check_distinct, draw_client, error, survey,
+    Candidate, CandidateState, DISCARD_BYTES, all_donors, check_distinct, check_plain, draw_client, error, survey,
 };
 use super::options::RamOptions;
 use crate::donor::PROMISE_BYTES;
@@ -28,6 +28,7 @@ pub(super) async fn grow(options: &RamOptions, size_bytes: u64) -> Result<Label,
     let client = draw_client(options)?;
     let candidates = survey(options, client).await;
     check_distinct(options, &candidates)?;
+    check_plain(options, &candidates).await?;
     let (label, donors) = all_donors(options, candidates)?;
     if size_bytes < label.size_bytes {
         let (has, wanted) = (exact_size(label.size_bytes), exact_size(size_bytes));

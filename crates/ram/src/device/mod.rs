@@ -13,7 +13,8 @@
 //! | `label` | the label, which says which device a donor belongs to |
 //! | `layout` | the donor of each byte |
 //! | `connect` | from an address to a session |
-//! | `opening` | judging what the donors have; opening, making and deleting a device |
+//! | `opening` | judging what the donors have; opening and making a device |
+//! | `deleting` | deleting a device, or what one donor has of it |
 //! | `growing` | a device gets larger |
 //! | `link` | sessions with one donor, and requests that outlive them |
 //! | `copy` | copying between the buffers of a request and one donor's part |
@@ -23,6 +24,7 @@
 pub(crate) mod address;
 mod connect;
 mod copy;
+pub(crate) mod deleting;
 mod extents;
 mod growing;
 mod label;
@@ -142,14 +144,30 @@ pub async fn grow(options: &RamOptions, size_bytes: u64) -> Result<Made, Error> 
 
 /// Deletes a device, and gives its memory back to the donors; returns the number of donors that had a part of it.
 ///
-/// *Errors*: [`ErrorKind::Absent`] if no donor has a part of the device. [`ErrorKind::Io`] if a donor fails or does not
-/// answer; the parts on the other donors are deleted. For a device with redundancy also [`ErrorKind::Busy`] if a client
-/// uses it and `options` do not take it over, and [`ErrorKind::Unsupported`] or [`ErrorKind::Invalid`] if the SPEC
-/// names unsuitable donors; then nothing is deleted.
+/// *Errors*: [`ErrorKind::Absent`] if a donor does not answer, or parts are missing, and [`ErrorKind::Io`] if a donor
+/// fails; the parts on the other donors are deleted. [`ErrorKind::Busy`] if a client uses the device and `options` do not
+/// take it over, which only redundancy allows; [`ErrorKind::Unsupported`] or [`ErrorKind::Invalid`] if the SPEC names
+/// another redundancy or other donors than the device has; then nothing is deleted.
 pub async fn delete(options: &RamOptions) -> Result<usize, Error> {
     match options.redundancy {
-        Redundancy::None => opening::delete(options).await,
+        Redundancy::None => deleting::delete(options).await,
         _ => live::delete(options).await,
+    }
+}
+
+/// Deletes what the only donor of `options` has of a device, and leaves the other donors alone.
+///
+/// *Errors*: [`ErrorKind::Absent`] if it does not answer or has nothing. [`ErrorKind::Busy`] if a client has it; without
+/// `is_forced` also if its record or label says that it has a place in the device, or is damaged. Nothing is deleted
+/// then.
+pub async fn delete_part(options: &RamOptions, is_forced: bool) -> Result<(), Error> {
+    if options.donors.len() != 1 || !options.spares.is_empty() {
+        let detail = "--part deletes what one donor has: name only this one, as ram(h1:7070,id=disk)".to_owned();
+        return Err(Error::new(ErrorKind::Invalid, &options.spec(), Operation::Open, detail));
+    }
+    match live::delete_part(options, is_forced).await? {
+        true => Ok(()),
+        false => deleting::delete_part(options, is_forced).await,
     }
 }
 

@@ -1,22 +1,25 @@
-//! Opens, makes and deletes a device: reads what each donor has, and decides whether that is enough.
+//! Opens and makes a device: reads what each donor has, and decides whether that is enough.
 //!
 //! Owns: the judgement of what was found (`assess`, without I/O), which names every missing or wrong donor in one
-//! message; opening, making and deleting a device. All donors are asked at the same time. Promises: opening never makes
+//! message; opening and making a device. All donors are asked at the same time. Promises: opening never makes
 //! a device, and making never overwrites other data; labels identify donors, so their order in the SPEC does not
 //! matter.
 
 use nectary_block::{BlockDevice, Context, Error, ErrorKind, Operation, exact_size, format_size};
-use nectary_host::log::{self, Level};
 
-use super::connect::{Answers, Reached, Target, Unreached, ask, write_label};
+use super::connect::{Answers, Reached, Target, Unreached, ask, is_in_use, write_label};
 use super::label::{Found, LABEL_AREA_BYTES, Label, Redundancy, UNIT_BYTES};
 use super::layout::shares;
 use super::options::RamOptions;
 use super::together::together;
 use crate::donor::{PROMISE_BYTES, random};
+use crate::live::survey::redundancy_on;
 
 /// The maximum number of bytes that one request discards when a device is deleted. *Units*: bytes.
 pub(super) const DISCARD_BYTES: u64 = 1 << 30;
+
+/// The remedy if a client has the device.
+const DETACH: &str = "detach it there first";
 
 /// A donor of the SPEC, with what was found there.
 pub(super) struct Candidate {
@@ -86,6 +89,7 @@ pub(super) fn assess(
             Finding::Holds(_) => {}
         }
     }
+    let is_used = found.iter().any(|(_, finding)| matches!(finding, Finding::Refused(why) if is_in_use(why)));
     // The device to which most donors belong is chosen.
     let supporters = |label: &&Label| labels().filter(|other| other.is_same_device(label)).count();
     let of_id = labels().filter(|label| label.id == *id);
@@ -96,6 +100,7 @@ pub(super) fn assess(
         }
         let empty: Vec<&str> = found.iter().filter(|(_, f)| *f == Finding::Holds(Found::Empty)).map(|f| f.0).collect();
         if is_refused && empty.is_empty() && !is_unreachable {
+            problems.extend(is_used.then(|| DETACH.to_owned()));
             return Err((ErrorKind::Busy, problems.join("; ")));
         }
         let nothing = match (empty.len(), found.len()) {
@@ -149,13 +154,23 @@ pub(super) fn assess(
         let kind = match (is_unreachable, is_refused) {
             (true, _) => ErrorKind::Absent,
             (false, true) => ErrorKind::Busy,
+            (false, false) if problems.len() <= away => ErrorKind::Absent,
             (false, false) => ErrorKind::Invalid,
         };
         let needed = match lost_max {
             0 => format!("all {all} donors are needed without redundancy"),
             _ => format!("{} of {all} donors are needed", all - lost_max),
         };
-        return Err((kind, format!("{}; {needed}", problems.join("; "))));
+        let is_empty = found.iter().any(|(_, finding)| *finding == Finding::Holds(Found::Empty));
+        problems.push(needed);
+        if is_used {
+            problems.push(DETACH.to_owned());
+        } else if lost_max == 0 && is_empty {
+            let remedy = "if no donor is named wrongly, delete what is left with `nectary ram delete SPEC`, and make the \
+                          device again with `nectary ram create SPEC`";
+            problems.push(remedy.to_owned());
+        }
+        return Err((kind, problems.join("; ")));
     }
     Ok(Assessed { label: main.clone(), places })
 }
@@ -226,6 +241,21 @@ pub(super) fn error(options: &RamOptions, kind: ErrorKind, detail: String) -> Er
     Error::new(kind, &options.spec(), Operation::Open, detail)
 }
 
+/// Refuses a device with redundancy, which the SPEC names without; only a donor that refuses access can have one.
+pub(super) async fn check_plain(options: &RamOptions, candidates: &[Candidate]) -> Result<(), Error> {
+    if !candidates.iter().any(|candidate| matches!(candidate.state, CandidateState::Refused(_))) {
+        return Ok(());
+    }
+    let Some(has) = redundancy_on(options, draw_client(options)?).await.0 else { return Ok(()) };
+    let has = has.name();
+    let part = match options.donors.len() {
+        1 => "; `nectary ram delete --part SPEC` frees what this donor alone has of it",
+        _ => "",
+    };
+    let detail = format!("the device has redundancy={has}, not redundancy=none: name it with redundancy={has}{part}");
+    Err(error(options, ErrorKind::Invalid, detail))
+}
+
 /// Draws a random number for a client.
 pub(super) fn draw_client(options: &RamOptions) -> Result<u64, Error> {
     let bytes = random().map_err(|source| Error::from_os(&source, &options.spec(), Operation::Open))?;
@@ -257,6 +287,7 @@ pub(super) async fn open(options: &RamOptions) -> Result<Opened, Error> {
     let client = draw_client(options)?;
     let candidates = survey(options, client).await;
     check_distinct(options, &candidates)?;
+    check_plain(options, &candidates).await?;
     // Without redundancy no donor may be missing.
     let (mut label, candidates) = all_donors(options, candidates)?;
     let Some(generation) = label.generation.checked_add(1) else {
@@ -389,53 +420,4 @@ async fn make_part(candidate: Candidate, label: &Label, patience: std::time::Dur
         offset += DISCARD_BYTES;
     }
     write_label(&reached.device, label).await
-}
-
-/// Deletes a device: trims all its bytes on every donor that has a part, which frees the memory.
-///
-/// *Errors*: [`ErrorKind::Absent`] if no donor has a part of the device. [`ErrorKind::Io`] if a donor fails or does not
-/// answer; the parts on the other donors are deleted.
-pub(super) async fn delete(options: &RamOptions) -> Result<usize, Error> {
-    let candidates = survey(options, draw_client(options)?).await;
-    let one = |candidate: Candidate| async move {
-        let name = candidate.target.address.text.clone();
-        match candidate.state {
-            CandidateState::Unreachable(why) | CandidateState::Refused(why) => Err(format!("{name}: {why}")),
-            CandidateState::Reached(Reached { device, found: Found::Label(label) }) if label.id == options.id => {
-                trim(&device).await.map(|()| 1).map_err(|why| format!("{name}: {why}"))
-            }
-            _ => Ok(0),
-        }
-    };
-    let (mut deleted, mut failed) = (0, Vec::new());
-    for result in together(candidates.into_iter().map(one).collect()).await {
-        match result {
-            Ok(count) => deleted += count,
-            Err(why) => failed.push(why),
-        }
-    }
-    if deleted == 0 && failed.is_empty() {
-        let detail = format!("no donor holds device \"{}\"", options.id);
-        return Err(error(options, ErrorKind::Absent, detail));
-    }
-    if !failed.is_empty() {
-        let detail = format!("deleted on {deleted} donors, not on others: {}", failed.join("; "));
-        return Err(error(options, ErrorKind::Io, detail));
-    }
-    log::write(Level::Note, "ram", format_args!("device {} is deleted on {deleted} donors", options.id));
-    Ok(deleted)
-}
-
-/// Zeroes the label, because a trim has no effect on some servers, and trims the rest.
-async fn trim(device: &nectary_nbd::NbdDevice) -> Result<(), String> {
-    let size_bytes = device.geometry().size_bytes;
-    let failed = |error: Error| error.detail;
-    device.write_zeroes(0, LABEL_AREA_BYTES, Context::default()).await.map_err(failed)?;
-    let mut offset = LABEL_AREA_BYTES;
-    while offset < size_bytes {
-        let length = DISCARD_BYTES.min(size_bytes - offset);
-        device.discard(offset, length, Context::default()).await.map_err(failed)?;
-        offset += length;
-    }
-    device.flush(Context::default()).await.map_err(failed)
 }

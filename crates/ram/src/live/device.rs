@@ -18,6 +18,7 @@ use tokio::sync::{OnceCell, Semaphore, mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 
 use super::client::{donor_bytes, machine};
+use super::moving::MoveError;
 use super::owner::{Command, Handle, Owner};
 use super::planted::times;
 use super::remote::Remote;
@@ -26,6 +27,7 @@ use super::session::Target;
 use super::spares::Spares;
 use super::survey::{self, EPOCHS, Placed, Seen, describe, error, look_patiently, owned, place};
 use crate::device::RamOptions;
+use crate::device::address::Address;
 use crate::donor::{BLOCK_BYTES, random};
 use crate::mirror::{self, Intent, MirrorError, REQUEST_BYTES_MAX, Request, Times};
 use crate::scrub::Findings;
@@ -52,7 +54,6 @@ pub struct RedundantDevice {
 }
 
 struct Inner {
-    spec: String,
     geometry: Geometry,
     /// The maximum number of bytes of one read or write that is passed to the machine.
     request_bytes_max: u64,
@@ -83,6 +84,10 @@ pub(super) async fn start(
     seen: Vec<Seen>,
 ) -> Result<(Handle, JoinSet<()>), Error> {
     let spares = placed.spares(&seen);
+    let is_used = |(at, _): &(usize, &Address)| placed.places.contains(&(options.donors.len() + at));
+    let used = options.spares.iter().enumerate().filter(is_used).map(|(_, spare)| spare.text.clone()).collect();
+    let answers = |seen: &&Seen| seen.page().is_some();
+    let answering = seen.iter().filter(answers).map(|seen| seen.name().to_owned()).collect();
     let Placed { geometry, places } = placed;
     let labels: Vec<String> = places.iter().map(|place| seen[*place].label()).collect();
     let patience_us = options.patience.as_micros() as u64;
@@ -100,8 +105,8 @@ pub(super) async fn start(
     let machine = machine(geometry, labels.clone(), client, intent, times)
         .map_err(|refusal| refuse(&refusal))
         .map_err(|(kind, detail)| error(options, kind, detail))?;
-    let (mut owner, mut handle) = Owner::new(machine, targets, places, labels, geometry, REQUESTS_MAX);
-    owner.spares = Spares::new(spares);
+    let (mut owner, mut handle) = Owner::new(options, machine, targets, places, labels, geometry, REQUESTS_MAX);
+    owner.spares = Spares::new(spares, used, answering);
     let recovered_bytes = if geometry.is_log() { donor_bytes * u64::from(geometry.members) } else { 0 };
     let recovery = Duration::from_secs(recovered_bytes / RECOVERY_BYTES_PER_SECOND);
     let mut tasks = JoinSet::new();
@@ -163,7 +168,7 @@ impl RedundantDevice {
         let Handle { commands, reports, .. } = handle;
         let places = Arc::new(Semaphore::new(REQUESTS_MAX));
         let detached = OnceCell::new();
-        let inner = Inner { spec: options.spec(), geometry, request_bytes_max, commands, places, reports, detached };
+        let inner = Inner { geometry, request_bytes_max, commands, places, reports, detached };
         Ok(RedundantDevice { inner: Arc::new(inner), _owner: owner })
     }
 
@@ -175,16 +180,16 @@ impl RedundantDevice {
     /// Puts another donor in the place of one, which goes on to serve until the other one has everything. `old` is its
     /// address in the SPEC, or its number there; `new` is an address as a SPEC has it.
     ///
-    /// *Errors*: in words, why the other donor cannot take the place. *Cost*: one copy of what a donor holds.
-    pub async fn replace(&self, old: &str, new: &str) -> Result<(), String> {
+    /// *Errors*: why the other donor cannot take the place. *Cost*: one copy of what a donor holds.
+    pub async fn replace(&self, old: &str, new: &str) -> Result<(), MoveError> {
         self.remote().replace(old, new).await
     }
 
     /// Moves what a donor has to a spare, and returns the spare's address. The donor goes on to serve until the spare has
     /// everything; then it has nothing of the device any more. `old` as for [`Self::replace`].
     ///
-    /// *Errors*: in words, why no spare can take the place. *Cost*: one copy of what a donor holds.
-    pub async fn drain(&self, old: &str) -> Result<String, String> {
+    /// *Errors*: why no spare can take the place. *Cost*: one copy of what a donor holds.
+    pub async fn drain(&self, old: &str) -> Result<String, MoveError> {
         self.remote().drain(old).await
     }
 
@@ -198,7 +203,7 @@ impl RedundantDevice {
 
     /// Controls the device for as long as it is there, and does not keep it.
     pub fn remote(&self) -> Remote {
-        Remote::new(self.inner.spec.clone(), self.inner.commands.downgrade())
+        Remote::new(self.inner.reports.clone(), self.inner.commands.downgrade())
     }
 
     /// Detaches the device after requests in progress and a last flush, and tells the donors. A second call returns
@@ -247,6 +252,11 @@ impl RedundantDevice {
 }
 
 impl Inner {
+    /// Returns the SPEC that names the present donors.
+    fn spec(&self) -> String {
+        self.reports.borrow().spec.to_string()
+    }
+
     /// Passes a request to the machine and waits for its result.
     async fn submit(&self, of: &nectary_block::Request, request: Request) -> Result<Bytes, Error> {
         let work = async {
@@ -259,7 +269,7 @@ impl Inner {
             None => work.await,
             Some(deadline) => tokio::time::timeout_at(deadline.into(), work).await.unwrap_or_else(|_| {
                 let detail = "the deadline passed before the donors answered".to_owned();
-                Err(of.error(ErrorKind::TimedOut, || self.spec.clone(), detail))
+                Err(of.error(ErrorKind::TimedOut, || self.spec(), detail))
             }),
         }
     }
@@ -270,14 +280,14 @@ impl Inner {
                 return Ok(());
             }
             let detail = "not every donor could be told that it is detached: the next client begins as after a crash";
-            Err(Error::new(ErrorKind::TimedOut, &self.spec, Operation::Close, detail))
+            Err(Error::new(ErrorKind::TimedOut, &self.spec(), Operation::Close, detail))
         };
         self.detached.get_or_init(|| detach).await.clone()
     }
 
     fn ended(&self, of: &nectary_block::Request) -> Error {
         let reason = self.reports.borrow().ended.clone().unwrap_or_else(|| "the device was given up".into());
-        of.error(ErrorKind::Latched, || self.spec.clone(), reason.to_string())
+        of.error(ErrorKind::Latched, || self.spec(), reason.to_string())
     }
 
     fn failed(&self, of: &nectary_block::Request, error: &MirrorError) -> Error {
@@ -288,7 +298,7 @@ impl Inner {
             MirrorError::Superseded => ErrorKind::Latched,
             MirrorError::Range { .. } => ErrorKind::Invalid,
         };
-        of.error(kind, || self.spec.clone(), error.to_string())
+        of.error(kind, || self.spec(), error.to_string())
     }
 }
 
@@ -323,7 +333,7 @@ fn take_back(lent: Arc<Vec<Buffer>>) -> Vec<Buffer> {
 
 impl BlockDevice for RedundantDevice {
     fn spec(&self) -> String {
-        self.inner.spec.clone()
+        self.inner.spec()
     }
 
     fn geometry(&self) -> Geometry {

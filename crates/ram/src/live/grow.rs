@@ -23,7 +23,9 @@ use super::owner::Handle;
 use super::planted::{Bug, before_durable_step, planted};
 use super::remnants::{area, trim};
 use super::session::{Ended, begin, window};
-use super::survey::{self, EPOCHS, Placed, Seen, describe, error, found, look_patiently, owned, part_bytes, place};
+use super::survey::{
+    self, EPOCHS, Placed, Seen, describe, error, found, look_patiently, owned_elsewhere, part_bytes, place,
+};
 use crate::device::{Made, RamOptions};
 use crate::donor::PROMISE_BYTES;
 use crate::format::record::STRIPES_MAX;
@@ -69,7 +71,7 @@ async fn look_alone(options: &RamOptions) -> Result<(u64, Vec<Seen>, Placed), Er
     let seen = look_patiently(options, client, false).await;
     let placed = place(options, &seen)?;
     if let Some(other) = survey::owner(&seen) {
-        return Err(error(options, ErrorKind::Busy, owned(other)));
+        return Err(error(options, ErrorKind::Busy, owned_elsewhere(other)));
     }
     let names: Vec<&str> = placed.places.iter().map(|place| seen[*place].name()).collect();
     let refuse = |refusal: &Refusal| {

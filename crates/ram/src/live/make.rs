@@ -5,20 +5,23 @@
 //! deleted.
 
 use nectary_block::{Error, ErrorKind, Operation, format_size};
-use nectary_host::log::{self, Level};
 
 use super::client::donor_bytes;
 use super::device::{draw_client, give_up, start};
 use super::owner::Handle;
 use super::planted::{Bug, before_durable_step, planted};
 use super::remnants::trim;
-use super::session::{Away, Ended, begin};
-use super::survey::{Placed, Seen, There, check_makes, error, look, owned, owner, part_bytes};
+use super::session::{Away, Ended, begin, incarnation};
+use super::survey::{
+    Placed, Seen, There, check_makes, check_named, check_redundant, error, look, newest, owned, owned_elsewhere, owner,
+    part_bytes,
+};
+use crate::device::deleting::{Outcome, conclude};
 use crate::device::together::together;
 use crate::device::{Made, OVERFLOW_PERCENT, RamOptions, Redundancy};
 use crate::donor::{BLOCK_BYTES, PROMISE_BYTES, random};
 use crate::format::record::{STRIPE_BYTES_MAX, STRIPES_MAX};
-use crate::format::{Code, Formers, Geometry, Record, Stamp};
+use crate::format::{Code, Formers, Geometry, MemberState, Record, Stamp};
 use crate::log::Configuration;
 use crate::mirror::{DonorRequest, Intent, Reply, Times};
 use crate::placement::{Layout, Log, Policy};
@@ -180,45 +183,79 @@ fn is_ready(area: &[u8]) -> bool {
 
 /// Deletes a device: removes the record and trims all blocks, which frees the memory.
 ///
-/// *Errors*: [`ErrorKind::Absent`] if no donor has a part of the device. [`ErrorKind::Io`] if a donor fails or does not
-/// answer; the parts on the other donors are deleted. [`ErrorKind::Busy`] if a client uses the device and `take_over`
-/// is not set, and [`ErrorKind::Unsupported`] or [`ErrorKind::Invalid`] if the SPEC names unsuitable donors; then
-/// nothing is deleted.
+/// *Errors*: as [`delete`](crate::device::delete).
 pub async fn delete(options: &RamOptions) -> Result<usize, Error> {
     let seen = look(options, draw_client(options)?).await;
     check_makes(options, &seen)?;
     if let Some(client) = owner(&seen).filter(|_| !options.take_over) {
         return Err(error(options, ErrorKind::Busy, owned(client)));
     }
-    let (mut deleted, mut failed) = (0, Vec::new());
-    for result in together(seen.into_iter().map(delete_on).collect()).await {
-        match result {
-            Ok(count) => deleted += count,
-            Err(why) => failed.push(why),
+    check_redundant(options, &seen)?;
+    if let Some(geometry) = newest(&seen).map(|record| record.geometry) {
+        check_named(options, &geometry)?;
+        for donor in &seen {
+            let Ok(There { record: Some(record), .. }) = &donor.state else { continue };
+            if !record.geometry.is_same_device(&geometry) {
+                let (name, id) = (donor.name(), &options.id);
+                let detail = format!("{name}: its device \"{id}\" is another one, made at another time");
+                return Err(error(options, ErrorKind::Invalid, detail));
+            }
         }
     }
-    if !failed.is_empty() {
-        let detail = format!("deleted on {deleted} donors, not on others: {}", failed.join("; "));
-        return Err(error(options, ErrorKind::Io, detail));
-    }
-    if deleted == 0 {
-        let detail = format!("no donor has a part of device \"{}\"", options.id);
-        return Err(error(options, ErrorKind::Absent, detail));
-    }
-    log::write(Level::Note, "ram", format_args!("device {} is deleted on {deleted} donors", options.id));
-    Ok(deleted)
+    let outcomes = together(seen.into_iter().map(delete_on).collect()).await;
+    conclude(options, options.donors.len(), outcomes.into_iter().flatten().collect())
 }
 
-async fn delete_on(seen: Seen) -> Result<usize, String> {
-    let name = seen.name().to_owned();
-    let failed = |why: String| format!("{name}: {why}");
-    let there = match seen.state {
-        Ok(there) => there,
-        Err(Away::Absent(_)) => return Ok(0),
-        Err(away) => return Err(failed(away.reason())),
+/// Deletes the part on one donor; the result has nothing to say of a spare that has none.
+async fn delete_on(seen: Seen) -> Option<(String, Outcome)> {
+    let (name, is_spare) = (seen.name().to_owned(), seen.target.address.is_spare);
+    let outcome = match seen.state {
+        Ok(there) => empty(&there).await.map_or_else(Outcome::Failed, |()| Outcome::Deleted),
+        Err(Away::Absent(_)) if is_spare => return None,
+        Err(Away::Absent(_)) => Outcome::Nothing,
+        Err(away) => Outcome::Away(away.reason()),
     };
-    empty(&there).await.map_err(failed)?;
-    Ok(1)
+    Some((name, outcome))
+}
+
+/// Deletes what the only donor of a SPEC has of a device with redundancy; `false` if it has no such device.
+///
+/// *Errors*: as [`delete_part`](crate::device::delete_part).
+pub async fn delete_part(options: &RamOptions, is_forced: bool) -> Result<bool, Error> {
+    let seen = look(options, draw_client(options)?).await;
+    let Some(donor) = seen.first() else { return Ok(false) };
+    let fail = |kind: ErrorKind, detail: String| Err(error(options, kind, format!("{}: {detail}", donor.name())));
+    let there = match &donor.state {
+        Ok(there) => there,
+        Err(Away::Unreachable(why) | Away::Cut(why)) => return fail(ErrorKind::Absent, why.clone()),
+        Err(Away::Absent(_) | Away::Refused(_) | Away::OtherMake) => return Ok(false),
+    };
+    if let Some(client) = owner(&seen) {
+        return fail(ErrorKind::Busy, owned_elsewhere(client));
+    }
+    match place_of(there) {
+        Some(what) if !is_forced => {
+            let remedy = "`nectary ram delete SPEC` deletes the whole device; add --force if no device uses this part";
+            return fail(ErrorKind::Busy, format!("{what}; {remedy}"));
+        }
+        _ => {}
+    }
+    let outcome = empty(there).await.map_or_else(Outcome::Failed, |()| Outcome::Deleted);
+    conclude(options, 1, vec![(donor.name().to_owned(), outcome)])?;
+    Ok(true)
+}
+
+/// Returns, in words, that a device may need this part: the record is damaged, or gives the donor a place.
+fn place_of(there: &There) -> Option<String> {
+    let Some(record) = &there.record else {
+        return (!Record::is_absent(&there.area)).then(|| "its record is damaged, and it may have a place".to_owned());
+    };
+    let position = usize::from(record.position);
+    let own = record.view.members.get(position)?;
+    let is_member = own.incarnation == incarnation(&there.reached.page) && own.state == MemberState::Present;
+    let (number, all, size) = (position + 1, record.geometry.members, format_size(record.geometry.bytes));
+    (record.is_ready && is_member)
+        .then(|| format!("its record says that it is donor {number} of {all} of a device of {size}"))
 }
 
 /// Removes a donor's record and everything behind it.

@@ -14,6 +14,7 @@
 //! | `peer` | a donor as the owner sees it |
 //! | `remote` | control of a device that is open elsewhere in this process |
 //! | `moving` | another donor takes the place of one: what is copied when |
+//! | `naming` | addresses and numbers of donors, and the SPEC that names them |
 //! | `replacing` | the same: what the owner does, and what the machine is told |
 //! | `filling` | when a donor that is filled is given up |
 //! | `remnants` | what a donor without a place has of the device |
@@ -31,6 +32,7 @@ mod filling;
 mod grow;
 mod make;
 mod moving;
+mod naming;
 mod owner;
 mod peer;
 pub mod planted;
@@ -46,6 +48,7 @@ pub(crate) mod survey;
 
 pub use device::RedundantDevice;
 pub use grow::grow;
-pub use make::{create, delete};
+pub use make::{create, delete, delete_part};
+pub use moving::{MoveError, MoveErrorKind};
 pub use remote::Remote;
 pub use report::{Counts, DonorReport, LogCounts, MoveReport, RebuildReport, Report};

@@ -47,8 +47,49 @@ const PAUSE_MAX: Duration = Duration::from_millis(150);
 /// How long they are sent at least before the next pause.
 const PAUSE_EVERY: Duration = Duration::from_millis(100);
 
-/// How a move ends: why it did not work, in words.
-pub type Moved = Result<(), String>;
+/// How a move ends.
+pub type Moved = Result<(), MoveError>;
+
+/// The kinds of reasons why a donor is not replaced; their remedies differ.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MoveErrorKind {
+    /// The device has no such donor.
+    NoSuchDonor,
+    /// The text names no donor.
+    Invalid,
+    /// The other donor does not answer.
+    Absent,
+    /// The other donor cannot have the place.
+    Unsuitable,
+    /// It may work later: a donor is not whole, or is being replaced.
+    NotNow,
+    /// No spare is left.
+    NoSpare,
+    /// Something failed meanwhile.
+    Failed,
+}
+
+/// Why a donor is not replaced.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct MoveError {
+    /// The kind.
+    pub kind: MoveErrorKind,
+    /// The reason, in words.
+    pub message: String,
+}
+
+impl MoveError {
+    pub(super) fn new(kind: MoveErrorKind, message: impl Into<String>) -> MoveError {
+        MoveError { kind, message: message.into() }
+    }
+}
+
+impl From<String> for MoveError {
+    fn from(message: String) -> MoveError {
+        MoveError::new(MoveErrorKind::Failed, message)
+    }
+}
 
 /// How far it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -224,22 +265,31 @@ pub async fn prepare(
     present: Present,
     former: Option<Arc<NbdDevice>>,
     others: Vec<(String, u64, String)>,
-) -> Result<(String, Option<Ready>), String> {
+) -> Result<(String, Option<Ready>), MoveError> {
     let name = target.address.text.clone();
-    let away = |away: Away| format!("{name}: {}", away.reason());
+    let away = |away: Away| {
+        let kind = match away {
+            Away::Unreachable(_) => MoveErrorKind::Absent,
+            Away::Refused(_) | Away::OtherMake => MoveErrorKind::Unsuitable,
+            Away::Absent(_) | Away::Cut(_) => MoveErrorKind::Failed,
+        };
+        MoveError::new(kind, format!("{name}: {}", away.reason()))
+    };
+    let unsuitable = |why: String| Err(MoveError::new(MoveErrorKind::Unsuitable, why));
+    let failed = |why: String| MoveError::from(format!("{name}: {why}"));
     let page = target.page().await.map_err(away)?;
     let label = super::survey::label_of(&target.address, &page);
     if let Some((other, ..)) = others.iter().find(|(_, number, _)| *number == incarnation(&page)) {
-        return Err(format!("{name} and {other} are the same donor"));
+        return unsuitable(format!("{name} is {other} under another name, and a donor of the device already"));
     }
     if let Some((other, ..)) = others.iter().find(|(.., theirs)| *theirs == label) {
-        return Err(format!("{name} and {other} have the label {label} and may fail together"));
+        return unsuitable(format!("{name} and {other} have the label {label} and may fail together"));
     }
     let (needed, free) = (bytes.next_multiple_of(PROMISE_BYTES), page.free_bytes);
     let mut reached = match target.connect(epoch - 1, None).await {
         Ok(reached) => reached,
         Err(Away::Absent(_)) if free < needed => {
-            return Err(format!("{name} has {} free, {} are needed", format_size(free), format_size(needed)));
+            return unsuitable(format!("{name} has {} free, {} are needed", format_size(free), format_size(needed)));
         }
         Err(Away::Absent(_)) => target.connect(epoch, Some(bytes)).await.map_err(away)?,
         Err(other) => return Err(away(other)),
@@ -251,12 +301,12 @@ pub async fn prepare(
         (there, is_owned) = area(&reached.device).await?;
     }
     if is_owned || !present.is_free(&there) || super::session::window(&reached.device) < bytes {
-        return Err(format!("{name} has a device of this name already"));
+        return unsuitable(format!("{name} has a device of this name already"));
     }
     let Some(former) = former else {
         // The record of an earlier attempt may be that of another place.
         if !Record::is_absent(&there) {
-            remnants::empty(reached.device).await.map_err(|why| format!("{name}: {why}"))?;
+            remnants::empty(reached.device).await.map_err(failed)?;
         }
         return Ok((label, None));
     };
@@ -267,12 +317,12 @@ pub async fn prepare(
     let record = bytes::Bytes::from(Record { stamp, ..record }.encode());
     match begin(&reached.device, DonorRequest::SwapMetadata { expected, record }).await {
         Ended::Answered(Reply::Done) => {}
-        Ended::Answered(_) => return Err(format!("{name}: another client uses it at this moment")),
-        Ended::Lost(reason) => return Err(format!("{name}: {reason}")),
+        Ended::Answered(_) => return Err(failed("another client uses it at this moment".to_owned())),
+        Ended::Lost(reason) => return Err(failed(reason)),
     }
     // What an earlier attempt left there is no part of it.
     let size = super::session::window(&reached.device);
-    trim(&reached.device, 0..size).await.map_err(|why| format!("{name}: {why}"))?;
+    trim(&reached.device, 0..size).await.map_err(failed)?;
     Ok((label, Some(Ready { incarnation: incarnation(&reached.page), device: reached.device })))
 }
 

@@ -12,6 +12,7 @@
 //! | requests in flight to a donor | those of callers, two for each; copies; one record, one question |
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -20,13 +21,14 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::{AbortHandle, JoinSet};
 
 use super::client::{Client, donor_bytes};
-use super::moving::{Move, Moved, Ready};
+use super::moving::{Move, MoveError, Moved, Ready};
 use super::peer::{PAUSE_MIN, Peer, changed};
 use super::report::{DonorReport, RebuildReport, Report};
 use super::session::{Away, Ended, Reached, Target, begin, incarnation};
 use super::spares::Spares;
+use crate::device::RamOptions;
 use crate::device::address::Address;
-use crate::format::Geometry;
+use crate::format::{Geometry, Record};
 use crate::mirror::{
     Action, Donor, DonorRequest, Event, LinkState, MirrorError, Moment, Refusal, Reply, Request, RequestId, Standing,
 };
@@ -53,10 +55,12 @@ pub enum Command {
         /// Its end: everything is on the other donor, and all were told.
         reply: oneshot::Sender<Moved>,
     },
-    /// To say which spares there are.
+    /// To say which spares there are for a donor.
     Spares {
-        /// Their addresses, and the memory that one needs, in bytes.
-        reply: oneshot::Sender<(Vec<Address>, u64)>,
+        /// The donor, as in `Replace`.
+        old: String,
+        /// The spares, the addresses of those that have a place already, and the memory that one needs, in bytes.
+        reply: oneshot::Sender<Result<SparesFor, MoveError>>,
     },
     /// To compare all copies now.
     Scrub {
@@ -70,6 +74,9 @@ pub enum Command {
     },
 }
 
+/// The spares of a device, the addresses of those that have a place already, and the memory that one needs, in bytes.
+pub type SparesFor = (Vec<Address>, Vec<String>, u64);
+
 /// The outcome of attaching.
 pub type Opened = Result<(), (Refusal, Vec<Option<String>>)>;
 
@@ -80,11 +87,11 @@ pub(super) enum Done {
     /// Nobody waits for it, for example because the machine had given up the connection.
     Dropped,
     /// The other donor of a move was prepared, or why this failed.
-    Prepared(u64, Result<(String, Option<Ready>), String>),
+    Prepared(u64, Result<(String, Option<Ready>), MoveError>),
     /// A part of a move was copied, or why this failed and whether the other donor was at fault.
     Copied(u64, u64, Result<(), (bool, String)>),
-    /// Whether each donor, by position, says that it is leaving.
-    Looked(u64, Vec<bool>),
+    /// Whether each donor, by position, says that it is leaving; the addresses of spares that answer.
+    Looked(u64, Vec<bool>, Vec<String>),
     /// The former donor of a move was emptied, or why this failed.
     Emptied(u64, Result<(), String>),
 }
@@ -96,6 +103,10 @@ pub struct Owner {
     /// The size of the device on each donor, in bytes.
     pub(super) donor_bytes: u64,
     pub(super) places: Vec<usize>,
+    /// As given.
+    pub(super) options: RamOptions,
+    /// The SPEC that names the present donors.
+    pub(super) spec: Arc<str>,
     started: Instant,
     pub(super) work: JoinSet<Done>,
     commands: mpsc::Receiver<Command>,
@@ -135,6 +146,7 @@ impl Owner {
     /// Makes an owner that begins to attach or create; `targets` are the donors by position, `places` their indexes in
     /// the SPEC.
     pub fn new(
+        options: &RamOptions,
         machine: Box<dyn Client>,
         targets: Vec<(Target, u64)>,
         places: Vec<usize>,
@@ -145,7 +157,8 @@ impl Owner {
         let (commands, receiver) = mpsc::channel(requests_max);
         let (opened, is_opened) = oneshot::channel();
         let peers: Vec<Peer> = targets.into_iter().map(|(target, epoch)| Peer::new(target, epoch)).collect();
-        let report = report(&*machine, &peers, &places, None, None);
+        let spec: Arc<str> = options.spec().into();
+        let report = Report { spec: spec.clone(), ..report(&*machine, &peers, &places, None, None) };
         let (reports, watched) = watch::channel(report);
         let standing = machine.standing().to_vec();
         let owner = Owner {
@@ -153,6 +166,8 @@ impl Owner {
             peers,
             donor_bytes: donor_bytes(&geometry),
             places,
+            options: options.clone(),
+            spec,
             started: Instant::now(),
             work: JoinSet::new(),
             commands: receiver,
@@ -227,11 +242,11 @@ impl Owner {
             }
             Command::Replace { old, new, reply } => self.replace(&old, *new, reply),
             Command::Scrub { reply } => self.scrub(reply),
-            Command::Spares { reply } => _ = reply.send((self.spares.list.clone(), self.donor_bytes)),
+            Command::Spares { .. } => self.answer_spares(command),
             Command::Detach { reply } => {
                 self.detaching.push(reply);
                 if self.detaching.len() == 1 {
-                    self.end_move(Err("the device is being detached".to_owned()));
+                    self.end_move(Err("the device is being detached".to_owned().into()));
                     self.step(Event::Detach);
                 }
             }
@@ -332,8 +347,8 @@ impl Owner {
         match done {
             Done::Dropped => {}
             // After a move another donor may have the place of one that said so.
-            Done::Looked(number, leaving) => {
-                self.spares.looked(if self.moves == number { leaving } else { Vec::new() })
+            Done::Looked(number, leaving, answering) => {
+                self.spares.looked(if self.moves == number { leaving } else { Vec::new() }, answering)
             }
             Done::Connected(donor, epoch, _) | Done::Ended(donor, epoch, ..) if self.peers[donor].epoch != epoch => {}
             Done::Prepared(number, _) | Done::Copied(number, ..) | Done::Emptied(number, _) if self.moves != number => {
@@ -343,7 +358,7 @@ impl Owner {
             Done::Emptied(_, result) => self.emptied(result),
             Done::Connected(donor, _, Ok(Reached { page, device })) => {
                 let peer = &mut self.peers[donor];
-                (peer.device, peer.reason, peer.pause) = (Some(device), None, PAUSE_MIN);
+                (peer.device, peer.reason, peer.pause, peer.was_empty) = (Some(device), None, PAUSE_MIN, false);
                 peer.sessions += 1;
                 self.step(Event::Connected { donor, incarnation: incarnation(&page) });
             }
@@ -361,8 +376,10 @@ impl Owner {
                 {
                     moving.touch(offset, bytes);
                 }
-                if reply == Reply::NotOwner {
-                    self.peers[donor].reason = Some("it serves another client".to_owned());
+                match &reply {
+                    Reply::NotOwner => self.peers[donor].reason = Some("it serves another client".to_owned()),
+                    Reply::Metadata { area, .. } if Record::is_absent(area) => self.peers[donor].was_empty = true,
+                    _ => {}
                 }
                 self.step(Event::Replied { donor, request, reply });
             }
@@ -391,6 +408,9 @@ impl Owner {
                     self.say(donor, *after);
                 }
             }
+            for (peer, after) in self.peers.iter_mut().zip(&standing) {
+                peer.was_empty &= *after != Standing::Trusted;
+            }
             self.standing = standing;
         }
         self.say_refused();
@@ -401,10 +421,9 @@ impl Owner {
         let ended = self.reports.borrow().ended.clone();
         let ended = ended.or_else(|| has_ended.then(|| "the device is detached".into()));
         let moving = self.moving.as_ref();
-        let spares = self.spares.list.len() as u64;
-        let report =
-            Report { ended, spares, ..report(&*self.machine, &self.peers, &self.places, self.rebuild, moving) };
-        self.reports.send_replace(report);
+        let spares = (self.spares.list.len() as u64, self.spares.answering() as u64);
+        let report = report(&*self.machine, &self.peers, &self.places, self.rebuild, moving);
+        self.reports.send_replace(Report { ended, spares, spec: self.spec.clone(), ..report });
     }
 
     /// Says which donors are there again, and are not filled.
@@ -422,10 +441,16 @@ impl Owner {
     fn say(&self, donor: Donor, standing: Standing) {
         let peer = &self.peers[donor];
         let reason = peer.reason.as_deref().map(|reason| format!(" ({reason})")).unwrap_or_default();
+        let takes_place = self.moving.as_ref().is_some_and(|moving| moving.donor == donor && moving.left.is_some());
         let (level, what) = match standing {
             Standing::Trusted => (Level::Note, "has everything that belongs on it"),
             Standing::Leaving => return,
             Standing::Out => (Level::Warning, "is left: the device is degraded, and uses the others"),
+            Standing::Rebuilding if takes_place => (Level::Note, "takes the place of another one and is filled"),
+            Standing::Rebuilding if peer.was_empty => (
+                Level::Warning,
+                "has nothing of this device (it was started again, or another one was meant): it is filled",
+            ),
             Standing::Rebuilding => (Level::Note, "is there and is filled again"),
             Standing::Lost => (Level::Warning, "is lost with another donor: blocks that no other has are I/O errors"),
         };
@@ -444,6 +469,7 @@ fn report(
         standing: machine.standing()[donor],
         is_up: machine.link_state(donor) == Some(LinkState::Claimed),
         is_refused: machine.link_state(donor) == Some(LinkState::Refused),
+        is_reached: machine.link_state(donor).is_some_and(|state| state != LinkState::Down),
         sessions: peer.sessions,
         requests: peer.requests,
         read_bytes: peer.read_bytes,
@@ -461,7 +487,8 @@ fn report(
         }),
         moving: moving.map(Move::report),
         scrub: machine.scrub_progress(),
-        spares: 0,
+        spares: (0, 0),
+        spec: "".into(),
         counts: machine.counts(),
         ended: None,
     }

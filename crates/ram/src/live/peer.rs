@@ -26,6 +26,8 @@ pub(super) struct Peer {
     pub(super) pause: Duration,
     /// Why there is no connection.
     pub(super) reason: Option<String>,
+    /// Whether the donor had nothing of the device when it was connected, and has not been filled since.
+    pub(super) was_empty: bool,
     pub(super) sessions: u64,
     pub(super) requests: u64,
     pub(super) read_bytes: u64,
@@ -42,6 +44,7 @@ impl Peer {
             ended: Shutdown::new(),
             pause: PAUSE_MIN,
             reason: None,
+            was_empty: false,
             sessions: 0,
             requests: 0,
             read_bytes: 0,

@@ -69,7 +69,7 @@ pub async fn give_back(target: Target, epoch: u64, present: Present) {
         match give_back_once(&target, epoch + attempt, &present).await {
             Ok(()) => return,
             Err(why) if attempt + 1 == EMPTYINGS_MAX => {
-                let what = "still has a part of a device that does not use it; `nectary ram delete` removes it with the device";
+                let what = "still has a part of a device that does not use it; `nectary ram delete --part` frees it";
                 log::write(Level::Warning, "ram", format_args!("{name} {what}: {why}"));
             }
             Err(_) => tokio::time::sleep(pause).await,

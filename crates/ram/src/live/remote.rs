@@ -4,9 +4,11 @@
 //! have gone, even if a controller is left.
 
 use nectary_block::format_size;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 
+use super::moving::{MoveError, MoveErrorKind};
 use super::owner::Command;
+use super::report::Report;
 use crate::device::address::Address;
 use crate::donor::PROMISE_BYTES;
 use crate::scrub::Findings;
@@ -14,51 +16,58 @@ use crate::scrub::Findings;
 /// Controls a device that is open elsewhere in this process.
 #[derive(Clone)]
 pub struct Remote {
-    spec: String,
+    reports: watch::Receiver<Report>,
     commands: mpsc::WeakSender<Command>,
 }
 
 impl Remote {
-    pub(super) fn new(spec: String, commands: mpsc::WeakSender<Command>) -> Remote {
-        Remote { spec, commands }
+    pub(super) fn new(reports: watch::Receiver<Report>, commands: mpsc::WeakSender<Command>) -> Remote {
+        Remote { reports, commands }
     }
 
-    /// The SPEC of the device.
-    pub fn spec(&self) -> &str {
-        &self.spec
+    /// The SPEC of the device, with its present donors.
+    pub fn spec(&self) -> String {
+        self.reports.borrow().spec.to_string()
     }
 
     /// As [`RedundantDevice::replace`](super::RedundantDevice::replace).
-    pub async fn replace(&self, old: &str, new: &str) -> Result<(), String> {
-        let new = Box::new(Address::parse(new)?);
+    pub async fn replace(&self, old: &str, new: &str) -> Result<(), MoveError> {
+        let invalid = |why: String| MoveError::new(MoveErrorKind::Invalid, why);
+        let new = Box::new(Address::parse(new).map_err(invalid)?);
         if !new.url.export.is_empty() {
-            return Err(format!("{} names an export: redundancy needs donors of `nectary ram donate`", new.text));
+            let why = "names an export: redundancy needs donors of `nectary ram donate`";
+            return Err(invalid(format!("{} {why}", new.text)));
         }
         let (reply, end) = oneshot::channel();
         self.command(Command::Replace { old: old.to_owned(), new, reply }, end).await?
     }
 
     /// As [`RedundantDevice::drain`](super::RedundantDevice::drain).
-    pub async fn drain(&self, old: &str) -> Result<String, String> {
+    pub async fn drain(&self, old: &str) -> Result<String, MoveError> {
         let (reply, end) = oneshot::channel();
-        let (spares, bytes) = self.command(Command::Spares { reply }, end).await?;
-        let mut problems = Vec::new();
+        let (spares, used, bytes) = self.command(Command::Spares { old: old.to_owned(), reply }, end).await??;
+        let mut problems: Vec<MoveError> = Vec::new();
         for spare in spares {
             let (reply, end) = oneshot::channel();
             let (old, new) = (old.to_owned(), Box::new(spare.clone()));
             match self.command(Command::Replace { old, new, reply }, end).await? {
                 Ok(()) => return Ok(spare.text),
-                Err(why) => problems.push(why),
+                // Another spare does not help.
+                Err(error) if error.kind == MoveErrorKind::NotNow => return Err(error),
+                Err(error) => problems.push(error),
             }
         }
-        match problems.is_empty() {
-            true => {
-                let needed = format_size(bytes.next_multiple_of(PROMISE_BYTES));
-                let remedy = "attach it with a spare in the SPEC, as h5:7070;spare, or use `nectary ram replace`";
-                Err(format!("the SPEC names no spare: it needs {needed} of free memory and other labels; {remedy}"))
-            }
-            false => Err(problems.join("; ")),
-        }
+        let Some(kind) = problems.last().map(|error| error.kind) else {
+            let needed = format_size(bytes.next_multiple_of(PROMISE_BYTES));
+            let what = match used.is_empty() {
+                true => "the SPEC names no spare".to_owned(),
+                false => format!("no spare is left: {} has a place in the device already", used.join(", ")),
+            };
+            let needs = format!("a spare needs {needed} of free memory, and labels that no other donor has");
+            return Err(MoveError::new(MoveErrorKind::NoSpare, format!("{what}; {needs}")));
+        };
+        let messages: Vec<String> = problems.into_iter().map(|error| error.message).collect();
+        Err(MoveError::new(kind, messages.join("; ")))
     }
 
     /// As [`RedundantDevice::scrub`](super::RedundantDevice::scrub).

@@ -10,7 +10,7 @@ use nectary_host::log::{self, Level};
 use nectary_nbd::NbdDevice;
 use tokio::sync::oneshot;
 
-use super::moving::{self, Move, Moved, Next, Ready, Stage};
+use super::moving::{self, Move, MoveError, MoveErrorKind, Moved, Next, Ready, Stage};
 use super::owner::{Done, Owner};
 use super::remnants::{self, Present};
 use super::session::Target;
@@ -29,37 +29,30 @@ impl Owner {
         self.peers[donor].end(reason);
     }
 
-    /// The position of a donor by its address or number in the SPEC.
-    fn position(&self, name: &str) -> Option<Donor> {
-        let by_name = self.peers.iter().position(|peer| peer.target.address.text == name);
-        let number = name.parse::<usize>().ok().and_then(|number| number.checked_sub(1));
-        by_name.or_else(|| self.places.iter().position(|place| Some(*place) == number))
-    }
-
     /// The donor that is to be replaced, with the session that has its data; `None`: it has none.
-    fn replaceable(&self, old: &str) -> Result<(Donor, Option<Arc<NbdDevice>>), String> {
+    fn replaceable(&self, old: &str) -> Result<(Donor, Option<Arc<NbdDevice>>), MoveError> {
+        let donor = self.position(old)?;
+        let not_now = |why: String| Err(MoveError::new(MoveErrorKind::NotNow, why));
+        let name = |donor: Donor| &self.peers[donor].target.address.text;
         if let Some(moving) = &self.moving {
-            let name = &self.peers[moving.donor].target.address.text;
-            return Err(format!("donor {name} is being replaced: wait until that is done (`nectary status`)"));
+            return not_now(format!("{} is being replaced", name(moving.donor)));
         }
-        let Some(donor) = self.position(old) else {
-            let names: Vec<&str> = self.peers.iter().map(|peer| peer.target.address.text.as_str()).collect();
-            return Err(format!("{old} is no donor of the device; there are {}", names.join(", ")));
-        };
         let standing = self.machine.standing();
-        if (0..standing.len()).any(|other| other != donor && standing[other] != Standing::Trusted) {
-            return Err("another donor is not whole: wait until it is filled (`nectary status`)".to_owned());
+        if let Some(other) = (0..standing.len()).find(|other| *other != donor && standing[*other] != Standing::Trusted)
+        {
+            return not_now(format!("another donor, {}, is not whole", name(other)));
         }
         match (standing[donor], &self.peers[donor].device) {
             (Standing::Trusted, Some(device)) => Ok((donor, Some(device.clone()))),
-            (Standing::Trusted, None) => Err(format!("{old} does not answer at the moment: try it again")),
+            (Standing::Trusted, None) => not_now(format!("{} does not answer at the moment", name(donor))),
             (Standing::Out, _) => Ok((donor, None)),
-            _ => Err(format!("{old} is being left or filled: wait until that is done (`nectary status`)")),
+            _ => not_now(format!("{} is being left or filled", name(donor))),
         }
     }
 
     pub(super) fn replace(&mut self, old: &str, new: Address, reply: oneshot::Sender<Moved>) {
-        let (donor, former) = match self.replaceable(old) {
+        let found = self.replaceable(old).and_then(|found| self.check_is_new(&new).map(|()| found));
+        let (donor, former) = match found {
             Ok(found) => found,
             Err(why) => {
                 let _ = reply.send(Err(why));
@@ -97,7 +90,7 @@ impl Owner {
         Present { geometry: self.geometry, generation: self.machine.view().generation, client }
     }
 
-    pub(super) fn prepared(&mut self, result: Result<(String, Option<Ready>), String>) {
+    pub(super) fn prepared(&mut self, result: Result<(String, Option<Ready>), MoveError>) {
         let Some(moving) = &mut self.moving else { return };
         match result {
             Err(why) => self.end_move(Err(why)),
@@ -109,7 +102,8 @@ impl Owner {
                 let (donor, target, epoch) = (moving.donor, moving.target.clone(), moving.epoch);
                 moving.stage = Stage::Settling;
                 if self.machine.standing()[donor] != Standing::Out {
-                    return self.end_move(Err("the donor is back: try it again".to_owned()));
+                    let why = "the donor that was left is back";
+                    return self.end_move(Err(MoveError::new(MoveErrorKind::NotNow, why)));
                 }
                 self.lose(donor, "another donor takes its place".to_owned());
                 let peer = &mut self.peers[donor];
@@ -119,6 +113,7 @@ impl Owner {
                     moving.left = Some(left);
                     moving.label = std::mem::replace(&mut self.labels[donor], label);
                 }
+                self.rename();
                 self.step(Event::Disconnected { donor });
                 self.connect(donor, Duration::ZERO);
             }
@@ -130,7 +125,7 @@ impl Owner {
     pub(super) fn give_up_filling(&mut self, why: String) {
         let Some(moving) = &mut self.moving else { return };
         let (donor, left, label) = (moving.donor, moving.left.clone(), std::mem::take(&mut moving.label));
-        self.end_move(Err(why));
+        self.end_move(Err(why.into()));
         self.spares.try_another();
         let Some(left) = left else { return };
         self.labels[donor] = label;
@@ -139,6 +134,7 @@ impl Owner {
         let peer = &mut self.peers[donor];
         let (other, epoch) = (std::mem::replace(&mut peer.target, left), peer.epoch + 1);
         peer.epoch += remnants::EMPTYINGS_MAX;
+        self.rename();
         self.empty(other.address.text.clone(), async move { remnants::give_back(other, epoch, present).await });
         self.step(Event::Disconnected { donor });
         self.connect(donor, Duration::ZERO);
@@ -149,7 +145,7 @@ impl Owner {
         moving.copied(part, result.is_ok());
         if let Err((true, why)) = result {
             let name = moving.target.address.text.clone();
-            self.end_move(Err(format!("{name}: {why}")));
+            self.end_move(Err(format!("{name}: {why}").into()));
         }
     }
 
@@ -163,7 +159,7 @@ impl Owner {
             Stage::Connecting | Stage::Emptying => {}
             Stage::Copying if standing[donor] != Standing::Trusted => {
                 let why = "the donor was left meanwhile: nothing is lost; replace it again, which fills the other one";
-                self.end_move(Err(why.to_owned()));
+                self.end_move(Err(why.to_owned().into()));
             }
             Stage::Copying => {
                 let others = standing.iter().all(|standing| *standing == Standing::Trusted);
@@ -197,7 +193,8 @@ impl Owner {
                 }
             }
             Stage::Settling if standing[donor] == Standing::Lost => {
-                self.end_move(Err("another donor was lost meanwhile, and this one is not filled".to_owned()));
+                let why = "another donor was lost meanwhile, and this one is not filled";
+                self.end_move(Err(why.to_owned().into()));
             }
             Stage::Settling => {
                 if standing[donor] == Standing::Trusted && is_claimed && self.machine.is_view_stored() {
@@ -229,6 +226,7 @@ impl Owner {
         (peer.epoch, peer.target) = (epoch.max(peer.epoch + 1), target);
         (peer.device, peer.reason) = (Some(device), None);
         peer.sessions += 1;
+        self.rename();
         self.step(Event::Replaced { donor, incarnation });
         self.step(Event::Connected { donor, incarnation });
     }
@@ -256,6 +254,7 @@ impl Owner {
         self.moves += 1;
         if result.is_ok() {
             self.spares.used(&moving.target.address);
+            self.rename();
         }
         if let Err(why) = &result {
             let former = &moving.left.as_ref().unwrap_or(&self.peers[donor].target).address.text;

@@ -20,6 +20,8 @@ pub struct DonorReport {
     pub is_up: bool,
     /// Whether the donor has another device, or another client, so that it is not filled.
     pub is_refused: bool,
+    /// Whether there is any connection to the donor.
+    pub is_reached: bool,
     /// The number of connections made to the donor.
     pub sessions: u64,
     /// The number of requests to the donor.
@@ -103,8 +105,10 @@ pub struct Report {
     pub moving: Option<MoveReport>,
     /// The scrub.
     pub scrub: Progress,
-    /// The number of donors that can take the place of another one.
-    pub spares: u64,
+    /// The number of spares without a place, and how many of them answered when they were last asked.
+    pub spares: (u64, u64),
+    /// The SPEC that names the present donors.
+    pub spec: Arc<str>,
     /// Counts.
     pub counts: Counts,
     /// The reason why the device has ended, if it has.
@@ -160,7 +164,8 @@ impl Report {
             ("replayed_writes", self.counts.base.replayed),
             ("failed", self.counts.base.failed),
             ("replaced", self.counts.base.replaced),
-            ("spares", self.spares),
+            ("spares", self.spares.0),
+            ("spares_up", self.spares.1),
         ];
         if let Some(RebuildReport { donor, copied, all, elapsed_ms }) = self.rebuild {
             let number = self.places.get(donor).map_or(0, |place| *place as u64 + 1);
@@ -250,6 +255,7 @@ impl DonorReport {
             ("trusted", is(&[Standing::Trusted])),
             ("left", is(&[Standing::Leaving, Standing::Out])),
             ("refused", u64::from(self.is_refused)),
+            ("reached", u64::from(self.is_reached)),
             ("rebuilding", is(&[Standing::Rebuilding])),
             ("lost", is(&[Standing::Lost])),
             ("sessions", self.sessions),

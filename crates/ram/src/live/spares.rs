@@ -23,6 +23,10 @@ const RETRY_AFTER: Duration = Duration::from_secs(10);
 #[derive(Default)]
 pub struct Spares {
     pub list: Vec<Address>,
+    /// The addresses of spares of the SPEC that have a place already.
+    pub used: Vec<String>,
+    /// The addresses that answered when they were last asked.
+    pub answering: Vec<String>,
     /// The spare to try next.
     pub next: usize,
     /// The donor that is left, and since when.
@@ -35,18 +39,27 @@ pub struct Spares {
 }
 
 impl Spares {
-    pub fn new(list: Vec<Address>) -> Spares {
-        Spares { list, ..Spares::default() }
+    pub fn new(list: Vec<Address>, used: Vec<String>, answering: Vec<String>) -> Spares {
+        Spares { list, used, answering, ..Spares::default() }
     }
 
-    /// Notes which donors are leaving.
-    pub fn looked(&mut self, leaving: Vec<bool>) {
-        (self.leaving, self.is_looking) = (leaving, false);
+    /// Notes which donors are leaving, and which spares answer.
+    pub fn looked(&mut self, leaving: Vec<bool>, answering: Vec<String>) {
+        (self.leaving, self.answering, self.is_looking) = (leaving, answering, false);
+    }
+
+    /// The number of spares that can be expected to take a place.
+    pub fn answering(&self) -> usize {
+        self.list.iter().filter(|spare| self.answering.contains(&spare.text)).count()
     }
 
     /// Notes that a spare has taken a place.
     pub fn used(&mut self, address: &Address) {
+        let before = self.list.len();
         self.list.retain(|spare| spare.text != address.text);
+        if self.list.len() < before {
+            self.used.push(address.text.clone());
+        }
         (self.tried, self.left) = (None, None);
     }
 

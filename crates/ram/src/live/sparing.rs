@@ -1,6 +1,6 @@
 //! What the owner does when a spare takes the place of a donor without a user.
 //!
-//! Owns: asking donors whether they leave, and beginning a move. Leaves to others: which donor needs a spare (`spares`),
+//! Owns: asking donors whether they leave, and spares whether they answer, and beginning a move. Leaves to others: which donor needs a spare (`spares`),
 //! and the move (`replacing`), which also checks that the spare is suitable.
 
 use std::time::{Duration, Instant};
@@ -11,6 +11,7 @@ use super::filling::Seen;
 use super::owner::{Done, Owner};
 use super::planted::may_give_up;
 use super::session::Target;
+use crate::device::address::Address;
 use crate::device::together::together;
 use crate::mirror::{LinkState, Standing};
 
@@ -57,10 +58,16 @@ impl Owner {
         if !self.spares.is_looking && self.spares.looked.is_none_or(|looked| looked.elapsed() >= LOOK_EVERY) {
             (self.spares.is_looking, self.spares.looked) = (true, Some(Instant::now()));
             let targets: Vec<Target> = self.peers.iter().map(|peer| peer.target.clone()).collect();
+            let spare = |spare: &Address| Target { address: spare.clone(), ..targets[0].clone() };
+            let spares: Vec<Target> = self.spares.list.iter().filter(|_| !targets.is_empty()).map(spare).collect();
             let number = self.moves;
             self.work.spawn(async move {
                 let look = |target: Target| async move { target.page().await.is_ok_and(|page| page.is_leaving) };
-                Done::Looked(number, together(targets.into_iter().map(look).collect()).await)
+                let ask = |target: Target| async move { target.page().await.is_ok().then_some(target.address.text) };
+                let leaving = together(targets.into_iter().map(look).collect());
+                let answering = together(spares.into_iter().map(ask).collect());
+                let (leaving, answering) = tokio::join!(leaving, answering);
+                Done::Looked(number, leaving, answering.into_iter().flatten().collect())
             });
         }
     }

@@ -173,6 +173,41 @@ fn redundancy_of(geometry: &Geometry) -> Redundancy {
     found.map_or(Redundancy::Mirror, Redundancy::Log)
 }
 
+/// Returns the newest record on the donors.
+pub fn newest(seen: &[Seen]) -> Option<&Record> {
+    seen.iter().filter_map(Seen::record).max_by_key(|record| record.view.number())
+}
+
+/// Refuses a SPEC with another redundancy, or another number of donors, than the device has.
+pub fn check_named(options: &RamOptions, geometry: &Geometry) -> Result<(), Error> {
+    let fail = |detail: String| Err(error(options, ErrorKind::Invalid, detail));
+    let (has, redundancy) = (redundancy_of(geometry), options.redundancy.name());
+    if has != options.redundancy {
+        return fail(format!("the device has redundancy={}, not redundancy={redundancy}", has.name()));
+    }
+    let (all, named) = (usize::from(geometry.members), options.donors.len());
+    match named == all {
+        true => Ok(()),
+        false => fail(format!("the device has {all} donors, {named} are named: name all")),
+    }
+}
+
+/// Refuses a device without redundancy, which the SPEC names with one.
+pub fn check_redundant(options: &RamOptions, seen: &[Seen]) -> Result<(), Error> {
+    let is_plain = |donor: &&Seen| matches!(&donor.state, Err(Away::Refused(why)) if why.contains("has no redundancy"));
+    let Some(donor) = seen.iter().find(is_plain) else { return Ok(()) };
+    let (name, id, redundancy) = (donor.name(), &options.id, options.redundancy.name());
+    let detail = format!("{name}: its device \"{id}\" has no redundancy: name it without redundancy={redundancy}");
+    Err(error(options, ErrorKind::Invalid, detail))
+}
+
+/// Returns the redundancy of the device with the id of a SPEC, if a donor has one with redundancy, and the living client
+/// that has it. The sessions only read.
+pub async fn redundancy_on(options: &RamOptions, client: u64) -> (Option<Redundancy>, Option<u64>) {
+    let seen = look_as(options, client, true).await;
+    (newest(&seen).map(|record| redundancy_of(&record.geometry)), owner(&seen))
+}
+
 /// Returns the donors that do not give access to the device, each with the reason. Spares need not have a part of it.
 fn missing(seen: &[Seen]) -> Vec<String> {
     let why = |donor: &Seen| match &donor.state {
@@ -195,8 +230,8 @@ pub fn place(options: &RamOptions, seen: &[Seen]) -> Result<Placed, Error> {
     let fail = |kind: ErrorKind, detail: String| Err(error(options, kind, detail));
     let mut problems = missing(seen);
     let id = &options.id;
-    let newest = seen.iter().filter_map(Seen::record).max_by_key(|record| record.view.number());
-    let Some(newest) = newest else {
+    let Some(newest) = newest(seen) else {
+        check_redundant(options, seen)?;
         let is_busy = seen.iter().all(|donor| matches!(donor.state, Err(Away::Refused(_))));
         let what = format!("no donor that answers has a part of device \"{id}\"");
         let remedy = "`nectary ram create SPEC` makes a new device";
@@ -204,15 +239,8 @@ pub fn place(options: &RamOptions, seen: &[Seen]) -> Result<Placed, Error> {
         return fail(kind, format!("{what}; {}; {remedy}", problems.join("; ")));
     };
     let geometry = newest.geometry;
-    if redundancy_of(&geometry) != options.redundancy {
-        let (has, named) = (redundancy_of(&geometry).name(), options.redundancy.name());
-        return fail(ErrorKind::Invalid, format!("the device has redundancy={has}, not redundancy={named}"));
-    }
+    check_named(options, &geometry)?;
     let all = usize::from(geometry.members);
-    let named = options.donors.len();
-    if named != all {
-        return fail(ErrorKind::Invalid, format!("the device has {all} donors, {named} are named: name all"));
-    }
     if let Some(wanted) = options.size_bytes.filter(|&wanted| wanted != geometry.bytes) {
         let (has, wanted) = (exact_size(geometry.bytes), exact_size(wanted));
         return fail(ErrorKind::Invalid, format!("the device has {has}, not size={wanted}"));
@@ -323,6 +351,11 @@ pub fn owned(client: u64) -> String {
         "another client ({client:x}) has the device: detach it there, or add --take-over, after which that one can do \
          nothing more with it"
     )
+}
+
+/// The same, for a command that cannot take the device over.
+pub fn owned_elsewhere(client: u64) -> String {
+    format!("another client ({client:x}) has the device: detach it there first, with `nectary detach`")
 }
 
 /// Returns the living client that has the device on a donor.
