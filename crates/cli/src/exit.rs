@@ -91,6 +91,8 @@ const REMEDY_IO: &str = "see whether this user may read and write it, and what t
 const REMEDY_CORRUPT: &str =
     "where it is no store, name another device; where what is there may go, `nectary store create SPEC --force`";
 const REMEDY_TOKEN: &str = "make one with `(umask 077; openssl rand -hex 32 > FILE)`";
+const REMEDY_RAM: &str = "see the options of `ram(…)` in docs/devices.md, and the examples of `nectary ram --help`";
+const REMEDY_LENT: &str = "name more donors, ask for less, or start donors with more --memory (or --quota)";
 const REMEDY_ABSENT: &str = "check the SPEC, or make a store with `nectary store create SPEC --size 10G`";
 const REMEDY_SERVER: &str = "see whether the server runs, and which exports it has: `nectary nbd list URL`";
 const REMEDY_DONORS: &str =
@@ -98,6 +100,14 @@ const REMEDY_DONORS: &str =
 const REMEDY_FULL: &str = "free space there, or ask for a smaller --size";
 const REMEDY_VOID: &str = "this contender gave back wrong bytes: keep the command and its seed, and report it";
 const REMEDY_LATCHED: &str = "see the first error on standard error; restart on a device that works";
+
+/// The failure of a server that cannot listen.
+pub fn listening(error: nbd::Error) -> Failure {
+    match error.kind {
+        nbd::ErrorKind::Absent => Failure::new(NOT_FOUND, error.to_string(), "make the directory of the socket first"),
+        _ => Failure::from(error),
+    }
+}
 
 fn classify(cause: &(dyn std::error::Error + 'static)) -> Option<(u8, Option<&'static str>)> {
     let attached = cause.downcast_ref::<attach::Error>();
@@ -117,7 +127,9 @@ fn classify(cause: &(dyn std::error::Error + 'static)) -> Option<(u8, Option<&'s
         return Some(match error.kind {
             block::ErrorKind::Absent if is_ram => (NOT_FOUND, Some(REMEDY_DONORS)),
             block::ErrorKind::Busy if is_ram => (BUSY, None),
-            block::ErrorKind::Full | block::ErrorKind::TimedOut | block::ErrorKind::Io if is_ram => (FAILED, None),
+            block::ErrorKind::Full if is_ram => (FAILED, Some(REMEDY_LENT)),
+            block::ErrorKind::TimedOut | block::ErrorKind::Io if is_ram => (FAILED, None),
+            block::ErrorKind::Invalid | block::ErrorKind::Unsupported if is_ram => (USAGE, Some(REMEDY_RAM)),
             block::ErrorKind::Absent => (NOT_FOUND, Some(REMEDY_ABSENT)),
             block::ErrorKind::Busy => (BUSY, Some(REMEDY_BUSY)),
             block::ErrorKind::Invalid | block::ErrorKind::Unsupported => (USAGE, Some(REMEDY_SPEC)),
@@ -189,6 +201,8 @@ mod tests {
         let text = failure.text();
         assert!(text.contains("cannot open the store") && text.contains("process 7"), "{text}");
         assert!(text.contains("what to do: stop the other process"), "{text}");
+        let small = block::Error::new(block::ErrorKind::Invalid, "ram(h1:7070)", block::Operation::Open, "too small");
+        assert!(Failure::from(small).text().contains("docs/devices.md"));
         let corrupt = store::Error::new(store::ErrorKind::Corrupt, "magic");
         assert_eq!(Failure::from(corrupt).code, FAILED);
     }

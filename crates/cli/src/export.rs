@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use crate::arguments::ExportArguments;
 use crate::attach::{device_figures, with_donors};
 use crate::device::{close, engine, registry_listing};
-use crate::exit::{Failure, GOOD, USAGE};
+use crate::exit::{Failure, GOOD, USAGE, listening};
 use crate::live::cached::Cached;
 use crate::live::methods::register;
 use crate::output;
@@ -50,7 +50,7 @@ async fn serve(
     let exports = open(arguments, &caches, devices).await?;
     let mut options = ServerOptions::default();
     (options.tls, options.insecure) = (tls, arguments.insecure);
-    let server = Server::start(&arguments.nbd, exports, options)?;
+    let server = Server::start(&arguments.nbd, exports, options).map_err(listening)?;
     let control = start_control(&server, caches)?;
     output::text(&server.urls().iter().map(|url| format!("{url}\n")).collect::<String>())?;
     shutdown.requested().await;

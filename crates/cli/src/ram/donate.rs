@@ -19,7 +19,7 @@ use nectary_ram::donor::page::check_label;
 use nectary_ram::donor::{Donor, DonorFigures, DonorOptions};
 use serde_json::json;
 
-use crate::exit::{Failure, GOOD, USAGE};
+use crate::exit::{Failure, GOOD, USAGE, listening};
 use crate::output;
 
 /// The examples of the command.
@@ -109,7 +109,7 @@ pub async fn run(arguments: &DonateArguments) -> Result<u8, Failure> {
     (options.tls, options.insecure) = (tls, arguments.insecure);
     let processors = || std::thread::available_parallelism().map_or(1, usize::from);
     options.threads = arguments.threads.map_or_else(processors, |count| count as usize);
-    let server = Server::start(&arguments.listen, Exports::of(donor.source()), options)?;
+    let server = Server::start(&arguments.listen, Exports::of(donor.source()), options).map_err(listening)?;
     let control = start_control(&server, &donor)?;
     let addresses = server.addresses().iter().map(|address| match address {
         Listen::Tcp(address) => format!("{address}\n"),

@@ -1,4 +1,4 @@
-//! A donor in a SPEC: `host:port`, `[::1]:7070`, or an NBD URL, followed by labels after semicolons.
+//! A donor in a SPEC: `host:port`, `[::1]:7070`, `unix:/path`, or an NBD URL, followed by labels after semicolons.
 //!
 //! Owns: decoding this text. `h1:7070;rack=a` is the donor at port 7070 of host h1, in rack a. Labels in a SPEC are
 //! added to those that the donor itself states. `h5:7070;spare` is a spare donor.
@@ -34,16 +34,26 @@ impl Address {
         let name = parts.next().unwrap_or_default();
         let (spare, labels): (Vec<&str>, Vec<&str>) = parts.partition(|part| *part == SPARE);
         let (is_spare, labels) = (!spare.is_empty(), labels.into_iter().map(str::to_owned).collect::<Vec<String>>());
-        labels.iter().try_for_each(|label| check_label(label))?;
+        let checked = labels.iter().try_for_each(|label| check_label(label));
+        checked.map_err(|error| format!("{error}; or {SPARE}"))?;
         if labels.len() > LABELS_MAX {
             return Err(format!("{name} has {} labels, at most {LABELS_MAX} are taken", labels.len()));
         }
         let is_url = ["nbd:", "nbds:", "nbd+unix:", "nbds+unix:"].iter().any(|scheme| name.starts_with(scheme));
-        let url = match is_url {
-            true => Url::parse(name).map_err(|error| error.to_string())?,
-            false => {
-                let shown: String = name.chars().take(100).collect();
-                let expected = format!("\"{shown}\" is no donor: write host:port, [::1]:port, or an NBD URL");
+        let shown: String = name.chars().take(100).collect();
+        let url = match (is_url, name.strip_prefix("unix:")) {
+            (true, _) => Url::parse(name).map_err(|error| error.to_string())?,
+            (false, Some(path)) => {
+                let is_plain = |character: char| character.is_alphanumeric() || "/._-".contains(character);
+                if !path.starts_with('/') || !path.chars().all(is_plain) {
+                    let other = "\"nbd+unix:///?socket=PATH\" for other characters than letters, digits and /._-";
+                    return Err(format!("\"{shown}\" is no donor: write unix:/path, or {other}"));
+                }
+                Url::parse(&format!("nbd+unix:///?socket={path}")).map_err(|error| error.to_string())?
+            }
+            (false, None) => {
+                let expected =
+                    format!("\"{shown}\" is no donor: write host:port, [::1]:port, unix:/path, or an NBD URL");
                 let has_port = name.rsplit_once(':').is_some_and(|(host, port)| {
                     port.parse::<u16>().is_ok_and(|port| port > 0) && (!host.contains(':') || host.ends_with(']'))
                 });
@@ -82,6 +92,7 @@ mod tests {
             ("10.0.0.1:10809", "nbd://10.0.0.1/", "10.0.0.1:10809"),
             ("nbds://h/x", "nbds://h/x", "nbds://h/x"),
             ("nbd+unix:///?socket=/a", "nbd+unix:///?socket=/a", "\"nbd+unix:///?socket=/a\""),
+            ("unix:/run/d-1.sock", "nbd+unix:///?socket=/run/d-1.sock", "unix:/run/d-1.sock"),
         ] {
             let address = Address::parse(text).unwrap();
             assert_eq!((address.url.to_string().as_str(), address.spec().as_str()), (url, spec));

@@ -80,8 +80,8 @@ pub(super) async fn delete(options: &RamOptions) -> Result<usize, Error> {
 pub(super) async fn delete_part(options: &RamOptions, is_forced: bool) -> Result<(), Error> {
     let candidates = survey(options, draw_client(options)?).await;
     check_unused(options, &candidates).await?;
-    let labels = candidates.iter().filter_map(|candidate| label(candidate).filter(|label| label.id == options.id));
-    if let Some(label) = labels.filter(|_| !is_forced).next() {
+    let part = candidates.iter().find_map(|candidate| label(candidate).filter(|label| label.id == options.id));
+    if let Some(label) = part.filter(|_| !is_forced) {
         let detail = format!(
             "the device has no redundancy and needs this donor, number {} of {}: delete the whole device with `nectary \
              ram delete SPEC`; if the other donors have nothing of it any more, add --force",
