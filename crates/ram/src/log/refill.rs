@@ -142,6 +142,12 @@ impl Machine {
 
     fn drop_refill(&mut self) {
         if let Some(refill) = self.refill.take() {
+            // What they would store next belongs to the donor's former memory.
+            for number in refill.puts.keys() {
+                if let Some(task) = self.tasks.get_mut(number) {
+                    task.stages.clear();
+                }
+            }
             refill.pinned.iter().for_each(|row| self.unpin(*row));
             let is_refill = |look: &Look| matches!(look.purpose, Purpose::Refill);
             let numbers: Vec<u64> =

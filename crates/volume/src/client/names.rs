@@ -7,7 +7,9 @@ use super::Client;
 use super::error::Error;
 use super::hold::Access;
 use crate::format::{BLOCK_BYTES, INLINE_BYTES_MAX, TARGET_BYTES_MAX};
-use crate::protocol::{Answer, Attributes, Changes, Code, FileId, Listed, Mapped, Operation, Question, Statistics};
+use crate::protocol::{
+    Answer, Attributes, Changes, Code, FileId, Listed, Mapped, Operation, Question, Statistics, XATTR_VALUE_BYTES_MAX,
+};
 
 /// The properties of a new inode.
 #[derive(Debug, Clone, Default)]
@@ -190,7 +192,12 @@ impl Client {
 
     /// Sets an extended attribute. The flags are those of `setxattr`; in addition, flag 4 clears the set-group-ID bit
     /// when an access control list is set.
+    ///
+    /// *Errors*: `E2BIG` if the value is longer than the server takes, which the kernel allows by a few bytes.
     pub async fn set_xattr(&self, file: FileId, name: &[u8], value: &[u8], flags: u32) -> Result<(), Error> {
+        if value.len() > XATTR_VALUE_BYTES_MAX {
+            return Err(Error::posix(libc::E2BIG));
+        }
         let operation = Operation::SetXattr { file, name: name.to_vec(), value: value.to_vec(), flags };
         self.operate(operation).await.map(drop)
     }

@@ -12,7 +12,9 @@ use super::names::{store_access, store_inode};
 use super::records::{inode, keys_of, posix, put_xattr};
 use super::reserve::full;
 use crate::format::{BLOCK_BYTES, Extent, ExtentState, Inode, Key, Table};
-use crate::protocol::{Accessed, Answer, Attributes, Changes, Code, Failure, FileId, Mapped, Operation, TimeChange};
+use crate::protocol::{
+    Accessed, Answer, Attributes, Changes, Code, Failure, FileId, Mapped, Operation, TimeChange, XATTR_VALUE_BYTES_MAX,
+};
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 const EXTENT_BLOCKS_MAX: u32 = 1 << 20;
@@ -25,7 +27,6 @@ const XATTR_REPLACE: u32 = 2;
 const XATTR_KILL_GROUP_ID: u32 = 4;
 /// The bytes that are stored before the value of an attribute.
 const XATTR_HEAD: usize = 8;
-const XATTR_BYTES_MAX: usize = 65528;
 
 /// Stores times of access.
 fn access_all(change: &mut Change<'_>, accesses: &[Accessed]) -> Result<Answer> {
@@ -390,7 +391,7 @@ fn set_xattr(
     if name.is_empty() || name.len() > 255 || name.contains(&0) {
         return Err(posix(libc::ERANGE));
     }
-    if value.len() > XATTR_BYTES_MAX {
+    if value.len() > XATTR_VALUE_BYTES_MAX {
         return Err(posix(libc::E2BIG));
     }
     let before = change.tables.get(&Key::Xattr(file.inode, name.to_vec())).map(<[u8]>::len);

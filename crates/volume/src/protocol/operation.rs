@@ -10,6 +10,9 @@ pub struct FileId {
     pub generation: u64,
 }
 
+/// The longest value of an extended attribute. *Units*: bytes.
+pub const XATTR_VALUE_BYTES_MAX: usize = 65528;
+
 /// An extent of a file, and its place on the disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mapped {

@@ -3,12 +3,10 @@
 use super::parts::{Part, read_bool, read_bytes, read_extents, read_list, read_space, write_bytes, write_list};
 use crate::format::cursor::{Reader, Writer};
 use crate::format::{FormatError, NAME_BYTES_MAX, TARGET_BYTES_MAX};
-use crate::protocol::{Accessed, Changes, FileId, Granted, Operation, TimeChange};
+use crate::protocol::{Accessed, Changes, FileId, Granted, Operation, TimeChange, XATTR_VALUE_BYTES_MAX};
 
 /// The most accesses of one operation.
 const ACCESSES_MAX: u64 = 256;
-/// The longest value of an extended attribute. *Units*: bytes.
-const VALUE_BYTES_MAX: u64 = 65528;
 
 fn read_name(reader: &mut Reader<'_>) -> Result<Vec<u8>, FormatError> {
     read_bytes(reader, "name", NAME_BYTES_MAX as u64)
@@ -199,7 +197,7 @@ impl Operation {
             36 => Operation::SetAttributes { file: FileId::read(reader)?, changes: Changes::read(reader)? },
             37 => {
                 let (file, flags) = (FileId::read(reader)?, reader.u32()?);
-                let (name, value) = (read_name(reader)?, read_bytes(reader, "value", VALUE_BYTES_MAX)?);
+                let (name, value) = (read_name(reader)?, read_bytes(reader, "value", XATTR_VALUE_BYTES_MAX as u64)?);
                 Operation::SetXattr { file, name, value, flags }
             }
             38 => Operation::RemoveXattr { file: FileId::read(reader)?, name: read_name(reader)? },
