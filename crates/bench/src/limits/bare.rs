@@ -85,7 +85,7 @@ impl Copier {
     }
 }
 
-/// A file of bodies, each in blocks of its own.
+/// A file of bodies; no two of them share a block.
 #[derive(Clone)]
 pub(super) struct Shelf {
     device: SharedDevice,

@@ -219,7 +219,7 @@ async fn run(
     Ok(report(options, read_bytes, &runs))
 }
 
-/// Runs `depth` tasks on [`THREADS`] threads, each with a seed of its own, and returns their results.
+/// Runs `depth` tasks on [`THREADS`] threads, each with another seed, and returns their results.
 fn on_threads<T, F>(depth: usize, seed: u64, task: impl Fn(Random) -> F + Sync) -> Result<Vec<T>, Error>
 where
     T: Send + 'static,
