@@ -11,6 +11,7 @@
 //! | `contender` | the trait of contenders, and its implementations |
 //! | `disk`, `group`, `guardian` | modelled disks in the kernel, memory groups, and the cleanup of both |
 //! | `worker` | the process of one contender, which replays requests against its storage |
+//! | `report` | what every experiment returns: figures, rows, verdict, text |
 //! | `statistics` | medians of paired ratios, intervals |
 //! | `store` | the experiment `bench store`: presets, rounds, tables |
 //! | `dear` | the experiment `bench cache --seed dear`: programs on the live cache |
@@ -35,6 +36,7 @@ pub mod machine;
 pub mod process;
 pub mod ram;
 pub mod random;
+mod report;
 pub mod statistics;
 pub mod store;
 mod sys;
@@ -42,3 +44,4 @@ pub mod worker;
 pub mod workload;
 
 pub use error::{Error, ErrorKind};
+pub use report::{Figure, Report};

@@ -19,8 +19,8 @@ use serde_json::{Value, json};
 use crate::guardian::Guardian;
 use crate::process::{Inside, Process, run as run_program};
 use crate::statistics::{Estimate, estimate, order, paired_ratio};
-use crate::store::{Figure, Progress};
-use crate::{Error, ErrorKind, machine};
+use crate::store::Progress;
+use crate::{Error, ErrorKind, Figure, Report, machine};
 
 /// The size of each server's export, in bytes.
 const EXPORT_BYTES: u64 = 256 << 20;
@@ -102,35 +102,6 @@ pub struct RamOptions {
     pub threads: Option<u64>,
 }
 
-/// The results of a run.
-#[derive(Debug, Clone, Serialize)]
-pub struct RamReport {
-    /// `ram`.
-    pub experiment: String,
-    /// The command line and the machine.
-    pub setting: Value,
-    /// Ratios, rates and processor times, in this order: noise, missed targets, the rest.
-    pub figures: Vec<Figure>,
-    /// Each run of each figure, in the order in which they ran.
-    pub rows: Vec<Value>,
-    #[serde(skip)]
-    is_short: bool,
-    #[serde(skip)]
-    text: String,
-}
-
-impl RamReport {
-    /// The report for people.
-    pub fn text(&self) -> &str {
-        &self.text
-    }
-
-    /// Whether a ratio misses its target; never true for a quick run.
-    pub fn is_short(&self) -> bool {
-        self.is_short
-    }
-}
-
 /// The servers, in the order of the elements in [`All`].
 const SERVERS: [&str; 4] = ["nectary", "nectary-again", "nbdkit", "null"];
 
@@ -159,7 +130,7 @@ pub fn run(
     options: &RamOptions,
     nectary: &Path,
     progress: &mut (dyn FnMut(&Progress) + Send),
-) -> Result<RamReport, Error> {
+) -> Result<Report, Error> {
     let pairs = options.pairs.unwrap_or(if options.quick { 3 } else { 10 });
     let milliseconds = options.milliseconds.unwrap_or(if options.quick { 400 } else { 1000 });
     if !(2..=1000).contains(&pairs) || !(100..=600_000).contains(&milliseconds) {
@@ -335,7 +306,7 @@ fn free_port() -> Result<u16, Error> {
     listener.map(|address| address.port()).map_err(|error| Error::failed("a free port", error))
 }
 
-fn report(works: &[Work], all: &All, quick: bool, setting: Value) -> RamReport {
+fn report(works: &[Work], all: &All, quick: bool, setting: Value) -> Report {
     let (mut figures, mut rows) = (Vec::new(), Vec::new());
     let mut text = format!("bench ram: {}\n", machine::describe());
     text.push_str(&format!(
@@ -376,9 +347,8 @@ fn report(works: &[Work], all: &All, quick: bool, setting: Value) -> RamReport {
             range(limit)
         ));
         let mut add = |name: &str, unit, found: Estimate, target: Option<f64>| {
-            let (name, is_judged) = (format!("ram.{}.{name}", work.name), target.is_some() && !quick);
-            let Estimate { value, low, high } = found;
-            figures.push(Figure { name, value, unit, low, high, target, is_at_most: false, is_judged });
+            let name = format!("ram.{}.{name}", work.name);
+            figures.push(Figure::new(name, unit, found).at_least(target).judged(target.is_some() && !quick));
         };
         add("again", "x", noise, None);
         add("of_nbdkit", "x", ratio, Some(work.target));
@@ -394,7 +364,7 @@ fn report(works: &[Work], all: &All, quick: bool, setting: Value) -> RamReport {
         let is_missed = figure.target.is_some_and(|target| figure.low < target);
         (!figure.name.ends_with(".again"), !is_missed, figure.target.is_none())
     });
-    RamReport { experiment: "ram".to_owned(), setting, figures, rows, is_short, text }
+    Report::new("ram", setting, figures, rows, text).judged(is_short)
 }
 
 fn range(found: Estimate) -> String {
@@ -413,7 +383,7 @@ mod tests {
         Runs { rates: vec![rate; 4], server_us: vec![10.0; 4], client_us: vec![20.0; 4] }
     }
 
-    fn reported(nectary: f64, quick: bool) -> RamReport {
+    fn reported(nectary: f64, quick: bool) -> Report {
         let all = vec![[runs(nectary), runs(nectary), runs(100.0), runs(200.0)]; 2];
         report(&[WORKS[0], WORKS[4]], &all, quick, json!({ "pairs": 4, "milliseconds": 1 }))
     }

@@ -27,6 +27,13 @@ pub struct Estimate {
     pub high: f64,
 }
 
+impl Estimate {
+    /// A value without an interval.
+    pub fn exactly(value: f64) -> Estimate {
+        Estimate { value, low: value, high: value }
+    }
+}
+
 /// The median of the values (the mean of the two middle ones for an even count); NaN without values.
 pub fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();

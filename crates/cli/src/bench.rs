@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::Context;
-use nectary_bench::limits::{self, LimitsOptions, limits};
+use nectary_bench::Report;
+use nectary_bench::limits::{LimitsOptions, limits};
 use nectary_bench::process::{Inside, enter};
 use nectary_bench::store::{self, EXPERIMENTS, Options, Plan, Preset, Programs};
 use nectary_bench::{dear, files, guardian, hosts, io, ram, worker};
@@ -26,7 +27,7 @@ pub fn run(arguments: &BenchArguments) -> Result<u8, Failure> {
         return output::text(&list()).map(|()| GOOD);
     };
     match command {
-        BenchCommand::Store(arguments) => run_store(arguments)?,
+        BenchCommand::Store(arguments) => return run_store(arguments),
         BenchCommand::Cache(arguments) => return run_cache(arguments),
         BenchCommand::Io(arguments) => return run_io(arguments),
         BenchCommand::Limits(arguments) => return run_limits(arguments),
@@ -55,7 +56,7 @@ fn list() -> String {
         .collect()
 }
 
-fn run_store(arguments: &BenchStoreArguments) -> Result<(), Failure> {
+fn run_store(arguments: &BenchStoreArguments) -> Result<u8, Failure> {
     let preset = match (arguments.seed, arguments.disk) {
         (Some(SeedTable::Table4), _) => Preset::Table4,
         (Some(SeedTable::Table5), _) => Preset::Table5,
@@ -91,7 +92,7 @@ fn run_store(arguments: &BenchStoreArguments) -> Result<(), Failure> {
     let programs = programs(&program, "worker");
     let report = with_progress(|progress| store::run(&plan, &programs, progress))?;
     let places = Places { json: &arguments.json, svg: &arguments.svg, write: &arguments.write };
-    publish(&places, &report, &report.experiment, report.text(), Some(report.svg()))
+    publish(&places, &report)
 }
 
 fn run_cache(arguments: &BenchCacheArguments) -> Result<u8, Failure> {
@@ -106,45 +107,44 @@ fn run_cache(arguments: &BenchCacheArguments) -> Result<u8, Failure> {
     let programs = programs(&program, "cache-worker");
     let report = with_progress(|progress| dear::run(&plan, &programs, progress))?;
     let places = Places { json: &arguments.json, svg: &arguments.svg, write: &arguments.write };
-    publish(&places, &report, &report.experiment, report.text(), Some(report.svg()))?;
-    Ok(if report.is_short() { FAILED } else { GOOD })
+    publish(&places, &report)
 }
 
 fn run_io(arguments: &BenchIoArguments) -> Result<u8, Failure> {
     let program = std::env::current_exe().context("cannot find this program")?;
-    let report = match arguments.matrix {
+    let (report, requests) = match arguments.matrix {
         Some(IoMatrix::Ncar) => {
             let options = arguments.ncar_options();
             if arguments.dry_run {
                 return output::text(&io::ncar_dry_run(&options)?).map(|()| GOOD);
             }
             let programs = programs(&program, "io-worker");
-            with_progress(|progress| io::run_ncar(&options, &program, &programs, progress))?
+            (with_progress(|progress| io::run_ncar(&options, &program, &programs, progress))?, None)
         }
         None => {
             let options = arguments.options();
             let guardian = process_of(&program, "guardian");
             if arguments.check_fio {
                 let programs = programs(&program, "io-worker");
-                with_progress(|progress| io::check_fio(&options, &programs, progress))?
+                (with_progress(|progress| io::check_fio(&options, &programs, progress))?, None)
             } else {
                 let plan = io::Plan::new(options)?;
                 if arguments.dry_run {
                     return output::text(&io::dry_run(&plan)?).map(|()| GOOD);
                 }
-                with_progress(|progress| io::run(&plan, guardian, progress))?
+                let (report, requests) = with_progress(|progress| io::run(&plan, guardian, progress))?;
+                (report, Some(requests))
             }
         }
     };
-    if let Some(path) = &arguments.timestamps {
+    if let (Some(path), Some(requests)) = (&arguments.timestamps, requests) {
         let file = std::fs::File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
         let mut file = std::io::BufWriter::new(file);
-        let written = report.timestamps().write(&mut file).and_then(|()| std::io::Write::flush(&mut file));
+        let written = requests.write(&mut file).and_then(|()| std::io::Write::flush(&mut file));
         written.with_context(|| format!("cannot write {}", path.display()))?;
     }
     let places = Places { json: &arguments.json, svg: &arguments.svg, write: &arguments.write };
-    publish(&places, &report, &report.experiment, report.text(), Some(report.svg()))?;
-    Ok(if report.is_short() { FAILED } else { GOOD })
+    publish(&places, &report)
 }
 
 /// Returns the commands that start this program again, for the processes of a run.
@@ -175,22 +175,17 @@ struct Places<'a> {
     write: &'a Option<PathBuf>,
 }
 
-/// Writes a report's files and prints it.
-fn publish(
-    places: &Places<'_>,
-    report: &impl serde::Serialize,
-    experiment: &str,
-    text: &str,
-    svg: Option<&str>,
-) -> Result<(), Failure> {
+/// Writes a report's files and prints it; the exit code says whether it misses a target.
+fn publish(places: &Places<'_>, report: &Report) -> Result<u8, Failure> {
     save(places.json.as_deref(), report)?;
-    if let (Some(path), Some(svg)) = (places.svg, svg) {
+    if let (Some(path), Some(svg)) = (places.svg, report.svg()) {
         write(path, svg)?;
     }
     if let Some(folder) = places.write {
-        write_results(folder, experiment, text, svg)?;
+        write_results(folder, &report.experiment, report.text(), report.svg())?;
     }
-    output::text(text)
+    output::text(report.text())?;
+    Ok(if report.is_short() { FAILED } else { GOOD })
 }
 
 fn run_files(arguments: &BenchFilesArguments) -> Result<u8, Failure> {
@@ -207,7 +202,7 @@ fn run_files(arguments: &BenchFilesArguments) -> Result<u8, Failure> {
         options.seed = arguments.random_seed;
         let guardian = process_of(&program, "guardian");
         let report = with_progress(|progress| files::run_folder(&options, guardian, progress))?;
-        return publish(&places, &report, &report.experiment, report.text(), None).map(|()| GOOD);
+        return publish(&places, &report);
     };
     if let Some(option) = foreign_option(arguments, seed) {
         let message = format!("{option} is not an option of this experiment");
@@ -224,7 +219,7 @@ fn run_files(arguments: &BenchFilesArguments) -> Result<u8, Failure> {
             seed: arguments.random_seed,
         })?;
         let report = with_progress(|progress| files::shared::run(&plan, &program, progress))?;
-        return publish(&places, &report, &report.experiment, report.text(), None).map(|()| GOOD);
+        return publish(&places, &report);
     }
     let options = files::Options {
         quick: arguments.quick,
@@ -237,8 +232,7 @@ fn run_files(arguments: &BenchFilesArguments) -> Result<u8, Failure> {
     };
     let plan = runtime()?.block_on(async { files::Plan::new(options) })?;
     let report = with_progress(|progress| files::run_nrd(&plan, &program, progress))?;
-    publish(&places, &report, &report.experiment, report.text(), None)?;
-    Ok(if report.is_short() { FAILED } else { GOOD })
+    publish(&places, &report)
 }
 
 /// An option that was given and does not count under a paper's conditions.
@@ -265,8 +259,7 @@ fn run_ram(arguments: &BenchRamArguments) -> Result<u8, Failure> {
     let program = std::env::current_exe().context("cannot find this program")?;
     let report = with_progress(|progress| ram::run(&options, &program, progress))?;
     let places = Places { json: &arguments.json, svg: &None, write: &arguments.write };
-    publish(&places, &report, &report.experiment, report.text(), None)?;
-    Ok(if report.is_short() { FAILED } else { GOOD })
+    publish(&places, &report)
 }
 
 /// Serves files that are parts of a device.
@@ -320,8 +313,7 @@ fn run_limits(arguments: &BenchLimitsArguments) -> Result<u8, Failure> {
     bar.finish_and_clear();
     let report = report?;
     let places = Places { json: &arguments.json, svg: &None, write: &arguments.write };
-    publish(&places, &report, limits::PAGE, report.text(), None)?;
-    Ok(if report.is_short() { FAILED } else { GOOD })
+    publish(&places, &report)
 }
 
 /// Returns the program that runs foyer as a contender, if it is in the directory of this program.

@@ -36,7 +36,6 @@ use crate::{Error, ErrorKind};
 pub use cost::Cost;
 pub use mounted::serve;
 pub use programs::{MIXES, PROGRAMS, Program};
-pub use report::Report;
 pub use run::run;
 pub use through_fuse::ThroughFuse;
 

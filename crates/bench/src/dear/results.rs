@@ -8,7 +8,8 @@ use super::cost::Cost;
 use super::execute::Execution;
 use super::replay::Known;
 use super::{AGAIN, BASE, Lane, PAGES, Program, name_of};
-use crate::store::Figure;
+use crate::Figure;
+use crate::statistics::Estimate;
 
 /// The smallest accepted savings compared with LRU, in percent of reads and of time: for single programs, and for
 /// mixes.
@@ -133,7 +134,8 @@ fn saving(
 
 fn figure(name: String, unit: &'static str, value: (f64, f64, f64), target: Option<f64>, is_at_most: bool) -> Figure {
     let (value, low, high) = value;
-    Figure { name, value, unit, low, high, target, is_at_most, is_judged: true }
+    let figure = Figure::new(name, unit, Estimate { value, low, high });
+    if is_at_most { figure.at_most(target) } else { figure.at_least(target) }
 }
 
 #[cfg(test)]

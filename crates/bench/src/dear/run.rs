@@ -9,14 +9,15 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::execute::{Execution, Order, Place, compare};
+use super::report::report;
 use super::results::Workload;
-use super::{BASE, LANES, Lane, PAGES, Plan, Program, Report, cost, image, name_of, replay};
+use super::{BASE, LANES, Lane, PAGES, Plan, Program, cost, image, name_of, replay};
 use crate::disk::{SharedClock, Timekeeping};
 use crate::group::MemoryGroup;
 use crate::guardian::Guardian;
 use crate::statistics::order;
 use crate::store::{Programs, Progress};
-use crate::{Error, machine, sys};
+use crate::{Error, Report, machine, sys};
 
 /// The memory of the page cache's group in addition to the largest resident size of the program. *Units*: bytes.
 const PAGES_BYTES: u64 = 6 << 20;
@@ -41,7 +42,7 @@ pub fn run(plan: &Plan, programs: &Programs, progress: &mut (dyn FnMut(&Progress
     let result = run_all(plan, programs, folder, progress);
     guardian.finish();
     let (workloads, cost) = result?;
-    Ok(Report::new(plan, workloads, cost, began.elapsed()))
+    Ok(report(plan, workloads, cost, began.elapsed()))
 }
 
 fn run_all(

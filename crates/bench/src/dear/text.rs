@@ -9,8 +9,7 @@ use super::execute::{Execution, MODEL};
 use super::replay::Varied;
 use super::results::{Workload, saved};
 use super::{BASE, BLOCKS, Plan};
-use crate::machine;
-use crate::store::Figure;
+use crate::{Figure, machine};
 
 /// The paper's averages for 6 MB: for single programs, and for several at once.
 const SEED: &str = "the paper, DEAR against LRU: alone 23 % fewer reads (51 % at most) and 12 % less time (35 %); \
@@ -53,7 +52,7 @@ pub(super) fn text(plan: &Plan, workloads: &[Workload], cost: &Cost, figures: &[
         "\nFigures (the mean over programs of what is saved against LRU; range over executions)\n  {SEED}"
     );
     for figure in figures {
-        line(&mut text, figure, plan.options.quick);
+        text.push_str(&figure.line(34, 3));
     }
     let _ = writeln!(text, "  {} pairs for each cost", cost.pairs);
     for (is_alone, when) in [(true, "alone, virtual clock"), (false, "together, real time")] {
@@ -78,18 +77,6 @@ pub(super) fn text(plan: &Plan, workloads: &[Workload], cost: &Cost, figures: &[
         let _ = writeln!(text, "  {name:13} {meaning}");
     }
     text
-}
-
-fn line(text: &mut String, figure: &Figure, is_quick: bool) {
-    let most = if figure.is_at_most { "at most " } else { "" };
-    let target = figure.target.map(|target| format!("  target {most}{target}")).unwrap_or_default();
-    let verdict = match (figure.is_short() && !is_quick, figure.target) {
-        (true, _) => "  SHORT",
-        (false, Some(_)) if !figure.is_judged || is_quick => "  (no verdict)",
-        _ => "",
-    };
-    let Figure { name, value, unit, low, high, .. } = figure;
-    let _ = writeln!(text, "  {name:34} {value:7.3} {unit} ({low:.3} to {high:.3}){target}{verdict}");
 }
 
 /// Writes a table with one row per program and one column per lane.
@@ -236,7 +223,7 @@ mod tests {
         assert!(of("hit_us.lru").ends_with("target at most 2  SHORT"), "{said}");
         assert!(!of("reads_saved.alone.adaptive").contains("SHORT"), "{said}");
         assert!(said.contains(PAGES) && said.contains("13.60 / 16.59 s = 0.82"), "{said}");
-        plan.options.quick = true;
+        let figures: Vec<Figure> = figures.into_iter().map(|figure| figure.judged(false)).collect();
         let look = text(&plan, &all, &cost, &figures, Duration::from_secs(1));
         assert!(!look.contains("SHORT") && look.contains("(no verdict)"), "{look}");
     }

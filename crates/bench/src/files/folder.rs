@@ -9,16 +9,15 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::loops::{Loops, Order, Taken, ms_a_file};
 use super::samples::Step;
 use super::{FILE_BYTES, FILES_MAX};
 use crate::guardian::Guardian;
 use crate::statistics::estimate;
-use crate::store::{Figure, Progress};
-use crate::{Error, ErrorKind, machine};
+use crate::store::Progress;
+use crate::{Error, ErrorKind, Figure, Report, machine};
 
 /// The orders of deletion, as the table lists them.
 const ORDERS: [Order; 3] = [Order::Forward, Order::Reverse, Order::Random];
@@ -45,28 +44,6 @@ impl FolderOptions {
     }
 }
 
-/// The results of a run.
-#[derive(Debug, Clone, Serialize)]
-pub struct FolderReport {
-    /// `files`.
-    pub experiment: String,
-    /// The command line and the machine.
-    pub setting: Value,
-    /// Milliseconds per file of each loop.
-    pub figures: Vec<Figure>,
-    /// A row for each loop, with the times of all rounds.
-    pub rows: Vec<Value>,
-    #[serde(skip)]
-    text: String,
-}
-
-impl FolderReport {
-    /// Tables for the terminal.
-    pub fn text(&self) -> &str {
-        &self.text
-    }
-}
-
 /// Runs the loops; `guardian` is this program as the guardian of a run.
 ///
 /// *Errors*: [`ErrorKind::Usage`] for numbers out of bounds, and for an absent directory; [`ErrorKind::Void`] for a
@@ -75,7 +52,7 @@ pub fn run(
     options: &FolderOptions,
     guardian: Command,
     progress: &mut (dyn FnMut(&Progress) + Send),
-) -> Result<FolderReport, Error> {
+) -> Result<Report, Error> {
     let is_wrong = |&files: &u32| !(1..=FILES_MAX).contains(&files);
     if options.files.is_empty() || options.files.iter().any(is_wrong) || !(1..=100).contains(&options.rounds) {
         let message = format!("1 to {FILES_MAX} files, and 1 to 100 rounds");
@@ -128,7 +105,7 @@ fn run_all(
     Ok(list)
 }
 
-fn report(options: &FolderOptions, list: &[Ran], took: Duration) -> FolderReport {
+fn report(options: &FolderOptions, list: &[Ran], took: Duration) -> Report {
     let (mut figures, mut rows) = (Vec::new(), Vec::new());
     let mut text = format!("bench files: {}\n", machine::describe());
     let _ = writeln!(
@@ -157,9 +134,7 @@ fn report(options: &FolderOptions, list: &[Ran], took: Duration) -> FolderReport
             let part = if step == Step::Create { "create" } else { "delete" };
             for (name, found) in [("loop", alone), ("written", written)] {
                 let name = format!("{part}.{how}.{name}.{}.{files}", order.name());
-                let (value, low, high) = (found.value, found.low, found.high);
-                let (target, is_at_most, is_judged) = (None, false, false);
-                figures.push(Figure { name, value, unit: "ms", low, high, target, is_at_most, is_judged });
+                figures.push(Figure::new(name, "ms", found).judged(false));
             }
         }
         text.push('\n');
@@ -173,7 +148,7 @@ fn report(options: &FolderOptions, list: &[Ran], took: Duration) -> FolderReport
         "folder": options.folder, "file_bytes": options.bytes, "rounds": options.rounds, "seed": options.seed,
         "machine": machine::describe(), "seconds": took.as_secs_f64(),
     });
-    FolderReport { experiment: "files".to_owned(), setting, figures, rows, text }
+    Report::new("files", setting, figures, rows, text)
 }
 
 #[cfg(test)]

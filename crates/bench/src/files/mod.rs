@@ -38,7 +38,6 @@ pub use folder::{FolderOptions, run as run_folder};
 pub use loops::{Loops, Order, Taken};
 pub use network::Link;
 pub use nrd::run as run_nrd;
-pub use results::Report;
 pub use worker::serve;
 
 /// The size of the paper's files, in bytes.

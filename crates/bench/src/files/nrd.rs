@@ -11,14 +11,14 @@ use std::time::Instant;
 use super::contender::{Contender, Place};
 use super::loops::{Loops, Order};
 use super::network::{self, Link};
-use super::results::Report;
+use super::results::report;
 use super::samples::Sample;
 use super::{FILE_BYTES, Plan};
 use crate::group::MemoryGroup;
 use crate::guardian::Guardian;
 use crate::statistics::order;
 use crate::store::Progress;
-use crate::{Error, ErrorKind, machine, sys};
+use crate::{Error, ErrorKind, Report, machine, sys};
 
 /// The programs that a run needs, and the Debian packages that contain them.
 const NEEDS: [(&str, &str); 3] = [("ip", "iproute2"), ("tc", "iproute2"), ("nsenter", "util-linux")];
@@ -60,7 +60,7 @@ pub fn run(plan: &Plan, nectary: &Path, progress: &mut (dyn FnMut(&Progress) + S
     // If a step failed, the processes that served block devices were killed and their loop devices remain.
     let _ = nectary_attach::release_stale();
     guardian.finish();
-    Ok(Report::new(plan, result?, began.elapsed()))
+    Ok(report(plan, result?, began.elapsed()))
 }
 
 fn run_all(plan: &Plan, place: &Place<'_>, progress: &mut (dyn FnMut(&Progress) + Send)) -> Result<Vec<Sample>, Error> {

@@ -5,7 +5,6 @@
 
 use std::time::Duration;
 
-use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::contender::{AGAIN, BASE, LIMIT, LOCAL, MODEL};
@@ -13,57 +12,25 @@ use super::loops::{Order, Taken};
 use super::network::Link;
 use super::samples::{Sample, Samples, Step};
 use super::{FILE_BYTES, Plan, text};
-use crate::machine;
-use crate::statistics::Estimate;
-use crate::store::Figure;
+use crate::{Figure, Report, machine};
 
 /// A synchronously mounted network RAM disk must be this many times as fast as a local disk, if [`LIMIT`] is.
 const TARGET_LOCAL: f64 = 4.0;
 /// It must be this many times as fast as the model of a disk of the paper's time.
 const TARGET_MODEL: f64 = 8.0;
 
-/// A finished run under the paper's conditions.
-#[derive(Debug, Clone, Serialize)]
-pub struct Report {
-    /// `files-nrd`; if the file system is not ext4, its name is added.
-    pub experiment: String,
-    /// The command line and the machine.
-    pub setting: Value,
-    /// All figures: noise, then missed targets, then the rest.
-    pub figures: Vec<Figure>,
-    /// A row for each link, contender and loop.
-    pub rows: Vec<Value>,
-    #[serde(skip)]
-    is_short: bool,
-    #[serde(skip)]
-    text: String,
-}
-
-impl Report {
-    /// Makes the report of a run.
-    pub(super) fn new(plan: &Plan, samples: Vec<Sample>, took: Duration) -> Report {
-        let samples = Samples(samples);
-        let figures = figures(plan, &samples);
-        let is_short = !plan.options.quick && figures.iter().any(Figure::is_short);
-        let system = plan.options.system.name();
-        let setting = json!({
-            "machine": machine::describe(), "seconds": took.as_secs_f64(), "rounds": plan.rounds, "file_system": system,
-            "file_bytes": FILE_BYTES, "seed": plan.options.seed, "not_run": plan.not_run, "quick": plan.options.quick,
-        });
-        let experiment = if system == "ext4" { "files-nrd".to_owned() } else { format!("files-nrd-{system}") };
-        let text = text::text(plan, &samples, &figures, took);
-        Report { experiment, setting, figures, rows: rows(plan, &samples), is_short, text }
-    }
-
-    /// Whether a figure misses its target; never true for a quick run.
-    pub fn is_short(&self) -> bool {
-        self.is_short
-    }
-
-    /// Tables for the terminal.
-    pub fn text(&self) -> &str {
-        &self.text
-    }
+/// Makes the report of a run.
+pub(super) fn report(plan: &Plan, samples: Vec<Sample>, took: Duration) -> Report {
+    let samples = Samples(samples);
+    let figures = figures(plan, &samples);
+    let system = plan.options.system.name();
+    let setting = json!({
+        "machine": machine::describe(), "seconds": took.as_secs_f64(), "rounds": plan.rounds, "file_system": system,
+        "file_bytes": FILE_BYTES, "seed": plan.options.seed, "not_run": plan.not_run, "quick": plan.options.quick,
+    });
+    let experiment = if system == "ext4" { "files-nrd".to_owned() } else { format!("files-nrd-{system}") };
+    let text = text::text(plan, &samples, &figures, took);
+    Report::new(&experiment, setting, figures, rows(plan, &samples), text)
 }
 
 fn figures(plan: &Plan, samples: &Samples) -> Vec<Figure> {
@@ -96,18 +63,8 @@ fn figures(plan: &Plan, samples: &Samples) -> Vec<Figure> {
                             (BASE, Link::Unshaped, "sync", MODEL) => (Some(TARGET_MODEL), true),
                             _ => (None, false),
                         };
-                        let Estimate { value, low, high } = ratio;
                         let is_judged = is_judged && !plan.options.quick;
-                        figures.push(Figure {
-                            name,
-                            value,
-                            unit: "x",
-                            low,
-                            high,
-                            target,
-                            is_at_most: false,
-                            is_judged,
-                        });
+                        figures.push(Figure::new(name, "x", ratio).at_least(target).judged(is_judged));
                     }
                 }
             }
@@ -206,7 +163,7 @@ pub(super) mod tests {
     #[test]
     fn noise_stands_first_and_what_is_short_next() {
         let (plan, samples) = sampled(time(3.0));
-        let report = Report::new(&plan, samples, Duration::from_secs(1));
+        let report = report(&plan, samples, Duration::from_secs(1));
         assert!(report.figures[0].name.contains("none-2-again.over_none-2"), "{}", report.figures[0].name);
         let short: Vec<&str> =
             report.figures.iter().filter(|figure| figure.is_short()).map(|figure| &*figure.name).collect();
@@ -219,7 +176,7 @@ pub(super) mod tests {
     #[test]
     fn a_local_disk_that_the_path_cannot_beat_by_as_much_is_not_judged() {
         let (plan, samples) = sampled(time(1.5));
-        let report = Report::new(&plan, samples, Duration::from_secs(1));
+        let report = report(&plan, samples, Duration::from_secs(1));
         let local = report.figures.iter().find(|one| one.name == "create.sync.unshaped.none-2.over_disk").unwrap();
         assert!(!local.is_judged && !report.is_short(), "{local:?}");
         assert!(report.text().contains("no verdict"), "{}", report.text());

@@ -8,8 +8,7 @@ use super::loops::Taken;
 use super::network::Link;
 use super::samples::{Samples, Step};
 use super::{FILE_BYTES, Plan};
-use crate::machine;
-use crate::store::Figure;
+use crate::{Figure, machine};
 
 /// The figures that the paper gives in its text; its plots 11 and 12 show the others.
 const SEED: &str = "\
@@ -60,14 +59,7 @@ pub(super) fn text(plan: &Plan, samples: &Samples, figures: &[Figure], took: Dur
         plan.rounds
     );
     for figure in figures {
-        let target = figure.target.map(|target| format!("  target {target}")).unwrap_or_default();
-        let verdict = match (figure.is_short(), figure.target) {
-            (true, _) => "  SHORT",
-            (false, Some(_)) if !figure.is_judged => "  (no verdict)",
-            _ => "",
-        };
-        let Figure { name, value, unit, low, high, .. } = figure;
-        let _ = writeln!(text, "  {name:58} {value:7.2} {unit} ({low:.2} to {high:.2}){target}{verdict}");
+        text.push_str(&figure.line(58, 2));
     }
     let local = plan.contenders.iter().any(|contender| !contender.is_remote());
     if local {
@@ -133,13 +125,13 @@ fn table(text: &mut String, plan: &Plan, samples: &Samples, link: Option<Link>) 
 
 #[cfg(test)]
 mod tests {
-    use super::super::results::{Report, tests::sampled};
+    use super::super::results::{report, tests::sampled};
     use super::*;
 
     #[test]
     fn the_paper_what_is_not_run_and_a_table_for_each_link_are_there() {
         let (plan, samples) = sampled(|_| 1.0);
-        let report = Report::new(&plan, samples, Duration::from_secs(61));
+        let report = report(&plan, samples, Duration::from_secs(61));
         let text = report.text();
         for part in ["12.629 ms a file", "mirror-2: NOT RUN", "On this machine", "10 Mb/s", "took 61 s", "SHORT"] {
             assert!(text.contains(part), "{part}: {text}");

@@ -13,15 +13,13 @@ use serde_json::{Value, json};
 
 use super::content::{drop_pages, fill};
 use super::job::{Engine, Job, Mode};
-use super::report::{Report, figure};
 use super::run::Streams;
 use super::target::{Target, Wish};
-use super::timestamps::Timestamps;
 use super::{Cell, Options, Plan, engine_of, or, process, usage};
 use crate::guardian::Guardian;
 use crate::statistics::{Estimate, median, order, paired_ratio};
 use crate::store::{Programs, Progress};
-use crate::{Error, ErrorKind, machine};
+use crate::{Error, ErrorKind, Figure, Report, machine};
 
 /// How far a ratio may be from 1.
 const TOLERANCE: f64 = 0.03;
@@ -214,8 +212,8 @@ fn report(plan: &Plan, seconds: f64, all: &[Pairs], took_s: f64) -> Report {
             shown(&noise),
             shown(&ratio)
         );
-        figures.push(figure(format!("io.fio.{name}"), "x", [ratio.value, ratio.low, ratio.high]));
-        figures.push(figure(format!("io.fio.noise.{name}"), "x", [noise.value, noise.low, noise.high]));
+        figures.push(Figure::new(format!("io.fio.{name}"), "x", ratio));
+        figures.push(Figure::new(format!("io.fio.noise.{name}"), "x", noise));
         rows.push(json!({ "cell": name, "nectary": pairs.own, "again": pairs.again, "fio": pairs.fio }));
     }
     let outside = all.iter().filter(|pairs| pairs.is_outside()).count();
@@ -224,16 +222,7 @@ fn report(plan: &Plan, seconds: f64, all: &[Pairs], took_s: f64) -> Report {
         "target": plan.options.target, "bytes": plan.bytes, "pairs": plan.passes, "seconds": seconds,
         "machine": machine::describe(), "took_s": took_s,
     });
-    Report {
-        experiment: "io-fio".to_owned(),
-        setting,
-        figures,
-        rows,
-        is_short: outside > 0,
-        text,
-        plot: super::plot::plot("bench io --check-fio", &[]),
-        timestamps: Timestamps::default(),
-    }
+    Report::new("io-fio", setting, figures, rows, text).judged(outside > 0)
 }
 
 #[cfg(test)]

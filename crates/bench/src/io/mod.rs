@@ -36,7 +36,6 @@ pub use fio::check as check_fio;
 pub use job::{Engine, Job, Mode, Operation, Outcome, Request, StreamOutcome};
 pub use ncar::{Options as NcarOptions, dry_run as ncar_dry_run, run as run_ncar};
 pub use process::serve;
-pub use report::Report;
 pub use run::{dry_run, run};
 pub use timestamps::Timestamps;
 

@@ -3,92 +3,35 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::Plan;
 use super::job::{Mode, Operation};
 use super::plot::{Chart, Line, plot};
 use super::results::{Ceilings, CellResult, headings};
-use super::timestamps::Timestamps;
-use crate::machine;
-use crate::store::Figure;
+use crate::statistics::Estimate;
+use crate::{Figure, Report, machine};
 
-/// A finished run.
-#[derive(Debug, Clone, Serialize)]
-pub struct Report {
-    /// `io`, or the name of another measurement.
-    pub experiment: String,
-    /// The command line and the machine.
-    pub setting: Value,
-    /// The rate of each cell, and the ceilings.
-    pub figures: Vec<Figure>,
-    /// A row for each stream and pass, in xdd's columns.
-    pub rows: Vec<Value>,
-    #[serde(skip)]
-    pub(super) is_short: bool,
-    #[serde(skip)]
-    pub(super) text: String,
-    #[serde(skip)]
-    pub(super) plot: String,
-    #[serde(skip)]
-    pub(super) timestamps: Timestamps,
-}
-
-/// A figure without a target.
-pub(super) fn figure(name: String, unit: &'static str, [value, low, high]: [f64; 3]) -> Figure {
-    Figure { name, value, unit, low, high, target: None, is_at_most: false, is_judged: true }
-}
-
-impl Report {
-    /// Makes the report of a sweep.
-    pub(super) fn new(
-        plan: &Plan,
-        ceilings: Ceilings,
-        results: Vec<CellResult>,
-        timestamps: Timestamps,
-        took: Duration,
-    ) -> Report {
-        let named = [("read", ceilings.read), ("write", ceilings.write), ("copy", ceilings.copy)];
-        let mut figures: Vec<Figure> = named
-            .iter()
-            .filter_map(|(name, rate)| Some(figure(format!("io.ceiling.{name}"), "MiB/s", [(*rate)?; 3])))
-            .collect();
-        figures.extend(results.iter().map(|result| {
-            let rate = result.rate();
-            figure(format!("io.{}", result.cell.name()), "MiB/s", [rate.value, rate.low, rate.high])
-        }));
-        let options = &plan.options;
-        let setting = json!({
-            "target": options.target, "bytes": plan.bytes, "passes": plan.passes, "seconds": plan.seconds,
-            "is_warm": options.is_warm, "is_synced": options.is_synced, "read_percent": options.read_percent,
-            "machine": machine::describe(), "took_s": took.as_secs_f64(),
-        });
-        let rows = results.iter().flat_map(CellResult::rows).map(|row| json!(row)).collect();
-        let text = text(plan, &named, &results, took);
-        let plot = plot("bench io", &charts(ceilings, &results));
-        Report { experiment: "io".to_owned(), setting, figures, rows, is_short: false, text, plot, timestamps }
-    }
-
-    /// Whether a figure misses its target.
-    pub fn is_short(&self) -> bool {
-        self.is_short
-    }
-
-    /// Tables for the terminal.
-    pub fn text(&self) -> &str {
-        &self.text
-    }
-
-    /// The picture, as SVG.
-    pub fn svg(&self) -> &str {
-        &self.plot
-    }
-
-    /// The requests, if they were kept.
-    pub fn timestamps(&self) -> &Timestamps {
-        &self.timestamps
-    }
+/// Makes the report of a sweep.
+pub(super) fn report(plan: &Plan, ceilings: Ceilings, results: Vec<CellResult>, took: Duration) -> Report {
+    let named = [("read", ceilings.read), ("write", ceilings.write), ("copy", ceilings.copy)];
+    let mut figures: Vec<Figure> = named
+        .iter()
+        .filter_map(|(name, rate)| {
+            Some(Figure::new(format!("io.ceiling.{name}"), "MiB/s", Estimate::exactly((*rate)?)))
+        })
+        .collect();
+    figures
+        .extend(results.iter().map(|result| Figure::new(format!("io.{}", result.cell.name()), "MiB/s", result.rate())));
+    let options = &plan.options;
+    let setting = json!({
+        "target": options.target, "bytes": plan.bytes, "passes": plan.passes, "seconds": plan.seconds,
+        "is_warm": options.is_warm, "is_synced": options.is_synced, "read_percent": options.read_percent,
+        "machine": machine::describe(), "took_s": took.as_secs_f64(),
+    });
+    let rows = results.iter().flat_map(CellResult::rows).map(|row| json!(row)).collect();
+    let text = text(plan, &named, &results, took);
+    Report::new("io", setting, figures, rows, text).with_svg(plot("bench io", &charts(ceilings, &results)))
 }
 
 fn text(plan: &Plan, ceilings: &[(&str, Option<f64>)], results: &[CellResult], took: Duration) -> String {
@@ -163,12 +106,12 @@ mod tests {
     fn a_report_has_a_figure_and_a_line_for_each_cell_and_the_ceilings_beside() {
         let plan = Plan::new(options()).unwrap();
         let ceilings = Ceilings { read: Some(20.0), write: None, copy: Some(9000.0) };
-        let report = Report::new(&plan, ceilings, vec![result()], Timestamps::default(), Duration::from_secs(1));
+        let report = report(&plan, ceilings, vec![result()], Duration::from_secs(1));
         let names: Vec<&str> = report.figures.iter().map(|figure| figure.name.as_str()).collect();
         assert_eq!(names, ["io.ceiling.read", "io.ceiling.copy", "io.read.direct.streams2.depth1.1m"]);
         assert!(report.text().contains("read 20; write not measured; copy 9000;"), "{}", report.text());
         assert!(report.text().contains("AVERAGE") && report.rows.len() == 7);
-        super::super::plot::tests::is_well_formed(report.svg());
-        assert_eq!(report.svg().matches("<polyline").count(), 2);
+        super::super::plot::tests::is_well_formed(report.svg().unwrap());
+        assert_eq!(report.svg().unwrap().matches("<polyline").count(), 2);
     }
 }

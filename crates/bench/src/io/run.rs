@@ -9,15 +9,15 @@ use nectary_block::Buffer;
 
 use super::content::{drop_pages, fill, settle};
 use super::job::{Engine, Job, Mode, Operation, Outcome, Place};
-use super::report::Report;
+use super::report::report;
 use super::results::{Ceilings, CellResult};
 use super::target::{Target, Wish};
 use super::timestamps::Timestamps;
 use super::{Cell, Plan, engine, engine_of};
-use crate::Error;
 use crate::guardian::Guardian;
 use crate::statistics::order;
 use crate::store::Progress;
+use crate::{Error, Report};
 
 /// The size of the direct requests that measure the ceiling. *Units*: bytes.
 const CEILING_REQUEST_BYTES: u64 = 4 << 20;
@@ -85,11 +85,11 @@ impl Streams {
     }
 }
 
-/// Runs a plan; `guardian` has to call [`serve`](crate::guardian::serve).
+/// Runs a plan, and returns its report and the requests that were kept; `guardian` has to call [`serve`](crate::guardian::serve).
 ///
 /// *Errors*: [`ErrorKind::Usage`](crate::ErrorKind::Usage) if the target must not be used;
 /// [`ErrorKind::Void`](crate::ErrorKind::Void) if a byte was wrong.
-pub fn run(plan: &Plan, guardian: Command, progress: &mut dyn FnMut(&Progress)) -> Result<Report, Error> {
+pub fn run(plan: &Plan, guardian: Command, progress: &mut dyn FnMut(&Progress)) -> Result<(Report, Timestamps), Error> {
     let began = Instant::now();
     let options = &plan.options;
     let wish =
@@ -125,7 +125,7 @@ pub fn run(plan: &Plan, guardian: Command, progress: &mut dyn FnMut(&Progress)) 
         }
     }
     guardian.finish();
-    Ok(Report::new(plan, ceilings, results, timestamps, began.elapsed()))
+    Ok((report(plan, ceilings, results, began.elapsed()), timestamps))
 }
 
 fn job_of(plan: &Plan, streams: &Streams, cell: &Cell) -> Result<Job, Error> {

@@ -26,7 +26,6 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use serde::Serialize;
 use serde_json::{Value, json};
 
 use self::bare::{Copier, Shelf};
@@ -35,8 +34,7 @@ use self::fio::Fio;
 use crate::guardian::Guardian;
 use crate::random::Random;
 use crate::statistics::{Estimate, estimate, paired_ratio};
-use crate::store::Figure;
-use crate::{Error, ErrorKind, machine};
+use crate::{Error, ErrorKind, Figure, Report, machine};
 
 /// The number of reads in flight.
 const DEPTH: usize = 32;
@@ -80,33 +78,6 @@ pub struct LimitsOptions {
     pub seconds: u64,
 }
 
-/// The report.
-#[derive(Debug, Clone, Serialize)]
-pub struct LimitsReport {
-    /// `limits`.
-    pub experiment: String,
-    /// The command line and the machine.
-    pub setting: Value,
-    /// Ratios and rates.
-    pub figures: Vec<Figure>,
-    /// Each run of each figure, in the order in which they ran.
-    pub rows: Vec<Value>,
-    #[serde(skip)]
-    text: String,
-}
-
-impl LimitsReport {
-    /// The report for people.
-    pub fn text(&self) -> &str {
-        &self.text
-    }
-
-    /// Whether a figure misses its target.
-    pub fn is_short(&self) -> bool {
-        self.figures.iter().any(Figure::is_short)
-    }
-}
-
 /// The rates of one contender.
 #[derive(Debug, Default, Clone)]
 struct Rates {
@@ -136,11 +107,7 @@ struct Runs {
 /// Measures; `progress` receives the number of completed runs and the number of all runs.
 ///
 /// *Errors*: [`ErrorKind::Missing`] without fio; [`ErrorKind::Void`] if a byte was wrong.
-pub fn limits(
-    options: &LimitsOptions,
-    guardian: Command,
-    progress: &mut dyn FnMut(u64, u64),
-) -> Result<LimitsReport, Error> {
+pub fn limits(options: &LimitsOptions, guardian: Command, progress: &mut dyn FnMut(u64, u64)) -> Result<Report, Error> {
     if options.bytes < BYTES_MIN || options.pairs < 2 || options.seconds == 0 || options.object_bytes == 0 {
         let message = format!("{BYTES_MIN} bytes, 2 pairs, 1 second and objects of 1 byte are the least");
         return Err(Error::new(ErrorKind::Usage, message));
@@ -156,11 +123,7 @@ pub fn limits(
     result
 }
 
-async fn run(
-    options: &LimitsOptions,
-    folder: &Path,
-    progress: &mut dyn FnMut(u64, u64),
-) -> Result<LimitsReport, Error> {
+async fn run(options: &LimitsOptions, folder: &Path, progress: &mut dyn FnMut(u64, u64)) -> Result<Report, Error> {
     let fio = Fio { path: folder.join("fio"), bytes: options.bytes };
     let of = (6 + DEPTHS_BEYOND.len() as u64) * options.pairs as u64 + 3;
     let mut done = 0;
@@ -268,7 +231,7 @@ struct Line<'a> {
     target: Option<f64>,
 }
 
-fn report(options: &LimitsOptions, read_bytes: u64, runs: &Runs) -> LimitsReport {
+fn report(options: &LimitsOptions, read_bytes: u64, runs: &Runs) -> Report {
     let mut text = format!("bench limits: {}\n", machine::describe());
     text.push_str(&format!(
         "{} pairs on files of {} MiB in {}; objects of {} bytes, {read_bytes} bytes a read; us: processor time a read or an object\n",
@@ -306,17 +269,16 @@ fn report(options: &LimitsOptions, read_bytes: u64, runs: &Runs) -> LimitsReport
         "seconds": options.seconds, "depth": DEPTH, "memory_bytes": MEMORY_BYTES, "read_bytes": read_bytes,
         "machine": machine::describe(),
     });
-    LimitsReport { experiment: "limits".to_owned(), setting, figures, rows, text }
+    Report::new(PAGE, setting, figures, rows, text)
 }
 
 impl Line<'_> {
     /// Returns the ratio, the line for people, and every run.
     fn compare(&self) -> (Figure, String, Value) {
         let Line { name, unit, by, left, right, target } = *self;
-        let Estimate { value, low, high } = paired_ratio(&left.1.rates, &right.1.rates);
+        let ratio = paired_ratio(&left.1.rates, &right.1.rates);
         let name_of_figure = format!("limits.{name}.{}_of_{}", left.0, right.0);
-        let figure =
-            Figure { name: name_of_figure, value, unit: "x", low, high, target, is_at_most: false, is_judged: true };
+        let figure = Figure::new(name_of_figure, "x", ratio).at_least(target);
         let verdict = match (target, figure.is_short()) {
             (Some(target), true) => format!("  target {target}  SHORT"),
             (Some(target), false) => format!("  target {target}  reached"),
@@ -326,6 +288,7 @@ impl Line<'_> {
             let (rate, processor) = (estimate(&rates.rates).value / by, estimate(&rates.processor).value);
             format!("{who:7} {rate:9.1} {unit} {processor:5.1} us")
         };
+        let Estimate { value, low, high } = ratio;
         let ratio = format!("ratio {value:.3} ({low:.3} to {high:.3}){verdict}");
         let text = format!("  {name:12} {}   {}   {ratio}\n", side(left), side(right));
         let row = json!({ "figure": figure.name, "unit": unit, "divided_by": by,

@@ -27,8 +27,7 @@ use crate::disk::QUEUE_DEPTH;
 pub use lanes::Lane;
 pub use limit::Limit;
 pub use plan::{Group, Plan};
-pub use report::Report;
-pub use results::{Expected, Figure, GroupResult, LaneResult, Swept, Trend};
+pub use results::{Expected, GroupResult, LaneResult, Swept, Trend};
 pub use run::{Programs, Progress, run};
 
 /// The conditions of a run: two tables of the paper, or a bare disk.

@@ -83,35 +83,6 @@ pub struct Expected {
     pub high: u64,
 }
 
-/// One figure of a report.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Figure {
-    /// Its name, which stays the same between versions.
-    pub name: String,
-    /// The value: the median over seeds, or the value of the only run.
-    pub value: f64,
-    /// Its unit.
-    pub unit: &'static str,
-    /// The lower end of the bootstrap interval of the value (`statistics`).
-    pub low: f64,
-    /// The upper end of the bootstrap interval of the value (`statistics`).
-    pub high: f64,
-    /// The target, if one was set.
-    pub target: Option<f64>,
-    /// Whether the target is an upper bound.
-    pub is_at_most: bool,
-    /// Whether the run was long enough to judge the figure against its target.
-    pub is_judged: bool,
-}
-
-impl Figure {
-    /// Whether the figure misses its target; `false` if the run was too short to judge it.
-    pub fn is_short(&self) -> bool {
-        let is_missed = |target| if self.is_at_most { self.value > target } else { self.value < target };
-        self.is_judged && self.target.is_some_and(is_missed)
-    }
-}
-
 /// How the ratio to a contender changed from piece to piece.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Trend {

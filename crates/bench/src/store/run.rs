@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use super::lanes::Lane;
 use super::limit::Limit;
 use super::plan::{Group, Plan};
-use super::report::Report;
+use super::report::report;
 use super::results::{GroupResult, LaneResult, Swept};
 use super::simulation;
 use crate::contender::{Kind, Place};
@@ -25,7 +25,7 @@ use crate::guardian::Guardian;
 use crate::statistics::order;
 use crate::worker::{Client, Piece, Setup};
 use crate::workload::{self, Generator, Laws, TraceReader, write_trace};
-use crate::{Error, machine};
+use crate::{Error, Report, machine};
 
 /// The shares of dirty pages that are compared, in percent of the buffer cache.
 const DIRTY_PERCENTS: [u64; 4] = [10, 20, 40, 80];
@@ -135,7 +135,7 @@ pub fn run(plan: &Plan, programs: &Programs, progress: &mut (dyn FnMut(&Progress
     let result = run_all(&mut plan, sweep, &shared);
     shared.guardian.into_inner().unwrap_or_else(PoisonError::into_inner).finish();
     let (groups, swept) = result?;
-    Ok(Report::new(&plan, groups, swept, began.elapsed()))
+    Ok(report(&plan, groups, swept, began.elapsed()))
 }
 
 /// The number of steps of a run: each contender has one step for its start and one for each piece of the workload; the

@@ -6,10 +6,10 @@ use std::time::Duration;
 use nectary_block::format_size;
 
 use super::plan::Plan;
-use super::results::{Figure, GroupResult, LaneResult, Swept, Trend, disk_hit_ms, hit_ms, put_ms};
+use super::results::{GroupResult, LaneResult, Swept, Trend, disk_hit_ms, hit_ms, put_ms};
 use crate::contender::Kind;
 use crate::disk::Timekeeping;
-use crate::machine;
+use crate::{Figure, machine};
 
 /// The headings of the tables.
 const LEGEND: [(&str, &str); 12] = [
@@ -45,15 +45,7 @@ pub(super) fn text(
         "\nRun time of each contender over Nectary's, and what else has a target; first Nectary again, which is the noise, then what is short"
     );
     for figure in figures {
-        let most = if figure.is_at_most { "at most " } else { "" };
-        let target = figure.target.map(|target| format!("  target {most}{target}")).unwrap_or_default();
-        let verdict = match (figure.is_short(), figure.target, figure.is_judged) {
-            (true, ..) => "  SHORT",
-            (false, Some(_), false) => "  (too short a run to judge)",
-            _ => "",
-        };
-        let Figure { name, value, unit, low, high, .. } = figure;
-        let _ = writeln!(text, "  {name:34} {value:7.2} {unit} ({low:.2} to {high:.2}){target}{verdict}");
+        text.push_str(&figure.line(34, 2));
     }
     let _ = writeln!(
         text,

@@ -24,11 +24,10 @@ use crate::guardian::Guardian;
 use crate::hosts::Hosts;
 use crate::statistics::order;
 use crate::store::Progress;
-use crate::{Error, ErrorKind, machine, sys};
+use crate::{Error, ErrorKind, Report, machine, sys};
 
 use contender::{CONTENDERS, Contender, Place};
 pub use juicefs::find as find_juicefs;
-pub use report::Report;
 use report::Sample;
 
 /// The number of files, and that in a quick run.

@@ -6,14 +6,13 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::Plan;
 use super::contender::{AGAIN, BASE, CLIENT, LOCAL, PEER};
 use crate::files::together::Steps;
-use crate::machine;
 use crate::statistics::{Estimate, paired_ratio, quartiles};
-use crate::store::Figure;
+use crate::{Figure, Report, machine};
 
 /// A volume should do this many times as much a second as JuiceFS.
 const TARGET_PEER: f64 = 5.0;
@@ -37,28 +36,6 @@ pub(super) struct Sample {
     pub threads: u32,
     pub round: usize,
     pub steps: Steps,
-}
-
-/// A finished run.
-#[derive(Debug, Clone, Serialize)]
-pub struct Report {
-    /// `files-ncar`.
-    pub experiment: String,
-    /// The command line and the machine.
-    pub setting: Value,
-    /// Noise, ratios, then rates.
-    pub figures: Vec<Figure>,
-    /// A row for each contender and number of threads, with the rates of all rounds.
-    pub rows: Vec<Value>,
-    #[serde(skip)]
-    text: String,
-}
-
-impl Report {
-    /// Tables for the terminal.
-    pub fn text(&self) -> &str {
-        &self.text
-    }
 }
 
 /// All samples, with the rates that they imply.
@@ -109,15 +86,13 @@ pub(super) fn report(plan: &Plan, samples: &[Sample], took: Duration) -> Report 
         "not_run": plan.not_run,
     });
     let text = text(plan, &rates, &figures, took);
-    Report { experiment: "files-ncar".to_owned(), setting, figures, rows, text }
+    Report::new("files-ncar", setting, figures, rows, text)
 }
 
 fn figures(rates: &Rates<'_>) -> Vec<Figure> {
     let mut figures = Vec::new();
-    let figure = |name: String, unit, Estimate { value, low, high }: Estimate, target| {
-        let (is_at_most, is_judged) = (false, false);
-        Figure { name, value, unit, low, high, target, is_at_most, is_judged }
-    };
+    let figure =
+        |name: String, unit, found, target: Option<f64>| Figure::new(name, unit, found).at_least(target).judged(false);
     let ratios = [
         (AGAIN, BASE, None),
         (BASE, PEER, Some(TARGET_PEER)),

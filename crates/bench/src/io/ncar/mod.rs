@@ -20,11 +20,11 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use super::job::{Engine, Job, Mode, Operation, Place};
-use super::{Cell, Report, check_size, usage};
-use crate::Error;
+use super::{Cell, check_size, usage};
 use crate::hosts::{CLIENT_ADDRESS, Host, SERVER_ADDRESS, VOLUME_MEMORY, Volume};
 use crate::statistics::order;
 use crate::store::{Programs, Progress};
+use crate::{Error, Report};
 use stage::Stage;
 
 /// The least memory of the server's host: its server, a mount and a pass need it also in a quick run. *Units*: bytes.

@@ -9,11 +9,8 @@ use super::{Emptied, Measured, Plan, Series, System, XFS_BLOCK_BYTES, figures};
 use crate::hosts::Host;
 use crate::io::job::{Mode, Operation};
 use crate::io::plot::{Chart, Line, plot};
-use crate::io::report::{Report, figure};
-use crate::io::timestamps::Timestamps;
-use crate::machine;
 use crate::statistics::{Estimate, estimate};
-use crate::store::Figure;
+use crate::{Figure, Report, machine};
 
 /// The time that a volume adds to a direct request, divided by that of a bare FUSE server, should be at most this.
 const ADDED_MAX: f64 = 1.25;
@@ -27,9 +24,8 @@ pub fn report(plan: &Plan, measured: &[Measured], took: Duration) -> Report {
     for Measured { series, rates } in measured {
         for (size, passes) in rates {
             let name = format!("{}.{}", series.name(), format_size(*size).to_lowercase());
-            let Estimate { value, low, high } = estimate(passes);
             rows.push(json!({ "series": series.name(), "request_bytes": size, "mib_s": passes }));
-            all.push(figure(format!("ncar.{name}"), "MiB/s", [value, low, high]));
+            all.push(Figure::new(format!("ncar.{name}"), "MiB/s", estimate(passes)));
         }
     }
     all.extend(added_times(measured));
@@ -38,16 +34,8 @@ pub fn report(plan: &Plan, measured: &[Measured], took: Duration) -> Report {
         "client_memory_bytes": plan.memory_bytes(Host::Client), "server_memory_bytes": plan.memory_bytes(Host::Server),
         "machine": machine::describe(), "took_s": took.as_secs_f64(), "only": plan.options.only,
     });
-    Report {
-        experiment: "io-ncar".to_owned(),
-        setting,
-        figures: all,
-        rows,
-        is_short: false,
-        text: text(plan, measured, took),
-        plot: plot("bench io --matrix ncar", &charts(measured)),
-        timestamps: Timestamps::default(),
-    }
+    let svg = plot("bench io --matrix ncar", &charts(measured));
+    Report::new("io-ncar", setting, all, rows, text(plan, measured, took)).with_svg(svg)
 }
 
 fn text(plan: &Plan, measured: &[Measured], took: Duration) -> String {
@@ -137,8 +125,7 @@ fn added_times(measured: &[Measured]) -> Vec<Figure> {
     });
     each.map(|(series, size, ratio)| {
         let name = format!("ncar.{series}.{}.added_over_bare", format_size(size).to_lowercase());
-        let (target, is_at_most, is_judged) = (Some(ADDED_MAX), true, false);
-        Figure { name, value: ratio, unit: "x", low: ratio, high: ratio, target, is_at_most, is_judged }
+        Figure::new(name, "x", Estimate::exactly(ratio)).at_most(ADDED_MAX).judged(false)
     })
     .collect()
 }
@@ -239,7 +226,7 @@ mod tests {
         for other in ["xfs", "raw", "bare"] {
             assert!(text.contains(&format!("volume.client.read.buffered.remount.streams1 / {other}")), "{text}");
         }
-        is_well_formed(report.svg());
+        is_well_formed(report.svg().unwrap());
         let charts = charts(&measured);
         assert_eq!(charts.len(), 40);
         assert!(charts.iter().all(|chart| chart.lines.len() >= 2), "the volume, twice or beside others");
