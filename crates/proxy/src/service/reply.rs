@@ -152,7 +152,7 @@ pub(crate) fn from_stored(
         headers.insert(CONTENT_LENGTH, HeaderValue::from(size));
     }
     if let (Some(range), Some(size)) = (&range, body_bytes) {
-        headers.insert(CONTENT_RANGE, text_value(format!("bytes {}-{}/{size}", range.start, range.end - 1)));
+        headers.insert(CONTENT_RANGE, content_range(range, size));
     }
     if let Some(multipart_type) = multipart_type {
         headers.insert(CONTENT_TYPE, multipart_type);
@@ -303,3 +303,8 @@ fn at_fault(request: &ClientRequest, fault: BodyFault) -> Response<ReplyBody> {
 fn text_value(text: String) -> HeaderValue {
     HeaderValue::from_maybe_shared(Bytes::from(text)).expect("digits and punctuation")
 }
+/// The value of `Content-Range` for a range, which is not empty, of a body of `size_bytes`.
+pub(crate) fn content_range(range: &Range<u64>, size_bytes: u64) -> HeaderValue {
+    text_value(format!("bytes {}-{}/{size_bytes}", range.start, range.end.saturating_sub(1)))
+}
+
