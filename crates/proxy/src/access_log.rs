@@ -171,7 +171,14 @@ impl LogBuffer {
         push_escaped(out, line.method.as_str().as_bytes());
         out.push(b' ');
         push_escaped(out, line.url);
-        out.extend_from_slice(if line.version == Version::HTTP_10 { b" HTTP/1.0\" " } else { b" HTTP/1.1\" " });
+        out.extend_from_slice(match line.version {
+            Version::HTTP_10 => b" HTTP/1.0\" ",
+            // Requests of other versions are refused.
+            Version::HTTP_09 => b" HTTP/0.9\" ",
+            Version::HTTP_2 => b" HTTP/2.0\" ",
+            Version::HTTP_3 => b" HTTP/3.0\" ",
+            _ => b" HTTP/1.1\" ",
+        });
         push_decimal(out, u64::from(line.status));
         out.push(b' ');
         push_decimal(out, line.body_bytes);

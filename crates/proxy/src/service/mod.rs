@@ -19,7 +19,7 @@ mod lookup;
 mod partial;
 mod pass;
 mod purge;
-mod refusal;
+pub(crate) mod refusal;
 mod reply;
 mod request;
 mod route;
