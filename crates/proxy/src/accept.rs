@@ -55,7 +55,7 @@ pub(crate) async fn run(
         worker.connections.kill();
         _ = tokio::time::timeout(CUT_OFF, tasks.wait()).await;
     }
-    worker.log.flush();
+    worker.log.finish();
     Ok(())
 }
 

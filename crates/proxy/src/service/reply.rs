@@ -206,7 +206,7 @@ fn log(
     let worker = question.worker;
     worker.stats.body_bytes_sent.add(sent_bytes);
     if !worker.log.is_on() {
-        outcome.count(&worker.stats);
+        outcome.count(status.as_u16(), &worker.stats);
         return None;
     }
     worker.log.note(&Line {
@@ -318,11 +318,11 @@ fn at_fault(request: &ClientRequest, fault: BodyFault) -> Response<ReplyBody> {
     own(request, status, detail, &format!("The request is refused: {fault}."), true)
 }
 
-fn text_value(text: String) -> HeaderValue {
-    HeaderValue::from_maybe_shared(Bytes::from(text)).expect("digits and punctuation")
-}
 /// The value of `Content-Range` for a range, which is not empty, of a body of `size_bytes`.
 pub(crate) fn content_range(range: &Range<u64>, size_bytes: u64) -> HeaderValue {
     text_value(format!("bytes {}-{}/{size_bytes}", range.start, range.end.saturating_sub(1)))
 }
 
+fn text_value(text: String) -> HeaderValue {
+    HeaderValue::from_maybe_shared(Bytes::from(text)).expect("digits and punctuation")
+}
