@@ -160,8 +160,13 @@ struct Malformed {
 
 impl Malformed {
     fn of(error: &hyper::Error) -> Malformed {
-        let status = if error.is_parse_too_large() { 431 } else { 400 };
-        Malformed { status, is_target: error.to_string().contains("URI") }
+        let is_about_target = error.to_string().contains("URI");
+        let status = match (error.is_parse_too_large(), is_about_target) {
+            (true, true) => 414,
+            (true, false) => 431,
+            (false, _) => 400,
+        };
+        Malformed { status, is_target: is_about_target && status == 400 }
     }
 
     /// The head that was refused: at the beginning of hyper's buffer, or at the beginning of the bytes that came last. It

@@ -240,7 +240,7 @@ impl<S> Front<S> {
     /// Keeps the beginning of bytes with which a request begins.
     fn keep_start(&mut self, bytes: &[u8]) {
         self.start.clear();
-        self.start.extend(bytes.iter().take(START_BYTES_KEPT));
+        self.start.extend_from_slice(&bytes[..bytes.len().min(START_BYTES_KEPT)]);
     }
 }
 
