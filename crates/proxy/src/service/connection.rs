@@ -169,8 +169,8 @@ impl Malformed {
         Malformed { status, is_target: is_about_target && status == 400 }
     }
 
-    /// The head that was refused: at the beginning of hyper's buffer, or at the beginning of the bytes that came last. It
-    /// is empty if other requests came between the two.
+    /// The head that was refused: at the beginning of hyper's buffer, or at the beginning of the bytes that came last.
+    /// It is empty if other requests came between the two.
     fn head<'a>(self, buffer: &'a [u8], start: &'a [u8]) -> &'a [u8] {
         if !self.is_target {
             return buffer;
@@ -184,8 +184,8 @@ fn abort(stream: TcpStream) {
     _ = socket2::SockRef::from(&stream).set_linger(Some(Duration::ZERO));
 }
 
-/// Ends a stream: sends the refusal of the unanswered request, shuts down writing, and discards incoming bytes until the client
-/// closes or [`LINGER`] has passed.
+/// Ends a stream: sends the refusal of the unanswered request, shuts down writing, and discards incoming bytes until
+/// the client closes or [`LINGER`] has passed.
 async fn end(client: &Client, stream: WatchedStream<TcpStream>, refusal: Option<Refusal>) {
     let watch = &client.watch;
     let mut stream = stream.into_inner();

@@ -1,11 +1,12 @@
 //! A request for a range whose fetch, which was to fill the store, got a response that is not stored.
 //!
-//! Owns: sparing the client and the origin the rest of that response. A fetch for the store requests the whole response,
-//! because a range cannot be stored. When the response's head says that it is not stored, there are three ways:
+//! Owns: sparing the client and the origin the rest of that response. A fetch for the store requests the whole
+//! response, because a range cannot be stored. When the response's head says that it is not stored, there are three
+//! ways:
 //! - a range that begins near the start is cut out of the running body, whose rest is not read;
 //! - for any other range, the fetch is given up, and the request is repeated once with the client's own headers;
-//! - a response to which the range does not apply is passed on as it is: another status than 200, an `If-Range` that does
-//!   not hold, an origin that serves no ranges.
+//! - a response to which the range does not apply is passed on as it is: another status than 200, an `If-Range` that
+//!   does not hold, an origin that serves no ranges.
 //!
 //! The answer goes only to the requesting client. Other clients that wait for the fetch send their own requests, and
 //! later requests go to the origin at once (`hit_for_miss`). *Source*: RFC 9110, 13.1.5, 14.2 and 15.3.7.

@@ -79,8 +79,8 @@ pub(super) fn forward(
     forward_part(request, response, lease, why, size, None)
 }
 
-/// Like [`forward`], but if there is a range, only these bytes of a whole response are passed on, as a `206`. The second
-/// number is the length of the whole body.
+/// Like [`forward`], but if there is a range, only these bytes of a whole response are passed on, as a `206`. The
+/// second number is the length of the whole body.
 pub(super) fn forward_part(
     request: ClientRequest,
     response: Response<Incoming>,
@@ -125,8 +125,8 @@ pub(super) fn forward_part(
     finish(&request.client, parts.status, parts.headers, content, Some(Box::new(ticket)))
 }
 
-/// Looks at a response for a URL whose responses could not be stored. If this one could have been, the URL is forgotten,
-/// so that the next request fills the store. If only its length forbids that, returns [`Size::TooLarge`].
+/// Looks at a response for a URL whose responses could not be stored. If this one could have been, the URL is
+/// forgotten, so that the next request fills the store. If only its length forbids that, returns [`Size::TooLarge`].
 fn review(request: &ClientRequest, response: &Response<Incoming>, size: Size) -> Size {
     let worker = &request.worker;
     if request.method != Method::GET || !worker.hit_for_miss.borrow().contains(&request.key, request.at_ms) {
