@@ -242,7 +242,7 @@ pub async fn open_or_create_store(arguments: &ProxyArguments, options: OpenOptio
             return Err(Failure::new(
                 FAILED,
                 format!("{spec}: it is there, with {device_bytes} bytes in whole blocks, too few for a store"),
-                "if it is a store that was cut, remove it and a new one is made; else name another device",
+                "if it is no store, name another path; if it is a store that was cut, remove it and a new one is made",
             ));
         }
         let size_bytes = size_bytes.min(device_bytes);

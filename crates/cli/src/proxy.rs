@@ -287,7 +287,8 @@ fn announce(arguments: &ProxyArguments, proxy: &Proxy, store: &Spans) {
     let entries = found_entries(stat.entries, stat.index_loading, stat.recovery.duration_us / 1000);
     log::write(Level::Note, "store", format_args!("{}: {size}, {memory} of memory, {entries}", stat.device));
     let spans = 1 + arguments.spans.spans.len() as u64;
-    if let Some(wanted) = arguments.size.filter(|wanted| stat.span_bytes != wanted.saturating_mul(spans)) {
+    // A store has whole blocks, so it may be a little smaller than was wanted.
+    if let Some(wanted) = arguments.size.filter(|wanted| format_size(wanted.saturating_mul(spans)) != size) {
         let text = format_args!("--size {} is for a store that is made; this one has {size}", format_size(wanted));
         log::write(Level::Note, "store", text);
     }

@@ -280,10 +280,10 @@ impl Thread {
     }
 
     /// Opens the file by its name. If that is another file than before, a line of which a part is written is written
-    /// whole to the new file. Anything but a file, such as a pipe, stays open, as opening it again could block.
+    /// whole to the new file. A pipe or a device stays open, as opening it again could block.
     fn open_again(&mut self, lines: &[u8], at: &mut usize) -> io::Result<()> {
         let AccessLog::File(path) = &self.target else { return Ok(()) };
-        if std::fs::metadata(path).is_ok_and(|found| !found.is_file()) {
+        if std::fs::metadata(path).is_ok_and(|found| !found.is_file() && !found.is_dir()) {
             return Ok(());
         }
         let file = append_to(path)?;

@@ -121,6 +121,9 @@ pub(super) fn remedy(error: &std::io::Error) -> Option<&'static str> {
         CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
             "use a name of the certificate in --origin, or make one with this name"
         }
-        _ => "a certificate that signed itself must not be one of an authority (CA:FALSE); better sign it by one",
+        CertificateError::Other(other) if other.to_string().contains("CaUsedAsEndEntity") => {
+            "a server cannot show the certificate of an authority: sign one for it, or make it with CA:FALSE"
+        }
+        _ => return None,
     })
 }
