@@ -12,6 +12,7 @@ mod cache;
 mod cache_live;
 mod cache_mount;
 mod nbd;
+mod origin;
 mod ram;
 mod trace;
 mod trace_record;
@@ -27,7 +28,7 @@ use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use nectary_block::parse_size;
 use nectary_proxy::rules::default_ttl::Rule;
-use nectary_proxy::{AccessLog, ClientNet, OriginUrl};
+use nectary_proxy::{AccessLog, ClientNet};
 use nectary_store::{ClusterRead, OpenOptions, REINSERT_PERCENT_MAX, REWRITE_PERCENT_MAX};
 
 use crate::exit;
@@ -45,6 +46,7 @@ pub use cache::{CacheCommand, SimulateArguments};
 pub use cache_live::{CacheAdviseArguments, CacheFlushArguments, CachePathArguments, CacheSetArguments, TopArguments};
 pub use cache_mount::{CacheMountArguments, CacheStatArguments, CacheUmountArguments};
 pub use nbd::{ExportArguments, InfoArguments, ListArguments, NbdCommand, ServerArguments};
+pub use origin::OriginArguments;
 pub use ram::{RamCommand, RamSimulateArguments};
 pub use trace::{ConvertArguments, StatArguments as TraceStatArguments, TraceCommand};
 pub use trace_record::RecordArguments;
@@ -362,9 +364,8 @@ pub struct ProxyArguments {
     /// Address to listen on, for example 127.0.0.1:8080, [::1]:8080, or :8080 for every address; may be given again
     #[arg(long, value_name = "ADDR", required = true, value_parser = parse_listen)]
     pub listen: Vec<SocketAddr>,
-    /// The server to stand in front of, http:// or https://; without it this is a forward proxy
-    #[arg(long, value_name = "URL")]
-    pub origin: Option<OriginUrl>,
+    #[command(flatten)]
+    pub origin: OriginArguments,
     /// Networks that may use a forward proxy beside this machine, for example 192.0.2.0/24; may be given again
     #[arg(long, value_name = "NET")]
     pub allow: Vec<ClientNet>,
@@ -391,9 +392,9 @@ pub struct ProxyArguments {
     /// Begin empty instead of failing, if the missing spans may have served without the others
     #[arg(long)]
     pub forget_if_spans_missing: bool,
-    /// Size of a store that is created, or of each of several spans, for example 10G
-    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "4G")]
-    pub size: u64,
+    /// Size of a store that is created, or of each of several spans, for example 10G [default: 4G]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub size: Option<u64>,
     /// Memory for objects, index and buffers, for example 512M
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "256M")]
     pub memory: u64,
@@ -433,11 +434,18 @@ pub struct ProxyArguments {
     /// the cookie if they say `no-cache="set-cookie"`
     #[arg(long)]
     pub store_set_cookie: bool,
-    /// The file for log lines of requests, - for the standard output, or none
+    /// The file for log lines of requests, - for the standard output, or none; SIGUSR1 and SIGHUP open the file again
     #[arg(long, value_name = "PATH", value_parser = parse_access_log, default_value = "none")]
     pub access_log: AccessLog,
     #[command(flatten)]
     pub engine: EngineArguments,
+}
+
+impl ProxyArguments {
+    /// The size of a store that is created, or of each of its spans. *Units*: bytes.
+    pub fn size_bytes(&self) -> u64 {
+        self.size.unwrap_or(4 << 30)
+    }
 }
 
 /// Reads the size of a cluster, which the store then checks; 0 needs no unit.
@@ -458,7 +466,7 @@ fn parse_access_log(text: &str) -> Result<AccessLog, String> {
 /// Reads an address to listen on; `:80` means every address.
 pub(crate) fn parse_listen(text: &str) -> Result<SocketAddr, String> {
     let full = if text.starts_with(':') { format!("[::]{text}") } else { text.replacen("localhost:", "127.0.0.1:", 1) };
-    full.parse().map_err(|_| "expected an address and a port, as 127.0.0.1:8080 or :8080".to_owned())
+    full.parse().map_err(|_| "expected an IP address and a port, as 127.0.0.1:8080 or :8080".to_owned())
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 //! requested, close the device after the store). Leaves to others: every step.
 
 use std::ops::Deref;
+use std::path::Path;
 
 use anyhow::Context;
 use nectary_block::{self as block, Engine, Registry, SharedDevice, format_size};
@@ -190,11 +191,31 @@ async fn check_size(
     Ok(())
 }
 
+/// Refuses the path of a directory, and of a file in a directory that does not exist. Other SPECs are not checked.
+fn check_path(spec: &str) -> Result<(), Failure> {
+    let path = Path::new(spec);
+    if path.is_dir() {
+        let message = format!("{spec} is a directory, not a regular file");
+        return Err(Failure::new(USAGE, message, format!("name a file in it: {}", path.join("store").display())));
+    }
+    match path.parent() {
+        // Any other SPEC, such as `disk:/dev/sdb` or `delay(./a,read=1ms)`, has a colon or a parenthesis.
+        Some(parent) if !spec.contains([':', '(']) && !parent.as_os_str().is_empty() && !parent.exists() => {
+            let message = format!("{spec}: there is no directory {}", parent.display());
+            Err(Failure::new(NOT_FOUND, message, format!("make it first: `mkdir -p {}`", parent.display())))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Opens the store of a proxy; creates it if the devices are absent or blank.
 pub async fn open_or_create_store(arguments: &ProxyArguments, options: OpenOptions) -> Result<OpenStore, Failure> {
-    let ProxyArguments { store: spec, spans, engine, size, .. } = arguments;
-    let size_bytes = *size;
+    let ProxyArguments { store: spec, spans, engine, .. } = arguments;
+    let size_bytes = arguments.size_bytes();
     options.check().with_context(|| format!("cannot open a store on {spec}"))?;
+    for spec in std::iter::once(spec).chain(&spans.spans) {
+        check_path(spec)?;
+    }
     check_size(spec, spans, engine, size_bytes).await?;
     let context = || format!("cannot open the store on {spec}");
     if !spans.spans.is_empty() {
@@ -221,13 +242,19 @@ pub async fn open_or_create_store(arguments: &ProxyArguments, options: OpenOptio
             return Err(Failure::new(
                 FAILED,
                 format!("{spec}: it is there, with {device_bytes} bytes in whole blocks, too few for a store"),
-                "if it is a store that was cut, remove it and a new one is made; else name another device",
+                "if it is no store, name another path; if it is a store that was cut, remove it and a new one is made",
             ));
         }
         let size_bytes = size_bytes.min(device_bytes);
         let create = CreateOptions { size_bytes, segment_bytes: None, force: false, ..CreateOptions::default() };
         Store::create(device.clone(), &create).await.with_context(|| format!("cannot make a store on {spec}"))?;
-        eprintln!("nectary: made a store of {} on {spec}", format_size(size_bytes));
+        let size = format_size(size_bytes);
+        let hint = match arguments.size {
+            Some(_) => String::new(),
+            None if device_bytes > size_bytes => format!(", of {}; --size makes another", format_size(device_bytes)),
+            None => "; --size makes another".to_owned(),
+        };
+        eprintln!("nectary: made a store of {size} on {spec}{hint}");
     }
     let devices = vec![device.clone()];
     let store = Store::open(device, options).await.with_context(context)?;

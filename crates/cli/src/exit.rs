@@ -88,9 +88,12 @@ const REMEDY_PART_BUSY: &str = "stop the other one (`nectary status` shows its p
 const REMEDY_SPEC: &str =
     "check the SPEC: a file, `disk:/dev/sdb`, `memory:2G`, or a filter over one (docs/devices.md)";
 const REMEDY_IO: &str = "see whether this user may read and write it, and what the kernel says of it (`dmesg`)";
-const REMEDY_CORRUPT: &str =
-    "where it is no store, name another device; where what is there may go, `nectary store create SPEC --force`";
+const REMEDY_CORRUPT: &str = "if this is no store, name another path or device: nothing was changed; \
+     only if what is there may be lost: `nectary store create SPEC --force`";
 const REMEDY_TOKEN: &str = "make one with `(umask 077; openssl rand -hex 32 > FILE)`";
+const REMEDY_ORIGIN_CA: &str = "give --origin-ca a file with the certificate of the authority that signs your origins, in PEM (-----BEGIN CERTIFICATE-----)";
+const REMEDY_ACCESS_LOG: &str =
+    "see that its directory exists and that this user may write there, or name another file";
 const REMEDY_RAM: &str = "see the options of `ram(…)` in docs/devices.md, and the examples of `nectary ram --help`";
 const REMEDY_LENT: &str = "name more donors, ask for less, or start donors with more --memory (or --quota)";
 const REMEDY_ABSENT: &str = "check the SPEC, or make a store with `nectary store create SPEC --size 10G`";
@@ -141,6 +144,9 @@ fn classify(cause: &(dyn std::error::Error + 'static)) -> Option<(u8, Option<&'s
     match cause.downcast_ref::<proxy::Error>() {
         Some(proxy::Error::AdminWithoutToken { .. }) => return Some((USAGE, None)),
         Some(proxy::Error::AdminToken { .. }) => return Some((USAGE, Some(REMEDY_TOKEN))),
+        Some(proxy::Error::OriginCa { .. }) => return Some((USAGE, Some(REMEDY_ORIGIN_CA))),
+        Some(proxy::Error::AccessLog { .. }) => return Some((FAILED, Some(REMEDY_ACCESS_LOG))),
+        Some(proxy::Error::AddressTwice { .. }) => return Some((USAGE, Some("give each address once"))),
         _ => {}
     }
     match cause.downcast_ref::<host::Error>() {

@@ -5,17 +5,26 @@
 use std::net::SocketAddr;
 
 use nectary_host::{State, Status};
-use nectary_proxy::StatsReader;
+use nectary_proxy::{Reopener, StatsReader};
 use nectary_store::Stat;
 use serde_json::json;
 
-/// A proxy's addresses, and its counters.
-pub type Running = (Vec<SocketAddr>, StatsReader);
+use crate::machine;
+
+/// A running proxy.
+pub struct Running {
+    /// The addresses that it listens on.
+    pub addresses: Vec<SocketAddr>,
+    /// Its counters.
+    pub stats: StatsReader,
+    /// What opens its files again.
+    pub reopener: Reopener,
+}
 
 /// Returns the status of the proxy with this name; `running` is `None` while it is starting.
 pub fn status(name: &str, stat: &Stat, running: Option<&Running>) -> Status {
     let mut status = Status::healthy("proxy", name);
-    let stats = running.map(|(_, stats)| stats.snapshot());
+    let stats = running.map(|running| running.stats.snapshot());
     if let Some(reason) = &stat.stopped {
         let what = format!("the store takes no more writes: {reason}");
         status = status.with_problem(State::Broken, what, "restart it; where that fails too, replace the device");
@@ -51,17 +60,30 @@ pub fn status(name: &str, stat: &Stat, running: Option<&Running>) -> Status {
         let remedy = "wait; purge by prefix or by tag instead of many URLs one by one, or give more memory where that sets the bound";
         status = status.with_problem(State::Degraded, what, remedy);
     }
+    let log_failure = running.and_then(|running| running.stats.log_failure());
+    if let Some(reason) = &log_failure {
+        let what = format!("the access log cannot be written: {reason}; its lines wait in memory while there is room");
+        let remedy = "free space where it is written; it is tried again by itself, and at once after SIGUSR1";
+        status = status.with_problem(State::Degraded, what, remedy);
+    }
     if let Some(lost) = stats.as_ref().map(|stats| stats.log_lines_lost).filter(|&lost| lost > 0) {
         let what = format!("{lost} lines of the access log were lost");
-        status =
-            status.with_problem(State::Degraded, what, "free space where it is written, or write it to a faster place");
+        let remedy = "free space where it is written, or write it to a faster place; a restart clears this count";
+        status = status.with_problem(State::Degraded, what, remedy);
     }
-    if let Some(down) = running.and_then(|(_, stats)| stats.origin_down()) {
+    let origin_down = running.and_then(|running| running.stats.origin_down());
+    if let Some(down) = &origin_down {
         let what =
             format!("the origin takes no connections: {} in a row failed, the last: {}", down.failures, down.last);
         let remedy = "look whether the origin runs and --origin names it; what is stored and fresh is served meanwhile";
         status = status.with_problem(State::Degraded, what, remedy);
     }
-    let addresses = running.map(|(addresses, _)| addresses.clone());
-    status.with_detail(json!({ "addresses": addresses, "requests": stats, "store": stat }))
+    status.with_detail(json!({
+        "addresses": running.map(|running| &running.addresses),
+        "requests": stats,
+        "access_log_failure": log_failure,
+        "origin_failure": origin_down.map(|down| down.last),
+        "process": { "resident_bytes": machine::resident_bytes() },
+        "store": stat,
+    }))
 }

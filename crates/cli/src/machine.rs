@@ -1,4 +1,4 @@
-//! Facts about this machine: its memory, and the program that listens on an address.
+//! Facts about this machine: its memory, the memory of this process, and the program that listens on an address.
 //!
 //! Owns: reading these facts from `/proc`. A fact that cannot be read is unknown, which is not an error.
 
@@ -10,8 +10,18 @@ pub fn memory_bytes() -> Option<u64> {
     total_bytes(&fs::read_to_string("/proc/meminfo").ok()?)
 }
 
+/// Returns the memory of this process that is in the machine's memory. *Units*: bytes.
+pub fn resident_bytes() -> Option<u64> {
+    value_bytes(&fs::read_to_string("/proc/self/status").ok()?, "VmRSS:")
+}
+
 fn total_bytes(meminfo: &str) -> Option<u64> {
-    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    value_bytes(meminfo, "MemTotal:")
+}
+
+/// Returns a value of a table whose lines are like `MemTotal: 8000000 kB`.
+fn value_bytes(table: &str, name: &str) -> Option<u64> {
+    let line = table.lines().find_map(|line| line.strip_prefix(name))?;
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
@@ -63,6 +73,7 @@ mod tests {
         assert_eq!(listening_inodes(table, 8081).count(), 0);
         assert_eq!(total_bytes("MemFree: 1 kB\nMemTotal:       8000000 kB\n"), Some(8_192_000_000));
         assert_eq!(total_bytes("MemTotal: many"), None);
+        assert!(resident_bytes().is_some_and(|bytes| bytes > 1 << 16));
         assert!(memory_bytes().is_some_and(|bytes| bytes > 1 << 20));
     }
 }

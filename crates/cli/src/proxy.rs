@@ -1,7 +1,7 @@
 //! `nectary proxy`: a caching HTTP proxy over a store.
 //!
 //! Owns: the order in which the proxy's parts start (signals, addresses, store, control socket, proxy) and stop (in
-//! reverse).
+//! reverse), and the effect of signals.
 //! Promises: if the command ends successfully, all accepted requests are finished and their objects are written. Leaves
 //! to others: the work of each part.
 
@@ -12,9 +12,12 @@ use std::time::Duration;
 use anyhow::Context;
 use nectary_block::format_size;
 use nectary_host::log::{self, Level, Throttle};
-use nectary_host::{ControlServer, Fault, FaultKind, Limits, Methods, RuntimeDirectory, Shutdown, Status, allocator};
-use nectary_proxy::{Bound, ForwardedOptions, Proxy, ProxyOptions};
-use nectary_store::{OpenOptions, Spans};
+use nectary_host::{
+    ControlServer, Fault, FaultKind, Limits, Methods, ReopenSignals, RuntimeDirectory, Shutdown, Status, allocator,
+};
+use nectary_proxy::{Bound, ForwardedOptions, OriginUrl, Proxy, ProxyOptions, Reopener};
+use nectary_store::{MEMORY_BYTES_MIN, OpenOptions, Spans};
+use serde_json::json;
 
 use crate::arguments::ProxyArguments;
 use crate::device::open_or_create_store;
@@ -31,6 +34,7 @@ pub async fn run(arguments: &ProxyArguments) -> Result<u8, Failure> {
     allocator::give_back_large_blocks();
     let shutdown = Shutdown::new();
     let _signals = shutdown.on_signals().context("cannot listen for signals")?;
+    let reopen_signals = ReopenSignals::listen().context("cannot listen for signals")?;
     let options = OpenOptions {
         memory_bytes: arguments.memory,
         reinsert_percent: arguments.reinsert,
@@ -41,10 +45,10 @@ pub async fn run(arguments: &ProxyArguments) -> Result<u8, Failure> {
         ..OpenOptions::default()
     };
     // The options and addresses are checked before a store is opened or made.
-    check_memory(arguments.memory)?;
+    check_memory(arguments)?;
     let bound = bind(proxy_options(arguments)?)?;
     let store = open_or_create_store(arguments, options).await?;
-    let served = serve(arguments, bound, &store, &shutdown).await;
+    let served = serve(arguments, bound, &store, &shutdown, reopen_signals).await;
     let closed = store.close().await.context("cannot write what was left");
     served?;
     closed?;
@@ -52,7 +56,13 @@ pub async fn run(arguments: &ProxyArguments) -> Result<u8, Failure> {
     Ok(GOOD)
 }
 
-async fn serve(arguments: &ProxyArguments, bound: Bound, store: &Spans, shutdown: &Shutdown) -> Result<(), Failure> {
+async fn serve(
+    arguments: &ProxyArguments,
+    bound: Bound,
+    store: &Spans,
+    shutdown: &Shutdown,
+    signals: ReopenSignals,
+) -> Result<(), Failure> {
     let proxy_of_status = Arc::new(OnceLock::new());
     // The control socket is made before the proxy listens, so that two proxies that start at the same time cannot share
     // an address by mistake.
@@ -60,8 +70,10 @@ async fn serve(arguments: &ProxyArguments, bound: Bound, store: &Spans, shutdown
     let served = match bound.serve(store.clone(), shutdown.clone()) {
         Ok(proxy) => {
             announce(arguments, &proxy, store);
-            let _ = proxy_of_status.set((proxy.addresses().to_vec(), proxy.stats()));
-            wait(proxy, store).await
+            let addresses = proxy.addresses().to_vec();
+            let running = health::Running { addresses, stats: proxy.stats(), reopener: proxy.reopener() };
+            let _ = proxy_of_status.set(running);
+            wait(arguments, proxy, store, signals).await
         }
         Err(error) => Err(error.into()),
     };
@@ -69,12 +81,21 @@ async fn serve(arguments: &ProxyArguments, bound: Bound, store: &Spans, shutdown
     served
 }
 
-/// Refuses more memory than the machine has: otherwise the kernel would kill the process long after its start.
-fn check_memory(memory_bytes: u64) -> Result<(), Failure> {
+/// Refuses less memory than the store needs, and more than the machine has: otherwise the kernel would kill the process
+/// long after its start.
+fn check_memory(arguments: &ProxyArguments) -> Result<(), Failure> {
+    let memory = format_size(arguments.memory);
+    let spans = 1 + arguments.spans.spans.len() as u64;
+    if arguments.memory < spans * MEMORY_BYTES_MIN {
+        let least = format_size(spans * MEMORY_BYTES_MIN);
+        let message = format!("--memory {memory} is too little: a store of {spans} spans needs at least {least}");
+        let message = if spans == 1 { message.replace(" of 1 spans", "") } else { message };
+        return Err(Failure::new(USAGE, message, "give a larger --memory; 256M is the default"));
+    }
     match machine::memory_bytes() {
-        Some(all_bytes) if memory_bytes > all_bytes => {
-            let (wanted, all) = (format_size(memory_bytes), format_size(all_bytes));
-            let message = format!("--memory {wanted} is more than this machine has, which is {all}");
+        Some(all_bytes) if arguments.memory > all_bytes => {
+            let all = format_size(all_bytes);
+            let message = format!("--memory {memory} is more than this machine has, which is {all}");
             Err(Failure::new(USAGE, message, "give a smaller --memory; half of the machine's leaves room for all else"))
         }
         _ => Ok(()),
@@ -84,9 +105,9 @@ fn check_memory(memory_bytes: u64) -> Result<(), Failure> {
 /// Binds the addresses; the error names the program that already uses one.
 fn bind(options: ProxyOptions) -> Result<Bound, Failure> {
     Proxy::bind(options).map_err(|error| {
-        let nectary_proxy::Error::Listen { address, source } = &error else { return error.into() };
+        let nectary_proxy::Error::Listen { address, error: reason } = &error else { return error.into() };
         let elsewhere = "or choose another address with --listen";
-        match source.kind() {
+        match reason.kind() {
             ErrorKind::AddrInUse => match machine::who_listens(*address) {
                 Some(who) => {
                     let remedy = format!("stop {who} (`nectary status` lists what runs of nectary), {elsewhere}");
@@ -111,14 +132,29 @@ fn bind(options: ProxyOptions) -> Result<Bound, Failure> {
     })
 }
 
-/// Prints the store's notices until the proxy ends.
-async fn wait(proxy: Proxy, store: &Spans) -> Result<(), Failure> {
+/// Prints the store's notices and obeys signals until the proxy ends.
+async fn wait(
+    arguments: &ProxyArguments,
+    proxy: Proxy,
+    store: &Spans,
+    mut signals: ReopenSignals,
+) -> Result<(), Failure> {
     static NOTES: Throttle = Throttle::every(Duration::from_secs(60));
+    let reopener = proxy.reopener();
     let mut ended = tokio::task::spawn_blocking(move || proxy.wait());
     let mut ticks = tokio::time::interval(NOTES_INTERVAL);
+    let mut looking_up = std::pin::pin!(look_up(arguments.origin.origin.as_ref()));
+    let mut is_looked_up = false;
     loop {
         tokio::select! {
             ended = &mut ended => return Ok(ended.context("the proxy panicked")??),
+            signal = signals.next() => match reopen(reopener.clone()).await.as_slice() {
+                [] => log::write(Level::Note, "proxy", format_args!("{signal}: log and certificates reopened")),
+                failed => for error in failed {
+                    log::write(Level::Error, "proxy", format_args!("{signal}: {error}; what was open stays in use"));
+                },
+            },
+            () = &mut looking_up, if !is_looked_up => is_looked_up = true,
             _ = ticks.tick() => for note in store.take_notes() {
                 NOTES.write(Level::Warning, "store", format_args!("{note}"));
             },
@@ -126,10 +162,36 @@ async fn wait(proxy: Proxy, store: &Spans) -> Result<(), Failure> {
     }
 }
 
+/// Opens the log and the certificates again; returns what failed.
+async fn reopen(reopener: Reopener) -> Vec<String> {
+    match tokio::task::spawn_blocking(move || reopener.reopen()).await {
+        Ok(failed) => failed.iter().map(ToString::to_string).collect(),
+        Err(error) => vec![error.to_string()],
+    }
+}
+
+/// Warns if the name of the origin has no address now. The proxy runs all the same: it serves what is stored.
+async fn look_up(origin: Option<&OriginUrl>) {
+    let Some(origin) = origin else { return };
+    let reason = match tokio::net::lookup_host(origin.host_and_port()).await.map(|mut found| found.next()) {
+        Ok(Some(_)) => return,
+        Ok(None) => "it has no address".to_owned(),
+        Err(error) => error.to_string(),
+    };
+    log::write(
+        Level::Warning,
+        "proxy",
+        format_args!(
+            "cannot look up the origin {origin}: {reason}; see --origin and DNS. Each fetch looks it up again"
+        ),
+    );
+}
+
 fn proxy_options(arguments: &ProxyArguments) -> Result<ProxyOptions, Failure> {
     Ok(ProxyOptions {
         listen: arguments.listen.clone(),
-        origin: arguments.origin.clone(),
+        origin: arguments.origin.origin.clone(),
+        origin_ca: arguments.origin.origin_ca.clone(),
         workers: arguments.workers.map_or(0, usize::from),
         default_ttl: arguments.default_ttl.clone(),
         stale_unreachable: arguments.stale_unreachable,
@@ -170,6 +232,20 @@ fn start_control(
             serde_json::to_value(store.stat().sequences).map_err(|error| failed(error.to_string()))
         }
     });
+    let of_reopen = proxy.clone();
+    methods.register("reopen", "opens the access log again, and reads --origin-ca again, as SIGUSR1 does", move |_| {
+        let proxy = of_reopen.clone();
+        async move {
+            let Some(running) = proxy.get() else {
+                return Err(Fault::new(FaultKind::Busy, "the proxy is starting".to_owned(), "try again in a moment"));
+            };
+            let failed = reopen(running.reopener.clone()).await;
+            match failed.is_empty() {
+                true => Ok(json!({})),
+                false => Err(Fault::new(FaultKind::Failed, failed.join("; "), "what was open stays in use; mend it")),
+            }
+        }
+    });
     let of_purge = store.clone();
     methods.register("purge", "purges a key, a prefix, tags, or all; durable when answered", move |params| {
         let store = of_purge.clone();
@@ -197,7 +273,7 @@ fn found_entries(entries: u64, is_loading: bool, milliseconds: u64) -> String {
 
 fn announce(arguments: &ProxyArguments, proxy: &Proxy, store: &Spans) {
     let stat = store.stat();
-    let kind = match &arguments.origin {
+    let kind = match &arguments.origin.origin {
         Some(origin) => format!("reverse proxy of {origin}"),
         None => "forward proxy".to_owned(),
     };
@@ -210,9 +286,10 @@ fn announce(arguments: &ProxyArguments, proxy: &Proxy, store: &Spans) {
     let (size, memory) = (format_size(stat.span_bytes), format_size(arguments.memory));
     let entries = found_entries(stat.entries, stat.index_loading, stat.recovery.duration_us / 1000);
     log::write(Level::Note, "store", format_args!("{}: {size}, {memory} of memory, {entries}", stat.device));
-    if stat.span_bytes != arguments.size * (1 + arguments.spans.spans.len() as u64) {
-        let text =
-            format_args!("--size {} is for a store that is made; this one has {size}", format_size(arguments.size));
+    let spans = 1 + arguments.spans.spans.len() as u64;
+    // A store has whole blocks, so it may be a little smaller than was wanted.
+    if let Some(wanted) = arguments.size.filter(|wanted| format_size(wanted.saturating_mul(spans)) != size) {
+        let text = format_args!("--size {} is for a store that is made; this one has {size}", format_size(wanted));
         log::write(Level::Note, "store", text);
     }
 }

@@ -14,6 +14,7 @@ pub mod clock;
 pub mod control;
 mod error;
 pub mod log;
+mod reopen;
 mod runtime_directory;
 mod shutdown;
 mod status;
@@ -21,6 +22,7 @@ pub mod tls;
 
 pub use control::{ControlServer, Fault, FaultKind, Limits, Methods};
 pub use error::Error;
+pub use reopen::ReopenSignals;
 pub use runtime_directory::RuntimeDirectory;
 pub use shutdown::{Shutdown, SignalWatch};
 pub use status::{Problem, State, Status};

@@ -13,13 +13,9 @@ use nectary_host::log::{Level, Throttle};
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::connections::Door;
-use crate::service::connection;
+use crate::service::{connection, refusal};
 use crate::wire::deadlines::{Side, TICK};
 use crate::worker::Worker;
-
-/// The answer to a new connection of a worker that has too many connections.
-const TOO_MANY: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\nretry-after: 1\r\n\
-    cache-status: nectary; detail=too-many-connections\r\ncontent-length: 0\r\n\r\n";
 
 /// The longest time that the worker waits for connections to end after it has cut them off.
 const CUT_OFF: Duration = Duration::from_secs(1);
@@ -59,7 +55,7 @@ pub(crate) async fn run(
         worker.connections.kill();
         _ = tokio::time::timeout(CUT_OFF, tasks.wait()).await;
     }
-    worker.log.flush();
+    worker.log.finish();
     Ok(())
 }
 
@@ -82,7 +78,7 @@ fn admit(worker: &Rc<Worker>, stream: TcpStream, client: SocketAddr, door: Door)
         worker.stats.excess_connections.add(1);
         // The send buffer of a new connection has room for this answer. If the write fails all the same, the client
         // only sees the connection close.
-        _ = stream.try_write(TOO_MANY);
+        _ = stream.try_write(&refusal::too_many_connections(worker.now_ms()));
         return;
     }
     worker.stats.connections.add(1);

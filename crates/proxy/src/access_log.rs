@@ -1,22 +1,20 @@
 //! The access log.
 //!
-//! Owns: the line of `docs/formats/access-log.md`, the buffer in which a worker gathers lines, and the thread that
-//! writes them, so that no worker waits for a disk or a pipe.
+//! Owns: the line of `docs/formats/access-log.md`, and the buffer in which a worker gathers lines. Leaves to others:
+//! writing them (`writer`).
+
+mod writer;
 
 use std::cell::RefCell;
-use std::fs::OpenOptions;
-use std::io::{self, Write};
+use std::io::Write;
 use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use http::{Method, Version};
 
-use crate::error::Error;
-use crate::options::AccessLog;
+pub(crate) use self::writer::{LogQueue, LogWriter, OpenLog};
 use crate::rules::key::push_decimal;
 use crate::stats::WorkerStats;
 
@@ -24,8 +22,6 @@ use crate::stats::WorkerStats;
 const KEPT_BYTES_MAX: usize = 4 << 20;
 /// The number of gathered bytes of lines at which a worker sends them to the writer without waiting for the next tick.
 const HAND_OVER_BYTES: usize = 64 << 10;
-/// The maximum number of buffers that wait for the writer.
-const BUFFERS_UNDER_WAY_MAX: usize = 16;
 
 /// What the cache did with a request. The log has a word for each variant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,8 +58,15 @@ impl Outcome {
         }
     }
 
-    /// Counts the request.
-    pub fn count(self, stats: &WorkerStats) {
+    /// Counts the request, and the status that answered it.
+    pub fn count(self, status: u16, stats: &WorkerStats) {
+        match status {
+            200..300 => stats.responses_2xx.add(1),
+            300..400 => stats.responses_3xx.add(1),
+            400..500 => stats.responses_4xx.add(1),
+            500.. => stats.responses_5xx.add(1),
+            _ => {}
+        }
         match self {
             Outcome::Hit => stats.hits.add(1),
             Outcome::Revalidated => stats.revalidated.add(1),
@@ -121,7 +124,7 @@ impl RequestLog {
 
     /// Counts and logs a request.
     pub fn note(&self, line: &Line<'_>) {
-        line.outcome.count(&self.stats);
+        line.outcome.count(line.status, &self.stats);
         if let Some(lines) = &mut *self.lines.borrow_mut() {
             lines.push(line);
         }
@@ -133,24 +136,30 @@ impl RequestLog {
             lines.flush();
         }
     }
+
+    /// Sends the last lines to the writer, even if it is behind.
+    pub fn finish(&self) {
+        if let Some(lines) = self.lines.borrow_mut().take() {
+            lines.queue.give_last(lines.lines);
+        }
+    }
 }
 
 /// The lines that one worker has gathered for the writer.
 #[derive(Debug)]
 pub(crate) struct LogBuffer {
     lines: Vec<u8>,
-    count: u64,
     /// The Unix second that `date` shows, and its text.
     second: u64,
     date: Vec<u8>,
-    writer: SyncSender<Vec<u8>>,
+    queue: Arc<LogQueue>,
     stats: Arc<WorkerStats>,
 }
 
 impl LogBuffer {
-    /// An empty buffer whose lines go to `writer`.
-    pub fn new(writer: SyncSender<Vec<u8>>, stats: Arc<WorkerStats>) -> LogBuffer {
-        LogBuffer { lines: Vec::new(), count: 0, second: u64::MAX, date: Vec::new(), writer, stats }
+    /// An empty buffer whose lines go to `queue`.
+    pub fn new(queue: Arc<LogQueue>, stats: Arc<WorkerStats>) -> LogBuffer {
+        LogBuffer { lines: Vec::new(), second: u64::MAX, date: Vec::new(), queue, stats }
     }
 
     /// Adds a line, or counts it as lost if the buffer is full.
@@ -171,7 +180,14 @@ impl LogBuffer {
         push_escaped(out, line.method.as_str().as_bytes());
         out.push(b' ');
         push_escaped(out, line.url);
-        out.extend_from_slice(if line.version == Version::HTTP_10 { b" HTTP/1.0\" " } else { b" HTTP/1.1\" " });
+        out.extend_from_slice(match line.version {
+            Version::HTTP_10 => b" HTTP/1.0\" ",
+            // Requests of other versions are refused.
+            Version::HTTP_09 => b" HTTP/0.9\" ",
+            Version::HTTP_2 => b" HTTP/2.0\" ",
+            Version::HTTP_3 => b" HTTP/3.0\" ",
+            _ => b" HTTP/1.1\" ",
+        });
         push_decimal(out, u64::from(line.status));
         out.push(b' ');
         push_decimal(out, line.body_bytes);
@@ -187,7 +203,6 @@ impl LogBuffer {
             None => out.push(b'-'),
         }
         out.push(b'\n');
-        self.count += 1;
         if self.lines.len() >= HAND_OVER_BYTES {
             self.flush();
         }
@@ -198,70 +213,11 @@ impl LogBuffer {
         if self.lines.is_empty() {
             return;
         }
-        match self.writer.try_send(std::mem::take(&mut self.lines)) {
-            Ok(()) => {
-                self.lines = Vec::with_capacity(HAND_OVER_BYTES + 1024);
-                self.count = 0;
-            }
-            Err(TrySendError::Full(lines)) => self.lines = lines,
-            Err(TrySendError::Disconnected(_)) => self.stats.log_lines_lost.add(std::mem::take(&mut self.count)),
-        }
-    }
-}
-
-/// The thread that writes the lines of all workers. It ends when every sender is dropped and all lines are written.
-#[derive(Debug)]
-pub(crate) struct LogWriter {
-    sender: SyncSender<Vec<u8>>,
-    thread: JoinHandle<io::Result<()>>,
-}
-
-impl LogWriter {
-    /// Opens the log and starts its thread; `None` if `target` is [`AccessLog::None`].
-    pub fn start(target: &AccessLog) -> Result<Option<LogWriter>, Error> {
-        let mut out: Box<dyn Write + Send> = match target {
-            AccessLog::None => return Ok(None),
-            AccessLog::Stdout => Box::new(io::stdout()),
-            AccessLog::File(path) => {
-                let open = OpenOptions::new().create(true).append(true).open(path);
-                Box::new(open.map_err(|source| Error::AccessLog { path: path.clone(), source })?)
-            }
+        self.lines = match self.queue.offer(std::mem::take(&mut self.lines)) {
+            Ok(()) => Vec::with_capacity(HAND_OVER_BYTES + 1024),
+            Err(lines) => lines,
         };
-        let (sender, receiver) = sync_channel::<Vec<u8>>(BUFFERS_UNDER_WAY_MAX);
-        let work = move || write_all(&mut *out, &receiver);
-        let thread = std::thread::Builder::new()
-            .name("access-log".into())
-            .spawn(work)
-            .map_err(|error| Error::Worker { worker: 0, what: format!("cannot start its log's thread: {error}") })?;
-        Ok(Some(LogWriter { sender, thread }))
     }
-
-    /// The channel through which workers send their lines.
-    pub fn sender(&self) -> SyncSender<Vec<u8>> {
-        self.sender.clone()
-    }
-
-    /// Waits until all lines are written; workers must have dropped their senders.
-    pub fn finish(self) {
-        drop(self.sender);
-        // If writing failed, the thread has already logged the error.
-        _ = self.thread.join();
-    }
-}
-
-/// Writes lines until every sender is dropped. After a failed write it stops, and workers count further lines as lost.
-fn write_all(out: &mut dyn Write, receiver: &Receiver<Vec<u8>>) -> io::Result<()> {
-    for lines in receiver {
-        if let Err(error) = out.write_all(&lines).and_then(|()| out.flush()) {
-            nectary_host::log::write(
-                nectary_host::log::Level::Error,
-                "proxy",
-                format_args!("cannot write the access log: {error}; further lines are lost until a restart"),
-            );
-            return Err(error);
-        }
-    }
-    Ok(())
 }
 
 fn write_address(out: &mut Vec<u8>, address: IpAddr) {
@@ -345,15 +301,14 @@ mod tests {
         }
     }
 
-    fn buffer() -> (LogBuffer, Receiver<Vec<u8>>, Arc<WorkerStats>) {
-        let (sender, receiver) = sync_channel(1);
-        let stats = Arc::new(WorkerStats::default());
-        (LogBuffer::new(sender, stats.clone()), receiver, stats)
+    fn buffer() -> (LogBuffer, Arc<LogQueue>, Arc<WorkerStats>) {
+        let (queue, stats) = (Arc::new(LogQueue::default()), Arc::new(WorkerStats::default()));
+        (LogBuffer::new(queue.clone(), stats.clone()), queue, stats)
     }
 
     #[test]
     fn a_line_has_every_field_and_nothing_can_break_it() {
-        let (mut log, receiver, _) = buffer();
+        let (mut log, queue, _) = buffer();
         log.push(&line(b"http://h/p?q", Some(b"a \"quoted\" \n \xff agent\\")));
         log.push(&Line { outcome: Outcome::Own, object_bytes: None, ..line(b"*", None) });
         log.flush();
@@ -364,22 +319,20 @@ mod tests {
             r#"192.0.2.7 - - [21/Nov/2026:20:23:00 +0000] "GET * HTTP/1.1" 200 1234 "-" "-" OWN 1.000123 -"#,
             "\n"
         );
-        assert_eq!(String::from_utf8_lossy(&receiver.recv().expect("lines")), expected);
+        assert_eq!(String::from_utf8_lossy(&queue.take_all().concat()), expected);
     }
 
     #[test]
     fn a_writer_that_is_behind_costs_a_bounded_amount_of_memory_and_counted_lines() {
-        let (mut log, receiver, stats) = buffer();
+        let (mut log, queue, stats) = buffer();
         let long = vec![b'x'; 1 << 20];
-        for _ in 0..20 {
+        for _ in 0..40 {
             log.push(&line(&long, None));
         }
         assert!(log.lines.len() < KEPT_BYTES_MAX + (2 << 20));
         let reader = crate::stats::StatsReader::new(vec![stats], Arc::default());
         assert!(reader.snapshot().log_lines_lost > 10);
-        drop(receiver);
-        let lost = reader.snapshot().log_lines_lost;
-        log.flush();
-        assert!(reader.snapshot().log_lines_lost > lost);
+        let kept: usize = queue.take_all().iter().chain([&log.lines]).map(|lines| lines.len() >> 20).sum();
+        assert_eq!(kept as u64 + reader.snapshot().log_lines_lost, 40);
     }
 }

@@ -9,9 +9,9 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
-use bytes::Bytes;
-use futures_util::Stream;
+use bytes::{Buf, Bytes};
 use futures_util::stream::unfold;
+use futures_util::{Stream, StreamExt};
 use http::{HeaderValue, Method, Version};
 use http_body::{Body, Frame, SizeHint};
 use nectary_store::{BodyReader, FillReader, Object};
@@ -73,6 +73,26 @@ impl Content {
                 match sections.next()? {
                     Section::Text(text) => return Some((Ok(text), (object, sections, None))),
                     Section::Object(range) => under_way = Some(object.reader(range)),
+                }
+            }
+        });
+        Content::Pieces(Box::pin(pieces), Some(length))
+    }
+
+    /// A range of a body that arrives in pieces. No bytes after the range are read.
+    pub fn of_part(pieces: Pieces, range: std::ops::Range<u64>) -> Content {
+        let length = range.end.saturating_sub(range.start);
+        let pieces = unfold((pieces, range.start), async |(mut pieces, mut skipped_bytes)| {
+            loop {
+                let mut piece = match pieces.next().await? {
+                    Ok(piece) => piece,
+                    Err(error) => return Some((Err(error), (pieces, skipped_bytes))),
+                };
+                let skipped = usize::try_from(skipped_bytes).unwrap_or(usize::MAX).min(piece.len());
+                piece.advance(skipped);
+                skipped_bytes -= skipped as u64;
+                if !piece.is_empty() {
+                    return Some((Ok(piece), (pieces, skipped_bytes)));
                 }
             }
         });

@@ -12,23 +12,29 @@ pub enum Error {
     #[error("no address to listen on: give at least one")]
     NoAddress,
     /// The proxy cannot listen on an address.
-    #[error("cannot listen on {address}: {source}")]
+    #[error("cannot listen on {address}: {error}")]
     Listen {
         /// The address.
         address: SocketAddr,
         /// The error of the operating system.
-        source: io::Error,
+        error: io::Error,
+    },
+    /// An address is given twice, for clients or for administration.
+    #[error("the address {address} is given twice")]
+    AddressTwice {
+        /// The address.
+        address: SocketAddr,
     },
     /// The access log cannot be opened.
-    #[error("cannot open the access log {path}: {source}")]
+    #[error("cannot open the access log {path}: {what}")]
     AccessLog {
         /// The path of the file.
         path: PathBuf,
-        /// The operating system's message.
-        source: io::Error,
+        /// What is wrong.
+        what: String,
     },
-    /// The file of trusted certificates cannot be read.
-    #[error("cannot read the certificates in {path}: {what}")]
+    /// The file of certificates that are trusted for origins cannot be used.
+    #[error("cannot trust the certificates in {path}: {what}")]
     OriginCa {
         /// The path of the file.
         path: PathBuf,

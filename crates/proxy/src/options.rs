@@ -189,6 +189,14 @@ impl Default for Limits {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OriginUrl(pub(crate) Origin);
 
+impl OriginUrl {
+    /// The host, without the brackets of an IPv6 address, and the port.
+    pub fn host_and_port(&self) -> (&str, u16) {
+        let host = self.0.host.as_str();
+        (host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(host), self.0.port)
+    }
+}
+
 impl FromStr for OriginUrl {
     type Err = String;
 

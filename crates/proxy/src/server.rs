@@ -3,20 +3,23 @@
 //! Owns: binding, one thread per worker, and waiting for the threads. Leaves to others: signals (the caller requests
 //! the [`Shutdown`]), closing the store (the caller does so when the proxy has ended).
 
+use std::collections::HashSet;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use nectary_host::Shutdown;
 use nectary_store::Spans;
 use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::accept;
-use crate::access_log::{LogBuffer, LogWriter};
+use crate::access_log::{LogBuffer, LogQueue, LogWriter, OpenLog};
 use crate::connections::Door;
 use crate::error::Error;
 use crate::options::ProxyOptions;
 use crate::stats::{OriginState, StatsReader, WorkerStats};
+use crate::upstream::OriginTrust;
 use crate::worker::Worker;
 
 /// The maximum number of connections that wait to be accepted, per listener.
@@ -24,6 +27,9 @@ const BACKLOG: i32 = 1024;
 
 /// The maximum number of host names that a worker looks up at the same time.
 const NAME_LOOKUPS_MAX: usize = 16;
+
+/// The longest time for which reopening the access log waits for an earlier write.
+const REOPEN_PATIENCE: Duration = Duration::from_secs(5);
 
 /// A running proxy.
 #[derive(Debug)]
@@ -34,6 +40,7 @@ pub struct Proxy {
     shutdown: Shutdown,
     workers: Vec<JoinHandle<Result<(), Error>>>,
     log: Option<LogWriter>,
+    trust: Arc<OriginTrust>,
 }
 
 impl Proxy {
@@ -44,21 +51,21 @@ impl Proxy {
 
     /// Binds the addresses, and makes every check that needs no store. No client can connect yet.
     ///
-    /// *Errors*: [`Error::NoAddress`] without an address; [`Error::Listen`] if an address is not available;
+    /// *Errors*: [`Error::NoAddress`] without an address; [`Error::AddressTwice`] if two are the same;
+    /// [`Error::Listen`] if an address is not available;
     /// [`Error::OriginCa`] if the file of certificates cannot be read or has none; [`Error::AdminWithoutToken`] if an
-    /// address needs a token and there is none.
+    /// address needs a token and there is none; [`Error::AccessLog`] if the log cannot be opened.
     pub fn bind(options: ProxyOptions) -> Result<Bound, Error> {
         if options.listen.is_empty() {
             return Err(Error::NoAddress);
         }
         options.admin.check()?;
-        if let Some(path) = &options.origin_ca {
-            let failed = |what: String| Error::OriginCa { path: path.clone(), what };
-            let certificates = crate::upstream::read_certificates(path).map_err(failed)?;
-            if certificates.is_empty() {
-                return Err(failed("there are none".into()));
-            }
+        let mut named = HashSet::new();
+        let fixed = options.listen.iter().chain(&options.admin.listen).filter(|address| address.port() != 0);
+        if let Some(&address) = fixed.into_iter().find(|address| !named.insert(**address)) {
+            return Err(Error::AddressTwice { address });
         }
+        let trust = Arc::new(OriginTrust::new(options.origin_ca.as_deref())?);
         let worker_count = options.worker_count();
         let (mut addresses, mut admin_addresses) = (Vec::new(), Vec::new());
         let mut sockets: Vec<Vec<(Socket, Door)>> = (0..worker_count).map(|_| Vec::new()).collect();
@@ -67,11 +74,11 @@ impl Proxy {
         for (mut address, door) in clients.chain(admin) {
             // The workers share each address with `SO_REUSEPORT`. A second proxy could share the address unnoticed, so
             // the address is first bound exclusively.
-            bind(address, false).map_err(|source| Error::Listen { address, source })?;
+            bind(address, false).map_err(|error| Error::Listen { address, error })?;
             for of_worker in &mut sockets {
-                let socket = bind(address, true).map_err(|source| Error::Listen { address, source })?;
+                let socket = bind(address, true).map_err(|error| Error::Listen { address, error })?;
                 // With port 0, the other workers use the port that the first worker's socket got.
-                address = local_address(&socket).map_err(|source| Error::Listen { address, source })?;
+                address = local_address(&socket).map_err(|error| Error::Listen { address, error })?;
                 of_worker.push((socket, door));
             }
             match door {
@@ -79,7 +86,8 @@ impl Proxy {
                 Door::Admin => admin_addresses.push(address),
             }
         }
-        Ok(Bound { options: Arc::new(options), addresses, admin_addresses, sockets })
+        let log = OpenLog::open(&options.access_log)?;
+        Ok(Bound { options: Arc::new(options), addresses, admin_addresses, sockets, log, trust })
     }
 
     /// The addresses on which the proxy listens for clients, in the order of the options, with the ports that were
@@ -96,6 +104,11 @@ impl Proxy {
     /// A reader of the proxy's counters. It can still be used after the proxy has ended.
     pub fn stats(&self) -> StatsReader {
         self.stats.clone()
+    }
+
+    /// What reopens the proxy's files. It can still be used after the proxy has ended.
+    pub fn reopener(&self) -> Reopener {
+        Reopener { log: self.log.as_ref().map(LogWriter::queue), trust: self.trust.clone() }
     }
 
     /// The [`Shutdown`] that ends the proxy.
@@ -122,6 +135,25 @@ impl Proxy {
     }
 }
 
+/// Opens again what a proxy has open by a name: the file of the access log and the certificates that are trusted for
+/// origins. It is cheap to clone, and any thread can use it.
+#[derive(Debug, Clone)]
+pub struct Reopener {
+    log: Option<Arc<LogQueue>>,
+    trust: Arc<OriginTrust>,
+}
+
+impl Reopener {
+    /// Opens the access log by its name and reads the certificates; blocks the thread until that is done.
+    ///
+    /// Lines logged before may be in the new file. If the log could not be written, this tries at once. New connections
+    /// to origins use the certificates. *Errors*: what could not be opened; the proxy goes on with what it has.
+    pub fn reopen(&self) -> Vec<Error> {
+        let log = self.log.as_ref().map_or(Ok(()), |log| log.reopen(REOPEN_PATIENCE));
+        [log, self.trust.reload()].into_iter().filter_map(Result::err).collect()
+    }
+}
+
 /// A proxy that has bound its addresses but does not listen yet.
 #[derive(Debug)]
 pub struct Bound {
@@ -130,6 +162,8 @@ pub struct Bound {
     admin_addresses: Vec<SocketAddr>,
     /// The sockets of each worker, and the users of each socket's address.
     sockets: Vec<Vec<(Socket, Door)>>,
+    log: Option<OpenLog>,
+    trust: Arc<OriginTrust>,
 }
 
 impl Bound {
@@ -138,25 +172,27 @@ impl Bound {
     /// The proxy serves until `shutdown` is requested; then it stops accepting, finishes requests under way within the
     /// drain timeout and ends. The store must stay open until [`Proxy::wait`] returns.
     ///
-    /// *Errors*: [`Error::Listen`], [`Error::AccessLog`] or [`Error::Worker`] if an address, the log or a worker cannot
-    /// be opened or started. After an error no thread keeps running.
+    /// *Errors*: [`Error::Listen`] or [`Error::Worker`] if an address or a thread cannot be used or started. After an
+    /// error no thread keeps running.
     pub fn serve(self, store: impl Into<Spans>, shutdown: Shutdown) -> Result<Proxy, Error> {
-        let Bound { options, addresses, admin_addresses, sockets } = self;
+        let Bound { options, addresses, admin_addresses, sockets, log, trust } = self;
         let store: Spans = store.into();
         let mut listeners = Vec::new();
         for of_worker in sockets {
             listeners.push(of_worker.into_iter().map(listen).collect::<Result<Vec<_>, _>>()?);
         }
-        let log = LogWriter::start(&options.access_log)?;
         let stats: Vec<_> = listeners.iter().map(|_| Arc::new(WorkerStats::default())).collect();
         let origin = Arc::new(OriginState::default());
+        let reader = StatsReader::new(stats.clone(), origin.clone());
+        let log = log.map(|log| LogWriter::start(log, reader.clone())).transpose()?;
+        let reader = reader.with_log(log.as_ref().map(LogWriter::queue));
         let instance = random();
         let mut workers = Vec::new();
         for (index, listeners) in listeners.into_iter().enumerate() {
             let (options, store, stats, own) = (options.clone(), store.clone(), stats[index].clone(), shutdown.clone());
-            let log = log.as_ref().map(|writer| LogBuffer::new(writer.sender(), stats.clone()));
-            let origin = origin.clone();
-            let work = move || serve(index, options, store, (stats, origin), log, instance, listeners, own);
+            let log = log.as_ref().map(|writer| LogBuffer::new(writer.queue(), stats.clone()));
+            let shared = (stats, origin.clone(), trust.clone());
+            let work = move || serve(index, options, store, shared, log, instance, listeners, own);
             let spawned = std::thread::Builder::new().name(format!("proxy-{index}")).spawn(work);
             match spawned {
                 Ok(worker) => workers.push(worker),
@@ -166,7 +202,7 @@ impl Bound {
                 }
             }
         }
-        Ok(Proxy { addresses, admin_addresses, stats: StatsReader::new(stats, origin), shutdown, workers, log })
+        Ok(Proxy { addresses, admin_addresses, stats: reader, shutdown, workers, log, trust })
     }
 }
 
@@ -187,7 +223,7 @@ fn serve(
     index: usize,
     options: Arc<ProxyOptions>,
     store: Spans,
-    (stats, origin): (Arc<WorkerStats>, Arc<OriginState>),
+    (stats, origin, trust): (Arc<WorkerStats>, Arc<OriginState>, Arc<OriginTrust>),
     log: Option<LogBuffer>,
     instance: u32,
     listeners: Vec<(TcpListener, Door)>,
@@ -202,7 +238,7 @@ fn serve(
         .build_local(tokio::runtime::LocalOptions::default())
         .map_err(failed)?;
     let result = runtime.block_on(async {
-        let worker = Worker::new(options, store, stats, origin, log, instance);
+        let worker = Worker::new(options, store, stats, origin, trust, log, instance);
         accept::run(worker, listeners, shutdown).await
     });
     drop(stop_others);
@@ -219,7 +255,7 @@ impl Drop for StopOnDrop {
 
 fn listen((socket, door): (Socket, Door)) -> Result<(TcpListener, Door), Error> {
     let address = local_address(&socket).unwrap_or(SocketAddr::from(([0, 0, 0, 0], 0)));
-    socket.listen(BACKLOG).map_err(|source| Error::Listen { address, source })?;
+    socket.listen(BACKLOG).map_err(|error| Error::Listen { address, error })?;
     Ok((socket.into(), door))
 }
 

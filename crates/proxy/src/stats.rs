@@ -7,6 +7,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use crate::access_log::LogQueue;
+
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
         /// The counters of one worker.
@@ -78,6 +80,14 @@ counters! {
     informational,
     /// Responses that could not be fetched or stored to their end. No part of such a response is kept.
     failed_fills,
+    /// Requests that were answered with a status from 200 to 299, tunnels included.
+    responses_2xx,
+    /// Requests that were answered with a status from 300 to 399.
+    responses_3xx,
+    /// Requests that were answered with a status from 400 to 499.
+    responses_4xx,
+    /// Requests that were answered with a status of 500 or above, by the origin or by the proxy.
+    responses_5xx,
     /// Body bytes sent to clients.
     body_bytes_sent,
     /// Lines of the access log that were lost because the file or pipe failed or was too slow.
@@ -149,11 +159,22 @@ pub struct OriginDown {
 pub struct StatsReader {
     workers: Arc<[Arc<WorkerStats>]>,
     origin: Arc<OriginState>,
+    log: Option<Arc<LogQueue>>,
 }
 
 impl StatsReader {
     pub(crate) fn new(workers: Vec<Arc<WorkerStats>>, origin: Arc<OriginState>) -> StatsReader {
-        StatsReader { workers: workers.into(), origin }
+        StatsReader { workers: workers.into(), origin, log: None }
+    }
+
+    /// A reader that also tells the state of the access log.
+    pub(crate) fn with_log(self, log: Option<Arc<LogQueue>>) -> StatsReader {
+        StatsReader { log, ..self }
+    }
+
+    /// Why the access log cannot be written at present; `None` if it can be, or if there is none.
+    pub fn log_failure(&self) -> Option<String> {
+        self.log.as_ref().and_then(|log| log.failure())
     }
 
     /// The state of a reverse proxy's origin if the last few connections to it all failed; else `None`.

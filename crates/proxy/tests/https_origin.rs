@@ -87,3 +87,29 @@ async fn a_body_that_ends_without_a_farewell_is_cut_off() {
     assert!(!reply.is_complete, "{reply:?}");
     task.abort();
 }
+
+#[tokio::test]
+async fn certificates_are_read_again_and_a_bad_file_changes_nothing() {
+    let folder = std::env::temp_dir().join(format!("nectary-proxy-ca-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let ca = folder.join("ca.pem");
+    // This certificate is trusted, but it is not the one that signed the origin's.
+    std::fs::copy(fixture("cert.pem"), &ca).expect("copied");
+    let (port, task) = origin(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").await;
+    let url = Some(format!("https://localhost:{port}").parse().expect("an origin"));
+    let proxy = TestProxy::start(ProxyOptions { origin: url, origin_ca: Some(ca.clone()), ..options() }).await;
+    let reopen = || {
+        let reopener = proxy.reopener();
+        async move { tokio::task::spawn_blocking(move || reopener.reopen()).await.expect("joined") }
+    };
+    let before = get(proxy.address, "/a", &[]).await.status;
+    std::fs::copy(fixture("ca.pem"), &ca).expect("copied");
+    assert_eq!(reopen().await.len(), 0);
+    assert_eq!((before, get(proxy.address, "/a", &[]).await.status), (502, 200));
+    std::fs::write(&ca, "nothing").expect("written");
+    let problems = reopen().await;
+    assert!(problems.len() == 1 && problems[0].to_string().contains("no certificate"), "{problems:?}");
+    assert_eq!(get(proxy.address, "/a", &[]).await.status, 200);
+    task.abort();
+    std::fs::remove_dir_all(&folder).expect("removed");
+}

@@ -108,6 +108,7 @@ async fn connections_beyond_the_limit_are_refused_politely() {
     let mut third = Client::connect(proxy.address).await;
     let reply = third.reply(false).await;
     assert_eq!((reply.status, reply.header("retry-after").as_str()), (503, "1"));
+    assert!(reply.header("date").ends_with(" GMT") && reply.header("connection") == "close");
     drop(first);
     proxy.wait_for(|stats| stats.connections_open == 1).await;
     let mut third = Client::connect(proxy.address).await;

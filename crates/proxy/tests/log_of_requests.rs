@@ -86,3 +86,28 @@ async fn a_response_that_was_cut_off_is_logged_as_such() {
     assert!(text.contains("\" 200 5 \"-\" \"-\" MISS ") && text.trim_end().ends_with(" 10"), "{text}");
     std::fs::remove_dir_all(&folder).expect("removed");
 }
+
+#[tokio::test]
+async fn a_rotated_log_is_reopened_and_no_request_is_lost() {
+    let folder = std::env::temp_dir().join(format!("nectary-proxy-rotated-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let (path, rotated) = (folder.join("access.log"), folder.join("access.log.1"));
+    let _ = std::fs::remove_file(&path);
+    let origin = Origin::start().await;
+    origin.on("/a", Script::fresh(b"hello"));
+    let mut options = options();
+    options.access_log = nectary_proxy::AccessLog::File(path.clone());
+    let mut proxy = TestProxy::start(options).await;
+    get(proxy.address, &origin.url("/a"), &[]).await;
+    std::fs::rename(&path, &rotated).expect("renamed");
+    let reopener = proxy.reopener();
+    let problems = tokio::task::spawn_blocking(move || reopener.reopen()).await.expect("joined");
+    assert!(problems.is_empty(), "{problems:?}");
+    assert!(path.exists(), "it is there when the call returns");
+    get(proxy.address, &origin.url("/a"), &[]).await;
+    proxy.stop().await;
+    let lines = |path| std::fs::read_to_string(path).expect("a log").lines().count();
+    assert_eq!(lines(&path) + lines(&rotated), 2);
+    assert!(lines(&path) >= 1);
+    std::fs::remove_dir_all(&folder).expect("removed");
+}

@@ -19,6 +19,8 @@ mod log_of_requests;
 mod miss_then_hit;
 mod origin_faults;
 mod purge_and_invalidation;
+mod ranges_not_stored;
+mod refusals;
 mod shutdown;
 mod stale;
 mod start_errors;

@@ -34,13 +34,44 @@ async fn a_purge_takes_a_path_with_a_host_and_answers_in_json() {
     let host = format!("host: {}", origin.address);
     let reply = ask(&proxy, &["PURGE /a HTTP/1.1", &host, AUTHORIZATION, "accept: application/json"]).await;
     assert_eq!(reply.header("content-type"), "application/json");
-    assert_eq!(reply.text().trim(), format!("{{\"purged\":\"{}\"}}", origin.url("/a")));
+    assert_eq!(reply.text().trim(), format!("{{\"found\":true,\"purged\":\"{}\"}}", origin.url("/a")));
     assert!(!get(proxy.address, &origin.url("/a"), &[]).await.is_hit());
     let reverse = TestProxy::reverse(origin.address).await;
     get(reverse.address, "/a", &[]).await;
     assert!(get(reverse.address, "/a", &[]).await.is_hit());
     assert_eq!(ask(&reverse, &["PURGE /a HTTP/1.1", AUTHORIZATION]).await.status, 200);
     assert!(!get(reverse.address, "/a", &[]).await.is_hit());
+}
+
+#[tokio::test]
+async fn a_purge_of_what_is_not_stored_succeeds_and_says_so() {
+    let origin = Origin::start().await;
+    origin.on("/a", Script::ok(&["cache-control: max-age=60", "vary: accept"], b"hello"));
+    let proxy = TestProxy::forward().await;
+    let (url, line) = (origin.url("/a"), format!("PURGE {} HTTP/1.1", origin.url("/a")));
+    let mut found = Vec::new();
+    for is_stored in [false, true] {
+        if is_stored {
+            get(proxy.address, &url, &["accept: x"]).await;
+            assert!(get(proxy.address, &url, &["accept: x"]).await.is_hit());
+        }
+        for json in [false, true] {
+            let accept = if json { "accept: application/json" } else { "accept: */*" };
+            let reply = ask(&proxy, &[&line, AUTHORIZATION, accept]).await;
+            assert_eq!(reply.status, 200, "a purge that is repeated does not fail");
+            found.push((reply.cache_status(), reply.text().trim().to_owned()));
+        }
+    }
+    let json = format!("{{\"found\":false,\"purged\":\"{url}\"}}");
+    let absent = |text: &String| ("nectary; detail=not-stored".to_owned(), text.clone());
+    let texts = [format!("nothing is stored for {url}; a fetch that is under way stores nothing either"), json];
+    let expected = [
+        absent(&texts[0]),
+        absent(&texts[1]),
+        ("nectary; detail=purged".to_owned(), format!("purged {url}")),
+        absent(&texts[1]),
+    ];
+    assert_eq!(found, expected);
 }
 
 #[tokio::test]

@@ -230,7 +230,7 @@ fn two_proxies_do_not_share_an_address() {
 fn a_proxy_that_cannot_start_makes_no_store() {
     let scratch = Scratch::new("nothing");
     let line = "proxy --listen 127.0.0.1:0 --store ./s --size 64M";
-    scratch.run(&format!("{line} --memory 1K")).exits(2).says("8388608 bytes of memory");
+    scratch.run(&format!("{line} --memory 1K")).exits(2).says("--memory 1K is too little").says("8M");
     assert!(!scratch.file("s").exists());
     scratch.run(&format!("{line} --memory 900T")).exits(2).says("more than this machine has").says("--memory");
     assert!(!scratch.file("s").exists());
@@ -264,9 +264,85 @@ fn a_proxy_that_cannot_start_makes_no_store() {
         scratch.run(&format!("{line} --memory 32M {wrong}")).exits(2).says(reason).says("token");
         assert!(!scratch.file("s").exists(), "{wrong}");
     }
+    for (wrong, code, reason, remedy) in [
+        ("--origin-ca ./absent", 2, "./absent: No such file", "--origin-ca"),
+        ("--origin-ca ./short", 2, "./short: there is no certificate", "PEM"),
+        ("--access-log ./absent/log", 1, "./absent/log: No such file", "directory exists"),
+        ("--access-log .", 1, "Is a directory", "another file"),
+        ("--listen 127.0.0.1:9 --admin-listen 127.0.0.1:9", 2, "127.0.0.1:9 is given twice", "once"),
+    ] {
+        scratch.run(&format!("{line} --memory 32M {wrong}")).exits(code).says(reason).says(remedy);
+        assert!(!scratch.file("s").exists(), "{wrong}");
+    }
+    let absent = "proxy --listen 127.0.0.1:0 --store ./absent/s";
+    scratch.run(absent).exits(4).says("no directory ./absent").says("mkdir -p ./absent");
     std::fs::write(scratch.file("s"), b"the rest of a store").expect("written");
-    scratch.run(&format!("{line} --memory 32M")).exits(1).says("too few for a store");
+    scratch
+        .run(&format!("{line} --memory 32M"))
+        .exits(1)
+        .says("too few for a store")
+        .says("if it is no store, name another path");
+    std::fs::write(scratch.file("photos"), vec![b'x'; 2 << 20]).expect("written");
+    scratch
+        .run("proxy --listen 127.0.0.1:0 --store ./photos --memory 32M")
+        .exits(1)
+        .says("not a Nectary store")
+        .says("name another path or device: nothing was changed");
     assert_eq!(std::fs::read(scratch.file("s")).expect("there"), b"the rest of a store");
+}
+
+#[test]
+fn signals_reopen_the_access_log_and_end_nothing() {
+    let scratch = Scratch::new("signals");
+    let (log, rotated) = (scratch.file("log"), scratch.file("log.1"));
+    let mut proxy = Running::start(&scratch, "--store ./s --access-log ./log");
+    for signal in ["HUP", "USR1", "USR2"] {
+        assert!(proxy.ask("GET", "/").starts_with("HTTP/1.1 400"));
+        std::fs::rename(&log, &rotated).expect("renamed");
+        proxy.signal(signal);
+        let mut line = String::new();
+        while !line.contains(&format!("SIG{signal}: ")) {
+            line.clear();
+            assert!(proxy.errors.read_line(&mut line).expect("text") > 0, "it ended");
+        }
+        assert!(log.exists(), "{line}");
+    }
+    std::fs::rename(&log, &rotated).expect("renamed");
+    assert_eq!(ask_control(&scratch, r#"{"method":"reopen"}"#), serde_json::json!({"ok": {}}));
+    assert!(log.exists());
+    std::fs::remove_file(&log).and_then(|()| std::fs::create_dir(&log)).expect("a directory");
+    let answer = ask_control(&scratch, r#"{"method":"reopen"}"#);
+    assert!(answer["error"]["message"].as_str().is_some_and(|text| text.contains("Is a directory")), "{answer}");
+    status(&scratch, 0);
+    proxy.signal("TERM");
+    assert_eq!(proxy.end().0, Some(0));
+}
+
+#[test]
+fn a_log_that_cannot_be_written_is_a_problem_until_it_can_be() {
+    let scratch = Scratch::new("full-log");
+    std::os::unix::fs::symlink("/dev/full", scratch.file("log")).expect("a link");
+    let proxy = Running::start(&scratch, "--store ./s --access-log ./log");
+    assert!(proxy.ask("GET", "/").starts_with("HTTP/1.1 400"));
+    let state = || scratch.run("status").code;
+    let wait_for = |code| {
+        (0..1000).any(|_| {
+            std::thread::sleep(std::time::Duration::from_millis(10));
+            state() == Some(code)
+        })
+    };
+    assert!(wait_for(3), "the log fails");
+    assert!(status(&scratch, 3).to_string().contains("No space left on device"));
+    let metrics = scratch.run("top --prometheus").exits(0).text();
+    for line in ["access_log_failing", "responses_total"] {
+        assert!(metrics.contains(&format!("nectary_proxy_{line}{{proxy=\"127.0.0.1:0\"")), "{metrics}");
+    }
+    std::fs::remove_file(scratch.file("log")).expect("removed");
+    proxy.signal("USR1");
+    assert!(wait_for(0), "it works again");
+    proxy.signal("TERM");
+    assert_eq!(proxy.end().0, Some(0));
+    assert_eq!(std::fs::read_to_string(scratch.file("log")).expect("a log").lines().count(), 1);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //!
 //! Owns: the refusals. Each refusal tells the operator what to do; no refusal reveals whether a token was nearly right.
 
-use http::header::{ALLOW, AUTHORIZATION, WWW_AUTHENTICATE};
+use http::header::{AUTHORIZATION, WWW_AUTHENTICATE};
 use http::{HeaderValue, Response, StatusCode};
 
 use super::reply::own;
@@ -12,9 +12,6 @@ use crate::body::ReplyBody;
 /// Headers that proxies and TLS terminators add to requests that they pass on.
 const RELAYED: [&str; 6] =
     ["forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip"];
-
-/// The methods that are served on addresses for clients while purging is off.
-const SERVED: HeaderValue = HeaderValue::from_static("GET, HEAD, OPTIONS, POST, PUT, PATCH, DELETE");
 
 /// Refuses a purge request if its client or its connection is not allowed to purge.
 pub(super) fn refuse_purge(request: &ClientRequest) -> Option<Response<ReplyBody>> {
@@ -30,7 +27,7 @@ fn refusal_of_purge(request: &ClientRequest) -> Option<Response<ReplyBody>> {
     if !request.client.is_admin && options.token.is_none() {
         let text = "PURGE is not served here. The operator can start the proxy with --admin-listen ADDRESS or with \
                     --admin-token-file FILE, or purge over the control socket.";
-        return Some(with(own(request, StatusCode::METHOD_NOT_ALLOWED, "purge-off", text, true), ALLOW, SERVED));
+        return Some(own(request, StatusCode::METHOD_NOT_ALLOWED, "purge-off", text, true));
     }
     if let Some(name) = RELAYED.iter().find(|name| request.headers.contains_key(**name))
         && !options.relayed
@@ -47,8 +44,10 @@ fn refusal_of_purge(request: &ClientRequest) -> Option<Response<ReplyBody>> {
         (Some(value), None) if token.is_shown_by(value.as_bytes()) => None,
         _ => {
             let text = "PURGE needs the token of --admin-token-file, as `Authorization: Bearer TOKEN`.";
-            let response = own(request, StatusCode::UNAUTHORIZED, "purge-token", text, true);
-            Some(with(response, WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"nectary\"")))
+            let mut response = own(request, StatusCode::UNAUTHORIZED, "purge-token", text, true);
+            let scheme = HeaderValue::from_static("Bearer realm=\"nectary\"");
+            response.headers_mut().insert(WWW_AUTHENTICATE, scheme);
+            Some(response)
         }
     }
 }
@@ -56,11 +55,5 @@ fn refusal_of_purge(request: &ClientRequest) -> Option<Response<ReplyBody>> {
 /// Refuses everything except purges on an address for administration.
 pub(super) fn refuse_other(request: &ClientRequest) -> Response<ReplyBody> {
     let text = "This address is for administration: it serves PURGE alone. Send all else to an address of --listen.";
-    let response = own(request, StatusCode::METHOD_NOT_ALLOWED, "admin-only", text, true);
-    with(response, ALLOW, HeaderValue::from_static("PURGE"))
-}
-
-fn with(mut response: Response<ReplyBody>, name: http::HeaderName, value: HeaderValue) -> Response<ReplyBody> {
-    response.headers_mut().insert(name, value);
-    response
+    own(request, StatusCode::METHOD_NOT_ALLOWED, "admin-only", text, true)
 }

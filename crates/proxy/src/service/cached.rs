@@ -14,6 +14,7 @@ use tokio::sync::oneshot;
 use super::fetch::{self, Plan, Told};
 use super::locality;
 use super::lookup::{Lookup, look_at};
+use super::partial;
 use super::pass::{self, Size};
 use super::reply::{Source, failed, from_stored, own};
 use super::request::ClientRequest;
@@ -227,8 +228,8 @@ async fn lead(
             let response = answer(request, object, age_s, forwarded(Some(304), stored), Outcome::Revalidated);
             with_cookies(response, cookies)
         }
-        Ok(Told::Direct(response, lease)) => pass::forward(request, response, lease, why, Size::Any),
-        Ok(Told::TooLarge(response, lease)) => pass::forward(request, response, lease, why, Size::TooLarge),
+        Ok(Told::Direct(response, lease)) => partial::answer(request, response, lease, why, Size::Any).await,
+        Ok(Told::TooLarge(response, lease)) => partial::answer(request, response, lease, why, Size::TooLarge).await,
         Ok(Told::Stale(status)) => match stale_on(&request, stale, Failure::Error) {
             Some(found) => answer_stale(request, why, Some(status), found),
             None => {

@@ -19,13 +19,13 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
+use super::refusal::Refusal;
 use super::request::Client;
 use super::{direct, hit, refusal, route, tunnel};
 use crate::admin::is_loopback;
 use crate::body::ReplyBody;
 use crate::connections::Door;
 use crate::wire::deadlines::{Watch, until_killed};
-use crate::wire::framing::Violation;
 use crate::wire::stream::{SharedStream, WatchedStream};
 use crate::worker::{Mode, Worker};
 
@@ -94,12 +94,14 @@ pub(crate) async fn serve(worker: Rc<Worker>, watch: Rc<Watch>, stream: TcpStrea
         }
         polled.map(|result| match result {
             Err(error) if error.is_user() => Ended::InAnAnswer,
+            Err(error) if error.is_parse() => Ended::Malformed(Malformed::of(&error)),
             _ => Ended::Well,
         })
     })
     .await;
     let parts = connection.into_parts();
     drop(parts.io);
+    let start = stream.start();
     let Some(stream) = stream.into_inner() else { return };
     if ended == Ended::InAnAnswer {
         // A body without a length ends when its connection closes. The connection is reset; otherwise a cut body would
@@ -115,11 +117,24 @@ pub(crate) async fn serve(worker: Rc<Worker>, watch: Rc<Watch>, stream: TcpStrea
     if watch.is_killed() {
         return;
     }
-    if watch.violation().is_some() {
+    let malformed = if let Ended::Malformed(malformed) = ended { Some(malformed) } else { None };
+    if watch.violation().is_some() || malformed.is_some() {
         worker.stats.refused_connections.add(1);
     }
-    let unanswered = watch.violation().filter(|_| ended == Ended::Refused);
-    end(&client, stream, unanswered).await;
+    // The part of the refused head that hyper got, and the rest.
+    let mut head = parts.read_buf.to_vec();
+    head.extend_from_slice(&watch.refused_bytes());
+    if let Some(malformed) = malformed {
+        // The client may still be sending the refused request.
+        client.is_at_fault.set(true);
+        refusal::note(&worker, &client, malformed.head(&head, &start), malformed.status, 0);
+    }
+    let refusal = watch.violation().filter(|_| ended == Ended::Refused);
+    let refusal = refusal.map(|violation| refusal::of(violation, worker.now_ms()));
+    if let Some(refusal) = &refusal {
+        refusal::note(&worker, &client, &head, refusal.status, refusal.body_bytes);
+    }
+    end(&client, stream, refusal).await;
 }
 
 /// The way in which hyper's work on a connection ended.
@@ -129,8 +144,39 @@ enum Ended {
     Well,
     /// hyper has not read the last request to its end, and this request must still be refused.
     Refused,
+    /// hyper has refused the head of the last request, and has answered it.
+    Malformed(Malformed),
     /// The connection ended before an answer was complete.
     InAnAnswer,
+}
+
+/// A refusal by hyper.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Malformed {
+    status: u16,
+    /// Whether the target is at fault. hyper may then have taken the head out of its buffer.
+    is_target: bool,
+}
+
+impl Malformed {
+    fn of(error: &hyper::Error) -> Malformed {
+        let is_about_target = error.to_string().contains("URI");
+        let status = match (error.is_parse_too_large(), is_about_target) {
+            (true, true) => 414,
+            (true, false) => 431,
+            (false, _) => 400,
+        };
+        Malformed { status, is_target: is_about_target && status == 400 }
+    }
+
+    /// The head that was refused: at the beginning of hyper's buffer, or at the beginning of the bytes that came last.
+    /// It is empty if other requests came between the two.
+    fn head<'a>(self, buffer: &'a [u8], start: &'a [u8]) -> &'a [u8] {
+        if !self.is_target {
+            return buffer;
+        }
+        [buffer, start].into_iter().find(|head| refusal::has_bad_target(head)).unwrap_or_default()
+    }
 }
 
 /// Makes a connection end with a reset.
@@ -138,14 +184,13 @@ fn abort(stream: TcpStream) {
     _ = socket2::SockRef::from(&stream).set_linger(Some(Duration::ZERO));
 }
 
-/// Ends a stream: refuses the unanswered request, shuts down writing, and discards incoming bytes until the client
-/// closes or [`LINGER`] has passed.
-async fn end(client: &Client, stream: WatchedStream<TcpStream>, unanswered: Option<Violation>) {
+/// Ends a stream: sends the refusal of the unanswered request, shuts down writing, and discards incoming bytes until
+/// the client closes or [`LINGER`] has passed.
+async fn end(client: &Client, stream: WatchedStream<TcpStream>, refusal: Option<Refusal>) {
     let watch = &client.watch;
     let mut stream = stream.into_inner();
-    if let Some(violation) = unanswered {
-        let answer = refusal::of(violation);
-        until_killed(watch, async { _ = stream.write_all(&answer).await }).await;
+    if let Some(refusal) = refusal {
+        until_killed(watch, async { _ = stream.write_all(&refusal.bytes).await }).await;
     }
     if stream.shutdown().await.is_err() || (watch.violation().is_none() && !client.is_at_fault.get()) {
         return;

@@ -87,7 +87,7 @@ impl Shortcut for Direct {
                 object_bytes: Some(body.len() as u64),
             });
         } else {
-            Outcome::Hit.count(&worker.stats);
+            Outcome::Hit.count(200, &worker.stats);
         }
         Some(body)
     }

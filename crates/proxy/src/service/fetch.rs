@@ -293,8 +293,8 @@ async fn fetch_body(
         .flatten();
     let Some(metadata) = metadata else {
         // After a server error the next response may be storable, so the key is not remembered.
-        if !is_trouble(status) && plan.stale.is_none() {
-            worker.hit_for_miss.borrow_mut().insert(&plan.key, times.response_ms);
+        if !is_trouble(status) {
+            remember(plan, times.response_ms);
         }
         fill.decline();
         _ = tell.send(Told::Direct(response, lease));
@@ -309,6 +309,9 @@ async fn fetch_body(
     let is_too_large = body_bytes.is_some_and(|bytes| bytes > fill.object_bytes_max());
     if !fill.start(&variant, metadata, body_bytes) {
         drop(fill);
+        if is_too_large {
+            remember(plan, times.response_ms);
+        }
         let told = if is_too_large { Told::TooLarge(response, lease) } else { Told::Direct(response, lease) };
         _ = tell.send(told);
         return;
@@ -316,9 +319,20 @@ async fn fetch_body(
     // The fetch continues even if no request waits for it any more.
     _ = tell.send(Told::Streaming(status.as_u16(), own_cookies));
     let mut pieces = pieces(response.into_body(), lease);
+    let mut left_bytes = Some(fill.object_bytes_max());
     while let Some(piece) = pieces.next().await {
         let written = match piece {
-            Ok(piece) => fill.write(piece).await.map_err(|error| error.to_string()),
+            Ok(piece) => {
+                left_bytes = left_bytes.and_then(|left| {
+                    let left = left.checked_sub(piece.len() as u64);
+                    if left.is_none() {
+                        // A body without an announced length has turned out to be too long.
+                        remember(plan, worker.now_ms());
+                    }
+                    left
+                });
+                fill.write(piece).await.map_err(|error| error.to_string())
+            }
             Err(error) => Err(error.to_string()),
         };
         if written.is_err() {
@@ -336,6 +350,14 @@ async fn fetch_body(
     {
         // If the marker cannot be stored, later requests do not find the variant. This only costs a miss.
         _ = worker.store.put(KeyRef::new(&plan.key, b""), marker, bytes::Bytes::new()).await;
+    }
+}
+
+/// Remembers that the key's response could not be stored. A key with a stored response is not remembered: its requests
+/// validate that response.
+fn remember(plan: &Plan, now_ms: u64) {
+    if plan.stale.is_none() {
+        plan.worker.hit_for_miss.borrow_mut().insert(&plan.key, now_ms);
     }
 }
 

@@ -2,9 +2,10 @@
 //!
 //! Owns: the path of a request through the proxy. `connection` runs hyper on a client's stream. `direct` and `hit`
 //! answer at once from memory if `lookup` finds a fresh response. `route` chooses the path of all other requests:
-//! `cached` (look up, join or begin a fetch), `fetch` (the task that fills the store), `pass` (straight to the origin),
-//! `tunnel`, `purge` (if `admin` allows it). `reply` makes responses, `refusal` answers bytes that are not a request,
-//! `herald` passes `1xx` responses on, and `locality` tells the store which objects belong together.
+//! `cached` (look up, join or begin a fetch), `fetch` (the task that fills the store), `partial` (a range of a response
+//! that turns out not to be storable), `pass` (straight to the origin), `tunnel`, `purge` (if `admin` allows it).
+//! `reply` makes responses, `refusal` answers bytes that are not a request, `herald` passes `1xx` responses on, and
+//! `locality` tells the store which objects belong together.
 
 mod admin;
 mod cached;
@@ -15,9 +16,10 @@ mod herald;
 mod hit;
 mod locality;
 mod lookup;
+mod partial;
 mod pass;
 mod purge;
-mod refusal;
+pub(crate) mod refusal;
 mod reply;
 mod request;
 mod route;

@@ -3,16 +3,17 @@
 //! Owns: passing on requests that must not be answered from the store, or whose response must not be stored. After an
 //! unsafe request, the stored responses that it may have changed are purged before its response is passed on.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use http::header::VIA;
-use http::{Method, Response};
+use http::header::{CONTENT_LENGTH, CONTENT_RANGE, VIA};
+use http::{Method, Response, StatusCode};
 use hyper::body::{Body, Incoming};
 use nectary_host::log::{Level, Throttle};
 use nectary_store::TAGS_MAX;
 
-use super::reply::{CACHE_STATUS, failed, finish};
+use super::reply::{CACHE_STATUS, content_range, failed, finish};
 use super::request::ClientRequest;
 use crate::access_log::Outcome;
 use crate::body::{Content, ReplyBody};
@@ -75,7 +76,20 @@ pub(super) fn forward(
     why: Forward,
     size: Size,
 ) -> Response<ReplyBody> {
-    forget_if_storable(&request, &response);
+    forward_part(request, response, lease, why, size, None)
+}
+
+/// Like [`forward`], but if there is a range, only these bytes of a whole response are passed on, as a `206`. The
+/// second number is the length of the whole body.
+pub(super) fn forward_part(
+    request: ClientRequest,
+    response: Response<Incoming>,
+    lease: Lease,
+    why: Forward,
+    size: Size,
+    part: Option<(Range<u64>, u64)>,
+) -> Response<ReplyBody> {
+    let size = review(&request, &response, size);
     let (mut parts, body) = response.into_parts();
     remove_hop_by_hop(&mut parts.headers);
     if request.worker.options.strip_tags {
@@ -94,27 +108,41 @@ pub(super) fn forward(
         Forward::Method | Forward::Bypass => Outcome::Bypass,
         _ => Outcome::Pass,
     };
-    let ticket = request.ticket(parts.status.as_u16(), outcome, length);
-    let content = if length == Some(0) {
-        lease.finish();
-        Content::Empty
-    } else {
-        Content::Pieces(pieces(body, lease), length)
+    let content = match part {
+        Some((range, size_bytes)) => {
+            parts.status = StatusCode::PARTIAL_CONTENT;
+            parts.headers.insert(CONTENT_RANGE, content_range(&range, size_bytes));
+            parts.headers.remove(CONTENT_LENGTH);
+            Content::of_part(pieces(body, lease), range)
+        }
+        None if length == Some(0) => {
+            lease.finish();
+            Content::Empty
+        }
+        None => Content::Pieces(pieces(body, lease), length),
     };
+    let ticket = request.ticket(parts.status.as_u16(), outcome, length);
     finish(&request.client, parts.status, parts.headers, content, Some(Box::new(ticket)))
 }
 
-/// If this response could have been stored, removes the URL from the list of URLs whose responses could not be stored.
-/// The next request for the URL then fills the store.
-fn forget_if_storable(request: &ClientRequest, response: &Response<Incoming>) {
-    if request.method != Method::GET || !request.worker.hit_for_miss.borrow().contains(&request.key, request.at_ms) {
-        return;
+/// Looks at a response for a URL whose responses could not be stored. If this one could have been, the URL is
+/// forgotten, so that the next request fills the store. If only its length forbids that, returns [`Size::TooLarge`].
+fn review(request: &ClientRequest, response: &Response<Incoming>, size: Size) -> Size {
+    let worker = &request.worker;
+    if request.method != Method::GET || !worker.hit_for_miss.borrow().contains(&request.key, request.at_ms) {
+        return size;
     }
     let facts = (&request.method, &request.key[..], &request.headers, &request.directives);
-    let response = (response.status(), response.headers(), request.at_ms);
-    if request.worker.policy.storability(facts, response).is_storable() {
-        request.worker.hit_for_miss.borrow_mut().remove(&request.key);
+    let found = (response.status(), response.headers(), request.at_ms);
+    if !worker.policy.storability(facts, found).is_storable() {
+        return size;
     }
+    let bytes_max = worker.store.object_bytes_max(&request.key).unwrap_or(u64::MAX);
+    if response.body().size_hint().exact().is_some_and(|bytes| bytes > bytes_max) {
+        return Size::TooLarge;
+    }
+    worker.hit_for_miss.borrow_mut().remove(&request.key);
+    size
 }
 
 /// Purges the keys and groups that the response to an unsafe request makes invalid.

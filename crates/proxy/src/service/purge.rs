@@ -1,14 +1,15 @@
 //! `PURGE`: removes a URL with all its variants, or all objects with a tag, from the store.
 //!
 //! Owns: the meaning of a purge request. A request with `Surrogate-Key`, `Cache-Tag` or `Cache-Groups` purges these
-//! tags, and its URL only names the origin of the groups. A request without these headers purges its URL. Leaves to
-//! others: the decision which clients may purge (`admin`).
+//! tags, and its URL only names the origin of the groups. A request without these headers purges its URL. A purge of a
+//! URL that is not stored succeeds and says so, so that a repeated purge does not fail. Leaves to others: the decision
+//! which clients may purge (`admin`).
 
 use futures_util::future::join_all;
 use http::header::{ACCEPT, HOST};
 use http::uri::{Authority, Scheme};
 use http::{Response, StatusCode, Uri};
-use nectary_store::{Error, ErrorKind, TAG_BYTES_MAX, TAGS_MAX};
+use nectary_store::{Error, ErrorKind, KeyRef, TAG_BYTES_MAX, TAGS_MAX};
 
 use super::reply::{own, own_with};
 use super::request::ClientRequest;
@@ -35,8 +36,20 @@ pub(super) async fn purge(mut request: ClientRequest, has_key: bool) -> Response
         return own(&request, StatusCode::BAD_REQUEST, "no-url", text, false);
     }
     let url = String::from_utf8_lossy(&request.key).into_owned();
+    let key = KeyRef::new(&request.key, b"");
+    // A response, or the marker of a URL with variants.
+    let found = key.is_bounded() && request.worker.store.get(key).await.is_some();
+    // The purge is made in any case: a fetch may be under way, or variants may be left whose marker is gone.
     match request.worker.store.purge_key(&request.key).await {
-        Ok(()) => purged(&request, serde_json::json!({ "purged": url }), &format!("purged {url}")),
+        Ok(()) => {
+            let json = serde_json::json!({ "found": found, "purged": url });
+            if found {
+                purged(&request, "purged", json, &format!("purged {url}"))
+            } else {
+                let text = format!("nothing is stored for {url}; a fetch that is under way stores nothing either");
+                purged(&request, "not-stored", json, &text)
+            }
+        }
         Err(error) => {
             let (status, detail, text) = failure(&url, &error);
             own(&request, status, detail, &text, false)
@@ -60,7 +73,7 @@ async fn purge_tags(request: &ClientRequest, tags: &[Vec<u8>]) -> Response<Reply
     }
     let names: Vec<_> = tags.iter().map(|tag| String::from_utf8_lossy(name(tag)).into_owned()).collect();
     let text = format!("purged what has a tag of: {}", names.join(", "));
-    purged(request, serde_json::json!({ "purged_tags": names }), &text)
+    purged(request, "purged", serde_json::json!({ "purged_tags": names }), &text)
 }
 
 /// The status, the detail and the text of the response if the purge of `what` failed.
@@ -86,9 +99,9 @@ fn name(tag: &[u8]) -> &[u8] {
 }
 
 /// The response that says what was purged, as text or JSON.
-fn purged(request: &ClientRequest, json: serde_json::Value, text: &str) -> Response<ReplyBody> {
+fn purged(request: &ClientRequest, detail: &'static str, json: serde_json::Value, text: &str) -> Response<ReplyBody> {
     let accept = request.headers.get(ACCEPT).map_or(&[][..], |value| value.as_bytes());
-    let status = CacheStatus::Own { detail: "purged" };
+    let status = CacheStatus::Own { detail };
     let (kind, text) = match accept.windows(16).any(|window| window == b"application/json") {
         true => ("application/json", json.to_string()),
         false => ("text/plain; charset=utf-8", text.to_owned()),

@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::time::Instant;
 
 use bytes::Bytes;
-use http::header::{ACCEPT_RANGES, AGE, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, REFERER, USER_AGENT};
+use http::header::{ACCEPT_RANGES, AGE, ALLOW, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, REFERER, USER_AGENT};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, Version};
 use nectary_store::{FillReader, Object};
 
@@ -22,7 +22,7 @@ use crate::rules::multipart::Multipart;
 use crate::rules::range::{Wanted, wanted};
 use crate::stored::response::StoredResponse;
 use crate::upstream::{BodyFault, FetchError};
-use crate::worker::Worker;
+use crate::worker::{Mode, Worker};
 
 /// The name of the header `Cache-Status`.
 pub(crate) const CACHE_STATUS: HeaderName = http::header::CACHE_STATUS;
@@ -152,7 +152,7 @@ pub(crate) fn from_stored(
         headers.insert(CONTENT_LENGTH, HeaderValue::from(size));
     }
     if let (Some(range), Some(size)) = (&range, body_bytes) {
-        headers.insert(CONTENT_RANGE, text_value(format!("bytes {}-{}/{size}", range.start, range.end - 1)));
+        headers.insert(CONTENT_RANGE, content_range(range, size));
     }
     if let Some(multipart_type) = multipart_type {
         headers.insert(CONTENT_TYPE, multipart_type);
@@ -206,7 +206,7 @@ fn log(
     let worker = question.worker;
     worker.stats.body_bytes_sent.add(sent_bytes);
     if !worker.log.is_on() {
-        outcome.count(&worker.stats);
+        outcome.count(status.as_u16(), &worker.stats);
         return None;
     }
     worker.log.note(&Line {
@@ -264,6 +264,9 @@ pub(crate) fn own_with(
     let mut headers = HeaderMap::with_capacity(4);
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
     headers.insert(CACHE_STATUS, cache_status.value());
+    if status == StatusCode::METHOD_NOT_ALLOWED {
+        headers.insert(ALLOW, allowed(request));
+    }
     if close {
         headers.insert(http::header::CONNECTION, HeaderValue::from_static("close"));
     }
@@ -278,6 +281,21 @@ pub(crate) fn own_with(
     };
     drop(ticket);
     finish(&request.client, status, headers, content, None)
+}
+
+/// The methods that are served at the address to which a request was sent.
+fn allowed(request: &ClientRequest) -> HeaderValue {
+    if request.client.is_admin {
+        return HeaderValue::from_static("PURGE");
+    }
+    let mut methods = "GET, HEAD, OPTIONS, POST, PUT, PATCH, DELETE".to_owned();
+    if matches!(request.worker.mode, Mode::Forward) {
+        methods.push_str(", CONNECT");
+    }
+    if request.worker.options.admin.token.is_some() {
+        methods.push_str(", PURGE");
+    }
+    text_value(methods)
 }
 
 /// The answer to a client if there is no response of the origin, because the origin or the client failed.
@@ -298,6 +316,11 @@ fn at_fault(request: &ClientRequest, fault: BodyFault) -> Response<ReplyBody> {
         BodyFault::Framing(_) | BodyFault::EndedEarly => (StatusCode::BAD_REQUEST, "bad-body"),
     };
     own(request, status, detail, &format!("The request is refused: {fault}."), true)
+}
+
+/// The value of `Content-Range` for a range, which is not empty, of a body of `size_bytes`.
+pub(crate) fn content_range(range: &Range<u64>, size_bytes: u64) -> HeaderValue {
+    text_value(format!("bytes {}-{}/{size_bytes}", range.start, range.end.saturating_sub(1)))
 }
 
 fn text_value(text: String) -> HeaderValue {

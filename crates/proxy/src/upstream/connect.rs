@@ -1,23 +1,23 @@
 //! Opening connections to origins: looking up names, trying addresses, TLS.
 
 use std::io;
-use std::path::Path;
-use std::sync::Arc;
+use std::time::Duration;
 
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, ServerName};
-use rustls::{ClientConfig, RootCertStore};
+use nectary_host::log::{Level, Throttle};
+use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
-use tokio_rustls::TlsConnector;
 
 use super::error::FetchError;
 use super::socket::Socket;
-use super::{Destination, Idle, Reach, Upstream};
+use super::{Destination, Idle, Reach, Upstream, trust};
 use crate::wire::deadlines::Side;
 use crate::wire::stream::WatchedStream;
+
+/// Limits how often a refused certificate of an origin is logged.
+static REFUSED: Throttle = Throttle::every(Duration::from_secs(60));
 
 /// Connects to the first of a host's addresses that accepts the connection, within the connect timeout.
 pub(crate) async fn connect_tcp(
@@ -61,13 +61,19 @@ pub(super) async fn connect(upstream: &Upstream, to: &Destination) -> Result<Idl
     if !origin.https {
         return handshake(upstream, socket.clone(), socket).await;
     }
-    let connector = upstream.tls()?;
+    let connector = upstream.trust.connector().map_err(FetchError::Connect)?;
     let name = origin.host.trim_start_matches('[').trim_end_matches(']').to_owned();
     let name = ServerName::try_from(name).map_err(|error| FetchError::Connect(error.to_string()))?;
     let attempt = connector.connect(name, socket.clone());
     match tokio::time::timeout(upstream.options.limits.connect_timeout, attempt).await {
         Ok(Ok(stream)) => handshake(upstream, stream, socket).await,
-        Ok(Err(error)) => Err(FetchError::Connect(format!("TLS: {error}"))),
+        Ok(Err(error)) => {
+            if let Some(remedy) = trust::remedy(&error) {
+                let authority = origin.authority();
+                REFUSED.write(Level::Warning, "proxy", format_args!("https://{authority}: {error}: {remedy}"));
+            }
+            Err(FetchError::Connect(format!("TLS: {error}")))
+        }
         Err(_) => Err(FetchError::TimedOut("the TLS handshake")),
     }
 }
@@ -83,38 +89,4 @@ where
         http1::handshake(stream).await.map_err(|error| FetchError::Connect(error.to_string()))?;
     upstream.connections.supervise(watch.clone(), connection);
     Ok(Idle { sender, watch, socket })
-}
-
-/// Reads a file of certificates in PEM.
-pub(crate) fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
-    let certificates = CertificateDer::pem_file_iter(path).and_then(Iterator::collect);
-    certificates.map_err(|error| error.to_string())
-}
-
-impl Upstream {
-    /// The TLS connector, which trusts the system's certificates and those of the operator. The certificates are read
-    /// when the connector is first used.
-    fn tls(&self) -> Result<TlsConnector, FetchError> {
-        if let Some(connector) = self.tls.get() {
-            return Ok(connector.clone());
-        }
-        let found = rustls_native_certs::load_native_certs();
-        let mut roots = RootCertStore::empty();
-        roots.add_parsable_certificates(found.certs);
-        if let Some(path) = &self.options.origin_ca {
-            roots.add_parsable_certificates(read_certificates(path).map_err(FetchError::Connect)?);
-        }
-        if roots.is_empty() {
-            let why = found.errors.first().map_or("none are installed".to_owned(), ToString::to_string);
-            return Err(FetchError::Connect(format!("no certificates to trust: {why}; install ca-certificates")));
-        }
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let mut config = ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .map_err(|error| FetchError::Connect(format!("TLS: {error}")))?
-            .with_root_certificates(roots)
-            .with_no_client_auth();
-        config.alpn_protocols = vec![b"http/1.1".to_vec()];
-        Ok(self.tls.get_or_init(|| TlsConnector::from(Arc::new(config))).clone())
-    }
 }

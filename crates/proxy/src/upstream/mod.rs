@@ -10,21 +10,22 @@ mod exchange;
 mod forwarding;
 mod request;
 mod socket;
+mod trust;
 
-pub(crate) use connect::{connect_tcp, read_certificates};
+pub(crate) use connect::connect_tcp;
 pub(crate) use error::FetchError;
 pub(crate) use exchange::{Lease, exchange, pieces};
 pub(crate) use forwarding::Forwarding;
 pub(crate) use request::{BodyFault, RequestBody, RequestHead};
+pub(crate) use trust::OriginTrust;
 
-use std::cell::{Cell, OnceCell, RefCell};
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use hyper::client::conn::http1::SendRequest;
-use tokio_rustls::TlsConnector;
 
 use self::socket::Socket;
 use crate::connections::Connections;
@@ -86,7 +87,7 @@ pub(crate) struct Upstream {
     /// The record of whether the origin accepts connections; `None` in a forward proxy.
     origin: Option<Arc<OriginState>>,
     idle: RefCell<HashMap<Destination, Vec<Idle>>>,
-    tls: OnceCell<TlsConnector>,
+    trust: Arc<OriginTrust>,
     is_closed: Cell<bool>,
 }
 
@@ -97,9 +98,10 @@ impl Upstream {
         stats: Arc<WorkerStats>,
         connections: Rc<Connections>,
         origin: Option<Arc<OriginState>>,
+        trust: Arc<OriginTrust>,
     ) -> Rc<Upstream> {
-        let (idle, tls, is_closed) = (RefCell::default(), OnceCell::new(), Cell::new(false));
-        Rc::new(Upstream { options, stats, connections, origin, idle, tls, is_closed })
+        let (idle, is_closed) = (RefCell::default(), Cell::new(false));
+        Rc::new(Upstream { options, stats, connections, origin, idle, trust, is_closed })
     }
 
     /// Drops idle connections that have ended.

@@ -249,7 +249,17 @@ impl Watch {
 
     /// Whether the peer's bytes were refused in a head.
     pub(super) fn is_refused_in_head(&self) -> bool {
-        self.framing.borrow().is_refused_in_head()
+        self.framing.borrow().refused_in_head().is_some()
+    }
+
+    /// The beginning of the bytes that were refused in a head; empty if none were.
+    pub fn refused_bytes(&self) -> Vec<u8> {
+        self.framing.borrow().refused_in_head().unwrap_or_default().to_vec()
+    }
+
+    /// Whether the next byte begins a message.
+    pub(super) fn is_between(&self) -> bool {
+        self.framing.borrow().phase() == Phase::Between
     }
 
     /// The reason why the peer's bytes were refused; `None` if they were not.

@@ -23,6 +23,8 @@ pub use super::violation::Violation;
 const CHUNK_EXTENSION_BYTES_MAX: u32 = 256;
 /// The maximum number of bytes of a body's trailers.
 const TRAILER_BYTES_MAX: usize = 8 * 1024;
+/// The number of refused bytes that are kept for the access log.
+const REFUSED_BYTES_KEPT: usize = 2048;
 
 /// The kind of bytes that the reader expects next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -94,7 +96,8 @@ pub struct Framing {
     informational_count: u32,
     informational_now: Option<Informational>,
     informational: Vec<Informational>,
-    refused_in_head: bool,
+    /// The beginning of the refused bytes, if they were in a head.
+    refused_in_head: Option<Vec<u8>>,
     /// The positions, in the bytes accepted last, of minor versions later than 1, which hyper must read as `1`.
     later_minors: Vec<usize>,
     /// The position, in the bytes accepted last, at which the current step began.
@@ -117,7 +120,7 @@ impl Framing {
             informational_count: 0,
             informational_now: None,
             informational: Vec::new(),
-            refused_in_head: false,
+            refused_in_head: None,
             later_minors: Vec::new(),
             step_start: 0,
         }
@@ -161,9 +164,9 @@ impl Framing {
         }
     }
 
-    /// Whether the refused bytes were in a head.
-    pub fn is_refused_in_head(&self) -> bool {
-        self.refused_in_head
+    /// The beginning of the refused bytes, which the parser does not get, if they were in a head.
+    pub fn refused_in_head(&self) -> Option<&[u8]> {
+        self.refused_in_head.as_deref()
     }
 
     /// The positions, in the bytes accepted last, of minor versions later than 1, which the parser must read as `1`.
@@ -182,7 +185,9 @@ impl Framing {
             match self.step(&bytes[at..]) {
                 Ok(taken) => at += taken,
                 Err((taken, violation)) => {
-                    self.refused_in_head = matches!(self.state, State::Between | State::Headers);
+                    let refused = bytes[at + taken..].iter().take(REFUSED_BYTES_KEPT).copied();
+                    let is_head = matches!(self.state, State::Between | State::Headers);
+                    self.refused_in_head = is_head.then(|| refused.collect());
                     self.state = State::Refused(violation);
                     self.partial = Vec::new();
                     return Err((at + taken, violation));

@@ -16,6 +16,9 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::deadlines::{Side, Watch};
 
+/// The number of bytes of a request that are kept until the next request.
+const START_BYTES_KEPT: usize = 512;
+
 /// A part that can answer a request before hyper sees it.
 pub trait Shortcut {
     /// Answers a request that has no body and whose head is complete: appends the response's head to `head` and returns
@@ -127,6 +130,8 @@ struct Front<S> {
     is_awaited: bool,
     /// Bytes that were read and that the shortcut did not answer. hyper reads them next.
     came: Vec<u8>,
+    /// The beginning of the last bytes with which a request began and that hyper got.
+    start: Vec<u8>,
     /// The informational responses that are being written, and the number of their bytes written so far.
     announced: Vec<u8>,
     announced_sent: usize,
@@ -152,6 +157,7 @@ impl<S> SharedStream<S> {
             stream,
             is_awaited: true,
             came: Vec::new(),
+            start: Vec::new(),
             announced: Vec::new(),
             announced_sent: 0,
             head: Vec::new(),
@@ -159,6 +165,12 @@ impl<S> SharedStream<S> {
             sent: 0,
             failed: None,
         })))
+    }
+
+    /// The beginning of the last bytes with which a request began and that hyper got. Several requests may have come
+    /// together.
+    pub fn start(&self) -> Vec<u8> {
+        self.0.borrow().start.clone()
     }
 
     /// The stream; `None` if another clone still exists.
@@ -216,10 +228,19 @@ impl<S: AsyncRead + AsyncWrite + Unpin> SharedStream<S> {
                 Some(body) => front.body = body,
                 None => {
                     front.came.extend_from_slice(request);
+                    front.keep_start(request);
                     return Poll::Ready(());
                 }
             }
         }
+    }
+}
+
+impl<S> Front<S> {
+    /// Keeps the beginning of bytes with which a request begins.
+    fn keep_start(&mut self, bytes: &[u8]) {
+        self.start.clear();
+        self.start.extend_from_slice(&bytes[..bytes.len().min(START_BYTES_KEPT)]);
     }
 }
 
@@ -288,10 +309,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for SharedStream<S> {
             }
             return Poll::Ready(Ok(()));
         }
+        let (is_start, before) = (front.stream.watch.is_between(), buffer.filled().len());
         let polled = match front.poll_unsent(context) {
             Poll::Ready(Ok(())) => Pin::new(&mut front.stream).poll_read(context, buffer),
             other => other,
         };
+        if is_start && polled.is_ready() && buffer.filled().len() > before {
+            front.keep_start(&buffer.filled()[before..]);
+        }
         front.is_awaited = polled.is_pending();
         polled
     }

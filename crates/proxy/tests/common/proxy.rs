@@ -68,6 +68,11 @@ impl TestProxy {
         self.proxy.as_ref().expect("running").stats().snapshot()
     }
 
+    /// What reopens the proxy's files.
+    pub fn reopener(&self) -> nectary_proxy::Reopener {
+        self.proxy.as_ref().expect("running").reopener()
+    }
+
     /// Waits until the counters meet a condition; if they never do, the test's own time limit ends the wait.
     pub async fn wait_for(&self, is_so: impl Fn(&ProxyStats) -> bool) {
         while !is_so(&self.stats()) {

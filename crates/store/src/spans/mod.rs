@@ -143,6 +143,11 @@ impl Spans {
         self.inner.placement.place(primary, present).map(|(number, _)| number as u32)
     }
 
+    /// The longest body that can be stored under a key, in bytes; `None` if no span is present.
+    pub fn object_bytes_max(&self, primary: &[u8]) -> Option<u64> {
+        self.place(primary).map(|(store, _)| store.puts().span.layout.object_bytes_max())
+    }
+
     /// The present spans.
     fn present(&self) -> impl Iterator<Item = (usize, &Store)> {
         let present = self.inner.present.load(Ordering::Acquire);

@@ -239,7 +239,7 @@ mod tests {
         });
         let mount = json!({ "name": "/mnt/b", "state": "healthy", "session": 7, "operations": hits, "open_files": 3 });
         let (volumes, volume_mounts) = (vec![server], vec![mount]);
-        Sample { at, caches: vec![cache(hits)], proxies: vec![proxy], volumes, volume_mounts }
+        Sample { at, caches: vec![cache(hits)], proxies: vec![proxy], volumes, volume_mounts, parts: Vec::new() }
     }
 
     #[test]

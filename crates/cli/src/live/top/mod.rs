@@ -12,8 +12,8 @@ use std::collections::HashMap;
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
-use nectary_host::RuntimeDirectory;
 use nectary_host::control::parts;
+use nectary_host::{RuntimeDirectory, State};
 use serde_json::{Value, json};
 
 use super::{PATIENCE, Running, Target};
@@ -30,8 +30,8 @@ const COLUMNS_DEFAULT: usize = 80;
 /// The number of streams shown for each cache if the output is not a terminal.
 const STREAMS_DEFAULT: usize = 10;
 
-/// The details of a proxy's status that are shown.
-const PROXY_DETAILS: &[&str] = &["requests", "hits", "misses", "body_bytes_sent"];
+/// The details of a proxy's status that are shown, beside all its counters.
+const PROXY_DETAILS: &[&str] = &["access_log_failure", "origin_failure", "process", "store"];
 /// The details of a volume server's status that are shown.
 const SERVER_DETAILS: &[&str] =
     &["operations", "questions", "appends", "checkpoints", "inodes", "free_bytes", "size_bytes", "tokens", "locks"];
@@ -43,12 +43,14 @@ pub struct Sample {
     at: Instant,
     /// The caches, as the method `top` returns them.
     pub caches: Vec<Value>,
-    /// The proxies: name, requests, hits, misses and bytes sent of each.
+    /// The proxies: name, state, counters, process and store of each.
     pub proxies: Vec<Value>,
     /// The servers of volumes: name, state, and the details of their status.
     pub volumes: Vec<Value>,
     /// The mounts of volumes: name, state, and the details of their status.
     pub volume_mounts: Vec<Value>,
+    /// The state of every part: component, name, state as a number, and the number of problems.
+    pub parts: Vec<Value>,
 }
 
 /// Shows frames until a signal arrives, or one frame.
@@ -109,27 +111,41 @@ fn sample(arguments: &TopArguments, streams: usize) -> Result<Sample, Failure> {
         caches.extend(answer["caches"].as_array().cloned().unwrap_or_default());
     }
     let at = Instant::now();
-    let mut sample = Sample { at, caches, proxies: Vec::new(), volumes: Vec::new(), volume_mounts: Vec::new() };
+    let (proxies, volumes, volume_mounts, parts) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let mut sample = Sample { at, caches, proxies, volumes, volume_mounts, parts };
     if arguments.name.is_none() {
         add_others(&mut sample)?;
     }
     Ok(sample)
 }
 
-/// Adds the parts that are no caches, from their status.
+/// Adds the parts that are no caches, from their status, and the state of all parts.
 fn add_others(sample: &mut Sample) -> Result<(), Failure> {
     for part in parts(&RuntimeDirectory::open()?, PATIENCE)? {
-        let Ok(status) = part.status else { continue };
+        let Ok(status) = part.status else {
+            let state = json!({ "component": "unknown", "name": part.path, "state": number_of(State::Broken) });
+            sample.parts.push(state);
+            continue;
+        };
+        sample.parts.push(json!({
+            "component": status.component,
+            "name": status.name,
+            "state": number_of(status.state),
+            "problems": status.problems.len(),
+        }));
         let detail = &status.detail;
-        let (list, from, names) = match status.component.as_str() {
-            "proxy" => (&mut sample.proxies, &detail["requests"], PROXY_DETAILS),
-            volume::SERVER => (&mut sample.volumes, detail, SERVER_DETAILS),
-            volume::MOUNT => (&mut sample.volume_mounts, detail, MOUNT_DETAILS),
+        let (list, names) = match status.component.as_str() {
+            "proxy" => (&mut sample.proxies, PROXY_DETAILS),
+            volume::SERVER => (&mut sample.volumes, SERVER_DETAILS),
+            volume::MOUNT => (&mut sample.volume_mounts, MOUNT_DETAILS),
             _ => continue,
         };
         let mut shown = json!({ "name": status.name, "state": status.state.as_str() });
         for name in names {
-            shown[*name] = from[*name].clone();
+            shown[*name] = detail[*name].clone();
+        }
+        if status.component == "proxy" {
+            add_counters(&mut shown, detail);
         }
         if status.component == volume::SERVER {
             shown["sessions"] = sessions(detail);
@@ -137,6 +153,26 @@ fn add_others(sample: &mut Sample) -> Result<(), Failure> {
         list.push(shown);
     }
     Ok(())
+}
+
+/// The number of a state in the metrics: a greater one is worse.
+fn number_of(state: State) -> u64 {
+    match state {
+        State::Healthy => 0,
+        State::Degraded => 1,
+        State::Broken => 2,
+    }
+}
+
+/// Adds the counters of a proxy, and how many spans of its store are lost.
+fn add_counters(shown: &mut Value, detail: &Value) {
+    for (name, value) in detail["requests"].as_object().into_iter().flatten() {
+        shown[name] = value.clone();
+    }
+    if shown["store"].is_object() {
+        let spans: &[Value] = detail["store"]["spans"].as_array().map_or(&[], Vec::as_slice);
+        shown["store"]["spans_lost"] = spans.iter().filter(|span| span["lost"].is_string()).count().into();
+    }
 }
 
 /// Counts the sessions of a volume by state.

@@ -1,6 +1,9 @@
 //! `nectary top --prometheus`: the same numbers as text for Prometheus.
 //!
-//! Owns: the names of the metrics, which never change. Promises: the text is valid whatever bytes a name has.
+//! Owns: the names of the metrics, which never change. Promises: the text is valid whatever bytes a name has. Leaves to
+//! others: the metrics of proxies and of the state of parts (`proxies`).
+
+mod proxies;
 
 use std::fmt::Write as _;
 
@@ -28,7 +31,7 @@ const CACHE: &[(&str, &str, &str, &str)] = &[
     ("pinned_bytes", "gauge", "What is pinned.", "pinned_bytes"),
     ("dirty_bytes", "gauge", "What is not written back yet.", "dirty_bytes"),
     ("unwritten_bytes", "gauge", "What a failed write-back did not write.", "unwritten_bytes"),
-    ("dirty_age_milliseconds", "gauge", "How old the oldest of it is.", "dirty_age_ms"),
+    ("dirty_age_seconds", "gauge", "How old the oldest of it is.", "dirty_age_ms"),
 ];
 
 const WINDOW: &[(&str, &str, &str, &str)] = &[
@@ -43,13 +46,6 @@ const STREAM: &[(&str, &str, &str, &str)] = &[
     ("stream_reads_saved_total", "counter", "Reads saved for a stream against LRU.", "reads_saved"),
     ("stream_reads_lost_total", "counter", "Reads lost for a stream against LRU.", "reads_lost"),
     ("stream_resident_bytes", "gauge", "Memory whose blocks a stream referred to last.", "resident_bytes"),
-];
-
-const PROXY: &[(&str, &str, &str, &str)] = &[
-    ("requests_total", "counter", "Requests.", "requests"),
-    ("hits_total", "counter", "Requests answered from the cache.", "hits"),
-    ("misses_total", "counter", "Requests answered by the origin.", "misses"),
-    ("body_bytes_sent_total", "counter", "Bytes of bodies sent to clients.", "body_bytes_sent"),
 ];
 
 const SERVER: &[(&str, &str, &str, &str)] = &[
@@ -89,8 +85,9 @@ const MOUNT: &[(&str, &str, &str, &str)] = &[
 
 /// Formats all metrics.
 pub fn text(sample: &Sample) -> String {
-    let (caches, proxies) = (&sample.caches, &sample.proxies);
+    let caches = &sample.caches;
     let mut text = String::new();
+    proxies::parts(&mut text, &sample.parts);
     let labels = |cache: &Value| {
         let names = [("cache", "name"), ("kind", "kind"), ("policy", "policy"), ("mode", "mode")];
         names.map(|(label, name)| (label, plain(&cache[name])))
@@ -112,9 +109,7 @@ pub fn text(sample: &Sample) -> String {
             })
         })
     });
-    family(&mut text, "nectary_proxy", PROXY, || {
-        proxies.iter().map(|proxy| (proxy, vec![("proxy", plain(&proxy["name"]))]))
-    });
+    proxies::proxies(&mut text, &sample.proxies);
     for (metrics, part) in
         [(SERVER, None), (SESSIONS, Some("sessions")), (TOKENS, Some("tokens")), (LOCKS, Some("locks"))]
     {
@@ -151,6 +146,11 @@ fn family<'a, I: Iterator<Item = (&'a Value, Vec<(&'static str, String)>)>>(
             let Some(number) = values[*figure].as_u64() else { continue };
             let labels: Vec<String> =
                 labels.iter().map(|(name, value)| format!("{name}=\"{}\"", escaped(value))).collect();
+            // The unit of Prometheus is the second.
+            let number = match figure.strip_suffix("_ms") {
+                Some(_) => (number as f64 / 1000.0).to_string(),
+                None => number.to_string(),
+            };
             let _ = writeln!(lines, "{prefix}_{metric}{{{}}} {number}", labels.join(","));
         }
         if !lines.is_empty() {
@@ -180,32 +180,81 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn every_line_is_a_metric_or_a_comment_whatever_names_are() {
+    fn sample() -> (Sample, String) {
         let every: String = (1..=0x2ff).filter_map(char::from_u32).collect();
         let stream = json!({ "stream": 7, "process": 1, "command": every, "path": every, "hits": 3, "misses": 4 });
-        let cache = json!({ "name": every, "policy": "lru", "figures": { "hits": 12, "dirty_age_ms": 0 },
+        let cache = json!({ "name": every, "policy": "lru", "figures": { "hits": 12, "dirty_age_ms": 1250 },
             "window": { "misses": 5 }, "streams": [stream] });
         let server = json!({ "name": every, "operations": 8, "tokens": { "held": 6 }, "sessions": { "active": 2 } });
-        let text = text(&Sample {
+        let proxy = json!({
+            "name": ":80", "requests": 9, "hits": 5, "misses": 4, "responses_5xx": 2, "access_log_failure": "full",
+            "origin_failure": null, "process": { "resident_bytes": 77 },
+            "store": { "span_bytes": 64, "entries": 6, "stopped": null, "index_loading": true, "counts": { "misses": 4 } },
+        });
+        let sample = Sample {
             at: std::time::Instant::now(),
             caches: vec![cache],
-            proxies: vec![json!({ "name": ":80", "requests": 9 })],
+            proxies: vec![proxy],
             volumes: vec![server],
             volume_mounts: vec![json!({ "name": every, "open_files": 5 })],
-        });
+            parts: vec![json!({ "component": "proxy", "name": every, "state": 1, "problems": 3 })],
+        };
+        (sample, every)
+    }
+
+    #[test]
+    fn every_line_is_a_metric_or_a_comment_whatever_names_are() {
+        let text = text(&sample().0);
         for line in text.lines().filter(|line| !line.starts_with("# ")) {
             let (labels, value) = line.rsplit_once("} ").expect("labels and a value");
-            assert!(labels.starts_with("nectary_") && value.parse::<u64>().is_ok(), "{line}");
+            assert!(labels.starts_with("nectary_") && value.parse::<f64>().is_ok(), "{line}");
             assert!(!line.chars().any(char::is_control), "{line}");
         }
-        assert!(text.contains("nectary_proxy_requests_total{proxy=\":80\"} 9\n"), "{text}");
+        for line in [
+            "nectary_proxy_requests_total{proxy=\":80\"} 9\n",
+            "nectary_proxy_results_total{proxy=\":80\",result=\"hit\"} 5\n",
+            "nectary_proxy_responses_total{proxy=\":80\",class=\"5xx\"} 2\n",
+            "nectary_proxy_access_log_failing{proxy=\":80\"} 1\n",
+            "nectary_proxy_origin_down{proxy=\":80\"} 0\n",
+            "nectary_proxy_resident_memory_bytes{proxy=\":80\"} 77\n",
+            "nectary_store_stopped{proxy=\":80\"} 0\n",
+            "nectary_store_index_loading{proxy=\":80\"} 1\n",
+            "nectary_store_lookups_total{proxy=\":80\",result=\"miss\"} 4\n",
+        ] {
+            assert!(text.contains(line), "no {line} in\n{text}");
+        }
         assert!(text.contains("# TYPE nectary_cache_hits_total counter\n"), "{text}");
         for metric in
             ["volume_operations_total", "volume_tokens_held", "volume_sessions_active", "volume_mount_open_files"]
         {
             assert!(text.contains(&format!("# TYPE nectary_{metric} ")), "{metric}\n{text}");
         }
+        assert!(text.contains("mode=\"\"} 1.25\n"), "{text}");
         assert_eq!(escaped("a\"b\\c\nd"), "a\\\"b\\\\c\\nd");
+    }
+
+    /// The rules of `promtool check metrics`.
+    #[test]
+    fn metrics_follow_the_conventions_of_prometheus() {
+        let text = text(&sample().0);
+        let mut seen = std::collections::HashSet::new();
+        let mut current = String::new();
+        for line in text.lines() {
+            if let Some(rest) = line.strip_prefix("# HELP ") {
+                let (name, help) = rest.split_once(' ').expect("a text");
+                assert!(seen.insert(name.to_owned()), "{name} has its lines in two places");
+                assert!(help.len() > 1 && !name.contains("milliseconds"), "{line}");
+                assert!(!["_count", "_sum", "_bucket", "_info"].iter().any(|end| name.ends_with(end)), "{name}");
+                current = name.to_owned();
+            } else if let Some(rest) = line.strip_prefix("# TYPE ") {
+                let (name, kind) = rest.split_once(' ').expect("a kind");
+                assert_eq!(name, current);
+                assert_eq!(name.ends_with("_total"), kind == "counter", "{line}");
+            } else {
+                let (name, _) = line.split_once('{').expect("labels");
+                assert_eq!(name, current, "{line}");
+            }
+        }
+        assert!(seen.len() > 20);
     }
 }

@@ -1,0 +1,182 @@
+//! The metrics of proxies, and of the state of every part.
+//!
+//! Owns: their names, which follow the conventions of Prometheus: counters end with `_total`, units are bytes and
+//! seconds. A figure that is a text, such as the reason of a failure, is 1 if it is there and 0 if not.
+
+use std::fmt::Write as _;
+
+use serde_json::Value;
+
+use super::{escaped, plain};
+
+/// A metric: name, kind, help, and its figures: each the value of a label (or nothing), and a path in the JSON.
+type Metric = (&'static str, &'static str, &'static str, &'static [(&'static str, &'static str)]);
+
+const COUNTER: &str = "counter";
+const GAUGE: &str = "gauge";
+
+/// The metrics of a proxy. Each has one figure, or several with the value of a label each.
+const PROXY: &[Metric] = &[
+    ("requests_total", COUNTER, "Requests whose head was accepted.", &[("", "/requests")]),
+    ("hits_total", COUNTER, "Requests answered from the store without the origin.", &[("", "/hits")]),
+    ("misses_total", COUNTER, "Requests whose response was fetched to be stored.", &[("", "/misses")]),
+    (
+        "results_total",
+        COUNTER,
+        "Answered requests by what the cache did, as in the access log.",
+        &[
+            ("hit", "/hits"),
+            ("revalidated", "/revalidated"),
+            ("stale", "/stale"),
+            ("miss", "/misses"),
+            ("collapsed", "/collapsed"),
+            ("pass", "/passed"),
+            ("purged", "/purges"),
+            ("tunnel", "/tunnels"),
+            ("failed", "/origin_failures"),
+            ("own", "/own_responses"),
+        ],
+    ),
+    (
+        "responses_total",
+        COUNTER,
+        "Responses by class of status.",
+        &[("2xx", "/responses_2xx"), ("3xx", "/responses_3xx"), ("4xx", "/responses_4xx"), ("5xx", "/responses_5xx")],
+    ),
+    ("body_bytes_sent_total", COUNTER, "Bytes of bodies sent to clients.", &[("", "/body_bytes_sent")]),
+    ("too_large_total", COUNTER, "Responses too long to be stored.", &[("", "/too_large")]),
+    (
+        "failed_fills_total",
+        COUNTER,
+        "Responses that were not fetched or stored to their end.",
+        &[("", "/failed_fills")],
+    ),
+    ("invalidations_total", COUNTER, "Keys purged because of an unsafe request.", &[("", "/invalidations")]),
+    ("purges_refused_total", COUNTER, "PURGE requests refused.", &[("", "/purges_refused")]),
+    ("connections_total", COUNTER, "Connections of clients accepted.", &[("", "/connections")]),
+    ("connections_open", GAUGE, "Connections of clients open now.", &[("", "/connections_open")]),
+    (
+        "connections_refused_total",
+        COUNTER,
+        "Connections refused or ended early, by reason: no valid request, too many connections, too slow.",
+        &[("invalid", "/refused_connections"), ("excess", "/excess_connections"), ("overdue", "/overdue_connections")],
+    ),
+    ("origin_connections_total", COUNTER, "Connections opened to origins.", &[("", "/origin_connections")]),
+    ("origin_requests_total", COUNTER, "Requests sent to origins.", &[("", "/origin_requests")]),
+    ("origin_failures_total", COUNTER, "Requests that failed at the origin (502, 504).", &[("", "/origin_failures")]),
+    ("origin_down", GAUGE, "Whether the last connections to the origin all failed.", &[("", "/origin_failure")]),
+    ("informational_responses_total", COUNTER, "Responses 1xx of origins.", &[("", "/informational")]),
+    ("access_log_lines_lost_total", COUNTER, "Lines of the access log that were lost.", &[("", "/log_lines_lost")]),
+    ("access_log_failing", GAUGE, "Whether the access log cannot be written.", &[("", "/access_log_failure")]),
+    ("resident_memory_bytes", GAUGE, "Resident memory of the process.", &[("", "/process/resident_bytes")]),
+];
+
+/// The metrics of a proxy's store.
+const STORE: &[Metric] = &[
+    ("size_bytes", GAUGE, "Size of the store on its devices.", &[("", "/span_bytes")]),
+    ("used_bytes", GAUGE, "Size of what the index points to, at most.", &[("", "/entries_bytes")]),
+    ("entries", GAUGE, "Objects, and fragments of long ones.", &[("", "/entries")]),
+    ("evictions_total", COUNTER, "Entries whose space was reclaimed.", &[("", "/counts/entries_reclaimed")]),
+    ("index_evictions_total", COUNTER, "Entries dropped because the index was full.", &[("", "/index_evictions")]),
+    (
+        "lookups_total",
+        COUNTER,
+        "Lookups by result: found in memory, on disk, or not.",
+        &[("memory", "/counts/hits_memory"), ("disk", "/counts/hits_disk"), ("miss", "/counts/misses")],
+    ),
+    ("puts_total", COUNTER, "Objects put.", &[("", "/counts/puts")]),
+    ("put_bytes_total", COUNTER, "Bytes of bodies put.", &[("", "/counts/put_bytes")]),
+    ("admitted_total", COUNTER, "Objects admitted to the disk.", &[("", "/counts/admitted")]),
+    ("admitted_bytes_total", COUNTER, "Bytes of bodies admitted to the disk.", &[("", "/counts/admitted_bytes")]),
+    ("puts_refused_total", COUNTER, "Puts refused, as the disk was too slow.", &[("", "/counts/puts_refused")]),
+    ("purges_total", COUNTER, "Purges done.", &[("", "/counts/purges")]),
+    ("purges_waiting", GAUGE, "Purges that wait for older ones to be forgotten.", &[("", "/purges_waiting")]),
+    (
+        "memory_bytes",
+        GAUGE,
+        "Memory of the store by use.",
+        &[
+            ("objects", "/memory_used_bytes"),
+            ("unwritten", "/memory_unwritten_bytes"),
+            ("fills", "/fill_bytes"),
+            ("index", "/index_bytes"),
+        ],
+    ),
+    ("memory_capacity_bytes", GAUGE, "Memory for objects.", &[("", "/memory_capacity_bytes")]),
+    ("device_reads_total", COUNTER, "Records read from the device.", &[("", "/counts/device_reads")]),
+    ("device_read_bytes_total", COUNTER, "Bytes read from the device.", &[("", "/counts/device_read_bytes")]),
+    ("device_read_errors_total", COUNTER, "Reads that failed on the device.", &[("", "/counts/device_read_errors")]),
+    (
+        "device_written_bytes_total",
+        COUNTER,
+        "Bytes written to the device: objects, and metadata.",
+        &[("objects", "/counts/append_bytes"), ("metadata", "/counts/metadata_bytes")],
+    ),
+    ("damaged_records_total", COUNTER, "Records found damaged; they are misses.", &[("", "/counts/damaged")]),
+    ("stopped", GAUGE, "Whether the store takes no more writes.", &[("", "/stopped")]),
+    ("spans_lost", GAUGE, "Spans whose device is lost.", &[("", "/spans_lost")]),
+    ("index_loading", GAUGE, "Whether the index is still being read.", &[("", "/index_loading")]),
+];
+
+/// The name of the label of a metric whose figures have one.
+fn label(metric: &str) -> &'static str {
+    match metric {
+        "responses_total" => "class",
+        "connections_refused_total" => "reason",
+        "memory_bytes" | "device_written_bytes_total" => "use",
+        _ => "result",
+    }
+}
+
+/// Formats the metrics of all proxies and their stores.
+pub fn proxies(text: &mut String, proxies: &[Value]) {
+    let own: Vec<_> = proxies.iter().map(|proxy| (plain(&proxy["name"]), proxy)).collect();
+    let stores: Vec<_> = proxies.iter().map(|proxy| (plain(&proxy["name"]), &proxy["store"])).collect();
+    family(text, "nectary_proxy", PROXY, &own);
+    family(text, "nectary_store", STORE, &stores);
+}
+
+/// Formats the state of every part.
+pub fn parts(text: &mut String, parts: &[Value]) {
+    for (metric, help, figure) in [
+        ("nectary_part_state", "State of a part: 0 healthy, 1 degraded, 2 broken.", "state"),
+        ("nectary_part_problems", "Problems that a part reports.", "problems"),
+    ] {
+        let mut lines = String::new();
+        for part in parts {
+            let (component, name) = (escaped(&plain(&part["component"])), escaped(&plain(&part["name"])));
+            let Some(number) = part[figure].as_u64() else { continue };
+            let _ = writeln!(lines, "{metric}{{component=\"{component}\",name=\"{name}\"}} {number}");
+        }
+        if !lines.is_empty() {
+            let _ = write!(text, "# HELP {metric} {help}\n# TYPE {metric} gauge\n{lines}");
+        }
+    }
+}
+
+fn family(text: &mut String, prefix: &str, metrics: &[Metric], parts: &[(String, &Value)]) {
+    for (metric, kind, help, figures) in metrics {
+        let mut lines = String::new();
+        for (name, values) in parts {
+            for (value, figure) in *figures {
+                let Some(number) = values.pointer(figure).and_then(number) else { continue };
+                let name = escaped(name);
+                let second = if value.is_empty() { String::new() } else { format!(",{}=\"{value}\"", label(metric)) };
+                let _ = writeln!(lines, "{prefix}_{metric}{{proxy=\"{name}\"{second}}} {number}");
+            }
+        }
+        if !lines.is_empty() {
+            let _ = write!(text, "# HELP {prefix}_{metric} {help}\n# TYPE {prefix}_{metric} {kind}\n{lines}");
+        }
+    }
+}
+
+/// The number of a figure; a text counts as true, and its absence as false.
+fn number(value: &Value) -> Option<u64> {
+    match value {
+        Value::Null => Some(0),
+        Value::Bool(is_so) => Some(u64::from(*is_so)),
+        Value::String(_) => Some(1),
+        other => other.as_u64(),
+    }
+}

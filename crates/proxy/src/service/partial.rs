@@ -1,0 +1,133 @@
+//! A request for a range whose fetch, which was to fill the store, got a response that is not stored.
+//!
+//! Owns: sparing the client and the origin the rest of that response. A fetch for the store requests the whole
+//! response, because a range cannot be stored. When the response's head says that it is not stored, there are three
+//! ways:
+//! - a range that begins near the start is cut out of the running body, whose rest is not read;
+//! - for any other range, the fetch is given up, and the request is repeated once with the client's own headers;
+//! - a response to which the range does not apply is passed on as it is: another status than 200, an `If-Range` that
+//!   does not hold, an origin that serves no ranges.
+//!
+//! The answer goes only to the requesting client. Other clients that wait for the fetch send their own requests, and
+//! later requests go to the origin at once (`hit_for_miss`). *Source*: RFC 9110, 13.1.5, 14.2 and 15.3.7.
+
+use std::ops::Range;
+
+use http::header::ACCEPT_RANGES;
+use http::{HeaderMap, Method, Response, StatusCode};
+use hyper::body::{Body, Incoming};
+
+use super::pass::{self, Size};
+use super::reply::failed;
+use super::request::ClientRequest;
+use crate::body::ReplyBody;
+use crate::rules::cache_status::{CacheStatus, Forward};
+use crate::rules::conditional::if_range_holds;
+use crate::rules::range::{Wanted, wanted};
+use crate::upstream::Lease;
+
+/// The greatest start of a range that is cut out of the running body. About as many bytes are on their way already.
+const SKIPPED_BYTES_MAX: u64 = 64 * 1024;
+
+/// The way to answer a request with a response that is not stored.
+#[derive(Debug, PartialEq, Eq)]
+enum Way {
+    /// The response is passed on as it is.
+    Whole,
+    /// These bytes of the body are passed on; the number is the length of the whole body.
+    Part(Range<u64>, u64),
+    /// The response is dropped, and the request goes to the origin with its range.
+    Repeat,
+}
+
+/// Answers the request that began a fetch with the fetch's response, which is not stored.
+pub(super) async fn answer(
+    request: ClientRequest,
+    response: Response<Incoming>,
+    lease: Lease,
+    why: Forward,
+    size: Size,
+) -> Response<ReplyBody> {
+    let body_bytes = response.body().size_hint().exact();
+    let has_range = request.features.has_range && request.method == Method::GET && response.status() == StatusCode::OK;
+    let way = if has_range {
+        way(&request.headers, request.features.is_conditional, response.headers(), body_bytes)
+    } else {
+        Way::Whole
+    };
+    match way {
+        Way::Whole => pass::forward(request, response, lease, why, size),
+        Way::Part(range, size_bytes) => {
+            pass::forward_part(request, response, lease, why, size, Some((range, size_bytes)))
+        }
+        Way::Repeat => {
+            // This ends the connection to the origin, with the rest of the body.
+            drop((response, lease));
+            match pass::ask(&request, None).await {
+                Ok((response, lease)) => pass::forward(request, response, lease, why, size),
+                Err(error) => {
+                    let unanswered = CacheStatus::Forwarded { why, status: None, stored: false, collapsed: false };
+                    failed(&request, &error, unanswered)
+                }
+            }
+        }
+    }
+}
+
+/// The way for a GET with a range whose response has status 200 and `headers`.
+fn way(request: &HeaderMap, is_conditional: bool, headers: &HeaderMap, body_bytes: Option<u64>) -> Way {
+    if !if_range_holds(request, headers) {
+        return Way::Whole;
+    }
+    let serves_no_ranges = headers.get(ACCEPT_RANGES).is_some_and(|ranges| ranges == "none");
+    match (wanted(request, body_bytes.unwrap_or(u64::MAX)), body_bytes) {
+        (Wanted::Whole, _) => Way::Whole,
+        // The origin evaluates the conditions before the range.
+        _ if is_conditional && !serves_no_ranges => Way::Repeat,
+        (Wanted::Part(range), Some(size_bytes)) if range.start <= SKIPPED_BYTES_MAX || serves_no_ranges => {
+            Way::Part(range, size_bytes)
+        }
+        _ if serves_no_ranges => Way::Whole,
+        _ => Way::Repeat,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::headers;
+
+    #[test]
+    fn only_what_is_near_comes_out_of_the_running_body() {
+        const LONG: Option<u64> = Some(1 << 30);
+        let part = |range: Range<u64>| Way::Part(range, 1 << 30);
+        // Each row has the request's `Range`, its `If-Range`, the response's `Accept-Ranges`, its length, and the way.
+        let table = [
+            ("bytes=0-9", "", "", LONG, part(0..10)),
+            ("bytes=0-", "", "", LONG, part(0..1 << 30)),
+            ("bytes=65536-65536", "", "", LONG, part(65536..65537)),
+            ("bytes=65537-65537", "", "", LONG, Way::Repeat),
+            ("bytes=-1", "", "", LONG, Way::Repeat),
+            ("bytes=0-1,5-6", "", "", LONG, Way::Repeat),
+            ("bytes=1073741824-", "", "", LONG, Way::Repeat),
+            ("bytes=0-9", "", "", None, Way::Repeat),
+            ("lines=0-9", "", "", LONG, Way::Whole),
+            ("bytes=9-0", "", "", None, Way::Whole),
+            ("bytes=65537-", "\"a\"", "", LONG, Way::Repeat),
+            ("bytes=0-9", "\"a\"", "", LONG, part(0..10)),
+            ("bytes=0-9", "\"b\"", "", LONG, Way::Whole),
+            ("bytes=99999-99999", "", "none", LONG, part(99999..100_000)),
+            ("bytes=0-1,5-6", "", "none", LONG, Way::Whole),
+            ("bytes=0-9", "", "none", None, Way::Whole),
+        ];
+        for (range, if_range, accepted, length, expected) in table {
+            let mut request = headers(&[("range", range)]);
+            if !if_range.is_empty() {
+                request.extend(headers(&[("if-range", if_range)]));
+            }
+            let response = headers(&[("etag", "\"a\""), ("accept-ranges", accepted)]);
+            assert_eq!(way(&request, false, &response, length), expected, "{range} {if_range} {accepted} {length:?}");
+        }
+        assert_eq!(way(&headers(&[("range", "bytes=0-9")]), true, &headers(&[]), LONG), Way::Repeat);
+    }
+}

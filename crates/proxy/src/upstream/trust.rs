@@ -1,0 +1,129 @@
+//! The certificates that are trusted for origins.
+//!
+//! Owns: reading them (the system's and the operator's), and the TLS configuration, which all workers share. The
+//! operator's file is read when the proxy starts and when it is reloaded, the system's certificates when an `https`
+//! origin is first used after that.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::{Error as PemError, PemObject};
+use rustls::{CertificateError, ClientConfig, RootCertStore};
+use tokio_rustls::TlsConnector;
+
+use crate::error::Error;
+
+/// The maximum number of certificates that the operator's file may have.
+const CERTIFICATES_MAX: usize = 4096;
+
+/// The certificates that are trusted for origins.
+pub(crate) struct OriginTrust {
+    /// The operator's file.
+    path: Option<PathBuf>,
+    state: RwLock<State>,
+}
+
+struct State {
+    /// The certificates of the operator's file.
+    own: RootCertStore,
+    /// The configuration with these and the system's certificates, once it is needed.
+    config: Option<Arc<ClientConfig>>,
+}
+
+impl OriginTrust {
+    /// Reads the operator's file, if there is one. *Errors*: [`Error::OriginCa`].
+    pub fn new(path: Option<&Path>) -> Result<OriginTrust, Error> {
+        let state = State { own: read(path)?, config: None };
+        Ok(OriginTrust { path: path.map(Path::to_owned), state: RwLock::new(state) })
+    }
+
+    /// Reads all certificates again. New connections use them. *Errors*: [`Error::OriginCa`]; what was trusted before
+    /// then stays trusted.
+    pub fn reload(&self) -> Result<(), Error> {
+        let state = State { own: read(self.path.as_deref())?, config: None };
+        *self.state.write().unwrap_or_else(PoisonError::into_inner) = state;
+        Ok(())
+    }
+
+    /// The connector for new connections to origins. *Errors*: a text about the system's certificates, if none at all
+    /// are trusted.
+    pub fn connector(&self) -> Result<TlsConnector, String> {
+        if let Some(config) = &self.state.read().unwrap_or_else(PoisonError::into_inner).config {
+            return Ok(TlsConnector::from(config.clone()));
+        }
+        let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
+        let config = match &state.config {
+            Some(config) => config.clone(),
+            None => Arc::new(configure(state.own.clone())?),
+        };
+        state.config = Some(config.clone());
+        Ok(TlsConnector::from(config))
+    }
+}
+
+impl fmt::Debug for OriginTrust {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OriginTrust").field("path", &self.path).finish_non_exhaustive()
+    }
+}
+
+/// Reads a file of certificates in PEM; without a file there are none.
+fn read(path: Option<&Path>) -> Result<RootCertStore, Error> {
+    let mut roots = RootCertStore::empty();
+    let Some(path) = path else { return Ok(roots) };
+    let failed = |what: String| Error::OriginCa { path: path.to_owned(), what };
+    let found = CertificateDer::pem_file_iter(path)
+        .and_then(|list| list.take(CERTIFICATES_MAX).collect::<Result<Vec<_>, _>>())
+        .map_err(|error| match error {
+            PemError::Io(error) => failed(error.to_string()),
+            error => failed(error.to_string()),
+        })?;
+    if found.is_empty() {
+        return Err(failed("there is no certificate in it".to_owned()));
+    }
+    for (index, certificate) in found.into_iter().enumerate() {
+        roots.add(certificate).map_err(|error| failed(format!("certificate {} in it: {error}", index + 1)))?;
+    }
+    Ok(roots)
+}
+
+/// Makes the configuration that trusts `roots` and the system's certificates.
+fn configure(mut roots: RootCertStore) -> Result<ClientConfig, String> {
+    let found = rustls_native_certs::load_native_certs();
+    roots.add_parsable_certificates(found.certs);
+    if roots.is_empty() {
+        let why = found.errors.first().map_or("none are installed".to_owned(), ToString::to_string);
+        return Err(format!("no certificates to trust: {why}; install ca-certificates"));
+    }
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let mut config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|error| format!("TLS: {error}"))?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(config)
+}
+
+/// What the operator can do about a refused certificate of an origin; `None` if the error has another reason.
+pub(super) fn remedy(error: &std::io::Error) -> Option<&'static str> {
+    let rustls::Error::InvalidCertificate(problem) = error.get_ref()?.downcast_ref::<rustls::Error>()? else {
+        return None;
+    };
+    Some(match problem {
+        CertificateError::UnknownIssuer => "if a private authority signed it, give the authority's with --origin-ca",
+        CertificateError::Expired | CertificateError::ExpiredContext { .. } => "renew it, or see this machine's clock",
+        CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
+            "see the clocks of both machines"
+        }
+        CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
+            "use a name of the certificate in --origin, or make one with this name"
+        }
+        CertificateError::Other(other) if other.to_string().contains("CaUsedAsEndEntity") => {
+            "a server cannot show the certificate of an authority: sign one for it, or make it with CA:FALSE"
+        }
+        _ => return None,
+    })
+}
