@@ -23,6 +23,8 @@ mod group;
 mod members;
 mod report;
 mod slots;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 
