@@ -76,7 +76,7 @@ async fn stay(arguments: &AttachArguments) -> Result<u8, Failure> {
     release_stale().iter().for_each(note);
     let open = OpenOptions {
         create_bytes: arguments.size,
-        engine: engine(&arguments.device.engine),
+        engine: engine(&arguments.engine),
         take_over: arguments.client.take_over,
         trust_remaining: arguments.client.trust_remaining,
         ..OpenOptions::default()
@@ -85,7 +85,7 @@ async fn stay(arguments: &AttachArguments) -> Result<u8, Failure> {
     // Blocking is allowed here, because nothing else runs on this thread yet.
     let (caches, disks) = (Caches::default(), Opened::default());
     let registry = registry_listing(&caches, &disks);
-    let attachment = Arc::new(Attachment::start(registry, &arguments.device.spec, options)?);
+    let attachment = Arc::new(Attachment::start(registry, &arguments.spec, options)?);
     for refused in attachment.refused() {
         let message = format_args!("{refused}: it may stand still when memory is short; give it CAP_SYS_RESOURCE");
         log::write(Level::Warning, "attach", message);
@@ -196,7 +196,7 @@ fn start_control(
 ) -> Result<ControlServer, Failure> {
     let name = attachment.path().display().to_string();
     let mut methods = Methods::new();
-    let (given, of_status) = (arguments.device.spec.clone(), attachment.clone());
+    let (given, of_status) = (arguments.spec.clone(), attachment.clone());
     methods.status(move || status(&of_status, &given, *leaving.borrow()));
     methods.register("detach", "releases the block device, unless it is in use", move |parameters| {
         let (asked, may_lose) = (asked.clone(), parameters["force"].as_bool().unwrap_or(false));
