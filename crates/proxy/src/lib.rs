@@ -38,4 +38,5 @@ pub use error::Error;
 pub use options::{AccessLog, ClientNet, ForwardedOptions, Limits, OriginUrl, ProxyOptions};
 pub use rules::default_ttl::{Rule as DefaultTtlRule, parse_duration};
 pub use server::{Bound, Proxy, run};
+pub use stored::by_hand;
 pub use stats::{OriginDown, ProxyStats, StatsReader};
