@@ -20,7 +20,6 @@ mod volume;
 mod volume_cert;
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -47,7 +46,7 @@ pub use cache_mount::{CacheMountArguments, CacheStatArguments, CacheUmountArgume
 pub use nbd::{ExportArguments, InfoArguments, ListArguments, NbdCommand, ServerArguments};
 pub use ram::{RamCommand, RamSimulateArguments};
 pub use store::{
-    CreateArguments, DeviceArguments, KeyArguments, PurgeArguments, PutArguments, ReadArguments, SpanArguments,
+    CreateArguments, DeleteArguments, DeviceArguments, GetArguments, PurgeArguments, PutArguments, ReadArguments, SpanArguments,
     StoreCommand,
 };
 pub use trace::{ConvertArguments, StatArguments as TraceStatArguments, TraceCommand};

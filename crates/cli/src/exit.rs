@@ -44,6 +44,21 @@ pub struct Failure {
 }
 
 impl Failure {
+    /// The exit code.
+    pub fn code(&self) -> u8 {
+        self.code
+    }
+
+    /// What failed, and why.
+    pub fn message(&self) -> String {
+        format!("{:#}", self.error)
+    }
+
+    /// The same failure with another remedy.
+    pub fn with_remedy(self, remedy: impl Into<String>) -> Failure {
+        Failure { remedy: Some(remedy.into()), ..self }
+    }
+
     /// Makes a failure with an exit code and a remedy.
     pub fn new(code: u8, message: impl Into<String>, remedy: impl Into<String>) -> Failure {
         Failure { code, error: anyhow::Error::msg(message.into()), remedy: Some(remedy.into()) }

@@ -1,10 +1,12 @@
 //! The options of `store`.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Subcommand};
 use nectary_block::parse_size;
+use nectary_proxy::by_hand::HeaderLine;
 
 use super::{EngineArguments, TEMPLATE, exit};
 
@@ -30,18 +32,21 @@ pub enum StoreCommand {
     /// Write an object's body to the standard output
     #[command(help_template = TEMPLATE, before_help = "Examples:
   nectary store get ./cache greeting > copy.txt
-  nectary store get ./cache greeting >/dev/null || echo 'not there'", after_help = exit::HELP)]
-    Get(KeyArguments),
-    /// Store a file or the standard input under a key
+  nectary store get ./cache greeting >/dev/null || echo 'not there'
+  nectary store get ./cache http://example.org/ --header 'accept-encoding: gzip'", after_help = exit::HELP)]
+    Get(GetArguments),
+    /// Store a file or the standard input under a key; under a URL, for the proxy to serve
     #[command(help_template = TEMPLATE, before_help = "Examples:
   nectary store put ./cache greeting hello.txt
   nectary store put ./cache greeting hello.txt --tag news
-  tar c . | nectary store put ./cache backup -", after_help = exit::HELP)]
+  tar c . | nectary store put ./cache backup -
+  A page that the proxy then serves for a week:
+    nectary store put ./cache http://example.org/ index.html --ttl 7d --header 'content-type: text/html'", after_help = exit::HELP)]
     Put(PutArguments),
     /// Delete all variants of a key, durably
     #[command(help_template = TEMPLATE, before_help = "Examples:
   nectary store delete ./cache greeting", after_help = exit::HELP)]
-    Delete(KeyArguments),
+    Delete(DeleteArguments),
     /// Delete everything in a store, all keys with a prefix, or all objects with a tag; durable when it returns
     #[command(help_template = TEMPLATE, before_help = "Examples:
   nectary store purge ./cache --prefix http://example.org/images/
@@ -99,9 +104,23 @@ pub struct ReadArguments {
     pub json: bool,
 }
 
-/// `store get` and `store delete`.
+/// `store get`.
 #[derive(Debug, Args)]
-pub struct KeyArguments {
+pub struct GetArguments {
+    #[command(flatten)]
+    pub device: DeviceArguments,
+    #[command(flatten)]
+    pub spans: SpanArguments,
+    /// The key; the proxy's keys are URLs
+    pub key: String,
+    /// A header of the request that chooses the variant, if the URL has variants (Vary); may be given again
+    #[arg(long, value_name = "NAME: VALUE")]
+    pub header: Vec<HeaderLine>,
+}
+
+/// `store delete`.
+#[derive(Debug, Args)]
+pub struct DeleteArguments {
     #[command(flatten)]
     pub device: DeviceArguments,
     #[command(flatten)]
@@ -136,11 +155,17 @@ pub struct PutArguments {
     pub device: DeviceArguments,
     #[command(flatten)]
     pub spans: SpanArguments,
-    /// The key
+    /// The key; what is put under a URL is a response that the proxy serves
     pub key: String,
     /// The file, or - for the standard input
     pub file: PathBuf,
     /// A tag by which it can be purged; may be given more than once
     #[arg(long, value_name = "TAG", value_parser = NonEmptyStringValueParser::new())]
     pub tag: Vec<String>,
+    /// A header of the response, if the key is a URL; may be given again
+    #[arg(long, value_name = "NAME: VALUE")]
+    pub header: Vec<HeaderLine>,
+    /// How long the response is fresh, if the key is a URL: 90, 15m, 12h or 7d; 1d unless a header says it
+    #[arg(long, value_name = "TIME", value_parser = nectary_proxy::parse_duration)]
+    pub ttl: Option<Duration>,
 }
