@@ -46,8 +46,8 @@ pub use cache_mount::{CacheMountArguments, CacheStatArguments, CacheUmountArgume
 pub use nbd::{ExportArguments, InfoArguments, ListArguments, NbdCommand, ServerArguments};
 pub use ram::{RamCommand, RamSimulateArguments};
 pub use store::{
-    CreateArguments, DeleteArguments, DeviceArguments, GetArguments, PurgeArguments, PutArguments, ReadArguments, SpanArguments,
-    StoreCommand,
+    CreateArguments, DeleteArguments, DeviceArguments, GetArguments, PurgeArguments, PutArguments, ReadArguments,
+    SpanArguments, StoreCommand,
 };
 pub use trace::{ConvertArguments, StatArguments as TraceStatArguments, TraceCommand};
 pub use trace_record::RecordArguments;

@@ -50,7 +50,8 @@ fn remedy(holder: Option<&Part>, instead: &Instead) -> String {
     });
     let who = who.as_deref().unwrap_or("the other process (`nectary status` lists what runs)");
     match (instead, holder) {
-        (Instead::Do(what), _) => format!("{what}, or stop {who}"),
+        (Instead::Do(what), Some(_)) => format!("{what}, or stop {who}"),
+        (Instead::Do(what), None) => format!("wait for {who}, or stop it; if it is a proxy, {what}"),
         (Instead::Purge(params), Some(part)) => {
             let request = json!({ "method": "purge", "params": params }).to_string();
             let (request, socket) = (quoted(&request), quoted(&part.path.to_string_lossy()));
@@ -86,5 +87,6 @@ mod tests {
         assert!(text.contains("control socket") && text.contains("nectary status"), "{text}");
         let text = remedy(Some(&part), &Instead::Do("ask it"));
         assert!(text.starts_with("ask it, or stop the proxy 127.0.0.1:8080 (process "), "{text}");
+        assert!(remedy(None, &Instead::Do("ask it")).ends_with("if it is a proxy, ask it"));
     }
 }
