@@ -41,7 +41,8 @@ pub enum StoreCommand {
   nectary store put ./cache greeting hello.txt --tag news
   tar c . | nectary store put ./cache backup -
   A page that the proxy then serves for a week:
-    nectary store put ./cache http://example.org/ index.html --ttl 7d --header 'content-type: text/html'", after_help = exit::HELP)]
+    nectary store put ./cache http://example.org/ index.html --ttl 7d \\
+      --header 'content-type: text/html'", after_help = exit::HELP)]
     Put(PutArguments),
     /// Delete all variants of a key, durably
     #[command(help_template = TEMPLATE, before_help = "Examples:
