@@ -55,6 +55,9 @@ pub struct OpenOptions {
     /// Whether other processes, also on this host, may open the file or disk in the same way and write to it. These
     /// processes must agree among themselves which process writes where.
     pub is_shared: bool,
+    /// Whether to open files and disks only for reading. Several processes can have a device open in this way at the same
+    /// time, but not while another process may write to it. Devices that are neither files nor disks ignore this option.
+    pub is_read_only: bool,
 }
 
 impl Default for OpenOptions {
@@ -67,6 +70,7 @@ impl Default for OpenOptions {
             take_over: false,
             trust_remaining: false,
             is_shared: false,
+            is_read_only: false,
         }
     }
 }

@@ -306,7 +306,7 @@ pub(crate) async fn open(mut arguments: Arguments) -> Result<CacheDevice, Error>
         frames: None,
     };
     let is_shared = arguments.option("shared", parse_yes)?.unwrap_or(false);
-    options.check().map_err(|error| arguments.invalid(error.detail))?;
+    options.check().and_then(|()| options.check_machine()).map_err(|error| arguments.invalid(error.detail))?;
     let inner = arguments.device().await?;
     arguments.finish()?;
     CacheDevice::new(inner, options, is_shared)

@@ -136,6 +136,20 @@ impl Options {
         Ok(())
     }
 
+    /// Refuses more memory than the machine has: otherwise the kernel would kill the process long after its start.
+    ///
+    /// *Errors*: [`ErrorKind::Invalid`]; the message has both sizes.
+    pub fn check_machine(&self) -> Result<(), Error> {
+        match machine_bytes() {
+            Some(all) if self.memory_bytes > all => {
+                let (wanted, all) = (format_size(self.memory_bytes), format_size(all));
+                let detail = format!("{wanted} of memory are more than this machine has, which is {all}");
+                Err(Error::new(ErrorKind::Invalid, "cache", Operation::Open, detail))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// The memory of a block with its tables. *Units*: bytes.
     fn frame_bytes(&self) -> u64 {
         u64::from(self.block_bytes) + TABLE_BYTES + policy_bytes(&self.policy)
@@ -225,6 +239,13 @@ pub(crate) struct Budget {
     pub history: u64,
 }
 
+/// Returns the machine's memory; `None` if it is not known. *Units*: bytes.
+fn machine_bytes() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -258,6 +279,10 @@ mod tests {
             let error = options.check().unwrap_err();
             assert!(error.kind == ErrorKind::Invalid && error.detail.contains(words), "{error}");
         }
+        let large = Options { memory_bytes: 1 << 60, ..good.clone() };
+        assert!(large.check().is_ok() && good.check_machine().is_ok());
+        let error = large.check_machine().unwrap_err();
+        assert!(error.kind == ErrorKind::Invalid && error.detail.contains("more than this machine has"), "{error}");
         assert_eq!("writeback".parse(), Ok(Mode::WriteBack));
         assert!("wb".parse::<Mode>().unwrap_err().contains("writethrough"));
     }

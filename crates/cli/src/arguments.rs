@@ -14,17 +14,16 @@ mod cache_mount;
 mod nbd;
 mod origin;
 mod ram;
+mod store;
 mod trace;
 mod trace_record;
 mod volume;
 mod volume_cert;
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use nectary_block::parse_size;
 use nectary_proxy::rules::default_ttl::Rule;
@@ -48,6 +47,10 @@ pub use cache_mount::{CacheMountArguments, CacheStatArguments, CacheUmountArgume
 pub use nbd::{ExportArguments, InfoArguments, ListArguments, NbdCommand, ServerArguments};
 pub use origin::OriginArguments;
 pub use ram::{RamCommand, RamSimulateArguments};
+pub use store::{
+    CreateArguments, DeleteArguments, DeviceArguments, GetArguments, PurgeArguments, PutArguments, ReadArguments,
+    SpanArguments, StoreCommand,
+};
 pub use trace::{ConvertArguments, StatArguments as TraceStatArguments, TraceCommand};
 pub use trace_record::RecordArguments;
 pub use volume::{
@@ -64,15 +67,22 @@ const TEMPLATE: &str = "{about-with-newline}\n{before-help}{usage-heading} {usag
 #[command(
     name = "nectary",
     version,
-    about = "Storage for caches: a caching HTTP proxy that is full again, and serving, a moment after a crash",
+    about = "An HTTP cache with its own disk store; and caches, block devices, RAM disks, volumes and traces",
     help_template = TEMPLATE,
     before_help = "Examples:
-  nectary proxy --listen 127.0.0.1:8080 --store /var/cache/nectary --size 10G --memory 512M
-  nectary proxy --listen :80 --origin https://example.org --store /var/cache/nectary --size 10G
-  nectary status
-  nectary store stat /var/cache/nectary --json
-  nectary cache simulate programs.trace.gz --size 6MiB
-  nectary attach ./disk.img --size 10G",
+  A forward proxy for this machine, and a reverse proxy:
+    nectary proxy --listen 127.0.0.1:8080 --store ./cache --size 10G
+    nectary proxy --listen :80 --origin https://example.org --store ./example
+  What runs, and what it does:
+    nectary status
+    nectary top
+  Which blocks a program refers to, and what a cache would save:
+    nectary trace record -o grep.nectrace.gz -- \\
+      sh -c 'grep -r nectary /etc; grep -r purge /etc'
+    nectary cache simulate grep.nectrace.gz --size 10%,50%
+  A directory through a cache, and a file as a disk (root):
+    nectary cache mount /srv/sources /mnt/sources --memory 1G --background
+    nectary attach ./disk.img --size 10G",
     after_help = exit::HELP,
     subcommand_required = true,
     arg_required_else_help = true
@@ -91,20 +101,25 @@ pub enum Command {
         help_template = TEMPLATE,
         before_help = "Examples:
   A forward proxy for this machine:
-    nectary proxy --listen 127.0.0.1:8080 --store ./cache --size 4G --memory 256M
+    nectary proxy --listen 127.0.0.1:8080 --store ./cache --memory 256M
     curl -x http://127.0.0.1:8080 http://example.org/
   A reverse proxy in front of a package registry:
-    nectary proxy --listen 127.0.0.1:8081 --origin https://registry.example.org --store ./packages --size 50G
-  A Debian mirror's files stay for a week where the mirror says nothing, its lists for five minutes:
+    nectary proxy --listen 127.0.0.1:8081 --origin https://registry.example \\
+      --store ./packages --size 50G
+  If a Debian mirror gives no lifetime: a week for files, 5 minutes for lists:
     nectary proxy --listen 127.0.0.1:8080 --store ./apt --size 20G \\
-      --default-ttl 'mirror.example/debian/pool/=7d' --default-ttl 'mirror.example=5m'
+      --default-ttl 'mirror.example/debian/pool/=7d' \\
+      --default-ttl 'mirror.example=5m'
   One store on two disks, which goes on when one of them fails:
-    nectary proxy --listen 127.0.0.1:8080 --store disk:/dev/sdb --span disk:/dev/sdc --size 200G
-  Write to a solid-state disk only what is requested twice, and no more than 50 GiB a day:
-    nectary proxy --listen 127.0.0.1:8080 --store ./cache --size 100G --admit second-request --write-budget 50G/day
-  Purge over HTTP, on an address that only this machine can reach: a URL with all its variants, and all that came with
-  one of two tags in Surrogate-Key or Cache-Tag:
-    nectary proxy --listen 127.0.0.1:8080 --admin-listen 127.0.0.1:8090 --store ./cache
+    nectary proxy --listen 127.0.0.1:8080 \\
+      --store disk:/dev/sdb --span disk:/dev/sdc --size 200G
+  Write to a disk only what is requested twice, at most 50 GiB a day:
+    nectary proxy --listen 127.0.0.1:8080 --store ./cache --size 100G \\
+      --admit second-request --write-budget 50G/day
+  Purge over HTTP, on an address that only this machine can reach: a URL with
+  all its variants, and what has one of two tags (Surrogate-Key, Cache-Tag):
+    nectary proxy --listen 127.0.0.1:8080 --store ./cache \\
+      --admin-listen 127.0.0.1:8090
     curl -x http://127.0.0.1:8090 -X PURGE http://example.org/
     curl -X PURGE -H 'Surrogate-Key: front-page news' http://127.0.0.1:8090/",
         after_help = exit::HELP
@@ -117,16 +132,28 @@ pub enum Command {
   nectary store get ./cache greeting > copy.txt
   nectary store stat ./cache --json", after_help = exit::HELP)]
     Store(StoreCommand),
-    /// Simulate replacement policies
-    #[command(subcommand, help_template = TEMPLATE, before_help = "Examples:
-  nectary cache simulate cs.trace.gz --size 6MiB
-  nectary cache simulate --mix cs.trace.gz cpp.trace.gz --policy lru,dear,min --size 10%..60%:10% --svg mix.svg
-  nectary cache simulate cs.trace.gz --policy dear --size 768 --explain", after_help = exit::HELP)]
+    /// Cache directories and devices in memory, and simulate replacement policies
+    #[command(subcommand, arg_required_else_help = true, help_template = TEMPLATE, before_help = "Examples:
+  A directory through a cache (root):
+    nectary cache mount /srv/sources /mnt/sources --memory 1G --background
+    nectary cache stat /mnt/sources
+    nectary cache advise /mnt/sources
+    nectary cache umount /mnt/sources
+  A device through a cache (root):
+    nectary attach 'cache(./disk.img,memory=1G)'        (prints /dev/loop0)
+    nectary cache set /dev/loop0 --memory 512M --policy lirs
+  What caches of 10 and 50 % of a program's blocks would save, by policy:
+    nectary trace record -o grep.nectrace.gz -- \\
+      sh -c 'grep -r nectary /etc; grep -r purge /etc'
+    nectary cache simulate grep.nectrace.gz --size 10%,50%", after_help = exit::HELP)]
     Cache(CacheCommand),
-    /// Look into traces of block references, and convert them
-    #[command(subcommand, help_template = TEMPLATE, before_help = "Examples:
-  nectary trace stat cs.trace.gz
-  nectary trace convert w01.vscsi w01.txt", after_help = exit::HELP)]
+    /// Record which blocks programs refer to, look into traces, and convert them
+    #[command(subcommand, arg_required_else_help = true, help_template = TEMPLATE, before_help = "Examples:
+  nectary trace record -o grep.nectrace.gz -- \\
+    sh -c 'grep -r nectary /etc; grep -r purge /etc'
+  nectary trace stat grep.nectrace.gz
+  nectary cache simulate grep.nectrace.gz --size 10%,50%
+  nectary trace convert grep.nectrace.gz grep.oracleGeneral.bin", after_help = exit::HELP)]
     Trace(TraceCommand),
     /// Make any device a block device of the kernel, for file systems
     #[command(help_template = TEMPLATE, before_help = "Examples:
@@ -134,33 +161,44 @@ pub enum Command {
     nectary attach ./disk.img --size 10G      (prints /dev/loop0)
     mkfs.ext4 /dev/loop0 && mount /dev/loop0 /mnt
     umount /mnt && nectary detach /dev/loop0
+  A disk through a buffer cache with write-back:
+    nectary attach 'cache(disk:/dev/sdb,memory=2G,mode=writeback)'
+  An export of an NBD server, and a disk in the memory of other machines:
+    nectary attach nbd://host/disk
+    nectary attach 'ram(h1:7070,h2:7070,id=build)'
   A disk of 1999, in memory:
     nectary attach 'model(memory:4G,disk=hdd-1999)'", after_help = exit::HELP)]
     Attach(AttachArguments),
     /// Release a block device that `attach` made
     #[command(help_template = TEMPLATE, before_help = "Examples:
   nectary detach /dev/loop0
-  nectary detach ./disk.img", after_help = exit::HELP)]
+  nectary detach ./disk.img      (the SPEC that it was attached by)", after_help = exit::HELP)]
     Detach(DetachArguments),
     /// Serve devices to NBD clients
     #[command(help_template = TEMPLATE, before_help = "Examples:
   nectary export memory:4G --nbd unix:/run/disk.sock      (prints the URL)
   nectary export ./disk.img --size 10G --nbd tcp:127.0.0.1:10809
-  nectary export a=disk:/dev/sdb b=memory:1G --nbd tcp:127.0.0.1:10809 --read-only
+  nectary export a=disk:/dev/sdb b=memory:1G --nbd tcp:127.0.0.1 --read-only
   Beyond this machine, with certificates on both sides:
-    nectary export ./disk.img --nbd tcp:0.0.0.0:10809 --tls-cert server.pem --tls-key server.key --tls-ca ca.pem", after_help = exit::HELP)]
+    nectary export ./disk.img --nbd tcp:0.0.0.0:10809 \\
+      --tls-cert server.pem --tls-key server.key --tls-ca ca.pem", after_help = exit::HELP)]
     Export(ExportArguments),
-    /// Ask NBD servers
+    /// Show the exports of NBD servers, and what they can do
     #[command(subcommand, arg_required_else_help = true, help_template = TEMPLATE, before_help = "Examples:
   nectary nbd info nbd://localhost/disk
   nectary nbd list nbd://localhost", after_help = exit::HELP)]
     Nbd(NbdCommand),
     /// Lend memory to other machines, and make disks of what others lend
     #[command(subcommand, arg_required_else_help = true, help_template = TEMPLATE, before_help = "Examples:
-  nectary ram donate --listen 127.0.0.1:7070 --memory 1G
-  nectary ram create 'ram(h1:7070,h2:7070,id=build,size=8G)'
-  nectary attach 'ram(h1:7070,h2:7070,id=build)'
-  nectary ram simulate --policy adaptive --check", after_help = exit::HELP)]
+  On each machine that lends, if the network is trusted:
+    nectary ram donate --listen :7070 --memory 8G --insecure
+  On the machine that uses it, every block on two donors:
+    nectary ram create 'ram(h1:7070,h2:7070,id=safe,size=8G,redundancy=mirror)'
+    nectary attach 'ram(h1:7070,h2:7070,id=safe,redundancy=mirror)'
+    nectary status
+  When it is not needed any more:
+    nectary detach /dev/loop0
+    nectary ram delete 'ram(h1:7070,h2:7070,id=safe,redundancy=mirror)'", after_help = exit::HELP)]
     Ram(RamCommand),
     /// Share a file system on one disk among several hosts
     #[command(subcommand, arg_required_else_help = true, help_template = TEMPLATE, before_help = "Examples:
@@ -169,11 +207,12 @@ pub enum Command {
   nectary volume mount disk:/dev/sdb /mnt --server unix:/run/builds.sock
   nectary volume check disk:/dev/sdb", after_help = exit::HELP)]
     Volume(VolumeCommand),
-    /// Measure the store beside file systems
+    /// Measure the store, caches, disks, RAM disks and volumes, beside their peers
     #[command(arg_required_else_help = true, help_template = TEMPLATE, before_help = "Examples:
   nectary bench --list
-  nectary bench store --seed table4 --quick
-  nectary bench store --seed table4 --json table4.json", after_help = exit::HELP)]
+  nectary bench io /var/cache --quick
+  nectary bench files --folder /var/cache
+  nectary bench store --seed table4 --quick", after_help = exit::HELP)]
     Bench(BenchArguments),
     /// Show every running part: state, what is wrong, what to do
     #[command(help_template = TEMPLATE, before_help = "Examples:
@@ -189,66 +228,6 @@ pub enum Command {
   nectary top --json | jq '.caches[].figures.reads_saved'
   nectary top --prometheus > /var/lib/node_exporter/nectary.prom", after_help = exit::HELP)]
     Top(TopArguments),
-}
-
-/// The commands on stores.
-#[derive(Debug, Subcommand)]
-pub enum StoreCommand {
-    /// Make an empty store on a device
-    #[command(help_template = TEMPLATE, before_help = "Examples:
-  nectary store create ./cache --size 10G
-  nectary store create disk:/dev/sdb
-  nectary store create ./cache --size 20G --force      (forgets everything in it)", after_help = exit::HELP)]
-    Create(CreateArguments),
-    /// Show a store's size, contents and counters
-    #[command(help_template = TEMPLATE, before_help = "Examples:
-  nectary store stat ./cache
-  nectary store stat ./cache --json | jq .entries", after_help = exit::HELP)]
-    Stat(ReadArguments),
-    /// Read and verify everything in a store; changes nothing
-    #[command(help_template = TEMPLATE, before_help = "Examples:
-  nectary store check ./cache
-  nectary store check ./cache --json", after_help = exit::HELP)]
-    Check(ReadArguments),
-    /// Write an object's body to the standard output
-    #[command(help_template = TEMPLATE, before_help = "Examples:
-  nectary store get ./cache greeting > copy.txt
-  nectary store get ./cache greeting >/dev/null || echo 'not there'", after_help = exit::HELP)]
-    Get(KeyArguments),
-    /// Store a file or the standard input under a key
-    #[command(help_template = TEMPLATE, before_help = "Examples:
-  nectary store put ./cache greeting hello.txt
-  nectary store put ./cache greeting hello.txt --tag news
-  tar c . | nectary store put ./cache backup -", after_help = exit::HELP)]
-    Put(PutArguments),
-    /// Delete all variants of a key, durably
-    #[command(help_template = TEMPLATE, before_help = "Examples:
-  nectary store delete ./cache greeting", after_help = exit::HELP)]
-    Delete(KeyArguments),
-    /// Delete everything in a store, all keys with a prefix, or all objects with a tag; durable when it returns
-    #[command(help_template = TEMPLATE, before_help = "Examples:
-  nectary store purge ./cache --prefix http://example.org/images/
-  nectary store purge ./cache --tag front-page --tag news
-  nectary store purge ./cache --all", after_help = exit::HELP)]
-    Purge(PurgeArguments),
-}
-
-/// The device that a store is on, and how it is read and written.
-#[derive(Debug, Args)]
-pub struct DeviceArguments {
-    /// Device of the store: a path, `disk:/dev/sdb`, `memory:2G`, or a filter such as `delay(./cache,read=12ms)`
-    #[arg(value_name = "SPEC")]
-    pub spec: String,
-    #[command(flatten)]
-    pub engine: EngineArguments,
-}
-
-/// The other devices of a store of several spans.
-#[derive(Debug, Args)]
-pub struct SpanArguments {
-    /// Another span of the same store, on another device; may be given again. Name all of them, in any order
-    #[arg(long = "span", value_name = "SPEC")]
-    pub spans: Vec<String>,
 }
 
 /// How devices are read and written.
@@ -268,83 +247,6 @@ pub enum IoEngine {
     Posix,
     /// io_uring if the kernel allows it
     Auto,
-}
-
-/// `store create`.
-#[derive(Debug, Args)]
-pub struct CreateArguments {
-    #[command(flatten)]
-    pub device: DeviceArguments,
-    #[command(flatten)]
-    pub spans: SpanArguments,
-    /// Size of the store, or of each of several spans, for example 10G; needed for a file that does not exist yet, else
-    /// all of the device
-    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
-    pub size: Option<u64>,
-    /// Size of a segment, for example 16M; chosen by the store's size if it is not given
-    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
-    pub segment: Option<u64>,
-    /// Overwrite whatever is there
-    #[arg(long)]
-    pub force: bool,
-}
-
-/// `store stat`.
-#[derive(Debug, Args)]
-pub struct ReadArguments {
-    #[command(flatten)]
-    pub device: DeviceArguments,
-    #[command(flatten)]
-    pub spans: SpanArguments,
-    /// Print JSON
-    #[arg(long)]
-    pub json: bool,
-}
-
-/// `store get` and `store delete`.
-#[derive(Debug, Args)]
-pub struct KeyArguments {
-    #[command(flatten)]
-    pub device: DeviceArguments,
-    #[command(flatten)]
-    pub spans: SpanArguments,
-    /// The key; the proxy's keys are URLs
-    pub key: String,
-}
-
-/// `store purge`.
-#[derive(Debug, Args)]
-pub struct PurgeArguments {
-    #[command(flatten)]
-    pub device: DeviceArguments,
-    #[command(flatten)]
-    pub spans: SpanArguments,
-    /// All keys that begin with this, and all their variants
-    #[arg(long, value_name = "TEXT", required_unless_present_any = ["all", "tag"],
-        value_parser = NonEmptyStringValueParser::new())]
-    pub prefix: Option<String>,
-    /// All objects that have this tag, or one of these if it is given more than once
-    #[arg(long, value_name = "TAG", conflicts_with = "prefix", value_parser = NonEmptyStringValueParser::new())]
-    pub tag: Vec<String>,
-    /// Everything that is in the store
-    #[arg(long, conflicts_with_all = ["prefix", "tag"])]
-    pub all: bool,
-}
-
-/// `store put`.
-#[derive(Debug, Args)]
-pub struct PutArguments {
-    #[command(flatten)]
-    pub device: DeviceArguments,
-    #[command(flatten)]
-    pub spans: SpanArguments,
-    /// The key
-    pub key: String,
-    /// The file, or - for the standard input
-    pub file: PathBuf,
-    /// A tag by which it can be purged; may be given more than once
-    #[arg(long, value_name = "TAG", value_parser = NonEmptyStringValueParser::new())]
-    pub tag: Vec<String>,
 }
 
 /// `status`.
@@ -495,6 +397,22 @@ mod tests {
             }
         }
         visit(&mut Arguments::command(), "");
+    }
+
+    /// The help is wrapped at the width of the terminal, and a command that was wrapped does not run as it is printed.
+    #[test]
+    fn examples_fit_a_terminal_of_80_columns() {
+        fn visit(command: &clap::Command, path: &str) {
+            let path = format!("{path} {}", command.get_name());
+            let examples = command.get_before_help().map(ToString::to_string).unwrap_or_default();
+            for line in examples.lines() {
+                assert!(line.chars().count() <= 80, "{path}: {line}");
+            }
+            for sub in command.get_subcommands().filter(|sub| !sub.is_hide_set()) {
+                visit(sub, &path);
+            }
+        }
+        visit(&Arguments::command(), "");
     }
 
     #[test]

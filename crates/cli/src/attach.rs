@@ -24,8 +24,8 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::arguments::{AttachArguments, DetachArguments};
 use crate::device::{engine, registry_listing};
-use crate::exit::{BUSY, DEGRADED, FAILED, Failure, GOOD, NOT_FOUND};
-use crate::live::cached::Cached;
+use crate::exit::{BUSY, DEGRADED, FAILED, Failure, GOOD, NOT_FOUND, opening};
+use crate::live::cached::{Cached, with_unwritten};
 use crate::live::methods;
 use crate::{output, runtime};
 
@@ -76,16 +76,18 @@ async fn stay(arguments: &AttachArguments) -> Result<u8, Failure> {
     release_stale().iter().for_each(note);
     let open = OpenOptions {
         create_bytes: arguments.size,
-        engine: engine(&arguments.device.engine),
+        engine: engine(&arguments.engine),
         take_over: arguments.client.take_over,
         trust_remaining: arguments.client.trust_remaining,
+        // A file that is to be created must be opened for writing.
+        is_read_only: arguments.read_only && arguments.size.is_none(),
         ..OpenOptions::default()
     };
     let options = Options { read_only: arguments.read_only, open };
     // Blocking is allowed here, because nothing else runs on this thread yet.
     let (caches, disks) = (Caches::default(), Opened::default());
     let registry = registry_listing(&caches, &disks);
-    let attachment = Arc::new(Attachment::start(registry, &arguments.device.spec, options)?);
+    let attachment = Arc::new(Attachment::start(registry, &arguments.spec, options).map_err(opening)?);
     for refused in attachment.refused() {
         let message = format_args!("{refused}: it may stand still when memory is short; give it CAP_SYS_RESOURCE");
         log::write(Level::Warning, "attach", message);
@@ -196,7 +198,7 @@ fn start_control(
 ) -> Result<ControlServer, Failure> {
     let name = attachment.path().display().to_string();
     let mut methods = Methods::new();
-    let (given, of_status) = (arguments.device.spec.clone(), attachment.clone());
+    let (given, of_status) = (arguments.spec.clone(), attachment.clone());
     methods.status(move || status(&of_status, &given, *leaving.borrow()));
     methods.register("detach", "releases the block device, unless it is in use", move |parameters| {
         let (asked, may_lose) = (asked.clone(), parameters["force"].as_bool().unwrap_or(false));
@@ -228,6 +230,7 @@ fn status(attachment: &Attachment, given: &str, is_leaving: bool) -> Status {
         status = status.with_problem(State::Degraded, what, "unmount it or close it");
     }
     status = with_donors(status, &attachment.device_figures(), &spec);
+    status = with_unwritten(status, &attachment.device_figures(), &spec);
     let size = attachment.geometry().size_bytes;
     let devices: Vec<Value> = attachment.device_figures().iter().map(device_figures).collect();
     status.with_detail(json!({

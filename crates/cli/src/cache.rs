@@ -4,8 +4,10 @@
 //! (`nectary-trace`).
 
 use std::fmt::Write as _;
+use std::path::Path;
 
 use nectary_trace::Error;
+use nectary_trace::formats::ReadOptions;
 use nectary_trace::simulate::svg::{SvgOptions, svg};
 use nectary_trace::simulate::table::{Cell, table};
 use nectary_trace::simulate::{LoadOptions, Period, Row, Run, Workload, policies, run_all, sizes};
@@ -44,8 +46,9 @@ fn simulate(arguments: &SimulateArguments) -> Result<u8, Failure> {
     let mut runs = Vec::new();
     for workload in &workloads {
         let mut blocks = Vec::new();
+        let block_bytes = arguments.read.block.or(workload.block_bytes()).unwrap_or(ReadOptions::default().block_bytes);
         for size in &sizes {
-            let size = size.blocks(workload.distinct(), arguments.read.block);
+            let size = size.blocks(workload.distinct(), block_bytes);
             blocks.push(size.map_err(|error| Error::Usage(format!("--size: {error}")))?);
         }
         blocks.sort_unstable();
@@ -68,6 +71,9 @@ fn simulate(arguments: &SimulateArguments) -> Result<u8, Failure> {
     // The picture is written after the table, so that the table is printed even if the picture cannot be written.
     if let Some(path) = &arguments.svg {
         let picture = svg(&workloads, &rows, SvgOptions { is_log: arguments.log, is_ratio: arguments.ratio });
+        if let Some(folder) = path.parent().filter(|folder| *folder != Path::new("") && !folder.is_dir()) {
+            return Err(Error::Absent { path: folder.to_owned() }.into());
+        }
         std::fs::write(path, picture).map_err(|error| Error::io(path, error))?;
     }
     Ok(GOOD)

@@ -96,11 +96,15 @@ pub async fn span_devices(
     engine: &EngineArguments,
     create_bytes: Option<u64>,
 ) -> Vec<SpanDevice> {
+    let options = block::OpenOptions { create_bytes, engine: self::engine(engine), ..block::OpenOptions::default() };
+    span_devices_with(first, others, &options).await
+}
+
+async fn span_devices_with(first: &str, others: &SpanArguments, options: &block::OpenOptions) -> Vec<SpanDevice> {
+    let create_bytes = options.create_bytes;
     let mut devices = Vec::new();
     for spec in std::iter::once(first).chain(others.spans.iter().map(String::as_str)) {
-        let options =
-            block::OpenOptions { create_bytes, engine: self::engine(engine), ..block::OpenOptions::default() };
-        let device = registry().open(spec, &options).await.map_err(Error::from);
+        let device = registry().open(spec, options).await.map_err(Error::from);
         // An existing device keeps its size.
         let size_bytes = device.as_ref().map_or(0, |device| match device.geometry().size_bytes {
             0 => create_bytes.unwrap_or(0),
@@ -111,23 +115,45 @@ pub async fn span_devices(
     devices
 }
 
+/// What a command does with a store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// It reads; the devices are not changed.
+    Read,
+    /// It also writes.
+    Write,
+}
+
 /// Opens the store of a command that uses it once.
-pub async fn open_store(arguments: &DeviceArguments, spans: &SpanArguments) -> Result<OpenStore, Failure> {
-    let options = OpenOptions { memory_bytes: TOOL_MEMORY_BYTES, warm_up: false, ..OpenOptions::default() };
+pub async fn open_store(
+    arguments: &DeviceArguments,
+    spans: &SpanArguments,
+    access: Access,
+) -> Result<OpenStore, Failure> {
+    let is_read_only = access == Access::Read;
+    let options =
+        OpenOptions { memory_bytes: TOOL_MEMORY_BYTES, warm_up: false, is_read_only, ..OpenOptions::default() };
+    let device_options =
+        block::OpenOptions { engine: engine(&arguments.engine), is_read_only, ..block::OpenOptions::default() };
     let spec = &arguments.spec;
     if !spans.spans.is_empty() {
         let count = 1 + spans.spans.len() as u64;
         let options = OpenOptions { memory_bytes: TOOL_MEMORY_BYTES.max(count * MEMORY_BYTES_MIN), ..options };
-        let named = span_devices(spec, spans, &arguments.engine, None).await;
+        let named = span_devices_with(spec, spans, &device_options).await;
         let devices = opened(&named);
+        let failed = named.iter().filter_map(|named| named.device.as_ref().err());
+        if let Some(error) = failed.into_iter().find(|error| error.kind == ErrorKind::Busy).cloned() {
+            close(&devices).await?;
+            return Err(error.into());
+        }
         if all_blank(&named).await? {
             close(&devices).await?;
             return Err(absent(spec));
         }
         let store = Spans::open(named, options).await.with_context(|| format!("cannot open the store on {spec}"))?;
-        return Ok(OpenStore { store: say_notes(store), devices });
+        return Ok(OpenStore { store: say_notes(store, access), devices });
     }
-    let device = open_device(spec, &arguments.engine, None).await?;
+    let device = registry().open(spec, &device_options).await?;
     let devices = vec![device.clone()];
     if !Store::probe(&device).await? {
         close(&devices).await?;
@@ -156,8 +182,9 @@ async fn all_blank(devices: &[SpanDevice]) -> Result<bool, Failure> {
 }
 
 /// Prints the notices of opening a store of several spans.
-fn say_notes(store: Spans) -> Spans {
-    store.take_notes().iter().for_each(|note| eprintln!("nectary: {note}"));
+fn say_notes(store: Spans, access: Access) -> Spans {
+    let when = if access == Access::Read { "at the next open for writing: " } else { "" };
+    store.take_notes().iter().for_each(|note| eprintln!("nectary: {when}{note}"));
     store
 }
 
@@ -226,7 +253,7 @@ pub async fn open_or_create_store(arguments: &ProxyArguments, options: OpenOptio
             false => Spans::open(named, options).await,
         };
         return match found {
-            Ok(store) => Ok(OpenStore { store: say_notes(store), devices }),
+            Ok(store) => Ok(OpenStore { store: say_notes(store, Access::Write), devices }),
             Err(error) if error.kind == ErrorKind::Absent => Err(Failure::new(
                 NOT_FOUND,
                 format!("{}: {}", context(), error.message),

@@ -15,6 +15,8 @@ use nectary_ram::donor::DonorError;
 use nectary_store as store;
 use nectary_trace as trace;
 
+use crate::machine;
+
 /// Success; for a status: the part is healthy.
 pub const GOOD: u8 = 0;
 /// A failure; for a status: the part is broken.
@@ -44,6 +46,21 @@ pub struct Failure {
 }
 
 impl Failure {
+    /// The exit code.
+    pub fn code(&self) -> u8 {
+        self.code
+    }
+
+    /// What failed, and why.
+    pub fn message(&self) -> String {
+        format!("{:#}", self.error)
+    }
+
+    /// The same failure with another remedy.
+    pub fn with_remedy(self, remedy: impl Into<String>) -> Failure {
+        Failure { remedy: Some(remedy.into()), ..self }
+    }
+
     /// Makes a failure with an exit code and a remedy.
     pub fn new(code: u8, message: impl Into<String>, remedy: impl Into<String>) -> Failure {
         Failure { code, error: anyhow::Error::msg(message.into()), remedy: Some(remedy.into()) }
@@ -67,7 +84,7 @@ impl Failure {
     }
 
     fn text(&self) -> String {
-        let mut text = format!("nectary: error: {:#}\n", self.error);
+        let mut text = format!("nectary: error: {}\n", causes(&self.error));
         if let Some(remedy) = &self.remedy {
             text += &format!("  what to do: {remedy}\n");
         }
@@ -83,7 +100,20 @@ impl<E: Into<anyhow::Error>> From<E> for Failure {
     }
 }
 
-const REMEDY_BUSY: &str = "stop the other process (`nectary status` lists what runs), or use another store";
+/// Returns an error with its causes; many errors already contain the text of their cause.
+fn causes(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if text.is_empty() {
+            text = cause;
+        } else if !text.contains(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    text
+}
+
+const REMEDY_BUSY: &str = "stop the other process (`nectary status` lists what runs), or use another device";
 const REMEDY_PART_BUSY: &str = "stop the other one (`nectary status` shows its process), or listen elsewhere";
 const REMEDY_SPEC: &str =
     "check the SPEC: a file, `disk:/dev/sdb`, `memory:2G`, or a filter over one (docs/devices.md)";
@@ -97,6 +127,8 @@ const REMEDY_ACCESS_LOG: &str =
 const REMEDY_RAM: &str = "see the options of `ram(…)` in docs/devices.md, and the examples of `nectary ram --help`";
 const REMEDY_LENT: &str = "name more donors, ask for less, or start donors with more --memory (or --quota)";
 const REMEDY_ABSENT: &str = "check the SPEC, or make a store with `nectary store create SPEC --size 10G`";
+/// The remedy if a device that is no store is absent.
+const REMEDY_NO_DEVICE: &str = "check the SPEC; with --size a file is created";
 const REMEDY_SERVER: &str = "see whether the server runs, and which exports it has: `nectary nbd list URL`";
 const REMEDY_DONORS: &str =
     "see whether the donors run and what they hold: `nectary nbd list nbd://HOST:PORT`; docs/ram.md";
@@ -104,10 +136,42 @@ const REMEDY_FULL: &str = "free space there, or ask for a smaller --size";
 const REMEDY_VOID: &str = "this contender gave back wrong bytes: keep the command and its seed, and report it";
 const REMEDY_LATCHED: &str = "see the first error on standard error; restart on a device that works";
 
-/// The failure of a server that cannot listen.
+/// The failure of a server that cannot listen; if another program listens there, the failure names it.
 pub fn listening(error: nbd::Error) -> Failure {
     match error.kind {
         nbd::ErrorKind::Absent => Failure::new(NOT_FOUND, error.to_string(), "make the directory of the socket first"),
+        nbd::ErrorKind::Io => {
+            let remedy =
+                "check the address and the rights of this user (ports below 1024 need root), or listen elsewhere";
+            Failure::new(FAILED, error.to_string(), remedy)
+        }
+        nbd::ErrorKind::Busy => {
+            let address = error.place.strip_prefix("tcp:").and_then(|address| address.parse().ok());
+            match address.and_then(machine::who_listens) {
+                Some(who) => {
+                    let remedy =
+                        format!("stop {who} (`nectary status` lists what runs of nectary), or listen elsewhere");
+                    Failure::new(BUSY, format!("{error}: {who} listens there"), remedy)
+                }
+                None => Failure::from(error),
+            }
+        }
+        _ => Failure::from(error),
+    }
+}
+
+/// The failure of a device that is to be attached or exported, and is no store.
+pub fn opening(error: impl Into<anyhow::Error>) -> Failure {
+    let error = error.into();
+    let device = error.chain().find_map(|cause| match cause.downcast_ref::<attach::Error>() {
+        Some(attach::Error::Device(error)) => Some(error),
+        _ => cause.downcast_ref::<block::Error>(),
+    });
+    let is_remote = |error: &block::Error| ["nbd", "ram("].iter().any(|start| error.device.starts_with(start));
+    match device {
+        Some(device) if device.kind == block::ErrorKind::Absent && !is_remote(device) => {
+            Failure { code: NOT_FOUND, error, remedy: Some(REMEDY_NO_DEVICE.to_owned()) }
+        }
         _ => Failure::from(error),
     }
 }
@@ -127,12 +191,15 @@ fn classify(cause: &(dyn std::error::Error + 'static)) -> Option<(u8, Option<&'s
     if let Some(error) = device {
         // Most error messages of network RAM disks already contain the remedy.
         let is_ram = error.device.starts_with("ram(");
+        let is_nbd = error.device.starts_with("nbd");
         return Some(match error.kind {
             block::ErrorKind::Absent if is_ram => (NOT_FOUND, Some(REMEDY_DONORS)),
             block::ErrorKind::Busy if is_ram => (BUSY, None),
             block::ErrorKind::Full if is_ram => (FAILED, Some(REMEDY_LENT)),
             block::ErrorKind::TimedOut | block::ErrorKind::Io if is_ram => (FAILED, None),
             block::ErrorKind::Invalid | block::ErrorKind::Unsupported if is_ram => (USAGE, Some(REMEDY_RAM)),
+            block::ErrorKind::Absent if is_nbd => (NOT_FOUND, Some(REMEDY_SERVER)),
+            block::ErrorKind::TimedOut | block::ErrorKind::Io if is_nbd => (FAILED, Some(REMEDY_SERVER)),
             block::ErrorKind::Absent => (NOT_FOUND, Some(REMEDY_ABSENT)),
             block::ErrorKind::Busy => (BUSY, Some(REMEDY_BUSY)),
             block::ErrorKind::Invalid | block::ErrorKind::Unsupported => (USAGE, Some(REMEDY_SPEC)),
@@ -159,6 +226,7 @@ fn classify(cause: &(dyn std::error::Error + 'static)) -> Option<(u8, Option<&'s
             nbd::ErrorKind::Absent => (NOT_FOUND, Some(REMEDY_SERVER)),
             nbd::ErrorKind::Busy => (BUSY, Some(REMEDY_PART_BUSY)),
             nbd::ErrorKind::Invalid => (USAGE, None),
+            nbd::ErrorKind::Io | nbd::ErrorKind::Protocol | nbd::ErrorKind::TimedOut => (FAILED, Some(REMEDY_SERVER)),
             _ => (FAILED, None),
         });
     }
@@ -209,6 +277,14 @@ mod tests {
         assert!(text.contains("what to do: stop the other process"), "{text}");
         let small = block::Error::new(block::ErrorKind::Invalid, "ram(h1:7070)", block::Operation::Open, "too small");
         assert!(Failure::from(small).text().contains("docs/devices.md"));
+        let twice = std::io::Error::from_raw_os_error(13);
+        let twice = attach::Error::NotPermitted { what: "mounting", source: twice };
+        assert_eq!(Failure::from(twice).text().matches("os error 13").count(), 1);
+        let absent = |device| block::Error::new(block::ErrorKind::Absent, device, block::Operation::Open, "not there");
+        let given = opening(attach::Error::Device(absent("file:./a")));
+        assert!(given.code == NOT_FOUND && given.text().contains("--size"), "{}", given.text());
+        let text = opening(absent("nbd://h/a")).text();
+        assert!(text.contains("nbd list") && !text.contains("store create"), "{text}");
         let corrupt = store::Error::new(store::ErrorKind::Corrupt, "magic");
         assert_eq!(Failure::from(corrupt).code, FAILED);
     }

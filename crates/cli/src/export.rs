@@ -17,8 +17,8 @@ use serde_json::{Value, json};
 use crate::arguments::ExportArguments;
 use crate::attach::{device_figures, with_donors};
 use crate::device::{close, engine, registry_listing};
-use crate::exit::{Failure, GOOD, USAGE, listening};
-use crate::live::cached::Cached;
+use crate::exit::{Failure, GOOD, USAGE, listening, opening};
+use crate::live::cached::{Cached, with_unwritten};
 use crate::live::methods::register;
 use crate::output;
 
@@ -68,6 +68,8 @@ async fn open(
         engine: engine(&arguments.engine),
         take_over: arguments.client.take_over,
         trust_remaining: arguments.client.trust_remaining,
+        // A file that is to be created must be opened for writing.
+        is_read_only: arguments.read_only && arguments.size.is_none(),
         ..OpenOptions::default()
     };
     let mut exports = Vec::new();
@@ -77,7 +79,8 @@ async fn open(
             let message = format!("{text}: it has no name, and there are several");
             return Err(Failure::new(USAGE, message, "name each of them: NAME=SPEC"));
         }
-        let device = registry_listing(caches, &nectary_ram::device::Opened::default()).open(spec, &options).await?;
+        let registry = registry_listing(caches, &nectary_ram::device::Opened::default());
+        let device = registry.open(spec, &options).await.map_err(opening)?;
         devices.push(device.clone());
         exports.push(Export::new(name, "", device, arguments.read_only)?);
     }
@@ -117,6 +120,7 @@ fn status(name: &str, urls: &[String], server: &ServerFigures, exports: &[Arc<Ex
     let mut status = Status::healthy("export", name);
     for export in exports {
         status = with_donors(status, &export.device().figures(), &export.device().spec());
+        status = with_unwritten(status, &export.device().figures(), &export.device().spec());
         let ExportFigures { failed, .. } = export.figures();
         if failed > 0 {
             let what = format!("{}: {failed} requests failed", export.device().spec());

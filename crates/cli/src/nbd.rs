@@ -23,7 +23,10 @@ pub async fn run(command: &NbdCommand) -> Result<u8, Failure> {
 }
 
 fn server(arguments: &ServerArguments) -> Result<(Url, ConnectOptions), Failure> {
-    let url = Url::parse(&arguments.url)?;
+    let url = Url::parse(&arguments.url).map_err(|error| {
+        let remedy = "write nbd://HOST[:PORT]/EXPORT or nbd+unix:///EXPORT?socket=PATH; nbds for TLS";
+        Failure::new(USAGE, error.to_string(), remedy)
+    })?;
     let identity = arguments.tls_cert.as_deref().zip(arguments.tls_key.as_deref());
     let is_given = arguments.tls_ca.is_some() || identity.is_some();
     if is_given && !url.tls {

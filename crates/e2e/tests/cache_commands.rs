@@ -120,6 +120,8 @@ fn files_of_a_mounted_cache_are_shown_pinned_and_dropped() {
         (vec!["cache", "pin", "/dev"], 4, "no cache of that name"),
         (vec!["cache", "flush", "/nowhere"], 4, "there are"),
         (vec!["cache", "show", &path("a/b")], 4, "not found"),
+        (vec!["cache", "set", &live.name, "--memory", "1000T"], 2, "more than this machine has"),
+        (vec!["cache", "mount", "/etc", &live.name], 5, "has a cache mounted there already"),
         (vec!["cache", "mount", "/nowhere", &live.name], 4, "SOURCE /nowhere: there is no such directory"),
     ] {
         let ran = live.run(&arguments).exits(code);
@@ -145,6 +147,8 @@ fn attached_cache_is_flushed_shown_pinned_and_changed_while_it_runs() {
     assert!(failed.errors.contains("could not be written") && failed.errors.contains("stay in memory"), "{failed:?}");
     let failed = live.run(&["cache", "flush", &device, "--json"]).exits(1);
     assert_eq!(number(&failed.json(), "/unwritten_bytes"), (16 * BLOCK) as u64);
+    let status = live.run(&["status"]).exits(3).text;
+    assert!(status.contains("128K could not be written back"), "{status}");
     let shown = live.run(&["cache", "show", &device]).exits(0).text;
     assert!(shown.contains("128K dirty, 128K not written"), "{shown}");
     let kept = live.run(&["cache", "drop", &device]);

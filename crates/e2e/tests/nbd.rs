@@ -358,6 +358,22 @@ fn an_export_shows_in_the_status_and_refuses_to_be_public() {
 }
 
 #[test]
+fn exports_that_are_only_read_share_a_file_and_keep_a_writer_away() {
+    let scratch = Scratch::new("nbd-read-only").unwrap();
+    let folder = scratch.path();
+    let spec = folder.join("disk").display().to_string();
+    std::fs::write(&spec, vec![7; 1 << 20]).unwrap();
+    let servers = ["one", "two"].map(|name| Server::nectary(folder, name, &[&spec, "--read-only"]).unwrap());
+    let writer = ["export", &spec, "--nbd", "tcp:127.0.0.1:0"];
+    assert_eq!(try_run(folder, "nectary", &writer).unwrap().0.code(), Some(5));
+    for server in servers {
+        let can = ["nbd", "info", &server.url(""), "--can", "write"];
+        assert_eq!(try_run(folder, "nectary", &can).unwrap().0.code(), Some(2));
+        assert!(server.terminate().unwrap().0.success());
+    }
+}
+
+#[test]
 fn connections_are_encrypted_and_certificates_verified() {
     if lacks("TLS", &["openssl", "nbdinfo", "nbdcopy"]) {
         return;

@@ -1,4 +1,4 @@
-//! Tests a mount whose session was ended because another host waited.
+//! Tests sessions of mounts: one that was ended because another host waited, one in use, and one that ends at SIGTERM.
 
 use nectary_e2e::live::missing;
 use nectary_e2e::report::not_run;
@@ -7,7 +7,10 @@ use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::process::Command;
 use std::time::Instant;
+
+use serde_json::Value;
 
 fn open(path: &Path) -> File {
     File::options().read(true).write(true).create(true).truncate(false).open(path).expect("it opens")
@@ -68,4 +71,61 @@ fn a_mount_whose_session_was_ended_for_another_one_goes_on_with_a_new_session() 
     let check = volume.finish().unwrap_or_else(|error| panic!("{error:#}"));
     assert!(began.elapsed() < LIMIT);
     assert_eq!(check["problems"].as_array().map(Vec::len), Some(0), "{check}");
+}
+
+/// Returns the sessions in the output of `nectary volume info --json`, and that output.
+fn info(volume: &Volume) -> (Vec<Value>, Value) {
+    let text = volume.run(&["volume", "info", &volume.disk(), "--json"]).unwrap_or_else(|error| panic!("{error:#}"));
+    let info: Value = serde_json::from_str(&text).expect("it is JSON");
+    (info["sessions"].as_array().expect("they are a list").clone(), info)
+}
+
+#[test]
+fn sigterm_ends_the_session_of_a_mount_that_was_unmounted_lazily() {
+    if let Some(reason) = missing(false) {
+        return not_run(format!("volume: {reason}"));
+    }
+    let mut volume = Volume::new("256M").unwrap_or_else(|error| panic!("{error:#}"));
+    for is_own_command in [true, false] {
+        let index = if is_own_command { 0 } else { 1 };
+        let directory = volume.mount().expect("it mounts");
+        let file = open(&directory.join("f"));
+        file.write_all_at(b"not synced", 0).expect("it is written");
+        let shown = directory.display().to_string();
+        match is_own_command {
+            true => drop(volume.run(&["volume", "umount", &shown, "--lazy"]).expect("it is unmounted")),
+            false => drop(Command::new("umount").args(["-l", &shown]).status().expect("it runs")),
+        }
+        file.write_all_at(b"still open", 10).expect("it is written");
+        volume.signal_mount(index, libc::SIGTERM);
+        volume.wait_mount(index).unwrap_or_else(|error| panic!("{error:#}"));
+        assert!(file.write_all_at(b"late", 0).is_err());
+        assert_eq!(info(&volume).0, Vec::<Value>::new());
+    }
+    let again = volume.mount().expect("it mounts");
+    assert_eq!(fs::read(again.join("f")).expect("it is read"), b"not syncedstill open");
+    let check = volume.finish().unwrap_or_else(|error| panic!("{error:#}"));
+    assert_eq!(check["problems"].as_array().map(Vec::len), Some(0), "{check}");
+}
+
+#[test]
+fn a_session_in_use_is_not_released_and_info_explains_all_space() {
+    if let Some(reason) = missing(false) {
+        return not_run(format!("volume: {reason}"));
+    }
+    let mut volume = Volume::new("256M").unwrap_or_else(|error| panic!("{error:#}"));
+    let directory = volume.mount().expect("it mounts");
+    fs::write(directory.join("f"), vec![1; 1 << 20]).expect("it is written");
+    let (sessions, info) = info(&volume);
+    let session = sessions[0]["session"].to_string();
+    let parts = ["free", "reserved", "data", "metadata", "granted", "draining", "quarantined", "bad"];
+    let bytes = |name: &str| info[format!("{name}_bytes")].as_u64().expect("it is there");
+    assert_eq!(parts.iter().map(|part| bytes(part)).sum::<u64>(), bytes("size"), "{info}");
+    assert!(bytes("metadata") > 0 && bytes("data") + bytes("granted") > 0, "{info}");
+    let release = |session: &str| volume.try_run(&["volume", "release", &volume.disk(), session]).expect("it runs");
+    let (code, text) = release(&session);
+    assert!(code == Some(5) && text.contains("is in use"), "{code:?}: {text}");
+    let (code, text) = release("99");
+    assert!(code == Some(4) && text.contains("there is no session 99"), "{code:?}: {text}");
+    volume.finish().unwrap_or_else(|error| panic!("{error:#}"));
 }

@@ -39,3 +39,4 @@ pub use options::{AccessLog, ClientNet, ForwardedOptions, Limits, OriginUrl, Pro
 pub use rules::default_ttl::{Rule as DefaultTtlRule, parse_duration};
 pub use server::{Bound, Proxy, Reopener, run};
 pub use stats::{OriginDown, ProxyStats, StatsReader};
+pub use stored::by_hand;

@@ -20,3 +20,18 @@ async fn the_second_request_is_a_hit_with_the_same_bytes() {
     let stats = proxy.stats();
     assert_eq!((stats.requests, stats.hits, stats.misses), (2, 1, 1));
 }
+
+#[tokio::test]
+async fn an_object_that_is_no_response_is_replaced_by_what_the_origin_has() {
+    let origin = Origin::start().await;
+    origin.on("/a", Script::ok(&["cache-control: max-age=60"], b"hello"));
+    let proxy = TestProxy::forward().await;
+    let url = origin.url("/a");
+    let key = nectary_store::KeyRef::new(url.as_bytes(), b"");
+    proxy.store.put(key, Vec::new().into(), b"no response".to_vec().into()).await.expect("there is room");
+    let first = get(proxy.address, &url, &[]).await;
+    assert_eq!((first.text().as_str(), first.cache_status().ends_with("; stored")), ("hello", true), "{first:?}");
+    let second = get(proxy.address, &url, &[]).await;
+    assert!(second.is_hit() && second.text() == "hello", "{second:?}");
+    assert_eq!(origin.count(), 1);
+}

@@ -52,6 +52,8 @@ async fn devices_that_were_used_and_detached_are_right_and_without_a_donor_nothi
         let busy = check(&options(&sized), &mut |_, _| {}).await.unwrap_err();
         assert!(busy.kind == ErrorKind::Busy && busy.detail.contains("detach it there first"), "{busy}");
         assert!(!busy.detail.contains("--take-over"), "{busy}");
+        let client = format!("its client is process {}", std::process::id());
+        assert!(busy.detail.contains(&client), "{busy}");
         device.detach().await.unwrap();
         drop(device);
         let found = checked(&sized).await;

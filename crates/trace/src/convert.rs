@@ -55,6 +55,9 @@ pub fn convert(
     identity: [u8; 16],
     progress: &dyn Fn(u64),
 ) -> Result<Converted> {
+    if let Some(folder) = to.parent().filter(|folder| *folder != Path::new("") && !folder.is_dir()) {
+        return Err(Error::Absent { path: folder.to_owned() });
+    }
     let part = part_of(to)?;
     let file = File::create(&part).map_err(|error| Error::io(&part, error))?;
     let result = write(reader, from, file, &part, format, identity, progress)

@@ -35,7 +35,7 @@ impl fmt::Display for Place {
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// There is no such file.
-    #[error("{}: there is no such file", path.display())]
+    #[error("{}: there is no such file or folder", path.display())]
     Absent {
         /// The file.
         path: PathBuf,

@@ -3,23 +3,70 @@
 //! Owns: reading one message, and writing queued ones. Promises: no more bytes are read than the header says, within
 //! its bound; queued frames are written together.
 
+use std::io;
+
 use tokio::io::{AsyncRead, WriteHalf};
 use tokio::sync::mpsc;
 
+use crate::format::Problem;
 use crate::net::{self, Stream};
 use crate::protocol::{HEADER_BYTES, Header, Message};
 
 /// The maximum number of bytes of one write, which joins queued frames.
 const WRITE_BYTES_MAX: usize = 256 << 10;
 
+/// Why there is no next message.
+pub(crate) enum Unread {
+    /// The stream failed, or its bytes are not those that were sent.
+    Stream(io::Error),
+    /// The message arrived as it was sent, but it is none that this program knows.
+    Message {
+        /// The number of the request.
+        request: u64,
+        /// The problem, for people.
+        problem: String,
+    },
+}
+
+impl From<io::Error> for Unread {
+    fn from(error: io::Error) -> Unread {
+        Unread::Stream(error)
+    }
+}
+
+impl From<Unread> for io::Error {
+    fn from(unread: Unread) -> io::Error {
+        match unread {
+            Unread::Stream(error) => error,
+            Unread::Message { problem, .. } => invalid(problem),
+        }
+    }
+}
+
+fn invalid(problem: String) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, problem)
+}
+
 /// Reads a message. Returns `None` at the end of the stream.
-pub(crate) async fn read_message(stream: &mut (impl AsyncRead + Unpin)) -> std::io::Result<Option<(Header, Message)>> {
-    let body_bytes = |header: &[u8]| {
-        Header::decode(header).map(|header| header.body_bytes as usize).map_err(|error| error.to_string())
+pub(crate) async fn read_message(stream: &mut (impl AsyncRead + Unpin)) -> Result<Option<(Header, Message)>, Unread> {
+    let mut too_long = None;
+    let body_bytes = |bytes: &[u8]| match Header::decode(bytes) {
+        Ok(header) => Ok(header.body_bytes as usize),
+        Err(error) => {
+            too_long = Header::request_of_too_long(bytes);
+            Err(error.to_string())
+        }
     };
-    let Some(frame) = net::read_frame(stream, HEADER_BYTES, body_bytes).await? else { return Ok(None) };
-    let decoded = Message::decode(&frame);
-    decoded.map(Some).map_err(|error| std::io::Error::new(std::io::ErrorKind::InvalidData, error.to_string()))
+    let frame = match (net::read_frame(stream, HEADER_BYTES, body_bytes).await, too_long) {
+        (Ok(Some(frame)), _) => frame,
+        (Ok(None), _) => return Ok(None),
+        (Err(error), Some(request)) => return Err(Unread::Message { request, problem: error.to_string() }),
+        (Err(error), None) => return Err(Unread::Stream(error)),
+    };
+    Message::decode(&frame).map(Some).map_err(|error| match (error.problem, Header::decode(&frame)) {
+        (Problem::Checksum { .. }, _) | (_, Err(_)) => Unread::Stream(invalid(error.to_string())),
+        (_, Ok(header)) => Unread::Message { request: header.request, problem: error.to_string() },
+    })
 }
 
 /// Writes frames from a channel until the channel or the stream ends.

@@ -60,8 +60,17 @@ pub struct Volume {
     directory: PathBuf,
     source: String,
     file_system: Arc<VolumeFileSystem>,
-    ended: watch::Receiver<bool>,
+    /// Ends the session's thread, once.
+    stop: Stop,
+    ended: watch::Sender<bool>,
     threads: Mutex<Threads>,
+}
+
+/// Tells the session's thread that the mount has ended.
+type Stop = Arc<Mutex<Option<oneshot::Sender<Arc<VolumeFileSystem>>>>>;
+
+fn take_stop(stop: &Stop) -> Option<oneshot::Sender<Arc<VolumeFileSystem>>> {
+    stop.lock().unwrap_or_else(PoisonError::into_inner).take()
 }
 
 #[derive(Default)]
@@ -131,17 +140,20 @@ impl Volume {
         let crew = Crew::start(connection, channel, "nectary-fuse");
         let crew = crew.map_err(|error| Error::os("starting a thread", error))?;
         mount.attach(&options.directory)?;
-        let (end, ended) = watch::channel(false);
-        let of_crew = file_system.clone();
+        let (end, stop) = (watch::Sender::new(false), Arc::new(Mutex::new(Some(stop))));
+        let (of_crew, ended, stop_of_crew) = (file_system.clone(), end.clone(), stop.clone());
         let crew = std::thread::Builder::new().name("nectary-end".to_owned()).spawn(move || {
             let served = crew.wait();
-            let _ = stop.send(of_crew);
-            let _ = end.send(true);
+            if let Some(stop) = take_stop(&stop_of_crew) {
+                let _ = stop.send(of_crew);
+            }
+            let _ = end.send_replace(true);
             served
         });
         let crew = crew.map_err(|error| Error::os("starting a thread", error))?;
         let threads = Threads { crew: Some(crew), session: Some(session), pages: Some((pages, page_threads)) };
-        Ok(Volume { directory: options.directory, source, file_system, ended, threads: Mutex::new(threads) })
+        let threads = Mutex::new(threads);
+        Ok(Volume { directory: options.directory, source, file_system, stop, ended, threads })
     }
 
     /// Returns the directory.
@@ -167,7 +179,7 @@ impl Volume {
 
     /// Returns a watch channel that becomes true when the volume is unmounted, by any process.
     pub fn ended(&self) -> watch::Receiver<bool> {
-        self.ended.clone()
+        self.ended.subscribe()
     }
 
     /// Unmounts the volume, unless it is in use. With `lazily`, unmounts it even if it is in use; it ends with its last
@@ -176,6 +188,17 @@ impl Volume {
     /// *Errors*: [`Error::InUse`].
     pub fn unmount(&self, lazily: bool) -> Result<(), Error> {
         unmount_volume(&self.directory, lazily)
+    }
+
+    /// Ends the session of a mount that was unmounted lazily, although programs still use it: everything is committed,
+    /// and their calls fail from now on. The mount itself ends with this process.
+    pub fn abandon(&self) {
+        // The threads that serve the kernel end with the process.
+        drop(self.threads.lock().unwrap_or_else(PoisonError::into_inner).crew.take());
+        if let Some(stop) = take_stop(&self.stop) {
+            let _ = stop.send(self.file_system.clone());
+        }
+        let _ = self.ended.send_replace(true);
     }
 
     /// Waits until the mount and its session have ended; works only once. It blocks the calling thread.

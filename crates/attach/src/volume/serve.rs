@@ -150,6 +150,8 @@ impl VolumeFileSystem {
     /// has already ended, there is no error: its losses were logged then.
     pub async fn finish(&self) -> Result<(), Error> {
         self.sessions.close();
+        let waits = std::mem::take(&mut *self.lock_waits.lock().unwrap_or_else(PoisonError::into_inner));
+        waits.values().for_each(|given_up| given_up.notify_one());
         let mut tasks = std::mem::take(&mut *self.tasks.lock().unwrap_or_else(PoisonError::into_inner));
         while tasks.join_next().await.is_some() {}
         let files: Vec<_> = self.files().drain().collect();

@@ -17,7 +17,7 @@ pub(super) fn describe(path: &Path) -> String {
     {
         return format!("it is mounted on {place}; unmount it first");
     }
-    match lock_holder(status.dev(), status.ino()) {
+    match lock_holder(status.dev(), status.ino(), &["WRITE", "READ"]) {
         Some(pid) if pid == std::process::id() => format!("this process (pid {pid}) has it open already"),
         Some(pid) => match std::fs::read_to_string(format!("/proc/{pid}/comm")) {
             Ok(name) => format!("process {pid} ({}) has it open; stop it first", name.trim()),
@@ -27,11 +27,12 @@ pub(super) fn describe(path: &Path) -> String {
     }
 }
 
-/// Whether a living process or a mount is known to hold `path`.
+/// Whether a living process or a mount is known to own `path`. A process that only reads does not count: it may end
+/// soon.
 pub(super) fn is_known(path: &Path) -> bool {
     let Ok(status) = std::fs::metadata(path) else { return false };
     let mounted = status.file_type().is_block_device() && mounted_on(status.rdev()).is_some();
-    mounted || lock_holder(status.dev(), status.ino()).is_some_and(is_alive)
+    mounted || lock_holder(status.dev(), status.ino(), &["WRITE"]).is_some_and(is_alive)
 }
 
 /// Whether a process is alive. A zombie counts as ended, because the kernel soon closes its files.
@@ -41,14 +42,14 @@ fn is_alive(pid: u32) -> bool {
     !matches!(state, None | Some('Z' | 'X'))
 }
 
-/// The process that holds the `flock` of an inode, according to `/proc/locks`.
-fn lock_holder(device: u64, inode: u64) -> Option<u32> {
+/// The process that holds a `flock` of one of these kinds on an inode, according to `/proc/locks`.
+fn lock_holder(device: u64, inode: u64, kinds: &[&str]) -> Option<u32> {
     let place = format!("{:02x}:{:02x}:{inode}", libc::major(device), libc::minor(device));
     let locks = std::fs::read_to_string("/proc/locks").ok()?;
     locks.lines().take(LINES_MAX).find_map(|line| {
         let fields: Vec<&str> = line.split_whitespace().collect();
         match fields[..] {
-            [_, "FLOCK", _, "WRITE", pid, at, ..] if at == place => pid.parse().ok(),
+            [_, "FLOCK", _, kind, pid, at, ..] if at == place && kinds.contains(&kind) => pid.parse().ok(),
             _ => None,
         }
     })

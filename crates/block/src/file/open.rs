@@ -1,8 +1,8 @@
 //! Opens files and disks: creation, exclusive ownership, and the units that the kernel reports.
 //!
 //! Promises: a file (`flock`) or disk (`O_EXCL`) has at most one owner on this host, or any number of processes that
-//! share it. A created file gets its name only when it is complete and its blocks are allocated. The functions block,
-//! so they are called on the blocking pool.
+//! share it, or any number of readers. A created file gets its name only when it is complete and its blocks are
+//! allocated. The functions block, so they are called on the blocking pool.
 
 use std::fs::{File, OpenOptions as FileOptions};
 use std::io;
@@ -38,7 +38,8 @@ pub(super) struct Opened {
 
 /// Opens a regular file, and creates it if it is absent and a size is given.
 pub(super) fn open_file(spec: &str, path: &Path, options: &OpenOptions) -> Result<Opened, Error> {
-    let OpenOptions { create_bytes, direct, is_shared, .. } = *options;
+    let OpenOptions { create_bytes, direct, is_shared, is_read_only, .. } = *options;
+    let create_bytes = create_bytes.filter(|_| !is_read_only);
     let fail = |kind, detail: String| Error::new(kind, spec, Operation::Open, detail);
     match std::fs::metadata(path) {
         Ok(status) if status.file_type().is_block_device() => {
@@ -63,7 +64,7 @@ pub(super) fn open_file(spec: &str, path: &Path, options: &OpenOptions) -> Resul
         }
         Err(error) => return Err(Error::from_os(&error, spec, Operation::Open)),
     }
-    let open = |flags| FileOptions::new().read(true).write(true).custom_flags(flags).open(path);
+    let open = |flags| FileOptions::new().read(true).write(!is_read_only).custom_flags(flags).open(path);
     let mut file = open(0).map_err(|error| Error::from_os(&error, spec, Operation::Open))?;
     let in_memory = sys::is_in_memory(&file).unwrap_or(false);
     let mut block_bytes = 512;
@@ -77,7 +78,7 @@ pub(super) fn open_file(spec: &str, path: &Path, options: &OpenOptions) -> Resul
         (file, is_direct, block_bytes) = (opened, true, alignment.max(512));
     }
     let busy = |error: &io::Error| error.raw_os_error() == Some(libc::EWOULDBLOCK);
-    let lock = if is_shared { sys::lock_shared } else { sys::lock_exclusive };
+    let lock = if is_shared || is_read_only { sys::lock_shared } else { sys::lock_exclusive };
     once_left(path, busy, || lock(&file)).map_err(|error| match busy(&error) {
         true => fail(ErrorKind::Busy, holder::describe(path)),
         false => Error::from_os(&error, spec, Operation::Open),
@@ -138,7 +139,7 @@ pub(super) fn lock_range(spec: &str, file: &File, offset: u64, length: u64) -> R
 
 /// Opens a whole disk or partition.
 pub(super) fn open_disk(spec: &str, path: &Path, options: &OpenOptions) -> Result<Opened, Error> {
-    let OpenOptions { direct, is_shared, .. } = *options;
+    let OpenOptions { direct, is_shared, is_read_only, .. } = *options;
     let fail = |kind, detail: String| Error::new(kind, spec, Operation::Open, detail);
     let os = |error: io::Error| Error::from_os(&error, spec, Operation::Open);
     let status = std::fs::metadata(path).map_err(os)?;
@@ -146,8 +147,8 @@ pub(super) fn open_disk(spec: &str, path: &Path, options: &OpenOptions) -> Resul
         let detail = format!("it is not a block device; name a file file:{}", path.display());
         return Err(fail(ErrorKind::Invalid, detail));
     }
-    let exclusive = if is_shared { 0 } else { libc::O_EXCL };
-    let open = |flags| FileOptions::new().read(true).write(true).custom_flags(exclusive | flags).open(path);
+    let exclusive = if is_shared || is_read_only { 0 } else { libc::O_EXCL };
+    let open = |flags| FileOptions::new().read(true).write(!is_read_only).custom_flags(exclusive | flags).open(path);
     let busy = |error: &io::Error| error.raw_os_error() == Some(libc::EBUSY);
     let (opened, direct) = match once_left(path, busy, || open(if direct { libc::O_DIRECT } else { 0 })) {
         Err(error) if direct && error.raw_os_error() == Some(libc::EINVAL) => (open(0), false),
@@ -159,7 +160,7 @@ pub(super) fn open_disk(spec: &str, path: &Path, options: &OpenOptions) -> Resul
     })?;
     // O_EXCL excludes a second owner. The lock excludes an owner and sharing processes from each other, and lets the
     // next process find the holder of the disk. Tools that inspect disks may hold a lock for a moment.
-    let lock = if is_shared { sys::lock_shared } else { sys::lock_exclusive };
+    let lock = if is_shared || is_read_only { sys::lock_shared } else { sys::lock_exclusive };
     let is_locked = |error: &io::Error| error.raw_os_error() == Some(libc::EWOULDBLOCK);
     once_left(path, is_locked, || lock(&file)).map_err(|_| fail(ErrorKind::Busy, holder::describe(path)))?;
     let block_bytes = sys::sector_bytes(&file).map_err(os)?;

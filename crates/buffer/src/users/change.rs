@@ -18,11 +18,13 @@ use crate::wait::ended;
 impl BufferCache {
     /// Changes the memory of a running cache. The call returns when the cache uses no more than the new memory.
     ///
-    /// *Errors*: [`ErrorKind::Invalid`] if the memory is less than a cache needs, or less than the pinned blocks need.
+    /// *Errors*: [`ErrorKind::Invalid`] if the memory is less than a cache needs, or less than the pinned blocks need, or
+    /// more than the machine has.
     pub async fn set_memory(&self, memory_bytes: u64) -> Result<(), Error> {
         let _one = self.shared.changes.lock().await;
         let options = Options { memory_bytes, ..self.options() };
         options.check()?;
+        options.check_machine()?;
         self.adopt(options).await
     }
 

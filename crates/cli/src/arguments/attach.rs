@@ -3,14 +3,18 @@
 use clap::Args;
 use nectary_block::parse_size;
 
-use super::DeviceArguments;
+use super::EngineArguments;
 use super::ram::ClientArguments;
 
 /// `attach`.
 #[derive(Debug, Args)]
 pub struct AttachArguments {
+    /// The device: a path, `disk:/dev/sdb`, `memory:2G`, `nbd://HOST/EXPORT`, or a filter such as
+    /// `cache(./disk.img,memory=1G)` (docs/devices.md)
+    #[arg(value_name = "SPEC")]
+    pub spec: String,
     #[command(flatten)]
-    pub device: DeviceArguments,
+    pub engine: EngineArguments,
     /// Size of a file that does not exist yet and is made, for example 10G
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub size: Option<u64>,

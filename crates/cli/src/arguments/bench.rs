@@ -30,7 +30,7 @@ pub enum BenchCommand {
   A look, in about a minute:
     nectary bench store --seed table4 --quick
   At a 16th of the size, disks of 4 GB alone, against XFS:
-    nectary bench store --seed table4 --scale 0.0625 --size 4 --only xfs.50 --json table4.json
+    nectary bench store --seed table4 --scale 0.0625 --size 4 --only xfs.50
   Four threads and two disks:
     nectary bench store --seed table5
   On the device that /var/cache is on, as it is, in real time:
@@ -43,14 +43,16 @@ pub enum BenchCommand {
   All of it, alone and together:
     nectary bench cache --seed dear --json dear.json --write docs/results
   One program and one mix, once each:
-    nectary bench cache --seed dear --only sort --only cscope+sort --executions 1", after_help = exit::HELP)]
+    nectary bench cache --seed dear --only sort --only cscope+sort \\
+      --executions 1", after_help = exit::HELP)]
     Cache(BenchCacheArguments),
     /// What a directory, file or device gives for each size of request, as xdd measures it
     #[command(help_template = TEMPLATE, before_help = "Examples:
   A look at the disk that /var/cache is on:
     nectary bench io /var/cache --quick
-  Two streams, direct, four requests of each at once, and when each request began and ended:
-    nectary bench io /var/cache --mode direct --streams 2 --depth 4 --timestamps requests.csv --svg io.svg
+  Two streams, direct, four requests of each at once, and each request's times:
+    nectary bench io /var/cache --mode direct --streams 2 --depth 4 \\
+      --timestamps requests.csv --svg io.svg
   Reads of a disk (writes would need --overwrite):
     nectary bench io /dev/sdb --op read
   Whether fio measures the same:

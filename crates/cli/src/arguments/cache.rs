@@ -20,13 +20,15 @@ pub enum CacheCommand {
   Every policy at 6 MiB of 8 KiB blocks:
     nectary cache simulate cs.trace.gz --size 6MiB
   Three policies at 10, 20, … 60 % of the distinct blocks, with a picture:
-    nectary cache simulate cs.trace.gz --policy lru,dear,min --size 10%..60%:10% --svg cs.svg
+    nectary cache simulate cs.trace.gz --policy lru,dear,min \\
+      --size 10%..60%:10% --svg cs.svg
   Two programs at once, a stream each:
     nectary cache simulate --mix cs.trace.gz cpp.trace.gz --size 768
   What was detected, period by period, and on which evidence:
     nectary cache simulate cs.trace.gz --policy dear --size 768 --explain
   A volume of the MSR Cambridge traces, 4 KiB blocks:
-    nectary cache simulate prxy_0.csv.gz --block 4K --size 1G --json | jq '.rows[] | {policy, misses}'",
+    nectary cache simulate prxy_0.csv.gz --block 4K --size 1G --json |
+      jq '.rows[] | {policy, misses}'",
         after_help = exit::HELP
     )]
     Simulate(SimulateArguments),
@@ -43,11 +45,11 @@ pub enum CacheCommand {
         after_help = exit::HELP
     )]
     Mount(CacheMountArguments),
-    /// Take a directory off that `cache mount` shows
+    /// Unmount a directory that `cache mount` shows
     #[command(
         help_template = TEMPLATE,
         before_help = "Examples:
-  nectary cache umount /mnt/src",
+  nectary cache umount /mnt/sources",
         after_help = exit::HELP
     )]
     Umount(CacheUmountArguments),
@@ -55,8 +57,8 @@ pub enum CacheCommand {
     #[command(
         help_template = TEMPLATE,
         before_help = "Examples:
-  nectary cache stat /mnt/src
-  nectary cache stat /mnt/src --json",
+  nectary cache stat /mnt/sources
+  nectary cache stat /mnt/sources --json",
         after_help = exit::HELP
     )]
     Stat(CacheStatArguments),
@@ -73,9 +75,11 @@ pub enum CacheCommand {
     #[command(
         help_template = TEMPLATE,
         before_help = "Examples:
-  nectary cache set /mnt/sources --memory 2G
-  nectary cache set /mnt/sources --policy lirs
-  nectary cache set /dev/loop0 --mode writethrough      (writes back and flushes what is dirty)",
+  Another size, and another policy:
+    nectary cache set /mnt/sources --memory 2G
+    nectary cache set /mnt/sources --policy lirs
+  Write back and flush what is dirty, and write through from then on:
+    nectary cache set /dev/loop0 --mode writethrough",
         after_help = exit::HELP
     )]
     Set(CacheSetArguments),
@@ -85,7 +89,7 @@ pub enum CacheCommand {
         before_help = "Examples:
   nectary cache show /mnt/sources/index.db      (o cached, P pinned, D dirty)
   nectary cache show /mnt/sources
-  nectary cache show /dev/loop0 --offset 1G --length 64M --json | jq '.files[].ranges'",
+  nectary cache show /dev/loop0 --offset 1G --length 64M --json | jq .files",
         after_help = exit::HELP
     )]
     Show(CachePathArguments),
@@ -152,7 +156,7 @@ pub struct SimulateArguments {
     /// Show misses in percent of references
     #[arg(long)]
     pub ratio: bool,
-    /// Print each stream's verdicts period by period, with the averages behind them (all but min)
+    /// Print each stream's verdicts period by period, with the averages behind them (min has none)
     #[arg(long)]
     pub explain: bool,
     /// Show how fast each run was, beside its misses; use --threads 1 for figures

@@ -56,10 +56,10 @@ pub enum RamCommand {
 const SIMULATE_EXAMPLES: &str = "Examples:
   Every policy under every workload, on 256 MiB over 4 + 1 donors:
     nectary ram simulate
-  Random overwrites of a full device, at three sizes of overflow:
-    for overflow in 10 25 50; do nectary ram simulate --only uniform --overflow $overflow; done
+  Random overwrites of a full device, with more room for overwritten copies:
+    nectary ram simulate --only uniform --overflow 25
   The rules for stale streams, when there are more writers than caches:
-    nectary ram simulate --policy adaptive --stale lru --caches 8 --only files-16
+    nectary ram simulate --policy adaptive --caches 4 --stale lru --only files-8
   Whether adaptive needs at most 1.05 times the transfers of theory:
     nectary ram simulate --policy adaptive --check";
 

@@ -41,16 +41,18 @@ pub struct ReadArguments {
     /// of MSR Cambridge, volume=2+3,op=4,offset=5,size=6]
     #[arg(long, value_name = "COLUMNS", value_parser = Columns::parse)]
     pub columns: Option<Columns>,
-    /// Size of a block, for sizes of caches in bytes and for traces whose requests have offsets in bytes
-    #[arg(long, value_name = "SIZE", value_parser = parse_block, default_value = "8K")]
-    pub block: u64,
+    /// Size of a block, for sizes of caches in bytes and for traces whose requests have offsets in bytes [default: that
+    /// of a Nectary trace, else 8K]
+    #[arg(long, value_name = "SIZE", value_parser = parse_block)]
+    pub block: Option<u64>,
 }
 
 impl ReadArguments {
     /// The options of the reader.
     pub fn options(&self) -> ReadOptions {
         let columns = self.columns.clone().unwrap_or_else(Columns::msr);
-        ReadOptions { format: self.format, block_bytes: self.block, columns }
+        let block_bytes = self.block.unwrap_or(ReadOptions::default().block_bytes);
+        ReadOptions { format: self.format, block_bytes, columns }
     }
 }
 

@@ -11,11 +11,13 @@ use nectary_trace::record::BLOCK_BYTES;
 pub const EXAMPLES: &str = "Examples:
   What a program and its children refer to, into cscope.nectrace.gz:
     nectary trace record -- cscope -d -L -1 main
-  Reads alone, in blocks of 4 KiB, and what a cache of 6 MiB would make of them:
-    nectary trace record --only-reads --block 4K -o join.nectrace.gz -- sqlite3 data.db < join.sql
-    nectary cache simulate join.nectrace.gz --block 4K --size 6MiB
-  A whole build; its summary as JSON, the last line on the standard error stream:
-    nectary trace record -o build.nectrace.gz --json -- make 2> >(tail -n 1 | jq .maps)";
+  Reads alone, and what a cache of 6 MiB would make of them:
+    nectary trace record --only-reads -o join.nectrace.gz -- \\
+      sqlite3 data.db < join.sql
+    nectary cache simulate join.nectrace.gz --size 6MiB
+  A whole build; its summary as JSON is the last line on standard error:
+    nectary trace record -o build.nectrace.gz --json -- make 2> summary
+    tail -n 1 summary | jq .maps";
 
 /// The last text of the help: the exit codes, which are those of the recorded command.
 pub const AFTER: &str = "\

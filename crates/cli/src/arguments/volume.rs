@@ -25,16 +25,19 @@ pub enum VolumeCommand {
   On a network that is trusted:
     nectary volume serve disk:/dev/sdb --listen 10.0.0.1:7200 --insecure
   With certificates on both sides (`nectary volume cert`):
-    nectary volume serve disk:/dev/sdb --listen :7200 --tls-cert h1.pem --tls-key h1.key --tls-client-ca ca.pem
+    nectary volume serve disk:/dev/sdb --listen :7200 \\
+      --tls-cert h1.pem --tls-key h1.key --tls-client-ca ca.pem
   After host h1, which served it before, was switched off:
-    nectary volume serve disk:/dev/sdb --listen :7200 --insecure --number 1 --confirm-gone h1",
+    nectary volume serve disk:/dev/sdb --listen :7200 --insecure \\
+      --number 1 --confirm-gone h1",
         after_help = exit::HELP)]
     Serve(VolumeServeArguments),
     /// Mount a volume at a directory
     #[command(help_template = TEMPLATE, before_help = "Examples:
   nectary volume mount disk:/dev/sdb /mnt --server 10.0.0.1:7200
-  nectary volume mount ./volume.img /mnt --server unix:/run/builds.sock --background
-  nectary volume mount disk:/dev/sdb /mnt --server h1:7200 --tls-ca ca.pem --tls-cert h2.pem --tls-key h2.key",
+  nectary volume mount ./vol.img /mnt --server unix:/run/vol.sock --background
+  nectary volume mount disk:/dev/sdb /mnt --server h1:7200 \\
+    --tls-ca ca.pem --tls-cert h2.pem --tls-key h2.key",
         after_help = exit::HELP)]
     Mount(VolumeMountArguments),
     /// Unmount a volume

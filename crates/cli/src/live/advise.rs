@@ -55,7 +55,12 @@ fn text(cache: &Value) -> String {
         };
         let misses = number(&counted["misses"]);
         let change = 100.0 * (misses as f64 / now.max(1) as f64 - 1.0);
-        let change = if row["now"] == true { "now".to_owned() } else { format!("{change:+.1} %") };
+        let change = match row["now"] == true {
+            true => "now".to_owned(),
+            // Without a miss there is nothing to compare with.
+            false if now == 0 => "-".to_owned(),
+            false => format!("{change:+.1} %"),
+        };
         let _ = writeln!(text, "{memory:>10}  {policy:<10} {:>7.2} {misses:>12} {change:>9}", 100.0 * rate);
     }
     let (misses, rate) = (number(&cache["min"]["misses"]), cache["min"]["hit_rate"].as_f64().unwrap_or(0.0));

@@ -1,11 +1,14 @@
 //! The caches of a process of this program: of a mounted directory or of opened SPECs.
 //!
-//! Owns: the names of these caches. Leaves to others: methods and reports of the caches (`methods`, `report`).
+//! Owns: the names of these caches, and the problem in a status that a write-back has failed. Leaves to others: methods
+//! and reports of the caches (`methods`, `report`).
 
 use std::sync::Arc;
 
 use nectary_attach::Tree;
+use nectary_block::{Figures, format_size};
 use nectary_buffer::{BufferCache, Caches};
+use nectary_host::{State, Status};
 
 /// The caches of a process.
 #[derive(Clone)]
@@ -14,6 +17,19 @@ pub enum Cached {
     Tree(Arc<Tree>),
     /// The caches that SPECs have opened, with the name of the device.
     Devices(Caches, String),
+}
+
+/// Adds to a status that caches of this SPEC have dirty blocks that could not be written back.
+pub fn with_unwritten(status: Status, figures: &[Figures], spec: &str) -> Status {
+    let caches = figures.iter().filter(|figures| figures.device == "cache");
+    let unwritten: u64 = caches.filter_map(|figures| figures.get("unwritten_bytes")).sum();
+    if unwritten == 0 {
+        return status;
+    }
+    let what = format!("{spec}: {} could not be written back, and are only in memory", format_size(unwritten));
+    let remedy =
+        "mend the device below, then `nectary cache flush`, which names the failure; until then keep the process";
+    status.with_problem(State::Degraded, what, remedy)
 }
 
 impl Cached {

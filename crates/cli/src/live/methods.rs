@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use nectary_attach::PathError;
-use nectary_block::{Context, Error, ErrorKind, parse_size};
+use nectary_block::{Context, Error, ErrorKind, Operation, parse_size};
 use nectary_buffer::{Holding, Opened};
 use nectary_host::{Fault, FaultKind, Methods};
 use serde::Deserialize;
@@ -190,6 +190,9 @@ fn fault(error: &Error) -> Fault {
         ErrorKind::Absent => (FaultKind::NotFound, ""),
         ErrorKind::Invalid | ErrorKind::Unsupported => (FaultKind::Invalid, ""),
         ErrorKind::Busy => (FaultKind::Busy, "try again in a moment"),
+        ErrorKind::Full if matches!(error.operation, Operation::Write | Operation::Flush) => {
+            (FaultKind::Failed, "free space below, then `nectary cache flush`; until then the blocks stay in memory")
+        }
         ErrorKind::Full => {
             (FaultKind::Failed, "`nectary cache unpin` something, or `nectary cache set NAME --memory SIZE`")
         }
@@ -272,9 +275,9 @@ impl Cached {
     }
 
     async fn set(&self, change: Change) -> Answer {
-        let cache = match self {
-            Cached::Tree(tree) => tree.cache().clone(),
-            Cached::Devices(..) => self.outer()?.cache().clone(),
+        let (name, cache) = match self {
+            Cached::Tree(tree) => (tree.options().directory.display().to_string(), tree.cache().clone()),
+            Cached::Devices(_, name) => (name.clone(), self.outer()?.cache().clone()),
         };
         let wrong = |message: String, remedy: &str| Fault::new(FaultKind::Invalid, message, remedy);
         let done = match change.option.as_str() {
@@ -296,7 +299,10 @@ impl Cached {
                 return Err(wrong(message, "memory, mode and policy can be set"));
             }
         };
-        done.map_err(|error| fault(&error))?;
+        done.map_err(|error| match error.kind {
+            ErrorKind::Invalid | ErrorKind::Unsupported => wrong(format!("{name}: {}", error.detail), ""),
+            _ => fault(&error),
+        })?;
         let options = cache.options();
         let mut answer = json!({
             "memory_bytes": options.memory_bytes, "policy": options.policy, "mode": options.mode.name()

@@ -17,7 +17,7 @@ use nectary_host::{ControlServer, Limits, Methods, RuntimeDirectory, Shutdown, S
 use serde_json::{Value, json};
 
 use crate::arguments::{CacheMountArguments, CacheStatArguments, CacheUmountArguments};
-use crate::exit::{FAILED, Failure, GOOD, NOT_FOUND, USAGE};
+use crate::exit::{BUSY, FAILED, Failure, GOOD, NOT_FOUND, USAGE};
 use crate::live::cached::Cached;
 use crate::live::methods::register;
 use crate::mounts::{Requests, TREES, ask_to_unmount, finish, in_background};
@@ -25,6 +25,8 @@ use crate::{output, runtime};
 
 /// The component's name in a status.
 const COMPONENT: &str = "cache";
+/// What the process of a lazily unmounted cache does.
+const LEFT: &str = "still serves programs that have files of it open";
 /// The longest time in which each part must answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// A mounted cache that uses more than this share of its descriptors is degraded. *Units*: percent.
@@ -44,6 +46,9 @@ async fn stay(arguments: &CacheMountArguments) -> Result<u8, Failure> {
     let _signals = shutdown.on_signals().context("cannot listen for signals")?;
     TREES.release_dead(&std::path::absolute(&arguments.directory).context("cannot find the current directory")?)?;
     let (source, directory) = (found("SOURCE", &arguments.source)?, found("DIR", &arguments.directory)?);
+    if let Some((_, status)) = mounted(Some(&directory))?.first() {
+        return Err(taken(&directory, status.pid));
+    }
     let mode: Mode = arguments.mode.parse().map_err(|error: String| Failure::new(FAILED, error, ""))?;
     let block_bytes = u32::try_from(arguments.block).unwrap_or(u32::MAX);
     let cache = Options {
@@ -72,10 +77,26 @@ async fn stay(arguments: &CacheMountArguments) -> Result<u8, Failure> {
     Ok(GOOD)
 }
 
+/// Returns the failure to mount at a directory that a process serves already.
+fn taken(directory: &Path, process: u32) -> Failure {
+    let shown = directory.display();
+    match is_tree(directory) {
+        true => Failure::new(
+            BUSY,
+            format!("{shown}: process {process} has a cache mounted there already"),
+            format!("unmount it with `nectary cache umount {shown}`, or change it with `nectary cache set`"),
+        ),
+        false => {
+            let what = format!("{shown}: it is unmounted, but process {process} {LEFT}");
+            Failure::new(BUSY, what, "close these files; the process ends with the last of them")
+        }
+    }
+}
+
 /// Refuses options that a cache cannot have.
 pub fn check_options(cache: &Options) -> Result<(), Failure> {
     let remedy = "give another --memory or --policy (`--help` shows the defaults)";
-    cache.check().map_err(|error| Failure::new(USAGE, error.detail, remedy))
+    cache.check().and_then(|()| cache.check_machine()).map_err(|error| Failure::new(USAGE, error.detail, remedy))
 }
 
 /// Returns the canonical path of an existing directory.
@@ -107,6 +128,10 @@ fn status(tree: &Tree) -> Status {
         let what = format!("{} of {} open files are taken", figures.nodes, figures.descriptors_max);
         status =
             status.with_problem(State::Degraded, what, "raise the limit of open files (ulimit -Hn), mount it again");
+    }
+    if !is_tree(&options.directory) {
+        let what = format!("it is unmounted, and {LEFT}");
+        status = status.with_problem(State::Degraded, what, "close these files; it ends with the last of them");
     }
     if figures.cache.read_errors > 0 {
         let what = format!("{}: {} reads failed", options.source.display(), figures.cache.read_errors);

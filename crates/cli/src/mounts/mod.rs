@@ -34,6 +34,8 @@ pub trait Mounted: Send + Sync + 'static {
     fn ended(&self) -> watch::Receiver<bool>;
     /// Unmounts; with `lazily`, even if the mount is in use.
     fn unmount(&self, lazily: bool) -> Result<(), nectary_attach::Error>;
+    /// Ends what was unmounted lazily, although programs use it. `false`: it ends with its last user, or with the process.
+    fn abandon(&self) -> bool;
     /// Waits until the mount has ended; it blocks the thread.
     fn finish(&self) -> Result<(), nectary_attach::Error>;
 }
@@ -45,6 +47,10 @@ impl Mounted for Tree {
 
     fn unmount(&self, lazily: bool) -> Result<(), nectary_attach::Error> {
         Tree::unmount(self, lazily)
+    }
+
+    fn abandon(&self) -> bool {
+        false
     }
 
     fn finish(&self) -> Result<(), nectary_attach::Error> {
@@ -59,6 +65,11 @@ impl Mounted for Volume {
 
     fn unmount(&self, lazily: bool) -> Result<(), nectary_attach::Error> {
         Volume::unmount(self, lazily)
+    }
+
+    fn abandon(&self) -> bool {
+        Volume::abandon(self);
+        true
     }
 
     fn finish(&self) -> Result<(), nectary_attach::Error> {
@@ -169,6 +180,17 @@ struct Request {
     taken: oneshot::Receiver<()>,
 }
 
+/// Returns the answer to a failed request to unmount.
+fn not_unmounted(error: &nectary_attach::Error) -> Fault {
+    match error {
+        nectary_attach::Error::InUse { .. } => Fault::new(FaultKind::Busy, error.to_string(), "close it, or give --lazy"),
+        _ => {
+            let remedy = "if it was unmounted with --lazy, it ends when the last program closes its files";
+            Fault::new(FaultKind::Failed, error.to_string(), remedy)
+        }
+    }
+}
+
 /// Requests to unmount that came over the control socket.
 pub struct Requests(mpsc::Receiver<Request>);
 
@@ -185,10 +207,7 @@ impl Requests {
                 let gone = || Fault::new(FaultKind::Failed, "it is being unmounted already", "wait a moment");
                 asked.send(Request { lazily, reply, taken }).await.map_err(|_| gone())?;
                 let done = answer.await.map_err(|_| gone())?;
-                let busy = |error: nectary_attach::Error| {
-                    Fault::new(FaultKind::Busy, error.to_string(), "close it, or give --lazy")
-                };
-                done.map(|()| Value::Null).map_err(busy)
+                done.map(|()| Value::Null).map_err(|error| not_unmounted(&error))
             }
         });
         Requests(requests)
@@ -202,21 +221,39 @@ impl Requests {
         shutdown: &Shutdown,
     ) -> Result<(), Failure> {
         let mut ended = mounted.ended();
-        let mut is_leaving = false;
+        let (mut is_leaving, mut is_detached) = (false, false);
         loop {
             tokio::select! {
                 _ = ended.wait_for(|ended| *ended) => return Ok(()),
                 () = shutdown.requested(), if !is_leaving => {
                     is_leaving = true;
-                    if let Err(error) = mounted.unmount(false) {
-                        kind.note(format_args!(
-                            "{error}; it ends with its last user, a second signal ends this process at once"
-                        ));
-                        mounted.unmount(true)?;
+                    // Another mount may be at the directory by now.
+                    if is_detached && mounted.abandon() {
+                        kind.note("it was unmounted before; programs that still use it get errors from now on");
+                        return Ok(());
+                    }
+                    match mounted.unmount(false) {
+                        Ok(()) => {}
+                        Err(error @ nectary_attach::Error::InUse { .. }) => {
+                            kind.note(format_args!(
+                                "{error}; it ends with its last user, a second signal ends this process at once"
+                            ));
+                            mounted.unmount(true)?;
+                        }
+                        // Another program has unmounted it lazily.
+                        Err(error) => {
+                            if !mounted.abandon() {
+                                return Err(error.into());
+                            }
+                            kind.note(format_args!("{error}; programs that still use it get errors from now on"));
+                            return Ok(());
+                        }
                     }
                 }
                 Some(Request { lazily, reply, taken }) = self.0.recv() => {
-                    let _ = reply.send(mounted.unmount(lazily));
+                    let unmounted = mounted.unmount(lazily);
+                    is_detached |= lazily && unmounted.is_ok();
+                    let _ = reply.send(unmounted);
                     let _ = taken.await;
                 }
             }
@@ -235,7 +272,10 @@ pub async fn finish(mounted: &Arc<impl Mounted>) -> Result<(), Failure> {
 pub fn ask_to_unmount(part: &Part, lazily: bool) -> Result<(), Failure> {
     match request(&part.path, "umount", json!({ "lazy": lazily }), UMOUNT_PATIENCE) {
         Ok(_) => Ok(()),
-        Err(Error::Fault { fault, .. }) => Err(Failure::new(BUSY, fault.message, fault.remedy)),
+        Err(Error::Fault { fault, .. }) => {
+            let code = if fault.kind == FaultKind::Busy { BUSY } else { FAILED };
+            Err(Failure::new(code, fault.message, fault.remedy))
+        }
         Err(error) => Err(error.into()),
     }
 }

@@ -17,7 +17,8 @@ use crate::{output, progress};
 pub const EXAMPLES: &str = "Examples:
   nectary ram check 'ram(h1:7070,h2:7070,id=safe,redundancy=mirror)'
   Only what a program has to know:
-    nectary ram check --json 'ram(h1:7070,h2:7070,h3:7070,id=wide,redundancy=adaptive)' | jq .health";
+    nectary ram check --json 'ram(h1:7070,h2:7070,id=safe,redundancy=mirror)' |
+      jq .health";
 
 /// `ram check`.
 #[derive(Debug, Args)]

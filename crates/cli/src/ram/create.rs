@@ -16,11 +16,13 @@ pub const CREATE_EXAMPLES: &str = "Examples:
   nectary ram create 'ram(h1:7070,h2:7070,id=build,size=8G)'
   nectary attach 'ram(h1:7070,h2:7070,id=build)'
   Every block on two donors:
-    nectary ram create 'ram(h1:7070,h2:7070,id=build,size=8G,redundancy=mirror)'
+    nectary ram create 'ram(h1:7070,h2:7070,id=safe,size=8G,redundancy=mirror)'
   Parity instead of copies, on three donors or more:
-    nectary ram create 'ram(h1:7070,h2:7070,h3:7070,id=build,size=8G,redundancy=adaptive)'
+    donors=h1:7070,h2:7070,h3:7070
+    nectary ram create \"ram($donors,id=wide,size=8G,redundancy=adaptive)\"
   With certificates, and donors that other programs serve:
-    nectary ram create 'ram(\"nbds://h1:7070/?tls-certificates=/etc/pki/nbd\",nbd://h2/disk,id=build,size=1G)'";
+    h1='\"nbds://h1:7070/?tls-certificates=/etc/pki/nbd\"'
+    nectary ram create \"ram($h1,nbd://h2/disk,id=mixed,size=1G)\"";
 
 /// The examples of `ram delete`.
 pub const DELETE_EXAMPLES: &str = "Examples:

@@ -27,7 +27,8 @@ pub const EXAMPLES: &str = "Examples:
   On this machine alone:
     nectary ram donate --listen 127.0.0.1:7070 --memory 1G
   For others, who show certificates:
-    nectary ram donate --listen :7070 --memory 8G --tls-cert server.pem --tls-key server.key --tls-client-ca ca.pem
+    nectary ram donate --listen :7070 --memory 8G \\
+      --tls-cert server.pem --tls-key server.key --tls-client-ca ca.pem
   For others on a network that is trusted:
     nectary ram donate --listen 10.0.0.1:7070 --memory 8G --insecure";
 

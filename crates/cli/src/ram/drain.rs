@@ -13,7 +13,8 @@ use crate::exit::Failure;
 
 /// The examples of the command.
 pub const EXAMPLES: &str = "Examples:
-  A device whose SPEC names a spare, as ram(h1:7070,h2:7070,h5:7070;spare,id=safe,redundancy=mirror):
+  A device whose SPEC names a spare:
+    nectary attach 'ram(h1:7070,h2:7070,h5:7070;spare,id=new,redundancy=mirror)'
     nectary ram drain /dev/loop0 h2:7070";
 
 static METHOD: Method = Method {

@@ -13,7 +13,8 @@ use crate::exit::Failure;
 pub const EXAMPLES: &str = "Examples:
   nectary detach /dev/loop0
   nectary ram grow 'ram(h1:7070,h2:7070,id=build)' --size 12G
-  nectary attach 'ram(h1:7070,h2:7070,id=build)' && e2fsck -f -p /dev/loop0 && resize2fs /dev/loop0";
+  nectary attach 'ram(h1:7070,h2:7070,id=build)'
+  e2fsck -f -p /dev/loop0 && resize2fs /dev/loop0";
 
 /// `ram grow`.
 #[derive(Debug, Args)]

@@ -4,17 +4,26 @@
 //! store.
 //! Promises: when a command succeeds, its changes are durable.
 
+mod get;
+mod in_use;
+mod keys;
 mod put;
+mod reading;
 
 use anyhow::Context;
 use nectary_block::format_size;
-use nectary_store::{CreateOptions, KeyRef, SpanDevice, Spans, Store};
+use nectary_store::{CreateOptions, SPAN_BYTES_MIN, SpanDevice, Spans, Store};
+use serde_json::json;
 
-use crate::arguments::{CreateArguments, KeyArguments, PurgeArguments, ReadArguments, StoreCommand};
-use crate::device::{close, open_device, open_store, opened, span_devices};
-use crate::exit::{DEGRADED, FAILED, Failure, GOOD, NOT_FOUND, USAGE};
+use crate::arguments::{CreateArguments, DeleteArguments, PurgeArguments, ReadArguments, StoreCommand};
+use crate::device::{Access, close, open_device, open_store, opened, span_devices};
+use crate::exit::{DEGRADED, FAILED, Failure, GOOD, USAGE};
 use crate::purge::purge_tags;
 use crate::{output, progress};
+use in_use::{Instead, explained};
+
+/// What to do instead of looking at a store that another process has open.
+const FIGURES: Instead = Instead::Do("see `nectary status --verbose`, which shows the figures of a running proxy");
 
 /// Runs a command.
 pub async fn run(command: &StoreCommand) -> Result<u8, Failure> {
@@ -22,7 +31,7 @@ pub async fn run(command: &StoreCommand) -> Result<u8, Failure> {
         StoreCommand::Create(arguments) => create(arguments).await,
         StoreCommand::Stat(arguments) => stat(arguments).await,
         StoreCommand::Check(arguments) => check(arguments).await,
-        StoreCommand::Get(arguments) => get(arguments).await,
+        StoreCommand::Get(arguments) => get::run(arguments).await,
         StoreCommand::Put(arguments) => put::run(arguments).await,
         StoreCommand::Delete(arguments) => delete(arguments).await,
         StoreCommand::Purge(arguments) => purge(arguments).await,
@@ -31,6 +40,11 @@ pub async fn run(command: &StoreCommand) -> Result<u8, Failure> {
 
 async fn create(arguments: &CreateArguments) -> Result<u8, Failure> {
     let spec = &arguments.device.spec;
+    if let Some(bytes) = arguments.size.filter(|&bytes| bytes < SPAN_BYTES_MIN) {
+        let (size, least) = (format_size(bytes), format_size(SPAN_BYTES_MIN));
+        let message = format!("{spec}: {size} are too few for a store, or for a span of one: {least} are the least");
+        return Err(Failure::new(USAGE, message, "give a larger --size"));
+    }
     let mut devices = span_devices(spec, &arguments.spans, &arguments.device.engine, arguments.size).await;
     let options = CreateOptions {
         size_bytes: 0,
@@ -69,9 +83,10 @@ fn gone() -> Failure {
 }
 
 async fn stat(arguments: &ReadArguments) -> Result<u8, Failure> {
-    let store = open_store(&arguments.device, &arguments.spans).await?;
-    let stat = store.stat();
+    let store = reading::open(&arguments.device, &arguments.spans, &FIGURES).await?;
+    let (stat, repairs) = (store.stat(), store.repairs());
     store.close().await?;
+    reading::say_repairs(&arguments.device.spec, &repairs);
     if arguments.json {
         output::json(&stat)?;
     } else {
@@ -81,7 +96,7 @@ async fn stat(arguments: &ReadArguments) -> Result<u8, Failure> {
 }
 
 async fn check(arguments: &ReadArguments) -> Result<u8, Failure> {
-    let store = open_store(&arguments.device, &arguments.spans).await?;
+    let store = reading::open(&arguments.device, &arguments.spans, &FIGURES).await?;
     let bar = progress::entries("checking");
     let report = store
         .check(|done, total| {
@@ -90,8 +105,14 @@ async fn check(arguments: &ReadArguments) -> Result<u8, Failure> {
         })
         .await;
     bar.finish_and_clear();
+    let repairs = store.repairs();
     store.close().await?;
+    reading::say_repairs(&arguments.device.spec, &repairs);
     if arguments.json {
+        let mut report = serde_json::to_value(&report)?;
+        if let Some(members) = report.as_object_mut() {
+            members.insert("repairs".to_owned(), serde_json::to_value(&repairs)?);
+        }
         output::json(&report)?;
     } else {
         output::text(&output::figures(&serde_json::to_value(&report)?, 0))?;
@@ -104,39 +125,36 @@ async fn check(arguments: &ReadArguments) -> Result<u8, Failure> {
             "their objects are misses and are fetched again; look at the disk",
         ));
     }
-    Ok(GOOD)
-}
-
-async fn get(arguments: &KeyArguments) -> Result<u8, Failure> {
-    let store = open_store(&arguments.device, &arguments.spans).await?;
-    let result = write_body(&store, arguments).await;
-    store.close().await?;
-    result
-}
-
-async fn write_body(store: &Spans, arguments: &KeyArguments) -> Result<u8, Failure> {
-    let key = key(&arguments.key)?;
-    let Some(object) = store.get(key).await else {
-        let message = format!("{}: there is no object under {:?}", arguments.device.spec, arguments.key);
-        return Err(Failure::new(NOT_FOUND, message, "keys of the proxy are whole URLs, such as http://example.org/"));
-    };
-    let mut body = object.reader(0..object.body_bytes());
-    while let Some(chunk) = body.next().await {
-        output::write(&chunk.with_context(|| format!("the body of {:?} ends early", arguments.key))?)?;
+    if let Some(damage) = repairs.iter().find(|repair| repair.is_damage) {
+        let message = format!("{}: {}", arguments.device.spec, damage.what);
+        let remedy = "copy it first if you want to look into it; the next open for writing repairs it";
+        return Err(Failure::new(DEGRADED, message, remedy));
     }
     Ok(GOOD)
 }
 
-async fn delete(arguments: &KeyArguments) -> Result<u8, Failure> {
-    let store = open_store(&arguments.device, &arguments.spans).await?;
-    let purged = store.purge_key(key(&arguments.key)?.primary).await;
+async fn delete(arguments: &DeleteArguments) -> Result<u8, Failure> {
+    let keys = keys::keys(&arguments.key)?;
+    let instead = Instead::Purge(json!({ "key": arguments.key }));
+    let store = open_store(&arguments.device, &arguments.spans, Access::Write).await;
+    let store = store.map_err(|failure| explained(failure, &instead))?;
+    let mut purged = Ok(());
+    for key in &keys {
+        purged = purged.and(store.purge_key(key).await);
+    }
     store.close().await?;
     purged?;
     Ok(GOOD)
 }
 
 async fn purge(arguments: &PurgeArguments) -> Result<u8, Failure> {
-    let store = open_store(&arguments.device, &arguments.spans).await?;
+    let params = match (&arguments.prefix, &arguments.tag[..]) {
+        (Some(prefix), _) => json!({ "prefix": prefix }),
+        (None, []) => json!({ "all": true }),
+        (None, tags) => json!({ "tags": tags }),
+    };
+    let store = open_store(&arguments.device, &arguments.spans, Access::Write).await;
+    let store = store.map_err(|failure| explained(failure, &Instead::Purge(params)))?;
     let purged = match (&arguments.prefix, &arguments.tag[..]) {
         (Some(prefix), _) => store.purge_prefix(prefix.as_bytes()).await,
         (None, []) => store.purge_all().await,
@@ -145,14 +163,4 @@ async fn purge(arguments: &PurgeArguments) -> Result<u8, Failure> {
     store.close().await?;
     purged?;
     Ok(GOOD)
-}
-
-/// Returns the key of an object that was put by hand, or by the proxy without `Vary`.
-fn key(text: &str) -> Result<KeyRef<'_>, Failure> {
-    let key = KeyRef::new(text.as_bytes(), b"");
-    if text.is_empty() || !key.is_bounded() {
-        let message = format!("a key has 1 to {} bytes, this one has {}", nectary_store::PRIMARY_BYTES_MAX, text.len());
-        return Err(Failure::new(USAGE, message, "use a shorter key"));
-    }
-    Ok(key)
 }

@@ -1,17 +1,22 @@
 //! `nectary store put`: stores a file or the standard input as an object.
 //!
-//! Owns: the copying, with one piece at a time in memory. Promises: an incomplete object is not stored.
+//! Owns: the copying, with one piece at a time in memory. Promises: an incomplete object is not stored; what is put
+//! under a URL is a response that the proxy serves.
 
 use std::io::Read;
 use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
 
-use anyhow::Context;
 use bytes::Bytes;
-use nectary_store::{FillRole, Spans};
+use nectary_block::format_size;
+use nectary_proxy::by_hand::{Described, describe, is_url};
+use nectary_store::{Fill, FillRole, KeyRef, Spans};
 
+use super::in_use::{Instead, explained};
+use super::keys::key_to_put;
 use crate::arguments::PutArguments;
-use crate::device::open_store;
-use crate::exit::{BUSY, Failure, GOOD};
+use crate::device::{Access, open_store};
+use crate::exit::{FAILED, Failure, GOOD, USAGE};
 use crate::progress;
 
 /// The length of one read. *Units*: bytes.
@@ -19,42 +24,95 @@ const PIECE_BYTES: usize = 256 << 10;
 
 /// Runs the command.
 pub async fn run(arguments: &PutArguments) -> Result<u8, Failure> {
+    let key = key_to_put(&arguments.key)?;
+    let described = described(arguments, &key)?;
     let (mut input, length) = open(&arguments.file)?;
-    let store = open_store(&arguments.device, &arguments.spans).await?;
-    let result = put(&store, arguments, &mut input, length).await;
+    let instead = Instead::Do("let the proxy fetch it");
+    let store = open_store(&arguments.device, &arguments.spans, Access::Write).await;
+    let store = store.map_err(|failure| explained(failure, &instead))?;
+    let result = put(&store, arguments, (&key, described), &mut input, length).await;
     // Closing the store writes the remaining objects; nothing is durable before.
     store.close().await?;
     result
 }
 
+/// The metadata and tags of the object.
+fn described(arguments: &PutArguments, key: &[u8]) -> Result<Described, Failure> {
+    if is_url(&arguments.key) {
+        let now_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_millis());
+        let now_ms = u64::try_from(now_ms).unwrap_or(u64::MAX);
+        return describe(key, &arguments.header, arguments.ttl, now_ms).map_err(|why| {
+            let remedy = "change --header or --ttl (docs/cli.md, nectary store put)";
+            Failure::new(USAGE, format!("{}: {why}", arguments.key), remedy)
+        });
+    }
+    if arguments.ttl.is_some() || !arguments.header.is_empty() {
+        let message = format!("--ttl and --header are for URLs, which the proxy serves; {:?} is none", arguments.key);
+        return Err(Failure::new(USAGE, message, "leave them out, or name a URL such as http://example.org/"));
+    }
+    Ok(Described { metadata: Bytes::new(), tags: Vec::new() })
+}
+
 async fn put(
     store: &Spans,
     arguments: &PutArguments,
+    (key, described): (&[u8], Described),
     input: &mut dyn Read,
     length: Option<u64>,
 ) -> Result<u8, Failure> {
-    let key = super::key(&arguments.key)?;
+    let key = KeyRef::new(key, b"");
     let replaced = store.get(key).await;
-    let FillRole::Leader(mut fill) = store.begin_fill(key, replaced.as_ref())? else {
-        return Err(Failure::new(BUSY, "the key is being stored by somebody else", "try again"));
+    let cannot = |why: &dyn std::fmt::Display| {
+        let message = format!("{}: cannot store {}: {why}", arguments.device.spec, arguments.file.display());
+        Failure::new(FAILED, message, "try again; see `nectary store stat` for the store's state")
     };
-    fill.tag(arguments.tag.iter().map(String::as_bytes))?;
-    if !fill.start(b"", Bytes::new(), length) {
-        return Err(Failure::new(BUSY, "the store cannot take the object now", "try again, or make a larger store"));
+    let FillRole::Leader(mut fill) = store.begin_fill(key, replaced.as_ref())? else {
+        return Err(cannot(&"its key is being stored already"));
+    };
+    refuse_too_long(arguments, &fill, length.unwrap_or(0))?;
+    let tags = arguments.tag.iter().map(String::as_bytes).chain(described.tags.iter().map(Vec::as_slice));
+    fill.tag(tags)?;
+    fill.wait_for_room(b"", &described.metadata, length).await;
+    if !fill.start(b"", described.metadata, length) {
+        return Err(cannot(&"the key with its tags and headers is too long for this store, or it takes no more"));
     }
     let bar = progress::bytes(arguments.key.clone(), length);
     let mut buffer = vec![0; PIECE_BYTES];
+    let mut written_bytes = 0;
     loop {
-        let count = input.read(&mut buffer).with_context(|| format!("cannot read {}", arguments.file.display()))?;
+        let count = input.read(&mut buffer).map_err(|error| unreadable(&arguments.file, &error))?;
         if count == 0 {
             break;
         }
-        fill.write(Bytes::copy_from_slice(&buffer[..count])).await?;
+        written_bytes += count as u64;
+        refuse_too_long(arguments, &fill, written_bytes)?;
+        let piece = Bytes::copy_from_slice(buffer.get(..count).unwrap_or_default());
+        fill.write(piece).await.map_err(|error| cannot(&error))?;
         bar.inc(count as u64);
     }
     bar.finish_and_clear();
-    fill.finish().await.with_context(|| format!("cannot store {}", arguments.file.display()))?;
+    fill.finish().await.map_err(|error| cannot(&error))?;
     Ok(GOOD)
+}
+
+/// Refuses a body that is longer than this store can hold.
+fn refuse_too_long(arguments: &PutArguments, fill: &Fill, body_bytes: u64) -> Result<(), Failure> {
+    let bytes_max = fill.object_bytes_max();
+    if body_bytes <= bytes_max {
+        return Ok(());
+    }
+    let (spec, file) = (&arguments.device.spec, arguments.file.display());
+    let message = format!(
+        "{spec}: {file} is too long for this store: it takes bodies of at most {bytes_max} bytes ({})",
+        format_size(bytes_max)
+    );
+    let remedy = "make a larger store: a body can have a quarter of it, or of one span of several; or put it in parts";
+    Err(Failure::new(FAILED, message, remedy))
+}
+
+fn unreadable(path: &Path, error: &std::io::Error) -> Failure {
+    let remedy = "name a file that this user can read, or - for the standard input";
+    Failure::new(FAILED, format!("cannot read {}: {error}", path.display()), remedy)
 }
 
 /// Opens the input; also returns its length if that is known.
@@ -62,8 +120,10 @@ fn open(path: &Path) -> Result<(Box<dyn Read>, Option<u64>), Failure> {
     if path == Path::new("-") {
         return Ok((Box::new(std::io::stdin()), None));
     }
-    let failed = || format!("cannot read {}", path.display());
-    let file = std::fs::File::open(path).with_context(failed)?;
-    let metadata = file.metadata().with_context(failed)?;
+    let opened = std::fs::File::open(path).and_then(|file| Ok((file.metadata()?, file)));
+    let (metadata, file) = opened.map_err(|error| unreadable(path, &error))?;
+    if metadata.is_dir() {
+        return Err(unreadable(path, &std::io::ErrorKind::IsADirectory.into()));
+    }
     Ok((Box::new(file), metadata.is_file().then_some(metadata.len())))
 }

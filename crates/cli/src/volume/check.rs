@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 
 use nectary_block::format_size;
 use nectary_volume::format::{
-    EpochRecord, EpochState, ExtentState, Key, LeaseState, Session, Space, Table, VolumeRecord,
+    EpochRecord, EpochState, ExtentState, Key, LeaseState, SPACE_START, Session, Space, Table, VolumeRecord,
 };
 use nectary_volume::journal::{self, Volume};
 use nectary_volume::metadata::{self, FreeSpace};
@@ -114,13 +114,43 @@ fn servers(volume: &Volume) -> Vec<Served> {
     served.collect()
 }
 
+/// The used space of a volume. *Units*: bytes.
+#[derive(Default)]
+struct Used {
+    data: u64,
+    metadata: u64,
+    granted: u64,
+    draining: u64,
+    quarantined: u64,
+    bad: u64,
+}
+
+impl Used {
+    fn of(volume: &Volume) -> Used {
+        // The start of the disk has the label, the leases and the heads of epochs.
+        let mut used = Used { metadata: SPACE_START * super::BLOCK, ..Used::default() };
+        let spaces = volume.tables.table(Table::Space).values().filter_map(|value| Space::decode(value).ok());
+        for space in spaces {
+            let sum = match space.state {
+                ExtentState::Data => &mut used.data,
+                ExtentState::Metadata => &mut used.metadata,
+                ExtentState::Granted => &mut used.granted,
+                ExtentState::Draining => &mut used.draining,
+                ExtentState::Quarantined | ExtentState::QuarantinedMetadata => &mut used.quarantined,
+                ExtentState::Bad => &mut used.bad,
+            };
+            *sum = sum.saturating_add(space.blocks.saturating_mul(super::BLOCK));
+        }
+        used
+    }
+}
+
 /// Shows the properties of a volume.
 pub async fn info(arguments: &VolumeReadArguments) -> Result<u8, Failure> {
     let volume = read(arguments).await?;
     let record = volume.tables.get(&Key::Volume).and_then(|value| VolumeRecord::decode(value).ok());
     let blocks = record.map_or(0, |record| record.blocks);
-    let spaces = volume.tables.table(Table::Space).values().filter_map(|value| Space::decode(value).ok());
-    let data: u64 = spaces.filter(|space| space.state == ExtentState::Data).map(|space| space.blocks).sum();
+    let used = Used::of(&volume);
     // Where records make no sense, `check` says so.
     let free = metadata::free_space(&volume.tables, &volume.label).unwrap_or(FreeSpace { blocks: 0, reserved: 0 });
     let (free_bytes, reserved_bytes) = (free.blocks * super::BLOCK, free.reserved * super::BLOCK);
@@ -135,7 +165,7 @@ pub async fn info(arguments: &VolumeReadArguments) -> Result<u8, Failure> {
         .collect();
     let servers = servers(&volume);
     let inodes = volume.tables.table(Table::Inodes).len();
-    let (size_bytes, data_bytes) = (blocks * super::BLOCK, data * super::BLOCK);
+    let size_bytes = blocks * super::BLOCK;
     if arguments.json {
         let sessions: Vec<Value> = sessions
             .iter()
@@ -162,7 +192,12 @@ pub async fn info(arguments: &VolumeReadArguments) -> Result<u8, Failure> {
             "size_bytes": size_bytes,
             "free_bytes": free_bytes,
             "reserved_bytes": reserved_bytes,
-            "data_bytes": data_bytes,
+            "data_bytes": used.data,
+            "metadata_bytes": used.metadata,
+            "granted_bytes": used.granted,
+            "draining_bytes": used.draining,
+            "quarantined_bytes": used.quarantined,
+            "bad_bytes": used.bad,
             "inodes": inodes,
             "epoch": volume.head.epoch,
             "append": volume.last_sequence,
@@ -176,9 +211,19 @@ pub async fn info(arguments: &VolumeReadArguments) -> Result<u8, Failure> {
     let _ = writeln!(text, "volume    {}", super::identity(&volume.label));
     let _ = writeln!(text, "name      {}", volume.label.name);
     let _ = writeln!(text, "size      {}", format_size(size_bytes));
-    let reserved = format_size(reserved_bytes);
-    let _ = writeln!(text, "free      {}, and {reserved} are kept for metadata", format_size(free_bytes));
-    let _ = writeln!(text, "data      {} in {inodes} inodes", format_size(data_bytes));
+    let _ = writeln!(text, "data      {} in {inodes} inodes", format_size(used.data));
+    let _ = writeln!(text, "free      {}", format_size(free_bytes));
+    let lines = [
+        ("reserved", reserved_bytes, "kept free for metadata, so that a full disk can be served"),
+        ("metadata", used.metadata, "label, leases, journal and tables, and segments for the next starts"),
+        ("granted", used.granted, "given to mounts, which write new data there"),
+        ("draining", used.draining, "freed a moment ago: reused when no mount reads it any more"),
+        ("held back", used.quarantined, "hosts of ended sessions or lost servers may still write there"),
+        ("bad", used.bad, "not usable"),
+    ];
+    for (name, bytes, what) in lines.into_iter().filter(|(_, bytes, _)| *bytes > 0) {
+        let _ = writeln!(text, "{name:<9} {}: {what}", format_size(bytes));
+    }
     let _ = writeln!(text, "epoch     {}, append {}", volume.head.epoch, volume.last_sequence);
     for server in &servers {
         let host = server.host.as_deref().unwrap_or("a host that is not known any more");

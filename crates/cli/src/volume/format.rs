@@ -11,11 +11,13 @@ use nectary_volume::journal::{self, FormatOptions};
 use nectary_volume::metadata;
 
 use crate::arguments::VolumeFormatArguments;
-use crate::exit::{BUSY, FAILED, Failure, GOOD};
+use crate::exit::{BUSY, FAILED, Failure, GOOD, USAGE};
 use crate::output;
 
 /// The length of a disk's start that must be empty. *Units*: bytes.
 const LOOK_BYTES: usize = 1 << 20;
+/// The size of the smallest volume. *Units*: bytes.
+const SIZE_MIN: u64 = 256 << 20;
 /// The size of a metadata segment: 8 MiB. *Units*: blocks.
 const SEGMENT_BLOCKS: u64 = 2048;
 /// The maximum number of by which the clocks of two hosts may differ in speed. *Units*: thousandths.
@@ -24,6 +26,11 @@ const DRIFT_PER_MILLE: u32 = 10;
 /// Makes an empty volume.
 pub async fn run(arguments: &VolumeFormatArguments) -> Result<u8, Failure> {
     let disk = &arguments.disk;
+    // The check comes first, so that no file is made.
+    if let Some(size) = arguments.size.filter(|size| *size < SIZE_MIN) {
+        let what = format!("--size {}: the smallest volume has {}", format_size(size), format_size(SIZE_MIN));
+        return Err(Failure::new(USAGE, what, "give a larger size"));
+    }
     // The disk is opened exclusively, so that no process of this host mounts or serves it.
     let device = super::open(disk, &arguments.engine, arguments.size, false).await?;
     let size = device.geometry().size_bytes;

@@ -15,7 +15,7 @@ use nectary_volume::format::Label;
 
 use crate::arguments::{EngineArguments, VolumeCommand};
 use crate::device::{engine, registry};
-use crate::exit::{FAILED, Failure, NOT_FOUND, USAGE};
+use crate::exit::{BUSY, FAILED, Failure, NOT_FOUND, USAGE};
 use crate::runtime;
 
 /// The name of a server's component in its status.
@@ -51,6 +51,11 @@ async fn open(
             NOT_FOUND,
             error.to_string(),
             "check the SPEC; `nectary volume format DISK --size 10G` makes a file",
+        ),
+        nectary_block::ErrorKind::Busy => Failure::new(
+            BUSY,
+            error.to_string(),
+            "`nectary status` shows its server and its mounts on this host: stop and unmount them, or name another disk",
         ),
         _ => error.into(),
     })?;

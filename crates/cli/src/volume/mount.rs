@@ -17,7 +17,7 @@ use nectary_volume::client::ClientOptions;
 use serde_json::json;
 
 use crate::arguments::{VolumeMountArguments, VolumeUmountArguments};
-use crate::exit::{Failure, GOOD, NOT_FOUND};
+use crate::exit::{BUSY, Failure, GOOD, NOT_FOUND};
 use crate::mounts::cache::check_options;
 use crate::mounts::{Requests, UMOUNT_PATIENCE, VOLUMES, ask_to_unmount, finish, in_background};
 use crate::runtime;
@@ -45,6 +45,10 @@ async fn stay(arguments: &VolumeMountArguments) -> Result<u8, Failure> {
         }
         _ => anyhow::Error::from(error).context(format!("DIR {}", arguments.directory.display())).into(),
     })?;
+    if is_volume(&directory) {
+        let message = format!("DIR {}: a volume is mounted there already", directory.display());
+        return Err(Failure::new(BUSY, message, "unmount it (`nectary volume umount DIR`), or name another directory"));
+    }
     let device = super::open(&arguments.disk, &arguments.engine, None, true).await?;
     let label = super::label(&arguments.disk, &device).await?;
     let tls = match &arguments.tls_ca {
@@ -100,7 +104,16 @@ fn start_control(volume: &Arc<Volume>, server: String) -> Result<(ControlServer,
     methods.status(move || status(&of_status, &server));
     let requests = Requests::register(&mut methods);
     let part = VOLUMES.socket_of(volume.directory());
-    Ok((ControlServer::start(&RuntimeDirectory::open()?, &part, methods, Limits::default())?, requests))
+    let control = ControlServer::start(&RuntimeDirectory::open()?, &part, methods, Limits::default());
+    let control = control.map_err(|error| match error {
+        nectary_host::Error::Busy { .. } => Failure::new(
+            BUSY,
+            format!("DIR {}: an earlier mount of it has not ended", volume.directory().display()),
+            "`nectary status` shows its process: it ends with its last user, or at SIGTERM",
+        ),
+        error => error.into(),
+    })?;
+    Ok((control, requests))
 }
 
 /// Returns the status of a mount, as `nectary status` shows it.
@@ -112,8 +125,16 @@ fn status(volume: &Volume, server: &str) -> Status {
         let what = format!("session {} has ended: {reason}", session.session);
         status = status.with_problem(State::Degraded, what, "a new session begins by itself once the server answers");
     } else if let Some(trouble) = &session.trouble {
-        let what = format!("no connection to {server}: {trouble}");
-        status = status.with_problem(State::Degraded, what, "start the server; what waits goes on by itself then");
+        let (what, remedy) = match trouble.is_reachable {
+            true => ("the server answers, but the connection does not work", "see the cause, also in the server's log"),
+            false => ("no connection", "start the server"),
+        };
+        let what = format!("{what}: {server}: {}", trouble.what);
+        status = status.with_problem(State::Degraded, what, &format!("{remedy}; what waits goes on by itself then"));
+    }
+    if let Some(why) = &session.refusal {
+        let what = format!("the server {server} did not take {} calls, which failed; the last: {why}", session.refused);
+        status = status.with_problem(State::Degraded, what, "use the same release of nectary on both hosts");
     }
     status.with_detail(json!({
         "disk": volume.source(),
@@ -124,6 +145,7 @@ fn status(volume: &Volume, server: &str) -> Status {
         "questions": session.questions,
         "waiting": session.waiting,
         "reconnections": session.reconnections,
+        "refused_calls": session.refused,
         "sessions_ended": figures.sessions_ended,
         "nodes": figures.nodes,
         "open_files": figures.handles,

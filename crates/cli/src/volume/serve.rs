@@ -14,6 +14,7 @@ use nectary_host::{
     ControlServer, Error, Fault, FaultKind, Limits, Methods, RuntimeDirectory, Shutdown, State, Status,
 };
 use nectary_volume::format::SessionState;
+use nectary_volume::protocol::{Code, Failure as Refusal};
 use nectary_volume::server::{Handle, Overview, Server, ServerOptions};
 use serde_json::{Value, json};
 
@@ -115,14 +116,24 @@ fn start_control(server: &Handle, name: String, identity: String) -> Result<Cont
             let Some(session) = session else {
                 return Err(Fault::new(FaultKind::Failed, "there is no session in the request", "give its number"));
             };
-            let released = server.release(session).await;
-            released.map(|()| Value::Null).map_err(|error| {
-                Fault::new(FaultKind::Failed, error.to_string(), "`nectary status --verbose` lists the sessions")
-            })
+            server.release(session).await.map(|()| Value::Null).map_err(|error| not_released(&error))
         }
     });
     let part = format!("volume-{identity}");
     Ok(ControlServer::start(&RuntimeDirectory::open()?, &part, methods, Limits::default())?)
+}
+
+/// Returns the answer to a failed request to release a session.
+fn not_released(failure: &Refusal) -> Fault {
+    let (kind, remedy) = match failure.code {
+        Code::Conflict => (
+            FaultKind::Busy,
+            "unmount it on its host; if its mount was killed or its host is gone, try again 10 s after that",
+        ),
+        Code::Ended => (FaultKind::NotFound, "`nectary volume info DISK` lists the sessions"),
+        _ => (FaultKind::Failed, "`nectary volume info DISK` lists the sessions"),
+    };
+    Fault::new(kind, failure.words.clone(), remedy)
 }
 
 /// Returns the status of a server, as `nectary status` shows it.
@@ -197,7 +208,14 @@ pub fn release(arguments: &VolumeReleaseArguments) -> Result<u8, Failure> {
     };
     match request(&part.path, "release", json!({ "session": arguments.session }), PATIENCE) {
         Ok(_) => Ok(GOOD),
-        Err(Error::Fault { fault, .. }) => Err(Failure::new(FAILED, fault.message, fault.remedy)),
+        Err(Error::Fault { fault, .. }) => {
+            let code = match fault.kind {
+                FaultKind::Busy => BUSY,
+                FaultKind::NotFound => NOT_FOUND,
+                _ => FAILED,
+            };
+            Err(Failure::new(code, format!("{}: {}", arguments.disk, fault.message), fault.remedy))
+        }
         Err(error) => Err(error.into()),
     }
 }

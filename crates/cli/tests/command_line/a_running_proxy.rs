@@ -51,8 +51,15 @@ impl Running {
         (self.child.wait().expect("it ends").code(), rest)
     }
 
+    /// Stops the proxy; it ends well.
+    pub fn stop(self) {
+        self.signal("TERM");
+        let (code, rest) = self.end();
+        assert_eq!(code, Some(0), "{rest}");
+    }
+
     /// Sends a request for `url` and returns the whole response.
-    fn ask(&self, method: &str, url: &str) -> String {
+    pub fn ask(&self, method: &str, url: &str) -> String {
         let mut stream = TcpStream::connect(self.address).expect("it listens");
         write!(stream, "{method} {url} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").expect("sent");
         let mut response = String::new();

@@ -8,4 +8,6 @@ mod ram_simulations;
 mod recordings;
 mod small_files;
 mod stores_by_hand;
+mod stores_looked_at;
+mod stores_of_the_proxy;
 mod traces;

@@ -43,6 +43,24 @@ fn json_has_a_row_for_each_policy_and_size_of_each_trace() {
 }
 
 #[test]
+fn sizes_in_bytes_use_the_block_of_a_recorded_trace() {
+    let scratch = scratch("simulate-block");
+    fs::write(scratch.file("a.csv"), "0,4096,r\n4096,4096,r\n").expect("written");
+    let columns = "--columns offset=1,size=2,op=3";
+    scratch.run(&format!("trace convert a.csv a.nectrace --block 4K {columns}")).exits(0);
+    let blocks = |line: &str| {
+        let text = scratch.run(&format!("cache simulate {line} --policy lru --size 64K --json")).exits(0).text();
+        let value: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+        value["rows"][0]["size"].as_u64()
+    };
+    assert_eq!(blocks("a.nectrace"), Some(16));
+    assert_eq!(blocks("--mix a.nectrace a.nectrace"), Some(16));
+    assert_eq!(blocks("a.nectrace --block 8K"), Some(8));
+    assert_eq!(blocks("--mix a.nectrace a.trace"), Some(8));
+    assert_eq!(blocks(&format!("a.csv {columns}")), Some(8));
+}
+
+#[test]
 fn curves_and_explanations_are_written() {
     let scratch = scratch("simulate-svg");
     scratch.run("cache simulate a.trace --size 10%..100%:10% --svg a.svg --log").exits(0);
@@ -57,7 +75,8 @@ fn curves_and_explanations_are_written() {
     let text = scratch.run("cache simulate loop.trace --size 300 --policy dear --explain --json").exits(0).text();
     let value: serde_json::Value = serde_json::from_str(&text).expect("JSON");
     assert_eq!(value["rows"][0]["periods"][0]["verdict"], "sequential");
-    scratch.run("cache simulate a.trace --size 5 --svg absent/a.svg").exits(4);
+    scratch.run("cache simulate a.trace --size 5 --svg absent/a.svg").exits(4).says("absent: there is no such");
+    scratch.run("trace convert a.trace absent/a.txt").exits(4).says("absent: there is no such");
 }
 
 #[test]

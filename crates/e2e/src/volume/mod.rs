@@ -146,14 +146,19 @@ impl Volume {
         }
     }
 
-    /// Unmounts one mount; an error if the command or the mount's process fails.
-    pub fn unmount(&mut self, index: usize) -> Result<()> {
-        let shown = self.scratch.join(&format!("m{index}")).display().to_string();
-        self.run(&["volume", "umount", &shown])?;
+    /// Waits until the process of a mount has ended; an error if it fails.
+    pub fn wait_mount(&mut self, index: usize) -> Result<()> {
         let Some(mut process) = self.mounts[index].take() else { return Ok(()) };
         let status = process.wait(LIMIT)?;
         ensure!(status.success(), "{}\n{}", describe(status), process.log_tail());
         Ok(())
+    }
+
+    /// Unmounts one mount; an error if the command or the mount's process fails.
+    pub fn unmount(&mut self, index: usize) -> Result<()> {
+        let shown = self.scratch.join(&format!("m{index}")).display().to_string();
+        self.run(&["volume", "umount", &shown])?;
+        self.wait_mount(index)
     }
 
     /// Unmounts everything, ends the server and checks the volume; returns the report of the check.

@@ -34,16 +34,16 @@ const READ_BYTES: usize = 128 << 10;
 /// The maximum number of replies that are written at once.
 const BATCH_MAX: usize = 64;
 
-/// Serves a client until the connection ends. *Errors*: if the client or the network has ended the connection, the
-/// reason.
-pub(super) async fn converse(stream: Transport, shared: &Arc<Shared>) -> Result<(), String> {
+/// Serves the client `peer` until the connection ends. *Errors*: if the client or the network has ended the connection,
+/// the reason.
+pub(super) async fn converse(stream: Transport, peer: &str, shared: &Arc<Shared>) -> Result<(), String> {
     let agreed = tokio::select! {
         () = shared.stop.requested() => return Ok(()),
         agreed = tokio::time::timeout(HANDSHAKE_TIME_MAX, haggle(stream, shared)) => agreed,
     };
     let late = || format!("the client has not chosen an export within {HANDSHAKE_TIME_MAX:?}");
     let Some((stream, agreed)) = agreed.map_err(|_| late())?? else { return Ok(()) };
-    transmit(stream, agreed, shared).await
+    transmit(stream, agreed, peer, shared).await
 }
 
 /// Negotiates options with the client; returns `None` if the client leaves without requesting an export.
@@ -260,7 +260,8 @@ impl Reading<'_> {
     }
 }
 
-async fn transmit(stream: Transport, agreed: Agreed, shared: &Arc<Shared>) -> Result<(), String> {
+async fn transmit(stream: Transport, agreed: Agreed, peer: &str, shared: &Arc<Shared>) -> Result<(), String> {
+    let _joined = agreed.export.joined(peer);
     let (reader, writer) = stream.into_halves();
     let (replies, queue) = unbounded_channel();
     let broken = Shutdown::new();

@@ -3,8 +3,8 @@
 //! Owns: the table of exports, their transmission flags and size constraints, and their counters. An export has one set
 //! of range locks for all of its connections.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use nectary_block::SharedDevice;
 use nectary_host::Shutdown;
@@ -27,6 +27,8 @@ pub struct Export {
     device: SharedDevice,
     read_only: bool,
     ended: Shutdown,
+    /// The other end of each connection.
+    peers: Mutex<Vec<Arc<str>>>,
     pub(super) ranges: RangeLocks,
     pub(super) counters: Counters,
 }
@@ -44,7 +46,8 @@ impl Export {
         }
         let (name, description) = (name.to_owned(), description.to_owned());
         let (ranges, counters) = (RangeLocks::default(), Counters::default());
-        Ok(Export { name, description, device, read_only, ended: Shutdown::new(), ranges, counters })
+        let (ended, peers) = (Shutdown::new(), Mutex::default());
+        Ok(Export { name, description, device, read_only, ended, peers, ranges, counters })
     }
 
     /// Makes the export's connections end when `ended` is requested. Requests that have begun are finished. All other
@@ -56,6 +59,18 @@ impl Export {
     /// The [`Shutdown`] that ends the export's connections when it is requested.
     pub(super) fn ended(&self) -> &Shutdown {
         &self.ended
+    }
+
+    /// Where the connections that use the export come from: an address, or a process of this machine.
+    pub fn peers(&self) -> Vec<String> {
+        self.peers.lock().unwrap_or_else(PoisonError::into_inner).iter().map(ToString::to_string).collect()
+    }
+
+    /// Adds a connection to [`peers`](Self::peers) for as long as the result lives.
+    pub(super) fn joined(&self, peer: &str) -> Joined<'_> {
+        let peer = Arc::<str>::from(peer);
+        self.peers.lock().unwrap_or_else(PoisonError::into_inner).push(peer.clone());
+        Joined { export: self, peer }
     }
 
     /// The name by which clients request the export.
@@ -113,6 +128,19 @@ impl Export {
     /// The smallest block, the preferred block and the largest payload, in bytes.
     pub(crate) fn block_sizes(&self) -> (u32, u32, u32) {
         (1, self.device.geometry().block_bytes.max(PREFERRED_BYTES_MIN), PAYLOAD_BYTES_MAX)
+    }
+}
+
+/// A connection that uses an export.
+pub(super) struct Joined<'a> {
+    export: &'a Export,
+    peer: Arc<str>,
+}
+
+impl Drop for Joined<'_> {
+    fn drop(&mut self) {
+        let mut peers = self.export.peers.lock().unwrap_or_else(PoisonError::into_inner);
+        peers.retain(|peer| !Arc::ptr_eq(peer, &self.peer));
     }
 }
 

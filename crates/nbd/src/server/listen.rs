@@ -129,7 +129,9 @@ impl Listener {
             Socketed::Tcp(socket) => {
                 let (stream, peer) = socket.accept().await?;
                 prepare(&stream);
-                Ok((Accepted::Tcp(stream), peer.to_string()))
+                // An IPv4 client of a socket for both families.
+                let name = SocketAddr::new(peer.ip().to_canonical(), peer.port()).to_string();
+                Ok((Accepted::Tcp(stream), name))
             }
             Socketed::Unix(socket) => {
                 let (stream, _) = socket.accept().await?;

@@ -294,7 +294,7 @@ async fn serve_and_count(stream: std::io::Result<Transport>, peer: String, share
 }
 
 async fn serve(stream: Transport, peer: String, shared: &Arc<Shared>) {
-    if let Err(reason) = connection::converse(stream, shared).await {
+    if let Err(reason) = connection::converse(stream, &peer, shared).await {
         break_off(&peer, &reason, shared);
     }
 }

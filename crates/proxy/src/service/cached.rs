@@ -57,6 +57,8 @@ pub(super) async fn serve(mut request: ClientRequest) -> Response<ReplyBody> {
             return pass::pass(request, None, Forward::Bypass).await;
         }
         let mut stale = None;
+        // An object that is no response for this request is replaced.
+        let mut unusable = None;
         if let Some(object) = worker.store.get(key).await {
             match look_at(&worker, &request.key, &object, &request.directives, request.at_ms) {
                 Lookup::Serve(_, age_s, ttl_s) => {
@@ -75,7 +77,7 @@ pub(super) async fn serve(mut request: ClientRequest) -> Response<ReplyBody> {
                     why = Forward::VaryMiss;
                     continue;
                 }
-                Lookup::Varies(_) | Lookup::Damaged => {}
+                Lookup::Varies(_) | Lookup::Damaged => unusable = Some(object),
             }
         }
         if request.directives.only_if_cached {
@@ -85,7 +87,7 @@ pub(super) async fn serve(mut request: ClientRequest) -> Response<ReplyBody> {
         if goes_alone(&request, stale.is_some()) {
             return alone(request, why, stale).await;
         }
-        let Ok(role) = worker.store.begin_fill(key, stale.as_ref()) else {
+        let Ok(role) = worker.store.begin_fill(key, stale.as_ref().or(unusable.as_ref())) else {
             return alone(request, why, stale).await;
         };
         match role {

@@ -1,4 +1,5 @@
 //! Stored responses: their bytes, and their decoded form.
 
+pub mod by_hand;
 pub mod metadata;
 pub mod response;

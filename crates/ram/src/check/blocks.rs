@@ -3,7 +3,7 @@
 //! Owns: the newest copy of each block, and the flaws of copies. Promises: the valid copy is chosen as the format's
 //! page says: the copy with the highest sequence above that of the block's trim.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::report::{Checked, Problem, What};
 
@@ -37,11 +37,14 @@ pub struct Blocks {
     flaws: BTreeMap<(u32, u8), (Flaw, usize)>,
     /// Problems of groups that matter only if a block needs the group, and how many slots each concerns.
     suspects: BTreeMap<u32, Vec<(u64, Problem)>>,
+    /// Groups without a summary.
+    unsealed: BTreeSet<u32>,
 }
 
 impl Blocks {
     pub fn new(blocks: u32) -> Blocks {
-        Blocks { best: vec![Copy::default(); blocks as usize], flaws: BTreeMap::new(), suspects: BTreeMap::new() }
+        let (flaws, suspects, unsealed) = (BTreeMap::new(), BTreeMap::new(), BTreeSet::new());
+        Blocks { best: vec![Copy::default(); blocks as usize], flaws, suspects, unsealed }
     }
 
     /// Adds a copy.
@@ -60,9 +63,15 @@ impl Blocks {
         self.flaws.insert((row, member), (flaw, donor));
     }
 
-    /// Something is wrong with a sealed group. A filled donor has nothing of groups that no block needs.
+    /// Something is wrong with a group. It matters only if a block needs the group: a filled donor has nothing of the
+    /// others, and a client erases the summary of a group before it writes the group again.
     pub fn suspect(&mut self, row: u32, slots: u64, problem: Problem) {
         self.suspects.entry(row).or_default().push((slots, problem));
+    }
+
+    /// Adds a group without a summary; it counts as open if a block needs it.
+    pub fn unsealed(&mut self, row: u32) {
+        self.unsealed.insert(row);
     }
 
     /// Judges every block; `trims` are the numbers of their trims.
@@ -71,6 +80,7 @@ impl Blocks {
             if best.sequence <= trims.get(block).copied().unwrap_or(0) {
                 continue;
             }
+            checked.counts.open_groups += u64::from(self.unsealed.remove(&best.row));
             for (slots, problem) in self.suspects.remove(&best.row).into_iter().flatten() {
                 checked.counts.damaged_slots += slots;
                 checked.problem(problem);

@@ -1,7 +1,8 @@
 //! The check of one group of logged parity, as a function of its bytes.
 //!
 //! Owns: the invariants of `log` for one group. In a sealed group, the parity is the XOR of the slots, and each named
-//! slot matches the summary. In an open group, each slot is intact, and is covered by a spare that matches.
+//! slot matches the summary. In an open group, each slot is intact, and is covered by a spare that matches. A group
+//! whose summary was erased before its next use looks like an open one, but no block needs it.
 
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -145,7 +146,7 @@ impl Judge {
             let newest = summary.members.iter().flatten().map(|named| named.sequence).max();
             (summary.members.iter().flatten().count(), newest)
         });
-        checked.counts.open_groups += u64::from(looks.iter().any(|is| matches!(is, Is::Whole(_) | Is::Torn(_))));
+        blocks.unsealed(number);
         for (member, is) in (0..self.shape.members).zip(&looks) {
             let donor = self.areas.member_donor(number, member);
             let wanted = spare.and_then(|(summary, _)| summary.members[usize::from(member)]);
@@ -180,10 +181,10 @@ impl Judge {
                 (Is::Missing | Is::Blank | Is::Strange, _) => {}
             }
             if matches!(is, Is::Torn(_) | Is::Strange) {
-                checked.counts.damaged_slots += 1;
                 let text = format!("open group {number}: the slot of member {member} is damaged");
                 let problem = Problem::of(What::SlotDamaged, text);
-                checked.problem(Problem { donor: checked.place(donor), group: Some(number), ..problem });
+                let problem = Problem { donor: checked.place(donor), group: Some(number), ..problem };
+                blocks.suspect(number, 1, problem);
             }
         }
     }

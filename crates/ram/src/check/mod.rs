@@ -23,6 +23,8 @@ mod group;
 mod members;
 mod report;
 mod slots;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 
@@ -79,10 +81,11 @@ pub async fn check(options: &RamOptions, progress: Progress<'_>) -> Result<Check
     let options = &RamOptions { trust_remaining: true, ..options.clone() };
     let client = draw_client(options)?;
     let seen = look_patiently(options, client, true).await;
-    let busy =
-        |other: u64| error(options, ErrorKind::Busy, format!("a check needs it alone: {}", owned_elsewhere(other)));
+    let busy = |other: &survey::Owner| {
+        error(options, ErrorKind::Busy, format!("a check needs it alone: {}", owned_elsewhere(other)))
+    };
     if let Some(other) = survey::owner(&seen) {
-        return Err(busy(other));
+        return Err(busy(&other));
     }
     let Placed { geometry, places } = place(options, &seen)?;
     let names: Vec<&str> = places.iter().map(|place| seen[*place].name()).collect();
@@ -144,7 +147,9 @@ pub async fn check(options: &RamOptions, progress: Progress<'_>) -> Result<Check
         let Ok(There { reached, area, .. }) = &donor.state else { continue };
         let name = donor.name();
         match begin(&reached.device, DonorRequest::ReadMetadata).await {
-            Ended::Answered(Reply::Metadata { is_owned: true, area: now }) => return Err(busy(Stamp::of(&now).client)),
+            Ended::Answered(Reply::Metadata { is_owned: true, area: now }) => {
+                return Err(busy(&Stamp::of(&now).client.into()));
+            }
             Ended::Answered(Reply::Metadata { area: now, .. }) if Stamp::of(&now) == Stamp::of(area) => {}
             Ended::Answered(_) => {
                 let detail = format!("{name}: a client has used the device meanwhile: check it again");

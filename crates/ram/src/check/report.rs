@@ -113,7 +113,7 @@ pub struct Counts {
     pub sealed_groups: u64,
     /// For logged parity: sealed groups whose parity was compared with all their slots.
     pub compared_groups: u64,
-    /// For logged parity: groups without such a parity that have a block.
+    /// For logged parity: groups without such a parity that have the newest copy of a block.
     pub open_groups: u64,
     /// Blocks with data.
     pub mapped_blocks: u64,

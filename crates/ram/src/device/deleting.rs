@@ -106,7 +106,7 @@ async fn check_unused(options: &RamOptions, candidates: &[Candidate]) -> Result<
         return Ok(());
     }
     if let Some(client) = redundancy_on(options, draw_client(options)?).await.1 {
-        return Err(error(options, ErrorKind::Busy, owned_elsewhere(client)));
+        return Err(error(options, ErrorKind::Busy, owned_elsewhere(&client)));
     }
     let in_use: Vec<String> =
         refused.iter().filter(|(_, why)| is_in_use(why)).map(|(name, why)| format!("{name}: {why}")).collect();

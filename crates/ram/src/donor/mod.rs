@@ -19,10 +19,12 @@
 //! | `metadata` | the same, with the window to the metadata of a device with redundancy |
 //! | `inspection` | the view of a session that only reads a device with redundancy |
 //! | `planted` | damage to the memory, for tests |
+//! | `figures` | the figures of a donor and its devices |
 //! | `error` | reasons why a donor does not start |
 
 mod device;
 mod error;
+mod figures;
 mod inspection;
 mod metadata;
 pub mod name;
@@ -44,7 +46,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use nectary_block::{MemoryDevice, SharedDevice, format_size};
 use nectary_nbd::{Export, ExportSource, Missing};
-use serde::Serialize;
 
 use self::device::TenantDevice;
 use self::inspection::Inspection;
@@ -56,6 +57,7 @@ use self::tenant::{Holder, Life, Tenant};
 use crate::format::Record;
 
 pub use self::error::DonorError;
+pub use self::figures::{DeviceFigures, DonorFigures};
 
 /// The unit of offsets and lengths on a donor, in bytes.
 pub const BLOCK_BYTES: u32 = 4096;
@@ -112,50 +114,6 @@ struct Entry {
 
 /// The lives of all sessions of a device; the life of an ended session is removed when the next session begins.
 type Lives = Arc<Mutex<Vec<Weak<Life>>>>;
-
-/// The figures of a donor.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct DonorFigures {
-    /// The incarnation, in hexadecimal.
-    pub incarnation: String,
-    /// All memory, in bytes.
-    pub memory_bytes: u64,
-    /// The memory that is promised to devices, in bytes.
-    pub promised_bytes: u64,
-    /// The memory that is not promised to any device, in bytes.
-    pub free_bytes: u64,
-    /// The slabs in use, in bytes.
-    pub slabs_bytes: u64,
-    /// Whether all memory was allocated and locked at the start.
-    pub is_locked: bool,
-    /// The largest device, in bytes, if that is bounded.
-    pub quota_bytes: Option<u64>,
-    /// The labels.
-    pub labels: String,
-    /// The devices by id.
-    pub devices: Vec<DeviceFigures>,
-}
-
-/// The figures of a device on a donor.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct DeviceFigures {
-    /// The id of the device.
-    pub id: String,
-    /// The size of the device on this donor, in bytes.
-    pub size_bytes: u64,
-    /// The blocks that were written, in bytes.
-    pub used_bytes: u64,
-    /// The number of connections to the device.
-    pub connections: u64,
-    /// The client that uses the device, in hexadecimal; 0 for a client without a session.
-    pub client: String,
-    /// The number of requests.
-    pub requests: u64,
-    /// The number of bytes read.
-    pub read_bytes: u64,
-    /// The number of bytes written, zeroed or trimmed.
-    pub changed_bytes: u64,
-}
 
 impl Donor {
     /// Reserves memory; nothing is exported until a server uses this donor as its source.
@@ -348,17 +306,30 @@ impl State {
     /// client.
     fn inspection(&self, id: &str) -> Result<Arc<Export>, Missing> {
         let entry = self.devices.get(id).filter(|entry| entry.tenant.has_metadata());
-        let Some(Entry { tenant, .. }) = entry else {
+        let Some(entry) = entry else {
             return Err(Missing::Unknown(format!("this donor holds no device \"{id}\" with redundancy")));
         };
+        let tenant = &entry.tenant;
         let device = Inspection { tenant: tenant.clone(), size_bytes: tenant.size_bytes() };
-        export(id, &format!("device {id} in memory, to be read alone"), Arc::new(device), true)
+        export(id, &format!("device {id} in memory, to be read alone{}", entry.whose()), Arc::new(device), true)
     }
 }
 
 impl Entry {
     fn connections(&self) -> u64 {
         self.sessions.iter().map(|(_, export)| export.strong_count() as u64).sum()
+    }
+
+    /// Returns where the connections of the client that uses the device come from.
+    fn peers(&self) -> Vec<String> {
+        let client = self.tenant.holder().client;
+        let sessions = self.sessions.iter().filter(|(holder, _)| holder.client == client);
+        sessions.filter_map(|(_, export)| export.upgrade()).flat_map(|export| export.peers()).collect()
+    }
+
+    /// Returns the same for the end of a text for people; nothing if no client is connected.
+    fn whose(&self) -> String {
+        self.peers().first().map(|peer| format!("; its client is {peer}")).unwrap_or_default()
     }
 
     /// Checks that size and redundancy in an export's name are those of this device. The size in the name of a session is
@@ -426,7 +397,7 @@ impl Entry {
         let size_bytes = tenant.size_bytes();
         let blocks = TenantDevice { tenant, holder, requests, unit_bytes: UNIT_BYTES, size_bytes };
         let device = Arc::new(MetadataDevice { blocks, life, lives: self.lives.clone() });
-        let about = format!("device {id} in memory, with redundancy");
+        let about = format!("device {id} in memory, with redundancy{}", self.whose());
         let export = Export::new(id, &about, device, false).map_err(|error| Missing::Refused(error.to_string()))?;
         let export = Arc::new(export.ending(ended));
         self.sessions.push((holder, Arc::downgrade(&export)));
@@ -445,7 +416,11 @@ impl Entry {
         let now = self.tenant.holder();
         if now.client != holder.client {
             if self.sessions.iter().any(|(other, _)| other.client != holder.client) {
-                return refused(format!("device \"{id}\" is in use by another client ({:x})", now.client));
+                return refused(format!(
+                    "device \"{id}\" is in use by another client ({:x}{})",
+                    now.client,
+                    self.whose()
+                ));
             }
             if is_leaving {
                 return refused("this donor is leaving and takes no new clients".to_owned());
@@ -476,6 +451,7 @@ impl Entry {
             used_bytes: tenant.written_bytes(),
             connections: self.connections(),
             client: format!("{:x}", tenant.holder().client),
+            peers: self.peers(),
             requests: self.requests.load(Ordering::Relaxed),
             read_bytes: tenant.read_bytes.load(Ordering::Relaxed),
             changed_bytes: tenant.changed_bytes.load(Ordering::Relaxed),

@@ -148,7 +148,7 @@ impl RedundantDevice {
         let seen = look_patiently(&options, client, false).await;
         let placed = place(&options, &seen)?;
         if let Some(other) = survey::owner(&seen).filter(|_| !options.take_over) {
-            return Err(error(&options, ErrorKind::Busy, owned(other)));
+            return Err(error(&options, ErrorKind::Busy, owned(&other)));
         }
         let intent = Intent::Attach { take_over: options.take_over, trust_remaining: options.trust_remaining };
         let preferred = PREFERRED_BYTES.saturating_mul(u32::from(placed.geometry.members));

@@ -71,7 +71,7 @@ async fn look_alone(options: &RamOptions) -> Result<(u64, Vec<Seen>, Placed), Er
     let seen = look_patiently(options, client, false).await;
     let placed = place(options, &seen)?;
     if let Some(other) = survey::owner(&seen) {
-        return Err(error(options, ErrorKind::Busy, owned_elsewhere(other)));
+        return Err(error(options, ErrorKind::Busy, owned_elsewhere(&other)));
     }
     let names: Vec<&str> = placed.places.iter().map(|place| seen[*place].name()).collect();
     let refuse = |refusal: &Refusal| {

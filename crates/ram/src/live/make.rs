@@ -188,7 +188,7 @@ pub async fn delete(options: &RamOptions) -> Result<usize, Error> {
     let seen = look(options, draw_client(options)?).await;
     check_makes(options, &seen)?;
     if let Some(client) = owner(&seen).filter(|_| !options.take_over) {
-        return Err(error(options, ErrorKind::Busy, owned(client)));
+        return Err(error(options, ErrorKind::Busy, owned(&client)));
     }
     check_redundant(options, &seen)?;
     if let Some(geometry) = newest(&seen).map(|record| record.geometry) {
@@ -231,7 +231,7 @@ pub async fn delete_part(options: &RamOptions, is_forced: bool) -> Result<bool, 
         Err(Away::Absent(_) | Away::Refused(_) | Away::OtherMake) => return Ok(false),
     };
     if let Some(client) = owner(&seen) {
-        return fail(ErrorKind::Busy, owned_elsewhere(client));
+        return fail(ErrorKind::Busy, owned_elsewhere(&client));
     }
     match place_of(there) {
         Some(what) if !is_forced => {

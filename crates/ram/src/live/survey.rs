@@ -203,7 +203,7 @@ pub fn check_redundant(options: &RamOptions, seen: &[Seen]) -> Result<(), Error>
 
 /// Returns the redundancy of the device with the id of a SPEC, if a donor has one with redundancy, and the living client
 /// that has it. The sessions only read.
-pub async fn redundancy_on(options: &RamOptions, client: u64) -> (Option<Redundancy>, Option<u64>) {
+pub async fn redundancy_on(options: &RamOptions, client: u64) -> (Option<Redundancy>, Option<Owner>) {
     let seen = look_as(options, client, true).await;
     (newest(&seen).map(|record| redundancy_of(&record.geometry)), owner(&seen))
 }
@@ -337,7 +337,7 @@ pub fn describe(refusal: &Refusal, names: &[&str]) -> (ErrorKind, String) {
             );
             (ErrorKind::Invalid, detail)
         }
-        Refusal::AttachedElsewhere { client } => (ErrorKind::Busy, owned(*client)),
+        Refusal::AttachedElsewhere { client } => (ErrorKind::Busy, owned(&(*client).into())),
         Refusal::Slow { .. } => (ErrorKind::TimedOut, refusal.to_string()),
         Refusal::Contended => (ErrorKind::Busy, refusal.to_string()),
         Refusal::Geometry(_) | Refusal::Incomplete => (ErrorKind::Invalid, refusal.to_string()),
@@ -346,22 +346,51 @@ pub fn describe(refusal: &Refusal, names: &[&str]) -> (ErrorKind, String) {
 }
 
 /// Returns the text of the error that another client has the device.
-pub fn owned(client: u64) -> String {
+pub fn owned(owner: &Owner) -> String {
     format!(
-        "another client ({client:x}) has the device: detach it there, or add --take-over, after which that one can do \
-         nothing more with it"
+        "{owner} has the device: detach it there, or add --take-over, after which that one can do nothing more with it"
     )
 }
 
 /// The same, for a command that cannot take the device over.
-pub fn owned_elsewhere(client: u64) -> String {
-    format!("another client ({client:x}) has the device: detach it there first, with `nectary detach`")
+pub fn owned_elsewhere(owner: &Owner) -> String {
+    format!("{owner} has the device: detach it there first, with `nectary detach`")
+}
+
+/// The living client that has a device.
+#[derive(Debug, Clone)]
+pub struct Owner {
+    /// The random number of the client.
+    client: u64,
+    /// What a donor says about the client, for people: the name of the donor, and its words.
+    said: Option<(String, String)>,
+}
+
+impl From<u64> for Owner {
+    fn from(client: u64) -> Owner {
+        Owner { client, said: None }
+    }
+}
+
+impl std::fmt::Display for Owner {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Owner { client, said } = self;
+        match said {
+            Some((donor, words)) => write!(f, "another client ({client:x}; {donor} says: {words})"),
+            None => write!(f, "another client ({client:x})"),
+        }
+    }
 }
 
 /// Returns the living client that has the device on a donor.
-pub fn owner(seen: &[Seen]) -> Option<u64> {
-    let there = seen.iter().filter_map(|donor| donor.state.as_ref().ok());
-    there.filter(|there| there.is_owned).map(|there| Stamp::of(&there.area).client).next()
+pub fn owner(seen: &[Seen]) -> Option<Owner> {
+    let owned = |donor: &Seen| {
+        let there = donor.state.as_ref().ok().filter(|there| there.is_owned)?;
+        let words = there.reached.device.description().filter(|words| words.contains("client"));
+        let said = words.map(|words| (donor.name().to_owned(), words.to_owned()));
+        Some(Owner { client: Stamp::of(&there.area).client, said })
+    };
+    seen.iter().find_map(owned)
 }
 
 /// Returns the size of the device's part on a donor that has it, in bytes.

@@ -17,6 +17,7 @@ use crate::api::options::{CreateOptions, OpenOptions};
 use crate::background::Background;
 use crate::checkpoint::Checkpoints;
 use crate::checkpoint::warm::Warm;
+use crate::disk::overlay::Overlay;
 use crate::disk::span::Span;
 use crate::error::{Error, ErrorKind};
 use crate::format::BLOCK_BYTES;
@@ -40,13 +41,15 @@ use crate::purge::rules::rules_max;
 use crate::put::commit::Puts;
 use crate::put::fill::table::FillTable;
 use crate::random::random_u64s;
-use crate::recover::{self, Opening, SpanPurges};
+use crate::recover::{self, Opening, Repair, SpanPurges};
 use crate::rewrite::Rewriting;
 use crate::rewrite::views::Views;
 use crate::state::{Progress, State, Tables};
 use crate::write::budget::Budget;
 use crate::write::{Start, Writer};
 
+/// Why a store that is opened only for reading takes no writes.
+const READ_ONLY: &str = "it is opened only for reading";
 /// The largest number of commands in the writer's queue. Further callers wait until the queue has room.
 const COMMANDS_MAX: usize = 1024;
 
@@ -123,10 +126,11 @@ impl Store {
     /// checkpoint, all segments are scanned.
     ///
     /// *Errors*: `Corrupt` if there is no store of a version that this program knows; `Invalid` for a budget that is
-    /// too small; `Io`. Damage outside the superblock is no error: only the damaged objects are lost. *Cost*: reads the
+    /// too small; `Io`. With [`OpenOptions::is_read_only`] nothing is written to the device. Damage outside the superblock is no error: only the damaged objects are lost. *Cost*: reads the
     /// appends since the checkpoint, not the objects; while a large checkpoint is loaded, a get waits only until the
     /// index shard of its key is loaded, and `stat` reports the checkpoint's number of entries.
     pub async fn open(device: SharedDevice, options: OpenOptions) -> Result<Store, Error> {
+        let device = if options.is_read_only { Overlay::over(device) } else { device };
         let layout = recover::read_superblock(&device).await?;
         let Member { number, count, .. } = layout.member;
         if count != 1 {
@@ -147,7 +151,9 @@ impl Store {
     ) -> Result<Store, Error> {
         let spec = device.spec();
         options.check().map_err(|error| error.at(&spec))?;
-        if device.geometry().size_bytes < layout.span_bytes {
+        let mut repairs = Vec::new();
+        let device_bytes = device.geometry().size_bytes;
+        if device_bytes < layout.span_bytes {
             // The file was truncated. It gets its former size again: the part that was cut off reads as zeroes, and its
             // objects are lost.
             device.grow(layout.span_bytes).await.map_err(|error| {
@@ -155,11 +161,15 @@ impl Store {
                     ErrorKind::Corrupt,
                     format!(
                         "{spec}: the store has {} bytes, the device only {}, and it cannot grow: {error}",
-                        layout.span_bytes,
-                        device.geometry().size_bytes
+                        layout.span_bytes, device_bytes
                     ),
                 )
             })?;
+            repairs.push(Repair::of_damage(format!(
+                "it was truncated: the store has {} bytes, the device {device_bytes}; it gets its size back, and what was \
+                 cut off is lost",
+                layout.span_bytes
+            )));
         }
         let recovered = recover::recover(
             &device,
@@ -169,6 +179,7 @@ impl Store {
             purges,
         )
         .await?;
+        repairs.extend(recovered.repairs);
         let layout = layout.with_tags(&device).await?;
         let bits_memory_bytes = if options.reinsert_percent == 0 { 0 } else { options.memory_bytes };
         let referenced = ReferencedBits::new(layout.segment_count * layout.segment_bytes, bits_memory_bytes);
@@ -204,6 +215,9 @@ impl Store {
         let queue = Queue::new(budget.unwritten_bytes, wake_bytes, recovered.recovered_sequence, names);
         let intake =
             Arc::new(Intake { span: Arc::clone(&span), state: Arc::clone(&state), queue: Arc::new(queue), admission });
+        if options.is_read_only {
+            intake.stop(READ_ONLY);
+        }
         let rewriting = Arc::new(Rewriting {
             span: Arc::clone(&span),
             state: Arc::clone(&state),
@@ -272,6 +286,8 @@ impl Store {
             warm_list,
             checkpoint_entries,
             recovery,
+            repairs,
+            is_read_only: options.is_read_only,
             commands: Some(sender),
             writer: Mutex::new(Some(handle)),
         };

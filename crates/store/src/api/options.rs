@@ -69,6 +69,9 @@ pub struct OpenOptions {
     pub warm_up: bool,
     /// The rules that decide which objects are admitted to the disk. By default all objects are admitted.
     pub admission: AdmissionOptions,
+    /// Whether the store is opened only for reading: nothing is written to the device. Recovery works as usual, but its
+    /// changes stay in memory, and [`Store::repairs`](crate::Store::repairs) lists them. Puts and purges are refused.
+    pub is_read_only: bool,
     /// The way in which the index is read when the store is opened.
     pub index_loading: IndexLoading,
     /// The runtime of background work.
@@ -92,6 +95,7 @@ impl Default for OpenOptions {
             cluster_read: ClusterRead::default(),
             warm_up: true,
             admission: AdmissionOptions::default(),
+            is_read_only: false,
             index_loading: IndexLoading::default(),
             background: Background::default(),
             seed: None,

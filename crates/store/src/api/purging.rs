@@ -107,7 +107,11 @@ impl Store {
         let length = match prefix.len() {
             0 => return self.purge_all_in(turn).await,
             length if length <= PRIMARY_BYTES_MAX => length as u16,
-            length => return Err(Error::invalid(format!("a key has no {length} bytes to begin with"))),
+            length => {
+                return Err(Error::invalid(format!(
+                    "a prefix has 1 to {PRIMARY_BYTES_MAX} bytes, as a key has; this one has {length}"
+                )));
+            }
         };
         if !puts.state.purges.has_room_for_prefix(length) {
             return Err(Error::new(

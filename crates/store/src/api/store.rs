@@ -22,7 +22,7 @@ use crate::memory::warm_list::WarmList;
 use crate::names::key::KeyRef;
 use crate::put::commit::Puts;
 use crate::put::fill::{self, FillRole};
-use crate::recover::{Membership, Recovery};
+use crate::recover::{Membership, Recovery, Repair};
 use crate::rewrite::Rewriting;
 use crate::state::State;
 use crate::write::{Command, MembershipChange};
@@ -34,6 +34,8 @@ pub(crate) struct Inner {
     /// The number of entries in the checkpoint from which the index is loaded.
     pub checkpoint_entries: u64,
     pub recovery: Recovery,
+    pub repairs: Vec<Repair>,
+    pub is_read_only: bool,
     pub commands: Option<mpsc::Sender<Command>>,
     pub writer: Mutex<Option<WriterHandle>>,
 }
@@ -87,8 +89,11 @@ impl Store {
     }
 
     /// Writes all waiting objects and an index checkpoint, records that the span was closed, and flushes. Later puts
-    /// are refused; gets still work.
+    /// are refused; gets still work. A store that is opened only for reading has nothing to write.
     pub async fn close(&self) -> Result<(), Error> {
+        if self.inner.is_read_only {
+            return Ok(());
+        }
         self.ask(Command::Close).await
     }
 
@@ -272,6 +277,11 @@ impl Store {
         self.span().take_notes()
     }
 
+    /// What the open found that is not as a clean close leaves it. An open for writing has repaired it on the device.
+    pub fn repairs(&self) -> &[Repair] {
+        &self.inner.repairs
+    }
+
     /// The state of the store.
     pub fn stat(&self) -> Stat {
         let puts = self.puts();
@@ -318,7 +328,7 @@ impl Store {
             written_per_admitted: counts.written_per_admitted(),
             counts,
             recovery: self.inner.recovery,
-            stopped: state.stopped().map(str::to_owned),
+            stopped: state.stopped().filter(|_| !self.inner.is_read_only).map(str::to_owned),
             spans: Vec::new(),
         }
     }

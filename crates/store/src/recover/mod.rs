@@ -7,6 +7,7 @@
 mod full_scan;
 pub mod loading;
 mod opening;
+mod repairs;
 pub mod replay;
 mod replay_log;
 mod report;
@@ -29,6 +30,7 @@ use crate::purge::log::{PurgeLog, PurgeOrder};
 use crate::purge::rules::{PurgeTable, RULE_ALL, RULE_PREFIX, RULE_TAG, all_record};
 use loading::Rest;
 pub use opening::{IndexLoading, Opening};
+pub use repairs::Repair;
 use replay::Replay;
 pub use report::Recovery;
 use roll_forward::RollForward;
@@ -55,6 +57,8 @@ pub struct Recovered {
     /// The checkpoint that was used; `None` if all segments were scanned.
     pub checkpoint: Option<CheckpointHeader>,
     pub recovery: Recovery,
+    /// What was not as a clean close leaves it.
+    pub repairs: Vec<Repair>,
 }
 
 /// The purges that are known before a span of a store of several spans is opened.
@@ -100,7 +104,7 @@ pub async fn recover(
     // If both state slots are damaged, the sequences found give a lower bound of the open count.
     let found_count = open_count_of(scanned.last_sequence);
     let open_count = previous.open_count.max(found_count) + 1;
-    repair_superblock(device, layout).await?;
+    let mut repairs: Vec<Repair> = repair_superblock(device, layout).await?;
     let membership = previous.membership;
     write_state(device, layout, &StateSlot { open_count, is_clean: false, membership }).await?;
     device.flush(Default::default()).await?;
@@ -113,6 +117,7 @@ pub async fn recover(
     if purges_lost && !planted(Bug::PurgeRecordIgnored) {
         purges.add(&all_record(clock, position.epoch + 1));
     }
+    repairs.extend(found_in_purge_log(purges_lost, purge.one_copy));
     let is_behind = span_purges.order.number > purge_log.order().number;
     for record in &span_purges.missed {
         let position = position.epoch + 1;
@@ -122,9 +127,18 @@ pub async fn recover(
     if purges_lost || purge.one_copy || is_behind {
         purge_log.compact(&purges).await?;
     }
+    let is_clean = previous.is_clean && previous.open_count > 0;
+    if previous.open_count == 0 && found_count > 0 {
+        repairs.push(Repair::of_damage("both state slots are damaged; they are written again"));
+    } else if !is_clean && previous.open_count > 0 {
+        repairs.push(Repair::after_crash(format!(
+            "it was not closed; the {} appends ({} bytes) since the last checkpoint are replayed",
+            scanned.appends, scanned.append_bytes
+        )));
+    }
     let recovery = Recovery {
         open_count,
-        clean: previous.is_clean && previous.open_count > 0,
+        clean: is_clean,
         checkpoint: used.is_some(),
         appends: scanned.appends,
         append_bytes: scanned.append_bytes,
@@ -147,7 +161,21 @@ pub async fn recover(
         is_cut: recovered_sequence < scanned.last_sequence,
         checkpoint: used,
         recovery,
+        repairs,
     })
+}
+
+/// What is wrong with the purge log.
+fn found_in_purge_log(is_lost: bool, has_one_copy: bool) -> Option<Repair> {
+    match (is_lost, has_one_copy) {
+        (true, _) => {
+            Some(Repair::of_damage("purges are missing in both copies of the purge log; everything is purged"))
+        }
+        (false, true) => {
+            Some(Repair::after_crash("a block of the purge log is whole in one copy only; the log is written again"))
+        }
+        (false, false) => None,
+    }
 }
 
 /// Rebuilds the index because checkpoint `number` turned out to be damaged: from an older checkpoint, or from all

@@ -5,6 +5,7 @@ use nectary_block::{SharedDevice, read, write};
 use crate::error::{Error, ErrorKind};
 use crate::format::BLOCK_BYTES;
 use crate::format::layout::Layout;
+use crate::recover::repairs::Repair;
 
 /// Reads the superblock from the first intact copy. *Errors*: if no copy is intact, `Corrupt` or `Io`, with the reason
 /// why the first copy cannot be used.
@@ -34,8 +35,9 @@ pub async fn read_superblock(device: &SharedDevice) -> Result<Layout, Error> {
     Err(error.at(&device.spec()))
 }
 
-/// Rewrites the copies of the superblock that are damaged or outdated, without a flush.
-pub async fn repair_superblock(device: &SharedDevice, layout: &Layout) -> Result<(), Error> {
+/// Rewrites the copies of the superblock that are damaged or outdated, without a flush. Returns what was repaired.
+pub async fn repair_superblock(device: &SharedDevice, layout: &Layout) -> Result<Vec<Repair>, Error> {
+    let mut repairs = Vec::new();
     for address in [0, BLOCK_BYTES] {
         let whole = match read(&**device, address, BLOCK_BYTES as usize).await {
             Ok(bytes) => Layout::decode(&bytes, address).is_ok_and(|copy| copy == *layout),
@@ -43,7 +45,10 @@ pub async fn repair_superblock(device: &SharedDevice, layout: &Layout) -> Result
         };
         if !whole {
             write(&**device, address, layout.encode(address)).await?;
+            repairs.push(Repair::of_damage(format!(
+                "the copy of the superblock at offset {address} is damaged; it is written again"
+            )));
         }
     }
-    Ok(())
+    Ok(repairs)
 }

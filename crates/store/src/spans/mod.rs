@@ -54,7 +54,7 @@ use crate::planted::{Bug, planted};
 use crate::purge::log::PurgeOrder;
 use crate::put::fill::FillRole;
 use crate::random::random_u64;
-use crate::recover::Membership;
+use crate::recover::{Membership, Repair};
 
 use placement::Placement;
 
@@ -337,6 +337,20 @@ impl Spans {
             .filter_map(|span| span.store.as_ref())
             .for_each(|store| notes.extend(store.take_notes()));
         notes
+    }
+
+    /// What the open found on the spans, like [`Store::repairs`]; with several spans, each entry begins with the name of
+    /// its device.
+    pub fn repairs(&self) -> Vec<Repair> {
+        let mut repairs = Vec::new();
+        for span in &self.inner.spans {
+            let found = span.store.as_ref().map(Store::repairs).unwrap_or_default();
+            repairs.extend(found.iter().map(|repair| match self.sole() {
+                Some(_) => repair.clone(),
+                None => Repair { what: format!("{}: {}", span.spec, repair.what), is_damage: repair.is_damage },
+            }));
+        }
+        repairs
     }
 
     /// The state of the store. For several spans, these are sums over the present spans, and `spans` has the state of

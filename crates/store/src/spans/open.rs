@@ -4,7 +4,7 @@
 //! something serves no old object; a device that is not a span of this store is not overwritten. Leaves to others: the
 //! meaning of memberships (`membership`), and serving (`mod`).
 
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use nectary_block::SharedDevice;
@@ -14,6 +14,7 @@ use super::placement::Placement;
 use super::{Inner, Span, SpanDevice, Spans};
 use crate::api::options::{CreateOptions, OpenOptions};
 use crate::api::store::Store;
+use crate::disk::overlay::Overlay;
 use crate::error::{Error, ErrorKind};
 use crate::format::PurgeRecord;
 use crate::format::layout::{Layout, Member, SPAN_BYTES_MIN, SPANS_MAX};
@@ -69,7 +70,7 @@ impl Spans {
     /// A device that cannot be opened, or whose superblock is damaged, counts as an absent span, if another span is
     /// present. A blank device replaces a missing span. *Errors*: `Invalid` if the devices are not the spans of one
     /// store, or if `devices` does not name all spans of the store; otherwise those of [`Store::open`]. *Durability*:
-    /// when this returns, the membership is flushed on every span.
+    /// when this returns, the membership is flushed on every span, unless the store is opened only for reading.
     pub async fn open(devices: Vec<SpanDevice>, options: OpenOptions) -> Result<Spans, Error> {
         Spans::open_with(devices, options, false).await
     }
@@ -80,7 +81,14 @@ impl Spans {
         Spans::open_with(devices, options, true).await
     }
 
-    async fn open_with(devices: Vec<SpanDevice>, options: OpenOptions, begins_again: bool) -> Result<Spans, Error> {
+    async fn open_with(mut devices: Vec<SpanDevice>, options: OpenOptions, begins_again: bool) -> Result<Spans, Error> {
+        if options.is_read_only {
+            for named in &mut devices {
+                let failed = Error::invalid("the device was given twice");
+                named.device = std::mem::replace(&mut named.device, Err(failed)).map(Overlay::over);
+            }
+        }
+        let is_read_only = options.is_read_only;
         if let [_] = &devices[..] {
             let only = devices.into_iter().next().ok_or_else(|| Error::invalid("no device is named"))?;
             return Spans::open_sole(only, options).await;
@@ -181,12 +189,17 @@ impl Spans {
             spans,
             any,
             present: AtomicU64::new(0),
-            is_closed: AtomicBool::new(false),
+            is_closed: AtomicBool::new(is_read_only),
             membership: tokio::sync::Mutex::new((known.number, last_in_force(&memberships, &known))),
             purge_turn: Arc::new(tokio::sync::Mutex::new(order.number)),
             notes: Mutex::new(notes),
         };
         let store = Spans { inner: Arc::new(inner) };
+        if is_read_only {
+            // No change of the membership is recorded, because nothing is written.
+            store.inner.present.store(present, Ordering::Release);
+            return Ok(store);
+        }
         // Two changes are made: when the first span has recorded the second change, all spans have recorded the first
         // one. So a span that has recorded neither change was absent, or is a copy from an earlier open.
         store.settle(present, true).await?;

@@ -54,6 +54,11 @@ pub trait Reader: Send {
         None
     }
 
+    /// The size of the trace's blocks, in bytes; `None` if the format does not have it.
+    fn block_bytes(&self) -> Option<u64> {
+        None
+    }
+
     /// A sentence for the user about a problem of a trace that was read to its end without an error.
     fn warning(&self) -> Option<String> {
         None

@@ -67,7 +67,10 @@ impl Error {
         match self {
             Error::Usage(_) | Error::Io { .. } | Error::Machine => None,
             Error::Exists { .. } => Some("remove it, give another one with -o, or overwrite it with --force"),
-            Error::Write { .. } => Some("free space there, or write elsewhere with -o"),
+            Error::Write { source, .. } if source.kind() == io::ErrorKind::StorageFull => {
+                Some("free space there, or write elsewhere with -o")
+            }
+            Error::Write { .. } => Some("see whether this user may write there, or write elsewhere with -o"),
             Error::Command { .. } => Some("check its name and its permissions"),
             Error::Refused { .. } => Some(
                 "recording needs Linux 5.9 or later with seccomp and its user notification; in a container, allow the \

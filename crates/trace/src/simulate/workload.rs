@@ -32,6 +32,7 @@ pub struct Workload {
     /// The names of streams, sorted by stream; only the first [`NAMES_MAX`] streams that have a name are listed.
     names: Vec<(Stream, String)>,
     warning: Option<String>,
+    block_bytes: Option<u64>,
     future: OnceLock<Option<Future>>,
 }
 
@@ -79,6 +80,7 @@ impl Workload {
         }
         let mut workload = builder.finish(name_of(path));
         workload.warning = reader.warning();
+        workload.block_bytes = reader.block_bytes();
         let last = workload.last_stream().0.min(NAMES_MAX as u32 - 1);
         let named = (0..=last).filter_map(|number| Some((Stream(number), reader.stream_name(Stream(number))?)));
         workload.names = named.collect();
@@ -137,7 +139,10 @@ impl Workload {
         }
         names.truncate(NAMES_MAX);
         let distinct = parts.iter().map(|part| part.distinct).sum();
-        Ok(Workload { name, blocks, streams, distinct, names, warning: None, future: OnceLock::new() })
+        let block_bytes = parts.first().and_then(|part| part.block_bytes);
+        let block_bytes = block_bytes.filter(|bytes| parts.iter().all(|part| part.block_bytes == Some(*bytes)));
+        let (warning, future) = (None, OnceLock::new());
+        Ok(Workload { name, blocks, streams, distinct, names, warning, block_bytes, future })
     }
 
     /// The name of the workload: the name of its file without endings; for a mix, the names of its traces joined by
@@ -170,6 +175,11 @@ impl Workload {
     /// The warning of the reader about the trace, if there is one.
     pub fn warning(&self) -> Option<&str> {
         self.warning.as_deref()
+    }
+
+    /// The size of a block, in bytes, if the trace has it; that of a mix if all its traces have the same.
+    pub fn block_bytes(&self) -> Option<u64> {
+        self.block_bytes
     }
 
     fn last_stream(&self) -> Stream {
@@ -221,6 +231,7 @@ impl Builder {
             distinct,
             names: Vec::new(),
             warning: None,
+            block_bytes: None,
             future: OnceLock::new(),
         }
     }

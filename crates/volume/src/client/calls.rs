@@ -14,6 +14,7 @@ use nectary_host::tls::ClientTls;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 
 use super::error::Error;
+use super::refusals::{Refusals, Refused};
 use crate::format::Identity;
 use crate::net::Address;
 use crate::protocol::{Answer, Code, Failure, FileId, Held, Locked, Message, Shape};
@@ -95,7 +96,7 @@ pub(super) enum Said {
 }
 
 /// The kind of a call; each kind has its own share of the bound on calls.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Share {
     Operations,
     Questions,
@@ -122,17 +123,34 @@ pub struct SessionFigures {
     pub waiting: usize,
     /// The number of reconnections.
     pub reconnections: u64,
-    /// `None` while there is a connection; otherwise why there is none, and when the next attempt is.
-    pub trouble: Option<String>,
+    /// `None` while the connections work; otherwise what is wrong, and when the next attempt is.
+    pub trouble: Option<Trouble>,
+    /// The number of calls that the server did not take, and that failed for this reason.
+    pub refused: u64,
+    /// Why the last such call failed, if that was recently.
+    pub refusal: Option<String>,
     /// The reason why the session ended, if it has.
     pub ended: Option<String>,
+}
+
+/// Why there is no working connection.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Trouble {
+    /// The problem, for people.
+    pub what: String,
+    /// Whether the server could be reached.
+    pub is_reachable: bool,
 }
 
 /// A call without an answer.
 pub(super) struct Waiting {
     pub message: Message,
     pub number: Option<u64>,
-    pub is_restart: bool,
+    pub share: Share,
+    /// How often in a row the connection broke during this call.
+    pub blamed: u32,
+    /// The refused call, if `message` replaces it.
+    pub refused: Option<Refused>,
     pub reply: oneshot::Sender<Result<Said, Failure>>,
     /// The call's share of the bound on calls; it is returned with the answer.
     pub _turn: OwnedSemaphorePermit,
@@ -160,6 +178,9 @@ pub(super) struct State {
     pub bulk: Option<mpsc::UnboundedSender<Vec<u8>>>,
     /// The queue of frames to the control connection, while there is one.
     pub control: Option<mpsc::UnboundedSender<Vec<u8>>>,
+    /// What is wrong with the control connection.
+    pub control_trouble: Option<Trouble>,
+    pub refusals: Refusals,
     pub figures: SessionFigures,
 }
 
@@ -263,18 +284,27 @@ impl Inner {
         if state.epoch != 0 {
             state.figures.reconnections += 1;
         }
+        if let Some((request, failure)) = state.after_break(!is_new) {
+            drop(state);
+            self.refuse(request, failure);
+            state = self.state();
+        }
         (state.session, state.epoch, state.lease) = (welcome.session, welcome.epoch, welcome.lease);
-        state.figures.trouble = None;
         state.clock_offset_ns = welcome.server_ns.saturating_sub(wall_ns());
         if is_new {
             // Messages that told the earlier server what the session holds are dropped: the new server is told again.
             state.waiting.retain(|_, waiting| {
-                let is_lock = waiting.is_restart && is_try_lock(&waiting.message);
+                waiting.retry();
+                let is_lock = waiting.share == Share::Restart && is_try_lock(&waiting.message);
                 !is_lock && !matches!(waiting.message, Message::Reclaim { .. })
             });
             let _ = self.events.send(Event::Restarted);
         }
+        let is_careful = state.refusals.is_careful();
         for (request, waiting) in &state.waiting {
+            if is_careful && waiting.share != Share::Restart {
+                continue;
+            }
             // This request is held back: the new server would take it as the claim of a lock that the session already
             // holds.
             if is_new && is_try_lock(&waiting.message) {
@@ -283,14 +313,19 @@ impl Inner {
             let _ = bulk.send(waiting.message.encode(*request, state.epoch));
         }
         state.bulk = Some(bulk);
+        match is_careful {
+            true => state.send_next(),
+            false => state.figures.trouble = None,
+        }
         drop(state);
         self.nudge.notify_one();
     }
 
-    /// Handles the loss of the bulk connection.
-    pub fn disconnected(&self, trouble: String) {
+    /// Handles the loss of the bulk connection; `is_broken`: the server gave no reason.
+    pub fn disconnected(&self, trouble: Trouble, is_broken: bool) {
         let mut state = self.state();
         state.bulk = None;
+        state.refusals.is_broken |= is_broken;
         state.figures.trouble = Some(trouble);
     }
 
@@ -310,7 +345,7 @@ impl Inner {
             self.end(&failure.words);
             // The refused call was not done; for the other calls this is unknown.
             if let Some(refused) = refused {
-                let _ = refused.reply.send(answer);
+                refused.answer(answer);
             }
             return;
         }
@@ -325,8 +360,8 @@ impl Inner {
             }
             None => state.figures.questions += 1,
         }
-        // The caller may have stopped waiting.
-        let _ = waiting.reply.send(answer);
+        waiting.answer(answer);
+        state.send_next();
     }
 
     /// Returns the number for the renewal sent at this time: operations up to it are acknowledged.
@@ -365,6 +400,7 @@ impl Inner {
     pub fn renewed(&self, sent: Duration, lease: Duration, server_ns: i64, durable: u64) {
         let mut state = self.state();
         state.lease = lease;
+        state.control_trouble = None;
         let _ = self.events.send(Event::Durable(durable));
         let ns = |until: Duration| u64::try_from(until.as_nanos()).unwrap_or(u64::MAX);
         self.io_until_ns.fetch_max(ns(sent + lease * IO_OF_LEASE.0 / IO_OF_LEASE.1), Ordering::AcqRel);

@@ -7,13 +7,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use nectary_host::log::{Level, write as log};
+use nectary_host::log::{Level, Throttle, write as log};
 use nectary_host::tls::explain;
 use tokio::io::{ReadHalf, split};
 use tokio::sync::mpsc;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
-use super::calls::{ClientOptions, Event, Grant, Inner, Said, Welcomed};
+use super::calls::{ClientOptions, Event, Grant, Inner, Said, Trouble, Welcomed};
 use super::error::Error;
 pub use crate::net::Address;
 use crate::net::{self, Stream};
@@ -25,6 +25,8 @@ use crate::wire::{read_message, write_all};
 const RETRY_MIN: Duration = Duration::from_millis(100);
 /// The longest pause between two attempts to connect.
 const RETRY_MAX: Duration = Duration::from_secs(2);
+/// The time between two log lines about connections that break.
+const LOG_INTERVAL: Duration = Duration::from_secs(10);
 /// The number of renewals during the length of a lease.
 const RENEWALS_OF_LEASE: u32 = 5;
 
@@ -50,11 +52,21 @@ fn no_server(inner: &Inner, problem: impl ToString) -> Error {
     Error::Server { server: inner.options.server.to_string(), problem: problem.to_string() }
 }
 
-/// Connects and sends the greeting. `Err(Ok(failure))`: the server refused it.
-async fn greet(inner: &Inner, role: u8) -> Result<(Stream, Welcomed), Result<Failure, Error>> {
+/// Connects and sends the greeting. `Err(Ok(failure))`: the server refused it. `Err(Err(error, is_reachable))`: there is
+/// no answer that can be used.
+async fn greet(inner: &Inner, role: u8) -> Result<(Stream, Welcomed), Result<Failure, (Error, bool)>> {
     let options = &inner.options;
     let stream = net::connect(&options.server, options.tls.as_ref()).await;
-    let mut stream = stream.map_err(|error| Err(no_server(inner, connect_problem(options, &error))))?;
+    let stream = stream.map_err(|error| {
+        let is_reachable = explain(&error).is_some();
+        Err((no_server(inner, connect_problem(options, &error)), is_reachable))
+    })?;
+    say_hello(inner, role, stream).await.map_err(|refused| refused.map_err(|error| (error, true)))
+}
+
+/// Sends the greeting on a connection, and reads its answer.
+async fn say_hello(inner: &Inner, role: u8, mut stream: Stream) -> Result<(Stream, Welcomed), Result<Failure, Error>> {
+    let options = &inner.options;
     let hello = Message::Hello(crate::protocol::Hello {
         role,
         volume: options.volume.0,
@@ -68,7 +80,7 @@ async fn greet(inner: &Inner, role: u8) -> Result<(Stream, Welcomed), Result<Fai
     });
     let talk = async {
         net::write_frames(&mut stream, &hello.encode(0, 0)).await?;
-        read_message(&mut stream).await
+        read_message(&mut stream).await.map_err(std::io::Error::from)
     };
     let answer = timeout(net::HELLO_TIME_MAX, talk).await;
     let answer = answer.map_err(|_| Err(no_server(inner, "it did not answer within 10 s")))?;
@@ -124,15 +136,49 @@ fn connect_problem(options: &ClientOptions, error: &std::io::Error) -> String {
 pub(super) async fn open_bulk(inner: &Inner) -> Result<(Stream, Welcomed), Error> {
     greet(inner, ROLE_BULK).await.map_err(|refused| match refused {
         Ok(failure) => Error::Refused(failure),
-        Err(error) => error,
+        Err((error, _)) => error,
     })
 }
 
 const ROLE_CONTROL: u8 = 1;
 const ROLE_BULK: u8 = 2;
 
+/// Why a connection ended.
+enum Lost {
+    /// It broke, or the server closed it without a reason.
+    Broken(String),
+    /// The server said why: a request is refused, or the server cannot serve any.
+    Said(String),
+}
+
+/// The pauses between connections. They grow while connections break soon.
+struct Pauses {
+    next: Duration,
+    since: Instant,
+}
+
+impl Pauses {
+    fn new() -> Pauses {
+        Pauses { next: RETRY_MIN, since: Instant::now() }
+    }
+
+    /// A connection is made.
+    fn connected(&mut self) {
+        self.since = Instant::now();
+    }
+
+    /// A connection is lost; returns the pause before the next one.
+    fn lost(&mut self) -> Duration {
+        let pause = if self.since.elapsed() > RETRY_MAX { RETRY_MIN } else { self.next };
+        self.next = (pause * 2).min(RETRY_MAX);
+        pause
+    }
+}
+
 /// Keeps a bulk connection, beginning with the first one.
 pub(super) async fn keep_bulk(inner: &Arc<Inner>, first: (Stream, Welcomed)) {
+    static LOST: Throttle = Throttle::every(LOG_INTERVAL);
+    let mut pauses = Pauses::new();
     let mut next = Some(first);
     loop {
         let (stream, welcomed) = match next.take() {
@@ -145,20 +191,27 @@ pub(super) async fn keep_bulk(inner: &Arc<Inner>, first: (Stream, Welcomed)) {
         let (mut reader, writer) = split(stream);
         let (frames, to_write) = mpsc::unbounded_channel();
         inner.connected(&welcomed, frames);
-        let problem = tokio::select! {
-            problem = read_answers(inner, &mut reader) => problem,
-            () = write_all(writer, to_write) => "it takes nothing any more".to_owned(),
+        pauses.connected();
+        let lost = tokio::select! {
+            lost = read_answers(inner, &mut reader) => lost,
+            () = write_all(writer, to_write) => Lost::Broken("it takes nothing any more".to_owned()),
         };
         if *inner.ended.borrow() {
             return;
         }
-        log(Level::Warning, "volume", format_args!("{}: {problem}; connecting again", inner.options.server));
-        inner.disconnected(problem);
-        sleep(RETRY_MIN).await;
+        let (what, is_broken) = match lost {
+            Lost::Broken(problem) => (problem, true),
+            Lost::Said(problem) => (problem, false),
+        };
+        LOST.write(Level::Warning, "volume", format_args!("{}: {what}; connecting again", inner.options.server));
+        inner.disconnected(Trouble { what, is_reachable: true }, is_broken);
+        // The connection is closed before the pause: the server waits for that.
+        drop(reader);
+        sleep(if is_broken { pauses.lost() } else { RETRY_MIN }).await;
     }
 }
 
-async fn read_answers(inner: &Inner, reader: &mut ReadHalf<Stream>) -> String {
+async fn read_answers(inner: &Inner, reader: &mut ReadHalf<Stream>) -> Lost {
     loop {
         match read_message(reader).await {
             Ok(Some((header, Message::Answer(answer)))) => inner.answered(header.request, Ok(Said::Answer(answer))),
@@ -171,13 +224,19 @@ async fn read_answers(inner: &Inner, reader: &mut ReadHalf<Stream>) -> String {
             {
                 // All calls without an answer are sent again on the next connection.
                 sleep(RETRY_MIN).await;
-                return failure.to_string();
+                return Lost::Said(failure.to_string());
+            }
+            Ok(Some((header, Message::Failure(failure)))) if failure.code == Code::Malformed => {
+                // The calls that were sent later are not done on this connection.
+                let what = format!("it refused a call ({})", failure.words);
+                inner.refuse(header.request, failure);
+                return Lost::Said(what);
             }
             Ok(Some((header, Message::Failure(failure)))) => inner.answered(header.request, Err(failure)),
             Ok(Some((_, Message::Evicted { words, .. }))) => inner.end(&words),
-            Ok(Some(_)) => return "it sent a message that does not belong here".to_owned(),
-            Ok(None) => return "the server closed the connection".to_owned(),
-            Err(error) => return error.to_string(),
+            Ok(Some(_)) => return Lost::Broken("it sent a message that does not belong here".to_owned()),
+            Ok(None) => return Lost::Broken("the server closed the connection".to_owned()),
+            Err(error) => return Lost::Broken(std::io::Error::from(error).to_string()),
         }
     }
 }
@@ -189,18 +248,21 @@ async fn reconnect(inner: &Inner, role: u8) -> Option<(Stream, Welcomed)> {
         if *inner.ended.borrow() {
             return None;
         }
-        let problem = match greet(inner, role).await {
+        let trouble = match greet(inner, role).await {
             Ok(connected) => return Some(connected),
             Err(Ok(failure)) if failure.code == Code::Ended => {
                 log(Level::Error, "volume", format_args!("{}: {}", inner.options.server, failure.words));
                 inner.end(&failure.words);
                 return None;
             }
-            Err(Ok(failure)) => failure.to_string(),
-            Err(Err(error)) => error.to_string(),
+            Err(Ok(failure)) => Trouble { what: failure.to_string(), is_reachable: true },
+            // The server is named beside it.
+            Err(Err((Error::Server { problem, .. }, is_reachable))) => Trouble { what: problem, is_reachable },
+            Err(Err((error, is_reachable))) => Trouble { what: error.to_string(), is_reachable },
         };
         if role == ROLE_BULK {
-            inner.disconnected(format!("{problem}; the next attempt is in {} ms", pause.as_millis()));
+            let what = format!("{}; the next attempt is in {} ms", trouble.what, pause.as_millis());
+            inner.disconnected(Trouble { what, ..trouble }, false);
         }
         // The pauses are random, so that not all mounts reconnect at the same time.
         let jitter = Duration::from_nanos(u64::from(inner.incarnation[0]) * pause.as_nanos() as u64 / 1024);
@@ -211,18 +273,32 @@ async fn reconnect(inner: &Inner, role: u8) -> Option<(Stream, Welcomed)> {
 
 /// Keeps a control connection, for renewals and the server's requests.
 pub(super) async fn keep_control(inner: &Arc<Inner>) {
+    static LOST: Throttle = Throttle::every(LOG_INTERVAL);
+    let mut pauses = Pauses::new();
     while !*inner.ended.borrow() {
         let Some((stream, welcomed)) = reconnect(inner, ROLE_CONTROL).await else { return };
         let (mut reader, writer) = split(stream);
         let (frames, to_write) = mpsc::unbounded_channel();
         inner.controlled(Some(frames.clone()));
-        tokio::select! {
-            () = hear(inner, &mut reader) => {}
-            () = renew(inner, &frames, welcomed.lease) => {}
-            () = write_all(writer, to_write) => {}
-        }
+        pauses.connected();
+        let problem = tokio::select! {
+            problem = hear(inner, &mut reader) => problem,
+            () = renew(inner, &frames, welcomed.lease) => "it takes nothing any more".to_owned(),
+            () = write_all(writer, to_write) => "it takes nothing any more".to_owned(),
+        };
         inner.controlled(None);
-        sleep(RETRY_MIN).await;
+        drop(reader);
+        if *inner.ended.borrow() {
+            return;
+        }
+        sleep(pauses.lost()).await;
+        // If the server is gone, the bulk connection says so.
+        let mut state = inner.state();
+        if state.bulk.is_some() {
+            let what = format!("the connection that renews the lease broke: {problem}");
+            LOST.write(Level::Warning, "volume", format_args!("{}: {what}", inner.options.server));
+            state.control_trouble = Some(Trouble { what, is_reachable: true });
+        }
     }
 }
 
@@ -242,7 +318,8 @@ async fn renew(inner: &Inner, frames: &mpsc::UnboundedSender<Vec<u8>>, lease: Du
     }
 }
 
-async fn hear(inner: &Inner, reader: &mut ReadHalf<Stream>) {
+/// Reads the server's messages until the connection ends; returns why it ended.
+async fn hear(inner: &Inner, reader: &mut ReadHalf<Stream>) -> String {
     loop {
         match read_message(reader).await {
             Ok(Some((_, Message::Renewed { sent_ns, lease_ms, server_ns, sequence }))) => {
@@ -259,11 +336,19 @@ async fn hear(inner: &Inner, reader: &mut ReadHalf<Stream>) {
             Ok(Some((_, Message::Push { file, size, number }))) => {
                 let _ = inner.events.send(Event::Push(file, size, number));
             }
-            Ok(Some((_, Message::Evicted { words, .. }))) => return inner.end(&words),
-            Ok(Some((_, Message::Failure(failure)))) if failure.code == Code::Ended => {
-                return inner.end(&failure.words);
+            Ok(Some((_, Message::Evicted { words, .. }))) => {
+                inner.end(&words);
+                return words;
             }
-            Ok(Some(_) | None) | Err(_) => return,
+            Ok(Some((_, Message::Failure(failure)))) => {
+                if failure.code == Code::Ended {
+                    inner.end(&failure.words);
+                }
+                return failure.to_string();
+            }
+            Ok(Some(_)) => return "it sent a message that does not belong here".to_owned(),
+            Ok(None) => return "the server closed the connection".to_owned(),
+            Err(error) => return std::io::Error::from(error).to_string(),
         }
     }
 }

@@ -10,6 +10,7 @@
 //! |---|---|
 //! | `session`, `calls` | numbered operations; calls without an answer, which are sent again |
 //! | `link` | connections |
+//! | `refusals` | calls that the server does not take |
 //! | `names` | everything about names and attributes |
 //! | `open` | files that are open |
 //! | `file`, `extents`, `space` | the state of a file, the places of its blocks, free blocks that the session holds |
@@ -32,6 +33,7 @@ mod link;
 mod locks;
 mod names;
 mod open;
+mod refusals;
 mod session;
 mod space;
 
@@ -45,7 +47,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
 pub use bytes::Contents;
-pub use calls::{ClientOptions, SessionFigures};
+pub use calls::{ClientOptions, SessionFigures, Trouble};
 pub use data::At;
 pub use error::Error;
 pub use hold::Kernel;

@@ -55,7 +55,9 @@ impl Session {
     pub fn figures(&self) -> SessionFigures {
         let state = self.inner.state();
         let (session, epoch, waiting) = (state.session, state.epoch, state.waiting.len());
-        SessionFigures { session, epoch, waiting, ..state.figures.clone() }
+        let trouble = state.figures.trouble.clone().or_else(|| state.control_trouble.clone());
+        let (refused, refusal) = (state.refusals.count, state.refusals.recent());
+        SessionFigures { session, epoch, waiting, trouble, refused, refusal, ..state.figures.clone() }
     }
 
     /// Returns the time of the server's clock. *Units*: nanoseconds since 1970.
@@ -301,11 +303,21 @@ impl Session {
                     let (message, number) = make(&mut state);
                     let request = state.next_request;
                     state.next_request += 1;
-                    if let Some(bulk) = &state.bulk {
-                        let _ = bulk.send(message.encode(request, state.epoch));
+                    let frame = message.encode(request, state.epoch);
+                    if let Some(failure) = refusal_of(&message, &frame) {
+                        // The number is used by the next operation.
+                        if let Some(number) = number {
+                            state.open_numbers.remove(&number);
+                            state.next_number = number;
+                        }
+                        return Err(failure.into());
                     }
-                    let is_restart = matches!(share, Share::Restart);
-                    state.waiting.insert(request, Waiting { message, number, is_restart, reply, _turn: turn });
+                    let waiting = Waiting { message, number, share, blamed: 0, refused: None, reply, _turn: turn };
+                    if let Some(bulk) = state.bulk.as_ref().filter(|_| state.is_sent_at_once(&waiting)) {
+                        let _ = bulk.send(frame);
+                    }
+                    state.waiting.insert(request, waiting);
+                    state.send_next();
                     return Ok((request, answer));
                 }
             }
@@ -349,6 +361,17 @@ impl Session {
         self.abort();
         result
     }
+}
+
+/// Refuses a message that the server could not read.
+fn refusal_of(message: &Message, frame: &[u8]) -> Option<Failure> {
+    let words = match Message::decode(frame) {
+        Ok((_, read)) if read == *message => return None,
+        Ok((_, Message::Failure(too_long))) => return Some(Failure { errno: libc::E2BIG, ..too_long }),
+        Ok(_) => "its message would be read as another one".to_owned(),
+        Err(error) => error.to_string(),
+    };
+    Some(Failure { code: Code::Malformed, errno: libc::EIO, words })
 }
 
 fn answered(said: Said) -> Result<Answer, Error> {

@@ -149,7 +149,7 @@ impl Parts<'_> {
         let is_granted = is_sound && change.unuse_space(extent.block, blocks, ExtentState::Granted, session)?;
         if !is_granted {
             let words = format!("blocks {} to {} are not granted", extent.block, extent.block.saturating_add(blocks));
-            return Err(Failure { code: Code::Malformed, errno: libc::EIO, words });
+            return Err(Failure { code: Code::Posix, errno: libc::EIO, words });
         }
         self.unmap(change, stamp, file.inode, found, (extent.file_block, end))?;
         change.use_space(extent.block, blocks, ExtentState::Data, file.inode, 0)?;
@@ -342,7 +342,7 @@ impl Parts<'_> {
         for (block, blocks) in extents {
             if *blocks == 0 || !change.unuse_space(*block, *blocks, ExtentState::Granted, session)? {
                 let words = format!("block {block} is not granted");
-                return Err(Failure { code: Code::Malformed, errno: libc::EINVAL, words });
+                return Err(Failure { code: Code::Posix, errno: libc::EINVAL, words });
             }
         }
         extents.iter().for_each(|(block, blocks)| self.free.add(*block, *blocks));

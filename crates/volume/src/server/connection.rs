@@ -1,8 +1,8 @@
 //! One connection of a client: greeting, requests, answers.
 //!
 //! Owns: which messages a connection may send, and how many. Promises: at most [`CALLS_MAX`] requests of a connection
-//! are in progress at a time; a malformed message ends the connection and changes nothing. Leaves to others: doing the
-//! requests (`owner`).
+//! are in progress at a time; a malformed message changes nothing, is refused with the reason, and ends the connection.
+//! Leaves to others: doing the requests (`owner`).
 //!
 //! *Circle*: a connection sends requests, which contain the replies of this file.
 
@@ -21,7 +21,7 @@ use super::request::{Request, wall_ns};
 use crate::format::{Label, Session, SessionState};
 use crate::net::{self, Stream};
 use crate::protocol::{Answer, Code, Failure, Hello, Message, VERSIONS, What, versions_differ};
-use crate::wire::{read_message, write_all};
+use crate::wire::{Unread, read_message, write_all};
 
 /// The maximum number of connections of a server.
 pub(super) const CONNECTIONS_MAX: usize = 2048;
@@ -130,10 +130,27 @@ pub(super) async fn serve(context: &Context, stream: Stream, peer: &str) {
             result = talk => result,
             () = &mut writing => return Ok(()),
         };
-        // The last message, such as a refusal, is still sent.
+        let Err(Unread::Message { request, problem }) = result else {
+            // The last message, such as a refusal, is still sent.
+            drop(frames);
+            let _ = timeout(net::HELLO_TIME_MAX, writing).await;
+            return result.map_err(std::io::Error::from);
+        };
+        let words = format!("request {request} is refused: {problem}");
+        let failure = Failure { code: Code::Malformed, errno: libc::EIO, words: problem };
+        let _ = frames.send(Message::Failure(failure).encode(request, context.shared.epoch));
         drop(frames);
-        let _ = timeout(net::HELLO_TIME_MAX, writing).await;
-        result
+        // The client closes the connection once it has the refusal. What it sent before that is thrown away: a
+        // connection that is closed with bytes unread may lose the refusal.
+        let mut nowhere = tokio::io::sink();
+        let thrown_away = tokio::io::copy(&mut reader, &mut nowhere);
+        let written = async {
+            writing.await;
+            std::future::pending::<()>().await;
+        };
+        let ending = async { tokio::select!(_ = thrown_away => {}, () = written => {}) };
+        let _ = timeout(net::HELLO_TIME_MAX, ending).await;
+        Err(std::io::Error::other(words))
     };
     if let Err(error) = served.await {
         let error: std::io::Error = error;
@@ -151,7 +168,7 @@ struct Greeted {
 }
 
 /// Reads the first message and answers it. `None`: the client is refused.
-async fn greet(context: &Context, reader: &mut ReadHalf<Stream>, frames: &Frames) -> std::io::Result<Option<Greeted>> {
+async fn greet(context: &Context, reader: &mut ReadHalf<Stream>, frames: &Frames) -> Result<Option<Greeted>, Unread> {
     let Some((header, message)) = read_message(reader).await? else { return Ok(None) };
     let shared = &context.shared;
     let answer = match message {
@@ -166,7 +183,7 @@ async fn greet(context: &Context, reader: &mut ReadHalf<Stream>, frames: &Frames
         // The failure is logged too, so that the operator of the server sees it.
         Err(failure) if failure.code == Code::Version => {
             let words = failure.words.clone();
-            (Message::Failure(failure), Err(std::io::Error::other(words)))
+            (Message::Failure(failure), Err(std::io::Error::other(words).into()))
         }
         Err(failure) => (Message::Failure(failure), Ok(None)),
     };
@@ -224,18 +241,23 @@ fn welcome(shared: &Shared, session: u64) -> Message {
     Message::Welcome { session, lease_ms: shared.lease_ms, server_ns: wall_ns() }
 }
 
+fn misplaced(request: u64) -> Unread {
+    Unread::Message { request, problem: "a message that does not belong here".to_owned() }
+}
+
 /// Serves a bulk connection: operations and questions.
 async fn bulk(
     context: &Context,
     greeted: Greeted,
     reader: &mut ReadHalf<Stream>,
     frames: &Frames,
-) -> std::io::Result<()> {
+) -> Result<(), Unread> {
     let (session, epoch, connection) = (greeted.session, context.shared.epoch, greeted.connection);
     let turns = Arc::new(Semaphore::new(CALLS_MAX));
     while let Some((header, message)) = read_message(reader).await? {
         let Ok(turn) = turns.clone().try_acquire_owned() else {
-            return Err(std::io::Error::other(format!("more than {CALLS_MAX} requests without an answer")));
+            let problem = format!("more than {CALLS_MAX} requests without an answer");
+            return Err(std::io::Error::other(problem).into());
         };
         let reply = Reply { frames: frames.clone(), request: header.request, epoch, connection, _turn: turn };
         let request = match message {
@@ -256,7 +278,7 @@ async fn bulk(
                 Request::Reclaim { session, held, is_last, reply }
             }
             Message::Goodbye { session: named } if named == session => Request::Goodbye { session, reply },
-            _ => return Err(std::io::Error::other("a message that does not belong here")),
+            _ => return Err(misplaced(header.request)),
         };
         // Requests are sent in the order of their arrival, and the owner's queue keeps that order.
         if context.requests.send(request).await.is_err() {
@@ -272,7 +294,7 @@ async fn control(
     greeted: Greeted,
     reader: &mut ReadHalf<Stream>,
     frames: &Frames,
-) -> std::io::Result<()> {
+) -> Result<(), Unread> {
     let (shared, session, connection) = (&context.shared, greeted.session, greeted.connection);
     let _ = context.requests.send(Request::Controlled { session, connection, frames: frames.clone() }).await;
     while let Some((header, message)) = read_message(reader).await? {
@@ -296,7 +318,7 @@ async fn control(
                 let renewed = Message::Renewed { sent_ns, lease_ms: shared.lease_ms, server_ns: wall_ns(), sequence };
                 let _ = frames.send(renewed.encode(header.request, shared.epoch));
             }
-            _ => return Err(std::io::Error::other("a message that does not belong here")),
+            _ => return Err(misplaced(header.request)),
         }
     }
     Ok(())

@@ -120,7 +120,7 @@ impl Handle {
 
     /// Releases the space of an ended session, because an operator confirms that its host writes nothing any more.
     ///
-    /// *Errors*: the session does not exist, or is active.
+    /// *Errors*: `Ended` if the session does not exist, `Conflict` if its mount runs.
     pub async fn release(&self, session: u64) -> Result<(), Failure> {
         let (reply, answer) = oneshot::channel();
         let _ = self.requests.send(Request::Release { session, reply }).await;

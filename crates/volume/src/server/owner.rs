@@ -273,9 +273,10 @@ impl Owner {
                 self.hold(Held::Call(reply, ended));
             }
             Request::Release { session, reply } => {
-                let ended = match self.presence.is_silent(session) {
-                    true => self.end(session),
-                    false => Err(active(session)),
+                let found = self.image.sessions().into_iter().find(|(number, _)| *number == session);
+                let ended = match found.filter(|_| !self.presence.is_silent(session)) {
+                    None => self.end(session),
+                    Some((_, found)) => Err(active(session, &found.host)),
                 };
                 self.hold(Held::Number(reply, ended));
             }

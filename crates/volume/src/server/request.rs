@@ -131,8 +131,8 @@ pub(super) fn wall_ns() -> u64 {
 }
 
 /// The failure of a request to release a session that is still in use.
-pub(super) fn active(session: u64) -> Failure {
-    let words = format!("session {session} renews its lease, or did so a moment ago: it is in use");
+pub(super) fn active(session: u64, host: &str) -> Failure {
+    let words = format!("session {session} of host {host} is in use: its mount runs, or ran a moment ago");
     Failure { code: Code::Conflict, errno: libc::EBUSY, words }
 }
 

@@ -280,6 +280,7 @@ fn open_options(random: &mut Random, seed: u64) -> OpenOptions {
         admission,
         index_loading: if random.chance(70) { IndexLoading::Shards } else { IndexLoading::BySize },
         background: Background::Caller,
+        is_read_only: false,
         seed: None,
     }
 }

@@ -430,6 +430,10 @@ impl<R: Read> Nectary<R> {
 }
 
 impl<R: Read + Send> formats::Reader for Nectary<R> {
+    fn block_bytes(&self) -> Option<u64> {
+        Some(self.header.block_bytes.into())
+    }
+
     fn read(&mut self, to: &mut Vec<Reference>) -> Result<bool> {
         let Some(first) = self.next_reference()? else { return Ok(false) };
         to.push(first);

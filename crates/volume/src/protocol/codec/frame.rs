@@ -44,6 +44,15 @@ impl Header {
         Ok(Header { kind, body_bytes, checksum, request, epoch })
     }
 
+    /// Returns the request of a message whose body is longer than [`BODY_BYTES_MAX`]; `None` if that is not what is
+    /// wrong with the header.
+    pub fn request_of_too_long(bytes: &[u8]) -> Option<u64> {
+        let mut reader = Reader::new("message", bytes);
+        let (magic, _, flags) = (reader.array::<4>().ok()?, reader.u16().ok()?, reader.u16().ok()?);
+        let (body_bytes, _, request) = (reader.u32().ok()?, reader.u32().ok()?, reader.u64().ok()?);
+        (magic == MAGIC && flags == 0 && body_bytes as usize > BODY_BYTES_MAX).then_some(request)
+    }
+
     /// Checks a whole message; returns its header and its body.
     pub(super) fn open(bytes: &[u8]) -> Result<(Header, &[u8]), FormatError> {
         let header = Header::decode(bytes)?;

@@ -1,0 +1,30 @@
+//! Opening a store only for reading, for the commands that look at it.
+//!
+//! Owns: the words about what an open for writing would repair. Promises: the devices are not changed.
+
+use nectary_store::Repair;
+
+use super::in_use::{Instead, explained};
+use crate::arguments::{DeviceArguments, SpanArguments};
+use crate::device::{Access, OpenStore, open_store};
+use crate::exit::Failure;
+
+/// Opens a store; `instead` says what to do if another process has it open.
+pub async fn open(device: &DeviceArguments, spans: &SpanArguments, instead: &Instead) -> Result<OpenStore, Failure> {
+    open_store(device, spans, Access::Read).await.map_err(|failure| explained(failure, instead))
+}
+
+/// Prints what an open for writing would repair.
+pub fn say_repairs(spec: &str, repairs: &[Repair]) {
+    if repairs.is_empty() {
+        return;
+    }
+    eprintln!("nectary: {spec}: nothing was written; this is repaired when it is next opened for writing:");
+    repairs.iter().for_each(|repair| eprintln!("  {}", repair.what));
+}
+
+/// As [`say_repairs`], of damage alone.
+pub fn say_damage(spec: &str, repairs: &[Repair]) {
+    let damage: Vec<Repair> = repairs.iter().filter(|repair| repair.is_damage).cloned().collect();
+    say_repairs(spec, &damage);
+}

@@ -1,0 +1,186 @@
+//! Calls that the server does not take: it refuses the message, or the connection breaks whenever the call is sent.
+//!
+//! Owns: finding such a call, and failing it. Promises: only that call fails; an operation that the server has done
+//! does not fail. Leaves to others: sending calls again after each reconnection (`calls`).
+//!
+//! After a connection to the same server broke for no known reason, the calls without an answer are *probed*: sent one at
+//! a time, the next one when the last one is answered. A call during which the connection breaks [`BLAMED_MAX`] times in
+//! a row is refused as if the server had refused it. First come operations, and questions that wait for no other host;
+//! newer calls wait until these are answered. Then newer calls of this kind are sent as usual, as another host may wait
+//! for them, while questions that wait for other hosts are probed. Last, all other calls are sent. They have no contents
+//! that a server could refuse.
+//!
+//! A refused operation may have been done before, on a connection that lost the reply; and its number must be used, as
+//! the server does operations in the order of their numbers. So it is replaced by an operation that always fails. If
+//! the answer is a success, it is the stored reply of the operation itself, and the caller gets it. Otherwise the
+//! operation was not done, and now never is.
+
+use std::time::Duration;
+
+use nectary_host::log::{Level, Throttle};
+use tokio::time::Instant;
+
+use super::calls::{Inner, Said, Share, State, Waiting};
+use crate::protocol::{Code, Failure, FileId, Message, Operation};
+
+/// After this many breaks of the connection in a row, the call that was sent last is refused.
+const BLAMED_MAX: u32 = 5;
+/// The time for which a status names the last refused call.
+const NAMED_FOR: Duration = Duration::from_secs(600);
+
+/// What a session knows of refused calls, and of a connection that breaks.
+#[derive(Default)]
+pub(super) struct Refusals {
+    /// Whether the last bulk connection broke, although the server gave no reason.
+    pub is_broken: bool,
+    /// While calls are probed.
+    careful: Option<Careful>,
+    /// The number of refused calls.
+    pub count: u64,
+    /// The last refusal: when, and why.
+    last: Option<(Instant, String)>,
+}
+
+/// The state of probing.
+#[derive(Clone, Copy)]
+struct Careful {
+    /// The calls below this number are probed.
+    end: u64,
+    /// Whether the calls that wait for no other host are answered.
+    is_second: bool,
+    /// The call that was sent last.
+    probe: Option<u64>,
+}
+
+impl Refusals {
+    /// Whether calls are probed.
+    pub fn is_careful(&self) -> bool {
+        self.careful.is_some()
+    }
+
+    /// Returns the reason of the last refusal, if it is recent.
+    pub fn recent(&self) -> Option<String> {
+        self.last.as_ref().filter(|(at, _)| at.elapsed() < NAMED_FOR).map(|(_, words)| words.clone())
+    }
+}
+
+/// A refused call, which waits until it is known whether it was done.
+pub(super) struct Refused {
+    /// The refused message.
+    message: Message,
+    failure: Failure,
+}
+
+impl Waiting {
+    /// Whether the server answers the call without waiting for another host or another call.
+    fn is_prompt(&self) -> bool {
+        matches!(self.share, Share::Operations | Share::Questions)
+            && matches!(self.message, Message::Operation { .. } | Message::Question { .. })
+    }
+
+    /// Gives the caller the answer.
+    pub fn answer(self, answer: Result<Said, Failure>) {
+        let answer = match (self.refused, answer) {
+            (None, answer) => answer,
+            (Some(_), Ok(said)) => Ok(said),
+            // The session has ended, and the operation may have been done: a dropped reply says so.
+            (Some(_), Err(failure)) if failure.code == Code::Ended => return,
+            (Some(refused), Err(_)) => Err(refused.failure),
+        };
+        // The caller may have stopped waiting.
+        let _ = self.reply.send(answer);
+    }
+
+    /// Puts back the refused message, for a new server, which may take it.
+    pub fn retry(&mut self) {
+        self.blamed = 0;
+        if let Some(refused) = self.refused.take() {
+            self.message = refused.message;
+        }
+    }
+}
+
+impl State {
+    /// Begins to probe if the last connection, to the same server, broke. Returns a call that must be refused.
+    pub fn after_break(&mut self, is_same_server: bool) -> Option<(u64, Failure)> {
+        let probe = self.refusals.careful.take().and_then(|careful| careful.probe);
+        if !std::mem::take(&mut self.refusals.is_broken) || !is_same_server {
+            return None;
+        }
+        self.refusals.careful = Some(Careful { end: self.next_request, is_second: false, probe: None });
+        let request = probe?;
+        for (_, other) in self.waiting.iter_mut().filter(|(other, _)| **other != request) {
+            other.blamed = 0;
+        }
+        let waiting = self.waiting.get_mut(&request)?;
+        waiting.blamed += 1;
+        let words = format!("the connection broke {BLAMED_MAX} times when this call was sent");
+        let failure = Failure { code: Code::Malformed, errno: libc::EIO, words };
+        (waiting.blamed >= BLAMED_MAX && waiting.refused.is_none()).then_some((request, failure))
+    }
+
+    /// Whether a new call is sent at once.
+    pub fn is_sent_at_once(&self, waiting: &Waiting) -> bool {
+        let Some(careful) = self.refusals.careful else { return true };
+        waiting.share == Share::Restart || (careful.is_second && waiting.is_prompt())
+    }
+
+    /// Sends the next call if calls are probed and the last one is answered.
+    pub fn send_next(&mut self) {
+        let (Some(bulk), Some(careful)) = (&self.bulk, &mut self.refusals.careful) else { return };
+        if careful.probe.is_some_and(|request| self.waiting.contains_key(&request)) {
+            return;
+        }
+        let send = |(request, waiting): (&u64, &Waiting)| {
+            let _ = bulk.send(waiting.message.encode(*request, self.epoch));
+        };
+        let mut probed = self.waiting.range(..careful.end);
+        if !careful.is_second {
+            if let Some(next) = probed.clone().find(|(_, waiting)| waiting.is_prompt()) {
+                careful.probe = Some(*next.0);
+                return send(next);
+            }
+            careful.is_second = true;
+            self.waiting.iter().filter(|(_, waiting)| waiting.is_prompt()).for_each(send);
+        }
+        if let Some(next) = probed.find(|(_, waiting)| waiting.share == Share::Looks) {
+            careful.probe = Some(*next.0);
+            return send(next);
+        }
+        let is_left = |waiting: &Waiting| !waiting.is_prompt() && waiting.share != Share::Restart;
+        self.waiting.iter().filter(|(_, waiting)| is_left(waiting)).for_each(send);
+        self.refusals.careful = None;
+        self.figures.trouble = None;
+    }
+}
+
+impl Inner {
+    /// Fails a call that the server does not take. The calls that were sent after it must be sent again.
+    pub fn refuse(&self, request: u64, failure: Failure) {
+        static REFUSED: Throttle = Throttle::every(Duration::from_secs(10));
+        let mut state = self.state();
+        let Some(mut waiting) = state.waiting.remove(&request) else { return };
+        let words = failure.words.clone();
+        let server = &self.options.server;
+        let is_vital = waiting.refused.is_some() || matches!(waiting.message, Message::Reclaim { .. });
+        if is_vital {
+            drop((waiting, state));
+            return self.end(&format!("{server} does not take what every server must: {words}"));
+        }
+        let message = format_args!("{server}: it does not take a call: {words}");
+        REFUSED.write(Level::Error, "volume", message);
+        state.refusals.count += 1;
+        state.refusals.last = Some((Instant::now(), words));
+        match waiting.number {
+            Some(number) => {
+                // There is no inode 0.
+                let operation = Operation::Truncate { file: FileId::default(), size: 0 };
+                let other = Message::Operation { session: state.session, number, operation };
+                let message = std::mem::replace(&mut waiting.message, other);
+                waiting.refused = Some(Refused { message, failure });
+                state.waiting.insert(request, waiting);
+            }
+            None => waiting.answer(Err(failure)),
+        }
+    }
+}
