@@ -7,8 +7,8 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use nectary_bench::store::{Options, Plan, Preset, Programs, Report, run};
-use nectary_bench::{Error, machine};
+use nectary_bench::store::{Options, Plan, Preset, Programs, run};
+use nectary_bench::{Error, Report, machine};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_nectary-foyer");
 

@@ -1,73 +1,127 @@
-//! Keys whose responses were recently found not to be storable.
+//! Requests whose responses were recently found not to be storable.
 //!
-//! Owns: a limited memory of these keys. Later requests for these keys go to the origin in parallel instead of waiting
-//! for each other. Forgetting a key, or mistaking it for another with the same hash, costs only a little speed.
+//! Owns: a limited memory of the URLs, and of that part of the requests on which the reason depends, so that one
+//! client's requests do not keep another's response out of the store. Later requests of this kind go to the origin in
+//! parallel instead of waiting for each other. Forgetting a request, or mistaking it for another with the same hash,
+//! costs only a little speed.
 
 use std::hash::{BuildHasher, RandomState};
 
-/// The maximum number of keys that are remembered at the same time.
+use http::HeaderMap;
+use http::header::{ACCEPT_ENCODING, AUTHORIZATION};
+
+use crate::rules::vary::push_variant;
+
+/// The maximum number of requests that are remembered at the same time.
 const SLOTS: usize = 4096;
-/// The time for which a key is remembered, in milliseconds.
+/// The time for which a request is remembered, in milliseconds.
 const REMEMBERED_MS: u64 = 30_000;
 
-/// The keys that one worker remembers.
+/// Why a response could not be stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Reason {
+    /// The response itself: it concerns every request for the URL.
+    Response,
+    /// The request had `Authorization`: it concerns only such requests.
+    Authorization,
+    /// The response was too long: it concerns requests that accept the same encodings, because only their responses are
+    /// as long.
+    Size,
+}
+
+/// The requests that one worker remembers.
 #[derive(Debug)]
 pub(crate) struct HitForMiss {
     hasher: RandomState,
-    /// The hash of a key, and the time until which the key is remembered, in Unix milliseconds.
+    /// A hash, and the time until which it is remembered, in Unix milliseconds.
     slots: Box<[(u64, u64)]>,
 }
 
 impl HitForMiss {
-    /// Starts without keys.
+    /// Starts without requests.
     pub fn new() -> HitForMiss {
         HitForMiss { hasher: RandomState::new(), slots: vec![(0, 0); SLOTS].into() }
     }
 
-    /// Remembers that the key's response could not be stored.
-    pub fn insert(&mut self, key: &[u8], now_ms: u64) {
-        let hash = self.hasher.hash_one(key);
+    /// Remembers that the response to a request for `key` could not be stored.
+    pub fn insert(&mut self, key: &[u8], headers: &HeaderMap, reason: Reason, now_ms: u64) {
+        let hash = self.hash(key, headers, reason);
         self.slots[hash as usize % SLOTS] = (hash, now_ms + REMEMBERED_MS);
     }
 
-    /// Forgets a key: its response was storable.
-    pub fn remove(&mut self, key: &[u8]) {
-        let hash = self.hasher.hash_one(key);
-        let slot = &mut self.slots[hash as usize % SLOTS];
-        if slot.0 == hash {
-            slot.1 = 0;
+    /// Forgets such requests, whatever the reason: the response was storable.
+    pub fn remove(&mut self, key: &[u8], headers: &HeaderMap) {
+        for reason in reasons(headers) {
+            let hash = self.hash(key, headers, reason);
+            let slot = &mut self.slots[hash as usize % SLOTS];
+            if slot.0 == hash {
+                slot.1 = 0;
+            }
         }
     }
 
-    /// Whether the key is remembered.
-    pub fn contains(&self, key: &[u8], now_ms: u64) -> bool {
-        let hash = self.hasher.hash_one(key);
-        let (found, until_ms) = self.slots[hash as usize % SLOTS];
-        found == hash && now_ms < until_ms
+    /// Whether such a request is remembered.
+    pub fn contains(&self, key: &[u8], headers: &HeaderMap, now_ms: u64) -> bool {
+        reasons(headers).any(|reason| {
+            let hash = self.hash(key, headers, reason);
+            let (found, until_ms) = self.slots[hash as usize % SLOTS];
+            found == hash && now_ms < until_ms
+        })
     }
+
+    fn hash(&self, key: &[u8], headers: &HeaderMap, reason: Reason) -> u64 {
+        let mut encodings = Vec::new();
+        if reason == Reason::Size {
+            push_variant(&mut encodings, &[ACCEPT_ENCODING], headers);
+        }
+        self.hasher.hash_one((key, reason, encodings))
+    }
+}
+
+/// The reasons that may concern a request.
+fn reasons(headers: &HeaderMap) -> impl Iterator<Item = Reason> {
+    let authorization = headers.contains_key(AUTHORIZATION).then_some(Reason::Authorization);
+    [Some(Reason::Response), authorization, Some(Reason::Size)].into_iter().flatten()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rules::headers;
 
     #[test]
-    fn keys_are_remembered_for_a_while() {
-        let mut keys = HitForMiss::new();
-        assert!(!keys.contains(b"a", 0));
-        keys.insert(b"a", 1000);
-        assert!(keys.contains(b"a", 1000 + REMEMBERED_MS - 1));
-        assert!(!keys.contains(b"a", 1000 + REMEMBERED_MS));
-        keys.insert(b"a", 1000);
-        keys.remove(b"a");
-        assert!(!keys.contains(b"a", 1000));
+    fn requests_are_remembered_for_a_while() {
+        let (mut keys, any) = (HitForMiss::new(), HeaderMap::new());
+        assert!(!keys.contains(b"a", &any, 0));
+        keys.insert(b"a", &any, Reason::Response, 1000);
+        assert!(keys.contains(b"a", &any, 1000 + REMEMBERED_MS - 1));
+        assert!(!keys.contains(b"a", &any, 1000 + REMEMBERED_MS));
+        keys.insert(b"a", &any, Reason::Response, 1000);
+        keys.remove(b"a", &any);
+        assert!(!keys.contains(b"a", &any, 1000));
+    }
+
+    #[test]
+    fn a_reason_concerns_only_the_requests_that_have_it() {
+        let plain = headers(&[("accept-encoding", "gzip")]);
+        let identity = headers(&[("accept-encoding", "identity")]);
+        let authorized = headers(&[("accept-encoding", "gzip"), ("authorization", "x")]);
+        let remembered = |reason, by: &HeaderMap| {
+            let mut keys = HitForMiss::new();
+            keys.insert(b"a", by, reason, 0);
+            [&plain, &identity, &authorized].map(|headers| keys.contains(b"a", headers, 1))
+        };
+        assert_eq!(remembered(Reason::Response, &authorized), [true, true, true]);
+        assert_eq!(remembered(Reason::Authorization, &authorized), [false, false, true]);
+        assert_eq!(remembered(Reason::Size, &identity), [false, true, false]);
+        assert_eq!(remembered(Reason::Size, &authorized), [true, false, true]);
     }
 
     #[test]
     fn any_number_of_keys_takes_the_same_room() {
-        let mut keys = HitForMiss::new();
-        (0..10 * SLOTS).for_each(|key| keys.insert(&key.to_le_bytes(), 0));
-        let remembered = (0..10 * SLOTS).filter(|key| keys.contains(&key.to_le_bytes(), 1)).count();
+        let (mut keys, any) = (HitForMiss::new(), HeaderMap::new());
+        (0..10 * SLOTS).for_each(|key| keys.insert(&key.to_le_bytes(), &any, Reason::Response, 0));
+        let remembered = (0..10 * SLOTS).filter(|key| keys.contains(&key.to_le_bytes(), &any, 1)).count();
         assert!(remembered <= SLOTS && remembered > SLOTS / 2);
     }
 }

@@ -144,14 +144,20 @@ async fn alone(request: ClientRequest, why: Forward, stale: Option<Object>) -> R
     }
 }
 
-/// Whether a request that is not answered from the store goes to the origin without filling the store.
+/// Whether a request that is not answered from the store goes to the origin without filling the store. If a stored
+/// response can be validated, only a request for a range does so because of what is remembered: a range validates nothing.
 fn goes_alone(request: &ClientRequest, is_stale: bool) -> bool {
     request.method == Method::HEAD
         || request.directives.no_store
         || request.worker.fills.get() >= request.worker.options.limits.fills_max
-        || (!is_stale && request.worker.hit_for_miss.borrow().contains(&request.key, request.at_ms))
+        || ((!is_stale || request.features.has_range) && is_remembered(request))
         || (request.features.has_range
             && first_byte(&request.headers) > request.worker.options.limits.range_fill_start_bytes_max)
+}
+
+/// Whether the response to such a request could recently not be stored.
+fn is_remembered(request: &ClientRequest) -> bool {
+    request.worker.hit_for_miss.borrow().contains(&request.key, &request.headers, request.at_ms)
 }
 
 /// Answers from a stored object.
@@ -231,6 +237,7 @@ async fn lead(
             with_cookies(response, cookies)
         }
         Ok(Told::Direct(response, lease)) => partial::answer(request, response, lease, why, Size::Any).await,
+        Ok(Told::Refused(response, lease)) => pass::forward(request, response, lease, why, Size::Any),
         Ok(Told::TooLarge(response, lease)) => partial::answer(request, response, lease, why, Size::TooLarge).await,
         Ok(Told::Stale(status)) => match stale_on(&request, stale, Failure::Error) {
             Some(found) => answer_stale(request, why, Some(status), found),

@@ -8,7 +8,7 @@
 use std::rc::Rc;
 
 use futures_util::StreamExt;
-use http::header::{TRANSFER_ENCODING, VIA};
+use http::header::{ACCEPT_ENCODING, TRANSFER_ENCODING, VIA};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode};
 use hyper::body::{Body, Incoming};
 use nectary_host::log::Level;
@@ -18,6 +18,7 @@ use tokio::sync::oneshot;
 use super::herald::Herald;
 use super::pass::PURGE_FAILED;
 use super::request::ClientRequest;
+use crate::hit_for_miss::Reason;
 use crate::rules::age::Times;
 use crate::rules::cache_control::RequestDirectives;
 use crate::rules::conditional::{set_validation, validates};
@@ -60,6 +61,8 @@ pub(super) enum Told {
     Refreshed(Object, Vec<HeaderValue>),
     /// The response is not stored; it goes only to the requesting client.
     Direct(Response<Incoming>, Lease),
+    /// The store cannot take the response at present; it goes only to the requesting client.
+    Refused(Response<Incoming>, Lease),
     /// The response could be stored, but is too long for the store; it goes only to the requesting client.
     TooLarge(Response<Incoming>, Lease),
     /// The origin answered with this error, and the stored response may be served instead.
@@ -294,11 +297,16 @@ async fn fetch_body(
     let Some(metadata) = metadata else {
         // After a server error the next response may be storable, so the key is not remembered.
         if !is_trouble(status) {
-            remember(plan, times.response_ms);
+            let reason = match verdict {
+                Storability::Authorization => Reason::Authorization,
+                _ => Reason::Response,
+            };
+            remember(plan, reason, times.response_ms);
         }
         fill.decline();
         _ = tell.send(Told::Direct(response, lease));
-        if plan.stale.is_some() && verdict.supersedes(status) {
+        let is_newer = verdict.is_storable() && !is_trouble(status);
+        if plan.stale.is_some() && (is_newer || verdict.supersedes(status)) {
             purge(&plan.worker, &plan.key).await;
         }
         return;
@@ -310,10 +318,13 @@ async fn fetch_body(
     if !fill.start(&variant, metadata, body_bytes) {
         drop(fill);
         if is_too_large {
-            remember(plan, times.response_ms);
+            remember_size(plan, &names, times.response_ms);
         }
-        let told = if is_too_large { Told::TooLarge(response, lease) } else { Told::Direct(response, lease) };
+        let told = if is_too_large { Told::TooLarge(response, lease) } else { Told::Refused(response, lease) };
         _ = tell.send(told);
+        if is_too_large && plan.stale.is_some() && !is_trouble(status) {
+            purge(&plan.worker, &plan.key).await;
+        }
         return;
     }
     // The fetch continues even if no request waits for it any more.
@@ -327,7 +338,7 @@ async fn fetch_body(
                     let left = left.checked_sub(piece.len() as u64);
                     if left.is_none() {
                         // A body without an announced length has turned out to be too long.
-                        remember(plan, worker.now_ms());
+                        remember_size(plan, &names, worker.now_ms());
                     }
                     left
                 });
@@ -353,11 +364,15 @@ async fn fetch_body(
     }
 }
 
-/// Remembers that the key's response could not be stored. A key with a stored response is not remembered: its requests
-/// validate that response.
-fn remember(plan: &Plan, now_ms: u64) {
-    if plan.stale.is_none() {
-        plan.worker.hit_for_miss.borrow_mut().insert(&plan.key, now_ms);
+/// Remembers that the response to such a request could not be stored.
+fn remember(plan: &Plan, reason: Reason, now_ms: u64) {
+    plan.worker.hit_for_miss.borrow_mut().insert(&plan.key, &plan.headers, reason, now_ms);
+}
+
+/// Remembers that the response was too long, unless its length may depend on more of the request than `Accept-Encoding`.
+fn remember_size(plan: &Plan, names: &[HeaderName], now_ms: u64) {
+    if names.iter().all(|name| *name == ACCEPT_ENCODING) {
+        remember(plan, Reason::Size, now_ms);
     }
 }
 

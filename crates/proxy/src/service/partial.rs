@@ -4,9 +4,10 @@
 //! response, because a range cannot be stored. When the response's head says that it is not stored, there are three
 //! ways:
 //! - a range that begins near the start is cut out of the running body, whose rest is not read;
-//! - for any other range, the fetch is given up, and the request is repeated once with the client's own headers;
-//! - a response to which the range does not apply is passed on as it is: another status than 200, an `If-Range` that
-//!   does not hold, an origin that serves no ranges.
+//! - for any other range, the fetch is given up, and the request is repeated once with the client's own headers, if the
+//!   origin says that it serves ranges or the body is long;
+//! - otherwise the response is passed on as it is, as one to which the range does not apply: another status than 200, or
+//!   an `If-Range` that does not hold.
 //!
 //! The answer goes only to the requesting client. Other clients that wait for the fetch send their own requests, and
 //! later requests go to the origin at once (`hit_for_miss`). *Source*: RFC 9110, 13.1.5, 14.2 and 15.3.7.
@@ -28,6 +29,9 @@ use crate::upstream::Lease;
 
 /// The greatest start of a range that is cut out of the running body. About as many bytes are on their way already.
 const SKIPPED_BYTES_MAX: u64 = 64 * 1024;
+
+/// The least length of a body for which an origin that does not say that it serves ranges is asked for one, in bytes.
+const LONG_BYTES: u64 = 1 << 20;
 
 /// The way to answer a request with a response that is not stored.
 #[derive(Debug, PartialEq, Eq)]
@@ -79,16 +83,24 @@ fn way(request: &HeaderMap, is_conditional: bool, headers: &HeaderMap, body_byte
     if !if_range_holds(request, headers) {
         return Way::Whole;
     }
-    let serves_no_ranges = headers.get(ACCEPT_RANGES).is_some_and(|ranges| ranges == "none");
+    // An origin that names no ranges is asked again only for a long body: it may make every response anew.
+    let is_repeatable = match headers.get(ACCEPT_RANGES) {
+        Some(unit) if unit == "none" => false,
+        Some(_) => body_bytes.is_none_or(|bytes| bytes > SKIPPED_BYTES_MAX),
+        None => body_bytes.is_some_and(|bytes| bytes > LONG_BYTES),
+    };
+    let otherwise = if is_repeatable { Way::Repeat } else { Way::Whole };
     match (wanted(request, body_bytes.unwrap_or(u64::MAX)), body_bytes) {
         (Wanted::Whole, _) => Way::Whole,
+        (Wanted::Part(range), None) if range == (0..u64::MAX) => Way::Whole,
         // The origin evaluates the conditions before the range.
-        _ if is_conditional && !serves_no_ranges => Way::Repeat,
-        (Wanted::Part(range), Some(size_bytes)) if range.start <= SKIPPED_BYTES_MAX || serves_no_ranges => {
+        _ if is_conditional => otherwise,
+        (Wanted::Part(range), Some(size_bytes))
+            if range.start <= SKIPPED_BYTES_MAX || (!is_repeatable && size_bytes <= LONG_BYTES) =>
+        {
             Way::Part(range, size_bytes)
         }
-        _ if serves_no_ranges => Way::Whole,
-        _ => Way::Repeat,
+        _ => otherwise,
     }
 }
 
@@ -102,6 +114,7 @@ mod tests {
         const LONG: Option<u64> = Some(1 << 30);
         let part = |range: Range<u64>| Way::Part(range, 1 << 30);
         // Each row has the request's `Range`, its `If-Range`, the response's `Accept-Ranges`, its length, and the way.
+        let short = |range: Range<u64>| Way::Part(range, 100_000);
         let table = [
             ("bytes=0-9", "", "", LONG, part(0..10)),
             ("bytes=0-", "", "", LONG, part(0..1 << 30)),
@@ -110,13 +123,21 @@ mod tests {
             ("bytes=-1", "", "", LONG, Way::Repeat),
             ("bytes=0-1,5-6", "", "", LONG, Way::Repeat),
             ("bytes=1073741824-", "", "", LONG, Way::Repeat),
-            ("bytes=0-9", "", "", None, Way::Repeat),
+            ("bytes=0-9", "", "bytes", None, Way::Repeat),
+            ("bytes=0-9", "", "", None, Way::Whole),
+            ("bytes=0-", "", "bytes", None, Way::Whole),
             ("lines=0-9", "", "", LONG, Way::Whole),
             ("bytes=9-0", "", "", None, Way::Whole),
             ("bytes=65537-", "\"a\"", "", LONG, Way::Repeat),
             ("bytes=0-9", "\"a\"", "", LONG, part(0..10)),
             ("bytes=0-9", "\"b\"", "", LONG, Way::Whole),
-            ("bytes=99999-99999", "", "none", LONG, part(99999..100_000)),
+            ("bytes=-1", "", "", Some(100_000), short(99_999..100_000)),
+            ("bytes=-1", "", "none", Some(100_000), short(99_999..100_000)),
+            ("bytes=-1", "", "bytes", Some(100_000), Way::Repeat),
+            ("bytes=500-", "", "bytes", Some(100), Way::Whole),
+            ("bytes=0-1,5-6", "", "bytes", Some(100), Way::Whole),
+            ("bytes=-1", "", "none", LONG, Way::Whole),
+            ("bytes=0-9", "", "none", LONG, part(0..10)),
             ("bytes=0-1,5-6", "", "none", LONG, Way::Whole),
             ("bytes=0-9", "", "none", None, Way::Whole),
         ];
@@ -125,9 +146,16 @@ mod tests {
             if !if_range.is_empty() {
                 request.extend(headers(&[("if-range", if_range)]));
             }
-            let response = headers(&[("etag", "\"a\""), ("accept-ranges", accepted)]);
+            let mut response = headers(&[("etag", "\"a\"")]);
+            if !accepted.is_empty() {
+                response.extend(headers(&[("accept-ranges", accepted)]));
+            }
             assert_eq!(way(&request, false, &response, length), expected, "{range} {if_range} {accepted} {length:?}");
         }
-        assert_eq!(way(&headers(&[("range", "bytes=0-9")]), true, &headers(&[]), LONG), Way::Repeat);
+        let conditional =
+            |headers: &HeaderMap, length| way(&crate::rules::headers(&[("range", "bytes=0-9")]), true, headers, length);
+        assert_eq!(conditional(&headers(&[]), LONG), Way::Repeat);
+        assert_eq!(conditional(&headers(&[]), Some(100)), Way::Whole);
+        assert_eq!(conditional(&headers(&[("accept-ranges", "none")]), LONG), Way::Whole);
     }
 }

@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use http::header::{CONTENT_LENGTH, CONTENT_RANGE, VIA};
-use http::{Method, Response, StatusCode};
+use http::{HeaderMap, Method, Response, StatusCode};
 use hyper::body::{Body, Incoming};
 use nectary_host::log::{Level, Throttle};
 use nectary_store::TAGS_MAX;
 
-use super::reply::{CACHE_STATUS, content_range, failed, finish};
+use super::reply::{CACHE_STATUS, content_range, failed, finish, remove_digests};
 use super::request::ClientRequest;
 use crate::access_log::Outcome;
 use crate::body::{Content, ReplyBody};
@@ -103,6 +103,10 @@ pub(super) fn forward_part(
     };
     parts.headers.append(CACHE_STATUS, cache_status.value());
     let length = body.size_hint().exact();
+    let whole_bytes = match parts.status {
+        StatusCode::PARTIAL_CONTENT => whole_bytes(&parts.headers),
+        _ => length,
+    };
     let outcome = match why {
         _ if size == Size::TooLarge => Outcome::TooLarge,
         Forward::Method | Forward::Bypass => Outcome::Bypass,
@@ -113,6 +117,7 @@ pub(super) fn forward_part(
             parts.status = StatusCode::PARTIAL_CONTENT;
             parts.headers.insert(CONTENT_RANGE, content_range(&range, size_bytes));
             parts.headers.remove(CONTENT_LENGTH);
+            remove_digests(&mut parts.headers);
             Content::of_part(pieces(body, lease), range)
         }
         None if length == Some(0) => {
@@ -121,15 +126,21 @@ pub(super) fn forward_part(
         }
         None => Content::Pieces(pieces(body, lease), length),
     };
-    let ticket = request.ticket(parts.status.as_u16(), outcome, length);
+    let ticket = request.ticket(parts.status.as_u16(), outcome, whole_bytes);
     finish(&request.client, parts.status, parts.headers, content, Some(Box::new(ticket)))
+}
+
+/// The length of the whole that the `Content-Range` of a part names.
+fn whole_bytes(headers: &HeaderMap) -> Option<u64> {
+    headers.get(CONTENT_RANGE)?.to_str().ok()?.rsplit_once('/')?.1.parse().ok()
 }
 
 /// Looks at a response for a URL whose responses could not be stored. If this one could have been, the URL is
 /// forgotten, so that the next request fills the store. If only its length forbids that, returns [`Size::TooLarge`].
 fn review(request: &ClientRequest, response: &Response<Incoming>, size: Size) -> Size {
     let worker = &request.worker;
-    if request.method != Method::GET || !worker.hit_for_miss.borrow().contains(&request.key, request.at_ms) {
+    let is_remembered = worker.hit_for_miss.borrow().contains(&request.key, &request.headers, request.at_ms);
+    if request.method != Method::GET || !is_remembered {
         return size;
     }
     let facts = (&request.method, &request.key[..], &request.headers, &request.directives);
@@ -137,11 +148,12 @@ fn review(request: &ClientRequest, response: &Response<Incoming>, size: Size) ->
     if !worker.policy.storability(facts, found).is_storable() {
         return size;
     }
-    let bytes_max = worker.store.object_bytes_max(&request.key).unwrap_or(u64::MAX);
-    if response.body().size_hint().exact().is_some_and(|bytes| bytes > bytes_max) {
+    // A body without a length may turn out to be too long.
+    let Some(bytes) = response.body().size_hint().exact() else { return size };
+    if bytes > worker.store.object_bytes_max(&request.key).unwrap_or(u64::MAX) {
         return Size::TooLarge;
     }
-    worker.hit_for_miss.borrow_mut().remove(&request.key);
+    worker.hit_for_miss.borrow_mut().remove(&request.key, &request.headers);
     size
 }
 

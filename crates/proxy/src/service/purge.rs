@@ -5,11 +5,14 @@
 //! URL that is not stored succeeds and says so, so that a repeated purge does not fail. Leaves to others: the decision
 //! which clients may purge (`admin`).
 
+use std::time::Duration;
+
 use futures_util::future::join_all;
 use http::header::{ACCEPT, HOST};
 use http::uri::{Authority, Scheme};
 use http::{Response, StatusCode, Uri};
 use nectary_store::{Error, ErrorKind, KeyRef, TAG_BYTES_MAX, TAGS_MAX};
+use tokio::time::timeout;
 
 use super::reply::{own, own_with};
 use super::request::ClientRequest;
@@ -19,6 +22,9 @@ use crate::rules::cache_status::CacheStatus;
 use crate::rules::invalidate::origin_of;
 use crate::rules::key::push_key;
 use crate::rules::tags::{are_about_tags, tags_of};
+
+/// The longest time that a purge looks whether something is stored.
+const LOOK_TIME_MAX: Duration = Duration::from_millis(100);
 
 /// Purges the request's URL or tags. *Durability*: the purge is durable before the response is sent.
 pub(super) async fn purge(mut request: ClientRequest, has_key: bool) -> Response<ReplyBody> {
@@ -37,13 +43,14 @@ pub(super) async fn purge(mut request: ClientRequest, has_key: bool) -> Response
     }
     let url = String::from_utf8_lossy(&request.key).into_owned();
     let key = KeyRef::new(&request.key, b"");
-    // A response, or the marker of a URL with variants.
-    let found = key.is_bounded() && request.worker.store.get(key).await.is_some();
+    // A response, or the marker of a URL with variants. A disk that answers late or not at all does not hold up a purge.
+    let look = async { if key.is_bounded() { request.worker.store.try_get(key).await } else { Ok(None) } };
+    let found = timeout(LOOK_TIME_MAX, look).await.ok().and_then(Result::ok).map(|object| object.is_some());
     // The purge is made in any case: a fetch may be under way, or variants may be left whose marker is gone.
     match request.worker.store.purge_key(&request.key).await {
         Ok(()) => {
             let json = serde_json::json!({ "found": found, "purged": url });
-            if found {
+            if found != Some(false) {
                 purged(&request, "purged", json, &format!("purged {url}"))
             } else {
                 let text = format!("nothing is stored for {url}; a fetch that is under way stores nothing either");

@@ -154,6 +154,9 @@ pub(crate) fn from_stored(
     if let (Some(range), Some(size)) = (&range, body_bytes) {
         headers.insert(CONTENT_RANGE, content_range(range, size));
     }
+    if status == StatusCode::PARTIAL_CONTENT {
+        remove_digests(&mut headers);
+    }
     if let Some(multipart_type) = multipart_type {
         headers.insert(CONTENT_TYPE, multipart_type);
     }
@@ -316,6 +319,13 @@ fn at_fault(request: &ClientRequest, fault: BodyFault) -> Response<ReplyBody> {
         BodyFault::Framing(_) | BodyFault::EndedEarly => (StatusCode::BAD_REQUEST, "bad-body"),
     };
     own(request, status, detail, &format!("The request is refused: {fault}."), true)
+}
+
+/// Removes the digests of the whole body from the headers of a part. *Source*: RFC 9530, 2.
+pub(super) fn remove_digests(headers: &mut HeaderMap) {
+    for name in ["content-digest", "content-md5"] {
+        headers.remove(name);
+    }
 }
 
 /// The value of `Content-Range` for a range, which is not empty, of a body of `size_bytes`.
