@@ -135,6 +135,11 @@ fn connect_problem(options: &ClientOptions, error: &std::io::Error) -> String {
 /// Makes the first bulk connection, which begins the session.
 pub(super) async fn open_bulk(inner: &Inner) -> Result<(Stream, Welcomed), Error> {
     greet(inner, ROLE_BULK).await.map_err(|refused| match refused {
+        Ok(failure) if failure.code == Code::WrongVolume => {
+            let problem = "it serves another volume than the one on DISK here: check DISK and the address; `nectary \
+                           volume info DISK`, and `nectary status --verbose` on its host, show the volumes' identities";
+            no_server(inner, problem)
+        }
         Ok(failure) => Error::Refused(failure),
         Err((error, _)) => error,
     })
@@ -190,7 +195,9 @@ pub(super) async fn keep_bulk(inner: &Arc<Inner>, first: (Stream, Welcomed)) {
         };
         let (mut reader, writer) = split(stream);
         let (frames, to_write) = mpsc::unbounded_channel();
-        inner.connected(&welcomed, frames);
+        if inner.connected(&welcomed, frames) {
+            pauses = Pauses::new();
+        }
         pauses.connected();
         let lost = tokio::select! {
             lost = read_answers(inner, &mut reader) => lost,
