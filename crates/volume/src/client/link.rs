@@ -19,7 +19,7 @@ pub use crate::net::Address;
 use crate::net::{self, Stream};
 use crate::protocol::{Code, Failure, Message, VERSIONS, versions_differ};
 use crate::tokens::Why;
-use crate::wire::{read_message, write_all};
+use crate::wire::{Unread, read_message, write_all};
 
 /// The first pause between two attempts to connect.
 const RETRY_MIN: Duration = Duration::from_millis(100);
@@ -243,7 +243,11 @@ async fn read_answers(inner: &Inner, reader: &mut ReadHalf<Stream>) -> Lost {
             Ok(Some((_, Message::Evicted { words, .. }))) => inner.end(&words),
             Ok(Some(_)) => return Lost::Broken("it sent a message that does not belong here".to_owned()),
             Ok(None) => return Lost::Broken("the server closed the connection".to_owned()),
-            Err(error) => return Lost::Broken(std::io::Error::from(error).to_string()),
+            Err(Unread::Stream(error)) => return Lost::Broken(error.to_string()),
+            Err(Unread::Message { request, problem }) => {
+                inner.unreadable(request, &problem);
+                return Lost::Said(format!("an answer cannot be read ({problem})"));
+            }
         }
     }
 }
