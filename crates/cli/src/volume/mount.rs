@@ -130,7 +130,7 @@ fn status(volume: &Volume, server: &str) -> Status {
             false => ("no connection", "start the server"),
         };
         let what = format!("{what}: {server}: {}", trouble.what);
-        status = status.with_problem(State::Degraded, what, &format!("{remedy}; what waits goes on by itself then"));
+        status = status.with_problem(State::Degraded, what, format!("{remedy}; what waits goes on by itself then"));
     }
     if !is_volume(volume.directory()) && !*volume.ended().borrow() {
         let what = "it is unmounted, and still serves programs that have files of it open";
@@ -138,7 +138,10 @@ fn status(volume: &Volume, server: &str) -> Status {
         status = status.with_problem(State::Degraded, what, remedy);
     }
     if let Some(why) = &session.refusal {
-        let what = format!("the server {server} did not take {} calls, which failed; the last: {why}", session.refused);
+        let what = format!(
+            "{} calls failed because this mount and the server {server} do not understand each other; the last: {why}",
+            session.refused
+        );
         status = status.with_problem(State::Degraded, what, "use the same release of nectary on both hosts");
     }
     status.with_detail(json!({
