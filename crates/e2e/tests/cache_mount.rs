@@ -83,6 +83,32 @@ impl Drop for Mounted {
 }
 
 #[test]
+fn a_directory_that_is_unmounted_lazily_can_be_mounted_again_when_its_last_user_has_gone() {
+    if let Some(reason) = missing() {
+        return not_run(format!("cache mount: {reason}"));
+    }
+    let mut mounted = Mounted::new("source");
+    let path = |name: &str| mounted.scratch.join(name).display().to_string();
+    let (source, shown) = (path("source"), path("shown"));
+    // The cache knows no file yet, none of which could be opened afterwards.
+    assert_eq!(mounted.run(&["cache", "set", &shown, "--mode", "writeback"]).0, 2, "others may write to the source");
+    fs::write(mounted.shown("a"), b"a").expect("it is written");
+    let user = fs::File::open(mounted.shown("a")).expect("it opens");
+    assert_eq!(mounted.run(&["cache", "mount", &source, &shown]).0, 5, "a cache is mounted there");
+    assert_eq!(mounted.run(&["cache", "umount", &shown, "--lazy"]).0, 0);
+    let (code, text) = mounted.run(&["status"]);
+    assert!(code == 3 && text.contains("it is unmounted"), "{code} {text}");
+    assert_eq!(mounted.run(&["cache", "mount", &source, &shown]).0, 5, "its process still serves the user");
+    assert_eq!(mounted.run(&["cache", "umount", &shown]).0, 1, "it is unmounted already");
+    drop(user);
+    let status = mounted.process.wait(LIMIT).expect("it ends");
+    assert!(status.success(), "{}", mounted.process.log_tail());
+    mounted.mounts += 1;
+    mounted.process = mount(&mounted.scratch, "source", 1);
+    assert!(mounted.shown("a").exists());
+}
+
+#[test]
 fn a_killed_cache_leaves_the_source_as_it_was_written_and_is_mounted_again() {
     if let Some(reason) = missing() {
         return not_run(format!("cache mount: {reason}"));

@@ -65,8 +65,8 @@ fn a_second_client_is_refused_or_takes_over_and_late_writes_of_the_first_land_no
     assert!(late.join().unwrap().is_err(), "a write of a client that was taken over has to fail");
     assert!(block(&first.device, Some(9)).is_err());
     assert_eq!(block(&second.device, None).unwrap(), 2);
-    let (_, text) = try_run(one.path(), "nectary", &["status"]).unwrap();
-    assert!(text.contains("another client has taken the device over"), "{text}");
+    let (status, text) = try_run(one.path(), "nectary", &["status"]).unwrap();
+    assert!(status.code() == Some(1) && text.contains("another client has taken the device over"), "{text}");
     // It is detached, and its last flush failed.
     let (status, text) = try_run(one.path(), "nectary", &["detach", "--force", &first.device]).unwrap();
     assert!(status.code() == Some(3) && text.contains("it is detached"), "{text}");

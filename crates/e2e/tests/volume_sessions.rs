@@ -97,6 +97,8 @@ fn sigterm_ends_the_session_of_a_mount_that_was_unmounted_lazily() {
             false => drop(Command::new("umount").args(["-l", &shown]).status().expect("it runs")),
         }
         file.write_all_at(b"still open", 10).expect("it is written");
+        let (code, text) = volume.try_run(&["status"]).expect("it runs");
+        assert!(code == Some(3) && text.contains("it is unmounted, and still serves programs"), "{code:?}: {text}");
         volume.signal_mount(index, libc::SIGTERM);
         volume.wait_mount(index).unwrap_or_else(|error| panic!("{error:#}"));
         assert!(file.write_all_at(b"late", 0).is_err());

@@ -2,7 +2,9 @@
 
 mod common;
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
+use std::sync::Mutex;
 use std::time::Duration;
 
 use common::{ROOT, Volume};
@@ -31,6 +33,8 @@ enum Fault {
     Cut,
     /// The server does it, and the connection is closed before the answer.
     AnswerLost,
+    /// The server does it, and its answer has a kind that the client does not know.
+    AnswerUnknown,
 }
 
 fn path(address: &Address) -> PathBuf {
@@ -62,6 +66,7 @@ fn with_unknown_kind(mut frame: Vec<u8>) -> Vec<u8> {
 async fn pass(client: UnixStream, server: UnixStream, fault: Fault) {
     let (mut from_client, mut to_client) = client.into_split();
     let (mut from_server, mut to_server) = server.into_split();
+    let marked = Mutex::new(BTreeSet::new());
     let forward = async {
         while let Some(mut frame) = frame(&mut from_client).await {
             let is_marked = frame.windows(MARK.len()).any(|bytes| bytes == MARK);
@@ -69,6 +74,10 @@ async fn pass(client: UnixStream, server: UnixStream, fault: Fault) {
                 Fault::Unknown if is_marked => frame = with_unknown_kind(frame),
                 Fault::TooLong if is_marked => frame[8..12].copy_from_slice(&u32::MAX.to_le_bytes()),
                 Fault::Cut if is_marked => return None,
+                Fault::AnswerUnknown if is_marked => {
+                    let request = Header::decode(&frame).expect("it is one").request;
+                    marked.lock().expect("nothing panics").insert(request);
+                }
                 Fault::AnswerLost if is_marked => {
                     to_server.write_all(&frame).await.ok()?;
                     return Some(Header::decode(&frame).expect("it is one").request);
@@ -80,9 +89,13 @@ async fn pass(client: UnixStream, server: UnixStream, fault: Fault) {
         None
     };
     let mut lost = None;
-    if fault == Fault::AnswerLost {
+    if matches!(fault, Fault::AnswerLost | Fault::AnswerUnknown) {
         let back = async {
-            while let Some(frame) = frame(&mut from_server).await {
+            while let Some(mut frame) = frame(&mut from_server).await {
+                let request = Header::decode(&frame).expect("it is one").request;
+                if marked.lock().expect("nothing panics").contains(&request) {
+                    frame = with_unknown_kind(frame);
+                }
                 if to_client.write_all(&frame).await.is_err() {
                     return;
                 }
@@ -126,7 +139,9 @@ async fn make_many(client: &Client, group: u32) {
 }
 
 /// Makes a marked file among others while the client waits for a lock, and checks what became of all of them.
-async fn one_call_fails(fault: Fault, is_made: bool) {
+async fn one_call_fails(fault: Fault) {
+    let is_lost = fault == Fault::AnswerLost;
+    let is_made = matches!(fault, Fault::AnswerLost | Fault::AnswerUnknown);
     let volume = Volume::new(&format!("refusals-{fault:?}")).await;
     let server = volume.serve(&[0]).await;
     let relay = relay(&volume, fault);
@@ -139,12 +154,12 @@ async fn one_call_fails(fault: Fault, is_made: bool) {
     let waiting = waiter.lock(lock, Some(std::future::pending()));
     let rest = async {
         let (_, made, ()) = tokio::join!(make_many(&far, 0), far.create(ROOT, b"poison", file()), make_many(&far, 1));
-        match is_made {
+        match is_lost {
             true => drop(made.expect("it is made once, and the caller gets to know")),
             false => assert_eq!(made.expect_err("it is refused").errno(), libc::EIO),
         }
         make_many(&far, 2).await;
-        if !is_made {
+        if !is_lost {
             // This is the name in a question.
             assert_eq!(far.look_up(ROOT, b"poison").await.expect_err("it is refused").errno(), libc::EIO);
         }
@@ -155,7 +170,7 @@ async fn one_call_fails(fault: Fault, is_made: bool) {
     granted.expect("a lock is granted");
     assert_eq!(near.look_up(ROOT, b"poison").await.is_ok(), is_made);
     let figures = far.figures();
-    let refused = if is_made { 1 } else { 2 };
+    let refused = if is_lost { 1 } else { 2 };
     assert_eq!((figures.refused, figures.trouble, figures.ended), (refused, None, None), "{fault:?}");
     assert!(figures.refusal.is_some() && figures.reconnections < 14, "{} reconnections", figures.reconnections);
     waiter.close().await;
@@ -169,22 +184,27 @@ async fn one_call_fails(fault: Fault, is_made: bool) {
 
 #[tokio::test]
 async fn a_message_that_the_server_does_not_know_fails_alone() {
-    one_call_fails(Fault::Unknown, false).await;
+    one_call_fails(Fault::Unknown).await;
 }
 
 #[tokio::test]
 async fn a_message_that_is_too_long_fails_alone() {
-    one_call_fails(Fault::TooLong, false).await;
+    one_call_fails(Fault::TooLong).await;
 }
 
 #[tokio::test]
 async fn a_message_that_breaks_each_connection_fails_alone() {
-    one_call_fails(Fault::Cut, false).await;
+    one_call_fails(Fault::Cut).await;
 }
 
 #[tokio::test]
 async fn a_call_that_was_done_does_not_fail_although_each_answer_is_lost() {
-    one_call_fails(Fault::AnswerLost, true).await;
+    one_call_fails(Fault::AnswerLost).await;
+}
+
+#[tokio::test]
+async fn an_answer_that_cannot_be_read_fails_one_call() {
+    one_call_fails(Fault::AnswerUnknown).await;
 }
 
 #[tokio::test]

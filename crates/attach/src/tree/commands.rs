@@ -104,10 +104,16 @@ impl Tree {
     /// *Errors*: [`ErrorKind::Unsupported`] for write-back, because others may write to the source, and for a tree that
     /// was mounted read-only; the errors of a flush.
     pub async fn set_mode(&self, mode: Mode) -> Result<(), nectary_block::Error> {
-        if self.options.cache.mode == Mode::ReadOnly && mode != Mode::ReadOnly {
-            let detail = "it was mounted read-only: unmount it and mount it again with another mode";
+        let refused = |detail: &str| {
             let name = self.options.directory.display().to_string();
-            return Err(nectary_block::Error::new(ErrorKind::Unsupported, &name, Operation::Open, detail));
+            Err(nectary_block::Error::new(ErrorKind::Unsupported, &name, Operation::Open, detail))
+        };
+        // The cache would take this mode while it knows no file, and then refuse every file that is opened.
+        if mode == Mode::WriteBack {
+            return refused("others may write to SOURCE, and write-back would lose what they write");
+        }
+        if self.options.cache.mode == Mode::ReadOnly && mode != Mode::ReadOnly {
+            return refused("it was mounted read-only: unmount it and mount it again with another mode");
         }
         if mode == Mode::ReadOnly {
             // The tree must refuse writes before the cache does, because its error is `EROFS`, which programs expect.

@@ -65,6 +65,7 @@ pub struct FileDevice {
     is_direct: bool,
     in_memory: bool,
     is_shared: bool,
+    is_read_only: bool,
 }
 
 impl FileDevice {
@@ -88,7 +89,7 @@ impl FileDevice {
             return Err(outside(&spec, Operation::Open));
         }
         let (options, name) = (options.clone(), spec.clone());
-        let is_shared = options.is_shared;
+        let (is_shared, is_read_only) = (options.is_shared, options.is_read_only);
         let opened = tokio::task::spawn_blocking(move || match is_disk {
             true => open::open_disk(&name, &path, &options),
             false => open::open_file(&name, &path, &options),
@@ -111,6 +112,7 @@ impl FileDevice {
             is_direct: opened.direct,
             in_memory: opened.in_memory,
             is_shared,
+            is_read_only,
         })
     }
 
@@ -162,9 +164,18 @@ impl FileDevice {
         let request = Request::new(operation, offset, length, context);
         request.check(|| self.spec(), &self.geometry())?;
         if !matches!(operation, Operation::Allocation) {
+            self.check_writable(&request)?;
             self.shared.check_latch(operation, offset, length)?;
         }
         Ok(request)
+    }
+
+    /// Refuses a change of a device that is opened only for reading.
+    fn check_writable(&self, request: &Request) -> Result<(), Error> {
+        if !self.is_read_only || request.operation == Operation::Flush {
+            return Ok(());
+        }
+        Err(request.error(ErrorKind::Unsupported, || self.spec(), "it is opened only for reading".to_owned()))
     }
 }
 
@@ -202,6 +213,7 @@ impl BlockDevice for FileDevice {
     ) -> IoFuture<Vec<Buffer>> {
         let checked = Request::vectored(Operation::Write, offset, &buffers, context, || self.spec(), &self.geometry())
             .and_then(|request| {
+                self.check_writable(&request)?;
                 self.shared.check_latch(Operation::Write, offset, request.length)?;
                 Ok(request)
             });

@@ -284,3 +284,29 @@ async fn the_lock_of_a_range_has_one_holder_among_those_that_share_a_file() {
     }
     assert!(!crate::MemoryDevice::new(1 << 20).lock(0, 4096).await.unwrap(), "memory has no lock");
 }
+
+#[tokio::test]
+async fn several_read_a_file_that_nobody_may_write_and_none_of_them_writes() {
+    for engine in ENGINES {
+        let directory = Directory::new();
+        let owner = device(&directory, engine).await;
+        let options = OpenOptions { is_read_only: true, engine, ..OpenOptions::default() };
+        let refused = FileDevice::open_file(directory.file(), &options).await.map(drop).unwrap_err();
+        assert_eq!(refused.kind, ErrorKind::Busy, "an owner may write");
+        drop(owner);
+        let one = FileDevice::open_file(directory.file(), &options).await.unwrap();
+        let two = FileDevice::open_file(directory.file(), &options).await.unwrap();
+        read(&two, 4096, 4096).await.unwrap();
+        let refused = write(&one, 4096, Buffer::zeroed(4096)).await.unwrap_err();
+        assert_eq!(refused.kind, ErrorKind::Unsupported);
+        assert!(refused.to_string().contains("only for reading"), "{refused}");
+        let refused = one.discard(0, 4096, Context::default()).await.unwrap_err();
+        assert_eq!(refused.kind, ErrorKind::Unsupported);
+        one.flush(Context::default()).await.unwrap();
+        let refused = FileDevice::open_file(directory.file(), &OpenOptions::default()).await.map(drop).unwrap_err();
+        assert_eq!(refused.kind, ErrorKind::Busy, "no owner while it is read");
+        let absent = OpenOptions { create_bytes: Some(1 << 20), ..options };
+        let refused = FileDevice::open_file(directory.file().with_extension("b"), &absent).await.map(drop).unwrap_err();
+        assert_eq!(refused.kind, ErrorKind::Absent, "nothing is made");
+    }
+}

@@ -117,6 +117,10 @@ pub struct GetArguments {
     /// A header of the request that chooses the variant, if the URL has variants (Vary); may be given again
     #[arg(long, value_name = "NAME: VALUE")]
     pub header: Vec<HeaderLine>,
+    /// List the variants of the URL on the store's disk instead, as the --header options that choose them; reads the
+    /// whole store
+    #[arg(long, conflicts_with = "header")]
+    pub variants: bool,
 }
 
 /// `store delete`.

@@ -210,7 +210,8 @@ pub fn stat(arguments: &CacheStatArguments) -> Result<u8, Failure> {
     let found = mounted(arguments.directory.as_deref())?;
     if let (Some(directory), true) = (&arguments.directory, found.is_empty()) {
         let message = format!("{}: no cache is mounted there", directory.display());
-        return Err(Failure::new(NOT_FOUND, message, "`nectary cache stat` lists those that are"));
+        let remedy = "`nectary cache stat` lists those that are; `nectary top --once` shows cached devices, too";
+        return Err(Failure::new(NOT_FOUND, message, remedy));
     }
     if arguments.json {
         let caches: Vec<Value> =

@@ -48,7 +48,7 @@ pub fn with_mirror(mut status: Status, ram: &Figures, all: &[Figures], spec: &st
     let is_broken = silent.len() > SURVIVED;
     if count("attached") == 0 {
         let what = "another client has taken the device over, or it was given up: every request fails".to_owned();
-        return status.with_problem(State::Degraded, what, "detach it here with --force");
+        return status.with_problem(State::Broken, what, "detach it here with --force");
     }
     if let Some(lost) = numbers("lost") {
         let what = format!("donor {lost} is lost with another one: blocks that no other has are I/O errors");

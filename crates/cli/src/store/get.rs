@@ -3,15 +3,15 @@
 //! Owns: the choice of the variant, if the key is a URL that varies. Promises: nothing is written to the store.
 
 use anyhow::Context;
-use nectary_proxy::by_hand::variant_for;
+use nectary_proxy::by_hand::{headers_of, variant_for};
 use nectary_store::{KeyRef, Object, Spans};
 
-use super::in_use::Instead;
+use super::in_use::{Instead, quoted};
 use super::keys::{bounded, keys};
 use super::reading;
 use crate::arguments::GetArguments;
 use crate::exit::{Failure, GOOD, NOT_FOUND};
-use crate::output;
+use crate::{output, progress};
 
 /// Runs the command.
 pub async fn run(arguments: &GetArguments) -> Result<u8, Failure> {
@@ -19,7 +19,10 @@ pub async fn run(arguments: &GetArguments) -> Result<u8, Failure> {
     let instead = Instead::Do("request it from the proxy");
     let store = reading::open(&arguments.device, &arguments.spans, &instead).await?;
     reading::say_damage(&arguments.device.spec, &store.repairs());
-    let result = write_body(&store, arguments, &keys).await;
+    let result = match arguments.variants {
+        true => list_variants(&store, arguments, &keys).await,
+        false => write_body(&store, arguments, &keys).await,
+    };
     store.close().await?;
     result
 }
@@ -30,6 +33,31 @@ async fn write_body(store: &Spans, arguments: &GetArguments, keys: &[Vec<u8>]) -
     while let Some(chunk) = body.next().await {
         output::write(&chunk.with_context(|| format!("the body of {:?} ends early", arguments.key))?)?;
     }
+    Ok(GOOD)
+}
+
+/// Prints the variants of a URL, one a line.
+async fn list_variants(store: &Spans, arguments: &GetArguments, keys: &[Vec<u8>]) -> Result<u8, Failure> {
+    let bar = progress::entries("looking for variants");
+    let mut lines = Vec::new();
+    for key in keys {
+        let variants = store.variants(key, |done, total| {
+            bar.set_length(total);
+            bar.set_position(done);
+        });
+        lines.extend(variants.await.iter().filter(|variant| !variant.is_empty()).map(|variant| {
+            let headers = headers_of(variant);
+            let options = headers.iter().map(|header| format!("--header {}", quoted(header)));
+            if headers.is_empty() { "(no --header)".to_owned() } else { options.collect::<Vec<_>>().join(" ") }
+        }));
+    }
+    bar.finish_and_clear();
+    if lines.is_empty() {
+        let message = format!("{}: {:?} has no variants on the disk", arguments.device.spec, arguments.key);
+        return Err(Failure::new(NOT_FOUND, message, "get it without --variants"));
+    }
+    lines.sort_unstable();
+    output::text(&(lines.join("\n") + "\n"))?;
     Ok(GOOD)
 }
 
@@ -53,7 +81,8 @@ async fn chosen(store: &Spans, arguments: &GetArguments, keys: &[Vec<u8>]) -> Re
             Some("accept-encoding") | None => "accept-encoding: gzip".to_owned(),
             Some(name) => format!("{name}: VALUE"),
         };
-        let remedy = format!("give the headers as the client sends them, such as --header '{example}'");
+        let remedy =
+            format!("give the headers as the client sends them, such as --header '{example}'; --variants lists all");
         return Err(Failure::new(NOT_FOUND, message, remedy));
     }
     let message = format!("{spec}: there is no object under {name:?}");

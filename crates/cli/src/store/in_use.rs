@@ -64,7 +64,7 @@ fn remedy(holder: Option<&Part>, instead: &Instead) -> String {
 }
 
 /// Quotes a text for a shell.
-fn quoted(text: &str) -> String {
+pub fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', r"'\''"))
 }
 

@@ -7,7 +7,8 @@ use std::fmt::Write as _;
 
 use nectary_block::format_size;
 use nectary_volume::format::{
-    EpochRecord, EpochState, ExtentState, Key, LeaseState, SPACE_START, Session, Space, Table, VolumeRecord,
+    EpochRecord, EpochState, ExtentState, Key, LeaseState, SPACE_START, Session, SessionState, Space, Table,
+    VolumeRecord,
 };
 use nectary_volume::journal::{self, Volume};
 use nectary_volume::metadata::{self, FreeSpace};
@@ -126,7 +127,9 @@ struct Used {
 }
 
 impl Used {
-    fn of(volume: &Volume) -> Used {
+    fn of(volume: &Volume, sessions: &[(u64, Session)]) -> Used {
+        let is_active =
+            |owner| sessions.iter().any(|(number, session)| *number == owner && session.state == SessionState::Active);
         // The start of the disk has the label, the leases and the heads of epochs.
         let mut used = Used { metadata: SPACE_START * super::BLOCK, ..Used::default() };
         let spaces = volume.tables.table(Table::Space).values().filter_map(|value| Space::decode(value).ok());
@@ -134,9 +137,11 @@ impl Used {
             let sum = match space.state {
                 ExtentState::Data => &mut used.data,
                 ExtentState::Metadata => &mut used.metadata,
-                ExtentState::Granted => &mut used.granted,
+                ExtentState::Granted if is_active(space.owner) => &mut used.granted,
                 ExtentState::Draining => &mut used.draining,
-                ExtentState::Quarantined | ExtentState::QuarantinedMetadata => &mut used.quarantined,
+                ExtentState::Granted | ExtentState::Quarantined | ExtentState::QuarantinedMetadata => {
+                    &mut used.quarantined
+                }
                 ExtentState::Bad => &mut used.bad,
             };
             *sum = sum.saturating_add(space.blocks.saturating_mul(super::BLOCK));
@@ -150,7 +155,6 @@ pub async fn info(arguments: &VolumeReadArguments) -> Result<u8, Failure> {
     let volume = read(arguments).await?;
     let record = volume.tables.get(&Key::Volume).and_then(|value| VolumeRecord::decode(value).ok());
     let blocks = record.map_or(0, |record| record.blocks);
-    let used = Used::of(&volume);
     // Where records make no sense, `check` says so.
     let free = metadata::free_space(&volume.tables, &volume.label).unwrap_or(FreeSpace { blocks: 0, reserved: 0 });
     let (free_bytes, reserved_bytes) = (free.blocks * super::BLOCK, free.reserved * super::BLOCK);
@@ -163,6 +167,7 @@ pub async fn info(arguments: &VolumeReadArguments) -> Result<u8, Failure> {
             _ => None,
         })
         .collect();
+    let used = Used::of(&volume, &sessions);
     let servers = servers(&volume);
     let inodes = volume.tables.table(Table::Inodes).len();
     let size_bytes = blocks * super::BLOCK;
@@ -235,7 +240,11 @@ pub async fn info(arguments: &VolumeReadArguments) -> Result<u8, Failure> {
         let _ = writeln!(text);
     }
     for (number, session) in &sessions {
-        let _ = writeln!(text, "session   {number} of {}, {}", session.host, state_name(session.state));
+        let _ = write!(text, "session   {number} of {}, {}", session.host, state_name(session.state));
+        if session.state == SessionState::Ended {
+            let _ = write!(text, ": `nectary volume release DISK {number}` once its mount is gone frees its space");
+        }
+        let _ = writeln!(text);
     }
     output::text(&text)?;
     Ok(GOOD)

@@ -17,7 +17,7 @@ use nectary_volume::client::ClientOptions;
 use serde_json::json;
 
 use crate::arguments::{VolumeMountArguments, VolumeUmountArguments};
-use crate::exit::{BUSY, Failure, GOOD, NOT_FOUND};
+use crate::exit::{BUSY, DEGRADED, Failure, GOOD, NOT_FOUND};
 use crate::mounts::cache::check_options;
 use crate::mounts::{Requests, UMOUNT_PATIENCE, VOLUMES, ask_to_unmount, finish, in_background};
 use crate::runtime;
@@ -130,10 +130,18 @@ fn status(volume: &Volume, server: &str) -> Status {
             false => ("no connection", "start the server"),
         };
         let what = format!("{what}: {server}: {}", trouble.what);
-        status = status.with_problem(State::Degraded, what, &format!("{remedy}; what waits goes on by itself then"));
+        status = status.with_problem(State::Degraded, what, format!("{remedy}; what waits goes on by itself then"));
+    }
+    if !is_volume(volume.directory()) && !*volume.ended().borrow() {
+        let what = "it is unmounted, and still serves programs that have files of it open";
+        let remedy = "close these files: it ends with the last of them, or at SIGTERM";
+        status = status.with_problem(State::Degraded, what, remedy);
     }
     if let Some(why) = &session.refusal {
-        let what = format!("the server {server} did not take {} calls, which failed; the last: {why}", session.refused);
+        let what = format!(
+            "{} calls failed because this mount and the server {server} do not understand each other; the last: {why}",
+            session.refused
+        );
         status = status.with_problem(State::Degraded, what, "use the same release of nectary on both hosts");
     }
     status.with_detail(json!({
@@ -184,14 +192,27 @@ pub fn umount(arguments: &VolumeUmountArguments) -> Result<u8, Failure> {
         return Err(Failure::new(NOT_FOUND, message, "`nectary status` lists those that are"));
     };
     ask_to_unmount(&part, arguments.lazy)?;
-    wait_gone(&part.path, arguments.lazy);
-    Ok(GOOD)
+    if arguments.lazy || is_gone(&part.path) {
+        return Ok(GOOD);
+    }
+    let left = parts(&RuntimeDirectory::open()?, PATIENCE)?.into_iter().find(is_meant);
+    let Some(Ok(status)) = left.map(|part| part.status) else { return Ok(GOOD) };
+    let why = status.problems.first().map_or("it waits for the server or the disk", |problem| &problem.what);
+    Err(Failure::new(
+        DEGRADED,
+        format!("{}: it is unmounted, but not everything is committed yet: {why}", directory.display()),
+        format!("process {} goes on with that; `nectary status` shows it until it has ended", status.pid),
+    ))
 }
 
-/// Waits until the process has committed all data and removed its socket.
-fn wait_gone(socket: &Path, lazily: bool) {
+/// Waits until the process has committed all data and removed its socket. `false`: it takes too long.
+fn is_gone(socket: &Path) -> bool {
     let deadline = Instant::now() + UMOUNT_PATIENCE;
-    while !lazily && socket.exists() && Instant::now() < deadline {
+    while socket.exists() {
+        if Instant::now() > deadline {
+            return false;
+        }
         std::thread::sleep(Duration::from_millis(10));
     }
+    true
 }

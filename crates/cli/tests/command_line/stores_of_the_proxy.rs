@@ -60,6 +60,9 @@ fn the_variants_of_a_url_are_chosen_by_the_headers_of_a_request() {
     let get = format!("store get ./s {url}");
     let none = scratch.run(&get).exits(4).says("host, x-kind").says("--header 'host: VALUE'");
     assert!(none.output.is_empty());
+    let listed = scratch.run(&format!("{get} --variants")).exits(0).text();
+    assert!(listed.starts_with("--header 'host: ") && listed.lines().count() == 1, "{listed}");
+    scratch.run("store get ./s http://h/ --variants").exits(4).says("no variants");
     let host = url.trim_start_matches("http://").trim_end_matches("/a");
     let found = [format!("--header host:{host}"), "--header host:x".to_owned()]
         .map(|header| scratch.run(&format!("{get} {header}")))

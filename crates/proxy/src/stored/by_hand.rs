@@ -126,6 +126,12 @@ pub fn variant_for(metadata: &Bytes, request: &[HeaderLine]) -> Option<Variant> 
     Some(Variant { names: names.iter().map(ToString::to_string).collect(), part })
 }
 
+/// The request headers of a variant, each as `name: value`; headers that the request lacks are left out.
+pub fn headers_of(variant_part: &[u8]) -> Vec<String> {
+    let text = String::from_utf8_lossy(variant_part);
+    text.lines().filter_map(|line| line.split_once(':').map(|(name, value)| format!("{name}: {value}"))).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::metadata::encode_marker;
@@ -177,6 +183,8 @@ mod tests {
         let marker = encode_marker(&[HeaderName::from_static("accept-encoding")]).expect("small");
         let variant = variant_for(&marker, &lines(&["Accept-Encoding: GZIP", "x: y"])).expect("it varies");
         assert_eq!((variant.names.len(), &variant.part[..]), (1, &b"accept-encoding:gzip\n"[..]));
+        assert_eq!(headers_of(&variant.part), ["accept-encoding: gzip"]);
+        assert!(headers_of(b"accept-encoding\n").is_empty());
         assert_eq!(variant_for(&marker, &[]).map(|variant| variant.part), Some(b"accept-encoding\n".to_vec()));
         assert_eq!(variant_for(&Bytes::new(), &[]), None);
         for wrong in ["", "a", "a b: c", "a: \u{7f}"] {

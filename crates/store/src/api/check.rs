@@ -51,8 +51,13 @@ impl CheckReport {
     }
 }
 
-/// Reads every record; `progress` receives the number of checked entries and the number of all entries.
-pub(crate) async fn check(state: &State, mut progress: impl FnMut(u64, u64)) -> CheckReport {
+/// Reads every record; `progress` receives the number of checked entries and the number of all entries, `seen` the two
+/// parts of the key of each live object.
+pub(crate) async fn check(
+    state: &State,
+    mut progress: impl FnMut(u64, u64),
+    mut seen: impl FnMut(&[u8], &[u8]),
+) -> CheckReport {
     let mut locations = state.index.locations();
     locations.sort_unstable_by_key(|location| location.granule);
     let total = locations.len() as u64;
@@ -60,7 +65,7 @@ pub(crate) async fn check(state: &State, mut progress: impl FnMut(u64, u64)) -> 
     let mut window: Option<(u64, Buffer)> = None;
     for location in locations {
         report.entries += 1;
-        if !check_record(state, location, &mut window, &mut report).await {
+        if !check_record(state, location, &mut window, &mut report, &mut seen).await {
             report.damaged += 1;
             if report.damaged_offsets.len() < NAMED_MAX {
                 report.damaged_offsets.push(state.span.layout.segments_offset + location.granule * GRANULE_BYTES);
@@ -78,6 +83,7 @@ async fn check_record(
     location: Location,
     window: &mut Option<(u64, Buffer)>,
     report: &mut CheckReport,
+    seen: &mut impl FnMut(&[u8], &[u8]),
 ) -> bool {
     let layout = &state.span.layout;
     let offset = location.granule * GRANULE_BYTES;
@@ -112,6 +118,7 @@ async fn check_record(
         report.purged += 1;
     } else {
         report.objects += 1;
+        seen(record.primary(bytes), record.variant(bytes));
     }
     true
 }

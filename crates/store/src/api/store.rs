@@ -263,7 +263,23 @@ impl Store {
     /// `progress` receives the number of checked entries and the number of all entries.
     pub async fn check(&self, progress: impl FnMut(u64, u64)) -> CheckReport {
         self.state().presence.wait_for_all().await;
-        check::check(self.state(), progress).await
+        check::check(self.state(), progress, |_, _| ()).await
+    }
+
+    /// The variants of a primary key that are on the disk, in no order. *Cost*: reads the whole store once, because no
+    /// table has the keys.
+    ///
+    /// `progress` receives the number of entries read and the number of all entries.
+    pub async fn variants(&self, primary: &[u8], progress: impl FnMut(u64, u64)) -> Vec<Bytes> {
+        self.state().presence.wait_for_all().await;
+        let mut variants = Vec::new();
+        let keep = |found: &[u8], variant: &[u8]| {
+            if found == primary {
+                variants.push(Bytes::copy_from_slice(variant));
+            }
+        };
+        check::check(self.state(), progress, keep).await;
+        variants
     }
 
     /// The sequences that puts have reached.

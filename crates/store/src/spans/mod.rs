@@ -328,6 +328,14 @@ impl Spans {
         report
     }
 
+    /// The variants of a primary key on its span, like [`Store::variants`].
+    pub async fn variants(&self, primary: &[u8], progress: impl FnMut(u64, u64)) -> Vec<Bytes> {
+        match self.place(primary) {
+            Some((store, _)) => store.variants(primary, progress).await,
+            None => Vec::new(),
+        }
+    }
+
     /// Returns the notes for the operator that were added since the last call.
     pub fn take_notes(&self) -> Vec<String> {
         let mut notes = std::mem::take(&mut *lock(&self.inner.notes));

@@ -277,14 +277,17 @@ impl Inner {
         self.connections.fetch_add(1, Ordering::AcqRel) + 1
     }
 
-    /// Handles a new bulk connection on which the server has answered the greeting.
-    pub fn connected(&self, welcome: &Welcomed, bulk: mpsc::UnboundedSender<Vec<u8>>) {
+    /// Handles a new bulk connection on which the server has answered the greeting. Returns whether a call is refused
+    /// because it broke the earlier ones.
+    pub fn connected(&self, welcome: &Welcomed, bulk: mpsc::UnboundedSender<Vec<u8>>) -> bool {
         let mut state = self.state();
         let is_new = state.epoch != 0 && state.epoch != welcome.epoch;
         if state.epoch != 0 {
             state.figures.reconnections += 1;
         }
-        if let Some((request, failure)) = state.after_break(!is_new) {
+        let refused = state.after_break(!is_new);
+        let is_refused = refused.is_some();
+        if let Some((request, failure)) = refused {
             drop(state);
             self.refuse(request, failure);
             state = self.state();
@@ -319,6 +322,7 @@ impl Inner {
         }
         drop(state);
         self.nudge.notify_one();
+        is_refused
     }
 
     /// Handles the loss of the bulk connection; `is_broken`: the server gave no reason.

@@ -19,7 +19,7 @@ pub use crate::net::Address;
 use crate::net::{self, Stream};
 use crate::protocol::{Code, Failure, Message, VERSIONS, versions_differ};
 use crate::tokens::Why;
-use crate::wire::{read_message, write_all};
+use crate::wire::{Unread, read_message, write_all};
 
 /// The first pause between two attempts to connect.
 const RETRY_MIN: Duration = Duration::from_millis(100);
@@ -135,6 +135,11 @@ fn connect_problem(options: &ClientOptions, error: &std::io::Error) -> String {
 /// Makes the first bulk connection, which begins the session.
 pub(super) async fn open_bulk(inner: &Inner) -> Result<(Stream, Welcomed), Error> {
     greet(inner, ROLE_BULK).await.map_err(|refused| match refused {
+        Ok(failure) if failure.code == Code::WrongVolume => {
+            let problem = "it serves another volume than the one on DISK here: check DISK and the address; `nectary \
+                           volume info DISK`, and `nectary status --verbose` on its host, show the volumes' identities";
+            no_server(inner, problem)
+        }
         Ok(failure) => Error::Refused(failure),
         Err((error, _)) => error,
     })
@@ -190,7 +195,9 @@ pub(super) async fn keep_bulk(inner: &Arc<Inner>, first: (Stream, Welcomed)) {
         };
         let (mut reader, writer) = split(stream);
         let (frames, to_write) = mpsc::unbounded_channel();
-        inner.connected(&welcomed, frames);
+        if inner.connected(&welcomed, frames) {
+            pauses = Pauses::new();
+        }
         pauses.connected();
         let lost = tokio::select! {
             lost = read_answers(inner, &mut reader) => lost,
@@ -236,7 +243,11 @@ async fn read_answers(inner: &Inner, reader: &mut ReadHalf<Stream>) -> Lost {
             Ok(Some((_, Message::Evicted { words, .. }))) => inner.end(&words),
             Ok(Some(_)) => return Lost::Broken("it sent a message that does not belong here".to_owned()),
             Ok(None) => return Lost::Broken("the server closed the connection".to_owned()),
-            Err(error) => return Lost::Broken(std::io::Error::from(error).to_string()),
+            Err(Unread::Stream(error)) => return Lost::Broken(error.to_string()),
+            Err(Unread::Message { request, problem }) => {
+                inner.unreadable(request, &problem);
+                return Lost::Said(format!("an answer cannot be read ({problem})"));
+            }
         }
     }
 }

@@ -1,7 +1,8 @@
-//! Calls that the server does not take: it refuses the message, or the connection breaks whenever the call is sent.
+//! Calls that the server does not take: it refuses the message, or the connection breaks whenever the call is sent. And
+//! calls whose answer cannot be read.
 //!
-//! Owns: finding such a call, and failing it. Promises: only that call fails; an operation that the server has done
-//! does not fail. Leaves to others: sending calls again after each reconnection (`calls`).
+//! Owns: finding such a call, and failing it. Promises: only that call fails; an operation that the server has done does
+//! not fail, unless its answer cannot be read. Leaves to others: sending calls again after each reconnection (`calls`).
 //!
 //! After a connection to the same server broke for no known reason, the calls without an answer are *probed*: sent one at
 //! a time, the next one when the last one is answered. A call during which the connection breaks [`BLAMED_MAX`] times in
@@ -21,6 +22,7 @@ use nectary_host::log::{Level, Throttle};
 use tokio::time::Instant;
 
 use super::calls::{Inner, Said, Share, State, Waiting};
+use crate::net::Address;
 use crate::protocol::{Code, Failure, FileId, Message, Operation};
 
 /// After this many breaks of the connection in a row, the call that was sent last is refused.
@@ -56,6 +58,14 @@ impl Refusals {
     /// Whether calls are probed.
     pub fn is_careful(&self) -> bool {
         self.careful.is_some()
+    }
+
+    /// Notes and logs a call that failed.
+    fn note(&mut self, server: &Address, words: String) {
+        static REFUSED: Throttle = Throttle::every(Duration::from_secs(10));
+        REFUSED.write(Level::Error, "volume", format_args!("{server}: it does not take a call: {words}"));
+        self.count += 1;
+        self.last = Some((Instant::now(), words));
     }
 
     /// Returns the reason of the last refusal, if it is recent.
@@ -155,22 +165,33 @@ impl State {
 }
 
 impl Inner {
+    /// Fails a call whose answer cannot be read. An operation may have been done: its dropped reply says so.
+    pub fn unreadable(&self, request: u64, problem: &str) {
+        let mut state = self.state();
+        let Some(waiting) = state.waiting.remove(&request) else { return };
+        let words = format!("its answer cannot be read: {problem}");
+        if matches!(waiting.message, Message::Reclaim { .. }) {
+            drop((waiting, state));
+            return self.end(&format!("{}: {words}", self.options.server));
+        }
+        state.refusals.note(&self.options.server, words.clone());
+        match waiting.number {
+            Some(number) => drop(state.open_numbers.remove(&number)),
+            None => waiting.answer(Err(Failure { code: Code::Malformed, errno: libc::EIO, words })),
+        }
+    }
+
     /// Fails a call that the server does not take. The calls that were sent after it must be sent again.
     pub fn refuse(&self, request: u64, failure: Failure) {
-        static REFUSED: Throttle = Throttle::every(Duration::from_secs(10));
         let mut state = self.state();
         let Some(mut waiting) = state.waiting.remove(&request) else { return };
-        let words = failure.words.clone();
-        let server = &self.options.server;
+        let (words, server) = (failure.words.clone(), &self.options.server);
         let is_vital = waiting.refused.is_some() || matches!(waiting.message, Message::Reclaim { .. });
         if is_vital {
             drop((waiting, state));
             return self.end(&format!("{server} does not take what every server must: {words}"));
         }
-        let message = format_args!("{server}: it does not take a call: {words}");
-        REFUSED.write(Level::Error, "volume", message);
-        state.refusals.count += 1;
-        state.refusals.last = Some((Instant::now(), words));
+        state.refusals.note(server, words);
         match waiting.number {
             Some(number) => {
                 // There is no inode 0.

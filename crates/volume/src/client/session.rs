@@ -277,7 +277,10 @@ impl Session {
     fn said(&self, said: Result<Result<Said, Failure>, oneshot::error::RecvError>) -> Result<Said, Error> {
         match said {
             Ok(said) => Ok(said?),
-            Err(_) => Err(self.inner.why_ended()),
+            Err(_) => Err(self.failure().unwrap_or_else(|| Error::Server {
+                server: self.inner.options.server.to_string(),
+                problem: "its answer cannot be read: use the same release of nectary on both hosts".to_owned(),
+            })),
         }
     }
 
