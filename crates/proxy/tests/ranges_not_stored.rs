@@ -141,3 +141,42 @@ async fn a_repeated_request_that_fails_is_502_and_not_repeated_again() {
     assert_eq!((reply.status, reply.cache_status().as_str()), (502, "nectary; fwd=uri-miss"));
     assert_eq!(origin.count(), 2);
 }
+
+#[tokio::test]
+async fn a_range_of_what_has_become_too_large_is_passed_on_at_once_and_the_old_response_is_purged() {
+    let origin = Origin::start().await;
+    origin.on("/a", Script::ok(&["cache-control: max-age=0", "etag: \"0\""], b"old"));
+    let proxy = TestProxy::forward().await;
+    assert_eq!(get(proxy.address, &origin.url("/a"), &[]).await.text(), "old");
+    origin.now("/a", long("cache-control: max-age=60"));
+    origin.on("/a", part(b"abc"));
+    for count in 3..=5 {
+        let reply = get(proxy.address, &origin.url("/a"), &["range: bytes=5000000-5000002"]).await;
+        assert_eq!((reply.status, reply.text().as_str()), (206, "abc"));
+        assert_eq!(origin.count(), count);
+    }
+    // The old response is not served any more, even if the origin fails.
+    origin.now("/a", Script::raw(b"").close());
+    assert_eq!(get(proxy.address, &origin.url("/a"), &["cache-control: stale-if-error=60"]).await.status, 502);
+}
+
+#[tokio::test]
+async fn one_clients_requests_keep_no_other_response_out_of_the_store() {
+    let origin = Origin::start().await;
+    let proxy = TestProxy::forward().await;
+    // Nothing may be stored for a request with `Authorization`; the others are.
+    origin.on("/a", Script::fresh(b"whole"));
+    // The uncompressed response is too large, the compressed one is not.
+    origin.on("/b", long("cache-control: max-age=60\r\nvary: accept-encoding"));
+    for (path, other) in [("/a", "authorization: x"), ("/b", "accept-encoding: identity")] {
+        let mut client = Client::connect(proxy.address).await;
+        client.send(request(&[&format!("GET {} HTTP/1.1", origin.url(path)), other]).as_bytes()).await;
+        assert_eq!(client.head().await.status, 200);
+        drop(client);
+        origin.now(path, Script::fresh(b"small"));
+        for is_hit in [false, true] {
+            let reply = get(proxy.address, &origin.url(path), &["accept-encoding: gzip"]).await;
+            assert_eq!((reply.text().as_str(), reply.is_hit()), ("small", is_hit), "{path}");
+        }
+    }
+}
