@@ -3,6 +3,8 @@
 //! Owns: each counter's definition. Every worker has its own counters, which only it writes, so counting shares no
 //! cache line between workers. A snapshot adds up the counters of all workers. All values only grow, except the values
 //! that are marked as gauges.
+//!
+//! *Circle*: `access_log` counts the outcome of each request, and a snapshot has the state of its writer.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};

@@ -183,7 +183,9 @@ struct Request {
 /// Returns the answer to a failed request to unmount.
 fn not_unmounted(error: &nectary_attach::Error) -> Fault {
     match error {
-        nectary_attach::Error::InUse { .. } => Fault::new(FaultKind::Busy, error.to_string(), "close it, or give --lazy"),
+        nectary_attach::Error::InUse { .. } => {
+            Fault::new(FaultKind::Busy, error.to_string(), "close it, or give --lazy")
+        }
         _ => {
             let remedy = "if it was unmounted with --lazy, it ends when the last program closes its files";
             Fault::new(FaultKind::Failed, error.to_string(), remedy)

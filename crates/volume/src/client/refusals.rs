@@ -15,6 +15,8 @@
 //! the server does operations in the order of their numbers. So it is replaced by an operation that always fails. If
 //! the answer is a success, it is the stored reply of the operation itself, and the caller gets it. Otherwise the
 //! operation was not done, and now never is.
+//!
+//! *Circle*: a refused call is one of `calls`, and the state of `calls` has what is known of refusals.
 
 use std::time::Duration;
 
