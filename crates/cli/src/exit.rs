@@ -133,7 +133,7 @@ const REMEDY_SERVER: &str = "see whether the server runs, and which exports it h
 const REMEDY_DONORS: &str =
     "see whether the donors run and what they hold: `nectary nbd list nbd://HOST:PORT`; docs/ram.md";
 const REMEDY_FULL: &str = "free space there, or ask for a smaller --size";
-const REMEDY_VOID: &str = "this contender gave back wrong bytes: keep the command and its seed, and report it";
+const REMEDY_VOID: &str = "the figures of this run mean nothing: keep the command and its seed, and report it";
 const REMEDY_LATCHED: &str = "see the first error on standard error; restart on a device that works";
 
 /// The failure of a server that cannot listen; if another program listens there, the failure names it.
