@@ -30,7 +30,7 @@ use crate::upstream::Lease;
 /// The greatest start of a range that is cut out of the running body. About as many bytes are on their way already.
 const SKIPPED_BYTES_MAX: u64 = 64 * 1024;
 
-/// The least length of a body for which an origin that does not say that it serves ranges is asked for one, in bytes.
+/// A longer body is requested as a range even if the origin does not say whether it serves ranges. *Units*: bytes.
 const LONG_BYTES: u64 = 1 << 20;
 
 /// The way to answer a request with a response that is not stored.
@@ -83,7 +83,7 @@ fn way(request: &HeaderMap, is_conditional: bool, headers: &HeaderMap, body_byte
     if !if_range_holds(request, headers) {
         return Way::Whole;
     }
-    // An origin that names no ranges is asked again only for a long body: it may make every response anew.
+    // Without `Accept-Ranges` only a long body is requested twice, because the origin may compute it each time.
     let is_repeatable = match headers.get(ACCEPT_RANGES) {
         Some(unit) if unit == "none" => false,
         Some(_) => body_bytes.is_none_or(|bytes| bytes > SKIPPED_BYTES_MAX),
