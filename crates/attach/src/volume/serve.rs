@@ -26,6 +26,9 @@ use super::nodes::{Nodes, VALID, attributes};
 use super::sessions::Sessions;
 use crate::tree::Processes;
 
+/// The maximum number of requests that wait for locks.
+const LOCK_WAITS_MAX: usize = 1 << 16;
+
 /// A mounted volume.
 pub struct VolumeFileSystem {
     pub(super) sessions: Arc<Sessions>,
@@ -127,11 +130,16 @@ impl VolumeFileSystem {
         handle
     }
 
-    /// Notes that a request waits for a lock; returns what is notified when its program is interrupted.
-    fn begin_lock_wait(&self, unique: u64) -> Arc<Notify> {
+    /// Notes that a request waits for a lock; returns what is notified when its program is interrupted. `None`: too many
+    /// wait.
+    fn begin_lock_wait(&self, unique: u64) -> Option<Arc<Notify>> {
+        let mut waits = self.lock_waits.lock().unwrap_or_else(PoisonError::into_inner);
+        if waits.len() >= LOCK_WAITS_MAX {
+            return None;
+        }
         let given_up = Arc::new(Notify::new());
-        self.lock_waits.lock().unwrap_or_else(PoisonError::into_inner).insert(unique, given_up.clone());
-        given_up
+        waits.insert(unique, given_up.clone());
+        Some(given_up)
     }
 
     fn end_lock_wait(&self, unique: u64) {
@@ -206,7 +214,7 @@ impl FileSystem for Served {
         Wishes { features, ..Wishes::default() }
     }
 
-    fn serve(&self, mut request: Request<'_>, reply: Reply) {
+    fn serve(&self, mut request: Request<'_>, mut reply: Reply) {
         let (node, caller, data) = (request.node, request.caller, request.data.take());
         let is_look = matches!(
             request.call,
@@ -380,7 +388,13 @@ impl FileSystem for Served {
             }
             Call::SetLock { lock, waits } => {
                 let unique = request.unique;
-                let given_up = waits.then(|| self.0.begin_lock_wait(unique));
+                if waits {
+                    reply.waits_for_program();
+                }
+                let given_up = match waits.then(|| self.0.begin_lock_wait(unique)) {
+                    Some(None) => return reply.errno(libc::ENOLCK),
+                    given_up => given_up.flatten(),
+                };
                 if reply.is_interrupted()
                     && let Some(given_up) = &given_up
                 {
