@@ -41,14 +41,25 @@ impl OpenFile {
         let (client, file) = self.parts();
         let locked = self.locked(lock);
         let session = &client.shared.session;
-        // The session has different calls for a request that waits and for one that does not.
-        let tried = session.try_lock(locked).await;
-        match (tried, given_up) {
-            (Err(error), Some(given_up)) if error.errno() == libc::EAGAIN => session.lock(locked, given_up).await?,
-            (tried, _) => tried?,
+        let Some(given_up) = given_up else {
+            session.try_lock(locked).await?;
+            file.locks().set(0, locked);
+            return Ok(());
+        };
+        tokio::pin!(given_up);
+        let is_taken = |tried: &Result<(), Error>| tried.as_ref().is_err_and(|error| error.errno() == libc::EAGAIN);
+        loop {
+            // The session has different calls for a request that waits and for one that does not.
+            let mut locking = session.try_lock(locked).await;
+            if is_taken(&locking) {
+                locking = session.lock(locked, &mut given_up).await;
+            }
+            if !is_taken(&locking) {
+                locking?;
+                file.locks().set(0, locked);
+                return Ok(());
+            }
         }
-        file.locks().set(0, locked);
-        Ok(())
     }
 
     /// Releases a range.
