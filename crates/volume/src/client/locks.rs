@@ -1,8 +1,10 @@
 //! Locks of programs: `flock` and `fcntl`.
 //!
 //! Owns: the translation of programs' calls to the server's locks, and the list of locks that this host holds, which is
-//! needed when the server restarts. Promises: a released lock is never claimed again after a restart of the server.
+//! needed when the server restarts. Promises: a released lock is never claimed again after a restart of the server; a
+//! lock is granted to a program only under the session's lease.
 
+use futures_util::FutureExt;
 use nectary_host::log::{Level, write as log};
 
 use super::error::Error;
@@ -41,25 +43,28 @@ impl OpenFile {
         let (client, file) = self.parts();
         let locked = self.locked(lock);
         let session = &client.shared.session;
-        let Some(given_up) = given_up else {
-            session.try_lock(locked).await?;
-            file.locks().set(0, locked);
-            return Ok(());
-        };
-        tokio::pin!(given_up);
+        let given_up = given_up.map(FutureExt::shared);
         let is_taken = |tried: &Result<(), Error>| tried.as_ref().is_err_and(|error| error.errno() == libc::EAGAIN);
         loop {
+            let epoch = session.epoch();
             // The session has different calls for a request that waits and for one that does not.
             let mut locking = session.try_lock(locked).await;
-            if is_taken(&locking) {
-                locking = session.lock(locked, &mut given_up).await;
+            if let Some(given_up) = given_up.as_ref().filter(|_| is_taken(&locking)) {
+                locking = session.lock(locked, given_up.clone()).await;
+                if is_taken(&locking) {
+                    continue;
+                }
             }
-            if !is_taken(&locking) {
-                locking?;
-                file.locks().set(0, locked);
-                return Ok(());
+            locking?;
+            // A newer server that was told which locks are held does not know of one that is granted after that.
+            let mut locks = file.locks();
+            if session.epoch() == epoch {
+                locks.set(0, locked);
+                break;
             }
         }
+        // The answer may have been late: the lock counts only while the session lives.
+        session.leased().await
     }
 
     /// Releases a range.
