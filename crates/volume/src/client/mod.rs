@@ -18,6 +18,7 @@
 //! | `accesses` | times of access |
 //! | `locks` | locks of programs |
 //! | `hold` | which data may be cached, and giving tokens back when another host needs them |
+//! | `wait_kinds` | what calls wait for |
 
 mod accesses;
 mod bytes;
@@ -36,6 +37,7 @@ mod open;
 mod refusals;
 mod session;
 mod space;
+mod wait_kinds;
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -55,6 +57,7 @@ pub use link::{Address, random_id};
 pub use locks::FileLock;
 pub use names::New;
 pub use open::{OpenFile, Opening, View};
+pub use wait_kinds::{LongWork, WaitKind};
 
 use crate::protocol::{Answer, Code, FileId, Granted, Operation, Question};
 use accesses::Accesses;
@@ -62,6 +65,7 @@ use file::File;
 use hold::Holds;
 use session::{SPACE_RETRY, SPACE_WAIT_MAX, Session};
 use space::Space;
+use wait_kinds::Works;
 
 /// The interval between commits of written data.
 const COMMIT_INTERVAL: Duration = Duration::from_secs(1);
@@ -86,6 +90,7 @@ struct Shared {
     space: tokio::sync::Mutex<Pool>,
     holds: Holds,
     accesses: Accesses,
+    works: Works,
     tasks: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -125,6 +130,7 @@ impl Client {
             space: tokio::sync::Mutex::new(Pool { space: Space::default(), wanted: SPACE_BLOCKS_MIN }),
             holds: Holds::new(kernel),
             accesses: Accesses::default(),
+            works: Works::default(),
             tasks: Mutex::default(),
         });
         let client = Client { shared };
@@ -132,7 +138,7 @@ impl Client {
         let commits = tokio::spawn(async move {
             loop {
                 tokio::time::sleep(COMMIT_INTERVAL).await;
-                committer.commit_all().await;
+                committer.work(0, committer.commit_all()).await;
                 committer.report_accesses().await;
             }
         });
@@ -160,7 +166,7 @@ impl Client {
                 result = result.and(self.sync(&file).await);
             }
         }
-        let given = self.shared.space.lock().await.space.drain();
+        let given = WaitKind::Space.during(0, self.shared.space.lock()).await.space.drain();
         for part in given.chunks(commit::EXTENTS_MAX) {
             let extents = part.iter().map(|granted| (granted.block, granted.blocks)).collect();
             result = result.and(self.operate(Operation::ReturnSpace { extents }).await.map(drop));
@@ -314,7 +320,7 @@ impl Client {
                 Taking::Later if Instant::now() < until => {
                     // Space is free when each host has renewed its session and so has said that it does not read it.
                     self.shared.session.renew_soon();
-                    sleep(SPACE_RETRY).await;
+                    WaitKind::Space.during(0, sleep(SPACE_RETRY)).await;
                 }
                 Taking::Later | Taking::Full => return Err(Error::posix(libc::ENOSPC)),
             }
@@ -323,7 +329,7 @@ impl Client {
 
     /// Takes free blocks in one piece, if there are any now.
     async fn try_space(&self, after: Option<u64>, blocks: u64) -> Result<Taking, Error> {
-        let mut pool = self.shared.space.lock().await;
+        let mut pool = WaitKind::Space.during(0, self.shared.space.lock()).await;
         let mut is_freeing = false;
         if pool.space.blocks() < blocks {
             let wanted = blocks.max(pool.wanted).min(SPACE_BLOCKS_MAX);
@@ -351,7 +357,7 @@ impl Client {
     /// Puts back blocks to which no write is in progress.
     async fn put_space(&self, given: Vec<Granted>) {
         if !given.is_empty() {
-            let mut pool = self.shared.space.lock().await;
+            let mut pool = WaitKind::Space.during(0, self.shared.space.lock()).await;
             given.into_iter().for_each(|granted| pool.space.add(granted));
         }
     }
