@@ -191,6 +191,7 @@ impl Tree {
         let place = |number| {
             let node = self.file_system.nodes.get(number).ok();
             let path = node.as_ref().and_then(|node| self.path_of(node)).map(|path| path.display().to_string());
+            let path = path.map(|path| if path.is_empty() { ".".to_owned() } else { path });
             (self.file_system.nodes.inode(number).unwrap_or(number), path)
         };
         LongWaits::of(&self.connection, longer_than, None, why, place)
