@@ -12,7 +12,7 @@ use nectary_block::Context;
 use super::Client;
 use super::error::Error;
 use super::extents::Place;
-use super::file::{BLOCK, Content, File};
+use super::file::{BLOCK, Content, Failures, File};
 use super::hold::Access;
 use crate::planted::{Bug, planted};
 use crate::protocol::{Answer, Code, Granted, Mapped, Operation, Question};
@@ -23,11 +23,17 @@ pub(super) const EXTENTS_MAX: usize = 1024;
 const EXTENT_BLOCKS_MAX: u64 = 1 << 20;
 
 impl Client {
-    /// Makes the data written to a file durable and visible.
-    pub(crate) async fn sync(&self, file: &Arc<File>) -> Result<(), Error> {
+    /// Makes the data written to a file durable and visible. Calls that wait for each other share a commit.
+    ///
+    /// *Errors*: also that of a commit in the background, if `failed` finds one to report.
+    pub(crate) async fn sync(
+        &self,
+        file: &Arc<File>,
+        failed: impl FnOnce(&mut Failures) -> Option<i32>,
+    ) -> Result<(), Error> {
         let mut content = file.content.write().await;
         let result = self.commit_locked(file, &mut content).await;
-        let failed = content.failed.take();
+        let failed = failed(&mut file.failures());
         drop(content);
         result?;
         failed.map_or(Ok(()), |errno| Err(Error::posix(errno)))
@@ -133,7 +139,7 @@ impl Client {
                     Err(error) => Err(error.clone()),
                 };
                 if let Err(error) = result {
-                    content.failed = Some(error.errno());
+                    file.failures().note(error.errno());
                     self.note_failure(file.id, &error);
                     self.mark_dirty(file.id);
                 }

@@ -40,6 +40,8 @@ pub(crate) struct File {
     accessed: Mutex<Option<Accessed>>,
     /// The file locks of this host's programs.
     locks: Mutex<Ranges>,
+    /// The commits that failed in the background.
+    failures: Mutex<Failures>,
 }
 
 /// The data token of a file: it covers bytes, size, map and modification time.
@@ -77,8 +79,47 @@ pub(crate) struct Content {
     pub modified_ns: Option<i64>,
     /// The last block that was allocated for the file; the next allocation continues behind it.
     pub last_block: Option<u64>,
-    /// The error number of an earlier failed commit; the next `fsync` returns it.
-    pub failed: Option<i32>,
+}
+
+/// The commits of a file that failed in the background. Each handle that was open then reports this once; if there was
+/// none, the next one that is opened does.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Failures {
+    /// The number of failed commits.
+    count: u64,
+    /// The error number of the last one.
+    errno: i32,
+    /// Whether a handle has reported the last one.
+    is_reported: bool,
+}
+
+impl Failures {
+    /// Notes a failed commit.
+    pub fn note(&mut self, errno: i32) {
+        (self.count, self.errno, self.is_reported) = (self.count + 1, errno, false);
+    }
+
+    /// Returns the number of failures so far. A call compares with it later.
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// Returns the number of failures that a new handle does not report.
+    pub fn known_to_new(&self) -> u64 {
+        self.count - u64::from(self.count > 0 && !self.is_reported)
+    }
+
+    /// Returns the error number of a failure after the first `count` ones.
+    pub fn since(&self, count: u64) -> Option<i32> {
+        (self.count > count).then_some(self.errno)
+    }
+
+    /// Returns the error number of a failure that a handle has not reported yet.
+    pub fn report(&mut self, reported: &AtomicU64) -> Option<i32> {
+        let errno = self.since(reported.swap(self.count, Ordering::AcqRel));
+        self.is_reported |= errno.is_some();
+        errno
+    }
 }
 
 /// What `stat` shows of a file with uncommitted data.
@@ -108,7 +149,13 @@ impl File {
             hold: Hold::default(),
             accessed: Mutex::default(),
             locks: Mutex::default(),
+            failures: Mutex::default(),
         }
+    }
+
+    /// Locks and returns the commits that failed in the background.
+    pub fn failures(&self) -> MutexGuard<'_, Failures> {
+        self.failures.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Locks and returns the file locks of this host's programs.

@@ -157,7 +157,8 @@ impl Client {
         let mut result = Ok(());
         for id in left {
             if let Some(file) = self.file(id) {
-                result = result.and(self.sync(&file).await);
+                let known = file.failures().known_to_new();
+                result = result.and(self.sync(&file, |failures| failures.since(known)).await);
             }
         }
         let given = self.shared.space.lock().await.space.drain();
