@@ -147,7 +147,17 @@ fn status(name: &str, identity: &str, overview: &Overview) -> Status {
     if !overview.silent.is_empty() {
         let silent: Vec<String> = overview.silent.iter().map(|(number, host)| format!("{number} of {host}")).collect();
         let what = format!("no word from session {}: what others free stays used meanwhile", silent.join(", "));
-        let remedy = "once its mount is gone for sure: `nectary volume release DISK SESSION`";
+        let remedy = "it ends when somebody needs what it holds; once its mount is gone for sure, `nectary volume \
+                      release DISK SESSION` frees all";
+        status = status.with_problem(State::Degraded, what, remedy);
+    }
+    if !overview.set_aside.is_empty() {
+        let ended: Vec<String> =
+            overview.set_aside.iter().map(|(number, host)| format!("{number} of {host}")).collect();
+        let what =
+            format!("session {} was ended, but its process may still write: its space is set aside", ended.join(", "));
+        let remedy = "the space is free when the process has ended, if a server or a mount on its host can tell; once it \
+                      is gone for sure, `nectary volume release DISK SESSION` frees it";
         status = status.with_problem(State::Degraded, what, remedy);
     }
     if overview.is_short {

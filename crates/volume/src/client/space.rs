@@ -57,6 +57,18 @@ impl Space {
         Some(Granted { block: start, blocks: taken })
     }
 
+    /// Takes up to `blocks` blocks from the end of the last piece. `None` if no block is free.
+    pub fn take_last(&mut self, blocks: u64) -> Option<Granted> {
+        let (&start, &free) = self.free.last_key_value()?;
+        let taken = free.min(blocks);
+        match free - taken {
+            0 => self.free.remove(&start),
+            left => self.free.insert(start, left),
+        };
+        self.blocks -= taken;
+        Some(Granted { block: start + free - taken, blocks: taken })
+    }
+
     /// Takes all free blocks, to return them.
     pub fn drain(&mut self) -> Vec<Granted> {
         self.blocks = 0;
@@ -81,6 +93,9 @@ mod tests {
         assert_eq!(space.take(None, 1), None);
         space.add(Granted { block: 7, blocks: 2 });
         space.add(Granted { block: 9, blocks: 2 });
+        space.add(Granted { block: 20, blocks: 5 });
+        assert_eq!(space.take_last(3), Some(Granted { block: 22, blocks: 3 }));
+        assert_eq!((space.take_last(9), space.blocks()), (Some(Granted { block: 20, blocks: 2 }), 4));
         assert_eq!(space.drain(), [Granted { block: 7, blocks: 4 }]);
     }
 }

@@ -76,8 +76,10 @@ impl Image {
                 self.close(session, file.inode);
                 Answer::Done
             }
-            // The owner task handles pushes before they get here.
-            Question::Push { .. } => return Err(posix(libc::EINVAL)),
+            // The owner task handles these before they get here.
+            Question::Push { .. } | Question::Siblings | Question::Gone { .. } | Question::Unproven => {
+                return Err(posix(libc::EINVAL));
+            }
             Question::Space { blocks } => return self.grant(stamp, session, *blocks),
         };
         Ok(Asked { answer, transaction: None })

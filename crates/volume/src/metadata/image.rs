@@ -285,6 +285,24 @@ impl Image {
         Ok(server(mutations))
     }
 
+    /// Notes that no lock proves the end of a session any more.
+    pub fn set_unproven(&mut self, session: u64) -> Result<Transaction> {
+        let record = Session { boot: 0, ..self.session(session)? };
+        let ((), mutations) = self.attempt(|change, _| {
+            change.put(&Key::Session(session), record.encode().map_err(damaged)?);
+            Ok(())
+        })?;
+        Ok(server(mutations))
+    }
+
+    /// Returns the sessions that must say that their cached maps are drained before freed blocks can be used again.
+    pub fn holding_back(&self) -> Vec<u64> {
+        let Some(newest) = self.draining.newest() else { return Vec::new() };
+        let sessions = self.sessions().into_iter().filter(|(_, session)| session.state == SessionState::Active);
+        let numbers = sessions.map(|(number, _)| number);
+        numbers.filter(|number| self.drained.get(number).copied().unwrap_or(0) < newest).collect()
+    }
+
     /// Ends a session whose host cannot write any more: its space becomes free.
     pub fn end_session(&mut self, session: u64) -> Result<Transaction> {
         if self.tables.get(&Key::Session(session)).is_none() {

@@ -16,6 +16,7 @@
 //! | `pushes` | ends of files that kernels of other hosts are told |
 //! | `presence`, `newest` | when a session last renewed its lease; which of its connections is the newest |
 //! | `silence` | a disk that does not answer |
+//! | `proofs` | sessions whose processes have ended, as a kernel proves |
 //! | `batch`, `waits` | transactions that are not stored yet; what the owner waits for |
 //! | `connection` | one connection: greeting, requests, answers |
 
@@ -28,6 +29,7 @@ mod locking;
 mod newest;
 mod owner;
 mod presence;
+mod proofs;
 mod pushes;
 mod request;
 mod room;

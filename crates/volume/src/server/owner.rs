@@ -11,6 +11,7 @@
 //!
 //! Leaves to others: the effect of operations (`metadata`), and room for the journal (`room`).
 
+mod ending;
 mod storing;
 
 use std::cmp::Ordering;
@@ -21,6 +22,7 @@ use std::time::Duration;
 use nectary_block::SharedDevice;
 use nectary_host::log::Level;
 use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
 
 use super::batch::Batch;
 use super::connection::{ROLE_BULK, ROLE_CONTROL, Reply, Shared};
@@ -29,17 +31,19 @@ use super::leading::{Led, lead};
 use super::locking::Locking;
 use super::newest::Newest;
 use super::presence::Presence;
+use super::proofs::Proofs;
 use super::pushes::Pushes;
 use super::request::{Held, Overview, Request, active, replaced, wall_ns};
 use super::room::Room;
 use super::waits::{InFlight, appended, ticking, until};
 use super::{ServerError, ServerOptions};
-use crate::format::{SessionState, Table};
+use crate::format::{Session, SessionState, Table};
 use crate::journal::{DiskPulse, Log};
 use crate::metadata::{Image, Stamp};
 use crate::planted::{Bug, planted};
 use crate::protocol::{Answer, Code, Failure, FileId, Held as Granted, Message, Operation, Question, Token, What};
 use crate::tokens::{Late, level};
+use ending::is_about_siblings;
 
 /// The bound on the appends that the append in flight and the next one may be split into, together.
 const APPENDS_MAX: u64 = 64;
@@ -67,6 +71,9 @@ pub(super) struct Owner {
     locking: Locking,
     newest: Newest,
     pushes: Pushes,
+    proofs: Proofs,
+    /// When a request last found no space while space was being freed.
+    short_at: Option<Instant>,
     shared: Arc<Shared>,
     overview: Overview,
 }
@@ -77,7 +84,7 @@ impl Owner {
         device: SharedDevice,
         options: &ServerOptions,
     ) -> Result<(Owner, Arc<Shared>, DiskPulse), ServerError> {
-        let Led { log, image, sequence } = lead(device, options).await?;
+        let Led { log, image, sequence } = lead(device.clone(), options).await?;
         let pulse = log.pulse();
         let shared = Arc::new(Shared {
             label: log.label().clone(),
@@ -87,6 +94,7 @@ impl Owner {
             drained_to: AtomicU64::new(0),
             barred: Mutex::default(),
         });
+        let proofs = Proofs::new(device, image.sessions().into_iter().map(|(number, _)| number));
         let sessions = image.sessions().into_iter();
         let sessions = sessions.filter(|(_, session)| session.state == SessionState::Active);
         let grants = Grants::new(log.epoch(), sessions.map(|(number, _)| number));
@@ -105,6 +113,8 @@ impl Owner {
             locking: Locking::default(),
             newest: Newest::default(),
             pushes: Pushes::default(),
+            proofs,
+            short_at: None,
             shared: shared.clone(),
             overview,
         };
@@ -116,13 +126,17 @@ impl Owner {
         let (free, blocks) = self.image.room();
         let inodes = self.image.tables().table(Table::Inodes).len() as u64;
         let sessions = self.image.sessions();
-        let silent = sessions.iter().filter(|(number, _)| self.presence.is_silent(*number));
-        let silent = silent.map(|(number, session)| (*number, session.host.clone())).collect();
+        let named = |(number, session): &(u64, Session)| (*number, session.host.clone());
+        let (active, ended): (Vec<_>, Vec<_>) =
+            sessions.iter().partition(|(_, session)| session.state == SessionState::Active);
+        let silent = active.into_iter().filter(|(number, _)| self.presence.is_silent(*number)).map(named).collect();
+        let set_aside = ended.into_iter().map(named).collect();
         let (held, waiting, expected) = self.grants.counts();
         let tokens = (held, waiting);
         Overview {
             sessions,
             silent,
+            set_aside,
             free,
             blocks,
             reserved: self.image.reserved(),
@@ -158,7 +172,9 @@ impl Owner {
                     }
                 }
                 () = until(self.grants.wake_at()) => self.grants.wake(),
+                gone = self.proofs.gone() => self.confirm_gone(&gone, "a lock on the disk says so"),
                 _ = ticks.tick() => {
+                    self.look_for_gone();
                     self.end_late_sessions();
                     self.background().await?;
                     let _ = seen.send_replace(self.overview());
@@ -211,6 +227,9 @@ impl Owner {
                 };
                 self.answer(session, reply, answer, level);
             }
+            Request::Ask { session, question, reply } if is_about_siblings(&question) => {
+                self.about_siblings(session, question, reply);
+            }
             Request::Ask { session, question, reply } => {
                 self.overview.questions += 1;
                 if let Question::Push { file, size } = question {
@@ -256,6 +275,9 @@ impl Owner {
                         false => Err(replaced(session)),
                     }
                 });
+                if resumed.is_ok() {
+                    self.proofs.returned(session);
+                }
                 self.hold(Held::Number(reply, resumed));
             }
             Request::Reclaim { session, held, is_last, reply } => {
@@ -272,6 +294,11 @@ impl Owner {
                 // at the next tick and ends the server.
                 if let Ok(transactions) = self.image.forget() {
                     self.next.extend(transactions);
+                }
+            }
+            Request::Left { session, role, connection } => {
+                if self.newest.is_newest(session, role, connection) && self.image.is_active(session).is_ok() {
+                    self.proofs.left(session);
                 }
             }
             Request::Goodbye { session, reply } => {
@@ -292,6 +319,7 @@ impl Owner {
     /// Answers a question once other hosts have committed the files that it shows.
     fn ask(&mut self, looking: Looking) {
         let answer = self.image.ask(self.stamp(), looking.session, &looking.question);
+        self.note_shortage(answer.as_ref().err());
         let looking = match &answer {
             Ok(asked) if looking.is_graced && is_look(&looking.question) => {
                 self.grants.look(looking, &files_of(&asked.answer))
@@ -375,6 +403,7 @@ impl Owner {
         let lease = Duration::from_millis(SESSION_LEASE_MS.into()) + DRIFT;
         let mut lockers = self.locking.awaited();
         lockers.extend(self.pushes.awaited());
+        lockers.extend(self.awaited_for_space());
         let is_early = self.locking.is_early() || self.pushes.is_early();
         for (session, late) in self.grants.late((&lockers, is_early), silence, lease) {
             match late {
@@ -387,8 +416,8 @@ impl Owner {
         }
     }
 
-    /// Ends a session because others wait for it. Blocks to which its host may still write are not reused until the
-    /// session is released.
+    /// Ends a session because others wait for it. Blocks to which its host may still write are not reused until its
+    /// process is known to be gone, or the session is released.
     fn evict(&mut self, session: u64, why: &str) {
         let host = self.image.sessions().into_iter().find(|(number, _)| *number == session);
         let host = host.map_or_else(String::new, |(_, session)| session.host);
@@ -411,6 +440,7 @@ impl Owner {
         self.pushes.forget(session);
         self.grants.forget(session);
         self.locking.forget(session);
+        self.proofs.forget(session);
     }
 
     fn end(&mut self, session: u64) -> Result<u64, Failure> {
@@ -434,6 +464,7 @@ impl Owner {
             Ordering::Equal => {
                 let (answer, transaction) = self.image.operate(self.stamp(), session, number, operation);
                 self.next.extend(transaction);
+                self.note_shortage(answer.as_ref().err());
                 answer
             }
         }

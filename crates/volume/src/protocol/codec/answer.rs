@@ -1,7 +1,7 @@
 //! Bodies of answers and refusals.
 
 use super::parts::{
-    Part, read_bool, read_bytes, read_extents, read_list, read_space, read_text, write_bytes, write_list,
+    Part, read_bool, read_bytes, read_extents, read_list, read_siblings, read_space, read_text, write_bytes, write_list,
 };
 use crate::format::cursor::{Reader, Writer};
 use crate::format::{FormatError, NAME_BYTES_MAX};
@@ -53,6 +53,7 @@ impl Answer {
             Answer::Names(_) => 133,
             Answer::Statistics(_) => 134,
             Answer::Space(_) => 135,
+            Answer::Siblings(_) => 136,
         }
     }
 
@@ -77,6 +78,7 @@ impl Answer {
                 writer.u64(*blocks).u64(*free).u64(*inodes);
             }
             Answer::Space(extents) => write_list(writer, extents),
+            Answer::Siblings(siblings) => write_list(writer, siblings),
         }
     }
 
@@ -99,6 +101,7 @@ impl Answer {
             }
             134 => Answer::Statistics(Statistics { blocks: reader.u64()?, free: reader.u64()?, inodes: reader.u64()? }),
             135 => Answer::Space(read_space(reader)?),
+            136 => Answer::Siblings(read_siblings(reader)?),
             other => return Err(reader.unknown("kind", other.into())),
         })
     }
