@@ -291,6 +291,11 @@ impl FileSystem for Served {
                 let create = move |this| calls::create(this, node, name, new, flags);
                 self.run(reply, create, |reply, _, (entry, handle)| reply.created(&entry, handle, OPEN_FLAGS));
             }
+            Call::TemporaryFile { mode, umask, flags } => {
+                let new = new(libc::S_IFREG | mode & 0o7777, umask);
+                let create = move |this| calls::create_nameless(this, node, new, flags);
+                self.run(reply, create, |reply, _, (entry, handle)| reply.created(&entry, handle, OPEN_FLAGS));
+            }
             Call::Read(read) => {
                 let bytes = move |this| calls::read(this, read, caller);
                 self.run(reply, bytes, |reply, _, contents: ReadBytes| {
