@@ -50,6 +50,8 @@ struct Node {
     map: BTreeMap<u64, (u64, bool)>,
     xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
     is_open: bool,
+    /// Whether it was made without a name, and has had none since.
+    is_nameless: bool,
 }
 
 impl Node {
@@ -115,10 +117,14 @@ impl Model {
         if self.nodes[&number].is_directory() {
             return Err(libc::EPERM);
         }
+        if self.nodes[&number].links == 0 && !self.nodes[&number].is_nameless {
+            return Err(libc::ENOENT);
+        }
         if self.find(directory, name).is_some() {
             return Err(libc::EEXIST);
         }
-        self.node(number).links += 1;
+        let node = self.node(number);
+        (node.links, node.is_nameless) = (node.links + 1, false);
         self.add(directory, name, number);
         Ok(())
     }
@@ -278,9 +284,13 @@ impl Run {
         let (directory, name) = (self.directory(), self.name());
         let file = self.any(Node::is_file);
         let named = self.any(|node| node.links > 0);
+        // Every file without a name is open.
+        let orphan = self.any(|node| node.links == 0 && node.is_file());
         match (self.random.below(20), file, named) {
-            (0..=4, ..) => self.create(directory, name),
-            (5, _, Some(number)) => {
+            (0..=3, ..) => self.create(directory, name),
+            (4, ..) => self.create_nameless(directory),
+            (5, _, Some(named)) => {
+                let number = orphan.filter(|_| self.random.below(2) == 0).unwrap_or(named);
                 let expected = self.model.link(number, directory, &name);
                 let operation = Operation::Link { file: Run::id(number), directory: Run::id(directory), name };
                 assert_eq!(self.operate(&operation).map(drop), expected, "{operation:?}");
@@ -363,6 +373,24 @@ impl Run {
         let earlier = self.model.nodes.insert(made.number, Node { mode, links, size, ..Node::default() });
         assert_eq!(earlier, None, "inode {} is used again", made.number);
         self.model.add(directory, &name, made.number);
+    }
+
+    /// Makes a file without a name; only an open file can have none.
+    fn create_nameless(&mut self, directory: u64) {
+        let kind = self.random.of(&[libc::S_IFREG, libc::S_IFREG, libc::S_IFREG, libc::S_IFIFO]);
+        let open = self.random.below(4) > 0;
+        let (directory, mode) = (Run::id(directory), kind | 0o600);
+        let (name, target, target_block) = (Vec::new(), Vec::new(), None);
+        let (owner, group, umask, device, inode) = (0, 0, 0, 0, 0);
+        let operation =
+            Operation::Create { directory, name, mode, owner, group, umask, device, target, target_block, open, inode };
+        let made = self.operate(&operation);
+        if kind != libc::S_IFREG || !open {
+            assert_eq!(made, Err(libc::EINVAL));
+            return;
+        }
+        let Ok(Answer::Attributes(made)) = made else { panic!("{made:?}") };
+        self.model.nodes.insert(made.number, Node { mode, is_open: true, is_nameless: true, ..Node::default() });
     }
 
     /// Commits granted blocks, unwritten blocks at their place, or blocks that are not granted.

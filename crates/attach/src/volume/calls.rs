@@ -192,6 +192,17 @@ pub async fn create(this: This, parent: u64, name: Vec<u8>, new: New, flags: i32
     Ok((this.nodes.entry(&made, parent, &name, None), this.add(file.synced(is_synced(flags)))))
 }
 
+/// Makes a file without a name; a link may give it one while it is open.
+pub async fn create_nameless(this: This, parent: u64, new: New, flags: i32) -> Result<(Entry, u64)> {
+    let directory = this.nodes.id(parent)?;
+    let (made, file) = operate!(this, client, client.create_open(directory, b"", new.clone()))?;
+    if flags & libc::O_DIRECT != 0 {
+        let direct = ask!(this, client, client.open(made.id(), Opening::Both, true))?;
+        direct.close().await;
+    }
+    Ok((this.nodes.entry(&made, parent, b"", None), this.add(file)))
+}
+
 pub async fn read(this: This, read: Read, caller: Caller) -> Result<ReadBytes> {
     let file = this.file(read.handle)?;
     let (offset, length) = (read.offset, read.size as usize);

@@ -10,6 +10,8 @@ mod format;
 mod mount;
 mod serve;
 
+pub use mount::umount;
+
 use nectary_block::{OpenOptions, SharedDevice, Spec, Survives};
 use nectary_volume::format::Label;
 
@@ -44,8 +46,13 @@ async fn open(
     create_bytes: Option<u64>,
     is_shared: bool,
 ) -> Result<SharedDevice, Failure> {
+    open_with(disk, arguments, OpenOptions { create_bytes, is_shared, ..OpenOptions::default() }).await
+}
+
+/// Opens a disk with these options, except the engine.
+async fn open_with(disk: &str, arguments: &EngineArguments, options: OpenOptions) -> Result<SharedDevice, Failure> {
     check_spec(disk)?;
-    let options = OpenOptions { create_bytes, is_shared, engine: engine(arguments), ..OpenOptions::default() };
+    let options = OpenOptions { engine: engine(arguments), ..options };
     let device = registry().open(disk, &options).await.map_err(|error| match error.kind {
         nectary_block::ErrorKind::Absent => Failure::new(
             NOT_FOUND,

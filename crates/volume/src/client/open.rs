@@ -101,7 +101,8 @@ impl Client {
         Err(error)
     }
 
-    /// Makes a file and opens it.
+    /// Makes a file and opens it. With an empty name the file has no name: it is freed when it is closed, unless
+    /// [`link`](Self::link) gives it a name before.
     pub async fn create_open(&self, directory: FileId, name: &[u8], new: New) -> Result<(Attributes, OpenFile), Error> {
         let (attributes, file) = self.create_held(new.operation(directory, name, true)).await?;
         self.add_writer(&file).await;

@@ -180,6 +180,7 @@ fn values() -> Vec<(&'static str, Vec<u8>, Decode)> {
     };
     let run = RunRecord { index: 4300, index_blocks: 1, level: 0, replay_sequence: 401, records: 3, blocks: 4 };
     let epoch = EpochRecord { incarnation: [1; 16], state: EpochState::Sealed, segments: 2 };
+    let orphan = Orphan { since: 401, state: OrphanState::Nameless };
     let project = Project { blocks: 4, inodes: 1, blocks_max: 0, inodes_max: 10 };
     let extent = Extent { block: 9000, blocks: 4, is_unwritten: false, epoch: 1 };
     let space = Space { blocks: 4, state: ExtentState::QuarantinedMetadata, owner: 7, since: 400 };
@@ -191,6 +192,7 @@ fn values() -> Vec<(&'static str, Vec<u8>, Decode)> {
         ("extent", extent.encode(), |bytes| Ok(Extent::decode(bytes)?.encode())),
         ("space", space.encode(), |bytes| Ok(Space::decode(bytes)?.encode())),
         ("grant", grant.encode(), |bytes| Ok(Grant::decode(bytes)?.encode())),
+        ("orphan", orphan.encode(), |bytes| Ok(Orphan::decode(bytes)?.encode())),
         ("project", project.encode(), |bytes| Ok(Project::decode(bytes)?.encode())),
         ("epoch", epoch.encode(), |bytes| Ok(EpochRecord::decode(bytes)?.encode())),
         ("run", run.encode(), |bytes| Ok(RunRecord::decode(bytes)?.encode())),
@@ -297,7 +299,7 @@ fn what_is_out_of_bounds_is_refused_in_both_directions() {
     assert_eq!(unsorted.encode(VOLUME, 1, 2048).unwrap_err().problem, Problem::Order);
     let empty = Chunk { run: 1, records: Vec::new() };
     assert!(empty.encode(VOLUME, 1, 2048).is_err());
-    let long = put(&Key::Inode(1), vec![0; 65537]);
+    let long = put(&Key::Inode(1), vec![0; 65545]);
     let mut transaction = append().transactions[0].clone();
     transaction.mutations.push(long);
     assert!(Append { transactions: vec![transaction], ..append() }.encode(VOLUME, 4097, 1).is_err());

@@ -159,7 +159,7 @@ async fn what_is_too_long_is_refused_and_nothing_is_written() {
     let device = file.open().await;
     format(&device, &options(), first).await.unwrap();
     let mut one = Server::start(device.clone(), server(1), 0).await;
-    let error = one.log.append(vec![put(1, 65537)]).await;
+    let error = one.log.append(vec![put(1, 65545)]).await;
     assert!(matches!(error, Err(Error::Bounds(_))), "{error:?}");
     let error = one.log.append((0..200).map(|inode| put(inode, 65000)).collect()).await;
     assert!(matches!(error, Err(Error::NoSegment)), "{error:?}");

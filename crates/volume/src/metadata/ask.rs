@@ -3,6 +3,7 @@
 use std::ops::{Bound, Range};
 
 use super::change::{Result, damaged};
+use super::files::XATTR_NAMES_BYTES_MAX;
 use super::image::{Asked, Image, Stamp};
 use super::names::{find, is_directory};
 use super::records::{decode_xattr, inode, keys_of, posix, server};
@@ -15,9 +16,6 @@ const ENTRIES_MAX: u32 = 1024;
 /// The maximum number of bytes of an answer with names. This is well below the bound of a message, because the last
 /// name may be long.
 const LISTING_BYTES_MAX: usize = 512 << 10;
-/// The maximum number of bytes that the names of a file's extended attributes may have; the kernel has the same limit.
-/// *Units*: bytes.
-const XATTR_LIST_BYTES_MAX: usize = 64 << 10;
 /// The maximum number of extents in an answer.
 const EXTENTS_MAX: usize = 4096;
 /// Extents that come with a data token.
@@ -56,7 +54,7 @@ impl Image {
                     _ => None,
                 });
                 let names: Vec<Vec<u8>> = names.collect();
-                if names.iter().map(|name| name.len() + 1).sum::<usize>() > XATTR_LIST_BYTES_MAX {
+                if names.iter().map(|name| name.len() + 1).sum::<usize>() > XATTR_NAMES_BYTES_MAX {
                     return Err(posix(libc::E2BIG));
                 }
                 Answer::Names(names)

@@ -11,10 +11,8 @@ use super::image::{FREED_MAX, Parts, Stamp};
 use super::names::{store_access, store_inode};
 use super::records::{inode, keys_of, posix, put_xattr};
 use super::reserve::full;
-use crate::format::{BLOCK_BYTES, Extent, ExtentState, Inode, Key, Table};
-use crate::protocol::{
-    Accessed, Answer, Attributes, Changes, Code, Failure, FileId, Mapped, Operation, TimeChange, XATTR_VALUE_BYTES_MAX,
-};
+use crate::format::{BLOCK_BYTES, Extent, ExtentState, Inode, Key, Table, XATTR_HEAD_BYTES, XATTR_VALUE_BYTES_MAX};
+use crate::protocol::{Accessed, Answer, Attributes, Changes, Code, Failure, FileId, Mapped, Operation, TimeChange};
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 const EXTENT_BLOCKS_MAX: u32 = 1 << 20;
@@ -25,8 +23,10 @@ const XATTR_CREATE: u32 = 1;
 const XATTR_REPLACE: u32 = 2;
 /// A flag of setting an access control list: the caller may not keep the set-group-ID bit of the file.
 const XATTR_KILL_GROUP_ID: u32 = 4;
-/// The bytes that are stored before the value of an attribute.
-const XATTR_HEAD: usize = 8;
+/// The maximum length of all attributes of an inode together: of their names, each with a zero byte, as they are listed;
+/// and of their records. *Units*: bytes.
+pub(super) const XATTR_NAMES_BYTES_MAX: usize = 64 << 10;
+const XATTRS_BYTES_MAX: usize = 1 << 20;
 
 /// Stores times of access.
 fn access_all(change: &mut Change<'_>, accesses: &[Accessed]) -> Result<Answer> {
@@ -349,8 +349,8 @@ impl Parts<'_> {
         Ok(Answer::Done)
     }
 
-    /// Frees an inode without a name, or a part of its blocks if it has many extents. Returns whether the inode and all
-    /// its blocks are freed.
+    /// Frees an inode without a name, or a part of its blocks and attributes if it has many. Returns whether all of it is
+    /// freed.
     pub fn free_inode(&mut self, change: &mut Change<'_>, number: u64, stamp: Stamp) -> Result<bool> {
         let Ok(mut found) = inode(change.tables, FileId { inode: number, generation: 0 }) else { return Ok(true) };
         let extents = keys_of(
@@ -363,17 +363,17 @@ impl Parts<'_> {
             let from = *from;
             self.unmap(change, stamp, number, &mut found, (from, u64::MAX))?;
         }
-        if extents.len() > FREED_MAX {
-            store_inode(change, number, &mut found)?;
-            return Ok(false);
-        }
         let xattrs = keys_of(
             change.tables,
             Table::Xattrs,
             &Key::Xattr(number, vec![1]),
             |key| matches!(key, Key::Xattr(of, _) if *of == number),
         );
-        xattrs.iter().for_each(|key| change.delete(key));
+        xattrs.iter().take(FREED_MAX).for_each(|key| change.delete(key));
+        if extents.len() > FREED_MAX || xattrs.len() > FREED_MAX {
+            store_inode(change, number, &mut found)?;
+            return Ok(false);
+        }
         change.delete(&Key::Inode(number));
         change.delete(&Key::Orphan(number));
         Ok(true)
@@ -400,7 +400,10 @@ fn set_xattr(
         (XATTR_REPLACE, None) => return Err(posix(libc::ENODATA)),
         _ => {}
     }
-    let is_longer = before.is_none_or(|before| XATTR_HEAD + value.len() > before);
+    let is_longer = before.is_none_or(|before| XATTR_HEAD_BYTES + value.len() > before);
+    if is_longer && !has_xattr_room(change, file.inode, name, value.len()) {
+        return Err(posix(libc::ENOSPC));
+    }
     if access::is_list(name) {
         access::set_list(change, file.inode, found, (name, value))?;
         if flags & XATTR_KILL_GROUP_ID != 0 {
@@ -410,6 +413,23 @@ fn set_xattr(
     }
     put_xattr(change, file.inode, name, value);
     Ok(is_longer)
+}
+
+/// Whether the attributes of an inode stay within their bounds if one of them gets a value of this length.
+fn has_xattr_room(change: &Change<'_>, inode: u64, name: &[u8], value_bytes: usize) -> bool {
+    let (mut names, mut records) = (name.len() + 1, name.len() + XATTR_HEAD_BYTES + value_bytes);
+    for (key, value) in change.tables.from(&Key::Xattr(inode, vec![1])) {
+        match Key::decode(Table::Xattrs, key) {
+            Ok(Key::Xattr(of, other)) if of == inode => {
+                if other != name {
+                    names += other.len() + 1;
+                    records += other.len() + value.len();
+                }
+            }
+            _ => break,
+        }
+    }
+    names <= XATTR_NAMES_BYTES_MAX && records <= XATTRS_BYTES_MAX
 }
 
 fn extent_before(change: &Change<'_>, number: u64, block: u64) -> Result<Option<(u64, Extent)>> {

@@ -25,7 +25,7 @@ const MUTATION_BYTES_MAX: usize = 900 << 10;
 /// The maximum number of bytes that the mutations of freed inodes may have in one round of background work. *Units*:
 /// bytes.
 const BACKGROUND_BYTES_MAX: usize = 1 << 20;
-/// The maximum number of extents that are freed in one transaction.
+/// The maximum number of extents, and of extended attributes, that are freed in one transaction.
 pub(super) const FREED_MAX: usize = 1024;
 
 /// The reason of a session's end: its lease ended while another session waited for what it held.

@@ -26,6 +26,8 @@ mod change;
 mod check;
 mod files;
 mod image;
+#[cfg(test)]
+mod inode_tests;
 mod names;
 mod open;
 mod records;

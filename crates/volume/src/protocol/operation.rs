@@ -10,9 +10,6 @@ pub struct FileId {
     pub generation: u64,
 }
 
-/// The longest value of an extended attribute. *Units*: bytes.
-pub const XATTR_VALUE_BYTES_MAX: usize = 65528;
-
 /// An extent of a file, and its place on the disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mapped {
@@ -80,12 +77,13 @@ pub struct Changes {
 /// An operation. The server sets all times that the operation does not contain.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Operation {
-    /// Makes an inode with a name. Default access control lists are inherited. The answer is
+    /// Makes an inode with a name, or a file without one. Default access control lists are inherited. The answer is
     /// [`Answer::Attributes`](super::Answer::Attributes).
     Create {
         /// The directory.
         directory: FileId,
-        /// The name.
+        /// The name. If it is empty, the inode has no name: it must be a file that the session opens at the same time.
+        /// It is freed when no session has it open, unless a [`Link`](Self::Link) gives it a name before.
         name: Vec<u8>,
         /// The file type and the permission bits.
         mode: u32,
@@ -108,7 +106,8 @@ pub enum Operation {
         /// An inode number from a grant of numbers; 0: the server chooses.
         inode: u64,
     },
-    /// Adds a name to an inode. The answer is [`Answer::Attributes`](super::Answer::Attributes).
+    /// Adds a name to an inode, which must have one, unless it was made without one and has had none since. The answer
+    /// is [`Answer::Attributes`](super::Answer::Attributes).
     Link {
         /// The inode.
         file: FileId,

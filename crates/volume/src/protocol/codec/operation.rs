@@ -2,8 +2,8 @@
 
 use super::parts::{Part, read_bool, read_bytes, read_extents, read_list, read_space, write_bytes, write_list};
 use crate::format::cursor::{Reader, Writer};
-use crate::format::{FormatError, NAME_BYTES_MAX, TARGET_BYTES_MAX};
-use crate::protocol::{Accessed, Changes, FileId, Granted, Operation, TimeChange, XATTR_VALUE_BYTES_MAX};
+use crate::format::{FormatError, NAME_BYTES_MAX, TARGET_BYTES_MAX, XATTR_VALUE_BYTES_MAX};
+use crate::protocol::{Accessed, Changes, FileId, Granted, Operation, TimeChange};
 
 /// The most accesses of one operation.
 const ACCESSES_MAX: u64 = 256;

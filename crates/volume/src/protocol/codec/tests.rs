@@ -62,7 +62,7 @@ fn operations() -> Vec<Operation> {
             flags: 2,
         },
         Operation::SetAttributes { file: FILE, changes },
-        Operation::SetXattr { file: FILE, name: b"user.a".to_vec(), value: vec![7; 65528], flags: 1 },
+        Operation::SetXattr { file: FILE, name: b"user.a".to_vec(), value: vec![7; 65536], flags: 1 },
         Operation::RemoveXattr { file: FILE, name: name() },
         Operation::Commit {
             file: FILE,
