@@ -15,6 +15,7 @@
 //! | `open` | files that are open |
 //! | `file`, `extents`, `space` | the state of a file, the places of its blocks, free blocks that the session holds |
 //! | `data`, `bytes`, `commit`, `change` | reading, writing, committing, truncating |
+//! | `reserved` | blocks that `fallocate` reserved |
 //! | `accesses` | times of access |
 //! | `locks` | locks of programs |
 //! | `hold` | which data may be cached, and giving tokens back when another host needs them |
@@ -34,6 +35,7 @@ mod locks;
 mod names;
 mod open;
 mod refusals;
+mod reserved;
 mod session;
 mod space;
 
@@ -93,6 +95,17 @@ struct Shared {
 struct Pool {
     space: Space,
     wanted: u64,
+    /// Blocks of `space` that only overwriting may use.
+    kept: u64,
+}
+
+/// What free blocks are taken for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Use {
+    /// Blocks of a file that have no place yet.
+    New,
+    /// Blocks that replace others of the same file, which become free.
+    Overwrite,
 }
 
 /// The result of taking free blocks.
@@ -122,7 +135,7 @@ impl Client {
             session,
             files: Mutex::default(),
             dirty: Mutex::default(),
-            space: tokio::sync::Mutex::new(Pool { space: Space::default(), wanted: SPACE_BLOCKS_MIN }),
+            space: tokio::sync::Mutex::new(Pool { space: Space::default(), wanted: SPACE_BLOCKS_MIN, kept: 0 }),
             holds: Holds::new(kernel),
             accesses: Accesses::default(),
             tasks: Mutex::default(),
@@ -281,10 +294,10 @@ impl Client {
     /// waits for it.
     ///
     /// *Errors*: ENOSPC if there is none, or none after [`SPACE_WAIT_MAX`].
-    async fn take_space(&self, after: Option<u64>, blocks: u64) -> Result<Granted, Error> {
+    async fn take_space(&self, after: Option<u64>, blocks: u64, use_for: Use) -> Result<Granted, Error> {
         let until = Instant::now() + SPACE_WAIT_MAX;
         loop {
-            match self.try_space(after, blocks).await? {
+            match self.try_space(after, blocks, use_for).await? {
                 Taking::Taken(granted) => return Ok(granted),
                 Taking::Later if Instant::now() < until => {
                     // Space is free when each host has renewed its session and so has said that it does not read it.
@@ -297,11 +310,12 @@ impl Client {
     }
 
     /// Takes free blocks in one piece, if there are any now.
-    async fn try_space(&self, after: Option<u64>, blocks: u64) -> Result<Taking, Error> {
+    async fn try_space(&self, after: Option<u64>, blocks: u64, use_for: Use) -> Result<Taking, Error> {
         let mut pool = self.shared.space.lock().await;
         let mut is_freeing = false;
-        if pool.space.blocks() < blocks {
-            let wanted = blocks.max(pool.wanted).min(SPACE_BLOCKS_MAX);
+        let kept = if use_for == Use::New { pool.kept } else { 0 };
+        if pool.space.blocks() < blocks + kept {
+            let wanted = (blocks + kept).max(pool.wanted).min(SPACE_BLOCKS_MAX);
             match self.ask(Question::Space { blocks: wanted }).await {
                 Ok(Answer::Space(granted)) => {
                     pool.wanted = (wanted * 2).min(SPACE_BLOCKS_MAX);
@@ -316,6 +330,7 @@ impl Client {
                 Err(error) => return Err(error),
             }
         }
+        let blocks = blocks.min(pool.space.blocks().saturating_sub(kept));
         Ok(match pool.space.take(after, blocks) {
             Some(granted) => Taking::Taken(granted),
             None if is_freeing => Taking::Later,
