@@ -4,10 +4,11 @@ use nectary_e2e::live::missing;
 use nectary_e2e::report::not_run;
 use nectary_e2e::rng::Rng;
 use nectary_e2e::volume::Volume;
+use nectary_e2e::volume::databases::{Postgres, programs_of_postgres};
 use std::fs::{self, File, OpenOptions};
 use std::io::{IoSlice, Write};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 fn volume(size: &str) -> Option<Volume> {
@@ -138,4 +139,81 @@ fn synced_calls_survive_sigkill() {
     assert!(lost.is_empty(), "{lost:?}");
     let check = volume.finish().unwrap_or_else(|error| panic!("{error:#}"));
     assert_eq!(check["problems"].as_array().map(Vec::len), Some(0), "{check}");
+}
+
+/// Writes to a file until the disk is full.
+fn fill(path: &Path) {
+    let mut file = File::create(path).expect("it is made");
+    for length in [4 << 20, 4096] {
+        let bytes = vec![1; length];
+        loop {
+            match file.write_all(&bytes) {
+                Ok(()) => {}
+                Err(error) if error.raw_os_error() == Some(libc::ENOSPC) => break,
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+}
+
+/// `fallocate` reserves: its range can be written when the disk is full, and is complete after a kill.
+#[test]
+fn reserved_range_is_written_on_full_disk() {
+    const LENGTH: usize = 40 << 20;
+    let Some(mut volume) = volume("512M") else { return };
+    let (first, second) = (volume.mount().expect("it mounts"), volume.mount().expect("it mounts"));
+    let (bytes, path) = (pattern(20, LENGTH), first.join("reserved"));
+    let file = synced(&path, 0);
+    allocate(&file, 0, 0, LENGTH as i64).expect("it is allocated");
+    let blocks = || fs::metadata(&path).expect("it is there").blocks() * 512;
+    assert_eq!(blocks(), LENGTH as u64);
+    fill(&second.join("full"));
+    let refused = allocate(&file, 0, LENGTH as i64, LENGTH as i64).map_err(|error| error.raw_os_error());
+    assert_eq!(refused, Err(Some(libc::ENOSPC)));
+    assert_eq!((file.metadata().expect("it is there").len(), blocks()), (LENGTH as u64, LENGTH as u64));
+    // Large pieces, pieces that are not whole blocks, and single blocks in no order.
+    let (large, small, single) = (LENGTH / 2, LENGTH * 9 / 10 / 4096 * 4096, LENGTH);
+    for start in (0..large).step_by(3 << 20) {
+        let part = &bytes[start..(start + (3 << 20)).min(large)];
+        file.write_all_at(part, start as u64).unwrap_or_else(|error| panic!("3 MiB at {start}: {error}"));
+    }
+    file.sync_all().expect("it is synced");
+    for start in (large..small).step_by(10_000) {
+        let part = &bytes[start..(start + 10_000).min(small)];
+        file.write_all_at(part, start as u64).unwrap_or_else(|error| panic!("10,000 bytes at {start}: {error}"));
+    }
+    let blocks_left = (single - small) / 4096;
+    for index in 0..blocks_left {
+        let start = small + index * 211 % blocks_left * 4096;
+        let part = &bytes[start..start + 4096];
+        file.write_all_at(part, start as u64).unwrap_or_else(|error| panic!("a block at {start}: {error}"));
+    }
+    file.sync_all().expect("it is synced");
+    assert_eq!(blocks(), LENGTH as u64);
+    assert!(fs::read(second.join("reserved")).expect("it is read") == bytes);
+    // What is taken and not committed when the mount is killed is no problem of the volume.
+    allocate(&file, libc::FALLOC_FL_ZERO_RANGE, 0, 4 << 20).expect("it is zeroed");
+    file.write_all_at(&bytes[..1 << 20], 0).expect("it is written");
+    volume.kill_mount(0);
+    drop(file);
+    let again = volume.mount().expect("it mounts");
+    let found = fs::read(again.join("reserved")).expect("it is read");
+    assert!(found.len() == LENGTH && found[4 << 20..] == bytes[4 << 20..]);
+    assert!(found[1 << 20..4 << 20].iter().all(|byte| *byte == 0));
+    let check = volume.finish().unwrap_or_else(|error| panic!("{error:#}"));
+    assert_eq!(check["problems"].as_array().map(Vec::len), Some(0), "{check}");
+}
+
+/// A database that syncs its log with `O_DSYNC` loses no commit that a client was told of when its mount is killed.
+#[test]
+fn postgres_keeps_commits_over_sigkill() {
+    let (reason, programs) = (missing(false), programs_of_postgres());
+    let Some(programs) = programs.filter(|_| reason.is_none()) else {
+        return not_run(format!("volume: {}", reason.unwrap_or("PostgreSQL is not installed".to_owned())));
+    };
+    let mut cluster = Postgres::new(programs).unwrap_or_else(|error| panic!("{error:#}"));
+    let done = cluster.round("open_datasync", 7, false).unwrap_or_else(|error| panic!("{error:#}"));
+    println!("{} commits acknowledged before the kill", done.commits);
+    assert!(done.lost.is_empty(), "{:?}", done.lost);
+    cluster.finish().unwrap_or_else(|error| panic!("{error:#}"));
 }

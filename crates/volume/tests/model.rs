@@ -314,10 +314,13 @@ impl Run {
                 let size = self.random.below(FILE_BLOCKS * BLOCK);
                 self.operate(&Operation::Truncate { file: Run::id(file), size }).expect("it is cut");
                 let node = self.model.node(file);
+                if size <= node.size {
+                    node.map.retain(|block, _| *block < size.div_ceil(BLOCK));
+                }
                 node.size = size;
-                node.map.retain(|block, _| *block < size.div_ceil(BLOCK));
             }
-            (11, Some(file), _) => self.allocate(file),
+            (11, Some(file), _) if self.random.below(2) == 0 => self.allocate(file),
+            (11, Some(file), _) => self.take_reserved(file),
             (12..=14, Some(file), _) => self.commit(file),
             (15, Some(file), _) => {
                 let is_open = self.model.nodes[&file].is_open;
@@ -415,7 +418,9 @@ impl Run {
         };
         let is_right = is_right || self.model.granted.contains(&blocks[0]);
         let size = (start + blocks.len() as u64) * BLOCK;
-        let extent = Mapped { file_block: start, blocks: blocks.len() as u32, block: blocks[0], is_unwritten: false };
+        // What was taken and not written is mapped as unwritten again.
+        let is_unwritten = self.random.below(4) == 0;
+        let extent = Mapped { file_block: start, blocks: blocks.len() as u32, block: blocks[0], is_unwritten };
         let truncate_generation = u64::MAX;
         let (modified_ns, changed_ns, extents) = (9, 9, vec![extent]);
         let operation =
@@ -427,7 +432,7 @@ impl Run {
             node.size = node.size.max(size);
             for (at, block) in (start..).zip(blocks) {
                 self.model.granted.remove(&block);
-                node.map.insert(at, (block, false));
+                node.map.insert(at, (block, is_unwritten));
             }
         }
     }
@@ -442,8 +447,12 @@ impl Run {
         if mode & KEEP_SIZE == 0 {
             node.size = node.size.max(end);
         }
-        if mode & (PUNCH_HOLE | ZERO_RANGE) != 0 {
-            node.map.retain(|block, _| !(start.div_ceil(BLOCK)..end / BLOCK).contains(block));
+        let whole = start.div_ceil(BLOCK)..end / BLOCK;
+        if mode & PUNCH_HOLE != 0 {
+            node.map.retain(|block, _| !whole.contains(block));
+        }
+        if mode & ZERO_RANGE != 0 {
+            node.map.iter_mut().for_each(|(block, (_, is_unwritten))| *is_unwritten |= whole.contains(block));
         }
         if mode & PUNCH_HOLE == 0 {
             for block in start / BLOCK..end.div_ceil(BLOCK) {
@@ -453,6 +462,31 @@ impl Run {
             }
         }
         assert_eq!(node.map, found, "inode {file}, {start} to {end}, mode {mode:#x}");
+    }
+
+    /// Takes unwritten blocks of a file; they are granted, and their place in the file is a hole.
+    fn take_reserved(&mut self, file: u64) {
+        let start = self.random.below(FILE_BLOCKS);
+        let end = start + self.random.below(8);
+        let taken = self.operate(&Operation::TakeReserved { file: Run::id(file), start, end });
+        if start == end {
+            assert_eq!(taken, Err(libc::EINVAL));
+            return;
+        }
+        let Ok(Answer::Map { extents, answered_to }) = taken else { panic!("{taken:?}") };
+        assert_eq!(answered_to, end);
+        let blocks = extents.iter().flat_map(|extent| {
+            assert!(extent.is_unwritten);
+            (0..u64::from(extent.blocks)).map(move |index| (extent.file_block + index, extent.block + index))
+        });
+        let node = self.model.nodes.get_mut(&file).expect("it is there");
+        let expected = node.map.range(start..end).filter(|(_, (_, is_unwritten))| *is_unwritten);
+        let expected: Vec<(u64, u64)> = expected.map(|(at, (block, _))| (*at, *block)).collect();
+        assert_eq!(blocks.collect::<Vec<_>>(), expected, "inode {file}, {start} to {end}");
+        for (at, block) in expected {
+            node.map.remove(&at);
+            self.model.granted.insert(block);
+        }
     }
 
     fn map(&mut self, file: u64) -> BTreeMap<u64, (u64, bool)> {

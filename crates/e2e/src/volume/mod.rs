@@ -4,6 +4,7 @@
 //! volume is dropped. Knows only the command line, not the implementation.
 
 mod apart;
+pub mod databases;
 pub mod exercise;
 pub mod posix;
 pub mod programs;

@@ -12,7 +12,7 @@ use tokio::sync::{Notify, RwLock};
 
 use super::extents::{Extents, Piece, Place};
 use crate::format::{BLOCK_BYTES, Inode};
-use crate::protocol::{Accessed, Attributes, FileId, Mapped, Shape};
+use crate::protocol::{Accessed, Attributes, FILE_BLOCKS_MAX, FileId, Mapped, Shape};
 use crate::tokens::{Holding, Ranges};
 
 /// The unit of the disk. *Units*: bytes.
@@ -73,12 +73,17 @@ pub(crate) struct Content {
     pub size: u64,
     /// The known part of the map of committed blocks.
     pub map: Extents,
-    /// Blocks that are written and not committed.
+    /// Blocks that are written and not committed, and reserved blocks that were taken and not written yet, which are
+    /// unwritten.
     pub fresh: Extents,
     /// The time of the last uncommitted write.
     pub modified_ns: Option<i64>,
     /// The last block that was allocated for the file; the next allocation continues behind it.
     pub last_block: Option<u64>,
+    /// The block behind the reserved blocks that were taken last, and their number; the next ones are taken ahead if
+    /// they follow. *Units*: blocks of the file.
+    pub taken_to: u64,
+    pub taken_ahead: u64,
 }
 
 /// The commits of a file that failed in the background. Each handle that was open then reports this once; if there was
@@ -222,6 +227,9 @@ impl Content {
     pub fn learn(&mut self, inode: Inode) {
         self.is_known = true;
         self.size = inode.size;
+        if inode.blocks == 0 {
+            self.map.set(0..FILE_BLOCKS_MAX, Place::Hole);
+        }
         self.inode = inode;
     }
 
@@ -239,9 +247,16 @@ impl Content {
         self.map.clear();
     }
 
-    /// Whether there is uncommitted data.
+    /// Whether there is anything to commit: data, or reserved blocks that were taken.
     pub fn is_dirty(&self) -> bool {
         !self.fresh.is_empty() || self.modified_ns.is_some() || self.size != self.inode.size
+    }
+
+    /// Whether there is uncommitted data.
+    pub fn has_data(&self) -> bool {
+        self.modified_ns.is_some()
+            || self.size != self.inode.size
+            || self.fresh.iter().any(|piece| matches!(piece.place, Some(Place::Data(_))))
     }
 
     /// Finds the places of blocks; uncommitted writes take precedence over the map. `None`: a part of the map must be

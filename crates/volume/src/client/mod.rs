@@ -16,6 +16,7 @@
 //! | `file`, `extents` | the state of a file, the places of its blocks |
 //! | `space`, `pool` | free blocks that the session holds, and how many |
 //! | `data`, `bytes`, `commit`, `change` | reading, writing, committing, truncating |
+//! | `reserved` | blocks that `fallocate` reserved |
 //! | `accesses` | times of access |
 //! | `locks` | locks of programs |
 //! | `session_device`, `siblings` | the disk, whose writes are counted; sessions of this host that have ended |
@@ -37,6 +38,7 @@ mod names;
 mod open;
 mod pool;
 mod refusals;
+mod reserved;
 mod session;
 mod session_device;
 mod siblings;
@@ -96,6 +98,15 @@ struct Shared {
     holds: Holds,
     accesses: Accesses,
     tasks: Mutex<Vec<JoinHandle<()>>>,
+}
+
+/// What free blocks are taken for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Use {
+    /// Blocks of a file that have no place yet.
+    New,
+    /// Blocks that replace others of the same file, which become free.
+    Overwrite,
 }
 
 /// The result of taking free blocks.
@@ -302,10 +313,10 @@ impl Client {
     /// waits for it.
     ///
     /// *Errors*: ENOSPC if there is none, or none after [`SPACE_WAIT_MAX`].
-    async fn take_space(&self, after: Option<u64>, blocks: u64) -> Result<Granted, Error> {
+    async fn take_space(&self, after: Option<u64>, blocks: u64, use_for: Use) -> Result<Granted, Error> {
         let until = Instant::now() + SPACE_WAIT_MAX;
         loop {
-            match self.try_space(after, blocks).await? {
+            match self.try_space(after, blocks, use_for).await? {
                 Taking::Taken(granted) => return Ok(granted),
                 Taking::Later if Instant::now() < until => {
                     // Space is free when each host has renewed its session and so has said that it does not read it.
@@ -319,11 +330,12 @@ impl Client {
     }
 
     /// Takes free blocks in one piece, if there are any now.
-    async fn try_space(&self, after: Option<u64>, blocks: u64) -> Result<Taking, Error> {
+    async fn try_space(&self, after: Option<u64>, blocks: u64, use_for: Use) -> Result<Taking, Error> {
         let mut pool = self.shared.space.lock().await;
         let mut is_freeing = false;
-        if pool.space.blocks() < blocks {
-            let wanted = pool.next_request(blocks);
+        let kept = if use_for == Use::New { pool.kept } else { 0 };
+        if pool.space.blocks() < blocks + kept {
+            let wanted = pool.next_request(blocks + kept);
             match self.ask(Question::Space { blocks: wanted }).await {
                 Ok(Answer::Space(granted)) => pool.granted(wanted, granted),
                 Ok(_) => return Err(Error::posix(libc::EIO)),
@@ -335,6 +347,7 @@ impl Client {
                 Err(error) => return Err(error),
             }
         }
+        let blocks = blocks.min(pool.space.blocks().saturating_sub(kept));
         Ok(match pool.take(after, blocks) {
             Some(granted) => Taking::Taken(granted),
             None if is_freeing => Taking::Later,

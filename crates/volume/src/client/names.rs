@@ -227,7 +227,10 @@ impl Client {
 
     /// Returns the numbers for `statfs`. Free blocks that the session holds count as free.
     pub async fn statistics(&self) -> Result<Statistics, Error> {
-        let in_hand = self.shared.space.lock().await.space.blocks();
+        let in_hand = {
+            let pool = self.shared.space.lock().await;
+            pool.space.blocks().saturating_sub(pool.kept)
+        };
         match self.ask(Question::Statistics).await? {
             Answer::Statistics(mut statistics) => {
                 statistics.free = (statistics.free + in_hand).min(statistics.blocks);

@@ -23,6 +23,8 @@ const WINDOW: usize = 3;
 pub(super) struct Pool {
     pub space: Space,
     wanted: u64,
+    /// Blocks of `space` that only overwriting may use. *Units*: blocks.
+    pub kept: u64,
     /// The blocks taken in this second and in those before. *Units*: blocks.
     used: VecDeque<u64>,
 }
@@ -30,7 +32,7 @@ pub(super) struct Pool {
 impl Pool {
     /// Makes a pool without blocks.
     pub fn new() -> Pool {
-        Pool { space: Space::default(), wanted: SPACE_BLOCKS_MIN, used: VecDeque::from([0]) }
+        Pool { space: Space::default(), wanted: SPACE_BLOCKS_MIN, kept: 0, used: VecDeque::from([0]) }
     }
 
     /// Returns how much to ask for if `blocks` are needed now.
@@ -65,14 +67,15 @@ impl Pool {
         if self.used.len() > WINDOW {
             self.used.pop_front();
         }
-        let kept = if used == 0 { 0 } else { (GROWTH * used).max(SPACE_BLOCKS_MIN) };
-        if self.space.blocks() <= kept {
+        let stays = if used == 0 { 0 } else { (GROWTH * used).max(SPACE_BLOCKS_MIN) };
+        let stays = stays.max(self.kept);
+        if self.space.blocks() <= stays {
             return Vec::new();
         }
-        self.wanted = self.wanted.min(kept.max(SPACE_BLOCKS_MIN));
+        self.wanted = self.wanted.min(stays.max(SPACE_BLOCKS_MIN));
         let mut back = Vec::new();
-        while self.space.blocks() > kept
-            && let Some(piece) = self.space.take_last(self.space.blocks() - kept)
+        while self.space.blocks() > stays
+            && let Some(piece) = self.space.take_last(self.space.blocks() - stays)
         {
             back.push(piece);
         }

@@ -42,8 +42,11 @@ impl Space {
     }
 
     /// Takes up to `blocks` blocks in one piece: the blocks that follow block `after` if they are free, otherwise from
-    /// the smallest piece that is large enough, otherwise the largest piece. `None` if no block is free.
+    /// the smallest piece that is large enough, otherwise the largest piece. `None` if no block is free, or requested.
     pub fn take(&mut self, after: Option<u64>, blocks: u64) -> Option<Granted> {
+        if blocks == 0 {
+            return None;
+        }
         let next = after.map(|after| after + 1).filter(|next| self.free.contains_key(next));
         let fits = || self.free.iter().filter(|(_, free)| **free >= blocks).min_by_key(|(_, free)| **free);
         let largest = || self.free.iter().max_by_key(|(_, free)| **free);

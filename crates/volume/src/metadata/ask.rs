@@ -8,8 +8,8 @@ use super::image::{Asked, Image, Stamp};
 use super::names::{find, is_directory};
 use super::records::{decode_xattr, inode, keys_of, posix, server};
 use super::reserve::full;
-use crate::format::{BLOCK_BYTES, Extent, ExtentState, Key, Name, Table};
-use crate::protocol::{Answer, Failure, FileId, Listed, Mapped, Question, Shape, Statistics};
+use crate::format::{Extent, ExtentState, Key, Name, Table};
+use crate::protocol::{Answer, FILE_BLOCKS_MAX, Failure, FileId, Listed, Mapped, Question, Shape, Statistics};
 
 /// The maximum number of names in an answer.
 const ENTRIES_MAX: u32 = 1024;
@@ -122,11 +122,10 @@ impl Image {
     /// regular file, or no longer exists.
     pub fn shape(&self, file: FileId) -> Option<Shape> {
         let attributes = self.attributes(file).ok()?;
-        let blocks = attributes.inode.size.div_ceil(BLOCK_BYTES as u64);
         if attributes.inode.mode & libc::S_IFMT != libc::S_IFREG {
             return None;
         }
-        let (extents, answered_to) = self.map_of(file, 0..blocks, SHAPE_EXTENTS_MAX).ok()?;
+        let (extents, answered_to) = self.map_of(file, 0..FILE_BLOCKS_MAX, SHAPE_EXTENTS_MAX).ok()?;
         Some(Shape { attributes, extents, answered_to })
     }
 

@@ -79,6 +79,7 @@ impl Operation {
             Operation::Allocate { .. } => 41,
             Operation::Access { .. } => 43,
             Operation::ReturnSpace { .. } => 44,
+            Operation::TakeReserved { .. } => 45,
         }
     }
 
@@ -142,6 +143,10 @@ impl Operation {
             Operation::Truncate { file, size } => {
                 file.write(writer);
                 writer.u64(*size);
+            }
+            Operation::TakeReserved { file, start, end } => {
+                file.write(writer);
+                writer.u64(*start).u64(*end);
             }
             Operation::Allocate { file, start, end, mode } => {
                 file.write(writer);
@@ -217,6 +222,7 @@ impl Operation {
                 let extents = read_space(reader)?;
                 Operation::ReturnSpace { extents: extents.iter().map(|part| (part.block, part.blocks)).collect() }
             }
+            45 => Operation::TakeReserved { file: FileId::read(reader)?, start: reader.u64()?, end: reader.u64()? },
             other => return Err(reader.unknown("kind", other.into())),
         })
     }

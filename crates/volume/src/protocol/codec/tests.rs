@@ -76,6 +76,7 @@ fn operations() -> Vec<Operation> {
         Operation::Allocate { file: FILE, start: 4096, end: 8192, mode: 3 },
         Operation::Access { accesses: vec![Accessed { file: FILE, at_ns: -5, time_generation: 6 }; 256] },
         Operation::ReturnSpace { extents: vec![(5000, 2), (6000, 1)] },
+        Operation::TakeReserved { file: FILE, start: 3, end: 1 << 51 },
     ]
 }
 
