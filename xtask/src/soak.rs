@@ -176,6 +176,13 @@ const CAMPAIGNS: &[Campaign] = &[
         extents: &[("{runs}", "200", "10"), ("{distinct}", "10000", "500")],
     },
     Campaign {
+        name: "volume-maps",
+        program: Program::Binary("volume-maps"),
+        arguments: &["--rounds", "{rounds}", "--seconds", "{load}"],
+        environment: &[],
+        extents: &[("{rounds}", "100", "20"), ("{load}", "60", "5")],
+    },
+    Campaign {
         name: "volume-programs",
         program: Program::Binary("volume-programs"),
         arguments: &["--rounds", "{rounds}", "--seed", "{seed}"],

@@ -29,7 +29,7 @@ pub struct Reply {
     is_wide: bool,
     is_answered: bool,
     /// The permit that counts the request as in flight.
-    _turn: OwnedSemaphorePermit,
+    turn: Option<OwnedSemaphorePermit>,
 }
 
 /// The size limit of an answer that is neither file data nor a list of names. It is one page.
@@ -45,7 +45,7 @@ impl Reply {
             _ => OTHER_BYTES_MAX,
         };
         let is_wide = matches!(call, Call::Copy(copy) if copy.is_wide);
-        Reply { flights, unique, bytes_max, is_wide, is_answered: false, _turn: turn }
+        Reply { flights, unique, bytes_max, is_wide, is_answered: false, turn: Some(turn) }
     }
 
     /// Allows an interrupt of the waiting process to answer the request at once with `EINTR`; a later answer is then
@@ -53,6 +53,12 @@ impl Reply {
     /// later write.
     pub fn can_be_cut_short(&self) {
         self.flights.can_be_cut_short(self.unique);
+    }
+
+    /// Gives the request's share of [`Limits::requests`](crate::Limits) back, because the request waits for another
+    /// program, whose requests must not have to wait for it. The file system bounds the number of such requests.
+    pub fn waits_for_program(&mut self) {
+        drop(self.turn.take());
     }
 
     /// Whether the waiting process was interrupted. The request must still be answered, with `EINTR` if the file system

@@ -27,6 +27,9 @@ use super::nodes::{Nodes, VALID, attributes};
 use super::sessions::Sessions;
 use crate::tree::Processes;
 
+/// The maximum number of requests that wait for locks.
+const LOCK_WAITS_MAX: usize = 1 << 16;
+
 /// A mounted volume.
 pub struct VolumeFileSystem {
     pub(super) sessions: Arc<Sessions>,
@@ -129,11 +132,16 @@ impl VolumeFileSystem {
         handle
     }
 
-    /// Notes that a request waits for a lock; returns what is notified when its program is interrupted.
-    fn begin_lock_wait(&self, unique: u64) -> Arc<Notify> {
+    /// Notes that a request waits for a lock; returns what is notified when its program is interrupted. `None`: too many
+    /// wait.
+    fn begin_lock_wait(&self, unique: u64) -> Option<Arc<Notify>> {
+        let mut waits = self.lock_waits.lock().unwrap_or_else(PoisonError::into_inner);
+        if waits.len() >= LOCK_WAITS_MAX {
+            return None;
+        }
         let given_up = Arc::new(Notify::new());
-        self.lock_waits.lock().unwrap_or_else(PoisonError::into_inner).insert(unique, given_up.clone());
-        given_up
+        waits.insert(unique, given_up.clone());
+        Some(given_up)
     }
 
     fn end_lock_wait(&self, unique: u64) {
@@ -231,7 +239,7 @@ impl FileSystem for Served {
         Wishes { features, ..Wishes::default() }
     }
 
-    fn serve(&self, mut request: Request<'_>, reply: Reply) {
+    fn serve(&self, mut request: Request<'_>, mut reply: Reply) {
         // The kernel refuses changes before they get here, unless an administrator made it forget that the volume is
         // mounted read-only (`mount -i -o remount,rw`).
         if self.0.is_read_only && is_change(&request.call) {
@@ -415,7 +423,13 @@ impl FileSystem for Served {
             }
             Call::SetLock { lock, waits } => {
                 let unique = request.unique;
-                let given_up = waits.then(|| self.0.begin_lock_wait(unique));
+                if waits {
+                    reply.waits_for_program();
+                }
+                let given_up = match waits.then(|| self.0.begin_lock_wait(unique)) {
+                    Some(None) => return reply.errno(libc::ENOLCK),
+                    given_up => given_up.flatten(),
+                };
                 if reply.is_interrupted()
                     && let Some(given_up) = &given_up
                 {

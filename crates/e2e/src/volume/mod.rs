@@ -6,6 +6,7 @@
 mod apart;
 pub mod databases;
 pub mod exercise;
+pub mod maps;
 pub mod posix;
 pub mod programs;
 pub mod trees;
@@ -138,6 +139,11 @@ impl Volume {
             process.kill();
         }
         let _ = Command::new("umount").args(["-q", "-l"]).arg(self.scratch.join(&format!("m{index}"))).status();
+    }
+
+    /// Kills the processes of all mounts: this ends every call on them.
+    pub fn kill_mounts(&mut self) {
+        (0..self.mounts.len()).for_each(|index| self.kill_mount(index));
     }
 
     /// Sends a signal to a mount's process.

@@ -154,8 +154,9 @@ impl Mount {
             passes += 1;
             for range in pass {
                 if !planted(Bug::PagesKept) {
-                    self.invalidate(object, range).await;
+                    self.invalidate(object, range.clone()).await;
                 }
+                at.hold.borrow_mut().end_range(&range);
             }
             at.hold.borrow_mut().end_pass();
             self.wait(|| !at.hold.borrow().is_paging()).await;

@@ -32,7 +32,7 @@ impl Client {
         if size > i64::MAX as u64 {
             return Err(Error::posix(libc::EFBIG));
         }
-        let mut content = self.writable(file, Access::WRITE).await?;
+        let (mut content, paging) = self.truncatable(file).await?;
         self.note_change(file, size.min(content.size)..size.max(content.size));
         if size > content.size && self.clear_tail(file, &mut content).await? {
             self.commit_locked(file, &mut content).await?;
@@ -53,7 +53,7 @@ impl Client {
         content.size = content.inode.size;
         content.modified_ns = None;
         file.show(&content);
-        drop(content);
+        drop((content, paging));
         if has_grown { self.push_end(file, size).await } else { Ok(()) }
     }
 

@@ -13,7 +13,6 @@ use super::Client;
 use super::error::Error;
 use super::extents::Place;
 use super::file::{BLOCK, Content, Failures, File};
-use super::hold::Access;
 use crate::planted::{Bug, planted};
 use crate::protocol::{Answer, Code, Granted, Mapped, Operation, Question};
 
@@ -50,6 +49,16 @@ impl Client {
         drop(content);
         result?;
         failed.map_or(Ok(()), |errno| Err(Error::posix(errno)))
+    }
+
+    /// Commits what was written to a file, as far as it is not committed. Waits for no token: a file with uncommitted
+    /// data has it.
+    pub(super) async fn commit_dirty(&self, file: &Arc<File>) -> Result<(), Error> {
+        if !file.shown().is_dirty {
+            return Ok(());
+        }
+        let mut content = file.content.write().await;
+        self.commit_locked(file, &mut content).await
     }
 
     /// Commits while the caller holds the lock of the contents.
@@ -188,16 +197,26 @@ impl Client {
         self.forget_file(file);
     }
 
-    /// Drops uncommitted data of a file that has no name and no handle any more.
+    /// Drops uncommitted data of a file that has no name and no handle any more, and gives its token back.
+    ///
+    /// The caller may hold locks of the kernel, so this waits for no token: a file with uncommitted data has the token,
+    /// and for other files there is nothing to drop. It is a user of the file meanwhile, so the token stays.
     pub(super) async fn abandon(&self, file: &Arc<File>) {
-        let Ok(mut content) = self.writable(file, Access::WRITE).await else { return };
-        self.note_change(file, 0..u64::MAX);
-        self.drop_fresh(&mut content, 0).await;
-        content.modified_ns = None;
-        content.size = content.inode.size;
-        file.show(&content);
-        drop(content);
-        self.settle(file).await;
+        if !self.use_again(file) {
+            return;
+        }
+        if file.has_one_user() {
+            let mut content = file.content.write().await;
+            // A program may have opened the file by a handle that it got before the name was removed.
+            if content.is_dirty() && file.has_one_user() {
+                self.note_change(file, 0..u64::MAX);
+                self.drop_fresh(&mut content, 0).await;
+                content.modified_ns = None;
+                content.size = content.inode.size;
+                file.show(&content);
+            }
+        }
+        self.end_use(file).await;
     }
 
     /// Frees uncommitted blocks from a block of the file on.

@@ -15,7 +15,7 @@ use super::bytes::{self, Contents};
 use super::error::Error;
 use super::extents::{Piece, Place};
 use super::file::{BLOCK, Content, File};
-use super::hold::{Access, holds};
+use super::hold::{Access, Paging, holds};
 use super::{Client, Use};
 use crate::protocol::{Answer, FILE_BLOCKS_MAX, Granted, Question};
 
@@ -357,17 +357,37 @@ impl Client {
         loop {
             self.admit(file, access).await?;
             let mut content = file.content.write().await;
-            if !holds(file, access) {
-                continue;
+            if holds(file, access) {
+                self.learn(file, &mut content).await?;
+                return Ok(content);
             }
-            if !content.is_known {
-                let question = Question::GetAttributes { file: file.id };
-                let Answer::Attributes(attributes) = self.ask(question).await? else {
-                    return Err(Error::posix(libc::EIO));
-                };
-                content.learn(attributes.inode);
-            }
-            return Ok(content);
         }
+    }
+
+    /// Returns the contents for a truncation, locked exclusively, and what keeps the token until the truncation ends.
+    pub(super) async fn truncatable<'a>(
+        &self,
+        file: &'a Arc<File>,
+    ) -> Result<(RwLockWriteGuard<'a, Content>, Option<Paging<'a>>), Error> {
+        loop {
+            let paging = self.begin_truncation(file).await?;
+            let mut content = file.content.write().await;
+            if paging.is_some() || holds(file, Access::WRITE) {
+                self.learn(file, &mut content).await?;
+                return Ok((content, paging));
+            }
+        }
+    }
+
+    /// Requests the attributes if they are not known.
+    async fn learn(&self, file: &File, content: &mut Content) -> Result<(), Error> {
+        if !content.is_known {
+            let question = Question::GetAttributes { file: file.id };
+            let Answer::Attributes(attributes) = self.ask(question).await? else {
+                return Err(Error::posix(libc::EIO));
+            };
+            content.learn(attributes.inode);
+        }
+        Ok(())
     }
 }

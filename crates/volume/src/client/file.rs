@@ -26,7 +26,7 @@ pub(crate) struct File {
     pub content: RwLock<Content>,
     /// The size, time and blocks that `stat` shows instead of the server's while data is uncommitted.
     shown: Mutex<Shown>,
-    /// The number of handles.
+    /// The number of handles, and of calls without a handle that use the file or wait for its token.
     users: AtomicU64,
     /// Whether the server knows that the session has the file open. Locked while the server is told.
     pub at_server: tokio::sync::Mutex<bool>,
@@ -173,19 +173,25 @@ impl File {
         self.accessed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds one handle.
+    /// Adds one user.
     pub fn add_user(&self) {
         self.users.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Removes one handle; returns whether it was the last.
+    /// Removes one user; returns whether it was the last.
     pub fn remove_user(&self) -> bool {
         self.users.fetch_sub(1, Ordering::AcqRel) == 1
     }
 
-    /// Whether any handle exists.
+    /// Whether there is any user. The token of a file without users is given back, so a call that waits for a token, or
+    /// needs it to stay, must be a user.
     pub fn is_used(&self) -> bool {
         self.users.load(Ordering::Acquire) > 0
+    }
+
+    /// Whether there is exactly one user.
+    pub fn has_one_user(&self) -> bool {
+        self.users.load(Ordering::Acquire) == 1
     }
 
     /// Returns what `stat` shows.

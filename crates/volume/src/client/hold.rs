@@ -109,7 +109,8 @@ pub(super) fn holds(file: &File, access: Access) -> bool {
     }
 }
 
-/// A read or write of the kernel's pages in progress; the token stays until this is dropped.
+/// A read or write of the kernel's pages, or a truncation during an invalidation, in progress; the token stays until
+/// this is dropped.
 pub(super) struct Paging<'a>(&'a File);
 
 impl Drop for Paging<'_> {
@@ -146,7 +147,42 @@ impl Client {
         }
     }
 
+    /// Begins a truncation. `None`: it is admitted as every call, and the level may already be lost again.
+    pub(super) async fn begin_truncation<'a>(&self, file: &'a Arc<File>) -> Result<Option<Paging<'a>>, Error> {
+        let mut is_paging = false;
+        let begin = |state: &mut Holding| {
+            is_paging = state.begin_truncation();
+            is_paging || state.admits(level::WRITE)
+        };
+        self.wait_for(file, |_| level::WRITE, begin).await?;
+        Ok(is_paging.then(|| Paging(file)))
+    }
+
+    /// Waits until `admit` succeeds; requests the token at `level` if it is not held. The call is a user of the file
+    /// meanwhile: without a user, the token would be given back before the call sees it, again and again.
+    ///
+    /// *Errors*: the session has ended; EBADF if the last handle of the file is closed and its state forgotten.
     async fn wait_for(
+        &self,
+        file: &Arc<File>,
+        level: impl Fn(&Holding) -> u8,
+        mut admit: impl FnMut(&mut Holding) -> bool,
+    ) -> Result<(), Error> {
+        if admit(&mut file.hold.state()) {
+            return Ok(());
+        }
+        if !self.use_again(file) {
+            return Err(Error::posix(libc::EBADF));
+        }
+        let admitted = self.wait_as_user(file, level, admit).await;
+        if file.remove_user() {
+            let (client, file) = (self.clone(), file.clone());
+            tokio::spawn(async move { client.settle(&file).await });
+        }
+        admitted
+    }
+
+    async fn wait_as_user(
         &self,
         file: &Arc<File>,
         level: impl Fn(&Holding) -> u8,
@@ -262,7 +298,8 @@ impl Client {
         while !pass.is_empty() {
             for range in pass {
                 // An error means that the mount has ended, and all pages with it.
-                let _ = self.shared.holds.kernel.invalidate(file.id.inode, range).await;
+                let _ = self.shared.holds.kernel.invalidate(file.id.inode, range.clone()).await;
+                file.hold.state().end_range(&range);
             }
             file.hold.state().end_pass();
             self.no_paging(file).await;
@@ -406,8 +443,7 @@ impl Client {
                         if *file.at_server.lock().await {
                             // An error means that the file no longer exists; every later call on it reports this.
                             let is_direct = file.is_direct.load(Ordering::Acquire);
-                            let open = Question::Open { file: file.id, level: level::NONE, is_direct };
-                            let _ = self.ask(open).await;
+                            let _ = self.shared.session.open_again(file.id, is_direct).await;
                         }
                     }
                     self.reclaim(epoch).await;
@@ -419,12 +455,17 @@ impl Client {
     /// Handles the end of the session: no token is held any more, and when this returns the kernel has no page that was
     /// read under one. Pages that the kernel still writes back are refused.
     pub async fn drop_pages(&self) {
+        let mut with_pages = Vec::new();
         for file in self.files() {
-            let had_pages = file.hold.state().lose();
-            file.hold.changed.notify_waiters();
-            if had_pages {
-                let _ = self.shared.holds.kernel.invalidate(file.id.inode, 0..u64::MAX).await;
+            if file.hold.state().lose() {
+                with_pages.push(file.id.inode);
             }
+            file.hold.changed.notify_waiters();
+        }
+        // Every call that waits for a token has failed before the first invalidation is waited for: the kernel may
+        // finish it only then.
+        for inode in with_pages {
+            let _ = self.shared.holds.kernel.invalidate(inode, 0..u64::MAX).await;
         }
     }
 

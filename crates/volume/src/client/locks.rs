@@ -44,16 +44,18 @@ impl OpenFile {
         let locked = self.locked(lock);
         let session = &client.shared.session;
         let given_up = given_up.map(FutureExt::shared);
+        let is_taken = |tried: &Result<(), Error>| tried.as_ref().is_err_and(|error| error.errno() == libc::EAGAIN);
         loop {
             let epoch = session.epoch();
             // The session has different calls for a request that waits and for one that does not.
-            let tried = session.try_lock(locked).await;
-            match (tried, &given_up) {
-                (Err(error), Some(given_up)) if error.errno() == libc::EAGAIN => {
-                    session.lock(locked, given_up.clone()).await?;
+            let mut locking = session.try_lock(locked).await;
+            if let Some(given_up) = given_up.as_ref().filter(|_| is_taken(&locking)) {
+                locking = session.lock(locked, given_up.clone()).await;
+                if is_taken(&locking) {
+                    continue;
                 }
-                (tried, _) => tried?,
             }
+            locking?;
             // A newer server that was told which locks are held does not know of one that is granted after that.
             let mut locks = file.locks();
             if session.epoch() == epoch {

@@ -265,7 +265,7 @@ impl Client {
         lock(&self.shared.files).get(&id.inode).filter(|file| file.id == id).cloned()
     }
 
-    /// Returns the state of a file, with one handle added; it is made if the file is not in use.
+    /// Returns the state of a file, with one user added; it is made if the file is not in use.
     fn use_file(&self, id: FileId, is_open: bool) -> Arc<File> {
         let mut files = lock(&self.shared.files);
         let file = match files.get(&id.inode) {
@@ -278,6 +278,32 @@ impl Client {
         };
         file.add_user();
         file
+    }
+
+    /// Adds one user to a file, if this is still the state by which the session knows it; [`end_use`](Self::end_use)
+    /// must follow. A recall does not find a state that was forgotten, so such a state must not get a token.
+    fn use_again(&self, file: &Arc<File>) -> bool {
+        let files = lock(&self.shared.files);
+        let is_known = files.get(&file.id.inode).is_some_and(|known| Arc::ptr_eq(known, file));
+        if is_known {
+            file.add_user();
+        }
+        is_known
+    }
+
+    /// Returns the state of a file that is in use, or has uncommitted data, with one user added.
+    fn use_known(&self, id: FileId) -> Option<Arc<File>> {
+        let files = lock(&self.shared.files);
+        let file = files.get(&id.inode).filter(|file| file.id == id)?;
+        file.add_user();
+        Some(file.clone())
+    }
+
+    /// Removes one user of a file.
+    async fn end_use(&self, file: &Arc<File>) {
+        if file.remove_user() {
+            self.settle(file).await;
+        }
     }
 
     fn forget_file(&self, file: &Arc<File>) {

@@ -5,7 +5,6 @@
 
 use super::Client;
 use super::error::Error;
-use super::hold::Access;
 use crate::format::{BLOCK_BYTES, INLINE_BYTES_MAX, TARGET_BYTES_MAX, XATTR_VALUE_BYTES_MAX};
 use crate::protocol::{Answer, Attributes, Changes, Code, FileId, Listed, Mapped, Operation, Question, Statistics};
 
@@ -158,8 +157,7 @@ impl Client {
         if let Some(size) = changes.size.take() {
             let file = self.use_file(id, false);
             let truncated = self.truncate(&file, size).await;
-            file.remove_user();
-            self.settle(&file).await;
+            self.end_use(&file).await;
             truncated?;
         }
         if changes == Changes::default() {
@@ -167,9 +165,10 @@ impl Client {
         }
         if changes.accessed.is_some() || changes.modified.is_some() {
             // Uncommitted data is committed first: a later commit would change the times that are set here.
-            if let Some(file) = self.file(id).filter(|file| file.shown().is_dirty) {
-                let mut content = self.writable(&file, Access::WRITE).await?;
-                self.commit_locked(&file, &mut content).await?;
+            if let Some(file) = self.use_known(id) {
+                let committed = self.commit_dirty(&file).await;
+                self.end_use(&file).await;
+                committed?;
             }
             // So would a later commit of another host; this question makes other hosts commit.
             self.look(Question::GetAttributes { file: id }).await?;

@@ -88,7 +88,13 @@ impl Client {
         if is_direct {
             // A session that writes to the file now first returns its token; its next grant says that it must push new
             // ends.
-            let size = self.readable(&open.file, Access::READ).await?.size;
+            let size = match self.readable(&open.file, Access::READ).await {
+                Ok(content) => content.size,
+                Err(error) => {
+                    open.close().await;
+                    return Err(error);
+                }
+            };
             self.show_end(id.inode, size).await;
         }
         Ok(open)
@@ -139,10 +145,13 @@ impl OpenFile {
     ///
     /// *Errors*: EAGAIN if it does not.
     pub async fn read_held(&self, offset: u64, length: usize) -> Result<Contents, Error> {
-        match holds(&self.file, Access::READ) {
-            true => self.read(offset, length).await,
-            false => Err(Error::posix(libc::EAGAIN)),
+        // The handle may be closed meanwhile.
+        if !holds(&self.file, Access::READ) || !self.client.use_again(&self.file) {
+            return Err(Error::posix(libc::EAGAIN));
         }
+        let read = self.read(offset, length).await;
+        self.client.end_use(&self.file).await;
+        read
     }
 
     /// Calls `look` at a moment of this call, while the contents of the file cannot change on any host.
@@ -259,8 +268,6 @@ impl OpenFile {
         if self.is_writable {
             self.file.hold.state().remove_writer();
         }
-        if self.file.remove_user() {
-            self.client.settle(&self.file).await;
-        }
+        self.client.end_use(&self.file).await;
     }
 }

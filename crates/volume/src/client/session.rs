@@ -7,7 +7,7 @@
 //!
 //! The server delays an answer until the operation is durable. So only calls without an answer must be sent again.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -23,6 +23,7 @@ use super::error::Error;
 use super::link;
 use crate::origin::Origin;
 use crate::protocol::{Answer, Attributes, Code, Failure, FileId, Held, Locked, Message, Operation, Question, Token};
+use crate::tokens::level;
 
 /// The longest wait for the server when a mount ends.
 const END_TIME_MAX: Duration = Duration::from_secs(5);
@@ -30,10 +31,16 @@ const END_TIME_MAX: Duration = Duration::from_secs(5);
 pub(super) const SPACE_WAIT_MAX: Duration = Duration::from_secs(10);
 /// The time between two requests for such space.
 pub(super) const SPACE_RETRY: Duration = Duration::from_millis(5);
+/// The time for which a request for a file lock waits for its turn, while as many as the server takes wait; it is longer
+/// by as much for each [`LOCK_TURN_REQUESTS`] requests that wait for one.
+const LOCK_TURN: Duration = Duration::from_millis(500);
+const LOCK_TURN_REQUESTS: u32 = 256;
 
 /// A session.
 pub(crate) struct Session {
     inner: Arc<Inner>,
+    /// The number of requests for file locks that have no turn yet.
+    lock_queue: AtomicU32,
     tasks: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -52,7 +59,7 @@ impl Session {
         let (bulk, control) = (inner.clone(), inner.clone());
         let bulk = tokio::spawn(async move { link::keep_bulk(&bulk, stream).await });
         let control = tokio::spawn(async move { link::keep_control(&control).await });
-        Ok((Session { inner, tasks: Mutex::new(vec![bulk, control]) }, received))
+        Ok((Session { inner, lock_queue: AtomicU32::new(0), tasks: Mutex::new(vec![bulk, control]) }, received))
     }
 
     /// Returns the counters of the session.
@@ -159,6 +166,12 @@ impl Session {
         self.question(Share::Looks, question).await
     }
 
+    /// Tells a restarted server of a file that is open. Other questions may wait for the server to know this, so they
+    /// must not take its turn.
+    pub async fn open_again(&self, file: FileId, is_direct: bool) -> Result<Answer, Error> {
+        self.question(Share::Restart, Question::Open { file, level: level::NONE, is_direct }).await
+    }
+
     async fn question(&self, share: Share, question: Question) -> Result<Answer, Error> {
         let make = |state: &mut State| (Message::Question { session: state.session, question }, None);
         answered(self.call(share, make).await?)
@@ -184,14 +197,20 @@ impl Session {
 
     /// Waits for a lock, until `given_up` ends.
     ///
-    /// *Errors*: EINTR if `given_up` ended before the lock was granted.
+    /// *Errors*: EINTR if `given_up` ended before the lock was granted; EAGAIN if the request had no turn for some
+    /// time, because others wait for other locks: the lock may be free meanwhile.
     pub async fn lock(&self, lock: Locked, given_up: impl Future<Output = ()>) -> Result<(), Error> {
         tokio::pin!(given_up);
         let begin = self.send(Share::Locks, |_| (Message::Lock { lock, waits: true }, None));
-        let (request, answer) = tokio::select! {
-            begun = begin => begun?,
-            () = &mut given_up => return Err(Error::posix(libc::EINTR)),
+        let queued = self.lock_queue.fetch_add(1, Ordering::Relaxed);
+        let begun = tokio::select! {
+            biased;
+            begun = begin => begun,
+            () = &mut given_up => Err(Error::posix(libc::EINTR)),
+            () = sleep(LOCK_TURN * (1 + queued / LOCK_TURN_REQUESTS)) => Err(Error::posix(libc::EAGAIN)),
         };
+        self.lock_queue.fetch_sub(1, Ordering::Relaxed);
+        let (request, answer) = begun?;
         tokio::pin!(answer);
         tokio::select! {
             biased;

@@ -7,12 +7,21 @@
 //!
 //! The kernel locks a page while it reads it, and an invalidation waits for that lock. So a read of pages that the
 //! present invalidation may wait for is served under the old level; a read of other pages waits for the next grant.
-//! Pages that were read during an invalidation are invalidated in the next pass. Each pass is of pages of the pass
-//! before, so the passes end.
+//! Pages that were read during an invalidation are invalidated in the next pass. A range of a pass whose invalidation
+//! has ended is not read again under the old level, so the next pass has only pages that were read while their own
+//! invalidation was in progress. The ranges become smaller with each pass, down to a page, whose invalidation is short:
+//! so a program that uses the pages all the time reads few of them again, and the passes end. A truncation that the kernel has begun holds the writing of pages up until it is answered,
+//! so it is admitted during an invalidation, too.
 
 use std::ops::Range;
 
 use super::{Why, level};
+
+/// The longest range of pages that are invalidated in one piece in the second pass; in each further pass it is a quarter
+/// of that, down to [`PIECE_BYTES_MIN`]. *Units*: bytes.
+const PIECE_BYTES_MAX: u64 = 64 << 10;
+/// The smallest bound on such a piece: a page. *Units*: bytes.
+const PIECE_BYTES_MIN: u64 = 4 << 10;
 
 /// The outcome of a recall.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,10 +43,12 @@ pub type Recalled = (u64, u8, Why);
 /// The kernel's pages to invalidate while a level is being given back.
 #[derive(Debug, Default)]
 struct Giving {
-    /// The ranges that are being invalidated now.
+    /// The ranges of this pass whose invalidation has not ended.
     pass: Vec<Range<u64>>,
     /// The ranges that were read since, and are invalidated next.
     again: Vec<Range<u64>>,
+    /// The bound on a range of the next pass. *Units*: bytes.
+    piece_bytes: u64,
 }
 
 /// One token, as its client sees it.
@@ -51,7 +62,7 @@ pub struct Holding {
     giving: Option<Giving>,
     /// Whether the kernel may have pages of the file.
     has_pages: bool,
-    /// The number of the kernel's reads and writes of pages in progress.
+    /// The number of the kernel's reads and writes of pages, and of truncations during an invalidation, in progress.
     page_calls: usize,
     /// The number of handles with which programs may map the file for writing.
     writers: usize,
@@ -181,12 +192,23 @@ impl Holding {
         is_admitted
     }
 
-    /// Notes that a read or write of pages has ended.
+    /// Whether a truncation is admitted although the level is being given back: while the kernel truncates a file, it
+    /// writes no page back, and the invalidation waits for pages that it must write back first. So the truncation is
+    /// done under the old level, as the writing of these pages. If so, [`page_call_ended`](Self::page_call_ended) must
+    /// follow.
+    pub fn begin_truncation(&mut self) -> bool {
+        let is_admitted =
+            self.level == level::WRITE && self.giving.as_ref().is_some_and(|giving| !giving.pass.is_empty());
+        self.page_calls += usize::from(is_admitted);
+        is_admitted
+    }
+
+    /// Notes that a read or write of pages, or a truncation, has ended.
     pub fn page_call_ended(&mut self) {
         self.page_calls -= 1;
     }
 
-    /// Whether reads or writes of pages are in progress.
+    /// Whether reads or writes of pages, or truncations under a level that is being given back, are in progress.
     pub fn is_paging(&self) -> bool {
         self.page_calls > 0
     }
@@ -195,8 +217,15 @@ impl Holding {
     pub fn begin_giving(&mut self) -> Vec<Range<u64>> {
         let everything = vec![Range { start: 0, end: u64::MAX }];
         let pass = if self.has_pages { everything } else { Vec::new() };
-        self.giving = Some(Giving { pass: pass.clone(), again: Vec::new() });
+        self.giving = Some(Giving { pass: pass.clone(), again: Vec::new(), piece_bytes: PIECE_BYTES_MAX });
         pass
+    }
+
+    /// Notes that the kernel has invalidated a range of the pass; further reads of it wait.
+    pub fn end_range(&mut self, range: &Range<u64>) {
+        if let Some(giving) = &mut self.giving {
+            giving.pass.retain(|part| part != range);
+        }
     }
 
     /// Notes that the kernel has finished the invalidation; its further reads wait.
@@ -210,7 +239,8 @@ impl Holding {
     /// level can be given back.
     pub fn next_pass(&mut self) -> Vec<Range<u64>> {
         let Some(giving) = &mut self.giving else { return Vec::new() };
-        giving.pass = std::mem::take(&mut giving.again);
+        giving.pass = pieces(std::mem::take(&mut giving.again), giving.piece_bytes);
+        giving.piece_bytes = (giving.piece_bytes / 4).max(PIECE_BYTES_MIN);
         giving.pass.clone()
     }
 
@@ -225,5 +255,101 @@ impl Holding {
         self.level = self.level.min(level);
         self.giving = None;
         self.has_pages = false;
+    }
+}
+
+/// Returns the ranges in order and without overlaps, in pieces of at most `piece_bytes`.
+fn pieces(mut ranges: Vec<Range<u64>>, piece_bytes: u64) -> Vec<Range<u64>> {
+    ranges.sort_unstable_by_key(|range| range.start);
+    let mut pieces: Vec<Range<u64>> = Vec::new();
+    for Range { mut start, end } in ranges {
+        if let Some(last) = pieces.last_mut().filter(|last| start <= last.end) {
+            last.end = last.end.max(end.min(last.start.saturating_add(piece_bytes)));
+            start = last.end;
+        }
+        while start < end {
+            let stop = end.min(start.saturating_add(piece_bytes));
+            pieces.push(start..stop);
+            start = stop;
+        }
+    }
+    pieces
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PAGE: u64 = 4096;
+
+    fn pages(from: u64, to: u64) -> Range<u64> {
+        from * PAGE..to * PAGE
+    }
+
+    /// A holder with pages, whose token is recalled.
+    fn giving() -> Holding {
+        let mut holding = Holding::default();
+        assert!(holding.wants(level::WRITE) && holding.granted(level::WRITE, 1).is_empty());
+        assert!(holding.begin_page_read(pages(0, 4)));
+        holding.page_call_ended();
+        assert_eq!(holding.begin_giving().len(), 1);
+        holding
+    }
+
+    #[test]
+    fn pages_read_again_are_invalidated_in_short_pieces() {
+        let short = |ranges| pieces(ranges, 16 * PAGE);
+        assert_eq!(short(vec![pages(9, 10), pages(0, 2), pages(1, 3), pages(0, 2)]), [pages(0, 3), pages(9, 10)]);
+        assert_eq!(short(vec![pages(0, 10), pages(8, 40)]), [pages(0, 16), pages(16, 32), pages(32, 40)]);
+        assert_eq!(short(vec![pages(0, 40), pages(2, 3)]), [pages(0, 16), pages(16, 32), pages(32, 40)]);
+        assert_eq!(pieces(vec![pages(0, 2)], PAGE), [pages(0, 1), pages(1, 2)]);
+    }
+
+    /// Uses every page, as a program with a map does: those that the kernel does not have are read, if they may be.
+    fn use_all(holding: &mut Holding, cached: &mut [bool]) {
+        for (page, is_cached) in cached.iter_mut().enumerate().filter(|(_, is_cached)| !**is_cached) {
+            *is_cached = holding.begin_page_read(pages(page as u64, page as u64 + 1));
+            if *is_cached {
+                holding.page_call_ended();
+            }
+        }
+    }
+
+    #[test]
+    fn pages_in_use_all_the_time_do_not_keep_a_token() {
+        let (mut holding, mut cached, mut calls) = (giving(), vec![true; 100], 0_usize);
+        let mut pass = vec![pages(0, 100)];
+        for _ in 0..50 {
+            for range in &pass {
+                for page in range.start / PAGE..range.end / PAGE {
+                    cached[page as usize] = false;
+                    // The program is faster than the kernel, but not faster than the invalidation of every page.
+                    calls += 1;
+                    if !calls.is_multiple_of(3) {
+                        use_all(&mut holding, &mut cached);
+                    }
+                }
+                holding.end_range(range);
+                use_all(&mut holding, &mut cached);
+            }
+            holding.end_pass();
+            pass = holding.next_pass();
+            if pass.is_empty() {
+                return assert_eq!(cached, [false; 100], "no page is left that was read under the old level");
+            }
+        }
+        panic!("{} pieces are left", pass.len());
+    }
+
+    #[test]
+    fn a_truncation_is_admitted_while_the_kernel_drops_pages() {
+        let mut holding = giving();
+        assert!(!holding.admits(level::WRITE) && holding.begin_truncation() && holding.is_paging());
+        holding.page_call_ended();
+        holding.end_pass();
+        // The kernel waits for no page any more, and the level is about to go.
+        assert!(!holding.begin_truncation() && holding.next_pass().is_empty());
+        holding.given(level::NONE);
+        assert!(!holding.begin_truncation());
     }
 }

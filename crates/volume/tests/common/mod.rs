@@ -78,6 +78,11 @@ impl Volume {
     }
 
     pub async fn try_connect(&self, client: u32) -> Result<Client, Error> {
+        self.try_connect_with(client, Arc::new(NoKernel)).await
+    }
+
+    /// Connects a client whose kernel is `kernel`.
+    pub async fn try_connect_with(&self, client: u32, kernel: Arc<dyn Kernel>) -> Result<Client, Error> {
         let options = ClientOptions {
             servers: vec![self.socket(client)],
             tls: None,
@@ -85,7 +90,7 @@ impl Volume {
             host: "here".to_owned(),
             kind: 2,
         };
-        Client::connect(self.device.clone(), options, Arc::new(NoKernel)).await
+        Client::connect(self.device.clone(), options, kernel).await
     }
 
     pub async fn connect(&self, client: u32) -> Client {

@@ -1,0 +1,75 @@
+//! Runs programs with memory maps and locks on two mounts of a volume: `volume-maps --rounds 100`.
+//!
+//! The exit code is 0 only if each program did all of its work and none of its calls hung, no session was ended, and the
+//! volume's check found no problem.
+
+use std::process::ExitCode;
+
+use anyhow::{Result, ensure};
+use clap::{Parser, Subcommand};
+use nectary_e2e::live::missing;
+use nectary_e2e::report::not_run;
+use nectary_e2e::volume::Volume;
+use nectary_e2e::volume::maps::Program;
+
+/// The exit code that says that this machine lacks something.
+const NOT_RUN: u8 = 77;
+
+/// Runs programs with memory maps and locks on two mounts of a volume.
+#[derive(Parser)]
+struct Arguments {
+    /// Files with holes that are written to and removed
+    #[arg(long, default_value_t = 100)]
+    rounds: u64,
+    /// The time of each other program
+    #[arg(long, default_value_t = 60)]
+    seconds: u64,
+    #[command(subcommand)]
+    command: Option<Work>,
+}
+
+#[derive(Subcommand)]
+enum Work {
+    /// Is one of the programs
+    #[command(subcommand)]
+    Work(Program),
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    if let Some(reason) = missing(false) {
+        not_run(format!("volume-maps: {reason}"));
+        return ExitCode::from(NOT_RUN);
+    }
+    let done = match arguments.command {
+        Some(Work::Work(program)) => program.work().map(|line| println!("{line}")),
+        None => all(arguments.rounds, arguments.seconds),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            println!("PROBLEM: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn all(rounds: u64, seconds: u64) -> Result<()> {
+    let mut volume = Volume::new("512M")?;
+    let (directory, other) = (volume.mount()?, volume.mount()?);
+    let programs = [
+        Program::Holes { directory: directory.clone(), rounds },
+        Program::Truncations { directory: directory.clone(), other: other.clone(), seconds },
+        Program::Stores { directory: directory.clone(), other, seconds },
+        Program::Locks { directory, waiters: 2000 },
+    ];
+    let worker = std::env::current_exe()?;
+    for program in programs {
+        println!("volume-maps: {}", program.run(&mut volume, &worker)?);
+    }
+    ensure!(!volume.log("m0").contains("is ended") && !volume.log("m1").contains("is ended"), "a session was ended");
+    let check = volume.finish()?;
+    ensure!(check["problems"].as_array().map(Vec::len) == Some(0), "the volume's check: {check}");
+    println!("volume-maps: {rounds} rounds, {seconds} s each of the others, nothing hangs");
+    Ok(())
+}
