@@ -186,6 +186,28 @@ fn umount_without_the_control_socket_unmounts() {
     finish(volume);
 }
 
+#[test]
+fn mount_without_permission_leaves_no_session() {
+    let Some(volume) = volume("512M") else { return };
+    let directory = volume.scratch.join("m");
+    fs::create_dir(&directory).expect("it is made");
+    let program = binary().expect("there is a program");
+    let (disk, address) = (volume.disk(), volume.address());
+    // Root of a user namespace may open the disk, and may not mount in a mount namespace that is not its own.
+    let mut command = Command::new("unshare");
+    command.args(["--user", "--map-root-user"]).arg(program).args(["volume", "mount", &disk]).arg(&directory);
+    command.args(["--server", &address]).env("NECTARY_RUNTIME_DIR", volume.scratch.join("run")).stdin(Stdio::null());
+    let output = command.output().expect("it runs");
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    if text.contains("unshare:") {
+        return not_run(format!("a user namespace: {text}"));
+    }
+    assert!(!output.status.success() && text.contains("CAP_SYS_ADMIN"), "{}: {text}", output.status);
+    let info = volume.run(&["volume", "info", &disk]).expect("it is read");
+    assert!(!info.contains("session "), "{info}");
+    finish(volume);
+}
+
 /// Runs a script in a mount namespace in which this program is the helper of mount(8); returns its output. Nothing of
 /// the machine is changed.
 fn with_helpers(volume: &Volume, script: &str) -> String {
@@ -306,11 +328,14 @@ fn read_only_disk_is_mounted_read_only() {
         &format!(
             "mount -t nectary {} {scratch}/m -o ro,server={address}
             cat m/f
-            umount m",
-            device.0
+            umount m
+            code=0; mount -t nectary {} m -o server={address} || code=$?
+            echo code $code",
+            device.0, device.0
         ),
     );
     assert!(text.contains("content"), "{text}");
+    assert!(text.contains("code 32") && text.contains("write-protected"), "{text}");
     let check = volume.try_run(&["volume", "info", &format!("disk:{}", device.0)]).expect("it runs");
     assert_eq!(check.0, Some(0), "{}", check.1);
     finish(volume);

@@ -135,7 +135,7 @@ fn names_of_attributes_are_bounded_and_freed_in_parts() {
             Ok(_) => count += 1,
             Err(failure) => break failure.errno,
         }
-        if count % 512 == 0 {
+        if count.is_multiple_of(512) {
             image.acknowledge(session, next, 5);
             image.background(stamp()).unwrap();
         }
