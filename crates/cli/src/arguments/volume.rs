@@ -55,8 +55,9 @@ pub enum VolumeCommand {
     /// Show what a volume is: name, size, use, sessions
     #[command(help_template = TEMPLATE, before_help = "Examples:
   nectary volume info disk:/dev/sdb
-  nectary volume info ./volume.img --json | jq .free_bytes", after_help = exit::HELP)]
-    Info(VolumeReadArguments),
+  nectary volume info ./volume.img --json | jq .free_bytes
+  nectary volume info ./volume.img --file builds/a.iso", after_help = exit::HELP)]
+    Info(VolumeInfoArguments),
     /// Tell the server on this host that the host of a session writes nothing any more
     #[command(help_template = TEMPLATE, before_help = "Examples:
   After host h2 was switched off:
@@ -185,7 +186,7 @@ pub struct VolumeUmountArguments {
     pub lazy: bool,
 }
 
-/// `volume check` and `volume info`.
+/// `volume check`, and a part of `volume info`.
 #[derive(Debug, Args)]
 pub struct VolumeReadArguments {
     /// The disk of the volume
@@ -196,6 +197,16 @@ pub struct VolumeReadArguments {
     pub json: bool,
     #[command(flatten)]
     pub engine: EngineArguments,
+}
+
+/// `volume info`.
+#[derive(Debug, Args)]
+pub struct VolumeInfoArguments {
+    #[command(flatten)]
+    pub read: VolumeReadArguments,
+    /// Show where the data of a file is, by its path below the root of the volume
+    #[arg(long, value_name = "PATH")]
+    pub file: Option<PathBuf>,
 }
 
 /// `volume release`.

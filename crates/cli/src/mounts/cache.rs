@@ -61,7 +61,11 @@ async fn stay(arguments: &CacheMountArguments) -> Result<u8, Failure> {
     let control = TREES.claim(&directory, arguments.leave_terminal)?;
     let tree = Arc::new(Tree::start(TreeOptions { source, directory, cache, is_exclusive })?);
     let requests = serve_control(&control, &tree);
-    announce(arguments, &tree)?;
+    if let Err(failure) = announce(arguments, &tree) {
+        tree.unmount(true)?;
+        finish(&tree).await?;
+        return Err(failure);
+    }
     requests.until_unmounted(TREES, &*tree, &shutdown).await?;
     control.stop().await;
     finish(&tree).await?;

@@ -25,7 +25,7 @@ const SHOWN_MAX: usize = 100;
 const READS_MAX: usize = 5;
 
 /// Reads a volume without changing it.
-async fn read(arguments: &VolumeReadArguments) -> Result<Volume, Failure> {
+pub async fn read(arguments: &VolumeReadArguments) -> Result<Volume, Failure> {
     let options = OpenOptions { is_shared: true, is_read_only: true, ..OpenOptions::default() };
     let device = super::open_with(&arguments.disk, &arguments.engine, options).await?;
     super::label(&arguments.disk, &device).await?;

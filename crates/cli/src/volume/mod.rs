@@ -6,6 +6,7 @@
 mod authority;
 mod cert;
 mod check;
+mod extents;
 mod format;
 mod mount;
 mod serve;
@@ -33,7 +34,10 @@ pub fn run(command: &VolumeCommand) -> Result<u8, Failure> {
         VolumeCommand::Mount(arguments) => mount::mount(arguments),
         VolumeCommand::Umount(arguments) => mount::umount(arguments),
         VolumeCommand::Check(arguments) => runtime()?.block_on(check::check(arguments)),
-        VolumeCommand::Info(arguments) => runtime()?.block_on(check::info(arguments)),
+        VolumeCommand::Info(arguments) => match &arguments.file {
+            Some(file) => runtime()?.block_on(extents::show(&arguments.read, file)),
+            None => runtime()?.block_on(check::info(&arguments.read)),
+        },
         VolumeCommand::Release(arguments) => serve::release(arguments),
         VolumeCommand::Cert(command) => cert::run(command),
     }

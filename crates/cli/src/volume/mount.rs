@@ -18,7 +18,7 @@ use nectary_volume::client::{Address, ClientOptions};
 use serde_json::json;
 
 use crate::arguments::{VolumeMountArguments, VolumeUmountArguments};
-use crate::exit::{BUSY, DEGRADED, Failure, GOOD, NOT_FOUND};
+use crate::exit::{BUSY, DEGRADED, FAILED, Failure, GOOD, NOT_FOUND};
 use crate::mounts::cache::check_options;
 use crate::mounts::options;
 use crate::mounts::{Requests, UMOUNT_PATIENCE, VOLUMES, ask_to_unmount, finish, in_background, left_behind};
@@ -53,6 +53,14 @@ async fn stay(arguments: &VolumeMountArguments) -> Result<u8, Failure> {
     }
     let mut allowed = options::parse(&arguments.options)?;
     allowed.no_access_times |= arguments.noatime;
+    if !allowed.read_only && is_write_protected(&arguments.disk) {
+        let message = format!("{}: it is write-protected", arguments.disk);
+        return Err(Failure::new(
+            FAILED,
+            message,
+            "mount it with `-o ro`, or name the disk by which it can be written",
+        ));
+    }
     let control = VOLUMES.claim(&directory, arguments.leave_terminal)?;
     let opening = OpenOptions { is_shared: true, is_read_only: allowed.read_only, ..OpenOptions::default() };
     let device = super::open_with(&arguments.disk, &arguments.engine, opening).await?;
@@ -81,7 +89,11 @@ async fn stay(arguments: &VolumeMountArguments) -> Result<u8, Failure> {
     let volume = tokio::task::spawn_blocking(move || Volume::start(options)).await.context("mounting panicked")?;
     let volume = Arc::new(volume?);
     let requests = serve_control(&control, &volume, shown_servers(&arguments.server));
-    announce(arguments, &volume, &super::shown_name(&label))?;
+    if let Err(failure) = announce(arguments, &volume, &super::shown_name(&label)) {
+        volume.unmount(true)?;
+        finish(&volume).await?;
+        return Err(failure);
+    }
     requests.until_unmounted(VOLUMES, &*volume, &shutdown).await?;
     // The control socket is removed last: `umount` waits for that, so everything is committed when it returns.
     let finished = finish(&volume).await;
@@ -95,6 +107,15 @@ async fn stay(arguments: &VolumeMountArguments) -> Result<u8, Failure> {
 fn shown_servers(servers: &[Address]) -> String {
     let shown: Vec<String> = servers.iter().map(Address::to_string).collect();
     shown.join(",")
+}
+
+/// Whether the kernel says that a block device cannot be written. It can be opened for writing all the same.
+fn is_write_protected(disk: &str) -> bool {
+    let Some(path) = disk.strip_prefix("disk:").and_then(|path| Path::new(path).canonicalize().ok()) else {
+        return false;
+    };
+    let of_kernel = path.file_name().map(|name| Path::new("/sys/class/block").join(name).join("ro"));
+    of_kernel.and_then(|path| std::fs::read_to_string(path).ok()).is_some_and(|text| text.trim() == "1")
 }
 
 /// Returns the name of this host.

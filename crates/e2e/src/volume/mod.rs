@@ -53,7 +53,8 @@ impl Volume {
         self.scratch.join("disk").display().to_string()
     }
 
-    fn address(&self) -> String {
+    /// The address of the server.
+    pub fn address(&self) -> String {
         format!("unix:{}", self.scratch.join("server").display())
     }
 
@@ -119,6 +120,16 @@ impl Volume {
     /// Mounts the volume once more; returns the directory.
     pub fn mount(&mut self) -> Result<PathBuf> {
         self.mount_from(&self.address(), &[])
+    }
+
+    /// Mounts the volume once more with further options; returns the directory.
+    pub fn mount_with(&mut self, more: &[&str]) -> Result<PathBuf> {
+        self.mount_from(&self.address(), more)
+    }
+
+    /// The number of a mount's process.
+    pub fn mount_process(&self, index: usize) -> u32 {
+        self.mounts[index].as_ref().map_or(0, Process::id)
     }
 
     /// Mounts it once more, from a server at this address, with further options; returns where.

@@ -1,6 +1,6 @@
-//! Files without a name, and the bounds of extended attributes.
+//! Files without a name, the bounds of extended attributes, and the map of a path.
 
-use super::tests::{ROOT, create_in, image, label, operate, stamp};
+use super::tests::{ROOT, commit, create_in, image, label, operate, space, stamp};
 use super::*;
 use crate::format::{Table, XATTR_VALUE_BYTES_MAX};
 use crate::protocol::{Answer, Attributes, FileId, Operation, Question};
@@ -135,7 +135,7 @@ fn names_of_attributes_are_bounded_and_freed_in_parts() {
             Ok(_) => count += 1,
             Err(failure) => break failure.errno,
         }
-        if count % 512 == 0 {
+        if count.is_multiple_of(512) {
             image.acknowledge(session, next, 5);
             image.background(stamp()).unwrap();
         }
@@ -149,4 +149,24 @@ fn names_of_attributes_are_bounded_and_freed_in_parts() {
         image.background(stamp()).expect("each part fits into a transaction");
     }
     assert_eq!(check(image.tables(), &label()), Vec::<String>::new());
+}
+
+#[test]
+fn the_map_of_a_path_is_found() {
+    let (mut image, session) = image();
+    let directory = create_in(&mut image, session, ROOT, "d", libc::S_IFDIR | 0o755).unwrap().id();
+    let file = create_in(&mut image, session, directory, "a", libc::S_IFREG | 0o644).unwrap().id();
+    let other = create_in(&mut image, session, directory, "b", libc::S_IFREG | 0o644).unwrap().id();
+    let block = space(&mut image, session, 64);
+    operate(&mut image, session, &commit(file, 3, block, 2)).unwrap();
+    operate(&mut image, session, &commit(other, 0, block + 2, 1)).unwrap();
+    operate(&mut image, session, &Operation::Allocate { file, start: 40960, end: 45056, mode: 0 }).unwrap();
+    let look = |path: &str| file_map(image.tables(), &label(), path.as_bytes()).map_err(|failure| failure.errno);
+    let found = look("/d/./a").unwrap();
+    let extents: Vec<_> =
+        found.extents.iter().map(|(start, extent)| (*start, extent.blocks, extent.is_unwritten)).collect();
+    assert_eq!((found.attributes.number, extents), (file.inode, vec![(3, 2, false), (10, 1, true)]));
+    assert_eq!(found.extents[0].1.block, block);
+    assert_eq!(look("").map(|found| found.attributes.number), Ok(1));
+    assert_eq!((look("d/c"), look("d/a/b"), look("d/..")), (Err(libc::ENOENT), Err(libc::ENOTDIR), Err(libc::ENOENT)));
 }
