@@ -115,10 +115,11 @@ fn stopped_then_killed_mount_is_over() -> Result<()> {
     let (first, second) = (volume.mount()?, volume.mount()?);
     let locked = File::create(first.join("locked"))?;
     locked.lock()?;
+    let other = File::open(second.join("locked"))?;
     volume.signal_mount(0, libc::SIGSTOP);
+    // Longer than the server needs to look at its lock.
     std::thread::sleep(Duration::from_secs(3));
-    let (found, other) = (sessions(&volume), File::open(second.join("locked"))?);
-    let tried = other.try_lock();
+    let (found, tried) = (sessions(&volume), other.try_lock());
     volume.kill_mount(0);
     ensure!(found?.len() == 2, "it is silent, and not gone");
     ensure!(tried.is_err(), "it holds its lock");
@@ -137,8 +138,8 @@ fn status_names_killed_mount_over_nbd() -> Result<()> {
     volume.stop_server()?;
     let export = Server::nectary(volume.scratch.path(), "export", &[&volume.disk()])?;
     let url = export.url("");
-    volume.serve_from(&format!("nbd:{url}"), &[])?;
-    let (first, second) = (volume.mount_of(&format!("nbd:{url}"))?, volume.mount_of(&format!("nbd:{url}"))?);
+    volume.serve_from(&url, &[])?;
+    let (first, second) = (volume.mount_of(&url)?, volume.mount_of(&url)?);
     fs::write(first.join("file"), vec![1; 1 << 20])?;
     volume.kill_mount(0);
     let began = Instant::now();
@@ -151,7 +152,7 @@ fn status_names_killed_mount_over_nbd() -> Result<()> {
         ensure!(began.elapsed() < LIMIT, "{text}");
         std::thread::sleep(Duration::from_millis(100));
     }
-    volume.run(&["volume", "release", &format!("nbd:{url}"), "1"])?;
+    volume.run(&["volume", "release", &url, "1"])?;
     let (code, text) = volume.try_run(&["status"])?;
     ensure!(code == Some(0) && !text.contains("session 1"), "{code:?}: {text}");
     ensure!(fs::read(second.join("file"))? == vec![1; 1 << 20]);
