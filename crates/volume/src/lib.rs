@@ -13,7 +13,7 @@ pub mod format;
 pub mod journal;
 pub mod metadata;
 mod net;
-mod origin;
+pub mod origin;
 pub mod planted;
 pub mod protocol;
 pub mod server;

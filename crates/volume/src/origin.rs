@@ -24,37 +24,50 @@ fn hash(before: u64, bytes: &[u8]) -> u64 {
 
 /// The place where a process uses a disk.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Origin {
+pub struct Origin {
     /// A hash of the machine's identity.
     pub machine: u64,
-    /// A hash of the identity of the kernel's start and of what [`lock_domain`](nectary_block::BlockDevice::lock_domain)
-    /// names; 0: nothing can be proven.
-    pub boot: u64,
+    /// A hash of the identity of the kernel's start; 0: it is not known.
+    pub kernel: u64,
+    /// A hash of what [`lock_domain`](nectary_block::BlockDevice::lock_domain) names; 0: locks prove nothing.
+    pub domain: u64,
 }
 
 impl Origin {
     /// Returns the origin of a process of this host that has opened this device.
     pub fn of(device: &SharedDevice) -> Origin {
-        let boot = std::fs::read(BOOT).unwrap_or_default();
-        Origin::new(&std::fs::read(MACHINE).unwrap_or_default(), &boot, device.lock_domain().as_deref())
+        let kernel = std::fs::read(BOOT).unwrap_or_default();
+        Origin::new(&std::fs::read(MACHINE).unwrap_or_default(), &kernel, device.lock_domain().as_deref())
     }
 
-    fn new(machine: &[u8], boot: &[u8], domain: Option<&str>) -> Origin {
-        let of_boot = |domain: &str| hash(hash(hash(FNV.0, boot), &[0]), domain.as_bytes()).max(1);
-        let boot = domain.filter(|_| !boot.is_empty()).map_or(0, of_boot);
-        Origin { machine: hash(FNV.0, machine), boot }
+    fn new(machine: &[u8], kernel: &[u8], domain: Option<&str>) -> Origin {
+        let named = |bytes: &[u8]| if bytes.is_empty() { 0 } else { hash(FNV.0, bytes).max(1) };
+        let domain = domain.unwrap_or_default().as_bytes();
+        Origin { machine: hash(FNV.0, machine), kernel: named(kernel), domain: named(domain) }
     }
 
-    /// Whether a process here can tell if the session's process has ended.
+    /// Whether a process here can tell, by a lock, if a process with the other origin has ended.
+    pub fn sees_locks_of(&self, other: &Origin) -> bool {
+        self.kernel != 0 && self.domain != 0 && self == other
+    }
+
+    /// Returns the number that names kernel and domain in the record of a session; 0: locks prove nothing.
+    pub fn boot(&self) -> u64 {
+        match self.kernel != 0 && self.domain != 0 {
+            true => hash(hash(FNV.0, &self.kernel.to_le_bytes()), &self.domain.to_le_bytes()).max(1),
+            false => 0,
+        }
+    }
+
+    /// Whether a process here can tell, by a lock, if the session's process has ended.
     pub fn can_prove(&self, session: &Session) -> bool {
-        self.boot != 0 && *self == Origin { machine: session.machine, boot: session.boot }
+        self.boot() != 0 && (self.machine, self.boot()) == (session.machine, session.boot)
     }
+}
 
-    /// Returns a short form for lease sectors; 0: nothing can be proven.
-    pub fn short(&self) -> u32 {
-        let whole = hash(hash(FNV.0, &self.machine.to_le_bytes()), &self.boot.to_le_bytes());
-        if self.boot == 0 { 0 } else { ((whole ^ (whole >> 32)) as u32).max(1) }
-    }
+/// Whether a process of the one session can tell, by a lock, if that of the other has ended.
+pub(crate) fn are_siblings(one: &Session, other: &Session) -> bool {
+    one.boot != 0 && (one.machine, one.boot) == (other.machine, other.boot)
 }
 
 /// The byte that a session locks.
@@ -66,9 +79,9 @@ fn lock_offset(incarnation: [u8; 16]) -> u64 {
 /// nothing can be proven.
 pub(crate) async fn hold(device: &SharedDevice, incarnation: [u8; 16]) -> Origin {
     let origin = Origin::of(device);
-    match origin.boot != 0 && device.lock(lock_offset(incarnation), 1).await.unwrap_or(false) {
+    match origin.boot() != 0 && device.lock(lock_offset(incarnation), 1).await.unwrap_or(false) {
         true => origin,
-        false => Origin { boot: 0, ..origin },
+        false => Origin { domain: 0, ..origin },
     }
 }
 
@@ -103,7 +116,7 @@ mod tests {
             Origin::new(b"n", b"b", Some("0:1:2")),
             Origin::new(b"m", b"c", Some("0:1:2")),
             Origin::new(b"m", b"b", Some("0:1:3")),
-            Origin::new(b"m", b"b0", Some(":1:2")),
+            Origin::new(b"m", b"b0:", Some("1:2")),
         ];
         let session = |origin: Origin| Session {
             incarnation: [1; 16],
@@ -113,19 +126,22 @@ mod tests {
             lease_ms: 5000,
             acknowledged: 0,
             machine: origin.machine,
-            boot: origin.boot,
+            boot: origin.boot(),
             created_ns: 0,
             ended_ns: 0,
             reason: 0,
             host: String::new(),
         };
-        assert!(origin.can_prove(&session(origin)) && origin.short() != 0);
+        assert!(origin.can_prove(&session(origin)) && origin.sees_locks_of(&origin));
+        assert!(are_siblings(&session(origin), &session(origin)));
         for other in others {
-            assert!(!origin.can_prove(&session(other)) && origin.short() != other.short(), "{other:?}");
+            assert!(!origin.can_prove(&session(other)) && !origin.sees_locks_of(&other), "{other:?}");
+            assert!(!are_siblings(&session(origin), &session(other)), "{other:?}");
         }
         for nothing in [Origin::new(b"m", b"b", None), Origin::new(b"m", b"", Some("0:1:2"))] {
-            assert_eq!((nothing.boot, nothing.short()), (0, 0));
+            assert!(nothing.boot() == 0 && !nothing.sees_locks_of(&nothing), "{nothing:?}");
             assert!(!nothing.can_prove(&session(nothing)), "two without a proof are not the same place");
+            assert!(!are_siblings(&session(nothing), &session(nothing)));
         }
     }
 
@@ -148,7 +164,7 @@ mod tests {
         let open = async || Arc::new(FileDevice::open_file(&path, &options).await.expect("it opens")) as SharedDevice;
         let (mount, server) = (open().await, open().await);
         let origin = hold(&mount, [7; 16]).await;
-        assert!(origin.boot != 0 && origin == Origin::of(&server));
+        assert!(origin.boot() != 0 && origin == Origin::of(&server));
         hold(&mount, [8; 16]).await;
         for device in [&mount, &server] {
             assert!(!is_gone(device, [7; 16]).await && is_gone(device, [9; 16]).await);
@@ -160,7 +176,7 @@ mod tests {
         assert_eq!(hold(&server, [8; 16]).await, origin);
         std::fs::remove_file(&path).expect("it is removed");
         let memory: SharedDevice = Arc::new(MemoryDevice::new(1 << 20));
-        assert_eq!(hold(&memory, [8; 16]).await.boot, 0);
+        assert_eq!(hold(&memory, [8; 16]).await.boot(), 0);
         assert!(!is_gone(&memory, [8; 16]).await, "what cannot be asked proves nothing");
     }
 }

@@ -220,7 +220,10 @@ fn holes(directory: &Path, rounds: u64) -> Result<String> {
             fs::remove_file(&path)?;
         }
         println!("file {round} is removed");
-        ensure!(fs::read_dir(directory)?.all(|entry| entry.is_ok_and(|entry| entry.path() != path)), "{path:?} is left");
+        ensure!(
+            fs::read_dir(directory)?.all(|entry| entry.is_ok_and(|entry| entry.path() != path)),
+            "{path:?} is left"
+        );
     }
     Ok(format!("{rounds} files with holes"))
 }

@@ -6,6 +6,7 @@
 mod apart;
 pub mod databases;
 pub mod exercise;
+pub mod kills;
 pub mod maps;
 pub mod posix;
 pub mod programs;
@@ -101,6 +102,14 @@ impl Volume {
         line.map(str::to_owned).context("it does not say where it listens")
     }
 
+    /// Starts the server, which reaches the disk by another SPEC, with further options.
+    pub fn serve_from(&mut self, disk: &str, more: &[&str]) -> Result<()> {
+        let address = self.address();
+        let command = self.command(&[&["volume", "serve", disk, "--listen", &address], more].concat())?;
+        self.server = Some(started(command, &self.scratch.join("server.log"), "unix:")?);
+        Ok(())
+    }
+
     /// Kills the server.
     pub fn kill_server(&mut self) {
         if let Some(mut server) = self.server.take() {
@@ -134,11 +143,20 @@ impl Volume {
 
     /// Mounts it once more, from a server at this address, with further options; returns where.
     pub fn mount_from(&mut self, address: &str, more: &[&str]) -> Result<PathBuf> {
+        self.mount_by(&self.disk(), address, more)
+    }
+
+    /// Mounts it once more, by another SPEC of the disk; returns where.
+    pub fn mount_of(&mut self, disk: &str) -> Result<PathBuf> {
+        self.mount_by(disk, &self.address(), &[])
+    }
+
+    fn mount_by(&mut self, disk: &str, address: &str, more: &[&str]) -> Result<PathBuf> {
         let index = self.mounts.len();
         let directory = self.scratch.join(&format!("m{index}"));
         fs::create_dir_all(&directory)?;
-        let (disk, shown) = (self.disk(), directory.display().to_string());
-        let command = self.command(&[&["volume", "mount", &disk, &shown, "--server", address], more].concat())?;
+        let shown = directory.display().to_string();
+        let command = self.command(&[&["volume", "mount", disk, &shown, "--server", address], more].concat())?;
         let process = started(command, &self.scratch.join(&format!("m{index}.log")), "/")?;
         self.mounts.push(Some(process));
         Ok(directory)

@@ -122,7 +122,7 @@ async fn say_hello(
         incarnation: inner.incarnation,
         kind: options.kind,
         machine: inner.origin.machine,
-        boot: inner.origin.boot,
+        boot: inner.origin.boot(),
         connection: inner.next_connection(),
     });
     let talk = async {

@@ -167,7 +167,7 @@ impl Client {
         });
         let holds = tokio::spawn(async move { holder.serve_events(events).await });
         let mut tasks = vec![commits, holds];
-        if origin.boot != 0 {
+        if origin.boot() != 0 {
             let watcher = client.clone();
             tasks.push(tokio::spawn(async move { watcher.watch_siblings().await }));
         }

@@ -139,7 +139,8 @@ mod tests {
             write(&mut pool, 1, &mut disk);
             pool.unused();
         }
-        assert_eq!(pool.space.blocks(), SPACE_BLOCKS_MIN);
+        let held = pool.space.blocks();
+        assert!((SPACE_BLOCKS_MIN - 2 * WINDOW as u64..=SPACE_BLOCKS_MIN).contains(&held), "{held}");
         let requests: u64 = (0..200).map(|_| write(&mut pool, 1, &mut disk)).sum();
         assert_eq!(requests, 0, "and goes on without a request");
     }

@@ -1,6 +1,7 @@
 //! Golden bytes, round trips, and bytes that belong to no structure.
 
 use super::*;
+use crate::origin::Origin;
 
 const VOLUME: Identity = Identity(*b"identity-volume!");
 
@@ -55,6 +56,7 @@ fn sector() -> LeaseSector {
         renewal: 77,
         lease_ms: 10_000,
         host: "a.example".to_owned(),
+        origin: Origin { machine: 1, kernel: 2, domain: 3 },
     }
 }
 
@@ -198,6 +200,16 @@ fn values() -> Vec<(&'static str, Vec<u8>, Decode)> {
         ("run", run.encode(), |bytes| Ok(RunRecord::decode(bytes)?.encode())),
         ("volume", volume.encode(), |bytes| Ok(VolumeRecord::decode(bytes)?.encode())),
     ]
+}
+
+#[test]
+fn lease_sector_of_first_programs_has_no_origin() {
+    let written = sector().encode(VOLUME, 1).unwrap();
+    let old = Frame::encode(Magic::Lease, VOLUME, 0, lease_block(3, 1), 77, &written[64..208]).unwrap();
+    // Its golden sum when the sector ended with the host.
+    assert_eq!(crc32c::crc32c(&old), 0x63bf_0ffb);
+    let decoded = LeaseSector::decode(VOLUME, 3, 1, &old).unwrap();
+    assert_eq!(decoded, LeaseSector { origin: Origin::default(), ..sector() });
 }
 
 #[test]

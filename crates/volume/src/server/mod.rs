@@ -15,8 +15,8 @@
 //! | `locking` | file locks: requests that wait |
 //! | `pushes` | ends of files that kernels of other hosts are told |
 //! | `presence`, `newest` | when a session last renewed its lease; which of its connections is the newest |
-//! | `silence` | a disk that does not answer |
 //! | `proofs` | sessions whose processes have ended, as a kernel proves |
+//! | `silence` | a disk that does not answer |
 //! | `batch`, `waits` | transactions that are not stored yet; what the owner waits for |
 //! | `connection` | one connection: greeting, requests, answers |
 

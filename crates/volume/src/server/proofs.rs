@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::format::{Session, SessionState};
-use crate::origin::{self, Origin};
+use crate::origin::{self, Origin, are_siblings};
 use crate::protocol::{Code, Failure, Sibling};
 
 /// A session that has not renewed its lease for this long is doubtful, although its connections exist. *Units*:
@@ -107,15 +107,10 @@ impl Proofs {
     pub fn siblings(&self, of: u64, sessions: &[(u64, Session)], heard_ms: impl Fn(u64) -> u64) -> Vec<Sibling> {
         let Some(asker) = sessions.iter().find(|(number, _)| *number == of) else { return Vec::new() };
         let found = sessions.iter().filter(|(number, session)| {
-            *number != of && is_sibling(&asker.1, session) && self.is_doubtful(*number, session, heard_ms(*number))
+            *number != of && are_siblings(&asker.1, session) && self.is_doubtful(*number, session, heard_ms(*number))
         });
         found.map(|(number, session)| Sibling { session: *number, incarnation: session.incarnation }).collect()
     }
-}
-
-/// Whether a process of the one session can tell if that of the other has ended.
-fn is_sibling(one: &Session, other: &Session) -> bool {
-    Origin { machine: one.machine, boot: one.boot }.can_prove(other)
 }
 
 /// Returns which of these sessions, said to be gone by the session `of`, exist still.
@@ -127,7 +122,7 @@ pub(super) fn confirmed(of: u64, told: &[Sibling], sessions: &[(u64, Session)]) 
     let mut gone = Vec::new();
     for Sibling { session, incarnation } in told {
         let Some(found) = find(*session) else { continue };
-        let is_right = asker.is_some_and(|asker| is_sibling(asker, found));
+        let is_right = asker.is_some_and(|asker| are_siblings(asker, found));
         if *session == of || !is_right || found.incarnation != *incarnation {
             let words = format!("session {of} cannot know whether session {session} has ended");
             return Err(Failure { code: Code::Conflict, errno: libc::EPERM, words });
