@@ -204,6 +204,13 @@ const CAMPAIGNS: &[Campaign] = &[
         extents: &[("{operations}", "20000", "2000"), ("{calls}", "20000", "3000")],
     },
     Campaign {
+        name: "volume-kills",
+        program: Program::Binary("volume-kills"),
+        arguments: &["--rounds", "{rounds}", "--seed", "{seed}"],
+        environment: &[],
+        extents: &[("{rounds}", "50", "3")],
+    },
+    Campaign {
         name: "store-spans",
         program: Program::Binary("store-spans"),
         arguments: &["--seed", "{seed}"],

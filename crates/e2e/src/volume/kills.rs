@@ -52,13 +52,13 @@ impl Drop for Loop {
     }
 }
 
-/// Writes the whole file; `sync` says whether to its end.
-fn rewrite(path: &Path, fill: u8, sync: bool) -> std::io::Result<()> {
+/// Writes and syncs the whole file.
+fn rewrite(path: &Path, fill: u8) -> std::io::Result<()> {
     let (mut file, piece) = (File::create(path)?, vec![fill; 1 << 20]);
     for _ in 0..FILE_MIB {
         file.write_all(&piece)?;
     }
-    if sync { file.sync_all() } else { Ok(()) }
+    file.sync_all()
 }
 
 /// Kills a mount and mounts again, `rounds` times: each new mount rewrites the file, and is killed while it rewrites it
@@ -69,24 +69,26 @@ pub fn rounds(volume: &mut Volume, rounds: u64, seed: u64, beside: Option<&Path>
         let directory = volume.mount()?;
         let (index, path) = (volume.mounts.len() - 1, directory.join("file"));
         let began = Instant::now();
-        rewrite(&path, round as u8, true).with_context(|| format!("round {round}: the new mount cannot write"))?;
+        rewrite(&path, round as u8).with_context(|| format!("round {round}: the new mount cannot write"))?;
         done.longest = done.longest.max(began.elapsed());
         done.rewrites += 1;
         let pause = Duration::from_millis(rng.below(200));
         let written = std::thread::scope(|scope| {
-            let writer = scope.spawn(|| rewrite(&path, 0xff, true));
+            // It ends when the mount is killed.
+            let writer = scope.spawn(|| (0..).map(|fill| rewrite(&path, fill as u8)).find_map(Result::err));
             std::thread::sleep(pause);
             volume.kill_mount(index);
             writer.join().expect("the writer does not panic")
         });
         match written {
-            Ok(()) => {}
-            Err(error) if error.raw_os_error() == Some(libc::ENOSPC) => bail!("round {round}: {error} before the kill"),
-            Err(_) => done.kills += 1,
+            Some(error) if error.raw_os_error() == Some(libc::ENOSPC) => {
+                bail!("round {round}: {error} before the kill")
+            }
+            _ => done.kills += 1,
         }
         if let Some(beside) = beside {
             let began = Instant::now();
-            rewrite(&beside.join("file"), round as u8, true)
+            rewrite(&beside.join("file"), round as u8)
                 .with_context(|| format!("round {round}: the mount beside it cannot write"))?;
             done.longest = done.longest.max(began.elapsed());
             done.rewrites += 1;

@@ -25,6 +25,18 @@ struct Writes {
     changed: Notify,
 }
 
+impl Writes {
+    /// Notes the failure of a request after which a change may still happen.
+    fn note<T>(&self, ended: &Result<T, Error>) {
+        if let Err(error) = ended
+            && matches!(error.kind, ErrorKind::Io | ErrorKind::TimedOut)
+        {
+            self.has_failed.store(true, Ordering::SeqCst);
+            self.changed.notify_waiters();
+        }
+    }
+}
+
 /// A change of the disk in progress.
 struct Writing {
     writes: Arc<Writes>,
@@ -92,11 +104,7 @@ impl SessionDevice {
         Box::pin(async move {
             let changed = changing.await;
             writing.is_done = true;
-            if let Err(error) = &changed
-                && matches!(error.kind, ErrorKind::Io | ErrorKind::TimedOut)
-            {
-                writing.writes.has_failed.store(true, Ordering::SeqCst);
-            }
+            writing.writes.note(&changed);
             changed
         })
     }
@@ -118,6 +126,15 @@ impl Filter for SessionDevice {
     ) -> IoFuture<T> {
         match request.operation {
             Operation::Read | Operation::Allocation | Operation::Open | Operation::Close => operation(&self.inner),
+            // A flush changes nothing that was not written before, so it may be given up.
+            Operation::Flush => {
+                let (flushing, writes) = (operation(&self.inner), self.writes.clone());
+                Box::pin(async move {
+                    let flushed = flushing.await;
+                    writes.note(&flushed);
+                    flushed
+                })
+            }
             changes => self.change(changes, operation),
         }
     }
@@ -173,6 +190,15 @@ mod tests {
         let device = slow();
         drop(BlockDevice::write_at(&device, 0, vec![Buffer::zeroed(4096)], WriteFlags::default(), Context::default()));
         assert!(!device.drained().await);
+    }
+
+    #[tokio::test]
+    async fn flush_that_was_given_up_is_no_write() {
+        let options = DelayOptions { flush: Duration::from_secs(60), ..DelayOptions::default() };
+        let device = SessionDevice::new(Arc::new(DelayFilter::new(Arc::new(MemoryDevice::new(1 << 20)), options)));
+        let flushed = tokio::time::timeout(Duration::from_millis(5), BlockDevice::flush(&device, Context::default()));
+        assert!(flushed.await.is_err());
+        assert!(device.drained().await);
     }
 
     #[tokio::test]
