@@ -334,7 +334,8 @@ impl FileSystem for TreeFileSystem {
                 Err(error) => reply.error(error),
             },
             Call::SetAttributes(change) => {
-                let (handle, valid_for) = (change.handle.filter(|_| change.valid & valid::SIZE != 0), self.nodes.valid());
+                let (handle, valid_for) =
+                    (change.handle.filter(|_| change.valid & valid::SIZE != 0), self.nodes.valid());
                 let set = self.set(number, change);
                 self.changed_by(handle, reply, set, move |reply, attributes| reply.attributes(&attributes, valid_for));
             }
