@@ -520,9 +520,9 @@ fn synced_handles_leave_nothing_to_write_back() {
     let changes: [(&str, Change); 4] = [
         ("write", |file, _| file.write_all_at(&bytes(5000, 1), 100).unwrap()),
         ("copy", |file, from| {
-            // SAFETY: the call takes numbers only; without offsets it uses those of the handles.
             let null = std::ptr::null_mut();
             let (from, to) = (from.as_raw_fd(), file.as_raw_fd());
+            // SAFETY: the call takes numbers and null pointers; without offsets it uses those of the handles.
             let count = unsafe { libc::copy_file_range(from, null, to, null, 50_000, 0) };
             assert_eq!(count, 50_000, "{}", io::Error::last_os_error());
         }),

@@ -10,6 +10,7 @@ use std::io::{IoSlice, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
+use std::process::Command;
 
 fn volume(size: &str) -> Option<Volume> {
     match missing(false) {
@@ -63,7 +64,7 @@ fn copy(from: &File, to: &File, to_offset: i64, length: usize) {
 type Change = fn(&Path) -> (File, Vec<u8>);
 
 /// Each call of a program after which the written bytes must be durable.
-const SYNCED: [(&str, Change); 9] = [
+const SYNCED: [(&str, Change); 10] = [
     ("o_sync", |path| {
         let (file, bytes) = (synced(path, libc::O_SYNC), pattern(1, 10_000));
         (&file).write_all(&bytes).expect("it is written");
@@ -114,6 +115,14 @@ const SYNCED: [(&str, Change); 9] = [
         write_with(&file, &pattern(9, 5000), 0, libc::RWF_SYNC);
         write_with(&file, &pattern(10, 5000), 5000, libc::RWF_DSYNC);
         (file, [pattern(9, 5000), pattern(10, 5000)].concat())
+    }),
+    ("remounted", |path| {
+        let mount = path.parent().expect("it is in the mount");
+        let remounted = Command::new("mount").args(["-i", "-o", "remount,sync"]).arg(mount).status();
+        assert!(remounted.expect("it runs").success());
+        let (file, bytes) = (synced(path, 0), pattern(11, 10_000));
+        (&file).write_all(&bytes).expect("it is written");
+        (file, bytes)
     }),
 ];
 

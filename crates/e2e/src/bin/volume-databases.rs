@@ -53,6 +53,7 @@ impl Counts {
         self.rounds += 1;
         self.commits += done.commits;
         self.lost += done.lost.len() as u64;
+        println!("  {}: {} commits acknowledged before the kill", self.name, done.commits);
         done.lost.iter().for_each(|lost| println!("LOST: {}: {lost}", self.name));
     }
 }

@@ -317,7 +317,11 @@ impl Program {
             0..=64 => {
                 let at = if kind < 12 && size + length <= SIZE_MAX { At::End } else { At::Offset(offset) };
                 let written: Vec<u8> = (0..length).map(|at| (u64::from(fresh) + at / 64) as u8 | 1).collect();
-                if kind % 8 == 0 { Shape::Synced(at, Arc::new(written)) } else { Shape::Write(at, Arc::new(written)) }
+                if kind.is_multiple_of(8) {
+                    Shape::Synced(at, Arc::new(written))
+                } else {
+                    Shape::Write(at, Arc::new(written))
+                }
             }
             65..=79 => Shape::Truncate(offset),
             80..=84 => Shape::Allocate(offset, length, RESERVE),
