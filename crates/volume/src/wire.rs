@@ -9,6 +9,7 @@ use tokio::io::{AsyncRead, WriteHalf};
 use tokio::sync::mpsc;
 
 use crate::format::Problem;
+use crate::journal::LeaderLease;
 use crate::net::{self, Stream};
 use crate::protocol::{HEADER_BYTES, Header, Message};
 
@@ -69,13 +70,23 @@ pub(crate) async fn read_message(stream: &mut (impl AsyncRead + Unpin)) -> Resul
     })
 }
 
-/// Writes frames from a channel until the channel or the stream ends.
-pub(crate) async fn write_all(mut stream: WriteHalf<Stream>, mut frames: mpsc::UnboundedReceiver<Vec<u8>>) {
+/// Writes frames from a channel until the channel or the stream ends. A leader's frames leave only under its lease, which
+/// is asked at the last moment; if the lease is over, the writing ends.
+pub(crate) async fn write_all(
+    mut stream: WriteHalf<Stream>,
+    mut frames: mpsc::UnboundedReceiver<Vec<u8>>,
+    lease: Option<&LeaderLease>,
+) {
     while let Some(mut bytes) = frames.recv().await {
         while bytes.len() < WRITE_BYTES_MAX
             && let Ok(more) = frames.try_recv()
         {
             bytes.extend(more);
+        }
+        if let Some(lease) = lease
+            && !lease.wait().await
+        {
+            return;
         }
         if net::write_frames(&mut stream, &bytes).await.is_err() {
             return;

@@ -36,6 +36,7 @@ pub enum VolumeCommand {
     #[command(help_template = TEMPLATE, before_help = "Examples:
   nectary volume mount disk:/dev/sdb /mnt --server 10.0.0.1:7200
   nectary volume mount ./vol.img /mnt --server unix:/run/vol.sock --background
+  nectary volume mount disk:/dev/sdb /mnt --server h1:7200,h2:7200
   nectary volume mount disk:/dev/sdb /mnt --server h1:7200 \\
     --tls-ca ca.pem --tls-cert h2.pem --tls-key h2.key",
         after_help = exit::HELP)]
@@ -134,9 +135,9 @@ pub struct VolumeMountArguments {
     /// Where it is shown
     #[arg(value_name = "DIR")]
     pub directory: PathBuf,
-    /// The metadata server: HOST:PORT or unix:PATH
-    #[arg(long, value_name = "ADDR")]
-    pub server: Address,
+    /// The metadata server: HOST:PORT or unix:PATH; several with commas between them, if another one may take over
+    #[arg(long, value_name = "ADDR", required = true, value_delimiter = ',')]
+    pub server: Vec<Address>,
     /// Memory for the contents of files, for example 1G; 0 for none: then each read is a read of the disk
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "256M")]
     pub memory: u64,

@@ -13,7 +13,7 @@ use nectary_buffer::{Mode, Options as CacheOptions};
 use nectary_host::control::{Part, parts};
 use nectary_host::tls::ClientTls;
 use nectary_host::{ControlServer, Limits, Methods, RuntimeDirectory, Shutdown, State, Status};
-use nectary_volume::client::ClientOptions;
+use nectary_volume::client::{Address, ClientOptions};
 use serde_json::json;
 
 use crate::arguments::{VolumeMountArguments, VolumeUmountArguments};
@@ -61,7 +61,7 @@ async fn stay(arguments: &VolumeMountArguments) -> Result<u8, Failure> {
         None => None,
     };
     let client =
-        ClientOptions { server: arguments.server.clone(), tls, volume: label.volume, host: host_name(), kind: 1 };
+        ClientOptions { servers: arguments.server.clone(), tls, volume: label.volume, host: host_name(), kind: 1 };
     let (memory_bytes, policy) = (arguments.memory, arguments.policy.clone());
     let cache = (memory_bytes > 0).then(|| CacheOptions {
         memory_bytes,
@@ -73,7 +73,7 @@ async fn stay(arguments: &VolumeMountArguments) -> Result<u8, Failure> {
     let options = VolumeOptions { device, directory, client, cache, has_access_times: !arguments.noatime };
     let volume = tokio::task::spawn_blocking(move || Volume::start(options)).await.context("mounting panicked")?;
     let volume = Arc::new(volume?);
-    let (control, requests) = match start_control(&volume, arguments.server.to_string()) {
+    let (control, requests) = match start_control(&volume, shown_servers(&arguments.server)) {
         Ok(started) => started,
         Err(failure) => {
             volume.unmount(true)?;
@@ -89,6 +89,12 @@ async fn stay(arguments: &VolumeMountArguments) -> Result<u8, Failure> {
     finished?;
     VOLUMES.note("unmounted");
     Ok(GOOD)
+}
+
+/// Returns the addresses of servers as a mount's command line has them.
+fn shown_servers(servers: &[Address]) -> String {
+    let shown: Vec<String> = servers.iter().map(Address::to_string).collect();
+    shown.join(",")
 }
 
 /// Returns the name of this host.
@@ -171,7 +177,8 @@ fn status(volume: &Volume, server: &str) -> Status {
 
 fn announce(arguments: &VolumeMountArguments, volume: &Volume, name: &str) -> Result<(), Failure> {
     let directory = volume.directory().display();
-    let what = format!("volume {name} of {} is mounted at {directory}, server {}", volume.source(), arguments.server);
+    let servers = shown_servers(&arguments.server);
+    let what = format!("volume {name} of {} is mounted at {directory}, server {servers}", volume.source());
     VOLUMES.announce(volume.directory(), &what, arguments.leave_terminal)
 }
 

@@ -1,7 +1,7 @@
 //! The calls of a session that have no answer yet, and what the session knows of its server.
 //!
-//! Owns: the numbers of operations, their acknowledgements, and the time until which the lease is valid. Promises:
-//! calls without an answer are sent again on the next connection, in their original order. Leaves to others: making the
+//! Owns: the numbers of operations, their acknowledgements, the newest epoch, and the time until which the lease is
+//! valid. Promises: calls without an answer are sent again on the next connection, in their original order. Leaves to others: making the
 //! calls (`session`), and connections (`link`).
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -44,8 +44,8 @@ const TOLD_MAX: usize = 64;
 /// The server of a session, and the identity of this client.
 #[derive(Clone)]
 pub struct ClientOptions {
-    /// The address of the server.
-    pub server: Address,
+    /// The addresses of the servers, one of which leads.
+    pub servers: Vec<Address>,
     /// The client's TLS settings, if the server requires TLS.
     pub tls: Option<ClientTls>,
     /// The identity of the volume on this host's disk.
@@ -82,6 +82,8 @@ pub(crate) enum Event {
 #[derive(Debug)]
 pub(super) struct Grant {
     pub held: Held,
+    /// The epoch of the server that granted it.
+    pub epoch: u64,
     /// Whether new ends of the file must be pushed to other hosts.
     pub is_watched: bool,
     pub shape: Option<Shape>,
@@ -160,7 +162,10 @@ pub(super) struct Waiting {
 #[derive(Default)]
 pub(super) struct State {
     pub session: u64,
+    /// The epoch of the server on the bulk connection: it knows what the session holds, or is being told.
     pub epoch: u64,
+    /// The server that answered the last greeting.
+    pub server: Option<Address>,
     pub lease: Duration,
     /// The server's clock minus this host's clock. *Units*: nanoseconds.
     pub clock_offset_ns: i64,
@@ -211,6 +216,8 @@ pub(super) struct Inner {
     /// The lease ends at this time, counted from `start`. *Units*: nanoseconds.
     pub lease_until_ns: AtomicU64,
     pub renewed: Notify,
+    /// The newest epoch of a server that answered a greeting: messages of older ones are refused.
+    newest_epoch: watch::Sender<u64>,
     /// The number of connections so far.
     connections: AtomicU64,
     pub events: mpsc::UnboundedSender<Event>,
@@ -256,6 +263,7 @@ impl Inner {
             io_until_ns: AtomicU64::new(0),
             lease_until_ns: AtomicU64::new(0),
             renewed: Notify::new(),
+            newest_epoch: watch::Sender::new(0),
             connections: AtomicU64::new(0),
             events,
             ended: watch::Sender::new(false),
@@ -270,6 +278,67 @@ impl Inner {
     /// Returns the error of calls after the session has ended.
     pub fn why_ended(&self) -> Error {
         ended(&self.state())
+    }
+
+    /// Notes the epoch of a server that answered a greeting. Returns `false` if a newer server has answered one before.
+    pub fn welcomed(&self, epoch: u64, server: &Address) -> bool {
+        let mut is_newest = true;
+        self.newest_epoch.send_if_modified(|newest| {
+            is_newest = epoch >= *newest;
+            let is_newer = epoch > *newest;
+            *newest = epoch.max(*newest);
+            is_newer
+        });
+        if is_newest {
+            self.state().server = Some(server.clone());
+        }
+        is_newest
+    }
+
+    /// Whether no server of a newer epoch has answered a greeting.
+    pub fn is_newest(&self, epoch: u64) -> bool {
+        *self.newest_epoch.borrow() <= epoch
+    }
+
+    /// Waits until a server of a newer epoch has answered a greeting.
+    pub async fn replaced(&self, epoch: u64) {
+        // The sender exists as long as `self`, so waiting cannot fail.
+        let _ = self.newest_epoch.subscribe().wait_for(|newest| *newest > epoch).await;
+    }
+
+    /// Returns the servers, for messages.
+    pub fn servers(&self) -> String {
+        let shown: Vec<String> = self.options.servers.iter().map(Address::to_string).collect();
+        shown.join(",")
+    }
+
+    /// Returns the server that answered last, or all, for messages.
+    pub fn server(&self) -> String {
+        self.state().server.as_ref().map_or_else(|| self.servers(), Address::to_string)
+    }
+
+    /// Returns how long the oldest renewal without an answer has waited. *Units*: nanoseconds.
+    pub fn unanswered_ns(&self) -> u64 {
+        let oldest = self.state().told.front().map(|(sent_ns, _)| *sent_ns);
+        oldest.map_or(0, |sent_ns| self.elapsed_ns().saturating_sub(sent_ns))
+    }
+
+    /// Notes that the server answers no renewals, if the lease allows no I/O any more.
+    pub fn unanswered(&self, what: String) {
+        if !self.may_begin() {
+            let what = format!("{what}: it is stopped, or its disk does not answer and another server may take over");
+            self.state().control_trouble = Some(Trouble { what, is_reachable: true });
+        }
+    }
+
+    /// Forgets renewals that were sent on a connection that is lost.
+    pub fn forget_renewals(&self) {
+        self.state().told.clear();
+    }
+
+    /// Whether the lease allows I/O to begin.
+    pub fn may_begin(&self) -> bool {
+        self.elapsed_ns() < self.io_until_ns.load(Ordering::Acquire)
     }
 
     /// Returns the number of the next connection.

@@ -152,11 +152,11 @@ impl File {
         *self.shown.lock().unwrap_or_else(PoisonError::into_inner) = shown;
     }
 
-    /// Updates the server's attributes by what is not committed.
-    pub fn overlay(&self, attributes: &mut Attributes) {
+    /// Updates the server's attributes by what is not committed, if there is anything; returns whether there is.
+    pub fn overlay(&self, attributes: &mut Attributes) -> bool {
         let shown = self.shown();
         if !shown.is_dirty {
-            return;
+            return false;
         }
         let inode = &mut attributes.inode;
         inode.size = shown.size;
@@ -166,6 +166,7 @@ impl File {
             *modified = (*modified).max(shown.modified_ns);
             *changed = (*changed).max(shown.modified_ns);
         }
+        true
     }
 }
 

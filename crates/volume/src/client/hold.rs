@@ -197,8 +197,9 @@ impl Client {
             // needed.
             let content = file.content.try_write().ok();
             let mut state = file.hold.state();
-            match granted {
-                Some(Grant { held, is_watched, shape }) => {
+            // A newer server that was told what is held does not know of a grant that comes after that.
+            match granted.filter(|grant| grant.epoch == self.shared.session.epoch()) {
+                Some(Grant { held, is_watched, shape, .. }) => {
                     file.is_watched.store(is_watched, Ordering::Release);
                     let early = state.granted(held.level, held.sequence);
                     let is_held = state.level() != level::NONE && state.sequence() == held.sequence;

@@ -1,12 +1,16 @@
 //! The two connections of a session to its server: bulk for calls, control for renewals and tokens.
 //!
 //! Owns: connecting, the greeting, reading answers, renewing the lease, and reconnecting. Promises: a renewal never
-//! waits behind a call; the pauses between attempts to connect are between [`RETRY_MIN`] and [`RETRY_MAX`].
-//! Leaves to others: calls without an answer (`calls`).
+//! waits behind a call; the pauses between attempts to connect are between [`RETRY_MIN`] and [`RETRY_MAX`]; no message of
+//! a server is used after a newer server has answered a greeting. Leaves to others: calls without an answer (`calls`).
+//!
+//! If there are several servers, all are greeted at once, and the first answer counts: only the leader answers, under
+//! its lease. A leader that answers no renewal for a while may have lost its lease, so all are greeted then.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::stream::{FuturesUnordered, StreamExt};
 use nectary_host::log::{Level, Throttle, write as log};
 use nectary_host::tls::explain;
 use tokio::io::{ReadHalf, split};
@@ -25,10 +29,15 @@ use crate::wire::{Unread, read_message, write_all};
 const RETRY_MIN: Duration = Duration::from_millis(100);
 /// The longest pause between two attempts to connect.
 const RETRY_MAX: Duration = Duration::from_secs(2);
+/// The longest pause, and the longest wait for an answer to a greeting, if there are several servers.
+const OTHERS_RETRY_MAX: Duration = Duration::from_millis(500);
+const OTHERS_GREETING_MAX: Duration = Duration::from_secs(1);
 /// The time between two log lines about connections that break.
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
 /// The number of renewals during the length of a lease.
 const RENEWALS_OF_LEASE: u32 = 5;
+/// After this many renewals in a row without an answer, the other servers are greeted.
+const UNANSWERED_MAX: u32 = 2;
 
 /// Returns 16 random bytes.
 pub fn random_id() -> Result<[u8; 16], Error> {
@@ -48,25 +57,70 @@ fn hash_of(path: &str) -> u64 {
     text.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
-fn no_server(inner: &Inner, problem: impl ToString) -> Error {
-    Error::Server { server: inner.options.server.to_string(), problem: problem.to_string() }
+fn no_server(server: &Address, problem: impl ToString) -> Error {
+    Error::Server { server: server.to_string(), problem: problem.to_string() }
 }
 
-/// Connects and sends the greeting. `Err(Ok(failure))`: the server refused it. `Err(Err(error, is_reachable))`: there is
-/// no answer that can be used.
-async fn greet(inner: &Inner, role: u8) -> Result<(Stream, Welcomed), Result<Failure, (Error, bool)>> {
+/// Why a greeting led to no connection.
+enum Ungreeted {
+    /// The server refused it.
+    Refused(Failure),
+    /// There is no answer that can be used; the flag says whether the server could be reached.
+    Problem(Error, bool),
+}
+
+/// Greets all servers at once; returns the connection to the first one that welcomes this client.
+async fn greet(inner: &Inner, role: u8) -> Result<(Stream, Welcomed), Ungreeted> {
+    let [server] = &*inner.options.servers else { return greet_all(inner, role).await };
+    greet_one(inner, role, server).await
+}
+
+async fn greet_all(inner: &Inner, role: u8) -> Result<(Stream, Welcomed), Ungreeted> {
+    let greetings = inner.options.servers.iter().map(async |server| {
+        let late = || Ungreeted::Problem(no_server(server, "it did not answer within 1 s"), true);
+        let greeted = timeout(OTHERS_GREETING_MAX, greet_one(inner, role, server)).await;
+        greeted.unwrap_or_else(|_| Err(late()))
+    });
+    let mut greetings: FuturesUnordered<_> = greetings.collect();
+    let (mut problems, mut is_any_reachable) = (Vec::new(), false);
+    while let Some(greeted) = greetings.next().await {
+        match greeted {
+            Ok(connected) => return Ok(connected),
+            Err(Ungreeted::Refused(failure)) => return Err(Ungreeted::Refused(failure)),
+            Err(Ungreeted::Problem(Error::Server { server, problem }, is_reachable)) => {
+                problems.push(format!("{server}: {problem}"));
+                is_any_reachable |= is_reachable;
+            }
+            Err(Ungreeted::Problem(error, is_reachable)) => {
+                problems.push(error.to_string());
+                is_any_reachable |= is_reachable;
+            }
+        }
+    }
+    let problem = format!("none of them leads ({})", problems.join("; "));
+    Err(Ungreeted::Problem(Error::Server { server: inner.servers(), problem }, is_any_reachable))
+}
+
+/// Connects to a server and sends the greeting.
+async fn greet_one(inner: &Inner, role: u8, server: &Address) -> Result<(Stream, Welcomed), Ungreeted> {
     let options = &inner.options;
-    let stream = net::connect(&options.server, options.tls.as_ref()).await;
+    let stream = net::connect(server, options.tls.as_ref()).await;
     let stream = stream.map_err(|error| {
         let is_reachable = explain(&error).is_some();
-        Err((no_server(inner, connect_problem(options, &error)), is_reachable))
+        Ungreeted::Problem(no_server(server, connect_problem(options, &error)), is_reachable)
     })?;
-    say_hello(inner, role, stream).await.map_err(|refused| refused.map_err(|error| (error, true)))
+    say_hello(inner, role, server, stream).await
 }
 
 /// Sends the greeting on a connection, and reads its answer.
-async fn say_hello(inner: &Inner, role: u8, mut stream: Stream) -> Result<(Stream, Welcomed), Result<Failure, Error>> {
+async fn say_hello(
+    inner: &Inner,
+    role: u8,
+    server: &Address,
+    mut stream: Stream,
+) -> Result<(Stream, Welcomed), Ungreeted> {
     let options = &inner.options;
+    let problem = |problem: String| Ungreeted::Problem(no_server(server, problem), true);
     let hello = Message::Hello(crate::protocol::Hello {
         role,
         volume: options.volume.0,
@@ -83,22 +137,23 @@ async fn say_hello(inner: &Inner, role: u8, mut stream: Stream) -> Result<(Strea
         read_message(&mut stream).await.map_err(std::io::Error::from)
     };
     let answer = timeout(net::HELLO_TIME_MAX, talk).await;
-    let answer = answer.map_err(|_| Err(no_server(inner, "it did not answer within 10 s")))?;
-    match answer.map_err(|error| Err(no_server(inner, greeting_problem(&error))))? {
+    let answer = answer.map_err(|_| problem("it did not answer within 10 s".to_owned()))?;
+    match answer.map_err(|error| problem(greeting_problem(&error)))? {
+        // A server of an older epoch has lost its lease, or is about to notice that.
+        Some((header, Message::Welcome { .. } | Message::Failure(_))) if !inner.is_newest(header.epoch) => {
+            Err(problem(format!("it serves epoch {}, which another server has ended", header.epoch)))
+        }
         Some((header, Message::Welcome { session, lease_ms, server_ns, .. })) => {
+            inner.welcomed(header.epoch, server);
             let lease = Duration::from_millis(lease_ms.into());
             let server_ns = i64::try_from(server_ns).unwrap_or(i64::MAX);
             Ok((stream, Welcomed { session, epoch: header.epoch, lease, server_ns }))
         }
-        Some((_, Message::Failure(failure))) if failure.code == Code::Version => {
-            Err(Err(no_server(inner, failure.words)))
-        }
-        Some((_, Message::OtherVersion { least, most })) => {
-            Err(Err(no_server(inner, versions_differ(&(least..=most), &VERSIONS))))
-        }
-        Some((_, Message::Failure(failure))) => Err(Ok(failure)),
-        Some(_) => Err(Err(no_server(inner, "its answer to the greeting is none"))),
-        None => Err(Err(no_server(inner, closed_problem()))),
+        Some((_, Message::Failure(failure))) if failure.code == Code::Version => Err(problem(failure.words)),
+        Some((_, Message::OtherVersion { least, most })) => Err(problem(versions_differ(&(least..=most), &VERSIONS))),
+        Some((_, Message::Failure(failure))) => Err(Ungreeted::Refused(failure)),
+        Some(_) => Err(problem("its answer to the greeting is none".to_owned())),
+        None => Err(problem(closed_problem())),
     }
 }
 
@@ -135,13 +190,13 @@ fn connect_problem(options: &ClientOptions, error: &std::io::Error) -> String {
 /// Makes the first bulk connection, which begins the session.
 pub(super) async fn open_bulk(inner: &Inner) -> Result<(Stream, Welcomed), Error> {
     greet(inner, ROLE_BULK).await.map_err(|refused| match refused {
-        Ok(failure) if failure.code == Code::WrongVolume => {
+        Ungreeted::Refused(failure) if failure.code == Code::WrongVolume => {
             let problem = "it serves another volume than the one on DISK here: check DISK and the address; `nectary \
                            volume info DISK`, and `nectary status --verbose` on its host, show the volumes' identities";
-            no_server(inner, problem)
+            Error::Server { server: inner.servers(), problem: problem.to_owned() }
         }
-        Ok(failure) => Error::Refused(failure),
-        Err((error, _)) => error,
+        Ungreeted::Refused(failure) => Error::Refused(failure),
+        Ungreeted::Problem(error, _) => error,
     })
 }
 
@@ -154,7 +209,12 @@ enum Lost {
     Broken(String),
     /// The server said why: a request is refused, or the server cannot serve any.
     Said(String),
+    /// A newer server has answered a greeting.
+    Replaced,
 }
+
+/// The words for a connection whose server was replaced.
+const REPLACED: &str = "another server leads now";
 
 /// The pauses between connections. They grow while connections break soon.
 struct Pauses {
@@ -200,31 +260,36 @@ pub(super) async fn keep_bulk(inner: &Arc<Inner>, first: (Stream, Welcomed)) {
         }
         pauses.connected();
         let lost = tokio::select! {
-            lost = read_answers(inner, &mut reader) => lost,
-            () = write_all(writer, to_write) => Lost::Broken("it takes nothing any more".to_owned()),
+            biased;
+            () = inner.replaced(welcomed.epoch) => Lost::Replaced,
+            lost = read_answers(inner, &mut reader, welcomed.epoch) => lost,
+            () = write_all(writer, to_write, None) => Lost::Broken("it takes nothing any more".to_owned()),
         };
         if *inner.ended.borrow() {
             return;
         }
-        let (what, is_broken) = match lost {
-            Lost::Broken(problem) => (problem, true),
-            Lost::Said(problem) => (problem, false),
+        let (what, is_broken, pause) = match lost {
+            Lost::Broken(problem) => (problem, true, pauses.lost()),
+            Lost::Said(problem) => (problem, false, RETRY_MIN),
+            Lost::Replaced => (REPLACED.to_owned(), false, Duration::ZERO),
         };
-        LOST.write(Level::Warning, "volume", format_args!("{}: {what}; connecting again", inner.options.server));
+        LOST.write(Level::Warning, "volume", format_args!("{}: {what}; connecting again", inner.server()));
         inner.disconnected(Trouble { what, is_reachable: true }, is_broken);
         // The connection is closed before the pause: the server waits for that.
         drop(reader);
-        sleep(if is_broken { pauses.lost() } else { RETRY_MIN }).await;
+        sleep(pause).await;
     }
 }
 
-async fn read_answers(inner: &Inner, reader: &mut ReadHalf<Stream>) -> Lost {
+async fn read_answers(inner: &Inner, reader: &mut ReadHalf<Stream>, epoch: u64) -> Lost {
     loop {
         match read_message(reader).await {
+            Ok(Some(_)) if !inner.is_newest(epoch) => return Lost::Replaced,
+            Ok(Some((header, _))) if header.epoch != epoch => return Lost::Broken(other_epoch(header.epoch, epoch)),
             Ok(Some((header, Message::Answer(answer)))) => inner.answered(header.request, Ok(Said::Answer(answer))),
             Ok(Some((header, Message::LockFound { lock }))) => inner.answered(header.request, Ok(Said::Found(lock))),
             Ok(Some((header, Message::Grant { held, is_watched, shape, .. }))) => {
-                inner.answered(header.request, Ok(Said::Granted(Grant { held, is_watched, shape })));
+                inner.answered(header.request, Ok(Said::Granted(Grant { held, epoch, is_watched, shape })));
             }
             Ok(Some((_, Message::Failure(failure))))
                 if matches!(failure.code, Code::OldEpoch | Code::NotLeader | Code::Grace) =>
@@ -252,33 +317,43 @@ async fn read_answers(inner: &Inner, reader: &mut ReadHalf<Stream>) -> Lost {
     }
 }
 
+/// The problem with a message of another epoch than that of its connection.
+fn other_epoch(found: u64, expected: u64) -> String {
+    format!("it sent a message of epoch {found} on a connection of epoch {expected}")
+}
+
 /// Tries to connect until it succeeds. `None`: the session has ended.
 async fn reconnect(inner: &Inner, role: u8) -> Option<(Stream, Welcomed)> {
     let mut pause = RETRY_MIN;
+    let pause_max = if inner.options.servers.len() > 1 { OTHERS_RETRY_MAX } else { RETRY_MAX };
     loop {
         if *inner.ended.borrow() {
             return None;
         }
         let trouble = match greet(inner, role).await {
             Ok(connected) => return Some(connected),
-            Err(Ok(failure)) if failure.code == Code::Ended => {
-                log(Level::Error, "volume", format_args!("{}: {}", inner.options.server, failure.words));
+            Err(Ungreeted::Refused(failure)) if failure.code == Code::Ended => {
+                log(Level::Error, "volume", format_args!("{}: {}", inner.server(), failure.words));
                 inner.end(&failure.words);
                 return None;
             }
-            Err(Ok(failure)) => Trouble { what: failure.to_string(), is_reachable: true },
+            Err(Ungreeted::Refused(failure)) => Trouble { what: failure.to_string(), is_reachable: true },
             // The server is named beside it.
-            Err(Err((Error::Server { problem, .. }, is_reachable))) => Trouble { what: problem, is_reachable },
-            Err(Err((error, is_reachable))) => Trouble { what: error.to_string(), is_reachable },
+            Err(Ungreeted::Problem(Error::Server { problem, .. }, is_reachable)) => {
+                Trouble { what: problem, is_reachable }
+            }
+            Err(Ungreeted::Problem(error, is_reachable)) => Trouble { what: error.to_string(), is_reachable },
         };
-        if role == ROLE_BULK {
-            let what = format!("{}; the next attempt is in {} ms", trouble.what, pause.as_millis());
-            inner.disconnected(Trouble { what, ..trouble }, false);
+        let what = format!("{}; the next attempt is in {} ms", trouble.what, pause.as_millis());
+        let trouble = Trouble { what, ..trouble };
+        match role {
+            ROLE_BULK => inner.disconnected(trouble, false),
+            _ => inner.state().control_trouble = Some(trouble),
         }
         // The pauses are random, so that not all mounts reconnect at the same time.
         let jitter = Duration::from_nanos(u64::from(inner.incarnation[0]) * pause.as_nanos() as u64 / 1024);
         sleep(pause + jitter).await;
-        pause = (pause * 2).min(RETRY_MAX);
+        pause = (pause * 2).min(pause_max);
     }
 }
 
@@ -290,31 +365,50 @@ pub(super) async fn keep_control(inner: &Arc<Inner>) {
         let Some((stream, welcomed)) = reconnect(inner, ROLE_CONTROL).await else { return };
         let (mut reader, writer) = split(stream);
         let (frames, to_write) = mpsc::unbounded_channel();
+        inner.forget_renewals();
         inner.controlled(Some(frames.clone()));
         pauses.connected();
-        let problem = tokio::select! {
-            problem = hear(inner, &mut reader) => problem,
-            () = renew(inner, &frames, welcomed.lease) => "it takes nothing any more".to_owned(),
-            () = write_all(writer, to_write) => "it takes nothing any more".to_owned(),
+        let lost = tokio::select! {
+            biased;
+            () = inner.replaced(welcomed.epoch) => Lost::Replaced,
+            problem = hear(inner, &mut reader, welcomed.epoch) => Lost::Broken(problem),
+            problem = renew(inner, &frames, welcomed.lease) => Lost::Said(problem),
+            () = write_all(writer, to_write, None) => Lost::Broken("it takes nothing any more".to_owned()),
         };
         inner.controlled(None);
         drop(reader);
         if *inner.ended.borrow() {
             return;
         }
-        sleep(pauses.lost()).await;
+        let (problem, pause) = match lost {
+            Lost::Broken(problem) => (problem, pauses.lost()),
+            Lost::Said(problem) => (problem, Duration::ZERO),
+            Lost::Replaced => (REPLACED.to_owned(), Duration::ZERO),
+        };
+        sleep(pause).await;
         // If the server is gone, the bulk connection says so.
         let mut state = inner.state();
         if state.bulk.is_some() {
             let what = format!("the connection that renews the lease broke: {problem}");
-            LOST.write(Level::Warning, "volume", format_args!("{}: {what}", inner.options.server));
+            let server = state.server.as_ref().map(Address::to_string).unwrap_or_default();
+            LOST.write(Level::Warning, "volume", format_args!("{server}: {what}"));
             state.control_trouble = Some(Trouble { what, is_reachable: true });
         }
     }
 }
 
-async fn renew(inner: &Inner, frames: &mpsc::UnboundedSender<Vec<u8>>, lease: Duration) {
+/// Renews the lease until the connection takes nothing any more, or until another server should be looked for. Returns
+/// why it ended.
+async fn renew(inner: &Inner, frames: &mpsc::UnboundedSender<Vec<u8>>, lease: Duration) -> String {
     loop {
+        let unanswered = Duration::from_nanos(inner.unanswered_ns());
+        if unanswered > lease * UNANSWERED_MAX / RENEWALS_OF_LEASE {
+            let what = format!("it has answered no renewal for {} ms", unanswered.as_millis());
+            if inner.options.servers.len() > 1 {
+                return what;
+            }
+            inner.unanswered(what);
+        }
         let (session, epoch) = {
             let state = inner.state();
             (state.session, state.epoch)
@@ -323,16 +417,18 @@ async fn renew(inner: &Inner, frames: &mpsc::UnboundedSender<Vec<u8>>, lease: Du
         let acknowledged = inner.acknowledge(sent_ns);
         let message = Message::Renew { session, sent_ns, acknowledged, drained: inner.drained() };
         if frames.send(message.encode(0, epoch)).is_err() {
-            return;
+            return "it takes nothing any more".to_owned();
         }
         let _ = timeout(lease / RENEWALS_OF_LEASE, inner.nudge.notified()).await;
     }
 }
 
 /// Reads the server's messages until the connection ends; returns why it ended.
-async fn hear(inner: &Inner, reader: &mut ReadHalf<Stream>) -> String {
+async fn hear(inner: &Inner, reader: &mut ReadHalf<Stream>, epoch: u64) -> String {
     loop {
         match read_message(reader).await {
+            Ok(Some(_)) if !inner.is_newest(epoch) => return REPLACED.to_owned(),
+            Ok(Some((header, _))) if header.epoch != epoch => return other_epoch(header.epoch, epoch),
             Ok(Some((_, Message::Renewed { sent_ns, lease_ms, server_ns, sequence }))) => {
                 inner.heard(sent_ns);
                 // The answer repeats the time of the renewal, so a time in the future is wrong.

@@ -1,8 +1,10 @@
 //! Locks of programs: `flock` and `fcntl`.
 //!
 //! Owns: the translation of programs' calls to the server's locks, and the list of locks that this host holds, which is
-//! needed when the server restarts. Promises: a released lock is never claimed again after a restart of the server.
+//! needed when the server restarts. Promises: a released lock is never claimed again after a restart of the server; a
+//! lock is granted to a program only under the session's lease.
 
+use futures_util::FutureExt;
 use nectary_host::log::{Level, write as log};
 
 use super::error::Error;
@@ -41,14 +43,26 @@ impl OpenFile {
         let (client, file) = self.parts();
         let locked = self.locked(lock);
         let session = &client.shared.session;
-        // The session has different calls for a request that waits and for one that does not.
-        let tried = session.try_lock(locked).await;
-        match (tried, given_up) {
-            (Err(error), Some(given_up)) if error.errno() == libc::EAGAIN => session.lock(locked, given_up).await?,
-            (tried, _) => tried?,
+        let given_up = given_up.map(FutureExt::shared);
+        loop {
+            let epoch = session.epoch();
+            // The session has different calls for a request that waits and for one that does not.
+            let tried = session.try_lock(locked).await;
+            match (tried, &given_up) {
+                (Err(error), Some(given_up)) if error.errno() == libc::EAGAIN => {
+                    session.lock(locked, given_up.clone()).await?;
+                }
+                (tried, _) => tried?,
+            }
+            // A newer server that was told which locks are held does not know of one that is granted after that.
+            let mut locks = file.locks();
+            if session.epoch() == epoch {
+                locks.set(0, locked);
+                break;
+            }
         }
-        file.locks().set(0, locked);
-        Ok(())
+        // The answer may have been late: the lock counts only while the session lives.
+        session.leased().await
     }
 
     /// Releases a range.

@@ -56,12 +56,12 @@ fn attributes(answer: Answer) -> Result<Attributes, Error> {
 }
 
 impl Client {
-    /// Updates attributes of the server by what it does not know yet.
-    fn overlay(&self, attributes: &mut Attributes) {
-        if let Some(file) = self.file(attributes.id()) {
-            file.overlay(attributes);
-        }
+    /// Updates attributes of the server by what it does not know yet. Returns whether they show data that is not
+    /// committed: that may be shown only under the session's lease.
+    fn overlay(&self, attributes: &mut Attributes) -> bool {
+        let is_changed = self.file(attributes.id()).is_some_and(|file| file.overlay(attributes));
         self.shared.accesses.overlay(attributes);
+        is_changed
     }
 
     fn shown(&self, mut attributes: Attributes) -> Attributes {
@@ -69,15 +69,32 @@ impl Client {
         attributes
     }
 
+    /// Requests something that shows attributes, which `overlay` updates; requests it again if the lease has ended by
+    /// then, because another host may have changed what this one has not committed.
+    async fn look_at<T>(
+        &self,
+        question: Question,
+        read: impl Fn(Answer) -> Result<T, Error>,
+        overlay: impl Fn(&mut T) -> bool,
+    ) -> Result<T, Error> {
+        loop {
+            let mut found = read(self.look(question.clone()).await?)?;
+            if !overlay(&mut found) || self.shared.session.is_leased() {
+                return Ok(found);
+            }
+            self.leased().await?;
+        }
+    }
+
     /// Looks up a name; `..` is also a name.
     pub async fn look_up(&self, directory: FileId, name: &[u8]) -> Result<Attributes, Error> {
         let question = Question::Lookup { directory, name: name.to_vec() };
-        Ok(self.shown(attributes(self.look(question).await?)?))
+        self.look_at(question, attributes, |found| self.overlay(found)).await
     }
 
     /// Returns the present attributes of an inode. Generation 0 matches any generation.
     pub async fn attributes(&self, file: FileId) -> Result<Attributes, Error> {
-        Ok(self.shown(attributes(self.look(Question::GetAttributes { file }).await?)?))
+        self.look_at(Question::GetAttributes { file }, attributes, |found| self.overlay(found)).await
     }
 
     /// Makes an inode with a name.
@@ -165,13 +182,15 @@ impl Client {
 
     /// Returns the names behind a cookie, and whether they are the last.
     pub async fn list(&self, directory: FileId, cookie: u64, entries: u32) -> Result<(Vec<Listed>, bool), Error> {
-        match self.look(Question::ReadDirectory { directory, cookie, entries }).await? {
-            Answer::Listing { mut names, is_end } => {
-                names.iter_mut().for_each(|listed| self.overlay(&mut listed.attributes));
-                Ok((names, is_end))
-            }
+        let read = |answer| match answer {
+            Answer::Listing { names, is_end } => Ok((names, is_end)),
             _ => Err(Error::posix(libc::EIO)),
-        }
+        };
+        let overlay = |(names, _): &mut (Vec<Listed>, bool)| {
+            let changed = names.iter_mut().filter_map(|listed| self.overlay(&mut listed.attributes).then_some(()));
+            changed.count() > 0
+        };
+        self.look_at(Question::ReadDirectory { directory, cookie, entries }, read, overlay).await
     }
 
     /// Returns the value of an extended attribute.

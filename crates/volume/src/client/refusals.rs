@@ -24,7 +24,6 @@ use nectary_host::log::{Level, Throttle};
 use tokio::time::Instant;
 
 use super::calls::{Inner, Said, Share, State, Waiting};
-use crate::net::Address;
 use crate::protocol::{Code, Failure, FileId, Message, Operation};
 
 /// After this many breaks of the connection in a row, the call that was sent last is refused.
@@ -63,7 +62,7 @@ impl Refusals {
     }
 
     /// Notes and logs a call that failed.
-    fn note(&mut self, server: &Address, words: String) {
+    fn note(&mut self, server: &str, words: String) {
         static REFUSED: Throttle = Throttle::every(Duration::from_secs(10));
         REFUSED.write(Level::Error, "volume", format_args!("{server}: it does not take a call: {words}"));
         self.count += 1;
@@ -169,14 +168,15 @@ impl State {
 impl Inner {
     /// Fails a call whose answer cannot be read. An operation may have been done: its dropped reply says so.
     pub fn unreadable(&self, request: u64, problem: &str) {
+        let server = self.server();
         let mut state = self.state();
         let Some(waiting) = state.waiting.remove(&request) else { return };
         let words = format!("its answer cannot be read: {problem}");
         if matches!(waiting.message, Message::Reclaim { .. }) {
             drop((waiting, state));
-            return self.end(&format!("{}: {words}", self.options.server));
+            return self.end(&format!("{server}: {words}"));
         }
-        state.refusals.note(&self.options.server, words.clone());
+        state.refusals.note(&server, words.clone());
         match waiting.number {
             Some(number) => drop(state.open_numbers.remove(&number)),
             None => waiting.answer(Err(Failure { code: Code::Malformed, errno: libc::EIO, words })),
@@ -185,15 +185,16 @@ impl Inner {
 
     /// Fails a call that the server does not take. The calls that were sent after it must be sent again.
     pub fn refuse(&self, request: u64, failure: Failure) {
+        let server = self.server();
         let mut state = self.state();
         let Some(mut waiting) = state.waiting.remove(&request) else { return };
-        let (words, server) = (failure.words.clone(), &self.options.server);
+        let words = failure.words.clone();
         let is_vital = waiting.refused.is_some() || matches!(waiting.message, Message::Reclaim { .. });
         if is_vital {
             drop((waiting, state));
             return self.end(&format!("{server} does not take what every server must: {words}"));
         }
-        state.refusals.note(server, words);
+        state.refusals.note(&server, words);
         match waiting.number {
             Some(number) => {
                 // There is no inode 0.

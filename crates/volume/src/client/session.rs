@@ -74,7 +74,7 @@ impl Session {
             let renewed = inner.renewed.notified();
             tokio::pin!(renewed);
             renewed.as_mut().enable();
-            if inner.elapsed_ns() < inner.io_until_ns.load(Ordering::Acquire) {
+            if inner.may_begin() {
                 return Ok(());
             }
             if *inner.ended.borrow() {
@@ -166,6 +166,11 @@ impl Session {
             Said::Granted(grant) => Ok(grant),
             _ => Err(Error::posix(libc::EIO)),
         }
+    }
+
+    /// Whether the lease allows I/O to begin, so that this client may show what it alone knows.
+    pub fn is_leased(&self) -> bool {
+        self.inner.may_begin()
     }
 
     /// Requests a lock without waiting for it.
@@ -278,7 +283,7 @@ impl Session {
         match said {
             Ok(said) => Ok(said?),
             Err(_) => Err(self.failure().unwrap_or_else(|| Error::Server {
-                server: self.inner.options.server.to_string(),
+                server: self.inner.server(),
                 problem: "its answer cannot be read: use the same release of nectary on both hosts".to_owned(),
             })),
         }
@@ -353,7 +358,7 @@ impl Session {
         let result = match said.await {
             Ok(result) => result.map(drop),
             Err(_) => Err(Error::Server {
-                server: self.inner.options.server.to_string(),
+                server: self.inner.server(),
                 problem: format!(
                     "it was not told that session {} ends; `nectary volume release` says so once it is back",
                     self.inner.state().session
@@ -387,8 +392,9 @@ fn answered(said: Said) -> Result<Answer, Error> {
 fn opened(said: Said) -> Result<(Attributes, Option<Grant>), Error> {
     match said {
         Said::Answer(Answer::Attributes(attributes)) => Ok((attributes, None)),
-        Said::Granted(Grant { held, is_watched, shape: Some(shape) }) => {
-            Ok((shape.attributes.clone(), Some(Grant { held, is_watched, shape: Some(shape) })))
+        Said::Granted(Grant { shape: Some(shape), held, epoch, is_watched }) => {
+            let attributes = shape.attributes.clone();
+            Ok((attributes, Some(Grant { held, epoch, is_watched, shape: Some(shape) })))
         }
         _ => Err(Error::posix(libc::EIO)),
     }

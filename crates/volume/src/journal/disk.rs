@@ -1,4 +1,9 @@
 //! The disk as blocks: reads and writes of whole blocks within its size.
+//!
+//! Owns: the disk's signs of life, so that a disk that does not answer is noticed although its requests never end.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use nectary_block::{Buffer, Context, SharedDevice};
 
@@ -12,11 +17,47 @@ const READ_BLOCKS_MAX: u64 = 2048;
 #[derive(Clone)]
 pub(super) struct Disk {
     device: SharedDevice,
+    pulse: DiskPulse,
+}
+
+/// The signs of life of a disk. Clones share them.
+#[derive(Debug, Clone, Default)]
+pub struct DiskPulse {
+    /// The numbers of requests that began and that ended.
+    counts: Arc<(AtomicU64, AtomicU64)>,
+}
+
+impl DiskPulse {
+    /// Counts a request that begins; it ends when the result is dropped.
+    fn begin(&self) -> UnderWay {
+        self.counts.0.fetch_add(1, Ordering::AcqRel);
+        UnderWay(self.clone())
+    }
+
+    /// Returns the number of requests that ended, and whether others are under way.
+    pub fn look(&self) -> (u64, bool) {
+        let ended = self.counts.1.load(Ordering::Acquire);
+        (ended, self.counts.0.load(Ordering::Acquire) > ended)
+    }
+}
+
+/// A request to the disk that has not ended.
+struct UnderWay(DiskPulse);
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.0.counts.1.fetch_add(1, Ordering::AcqRel);
+    }
 }
 
 impl Disk {
     pub fn new(device: &SharedDevice) -> Disk {
-        Disk { device: device.clone() }
+        Disk { device: device.clone(), pulse: DiskPulse::default() }
+    }
+
+    /// Returns the signs of life.
+    pub fn pulse(&self) -> DiskPulse {
+        self.pulse.clone()
     }
 
     /// Returns the size. *Units*: blocks.
@@ -34,16 +75,19 @@ impl Disk {
             return Err(Error::damaged(block, what));
         }
         let length = blocks as usize * BLOCK_BYTES;
+        let _under_way = self.pulse.begin();
         Ok(nectary_block::read(&*self.device, block * BLOCK_BYTES as u64, length).await?)
     }
 
     /// Writes whole blocks.
     pub async fn write(&self, block: u64, bytes: &[u8]) -> Result<(), Error> {
+        let _under_way = self.pulse.begin();
         nectary_block::write(&*self.device, block * BLOCK_BYTES as u64, Buffer::copy_of(bytes)).await?;
         Ok(())
     }
 
     pub async fn flush(&self) -> Result<(), Error> {
+        let _under_way = self.pulse.begin();
         Ok(self.device.flush(Context::default()).await?)
     }
 

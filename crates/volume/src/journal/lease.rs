@@ -7,11 +7,10 @@
 
 use std::time::Duration;
 
-use tokio::time::Instant;
-
 use super::disk::Disk;
 use super::error::Error;
 use super::heads;
+use super::leader_lease::{LeaderLease, Moment};
 use crate::format::{
     BLOCK_BYTES, LEASE_START, Label, LeaseSector, LeaseState, SECTORS_OF_SERVER, SERVERS, lease_block,
 };
@@ -67,8 +66,7 @@ pub(super) struct Lease {
     label: Label,
     sector: u32,
     mine: LeaseSector,
-    /// The time at which the last successful renewal began.
-    since: Instant,
+    term: LeaderLease,
     /// Incarnations that are known to be gone; `said` has those of them that only an operator confirmed.
     gone: Vec<[u8; 16]>,
     said: Vec<[u8; 16]>,
@@ -103,7 +101,8 @@ impl Lease {
         let label = label.clone();
         // The heads are read after the sectors, so the head of a leader whose sector was already given up is seen.
         let newest = heads::current(&heads::read(disk, &label).await?)?.epoch;
-        let mut lease = Lease { disk: disk.clone(), label, sector, mine, since: Instant::now(), gone, said };
+        let term = LeaderLease::new(Duration::from_millis(label.lease_ms.into()));
+        let mut lease = Lease { disk: disk.clone(), label, sector, mine, term, gone, said };
         let mut watched = sectors.clone();
         lease.watch(&mut watched, newest).await?;
         for attempt in 1..=TRIES_MAX {
@@ -125,14 +124,9 @@ impl Lease {
         &self.gone
     }
 
-    /// Whether the lease is valid now.
-    pub fn holds(&self) -> bool {
-        self.since.elapsed() < Duration::from_millis(self.label.lease_ms.into())
-    }
-
-    /// Whether the lease must be renewed now.
-    pub fn is_due(&self) -> bool {
-        self.since.elapsed() * 3 >= Duration::from_millis(self.label.lease_ms.into())
+    /// Returns the lease as others see it.
+    pub fn term(&self) -> &LeaderLease {
+        &self.term
     }
 
     /// Renews the lease.
@@ -140,7 +134,7 @@ impl Lease {
     /// *Errors*: [`Error::Lost`] if another contender has a higher ballot, if one that is not known to be gone was
     /// given the same or a later epoch, or if another process writes this server's sector; errors of the disk.
     pub async fn renew(&mut self) -> Result<(), Error> {
-        let begun = Instant::now();
+        let begun = Moment::now();
         self.mine.state = LeaseState::Leads;
         self.write().await?;
         let sectors = read_all(&self.disk, &self.label).await?;
@@ -152,12 +146,14 @@ impl Lease {
         if let Some(other) = other {
             return lost(format!("server {} on {} has a higher ballot", other.server, other.host));
         }
-        self.since = begun;
+        self.term.renewed(begun);
         Ok(())
     }
 
     /// Resigns, so that the next leader can begin at once.
     pub async fn resign(mut self) -> Result<(), Error> {
+        // The next leader waits for nothing, so nothing may be said from now on.
+        self.term.end();
         self.mine.state = LeaseState::Resigned;
         self.write().await
     }
@@ -311,6 +307,12 @@ impl Lease {
         let bytes = self.mine.encode(self.label.volume, self.sector).map_err(Error::Bounds)?;
         self.disk.write(lease_block(self.mine.server, self.sector), &bytes).await?;
         self.disk.flush().await
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.term.end();
     }
 }
 

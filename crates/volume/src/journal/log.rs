@@ -11,8 +11,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use nectary_block::SharedDevice;
 
 use super::cursor::{Cursor, ManifestPlace, Plan, end_of, first_block};
-use super::disk::Disk;
+use super::disk::{Disk, DiskPulse};
 use super::error::Error;
+use super::leader_lease::LeaderLease;
 use super::lease::{Lease, StartOptions};
 use super::replay::{Found, replay};
 use super::segments::{has_room, metadata};
@@ -118,9 +119,14 @@ impl Log {
         &self.notes
     }
 
-    /// Whether the lease is valid now, so that answers may be given from memory.
-    pub fn holds(&self) -> bool {
-        self.failed.is_none() && self.lease.holds()
+    /// Returns the leader's lease: whatever speaks for the leader asks it at the moment of sending.
+    pub fn lease(&self) -> &LeaderLease {
+        self.lease.term()
+    }
+
+    /// Returns the signs of life of the disk.
+    pub fn pulse(&self) -> DiskPulse {
+        self.disk.pulse()
     }
 
     /// Stores transactions in order, each completely or not at all; they are durable when this returns. Returns the
@@ -191,6 +197,7 @@ impl Log {
     pub(super) fn latch<T>(&mut self, result: Result<T, Error>) -> Result<T, Error> {
         if let Err(error) = &result {
             self.failed = Some(error.to_string());
+            self.lease.term().end();
         }
         result
     }
@@ -239,10 +246,10 @@ impl Log {
 
     /// Checks that the lease is valid now.
     pub(super) async fn hold(&mut self) -> Result<(), Error> {
-        if self.lease.is_due() {
+        if self.lease.term().is_due() {
             self.lease.renew().await?;
         }
-        match self.lease.holds() {
+        match self.lease.term().holds() {
             true => Ok(()),
             false => {
                 let why = "the disk took longer than the lease".to_owned();

@@ -9,6 +9,7 @@
 //! |---|---|
 //! | `make` | making a volume |
 //! | `lease`, `heads` | who leads, and which epoch is current |
+//! | `leader_lease` | whether this process leads at this moment |
 //! | `log`, `checkpoint` | the leader's journal |
 //! | `cursor`, `transactions` | the position of appends; the lengths of transactions, and applying them to tables |
 //! | `replay`, `run` | reading the journal; writing and reading runs |
@@ -22,6 +23,7 @@ mod damage_tests;
 mod disk;
 mod error;
 mod heads;
+mod leader_lease;
 mod lease;
 mod log;
 mod make;
@@ -32,7 +34,9 @@ mod segments;
 mod tests;
 mod transactions;
 
+pub use disk::DiskPulse;
 pub use error::Error;
+pub use leader_lease::LeaderLease;
 pub use lease::StartOptions;
 pub use log::Log;
 pub use make::{FormatOptions, Layout, SetAside, format};

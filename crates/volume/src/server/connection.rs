@@ -1,8 +1,8 @@
 //! One connection of a client: greeting, requests, answers.
 //!
 //! Owns: which messages a connection may send, and how many. Promises: at most [`CALLS_MAX`] requests of a connection
-//! are in progress at a time; a malformed message changes nothing, is refused with the reason, and ends the connection.
-//! Leaves to others: doing the requests (`owner`).
+//! are in progress at a time; a malformed message changes nothing, is refused with the reason, and ends the connection;
+//! every message to a client leaves only if the leader's lease holds when it is sent. Leaves to others: doing the requests (`owner`).
 //!
 //! *Circle*: a connection sends requests, which contain the replies of this file.
 
@@ -19,6 +19,7 @@ use tokio::time::timeout;
 use super::locking::Wish;
 use super::request::{Request, wall_ns};
 use crate::format::{Label, Session, SessionState};
+use crate::journal::LeaderLease;
 use crate::net::{self, Stream};
 use crate::protocol::{Answer, Code, Failure, Hello, Message, VERSIONS, What, versions_differ};
 use crate::wire::{Unread, read_message, write_all};
@@ -34,6 +35,8 @@ pub(super) const ROLE_BULK: u8 = 2;
 pub(super) struct Shared {
     pub label: Label,
     pub epoch: u64,
+    /// The leader's lease.
+    pub lease: LeaderLease,
     /// The length of a client's session lease.
     pub lease_ms: u32,
     /// The number of an append: a map that a client requests from now on has no block that appends up to this one
@@ -124,7 +127,9 @@ pub(super) async fn serve(context: &Context, stream: Stream, peer: &str) {
                 None => Ok(()),
             }
         };
-        let writing = write_all(writer, to_write);
+        // A message may still leave late, if the process stops just here. Clients count what they keep from the time at
+        // which their request left.
+        let writing = write_all(writer, to_write, Some(&context.shared.lease));
         tokio::pin!(writing);
         let result = tokio::select! {
             result = talk => result,
@@ -241,6 +246,14 @@ fn welcome(shared: &Shared, session: u64) -> Message {
     Message::Welcome { session, lease_ms: shared.lease_ms, server_ns: wall_ns() }
 }
 
+/// Ends a connection whose client knows a newer server than this one.
+fn check_epoch(context: &Context, epoch: u64) -> Result<(), Unread> {
+    match epoch > context.shared.epoch {
+        true => Err(std::io::Error::other(format!("its client knows epoch {epoch}, another server leads")).into()),
+        false => Ok(()),
+    }
+}
+
 fn misplaced(request: u64) -> Unread {
     Unread::Message { request, problem: "a message that does not belong here".to_owned() }
 }
@@ -255,6 +268,7 @@ async fn bulk(
     let (session, epoch, connection) = (greeted.session, context.shared.epoch, greeted.connection);
     let turns = Arc::new(Semaphore::new(CALLS_MAX));
     while let Some((header, message)) = read_message(reader).await? {
+        check_epoch(context, header.epoch)?;
         let Ok(turn) = turns.clone().try_acquire_owned() else {
             let problem = format!("more than {CALLS_MAX} requests without an answer");
             return Err(std::io::Error::other(problem).into());
@@ -298,6 +312,7 @@ async fn control(
     let (shared, session, connection) = (&context.shared, greeted.session, greeted.connection);
     let _ = context.requests.send(Request::Controlled { session, connection, frames: frames.clone() }).await;
     while let Some((header, message)) = read_message(reader).await? {
+        check_epoch(context, header.epoch)?;
         match message {
             Message::Return { held, .. } => {
                 let _ = context.requests.send(Request::Return { session, held }).await;

@@ -1,8 +1,8 @@
 //! The metadata server of a volume.
 //!
 //! Owns: leadership, sockets, sessions and their leases. Promises: a volume has one server at a time, whatever else
-//! runs; an answer is sent only when everything that it shows is durable; a server that lost its disk or its lease ends
-//! without further answers. Leaves to others: the effect of operations (`metadata`), and storing them (`journal`).
+//! runs; an answer is sent only when everything that it shows is durable, and only under the leader's lease; a server
+//! that lost its disk or its lease ends without further answers. Leaves to others: the effect of operations (`metadata`), and storing them (`journal`).
 //!
 //! | file | what is in it |
 //! |---|---|
@@ -15,6 +15,7 @@
 //! | `locking` | file locks: requests that wait |
 //! | `pushes` | ends of files that kernels of other hosts are told |
 //! | `presence`, `newest` | when a session last renewed its lease; which of its connections is the newest |
+//! | `silence` | a disk that does not answer |
 //! | `batch`, `waits` | transactions that are not stored yet; what the owner waits for |
 //! | `connection` | one connection: greeting, requests, answers |
 
@@ -30,6 +31,7 @@ mod presence;
 mod pushes;
 mod request;
 mod room;
+mod silence;
 mod waits;
 
 use std::sync::Arc;
@@ -145,13 +147,19 @@ impl Server {
             listeners.push(listener.map_err(|source| ServerError::Listen { address: address.clone(), source })?);
         }
         let addresses = listeners.iter().map(|listener| listener.address().clone()).collect();
-        let (owner, shared) = owner::Owner::start(device, &options).await?;
+        let (owner, shared, pulse) = owner::Owner::start(device, &options).await?;
         let (requests, received) = mpsc::channel(request::REQUESTS_MAX);
         let (seen_by, seen) = watch::channel(owner.overview());
         let (stop, stopped) = watch::channel(false);
         let (ended_by, ended) = watch::channel(None);
+        let (epoch, lease) = (shared.epoch, shared.lease.clone());
         let owner = tokio::spawn(async move {
-            let result = owner.run(received, seen_by, stopped).await;
+            let result = tokio::select! {
+                result = owner.run(received, seen_by, stopped) => result,
+                error = silence::silent(pulse, epoch, lease.length()) => Err(error),
+            };
+            // What still waits to be sent is never sent.
+            lease.end();
             if let Err(error) = &result {
                 let _ = ended_by.send_replace(Some(error.to_string()));
             }

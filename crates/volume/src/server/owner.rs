@@ -6,7 +6,8 @@
 //! 2. No answer is sent before everything that was applied before it is durable, even if it only reads. So no client
 //!    sees a state that a crash could undo.
 //! 3. An operation is done once: a repeated one is answered with the stored reply.
-//! 4. After a failed append, no request is answered any more, and the server ends.
+//! 4. Answers leave a connection only under the leader's lease (`connection`).
+//! 5. After a failed append, no request is answered any more, and the server ends.
 //!
 //! Leaves to others: the effect of operations (`metadata`), and room for the journal (`room`).
 
@@ -34,7 +35,7 @@ use super::room::Room;
 use super::waits::{InFlight, appended, ticking, until};
 use super::{ServerError, ServerOptions};
 use crate::format::{SessionState, Table};
-use crate::journal::Log;
+use crate::journal::{DiskPulse, Log};
 use crate::metadata::{Image, Stamp};
 use crate::planted::{Bug, planted};
 use crate::protocol::{Answer, Code, Failure, FileId, Held as Granted, Message, Operation, Question, Token, What};
@@ -72,11 +73,16 @@ pub(super) struct Owner {
 
 impl Owner {
     /// Becomes leader, and reads all metadata.
-    pub async fn start(device: SharedDevice, options: &ServerOptions) -> Result<(Owner, Arc<Shared>), ServerError> {
+    pub async fn start(
+        device: SharedDevice,
+        options: &ServerOptions,
+    ) -> Result<(Owner, Arc<Shared>, DiskPulse), ServerError> {
         let Led { log, image, sequence } = lead(device, options).await?;
+        let pulse = log.pulse();
         let shared = Arc::new(Shared {
             label: log.label().clone(),
             epoch: log.epoch(),
+            lease: log.lease().clone(),
             lease_ms: SESSION_LEASE_MS,
             drained_to: AtomicU64::new(0),
             barred: Mutex::default(),
@@ -102,7 +108,7 @@ impl Owner {
             shared: shared.clone(),
             overview,
         };
-        Ok((owner, shared))
+        Ok((owner, shared, pulse))
     }
 
     /// Returns the server's present state.

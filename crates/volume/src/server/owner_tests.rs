@@ -16,12 +16,12 @@ use crate::server::locking::Wish;
 pub(super) const ROOT: FileId = FileId { inode: 1, generation: 1 };
 const DISK_BYTES: u64 = 512 << 20;
 
-async fn owner() -> (Owner, Arc<Shared>) {
+async fn owner() -> (Owner, Arc<Shared>, DiskPulse) {
     lead(&volume("owner").await, 0, false).await
 }
 
 /// Becomes leader of a volume as the server with this number, on a separate host.
-async fn lead(device: &SharedDevice, number: u32, previous_gone: bool) -> (Owner, Arc<Shared>) {
+async fn lead(device: &SharedDevice, number: u32, previous_gone: bool) -> (Owner, Arc<Shared>, DiskPulse) {
     let options = ServerOptions {
         listen: Vec::new(),
         tls: None,
@@ -115,7 +115,7 @@ fn state(owner: &Owner, block: u64) -> Option<ExtentState> {
 
 #[tokio::test]
 async fn blocks_are_used_again_only_when_every_session_has_dropped_the_map_from_before_they_were_freed() {
-    let (mut owner, shared) = owner().await;
+    let (mut owner, shared, _) = owner().await;
     let sessions = [begin(&mut owner, 1), begin(&mut owner, 2)];
     let create = Operation::Create {
         directory: ROOT,
@@ -165,7 +165,7 @@ fn epoch(owner: &Owner, number: u64) -> Option<(EpochState, u64)> {
 #[tokio::test]
 async fn segments_of_a_leader_that_may_wake_up_are_quarantined_until_it_is_known_to_be_gone() {
     let device = volume("quarantine").await;
-    let (first, _) = lead(&device, 0, false).await;
+    let (first, ..) = lead(&device, 0, false).await;
     let epoch_of_first = first.overview.epoch;
     let spaces = first.image.tables().table(Table::Space).keys();
     let blocks = spaces.filter_map(|key| match Key::decode(Table::Space, key) {
@@ -177,7 +177,7 @@ async fn segments_of_a_leader_that_may_wake_up_are_quarantined_until_it_is_known
     let segment = *blocks.iter().find(is_its_own).expect("it has its segment");
     // The first server is paused or killed; the others cannot know which.
     drop(first);
-    let (mut second, _) = lead(&device, 1, false).await;
+    let (mut second, ..) = lead(&device, 1, false).await;
     assert_eq!(epoch(&second, epoch_of_first), Some((EpochState::Sealed, 0)));
     let session = begin(&mut second, 1);
     let mut written = 0;
@@ -200,7 +200,7 @@ async fn segments_of_a_leader_that_may_wake_up_are_quarantined_until_it_is_known
     drop(second);
     // A third server starts on the first server's host, so the first server's process is known to be gone. The second
     // server may still wake up.
-    let (mut third, _) = lead(&device, 0, true).await;
+    let (mut third, ..) = lead(&device, 0, true).await;
     settle(&mut third).await;
     assert_eq!((space_at(&third, segment), epoch(&third, epoch_of_first)), (None, None));
     assert_eq!(epoch(&third, epoch_of_first + 1).map(|(state, _)| state), Some(EpochState::Sealed));
@@ -224,7 +224,7 @@ fn messages(received: &mut mpsc::UnboundedReceiver<Vec<u8>>) -> Vec<Message> {
 
 #[tokio::test]
 async fn a_connection_that_is_heard_of_late_does_not_replace_a_later_one() {
-    let (mut owner, _) = owner().await;
+    let (mut owner, ..) = owner().await;
     let sessions = [begin(&mut owner, 1), begin(&mut owner, 2)];
     settle(&mut owner).await;
     let (old, mut from_old) = mpsc::unbounded_channel();
@@ -261,11 +261,11 @@ async fn a_connection_that_is_heard_of_late_does_not_replace_a_later_one() {
 #[tokio::test]
 async fn a_push_after_a_restart_is_answered_when_an_earlier_session_is_lost() {
     let device = volume("push").await;
-    let (mut first, _) = lead(&device, 0, false).await;
+    let (mut first, ..) = lead(&device, 0, false).await;
     let sessions = [begin(&mut first, 1), begin(&mut first, 2)];
     settle(&mut first).await;
     drop(first);
-    let (mut second, _) = lead(&device, 0, true).await;
+    let (mut second, ..) = lead(&device, 0, true).await;
     settle(&mut second).await;
     let (frames, mut answers) = mpsc::unbounded_channel();
     let [left, lost] = sessions;

@@ -23,7 +23,7 @@ type Done = Result<Answer, Failure>;
 
 impl Life {
     async fn start(device: &SharedDevice, options: &ServerOptions) -> Result<Life, ServerError> {
-        let (mut owner, _) = Owner::start(device.clone(), options).await?;
+        let (mut owner, ..) = Owner::start(device.clone(), options).await?;
         // The sessions of earlier runs are ended: they would delay the reuse of freed blocks.
         let earlier: Vec<u64> = owner.image.sessions().iter().map(|(session, _)| *session).collect();
         for session in earlier {

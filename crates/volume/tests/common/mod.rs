@@ -20,7 +20,7 @@ pub const ROOT: FileId = FileId { inode: 1, generation: 1 };
 pub const VOLUME: Identity = Identity([7; 16]);
 
 /// A kernel without a page cache.
-struct NoKernel;
+pub struct NoKernel;
 
 impl Kernel for NoKernel {
     fn invalidate(&self, _: u64, _: std::ops::Range<u64>) -> oneshot::Receiver<()> {
@@ -78,8 +78,13 @@ impl Volume {
     }
 
     pub async fn try_connect(&self, client: u32) -> Result<Client, Error> {
-        let options =
-            ClientOptions { server: self.socket(client), tls: None, volume: VOLUME, host: "here".to_owned(), kind: 2 };
+        let options = ClientOptions {
+            servers: vec![self.socket(client)],
+            tls: None,
+            volume: VOLUME,
+            host: "here".to_owned(),
+            kind: 2,
+        };
         Client::connect(self.device.clone(), options, Arc::new(NoKernel)).await
     }
 
