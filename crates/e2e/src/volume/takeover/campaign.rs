@@ -46,6 +46,8 @@ pub struct Done {
     pub takeovers: u64,
     /// The number of times that a server was refused because the other one leads.
     pub refused: u64,
+    /// The number of times that a leader ended without a reason in the plan, and was started again.
+    pub restarts: u64,
     /// The number of files that were lost with their session.
     pub ended: u64,
     /// How long a value that was read had been overwritten at most. *Units*: nanoseconds.
@@ -67,13 +69,14 @@ impl fmt::Display for Done {
         let gap = self.gaps.iter().map(|gap| gap.ns).max().unwrap_or_default();
         write!(
             out,
-            "{} calls, {} results checked, {} locks granted, {} takeovers, {} servers refused, {} files lost with their \
+            "{} calls, {} results checked, {} locks granted, {} takeovers, {} servers refused, {} restarted, {} files lost with their \
              session, longest stale read {} ms, longest lock overlap {} ms, longest gap {} ms",
             self.calls,
             self.checked,
             self.granted,
             self.takeovers,
             self.refused,
+            self.restarts,
             self.ended,
             milliseconds(self.stale_ns_max),
             milliseconds(self.overlap_ns_max),
@@ -101,6 +104,7 @@ impl Totals {
         sum.granted += done.granted;
         sum.takeovers += done.takeovers;
         sum.refused += done.refused;
+        sum.restarts += done.restarts;
         sum.ended += done.ended;
         sum.stale_ns_max = sum.stale_ns_max.max(done.stale_ns_max);
         sum.overlap_ns_max = sum.overlap_ns_max.max(done.overlap_ns_max);
@@ -163,11 +167,12 @@ pub fn round(plan: &Plan) -> Result<Done> {
     let ended = played.and_then(|()| end(&mut site, &mut load, plan, &mut surveys));
     if let Err(error) = ended {
         notes.problems.push(format!("{error:#}"));
-        drop(load.stop(Duration::ZERO));
+        drop(load.stop(Duration::ZERO, || Ok(())));
     }
-    let takeovers = (site.takeovers, site.refused);
+    notes.outage_ns_max = site.outage_ns_max;
+    let counts = (site.takeovers, site.refused, site.restarts);
     let mut done = judge(&load.calls(), plan, notes, &surveys, (began, &site.timeline()));
-    (done.takeovers, done.refused) = takeovers;
+    (done.takeovers, done.refused, done.restarts) = counts;
     if done.takeovers < plan.takeovers() {
         done.problems.push(format!("{} takeovers instead of {}", done.takeovers, plan.takeovers()));
     }
@@ -181,7 +186,7 @@ pub fn round(plan: &Plan) -> Result<Done> {
 
 /// Does what the plan says.
 fn play(site: &mut Site, load: &mut Load, plan: &Plan, notes: &mut Notes) -> Result<()> {
-    std::thread::sleep(plan.before);
+    site.pass(plan.before)?;
     match plan.kind {
         Kind::DiskHangs | Kind::Divided => hang(site, plan, notes, (Side::A, true))?,
         Kind::Stops => hang(site, plan, notes, (Side::A, false))?,
@@ -191,7 +196,7 @@ fn play(site: &mut Site, load: &mut Load, plan: &Plan, notes: &mut Notes) -> Res
                 hang(site, plan, notes, trouble)?;
                 if index < 2 {
                     site.kill(trouble.0);
-                    std::thread::sleep(plan.before);
+                    site.pass(plan.before)?;
                 }
             }
         }
@@ -200,7 +205,7 @@ fn play(site: &mut Site, load: &mut Load, plan: &Plan, notes: &mut Notes) -> Res
         Kind::DiskIsLost => {
             site.note("A's export is killed");
             site.kill_export(Side::A);
-            lead(site, plan, notes, now(), Side::B)?;
+            lead(site, plan, now(), Side::B)?;
             must_end(site, notes, Side::A, "its export was killed");
         }
         Kind::Killed | Kind::LateMount | Kind::HandsOver => {
@@ -211,9 +216,9 @@ fn play(site: &mut Site, load: &mut Load, plan: &Plan, notes: &mut Notes) -> Res
             }
             site.note("server A is ended");
             if plan.kind == Kind::LateMount {
-                late(site, load, plan, notes, since)?;
+                late(site, load, plan, since)?;
             } else {
-                lead(site, plan, notes, since, Side::B)?;
+                lead(site, plan, since, Side::B)?;
             }
         }
         Kind::SameNumber => same_number(site, plan, notes)?,
@@ -224,7 +229,7 @@ fn play(site: &mut Site, load: &mut Load, plan: &Plan, notes: &mut Notes) -> Res
             refused(site, notes, &[])?;
             site.kill(Side::A);
             site.note("server A is killed");
-            lead(site, plan, notes, since, Side::B)?;
+            lead(site, plan, since, Side::B)?;
             cut(site, 0..MOUNTS, &[Side::A], false);
         }
         Kind::MountStops | Kind::MountIsCut => {
@@ -239,7 +244,7 @@ fn play(site: &mut Site, load: &mut Load, plan: &Plan, notes: &mut Notes) -> Res
             };
             set(site, true);
             let hung = hang(site, plan, notes, (Side::A, plan.seed.is_multiple_of(2)));
-            std::thread::sleep(SESSION_LEASE + 2 * LEASE);
+            site.pass(SESSION_LEASE + 2 * LEASE)?;
             set(site, false);
             hung?;
         }
@@ -249,8 +254,8 @@ fn play(site: &mut Site, load: &mut Load, plan: &Plan, notes: &mut Notes) -> Res
                 let leader = site.leader().unwrap_or(Side::A);
                 site.kill(leader);
                 site.note(format!("server {leader:?} is killed"));
-                lead(site, plan, notes, since, side)?;
-                std::thread::sleep(plan.before);
+                lead(site, plan, since, side)?;
+                site.pass(plan.before)?;
             }
         }
         Kind::BothDisksHang => both_hang(site, plan, notes)?,
@@ -260,27 +265,25 @@ fn play(site: &mut Site, load: &mut Load, plan: &Plan, notes: &mut Notes) -> Res
         site.mount(mount, process)?;
         load.start(mount, &site.directory(mount), plan.seed);
     }
-    std::thread::sleep(plan.after);
+    site.pass(plan.after)?;
     Ok(())
 }
 
 /// Starts a server until it leads; `since` is the time from which on there is no leader that works.
-fn lead(site: &mut Site, plan: &Plan, notes: &mut Notes, since: u64, side: Side) -> Result<()> {
+fn lead(site: &mut Site, plan: &Plan, since: u64, side: Side) -> Result<()> {
     std::thread::sleep(plan.notice);
-    site.take_over(side, &[])?;
-    notes.outage_ns_max = notes.outage_ns_max.max(now() - since);
-    Ok(())
+    site.replace(side, &[], since)
 }
 
 /// The leader's disk hangs, or its process is stopped; the other server takes over; then the trouble ends.
 fn hang(site: &mut Site, plan: &Plan, notes: &mut Notes, (side, is_disk): (Side, bool)) -> Result<()> {
     let since = now();
     trouble(site, side, is_disk, true);
-    let led = lead(site, plan, notes, since, side.other());
+    let led = lead(site, plan, since, side.other());
     if is_disk && led.is_ok() {
         must_end(site, notes, side, "its disk hung");
     }
-    std::thread::sleep(plan.back);
+    site.pass(plan.back)?;
     trouble(site, side, is_disk, false);
     led?;
     must_end(site, notes, side, "the other server leads");
@@ -324,7 +327,7 @@ fn brief(site: &mut Site, plan: &Plan, notes: &mut Notes) -> Result<()> {
             if stopped < BRIEF_MAX {
                 notes.problems.push(format!("server A has ended after it stood still for {stopped:?}"));
             }
-            return lead(site, plan, notes, since, Side::B);
+            return lead(site, plan, since, Side::B);
         }
         refused(site, notes, &[])?;
     }
@@ -349,7 +352,7 @@ fn race(site: &mut Site, plan: &Plan, notes: &mut Notes) -> Result<()> {
                 trouble(site, Side::A, is_disk, false);
             }
             if attempt == Attempt::Leads {
-                notes.outage_ns_max = notes.outage_ns_max.max(now() - since);
+                site.outage_ns_max = site.outage_ns_max.max(now() - since);
                 must_end(site, notes, Side::A, "B leads");
                 break;
             }
@@ -364,10 +367,10 @@ fn race(site: &mut Site, plan: &Plan, notes: &mut Notes) -> Result<()> {
 }
 
 /// A mount is started while nobody leads.
-fn late(site: &mut Site, load: &mut Load, plan: &Plan, notes: &mut Notes, since: u64) -> Result<()> {
+fn late(site: &mut Site, load: &mut Load, plan: &Plan, since: u64) -> Result<()> {
     let mount = plan.victim();
     let process = site.begin_mount(mount)?;
-    lead(site, plan, notes, since, Side::B)?;
+    lead(site, plan, since, Side::B)?;
     site.mount(mount, process)?;
     load.start(mount, &site.directory(mount), plan.seed ^ 2);
     Ok(())
@@ -385,9 +388,7 @@ fn same_number(site: &mut Site, plan: &Plan, notes: &mut Notes) -> Result<()> {
     site.kill(Side::A);
     site.note("server A is killed");
     std::thread::sleep(plan.notice);
-    site.take_over(Side::B, &["--number", "0"])?;
-    notes.outage_ns_max = notes.outage_ns_max.max(now() - since);
-    Ok(())
+    site.replace(Side::B, &["--number", "0"], since)
 }
 
 /// A's disk hangs, and B is started while its own disk hangs.
@@ -411,7 +412,7 @@ fn both_hang(site: &mut Site, plan: &Plan, notes: &mut Notes) -> Result<()> {
     }
     std::thread::sleep(LEASE);
     if site.leader() == Some(Side::A) && site.has_ended(Side::A) {
-        lead(site, plan, notes, since, Side::B)?;
+        lead(site, plan, since, Side::B)?;
     }
     Ok(())
 }
@@ -429,14 +430,13 @@ fn end(site: &mut Site, load: &mut Load, plan: &Plan, surveys: &mut Vec<Survey>)
     site.move_all();
     if plan.reaches.iter().any(|reach| matches!(reach, Reach::Stays | Reach::MovesInPart)) {
         site.note("all addresses lead to the leader");
-        std::thread::sleep(MOVED);
+        site.pass(MOVED)?;
     }
     site.note("the load ends");
-    let hung = |pending: Vec<String>| anyhow::anyhow!("{}", pending.join("; "));
-    load.stop(RETURN_MAX).map_err(hung)?;
+    load.stop(RETURN_MAX, || site.supervise())?;
     for mount in 0..MOUNTS {
         let directory = site.directory(mount);
-        surveys.push(load.survey(mount, &directory, RETURN_MAX).map_err(hung)?);
+        surveys.push(load.survey(mount, &directory, RETURN_MAX, || site.supervise())?);
     }
     site.note("every mount was read");
     let problems = site.finish()?;
@@ -447,19 +447,23 @@ fn end(site: &mut Site, load: &mut Load, plan: &Plan, surveys: &mut Vec<Survey>)
 /// Judges what programs saw.
 fn judge(calls: &[Call], plan: &Plan, notes: Notes, surveys: &[Survey], (began, timeline): (u64, &Timeline)) -> Done {
     let losses = Losses::of(calls);
-    let mut verdict = registers::check(calls, &losses);
-    verdict.add(claims::check(calls));
     let mut problems = notes.problems.clone();
+    let mut verdicts = vec![registers::check(calls, &losses), claims::check(calls)];
     if let Some(first) = surveys.first().filter(|_| surveys.len() == MOUNTS) {
-        verdict.add(sizes::check(calls, &losses, &first.records));
+        verdicts.push(sizes::check(calls, &losses, &first.records));
         if surveys.iter().any(|survey| survey != first) {
             problems.push("the mounts show different files of records at the end".to_owned());
         }
     }
+    let mut verdict = Verdict::default();
+    for mut found in verdicts {
+        found.problems = told(found.problems);
+        verdict.add(found);
+    }
     let held = locks::check(calls);
     let (calls_done, ended) =
         (calls.iter().filter(|call| call.outcome != Outcome::Pending).count() as u64, ended(calls));
-    problems.extend(told(verdict.problems.clone()));
+    problems.extend(verdict.problems.iter().cloned());
     problems.extend(told(held.problems));
     problems.extend(errors(calls, plan, &notes));
     let counts = [("calls", calls_done), ("checked results", verdict.checked), ("locks", held.granted)];

@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 
 use super::history::{Act, Call, NAMES, Outcome, Recorder, SLOTS, TORN, milliseconds, now};
 use super::sizes::{RECORD_BYTES, record, value_of};
@@ -149,14 +149,14 @@ impl Load {
         Worker { common: self.common.clone(), recorder, directory: directory.to_owned(), mount, seed }
     }
 
-    /// Lets the threads end, and waits for that. *Errors*: the calls that have not returned within the limit.
-    pub fn stop(&self, limit: Duration) -> std::result::Result<(), Vec<String>> {
+    /// Lets the threads end, and waits for that; calls `meanwhile` again and again. *Errors*: that of `meanwhile`, and
+    /// calls that have not returned within the limit.
+    pub fn stop(&self, limit: Duration, mut meanwhile: impl FnMut() -> Result<()>) -> Result<()> {
         self.common.is_over.store(true, Ordering::Release);
         let began = Instant::now();
         while self.threads.iter().any(|thread| !thread.is_finished()) {
-            if began.elapsed() > limit {
-                return Err(self.pending());
-            }
+            meanwhile()?;
+            ensure!(began.elapsed() <= limit, "{}", self.pending().join("; "));
             std::thread::sleep(Duration::from_millis(2));
         }
         Ok(())
@@ -178,14 +178,14 @@ impl Load {
         self.recorders.iter().flat_map(|recorder| recorder.so_far()).collect()
     }
 
-    /// Reads everything on a mount once more, in a thread. Its calls are in the record, too. *Errors*: the calls that
-    /// have not returned within the limit.
+    /// Reads everything on a mount once more, in a thread. Its calls are in the record, too. *Errors*: as of `stop`.
     pub fn survey(
         &mut self,
         mount: usize,
         directory: &Path,
         limit: Duration,
-    ) -> std::result::Result<Survey, Vec<String>> {
+        meanwhile: impl FnMut() -> Result<()>,
+    ) -> Result<Survey> {
         let worker = self.worker(mount, directory, 0);
         let found = Arc::new(Mutex::new(Survey::default()));
         let result = found.clone();
@@ -193,7 +193,7 @@ impl Load {
             let survey = survey(&worker);
             *result.lock().unwrap_or_else(PoisonError::into_inner) = survey;
         }));
-        self.stop(limit)?;
+        self.stop(limit, meanwhile)?;
         let survey = found.lock().unwrap_or_else(PoisonError::into_inner).clone();
         Ok(survey)
     }

@@ -105,6 +105,9 @@ pub struct Plan {
     pub reaches: [Reach; MOUNTS],
     /// Whether B reaches the disk over its own export, and not the file.
     pub is_second_exported: bool,
+    /// Whether the disk is a file in memory that takes the time of a disk, and not one on a disk, whose time depends on
+    /// what else the machine does.
+    pub is_in_memory: bool,
     /// Load before the trouble.
     pub before: Duration,
     /// The time from the trouble to the start of B.
@@ -126,6 +129,7 @@ impl Plan {
         let (before, notice, mut after) = (between(1000, 2000), between(0, 700), between(2500, 4000));
         let (brief, back) = match kind {
             Kind::Race => (between(700, 1600), Duration::ZERO),
+            Kind::BackAndForth => (Duration::ZERO, between(300, 2000)),
             _ => (between(150, 500), between(500, 6000)),
         };
         let mut reaches = [0; MOUNTS].map(|_| if rng.chance(0.5) { Reach::Both } else { Reach::Reversed });
@@ -143,13 +147,13 @@ impl Plan {
                 reaches[1] = Reach::MovesInPart;
             }
         }
-        if reaches.contains(&Reach::Stays) && !matches!(kind, Kind::DiskHangsBriefly | Kind::StopsBriefly) {
-            // Sessions that stay at A end after their lease; give the others time to go on before and after that.
-            after += 2 * SESSION_LEASE;
-        }
         let back = if is_single { back + SESSION_LEASE + LEASE } else { back };
-        let is_second_exported = rng.chance(0.3);
-        Plan { seed, kind, reaches, is_second_exported, before, notice, brief, back, after }
+        if reaches.contains(&Reach::Stays) {
+            // Sessions that stay at A end a lease after the start of B; give the others time to go on after that.
+            after += (SESSION_LEASE + 2 * LEASE).saturating_sub(back);
+        }
+        let (is_second_exported, is_in_memory) = (rng.chance(0.3), rng.chance(0.7));
+        Plan { seed, kind, reaches, is_second_exported, is_in_memory, before, notice, brief, back, after }
     }
 
     /// The number of times that a server must take over from another one.

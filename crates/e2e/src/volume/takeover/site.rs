@@ -28,6 +28,8 @@ use crate::scratch::Scratch;
 
 /// The size of the disk: each host that is lost costs about 50 MiB.
 const SIZE: &str = "2G";
+/// The free memory that a disk in memory needs; most of the disk is never written.
+const ROOM_BYTES: u64 = 3 << 30;
 /// The pause between two attempts to start a server, or a mount.
 const RETRY: Duration = Duration::from_millis(100);
 /// The number of lines of a process's output that are shown if a round fails.
@@ -75,13 +77,17 @@ pub struct Site {
     mounts: [Option<Process>; MOUNTS],
     reaches: [Reach; MOUNTS],
     is_second_exported: bool,
-    /// The cache mode of the exports, with which they and direct I/O to the file see the same bytes.
-    cache_mode: &'static str,
+    is_in_memory: bool,
     timeline: Mutex<Timeline>,
     /// The number of times that a server took over from the other one.
     pub takeovers: u64,
     /// The number of times that a server was refused because another one leads.
     pub refused: u64,
+    /// The number of times that a leader ended without a reason in the plan, such as a disk of a busy machine that did
+    /// not answer for a lease, and was started again.
+    pub restarts: u64,
+    /// The longest time without a leader. *Units*: nanoseconds.
+    pub outage_ns_max: u64,
     leader: Option<Side>,
 }
 
@@ -92,15 +98,29 @@ pub fn missing() -> Option<String> {
     program.map(|name| format!("{name} is not installed: run `ci/setup test`")).or_else(|| crate::live::missing(false))
 }
 
+/// Whether there is room for a disk in memory.
+fn has_room() -> Result<bool> {
+    let folder = std::ffi::CString::new("/dev/shm")?;
+    // SAFETY: zeroes are a valid value, which the call fills; the path lives across the call.
+    let (found, room) = unsafe {
+        let mut room: libc::statvfs = std::mem::zeroed();
+        (libc::statvfs(folder.as_ptr(), &mut room), room)
+    };
+    Ok(found == 0 && room.f_bavail * room.f_frsize >= ROOM_BYTES)
+}
+
 impl Site {
     /// Formats the disk; starts the exports, the relays, A, and the mounts that can reach A.
     pub fn new(plan: &Plan) -> Result<Site> {
-        let scratch = Scratch::new("takeover")?;
+        let scratch = match plan.is_in_memory && has_room()? {
+            true => Scratch::in_memory("takeover")?,
+            false => Scratch::new("takeover")?,
+        };
         // Files in memory have no other bytes than those of the page cache.
         let is_in_memory = super::super::posix::kind_of(scratch.path())? == "tmpfs";
         let mut site = Site {
             scratch,
-            cache_mode: if is_in_memory { "writeback" } else { "none" },
+            is_in_memory,
             exports: [None, None],
             servers: [None, None],
             relays: Vec::new(),
@@ -110,13 +130,15 @@ impl Site {
             timeline: Mutex::default(),
             takeovers: 0,
             refused: 0,
+            restarts: 0,
+            outage_ns_max: 0,
             leader: None,
         };
         for folder in ["run-a", "run-b", "run-m"] {
             fs::create_dir_all(site.scratch.join(folder))?;
             fs::set_permissions(site.scratch.join(folder), fs::Permissions::from_mode(0o700))?;
         }
-        let disk = site.disk();
+        let disk = site.file();
         let (code, text) = site.try_run(&["volume", "format", &disk, "--size", SIZE, "--lease", "1s"], LIMIT)?;
         ensure!(code == Some(0), "volume format: exit code {code:?}\n{text}");
         site.export(Side::A)?;
@@ -158,8 +180,21 @@ impl Site {
         self.scratch.join(&format!("m{mount}"))
     }
 
-    fn disk(&self) -> String {
+    fn file(&self) -> String {
         self.scratch.join("disk").display().to_string()
+    }
+
+    /// The SPEC of a device that takes the time of a disk.
+    fn timed(&self, device: &str) -> String {
+        match self.is_in_memory {
+            true => format!("delay(\"{device}\",write=1ms,flush=3ms)"),
+            false => device.to_owned(),
+        }
+    }
+
+    /// The SPEC of the disk for mounts.
+    fn disk(&self) -> String {
+        self.timed(&self.file())
     }
 
     fn socket(&self, side: Side) -> PathBuf {
@@ -175,8 +210,10 @@ impl Site {
         let socket = self.export_socket(side);
         let _ = fs::remove_file(&socket);
         let mut command = Command::new(EXPORTER);
-        let image = format!("driver=raw,file.driver=file,file.filename={},file.locking=off", self.disk());
-        command.args(["-t", "-e", "16", "--aio=threads", "-x", "disk", "--cache", self.cache_mode]);
+        let image = format!("driver=raw,file.driver=file,file.filename={},file.locking=off", self.file());
+        // With these modes, the export and the processes that open the file see the same bytes.
+        let cache = if self.is_in_memory { "writeback" } else { "none" };
+        command.args(["-t", "-e", "16", "--aio=threads", "-x", "disk", "--cache", cache]);
         command.args(["--image-opts", &image, "-k"]).arg(&socket);
         let mut process = spawn(command, &self.scratch.join(&format!("export-{side:?}.log")))?;
         let began = Instant::now();
@@ -235,7 +272,7 @@ impl Site {
     /// The SPEC over which a server reaches the disk.
     fn spec(&self, side: Side) -> String {
         match side == Side::A || self.is_second_exported {
-            true => format!("nbd+unix:///disk?socket={}", self.export_socket(side).display()),
+            true => self.timed(&format!("nbd+unix:///disk?socket={}", self.export_socket(side).display())),
             false => self.disk(),
         }
     }
@@ -275,8 +312,8 @@ impl Site {
         }
     }
 
-    /// Starts a server again and again until it leads, as a supervisor would.
-    pub fn take_over(&mut self, side: Side, more: &[&str]) -> Result<()> {
+    /// Starts a server again and again until it leads.
+    fn take_over(&mut self, side: Side, more: &[&str]) -> Result<()> {
         self.note(format!("server {side:?} is started until it leads"));
         let began = Instant::now();
         loop {
@@ -289,6 +326,31 @@ impl Site {
             }
             std::thread::sleep(RETRY);
         }
+    }
+
+    /// Starts a server until it leads; `since` is the time from which on there is no leader that works.
+    pub fn replace(&mut self, side: Side, more: &[&str], since: u64) -> Result<()> {
+        self.take_over(side, more)?;
+        self.outage_ns_max = self.outage_ns_max.max(now() - since);
+        Ok(())
+    }
+
+    /// Starts the leader again if it has ended, as a supervisor would.
+    pub fn supervise(&mut self) -> Result<()> {
+        let Some(leader) = self.leader.filter(|leader| self.has_ended(*leader)) else { return Ok(()) };
+        self.restarts += 1;
+        self.note(format!("server {leader:?} has ended by itself, and is started again"));
+        self.replace(leader, &[], now())
+    }
+
+    /// Waits, while the leader is supervised.
+    pub fn pass(&mut self, time: Duration) -> Result<()> {
+        let until = Instant::now() + time;
+        while Instant::now() < until {
+            self.supervise()?;
+            std::thread::sleep(Duration::from_millis(10).min(until.saturating_duration_since(Instant::now())));
+        }
+        Ok(())
     }
 
     /// Moves the addresses that follow a leader.
