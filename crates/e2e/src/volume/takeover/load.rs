@@ -20,18 +20,22 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 
 use super::history::{Act, Call, NAMES, Outcome, Recorder, SLOTS, TORN, milliseconds, now};
+use super::plan::MOUNTS;
 use super::sizes::{RECORD_BYTES, record, value_of};
 
 /// The length of a block.
 const BLOCK: usize = 4096;
-/// The files whose slots are registers: one is written often, one rarely, and one only on the last mount.
-const REGISTERS: u32 = 3;
+/// The files whose slots are registers: one that every mount writes often, and a quiet one for each mount, which only
+/// that mount writes, and rarely, so that the others have it in memory most of the time.
+const REGISTERS: u32 = 1 + MOUNTS as u32;
+/// The pause between two writes of a quiet file. *Units*: milliseconds.
+const QUIET_MS: (u64, u64) = (200, 500);
 /// The offsets of the registers of a file; the first two are in one block.
 const OFFSETS: [u64; 3] = [0, 8, BLOCK as u64 + 16];
 /// The file whose only block is a register that is written with `O_DIRECT`.
-const DIRECT: u32 = 3;
+const DIRECT: u32 = REGISTERS;
 /// The first of the files of counters, one for each lock.
-const COUNTERS: u32 = 4;
+const COUNTERS: u32 = DIRECT + 1;
 /// The file of records.
 const RECORDS: u32 = COUNTERS + COUNTED;
 /// The locks: 0 with `flock`, 1 with `fcntl`, 2 with `flock` and held for long.
@@ -53,11 +57,14 @@ const LONG_PROBES: u64 = 200;
 /// The pause after a call that failed.
 const AFTER_ERROR: Duration = Duration::from_millis(10);
 /// The threads of a mount.
-const JOBS: [Job; 11] = [
+const JOBS: [Job; 14] = [
     write_registers,
+    write_quietly,
+    |worker| read_directly(worker, 1 + (worker.mount as u32 + 1) % MOUNTS as u32),
     |worker| read_registers(worker, 0),
     |worker| read_registers(worker, 1),
     |worker| read_registers(worker, 2),
+    |worker| read_registers(worker, 3),
     append,
     rename,
     claim,
@@ -352,20 +359,15 @@ fn write_registers(worker: &Worker) {
     let (mut files, mut direct) = (worker.registers(0), worker.registers(libc::O_DIRECT));
     let mut whole = worker.handle("direct", libc::O_DIRECT);
     while !worker.is_over() {
-        let file = match rng.below(1000) {
-            0..15 => 1,
-            15..65 if worker.mount + 1 == super::plan::MOUNTS => 2,
-            _ => 0,
-        };
-        let register = file * SLOTS + rng.index(OFFSETS.len()) as u32;
+        let register = rng.index(OFFSETS.len()) as u32;
         match rng.below(100) {
             0..40 => drop(files[rng.index(REGISTERS as usize)].read_slot(&mut rng)),
-            40..52 => drop(files[file as usize].write(register, worker.next_value())),
+            40..52 => drop(files[0].write(register, worker.next_value())),
             52..60 => {
-                files[file as usize].write(register, worker.next_value());
-                files[file as usize].sync(file);
+                files[0].write(register, worker.next_value());
+                files[0].sync(0);
             }
-            60..72 => direct[rng.index(REGISTERS as usize)].read_block_of(&mut rng),
+            60..72 => direct[rng.index(REGISTERS as usize)].read_pair(),
             72..78 => {
                 // A file that is opened for one read.
                 let index = rng.index(REGISTERS as usize);
@@ -404,7 +406,7 @@ impl Handle<'_> {
         self.read(self.file_number() * SLOTS + rng.index(OFFSETS.len()) as u32)
     }
 
-    fn read_block_of(&mut self, _rng: &mut crate::rng::Rng) {
+    fn read_pair(&mut self) {
         self.read_block(self.file_number());
     }
 }
@@ -418,6 +420,37 @@ fn read_registers(worker: &Worker, file: u32) {
         worker.pause(&mut rng);
     }
     handle.finish(file, file * SLOTS);
+}
+
+/// Writes this mount's quiet file.
+fn write_quietly(worker: &Worker) {
+    let mut rng = crate::rng::Rng::new(worker.seed);
+    let file = 1 + worker.mount as u32;
+    let mut handle = worker.handle(&format!("register-{file}"), 0);
+    while !worker.is_over() {
+        handle.write(file * SLOTS + rng.index(OFFSETS.len()) as u32, worker.next_value());
+        if rng.chance(0.3) {
+            handle.sync(file);
+        }
+        let until = Instant::now() + Duration::from_millis(QUIET_MS.0 + rng.below(QUIET_MS.1 - QUIET_MS.0));
+        while Instant::now() < until && !worker.is_over() {
+            worker.pause(&mut rng);
+        }
+    }
+    handle.finish(file, file * SLOTS);
+}
+
+/// Only reads one file, from the disk.
+fn read_directly(worker: &Worker, file: u32) {
+    let mut rng = crate::rng::Rng::new(worker.seed);
+    let mut handle = worker.handle(&format!("register-{file}"), libc::O_DIRECT);
+    while !worker.is_over() {
+        handle.read_block(file);
+        worker.pause(&mut rng);
+    }
+    if handle.open.is_some() {
+        handle.read_block(file);
+    }
 }
 
 /// Only looks at names, and at a size.

@@ -134,8 +134,8 @@ impl Plan {
         };
         let mut reaches = [0; MOUNTS].map(|_| if rng.chance(0.5) { Reach::Both } else { Reach::Reversed });
         match kind {
-            // Every second of these rounds has a mount that stays at A, which delays the others by a session's lease.
-            Kind::DiskHangs | Kind::Stops if number.is_multiple_of(2) => reaches[rng.index(MOUNTS)] = Reach::Stays,
+            // Most of these rounds have a mount that stays at A, which delays the others by a session's lease.
+            Kind::DiskHangs | Kind::Stops if number % 4 != 3 => reaches[rng.index(MOUNTS)] = Reach::Stays,
             Kind::Divided => reaches[rng.index(MOUNTS)] = Reach::MovesInPart,
             Kind::Killed => reaches[rng.index(MOUNTS)] = Reach::Moves,
             Kind::HandsOver => reaches[rng.index(MOUNTS)] = Reach::OnlySecond,
