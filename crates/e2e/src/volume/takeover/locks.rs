@@ -158,8 +158,9 @@ mod tests {
         calls.truncate(4);
         calls.push(failed(0, Act::Unlock(1), 50, 51));
         // The last success through the lock's handle began at 12 ms.
-        assert_eq!(check(&[calls.clone(), counting(1, 20, 30, 1)].concat()).problems, [String::new(); 0]);
-        assert_eq!(check(&[calls, counting(1, 12, 30, 1)].concat()).problems.len(), 0);
+        for from_ms in [20, 12] {
+            assert_eq!(check(&[calls.clone(), counting(1, from_ms, 30, 1)].concat()).problems.len(), 0);
+        }
         // A success at 40 ms shows that the program still had it.
         let mut late = counting(0, 10, 50, 1);
         late.insert(4, done(0, Act::Probe, 40, 41, 0));
