@@ -3,7 +3,7 @@
 use nectary_e2e::live::missing;
 use nectary_e2e::nbd::Server;
 use nectary_e2e::report::not_run;
-use nectary_e2e::volume::kills::{DISK, Killed, Loop, rounds, sessions, until};
+use nectary_e2e::volume::kills::{DISK, Killed, Loop, SERVER_LEASE, rounds, sessions, until};
 use nectary_e2e::volume::{LIMIT, Volume};
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -21,7 +21,7 @@ fn volume() -> Option<Volume> {
             not_run(format!("volume: {reason}"));
             None
         }
-        None => Some(Volume::new(DISK).unwrap_or_else(|error| panic!("{error:#}"))),
+        None => Some(Volume::leased(DISK, SERVER_LEASE).unwrap_or_else(|error| panic!("{error:#}"))),
     }
 }
 

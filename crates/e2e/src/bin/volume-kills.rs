@@ -12,7 +12,7 @@ use clap::Parser;
 use nectary_e2e::live::missing;
 use nectary_e2e::report::{not_run, seed_or_new};
 use nectary_e2e::volume::Volume;
-use nectary_e2e::volume::kills::{DISK, Killed, Loop, rounds};
+use nectary_e2e::volume::kills::{DISK, Killed, Loop, SERVER_LEASE, rounds};
 
 /// Kills a mount of a volume and mounts it again.
 #[derive(Parser)]
@@ -64,7 +64,7 @@ fn main() -> Result<ExitCode> {
 }
 
 fn series(kind: Kind, count: u64, seed: u64) -> Result<Killed> {
-    let mut volume = Volume::new(DISK)?;
+    let mut volume = Volume::leased(DISK, SERVER_LEASE)?;
     let apart = (kind == Kind::Apart).then(|| Loop::of(&volume.disk())).transpose()?;
     if let Some(apart) = &apart {
         volume.stop_server()?;

@@ -17,6 +17,9 @@ use crate::rng::Rng;
 
 /// The size of the volume's disk in these tests.
 pub const DISK: &str = "512M";
+/// The lease of the volume's server: the disk is busy with whole rewrites, and a server does not outlive a disk that
+/// does not answer for this long.
+pub const SERVER_LEASE: &str = "20s";
 /// The size of the file that is rewritten: a tenth of the disk.
 const FILE_MIB: u64 = 51;
 /// The lease of a session, which nobody has to wait for: a call that takes longer has waited for a dead mount.

@@ -38,6 +38,11 @@ pub struct Volume {
 impl Volume {
     /// Formats a disk of this size, and starts its server.
     pub fn new(size: &str) -> Result<Volume> {
+        Volume::leased(size, "1s")
+    }
+
+    /// As [`new`](Volume::new), with a longer lease for a server that must outlast a slow disk.
+    pub fn leased(size: &str, lease: &str) -> Result<Volume> {
         let scratch = Scratch::new("volume")?;
         // Some of the tests run as other users.
         fs::set_permissions(scratch.path(), fs::Permissions::from_mode(0o755))?;
@@ -45,7 +50,7 @@ impl Volume {
         fs::set_permissions(scratch.join("run"), fs::Permissions::from_mode(0o700))?;
         let mut volume = Volume { scratch, server: None, mounts: Vec::new() };
         let disk = volume.disk();
-        volume.run(&["volume", "format", &disk, "--size", size, "--lease", "1s"])?;
+        volume.run(&["volume", "format", &disk, "--size", size, "--lease", lease])?;
         volume.serve()?;
         Ok(volume)
     }
