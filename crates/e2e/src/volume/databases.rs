@@ -315,8 +315,8 @@ pub fn sqlite_round(volume: &mut Volume, index: usize, mode: &str, seed: u64, pl
     let database = directory.join(&name);
     let synchronous = if planted { "OFF" } else { "FULL" };
     let begin = format!(
-        "PRAGMA journal_mode={mode};\nPRAGMA synchronous={synchronous};\n\
-         CREATE TABLE t(id INTEGER PRIMARY KEY, text TEXT);"
+        "PRAGMA journal_mode={mode};\nPRAGMA synchronous=FULL;\n\
+         CREATE TABLE t(id INTEGER PRIMARY KEY, text TEXT);\nPRAGMA synchronous={synchronous};"
     );
     let client = |_, told: &AtomicU64| {
         let mut command = sqlite(&database);
