@@ -130,7 +130,7 @@ async fn reserved_blocks_behind_the_end_are_appended_to() {
 
 #[tokio::test]
 async fn random_writes_and_holes_keep_the_reservation() {
-    const BLOCKS: u64 = 512;
+    const BLOCKS: u64 = 400;
     let volume = Volume::new("reserved-random").await;
     let server = volume.serve(&[0, 1]).await;
     let (here, there) = (volume.connect(0).await, volume.connect(1).await);
