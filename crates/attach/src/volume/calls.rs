@@ -200,7 +200,7 @@ pub async fn create_nameless(this: This, parent: u64, new: New, flags: i32) -> R
         let direct = ask!(this, client, client.open(made.id(), Opening::Both, true))?;
         direct.close().await;
     }
-    Ok((this.nodes.entry(&made, parent, b"", None), this.add(file)))
+    Ok((this.nodes.entry(&made, parent, b"", None), this.add(file.synced(is_synced(flags)))))
 }
 
 pub async fn read(this: This, read: Read, caller: Caller) -> Result<ReadBytes> {
