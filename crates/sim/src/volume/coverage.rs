@@ -3,7 +3,8 @@
 //! Owns: the names of the scenarios. A number in a name is a topic that a simulation of the volume must cover: 1 the
 //! sizes that kernels see, 2 appends in pieces, 3 invalidations that write back, 4 answers after the lease, 5 clocks, 6
 //! absent servers, 7 late writes of lost hosts, 8 full disks, 9 servers that crash in a loop, 10 late extensions and
-//! replies, 11 freed extents, 12 renewals behind bulk traffic, 13 fairness.
+//! replies, 11 freed extents, 12 renewals behind bulk traffic, 13 fairness, 14 leaders without their lease, 15 clients
+//! between two servers, 16 file locks.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -39,6 +40,36 @@ pub const SCENARIOS: &[&str] = &[
     "13: a recall waited until a grant was held long enough",
     "13: a session gives back too slowly",
     "13: a stat waits for a commit",
+    "14: a leader is stopped between the gate's check and the send",
+    "14: a leader is stopped for less than its lease",
+    "14: a leader is stopped for longer than its lease",
+    "14: a leader learns that it has lost its lease",
+    "14: a leader renews a lease that had lapsed",
+    "14: a leader whose disk is silent ends",
+    "14: a leader's disk hangs during an append",
+    "14: a leader's disk hangs for less than its lease",
+    "14: a leader's disk hangs for longer than its lease",
+    "14: a leader's network is cut while its disk works",
+    "14: a message leaves after its leader's lease has ended",
+    "14: a message waits at the gate",
+    "14: a new leader is lost during grace",
+    "14: a seal of an old leader is ignored",
+    "14: an append of an old leader is lost between the read and the seal",
+    "14: an append of an old leader reaches the disk after the seal",
+    "14: an append that was not acknowledged is read by the next leader",
+    "14: another server leads",
+    "15: a Welcome of a higher epoch closes the other connection",
+    "15: a Welcome of a lower epoch is refused",
+    "15: a host does not reach the leader",
+    "15: a host reaches only the old leader",
+    "15: a renewal has no answer, and the client turns to all servers",
+    "15: a server answers nothing to a client that knows a higher epoch",
+    "15: the control and the bulk connection are to different servers",
+    "16: a lock is claimed from a new server",
+    "16: a lock waits for its holder",
+    "16: a lock's request waits for the end of grace",
+    "16: a request is held back until the server knows the locks",
+    "16: the answer to a lock's request waits for the lease",
     "I/O waits for the lease",
     "a client is lost",
     "a client paused past its lease",
@@ -46,7 +77,7 @@ pub const SCENARIOS: &[&str] = &[
     "a client pauses for less than its lease",
     "a client pauses for longer than its lease",
     "a connection is lost",
-    "a host has no way to the server for longer than its lease",
+    "a host has no way to a server for longer than its lease",
     "a load from a map",
     "a lookup from the cache",
     "a message of a lost connection arrives late",

@@ -46,6 +46,8 @@ pub enum Answer {
     Named(u64, u64),
     /// Blocks that are granted.
     Space(Vec<u32>),
+    /// It is done.
+    Done,
 }
 
 /// The reason for which a request is refused.
@@ -65,6 +67,8 @@ pub enum Refusal {
     NotGranted,
     /// Too many requests wait for the token.
     Conflict,
+    /// Another owner holds the file lock.
+    Locked,
 }
 
 pub type Reply = Result<Answer, Refusal>;
@@ -72,6 +76,8 @@ pub type Reply = Result<Answer, Refusal>;
 /// A session.
 #[derive(Debug, Clone, Default)]
 pub struct Session {
+    /// The client that began it.
+    client: usize,
     pub is_ended: bool,
     pub last: u64,
     pub replies: BTreeMap<u64, Reply>,
@@ -204,11 +210,14 @@ impl Image {
         blocks.len()
     }
 
-    /// Begins a session; returns its number.
-    pub fn begin(&mut self) -> u64 {
+    /// Begins the session of a client, unless it was begun before; returns its number.
+    pub fn begin(&mut self, client: usize) -> u64 {
+        if let Some((number, _)) = self.sessions.iter().find(|(_, session)| session.client == client) {
+            return *number;
+        }
         let number = self.next_session;
         self.next_session += 1;
-        self.sessions.insert(number, Session::default());
+        self.sessions.insert(number, Session { client, ..Session::default() });
         number
     }
 }

@@ -35,7 +35,7 @@ impl Mount {
     async fn do_something(&self) -> Result<(), Fail> {
         let world = &self.world;
         let (object, block) = (world.below(world.files as u64) as usize, world.below(world.blocks));
-        match world.below(100) {
+        match world.below(107) {
             0..20 => self.read_block(object, block).await,
             20..36 => self.write_once(object, At::Block(block)).await.map(drop),
             36..43 => self.write_once(object, At::End).await.map(drop),
@@ -54,7 +54,8 @@ impl Mount {
             92..95 => self.read_direct(block).await,
             95..98 => self.write_direct(block).await,
             98 => self.truncate_direct(block).await,
-            _ => self.stat_direct().await,
+            99 => self.stat_direct().await,
+            _ => self.lock_once().await,
         }
     }
 

@@ -1,0 +1,328 @@
+//! The processes of the servers. Each runs on a host of its own, with its own clock and its own path to the disk.
+//!
+//! Owns: starts and ends of processes, stops in which a process does nothing while its sockets and its disk go on, and
+//! the I/O of servers. Promises: what happens to a stopped process is handled when it goes on, in an order that keeps
+//! the order of each connection; I/O that a process has begun may reach the disk after the process has ended. Leaves to
+//! others: what a server does (`server`), leadership (`leader`).
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use super::executor::{MS, Owner, TaskId};
+use super::leader;
+use super::network::{Connection, Down};
+use super::server::Server;
+use super::world::World;
+
+/// The lane of events that keep no order among themselves.
+const LANE_OF_NONE: u64 = 0;
+/// The probability that I/O in flight is lost when its process ends. *Units*: percent.
+const LOST_IO_PERCENT: u64 = 40;
+/// The probability that the end of a process is proven to the servers on other hosts. *Units*: percent.
+const FENCED_PERCENT: u64 = 30;
+
+/// A function to call in a server.
+type Call = Box<dyn FnOnce(&Rc<World>, &mut Server)>;
+
+/// The place of a server's process.
+pub struct Process {
+    pub index: usize,
+    /// The speed of its host's clock relative to true time. *Units*: millionths.
+    rate: u64,
+    /// The number of the present process, which no other process of the run has.
+    pub incarnation: Cell<u64>,
+    pub is_alive: Cell<bool>,
+    is_stopped: Cell<bool>,
+    /// The number of stops so far, so that a stop ends only itself.
+    stops: Cell<u64>,
+    parked: RefCell<Vec<TaskId>>,
+    /// Events of a stopped process, each with its lane: the order within a lane is kept.
+    events: RefCell<Vec<(u64, Call)>>,
+    /// Messages that passed the gate just before the process was stopped.
+    passed: RefCell<Vec<(Rc<Connection>, Down)>>,
+    pub server: RefCell<Server>,
+    /// The time until which the host's path to the disk hangs.
+    pub hung_until: Cell<u64>,
+    /// The I/O of this host's processes that has not reached the disk yet.
+    in_work: Cell<u64>,
+    /// The number of the I/Os of the present process that were begun, and that have ended.
+    begun: Cell<u64>,
+    pub done: Cell<u64>,
+}
+
+impl Process {
+    pub fn new(index: usize, rate: u64) -> Process {
+        Process {
+            index,
+            rate,
+            incarnation: Cell::new(0),
+            is_alive: Cell::new(false),
+            is_stopped: Cell::new(false),
+            stops: Cell::new(0),
+            parked: RefCell::default(),
+            events: RefCell::default(),
+            passed: RefCell::default(),
+            server: RefCell::default(),
+            hung_until: Cell::new(0),
+            in_work: Cell::new(0),
+            begun: Cell::new(0),
+            done: Cell::new(0),
+        }
+    }
+
+    /// Keeps a task until the process goes on; returns false if the process is not stopped.
+    pub fn park(&self, task: TaskId) -> bool {
+        if self.is_stopped.get() {
+            self.parked.borrow_mut().push(task);
+        }
+        self.is_stopped.get()
+    }
+
+    pub fn is_stopped(&self) -> bool {
+        self.is_stopped.get()
+    }
+
+    /// Whether the process has begun I/O that has not ended.
+    pub fn is_waiting(&self) -> bool {
+        self.begun.get() > self.done.get()
+    }
+
+    /// Whether the process leads as far as it knows.
+    pub fn is_leading(&self) -> bool {
+        self.is_alive.get() && self.server.borrow().is_leading
+    }
+
+    /// Keeps a message that passed the gate until the process goes on.
+    pub fn keep_passed(&self, connection: Rc<Connection>, message: Down) {
+        self.passed.borrow_mut().push((connection, message));
+    }
+
+    /// Describes the state of the process.
+    pub fn describe(&self) -> String {
+        let (alive, stopped, hung) = (self.is_alive.get(), self.is_stopped.get(), self.hung_until.get());
+        let server = self.server.borrow();
+        let (leads, epoch, grace) = (server.is_leading, server.epoch, server.is_grace());
+        let index = self.index;
+        format!("server {index}: alive {alive}, stopped {stopped}, hung {hung}, leads {leads} {epoch}, grace {grace}")
+    }
+
+    fn forget(&self) {
+        self.is_stopped.set(false);
+        self.parked.borrow_mut().clear();
+        self.events.borrow_mut().clear();
+        self.passed.borrow_mut().clear();
+        self.begun.set(0);
+        self.done.set(0);
+    }
+}
+
+impl World {
+    /// The time on a server's clock. *Units*: microseconds.
+    pub fn clock_of(&self, index: usize) -> u64 {
+        self.now() * self.processes[index].rate / 1_000_000
+    }
+
+    /// Returns a duration of true time that is at least this long on a server's clock. *Units*: microseconds.
+    pub fn true_us(&self, index: usize, clock_us: u64) -> u64 {
+        (clock_us * 1_000_000).div_ceil(self.processes[index].rate)
+    }
+
+    /// Starts a process.
+    pub fn start_process(self: &Rc<World>, index: usize) {
+        let process = &self.processes[index];
+        if process.is_alive.replace(true) {
+            return;
+        }
+        process.forget();
+        process.incarnation.set(self.next_incarnation());
+        *process.server.borrow_mut() = Server::new(index, process.incarnation.get());
+        self.spawn(Owner::Server(index), leader::serve(self.clone(), index));
+    }
+
+    /// Ends a process; another one starts at its place after `after_us` microseconds. The caller has not borrowed the
+    /// server.
+    pub fn end_process(self: &Rc<World>, index: usize, after_us: u64) {
+        let process = &self.processes[index];
+        if !process.is_alive.replace(false) {
+            return;
+        }
+        let incarnation = process.incarnation.get();
+        self.tell(|| format!("server {index} ends"));
+        process.server.borrow_mut().is_leading = false;
+        process.forget();
+        self.end_tasks(Owner::Server(index));
+        if self.chance(LOST_IO_PERCENT) {
+            self.journal.lose_io_of(incarnation);
+        }
+        if self.chance(FENCED_PERCENT) {
+            self.journal.fence(incarnation);
+        }
+        self.lose_server(index);
+        self.at(self.now() + after_us, move |world| world.start_process(index));
+    }
+
+    /// Whether a process is proven to write nothing any more to the server at `index`: on its host by the lock on the
+    /// disk's descriptor, elsewhere by a fence.
+    pub fn is_gone(&self, incarnation: u64, of: usize, index: usize) -> bool {
+        let process = &self.processes[of];
+        let is_over = process.incarnation.get() != incarnation || !process.is_alive.get();
+        is_over && process.in_work.get() == 0 && (of == index || self.journal.is_fenced(incarnation))
+    }
+
+    /// Stops a process for `us` microseconds. With `holds_io`, its I/O in flight waits, too.
+    pub fn stop(self: &Rc<World>, index: usize, us: u64, holds_io: bool) {
+        let process = &self.processes[index];
+        if !process.is_alive.get() || process.is_stopped.replace(true) {
+            return;
+        }
+        self.tell(|| format!("server {index} stops for {us} us"));
+        process.stops.set(process.stops.get() + 1);
+        if holds_io {
+            process.hung_until.set(process.hung_until.get().max(self.now() + us));
+        }
+        let stop = process.stops.get();
+        self.at(self.now() + us, move |world| world.go_on_after(index, stop));
+    }
+
+    /// Ends the present stop of a process.
+    pub fn end_stop(self: &Rc<World>, index: usize) {
+        self.go_on_after(index, self.processes[index].stops.get());
+    }
+
+    fn go_on_after(self: &Rc<World>, index: usize, stop: u64) {
+        let process = &self.processes[index];
+        if !process.is_stopped.get() || process.stops.get() != stop {
+            return;
+        }
+        self.tell(|| format!("server {index} goes on"));
+        process.is_stopped.set(false);
+        for (connection, message) in process.passed.take() {
+            if !process.server.borrow().gate.holds(self.clock_of(index)) {
+                self.coverage.met("14: a message leaves after its leader's lease has ended");
+            }
+            self.down(&connection, message);
+        }
+        self.wake(process.parked.take());
+        let mut events = process.events.take();
+        let (mut at, incarnation) = (self.now(), process.incarnation.get());
+        while !events.is_empty() {
+            let lane = events[self.below(events.len() as u64) as usize].0;
+            let first = events.iter().position(|(of, _)| *of == lane).unwrap_or(0);
+            let (lane, call) = events.remove(first);
+            at += self.below(60);
+            self.at_process(index, incarnation, lane, at, call);
+        }
+        self.at_process(index, incarnation, LANE_OF_NONE, at, Box::new(|world, server| server.flush(world)));
+    }
+
+    /// Calls a function in a process at a given time; if the process is stopped then, when it goes on.
+    fn at_process(self: &Rc<World>, index: usize, incarnation: u64, lane: u64, at_us: u64, call: Call) {
+        self.at(at_us, move |world| world.handle(index, incarnation, lane, call));
+    }
+
+    fn handle(self: &Rc<World>, index: usize, incarnation: u64, lane: u64, call: Call) {
+        let process = &self.processes[index];
+        if !process.is_alive.get() || process.incarnation.get() != incarnation {
+            return;
+        }
+        if process.is_stopped.get() {
+            return process.events.borrow_mut().push((lane, call));
+        }
+        call(self, &mut process.server.borrow_mut());
+    }
+
+    /// Hands a message of a connection to its server.
+    pub fn to_server(
+        self: &Rc<World>,
+        connection: &Connection,
+        call: impl FnOnce(&Rc<World>, &mut Server) + 'static,
+    ) {
+        self.handle(connection.server, connection.incarnation, connection.number(), Box::new(call));
+    }
+
+    /// Calls a function in a server at a given time on its clock.
+    pub fn at_clock(
+        self: &Rc<World>,
+        server: &Server,
+        clock_us: u64,
+        call: impl FnOnce(&Rc<World>, &mut Server) + 'static,
+    ) {
+        let at = self.true_us(server.index, clock_us);
+        self.at_process(server.index, server.incarnation, LANE_OF_NONE, at, Box::new(call));
+    }
+
+    fn server_io_us(&self) -> u64 {
+        match self.below(100) {
+            _ if self.disk.slow_until.get() > self.now() => self.below(60 * MS),
+            0..3 => self.below(10 * MS),
+            _ => 30 + self.below(150),
+        }
+    }
+
+    /// Begins I/O of a server: `effect` happens on the disk, then `done` in the process.
+    pub fn begin_server_io<T: 'static>(
+        self: &Rc<World>,
+        index: usize,
+        effect: impl FnOnce(&Rc<World>) -> T + 'static,
+        done: impl FnOnce(&Rc<World>, &mut Server, T) + 'static,
+    ) {
+        let process = &self.processes[index];
+        process.in_work.set(process.in_work.get() + 1);
+        process.begun.set(process.begun.get() + 1);
+        let (incarnation, at) = (process.incarnation.get(), self.now() + self.server_io_us());
+        self.at_disk(index, at, move |world| {
+            let process = &world.processes[index];
+            process.in_work.set(process.in_work.get() - 1);
+            let is_over = !process.is_alive.get() || process.incarnation.get() != incarnation;
+            if is_over && world.journal.is_io_lost(incarnation) {
+                return;
+            }
+            let result = effect(world);
+            let at = world.now() + world.server_io_us();
+            world.at_disk(index, at, move |world| {
+                let call: Call = Box::new(move |world, server| {
+                    let process = &world.processes[index];
+                    process.done.set(process.done.get() + 1);
+                    done(world, server, result);
+                });
+                world.handle(index, incarnation, LANE_OF_NONE, call);
+            });
+        });
+    }
+
+    /// Calls a function when the path to the disk does not hang.
+    fn at_disk(self: &Rc<World>, index: usize, at_us: u64, call: impl FnOnce(&Rc<World>) + 'static) {
+        self.at(at_us, move |world| {
+            let until = world.processes[index].hung_until.get();
+            if until > world.now() {
+                let at = until + world.below(2 * MS);
+                return world.at_disk(index, at, call);
+            }
+            call(world);
+        });
+    }
+
+    /// Does I/O of a server; returns the result of its effect.
+    pub async fn server_io<T: 'static>(
+        self: &Rc<World>,
+        index: usize,
+        effect: impl FnOnce(&Rc<World>) -> T + 'static,
+    ) -> T {
+        let result: Rc<RefCell<Option<T>>> = Rc::new(RefCell::new(None));
+        let (seen, task) = (result.clone(), Cell::new(None));
+        let task = Rc::new(task);
+        let woken = task.clone();
+        self.begin_server_io(index, effect, move |world, _, value| {
+            *seen.borrow_mut() = Some(value);
+            world.wake(woken.get());
+        });
+        std::future::poll_fn(|_| match result.borrow_mut().take() {
+            Some(value) => std::task::Poll::Ready(value),
+            None => {
+                task.set(Some(self.current()));
+                std::task::Poll::Pending
+            }
+        })
+        .await
+    }
+}
