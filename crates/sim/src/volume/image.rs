@@ -76,8 +76,6 @@ pub type Reply = Result<Answer, Refusal>;
 /// A session.
 #[derive(Debug, Clone, Default)]
 pub struct Session {
-    /// The client that began it.
-    client: usize,
     pub is_ended: bool,
     pub last: u64,
     pub replies: BTreeMap<u64, Reply>,
@@ -210,14 +208,11 @@ impl Image {
         blocks.len()
     }
 
-    /// Begins the session of a client, unless it was begun before; returns its number.
-    pub fn begin(&mut self, client: usize) -> u64 {
-        if let Some((number, _)) = self.sessions.iter().find(|(_, session)| session.client == client) {
-            return *number;
-        }
+    /// Begins a session; returns its number.
+    pub fn begin(&mut self) -> u64 {
         let number = self.next_session;
         self.next_session += 1;
-        self.sessions.insert(number, Session { client, ..Session::default() });
+        self.sessions.insert(number, Session::default());
         number
     }
 }

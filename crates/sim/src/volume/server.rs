@@ -55,6 +55,8 @@ pub struct Server {
     held: Vec<Out>,
     next_held: Vec<Out>,
     is_dirty: bool,
+    /// Whether a session has waited for free blocks since late sessions were last looked for.
+    is_short: bool,
     /// Whether the machine has actions to do.
     has_actions: bool,
     sequence: u64,
@@ -226,7 +228,7 @@ impl Server {
         let session = match session {
             0 => {
                 self.is_dirty = true;
-                self.image.begin(connection.client)
+                self.image.begin()
             }
             session => session,
         };
@@ -291,7 +293,9 @@ impl Server {
             Question::Lookup(name) => Ok(Answer::Named(self.image.names.get(&name).copied().unwrap_or(0), 0)),
             Question::Space(count) => {
                 self.is_dirty = true;
-                self.image.grant(session, count)
+                let granted = self.image.grant(session, count);
+                self.is_short |= granted.is_err();
+                granted
             }
         }
     }
@@ -375,7 +379,12 @@ impl Server {
     fn end_late(&mut self, world: &Rc<World>) {
         let now = self.ms(world);
         let mut awaited = self.arbiter.awaited(self.locking.is_early());
-        self.locking.awaited().into_iter().for_each(|session| _ = awaited.entry(session).or_insert(0));
+        let mut others = self.locking.awaited();
+        if std::mem::take(&mut self.is_short) {
+            // Blocks stay in use while a session may still know them.
+            others.extend(self.image.sessions.keys());
+        }
+        others.into_iter().for_each(|session| _ = awaited.entry(session).or_insert(0));
         let sessions: BTreeSet<u64> = awaited.keys().chain(self.barred.keys()).copied().collect();
         for session in sessions {
             if !self.image.is_active(session) {
