@@ -245,20 +245,27 @@ impl Client {
 
     /// Handles a message from the server; a paused client handles it after the pause.
     pub fn deliver(self: &Rc<Client>, world: &Rc<World>, connection: &Rc<Connection>, message: Down) {
-        if self.is_dead.get() || self.ended.get() || !connection.is_client_open.get() {
+        if self.is_dead.get() || self.ended.get() {
+            return;
+        }
+        if !connection.is_client_open.get() {
+            if connection.epoch < self.epoch.get() {
+                world.coverage.met("15: a message of an older epoch comes on a closed connection");
+            }
             return;
         }
         if self.is_paused.get() {
             return self.inbox.borrow_mut().push((connection.clone(), message));
         }
-        let is_old = connection.epoch < self.epoch.get() && !planted(Bug::LowerEpoch);
-        if is_old && matches!(message, Down::Welcome { .. }) {
-            world.coverage.met("15: a Welcome of a lower epoch is refused");
-            return self.close(world, connection);
-        }
-        if is_old && !planted(Bug::OldEpoch) {
-            world.coverage.met("a message of an older epoch is refused");
-            return self.close(world, connection);
+        if connection.epoch < self.epoch.get() && !planted(Bug::LowerEpoch) {
+            match message {
+                Down::Welcome { .. } => world.coverage.met("15: a Welcome of a lower epoch is refused"),
+                _ if planted(Bug::OldEpoch) => {}
+                _ => world.coverage.met("a message of an older epoch is refused"),
+            }
+            if !planted(Bug::OldEpoch) || matches!(message, Down::Welcome { .. }) {
+                return self.close(world, connection);
+            }
         }
         world.tell(|| format!("client {} of epoch {}: {message:?}", self.number, connection.epoch));
         match message {

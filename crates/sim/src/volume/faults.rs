@@ -9,6 +9,7 @@ use std::rc::Rc;
 use super::FAULTS;
 use super::client::Client;
 use super::executor::MS;
+use super::network::Down;
 use super::world::{LEASE_MS, World};
 use crate::random::Random;
 
@@ -30,6 +31,8 @@ pub struct Faults {
     last_leader: Cell<Option<usize>>,
     /// Whether the next server that takes over is stopped or crashes during grace.
     disturbs_grace: Cell<bool>,
+    /// Whether the disk of the next server that takes over hangs before its seal.
+    disturbs_seal: Cell<bool>,
     /// For each host and server, the time until which the host cannot reach the server.
     cuts_us: [[Cell<u64>; 2]; 3],
     /// For each host and server, the time until which messages between them do not arrive.
@@ -87,6 +90,7 @@ impl World {
         faults.stops_at_gate.set(None);
         faults.hangs_at_append.set(None);
         faults.disturbs_grace.set(false);
+        faults.disturbs_seal.set(false);
         faults.cuts_us.iter().chain(&faults.silent_us).flatten().for_each(|until| until.set(0));
         self.disk.slow_until.set(0);
         for process in &self.processes {
@@ -119,9 +123,10 @@ impl World {
 
     /// Stops a server if that is planned, and returns whether it is stopped. The caller has just seen that the lease
     /// holds, and is about to send a message.
-    pub fn stops_at_gate(self: &Rc<World>, index: usize) -> bool {
+    pub fn stops_at_gate(self: &Rc<World>, index: usize, message: &Down) -> bool {
         let planned = self.faults.stops_at_gate.get().filter(|(of, _)| *of == index);
-        let Some((_, us)) = planned.filter(|_| self.chance(20)) else { return false };
+        let percent = if matches!(message, Down::Welcome { .. }) { 70 } else { 15 };
+        let Some((_, us)) = planned.filter(|_| self.chance(percent)) else { return false };
         self.faults.stops_at_gate.set(None);
         self.coverage.met("14: a leader is stopped between the gate's check and the send");
         self.stop(index, us, self.chance(30));
@@ -138,6 +143,14 @@ impl World {
             if stops {
                 self.stop(index, us + self.below(20 * MS), true);
             }
+        }
+    }
+
+    /// Lets the disk of a server that is about to take over hang, if that is planned.
+    pub fn before_seal(self: &Rc<World>, index: usize) {
+        if self.faults.disturbs_seal.replace(false) {
+            self.coverage.met("14: the disk of a server that takes over hangs before its seal");
+            self.hang(index, self.longer_than_lease());
         }
     }
 
@@ -241,6 +254,7 @@ impl World {
         let kind = self.below(100);
         self.tell(|| format!("FAULT {kind} of server {leader}"));
         self.faults.disturbs_grace.set(self.chance(25));
+        self.faults.disturbs_seal.set(self.chance(15));
         if self.chance(30) && self.processes.len() > 1 {
             self.coverage.met("15: a host reaches only the old leader");
             self.cut_off(host, 1 - leader, long + LEASE_MS * MS);
@@ -254,7 +268,12 @@ impl World {
                 self.coverage.met("14: a leader is stopped for longer than its lease");
                 self.stop(leader, long, self.chance(50));
             }
-            30..50 => self.faults.stops_at_gate.set(Some((leader, long))),
+            30..50 => {
+                self.faults.stops_at_gate.set(Some((leader, long)));
+                if self.chance(40) {
+                    self.lose_host(host, &[self.chance(50)]);
+                }
+            }
             50..57 => {
                 self.coverage.met("14: a leader's disk hangs for less than its lease");
                 self.hang(leader, short);

@@ -107,7 +107,7 @@ impl Server {
         while !process.is_stopped() && self.gate.holds(world.clock_of(self.index)) {
             let Some(item) = self.gate.queue.pop_front() else { return };
             match item {
-                Item::Message(connection, message, _) if world.stops_at_gate(self.index) => {
+                Item::Message(connection, message, _) if world.stops_at_gate(self.index, &message) => {
                     process.keep_passed(connection, message);
                 }
                 item => item.leave(world),

@@ -184,6 +184,7 @@ impl Contender {
         let (world, index, epoch) = (self.world.clone(), self.index, self.mine.epoch);
         let (prefix, appends) = world.server_io(index, |world| world.journal.read(world)).await;
         let sealed = prefix.clone();
+        world.before_seal(index);
         world.server_io(index, move |world| world.journal.seal(world, epoch, sealed, appends)).await;
         let (sequence, image) = (prefix.sequence + 2, prefix.image.clone());
         world

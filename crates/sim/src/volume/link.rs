@@ -37,9 +37,11 @@ impl Client {
             if other.server != connection.server {
                 world.coverage.met("15: the control and the bulk connection are to different servers");
             }
-            if other.epoch < connection.epoch && !planted(Bug::LowerEpoch) {
+            if other.epoch < connection.epoch && !planted(Bug::LowerEpoch) && !planted(Bug::OldEpoch) {
                 world.coverage.met("15: a Welcome of a higher epoch closes the other connection");
-                self.close(world, other);
+                // Another task does that, a little later.
+                let (us, other) = (world.below(if world.chance(20) { 20 * MS } else { 400 }), other.clone());
+                world.at(world.now() + us, move |world| world.client(other.client).close(world, &other));
             }
         }
         match planted(Bug::LowerEpoch) {
@@ -57,36 +59,41 @@ impl Mount {
     /// Keeps the control connection or the bulk connection up for as long as the session lives.
     pub async fn keep(self, is_control: bool) {
         let client = &self.client;
+        // Greetings without an answer: a server that is stopped may still answer one.
+        let mut greeted: Vec<Rc<Connection>> = Vec::new();
         while !client.ended.get() {
             self.world.sleep(self.world.below(20 * MS)).await;
             if is_control && client.session.get() == 0 {
                 continue;
             }
-            let servers = 0..self.world.processes.len();
-            let connections: Vec<Rc<Connection>> =
-                servers.filter_map(|index| self.world.connect(client.number, is_control, index)).collect();
-            for connection in &connections {
-                self.world.up(connection, Up::Hello { session: client.session.get() });
+            greeted.retain(|connection| connection.is_client_open.get());
+            for index in 0..self.world.processes.len() {
+                if greeted.iter().any(|connection| connection.server == index) && self.world.chance(50) {
+                    continue;
+                }
+                if let Some(connection) = self.world.connect(client.number, is_control, index) {
+                    self.world.up(&connection, Up::Hello { session: client.session.get() });
+                    greeted.push(connection);
+                }
             }
             let until = self.world.now() + PATIENCE_US;
             let touched = client.clone();
             self.world.at(until, move |world| touched.touch(world));
             let welcomed = || {
                 let welcomed = client.welcomed.borrow()[usize::from(is_control)].clone();
-                welcomed.filter(|welcomed| connections.iter().any(|connection| Rc::ptr_eq(connection, welcomed)))
+                let is_this = |welcomed: &Rc<Connection>| {
+                    welcomed.is_client_open.get() && greeted.iter().any(|connection| Rc::ptr_eq(connection, welcomed))
+                };
+                welcomed.filter(is_this)
             };
             let is_over = || {
-                let is_open = connections.iter().any(|connection| connection.is_client_open.get());
+                let is_open = greeted.iter().any(|connection| connection.is_client_open.get());
                 !is_open || self.world.now() >= until || client.ended.get()
             };
             self.wait(|| welcomed().is_some() || is_over()).await;
-            let welcomed = welcomed().filter(|connection| connection.is_client_open.get());
-            for other in &connections {
-                if !welcomed.as_ref().is_some_and(|welcomed| Rc::ptr_eq(welcomed, other)) {
-                    other.is_client_open.set(false);
-                }
-            }
-            if let Some(connection) = welcomed {
+            if let Some(connection) = welcomed() {
+                let others = greeted.iter().filter(|other| !Rc::ptr_eq(other, &connection));
+                others.for_each(|other| other.is_client_open.set(false));
                 self.world.yields().await;
                 self.serve(&connection).await;
                 connection.is_client_open.set(false);

@@ -203,16 +203,28 @@ impl World {
             self.down(&connection, message);
         }
         self.wake(process.parked.take());
-        let mut events = process.events.take();
-        let (mut at, incarnation) = (self.now(), process.incarnation.get());
-        while !events.is_empty() {
-            let lane = events[self.below(events.len() as u64) as usize].0;
-            let first = events.iter().position(|(of, _)| *of == lane).unwrap_or(0);
-            let (lane, call) = events.remove(first);
-            at += self.below(60);
-            self.at_process(index, incarnation, lane, at, call);
-        }
-        self.at_process(index, incarnation, LANE_OF_NONE, at, Box::new(|world, server| server.flush(world)));
+        let flush: Call = Box::new(|world, server| server.flush(world));
+        process.events.borrow_mut().push((LANE_OF_NONE, flush));
+        self.drain_later(index, process.incarnation.get());
+    }
+
+    /// Handles the events of a stop one after another. Those that come meanwhile wait behind them.
+    fn drain_later(self: &Rc<World>, index: usize, incarnation: u64) {
+        self.at(self.now() + self.below(60), move |world| {
+            let process = &world.processes[index];
+            let count = process.events.borrow().len() as u64;
+            if process.incarnation.get() != incarnation || process.is_stopped.get() || count == 0 {
+                return;
+            }
+            let call = {
+                let mut events = process.events.borrow_mut();
+                let lane = events[world.below(count) as usize].0;
+                let first = events.iter().position(|(of, _)| *of == lane).unwrap_or(0);
+                events.remove(first).1
+            };
+            call(world, &mut process.server.borrow_mut());
+            world.drain_later(index, incarnation);
+        });
     }
 
     /// Calls a function in a process at a given time; if the process is stopped then, when it goes on.
@@ -225,7 +237,7 @@ impl World {
         if !process.is_alive.get() || process.incarnation.get() != incarnation {
             return;
         }
-        if process.is_stopped.get() {
+        if process.is_stopped.get() || !process.events.borrow().is_empty() {
             return process.events.borrow_mut().push((lane, call));
         }
         call(self, &mut process.server.borrow_mut());

@@ -140,7 +140,9 @@ impl Server {
         let (now, session) = (self.ms(world), connection.session.get());
         let current = self.bulks.get(&session).filter(|_| !connection.is_control && session != 0);
         if current.is_some_and(|current| !Rc::ptr_eq(current, connection)) && !planted(Bug::StaleConnection) {
-            return world.coverage.met("a request of a connection that another one replaced is not served");
+            world.coverage.met("a request of a connection that another one replaced is not served");
+            // Its client may have kept it, if the answer to this connection's greeting came first.
+            return world.lose(connection);
         }
         match message {
             Up::Hello { session } => self.greet(connection, session),
@@ -193,7 +195,7 @@ impl Server {
                 self.arbiter.acquire(now, session, token, level, self.next_ticket, true);
             }
             Up::Acquire { request, .. } | Up::Wish { request, .. } => {
-                self.send(world, connection, Down::Answer { request, reply: Err(Refusal::Ended) }, Path::Direct);
+                self.hold(Out::Say(connection.clone(), Down::Answer { request, reply: Err(Refusal::Ended) }));
             }
             Up::Operate { request, number, operation } => {
                 let last = self.image.sessions.get(&session).map_or(0, |session| session.last);
@@ -266,7 +268,7 @@ impl Server {
         let session = looking.connection.session.get();
         if !self.image.is_active(session) {
             let message = Down::Answer { request: looking.request, reply: Err(Refusal::Ended) };
-            return self.send(world, &looking.connection, message, Path::Direct);
+            return self.hold(Out::Say(looking.connection, message));
         }
         let file = match looking.question {
             Question::Attributes(file) if looking.is_graced => Some(file),
@@ -420,11 +422,9 @@ impl Server {
         self.is_dirty = true;
         let (since, values) = world.unsaved(session, &self.image);
         self.hold(Out::Lost((session, since, values)));
-        self.tell(world, session, Down::Evicted);
         self.barred.insert(session, self.ms(world));
         self.heard.remove(&session);
         self.answered.remove(&session);
-        self.controls.remove(&session);
         if planted(Bug::GrantBeforeEnd) {
             self.arbiter.forget(self.ms(world), session);
         }
@@ -494,7 +494,7 @@ impl Server {
                 let session = connection.session.get();
                 if is_welcome && connection.is_control && !self.image.is_active(session) {
                     // The session was ended after the greeting.
-                    self.send(world, &connection, Down::Evicted, path);
+                    self.hold(Out::Say(connection, Down::Evicted));
                 } else if is_welcome && connection.is_control {
                     self.controls.insert(session, connection);
                     self.arbiter.repeat(session);
@@ -504,6 +504,9 @@ impl Server {
             Out::Lost(loss) => {
                 let session = loss.0;
                 self.send_lost(world, loss);
+                // Its client gives up what it has, so it must not learn an end that a crash or a takeover could undo.
+                self.tell(world, session, Down::Evicted);
+                self.controls.remove(&session);
                 // Grant the tokens of the session to others only now: before its end was durable, a crash could have
                 // brought the session back.
                 self.arbiter.forget(self.ms(world), session);
