@@ -49,8 +49,12 @@ impl Client {
             false => self.epoch.set(self.epoch.get().max(connection.epoch)),
         }
         self.welcomed.borrow_mut()[usize::from(connection.is_control)] = Some(connection.clone());
-        if connection.is_control {
-            *self.control.borrow_mut() = Some(connection.clone());
+        match connection.is_control {
+            true => *self.control.borrow_mut() = Some(connection.clone()),
+            // A session begins with this epoch; a server of a later one is told what the client holds, even if nothing
+            // was sent to this one.
+            false if self.bulk_epoch.get() == 0 => self.bulk_epoch.set(connection.epoch),
+            false => {}
         }
     }
 }
@@ -116,12 +120,11 @@ impl Mount {
         of.borrow_mut().take_if(|current| Rc::ptr_eq(current, connection));
     }
 
-    /// Sends all calls without an answer on a new bulk connection; a new server is also told what the client holds.
+    /// Sends all calls without an answer on a new bulk connection; a new server is also told what the client holds. What
+    /// the highest known epoch is does not matter for that: it may be known from the control connection.
     fn begin_bulk(&self, connection: &Rc<Connection>) {
         let client = &self.client;
-        let before = client.bulk_epoch.replace(connection.epoch);
-        let is_new = before != 0 && before != connection.epoch;
-        if is_new {
+        if client.bulk_epoch.replace(connection.epoch) != connection.epoch {
             client.is_reclaiming.set(true);
             client.calls.borrow_mut().retain(|_, call| {
                 call.is_restart.then(|| call.drop_call());
