@@ -248,31 +248,29 @@ impl Client {
         if self.is_dead.get() || self.ended.get() {
             return;
         }
+        let is_lower = connection.epoch < self.epoch.get();
+        let name = match message {
+            Down::Welcome { .. } => "15: a Welcome of a lower epoch is refused",
+            _ => "a message of an older epoch is refused",
+        };
         if !connection.is_client_open.get() {
-            if connection.epoch < self.epoch.get() {
-                world.coverage.met("15: a message of an older epoch comes on a closed connection");
+            // Usually the higher epoch has closed the connection already.
+            if is_lower {
+                world.coverage.met(name);
             }
             return;
         }
         if self.is_paused.get() {
             return self.inbox.borrow_mut().push((connection.clone(), message));
         }
-        if connection.epoch < self.epoch.get() && !planted(Bug::LowerEpoch) {
-            match message {
-                Down::Welcome { .. } => world.coverage.met("15: a Welcome of a lower epoch is refused"),
-                _ if planted(Bug::OldEpoch) => {}
-                _ => world.coverage.met("a message of an older epoch is refused"),
-            }
-            if !planted(Bug::OldEpoch) || matches!(message, Down::Welcome { .. }) {
-                return self.close(world, connection);
-            }
+        let is_welcome = matches!(message, Down::Welcome { .. });
+        if is_lower && !planted(Bug::LowerEpoch) && (is_welcome || !planted(Bug::OldEpoch)) {
+            world.coverage.met(name);
+            return self.close(world, connection);
         }
         world.tell(|| format!("client {} of epoch {}: {message:?}", self.number, connection.epoch));
         match message {
-            Down::Welcome { session } => {
-                self.session.set(session);
-                self.welcome(world, connection);
-            }
+            Down::Welcome { session } => self.welcome(world, connection, session),
             Down::Renewed { sent, sequence } => {
                 self.durable.set(self.durable.get().max(sequence));
                 self.unanswered.set(None);

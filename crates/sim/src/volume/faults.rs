@@ -95,6 +95,7 @@ impl World {
         self.disk.slow_until.set(0);
         for process in &self.processes {
             process.hung_until.set(0);
+            process.slow_until.set(0);
             self.end_stop(process.index);
         }
     }
@@ -255,9 +256,18 @@ impl World {
         self.tell(|| format!("FAULT {kind} of server {leader}"));
         self.faults.disturbs_grace.set(self.chance(25));
         self.faults.disturbs_seal.set(self.chance(15));
-        if self.chance(30) && self.processes.len() > 1 {
-            self.coverage.met("15: a host reaches only the old leader");
-            self.cut_off(host, 1 - leader, long + LEASE_MS * MS);
+        if self.processes.len() > 1 {
+            match self.below(100) {
+                0..30 => {
+                    self.coverage.met("15: a host reaches only the old leader");
+                    self.cut_off(host, 1 - leader, long + LEASE_MS * MS);
+                }
+                30..50 => {
+                    self.coverage.met("15: a host reaches only the next leader");
+                    self.cut_off(host, leader, long + LEASE_MS * MS);
+                }
+                _ => {}
+            }
         }
         match kind {
             0..10 => {
@@ -282,8 +292,12 @@ impl World {
                 self.coverage.met("14: a leader's disk hangs for longer than its lease");
                 self.hang(leader, long);
             }
-            67..80 => self.faults.hangs_at_append.set(Some((leader, long, self.chance(60)))),
-            80..88 => {
+            67..73 => {
+                self.coverage.met("14: each I/O of a leader takes almost as long as its lease");
+                self.processes[leader].slow_until.set(self.now() + self.server_lease_ms * 4 * MS);
+            }
+            73..82 => self.faults.hangs_at_append.set(Some((leader, long, self.chance(60)))),
+            82..89 => {
                 self.coverage.met("14: a leader's network is cut while its disk works");
                 (0..self.hosts.borrow().len()).for_each(|host| self.cut_off(host, leader, long));
             }

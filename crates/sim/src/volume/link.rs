@@ -30,8 +30,14 @@ impl Client {
         self.touch(world);
     }
 
-    /// Handles a server's answer to the greeting.
-    pub fn welcome(&self, world: &World, connection: &Rc<Connection>) {
+    /// Handles a server's answer to a greeting. Only the first one counts.
+    pub fn welcome(&self, world: &World, connection: &Rc<Connection>, session: u64) {
+        let role = usize::from(connection.is_control);
+        let current = self.welcomed.borrow()[role].clone();
+        if current.is_some_and(|current| current.is_client_open.get()) {
+            return connection.is_client_open.set(false);
+        }
+        self.session.set(session);
         let others = [self.control.borrow().clone(), self.bulk.borrow().clone()];
         for other in others.iter().flatten().filter(|other| other.is_control != connection.is_control) {
             if other.server != connection.server {
@@ -48,7 +54,7 @@ impl Client {
             true => self.epoch.set(connection.epoch),
             false => self.epoch.set(self.epoch.get().max(connection.epoch)),
         }
-        self.welcomed.borrow_mut()[usize::from(connection.is_control)] = Some(connection.clone());
+        self.welcomed.borrow_mut()[role] = Some(connection.clone());
         match connection.is_control {
             true => *self.control.borrow_mut() = Some(connection.clone()),
             // A session begins with this epoch; a server of a later one is told what the client holds, even if nothing
@@ -157,6 +163,9 @@ impl Mount {
                 client.unanswered.set(Some(client.unanswered.get().unwrap_or(clock)));
                 let (acknowledged, drained) = (client.acknowledged(), client.drained());
                 self.world.up(&connection, Up::Renew { sent: clock, acknowledged, drained });
+                if self.world.chance(5) {
+                    self.world.before_a_pause(client);
+                }
             }
             is_due = !is_due;
             self.world.sleep(LEASE_MS * MS / RENEWALS_OF_LEASE / 2).await;

@@ -43,6 +43,8 @@ pub struct Process {
     pub server: RefCell<Server>,
     /// The time until which the host's path to the disk hangs.
     pub hung_until: Cell<u64>,
+    /// The time until which each I/O takes almost as long as the lease.
+    pub slow_until: Cell<u64>,
     /// The I/O of this host's processes that has not reached the disk yet.
     in_work: Cell<u64>,
     /// The number of the I/Os of the present process that were begun, and that have ended.
@@ -64,6 +66,7 @@ impl Process {
             passed: RefCell::default(),
             server: RefCell::default(),
             hung_until: Cell::new(0),
+            slow_until: Cell::new(0),
             in_work: Cell::new(0),
             begun: Cell::new(0),
             done: Cell::new(0),
@@ -263,7 +266,11 @@ impl World {
         self.at_process(server.index, server.incarnation, LANE_OF_NONE, at, Box::new(call));
     }
 
-    fn server_io_us(&self) -> u64 {
+    fn server_io_us(&self, index: usize) -> u64 {
+        if self.processes[index].slow_until.get() > self.now() {
+            let lease_us = self.server_lease_ms * MS;
+            return lease_us * 2 / 5 + self.below(lease_us / 20);
+        }
         match self.below(100) {
             _ if self.disk.slow_until.get() > self.now() => self.below(60 * MS),
             0..3 => self.below(10 * MS),
@@ -281,7 +288,7 @@ impl World {
         let process = &self.processes[index];
         process.in_work.set(process.in_work.get() + 1);
         process.begun.set(process.begun.get() + 1);
-        let (incarnation, at) = (process.incarnation.get(), self.now() + self.server_io_us());
+        let (incarnation, at) = (process.incarnation.get(), self.now() + self.server_io_us(index));
         self.at_disk(index, at, move |world| {
             let process = &world.processes[index];
             process.in_work.set(process.in_work.get() - 1);
@@ -290,7 +297,7 @@ impl World {
                 return;
             }
             let result = effect(world);
-            let at = world.now() + world.server_io_us();
+            let at = world.now() + world.server_io_us(index);
             world.at_disk(index, at, move |world| {
                 let call: Call = Box::new(move |world, server| {
                     let process = &world.processes[index];

@@ -36,7 +36,7 @@ pub const LEASE_MS: u64 = 400;
 /// milliseconds.
 pub const DRIFT_MS: u64 = 100;
 /// The lengths of a server's lease, shorter and longer than that of a session. *Units*: milliseconds.
-pub const SERVER_LEASES_MS: [u64; 2] = [160, 600];
+pub const SERVER_LEASES_MS: [u64; 2] = [160, 800];
 /// The factor by which the time limit for giving a token back is shorter than in a real server.
 pub const SLOWER: u64 = 20;
 /// The largest deviation of the speed of a host's clock; between two hosts a lease differs by less than the drift.
