@@ -67,6 +67,8 @@ pub enum Bug {
     /// A client sends a request for a lock that does not wait before it has told a new server what it holds; the server
     /// takes it as a claim.
     TryLockInGrace,
+    /// A leader whose clock stood still acknowledges an append because its clock says that it leads.
+    AppendByClock,
 }
 
 impl Bug {
@@ -102,6 +104,7 @@ impl Bug {
         Bug::CountedFromAnswer,
         Bug::SealIgnored,
         Bug::TryLockInGrace,
+        Bug::AppendByClock,
     ];
 
     /// The bug's name in reports.
@@ -136,6 +139,7 @@ impl Bug {
             Bug::ShortGrace => "grace shorter than a session's lease",
             Bug::CountedFromAnswer => "cache counted from the answer",
             Bug::SealIgnored => "seal ignored",
+            Bug::AppendByClock => "append acknowledged by a clock that stood still",
             Bug::TryLockInGrace => "lock requested in grace is taken as a claim",
         }
     }

@@ -77,6 +77,9 @@ pub struct Client {
     pub is_exempt: Cell<bool>,
     /// Whether its clock stood still past its lease, so that it may still believe in the lease.
     pub is_deceived: Cell<bool>,
+    /// The epoch of a leader that it had an answer from although another server had taken over: the leader's clock stood
+    /// still.
+    believed_epoch: Cell<u64>,
     /// Whether its caches answer nothing, because the lease was not renewed.
     pub is_lapsed: Cell<bool>,
     parked: RefCell<Vec<TaskId>>,
@@ -134,6 +137,7 @@ impl Client {
             stops_clock: Cell::new(false),
             is_exempt: Cell::new(false),
             is_deceived: Cell::new(false),
+            believed_epoch: Cell::new(0),
             is_lapsed: Cell::new(false),
             parked: RefCell::default(),
             waiting: RefCell::default(),
@@ -234,9 +238,10 @@ impl Client {
         is_known && !self.is_dead.get() && !self.ended.get() && self.lease.get().holds(self.clock(world))
     }
 
-    /// Whether the calls of its programs prove nothing now, because its clock stood still past its lease.
+    /// Whether the calls of its programs prove nothing now, because its clock or its leader's stood still past the
+    /// lease.
     pub fn is_blind(&self) -> bool {
-        self.is_deceived.get()
+        self.is_deceived.get() || self.believed_epoch.get() == self.epoch.get() && self.epoch.get() != 0
     }
 
     pub fn lease(&self) -> Lease {
@@ -269,6 +274,10 @@ impl Client {
             return self.close(world, connection);
         }
         world.tell(|| format!("client {} of epoch {}: {message:?}", self.number, connection.epoch));
+        if connection.is_deceived.get() {
+            self.believed_epoch.set(self.believed_epoch.get().max(connection.epoch));
+            world.coverage.met("14: a client believes a leader whose clock stood still");
+        }
         match message {
             Down::Welcome { session } => self.welcome(world, connection, session),
             Down::Renewed { sent, sequence } => {

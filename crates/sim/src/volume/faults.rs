@@ -274,10 +274,11 @@ impl World {
                 self.coverage.met("14: a leader is stopped for less than its lease");
                 self.stop(leader, short, self.chance(30));
             }
-            10..30 => {
+            10..26 => {
                 self.coverage.met("14: a leader is stopped for longer than its lease");
                 self.stop(leader, long, self.chance(50));
             }
+            26..30 => self.stop_with_clock(leader, long),
             30..50 => {
                 self.faults.stops_at_gate.set(Some((leader, long)));
                 if self.chance(40) {

@@ -110,7 +110,14 @@ impl Server {
                 Item::Message(connection, message, _) if world.stops_at_gate(self.index, &message) => {
                     process.keep_passed(connection, message);
                 }
-                item => item.leave(world),
+                item => {
+                    if let Item::Message(connection, ..) = &item
+                        && world.journal.stored.borrow().epoch > self.epoch
+                    {
+                        connection.is_deceived.set(true);
+                    }
+                    item.leave(world);
+                }
             }
         }
         if process.is_stopped() {

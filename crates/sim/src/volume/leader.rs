@@ -76,7 +76,10 @@ impl Contender {
     }
 
     async fn sleep(&self, clock_us: u64) {
-        self.world.sleep(self.world.true_us(self.index, clock_us)).await;
+        let until = self.clock() + clock_us;
+        while self.clock() < until {
+            self.world.sleep(self.world.true_us(self.index, until - self.clock())).await;
+        }
     }
 
     async fn write(&mut self) {
@@ -158,12 +161,8 @@ impl Contender {
         !self.is_beaten(&seen.0) && self.renew().await
     }
 
-    /// Whether another contender has a higher ballot, or was given the same or a later epoch.
     fn is_beaten(&self, sectors: &[Sector]) -> bool {
-        sectors.iter().filter(|other| other.incarnation != self.mine.incarnation).any(|other| {
-            let is_later = self.mine.accepted > 0 && other.accepted > 0 && other.epoch >= self.mine.epoch;
-            other.ballot > self.mine.ballot || (is_later && !self.is_gone(other))
-        })
+        is_beaten(&self.mine, sectors, |other| self.is_gone(other))
     }
 
     /// Renews the lease; returns false if it is lost.
@@ -213,6 +212,26 @@ impl Contender {
             server.flush(&self.world);
             server.go_on(&self.world);
         }
+    }
+}
+
+/// Whether another contender has a higher ballot, or was given the same or a later epoch and is not known to be gone.
+fn is_beaten(mine: &Sector, sectors: &[Sector], is_gone: impl Fn(&Sector) -> bool) -> bool {
+    sectors.iter().filter(|other| other.incarnation != mine.incarnation).any(|other| {
+        let is_later = mine.accepted > 0 && other.accepted > 0 && other.epoch >= mine.epoch;
+        other.ballot > mine.ballot || (is_later && !is_gone(other))
+    })
+}
+
+impl World {
+    /// Whether the sectors show that a leader has lost its lease. A leader that finds no such sector after an append is
+    /// stored knows, without a clock, that every later leader reads this append.
+    pub fn is_deposed(&self, index: usize, sectors: &[Sector]) -> bool {
+        let incarnation = self.processes[index].incarnation.get();
+        let mine = sectors.iter().find(|sector| sector.incarnation == incarnation);
+        mine.is_none_or(|mine| {
+            is_beaten(mine, sectors, |other| self.is_gone(other.incarnation, other.server, index))
+        })
     }
 }
 

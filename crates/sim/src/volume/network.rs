@@ -77,6 +77,8 @@ pub struct Connection {
     pub session: Cell<u64>,
     pub is_client_open: Cell<bool>,
     is_lost: Cell<bool>,
+    /// Whether its leader has answered something because its clock stood still, after another server took over.
+    pub is_deceived: Cell<bool>,
     /// The extra delay of messages that are on their way when the connection is lost; `None` if they are lost.
     late_us: Option<u64>,
     /// The time at which the last message arrives at the server; `down_us` is that of the client.
@@ -112,6 +114,7 @@ impl World {
             session: Cell::new(0),
             is_client_open: Cell::new(true),
             is_lost: Cell::new(false),
+            is_deceived: Cell::new(false),
             late_us: self.chance(60).then(|| self.below(if self.chance(30) { 100 * MS } else { 20 * MS })),
             up_us: Cell::new(0),
             down_us: Cell::new(0),

@@ -33,6 +33,9 @@ pub struct Process {
     pub incarnation: Cell<u64>,
     pub is_alive: Cell<bool>,
     is_stopped: Cell<bool>,
+    /// The time at which its clock was stopped, too, and for how long the clock has been stopped before.
+    clock_stopped_at: Cell<Option<u64>>,
+    clock_stopped_us: Cell<u64>,
     /// The number of stops so far, so that a stop ends only itself.
     stops: Cell<u64>,
     parked: RefCell<Vec<TaskId>>,
@@ -60,6 +63,8 @@ impl Process {
             incarnation: Cell::new(0),
             is_alive: Cell::new(false),
             is_stopped: Cell::new(false),
+            clock_stopped_at: Cell::new(None),
+            clock_stopped_us: Cell::new(0),
             stops: Cell::new(0),
             parked: RefCell::default(),
             events: RefCell::default(),
@@ -122,7 +127,9 @@ impl Process {
 impl World {
     /// The time on a server's clock. *Units*: microseconds.
     pub fn clock_of(&self, index: usize) -> u64 {
-        self.now() * self.processes[index].rate / 1_000_000
+        let process = &self.processes[index];
+        let now = process.clock_stopped_at.get().unwrap_or(self.now());
+        (now - process.clock_stopped_us.get()) * process.rate / 1_000_000
     }
 
     /// Returns a duration of true time that is at least this long on a server's clock. *Units*: microseconds.
@@ -152,6 +159,7 @@ impl World {
         let incarnation = process.incarnation.get();
         self.tell(|| format!("server {index} ends"));
         process.server.borrow_mut().is_leading = false;
+        self.start_clock(process);
         process.forget();
         self.end_tasks(Owner::Server(index));
         if self.chance(LOST_IO_PERCENT) {
@@ -164,12 +172,32 @@ impl World {
         self.at(self.now() + after_us, move |world| world.start_process(index));
     }
 
+    /// Ends a process that has learned that it does not lead any more. The caller may have borrowed the server.
+    pub fn end_soon(self: &Rc<World>, index: usize) {
+        let incarnation = self.processes[index].incarnation.get();
+        self.at(self.now(), move |world| {
+            if world.processes[index].incarnation.get() == incarnation {
+                world.end_process(index, MS + world.below(40 * MS));
+            }
+        });
+    }
+
     /// Whether a process is proven to write nothing any more to the server at `index`: on its host by the lock on the
     /// disk's descriptor, elsewhere by a fence.
     pub fn is_gone(&self, incarnation: u64, of: usize, index: usize) -> bool {
         let process = &self.processes[of];
         let is_over = process.incarnation.get() != incarnation || !process.is_alive.get();
         is_over && process.in_work.get() == 0 && (of == index || self.journal.is_fenced(incarnation))
+    }
+
+    /// Stops a process and its host's clock, as when a virtual machine is paused. A leader still believes in its lease
+    /// then; what it answers is worth nothing until it has read the lease sectors, but what it stores is safe.
+    pub fn stop_with_clock(self: &Rc<World>, index: usize, us: u64) {
+        self.stop(index, us, true);
+        let process = &self.processes[index];
+        if process.is_stopped.get() && process.clock_stopped_at.get().is_none() {
+            process.clock_stopped_at.set(Some(self.now()));
+        }
     }
 
     /// Stops a process for `us` microseconds. With `holds_io`, its I/O in flight waits, too.
@@ -199,6 +227,7 @@ impl World {
         }
         self.tell(|| format!("server {index} goes on"));
         process.is_stopped.set(false);
+        self.start_clock(process);
         for (connection, message) in process.passed.take() {
             if !process.server.borrow().gate.holds(self.clock_of(index)) {
                 self.coverage.met("14: a message leaves after its leader's lease has ended");
@@ -209,6 +238,16 @@ impl World {
         let flush: Call = Box::new(|world, server| server.flush(world));
         process.events.borrow_mut().push((LANE_OF_NONE, flush));
         self.drain_later(index, process.incarnation.get());
+    }
+
+    fn start_clock(&self, process: &Process) {
+        if let Some(at) = process.clock_stopped_at.take() {
+            process.clock_stopped_us.set(process.clock_stopped_us.get() + self.now() - at);
+            let is_deposed = self.journal.stored.borrow().epoch > process.server.borrow().epoch;
+            if is_deposed && process.server.borrow().gate.holds(self.clock_of(process.index)) {
+                self.coverage.met("14: a leader's clock stood still while another server took over");
+            }
+        }
     }
 
     /// Handles the events of a stop one after another. Those that come meanwhile wait behind them.
@@ -262,7 +301,8 @@ impl World {
         clock_us: u64,
         call: impl FnOnce(&Rc<World>, &mut Server) + 'static,
     ) {
-        let at = self.true_us(server.index, clock_us);
+        let left = clock_us.saturating_sub(self.clock_of(server.index));
+        let at = self.now() + self.true_us(server.index, left);
         self.at_process(server.index, server.incarnation, LANE_OF_NONE, at, Box::new(call));
     }
 

@@ -16,7 +16,7 @@ use super::bugs::{Bug, planted};
 use super::executor::MS;
 use super::gate::{Gate, Path};
 use super::image::{Answer, Image, Refusal, Reply, without_map};
-use super::journal::{Loss, Stored};
+use super::journal::{Loss, Sector, Stored};
 use super::locking::{Locking, Said};
 use super::network::{Connection, Down, Question, Up};
 use super::world::{DRIFT_MS, LEASE_MS, SLOWER, World};
@@ -467,9 +467,25 @@ impl Server {
         world.begin_server_io(
             self.index,
             move |world| world.journal.append(world, epoch, sequence, image, losses),
-            |world, server, ()| server.appended(world),
+            |world, server, ()| server.verify(world),
         );
         world.after_append_began(self.index);
+    }
+
+    /// Reads the lease sectors after an append: only that shows that the append counts, because the clock may have
+    /// stood still.
+    fn verify(&mut self, world: &Rc<World>) {
+        if planted(Bug::AppendByClock) {
+            return self.appended(world);
+        }
+        let done = |world: &Rc<World>, server: &mut Server, (sectors, _): (Vec<Sector>, u64)| {
+            if !world.is_deposed(server.index, &sectors) || planted(Bug::AppendAfterLease) || planted(Bug::NoGate) {
+                return server.appended(world);
+            }
+            world.coverage.met("14: the sectors show that an append may not count");
+            world.end_soon(server.index);
+        };
+        world.begin_server_io(self.index, |world| world.journal.read_sectors(), done);
     }
 
     fn appended(&mut self, world: &Rc<World>) {
