@@ -85,6 +85,8 @@ pub struct Client {
     parked: RefCell<Vec<TaskId>>,
     waiting: RefCell<Vec<TaskId>>,
     inbox: RefCell<Vec<(Rc<Connection>, Down)>>,
+    /// Connections that were lost during a pause; it sees that after what came on them before.
+    lost: RefCell<Vec<Rc<Connection>>>,
     /// The speed of its clock relative to true time. *Units*: millionths.
     rate: u64,
     stopped_us: Cell<u64>,
@@ -142,6 +144,7 @@ impl Client {
             parked: RefCell::default(),
             waiting: RefCell::default(),
             inbox: RefCell::default(),
+            lost: RefCell::default(),
             rate,
             stopped_us: Cell::new(0),
             paused_at: Cell::new(0),
@@ -229,7 +232,16 @@ impl Client {
         for (connection, message) in self.inbox.take() {
             self.deliver(world, &connection, message);
         }
+        self.lost.take().into_iter().for_each(|connection| self.lost(world, connection));
         self.touch(world);
+    }
+
+    /// Handles the loss of a connection.
+    pub fn lost(&self, world: &World, connection: Rc<Connection>) {
+        match self.is_paused.get() {
+            true => self.lost.borrow_mut().push(connection),
+            false => self.close(world, &connection),
+        }
     }
 
     /// Whether a program that holds a lock may act on it now or after the present pause.

@@ -112,6 +112,17 @@ impl World {
         }
     }
 
+    /// Pauses a client if that is planned, and loses its connections once the answer has reached its host. The caller
+    /// has just sent a renewal.
+    pub fn after_renewal(self: &Rc<World>, client: &Rc<Client>) {
+        if self.chance(10) && self.faults.armed.get().is_some_and(|(host, _)| host == client.host) {
+            self.coverage.met("a client pauses between a renewal and its answer");
+            self.before_a_pause(client);
+            let host = client.host;
+            self.at(self.now() + 5 * MS, move |world| world.lose_host(host, &[true, false]));
+        }
+    }
+
     /// Crashes a server soon if that is planned. The caller has just sent a grant.
     pub fn after_grant(self: &Rc<World>, index: usize) {
         if self.faults.crashes_at_grant.get() == Some(index) {
@@ -270,34 +281,44 @@ impl World {
             }
         }
         match kind {
-            0..10 => {
+            0..8 => {
                 self.coverage.met("14: a leader is stopped for less than its lease");
                 self.stop(leader, short, self.chance(30));
             }
-            10..26 => {
+            8..18 => {
                 self.coverage.met("14: a leader is stopped for longer than its lease");
                 self.stop(leader, long, self.chance(50));
             }
-            26..30 => self.stop_with_clock(leader, long),
-            30..50 => {
+            18..24 => {
+                self.coverage.met("14: a leader runs only for moments");
+                self.stutter(leader, self.now() + long + LEASE_MS * MS);
+            }
+            24..31 => self.stop_with_clock(leader, long),
+            31..47 => {
                 self.faults.stops_at_gate.set(Some((leader, long)));
                 if self.chance(40) {
                     self.lose_host(host, &[self.chance(50)]);
                 }
             }
-            50..57 => {
+            47..53 => {
                 self.coverage.met("14: a leader's disk hangs for less than its lease");
                 self.hang(leader, short);
             }
-            57..67 => {
+            53..62 => {
                 self.coverage.met("14: a leader's disk hangs for longer than its lease");
                 self.hang(leader, long);
             }
-            67..73 => {
+            62..72 => {
                 self.coverage.met("14: each I/O of a leader takes almost as long as its lease");
-                self.processes[leader].slow_until.set(self.now() + self.server_lease_ms * 4 * MS);
+                let us = self.server_lease_ms * 4 * MS;
+                self.processes[leader].slow_until.set(self.now() + us);
+                if self.processes.len() > 1 {
+                    // Some hosts use the old leader as long as it lives, others the next one.
+                    self.cut_off(host, leader, us);
+                    self.cut_off((host + 1) % self.hosts.borrow().len(), 1 - leader, us);
+                }
             }
-            73..82 => self.faults.hangs_at_append.set(Some((leader, long, self.chance(60)))),
+            72..82 => self.faults.hangs_at_append.set(Some((leader, long, self.chance(60)))),
             82..89 => {
                 self.coverage.met("14: a leader's network is cut while its disk works");
                 (0..self.hosts.borrow().len()).for_each(|host| self.cut_off(host, leader, long));

@@ -155,7 +155,15 @@ impl Contender {
             return false;
         }
         self.mine.accepted = self.mine.ballot;
-        self.mine.epoch = seen.0.iter().filter(|sector| sector.accepted > 0).map(|sector| sector.epoch).max().unwrap_or(0).max(seen.1) + 1;
+        self.mine.epoch = seen
+            .0
+            .iter()
+            .filter(|sector| sector.accepted > 0)
+            .map(|sector| sector.epoch)
+            .max()
+            .unwrap_or(0)
+            .max(seen.1)
+            + 1;
         self.write().await;
         let seen = self.read().await;
         !self.is_beaten(&seen.0) && self.renew().await
@@ -186,9 +194,7 @@ impl Contender {
         world.before_seal(index);
         world.server_io(index, move |world| world.journal.seal(world, epoch, sealed, appends)).await;
         let (sequence, image) = (prefix.sequence + 2, prefix.image.clone());
-        world
-            .server_io(index, move |world| world.journal.append(world, epoch, sequence, image, Vec::new()))
-            .await;
+        world.server_io(index, move |world| world.journal.append(world, epoch, sequence, image, Vec::new())).await;
         if !self.renew().await {
             return false;
         }
@@ -229,9 +235,7 @@ impl World {
     pub fn is_deposed(&self, index: usize, sectors: &[Sector]) -> bool {
         let incarnation = self.processes[index].incarnation.get();
         let mine = sectors.iter().find(|sector| sector.incarnation == incarnation);
-        mine.is_none_or(|mine| {
-            is_beaten(mine, sectors, |other| self.is_gone(other.incarnation, other.server, index))
-        })
+        mine.is_none_or(|mine| is_beaten(mine, sectors, |other| self.is_gone(other.incarnation, other.server, index)))
     }
 }
 

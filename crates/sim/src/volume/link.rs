@@ -163,9 +163,7 @@ impl Mount {
                 client.unanswered.set(Some(client.unanswered.get().unwrap_or(clock)));
                 let (acknowledged, drained) = (client.acknowledged(), client.drained());
                 self.world.up(&connection, Up::Renew { sent: clock, acknowledged, drained });
-                if self.world.chance(5) {
-                    self.world.before_a_pause(client);
-                }
+                self.world.after_renewal(client);
             }
             is_due = !is_due;
             self.world.sleep(LEASE_MS * MS / RENEWALS_OF_LEASE / 2).await;

@@ -73,7 +73,9 @@ impl Locking {
     /// Handles early requests, once every earlier session has named its locks.
     pub fn end_grace(&mut self, world: &World) -> Vec<Said> {
         let early = std::mem::take(&mut self.early).into_iter();
-        early.flat_map(|((connection, request), wish)| self.wish(world, (&connection, request), wish, false, false)).collect()
+        early
+            .flat_map(|((connection, request), wish)| self.wish(world, (&connection, request), wish, false, false))
+            .collect()
     }
 
     /// Removes a session that is over.

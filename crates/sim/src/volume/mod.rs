@@ -4,6 +4,7 @@
 //! Owns: a run, and the report of many runs. The state machines of `nectary_volume::tokens` run here as in a mount and
 //! in a server; the code around them is a model that follows the same rules. A seed repeats a run exactly.
 
+mod append;
 mod bugs;
 mod check;
 mod client;

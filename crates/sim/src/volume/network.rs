@@ -145,7 +145,9 @@ impl World {
         if matches!(message, Up::Renew { .. }) && client.is_bulk_behind(at) {
             self.coverage.met("12: a renewal arrives before a request that was sent earlier");
         }
-        let (connection, message) = (connection.clone(), (client.epoch.get(), message));
+        let is_unaware = planted(Bug::LowerEpoch) || planted(Bug::OldEpoch);
+        let epoch = if is_unaware { connection.epoch } else { client.epoch.get() };
+        let (connection, message) = (connection.clone(), (epoch, message));
         self.at(at, move |world| {
             if !connection.is_lost.get() {
                 return world.at_server(&connection, message);
@@ -201,8 +203,7 @@ impl World {
         let connection = connection.clone();
         let seen_us = if self.chance(25) { self.below(60 * MS) } else { self.below(5 * MS) };
         self.at(self.now() + seen_us, move |world| {
-            connection.is_client_open.set(false);
-            world.client(connection.client).touch(world);
+            world.client(connection.client).lost(world, connection);
         });
     }
 

@@ -215,6 +215,18 @@ impl World {
         self.at(self.now() + us, move |world| world.go_on_after(index, stop));
     }
 
+    /// Stops a process again and again; it runs for a moment between two stops.
+    pub fn stutter(self: &Rc<World>, index: usize, until_us: u64) {
+        let incarnation = self.processes[index].incarnation.get();
+        let us = (30 + self.below(120)) * MS;
+        self.stop(index, us, false);
+        self.at(self.now() + us + 50 + self.below(700), move |world| {
+            if world.now() < until_us && world.is_working() && world.processes[index].incarnation.get() == incarnation {
+                world.stutter(index, until_us);
+            }
+        });
+    }
+
     /// Ends the present stop of a process.
     pub fn end_stop(self: &Rc<World>, index: usize) {
         self.go_on_after(index, self.processes[index].stops.get());
@@ -286,11 +298,7 @@ impl World {
     }
 
     /// Hands a message of a connection to its server.
-    pub fn to_server(
-        self: &Rc<World>,
-        connection: &Connection,
-        call: impl FnOnce(&Rc<World>, &mut Server) + 'static,
-    ) {
+    pub fn to_server(self: &Rc<World>, connection: &Connection, call: impl FnOnce(&Rc<World>, &mut Server) + 'static) {
         self.handle(connection.server, connection.incarnation, connection.number(), Box::new(call));
     }
 
@@ -309,7 +317,7 @@ impl World {
     fn server_io_us(&self, index: usize) -> u64 {
         if self.processes[index].slow_until.get() > self.now() {
             let lease_us = self.server_lease_ms * MS;
-            return lease_us * 2 / 5 + self.below(lease_us / 20);
+            return lease_us * 9 / 20 + self.below(lease_us / 25);
         }
         match self.below(100) {
             _ if self.disk.slow_until.get() > self.now() => self.below(60 * MS),

@@ -4,7 +4,7 @@
 //! Owns: the image and its durable version, answers that wait until changes are durable, requests and questions that
 //! wait for tokens, and the decision to end a session. Promises: it keeps the promises of `server/owner.rs`, and
 //! handles messages in the order of their arrival; every message leaves through the gate (`gate`). Times are those of
-//! the server's clock. Leaves to others: file locks (`locking`), leadership (`leader`).
+//! the server's clock. Leaves to others: appends (`append`), file locks (`locking`), leadership (`leader`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -12,24 +12,18 @@ use std::rc::Rc;
 use nectary_volume::protocol::{FileId, Held, Token, What};
 use nectary_volume::tokens::{Action, Arbiter, GIVE_BACK_MAX_MS, Late, MINIMUM_MS, Silence, Why, verdict};
 
+use super::append::Out;
 use super::bugs::{Bug, planted};
 use super::executor::MS;
 use super::gate::{Gate, Path};
 use super::image::{Answer, Image, Refusal, Reply, without_map};
-use super::journal::{Loss, Sector, Stored};
+use super::journal::Stored;
 use super::locking::{Locking, Said};
 use super::network::{Connection, Down, Question, Up};
 use super::world::{DRIFT_MS, LEASE_MS, SLOWER, World};
 
 /// The interval at which the server looks for late sessions and for blocks that became free. *Units*: microseconds.
 const TICK_US: u64 = 10 * MS;
-
-/// An output that waits until all changes before it are durable.
-enum Out {
-    Say(Rc<Connection>, Down),
-    /// A session is over.
-    Lost(Loss),
-}
 
 /// A question that waits for commits.
 struct Looking {
@@ -48,25 +42,25 @@ pub struct Server {
     pub is_leading: bool,
     pub epoch: u64,
     pub gate: Gate,
-    image: Image,
+    pub image: Image,
     /// The image after the last append that is known to be stored.
-    durable: Rc<Image>,
-    in_flight: Option<Rc<Image>>,
-    held: Vec<Out>,
-    next_held: Vec<Out>,
-    is_dirty: bool,
+    pub durable: Rc<Image>,
+    pub in_flight: Option<Rc<Image>>,
+    pub held: Vec<Out>,
+    pub next_held: Vec<Out>,
+    pub is_dirty: bool,
     /// Whether a session has waited for free blocks since late sessions were last looked for.
     is_short: bool,
     /// Whether the machine has actions to do.
-    has_actions: bool,
-    sequence: u64,
-    arbiter: Arbiter,
+    pub has_actions: bool,
+    pub sequence: u64,
+    pub arbiter: Arbiter,
     pub locking: Locking,
     started_ms: u64,
     next_ticket: u64,
     acquiring: BTreeMap<u64, (Rc<Connection>, u64)>,
     looking: BTreeMap<u64, Looking>,
-    controls: BTreeMap<u64, Rc<Connection>>,
+    pub controls: BTreeMap<u64, Rc<Connection>>,
     bulks: BTreeMap<u64, Rc<Connection>>,
     drained: BTreeMap<u64, u64>,
     /// For each session, the time of its last renewal, that of its last answered renewal, and the time since which its
@@ -85,7 +79,7 @@ impl Server {
         Server { index, incarnation, ..Server::default() }
     }
 
-    fn ms(&self, world: &World) -> u64 {
+    pub fn ms(&self, world: &World) -> u64 {
         world.clock_of(self.index) / MS
     }
 
@@ -93,8 +87,7 @@ impl Server {
     /// written.
     pub fn lead(&mut self, world: &Rc<World>, epoch: u64, since_us: u64, (sequence, stored): (u64, Stored)) {
         let sessions = stored.image.sessions.iter();
-        let expected: Vec<u64> =
-            sessions.filter(|(_, session)| !session.is_ended).map(|(number, _)| *number).collect();
+        let expected: Vec<u64> = sessions.filter(|(_, session)| !session.is_ended).map(|(number, _)| *number).collect();
         world.coverage.add("9: sessions that a new server waits for", expected.len() as u64);
         let expected = if planted(Bug::NoGrace) { Vec::new() } else { expected };
         let started_ms = match planted(Bug::ShortGrace) {
@@ -365,14 +358,14 @@ impl Server {
         }
     }
 
-    fn tell(&mut self, world: &Rc<World>, session: u64, message: Down) {
+    pub fn tell(&mut self, world: &Rc<World>, session: u64, message: Down) {
         match self.controls.get(&session).cloned() {
             Some(connection) => self.send(world, &connection, message, Path::Direct),
             None => world.coverage.met("a recall has no connection yet"),
         }
     }
 
-    fn say_locks(&mut self, world: &Rc<World>, said: Vec<Said>) {
+    pub fn say_locks(&mut self, world: &Rc<World>, said: Vec<Said>) {
         for (connection, request, reply) in said {
             self.send(world, &connection, Down::Answer { request, reply }, Path::Locked);
         }
@@ -436,101 +429,6 @@ impl Server {
         self.durable.sessions.get(&session).filter(|found| found.is_ended)?;
         self.is_dirty = true;
         Some(self.image.release(session))
-    }
-
-    fn hold(&mut self, out: Out) {
-        match (&self.in_flight, self.is_dirty) {
-            (Some(_), false) => self.held.push(out),
-            _ => self.next_held.push(out),
-        }
-    }
-
-    fn begin_append(&mut self, world: &Rc<World>) {
-        if self.in_flight.is_some() {
-            return;
-        }
-        if !self.is_dirty {
-            let held = std::mem::take(&mut self.next_held);
-            held.into_iter().for_each(|out| self.out(world, out, Path::Direct));
-            if std::mem::take(&mut self.has_actions) {
-                self.go_on(world);
-            }
-            return;
-        }
-        self.is_dirty = false;
-        let image = Rc::new(self.image.clone());
-        self.in_flight = Some(image.clone());
-        self.held = std::mem::take(&mut self.next_held);
-        let loss = |out: &Out| if let Out::Lost(loss) = out { Some(loss.clone()) } else { None };
-        let losses = self.held.iter().filter_map(loss).collect();
-        let (epoch, sequence) = (self.epoch, self.sequence + 1);
-        world.begin_server_io(
-            self.index,
-            move |world| world.journal.append(world, epoch, sequence, image, losses),
-            |world, server, ()| server.verify(world),
-        );
-        world.after_append_began(self.index);
-    }
-
-    /// Reads the lease sectors after an append: only that shows that the append counts, because the clock may have
-    /// stood still.
-    fn verify(&mut self, world: &Rc<World>) {
-        if planted(Bug::AppendByClock) {
-            return self.appended(world);
-        }
-        let done = |world: &Rc<World>, server: &mut Server, (sectors, _): (Vec<Sector>, u64)| {
-            if !world.is_deposed(server.index, &sectors) || planted(Bug::AppendAfterLease) || planted(Bug::NoGate) {
-                return server.appended(world);
-            }
-            world.coverage.met("14: the sectors show that an append may not count");
-            world.end_soon(server.index);
-        };
-        world.begin_server_io(self.index, |world| world.journal.read_sectors(), done);
-    }
-
-    fn appended(&mut self, world: &Rc<World>) {
-        self.sequence += 1;
-        if self.gate.holds(world.clock_of(self.index)) {
-            world.journal.acknowledged.set(world.journal.acknowledged.get().max(self.sequence));
-        }
-        if let Some(image) = self.in_flight.take() {
-            self.durable = image;
-        }
-        for out in std::mem::take(&mut self.held) {
-            self.out(world, out, Path::Appended);
-        }
-        self.go_on(world);
-    }
-
-    fn out(&mut self, world: &Rc<World>, out: Out, path: Path) {
-        match out {
-            Out::Say(connection, message) => {
-                let is_welcome = matches!(message, Down::Welcome { .. });
-                self.send(world, &connection, message, path);
-                let session = connection.session.get();
-                if is_welcome && connection.is_control && !self.image.is_active(session) {
-                    // The session was ended after the greeting.
-                    self.hold(Out::Say(connection, Down::Evicted));
-                } else if is_welcome && connection.is_control {
-                    self.controls.insert(session, connection);
-                    self.arbiter.repeat(session);
-                    self.has_actions = true;
-                }
-            }
-            Out::Lost(loss) => {
-                let session = loss.0;
-                self.send_lost(world, loss);
-                // Its client gives up what it has, so it must not learn an end that a crash or a takeover could undo.
-                self.tell(world, session, Down::Evicted);
-                self.controls.remove(&session);
-                // Grant the tokens of the session to others only now: before its end was durable, a crash could have
-                // brought the session back.
-                self.arbiter.forget(self.ms(world), session);
-                let said = self.locking.forget(session);
-                self.say_locks(world, said);
-                self.has_actions = true;
-            }
-        }
     }
 }
 

@@ -42,7 +42,7 @@ pub const SLOWER: u64 = 20;
 /// The largest deviation of the speed of a host's clock; between two hosts a lease differs by less than the drift.
 /// *Units*: millionths.
 const RATE: u64 = 100_000;
-/// The number of programs of a host.
+/// The number of programs of a host whose calls count. One more takes turns with a file lock.
 const PROGRAMS: u64 = 3;
 
 /// The stage of a run.
@@ -237,8 +237,10 @@ impl World {
         mount.spawn(mount.clone().watch_lease());
         mount.spawn(mount.clone().commit_sometimes());
         if self.is_working() {
-            self.programs.borrow_mut().insert(number, PROGRAMS);
+            self.programs.borrow_mut().insert(number, PROGRAMS + 1);
             (0..PROGRAMS).for_each(|_| mount.spawn(mount.clone().program()));
+            mount.spawn(mount.clone().take_turns());
+            mount.spawn(mount.clone().look_at_sizes());
             mount.spawn(mount.clone().gaze());
         } else if self.stage.get() == Stage::Read {
             mount.spawn(mount.clone().read_all());
