@@ -1,8 +1,10 @@
-//! Simulates the tokens, leases and sessions of the shared volume under a seeded network, clocks, pauses and losses.
+//! Simulates the tokens, locks, leases and sessions of the shared volume, and the leadership of its servers, under a
+//! seeded network, clocks, pauses and losses.
 //!
 //! Owns: a run, and the report of many runs. The state machines of `nectary_volume::tokens` run here as in a mount and
 //! in a server; the code around them is a model that follows the same rules. A seed repeats a run exactly.
 
+mod append;
 mod bugs;
 mod check;
 mod client;
@@ -13,12 +15,19 @@ mod disk;
 mod executor;
 mod faults;
 mod file;
+mod gate;
 mod history;
 mod hold;
 mod image;
+mod journal;
 mod kernel;
+mod leader;
+mod link;
+mod locking;
+mod locks;
 mod names;
 mod network;
+mod process;
 mod server;
 mod user;
 mod world;
