@@ -31,7 +31,7 @@ const BRIEF_MAX: Duration = Duration::from_millis(600);
 /// The number of problems of a kind that are told.
 const TOLD_MAX: usize = 4;
 /// The least number of calls, of checked results, and of granted locks of a round.
-const LEAST: [u64; 3] = [3000, 1500, 40];
+const LEAST: [u64; 3] = [3000, 1500, 20];
 
 /// What a round did and found.
 #[derive(Debug, Clone, Default)]

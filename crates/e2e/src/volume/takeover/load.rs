@@ -28,8 +28,9 @@ const BLOCK: usize = 4096;
 /// The files whose slots are registers: one that every mount writes often, and a quiet one for each mount, which only
 /// that mount writes, and rarely, so that the others have it in memory most of the time.
 const REGISTERS: u32 = 1 + MOUNTS as u32;
-/// The pause between two writes of a quiet file. *Units*: milliseconds.
-const QUIET_MS: (u64, u64) = (200, 500);
+/// The pause between two writes of a quiet file. A long one leaves the file in the memory of the others while a leader
+/// that is in trouble still grants. *Units*: milliseconds.
+const QUIET_MS: (u64, u64) = (300, 4000);
 /// The offsets of the registers of a file; the first two are in one block.
 const OFFSETS: [u64; 3] = [0, 8, BLOCK as u64 + 16];
 /// The file whose only block is a register that is written with `O_DIRECT`.
