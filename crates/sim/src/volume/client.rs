@@ -17,9 +17,9 @@ use nectary_volume::tokens::Lease;
 use super::bugs::{Bug, planted};
 use super::executor::{MS, Owner, TaskId};
 use super::file::Object;
-use super::image::{Answer, Operation, Refusal, Reply};
 use super::locks::{Lock, locked};
 use super::network::{Connection, Down, Question, Up, Wish};
+use super::servers::image::{Answer, Operation, Refusal, Reply};
 use super::world::{LEASE_MS, World};
 
 /// Why a call fails.
@@ -246,7 +246,7 @@ impl Client {
 
     /// Whether a program that holds a lock may act on it now or after the present pause.
     pub fn may_act(&self, world: &World) -> bool {
-        let is_known = !(self.is_paused.get() && self.stops_clock.get()) && !self.is_blind();
+        let is_known = !(self.is_blind() || self.is_paused.get() && self.stops_clock.get());
         is_known && !self.is_dead.get() && !self.ended.get() && self.lease.get().holds(self.clock(world))
     }
 

@@ -11,8 +11,8 @@ use nectary_volume::protocol::{FileId, Locked};
 use super::bugs::{Bug, planted};
 use super::client::{Client, Fail, Mount, Said};
 use super::executor::MS;
-use super::image::Refusal;
 use super::network::{Up, Wish};
+use super::servers::image::Refusal;
 use super::world::World;
 
 /// The number of files that programs lock. They are used for nothing else.

@@ -4,7 +4,6 @@
 //! Owns: a run, and the report of many runs. The state machines of `nectary_volume::tokens` run here as in a mount and
 //! in a server; the code around them is a model that follows the same rules. A seed repeats a run exactly.
 
-mod append;
 mod bugs;
 mod check;
 mod client;
@@ -15,20 +14,14 @@ mod disk;
 mod executor;
 mod faults;
 mod file;
-mod gate;
 mod history;
 mod hold;
-mod image;
-mod journal;
 mod kernel;
-mod leader;
 mod link;
-mod locking;
 mod locks;
 mod names;
 mod network;
-mod process;
-mod server;
+mod servers;
 mod user;
 mod world;
 

@@ -12,7 +12,7 @@ use nectary_volume::tokens::Why;
 
 use super::bugs::{Bug, planted};
 use super::executor::MS;
-use super::image::{Operation, Reply};
+use super::servers::image::{Operation, Reply};
 use super::world::World;
 
 /// A request that changes no file and no name.

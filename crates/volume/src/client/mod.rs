@@ -14,7 +14,7 @@
 //! | `names` | everything about names and attributes |
 //! | `open` | files that are open |
 //! | `file`, `extents` | the state of a file, the places of its blocks |
-//! | `space`, `pool` | free blocks that the session holds, and how many |
+//! | `space` | free blocks that the session holds, and how many |
 //! | `data`, `bytes`, `commit`, `change` | reading, writing, committing, truncating |
 //! | `reserved` | blocks that `fallocate` reserved |
 //! | `accesses` | times of access |
@@ -36,7 +36,6 @@ mod link;
 mod locks;
 mod names;
 mod open;
-mod pool;
 mod refusals;
 mod reserved;
 mod session;
@@ -69,9 +68,9 @@ use crate::protocol::{Answer, Code, FileId, Granted, Operation, Question};
 use accesses::Accesses;
 use file::File;
 use hold::Holds;
-use pool::Pool;
 use session::{SPACE_RETRY, SPACE_WAIT_MAX, Session};
 use session_device::SessionDevice;
+use space::Pool;
 
 /// The interval between commits of written data.
 const COMMIT_INTERVAL: Duration = Duration::from_secs(1);

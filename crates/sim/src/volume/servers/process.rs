@@ -8,11 +8,11 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use super::executor::{MS, Owner, TaskId};
 use super::leader;
-use super::network::{Connection, Down};
 use super::server::Server;
-use super::world::World;
+use crate::volume::executor::{MS, Owner, TaskId};
+use crate::volume::network::{Connection, Down};
+use crate::volume::world::World;
 
 /// The lane of events that keep no order among themselves.
 const LANE_OF_NONE: u64 = 0;

@@ -9,8 +9,8 @@ use std::rc::Rc;
 use nectary_volume::tokens::{Locks, Outcome};
 
 use super::image::{Answer, Refusal, Reply};
-use super::network::{Connection, Wish};
-use super::world::World;
+use crate::volume::network::{Connection, Wish};
+use crate::volume::world::World;
 
 /// An answer: the connection and the number of the request.
 pub type Said = (Rc<Connection>, u64, Reply);

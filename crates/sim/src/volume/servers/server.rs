@@ -13,14 +13,14 @@ use nectary_volume::protocol::{FileId, Held, Token, What};
 use nectary_volume::tokens::{Action, Arbiter, GIVE_BACK_MAX_MS, Late, MINIMUM_MS, Silence, Why, verdict};
 
 use super::append::Out;
-use super::bugs::{Bug, planted};
-use super::executor::MS;
 use super::gate::{Gate, Path};
 use super::image::{Answer, Image, Refusal, Reply, without_map};
 use super::journal::Stored;
 use super::locking::{Locking, Said};
-use super::network::{Connection, Down, Question, Up};
-use super::world::{DRIFT_MS, LEASE_MS, SLOWER, World};
+use crate::volume::bugs::{Bug, planted};
+use crate::volume::executor::MS;
+use crate::volume::network::{Connection, Down, Question, Up};
+use crate::volume::world::{DRIFT_MS, LEASE_MS, SLOWER, World};
 
 /// The interval at which the server looks for late sessions and for blocks that became free. *Units*: microseconds.
 const TICK_US: u64 = 10 * MS;

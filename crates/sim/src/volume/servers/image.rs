@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::bugs::{Bug, planted};
+use crate::volume::bugs::{Bug, planted};
 
 /// A file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

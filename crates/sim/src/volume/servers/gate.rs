@@ -6,13 +6,13 @@
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-use super::bugs::{Bug, planted};
-use super::executor::MS;
 use super::image::Answer;
 use super::journal::Loss;
-use super::network::{Connection, Down};
 use super::server::Server;
-use super::world::World;
+use crate::volume::bugs::{Bug, planted};
+use crate::volume::executor::MS;
+use crate::volume::network::{Connection, Down};
+use crate::volume::world::World;
 
 /// Why a message is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

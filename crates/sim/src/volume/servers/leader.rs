@@ -7,10 +7,10 @@
 
 use std::rc::Rc;
 
-use super::bugs::{Bug, planted};
-use super::executor::{MS, Owner};
 use super::journal::{Contention, Sector};
-use super::world::{SERVER_LEASES_MS, World};
+use crate::volume::bugs::{Bug, planted};
+use crate::volume::executor::{MS, Owner};
+use crate::volume::world::{SERVER_LEASES_MS, World};
 
 /// The number of renewals during a lease.
 const RENEWALS_OF_LEASE: u64 = 4;

@@ -8,10 +8,10 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use super::bugs::{Bug, planted};
-use super::history::Key;
 use super::image::Image;
-use super::world::World;
+use crate::volume::bugs::{Bug, planted};
+use crate::volume::history::Key;
+use crate::volume::world::World;
 
 /// A session that an image calls over: its number, the time since when, and the value that each key with a lost change
 /// has from then on.

@@ -4,9 +4,13 @@
 //! Owns: the set of granted blocks that are free, without I/O. Promises: a block is handed out only once. Leaves to
 //! others: requesting more, and returning space.
 
+mod pool;
+
 use std::collections::BTreeMap;
 
 use crate::protocol::Granted;
+
+pub(super) use pool::Pool;
 
 /// The free blocks that a client holds.
 #[derive(Debug, Default)]

@@ -7,12 +7,12 @@
 
 use std::rc::Rc;
 
-use super::bugs::{Bug, planted};
 use super::gate::Path;
 use super::journal::{Loss, Sector};
-use super::network::{Connection, Down};
 use super::server::Server;
-use super::world::World;
+use crate::volume::bugs::{Bug, planted};
+use crate::volume::network::{Connection, Down};
+use crate::volume::world::World;
 
 /// An output that waits until all changes before it are durable.
 pub enum Out {

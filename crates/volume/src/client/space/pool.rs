@@ -7,20 +7,20 @@
 
 use std::collections::VecDeque;
 
-use super::space::Space;
+use super::Space;
 use crate::protocol::Granted;
 
 /// The first request. *Units*: blocks.
-pub(super) const SPACE_BLOCKS_MIN: u64 = 1 << 8;
+pub const SPACE_BLOCKS_MIN: u64 = 1 << 8;
 /// The most that one request asks for. *Units*: blocks.
-pub(super) const SPACE_BLOCKS_MAX: u64 = 1 << 16;
+pub const SPACE_BLOCKS_MAX: u64 = 1 << 16;
 /// Each request asks for this many times what the one before asked for.
 const GROWTH: u64 = 4;
 /// The number of seconds whose use decides how much is kept.
 const WINDOW: usize = 3;
 
 /// The free blocks of a session.
-pub(super) struct Pool {
+pub struct Pool {
     pub space: Space,
     wanted: u64,
     /// Blocks of `space` that only overwriting may use. *Units*: blocks.
