@@ -33,7 +33,7 @@ pub enum Bug {
     DirtyPagesDropped,
     /// The server does an operation again when the client sends it again.
     DoneTwice,
-    /// A client accepts messages of a former server.
+    /// A client uses the grant of a former server after it has told the next one what it holds.
     OldEpoch,
     /// A stat shows an older size than the client already knows.
     OldStat,

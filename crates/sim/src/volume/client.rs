@@ -35,7 +35,8 @@ pub enum Fail {
 #[derive(Debug, Clone)]
 pub enum Said {
     Reply(Reply),
-    Granted(Held),
+    /// A token, and the epoch of the server that granted it.
+    Granted(Held, u64),
     /// The call told an earlier server what is held; the next one is told again.
     Dropped,
 }
@@ -280,8 +281,7 @@ impl Client {
         if self.is_paused.get() {
             return self.inbox.borrow_mut().push((connection.clone(), message));
         }
-        let is_welcome = matches!(message, Down::Welcome { .. });
-        if is_lower && !planted(Bug::LowerEpoch) && (is_welcome || !planted(Bug::OldEpoch)) {
+        if is_lower && !planted(Bug::LowerEpoch) {
             world.coverage.met(name);
             return self.close(world, connection);
         }
@@ -313,7 +313,7 @@ impl Client {
                 let mount = Mount { world: world.clone(), client: self.clone() };
                 mount.serve_recall((held.sequence, held.level, why), held.token);
             }
-            Down::Grant { request, held } => self.answered(request, Said::Granted(held)),
+            Down::Grant { request, held } => self.answered(request, Said::Granted(held, connection.epoch)),
             Down::Answer { reply: Err(Refusal::Ended), .. } | Down::Evicted => self.end(world),
             Down::Answer {
                 reply: Err(refusal @ (Refusal::OutOfOrder | Refusal::Forgotten | Refusal::NotGranted)),
@@ -461,7 +461,17 @@ impl Mount {
     pub async fn acquire(&self, object: usize, level: u8) -> Result<Held, Fail> {
         let token = self.client.objects[object].token;
         match self.call(false, |request| Some((Up::Acquire { request, token, level }, None))).await? {
-            Said::Granted(held) => Ok(held),
+            Said::Granted(held, epoch) => {
+                if self.world.chance(3) {
+                    self.world.sleep(self.world.below(40 * MS)).await;
+                }
+                // A new server has been told what the client holds, and that was without this token.
+                if epoch < self.client.bulk_epoch.get() && !planted(Bug::OldEpoch) {
+                    self.world.coverage.met("15: a grant of an older epoch is not used");
+                    return Err(Fail::Refused(Refusal::Conflict));
+                }
+                Ok(held)
+            }
             _ => Err(Fail::Refused(Refusal::Conflict)),
         }
     }

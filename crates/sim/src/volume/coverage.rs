@@ -66,6 +66,7 @@ pub const SCENARIOS: &[&str] = &[
     "14: the disk of a server that takes over hangs before its seal",
     "15: a Welcome of a higher epoch closes the other connection",
     "15: a Welcome of a lower epoch is refused",
+    "15: a grant of an older epoch is not used",
     "15: a host does not reach the leader",
     "15: a host reaches only the next leader",
     "15: a host reaches only the old leader",

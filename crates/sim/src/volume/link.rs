@@ -43,7 +43,7 @@ impl Client {
             if other.server != connection.server {
                 world.coverage.met("15: the control and the bulk connection are to different servers");
             }
-            if other.epoch < connection.epoch && !planted(Bug::LowerEpoch) && !planted(Bug::OldEpoch) {
+            if other.epoch < connection.epoch && !planted(Bug::LowerEpoch) {
                 world.coverage.met("15: a Welcome of a higher epoch closes the other connection");
                 // Another task does that, a little later.
                 let (us, other) = (world.below(if world.chance(20) { 20 * MS } else { 400 }), other.clone());

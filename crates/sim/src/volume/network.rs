@@ -145,8 +145,7 @@ impl World {
         if matches!(message, Up::Renew { .. }) && client.is_bulk_behind(at) {
             self.coverage.met("12: a renewal arrives before a request that was sent earlier");
         }
-        let is_unaware = planted(Bug::LowerEpoch) || planted(Bug::OldEpoch);
-        let epoch = if is_unaware { connection.epoch } else { client.epoch.get() };
+        let epoch = if planted(Bug::LowerEpoch) { connection.epoch } else { client.epoch.get() };
         let (connection, message) = (connection.clone(), (epoch, message));
         self.at(at, move |world| {
             if !connection.is_lost.get() {
