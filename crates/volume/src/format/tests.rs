@@ -201,7 +201,7 @@ fn values() -> Vec<(&'static str, Vec<u8>, Decode)> {
 }
 
 #[test]
-fn lease_sector_of_first_programs_has_no_origin() {
+fn old_lease_sector_has_no_origin() {
     let written = sector().encode(VOLUME, 1).unwrap();
     let old = Frame::encode(Magic::Lease, VOLUME, 0, lease_block(3, 1), 77, &written[64..208]).unwrap();
     // Its golden sum when the sector ended with the host.
