@@ -101,7 +101,7 @@ fn while_stopped(volume: &Volume, second: &Path) -> Result<()> {
     }
     ensure!(began.elapsed() < LIMIT);
     // It was ended, for others waited; its process lives, so it is not over.
-    until(&volume, "it is ended", |found| found.iter().any(|(number, state)| (*number, &**state) == (1, "ended")))?;
+    until(volume, "it is ended", |found| found.iter().any(|(number, state)| (*number, &**state) == (1, "ended")))?;
     let (_, text) = volume.try_run(&["status"])?;
     ensure!(text.contains("session 1 of") && text.contains("its space is set aside"), "{text}");
     let info = volume.run(&["volume", "info", &volume.disk()])?;

@@ -71,7 +71,7 @@ fn second_server_by_another_path_is_refused() -> Result<()> {
 }
 
 #[test]
-fn living_leader_said_to_be_gone_leads_on() -> Result<()> {
+fn living_leader_said_gone_leads_on() -> Result<()> {
     let Some(mut volume) = volume() else { return Ok(()) };
     let apart = Loop::of(&volume.disk())?;
     let host = fs::read_to_string("/proc/sys/kernel/hostname")?;

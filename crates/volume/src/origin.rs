@@ -109,7 +109,7 @@ mod tests {
     use crate::format::SessionState;
 
     #[test]
-    fn origin_is_equal_only_for_one_kernel_and_inode() {
+    fn origin_is_equal_per_kernel_and_inode() {
         let origin = Origin::new(b"m", b"b", Some("0:1:2"));
         assert_eq!(origin, Origin::new(b"m", b"b", Some("0:1:2")));
         let others = [
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn lock_of_a_session_is_outside_of_every_disk() {
+    fn session_lock_is_outside_of_every_disk() {
         for incarnation in [[0; 16], [0xff; 16], [0x80; 16]] {
             let offset = lock_offset(incarnation);
             assert!(offset >= 1 << 62 && offset < i64::MAX as u64, "{offset:#x}");
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn session_is_gone_when_its_descriptor_is_closed() {
+    async fn session_is_gone_when_descriptor_closes() {
         let path = std::env::temp_dir().join(format!("nectary-origin-{}", std::process::id()));
         let options = OpenOptions { create_bytes: Some(1 << 20), is_shared: true, ..OpenOptions::default() };
         let open = async || Arc::new(FileDevice::open_file(&path, &options).await.expect("it opens")) as SharedDevice;

@@ -288,7 +288,7 @@ async fn the_lock_of_a_range_has_one_holder_among_those_that_share_a_file() {
 }
 
 #[tokio::test]
-async fn lock_is_seen_through_every_descriptor_of_the_inode() {
+async fn lock_is_seen_through_every_descriptor() {
     const FAR: u64 = (1 << 62) + 12345;
     let directory = Directory::new();
     let shared = OpenOptions { is_shared: true, create_bytes: Some(1 << 20), ..OpenOptions::default() };

@@ -186,14 +186,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn write_that_nobody_waited_for_is_never_drained() {
+    async fn abandoned_write_is_never_drained() {
         let device = slow();
         drop(BlockDevice::write_at(&device, 0, vec![Buffer::zeroed(4096)], WriteFlags::default(), Context::default()));
         assert!(!device.drained().await);
     }
 
     #[tokio::test]
-    async fn flush_that_was_given_up_is_no_write() {
+    async fn abandoned_flush_is_no_write() {
         let options = DelayOptions { flush: Duration::from_secs(60), ..DelayOptions::default() };
         let device = SessionDevice::new(Arc::new(DelayFilter::new(Arc::new(MemoryDevice::new(1 << 20)), options)));
         let flushed = tokio::time::timeout(Duration::from_millis(5), BlockDevice::flush(&device, Context::default()));

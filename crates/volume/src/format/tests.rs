@@ -203,12 +203,12 @@ fn values() -> Vec<(&'static str, Vec<u8>, Decode)> {
 }
 
 #[test]
-fn lease_sector_of_first_programs_has_no_origin() {
-    let written = sector().encode(VOLUME, 1).unwrap();
-    let old = Frame::encode(Magic::Lease, VOLUME, 0, lease_block(3, 1), 77, &written[64..208]).unwrap();
+fn old_lease_sector_has_no_origin() {
+    let written = sector().encode(VOLUME, 15).unwrap();
+    let old = Frame::encode(Magic::Lease, VOLUME, 0, lease_block(3, 15), 77, &written[64..208]).unwrap();
     // Its golden sum when the sector ended with the host.
     assert_eq!(crc32c::crc32c(&old), 0x63bf_0ffb);
-    let decoded = LeaseSector::decode(VOLUME, 3, 1, &old).unwrap();
+    let decoded = LeaseSector::decode(VOLUME, 3, 15, &old).unwrap();
     assert_eq!(decoded, LeaseSector { origin: Origin::default(), ..sector() });
 }
 

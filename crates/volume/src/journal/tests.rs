@@ -243,7 +243,7 @@ async fn beside_a_leader(name: &str, first: Origin, second: StartOptions) -> (Op
 }
 
 #[tokio::test]
-async fn living_leader_of_the_same_number_is_never_deposed() {
+async fn living_leader_is_never_deposed() {
     let here = Origin { machine: 1, kernel: 2, domain: 3 };
     let again = StartOptions { previous_gone: true, ..server(2) };
     let by_another_path = StartOptions { origin: Origin { domain: 4, ..here }, ..again.clone() };
@@ -263,7 +263,7 @@ async fn living_leader_of_the_same_number_is_never_deposed() {
 }
 
 #[tokio::test]
-async fn silent_leader_of_an_earlier_kernel_is_gone() {
+async fn silent_leader_of_earlier_kernel_is_gone() {
     let here = Origin { machine: 1, kernel: 2, domain: 3 };
     let again = |incarnation, origin| StartOptions { previous_gone: true, origin, ..server(incarnation) };
     let file = Scratch::new("earlier-kernel");

@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn slow_writer_keeps_little_more_than_it_uses() {
+    fn slow_writer_keeps_little() {
         let (mut pool, mut disk) = (Pool::new(), 1000);
         (0..100).for_each(|_| _ = write(&mut pool, 256, &mut disk));
         for _ in 0..2 * WINDOW {
