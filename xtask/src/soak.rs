@@ -190,11 +190,32 @@ const CAMPAIGNS: &[Campaign] = &[
         extents: &[("{rounds}", "50", "3")],
     },
     Campaign {
+        name: "volume-databases",
+        program: Program::Binary("volume-databases"),
+        arguments: &["--rounds", "{rounds}", "--seed", "{seed}"],
+        environment: &[],
+        extents: &[("{rounds}", "10", "1")],
+    },
+    Campaign {
+        name: "volume-takeover",
+        program: Program::Binary("volume-takeover"),
+        arguments: &["--rounds", "{rounds}", "--seed", "{seed}"],
+        environment: &[],
+        extents: &[("{rounds}", "20", "3")],
+    },
+    Campaign {
         name: "volume-tree",
         program: Program::Binary("volume-tree"),
         arguments: &["--operations", "{operations}", "--calls", "{calls}", "--seed", "{seed}"],
         environment: &[],
         extents: &[("{operations}", "20000", "2000"), ("{calls}", "20000", "3000")],
+    },
+    Campaign {
+        name: "volume-kills",
+        program: Program::Binary("volume-kills"),
+        arguments: &["--rounds", "{rounds}", "--seed", "{seed}"],
+        environment: &[],
+        extents: &[("{rounds}", "50", "3")],
     },
     Campaign {
         name: "store-spans",

@@ -492,3 +492,62 @@ fn access_control_lists_mean_the_same_below_and_through_the_cache() {
     assert!(direct[0].starts_with("Ok([102") && direct[0].contains("Err(PermissionDenied)"), "{direct:?}");
     assert_eq!(through, direct);
 }
+
+/// The pages of a file that the kernel has not written to the disk yet. `None`: this kernel does not tell.
+fn dirty_pages(path: &Path) -> Option<u64> {
+    /// The number of the system call `cachestat` on every architecture; the crate `libc` does not have it.
+    const CACHESTAT: libc::c_long = 451;
+    let file = File::open(path).unwrap();
+    let (range, mut counts) = ([0_u64; 2], [0_u64; 5]);
+    // SAFETY: the call reads the range and writes five counts.
+    match unsafe { libc::syscall(CACHESTAT, file.as_raw_fd(), range.as_ptr(), counts.as_mut_ptr(), 0) } {
+        0 => Some(counts[1] + counts[2]),
+        _ => None,
+    }
+}
+
+fn allocate(file: &File, mode: i32, offset: i64, length: i64) {
+    // SAFETY: the call takes numbers only.
+    let done = unsafe { libc::fallocate64(file.as_raw_fd(), mode, offset, length) };
+    assert_eq!(done, 0, "{}", io::Error::last_os_error());
+}
+
+/// `O_SYNC` and `O_DSYNC`: not only what `write` changed is durable when the call returns.
+#[test]
+fn synced_handles_leave_nothing_to_write_back() {
+    let Some(shown) = Shown::new("synced handles", Mode::WriteThrough) else { return };
+    type Change = fn(&File, &File);
+    let changes: [(&str, Change); 4] = [
+        ("write", |file, _| file.write_all_at(&bytes(5000, 1), 100).unwrap()),
+        ("copy", |file, from| {
+            let null = std::ptr::null_mut();
+            let (from, to) = (from.as_raw_fd(), file.as_raw_fd());
+            // SAFETY: the call takes numbers and null pointers; without offsets it uses those of the handles.
+            let count = unsafe { libc::copy_file_range(from, null, to, null, 50_000, 0) };
+            assert_eq!(count, 50_000, "{}", io::Error::last_os_error());
+        }),
+        ("zero", |file, _| allocate(file, libc::FALLOC_FL_ZERO_RANGE, 100, 5000)),
+        ("truncate", |file, _| file.set_len(50_001).unwrap()),
+    ];
+    fs::write(shown.at("from"), bytes(50_000, 2)).unwrap();
+    let mut unsynced = 0;
+    for (name, change) in changes {
+        for (index, flags) in [0, libc::O_DSYNC, libc::O_SYNC].into_iter().enumerate() {
+            let (path, below) = (shown.at(format!("{name} {index}")), shown.below(format!("{name} {index}")));
+            fs::write(&path, bytes(100_000, 3)).unwrap();
+            File::open(&below).unwrap().sync_all().unwrap();
+            let file = OpenOptions::new().read(true).write(true).custom_flags(flags).open(&path).unwrap();
+            change(&file, &File::open(shown.at("from")).unwrap());
+            let Some(dirty) = dirty_pages(&below) else {
+                return println!("NOT RUN: synced handles: this kernel does not say which pages are dirty");
+            };
+            // The kernel may also write pages back by itself, so the handles without the flags are counted together.
+            if flags == 0 {
+                unsynced += dirty;
+            } else {
+                assert_eq!(dirty, 0, "{name}, flags {flags:o}");
+            }
+        }
+    }
+    assert!(unsynced > 0, "the kernel shows no page that is not on the disk");
+}

@@ -177,12 +177,34 @@ pub trait BlockDevice: Send + Sync + 'static {
     /// Locks a range of the device. The lock excludes all other users on this host that have the same file or disk open
     /// and lock the same range through this method. It is held until the device is dropped and its last request has
     /// ended. The lock does not stop programs that never take it. *Returns* `false` if the device has no descriptor
-    /// that can hold a lock.
+    /// that can hold a lock. A device that is opened only for reading shares the lock with others of its kind.
     ///
     /// *Errors*: [`ErrorKind::Busy`](crate::ErrorKind::Busy) if another user has the lock. Before this method fails, it
     /// waits for a short time, because a killed process holds its lock until its last request has ended.
     fn lock(&self, _offset: u64, _length: u64) -> IoFuture<bool> {
         Box::pin(std::future::ready(Ok(false)))
+    }
+
+    /// Removes a lock that this device took by [`lock`](Self::lock), with the same range.
+    fn unlock(&self, _offset: u64, _length: u64) -> IoFuture<()> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    /// Whether a user on this host, also through this device, holds a lock in the range that it took by
+    /// [`lock`](Self::lock) in the same [`lock_domain`](Self::lock_domain).
+    ///
+    /// *Errors*: [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) if the device cannot tell.
+    fn is_locked(&self, _offset: u64, _length: u64) -> IoFuture<bool> {
+        let detail = "it has no descriptor that can hold a lock".to_owned();
+        let error = Error::new(ErrorKind::Unsupported, &self.spec(), Operation::Open, detail);
+        Box::pin(std::future::ready(Err(error)))
+    }
+
+    /// Names what [`lock`](Self::lock) locks. Two devices on one host see each other's locks if their names are equal.
+    /// Two paths of one disk may have different names, for example two device nodes, or a loop device and its file.
+    /// `None`: the device cannot lock, or the kernel of this host does not keep its locks itself.
+    fn lock_domain(&self) -> Option<String> {
+        None
     }
 
     /// Changes an option of this device, or of the nearest device below that has it, while it runs, for example

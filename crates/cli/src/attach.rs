@@ -87,6 +87,8 @@ async fn stay(arguments: &AttachArguments) -> Result<u8, Failure> {
         ..OpenOptions::default()
     };
     let options = Options { read_only: arguments.read_only, open };
+    // It can fail, so it comes before the device is opened, which may take it from another process.
+    RuntimeDirectory::open()?;
     // Blocking is allowed here, because nothing else runs on this thread yet.
     let (caches, disks) = (Caches::default(), Opened::default());
     let registry = registry_listing(&caches, &disks);

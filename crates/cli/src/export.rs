@@ -47,10 +47,13 @@ async fn serve(
     devices: &mut Vec<SharedDevice>,
 ) -> Result<(), Failure> {
     let caches = Caches::default();
-    let exports = open(arguments, &caches, devices).await?;
     let mut options = ServerOptions::default();
     (options.tls, options.insecure) = (tls, arguments.insecure);
-    let server = Server::start(&arguments.nbd, exports, options).map_err(listening)?;
+    // Everything that can fail comes before the devices are opened, because that may take them from another process.
+    RuntimeDirectory::open()?;
+    let bound = Server::bind(&arguments.nbd, options).map_err(listening)?;
+    let exports = open(arguments, &caches, devices).await?;
+    let server = bound.serve(exports).map_err(listening)?;
     let control = start_control(&server, caches)?;
     output::text(&server.urls().iter().map(|url| format!("{url}\n")).collect::<String>())?;
     shutdown.requested().await;

@@ -34,8 +34,13 @@ use clap::Parser;
 
 use arguments::{Arguments, Command};
 use exit::Failure;
+use mounts::helper::Helper;
 
 fn main() -> ExitCode {
+    let mut words = std::env::args_os();
+    if let Some(helper) = words.next().as_deref().and_then(Helper::of) {
+        return helper.run(words.collect());
+    }
     let arguments = Arguments::parse();
     match run(&arguments.command) {
         Ok(code) => ExitCode::from(code),

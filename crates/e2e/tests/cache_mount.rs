@@ -147,3 +147,41 @@ fn a_killed_cache_leaves_the_source_as_it_was_written_and_is_mounted_again() {
     assert!(!mounted.shown("1").exists());
     assert_eq!(mounted.run(&["cache", "umount", &shown]).0, 4, "it is gone");
 }
+
+#[test]
+fn directory_that_a_container_holds_is_not_cached_again() {
+    if let Some(reason) = missing() {
+        return not_run(format!("cache mount: {reason}"));
+    }
+    let mut mounted = Mounted::new("source");
+    fs::write(mounted.shown("a"), b"here").expect("it is written");
+    let (shown, mark) = (mounted.scratch.join("shown").display().to_string(), mounted.scratch.join("mark"));
+    let script = format!("touch '{}'; exec sleep 1000", mark.display());
+    let mut container = Command::new("unshare");
+    container.args(["-m", "--propagation", "private", "sh", "-c", &script]);
+    let mut container = container.stdin(Stdio::null()).stdout(Stdio::null()).spawn().expect("it starts");
+    let began = Instant::now();
+    while !mark.exists() {
+        assert!(began.elapsed() < LIMIT, "it does not start");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert!(Command::new("umount").arg(&shown).status().expect("it runs").success());
+    let mut again = Command::new(nectary::binary().expect("the binary"));
+    again.args(["cache", "mount"]).arg(mounted.scratch.join("source")).args([&shown, "--memory", "16M"]);
+    again.env("NECTARY_RUNTIME_DIR", mounted.scratch.join("run")).stdin(Stdio::null());
+    let output = again.output().expect("it runs");
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    let process = format!("process {}", mounted.process.id());
+    let status = mounted.run(&["status"]).1;
+    container.kill().and_then(|()| container.wait()).expect("it ends");
+    assert_eq!(output.status.code(), Some(5), "{text}");
+    for named in [process.as_str(), "another mount namespace", "(sleep)"] {
+        assert!(text.contains(named), "{text}");
+    }
+    assert!(status.contains("another mount namespace"), "{status}");
+    let ended = mounted.process.wait(LIMIT).expect("it ends");
+    assert!(ended.success(), "{}", mounted.process.log_tail());
+    mounted.mounts += 1;
+    mounted.process = mount(&mounted.scratch, "source", 1);
+    assert_eq!(fs::read(mounted.shown("a")).expect("it is there"), b"here");
+}

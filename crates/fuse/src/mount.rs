@@ -1,6 +1,6 @@
 //! A FUSE mount, which may be attached to a directory.
 //!
-//! Owns: the calls that make and end a mount. A mount that is not attached has no path, and exists as long as one of
+//! Owns: the calls that make, change and end a mount. A mount that is not attached has no path, and exists as long as one of
 //! its files is open. It leaves nothing behind when its process dies.
 
 use std::ffi::{CStr, CString};
@@ -18,11 +18,11 @@ const FSCONFIG_CMD_CREATE: libc::c_uint = 6;
 const FSOPEN_CLOEXEC: libc::c_uint = 1;
 const FSMOUNT_CLOEXEC: libc::c_uint = 1;
 const MOVE_MOUNT_F_EMPTY_PATH: libc::c_uint = 4;
-/// The attributes of a mount that allows no set-user-id bits, no devices and no programs.
-const ATTRIBUTES_BARE: libc::c_uint = 2 | 4 | 8;
-/// The attributes of a mount that allows no set-user-id bits and no devices.
-const ATTRIBUTES_TREE: libc::c_uint = 2 | 4;
-const ATTRIBUTE_READ_ONLY: libc::c_uint = 1;
+const ATTRIBUTE_READ_ONLY: u64 = 1;
+const ATTRIBUTE_NO_SET_USER_ID: u64 = 1 << 1;
+const ATTRIBUTE_NO_DEVICES: u64 = 1 << 2;
+const ATTRIBUTE_NO_PROGRAMS: u64 = 1 << 3;
+const ATTRIBUTE_NO_ACCESS_TIMES: u64 = 1 << 4;
 
 /// The options with which a file system is mounted.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -42,6 +42,26 @@ pub struct MountOptions {
     pub read_only: bool,
     /// Whether programs that are stored on the file system can be run.
     pub programs: bool,
+    /// Whether set-user-ID and set-group-ID bits and capabilities of these programs take effect.
+    pub set_user_id: bool,
+    /// Whether device nodes can be opened.
+    pub devices: bool,
+    /// Whether lists of mounts show that reading changes no times of access. The file system itself changes these times.
+    pub no_access_times: bool,
+}
+
+impl MountOptions {
+    /// The attributes of the mount in the form of `mount_setattr`.
+    fn attributes(&self) -> u64 {
+        let attributes = [
+            (self.read_only, ATTRIBUTE_READ_ONLY),
+            (!self.set_user_id, ATTRIBUTE_NO_SET_USER_ID),
+            (!self.devices, ATTRIBUTE_NO_DEVICES),
+            (!self.programs, ATTRIBUTE_NO_PROGRAMS),
+            (self.no_access_times, ATTRIBUTE_NO_ACCESS_TIMES),
+        ];
+        attributes.into_iter().filter(|(is_set, _)| *is_set).map(|(_, attribute)| attribute).sum()
+    }
 }
 
 /// A mount.
@@ -81,9 +101,7 @@ impl Mount {
             config(&context, FSCONFIG_SET_FLAG, Some((key, None))).map_err(failed)?;
         }
         config(&context, FSCONFIG_CMD_CREATE, None).map_err(failed)?;
-        let attributes = if options.programs { ATTRIBUTES_TREE } else { ATTRIBUTES_BARE };
-        let read_only = if options.read_only { ATTRIBUTE_READ_ONLY } else { 0 };
-        Ok(Mount { mount: fsmount(&context, attributes | read_only).map_err(failed)? })
+        Ok(Mount { mount: fsmount(&context, options.attributes() as libc::c_uint).map_err(failed)? })
     }
 
     /// The path with which this process can open a file in the mount, even if the mount is not attached.
@@ -120,6 +138,37 @@ pub fn unmount(directory: &Path, lazily: bool) -> io::Result<()> {
     let flags = libc::UMOUNT_NOFOLLOW | if lazily { libc::MNT_DETACH } else { 0 };
     // SAFETY: the path is a string that ends with a zero byte and outlives the call.
     if unsafe { libc::umount2(path.as_ptr(), flags) } == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// The argument of `mount_setattr`.
+#[repr(C)]
+struct Change {
+    set: u64,
+    clear: u64,
+    propagation: u64,
+    user_namespace: u64,
+}
+
+/// Changes the topmost mount of a directory: from now on it allows changes, programs, set-user-ID bits and devices as
+/// `options` say. A file system that was mounted read-only stays so.
+pub fn remount(directory: &Path, options: &MountOptions) -> io::Result<()> {
+    let path = CString::new(directory.as_os_str().as_bytes())?;
+    let all = ATTRIBUTE_READ_ONLY | ATTRIBUTE_NO_SET_USER_ID | ATTRIBUTE_NO_DEVICES | ATTRIBUTE_NO_PROGRAMS;
+    let set = options.attributes() & all;
+    let change = Change { set, clear: all & !set, propagation: 0, user_namespace: 0 };
+    // SAFETY: the path is a string that ends with a zero byte; it and the change, whose length the call gets, outlive
+    // the call.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_mount_setattr,
+            libc::AT_FDCWD,
+            path.as_ptr(),
+            libc::AT_SYMLINK_NOFOLLOW,
+            &raw const change,
+            size_of::<Change>(),
+        )
+    };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 fn fsopen() -> io::Result<OwnedFd> {

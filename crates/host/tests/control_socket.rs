@@ -164,6 +164,18 @@ async fn a_live_socket_is_never_taken_over_and_a_stale_one_is_replaced() {
 }
 
 #[tokio::test]
+async fn replaced_methods_answer_later_clients() {
+    let scratch = Scratch::new("replaced");
+    let server = start(&scratch.0, Limits::default());
+    let mut methods = Methods::new();
+    methods.status(|| Status::healthy("proxy", "127.0.0.1:1"));
+    server.replace(methods);
+    assert_eq!(ask(server.path(), "status", Value::Null).await.expect("ok")["state"], "healthy");
+    assert!(matches!(ask(server.path(), "echo", Value::Null).await, Err(Error::Fault { .. })), "it is replaced");
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn stop_ends_calls_under_way_and_removes_the_socket() {
     let scratch = Scratch::new("stop");
     let server = start(&scratch.0, Limits::default());

@@ -29,6 +29,8 @@ mod wire;
 
 pub use client::{ConnectOptions, ExportInfo, Listed, NbdDevice, info, list, register};
 pub use error::{Error, ErrorKind};
-pub use server::{Export, ExportFigures, ExportSource, Exports, Listen, Missing, Server, ServerFigures, ServerOptions};
+pub use server::{
+    Bound, Export, ExportFigures, ExportSource, Exports, Listen, Missing, Server, ServerFigures, ServerOptions,
+};
 pub use transport::{Duplex, Transport};
 pub use url::{Address, DEFAULT_PORT, URL_BYTES_MAX, Url};

@@ -5,7 +5,7 @@ use nectary_sim::random::Random;
 use nectary_sim::volume::{Act, Bug, Entry, NEVER, Verdict, explain, replay_planted, run_many, run_planted};
 
 /// The number of runs of the sample.
-const RUNS: u64 = 1000;
+const RUNS: u64 = 2000;
 /// The number of small histories that both checkers decide.
 const HISTORIES: u64 = 20_000;
 /// A planted bug must be caught within this many runs.
@@ -30,6 +30,7 @@ fn reads_on_any_host_see_every_write_that_returned_before_them_and_what_was_sync
     println!("seed {}: {report:?}", seed());
     assert!(report.broken.is_empty(), "{}", report.broken.join("\n"));
     assert_eq!((report.short, report.undecided), (0, 0));
+    assert_eq!(report.coverage.missing(), Vec::<&str>::new(), "scenarios that never occurred");
 }
 
 #[test]

@@ -13,6 +13,7 @@ pub mod format;
 pub mod journal;
 pub mod metadata;
 mod net;
+pub mod origin;
 pub mod planted;
 pub mod protocol;
 pub mod server;

@@ -50,6 +50,8 @@ struct Node {
     map: BTreeMap<u64, (u64, bool)>,
     xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
     is_open: bool,
+    /// Whether it was made without a name, and has had none since.
+    is_nameless: bool,
 }
 
 impl Node {
@@ -115,10 +117,14 @@ impl Model {
         if self.nodes[&number].is_directory() {
             return Err(libc::EPERM);
         }
+        if self.nodes[&number].links == 0 && !self.nodes[&number].is_nameless {
+            return Err(libc::ENOENT);
+        }
         if self.find(directory, name).is_some() {
             return Err(libc::EEXIST);
         }
-        self.node(number).links += 1;
+        let node = self.node(number);
+        (node.links, node.is_nameless) = (node.links + 1, false);
         self.add(directory, name, number);
         Ok(())
     }
@@ -278,9 +284,13 @@ impl Run {
         let (directory, name) = (self.directory(), self.name());
         let file = self.any(Node::is_file);
         let named = self.any(|node| node.links > 0);
+        // Every file without a name is open.
+        let orphan = self.any(|node| node.links == 0 && node.is_file());
         match (self.random.below(20), file, named) {
-            (0..=4, ..) => self.create(directory, name),
-            (5, _, Some(number)) => {
+            (0..=3, ..) => self.create(directory, name),
+            (4, ..) => self.create_nameless(directory),
+            (5, _, Some(named)) => {
+                let number = orphan.filter(|_| self.random.below(2) == 0).unwrap_or(named);
                 let expected = self.model.link(number, directory, &name);
                 let operation = Operation::Link { file: Run::id(number), directory: Run::id(directory), name };
                 assert_eq!(self.operate(&operation).map(drop), expected, "{operation:?}");
@@ -304,10 +314,13 @@ impl Run {
                 let size = self.random.below(FILE_BLOCKS * BLOCK);
                 self.operate(&Operation::Truncate { file: Run::id(file), size }).expect("it is cut");
                 let node = self.model.node(file);
+                if size <= node.size {
+                    node.map.retain(|block, _| *block < size.div_ceil(BLOCK));
+                }
                 node.size = size;
-                node.map.retain(|block, _| *block < size.div_ceil(BLOCK));
             }
-            (11, Some(file), _) => self.allocate(file),
+            (11, Some(file), _) if self.random.below(2) == 0 => self.allocate(file),
+            (11, Some(file), _) => self.take_reserved(file),
             (12..=14, Some(file), _) => self.commit(file),
             (15, Some(file), _) => {
                 let is_open = self.model.nodes[&file].is_open;
@@ -365,6 +378,24 @@ impl Run {
         self.model.add(directory, &name, made.number);
     }
 
+    /// Makes a file without a name; only an open file can have none.
+    fn create_nameless(&mut self, directory: u64) {
+        let kind = self.random.of(&[libc::S_IFREG, libc::S_IFREG, libc::S_IFREG, libc::S_IFIFO]);
+        let open = self.random.below(4) > 0;
+        let (directory, mode) = (Run::id(directory), kind | 0o600);
+        let (name, target, target_block) = (Vec::new(), Vec::new(), None);
+        let (owner, group, umask, device, inode) = (0, 0, 0, 0, 0);
+        let operation =
+            Operation::Create { directory, name, mode, owner, group, umask, device, target, target_block, open, inode };
+        let made = self.operate(&operation);
+        if kind != libc::S_IFREG || !open {
+            assert_eq!(made, Err(libc::EINVAL));
+            return;
+        }
+        let Ok(Answer::Attributes(made)) = made else { panic!("{made:?}") };
+        self.model.nodes.insert(made.number, Node { mode, is_open: true, is_nameless: true, ..Node::default() });
+    }
+
     /// Commits granted blocks, unwritten blocks at their place, or blocks that are not granted.
     fn commit(&mut self, file: u64) {
         let start = self.random.below(FILE_BLOCKS);
@@ -387,7 +418,9 @@ impl Run {
         };
         let is_right = is_right || self.model.granted.contains(&blocks[0]);
         let size = (start + blocks.len() as u64) * BLOCK;
-        let extent = Mapped { file_block: start, blocks: blocks.len() as u32, block: blocks[0], is_unwritten: false };
+        // What was taken and not written is mapped as unwritten again.
+        let is_unwritten = self.random.below(4) == 0;
+        let extent = Mapped { file_block: start, blocks: blocks.len() as u32, block: blocks[0], is_unwritten };
         let truncate_generation = u64::MAX;
         let (modified_ns, changed_ns, extents) = (9, 9, vec![extent]);
         let operation =
@@ -399,7 +432,7 @@ impl Run {
             node.size = node.size.max(size);
             for (at, block) in (start..).zip(blocks) {
                 self.model.granted.remove(&block);
-                node.map.insert(at, (block, false));
+                node.map.insert(at, (block, is_unwritten));
             }
         }
     }
@@ -414,8 +447,12 @@ impl Run {
         if mode & KEEP_SIZE == 0 {
             node.size = node.size.max(end);
         }
-        if mode & (PUNCH_HOLE | ZERO_RANGE) != 0 {
-            node.map.retain(|block, _| !(start.div_ceil(BLOCK)..end / BLOCK).contains(block));
+        let whole = start.div_ceil(BLOCK)..end / BLOCK;
+        if mode & PUNCH_HOLE != 0 {
+            node.map.retain(|block, _| !whole.contains(block));
+        }
+        if mode & ZERO_RANGE != 0 {
+            node.map.iter_mut().for_each(|(block, (_, is_unwritten))| *is_unwritten |= whole.contains(block));
         }
         if mode & PUNCH_HOLE == 0 {
             for block in start / BLOCK..end.div_ceil(BLOCK) {
@@ -425,6 +462,31 @@ impl Run {
             }
         }
         assert_eq!(node.map, found, "inode {file}, {start} to {end}, mode {mode:#x}");
+    }
+
+    /// Takes unwritten blocks of a file; they are granted, and their place in the file is a hole.
+    fn take_reserved(&mut self, file: u64) {
+        let start = self.random.below(FILE_BLOCKS);
+        let end = start + self.random.below(8);
+        let taken = self.operate(&Operation::TakeReserved { file: Run::id(file), start, end });
+        if start == end {
+            assert_eq!(taken, Err(libc::EINVAL));
+            return;
+        }
+        let Ok(Answer::Map { extents, answered_to }) = taken else { panic!("{taken:?}") };
+        assert_eq!(answered_to, end);
+        let blocks = extents.iter().flat_map(|extent| {
+            assert!(extent.is_unwritten);
+            (0..u64::from(extent.blocks)).map(move |index| (extent.file_block + index, extent.block + index))
+        });
+        let node = self.model.nodes.get_mut(&file).expect("it is there");
+        let expected = node.map.range(start..end).filter(|(_, (_, is_unwritten))| *is_unwritten);
+        let expected: Vec<(u64, u64)> = expected.map(|(at, (block, _))| (*at, *block)).collect();
+        assert_eq!(blocks.collect::<Vec<_>>(), expected, "inode {file}, {start} to {end}");
+        for (at, block) in expected {
+            node.map.remove(&at);
+            self.model.granted.insert(block);
+        }
     }
 
     fn map(&mut self, file: u64) -> BTreeMap<u64, (u64, bool)> {

@@ -13,7 +13,7 @@ use nectary_block::{Buffer, Context, Error, WriteFlags};
 use nectary_buffer::{BufferCache, FileId, Pinned, READ_BLOCKS_MAX, Source, stream_of};
 use nectary_fuse::{Caller, Data, Errno, Pool, Read, Reply, Write};
 
-use super::handles::OpenFile;
+use super::handles::{OpenFile, is_synced};
 use super::names::StreamNames;
 use super::processes::Processes;
 use super::source::{Shared, errno};
@@ -146,8 +146,7 @@ impl Bytes {
         let result = match written {
             Ok(buffers) => {
                 data.put(buffers);
-                let is_synchronous = write.flags & (libc::O_SYNC | libc::O_DSYNC) != 0;
-                if is_synchronous { self.cache.flush(file.file.id, Context::default()).await } else { Ok(()) }
+                if is_synced(write.flags) { self.cache.flush(file.file.id, Context::default()).await } else { Ok(()) }
             }
             Err(error) => Err(error),
         };

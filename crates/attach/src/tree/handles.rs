@@ -13,12 +13,19 @@ use nectary_fuse::Errno;
 use super::nodes::Node;
 use super::source::CachedFile;
 
+/// Whether the flags of an open file, or of a write, say that written data must be durable when the call returns.
+pub fn is_synced(flags: i32) -> bool {
+    flags & (libc::O_SYNC | libc::O_DSYNC) != 0
+}
+
 /// An open file.
 pub struct OpenFile {
     /// Its node.
     pub node: Arc<Node>,
     /// The file in the cache.
     pub file: Arc<CachedFile>,
+    /// Whether each change of data through the handle must be durable when its call returns.
+    pub is_synced: bool,
     /// The last process that read through this handle; the name of its stream is already stored.
     pub named: AtomicU32,
 }
@@ -44,9 +51,10 @@ impl Handles {
         number
     }
 
-    /// Adds an open file; returns its number.
-    pub fn add_file(&self, node: Arc<Node>, file: Arc<CachedFile>) -> u64 {
-        self.add(Handle::File(Arc::new(OpenFile { node, file, named: AtomicU32::new(0) })))
+    /// Adds a file that is open with these flags; returns its number.
+    pub fn add_file(&self, node: Arc<Node>, file: Arc<CachedFile>, flags: i32) -> u64 {
+        let is_synced = is_synced(flags);
+        self.add(Handle::File(Arc::new(OpenFile { node, file, is_synced, named: AtomicU32::new(0) })))
     }
 
     /// Adds an open directory; returns its number.

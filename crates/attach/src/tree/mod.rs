@@ -39,6 +39,7 @@ use tokio::sync::{oneshot, watch};
 
 use crate::error::Error;
 use crate::long_calls::{LongWaits, WaitReason};
+use crate::mount_list::{OtherNamespace, device_of, is_mounted_as};
 pub use commands::{HeldFile, PathError};
 use data::Bytes;
 pub use names::StreamName;
@@ -75,6 +76,8 @@ pub struct Tree {
     connection: Arc<Connection>,
     ended: watch::Receiver<bool>,
     threads: Mutex<Vec<JoinHandle<std::io::Result<()>>>>,
+    /// The number of the mounted file system's device, as lists of mounts show it.
+    device: Option<String>,
     descriptors_max: u64,
     /// The nodes of pinned files; a pin keeps one look-up of its node.
     pinned: Mutex<std::collections::BTreeSet<u64>>,
@@ -148,12 +151,14 @@ impl Tree {
             default_permissions: true,
             read_only,
             programs: true,
+            ..MountOptions::default()
         };
         let mount = Mount::new(&channel, &mount_options)?;
         let connection = Connection::new(file_system.clone(), Limits::default());
         let crew = Crew::start(connection.clone(), channel, "nectary-fuse")
             .map_err(|error| Error::os("starting a thread", error))?;
         mount.attach(&options.directory)?;
+        let device = device_of(&options.directory, SUBTYPE);
         let (end, ended) = watch::channel(false);
         let of_crew = file_system.clone();
         let crew = std::thread::Builder::new().name("nectary-end".to_owned()).spawn(move || {
@@ -164,7 +169,7 @@ impl Tree {
         });
         let crew = crew.map_err(|error| Error::os("starting a thread", error))?;
         let threads = Mutex::new(vec![crew, waiter]);
-        Ok(Tree { options, file_system, connection, ended, threads, descriptors_max, pinned: Mutex::default() })
+        Ok(Tree { options, file_system, connection, ended, threads, device, descriptors_max, pinned: Mutex::default() })
     }
 
     /// The options with which it was mounted.
@@ -222,6 +227,11 @@ impl Tree {
         unmount_tree(&self.options.directory, lazily)
     }
 
+    /// Returns a process in another mount namespace, such as a container, in which the tree is mounted, too.
+    pub fn held_elsewhere(&self) -> Option<OtherNamespace> {
+        self.device.as_deref().and_then(OtherNamespace::with)
+    }
+
     /// Waits until the tree has ended; later calls return `Ok` at once. It blocks the calling thread.
     ///
     /// *Errors*: those that the kernel reported on the FUSE connection.
@@ -266,15 +276,4 @@ pub(crate) fn unmount_as(directory: &Path, subtype: &str, what: &str, lazily: bo
 /// Whether a tree, possibly of a dead process, is mounted on a directory.
 pub fn is_tree(directory: &Path) -> bool {
     is_mounted_as(directory, SUBTYPE)
-}
-
-/// Whether a file system of this subtype is mounted on a directory.
-pub(crate) fn is_mounted_as(directory: &Path, subtype: &str) -> bool {
-    let Ok(text) = std::fs::read_to_string("/proc/self/mountinfo") else { return false };
-    let kind = format!("fuse.{subtype}");
-    text.lines().any(|line| {
-        let Some((left, right)) = line.split_once(" - ") else { return false };
-        let place = left.split(' ').nth(4).map(crate::loop_device::unescape);
-        place.is_some_and(|place| Path::new(&place) == directory) && right.split(' ').next() == Some(kind.as_str())
-    })
 }

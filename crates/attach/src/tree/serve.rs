@@ -150,7 +150,7 @@ impl TreeFileSystem {
         match opened {
             Ok(file) => {
                 entry.attributes = node.attributes()?;
-                Ok((entry, self.handles.add_file(node, file)))
+                Ok((entry, self.handles.add_file(node, file, flags)))
             }
             Err(error) => {
                 self.forget(node.number, 1);
@@ -166,7 +166,7 @@ impl TreeFileSystem {
             self.changes()?;
             file.source.writer(&node.descriptor)?;
         }
-        Ok(self.handles.add_file(node, file))
+        Ok(self.handles.add_file(node, file, flags))
     }
 
     fn set(&self, number: u64, change: SetAttributes) -> Result<nectary_fuse::Attributes> {
@@ -333,10 +333,12 @@ impl FileSystem for TreeFileSystem {
                 Ok(attributes) => reply.attributes(&attributes, self.nodes.valid()),
                 Err(error) => reply.error(error),
             },
-            Call::SetAttributes(change) => match self.set(number, change) {
-                Ok(attributes) => reply.attributes(&attributes, self.nodes.valid()),
-                Err(error) => reply.error(error),
-            },
+            Call::SetAttributes(change) => {
+                let (handle, valid_for) =
+                    (change.handle.filter(|_| change.valid & valid::SIZE != 0), self.nodes.valid());
+                let set = self.set(number, change);
+                self.changed_by(handle, reply, set, move |reply, attributes| reply.attributes(&attributes, valid_for));
+            }
             Call::ReadLink => match node().and_then(|node| sys::read_link(&node.descriptor)) {
                 Ok(target) => reply.bytes(&target),
                 Err(error) => reply.error(error),
@@ -456,12 +458,13 @@ impl FileSystem for TreeFileSystem {
                 }
             }
             Call::Allocate { handle, offset, length, mode } => {
-                reply.done(self.allocate(handle, offset, length, mode));
+                let allocated = self.allocate(handle, offset, length, mode);
+                self.changed_by(Some(handle), reply, allocated, |reply, ()| reply.ok());
             }
-            Call::Copy(copy) => match self.copy(copy) {
-                Ok(bytes) => reply.copied(bytes),
-                Err(error) => reply.error(error),
-            },
+            Call::Copy(copy) => {
+                let copied = self.copy(copy);
+                self.changed_by(Some(copy.to_handle), reply, copied, |reply, bytes| reply.copied(bytes));
+            }
             _ => reply.errno(libc::ENOSYS),
         }
     }
@@ -474,6 +477,30 @@ impl FileSystem for TreeFileSystem {
 }
 
 impl TreeFileSystem {
+    /// Answers a call that changed a file through a handle. If the handle was opened with `O_SYNC` or `O_DSYNC`, the
+    /// change is made durable first.
+    fn changed_by<T: Send + 'static>(
+        &self,
+        handle: Option<u64>,
+        reply: Reply,
+        changed: Result<T>,
+        answer: impl FnOnce(Reply, T) + Send + 'static,
+    ) {
+        let value = match changed {
+            Ok(value) => value,
+            Err(error) => return reply.error(error),
+        };
+        let synced = handle.and_then(|handle| self.handles.file(handle).ok()).filter(|file| file.is_synced);
+        let Some(file) = synced else { return answer(reply, value) };
+        let bytes = self.bytes.clone();
+        self.spawn(async move {
+            match bytes.cache.flush(file.file.id, Context::default()).await {
+                Ok(()) => answer(reply, value),
+                Err(error) => reply.error(errno(&error)),
+            }
+        });
+    }
+
     fn created(&self, result: Result<(Entry, u64)>, reply: Reply) {
         match result {
             Ok((entry, handle)) => {

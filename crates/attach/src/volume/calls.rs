@@ -60,6 +60,12 @@ macro_rules! operate {
     };
 }
 
+/// Whether the flags of an open file, or of a write, say that written data is durable when the call returns. For a write
+/// the kernel adds the flags of `pwritev2` and the mount option `sync`.
+fn is_synced(flags: i32) -> bool {
+    flags & (libc::O_SYNC | libc::O_DSYNC) != 0
+}
+
 fn check_name(name: &[u8]) -> Result<()> {
     if name.len() > NAME_BYTES_MAX { Err(Errno::new(libc::ENAMETOOLONG)) } else { Ok(()) }
 }
@@ -159,7 +165,7 @@ pub async fn open(this: This, node: u64, flags: i32) -> Result<u64> {
     };
     let is_direct = flags & libc::O_DIRECT != 0;
     let file = ask!(this, client, client.open(id, opening, is_direct))?;
-    Ok(this.add(file))
+    Ok(this.add(file.synced(is_synced(flags))))
 }
 
 pub async fn create(this: This, parent: u64, name: Vec<u8>, new: New, flags: i32) -> Result<(Entry, u64)> {
@@ -183,7 +189,18 @@ pub async fn create(this: This, parent: u64, name: Vec<u8>, new: New, flags: i32
         let direct = ask!(this, client, client.open(made.id(), Opening::Both, true))?;
         direct.close().await;
     }
-    Ok((this.nodes.entry(&made, parent, &name, None), this.add(file)))
+    Ok((this.nodes.entry(&made, parent, &name, None), this.add(file.synced(is_synced(flags)))))
+}
+
+/// Makes a file without a name; a link may give it one while it is open.
+pub async fn create_nameless(this: This, parent: u64, new: New, flags: i32) -> Result<(Entry, u64)> {
+    let directory = this.nodes.id(parent)?;
+    let (made, file) = operate!(this, client, client.create_open(directory, b"", new.clone()))?;
+    if flags & libc::O_DIRECT != 0 {
+        let direct = ask!(this, client, client.open(made.id(), Opening::Both, true))?;
+        direct.close().await;
+    }
+    Ok((this.nodes.entry(&made, parent, b"", None), this.add(file.synced(is_synced(flags)))))
 }
 
 pub async fn read(this: This, read: Read, caller: Caller) -> Result<ReadBytes> {
@@ -210,7 +227,10 @@ pub async fn write(this: This, node: u64, write: Write, mut data: Data) -> Resul
         }
         // For an append, the kernel computes the offset from the size that it has cached, which may be old.
         let at = if write.flags & libc::O_APPEND != 0 { At::End } else { At::Offset(write.offset) };
-        let written = file.write(at, data.take()).await;
+        let written = match is_synced(write.flags) {
+            true => file.write_synced(at, data.take()).await,
+            false => file.write(at, data.take()).await,
+        };
         if let Ok((offset, _)) = &written
             && *offset != write.offset
         {

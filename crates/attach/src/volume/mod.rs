@@ -7,6 +7,7 @@
 //!
 //! | file | what is in it |
 //! |---|---|
+//! | `allowed` | what a mount allows |
 //! | `serve`, `calls` | the effect of each request |
 //! | `sessions` | the session, and the next one after it was ended |
 //! | `contents` | the cached contents of files |
@@ -14,6 +15,7 @@
 //! | `reasons` | what calls wait for, in words |
 //! | `pages` | the kernel's cached pages of files that other hosts change |
 
+mod allowed;
 mod calls;
 mod contents;
 mod nodes;
@@ -29,13 +31,15 @@ use std::time::Duration;
 
 use nectary_block::SharedDevice;
 use nectary_buffer::{Options as CacheOptions, Stats};
-use nectary_fuse::{Channel, Connection, Crew, Limits, Mount, MountOptions, Notifier};
+use nectary_fuse::{Channel, Connection, Crew, Limits, Mount, Notifier};
 use nectary_volume::client::{ClientOptions, Kernel, SessionFigures, WaitKind};
 use nectary_volume::protocol::FileId;
 use tokio::sync::{oneshot, watch};
 
 use crate::error::Error;
 use crate::long_calls::LongWaits;
+use crate::mount_list::{OtherNamespace, device_of, is_mounted_as, topmost};
+pub use allowed::VolumeMountOptions;
 use contents::{CachedContents, CachesAbove};
 use pages::Pages;
 pub use reasons::WaitingWork;
@@ -59,8 +63,10 @@ pub struct VolumeOptions {
     pub client: ClientOptions,
     /// The cache of the files' contents; `None` for none.
     pub cache: Option<CacheOptions>,
-    /// Whether reading changes times of access.
-    pub has_access_times: bool,
+    /// What the mount allows.
+    pub allowed: VolumeMountOptions,
+    /// The name of the source that lists of mounts show; the SPEC of the disk if it is empty.
+    pub source: String,
 }
 
 /// A mounted volume.
@@ -73,6 +79,8 @@ pub struct Volume {
     stop: Stop,
     ended: watch::Sender<bool>,
     threads: Mutex<Threads>,
+    /// The number of the mounted file system's device, as lists of mounts show it.
+    device: Option<String>,
 }
 
 /// Tells the session's thread that the mount has ended.
@@ -123,6 +131,9 @@ impl Volume {
         let (begun, is_begun) = std::sync::mpsc::channel::<Result<Begun, Error>>();
         let (stop, stopped) = oneshot::channel::<Arc<VolumeFileSystem>>();
         let source = options.device.spec();
+        let shown = if options.source.is_empty() { source.clone() } else { options.source };
+        // The file system is made before the session begins: a process that may not mount leaves no session behind.
+        let mount = Mount::new(&channel, &options.allowed.of_kernel(shown, SUBTYPE))?;
         let contents = options.cache.map(CachedContents::new).transpose().map_err(Error::Device)?.map(Arc::new);
         let kernel = Arc::new(CachesAbove { pages: pages.clone(), contents: contents.clone() });
         let (device, client) = (options.device.clone(), options.client.clone());
@@ -134,21 +145,21 @@ impl Volume {
             Ok(begun) => begun?,
             Err(_) => return Err(Error::os("starting a session", std::io::ErrorKind::Other.into())),
         };
-        let file_system = Arc::new(VolumeFileSystem::new(sessions, root, runtime, contents, options.has_access_times));
-        let mount_options = MountOptions {
-            source: source.clone(),
-            subtype: SUBTYPE.to_owned(),
-            root_mode: libc::S_IFDIR | 0o755,
-            for_all: true,
-            default_permissions: true,
-            read_only: false,
-            programs: true,
-        };
-        let mount = Mount::new(&channel, &mount_options)?;
+        let file_system = Arc::new(VolumeFileSystem::new(sessions, root, runtime, contents, options.allowed));
         let connection = Connection::new(Arc::new(Served(file_system.clone())), Limits::default());
-        let crew = Crew::start(connection.clone(), channel, "nectary-fuse");
-        let crew = crew.map_err(|error| Error::os("starting a thread", error))?;
-        mount.attach(&options.directory)?;
+        let crew = Crew::start(connection.clone(), channel, "nectary-fuse")
+            .map_err(|error| Error::os("starting a thread", error))
+            .and_then(|crew| mount.attach(&options.directory).map(|()| crew).map_err(Error::from));
+        let crew = match crew {
+            Ok(crew) => crew,
+            Err(error) => {
+                // The server is told that the session ends.
+                let _ = stop.send(file_system);
+                drop(session.join());
+                return Err(error);
+            }
+        };
+        let device = device_of(&options.directory, SUBTYPE);
         let (end, stop) = (watch::Sender::new(false), Arc::new(Mutex::new(Some(stop))));
         let (of_crew, ended, stop_of_crew) = (file_system.clone(), end.clone(), stop.clone());
         let crew = std::thread::Builder::new().name("nectary-end".to_owned()).spawn(move || {
@@ -162,7 +173,7 @@ impl Volume {
         let crew = crew.map_err(|error| Error::os("starting a thread", error))?;
         let threads = Threads { crew: Some(crew), session: Some(session), pages: Some((pages, page_threads)) };
         let threads = Mutex::new(threads);
-        Ok(Volume { directory: options.directory, source, file_system, connection, stop, ended, threads })
+        Ok(Volume { directory: options.directory, source, file_system, connection, stop, ended, threads, device })
     }
 
     /// Returns the directory.
@@ -212,6 +223,11 @@ impl Volume {
     /// *Errors*: [`Error::InUse`].
     pub fn unmount(&self, lazily: bool) -> Result<(), Error> {
         unmount_volume(&self.directory, lazily)
+    }
+
+    /// Returns a process in another mount namespace, such as a container, in which the volume is mounted, too.
+    pub fn held_elsewhere(&self) -> Option<OtherNamespace> {
+        self.device.as_deref().and_then(OtherNamespace::with)
     }
 
     /// Ends the session of a mount that was unmounted lazily, although programs still use it: everything is committed,
@@ -282,7 +298,25 @@ pub fn unmount_volume(directory: &Path, lazily: bool) -> Result<(), Error> {
     crate::tree::unmount_as(directory, SUBTYPE, "volume", lazily)
 }
 
+/// Changes what the mount of a volume allows. Its times of access stay as they are.
+///
+/// *Errors*: [`Error::Os`] if no volume is mounted there, or if it was mounted read-only and is to allow changes.
+pub fn remount_volume(directory: &Path, allowed: VolumeMountOptions) -> Result<(), Error> {
+    let failed = |what: &str, number| {
+        let source = std::io::Error::from_raw_os_error(number);
+        Err(Error::Os { what: format!("{}: {what}", directory.display()), source })
+    };
+    let Some(mounted) = topmost(directory, SUBTYPE) else {
+        return failed("no volume is mounted there", libc::EINVAL);
+    };
+    if mounted.is_read_only && !allowed.read_only {
+        return failed("it was mounted read-only: unmount it and mount it again", libc::EROFS);
+    }
+    nectary_fuse::remount(directory, &allowed.of_kernel(String::new(), SUBTYPE))
+        .map_err(|error| Error::os("changing a mount", error))
+}
+
 /// Whether a volume is mounted on a directory; its process may be dead.
 pub fn is_volume(directory: &Path) -> bool {
-    crate::tree::is_mounted_as(directory, SUBTYPE)
+    is_mounted_as(directory, SUBTYPE)
 }

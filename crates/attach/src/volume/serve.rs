@@ -20,6 +20,7 @@ use tokio::runtime::Handle as Runtime;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
+use super::allowed::VolumeMountOptions;
 use super::calls;
 use super::contents::{CachedContents, ReadBytes};
 use super::nodes::{Nodes, VALID, attributes};
@@ -43,6 +44,7 @@ pub struct VolumeFileSystem {
     pub(super) contents: Option<Arc<CachedContents>>,
     processes: Processes,
     has_access_times: bool,
+    is_read_only: bool,
 }
 
 pub(super) fn errno(error: &Error) -> Errno {
@@ -50,14 +52,13 @@ pub(super) fn errno(error: &Error) -> Errno {
 }
 
 impl VolumeFileSystem {
-    /// Makes the file system of a volume; requests are served in `runtime`. If `has_access_times` is false, reading
-    /// does not change times of access.
+    /// Makes the file system of a volume; requests are served in `runtime`.
     pub fn new(
         sessions: Arc<Sessions>,
         root: FileId,
         runtime: Runtime,
         contents: Option<Arc<CachedContents>>,
-        has_access_times: bool,
+        allowed: VolumeMountOptions,
     ) -> VolumeFileSystem {
         VolumeFileSystem {
             sessions,
@@ -69,7 +70,8 @@ impl VolumeFileSystem {
             tasks: Mutex::new(JoinSet::new()),
             contents,
             processes: Processes::default(),
-            has_access_times,
+            has_access_times: !allowed.no_access_times && !allowed.read_only,
+            is_read_only: allowed.read_only,
         }
     }
 
@@ -177,6 +179,29 @@ impl VolumeFileSystem {
 /// The flags of every open file: the kernel does not cache data, because the client's cache is the only one.
 pub(super) const OPEN_FLAGS: u32 = open_flags::DIRECT_IO;
 
+/// Whether a call changes something, or opens a file for changes.
+fn is_change(call: &Call<'_>) -> bool {
+    match call {
+        Call::Open { flags, .. } => flags & libc::O_ACCMODE != libc::O_RDONLY || flags & libc::O_TRUNC != 0,
+        Call::SetAttributes(_)
+        | Call::SymbolicLink { .. }
+        | Call::MakeNode { .. }
+        | Call::MakeDirectory { .. }
+        | Call::Unlink { .. }
+        | Call::RemoveDirectory { .. }
+        | Call::Rename { .. }
+        | Call::Link { .. }
+        | Call::Create { .. }
+        | Call::TemporaryFile { .. }
+        | Call::Write(_)
+        | Call::SetXattr { .. }
+        | Call::RemoveXattr { .. }
+        | Call::Allocate { .. }
+        | Call::Copy(_) => true,
+        _ => false,
+    }
+}
+
 /// A mounted volume as the threads of the connection see it.
 pub struct Served(pub Arc<VolumeFileSystem>);
 
@@ -216,6 +241,11 @@ impl FileSystem for Served {
     }
 
     fn serve(&self, mut request: Request<'_>, mut reply: Reply) {
+        // The kernel refuses changes before they get here, unless an administrator made it forget that the volume is
+        // mounted read-only (`mount -i -o remount,rw`).
+        if self.0.is_read_only && is_change(&request.call) {
+            return reply.errno(libc::EROFS);
+        }
         let (node, caller, data) = (request.node, request.caller, request.data.take());
         let is_look = matches!(
             request.call,
@@ -298,6 +328,11 @@ impl FileSystem for Served {
                 let name = name.to_bytes().to_vec();
                 let new = new(libc::S_IFREG | mode & 0o7777, umask);
                 let create = move |this| calls::create(this, node, name, new, flags);
+                self.run(reply, create, |reply, _, (entry, handle)| reply.created(&entry, handle, OPEN_FLAGS));
+            }
+            Call::TemporaryFile { mode, umask, flags } => {
+                let new = new(libc::S_IFREG | mode & 0o7777, umask);
+                let create = move |this| calls::create_nameless(this, node, new, flags);
                 self.run(reply, create, |reply, _, (entry, handle)| reply.created(&entry, handle, OPEN_FLAGS));
             }
             Call::Read(read) => {

@@ -12,7 +12,8 @@ use std::time::Duration;
 use nectary_block::SharedDevice;
 use nectary_host::log::{Level, Throttle, write as log};
 use nectary_volume::client::{Client, ClientOptions, Error, Kernel, WaitKind};
-use tokio::sync::watch;
+use tokio::sync::{Mutex, watch};
+use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 /// The first pause between two attempts to begin a session.
@@ -28,6 +29,8 @@ pub struct Sessions {
     current: watch::Sender<Client>,
     is_closing: watch::Sender<bool>,
     ended: AtomicU64,
+    /// Ended sessions with writes in progress.
+    leaving: Mutex<JoinSet<()>>,
 }
 
 impl Sessions {
@@ -47,6 +50,7 @@ impl Sessions {
             current: watch::Sender::new(client),
             is_closing: watch::Sender::new(false),
             ended: AtomicU64::new(0),
+            leaving: Mutex::default(),
         });
         let keeper = sessions.clone();
         tokio::spawn(async move { keeper.keep().await });
@@ -105,6 +109,12 @@ impl Sessions {
         log(Level::Warning, "volume", format_args!("{reason}; files that are open answer EIO{data}"));
         before.stop();
         before.drop_pages().await;
+        // Once the last write of the ended session is over, its space can be used again.
+        let leaving = before.clone();
+        let mut ended = self.leaving.lock().await;
+        while ended.try_join_next().is_some() {}
+        ended.spawn(async move { leaving.let_go().await });
+        drop(ended);
         let mut pause = RETRY_MIN;
         let next = loop {
             match Client::connect(self.device.clone(), self.options.clone(), self.kernel.clone()).await {

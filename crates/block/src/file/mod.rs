@@ -7,6 +7,7 @@
 //! are unknown, the device refuses all writes.
 
 mod holder;
+mod locks;
 mod open;
 mod posix;
 mod ranges;
@@ -23,6 +24,7 @@ use std::sync::{Arc, OnceLock};
 
 use tokio::runtime::Handle;
 
+use self::locks::OwnLocks;
 use self::posix::Pool;
 use self::transfer::{Shared, Transfer};
 use crate::buffer::Buffer;
@@ -66,6 +68,7 @@ pub struct FileDevice {
     in_memory: bool,
     is_shared: bool,
     is_read_only: bool,
+    locks: Arc<OwnLocks>,
 }
 
 impl FileDevice {
@@ -113,6 +116,7 @@ impl FileDevice {
             in_memory: opened.in_memory,
             is_shared,
             is_read_only,
+            locks: Arc::default(),
         })
     }
 
@@ -158,6 +162,25 @@ impl FileDevice {
         let name = spec.clone();
         let work = self.pool.run(work, move |kind, detail| request.error(kind, || name.clone(), detail));
         within(request.deadline, work, move || request.error(ErrorKind::TimedOut, || spec, late()))
+    }
+
+    /// Runs work on the locks of the file in the blocking pool of the runtime, because it may wait.
+    fn on_locks<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Shared, &OwnLocks) -> Result<T, Error> + Send + 'static,
+    ) -> IoFuture<T> {
+        if Handle::try_current().is_err() {
+            return ready(Err(outside(&self.shared.spec, Operation::Open)));
+        }
+        let (shared, locks) = (self.shared.clone(), self.locks.clone());
+        Box::pin(async move {
+            let spec = shared.spec.clone();
+            let ended = |error| {
+                let detail = format!("the runtime ended during work on its locks: {error}");
+                Error::new(ErrorKind::Io, &spec, Operation::Open, detail)
+            };
+            tokio::task::spawn_blocking(move || work(&shared, &locks)).await.map_err(ended)?
+        })
     }
 
     fn check(&self, operation: Operation, offset: u64, length: u64, context: Context) -> Result<Request, Error> {
@@ -262,20 +285,35 @@ impl BlockDevice for FileDevice {
     }
 
     fn lock(&self, offset: u64, length: u64) -> IoFuture<bool> {
-        if Handle::try_current().is_err() {
-            return ready(Err(outside(&self.shared.spec, Operation::Open)));
-        }
-        let shared = self.shared.clone();
-        Box::pin(async move {
-            let spec = shared.spec.clone();
-            let work = move || open::lock_range(&shared.spec, &shared.file, offset, length);
-            let locked = tokio::task::spawn_blocking(work).await;
-            let ended = |error| {
-                let detail = format!("the runtime ended before it was locked: {error}");
-                Error::new(ErrorKind::Io, &spec, Operation::Open, detail)
-            };
-            locked.map_err(ended)?.map(|()| true)
+        let is_read_only = self.is_read_only;
+        self.on_locks(move |shared, locks| {
+            locks.add(offset, length);
+            let locked = open::lock_range(&shared.spec, &shared.file, offset, length, is_read_only);
+            if locked.is_err() {
+                locks.remove(offset, length);
+            }
+            locked.map(|()| true)
         })
+    }
+
+    fn unlock(&self, offset: u64, length: u64) -> IoFuture<()> {
+        self.on_locks(move |shared, locks| {
+            let unlocked = sys::unlock_range(&shared.file, offset, length);
+            unlocked.map_err(|error| Error::from_os(&error, &shared.spec, Operation::Open))?;
+            locks.remove(offset, length);
+            Ok(())
+        })
+    }
+
+    fn is_locked(&self, offset: u64, length: u64) -> IoFuture<bool> {
+        self.on_locks(move |shared, locks| {
+            let found = locks.is_locked(&shared.file, offset, length);
+            found.map_err(|error| Error::from_os(&error, &shared.spec, Operation::Open))
+        })
+    }
+
+    fn lock_domain(&self) -> Option<String> {
+        locks::domain(&self.shared.file)
     }
 
     fn allocation(&self, offset: u64, length: u64, context: Context) -> IoFuture<Vec<Extent>> {

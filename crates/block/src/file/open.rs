@@ -120,10 +120,10 @@ fn once_left<T>(
 /// Takes the lock of a range. The lock of a killed process is held until its last request has ended, and `/proc/locks`
 /// does not name the holder of such a lock. So if the lock is busy, this function tries again for up to
 /// [`LEAVING_MAX`].
-pub(super) fn lock_range(spec: &str, file: &File, offset: u64, length: u64) -> Result<(), Error> {
+pub(super) fn lock_range(spec: &str, file: &File, offset: u64, length: u64, is_read_only: bool) -> Result<(), Error> {
     let deadline = Instant::now() + LEAVING_MAX;
     loop {
-        match sys::lock_range(file, offset, length) {
+        match sys::lock_range(file, offset, length, is_read_only) {
             Ok(()) => return Ok(()),
             Err(error) if !matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EACCES)) => {
                 return Err(Error::from_os(&error, spec, Operation::Open));

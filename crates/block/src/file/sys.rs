@@ -81,26 +81,55 @@ pub(super) fn lock_shared(file: &File) -> io::Result<()> {
     retry(|| unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_SH | libc::LOCK_NB) as i64 }).map(drop)
 }
 
-/// Takes the exclusive lock of a range for the open file description, or fails at once with `EAGAIN` or `EACCES`. The
-/// kernel removes the lock when the last descriptor of that description is closed and the last request on it has ended.
-pub(super) fn lock_range(file: &File, offset: u64, length: u64) -> io::Result<()> {
+/// Describes a lock of a range; `kind` is `F_WRLCK`, `F_RDLCK` or `F_UNLCK`.
+fn range_lock(kind: i32, offset: u64, length: u64) -> libc::flock {
     // SAFETY: all zeroes is a valid value of this plain structure.
     let mut lock: libc::flock = unsafe { std::mem::zeroed() };
-    lock.l_type = libc::F_WRLCK as libc::c_short;
+    lock.l_type = kind as libc::c_short;
     lock.l_whence = libc::SEEK_SET as libc::c_short;
     (lock.l_start, lock.l_len) = (offset as libc::off_t, length as libc::off_t);
-    // SAFETY: the pointer is to a structure of the right type that outlives the call.
-    retry(|| unsafe { i64::from(libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock)) }).map(drop)
+    lock
 }
 
-/// Whether the file is in memory (tmpfs, ramfs) and so does not survive a restart of the host.
-pub(super) fn is_in_memory(file: &File) -> io::Result<bool> {
-    const RAMFS_MAGIC: libc::__fsword_t = 0x8584_58f6;
+fn set_lock(file: &File, lock: &libc::flock) -> io::Result<()> {
+    // SAFETY: the pointer is to a structure of the right type that outlives the call.
+    retry(|| unsafe { i64::from(libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, lock)) }).map(drop)
+}
+
+/// Takes the lock of a range for the open file description, or fails at once with `EAGAIN` or `EACCES`. The kernel
+/// removes the lock when the last descriptor of that description is closed and the last request on it has ended. A
+/// description that only reads can take only a lock that readers share.
+pub(super) fn lock_range(file: &File, offset: u64, length: u64, is_read_only: bool) -> io::Result<()> {
+    set_lock(file, &range_lock(if is_read_only { libc::F_RDLCK } else { libc::F_WRLCK }, offset, length))
+}
+
+/// Removes the locks that the open file description has in a range.
+pub(super) fn unlock_range(file: &File, offset: u64, length: u64) -> io::Result<()> {
+    set_lock(file, &range_lock(libc::F_UNLCK, offset, length))
+}
+
+/// Whether another open file description has a lock in a range, of any kind.
+pub(super) fn is_range_locked(file: &File, offset: u64, length: u64) -> io::Result<bool> {
+    let mut lock = range_lock(libc::F_WRLCK, offset, length);
+    // SAFETY: the pointer is to a structure of the right type that outlives the call.
+    retry(|| unsafe { i64::from(libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &raw mut lock)) })?;
+    Ok(lock.l_type != libc::F_UNLCK as libc::c_short)
+}
+
+/// Returns the number of the kind of file system that the file is in.
+pub(super) fn file_system(file: &File) -> io::Result<i64> {
     // SAFETY: all zeroes is a valid value of this plain structure.
     let mut status: libc::statfs = unsafe { std::mem::zeroed() };
     // SAFETY: the pointer is to a structure of the right type that outlives the call.
     retry(|| unsafe { libc::fstatfs(file.as_raw_fd(), &mut status) as i64 })?;
-    Ok([libc::TMPFS_MAGIC, RAMFS_MAGIC].contains(&status.f_type))
+    // The kernel's number has 32 bits.
+    Ok(status.f_type & 0xFFFF_FFFF)
+}
+
+/// Whether the file is in memory (tmpfs, ramfs) and so does not survive a restart of the host.
+pub(super) fn is_in_memory(file: &File) -> io::Result<bool> {
+    const RAMFS_MAGIC: i64 = 0x8584_58f6;
+    Ok([libc::TMPFS_MAGIC, RAMFS_MAGIC].contains(&file_system(file)?))
 }
 
 /// The alignment that direct I/O on the file needs. It is `None` if the kernel does not report it, and 0 if direct I/O

@@ -5,6 +5,8 @@ use std::sync::atomic::AtomicU32;
 use std::time::Instant;
 
 use super::*;
+use crate::device::SharedDevice;
+use crate::stripe::StripeDevice;
 use crate::{open, read, write};
 
 /// A directory that is removed at the end of a test.
@@ -283,6 +285,40 @@ async fn the_lock_of_a_range_has_one_holder_among_those_that_share_a_file() {
         assert!(two.lock(4096, 4096).await.unwrap(), "it is free again");
     }
     assert!(!crate::MemoryDevice::new(1 << 20).lock(0, 4096).await.unwrap(), "memory has no lock");
+}
+
+#[tokio::test]
+async fn lock_is_seen_through_every_descriptor() {
+    const FAR: u64 = (1 << 62) + 12345;
+    let directory = Directory::new();
+    let shared = OpenOptions { is_shared: true, create_bytes: Some(1 << 20), ..OpenOptions::default() };
+    let reader = OpenOptions { is_read_only: true, ..OpenOptions::default() };
+    let one = FileDevice::open_file(directory.file(), &shared).await.unwrap();
+    let two = FileDevice::open_file(directory.file(), &shared).await.unwrap();
+    let three = FileDevice::open_file(directory.file(), &reader).await.unwrap();
+    let domain = one.lock_domain().expect("the kernel keeps the locks of this file system");
+    assert_eq!([two.lock_domain(), three.lock_domain()], [Some(domain.clone()), Some(domain.clone())]);
+    assert!(one.lock(FAR, 1).await.unwrap() && three.lock(FAR + 1, 1).await.unwrap());
+    for device in [&one, &two, &three] {
+        assert!(device.is_locked(FAR, 1).await.unwrap() && device.is_locked(FAR + 1, 1).await.unwrap());
+        assert!(!device.is_locked(FAR - 1, 1).await.unwrap() && !device.is_locked(FAR + 2, 1).await.unwrap());
+    }
+    one.unlock(FAR, 1).await.unwrap();
+    drop(three);
+    for device in [&one, &two] {
+        assert!(!device.is_locked(FAR, 2).await.unwrap(), "unlocked, and closed");
+    }
+    let other = FileDevice::open_file(directory.0.join("other"), &shared).await.unwrap();
+    assert_ne!(other.lock_domain(), Some(domain.clone()), "another inode");
+    let stripe = StripeDevice::new(vec![Arc::new(one), Arc::new(other)], 4096).unwrap();
+    assert!(stripe.lock(FAR, 1).await.unwrap() && two.is_locked(FAR, 1).await.unwrap());
+    assert!(stripe.lock_domain().is_some_and(|all| all.starts_with(&domain) && all.len() > domain.len()));
+    stripe.unlock(FAR, 1).await.unwrap();
+    assert!(!stripe.is_locked(FAR, 1).await.unwrap());
+    let memory: SharedDevice = Arc::new(crate::MemoryDevice::new(1 << 20));
+    assert!(memory.is_locked(0, 1).await.is_err() && memory.lock_domain().is_none(), "memory cannot tell");
+    let mixed = StripeDevice::new(vec![Arc::new(two), memory], 4096).unwrap();
+    assert!(!mixed.lock(FAR, 1).await.unwrap() && mixed.lock_domain().is_none(), "a part of it cannot lock");
 }
 
 #[tokio::test]

@@ -164,6 +164,15 @@ impl<F: Filter> BlockDevice for F {
     fn lock(&self, offset: u64, length: u64) -> IoFuture<bool> {
         self.inner().lock(offset, length)
     }
+    fn unlock(&self, offset: u64, length: u64) -> IoFuture<()> {
+        self.inner().unlock(offset, length)
+    }
+    fn is_locked(&self, offset: u64, length: u64) -> IoFuture<bool> {
+        self.inner().is_locked(offset, length)
+    }
+    fn lock_domain(&self) -> Option<String> {
+        self.inner().lock_domain()
+    }
     fn set_option(&self, name: &str, value: &str) -> IoFuture<()> {
         self.inner().set_option(name, value)
     }

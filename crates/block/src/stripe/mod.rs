@@ -259,12 +259,43 @@ impl BlockDevice for StripeDevice {
         self.devices.iter().any(|device| device.is_shared())
     }
 
-    /// The range only identifies the lock, so the first device locks the range with the same numbers.
+    /// The range only identifies the lock, so each device locks the range with the same numbers. All of them have to,
+    /// because each device has its own requests, which the lock outlasts.
     fn lock(&self, offset: u64, length: u64) -> IoFuture<bool> {
-        match self.devices.first() {
-            Some(first) => first.lock(offset, length),
-            None => ready(Ok(false)),
-        }
+        let devices = self.devices.clone();
+        Box::pin(async move {
+            let mut all = true;
+            for device in devices {
+                all &= device.lock(offset, length).await?;
+            }
+            Ok(all)
+        })
+    }
+
+    fn unlock(&self, offset: u64, length: u64) -> IoFuture<()> {
+        let devices = self.devices.clone();
+        Box::pin(async move {
+            for device in devices {
+                device.unlock(offset, length).await?;
+            }
+            Ok(())
+        })
+    }
+
+    fn is_locked(&self, offset: u64, length: u64) -> IoFuture<bool> {
+        let devices = self.devices.clone();
+        Box::pin(async move {
+            let mut any = false;
+            for device in devices {
+                any |= device.is_locked(offset, length).await?;
+            }
+            Ok(any)
+        })
+    }
+
+    fn lock_domain(&self) -> Option<String> {
+        let domains: Option<Vec<String>> = self.devices.iter().map(|device| device.lock_domain()).collect();
+        domains.map(|domains| domains.join(","))
     }
 
     fn figures(&self) -> Vec<Figures> {

@@ -37,6 +37,7 @@ pub enum VolumeCommand {
   nectary volume mount disk:/dev/sdb /mnt --server 10.0.0.1:7200
   nectary volume mount ./vol.img /mnt --server unix:/run/vol.sock --background
   nectary volume mount disk:/dev/sdb /mnt --server h1:7200,h2:7200
+  nectary volume mount ./vol.img /mnt --server unix:/run/vol.sock -o ro,noexec
   nectary volume mount disk:/dev/sdb /mnt --server h1:7200 \\
     --tls-ca ca.pem --tls-cert h2.pem --tls-key h2.key",
         after_help = exit::HELP)]
@@ -54,8 +55,9 @@ pub enum VolumeCommand {
     /// Show what a volume is: name, size, use, sessions
     #[command(help_template = TEMPLATE, before_help = "Examples:
   nectary volume info disk:/dev/sdb
-  nectary volume info ./volume.img --json | jq .free_bytes", after_help = exit::HELP)]
-    Info(VolumeReadArguments),
+  nectary volume info ./volume.img --json | jq .free_bytes
+  nectary volume info ./volume.img --file builds/a.iso", after_help = exit::HELP)]
+    Info(VolumeInfoArguments),
     /// Tell the server on this host that the host of a session writes nothing any more
     #[command(help_template = TEMPLATE, before_help = "Examples:
   After host h2 was switched off:
@@ -147,12 +149,19 @@ pub struct VolumeMountArguments {
     /// Reading does not change times of access; without this it does by the rule of `relatime`
     #[arg(long)]
     pub noatime: bool,
+    /// Options as those of mount(8): ro or rw, noatime or relatime, nodev (the default) or dev, nosuid (the default) or
+    /// suid, noexec or exec; may be given again
+    #[arg(short = 'o', long = "options", value_name = "OPT", value_delimiter = ',')]
+    pub options: Vec<String>,
     /// Return once it is mounted, and go on in the background
     #[arg(long)]
     pub background: bool,
     /// Leave the terminal once mounted; given by the command to itself
     #[arg(long, hide = true, conflicts_with = "background")]
     pub leave_terminal: bool,
+    /// What lists of mounts show as the source; given by the helper of mount(8)
+    #[arg(long, hide = true, value_name = "TEXT")]
+    pub source: Option<String>,
     /// Encrypt, and trust servers with a certificate that one of this PEM file has signed
     #[arg(long, value_name = "FILE")]
     pub tls_ca: Option<PathBuf>,
@@ -177,7 +186,7 @@ pub struct VolumeUmountArguments {
     pub lazy: bool,
 }
 
-/// `volume check` and `volume info`.
+/// `volume check`, and a part of `volume info`.
 #[derive(Debug, Args)]
 pub struct VolumeReadArguments {
     /// The disk of the volume
@@ -188,6 +197,16 @@ pub struct VolumeReadArguments {
     pub json: bool,
     #[command(flatten)]
     pub engine: EngineArguments,
+}
+
+/// `volume info`.
+#[derive(Debug, Args)]
+pub struct VolumeInfoArguments {
+    #[command(flatten)]
+    pub read: VolumeReadArguments,
+    /// Show where the data of a file is, by its path below the root of the volume
+    #[arg(long, value_name = "PATH")]
+    pub file: Option<PathBuf>,
 }
 
 /// `volume release`.

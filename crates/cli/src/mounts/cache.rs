@@ -9,11 +9,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use nectary_attach::{Tree, TreeOptions, WAIT_SHOWN, is_tree, leave_terminal};
+use nectary_attach::{Tree, TreeOptions, WAIT_SHOWN, is_tree, leave_terminal, unmount_tree};
 use nectary_block::format_size;
 use nectary_buffer::{Mode, Options};
 use nectary_host::control::{Part, parts};
-use nectary_host::{ControlServer, Limits, Methods, RuntimeDirectory, Shutdown, State, Status};
+use nectary_host::{ControlServer, Methods, RuntimeDirectory, Shutdown, State, Status};
 use serde_json::{Value, json};
 
 use crate::arguments::{CacheMountArguments, CacheStatArguments, CacheUmountArguments};
@@ -21,13 +21,11 @@ use crate::exit::{BUSY, FAILED, Failure, GOOD, NOT_FOUND, USAGE};
 use crate::live::cached::Cached;
 use crate::live::methods::register;
 use crate::long_waits::{figures as figures_of_waits, with_waits};
-use crate::mounts::{Requests, TREES, ask_to_unmount, finish, in_background};
+use crate::mounts::{Requests, TREES, ask_to_unmount, finish, in_background, left_behind};
 use crate::{output, runtime};
 
 /// The component's name in a status.
 const COMPONENT: &str = "cache";
-/// What the process of a lazily unmounted cache does.
-const LEFT: &str = "still serves programs that have files of it open";
 /// The longest time in which each part must answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// A mounted cache that uses more than this share of its descriptors is degraded. *Units*: percent.
@@ -47,7 +45,7 @@ async fn stay(arguments: &CacheMountArguments) -> Result<u8, Failure> {
     let _signals = shutdown.on_signals().context("cannot listen for signals")?;
     TREES.release_dead(&std::path::absolute(&arguments.directory).context("cannot find the current directory")?)?;
     let (source, directory) = (found("SOURCE", &arguments.source)?, found("DIR", &arguments.directory)?);
-    if let Some((_, status)) = mounted(Some(&directory))?.first() {
+    if let Some((_, status)) = mounted(Some(&directory))?.first().filter(|_| is_tree(&directory)) {
         return Err(taken(&directory, status.pid));
     }
     let mode: Mode = arguments.mode.parse().map_err(|error: String| Failure::new(FAILED, error, ""))?;
@@ -61,16 +59,14 @@ async fn stay(arguments: &CacheMountArguments) -> Result<u8, Failure> {
     };
     check_options(&cache)?;
     let is_exclusive = arguments.exclusive;
+    let control = TREES.claim(&directory, arguments.leave_terminal)?;
     let tree = Arc::new(Tree::start(TreeOptions { source, directory, cache, is_exclusive })?);
-    let (control, requests) = match start_control(&tree) {
-        Ok(started) => started,
-        Err(failure) => {
-            tree.unmount(true)?;
-            finish(&tree).await?;
-            return Err(failure);
-        }
-    };
-    announce(arguments, &tree)?;
+    let requests = serve_control(&control, &tree);
+    if let Err(failure) = announce(arguments, &tree) {
+        tree.unmount(true)?;
+        finish(&tree).await?;
+        return Err(failure);
+    }
     requests.until_unmounted(TREES, &*tree, &shutdown).await?;
     control.stop().await;
     finish(&tree).await?;
@@ -78,20 +74,14 @@ async fn stay(arguments: &CacheMountArguments) -> Result<u8, Failure> {
     Ok(GOOD)
 }
 
-/// Returns the failure to mount at a directory that a process serves already.
+/// Returns the failure to mount where a cache is mounted already.
 fn taken(directory: &Path, process: u32) -> Failure {
     let shown = directory.display();
-    match is_tree(directory) {
-        true => Failure::new(
-            BUSY,
-            format!("{shown}: process {process} has a cache mounted there already"),
-            format!("unmount it with `nectary cache umount {shown}`, or change it with `nectary cache set`"),
-        ),
-        false => {
-            let what = format!("{shown}: it is unmounted, but process {process} {LEFT}");
-            Failure::new(BUSY, what, "close these files; the process ends with the last of them")
-        }
-    }
+    Failure::new(
+        BUSY,
+        format!("{shown}: process {process} has a cache mounted there already"),
+        format!("unmount it with `nectary cache umount {shown}`, or change it with `nectary cache set`"),
+    )
 }
 
 /// Refuses options that a cache cannot have.
@@ -111,14 +101,15 @@ fn found(what: &str, path: &Path) -> Result<PathBuf, Failure> {
     })
 }
 
-fn start_control(tree: &Arc<Tree>) -> Result<(ControlServer, Requests), Failure> {
+/// Answers requests for the mounted cache on its control socket.
+fn serve_control(control: &ControlServer, tree: &Arc<Tree>) -> Requests {
     let mut methods = Methods::new();
     let of_status = tree.clone();
     methods.status(move || status(&of_status));
     let requests = Requests::register(&mut methods);
     register(Cached::Tree(tree.clone()), &mut methods);
-    let part = TREES.socket_of(&tree.options().directory);
-    Ok((ControlServer::start(&RuntimeDirectory::open()?, &part, methods, Limits::default())?, requests))
+    control.replace(methods);
+    requests
 }
 
 /// Returns the status of a mounted cache, as `nectary status` shows it.
@@ -131,8 +122,8 @@ fn status(tree: &Tree) -> Status {
             status.with_problem(State::Degraded, what, "raise the limit of open files (ulimit -Hn), mount it again");
     }
     if !is_tree(&options.directory) {
-        let what = format!("it is unmounted, and {LEFT}");
-        status = status.with_problem(State::Degraded, what, "close these files; it ends with the last of them");
+        let what = left_behind(tree.held_elsewhere());
+        status = status.with_problem(State::Degraded, what, "it ends with the last user");
     }
     if figures.cache.read_errors > 0 {
         let what = format!("{}: {} reads failed", options.source.display(), figures.cache.read_errors);
@@ -199,6 +190,10 @@ pub fn umount(arguments: &CacheUmountArguments) -> Result<u8, Failure> {
     let Some((part, _)) = found.first() else {
         if is_tree(directory) {
             TREES.release_dead(directory)?;
+            // Its process lives, and does not answer, or has another runtime directory.
+            if is_tree(directory) {
+                unmount_tree(directory, arguments.lazy)?;
+            }
             return Ok(GOOD);
         }
         let message = format!("{}: no cache is mounted there", directory.display());

@@ -1,11 +1,14 @@
 //! The common part of all commands that mount something.
 //!
-//! Owns: the background process, requests to unmount, the reaction to signals, and the output after mounting.
-//! Promises: a mount that is in use ends when its last user has gone. Leaves to others: the mounted file system, and
-//! its status.
+//! Owns: the background process, the claim of a directory, requests to unmount, the reaction to signals, and the output
+//! after mounting. Promises: nothing is mounted on a directory while a process still serves an earlier mount of it; a
+//! mount that is in use ends when its last user has gone. Leaves to others: the mounted file system, and its status.
 
 pub mod cache;
+pub mod helper;
+pub mod options;
 
+use std::ffi::OsString;
 use std::fmt::Display;
 use std::hash::{Hash, Hasher};
 use std::io::{BufRead, BufReader, Write};
@@ -15,10 +18,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use nectary_attach::{Tree, Volume, redirect_output, unmount_tree, unmount_volume};
-use nectary_host::control::{Part, request};
+use nectary_attach::{OtherNamespace, Tree, Volume, redirect_output, unmount_tree, unmount_volume};
+use nectary_host::control::{ControlServer, Limits, Part, request};
 use nectary_host::log::{self, Level};
-use nectary_host::{Error, Fault, FaultKind, Methods, RuntimeDirectory, Shutdown};
+use nectary_host::{Error, Fault, FaultKind, Methods, RuntimeDirectory, Shutdown, State, Status};
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -77,9 +80,14 @@ impl Mounted for Volume {
     }
 }
 
+/// The longest wait for a word of the process that serves an earlier mount.
+const PATIENCE: Duration = Duration::from_secs(5);
+
 /// The names that a kind of mount has.
 #[derive(Debug, Clone, Copy)]
 pub struct Kind {
+    /// The name of the component in its status.
+    pub part: &'static str,
     /// The name in the log.
     pub component: &'static str,
     /// The start of the control socket's name.
@@ -92,6 +100,7 @@ pub struct Kind {
 
 /// Directories mounted through a cache.
 pub const TREES: Kind = Kind {
+    part: "cache",
     component: "cache",
     socket: "cache",
     umount: "nectary cache umount",
@@ -103,6 +112,7 @@ pub const TREES: Kind = Kind {
 
 /// Shared volumes.
 pub const VOLUMES: Kind = Kind {
+    part: crate::volume::MOUNT,
     component: "volume",
     socket: "volume-mount",
     umount: "nectary volume umount",
@@ -125,6 +135,48 @@ impl Kind {
         format!("{}-{:016x}", self.socket, hasher.finish())
     }
 
+    /// Claims a directory before anything is mounted there: starts its control socket, which answers only that the mount
+    /// is being made. Until the socket is closed, no other process of this runtime directory mounts there.
+    ///
+    /// *Errors*: a process still serves an earlier mount of the directory; the log of a process in the background cannot
+    /// be written.
+    pub fn claim(self, directory: &Path, leave_terminal: bool) -> Result<ControlServer, Failure> {
+        let runtime = RuntimeDirectory::open()?;
+        if leave_terminal {
+            let log = self.log_of(&runtime, directory);
+            let opened = std::fs::File::options().create(true).append(true).open(&log);
+            opened.with_context(|| format!("cannot write to {}", log.display()))?;
+        }
+        let (part, shown) = (self.part, directory.display().to_string());
+        let mut methods = Methods::new();
+        methods.status(move || {
+            let what = "it is being mounted";
+            Status::healthy(part, &shown).with_problem(State::Degraded, what, "wait until it is mounted")
+        });
+        match ControlServer::start(&runtime, &self.socket_of(directory), methods, Limits::default()) {
+            Err(Error::Busy { path }) => Err(self.earlier(directory, &path)),
+            started => Ok(started?),
+        }
+    }
+
+    /// Returns the failure to mount where a process still serves an earlier mount.
+    fn earlier(self, directory: &Path, socket: &Path) -> Failure {
+        let status = request(socket, "status", Value::Null, PATIENCE).ok();
+        let status = status.and_then(|status| serde_json::from_value::<Status>(status).ok());
+        let who = status.as_ref().map_or("a process".to_owned(), |status| format!("process {}", status.pid));
+        let why = status.and_then(|status| status.problems.into_iter().next());
+        let why = why.map_or_else(|| "it does not answer".to_owned(), |problem| problem.what);
+        Failure::new(
+            BUSY,
+            format!("DIR {}: {who} still serves an earlier mount of it: {why}", directory.display()),
+            "`nectary status` shows it: it ends with its last user, or at SIGTERM",
+        )
+    }
+
+    fn log_of(self, runtime: &RuntimeDirectory, directory: &Path) -> std::path::PathBuf {
+        runtime.path().join(format!("{}.log", self.socket_of(directory)))
+    }
+
     /// Removes the mount of a killed process from the directory, because every request to it fails.
     pub fn release_dead(self, directory: &Path) -> Result<(), Failure> {
         let is_dead = std::fs::metadata(directory).is_err_and(|error| error.kind() == std::io::ErrorKind::NotConnected);
@@ -143,7 +195,7 @@ impl Kind {
         let mut stdout = std::io::stdout().lock();
         writeln!(stdout, "{shown}").and_then(|()| stdout.flush()).context("cannot write to the standard output")?;
         if leave_terminal {
-            let log = RuntimeDirectory::open()?.path().join(format!("{}.log", self.socket_of(directory)));
+            let log = self.log_of(&RuntimeDirectory::open()?, directory);
             redirect_output(&log).with_context(|| format!("cannot write to {}", log.display()))?;
             self.note(what);
         }
@@ -153,10 +205,29 @@ impl Kind {
 
 /// Runs this command again in the background, and returns once that process has printed its first line.
 pub fn in_background() -> Result<u8, Failure> {
-    let program = std::env::current_exe().context("cannot find this program")?;
-    let mut command = Command::new(program);
     let words =
         std::env::args_os().skip(1).map(|word| if word == "--background" { "--leave-terminal".into() } else { word });
+    match start(words)? {
+        Started::Goes { line } => {
+            output::text(&line)?;
+            Ok(GOOD)
+        }
+        Started::Failed { code } => Ok(code),
+    }
+}
+
+/// The outcome of starting a process in the background.
+pub enum Started {
+    /// It has mounted; this is its first line.
+    Goes { line: String },
+    /// It has ended with this exit code, and has printed the error itself.
+    Failed { code: u8 },
+}
+
+/// Starts this program with these words as a process in the background; returns once it has printed its first line.
+pub fn start(words: impl IntoIterator<Item = OsString>) -> Result<Started, Failure> {
+    let program = std::env::current_exe().context("cannot find this program")?;
+    let mut command = Command::new(program);
     let mut child =
         command.args(words).stdin(Stdio::null()).stdout(Stdio::piped()).spawn().context("cannot start itself again")?;
     let mut line = String::new();
@@ -166,10 +237,21 @@ pub fn in_background() -> Result<u8, Failure> {
     if line.is_empty() {
         // The background process has printed the error itself.
         let status = child.wait().context("cannot wait for the process in the background")?;
-        return Ok(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(FAILED));
+        return Ok(Started::Failed { code: status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(FAILED) });
     }
-    output::text(&line)?;
-    Ok(GOOD)
+    Ok(Started::Goes { line })
+}
+
+/// Says who keeps a mount alive that is not at its directory any more.
+pub fn left_behind(other: Option<OtherNamespace>) -> String {
+    match other {
+        Some(OtherNamespace { process, name, place }) => format!(
+            "it is unmounted, and still mounted at {} in another mount namespace (a container), that of process {process} \
+             ({name})",
+            place.display()
+        ),
+        None => "it is unmounted, and still serves programs that have files of it open".to_owned(),
+    }
 }
 
 /// A request to unmount.

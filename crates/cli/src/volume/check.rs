@@ -5,7 +5,7 @@
 
 use std::fmt::Write as _;
 
-use nectary_block::format_size;
+use nectary_block::{OpenOptions, format_size};
 use nectary_volume::format::{
     EpochRecord, EpochState, ExtentState, Key, LeaseState, SPACE_START, Session, SessionState, Space, Table,
     VolumeRecord,
@@ -25,8 +25,9 @@ const SHOWN_MAX: usize = 100;
 const READS_MAX: usize = 5;
 
 /// Reads a volume without changing it.
-async fn read(arguments: &VolumeReadArguments) -> Result<Volume, Failure> {
-    let device = super::open(&arguments.disk, &arguments.engine, None, true).await?;
+pub async fn read(arguments: &VolumeReadArguments) -> Result<Volume, Failure> {
+    let options = OpenOptions { is_shared: true, is_read_only: true, ..OpenOptions::default() };
+    let device = super::open_with(&arguments.disk, &arguments.engine, options).await?;
     super::label(&arguments.disk, &device).await?;
     let mut result = journal::read(&device).await;
     for _ in 1..READS_MAX {

@@ -6,9 +6,12 @@
 mod authority;
 mod cert;
 mod check;
+mod extents;
 mod format;
 mod mount;
 mod serve;
+
+pub use mount::umount;
 
 use nectary_block::{OpenOptions, SharedDevice, Spec, Survives};
 use nectary_volume::format::Label;
@@ -31,7 +34,10 @@ pub fn run(command: &VolumeCommand) -> Result<u8, Failure> {
         VolumeCommand::Mount(arguments) => mount::mount(arguments),
         VolumeCommand::Umount(arguments) => mount::umount(arguments),
         VolumeCommand::Check(arguments) => runtime()?.block_on(check::check(arguments)),
-        VolumeCommand::Info(arguments) => runtime()?.block_on(check::info(arguments)),
+        VolumeCommand::Info(arguments) => match &arguments.file {
+            Some(file) => runtime()?.block_on(extents::show(&arguments.read, file)),
+            None => runtime()?.block_on(check::info(&arguments.read)),
+        },
         VolumeCommand::Release(arguments) => serve::release(arguments),
         VolumeCommand::Cert(command) => cert::run(command),
     }
@@ -44,8 +50,13 @@ async fn open(
     create_bytes: Option<u64>,
     is_shared: bool,
 ) -> Result<SharedDevice, Failure> {
+    open_with(disk, arguments, OpenOptions { create_bytes, is_shared, ..OpenOptions::default() }).await
+}
+
+/// Opens a disk with these options, except the engine.
+async fn open_with(disk: &str, arguments: &EngineArguments, options: OpenOptions) -> Result<SharedDevice, Failure> {
     check_spec(disk)?;
-    let options = OpenOptions { create_bytes, is_shared, engine: engine(arguments), ..OpenOptions::default() };
+    let options = OpenOptions { engine: engine(arguments), ..options };
     let device = registry().open(disk, &options).await.map_err(|error| match error.kind {
         nectary_block::ErrorKind::Absent => Failure::new(
             NOT_FOUND,

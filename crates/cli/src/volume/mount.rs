@@ -8,19 +8,21 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use nectary_attach::{Volume, VolumeOptions, WAIT_SHOWN, is_volume, leave_terminal};
+use nectary_attach::{Volume, VolumeOptions, WAIT_SHOWN, is_volume, leave_terminal, unmount_volume};
+use nectary_block::OpenOptions;
 use nectary_buffer::{Mode, Options as CacheOptions};
 use nectary_host::control::{Part, parts};
 use nectary_host::tls::ClientTls;
-use nectary_host::{ControlServer, Limits, Methods, RuntimeDirectory, Shutdown, State, Status};
+use nectary_host::{ControlServer, Methods, RuntimeDirectory, Shutdown, State, Status};
 use nectary_volume::client::{Address, ClientOptions};
 use serde_json::json;
 
 use crate::arguments::{VolumeMountArguments, VolumeUmountArguments};
-use crate::exit::{BUSY, DEGRADED, Failure, GOOD, NOT_FOUND};
+use crate::exit::{BUSY, DEGRADED, FAILED, Failure, GOOD, NOT_FOUND};
 use crate::long_waits::{figures as figures_of_waits, with_waits};
 use crate::mounts::cache::check_options;
-use crate::mounts::{Requests, UMOUNT_PATIENCE, VOLUMES, ask_to_unmount, finish, in_background};
+use crate::mounts::options;
+use crate::mounts::{Requests, UMOUNT_PATIENCE, VOLUMES, ask_to_unmount, finish, in_background, left_behind};
 use crate::runtime;
 
 /// The longest time in which each part must answer.
@@ -50,7 +52,19 @@ async fn stay(arguments: &VolumeMountArguments) -> Result<u8, Failure> {
         let message = format!("DIR {}: a volume is mounted there already", directory.display());
         return Err(Failure::new(BUSY, message, "unmount it (`nectary volume umount DIR`), or name another directory"));
     }
-    let device = super::open(&arguments.disk, &arguments.engine, None, true).await?;
+    let mut allowed = options::parse(&arguments.options)?;
+    allowed.no_access_times |= arguments.noatime;
+    if !allowed.read_only && is_write_protected(&arguments.disk) {
+        let message = format!("{}: it is write-protected", arguments.disk);
+        return Err(Failure::new(
+            FAILED,
+            message,
+            "mount it with `-o ro`, or name the disk by which it can be written",
+        ));
+    }
+    let control = VOLUMES.claim(&directory, arguments.leave_terminal)?;
+    let opening = OpenOptions { is_shared: true, is_read_only: allowed.read_only, ..OpenOptions::default() };
+    let device = super::open_with(&arguments.disk, &arguments.engine, opening).await?;
     let label = super::label(&arguments.disk, &device).await?;
     let tls = match &arguments.tls_ca {
         Some(ca) => {
@@ -71,18 +85,16 @@ async fn stay(arguments: &VolumeMountArguments) -> Result<u8, Failure> {
         ..CacheOptions::default()
     });
     cache.as_ref().map_or(Ok(()), check_options)?;
-    let options = VolumeOptions { device, directory, client, cache, has_access_times: !arguments.noatime };
+    let source = arguments.source.clone().unwrap_or_default();
+    let options = VolumeOptions { device, directory, client, cache, allowed, source };
     let volume = tokio::task::spawn_blocking(move || Volume::start(options)).await.context("mounting panicked")?;
     let volume = Arc::new(volume?);
-    let (control, requests) = match start_control(&volume, shown_servers(&arguments.server)) {
-        Ok(started) => started,
-        Err(failure) => {
-            volume.unmount(true)?;
-            finish(&volume).await?;
-            return Err(failure);
-        }
-    };
-    announce(arguments, &volume, &super::shown_name(&label))?;
+    let requests = serve_control(&control, &volume, shown_servers(&arguments.server));
+    if let Err(failure) = announce(arguments, &volume, &super::shown_name(&label)) {
+        volume.unmount(true)?;
+        finish(&volume).await?;
+        return Err(failure);
+    }
     requests.until_unmounted(VOLUMES, &*volume, &shutdown).await?;
     // The control socket is removed last: `umount` waits for that, so everything is committed when it returns.
     let finished = finish(&volume).await;
@@ -98,6 +110,15 @@ fn shown_servers(servers: &[Address]) -> String {
     shown.join(",")
 }
 
+/// Whether the kernel says that a block device cannot be written. It can be opened for writing all the same.
+fn is_write_protected(disk: &str) -> bool {
+    let Some(path) = disk.strip_prefix("disk:").and_then(|path| Path::new(path).canonicalize().ok()) else {
+        return false;
+    };
+    let of_kernel = path.file_name().map(|name| Path::new("/sys/class/block").join(name).join("ro"));
+    of_kernel.and_then(|path| std::fs::read_to_string(path).ok()).is_some_and(|text| text.trim() == "1")
+}
+
 /// Returns the name of this host.
 pub fn host_name() -> String {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
@@ -105,22 +126,14 @@ pub fn host_name() -> String {
     if name.is_empty() { "unknown".to_owned() } else { name.chars().take(63).collect() }
 }
 
-fn start_control(volume: &Arc<Volume>, server: String) -> Result<(ControlServer, Requests), Failure> {
+/// Answers requests for the mounted volume on its control socket.
+fn serve_control(control: &ControlServer, volume: &Arc<Volume>, server: String) -> Requests {
     let mut methods = Methods::new();
     let of_status = volume.clone();
     methods.status(move || status(&of_status, &server));
     let requests = Requests::register(&mut methods);
-    let part = VOLUMES.socket_of(volume.directory());
-    let control = ControlServer::start(&RuntimeDirectory::open()?, &part, methods, Limits::default());
-    let control = control.map_err(|error| match error {
-        nectary_host::Error::Busy { .. } => Failure::new(
-            BUSY,
-            format!("DIR {}: an earlier mount of it has not ended", volume.directory().display()),
-            "`nectary status` shows its process: it ends with its last user, or at SIGTERM",
-        ),
-        error => error.into(),
-    })?;
-    Ok((control, requests))
+    control.replace(methods);
+    requests
 }
 
 /// Returns the status of a mount, as `nectary status` shows it.
@@ -140,8 +153,8 @@ fn status(volume: &Volume, server: &str) -> Status {
         status = status.with_problem(State::Degraded, what, format!("{remedy}; what waits goes on by itself then"));
     }
     if !is_volume(volume.directory()) && !*volume.ended().borrow() {
-        let what = "it is unmounted, and still serves programs that have files of it open";
-        let remedy = "close these files: it ends with the last of them, or at SIGTERM";
+        let what = left_behind(volume.held_elsewhere());
+        let remedy = "it ends with its last user, or at SIGTERM";
         status = status.with_problem(State::Degraded, what, remedy);
     }
     if let Some(why) = &session.refusal {
@@ -196,6 +209,10 @@ pub fn umount(arguments: &VolumeUmountArguments) -> Result<u8, Failure> {
     let Some(part) = parts(&RuntimeDirectory::open()?, PATIENCE)?.into_iter().find(is_meant) else {
         if is_volume(directory) {
             VOLUMES.release_dead(directory)?;
+            // Its process lives, and does not answer, or has another runtime directory.
+            if is_volume(directory) {
+                unmount_volume(directory, arguments.lazy)?;
+            }
             return Ok(GOOD);
         }
         let message = format!("{}: no volume is mounted there", directory.display());

@@ -3,6 +3,7 @@
 //! Owns: the check of who may connect, the control socket of a server, and its reaction to signals. Leaves to others:
 //! serving (`nectary-volume`).
 
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use anyhow::Context;
@@ -14,8 +15,9 @@ use nectary_host::{
     ControlServer, Error, Fault, FaultKind, Limits, Methods, RuntimeDirectory, Shutdown, State, Status,
 };
 use nectary_volume::format::SessionState;
+use nectary_volume::journal::Error as JournalError;
 use nectary_volume::protocol::{Code, Failure as Refusal};
-use nectary_volume::server::{Handle, LongWait, Overview, Server, ServerOptions, WAIT_SHOWN, WaitSubject};
+use nectary_volume::server::{Handle, LongWait, Overview, Server, ServerError, ServerOptions, WAIT_SHOWN, WaitSubject};
 use serde_json::{Value, json};
 
 use super::mount::host_name;
@@ -46,6 +48,9 @@ pub async fn run(arguments: &VolumeServeArguments) -> Result<u8, Failure> {
     let label = super::label(&arguments.disk, &device).await?;
     let name = format!("{} on {}", super::shown_name(&label), arguments.disk);
     let previous_gone = alone(&device, arguments).await?;
+    // Everything that can fail comes before leadership: a start that fails leaves the leader alone.
+    let leading = Leading::default();
+    let control = start_control(&leading, arguments.number, name.clone(), super::identity(&label))?;
     let options = ServerOptions {
         listen: arguments.listen.clone(),
         tls,
@@ -56,23 +61,43 @@ pub async fn run(arguments: &VolumeServeArguments) -> Result<u8, Failure> {
     };
     let starting = Server::start(device, options);
     let server = tokio::select! {
-        started = starting => started?,
+        started = starting => started.map_err(|error| not_started(&arguments.disk, error))?,
         () = shutdown.requested() => return Ok(GOOD),
     };
-    let control = start_control(&server.handle(), name.clone(), super::identity(&label))?;
-    output::text(&server.addresses().iter().map(|address| format!("{address}\n")).collect::<String>())?;
-    let ended = tokio::select! {
-        () = shutdown.requested() => Ok(()),
-        ended = server.ended() => Err(ended),
+    let _ = leading.set(server.handle());
+    let shown = output::text(&server.addresses().iter().map(|address| format!("{address}\n")).collect::<String>());
+    let ended = match &shown {
+        Ok(()) => tokio::select! {
+            () = shutdown.requested() => Ok(()),
+            ended = server.ended() => Err(ended),
+        },
+        // Nobody would know where it listens.
+        Err(_) => Ok(()),
     };
     control.stop().await;
     let stopped = server.stop().await;
+    shown?;
     if let Err(reason) = ended {
         return Err(Failure::new(FAILED, format!("{name}: {reason}"), "start the server again; clients wait for it"));
     }
     stopped?;
     log::write(Level::Note, "volume", format_args!("{name}: everything is durable, the lease is given up"));
     Ok(GOOD)
+}
+
+/// The server, once it leads.
+type Leading = Arc<OnceLock<Handle>>;
+
+/// Explains why a server does not start.
+fn not_started(disk: &str, error: ServerError) -> Failure {
+    match error {
+        ServerError::Journal(JournalError::Led { server, host }) => Failure::new(
+            BUSY,
+            format!("{disk}: server {server} on {host} leads: it renews its lease"),
+            "mount from that server, or stop it first; `nectary volume info DISK` names all servers",
+        ),
+        error => error.into(),
+    }
 }
 
 /// Refuses to start if another process of this host serves the volume with the same server number. Returns whether it
@@ -104,22 +129,26 @@ fn check_public(arguments: &VolumeServeArguments, tls: Option<&ServerTls>) -> Re
     }
 }
 
-fn start_control(server: &Handle, name: String, identity: String) -> Result<ControlServer, Failure> {
+fn start_control(leading: &Leading, number: u32, name: String, identity: String) -> Result<ControlServer, Failure> {
     let mut methods = Methods::new();
-    let of_status = server.clone();
-    let shown = identity.clone();
-    methods.status(move || status(&name, &shown, &of_status.overview()));
-    let of_release = server.clone();
+    let (of_status, of_release) = (leading.clone(), leading.clone());
+    let part = format!("volume-{identity}-{number}");
+    methods.status(move || {
+        let overview = of_status.get().map(Handle::overview);
+        status(&name, (&identity, number), overview.is_some(), &overview.unwrap_or_default())
+    });
     methods.register("release", "session: its host writes nothing any more", move |params| {
-        let (server, session) = (of_release.clone(), params["session"].as_u64());
+        let (server, session) = (of_release.get().cloned(), params["session"].as_u64());
         async move {
+            let Some(server) = server else {
+                return Err(Fault::new(FaultKind::Busy, "it does not lead yet", "try again in a moment"));
+            };
             let Some(session) = session else {
                 return Err(Fault::new(FaultKind::Failed, "there is no session in the request", "give its number"));
             };
             server.release(session).await.map(|()| Value::Null).map_err(|error| not_released(&error))
         }
     });
-    let part = format!("volume-{identity}");
     Ok(ControlServer::start(&RuntimeDirectory::open()?, &part, methods, Limits::default())?)
 }
 
@@ -137,7 +166,7 @@ fn not_released(failure: &Refusal) -> Fault {
 }
 
 /// Returns the status of a server, as `nectary status` shows it.
-fn status(name: &str, identity: &str, overview: &Overview) -> Status {
+fn status(name: &str, (identity, number): (&str, u32), leads: bool, overview: &Overview) -> Status {
     let mut status = Status::healthy(super::SERVER, name);
     let sessions: Vec<Value> = overview
         .sessions
@@ -147,7 +176,17 @@ fn status(name: &str, identity: &str, overview: &Overview) -> Status {
     if !overview.silent.is_empty() {
         let silent: Vec<String> = overview.silent.iter().map(|(number, host)| format!("{number} of {host}")).collect();
         let what = format!("no word from session {}: what others free stays used meanwhile", silent.join(", "));
-        let remedy = "once its mount is gone for sure: `nectary volume release DISK SESSION`";
+        let remedy = "it ends when somebody needs what it holds; once its mount is gone for sure, `nectary volume \
+                      release DISK SESSION` frees all";
+        status = status.with_problem(State::Degraded, what, remedy);
+    }
+    if !overview.set_aside.is_empty() {
+        let ended: Vec<String> =
+            overview.set_aside.iter().map(|(number, host)| format!("{number} of {host}")).collect();
+        let what =
+            format!("session {} was ended, but its process may still write: its space is set aside", ended.join(", "));
+        let remedy = "the space is free when the process has ended, if a server or a mount on its host can tell; once it \
+                      is gone for sure, `nectary volume release DISK SESSION` frees it";
         status = status.with_problem(State::Degraded, what, remedy);
     }
     if overview.is_short {
@@ -179,6 +218,8 @@ fn status(name: &str, identity: &str, overview: &Overview) -> Status {
     let waits = json!({ "requests": overview.waits.requests, "locks": overview.waits.locks, "longest": longest });
     status.with_detail(json!({
         "volume": identity,
+        "number": number,
+        "leads": leads,
         "epoch": overview.epoch,
         "operations": overview.operations,
         "questions": overview.questions,
@@ -267,7 +308,10 @@ pub fn release(arguments: &VolumeReleaseArguments) -> Result<u8, Failure> {
             status.component == super::SERVER && status.detail["volume"].as_str() == Some(identity.as_str())
         })
     };
-    let Some(part) = parts(&RuntimeDirectory::open()?, PATIENCE)?.into_iter().find(is_meant) else {
+    let mut found: Vec<Part> = parts(&RuntimeDirectory::open()?, PATIENCE)?.into_iter().filter(is_meant).collect();
+    // One of them leads; another one may wait for the end of its lease.
+    found.sort_by_key(|part| !part.status.as_ref().is_ok_and(|status| status.detail["leads"] == true));
+    let Some(part) = found.first() else {
         let message = format!("{}: no server of it runs on this host", arguments.disk);
         return Err(Failure::new(NOT_FOUND, message, "run this on the host of `nectary volume serve`"));
     };

@@ -4,10 +4,13 @@
 //! volume is dropped. Knows only the command line, not the implementation.
 
 mod apart;
+pub mod databases;
 pub mod exercise;
+pub mod kills;
 pub mod maps;
 pub mod posix;
 pub mod programs;
+pub mod takeover;
 pub mod trees;
 
 use crate::guard::{Process, describe};
@@ -35,6 +38,11 @@ pub struct Volume {
 impl Volume {
     /// Formats a disk of this size, and starts its server.
     pub fn new(size: &str) -> Result<Volume> {
+        Volume::leased(size, "1s")
+    }
+
+    /// As [`new`](Volume::new), with a longer lease for a server that must outlast a slow disk.
+    pub fn leased(size: &str, lease: &str) -> Result<Volume> {
         let scratch = Scratch::new("volume")?;
         // Some of the tests run as other users.
         fs::set_permissions(scratch.path(), fs::Permissions::from_mode(0o755))?;
@@ -42,7 +50,7 @@ impl Volume {
         fs::set_permissions(scratch.join("run"), fs::Permissions::from_mode(0o700))?;
         let mut volume = Volume { scratch, server: None, mounts: Vec::new() };
         let disk = volume.disk();
-        volume.run(&["volume", "format", &disk, "--size", size, "--lease", "1s"])?;
+        volume.run(&["volume", "format", &disk, "--size", size, "--lease", lease])?;
         volume.serve()?;
         Ok(volume)
     }
@@ -52,7 +60,8 @@ impl Volume {
         self.scratch.join("disk").display().to_string()
     }
 
-    fn address(&self) -> String {
+    /// The address of the server.
+    pub fn address(&self) -> String {
         format!("unix:{}", self.scratch.join("server").display())
     }
 
@@ -99,6 +108,14 @@ impl Volume {
         line.map(str::to_owned).context("it does not say where it listens")
     }
 
+    /// Starts the server, which reaches the disk by another SPEC, with further options.
+    pub fn serve_from(&mut self, disk: &str, more: &[&str]) -> Result<()> {
+        let address = self.address();
+        let command = self.command(&[&["volume", "serve", disk, "--listen", &address], more].concat())?;
+        self.server = Some(started(command, &self.scratch.join("server.log"), "unix:")?);
+        Ok(())
+    }
+
     /// Kills the server.
     pub fn kill_server(&mut self) {
         if let Some(mut server) = self.server.take() {
@@ -127,13 +144,32 @@ impl Volume {
         self.mount_from(&self.address(), &[])
     }
 
+    /// Mounts the volume once more with further options; returns the directory.
+    pub fn mount_with(&mut self, more: &[&str]) -> Result<PathBuf> {
+        self.mount_from(&self.address(), more)
+    }
+
+    /// The number of a mount's process.
+    pub fn mount_process(&self, index: usize) -> u32 {
+        self.mounts[index].as_ref().map_or(0, Process::id)
+    }
+
     /// Mounts it once more, from a server at this address, with further options; returns where.
     pub fn mount_from(&mut self, address: &str, more: &[&str]) -> Result<PathBuf> {
+        self.mount_by(&self.disk(), address, more)
+    }
+
+    /// Mounts it once more, by another SPEC of the disk; returns where.
+    pub fn mount_of(&mut self, disk: &str) -> Result<PathBuf> {
+        self.mount_by(disk, &self.address(), &[])
+    }
+
+    fn mount_by(&mut self, disk: &str, address: &str, more: &[&str]) -> Result<PathBuf> {
         let index = self.mounts.len();
         let directory = self.scratch.join(&format!("m{index}"));
         fs::create_dir_all(&directory)?;
-        let (disk, shown) = (self.disk(), directory.display().to_string());
-        let command = self.command(&[&["volume", "mount", &disk, &shown, "--server", address], more].concat())?;
+        let shown = directory.display().to_string();
+        let command = self.command(&[&["volume", "mount", disk, &shown, "--server", address], more].concat())?;
         let process = started(command, &self.scratch.join(&format!("m{index}.log")), "/")?;
         self.mounts.push(Some(process));
         Ok(directory)

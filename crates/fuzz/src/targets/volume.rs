@@ -162,6 +162,7 @@ pub fn message_seeds() -> Vec<Vec<u8>> {
         Operation::SetAttributes { file, changes: Changes { mode: Some(0o600), ..Changes::default() } },
         Operation::Access { accesses: vec![Accessed { file, at_ns: 8, time_generation: 9 }] },
         Operation::ReturnSpace { extents: vec![(BLOCK, 2)] },
+        Operation::TakeReserved { file, start: 1, end: 3 },
     ];
     let token = Token { object: file, what: What::Data };
     let held = Held { token, level: 1, sequence: 2 };

@@ -33,6 +33,12 @@ pub struct Methods {
     table: BTreeMap<&'static str, Method>,
 }
 
+impl std::fmt::Debug for Methods {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entries(self.table.keys()).finish()
+    }
+}
+
 impl Methods {
     /// Starts with the built-in method `methods` and no other.
     pub fn new() -> Methods {

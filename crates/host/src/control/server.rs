@@ -10,7 +10,7 @@ use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream as BlockingStream;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use socket2::{Domain, SockAddr, Socket, Type};
@@ -51,6 +51,7 @@ impl Default for Limits {
 pub struct ControlServer {
     path: PathBuf,
     linked: bool,
+    methods: Arc<RwLock<Arc<Methods>>>,
     shutdown: Shutdown,
     task: JoinHandle<()>,
 }
@@ -69,8 +70,15 @@ impl ControlServer {
         let path = directory.socket(part)?;
         let listener = bind(directory, &path)?;
         let shutdown = Shutdown::new();
-        let task = tokio::spawn(serve(listener, Arc::new(methods), limits, shutdown.clone()));
-        Ok(ControlServer { path, linked: true, shutdown, task })
+        let methods = Arc::new(RwLock::new(Arc::new(methods)));
+        let task = tokio::spawn(serve(listener, methods.clone(), limits, shutdown.clone()));
+        Ok(ControlServer { path, linked: true, methods, shutdown, task })
+    }
+
+    /// Serves other methods to clients that connect from now on. So a part can have its socket before it starts, and
+    /// fail early if another process has it.
+    pub fn replace(&self, methods: Methods) {
+        *self.methods.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(methods);
     }
 
     /// The path of the socket.
@@ -125,7 +133,7 @@ fn listen(path: &Path) -> io::Result<UnixListener> {
     UnixListener::from_std(socket.into())
 }
 
-async fn serve(listener: UnixListener, methods: Arc<Methods>, limits: Limits, shutdown: Shutdown) {
+async fn serve(listener: UnixListener, methods: Arc<RwLock<Arc<Methods>>>, limits: Limits, shutdown: Shutdown) {
     static ACCEPT_FAILED: Throttle = Throttle::every(Duration::from_secs(60));
     let mut connections = JoinSet::new();
     loop {
@@ -134,7 +142,8 @@ async fn serve(listener: UnixListener, methods: Arc<Methods>, limits: Limits, sh
             Some(_) = connections.join_next() => {}
             accepted = listener.accept() => match accepted {
                 Ok((stream, _)) if connections.len() < limits.connections_max => {
-                    let (methods, limits) = (methods.clone(), limits.clone());
+                    let methods = methods.read().unwrap_or_else(PoisonError::into_inner).clone();
+                    let limits = limits.clone();
                     connections.spawn(async move { converse(stream, &methods, &limits).await });
                 }
                 Ok((stream, _)) => refuse(&stream, limits.connections_max),

@@ -136,16 +136,18 @@ pub struct Server {
     tasks: JoinSet<()>,
 }
 
-impl Server {
-    /// Listens and serves clients, in the tokio runtime of the caller.
+/// Addresses that are bound, and not served yet.
+pub struct Bound {
+    listeners: Vec<Listener>,
+    options: ServerOptions,
+}
+
+impl Bound {
+    /// Serves clients, in the tokio runtime of the caller.
     ///
-    /// *Errors*: [`ErrorKind::Busy`](crate::ErrorKind::Busy) if an address is in use, another kind if it cannot be
-    /// bound for another reason; [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if other machines can reach an
-    /// address and there is no TLS, unless [`ServerOptions::insecure`] is set.
-    pub fn start(listen: &[Listen], exports: Exports, options: ServerOptions) -> Result<Server, Error> {
-        if options.tls.is_none() && !options.insecure {
-            listen.iter().try_for_each(Listen::check_private)?;
-        }
+    /// *Errors*: a thread cannot be started.
+    pub fn serve(self, exports: Exports) -> Result<Server, Error> {
+        let Bound { listeners, options } = self;
         let bytes = options.bytes_max.max(crate::limits::CONNECTION_BYTES_MAX);
         let shared = Arc::new(Shared {
             exports: Arc::new(exports),
@@ -159,7 +161,6 @@ impl Server {
             next: AtomicU32::new(0),
             last_reason: std::sync::Mutex::new(None),
         });
-        let listeners = listen.iter().map(Listener::bind).collect::<Result<Vec<_>, _>>()?;
         let addresses = listeners.iter().map(|listener| listener.address().clone()).collect();
         let count = shared.options.threads.min(THREADS_MAX);
         let mut tasks = JoinSet::new();
@@ -168,6 +169,27 @@ impl Server {
             tasks.spawn(accept(listener, threads, shared.clone()));
         }
         Ok(Server { shared, addresses, tasks })
+    }
+}
+
+impl Server {
+    /// Listens and serves clients, in the tokio runtime of the caller.
+    ///
+    /// *Errors*: [`ErrorKind::Busy`](crate::ErrorKind::Busy) if an address is in use, another kind if it cannot be
+    /// bound for another reason; [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if other machines can reach an
+    /// address and there is no TLS, unless [`ServerOptions::insecure`] is set.
+    pub fn start(listen: &[Listen], exports: Exports, options: ServerOptions) -> Result<Server, Error> {
+        Server::bind(listen, options)?.serve(exports)
+    }
+
+    /// Listens without serving yet: clients that connect wait. So an address that cannot be bound is known before the
+    /// devices are opened, which may take them from another process. *Errors*: those of [`start`](Server::start).
+    pub fn bind(listen: &[Listen], options: ServerOptions) -> Result<Bound, Error> {
+        if options.tls.is_none() && !options.insecure {
+            listen.iter().try_for_each(Listen::check_private)?;
+        }
+        let listeners = listen.iter().map(Listener::bind).collect::<Result<Vec<_>, _>>()?;
+        Ok(Bound { listeners, options })
     }
 
     /// The addresses of the server, with the real port if port 0 was requested.

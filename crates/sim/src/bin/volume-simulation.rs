@@ -61,7 +61,7 @@ fn main() -> ExitCode {
     }
     let survived = caught.iter().filter(|(.., is_good)| !is_good).count();
     let report = run_many(first, runs, shard, |report| {
-        if report.runs.is_multiple_of(100) {
+        if report.runs.is_multiple_of(1000) {
             let seconds = begun.elapsed().as_secs_f64();
             eprint!("\r{} of {runs} runs, {} broken, {seconds:.0} s    ", report.runs, report.broken_count);
             let _ = std::io::stderr().flush();

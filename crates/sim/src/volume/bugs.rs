@@ -33,7 +33,7 @@ pub enum Bug {
     DirtyPagesDropped,
     /// The server does an operation again when the client sends it again.
     DoneTwice,
-    /// A client accepts messages of a former server.
+    /// A client uses the grant of a former server after it has told the next one what it holds.
     OldEpoch,
     /// A stat shows an older size than the client already knows.
     OldStat,
@@ -45,6 +45,30 @@ pub enum Bug {
     StatAfterLease,
     /// A new server grants tokens before the clients have told it which tokens they hold.
     NoGrace,
+    /// Messages of a leader leave without its lease, clients are content with any server, and a leader whose disk is silent
+    /// goes on: the rules of before.
+    NoGate,
+    /// A leader answers renewals without its lease.
+    RenewedWithoutLeadership,
+    /// A leader answers questions that need no append without its lease.
+    AnswerAfterLease,
+    /// A leader acknowledges an append after its lease has ended.
+    AppendAfterLease,
+    /// A leader answers requests for file locks without its lease, and clients believe it without theirs.
+    LockWithoutLease,
+    /// A client accepts a server of a lower epoch than one before.
+    LowerEpoch,
+    /// A new leader ends sessions that it has never heard before their leases have ended.
+    ShortGrace,
+    /// A client counts its lease from the answer to a renewal, not from its own message.
+    CountedFromAnswer,
+    /// An append of an old leader counts although it reaches the disk after the seal.
+    SealIgnored,
+    /// A client sends a request for a lock that does not wait before it has told a new server what it holds; the server
+    /// takes it as a claim.
+    TryLockInGrace,
+    /// A leader whose clock stood still acknowledges an append because its clock says that it leads.
+    AppendByClock,
 }
 
 impl Bug {
@@ -70,6 +94,17 @@ impl Bug {
         Bug::GrantBeforeEnd,
         Bug::StatAfterLease,
         Bug::NoGrace,
+        Bug::NoGate,
+        Bug::RenewedWithoutLeadership,
+        Bug::AnswerAfterLease,
+        Bug::AppendAfterLease,
+        Bug::LockWithoutLease,
+        Bug::LowerEpoch,
+        Bug::ShortGrace,
+        Bug::CountedFromAnswer,
+        Bug::SealIgnored,
+        Bug::TryLockInGrace,
+        Bug::AppendByClock,
     ];
 
     /// The bug's name in reports.
@@ -95,6 +130,17 @@ impl Bug {
             Bug::GrantBeforeEnd => "grant before the end of a session is durable",
             Bug::StatAfterLease => "stat of what is not committed after the lease",
             Bug::NoGrace => "token granted in grace",
+            Bug::NoGate => "leader without its lease",
+            Bug::RenewedWithoutLeadership => "renewed without leadership",
+            Bug::AnswerAfterLease => "answer without an append after the lease",
+            Bug::AppendAfterLease => "append acknowledged after the lease",
+            Bug::LockWithoutLease => "lock without the lease",
+            Bug::LowerEpoch => "lower epoch accepted",
+            Bug::ShortGrace => "grace shorter than a session's lease",
+            Bug::CountedFromAnswer => "cache counted from the answer",
+            Bug::SealIgnored => "seal ignored",
+            Bug::AppendByClock => "append acknowledged by a clock that stood still",
+            Bug::TryLockInGrace => "lock requested in grace is taken as a claim",
         }
     }
 }

@@ -1,8 +1,9 @@
 //! A client: its session, its lease, its connections, and its knowledge of files and names.
 //!
 //! Owns: numbered calls, which are sent again on a new connection, the clock of the client's host, and pauses. It
-//! follows `client/session.rs` and `client/link.rs`. Leaves to others: tokens (`hold`), data (`data`), the kernel's
-//! pages (`kernel`).
+//! follows `client/session.rs` and `client/calls.rs`. Promises: no message of an earlier epoch than the highest known
+//! one has an effect. Leaves to others: connections (`link`), tokens (`hold`), data (`data`), file locks (`locks`), the
+//! kernel's pages (`kernel`).
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,18 +11,16 @@ use std::future::Future;
 use std::rc::Rc;
 use std::task::Poll;
 
-use nectary_volume::protocol::{Held, What};
-use nectary_volume::tokens::{Lease, level};
+use nectary_volume::protocol::Held;
+use nectary_volume::tokens::Lease;
 
 use super::bugs::{Bug, planted};
-use super::executor::{MS, TaskId};
+use super::executor::{MS, Owner, TaskId};
 use super::file::Object;
-use super::image::{Answer, Operation, Refusal, Reply};
-use super::network::{Connection, Down, Question, Up};
+use super::locks::{Lock, locked};
+use super::network::{Connection, Down, Question, Up, Wish};
+use super::servers::image::{Answer, Operation, Refusal, Reply};
 use super::world::{LEASE_MS, World};
-
-/// The number of renewals during the length of a lease.
-const RENEWALS_OF_LEASE: u64 = 5;
 
 /// Why a call fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,15 +33,32 @@ pub enum Fail {
 
 /// The answer to a call.
 #[derive(Debug, Clone)]
-enum Said {
+pub enum Said {
     Reply(Reply),
-    Granted(Held),
+    /// A token, and the epoch of the server that granted it.
+    Granted(Held, u64),
+    /// The call told an earlier server what is held; the next one is told again.
+    Dropped,
 }
 
-struct Waiting {
-    message: Up,
+/// A call without an answer.
+pub struct Waiting {
+    pub message: Up,
     number: Option<u64>,
+    /// Whether it tells a new server what the client holds.
+    pub is_restart: bool,
     said: Rc<RefCell<Option<Said>>>,
+}
+
+impl Waiting {
+    /// Whether it requests a lock without waiting for it.
+    pub fn is_try_lock(&self) -> bool {
+        matches!(self.message, Up::Wish { wish: Wish::Lock(_, false), .. }) && !self.is_restart
+    }
+
+    pub fn drop_call(&self) {
+        *self.said.borrow_mut() = Some(Said::Dropped);
+    }
 }
 
 /// A client, from its start until its session or its host is lost.
@@ -62,11 +78,16 @@ pub struct Client {
     pub is_exempt: Cell<bool>,
     /// Whether its clock stood still past its lease, so that it may still believe in the lease.
     pub is_deceived: Cell<bool>,
+    /// The epoch of a leader that it had an answer from although another server had taken over: the leader's clock stood
+    /// still.
+    believed_epoch: Cell<u64>,
     /// Whether its caches answer nothing, because the lease was not renewed.
     pub is_lapsed: Cell<bool>,
     parked: RefCell<Vec<TaskId>>,
     waiting: RefCell<Vec<TaskId>>,
     inbox: RefCell<Vec<(Rc<Connection>, Down)>>,
+    /// Connections that were lost during a pause; it sees that after what came on them before.
+    lost: RefCell<Vec<Rc<Connection>>>,
     /// The speed of its clock relative to true time. *Units*: millionths.
     rate: u64,
     stopped_us: Cell<u64>,
@@ -74,13 +95,21 @@ pub struct Client {
     lease: Cell<Lease>,
     /// The true time at which the last answered renewal was sent.
     renewal_us: Cell<u64>,
-    sent_us: RefCell<BTreeMap<u64, u64>>,
-    control: RefCell<Option<Rc<Connection>>>,
-    bulk: RefCell<Option<Rc<Connection>>>,
-    welcomed: RefCell<[Option<Rc<Connection>>; 2]>,
+    pub sent_us: RefCell<BTreeMap<u64, u64>>,
+    /// The time on the client's clock of the first renewal after the last answered one.
+    pub unanswered: Cell<Option<u64>>,
+    pub control: RefCell<Option<Rc<Connection>>>,
+    pub bulk: RefCell<Option<Rc<Connection>>>,
+    pub welcomed: RefCell<[Option<Rc<Connection>>; 2]>,
+    /// The epoch of the last bulk connection.
+    pub bulk_epoch: Cell<u64>,
+    /// Whether the server of that epoch has not been told yet what the client holds.
+    pub is_reclaiming: Cell<bool>,
+    /// The file locks that programs hold, as far as the client knows.
+    pub locks: RefCell<BTreeSet<Lock>>,
     next_request: Cell<u64>,
     next_number: Cell<u64>,
-    calls: RefCell<BTreeMap<u64, Waiting>>,
+    pub calls: RefCell<BTreeMap<u64, Waiting>>,
     open_numbers: RefCell<BTreeSet<u64>>,
     pub objects: Vec<Object>,
     pub space: RefCell<Vec<u32>>,
@@ -111,19 +140,25 @@ impl Client {
             stops_clock: Cell::new(false),
             is_exempt: Cell::new(false),
             is_deceived: Cell::new(false),
+            believed_epoch: Cell::new(0),
             is_lapsed: Cell::new(false),
             parked: RefCell::default(),
             waiting: RefCell::default(),
             inbox: RefCell::default(),
+            lost: RefCell::default(),
             rate,
             stopped_us: Cell::new(0),
             paused_at: Cell::new(0),
             lease: Cell::default(),
             renewal_us: Cell::new(0),
             sent_us: RefCell::default(),
+            unanswered: Cell::new(None),
             control: RefCell::default(),
             bulk: RefCell::default(),
             welcomed: RefCell::default(),
+            bulk_epoch: Cell::new(0),
+            is_reclaiming: Cell::new(false),
+            locks: RefCell::default(),
             next_request: Cell::new(1),
             next_number: Cell::new(1),
             calls: RefCell::default(),
@@ -198,12 +233,28 @@ impl Client {
         for (connection, message) in self.inbox.take() {
             self.deliver(world, &connection, message);
         }
+        self.lost.take().into_iter().for_each(|connection| self.lost(world, connection));
         self.touch(world);
     }
 
-    /// Whether the calls of its programs prove nothing now, because its clock stood still past its lease.
+    /// Handles the loss of a connection.
+    pub fn lost(&self, world: &World, connection: Rc<Connection>) {
+        match self.is_paused.get() {
+            true => self.lost.borrow_mut().push(connection),
+            false => self.close(world, &connection),
+        }
+    }
+
+    /// Whether a program that holds a lock may act on it now or after the present pause.
+    pub fn may_act(&self, world: &World) -> bool {
+        let is_known = !(self.is_blind() || self.is_paused.get() && self.stops_clock.get());
+        is_known && !self.is_dead.get() && !self.ended.get() && self.lease.get().holds(self.clock(world))
+    }
+
+    /// Whether the calls of its programs prove nothing now, because its clock or its leader's stood still past the
+    /// lease.
     pub fn is_blind(&self) -> bool {
-        self.is_deceived.get()
+        self.is_deceived.get() || self.believed_epoch.get() == self.epoch.get() && self.epoch.get() != 0
     }
 
     pub fn lease(&self) -> Lease {
@@ -212,30 +263,43 @@ impl Client {
 
     /// Handles a message from the server; a paused client handles it after the pause.
     pub fn deliver(self: &Rc<Client>, world: &Rc<World>, connection: &Rc<Connection>, message: Down) {
-        if self.is_dead.get() || self.ended.get() || !connection.is_client_open.get() {
+        if self.is_dead.get() || self.ended.get() {
+            return;
+        }
+        let is_lower = connection.epoch < self.epoch.get();
+        let name = match message {
+            Down::Welcome { .. } => "15: a Welcome of a lower epoch is refused",
+            _ => "a message of an older epoch is refused",
+        };
+        if !connection.is_client_open.get() {
+            // Usually the higher epoch has closed the connection already.
+            if is_lower {
+                world.coverage.met(name);
+            }
             return;
         }
         if self.is_paused.get() {
             return self.inbox.borrow_mut().push((connection.clone(), message));
         }
-        if connection.epoch < self.epoch.get() && !planted(Bug::OldEpoch) {
-            return world.coverage.met("a message of an older epoch is refused");
+        if is_lower && !planted(Bug::LowerEpoch) {
+            world.coverage.met(name);
+            return self.close(world, connection);
         }
         world.tell(|| format!("client {} of epoch {}: {message:?}", self.number, connection.epoch));
+        if connection.is_deceived.get() {
+            self.believed_epoch.set(self.believed_epoch.get().max(connection.epoch));
+            world.coverage.met("14: a client believes a leader whose clock stood still");
+        }
         match message {
-            Down::Welcome { session } => {
-                self.session.set(session);
-                self.epoch.set(self.epoch.get().max(connection.epoch));
-                self.welcomed.borrow_mut()[usize::from(connection.is_control)] = Some(connection.clone());
-                if connection.is_control {
-                    *self.control.borrow_mut() = Some(connection.clone());
-                    Mount { world: world.clone(), client: self.clone() }.reclaim();
-                }
-            }
+            Down::Welcome { session } => self.welcome(world, connection, session),
             Down::Renewed { sent, sequence } => {
                 self.durable.set(self.durable.get().max(sequence));
+                self.unanswered.set(None);
                 let mut lease = self.lease.get();
-                lease.renewed(sent, LEASE_MS * MS);
+                match planted(Bug::CountedFromAnswer) {
+                    true => lease.renewed(self.clock(world), LEASE_MS * MS),
+                    false => lease.renewed(sent, LEASE_MS * MS),
+                }
                 self.lease.set(lease);
                 if let Some(sent_us) = self.sent_us.borrow_mut().remove(&sent) {
                     self.renewal_us.set(self.renewal_us.get().max(sent_us));
@@ -243,12 +307,13 @@ impl Client {
                 if world.now() - self.renewal_us.get() < LEASE_MS * MS {
                     self.is_deceived.set(false);
                 }
+                world.check_locks();
             }
             Down::Recall(held, why) => {
                 let mount = Mount { world: world.clone(), client: self.clone() };
                 mount.serve_recall((held.sequence, held.level, why), held.token);
             }
-            Down::Grant { request, held } => self.answered(request, Said::Granted(held)),
+            Down::Grant { request, held } => self.answered(request, Said::Granted(held, connection.epoch)),
             Down::Answer { reply: Err(Refusal::Ended), .. } | Down::Evicted => self.end(world),
             Down::Answer {
                 reply: Err(refusal @ (Refusal::OutOfOrder | Refusal::Forgotten | Refusal::NotGranted)),
@@ -261,6 +326,12 @@ impl Client {
 
     fn answered(&self, request: u64, said: Said) {
         let Some(waiting) = self.calls.borrow_mut().remove(&request) else { return };
+        // The lock is on the list from now on, so that also a server that takes over before its program goes on is told.
+        if let (Up::Wish { wish: Wish::Lock(lock, _), .. }, false) = (&waiting.message, waiting.is_restart)
+            && matches!(said, Said::Reply(Ok(_)))
+        {
+            self.locks.borrow_mut().insert(locked(lock));
+        }
         if let Some(number) = waiting.number {
             self.open_numbers.borrow_mut().remove(&number);
         }
@@ -288,12 +359,12 @@ impl Client {
         self.bulk.borrow().as_ref().is_some_and(|bulk| bulk.up_us.get() > at_us)
     }
 
-    fn acknowledged(&self) -> u64 {
+    pub fn acknowledged(&self) -> u64 {
         let first = self.open_numbers.borrow().first().copied();
         first.unwrap_or(self.next_number.get()) - 1
     }
 
-    fn drained(&self) -> u64 {
+    pub fn drained(&self) -> u64 {
         self.maps.borrow().iter().copied().min().unwrap_or(u64::MAX).min(self.durable.get())
     }
 }
@@ -310,7 +381,7 @@ impl Mount {
 
     /// Starts a task of this client.
     pub fn spawn(&self, future: impl Future<Output = ()> + 'static) {
-        self.world.spawn(self.client.number, future);
+        self.world.spawn(Owner::Client(self.client.number), future);
     }
 
     /// Returns an error if the session is over.
@@ -337,18 +408,29 @@ impl Mount {
         Err(Fail::Ended)
     }
 
-    async fn call(&self, make: impl FnOnce(u64) -> (Up, Option<u64>)) -> Result<Said, Fail> {
+    /// Makes a call, and waits for its answer. Calls with `is_restart` tell a new server what the client holds.
+    pub async fn call(
+        &self,
+        is_restart: bool,
+        make: impl FnOnce(u64) -> Option<(Up, Option<u64>)>,
+    ) -> Result<Said, Fail> {
         self.world.yields().await;
         self.failure()?;
         let client = &self.client;
         let request = client.next_request.get();
         client.next_request.set(request + 1);
-        let (message, number) = make(request);
-        if let Some(bulk) = &*client.bulk.borrow() {
-            self.world.up(bulk, message.clone());
-        }
+        let Some((message, number)) = make(request) else { return Ok(Said::Dropped) };
         let said: Rc<RefCell<Option<Said>>> = Rc::default();
-        client.calls.borrow_mut().insert(request, Waiting { message, number, said: said.clone() });
+        let waiting = Waiting { message, number, is_restart, said: said.clone() };
+        // A new server would take such a request as the claim of a lock that the client holds.
+        let is_held_back = client.is_reclaiming.get() && waiting.is_try_lock() && !planted(Bug::TryLockInGrace);
+        if is_held_back {
+            self.world.coverage.met("16: a request is held back until the server knows the locks");
+        }
+        if let Some(bulk) = client.bulk.borrow().as_ref().filter(|_| !is_held_back) {
+            self.world.up(bulk, waiting.message.clone());
+        }
+        client.calls.borrow_mut().insert(request, waiting);
         self.wait(|| said.borrow().is_some() || client.ended.get()).await;
         said.take().ok_or(Fail::Ended)
     }
@@ -359,28 +441,38 @@ impl Mount {
             let number = self.client.next_number.get();
             self.client.next_number.set(number + 1);
             self.client.open_numbers.borrow_mut().insert(number);
-            (Up::Operate { request, number, operation }, Some(number))
+            Some((Up::Operate { request, number, operation }, Some(number)))
         };
-        match self.call(make).await? {
+        match self.call(false, make).await? {
             Said::Reply(reply) => reply.map_err(Fail::Refused),
-            Said::Granted(_) => Err(Fail::Ended),
+            _ => Err(Fail::Ended),
         }
     }
 
     /// Sends a question to the server, and waits for the answer.
     pub async fn ask(&self, question: Question) -> Result<Answer, Fail> {
-        match self.call(|request| (Up::Ask { request, question }, None)).await? {
+        match self.call(false, |request| Some((Up::Ask { request, question }, None))).await? {
             Said::Reply(reply) => reply.map_err(Fail::Refused),
-            Said::Granted(_) => Err(Fail::Ended),
+            _ => Err(Fail::Ended),
         }
     }
 
     /// Requests a token, and waits for the grant.
     pub async fn acquire(&self, object: usize, level: u8) -> Result<Held, Fail> {
         let token = self.client.objects[object].token;
-        match self.call(|request| (Up::Acquire { request, token, level }, None)).await? {
-            Said::Granted(held) => Ok(held),
-            Said::Reply(_) => Err(Fail::Refused(Refusal::Conflict)),
+        match self.call(false, |request| Some((Up::Acquire { request, token, level }, None))).await? {
+            Said::Granted(held, epoch) => {
+                if self.world.chance(3) {
+                    self.world.sleep(self.world.below(40 * MS)).await;
+                }
+                // A new server has been told what the client holds, and that was without this token.
+                if epoch < self.client.bulk_epoch.get() && !planted(Bug::OldEpoch) {
+                    self.world.coverage.met("15: a grant of an older epoch is not used");
+                    return Err(Fail::Refused(Refusal::Conflict));
+                }
+                Ok(held)
+            }
+            _ => Err(Fail::Refused(Refusal::Conflict)),
         }
     }
 
@@ -389,71 +481,5 @@ impl Mount {
         if let Some(control) = &*self.client.control.borrow() {
             self.world.up(control, message);
         }
-    }
-
-    /// Keeps the control connection or the bulk connection up for as long as the session lives.
-    pub async fn keep(self, is_control: bool) {
-        let client = &self.client;
-        while !client.ended.get() {
-            self.world.sleep(self.world.below(20 * MS)).await;
-            if is_control && client.session.get() == 0 {
-                continue;
-            }
-            let Some(connection) = self.world.connect(client.number, is_control) else { continue };
-            self.world.up(&connection, Up::Hello { session: client.session.get() });
-            let is_welcome = |client: &Client| {
-                let welcomed = client.welcomed.borrow();
-                welcomed[usize::from(is_control)].as_ref().is_some_and(|welcomed| Rc::ptr_eq(welcomed, &connection))
-            };
-            self.wait(|| is_welcome(client) || !connection.is_client_open.get() || client.ended.get()).await;
-            if is_welcome(client) && connection.is_client_open.get() {
-                self.world.yields().await;
-                self.serve(&connection).await;
-            }
-            connection.is_client_open.set(false);
-        }
-    }
-
-    async fn serve(&self, connection: &Rc<Connection>) {
-        let client = &self.client;
-        if connection.is_control {
-            let mount = self.clone();
-            let renewed = connection.clone();
-            self.spawn(async move { mount.renew(renewed).await });
-        } else {
-            for waiting in client.calls.borrow().values() {
-                self.world.up(connection, waiting.message.clone());
-            }
-            *client.bulk.borrow_mut() = Some(connection.clone());
-        }
-        self.touch();
-        self.wait(|| !connection.is_client_open.get() || client.ended.get()).await;
-        let of = if connection.is_control { &client.control } else { &client.bulk };
-        of.borrow_mut().take_if(|current| Rc::ptr_eq(current, connection));
-    }
-
-    async fn renew(&self, connection: Rc<Connection>) {
-        let client = &self.client;
-        while connection.is_client_open.get() && !client.ended.get() {
-            let sent = client.clock(&self.world);
-            client.sent_us.borrow_mut().insert(sent, self.world.now());
-            let (acknowledged, drained) = (client.acknowledged(), client.drained());
-            self.world.up(&connection, Up::Renew { sent, acknowledged, drained });
-            self.world.sleep(LEASE_MS * MS / RENEWALS_OF_LEASE).await;
-        }
-    }
-
-    /// Tells the server which tokens the client holds, because it may be a new server.
-    fn reclaim(&self) {
-        let held = self.client.objects.iter().filter_map(|object| {
-            let state = object.hold.borrow();
-            let held = Held { token: object.token, level: state.level(), sequence: state.sequence() };
-            (held.level != level::NONE).then_some(held)
-        });
-        let held: Vec<Held> = held.collect();
-        if held.iter().any(|held| held.token.what == What::Data && held.level == level::WRITE) {
-            self.world.coverage.met("6: a token for writing is reclaimed, or said again");
-        }
-        self.say(Up::Reclaim(held, true));
     }
 }

@@ -8,8 +8,8 @@ use super::client::{Fail, Mount};
 use super::file::{Guard, Kept, Kind};
 use super::history::{Act, EntryId, Key};
 use super::hold::Access;
-use super::image::{Answer, Operation, Refusal};
 use super::network::Question;
+use super::servers::image::{Answer, Operation, Refusal};
 
 /// The number of free blocks that a client requests at a time.
 const SPACE_BLOCKS: usize = 4;

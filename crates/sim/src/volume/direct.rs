@@ -6,8 +6,8 @@ use super::bugs::Bug;
 use super::client::{Fail, Mount};
 use super::executor::MS;
 use super::history::{Act, Key};
-use super::image::{Answer, Inode, Operation, Refusal};
 use super::network::Question;
+use super::servers::image::{Answer, Inode, Operation, Refusal};
 
 impl Mount {
     fn direct(&self) -> usize {

@@ -1,7 +1,7 @@
 //! Runs tasks in virtual time, on one thread, in an order that the seed decides.
 //!
 //! Owns: the time, the events that are due, and the choice of the next task. Promises: a seed repeats a run exactly; a
-//! task of a paused host continues after the pause, at the point where it stopped. Leaves to others: the work of hosts
+//! task of a paused host or a stopped server continues after that, at the point where it was. Leaves to others: the work of hosts
 //! and tasks.
 
 use std::cell::{Cell, RefCell};
@@ -27,9 +27,18 @@ enum Event {
     Call(Call),
 }
 
-/// A task of a client.
+/// The process that a task belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Owner {
+    /// A client, by its number.
+    Client(usize),
+    /// A server, by its index.
+    Server(usize),
+}
+
+/// A task of a client or of a server.
 struct Task {
-    client: usize,
+    owner: Owner,
     future: Pin<Box<dyn Future<Output = ()>>>,
 }
 
@@ -42,6 +51,9 @@ pub struct Executor {
     tasks: RefCell<Vec<Option<Task>>>,
     ready: RefCell<Vec<TaskId>>,
     current: Cell<TaskId>,
+    /// The owner of the task that is running, and whether the owner has ended meanwhile.
+    running: Cell<Option<Owner>>,
+    is_over: Cell<bool>,
 }
 
 impl Executor {
@@ -70,16 +82,19 @@ impl World {
         self.plan(at_us, Event::Call(Box::new(call)));
     }
 
-    /// Starts a task of a client.
-    pub fn spawn(&self, client: usize, future: impl Future<Output = ()> + 'static) {
+    /// Starts a task of a client or a server.
+    pub fn spawn(&self, owner: Owner, future: impl Future<Output = ()> + 'static) {
         let mut tasks = self.executor.tasks.borrow_mut();
-        tasks.push(Some(Task { client, future: Box::pin(future) }));
+        tasks.push(Some(Task { owner, future: Box::pin(future) }));
         self.executor.ready.borrow_mut().push(tasks.len() - 1);
     }
 
-    /// Drops all tasks of a client at the points that they have reached.
-    pub fn end_tasks(&self, client: usize) {
-        let of = |task: &mut Option<Task>| task.take_if(|task| task.client == client);
+    /// Drops all tasks of a process at the points that they have reached.
+    pub fn end_tasks(&self, owner: Owner) {
+        if self.executor.running.get() == Some(owner) {
+            self.executor.is_over.set(true);
+        }
+        let of = |task: &mut Option<Task>| task.take_if(|task| task.owner == owner);
         let ended: Vec<Task> = self.executor.tasks.borrow_mut().iter_mut().filter_map(of).collect();
         drop(ended);
     }
@@ -144,16 +159,21 @@ impl World {
 
     fn poll(self: &Rc<World>, id: TaskId) {
         let Some(task) = self.executor.tasks.borrow_mut()[id].take() else { return };
-        if self.client(task.client).park(id) {
+        let is_parked = match task.owner {
+            Owner::Client(number) => self.client(number).park(id),
+            Owner::Server(index) => self.processes[index].park(id),
+        };
+        if is_parked {
             self.executor.tasks.borrow_mut()[id] = Some(task);
             return;
         }
         self.executor.now_us.set(self.now() + 1);
         self.executor.current.set(id);
+        self.executor.running.set(Some(task.owner));
         let mut task = task;
         let polled = task.future.as_mut().poll(&mut Context::from_waker(Waker::noop()));
-        let is_dead = self.client(task.client).is_dead.get();
-        if polled.is_pending() && !is_dead {
+        self.executor.running.set(None);
+        if !self.executor.is_over.replace(false) && polled.is_pending() {
             self.executor.tasks.borrow_mut()[id] = Some(task);
         }
     }

@@ -9,7 +9,7 @@ use nectary_volume::protocol::Token;
 use nectary_volume::tokens::Holding;
 
 use super::client::Mount;
-use super::image::Inode;
+use super::servers::image::Inode;
 
 /// A page of the kernel.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -1,4 +1,5 @@
-//! Simulates the tokens, leases and sessions of the shared volume under a seeded network, clocks, pauses and losses.
+//! Simulates the tokens, locks, leases and sessions of the shared volume, and the leadership of its servers, under a
+//! seeded network, clocks, pauses and losses.
 //!
 //! Owns: a run, and the report of many runs. The state machines of `nectary_volume::tokens` run here as in a mount and
 //! in a server; the code around them is a model that follows the same rules. A seed repeats a run exactly.
@@ -15,11 +16,12 @@ mod faults;
 mod file;
 mod history;
 mod hold;
-mod image;
 mod kernel;
+mod link;
+mod locks;
 mod names;
 mod network;
-mod server;
+mod servers;
 mod user;
 mod world;
 

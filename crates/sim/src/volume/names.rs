@@ -9,8 +9,8 @@ use super::client::{Fail, Mount};
 use super::file::{Guard, Kind};
 use super::history::{Act, Key};
 use super::hold::Access;
-use super::image::{Answer, Operation};
 use super::network::Question;
+use super::servers::image::{Answer, Operation};
 
 /// The directory.
 pub const DIRECTORY: FileId = FileId { inode: 100, generation: 1 };

@@ -1,17 +1,18 @@
-//! Messages between clients and the server.
+//! Messages between clients and servers.
 //!
 //! Owns: connections, and when messages arrive. Promises: messages of one connection arrive in order; messages of two
 //! connections may overtake each other; messages that are on their way when a connection is lost are lost, or arrive
-//! late.
+//! late; every message names an epoch.
 
 use std::cell::Cell;
 use std::rc::Rc;
 
-use nectary_volume::protocol::{Held, Token};
+use nectary_volume::protocol::{Held, Locked, Token};
 use nectary_volume::tokens::Why;
 
+use super::bugs::{Bug, planted};
 use super::executor::MS;
-use super::image::{Operation, Reply};
+use super::servers::image::{Operation, Reply};
 use super::world::World;
 
 /// A request that changes no file and no name.
@@ -27,13 +28,24 @@ pub enum Question {
     Space(usize),
 }
 
+/// What a client wants from a file lock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wish {
+    /// To get the lock; the flag says whether to wait for it. From a client of an earlier server that has not said what
+    /// it holds, a request that does not wait is the claim of a lock that it holds.
+    Lock(Locked, bool),
+    /// To release the lock.
+    Unlock(Locked),
+}
+
 /// A message from a client to the server.
 #[derive(Debug, Clone)]
 pub enum Up {
     Hello { session: u64 },
     Renew { sent: u64, acknowledged: u64, drained: u64 },
     Return(Held),
-    Reclaim(Vec<Held>, bool),
+    Reclaim { request: u64, held: Vec<Held> },
+    Wish { request: u64, wish: Wish },
     Acquire { request: u64, token: Token, level: u8 },
     Operate { request: u64, number: u64, operation: Operation },
     Ask { request: u64, question: Question },
@@ -57,12 +69,16 @@ pub struct Connection {
     number: u64,
     pub client: usize,
     pub is_control: bool,
-    /// The epoch of the server when the connection was made.
+    /// The server, the number of its process, and its epoch.
+    pub server: usize,
+    pub incarnation: u64,
     pub epoch: u64,
     /// The connection's session; 0 until the server knows the session.
     pub session: Cell<u64>,
     pub is_client_open: Cell<bool>,
     is_lost: Cell<bool>,
+    /// Whether its leader has answered something because its clock stood still, after another server took over.
+    pub is_deceived: Cell<bool>,
     /// The extra delay of messages that are on their way when the connection is lost; `None` if they are lost.
     late_us: Option<u64>,
     /// The time at which the last message arrives at the server; `down_us` is that of the client.
@@ -75,22 +91,30 @@ impl Connection {
     pub fn is_newer(&self, other: &Connection) -> bool {
         self.number > other.number
     }
+
+    pub fn number(&self) -> u64 {
+        self.number
+    }
 }
 
 impl World {
-    /// Makes a connection, if the client's host can reach the server now.
-    pub fn connect(self: &Rc<World>, client: usize, is_control: bool) -> Option<Rc<Connection>> {
-        if !self.server.borrow().is_up || self.is_cut(self.client(client).host) {
+    /// Makes a connection to a server, if the client's host can reach it now and it listens. A stopped server does.
+    pub fn connect(self: &Rc<World>, client: usize, is_control: bool, index: usize) -> Option<Rc<Connection>> {
+        let process = &self.processes[index];
+        if !process.is_leading() || self.is_cut(self.client(client).host, index) {
             return None;
         }
         let connection = Rc::new(Connection {
             number: self.next_connection(),
             client,
             is_control,
-            epoch: self.server.borrow().epoch,
+            server: index,
+            incarnation: process.incarnation.get(),
+            epoch: process.server.borrow().epoch,
             session: Cell::new(0),
             is_client_open: Cell::new(true),
             is_lost: Cell::new(false),
+            is_deceived: Cell::new(false),
             late_us: self.chance(60).then(|| self.below(if self.chance(30) { 100 * MS } else { 20 * MS })),
             up_us: Cell::new(0),
             down_us: Cell::new(0),
@@ -107,14 +131,22 @@ impl World {
         }
     }
 
-    /// Sends a message to the server.
+    /// The time at which a message arrives. What is sent while the network is silent arrives after that.
+    fn arrival_us(&self, connection: &Connection) -> u64 {
+        let silent_until = self.silent_until(self.client(connection.client).host, connection.server);
+        silent_until.max(self.now()) + self.delay_us(connection.is_control)
+    }
+
+    /// Sends a message to the server. It names the highest epoch that the client knows.
     pub fn up(&self, connection: &Rc<Connection>, message: Up) {
-        let at = connection.up_us.get().max(self.now() + self.delay_us(connection.is_control));
+        let at = connection.up_us.get().max(self.arrival_us(connection));
         connection.up_us.set(at);
-        if matches!(message, Up::Renew { .. }) && self.client(connection.client).is_bulk_behind(at) {
+        let client = self.client(connection.client);
+        if matches!(message, Up::Renew { .. }) && client.is_bulk_behind(at) {
             self.coverage.met("12: a renewal arrives before a request that was sent earlier");
         }
-        let connection = connection.clone();
+        let epoch = if planted(Bug::LowerEpoch) { connection.epoch } else { client.epoch.get() };
+        let (connection, message) = (connection.clone(), (epoch, message));
         self.at(at, move |world| {
             if !connection.is_lost.get() {
                 return world.at_server(&connection, message);
@@ -128,13 +160,17 @@ impl World {
         });
     }
 
-    fn at_server(self: &Rc<World>, connection: &Rc<Connection>, message: Up) {
-        self.tell(|| format!("server of epoch {} from client {}: {message:?}", connection.epoch, connection.client));
-        let mut server = self.server.borrow_mut();
-        if server.is_up && server.epoch == connection.epoch {
-            server.hear(self, connection, message);
-            server.go_on(self);
-        }
+    fn at_server(self: &Rc<World>, connection: &Rc<Connection>, (epoch, message): (u64, Up)) {
+        let of = connection.clone();
+        self.to_server(connection, move |world, server| {
+            world.tell(|| format!("server {} from client {}: {message:?}", server.index, of.client));
+            if epoch > server.epoch && !planted(Bug::NoGate) {
+                world.coverage.met("15: a server answers nothing to a client that knows a higher epoch");
+                return world.lose(&of);
+            }
+            server.hear(world, &of, message);
+            server.go_on(world);
+        });
     }
 
     /// Sends a message to the client.
@@ -142,7 +178,7 @@ impl World {
         if connection.is_lost.get() {
             return;
         }
-        let at = connection.down_us.get().max(self.now() + self.delay_us(connection.is_control));
+        let at = connection.down_us.get().max(self.arrival_us(connection));
         connection.down_us.set(at);
         let connection = connection.clone();
         self.at(at, move |world| {
@@ -166,20 +202,30 @@ impl World {
         let connection = connection.clone();
         let seen_us = if self.chance(25) { self.below(60 * MS) } else { self.below(5 * MS) };
         self.at(self.now() + seen_us, move |world| {
-            connection.is_client_open.set(false);
-            world.client(connection.client).touch(world);
+            world.client(connection.client).lost(world, connection);
         });
     }
 
-    /// Loses the connections of a host, or of all hosts, whose `is_control` is one of `roles`.
-    pub fn lose_all(&self, host: Option<usize>, roles: &[bool]) {
+    /// Loses the connections of a host whose `is_control` is one of `roles`.
+    pub fn lose_host(&self, host: usize, roles: &[bool]) {
+        self.lose_if(|connection| {
+            self.client(connection.client).host == host && roles.contains(&connection.is_control)
+        });
+    }
+
+    /// Loses all connections to a server.
+    pub fn lose_server(&self, index: usize) {
+        self.lose_if(|connection| connection.server == index);
+    }
+
+    /// Loses the connections between a host and a server.
+    pub fn lose_between(&self, host: usize, index: usize) {
+        self.lose_if(|connection| connection.server == index && self.client(connection.client).host == host);
+    }
+
+    fn lose_if(&self, is_meant: impl Fn(&Connection) -> bool) {
         let connections = self.connections.borrow().clone();
-        for connection in connections {
-            let is_of = host.is_none_or(|host| self.client(connection.client).host == host);
-            if is_of && roles.contains(&connection.is_control) {
-                self.lose(&connection);
-            }
-        }
+        connections.iter().filter(|connection| is_meant(connection)).for_each(|connection| self.lose(connection));
         self.connections.borrow_mut().retain(|connection| !connection.is_lost.get());
     }
 }

@@ -32,10 +32,33 @@ impl Mount {
         self.world.program_ended(self.client.number);
     }
 
+    /// Asks for sizes again and again. Unlike other programs it does not need the lease, so it soon shows an answer of a
+    /// server that another one has replaced.
+    pub async fn look_at_sizes(self) {
+        while self.world.is_working() && self.failure().is_ok() {
+            self.world.sleep(2 * MS + self.world.below(15 * MS)).await;
+            // An error means that the session is over.
+            let _ = match self.world.chance(80) {
+                true => self.stat_direct().await,
+                false => self.stat_once(self.world.below(self.world.files as u64) as usize).await,
+            };
+        }
+    }
+
+    /// Locks files again and again, as several programs do that take turns.
+    pub async fn take_turns(self) {
+        while self.world.is_working() && self.failure().is_ok() {
+            self.world.sleep(self.world.below(20 * MS)).await;
+            // An error means that the session is over.
+            let _ = self.lock_once().await;
+        }
+        self.world.program_ended(self.client.number);
+    }
+
     async fn do_something(&self) -> Result<(), Fail> {
         let world = &self.world;
         let (object, block) = (world.below(world.files as u64) as usize, world.below(world.blocks));
-        match world.below(100) {
+        match world.below(103) {
             0..20 => self.read_block(object, block).await,
             20..36 => self.write_once(object, At::Block(block)).await.map(drop),
             36..43 => self.write_once(object, At::End).await.map(drop),
@@ -53,8 +76,9 @@ impl Mount {
             88..92 => self.change_name(world.below(NAMES), world.below(NAMES)).await,
             92..95 => self.read_direct(block).await,
             95..98 => self.write_direct(block).await,
-            98 => self.truncate_direct(block).await,
-            _ => self.stat_direct().await,
+            98..101 => self.truncate_direct(block).await,
+            101 => self.stat_direct().await,
+            _ => self.lock_once().await,
         }
     }
 

@@ -1,4 +1,4 @@
-//! A run: hosts, a server and a disk, in virtual time.
+//! A run: hosts, servers and a disk, in virtual time.
 //!
 //! Owns: the lives of clients, the changes that are lost with a client, the end of the run, and the violation that ends
 //! it. Promises: a seed repeats a run exactly. Leaves to others: the choice of faults (`faults`).
@@ -6,7 +6,7 @@
 //! *Circle*: files that this file imports add methods to [`World`], or keep references to it.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use nectary_volume::protocol::{FileId, What};
@@ -15,14 +15,18 @@ use super::check::{Verdict, explain};
 use super::client::{Client, Mount};
 use super::coverage::Coverage;
 use super::disk::{Disk, UNWRITTEN};
-use super::executor::{Executor, MS};
+use super::executor::{Executor, MS, Owner};
 use super::faults::Faults;
 use super::file::{Content, Object};
 use super::history::{Act, Entry, History, Key};
-use super::image::Image;
+use super::locks::Holders;
 use super::names::{DIRECTORY, PROTECTS};
 use super::network::Connection;
-use super::server::{Server, token};
+use super::servers::image::Image;
+use super::servers::journal::{Journal, Loss, Stored};
+use super::servers::leader;
+use super::servers::process::Process;
+use super::servers::server::token;
 use super::{OPERATIONS, TIME_MAX_US};
 use crate::random::Random;
 
@@ -31,11 +35,14 @@ pub const LEASE_MS: u64 = 400;
 /// The time that the server adds to a lease, because clocks may differ by this much over a lease. *Units*:
 /// milliseconds.
 pub const DRIFT_MS: u64 = 100;
+/// The lengths of a server's lease, shorter and longer than that of a session. *Units*: milliseconds.
+pub const SERVER_LEASES_MS: [u64; 2] = [160, 800];
 /// The factor by which the time limit for giving a token back is shorter than in a real server.
 pub const SLOWER: u64 = 20;
-/// The largest deviation of the speed of a client's clock. *Units*: millionths.
-const RATE: u64 = 150_000;
-/// The number of programs of a host.
+/// The largest deviation of the speed of a host's clock; between two hosts a lease differs by less than the drift.
+/// *Units*: millionths.
+const RATE: u64 = 100_000;
+/// The number of programs of a host whose calls count. One more takes turns with a file lock.
 const PROGRAMS: u64 = 3;
 
 /// The stage of a run.
@@ -51,7 +58,11 @@ enum Stage {
 pub struct World {
     pub executor: Executor,
     random: RefCell<Random>,
-    pub server: RefCell<Server>,
+    /// The servers: one, or two on different hosts.
+    pub processes: Vec<Process>,
+    /// The length of the servers' lease. *Units*: milliseconds.
+    pub server_lease_ms: u64,
+    pub journal: Journal,
     pub disk: Disk,
     pub connections: RefCell<Vec<Rc<Connection>>>,
     clients: RefCell<Vec<Rc<Client>>>,
@@ -60,6 +71,9 @@ pub struct World {
     /// For each client, the number of its programs that still run.
     programs: RefCell<BTreeMap<usize, u64>>,
     pub faults: Faults,
+    pub holders: Holders,
+    /// The sessions whose end was recorded.
+    over: RefCell<BTreeSet<u64>>,
     pub history: RefCell<History>,
     pub coverage: Coverage,
     broken: RefCell<Option<String>>,
@@ -70,6 +84,7 @@ pub struct World {
     pub blocks: u64,
     values: Cell<u64>,
     connected: Cell<u64>,
+    incarnations: Cell<u64>,
     cuts: RefCell<BTreeMap<Key, u64>>,
     pub operations: Cell<u64>,
     pub failed: Cell<u64>,
@@ -84,17 +99,25 @@ impl World {
         let files = 1 + random.below(2) as usize;
         let blocks = 3 + random.below(2);
         let disk_blocks = if random.chance(20) { 30 } else { 120 } as u32;
+        let server_lease_ms = leader::lease_ms(&mut random);
+        let servers = if random.chance(25) { 1 } else { 2 };
+        let process = |index| Process::new(index, 1_000_000 - RATE + random.below(2 * RATE));
+        let processes = (0..servers).map(process).collect();
         let faults = Faults::new(&mut random);
         let world = Rc::new(World {
             executor: Executor::default(),
             random: RefCell::new(random),
-            server: RefCell::new(Server::new(Image::new(files + 1, disk_blocks))),
+            processes,
+            server_lease_ms,
+            journal: Journal::new(Image::new(files + 1, disk_blocks)),
             disk: Disk::new(disk_blocks),
             connections: RefCell::default(),
             clients: RefCell::default(),
             hosts: RefCell::new(vec![0; hosts]),
             programs: RefCell::default(),
             faults,
+            holders: Holders::default(),
+            over: RefCell::default(),
             history: RefCell::default(),
             coverage: Coverage::default(),
             broken: RefCell::default(),
@@ -103,13 +126,14 @@ impl World {
             blocks,
             values: Cell::new(0),
             connected: Cell::new(0),
+            incarnations: Cell::new(0),
             cuts: RefCell::default(),
             operations: Cell::new(0),
             failed: Cell::new(0),
             undecided: Cell::new(0),
             stage: Cell::new(Stage::Work),
         });
-        world.server.borrow_mut().start(&world);
+        (0..servers).for_each(|index| world.start_process(index));
         (0..hosts).for_each(|host| world.mount(host));
         world.plan_fault();
         if world.chance(50) {
@@ -154,6 +178,12 @@ impl World {
     pub fn next_connection(&self) -> u64 {
         self.connected.set(self.connected.get() + 1);
         self.connected.get()
+    }
+
+    /// Returns the number of a new process of a server.
+    pub fn next_incarnation(&self) -> u64 {
+        self.incarnations.set(self.incarnations.get() + 1);
+        self.incarnations.get()
     }
 
     /// Records an event, if a description of the run is requested.
@@ -202,16 +232,18 @@ impl World {
         self.clients.borrow_mut().push(client.clone());
         self.hosts.borrow_mut()[host] = number;
         let mount = Mount { world: self.clone(), client };
-        self.spawn(number, mount.clone().keep(false));
-        self.spawn(number, mount.clone().keep(true));
-        self.spawn(number, mount.clone().watch_lease());
-        self.spawn(number, mount.clone().commit_sometimes());
+        mount.spawn(mount.clone().keep(false));
+        mount.spawn(mount.clone().keep(true));
+        mount.spawn(mount.clone().watch_lease());
+        mount.spawn(mount.clone().commit_sometimes());
         if self.is_working() {
-            self.programs.borrow_mut().insert(number, PROGRAMS);
-            (0..PROGRAMS).for_each(|_| self.spawn(number, mount.clone().program()));
-            self.spawn(number, mount.gaze());
+            self.programs.borrow_mut().insert(number, PROGRAMS + 1);
+            (0..PROGRAMS).for_each(|_| mount.spawn(mount.clone().program()));
+            mount.spawn(mount.clone().take_turns());
+            mount.spawn(mount.clone().look_at_sizes());
+            mount.spawn(mount.clone().gaze());
         } else if self.stage.get() == Stage::Read {
-            self.spawn(number, mount.read_all());
+            mount.spawn(mount.clone().read_all());
         }
     }
 
@@ -231,7 +263,8 @@ impl World {
     /// Kills a client, whose knowledge is lost; another client starts on its host after `after_us` microseconds.
     pub fn kill(self: &Rc<World>, client: &Rc<Client>, after_us: u64) {
         client.is_dead.set(true);
-        self.end_tasks(client.number);
+        self.end_tasks(Owner::Client(client.number));
+        self.holders.forget(client.number);
         self.programs.borrow_mut().remove(&client.number);
         for connection in self.connections.borrow().clone() {
             if connection.client == client.number {
@@ -246,20 +279,32 @@ impl World {
     /// Frees the blocks that were granted to a client, once its writes have ended and its session is over.
     fn retire(self: &Rc<World>, client: Rc<Client>) {
         self.at(self.now() + 20 * MS, move |world| {
-            let mut server = world.server.borrow_mut();
-            let is_quiet = world.disk.in_work_of(client.number) == 0;
-            if is_quiet
-                && server.is_up
-                && let Some(count) = server.release(client.session.get())
-            {
-                world.coverage.add("7: blocks of a lost session are released after its last write", count as u64);
-                return server.go_on(world);
+            let session = client.session.get();
+            let image = world.journal.stored.borrow().image.clone();
+            let is_over = image.sessions.get(&session).is_some_and(|found| found.is_ended);
+            let is_left = !is_over || image.granted.values().any(|of| *of == session);
+            if world.disk.in_work_of(client.number) == 0 {
+                for process in world.processes.iter().filter(|process| process.is_leading() && !process.is_stopped()) {
+                    let mut server = process.server.borrow_mut();
+                    if let Some(count) = server.release(session) {
+                        let name = "7: blocks of a lost session are released after its last write";
+                        world.coverage.add(name, count as u64);
+                        server.go_on(world);
+                    }
+                }
             }
-            drop(server);
-            if client.session.get() != 0 && world.stage.get() != Stage::Done {
+            if session != 0 && is_left && world.stage.get() != Stage::Done {
                 world.retire(client);
             }
         });
+    }
+
+    /// Makes a server the leader of an epoch; it continues what was stored.
+    pub fn lead(self: &Rc<World>, index: usize, epoch: u64, since_us: u64, stored: (u64, Stored)) {
+        self.tell(|| format!("server {index} leads epoch {epoch}"));
+        stored.1.losses.iter().cloned().for_each(|loss| self.lost(loss));
+        self.processes[index].server.borrow_mut().lead(self, epoch, since_us, stored);
+        self.after_takeover(index);
     }
 
     fn of_session(&self, session: u64) -> Option<Rc<Client>> {
@@ -293,8 +338,9 @@ impl World {
     }
 
     /// Records that a session is over for good: its uncommitted changes are lost.
-    pub fn lost(&self, session: u64, since: u64, values: Vec<(Key, u64)>) {
-        let Some(client) = self.of_session(session) else { return };
+    pub fn lost(&self, (session, since, values): Loss) {
+        let Some(client) = self.of_session(session).filter(|_| self.over.borrow_mut().insert(session)) else { return };
+        self.holders.forget(client.number);
         let mut history = self.history.borrow_mut();
         self.tell(|| format!("session {session} of client {} is over: {values:?}", client.number));
         for (key, value) in values {
@@ -316,10 +362,10 @@ impl World {
 
     /// Checks that the data which a program synced are durable.
     pub fn check_synced(&self, file: usize, content: &Content) {
-        let server = self.server.borrow();
+        let stored = self.journal.stored.borrow();
         for block in 0..self.blocks {
             let key = Key::Block(file, block);
-            let value = self.value_of(&server.durable, file, block);
+            let value = self.value_of(&stored.image, file, block);
             let cut = self.cuts.borrow().get(&key).copied().unwrap_or(0);
             let floor = self.history.borrow().floor(key);
             if value.max(cut) < floor || value == UNWRITTEN {
@@ -356,8 +402,8 @@ impl World {
                 self.stage.set(Stage::Read);
                 let client = self.client_of(0);
                 if !client.ended.get() && !client.is_dead.get() {
-                    let mount = Mount { world: self.clone(), client: client.clone() };
-                    self.spawn(client.number, mount.read_all());
+                    let mount = Mount { world: self.clone(), client };
+                    mount.spawn(mount.clone().read_all());
                 }
             }
             _ => {}
@@ -366,6 +412,9 @@ impl World {
 
     /// Records the state of all clients, for a run that hangs.
     fn describe(&self) {
+        for process in &self.processes {
+            self.tell(|| process.describe());
+        }
         for client in self.clients.borrow().iter().filter(|client| !client.is_dead.get()) {
             self.tell(|| {
                 format!("client {} programs {:?} {}", client.number, self.programs.borrow(), client.describe())

@@ -15,7 +15,7 @@ use nectary_volume::protocol::{FileId, Listed};
 use tokio::sync::{Mutex as Turn, OwnedMutexGuard};
 
 use super::model::{Change, DIRECTORIES, Directory, Event, Names, Story};
-use super::shape::{PUNCH, Shape, ZERO};
+use super::shape::{PUNCH, RESERVE, RESERVE_BEHIND, Shape, ZERO};
 use crate::random::Random;
 
 /// The maximum number of names of a directory.
@@ -282,6 +282,10 @@ impl Program {
         if let Some(shape) = self.begin_change(file) {
             let (what, done) = match shape {
                 Shape::Write(at, bytes) => ("a write", open.write(at, vec![Buffer::copy_of(&bytes)]).await.map(drop)),
+                Shape::Synced(at, bytes) => {
+                    let written = open.write_synced(at, vec![Buffer::copy_of(&bytes)]).await;
+                    ("a synced write", written.map(drop))
+                }
                 Shape::Truncate(size) => ("a truncation", open.truncate(size).await),
                 Shape::Allocate(offset, length, mode) => ("fallocate", open.allocate(offset, length, mode).await),
             };
@@ -310,13 +314,19 @@ impl Program {
         let length = 1 + random.below(WRITE_MAX.min(SIZE_MAX - offset));
         let kind = random.below(100);
         let shape = match kind {
-            0..=69 => {
+            0..=64 => {
                 let at = if kind < 12 && size + length <= SIZE_MAX { At::End } else { At::Offset(offset) };
                 let written: Vec<u8> = (0..length).map(|at| (u64::from(fresh) + at / 64) as u8 | 1).collect();
-                Shape::Write(at, Arc::new(written))
+                if kind.is_multiple_of(8) {
+                    Shape::Synced(at, Arc::new(written))
+                } else {
+                    Shape::Write(at, Arc::new(written))
+                }
             }
-            70..=84 => Shape::Truncate(offset),
-            _ => Shape::Allocate(offset, length, if kind < 94 { PUNCH } else { ZERO }),
+            65..=79 => Shape::Truncate(offset),
+            80..=84 => Shape::Allocate(offset, length, RESERVE),
+            85..=89 => Shape::Allocate(offset, length, RESERVE_BEHIND),
+            _ => Shape::Allocate(offset, length, if kind < 95 { PUNCH } else { ZERO }),
         };
         board.story.note(Event::FileBegun { session: self.session, file, shape: shape.clone() });
         Some(shape)

@@ -11,15 +11,21 @@ use nectary_volume::client::At;
 pub const PUNCH: u32 = (libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE) as u32;
 /// Makes a range zeroes.
 pub const ZERO: u32 = libc::FALLOC_FL_ZERO_RANGE as u32;
+/// Reserves the blocks of a range that have none.
+pub const RESERVE: u32 = 0;
+/// Does this without a change of the size.
+pub const RESERVE_BEHIND: u32 = libc::FALLOC_FL_KEEP_SIZE as u32;
 
 /// A call that changes a file.
 #[derive(Debug, Clone)]
 pub enum Shape {
     /// Writes these bytes.
     Write(At, Arc<Vec<u8>>),
+    /// Writes them with `O_SYNC`.
+    Synced(At, Arc<Vec<u8>>),
     /// Truncates or extends the file to this size.
     Truncate(u64),
-    /// Does what `fallocate` does: offset, length and mode, which is [`PUNCH`] or [`ZERO`].
+    /// Does what `fallocate` does: offset, length and mode, which is one of those above.
     Allocate(u64, u64, u32),
 }
 
@@ -28,7 +34,7 @@ impl Shape {
     pub fn apply(&self, bytes: &[u8]) -> Vec<u8> {
         let mut bytes = bytes.to_vec();
         match self {
-            Shape::Write(at, written) => {
+            Shape::Write(at, written) | Shape::Synced(at, written) => {
                 let start = match at {
                     At::Offset(offset) => *offset as usize,
                     At::End => bytes.len(),
@@ -40,11 +46,13 @@ impl Shape {
             Shape::Truncate(size) => bytes.resize(*size as usize, 0),
             Shape::Allocate(offset, length, mode) => {
                 let (start, end) = (*offset as usize, (offset + length) as usize);
-                if *mode == ZERO {
+                if matches!(*mode, ZERO | RESERVE) {
                     bytes.resize(bytes.len().max(end), 0);
                 }
-                let size = bytes.len();
-                bytes[start.min(size)..end.min(size)].fill(0);
+                if matches!(*mode, ZERO | PUNCH) {
+                    let size = bytes.len();
+                    bytes[start.min(size)..end.min(size)].fill(0);
+                }
             }
         }
         bytes
@@ -52,7 +60,7 @@ impl Shape {
 
     /// Whether the call has several steps, so that a crash may leave it done in part.
     pub fn has_steps(&self) -> bool {
-        !matches!(self, Shape::Write(..))
+        !matches!(self, Shape::Write(..) | Shape::Synced(..))
     }
 
     /// Whether the call is durable when it returns: the server stores a change of the file's size or extents, and the

@@ -172,6 +172,18 @@ impl BlockDevice for Overlay {
     fn lock(&self, offset: u64, length: u64) -> IoFuture<bool> {
         self.below.lock(offset, length)
     }
+
+    fn unlock(&self, offset: u64, length: u64) -> IoFuture<()> {
+        self.below.unlock(offset, length)
+    }
+
+    fn is_locked(&self, offset: u64, length: u64) -> IoFuture<bool> {
+        self.below.is_locked(offset, length)
+    }
+
+    fn lock_domain(&self) -> Option<String> {
+        self.below.lock_domain()
+    }
 }
 
 #[cfg(test)]

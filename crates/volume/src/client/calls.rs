@@ -17,6 +17,7 @@ use super::error::Error;
 use super::refusals::{Refusals, Refused};
 use crate::format::Identity;
 use crate::net::Address;
+use crate::origin::Origin;
 use crate::protocol::{Answer, Code, Failure, FileId, Held, Locked, Message, Shape};
 use crate::tokens::Why;
 
@@ -206,6 +207,8 @@ pub(super) struct Inner {
     pub start: Duration,
     pub options: ClientOptions,
     pub incarnation: [u8; 16],
+    /// Where this client runs.
+    pub origin: Origin,
     state: Mutex<State>,
     /// Wakes the control connection when it should send something.
     pub nudge: Notify,
@@ -251,11 +254,16 @@ pub(super) fn not_done(state: &State) -> Error {
 
 impl Inner {
     /// Makes a session that has not sent a greeting yet.
-    pub fn new(options: ClientOptions, incarnation: [u8; 16], events: mpsc::UnboundedSender<Event>) -> Inner {
+    pub fn new(
+        options: ClientOptions,
+        (incarnation, origin): ([u8; 16], Origin),
+        events: mpsc::UnboundedSender<Event>,
+    ) -> Inner {
         Inner {
             start: since_boot(),
             options,
             incarnation,
+            origin,
             state: Mutex::new(State { next_number: 1, next_request: 1, ..State::default() }),
             nudge: Notify::new(),
             turns: [OPERATIONS_MAX, QUESTIONS_MAX, LOOKS_MAX, TOKENS_MAX, RESTART_MAX, LOCKS_MAX]

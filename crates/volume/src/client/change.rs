@@ -16,7 +16,7 @@ use super::extents::{Piece, Place};
 use super::file::{BLOCK, Content, File};
 use super::hold::Access;
 use crate::planted::{Bug, planted};
-use crate::protocol::{Answer, Attributes, Operation};
+use crate::protocol::{Answer, Attributes, FILE_BLOCKS_MAX, Operation};
 
 /// The number of bytes that `copy` moves at a time. *Units*: bytes.
 const COPY_BYTES: u64 = 1 << 20;
@@ -47,7 +47,9 @@ impl Client {
         let has_grown = size > content.size;
         let attributes = self.cut(file, content.size, size).await?;
         self.drop_fresh(&mut content, end).await;
-        content.map.remove(end..u64::MAX);
+        if !has_grown {
+            content.map.set(end..FILE_BLOCKS_MAX, Place::Hole);
+        }
         content.inode = attributes.inode;
         content.size = content.inode.size;
         content.modified_ns = None;
@@ -93,6 +95,9 @@ impl Client {
         if grows {
             self.clear_tail(file, &mut content).await?;
         }
+        if mode & PUNCH_HOLE == 0 {
+            self.keep_some_space().await;
+        }
         // The commit tells the server about all blocks of the file.
         self.commit_locked(file, &mut content).await?;
         if start < stop {
@@ -104,10 +109,9 @@ impl Client {
             content.map.remove(start / BLOCK..stop.div_ceil(BLOCK));
         }
         if grows {
-            let truncated = self.operate(Operation::Truncate { file: file.id, size: end }).await?;
-            let Answer::Attributes(attributes) = truncated else { return Err(Error::posix(libc::EIO)) };
-            content.inode = attributes.inode;
-            content.size = content.inode.size;
+            // A commit, because a truncation would free the blocks that the file has reserved behind `end`.
+            content.size = end;
+            self.commit_locked(file, &mut content).await?;
         }
         file.show(&content);
         drop(content);
@@ -133,7 +137,7 @@ impl Client {
                 continue;
             }
             old[(cut.start - start) as usize..(cut.end - start) as usize].fill(0);
-            self.write_blocks(content, block..block + 1, vec![Buffer::copy_of(&old)]).await?;
+            self.write_blocks(file, content, block..block + 1, vec![Buffer::copy_of(&old)]).await?;
             content.modified_ns = Some(self.now_ns());
         }
         Ok(())

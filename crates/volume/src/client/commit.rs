@@ -13,7 +13,7 @@ use nectary_host::progress::went_on;
 use super::Client;
 use super::error::Error;
 use super::extents::Place;
-use super::file::{BLOCK, Content, File};
+use super::file::{BLOCK, Content, Failures, File};
 use super::wait_kinds::WaitKind;
 use crate::planted::{Bug, planted};
 use crate::protocol::{Answer, Code, Granted, Mapped, Operation, Question};
@@ -23,12 +23,31 @@ pub(super) const EXTENTS_MAX: usize = 1024;
 /// The longest extent of a commit. *Units*: blocks.
 const EXTENT_BLOCKS_MAX: u64 = 1 << 20;
 
+/// What a commit does with reserved blocks that were taken and are not written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Reserved {
+    /// The file maps them as unwritten again.
+    MappedBack,
+    /// The session keeps them.
+    Stay,
+}
+
 impl Client {
-    /// Makes the data written to a file durable and visible.
-    pub(crate) async fn sync(&self, file: &Arc<File>) -> Result<(), Error> {
+    /// Makes the data written to a file durable and visible. Calls that wait for each other share a commit.
+    ///
+    /// *Errors*: also that of a commit in the background, if `failed` finds one to report.
+    pub(crate) async fn sync(
+        &self,
+        file: &Arc<File>,
+        failed: impl FnOnce(&mut Failures) -> Option<i32>,
+    ) -> Result<(), Error> {
         let mut content = WaitKind::File.during(file.id.inode, file.content.write()).await;
-        let result = self.commit_locked(file, &mut content).await;
-        let failed = content.failed.take();
+        // Reserved blocks that were taken ahead stay: they are for the next write.
+        let result = match content.has_data() {
+            true => self.flush_and_commit(file, &mut content, Reserved::Stay).await,
+            false => Ok(()),
+        };
+        let failed = failed(&mut file.failures());
         drop(content);
         result?;
         failed.map_or(Ok(()), |errno| Err(Error::posix(errno)))
@@ -46,11 +65,15 @@ impl Client {
 
     /// Commits while the caller holds the lock of the contents.
     pub(super) async fn commit_locked(&self, file: &Arc<File>, content: &mut Content) -> Result<(), Error> {
-        if !content.is_dirty() {
-            return Ok(());
+        match content.is_dirty() {
+            true => self.flush_and_commit(file, content, Reserved::MappedBack).await,
+            false => Ok(()),
         }
+    }
+
+    async fn flush_and_commit(&self, file: &Arc<File>, content: &mut Content, reserved: Reserved) -> Result<(), Error> {
         self.flush_data().await?;
-        self.commit_flushed(file, content).await
+        self.commit_flushed(file, content, reserved).await
     }
 
     pub(super) async fn flush_data(&self) -> Result<(), Error> {
@@ -61,8 +84,8 @@ impl Client {
     }
 
     /// Commits data that is already flushed.
-    async fn commit_flushed(&self, file: &Arc<File>, content: &mut Content) -> Result<(), Error> {
-        let mut result = self.commit_parts(file, content).await;
+    async fn commit_flushed(&self, file: &Arc<File>, content: &mut Content, reserved: Reserved) -> Result<(), Error> {
+        let mut result = self.commit_parts(file, content, reserved).await;
         if let Err(Error::Refused(failure)) = &result
             && failure.code == Code::Stale
             && let Answer::Attributes(now) = self.ask(Question::GetAttributes { file: file.id }).await?
@@ -71,7 +94,7 @@ impl Client {
             self.note_change(file, 0..u64::MAX);
             content.inode = now.inode;
             content.map.clear();
-            result = self.commit_parts(file, content).await;
+            result = self.commit_parts(file, content, reserved).await;
         }
         if result.is_ok() {
             content.modified_ns = None;
@@ -80,8 +103,8 @@ impl Client {
         result
     }
 
-    async fn commit_parts(&self, file: &Arc<File>, content: &mut Content) -> Result<(), Error> {
-        let extents = extents_of(content);
+    async fn commit_parts(&self, file: &Arc<File>, content: &mut Content, reserved: Reserved) -> Result<(), Error> {
+        let extents = extents_of(content, reserved);
         let modified_ns = content.modified_ns.unwrap_or(0);
         let mut parts: VecDeque<Vec<Mapped>> = extents.chunks(EXTENTS_MAX).map(<[Mapped]>::to_vec).collect();
         if parts.is_empty() {
@@ -111,7 +134,8 @@ impl Client {
             went_on();
             for extent in part {
                 let range = extent.file_block..extent.file_block + u64::from(extent.blocks);
-                content.map.set(range.clone(), Place::Data(extent.block));
+                let place = if extent.is_unwritten { Place::Unwritten } else { Place::Data };
+                content.map.set(range.clone(), place(extent.block));
                 content.fresh.remove(range);
             }
             content.inode = attributes.inode;
@@ -140,12 +164,12 @@ impl Client {
             let flushed = &flushed;
             async move {
                 let result = match flushed {
-                    Ok(()) if content.is_dirty() => self.commit_flushed(file, &mut content).await,
+                    Ok(()) if content.is_dirty() => self.commit_flushed(file, &mut content, Reserved::MappedBack).await,
                     Ok(()) => Ok(()),
                     Err(error) => Err(error.clone()),
                 };
                 if let Err(error) = result {
-                    content.failed = Some(error.errno());
+                    file.failures().note(error.errno());
                     self.note_failure(file.id, &error);
                     self.mark_dirty(file.id);
                 }
@@ -202,7 +226,7 @@ impl Client {
     pub(super) async fn drop_fresh(&self, content: &mut Content, from: u64) {
         let pieces = content.fresh.look(from..u64::MAX / BLOCK);
         let given = pieces.iter().filter_map(|piece| match piece.place {
-            Some(Place::Data(block)) => Some(Granted { block, blocks: piece.blocks }),
+            Some(Place::Data(block) | Place::Unwritten(block)) => Some(Granted { block, blocks: piece.blocks }),
             _ => None,
         });
         self.put_space(given.collect()).await;
@@ -223,10 +247,14 @@ fn halves(mut part: Vec<Mapped>) -> Option<(Vec<Mapped>, Vec<Mapped>)> {
     Some((vec![Mapped { blocks, ..whole }], vec![right]))
 }
 
-fn extents_of(content: &Content) -> Vec<Mapped> {
+fn extents_of(content: &Content, reserved: Reserved) -> Vec<Mapped> {
     let mut extents = Vec::new();
     for piece in content.fresh.iter() {
-        let Some(Place::Data(block)) = piece.place else { continue };
+        let (block, is_unwritten) = match piece.place {
+            Some(Place::Data(block)) => (block, false),
+            Some(Place::Unwritten(block)) if reserved == Reserved::MappedBack => (block, true),
+            _ => continue,
+        };
         let mut done = 0;
         while done < piece.blocks {
             let blocks = (piece.blocks - done).min(EXTENT_BLOCKS_MAX);
@@ -234,7 +262,7 @@ fn extents_of(content: &Content) -> Vec<Mapped> {
                 file_block: piece.start + done,
                 blocks: blocks as u32,
                 block: block + done,
-                is_unwritten: false,
+                is_unwritten,
             });
             done += blocks;
         }

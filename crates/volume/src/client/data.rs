@@ -11,19 +11,19 @@ use std::sync::Arc;
 use nectary_block::{Buffer, Context, WriteFlags};
 use tokio::sync::{RwLockReadGuard, RwLockWriteGuard};
 
-use super::Client;
 use super::bytes::{self, Contents};
 use super::error::Error;
 use super::extents::{Piece, Place};
 use super::file::{BLOCK, Content, File};
 use super::hold::{Access, Paging, holds};
 use super::wait_kinds::WaitKind;
-use crate::protocol::{Answer, Granted, Question};
+use super::{Client, Use};
+use crate::protocol::{Answer, FILE_BLOCKS_MAX, Granted, Question};
 
 /// The size of the largest file. *Units*: bytes.
 const SIZE_MAX: u64 = i64::MAX as u64;
 /// The number of times that a read requests a map which others keep changing, before it fails.
-const MAP_ROUNDS_MAX: usize = 64;
+pub(super) const MAP_ROUNDS_MAX: usize = 64;
 
 /// The position of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -107,14 +107,9 @@ impl Client {
         content: &mut Content,
         blocks: Range<u64>,
     ) -> Result<(), Error> {
-        let mut start = blocks.start;
-        let size = content.inode.size.div_ceil(BLOCK);
-        if size <= start {
-            content.learn_map(blocks, &[]);
-            return Ok(());
-        }
-        // The whole rest of the file is requested, so that a sequential reader sends one request only.
-        let end = blocks.end.max(size);
+        // The whole rest of the file is requested, so that a sequential reader sends one request only. Blocks behind the
+        // end of the file may be reserved.
+        let (mut start, end) = (blocks.start, FILE_BLOCKS_MAX);
         while start < blocks.end {
             let question = Question::ReadMap { file: file.id, start, end };
             let Answer::Map { extents, answered_to } = self.ask(question).await? else {
@@ -184,10 +179,10 @@ impl Client {
         let blocks = range.start / BLOCK..range.end.div_ceil(BLOCK);
         let is_whole = range.start.is_multiple_of(BLOCK) && range.end.is_multiple_of(BLOCK);
         if is_whole {
-            return self.write_blocks(content, blocks, data).await;
+            return self.write_blocks(file, content, blocks, data).await;
         }
         let widened = self.widened(file, content, &range, &data).await?;
-        self.write_blocks(content, blocks, widened).await?;
+        self.write_blocks(file, content, blocks, widened).await?;
         Ok(data)
     }
 
@@ -244,24 +239,29 @@ impl Client {
         Ok(old)
     }
 
-    /// Writes whole blocks: uncommitted blocks are overwritten in place, all others go to free blocks that this session
-    /// holds.
+    /// Writes whole blocks: uncommitted blocks are overwritten in place, reserved blocks are taken, and all others go to
+    /// free blocks that this session holds.
     pub(super) async fn write_blocks(
         &self,
+        file: &Arc<File>,
         content: &mut Content,
         blocks: Range<u64>,
         data: Vec<Buffer>,
     ) -> Result<Vec<Buffer>, Error> {
+        self.take_reserved(file, content, blocks.clone()).await?;
         let mut places: Vec<(Range<u64>, u64)> = Vec::new();
         let mut taken: Vec<Granted> = Vec::new();
-        for piece in content.fresh.look(blocks) {
-            if let Some(Place::Data(block)) = piece.place {
-                places.push((piece.start..piece.start + piece.blocks, block));
+        for piece in content.fresh.look(blocks.clone()) {
+            let (mut start, end) = (piece.start, piece.start + piece.blocks);
+            if let Some(Place::Data(block) | Place::Unwritten(block)) = piece.place {
+                places.push((start..end, block));
                 continue;
             }
-            let (mut start, end) = (piece.start, piece.start + piece.blocks);
+            let mapped = content.map.look(start..end);
+            let is_overwrite = mapped.iter().all(|piece| matches!(piece.place, Some(Place::Data(_))));
+            let use_for = if is_overwrite { Use::Overwrite } else { Use::New };
             while start < end {
-                let granted = match self.take_space(content.last_block, end - start).await {
+                let granted = match self.take_space(content.last_block, end - start, use_for).await {
                     Ok(granted) => granted,
                     Err(error) => {
                         self.put_space(taken).await;
@@ -288,8 +288,12 @@ impl Client {
                 Err(error) => drop(failed.get_or_insert(error)),
             }
         }
-        // Blocks of a failed write are not reused in this session, because the device may still write to them.
+        // Blocks of a failed write are not reused in this session, because the device may still write to them. So
+        // reserved ones are not mapped as unwritten again.
         if let Some(error) = failed {
+            let reserved = content.fresh.look(blocks).into_iter();
+            let reserved = reserved.filter(|piece| matches!(piece.place, Some(Place::Unwritten(_))));
+            reserved.for_each(|piece| content.fresh.remove(piece.start..piece.start + piece.blocks));
             return Err(error.into());
         }
         for (range, block) in places {
@@ -300,7 +304,7 @@ impl Client {
 
     /// Writes one block that is in no file yet, and flushes it.
     pub(super) async fn write_aside(&self, bytes: &[u8]) -> Result<Granted, Error> {
-        let granted = self.take_space(None, 1).await?;
+        let granted = self.take_space(None, 1, Use::New).await?;
         self.leased().await?;
         let (block, flags) = (vec![Buffer::copy_of(bytes)], WriteFlags::default());
         // The block of a failed write is not reused in this session, because the device may still write to it.
@@ -323,7 +327,7 @@ impl Client {
         match content.resolve(block..block + 1).as_deref() {
             Some([Piece { place: Some(Place::Data(_)), .. }]) => {
                 let old = self.old_block(file, content, block).await?;
-                self.write_blocks(content, block..block + 1, vec![Buffer::copy_of(&old)]).await?;
+                self.write_blocks(file, content, block..block + 1, vec![Buffer::copy_of(&old)]).await?;
                 Ok(true)
             }
             _ => Ok(false),

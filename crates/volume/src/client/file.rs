@@ -12,7 +12,7 @@ use tokio::sync::{Notify, RwLock};
 
 use super::extents::{Extents, Piece, Place};
 use crate::format::{BLOCK_BYTES, Inode};
-use crate::protocol::{Accessed, Attributes, FileId, Mapped, Shape};
+use crate::protocol::{Accessed, Attributes, FILE_BLOCKS_MAX, FileId, Mapped, Shape};
 use crate::tokens::{Holding, Ranges};
 
 /// The unit of the disk. *Units*: bytes.
@@ -40,6 +40,8 @@ pub(crate) struct File {
     accessed: Mutex<Option<Accessed>>,
     /// The file locks of this host's programs.
     locks: Mutex<Ranges>,
+    /// The commits that failed in the background.
+    failures: Mutex<Failures>,
 }
 
 /// The data token of a file: it covers bytes, size, map and modification time.
@@ -71,14 +73,58 @@ pub(crate) struct Content {
     pub size: u64,
     /// The known part of the map of committed blocks.
     pub map: Extents,
-    /// Blocks that are written and not committed.
+    /// Blocks that are written and not committed, and reserved blocks that were taken and not written yet, which are
+    /// unwritten.
     pub fresh: Extents,
     /// The time of the last uncommitted write.
     pub modified_ns: Option<i64>,
     /// The last block that was allocated for the file; the next allocation continues behind it.
     pub last_block: Option<u64>,
-    /// The error number of an earlier failed commit; the next `fsync` returns it.
-    pub failed: Option<i32>,
+    /// The block behind the reserved blocks that were taken last, and their number; the next ones are taken ahead if
+    /// they follow. *Units*: blocks of the file.
+    pub taken_to: u64,
+    pub taken_ahead: u64,
+}
+
+/// The commits of a file that failed in the background. Each handle that was open then reports this once; if there was
+/// none, the next one that is opened does.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Failures {
+    /// The number of failed commits.
+    count: u64,
+    /// The error number of the last one.
+    errno: i32,
+    /// Whether a handle has reported the last one.
+    is_reported: bool,
+}
+
+impl Failures {
+    /// Notes a failed commit.
+    pub fn note(&mut self, errno: i32) {
+        (self.count, self.errno, self.is_reported) = (self.count + 1, errno, false);
+    }
+
+    /// Returns the number of failures so far. A call compares with it later.
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// Returns the number of failures that a new handle does not report.
+    pub fn known_to_new(&self) -> u64 {
+        self.count - u64::from(self.count > 0 && !self.is_reported)
+    }
+
+    /// Returns the error number of a failure after the first `count` ones.
+    pub fn since(&self, count: u64) -> Option<i32> {
+        (self.count > count).then_some(self.errno)
+    }
+
+    /// Returns the error number of a failure that a handle has not reported yet.
+    pub fn report(&mut self, reported: &AtomicU64) -> Option<i32> {
+        let errno = self.since(reported.swap(self.count, Ordering::AcqRel));
+        self.is_reported |= errno.is_some();
+        errno
+    }
 }
 
 /// What `stat` shows of a file with uncommitted data.
@@ -108,7 +154,13 @@ impl File {
             hold: Hold::default(),
             accessed: Mutex::default(),
             locks: Mutex::default(),
+            failures: Mutex::default(),
         }
+    }
+
+    /// Locks and returns the commits that failed in the background.
+    pub fn failures(&self) -> MutexGuard<'_, Failures> {
+        self.failures.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Locks and returns the file locks of this host's programs.
@@ -181,6 +233,9 @@ impl Content {
     pub fn learn(&mut self, inode: Inode) {
         self.is_known = true;
         self.size = inode.size;
+        if inode.blocks == 0 {
+            self.map.set(0..FILE_BLOCKS_MAX, Place::Hole);
+        }
         self.inode = inode;
     }
 
@@ -198,9 +253,16 @@ impl Content {
         self.map.clear();
     }
 
-    /// Whether there is uncommitted data.
+    /// Whether there is anything to commit: data, or reserved blocks that were taken.
     pub fn is_dirty(&self) -> bool {
         !self.fresh.is_empty() || self.modified_ns.is_some() || self.size != self.inode.size
+    }
+
+    /// Whether there is uncommitted data.
+    pub fn has_data(&self) -> bool {
+        self.modified_ns.is_some()
+            || self.size != self.inode.size
+            || self.fresh.iter().any(|piece| matches!(piece.place, Some(Place::Data(_))))
     }
 
     /// Finds the places of blocks; uncommitted writes take precedence over the map. `None`: a part of the map must be

@@ -312,7 +312,7 @@ impl Client {
         let mut content = WaitKind::File.during(file.id.inode, file.content.write()).await;
         let committed = self.commit_locked(file, &mut content).await;
         if let Err(error) = &committed {
-            content.failed = Some(error.errno());
+            file.failures().note(error.errno());
             self.note_failure(file.id, error);
             self.note_change(file, 0..u64::MAX);
             self.drop_fresh(&mut content, 0).await;

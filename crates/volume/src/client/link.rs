@@ -50,13 +50,6 @@ pub fn random_id() -> Result<[u8; 16], Error> {
     }
 }
 
-/// Hashes the text of a file that identifies this machine or its boot.
-fn hash_of(path: &str) -> u64 {
-    // The hash is FNV-1a, which is the same on every host and in every version.
-    let text = std::fs::read(path).unwrap_or_default();
-    text.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
-}
-
 fn no_server(server: &Address, problem: impl ToString) -> Error {
     Error::Server { server: server.to_string(), problem: problem.to_string() }
 }
@@ -128,8 +121,8 @@ async fn say_hello(
         session: inner.state().session,
         incarnation: inner.incarnation,
         kind: options.kind,
-        machine: hash_of("/etc/machine-id"),
-        boot: hash_of("/proc/sys/kernel/random/boot_id"),
+        machine: inner.origin.machine,
+        boot: inner.origin.boot(),
         connection: inner.next_connection(),
     });
     let talk = async {

@@ -13,10 +13,13 @@
 //! | `refusals` | calls that the server does not take |
 //! | `names` | everything about names and attributes |
 //! | `open` | files that are open |
-//! | `file`, `extents`, `space` | the state of a file, the places of its blocks, free blocks that the session holds |
+//! | `file`, `extents` | the state of a file, the places of its blocks |
+//! | `space` | free blocks that the session holds, and how many |
 //! | `data`, `bytes`, `commit`, `change` | reading, writing, committing, truncating |
+//! | `reserved` | blocks that `fallocate` reserved |
 //! | `accesses` | times of access |
 //! | `locks` | locks of programs |
+//! | `session_device`, `siblings` | the disk, whose writes are counted; sessions of this host that have ended |
 //! | `hold` | which data may be cached, and giving tokens back when another host needs them |
 //! | `wait_kinds` | what calls wait for |
 
@@ -35,7 +38,10 @@ mod locks;
 mod names;
 mod open;
 mod refusals;
+mod reserved;
 mod session;
+mod session_device;
+mod siblings;
 mod space;
 mod wait_kinds;
 
@@ -45,6 +51,7 @@ use std::time::Duration;
 
 use nectary_block::SharedDevice;
 use nectary_host::log::{Level as LogLevel, Throttle};
+use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
@@ -59,22 +66,20 @@ pub use names::New;
 pub use open::{OpenFile, Opening, View};
 pub use wait_kinds::{LongWork, WaitKind};
 
+use crate::origin;
 use crate::protocol::{Answer, Code, FileId, Granted, Operation, Question};
 use accesses::Accesses;
 use file::File;
 use hold::Holds;
 use session::{SPACE_RETRY, SPACE_WAIT_MAX, Session};
-use space::Space;
+use session_device::SessionDevice;
+use space::Pool;
 use wait_kinds::Works;
 
 /// The interval between commits of written data.
 const COMMIT_INTERVAL: Duration = Duration::from_secs(1);
 /// The maximum number of uncommitted blocks of one file. *Units*: blocks.
 const BLOCKS_MAX: u64 = 1 << 16;
-/// The least amount that is requested when space is short. *Units*: blocks.
-const SPACE_BLOCKS_MIN: u64 = 1 << 11;
-/// The most that one request asks for. *Units*: blocks.
-const SPACE_BLOCKS_MAX: u64 = 1 << 16;
 
 /// A session with the server of a volume. Clones share the session.
 #[derive(Clone)]
@@ -84,6 +89,11 @@ pub struct Client {
 
 struct Shared {
     device: SharedDevice,
+    /// The same disk: its writes are counted.
+    counted: Arc<SessionDevice>,
+    incarnation: [u8; 16],
+    /// Wakes the search for siblings that have ended.
+    siblings: Notify,
     session: Session,
     files: Mutex<HashMap<u64, Arc<File>>>,
     dirty: Mutex<BTreeSet<FileId>>,
@@ -94,10 +104,13 @@ struct Shared {
     tasks: Mutex<Vec<JoinHandle<()>>>,
 }
 
-/// Free blocks that this session holds, and the number that it requests next.
-struct Pool {
-    space: Space,
-    wanted: u64,
+/// What free blocks are taken for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Use {
+    /// Blocks of a file that have no place yet.
+    New,
+    /// Blocks that replace others of the same file, which become free.
+    Overwrite,
 }
 
 /// The result of taking free blocks.
@@ -121,13 +134,27 @@ impl Client {
         options: ClientOptions,
         kernel: Arc<dyn Kernel>,
     ) -> Result<Client, Error> {
-        let (session, events) = Session::begin(options).await?;
+        let incarnation = random_id()?;
+        // The lock is taken before the server learns of the session: where it is not held, the process has ended.
+        let origin = origin::hold(&device, incarnation).await;
+        let (session, events) = match Session::begin(options, (incarnation, origin)).await {
+            Ok(begun) => begun,
+            Err(error) => {
+                // If the server has begun the session nevertheless, nobody uses it.
+                origin::let_go(&device, incarnation).await;
+                return Err(error);
+            }
+        };
+        let counted = Arc::new(SessionDevice::new(device));
         let shared = Arc::new(Shared {
-            device,
+            device: counted.clone(),
+            counted,
+            incarnation,
+            siblings: Notify::new(),
             session,
             files: Mutex::default(),
             dirty: Mutex::default(),
-            space: tokio::sync::Mutex::new(Pool { space: Space::default(), wanted: SPACE_BLOCKS_MIN }),
+            space: tokio::sync::Mutex::new(Pool::new()),
             holds: Holds::new(kernel),
             accesses: Accesses::default(),
             works: Works::default(),
@@ -140,10 +167,16 @@ impl Client {
                 tokio::time::sleep(COMMIT_INTERVAL).await;
                 committer.work(0, committer.commit_all()).await;
                 committer.report_accesses().await;
+                committer.return_unused().await;
             }
         });
         let holds = tokio::spawn(async move { holder.serve_events(events).await });
-        lock(&client.shared.tasks).extend([commits, holds]);
+        let mut tasks = vec![commits, holds];
+        if origin.boot() != 0 {
+            let watcher = client.clone();
+            tasks.push(tokio::spawn(async move { watcher.watch_siblings().await }));
+        }
+        lock(&client.shared.tasks).extend(tasks);
         Ok(client)
     }
 
@@ -163,16 +196,15 @@ impl Client {
         let mut result = Ok(());
         for id in left {
             if let Some(file) = self.file(id) {
-                result = result.and(self.sync(&file).await);
+                let known = file.failures().known_to_new();
+                result = result.and(self.sync(&file, |failures| failures.since(known)).await);
             }
         }
         let given = WaitKind::Space.during(0, self.shared.space.lock()).await.space.drain();
-        for part in given.chunks(commit::EXTENTS_MAX) {
-            let extents = part.iter().map(|granted| (granted.block, granted.blocks)).collect();
-            result = result.and(self.operate(Operation::ReturnSpace { extents }).await.map(drop));
-        }
+        result = result.and(self.return_space(given).await);
         lock(&self.shared.tasks).drain(..).for_each(|task| task.abort());
         let ended = self.shared.session.end().await;
+        self.let_go().await;
         result.and(ended)
     }
 
@@ -312,14 +344,15 @@ impl Client {
     /// waits for it.
     ///
     /// *Errors*: ENOSPC if there is none, or none after [`SPACE_WAIT_MAX`].
-    async fn take_space(&self, after: Option<u64>, blocks: u64) -> Result<Granted, Error> {
+    async fn take_space(&self, after: Option<u64>, blocks: u64, use_for: Use) -> Result<Granted, Error> {
         let until = Instant::now() + SPACE_WAIT_MAX;
         loop {
-            match self.try_space(after, blocks).await? {
+            match self.try_space(after, blocks, use_for).await? {
                 Taking::Taken(granted) => return Ok(granted),
                 Taking::Later if Instant::now() < until => {
                     // Space is free when each host has renewed its session and so has said that it does not read it.
                     self.shared.session.renew_soon();
+                    self.shared.siblings.notify_one();
                     WaitKind::Space.during(0, sleep(SPACE_RETRY)).await;
                 }
                 Taking::Later | Taking::Full => return Err(Error::posix(libc::ENOSPC)),
@@ -328,30 +361,45 @@ impl Client {
     }
 
     /// Takes free blocks in one piece, if there are any now.
-    async fn try_space(&self, after: Option<u64>, blocks: u64) -> Result<Taking, Error> {
+    async fn try_space(&self, after: Option<u64>, blocks: u64, use_for: Use) -> Result<Taking, Error> {
         let mut pool = WaitKind::Space.during(0, self.shared.space.lock()).await;
         let mut is_freeing = false;
-        if pool.space.blocks() < blocks {
-            let wanted = blocks.max(pool.wanted).min(SPACE_BLOCKS_MAX);
+        let kept = if use_for == Use::New { pool.kept } else { 0 };
+        if pool.space.blocks() < blocks + kept {
+            let wanted = pool.next_request(blocks + kept);
             match self.ask(Question::Space { blocks: wanted }).await {
-                Ok(Answer::Space(granted)) => {
-                    pool.wanted = (wanted * 2).min(SPACE_BLOCKS_MAX);
-                    granted.into_iter().for_each(|granted| pool.space.add(granted));
-                }
+                Ok(Answer::Space(granted)) => pool.granted(wanted, granted),
                 Ok(_) => return Err(Error::posix(libc::EIO)),
                 // The free blocks that are left may be enough.
                 Err(Error::Refused(failure)) if failure.code == Code::Full || failure.errno == libc::ENOSPC => {
-                    pool.wanted = SPACE_BLOCKS_MIN;
+                    pool.refused();
                     is_freeing = failure.errno == libc::EAGAIN;
                 }
                 Err(error) => return Err(error),
             }
         }
-        Ok(match pool.space.take(after, blocks) {
+        let blocks = blocks.min(pool.space.blocks().saturating_sub(kept));
+        Ok(match pool.take(after, blocks) {
             Some(granted) => Taking::Taken(granted),
             None if is_freeing => Taking::Later,
             None => Taking::Full,
         })
+    }
+
+    /// Returns the space that this session does not use.
+    async fn return_unused(&self) {
+        let unused = WaitKind::Space.during(0, self.shared.space.lock()).await.unused();
+        // An error means that the session has ended.
+        let _ = self.return_space(unused).await;
+    }
+
+    async fn return_space(&self, given: Vec<Granted>) -> Result<(), Error> {
+        let mut result = Ok(());
+        for part in given.chunks(commit::EXTENTS_MAX) {
+            let extents = part.iter().map(|granted| (granted.block, granted.blocks)).collect();
+            result = result.and(self.operate(Operation::ReturnSpace { extents }).await.map(drop));
+        }
+        result
     }
 
     /// Puts back blocks to which no write is in progress.

@@ -6,10 +6,8 @@
 use super::Client;
 use super::error::Error;
 use super::wait_kinds::WaitKind;
-use crate::format::{BLOCK_BYTES, INLINE_BYTES_MAX, TARGET_BYTES_MAX};
-use crate::protocol::{
-    Answer, Attributes, Changes, Code, FileId, Listed, Mapped, Operation, Question, Statistics, XATTR_VALUE_BYTES_MAX,
-};
+use crate::format::{BLOCK_BYTES, INLINE_BYTES_MAX, TARGET_BYTES_MAX, XATTR_VALUE_BYTES_MAX};
+use crate::protocol::{Answer, Attributes, Changes, Code, FileId, Listed, Mapped, Operation, Question, Statistics};
 
 /// The properties of a new inode.
 #[derive(Debug, Clone, Default)]
@@ -126,7 +124,7 @@ impl Client {
         attributes(made?)
     }
 
-    /// Adds a name to an inode.
+    /// Adds a name to an inode, which has one, or was made without one.
     pub async fn link(&self, file: FileId, directory: FileId, name: &[u8]) -> Result<Attributes, Error> {
         let operation = Operation::Link { file, directory, name: name.to_vec() };
         Ok(self.shown(attributes(self.operate(operation).await?)?))
@@ -212,7 +210,8 @@ impl Client {
     /// Sets an extended attribute. The flags are those of `setxattr`; in addition, flag 4 clears the set-group-ID bit
     /// when an access control list is set.
     ///
-    /// *Errors*: `E2BIG` if the value is longer than the server takes, which the kernel allows by a few bytes.
+    /// *Errors*: `E2BIG` if the value is longer than the kernel allows; `ENOSPC` if the inode's attributes are too long
+    /// together.
     pub async fn set_xattr(&self, file: FileId, name: &[u8], value: &[u8], flags: u32) -> Result<(), Error> {
         if value.len() > XATTR_VALUE_BYTES_MAX {
             return Err(Error::posix(libc::E2BIG));
@@ -228,7 +227,10 @@ impl Client {
 
     /// Returns the numbers for `statfs`. Free blocks that the session holds count as free.
     pub async fn statistics(&self) -> Result<Statistics, Error> {
-        let in_hand = WaitKind::Space.during(0, self.shared.space.lock()).await.space.blocks();
+        let in_hand = {
+            let pool = WaitKind::Space.during(0, self.shared.space.lock()).await;
+            pool.space.blocks().saturating_sub(pool.kept)
+        };
         match self.ask(Question::Statistics).await? {
             Answer::Statistics(mut statistics) => {
                 statistics.free = (statistics.free + in_hand).min(statistics.blocks);

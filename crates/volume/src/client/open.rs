@@ -5,7 +5,7 @@
 //! committed.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use nectary_block::Buffer;
 
@@ -25,6 +25,10 @@ pub struct OpenFile {
     client: Client,
     file: Arc<File>,
     is_writable: bool,
+    /// Whether each change of data through the handle is durable when its call returns.
+    is_synced: bool,
+    /// The number of failed commits of the file that the handle has reported, or need not report.
+    reported: AtomicU64,
 }
 
 /// A file at one moment.
@@ -54,7 +58,7 @@ impl Client {
     pub async fn open(&self, id: FileId, opening: Opening, is_direct: bool) -> Result<OpenFile, Error> {
         let file = self.use_file(id, false);
         let is_writable = opening != Opening::Read;
-        let open = OpenFile { client: self.clone(), file, is_writable };
+        let open = OpenFile::new(self, file, is_writable);
         let mut at_server = WaitKind::File.during(id.inode, open.file.at_server.lock()).await;
         let is_new = is_direct && !open.file.is_direct.load(Ordering::Acquire);
         if !*at_server || is_new {
@@ -104,15 +108,26 @@ impl Client {
         Err(error)
     }
 
-    /// Makes a file and opens it.
+    /// Makes a file and opens it. With an empty name the file has no name: it is freed when it is closed, unless
+    /// [`link`](Self::link) gives it a name before.
     pub async fn create_open(&self, directory: FileId, name: &[u8], new: New) -> Result<(Attributes, OpenFile), Error> {
         let (attributes, file) = self.create_held(new.operation(directory, name, true)).await?;
         self.add_writer(&file).await;
-        Ok((attributes, OpenFile { client: self.clone(), file, is_writable: true }))
+        Ok((attributes, OpenFile::new(self, file, true)))
     }
 }
 
 impl OpenFile {
+    fn new(client: &Client, file: Arc<File>, is_writable: bool) -> OpenFile {
+        let reported = AtomicU64::new(file.failures().known_to_new());
+        OpenFile { client: client.clone(), file, is_writable, is_synced: false, reported }
+    }
+
+    /// Makes each change of data through this handle durable before its call returns, as `O_SYNC` and `O_DSYNC` do.
+    pub fn synced(self, is_synced: bool) -> OpenFile {
+        OpenFile { is_synced, ..self }
+    }
+
     /// Returns the identity of the file.
     pub fn id(&self) -> FileId {
         self.file.id
@@ -157,7 +172,20 @@ impl OpenFile {
 
     /// Writes all of `data`; returns the offset in the file, and buffers that can be reused.
     pub async fn write(&self, at: At, data: Vec<Buffer>) -> Result<(u64, Vec<Buffer>), Error> {
-        self.client.write(&self.file, at, data, Access::WRITE).await
+        match self.is_synced {
+            true => self.write_synced(at, data).await,
+            false => self.client.write(&self.file, at, data, Access::WRITE).await,
+        }
+    }
+
+    /// Writes like [`write`](Self::write); the data is durable when this returns.
+    ///
+    /// *Errors*: also those of the commit. The data may then become durable later.
+    pub async fn write_synced(&self, at: At, data: Vec<Buffer>) -> Result<(u64, Vec<Buffer>), Error> {
+        let before = self.file.failures().count();
+        let written = self.client.write(&self.file, at, data, Access::WRITE).await?;
+        self.client.sync(&self.file, |failures| failures.since(before)).await?;
+        Ok(written)
     }
 
     /// Writes pages of the kernel's page cache.
@@ -168,19 +196,20 @@ impl OpenFile {
 
     /// Makes all written data durable.
     ///
-    /// *Errors*: also those of earlier commits in the background, each reported once.
+    /// *Errors*: also those of earlier commits in the background, each reported once by each handle.
     pub async fn sync(&self) -> Result<(), Error> {
         if self.is_over() {
             return Err(self.client.why_over());
         }
-        self.client.sync(&self.file).await
+        self.client.sync(&self.file, |failures| failures.report(&self.reported)).await
     }
 
     /// Handles the close of a descriptor: a later open, on any host, sees the written data.
     ///
     /// *Errors*: those of [`sync`](Self::sync).
     pub async fn flush(&self) -> Result<(), Error> {
-        match self.file.shown().is_dirty {
+        let has_failed = self.file.failures().count() > self.reported.load(Ordering::Acquire);
+        match self.file.shown().is_dirty || has_failed {
             true => self.sync().await,
             false => Ok(()),
         }
@@ -202,9 +231,15 @@ impl OpenFile {
     }
 
     /// Copies bytes to another file. Returns the number of copied bytes: fewer than `length` if this file ends, or if
-    /// an error occurs after the first MiB. *Errors*: those of the first MiB. *Units*: bytes.
+    /// an error occurs after the first MiB. If `to` is [synced](Self::synced), they are durable when this returns.
+    /// *Errors*: those of the first MiB, and of the commit. *Units*: bytes.
     pub async fn copy(&self, offset: u64, to: &OpenFile, to_offset: u64, length: u64) -> Result<u64, Error> {
-        self.client.copy((&self.file, offset), (&to.file, to_offset), length).await
+        let before = to.file.failures().count();
+        let copied = self.client.copy((&self.file, offset), (&to.file, to_offset), length).await?;
+        if to.is_synced {
+            to.client.sync(&to.file, |failures| failures.since(before)).await?;
+        }
+        Ok(copied)
     }
 
     /// Whether the handle may write.

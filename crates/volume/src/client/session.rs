@@ -22,6 +22,7 @@ use super::calls::{
 use super::error::Error;
 use super::link;
 use super::wait_kinds::WaitKind;
+use crate::origin::Origin;
 use crate::protocol::{Answer, Attributes, Code, Failure, FileId, Held, Locked, Message, Operation, Question, Token};
 use crate::tokens::level;
 
@@ -48,9 +49,12 @@ impl Session {
     /// Begins a session; its first connection exists when this returns.
     ///
     /// *Errors*: [`Error::Server`] if the server cannot be reached, or refuses.
-    pub async fn begin(options: ClientOptions) -> Result<(Session, mpsc::UnboundedReceiver<Event>), Error> {
+    pub async fn begin(
+        options: ClientOptions,
+        own: ([u8; 16], Origin),
+    ) -> Result<(Session, mpsc::UnboundedReceiver<Event>), Error> {
         let (events, received) = mpsc::unbounded_channel();
-        let inner = Arc::new(Inner::new(options, link::random_id()?, events));
+        let inner = Arc::new(Inner::new(options, own, events));
         let stream = link::open_bulk(&inner).await?;
         inner.state().session = stream.1.session;
         let (bulk, control) = (inner.clone(), inner.clone());

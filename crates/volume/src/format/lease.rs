@@ -1,9 +1,10 @@
 //! Lease sectors; each is written by one incarnation of a server.
 
-use super::cursor::Writer;
+use super::cursor::{Reader, Writer};
 use super::error::FormatError;
 use super::frame::{Frame, Identity, Magic, Place};
 use super::{SERVERS, lease_block};
+use crate::origin::Origin;
 
 /// The longest host name that a sector stores. *Units*: bytes.
 const HOST_BYTES: usize = 64;
@@ -44,6 +45,8 @@ pub struct LeaseSector {
     pub lease_ms: u32,
     /// The name of the server's host.
     pub host: String,
+    /// Where the incarnation runs; zeroes in a sector of a program that did not store it.
+    pub origin: Origin,
 }
 
 impl LeaseSector {
@@ -65,6 +68,7 @@ impl LeaseSector {
         writer.put(&self.incarnation).u32(self.server).u32(state).u64(self.ballot).u64(self.accepted);
         writer.put(&self.value_incarnation).u64(self.value_epoch).u64(self.renewal).u32(self.lease_ms).u32(0);
         writer.padded(&self.host, HOST_BYTES);
+        writer.u64(self.origin.machine).u64(self.origin.kernel).u64(self.origin.domain);
         let address = lease_block(self.server, sector);
         Frame::encode(Magic::Lease, volume, 0, address, self.renewal, &writer.bytes)
     }
@@ -97,6 +101,12 @@ impl LeaseSector {
         let (renewal, lease_ms) = (reader.u64()?, reader.u32()?);
         reader.skip(4)?;
         let host = reader.padded("host", HOST_BYTES)?;
+        // The first programs ended the sector here.
+        let mut rest = Reader::new("lease sector", reader.rest());
+        let origin = match rest.u64() {
+            Ok(machine) => Origin { machine, kernel: rest.u64()?, domain: rest.u64()? },
+            Err(_) => Origin::default(),
+        };
         Ok(LeaseSector {
             incarnation,
             server,
@@ -108,6 +118,7 @@ impl LeaseSector {
             renewal,
             lease_ms,
             host,
+            origin,
         })
     }
 }

@@ -34,9 +34,9 @@ pub use inode::{INLINE_BYTES_MAX, Inode, TARGET_BYTES_MAX};
 pub use journal::{Action, Append, Mutation, Transaction, TransactionKind};
 pub use label::Label;
 pub use lease::{LeaseSector, LeaseState};
-pub use record::{EpochRecord, EpochState, Project, RunRecord, VolumeRecord};
+pub use record::{EpochRecord, EpochState, Orphan, OrphanState, Project, RunRecord, VolumeRecord};
 pub use run::{Chunk, ChunkPlace, Index};
-pub use table::{Key, Table};
+pub use table::{Key, Table, XATTR_HEAD_BYTES, XATTR_VALUE_BYTES_MAX};
 pub use value::{Extent, ExtentState, Grant, NAME_BYTES_MAX, Name, Reply, Session, SessionState, Space};
 
 /// The unit of the disk. *Units*: bytes.

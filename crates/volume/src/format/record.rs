@@ -150,6 +150,50 @@ pub struct VolumeRecord {
     pub membership: u32,
 }
 
+/// Why an inode has no name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OrphanState {
+    /// It lost its last name while a session had it open, or may have had.
+    Open = 1,
+    /// It lost its last name and no session had it open: it is being freed.
+    BeingFreed,
+    /// It was made without a name, and is open; it can still get one.
+    Nameless,
+}
+
+/// The record of an inode without a name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Orphan {
+    /// This append of the journal, or an earlier one, stores that the inode has no name.
+    pub since: u64,
+    /// Why it has none.
+    pub state: OrphanState,
+}
+
+impl Orphan {
+    /// Encodes the value of the table.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut writer = Writer::default();
+        writer.u64(self.since).u32(self.state as u32).u32(0);
+        writer.bytes
+    }
+
+    /// Decodes a value of the table.
+    pub fn decode(bytes: &[u8]) -> Result<Orphan, FormatError> {
+        let mut reader = Reader::new("orphan", bytes);
+        let (since, state) = (reader.u64()?, reader.u32()?);
+        reader.skip(4)?;
+        reader.end()?;
+        let state = match state {
+            1 => OrphanState::Open,
+            2 => OrphanState::BeingFreed,
+            3 => OrphanState::Nameless,
+            other => return Err(reader.unknown("flags", other.into())),
+        };
+        Ok(Orphan { since, state })
+    }
+}
+
 impl VolumeRecord {
     /// Encodes the value of the table.
     pub fn encode(&self) -> Vec<u8> {

@@ -3,10 +3,14 @@
 
 use super::error::{FormatError, Problem};
 
+/// The bytes that are stored before the value of an extended attribute.
+pub const XATTR_HEAD_BYTES: usize = 8;
+/// The longest value of an extended attribute, which is that of the kernel. *Units*: bytes.
+pub const XATTR_VALUE_BYTES_MAX: usize = 65536;
 /// The longest key. *Units*: bytes.
 pub(super) const KEY_BYTES_MAX: u64 = 512;
-/// The longest value. *Units*: bytes.
-pub(super) const VALUE_BYTES_MAX: u64 = 65536;
+/// The longest value: that of an extended attribute. *Units*: bytes.
+pub(super) const VALUE_BYTES_MAX: u64 = XATTR_HEAD_BYTES as u64 + XATTR_VALUE_BYTES_MAX as u64;
 /// The longest name of an extended attribute. *Units*: bytes.
 const XATTR_NAME_BYTES_MAX: usize = 255;
 /// Cookies are below this, because programs treat a cookie as a signed number.

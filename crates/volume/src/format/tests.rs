@@ -1,6 +1,7 @@
 //! Golden bytes, round trips, and bytes that belong to no structure.
 
 use super::*;
+use crate::origin::Origin;
 
 const VOLUME: Identity = Identity(*b"identity-volume!");
 
@@ -55,6 +56,7 @@ fn sector() -> LeaseSector {
         renewal: 77,
         lease_ms: 10_000,
         host: "a.example".to_owned(),
+        origin: Origin { machine: 1, kernel: 2, domain: 3 },
     }
 }
 
@@ -180,6 +182,7 @@ fn values() -> Vec<(&'static str, Vec<u8>, Decode)> {
     };
     let run = RunRecord { index: 4300, index_blocks: 1, level: 0, replay_sequence: 401, records: 3, blocks: 4 };
     let epoch = EpochRecord { incarnation: [1; 16], state: EpochState::Sealed, segments: 2 };
+    let orphan = Orphan { since: 401, state: OrphanState::Nameless };
     let project = Project { blocks: 4, inodes: 1, blocks_max: 0, inodes_max: 10 };
     let extent = Extent { block: 9000, blocks: 4, is_unwritten: false, epoch: 1 };
     let space = Space { blocks: 4, state: ExtentState::QuarantinedMetadata, owner: 7, since: 400 };
@@ -191,11 +194,22 @@ fn values() -> Vec<(&'static str, Vec<u8>, Decode)> {
         ("extent", extent.encode(), |bytes| Ok(Extent::decode(bytes)?.encode())),
         ("space", space.encode(), |bytes| Ok(Space::decode(bytes)?.encode())),
         ("grant", grant.encode(), |bytes| Ok(Grant::decode(bytes)?.encode())),
+        ("orphan", orphan.encode(), |bytes| Ok(Orphan::decode(bytes)?.encode())),
         ("project", project.encode(), |bytes| Ok(Project::decode(bytes)?.encode())),
         ("epoch", epoch.encode(), |bytes| Ok(EpochRecord::decode(bytes)?.encode())),
         ("run", run.encode(), |bytes| Ok(RunRecord::decode(bytes)?.encode())),
         ("volume", volume.encode(), |bytes| Ok(VolumeRecord::decode(bytes)?.encode())),
     ]
+}
+
+#[test]
+fn old_lease_sector_has_no_origin() {
+    let written = sector().encode(VOLUME, 15).unwrap();
+    let old = Frame::encode(Magic::Lease, VOLUME, 0, lease_block(3, 15), 77, &written[64..208]).unwrap();
+    // Its golden sum when the sector ended with the host.
+    assert_eq!(crc32c::crc32c(&old), 0x63bf_0ffb);
+    let decoded = LeaseSector::decode(VOLUME, 3, 15, &old).unwrap();
+    assert_eq!(decoded, LeaseSector { origin: Origin::default(), ..sector() });
 }
 
 #[test]
@@ -297,7 +311,7 @@ fn what_is_out_of_bounds_is_refused_in_both_directions() {
     assert_eq!(unsorted.encode(VOLUME, 1, 2048).unwrap_err().problem, Problem::Order);
     let empty = Chunk { run: 1, records: Vec::new() };
     assert!(empty.encode(VOLUME, 1, 2048).is_err());
-    let long = put(&Key::Inode(1), vec![0; 65537]);
+    let long = put(&Key::Inode(1), vec![0; 65545]);
     let mut transaction = append().transactions[0].clone();
     transaction.mutations.push(long);
     assert!(Append { transactions: vec![transaction], ..append() }.encode(VOLUME, 4097, 1).is_err());

@@ -14,6 +14,7 @@ use super::leader_lease::{LeaderLease, Moment};
 use crate::format::{
     BLOCK_BYTES, LEASE_START, Label, LeaseSector, LeaseState, SECTORS_OF_SERVER, SERVERS, lease_block,
 };
+use crate::origin::Origin;
 use crate::planted::{Bug, planted};
 
 /// The number of ballots that are skipped if a sector cannot be read.
@@ -39,8 +40,12 @@ pub struct StartOptions {
     /// Hosts that an operator confirms gone, as host names or as incarnations in hexadecimal. If one of them was the
     /// last leader, its lease is still watched, so that a wrong confirmation is noticed.
     pub said_gone: Vec<String>,
-    /// Whether no earlier process with this server's number is left on this host, because this process holds its lock.
+    /// Whether this process holds the lock of this server's number, so that an earlier process whose lock it would have
+    /// seen is gone.
     pub previous_gone: bool,
+    /// Where this process runs. Without a domain, the caller vouches that all earlier processes of this server's number
+    /// on this host are gone, if `previous_gone` says so.
+    pub origin: Origin,
     /// The time that is stored in the head of the epoch. *Units*: seconds since 1970.
     pub created_s: u64,
     /// A fixed time for appends, instead of the clock's, so that runs with the same seed write the same bytes.
@@ -83,9 +88,10 @@ impl Lease {
         let sectors = read_all(disk, label).await?;
         let known = gone(&sectors, options);
         let mut said = said_gone(&sectors, options)?;
+        said.extend(unless_alive(&sectors, options));
         said.retain(|incarnation| !known.contains(incarnation));
+        let sector = own_sector(&sectors, options, &known, &said)?;
         let gone = [known, said.clone()].concat();
-        let sector = own_sector(&sectors, options, &gone)?;
         let mine = LeaseSector {
             incarnation: options.incarnation,
             server: options.server,
@@ -97,6 +103,7 @@ impl Lease {
             renewal: renewal_of(&sectors[place(options.server, sector)]),
             lease_ms: label.lease_ms,
             host: padded(&options.host).to_owned(),
+            origin: options.origin,
         };
         let label = label.clone();
         // The heads are read after the sectors, so the head of a leader whose sector was already given up is seen.
@@ -244,14 +251,15 @@ impl Lease {
         Ok(())
     }
 
-    /// Returns the sectors whose writers may lead now and are not proven gone; an operator's word is no proof.
+    /// Returns the sectors whose writers may lead now and are not proven gone; an operator's word is no proof. The sector
+    /// that this incarnation will use is one of them as long as another incarnation wrote it.
     fn rivals<'a>(&'a self, sectors: &'a Sectors, newest: u64) -> impl Iterator<Item = usize> + 'a {
         let own = place(self.mine.server, self.sector);
         sectors
             .iter()
             .enumerate()
             .filter(move |(at, seen)| match seen {
-                _ if *at == own => false,
+                Seen::Used(sector) if *at == own && sector.incarnation == self.mine.incarnation => false,
                 Seen::Free => false,
                 Seen::Torn(_) => true,
                 Seen::Used(sector) => {
@@ -349,14 +357,32 @@ pub(super) async fn used(disk: &Disk, label: &Label) -> Result<Vec<LeaseSector>,
 /// Returns the incarnations that cannot write any more.
 fn gone(sectors: &Sectors, options: &StartOptions) -> Vec<[u8; 16]> {
     let is_gone = |sector: &LeaseSector| {
-        let is_own = sector.server == options.server && sector.host == padded(&options.host);
-        sector.state == LeaseState::Resigned || (options.previous_gone && is_own)
+        // A process that has opened the disk by another path holds a lock that this one does not see.
+        let is_seen = options.origin.domain == 0 || options.origin.sees_locks_of(&sector.origin);
+        sector.state == LeaseState::Resigned || (is_previous(sector, options) && is_seen)
     };
     let seen = sectors.iter().filter_map(|seen| match seen {
         Seen::Used(sector) if sector.incarnation != options.incarnation && is_gone(sector) => Some(sector.incarnation),
         _ => None,
     });
     options.confirmed_gone.iter().copied().chain(seen).collect()
+}
+
+/// Whether the incarnation had this server's number and host, and this process holds the lock of that number.
+fn is_previous(sector: &LeaseSector, options: &StartOptions) -> bool {
+    options.previous_gone && sector.server == options.server && sector.host == padded(&options.host)
+}
+
+/// Returns the incarnations that are gone unless they renew their lease: those of this host before its kernel started
+/// again, or whose program stored no origin. Machines with equal names exist, so their leases are watched.
+fn unless_alive(sectors: &Sectors, options: &StartOptions) -> Vec<[u8; 16]> {
+    let (own, unknown) = (options.origin, Origin::default());
+    let seen = sectors.iter().filter_map(|seen| match seen {
+        Seen::Used(sector) if is_previous(sector, options) => Some(sector),
+        _ => None,
+    });
+    let is_before = |of: &Origin| *of == unknown || (of.machine == own.machine && of.kernel != own.kernel);
+    seen.filter(|sector| is_before(&sector.origin)).map(|sector| sector.incarnation).collect()
 }
 
 /// Returns the incarnations that an operator confirms gone.
@@ -390,14 +416,20 @@ fn padded(host: &str) -> &str {
     &host[..length]
 }
 
-/// Returns a sector of this server that no other incarnation writes any more.
-fn own_sector(sectors: &Sectors, options: &StartOptions, gone: &[[u8; 16]]) -> Result<u32, Error> {
+/// Returns a sector of this server that no other incarnation writes any more: one that is free or whose user is known to
+/// be gone, otherwise that of the earliest epoch among those that are said to be gone.
+fn own_sector(sectors: &Sectors, options: &StartOptions, known: &[[u8; 16]], said: &[[u8; 16]]) -> Result<u32, Error> {
     let is_usable = |sector: &u32| match &sectors[place(options.server, *sector)] {
         Seen::Free => true,
         Seen::Torn(_) => false,
-        Seen::Used(used) => used.incarnation == options.incarnation || gone.contains(&used.incarnation),
+        Seen::Used(used) => used.incarnation == options.incarnation || known.contains(&used.incarnation),
     };
-    (0..SECTORS_OF_SERVER).find(is_usable).ok_or_else(|| {
+    let said = (0..SECTORS_OF_SERVER).filter_map(|sector| match &sectors[place(options.server, sector)] {
+        Seen::Used(used) if said.contains(&used.incarnation) => Some((used.value_epoch, sector)),
+        _ => None,
+    });
+    let free = (0..SECTORS_OF_SERVER).find(is_usable);
+    free.or_else(|| said.min().map(|(_, sector)| sector)).ok_or_else(|| {
         let used = (0..SECTORS_OF_SERVER).filter_map(|sector| match &sectors[place(options.server, sector)] {
             Seen::Used(used) => Some(format!("{} of {}", hex(&used.incarnation), used.host)),
             _ => None,

@@ -6,6 +6,7 @@ use nectary_block::{FileDevice, Filter, Geometry, OpenOptions, SharedDevice, Sur
 
 use super::{Error, FormatOptions, Layout, Log, StartOptions, apply, format, read};
 use crate::format::{Action, ExtentState, Identity, Key, Mutation, Space, Transaction, TransactionKind};
+use crate::origin::Origin;
 use crate::tables::Tables;
 
 pub(super) const SEGMENT_BLOCKS: u64 = 2048;
@@ -159,7 +160,7 @@ async fn what_is_too_long_is_refused_and_nothing_is_written() {
     let device = file.open().await;
     format(&device, &options(), first).await.unwrap();
     let mut one = Server::start(device.clone(), server(1), 0).await;
-    let error = one.log.append(vec![put(1, 65537)]).await;
+    let error = one.log.append(vec![put(1, 65545)]).await;
     assert!(matches!(error, Err(Error::Bounds(_))), "{error:?}");
     let error = one.log.append((0..200).map(|inode| put(inode, 65000)).collect()).await;
     assert!(matches!(error, Err(Error::NoSegment)), "{error:?}");
@@ -217,4 +218,72 @@ async fn the_last_start_on_a_full_disk_waits_for_an_operators_word() {
     }
     let said = StartOptions { said_gone: vec!["a".to_owned()], ..again(17) };
     assert_eq!(Server::start(device.clone(), said, 0).await.log.epoch(), 16);
+}
+
+/// A second start with this server's number, on a host of the same name, while the first one leads and renews.
+async fn beside_a_leader(name: &str, first: Origin, second: StartOptions) -> (Option<Error>, Result<(), Error>) {
+    let file = Scratch::new(name);
+    let device = file.open().await;
+    format(&device, &options(), self::first).await.unwrap();
+    let mut leader = Server::start(device.clone(), StartOptions { origin: first, ..server(1) }, 0).await;
+    let renewing = async {
+        loop {
+            tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+            if let Err(error) = leader.log.renew().await {
+                return error;
+            }
+        }
+    };
+    let refused = tokio::select! {
+        lost = renewing => panic!("the leader is deposed: {lost}"),
+        started = Log::start(device.clone(), second) => started.err(),
+    };
+    let renewed = leader.log.renew().await;
+    (refused, renewed)
+}
+
+#[tokio::test]
+async fn living_leader_is_never_deposed() {
+    let here = Origin { machine: 1, kernel: 2, domain: 3 };
+    let again = StartOptions { previous_gone: true, ..server(2) };
+    let by_another_path = StartOptions { origin: Origin { domain: 4, ..here }, ..again.clone() };
+    let on_another_kernel = StartOptions { origin: Origin { kernel: 9, ..here }, ..again.clone() };
+    let on_another_machine = StartOptions { origin: Origin { machine: 9, kernel: 9, domain: 3 }, ..again.clone() };
+    let said_gone = StartOptions { said_gone: vec!["a".to_owned()], ..by_another_path.clone() };
+    for (name, second) in [
+        ("another path", by_another_path),
+        ("another kernel", on_another_kernel),
+        ("another machine", on_another_machine),
+        ("said gone", said_gone),
+    ] {
+        let (refused, renewed) = beside_a_leader(&name.replace(' ', "-"), here, second).await;
+        assert!(matches!(refused, Some(Error::Led { server: 0, .. })), "{name}: {refused:?}");
+        assert!(renewed.is_ok(), "{name}: {renewed:?}");
+    }
+}
+
+#[tokio::test]
+async fn silent_leader_of_earlier_kernel_is_gone() {
+    let here = Origin { machine: 1, kernel: 2, domain: 3 };
+    let again = |incarnation, origin| StartOptions { previous_gone: true, origin, ..server(incarnation) };
+    let file = Scratch::new("earlier-kernel");
+    let device = file.open().await;
+    format(&device, &options(), first).await.unwrap();
+    drop(Server::start(device.clone(), again(1, here), 0).await);
+    // The lock of the same origin is a proof: nothing is waited for.
+    let begun = std::time::Instant::now();
+    let second = Server::start(device.clone(), again(2, here), 0).await;
+    assert!(begun.elapsed() < std::time::Duration::from_millis(900), "{:?}", begun.elapsed());
+    assert_eq!(second.log.gone(), [[1; 16]]);
+    drop(second);
+    // After a restart of the kernel, a lease passes first.
+    let third = Server::start(device.clone(), again(3, Origin { kernel: 9, ..here }), 0).await;
+    assert!(begun.elapsed() > std::time::Duration::from_secs(1), "{:?}", begun.elapsed());
+    assert!(third.log.gone().contains(&[2; 16]));
+    drop(third);
+    // Whoever has another path, or another machine's name, is not known to be gone, and keeps its sector.
+    for (incarnation, origin) in [(4, Origin { kernel: 9, domain: 5, ..here }), (5, Origin { machine: 7, ..here })] {
+        let next = Server::start(device.clone(), again(incarnation, origin), 0).await;
+        assert!(!next.log.gone().contains(&[incarnation - 1; 16]), "{incarnation}");
+    }
 }

@@ -3,21 +3,19 @@
 use std::ops::{Bound, Range};
 
 use super::change::{Result, damaged};
+use super::files::XATTR_NAMES_BYTES_MAX;
 use super::image::{Asked, Image, Stamp};
 use super::names::{find, is_directory};
 use super::records::{decode_xattr, inode, keys_of, posix, server};
 use super::reserve::full;
-use crate::format::{BLOCK_BYTES, Extent, ExtentState, Key, Name, Table};
-use crate::protocol::{Answer, Failure, FileId, Listed, Mapped, Question, Shape, Statistics};
+use crate::format::{Extent, ExtentState, Key, Name, Table};
+use crate::protocol::{Answer, FILE_BLOCKS_MAX, Failure, FileId, Listed, Mapped, Question, Shape, Statistics};
 
 /// The maximum number of names in an answer.
 const ENTRIES_MAX: u32 = 1024;
 /// The maximum number of bytes of an answer with names. This is well below the bound of a message, because the last
 /// name may be long.
 const LISTING_BYTES_MAX: usize = 512 << 10;
-/// The maximum number of bytes that the names of a file's extended attributes may have; the kernel has the same limit.
-/// *Units*: bytes.
-const XATTR_LIST_BYTES_MAX: usize = 64 << 10;
 /// The maximum number of extents in an answer.
 const EXTENTS_MAX: usize = 4096;
 /// Extents that come with a data token.
@@ -56,7 +54,7 @@ impl Image {
                     _ => None,
                 });
                 let names: Vec<Vec<u8>> = names.collect();
-                if names.iter().map(|name| name.len() + 1).sum::<usize>() > XATTR_LIST_BYTES_MAX {
+                if names.iter().map(|name| name.len() + 1).sum::<usize>() > XATTR_NAMES_BYTES_MAX {
                     return Err(posix(libc::E2BIG));
                 }
                 Answer::Names(names)
@@ -76,8 +74,10 @@ impl Image {
                 self.close(session, file.inode);
                 Answer::Done
             }
-            // The owner task handles pushes before they get here.
-            Question::Push { .. } => return Err(posix(libc::EINVAL)),
+            // The owner task handles these before they get here.
+            Question::Push { .. } | Question::Siblings | Question::Gone { .. } | Question::Unproven => {
+                return Err(posix(libc::EINVAL));
+            }
             Question::Space { blocks } => return self.grant(stamp, session, *blocks),
         };
         Ok(Asked { answer, transaction: None })
@@ -122,11 +122,10 @@ impl Image {
     /// regular file, or no longer exists.
     pub fn shape(&self, file: FileId) -> Option<Shape> {
         let attributes = self.attributes(file).ok()?;
-        let blocks = attributes.inode.size.div_ceil(BLOCK_BYTES as u64);
         if attributes.inode.mode & libc::S_IFMT != libc::S_IFREG {
             return None;
         }
-        let (extents, answered_to) = self.map_of(file, 0..blocks, SHAPE_EXTENTS_MAX).ok()?;
+        let (extents, answered_to) = self.map_of(file, 0..FILE_BLOCKS_MAX, SHAPE_EXTENTS_MAX).ok()?;
         Some(Shape { attributes, extents, answered_to })
     }
 

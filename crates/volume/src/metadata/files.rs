@@ -11,9 +11,9 @@ use super::image::{FREED_MAX, Parts, Stamp};
 use super::names::{store_access, store_inode};
 use super::records::{inode, keys_of, posix, put_xattr};
 use super::reserve::full;
-use crate::format::{BLOCK_BYTES, Extent, ExtentState, Inode, Key, Table};
+use crate::format::{BLOCK_BYTES, Extent, ExtentState, Inode, Key, Table, XATTR_HEAD_BYTES, XATTR_VALUE_BYTES_MAX};
 use crate::protocol::{
-    Accessed, Answer, Attributes, Changes, Code, Failure, FileId, Mapped, Operation, TimeChange, XATTR_VALUE_BYTES_MAX,
+    Accessed, Answer, Attributes, Changes, Code, FILE_BLOCKS_MAX, Failure, FileId, Mapped, Operation, TimeChange,
 };
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
@@ -25,8 +25,14 @@ const XATTR_CREATE: u32 = 1;
 const XATTR_REPLACE: u32 = 2;
 /// A flag of setting an access control list: the caller may not keep the set-group-ID bit of the file.
 const XATTR_KILL_GROUP_ID: u32 = 4;
-/// The bytes that are stored before the value of an attribute.
-const XATTR_HEAD: usize = 8;
+/// The maximum length of all attributes of an inode together: of their names, each with a zero byte, as they are listed;
+/// and of their records. *Units*: bytes.
+pub(super) const XATTR_NAMES_BYTES_MAX: usize = 64 << 10;
+const XATTRS_BYTES_MAX: usize = 1 << 20;
+/// The maximum number of unwritten blocks that one operation takes, and of their pieces: the answer is stored as a reply,
+/// which has at most 4096 bytes.
+const TAKEN_BLOCKS_MAX: u64 = 1 << 14;
+const TAKEN_PIECES_MAX: usize = 128;
 
 /// Stores times of access.
 fn access_all(change: &mut Change<'_>, accesses: &[Accessed]) -> Result<Answer> {
@@ -55,7 +61,8 @@ impl Parts<'_> {
             | Operation::RemoveXattr { file, .. }
             | Operation::Commit { file, .. }
             | Operation::Truncate { file, .. }
-            | Operation::Allocate { file, .. } => *file,
+            | Operation::Allocate { file, .. }
+            | Operation::TakeReserved { file, .. } => *file,
             Operation::Access { accesses } => return access_all(change, accesses),
             Operation::ReturnSpace { extents } => return self.return_space(change, session, extents),
             _ => return Err(posix(libc::EINVAL)),
@@ -91,6 +98,9 @@ impl Parts<'_> {
             Operation::Truncate { size, .. } => self.truncate(change, stamp, file, &mut found, *size)?,
             Operation::Allocate { start, end, mode, .. } => {
                 self.allocate(change, stamp, file, &mut found, (*start, *end), *mode)?;
+            }
+            Operation::TakeReserved { start, end, .. } => {
+                return take_reserved(change, stamp, session, file, found, (*start, *end));
             }
             _ => return Err(posix(libc::EINVAL)),
         }
@@ -141,10 +151,11 @@ impl Parts<'_> {
         extent: &Mapped,
     ) -> Result<()> {
         let blocks = u64::from(extent.blocks);
-        let end = extent.file_block.checked_add(blocks).filter(|end| *end <= 1 << 51).ok_or(posix(libc::EFBIG))?;
+        let end =
+            extent.file_block.checked_add(blocks).filter(|end| *end <= FILE_BLOCKS_MAX).ok_or(posix(libc::EFBIG))?;
         let is_sound = blocks > 0 && blocks <= EXTENT_BLOCKS_MAX.into();
         if is_sound && is_unwritten(change, file.inode, extent)? {
-            return self.clear_unwritten(change, file.inode, found, extent);
+            return if extent.is_unwritten { Ok(()) } else { clear_unwritten(change, file.inode, found, extent) };
         }
         let is_granted = is_sound && change.unuse_space(extent.block, blocks, ExtentState::Granted, session)?;
         if !is_granted {
@@ -153,51 +164,7 @@ impl Parts<'_> {
         }
         self.unmap(change, stamp, file.inode, found, (extent.file_block, end))?;
         change.use_space(extent.block, blocks, ExtentState::Data, file.inode, 0)?;
-        self.map(change, file.inode, found, extent)
-    }
-
-    /// Marks blocks that were mapped as unwritten as written.
-    fn clear_unwritten(
-        &mut self,
-        change: &mut Change<'_>,
-        number: u64,
-        found: &mut Inode,
-        extent: &Mapped,
-    ) -> Result<()> {
-        let (start, end) = (extent.file_block, extent.file_block + u64::from(extent.blocks));
-        for (first, old) in extents_in(change, number, (start, end))? {
-            let stop = first + u64::from(old.blocks);
-            change.delete(&Key::Extent(number, first));
-            if first < start {
-                change.put(&Key::Extent(number, first), Extent { blocks: (start - first) as u32, ..old }.encode());
-            }
-            if stop > end {
-                let rest = Extent { block: old.block + (end - first), blocks: (stop - end) as u32, ..old };
-                change.put(&Key::Extent(number, end), rest.encode());
-            }
-        }
-        found.blocks = found.blocks.saturating_sub(extent.blocks.into());
-        self.map(change, number, found, &Mapped { is_unwritten: false, ..*extent })
-    }
-
-    fn map(&mut self, change: &mut Change<'_>, number: u64, found: &mut Inode, extent: &Mapped) -> Result<()> {
-        let epoch = 0;
-        found.blocks += u64::from(extent.blocks);
-        let (mut start, mut made) = (
-            extent.file_block,
-            Extent { block: extent.block, blocks: extent.blocks, is_unwritten: extent.is_unwritten, epoch },
-        );
-        if let Some((before, old)) = extent_before(change, number, start)?
-            && before + u64::from(old.blocks) == start
-            && old.block + u64::from(old.blocks) == made.block
-            && old.is_unwritten == made.is_unwritten
-            && old.blocks + made.blocks <= EXTENT_BLOCKS_MAX
-        {
-            start = before;
-            made = Extent { block: old.block, blocks: old.blocks + made.blocks, ..made };
-        }
-        change.put(&Key::Extent(number, start), made.encode());
-        Ok(())
+        map(change, file.inode, found, extent)
     }
 
     /// Removes blocks of a file from its map and lets them drain: they are freed when no session's cached map has them.
@@ -228,16 +195,7 @@ impl Parts<'_> {
             if cut_start >= cut_end {
                 continue;
             }
-            change.delete(&key);
-            if first < cut_start {
-                let blocks = (cut_start - first) as u32;
-                change.put(&Key::Extent(number, first), Extent { blocks, ..extent }.encode());
-            }
-            if cut_end < stop {
-                let rest =
-                    Extent { block: extent.block + (cut_end - first), blocks: (stop - cut_end) as u32, ..extent };
-                change.put(&Key::Extent(number, cut_end), rest.encode());
-            }
+            cut(change, number, (first, extent), (cut_start, cut_end));
             let (block, blocks) = (extent.block + (cut_start - first), cut_end - cut_start);
             found.blocks = found.blocks.saturating_sub(blocks);
             if !change.unuse_space(block, blocks, ExtentState::Data, number)? {
@@ -264,7 +222,10 @@ impl Parts<'_> {
         if size > i64::MAX as u64 {
             return Err(posix(libc::EFBIG));
         }
-        self.unmap(change, stamp, file.inode, found, (size.div_ceil(BLOCK), u64::MAX))?;
+        // A file that grows keeps the blocks that it has reserved behind its end.
+        if size <= found.size {
+            self.unmap(change, stamp, file.inode, found, (size.div_ceil(BLOCK), u64::MAX))?;
+        }
         found.size = size;
         found.truncate_generation += 1;
         found.times_ns[1] = stamp.now_ns;
@@ -287,11 +248,9 @@ impl Parts<'_> {
         let inside = (start.div_ceil(BLOCK), end / BLOCK);
         match mode & !KEEP_SIZE {
             0 => {}
-            PUNCH_HOLE | ZERO_RANGE => {
-                if inside.0 < inside.1 {
-                    self.unmap(change, stamp, file.inode, found, inside)?;
-                }
-            }
+            PUNCH_HOLE if inside.0 < inside.1 => self.unmap(change, stamp, file.inode, found, inside)?,
+            ZERO_RANGE if inside.0 < inside.1 => make_unwritten(change, file.inode, found, inside)?,
+            PUNCH_HOLE | ZERO_RANGE => {}
             _ => return Err(posix(libc::EOPNOTSUPP)),
         }
         if mode & PUNCH_HOLE == 0 {
@@ -327,12 +286,7 @@ impl Parts<'_> {
                 self.free.take((end - at).min(EXTENT_BLOCKS_MAX.into()), self.reserve.data).ok_or_else(full)?;
             change.use_space(granted.block, granted.blocks, ExtentState::Data, number, 0)?;
             let blocks = granted.blocks as u32;
-            self.map(
-                change,
-                number,
-                found,
-                &Mapped { file_block: at, blocks, block: granted.block, is_unwritten: true },
-            )?;
+            map(change, number, found, &Mapped { file_block: at, blocks, block: granted.block, is_unwritten: true })?;
             at += granted.blocks;
         }
         Ok(())
@@ -349,8 +303,8 @@ impl Parts<'_> {
         Ok(Answer::Done)
     }
 
-    /// Frees an inode without a name, or a part of its blocks if it has many extents. Returns whether the inode and all
-    /// its blocks are freed.
+    /// Frees an inode without a name, or a part of its blocks and attributes if it has many. Returns whether all of it is
+    /// freed.
     pub fn free_inode(&mut self, change: &mut Change<'_>, number: u64, stamp: Stamp) -> Result<bool> {
         let Ok(mut found) = inode(change.tables, FileId { inode: number, generation: 0 }) else { return Ok(true) };
         let extents = keys_of(
@@ -363,17 +317,17 @@ impl Parts<'_> {
             let from = *from;
             self.unmap(change, stamp, number, &mut found, (from, u64::MAX))?;
         }
-        if extents.len() > FREED_MAX {
-            store_inode(change, number, &mut found)?;
-            return Ok(false);
-        }
         let xattrs = keys_of(
             change.tables,
             Table::Xattrs,
             &Key::Xattr(number, vec![1]),
             |key| matches!(key, Key::Xattr(of, _) if *of == number),
         );
-        xattrs.iter().for_each(|key| change.delete(key));
+        xattrs.iter().take(FREED_MAX).for_each(|key| change.delete(key));
+        if extents.len() > FREED_MAX || xattrs.len() > FREED_MAX {
+            store_inode(change, number, &mut found)?;
+            return Ok(false);
+        }
         change.delete(&Key::Inode(number));
         change.delete(&Key::Orphan(number));
         Ok(true)
@@ -400,7 +354,10 @@ fn set_xattr(
         (XATTR_REPLACE, None) => return Err(posix(libc::ENODATA)),
         _ => {}
     }
-    let is_longer = before.is_none_or(|before| XATTR_HEAD + value.len() > before);
+    let is_longer = before.is_none_or(|before| XATTR_HEAD_BYTES + value.len() > before);
+    if is_longer && !has_xattr_room(change, file.inode, name, value.len()) {
+        return Err(posix(libc::ENOSPC));
+    }
     if access::is_list(name) {
         access::set_list(change, file.inode, found, (name, value))?;
         if flags & XATTR_KILL_GROUP_ID != 0 {
@@ -410,6 +367,133 @@ fn set_xattr(
     }
     put_xattr(change, file.inode, name, value);
     Ok(is_longer)
+}
+
+/// Whether the attributes of an inode stay within their bounds if one of them gets a value of this length.
+fn has_xattr_room(change: &Change<'_>, inode: u64, name: &[u8], value_bytes: usize) -> bool {
+    let (mut names, mut records) = (name.len() + 1, name.len() + XATTR_HEAD_BYTES + value_bytes);
+    for (key, value) in change.tables.from(&Key::Xattr(inode, vec![1])) {
+        match Key::decode(Table::Xattrs, key) {
+            Ok(Key::Xattr(of, other)) if of == inode => {
+                if other != name {
+                    names += other.len() + 1;
+                    records += other.len() + value.len();
+                }
+            }
+            _ => break,
+        }
+    }
+    names <= XATTR_NAMES_BYTES_MAX && records <= XATTRS_BYTES_MAX
+}
+
+/// Removes a part of an extent from the map.
+fn cut(change: &mut Change<'_>, number: u64, (first, extent): (u64, Extent), (start, end): (u64, u64)) {
+    let stop = first + u64::from(extent.blocks);
+    change.delete(&Key::Extent(number, first));
+    if first < start {
+        change.put(&Key::Extent(number, first), Extent { blocks: (start - first) as u32, ..extent }.encode());
+    }
+    if stop > end {
+        let rest = Extent { block: extent.block + (end - first), blocks: (stop - end) as u32, ..extent };
+        change.put(&Key::Extent(number, end), rest.encode());
+    }
+}
+
+/// Adds an extent to the map, in one record with those before and behind it that continue it.
+fn map(change: &mut Change<'_>, number: u64, found: &mut Inode, extent: &Mapped) -> Result<()> {
+    let Mapped { file_block, block, blocks, is_unwritten } = *extent;
+    found.blocks += u64::from(blocks);
+    let (mut start, mut made) = (file_block, Extent { block, blocks, is_unwritten, epoch: 0 });
+    let continues = |(at, before): (u64, &Extent), (next, behind): (u64, &Extent)| {
+        at + u64::from(before.blocks) == next
+            && before.block + u64::from(before.blocks) == behind.block
+            && before.is_unwritten == behind.is_unwritten
+            && before.blocks + behind.blocks <= EXTENT_BLOCKS_MAX
+    };
+    if let Some((before, old)) = extent_before(change, number, start)?
+        && continues((before, &old), (start, &made))
+    {
+        start = before;
+        made = Extent { block: old.block, blocks: old.blocks + made.blocks, ..made };
+    }
+    let next = file_block + u64::from(blocks);
+    if let Some(value) = change.tables.get(&Key::Extent(number, next))
+        && let old = Extent::decode(value).map_err(damaged)?
+        && continues((start, &made), (next, &old))
+    {
+        change.delete(&Key::Extent(number, next));
+        made = Extent { blocks: made.blocks + old.blocks, ..made };
+    }
+    change.put(&Key::Extent(number, start), made.encode());
+    Ok(())
+}
+
+/// Marks blocks that were mapped as unwritten as written.
+fn clear_unwritten(change: &mut Change<'_>, number: u64, found: &mut Inode, extent: &Mapped) -> Result<()> {
+    let (start, end) = (extent.file_block, extent.file_block + u64::from(extent.blocks));
+    for (first, old) in extents_in(change, number, (start, end))? {
+        cut(change, number, (first, old), (start, end));
+    }
+    found.blocks = found.blocks.saturating_sub(extent.blocks.into());
+    map(change, number, found, extent)
+}
+
+/// Marks the blocks of a range that are mapped as unwritten; they stay where they are. Nobody has a cached map of them,
+/// because the caller's session holds the file's data token.
+fn make_unwritten(change: &mut Change<'_>, number: u64, found: &mut Inode, (start, end): (u64, u64)) -> Result<()> {
+    for (first, extent) in extents_in(change, number, (start, end))? {
+        let (from, to) = (first.max(start), (first + u64::from(extent.blocks)).min(end));
+        if extent.is_unwritten {
+            continue;
+        }
+        let (block, blocks) = (extent.block + (from - first), (to - from) as u32);
+        cut(change, number, (first, extent), (from, to));
+        found.blocks = found.blocks.saturating_sub(blocks.into());
+        map(change, number, found, &Mapped { file_block: from, blocks, block, is_unwritten: true })?;
+    }
+    Ok(())
+}
+
+/// Takes unwritten blocks out of a file's map, and grants them to the session. No cached map has to be drained, because
+/// nobody reads unwritten blocks from the disk.
+fn take_reserved(
+    change: &mut Change<'_>,
+    stamp: Stamp,
+    session: u64,
+    file: FileId,
+    mut found: Inode,
+    (start, end): (u64, u64),
+) -> Result<Answer> {
+    if start >= end || found.mode & libc::S_IFMT != libc::S_IFREG {
+        return Err(posix(libc::EINVAL));
+    }
+    let (mut taken, mut left, mut answered_to) = (Vec::new(), TAKEN_BLOCKS_MAX, end);
+    for (first, extent) in extents_in(change, file.inode, (start, end))? {
+        if !extent.is_unwritten {
+            continue;
+        }
+        let (from, stop) = (first.max(start), (first + u64::from(extent.blocks)).min(end));
+        let to = if taken.len() < TAKEN_PIECES_MAX { stop.min(from + left) } else { from };
+        if from < to {
+            let (block, blocks) = (extent.block + (from - first), to - from);
+            cut(change, file.inode, (first, extent), (from, to));
+            if !change.unuse_space(block, blocks, ExtentState::Data, file.inode)? {
+                return Err(damaged(format!("inode {}: block {block} is not its own in space", file.inode)));
+            }
+            change.use_space(block, blocks, ExtentState::Granted, session, stamp.sequence)?;
+            found.blocks = found.blocks.saturating_sub(blocks);
+            left -= blocks;
+            taken.push(Mapped { file_block: from, blocks: blocks as u32, block, is_unwritten: true });
+        }
+        if to < stop {
+            answered_to = to;
+            break;
+        }
+    }
+    if !taken.is_empty() {
+        store_inode(change, file.inode, &mut found)?;
+    }
+    Ok(Answer::Map { extents: taken, answered_to })
 }
 
 fn extent_before(change: &Change<'_>, number: u64, block: u64) -> Result<Option<(u64, Extent)>> {

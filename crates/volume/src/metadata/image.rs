@@ -25,7 +25,7 @@ const MUTATION_BYTES_MAX: usize = 900 << 10;
 /// The maximum number of bytes that the mutations of freed inodes may have in one round of background work. *Units*:
 /// bytes.
 const BACKGROUND_BYTES_MAX: usize = 1 << 20;
-/// The maximum number of extents that are freed in one transaction.
+/// The maximum number of extents, and of extended attributes, that are freed in one transaction.
 pub(super) const FREED_MAX: usize = 1024;
 
 /// The reason of a session's end: its lease ended while another session waited for what it held.
@@ -283,6 +283,24 @@ impl Image {
         self.drained.remove(&session);
         self.close_all(session);
         Ok(server(mutations))
+    }
+
+    /// Notes that no lock proves the end of a session any more.
+    pub fn set_unproven(&mut self, session: u64) -> Result<Transaction> {
+        let record = Session { boot: 0, ..self.session(session)? };
+        let ((), mutations) = self.attempt(|change, _| {
+            change.put(&Key::Session(session), record.encode().map_err(damaged)?);
+            Ok(())
+        })?;
+        Ok(server(mutations))
+    }
+
+    /// Returns the sessions that must say that their cached maps are drained before freed blocks can be used again.
+    pub fn holding_back(&self) -> Vec<u64> {
+        let Some(newest) = self.draining.newest() else { return Vec::new() };
+        let sessions = self.sessions().into_iter().filter(|(_, session)| session.state == SessionState::Active);
+        let numbers = sessions.map(|(number, _)| number);
+        numbers.filter(|number| self.drained.get(number).copied().unwrap_or(0) < newest).collect()
     }
 
     /// Ends a session whose host cannot write any more: its space becomes free.

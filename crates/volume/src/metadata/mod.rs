@@ -18,6 +18,7 @@
 //! | `space` | used and free blocks |
 //! | `reserve` | what stays free for metadata |
 //! | `ask` | questions |
+//! | `offline` | files of a volume that is read without a server |
 //! | `check` | what must agree |
 
 mod access;
@@ -26,7 +27,10 @@ mod change;
 mod check;
 mod files;
 mod image;
+#[cfg(test)]
+mod inode_tests;
 mod names;
+mod offline;
 mod open;
 mod records;
 mod replies;
@@ -38,6 +42,7 @@ mod tests;
 
 pub use check::check;
 pub use image::{Asked, Image, Stamp};
+pub use offline::{FileMap, file_map};
 pub use records::first;
 pub use reserve::{FreeSpace, free_space};
 pub use segments::SET_ASIDE;

@@ -1,7 +1,7 @@
 //! Operations on names: create, link, unlink, rename.
 //!
-//! Owns: directories. Promises: the cookie of a name never changes while the name exists; a directory is never below
-//! itself.
+//! Owns: directories, and inodes that have no name yet, or no longer. Promises: the cookie of a name never changes while
+//! the name exists; a directory is never below itself; an inode that is being freed gets no name.
 
 use std::hash::Hasher;
 
@@ -9,7 +9,7 @@ use super::access;
 use super::change::{Change, Result, damaged};
 use super::image::{Parts, Stamp};
 use super::records::{ROOT, inode, posix};
-use crate::format::{INLINE_BYTES_MAX, Inode, Key, NAME_BYTES_MAX, Name, TARGET_BYTES_MAX, Table};
+use crate::format::{INLINE_BYTES_MAX, Inode, Key, NAME_BYTES_MAX, Name, Orphan, OrphanState, TARGET_BYTES_MAX, Table};
 use crate::protocol::{Answer, Attributes, Failure, FileId, Mapped, Operation};
 use crate::tables::Tables;
 
@@ -70,6 +70,10 @@ pub(super) fn store_access(change: &mut Change<'_>, number: u64, inode: &Inode) 
     let bytes = inode.encode().map_err(|_| posix(libc::EFBIG))?;
     change.put(&Key::Inode(number), bytes);
     Ok(())
+}
+
+fn put_orphan(change: &mut Change<'_>, stamp: Stamp, number: u64, state: OrphanState) {
+    change.put(&Key::Orphan(number), Orphan { since: stamp.sequence, state }.encode());
 }
 
 fn check_name(name: &[u8]) -> Result<()> {
@@ -170,17 +174,22 @@ impl Parts<'_> {
         session: u64,
         operation: &Operation,
     ) -> Result<Attributes> {
-        let Operation::Create { directory, name, mode, owner, group, umask, device, target, target_block, .. } =
-            operation
+        let Operation::Create {
+            directory, name, mode, owner, group, umask, device, target, target_block, open, ..
+        } = operation
         else {
             return Err(posix(libc::EINVAL));
         };
-        check_name(name)?;
+        let kind = mode & libc::S_IFMT;
+        // Only a session that has it open could use a file without a name.
+        let is_nameless = name.is_empty() && *open && kind == libc::S_IFREG;
+        if !is_nameless {
+            check_name(name)?;
+        }
         let parent = directory_of(change, *directory)?;
-        if find(change.tables, self.hash_key, directory.inode, name)?.is_some() {
+        if !is_nameless && find(change.tables, self.hash_key, directory.inode, name)?.is_some() {
             return Err(posix(libc::EEXIST));
         }
-        let kind = mode & libc::S_IFMT;
         let is_link = kind == libc::S_IFLNK;
         check_target(is_link, target, target_block.as_ref())?;
         let number = self.volume.next_inode;
@@ -194,7 +203,10 @@ impl Parts<'_> {
                 permissions |= libc::S_ISGID;
             }
         }
-        let links = if kind == libc::S_IFDIR { 2 } else { 1 };
+        let links = match (kind, is_nameless) {
+            (libc::S_IFDIR, _) => 2,
+            (_, is_nameless) => u32::from(!is_nameless),
+        };
         if kind == libc::S_IFDIR && parent.links >= LINKS_MAX {
             return Err(posix(libc::EMLINK));
         }
@@ -216,7 +228,10 @@ impl Parts<'_> {
             self.show(change, stamp, session, FileId { inode: number, generation: 1 }, &mut made, block)?;
         }
         put_inode(change, number, &mut made)?;
-        self.add_name(change, stamp, directory.inode, name, (number, &made))?;
+        match is_nameless {
+            true => put_orphan(change, stamp, number, OrphanState::Nameless),
+            false => self.add_name(change, stamp, directory.inode, name, (number, &made))?,
+        }
         Ok(Attributes { number, inode: made })
     }
 
@@ -234,7 +249,7 @@ impl Parts<'_> {
             return Err(posix(libc::EPERM));
         }
         if found.links == 0 {
-            return Err(posix(libc::ENOENT));
+            self.may_get_name(change, file.inode)?;
         }
         if found.links >= LINKS_MAX {
             return Err(posix(libc::EMLINK));
@@ -243,12 +258,27 @@ impl Parts<'_> {
             return Err(posix(libc::EEXIST));
         }
         self.may_grow()?;
+        if found.links == 0 {
+            change.delete(&Key::Orphan(file.inode));
+        }
         found.links += 1;
         found.parent = directory.inode;
         found.times_ns[2] = stamp.now_ns;
         put_inode(change, file.inode, &mut found)?;
         self.add_name(change, stamp, directory.inode, name, (file.inode, &found))?;
         Ok(Attributes { number: file.inode, inode: found })
+    }
+
+    /// Refuses an inode without a name that may not get one: one that has lost its last name, or is being freed.
+    fn may_get_name(&self, change: &Change<'_>, number: u64) -> Result<()> {
+        let orphan = change.tables.get(&Key::Orphan(number)).map(Orphan::decode).transpose().map_err(damaged)?;
+        let is_nameless = orphan.is_some_and(|orphan| orphan.state == OrphanState::Nameless);
+        // Whatever no session has open may be freed at any time, except after a restart, when sessions still have to
+        // list what they have open.
+        match is_nameless && (self.is_grace || self.opened.contains_key(&number)) {
+            true => Ok(()),
+            false => Err(posix(libc::ENOENT)),
+        }
     }
 
     /// Decrements the link count of an inode; an inode without a name is freed once no session has it open.
@@ -259,8 +289,8 @@ impl Parts<'_> {
         put_inode(change, number, &mut found)?;
         if found.links == 0 {
             let is_open = self.is_grace || self.opened.contains_key(&number);
-            let orphan = [&stamp.sequence.to_le_bytes()[..], &u32::to_le_bytes(if is_open { 1 } else { 2 }), &[0; 4]];
-            change.put(&Key::Orphan(number), orphan.concat());
+            let state = if is_open { OrphanState::Open } else { OrphanState::BeingFreed };
+            put_orphan(change, stamp, number, state);
             if !is_open {
                 self.dying.push(number);
             }

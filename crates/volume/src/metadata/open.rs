@@ -7,13 +7,8 @@
 
 use super::change::Result;
 use super::image::Image;
-use crate::format::{Key, Table};
+use crate::format::{Key, Orphan, OrphanState, Table};
 use crate::protocol::{Answer, Failure, Operation};
-
-/// The flag in an orphan's record: no session had the inode open when it lost its last name.
-const BEING_FREED: u8 = 2;
-/// The byte offset of the flags in an orphan's record.
-const FLAGS_AT: usize = 8;
 
 impl Image {
     /// Notes that a session has an inode open.
@@ -61,7 +56,8 @@ impl Image {
         let is_known = self.awaited.is_empty();
         let found = self.tables.table(Table::Orphans).iter().filter_map(|(key, value)| {
             let Ok(Key::Orphan(inode)) = Key::decode(Table::Orphans, key) else { return None };
-            let is_free = is_known || value.get(FLAGS_AT) == Some(&BEING_FREED);
+            let is_being_freed = Orphan::decode(value).is_ok_and(|orphan| orphan.state == OrphanState::BeingFreed);
+            let is_free = is_known || is_being_freed;
             (is_free && !self.opened.contains_key(&inode)).then_some(inode)
         });
         let found: Vec<u64> = found.collect();

@@ -1,7 +1,9 @@
 //! The first records of a volume, and functions that find records.
 
 use super::change::{Change, Result, damaged};
-use crate::format::{ExtentState, Inode, Key, Mutation, Space, Table, Transaction, TransactionKind, VolumeRecord};
+use crate::format::{
+    ExtentState, Inode, Key, Mutation, Space, Table, Transaction, TransactionKind, VolumeRecord, XATTR_HEAD_BYTES,
+};
 use crate::journal::Layout;
 use crate::protocol::{Failure, FileId};
 use crate::tables::Tables;
@@ -77,7 +79,7 @@ pub(super) fn keys_of(tables: &Tables, table: Table, from: &Key, belongs: impl F
 
 /// Decodes the value of an extended attribute.
 pub(super) fn decode_xattr(bytes: &[u8]) -> Vec<u8> {
-    bytes.get(8..).unwrap_or_default().to_vec()
+    bytes.get(XATTR_HEAD_BYTES..).unwrap_or_default().to_vec()
 }
 
 /// Stores an extended attribute.

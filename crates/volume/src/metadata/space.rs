@@ -245,6 +245,11 @@ impl Draining {
         }
     }
 
+    /// Returns the newest append that freed a draining extent.
+    pub fn newest(&self) -> Option<u64> {
+        self.by_append.last().map(|(append, _)| *append)
+    }
+
     /// Whether no extent is draining.
     pub fn is_empty(&self) -> bool {
         self.by_append.is_empty()

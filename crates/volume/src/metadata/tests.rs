@@ -230,7 +230,7 @@ fn a_commit_of_preallocated_blocks_shows_them_where_they_are() {
     assert_eq!(map(&mut image, session, file), whole);
     operate(&mut image, session, &commit(file, 0, block, 4)).unwrap();
     operate(&mut image, session, &commit(file, 8, block + 8, 8)).unwrap();
-    assert_eq!(map(&mut image, session, file), [(0, 4, block, false), (4, 12, block + 4, false)]);
+    assert_eq!(map(&mut image, session, file), [(0, 16, block, false)]);
     assert_eq!((image.room().0, image.attributes(file).unwrap().inode.blocks), (free, 16));
 }
 
@@ -348,5 +348,88 @@ fn only_plain_files_are_cut_and_allocated() {
         assert_eq!(operate(&mut image, session, &Operation::Truncate { file, size: 9 }), Err(errno));
         let allocate = Operation::Allocate { file, start: 0, end: 4096, mode: 0 };
         assert_eq!(operate(&mut image, session, &allocate), Err(libc::EINVAL));
+        let take = Operation::TakeReserved { file, start: 0, end: 1 };
+        assert_eq!(operate(&mut image, session, &take), Err(libc::EINVAL));
     }
+}
+
+/// Takes reserved blocks; returns the taken extents and the end of the answer.
+fn take(image: &mut Image, session: u64, file: FileId, start: u64, end: u64) -> (Vec<Mapped>, u64) {
+    match operate(image, session, &Operation::TakeReserved { file, start, end }) {
+        Ok(Answer::Map { extents, answered_to }) => (extents, answered_to),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn reserved_blocks_are_taken_written_and_mapped_back() {
+    let (mut image, session) = image();
+    let file = create(&mut image, session, "a", libc::S_IFREG | 0o644).unwrap().id();
+    operate(&mut image, session, &Operation::Allocate { file, start: 0, end: 16 * 4096, mode: 0 }).unwrap();
+    let (block, free) = (map(&mut image, session, file)[0].2, image.room().0);
+    let blocks = |image: &Image| image.attributes(file).unwrap().inode.blocks;
+    let (taken, to) = take(&mut image, session, file, 4, 12);
+    let piece = |file_block, blocks, block, is_unwritten| Mapped { file_block, blocks, block, is_unwritten };
+    assert_eq!((taken, to), (vec![piece(4, 8, block + 4, true)], 12));
+    assert_eq!(map(&mut image, session, file), [(0, 4, block, true), (12, 4, block + 12, true)]);
+    assert_eq!((image.room().0, blocks(&image)), (free, 8));
+    // Another session has not been granted them.
+    let record = image.session(session).unwrap();
+    let (other, _) = image.begin_session(&Session { incarnation: [8; 16], ..record }).unwrap();
+    assert_eq!(operate(&mut image, other, &commit(file, 4, block + 4, 8)), Err(libc::EIO));
+    assert_eq!(take(&mut image, other, file, 4, 12), (Vec::new(), 12));
+    // Three of them are written, and five are not.
+    let extents = vec![piece(4, 3, block + 4, false), piece(7, 5, block + 7, true)];
+    let (modified_ns, changed_ns, size) = (0, 0, 0);
+    let committed =
+        Operation::Commit { file, truncate_generation: 0, size, modified_ns, changed_ns, extents: extents.clone() };
+    operate(&mut image, session, &committed).unwrap();
+    let whole = [(0, 4, block, true), (4, 3, block + 4, false), (7, 9, block + 7, true)];
+    assert_eq!((map(&mut image, session, file), blocks(&image)), (whole.to_vec(), 16));
+    // What is mapped as unwritten already stays as it is; what was never granted is refused.
+    let extents = vec![extents[1]];
+    let again = Operation::Commit { file, truncate_generation: 0, size, modified_ns, changed_ns, extents };
+    operate(&mut image, session, &again).unwrap();
+    let extents = vec![piece(20, 1, block + 40, true)];
+    let wrong = Operation::Commit { file, truncate_generation: 0, size, modified_ns, changed_ns, extents };
+    assert_eq!(operate(&mut image, session, &wrong), Err(libc::EIO));
+    assert_eq!((map(&mut image, session, file), blocks(&image)), (whole.to_vec(), 16));
+    // The end of a session that had taken some leaves a hole.
+    take(&mut image, other, file, 0, 2);
+    image.end_session(other).unwrap();
+    assert_eq!((image.room().0, blocks(&image)), (free + 2, 14));
+    assert_eq!(check(image.tables(), &label()), Vec::<String>::new());
+}
+
+#[test]
+fn taken_blocks_and_pieces_are_bounded() {
+    let (mut image, session) = image();
+    let file = create(&mut image, session, "a", libc::S_IFREG | 0o644).unwrap().id();
+    let allocate = |start: u64, end: u64| Operation::Allocate { file, start: start * 4096, end: end * 4096, mode: 0 };
+    operate(&mut image, session, &allocate(0, 20_000)).unwrap();
+    let (taken, to) = take(&mut image, session, file, 5, 1 << 51);
+    assert_eq!((taken[0].blocks, taken.len(), to), (1 << 14, 1, 5 + (1 << 14)));
+    assert_eq!(take(&mut image, session, file, 5, to), (Vec::new(), to));
+    // Every second block is reserved: the answer is the longest that can be stored.
+    for block in 0..200 {
+        operate(&mut image, session, &allocate(100_000 + 2 * block, 100_001 + 2 * block)).unwrap();
+    }
+    let (taken, to) = take(&mut image, session, file, 100_000, 200_000);
+    assert_eq!((taken.len(), to), (128, 100_000 + 2 * 128));
+    assert_eq!(take(&mut image, session, file, to, 200_000).0.len(), 72);
+}
+
+#[test]
+fn a_growing_file_keeps_blocks_behind_its_end() {
+    let (mut image, session) = image();
+    let file = create(&mut image, session, "a", libc::S_IFREG | 0o644).unwrap().id();
+    let keep_size = libc::FALLOC_FL_KEEP_SIZE as u32;
+    operate(&mut image, session, &Operation::Allocate { file, start: 0, end: 16 * 4096, mode: keep_size }).unwrap();
+    let blocks = |image: &Image| image.attributes(file).unwrap().inode.blocks;
+    operate(&mut image, session, &Operation::Truncate { file, size: 4096 }).unwrap();
+    assert_eq!(blocks(&image), 16);
+    let shape = image.shape(file).unwrap();
+    assert_eq!((shape.extents.len(), shape.answered_to), (1, 1 << 51));
+    operate(&mut image, session, &Operation::Truncate { file, size: 4096 }).unwrap();
+    assert_eq!(blocks(&image), 1);
 }

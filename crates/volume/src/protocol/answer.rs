@@ -2,7 +2,7 @@
 
 use crate::format::Inode;
 
-use super::{FileId, Mapped};
+use super::{FileId, Mapped, Sibling};
 
 /// An inode with its number.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -91,6 +91,8 @@ pub enum Answer {
     Statistics(Statistics),
     /// Extents of granted space.
     Space(Vec<Granted>),
+    /// Sessions of the same origin.
+    Siblings(Vec<Sibling>),
 }
 
 /// The reason of a refusal. The numbers are in `docs/formats/volume-protocol.md`.

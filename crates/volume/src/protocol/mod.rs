@@ -23,6 +23,6 @@ mod version;
 pub use answer::{Answer, Attributes, Code, Failure, Granted, Listed, Shape, Statistics};
 pub use codec::{BODY_BYTES_MAX, HEADER_BYTES, Header};
 pub use message::{Held, Hello, Locked, Message, Token, What};
-pub use operation::{Accessed, Changes, FileId, Mapped, Operation, TimeChange, XATTR_VALUE_BYTES_MAX};
-pub use question::Question;
+pub use operation::{Accessed, Changes, FILE_BLOCKS_MAX, FileId, Mapped, Operation, TimeChange};
+pub use question::{Question, Sibling};
 pub use version::{VERSIONS, common_version, versions_differ};

@@ -10,8 +10,8 @@ pub struct FileId {
     pub generation: u64,
 }
 
-/// The longest value of an extended attribute. *Units*: bytes.
-pub const XATTR_VALUE_BYTES_MAX: usize = 65528;
+/// The number of blocks of the largest file. *Units*: blocks.
+pub const FILE_BLOCKS_MAX: u64 = 1 << 51;
 
 /// An extent of a file, and its place on the disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,7 +22,7 @@ pub struct Mapped {
     pub blocks: u32,
     /// The first block on the disk. *Units*: blocks.
     pub block: u64,
-    /// Whether the piece reads as zeroes (only in answers).
+    /// Whether the piece reads as zeroes: in answers, and in a commit of blocks that the session has not written to.
     pub is_unwritten: bool,
 }
 
@@ -80,12 +80,13 @@ pub struct Changes {
 /// An operation. The server sets all times that the operation does not contain.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Operation {
-    /// Makes an inode with a name. Default access control lists are inherited. The answer is
+    /// Makes an inode with a name, or a file without one. Default access control lists are inherited. The answer is
     /// [`Answer::Attributes`](super::Answer::Attributes).
     Create {
         /// The directory.
         directory: FileId,
-        /// The name.
+        /// The name. If it is empty, the inode has no name: it must be a file that the session opens at the same time.
+        /// It is freed when no session has it open, unless a [`Link`](Self::Link) gives it a name before.
         name: Vec<u8>,
         /// The file type and the permission bits.
         mode: u32,
@@ -108,7 +109,8 @@ pub enum Operation {
         /// An inode number from a grant of numbers; 0: the server chooses.
         inode: u64,
     },
-    /// Adds a name to an inode. The answer is [`Answer::Attributes`](super::Answer::Attributes).
+    /// Adds a name to an inode, which must have one, unless it was made without one and has had none since. The answer
+    /// is [`Answer::Attributes`](super::Answer::Attributes).
     Link {
         /// The inode.
         file: FileId,
@@ -183,8 +185,19 @@ pub enum Operation {
         /// The change time is at least this after the commit; 0: it does not change. *Units*: nanoseconds since 1970.
         changed_ns: i64,
         /// The written extents, in ascending order of `file_block`. Each is a granted extent, or blocks that the file
-        /// maps as unwritten.
+        /// maps as unwritten. Granted extents that are not written are mapped as unwritten.
         extents: Vec<Mapped>,
+    },
+    /// Takes blocks that a file maps as unwritten out of its map, and grants them to the session, which can then write
+    /// to them. A later commit maps them again, as written or as unwritten. The answer is
+    /// [`Answer::Map`](super::Answer::Map) with the taken blocks; up to `answered_to`, no others were unwritten.
+    TakeReserved {
+        /// The file, whose data token the session holds.
+        file: FileId,
+        /// The first block. *Units*: blocks of the file.
+        start: u64,
+        /// The block behind the last one. *Units*: blocks of the file.
+        end: u64,
     },
     /// Truncates or extends a file. The answer is [`Answer::Attributes`](super::Answer::Attributes).
     Truncate {

@@ -2,6 +2,15 @@
 
 use super::FileId;
 
+/// A session of the same origin as the session that asks: both processes run on one kernel, and use the same inode.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sibling {
+    /// The number of the session.
+    pub session: u64,
+    /// The random number of its mount.
+    pub incarnation: [u8; 16],
+}
+
 /// A question.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Question {
@@ -76,6 +85,18 @@ pub enum Question {
         /// The file.
         file: FileId,
     },
+    /// Requests the siblings that the server does not hear of any more, or that it has ended. The answer is
+    /// [`Answer::Siblings`](super::Answer::Siblings).
+    Siblings,
+    /// Tells the server that the processes of these siblings have ended: their locks are not held, and all that they
+    /// wrote is on the disk. The answer is [`Answer::Done`](super::Answer::Done).
+    Gone {
+        /// The siblings.
+        siblings: Vec<Sibling>,
+    },
+    /// Tells the server that no lock proves the end of this session, because the disk failed a write and may still do
+    /// it. The answer is [`Answer::Done`](super::Answer::Done).
+    Unproven,
     /// Requests space to write to. The grant is stored, and may be smaller than requested. The answer is
     /// [`Answer::Space`](super::Answer::Space).
     Space {

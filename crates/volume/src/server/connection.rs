@@ -187,6 +187,20 @@ struct Greeted {
     connection: u64,
 }
 
+/// Tells the owner of the end of a connection.
+struct Leaving<'a> {
+    requests: &'a mpsc::Sender<Request>,
+    greeted: Greeted,
+}
+
+impl Drop for Leaving<'_> {
+    fn drop(&mut self) {
+        let Greeted { session, role, connection } = self.greeted;
+        // If the queue is full, the owner finds out later, because the session is silent.
+        let _ = self.requests.try_send(Request::Left { session, role, connection });
+    }
+}
+
 /// Reads the first message and answers it. `None`: the client is refused.
 async fn greet(context: &Context, reader: &mut ReadHalf<Stream>, frames: &Frames) -> Result<Option<Greeted>, Unread> {
     let Some((header, message)) = read_message(reader).await? else { return Ok(None) };
@@ -280,6 +294,7 @@ async fn bulk(
     reader: &mut ReadHalf<Stream>,
     frames: &Frames,
 ) -> Result<(), Unread> {
+    let _leaving = Leaving { requests: &context.requests, greeted };
     let (session, epoch, connection) = (greeted.session, context.shared.epoch, greeted.connection);
     let turns = Arc::new(Semaphore::new(CALLS_MAX));
     while let Some((header, message)) = read_message(reader).await? {
@@ -325,6 +340,7 @@ async fn control(
     reader: &mut ReadHalf<Stream>,
     frames: &Frames,
 ) -> Result<(), Unread> {
+    let _leaving = Leaving { requests: &context.requests, greeted };
     let (shared, session, connection) = (&context.shared, greeted.session, greeted.connection);
     let _ = context.requests.send(Request::Controlled { session, connection, frames: frames.clone() }).await;
     while let Some((header, message)) = read_message(reader).await? {

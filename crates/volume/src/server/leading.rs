@@ -11,6 +11,7 @@ use super::{ServerError, ServerOptions};
 use crate::client::random_id;
 use crate::journal::{Log, StartOptions};
 use crate::metadata::{Image, SET_ASIDE};
+use crate::origin::Origin;
 
 /// The state of a new leader.
 pub(super) struct Led {
@@ -30,6 +31,7 @@ pub(super) async fn lead(device: SharedDevice, options: &ServerOptions) -> Resul
         confirmed_gone: Vec::new(),
         said_gone: options.said_gone.clone(),
         previous_gone: options.previous_gone,
+        origin: Origin::of(&device),
         created_s: wall_ns() / 1_000_000_000,
         fixed_ns: None,
     };

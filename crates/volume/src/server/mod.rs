@@ -15,6 +15,7 @@
 //! | `locking` | file locks: requests that wait |
 //! | `pushes` | ends of files that kernels of other hosts are told |
 //! | `presence`, `newest` | when a session last renewed its lease; which of its connections is the newest |
+//! | `proofs` | sessions whose processes have ended, as a kernel proves |
 //! | `silence` | a disk that does not answer |
 //! | `long_waits` | what waits for long, for the status |
 //! | `batch`, `waits` | transactions that are not stored yet; what the owner waits for |
@@ -30,6 +31,7 @@ mod long_waits;
 mod newest;
 mod owner;
 mod presence;
+mod proofs;
 mod pushes;
 mod request;
 mod room;

@@ -11,6 +11,7 @@
 //!
 //! Leaves to others: the effect of operations (`metadata`), and room for the journal (`room`).
 
+mod ending;
 mod storing;
 
 use std::cmp::Ordering;
@@ -31,17 +32,19 @@ use super::locking::Locking;
 use super::long_waits::{WAIT_SHOWN, WaitCollector, WaitSubject};
 use super::newest::Newest;
 use super::presence::Presence;
+use super::proofs::Proofs;
 use super::pushes::Pushes;
 use super::request::{Held, Overview, Request, active, replaced, wall_ns};
 use super::room::Room;
 use super::waits::{InFlight, appended, ticking, until};
 use super::{ServerError, ServerOptions};
-use crate::format::{SessionState, Table};
+use crate::format::{Session, SessionState, Table};
 use crate::journal::{DiskPulse, Log};
 use crate::metadata::{Image, Stamp};
 use crate::planted::{Bug, planted};
 use crate::protocol::{Answer, Code, Failure, FileId, Held as Granted, Message, Operation, Question, Token, What};
 use crate::tokens::{Late, level};
+use ending::is_about_siblings;
 
 /// The bound on the appends that the append in flight and the next one may be split into, together.
 const APPENDS_MAX: u64 = 64;
@@ -69,6 +72,9 @@ pub(super) struct Owner {
     locking: Locking,
     newest: Newest,
     pushes: Pushes,
+    proofs: Proofs,
+    /// When a request last found no space while space was being freed.
+    short_at: Option<Instant>,
     shared: Arc<Shared>,
     overview: Overview,
 }
@@ -79,7 +85,7 @@ impl Owner {
         device: SharedDevice,
         options: &ServerOptions,
     ) -> Result<(Owner, Arc<Shared>, DiskPulse), ServerError> {
-        let Led { log, image, sequence } = lead(device, options).await?;
+        let Led { log, image, sequence } = lead(device.clone(), options).await?;
         let pulse = log.pulse();
         let shared = Arc::new(Shared {
             label: log.label().clone(),
@@ -89,6 +95,7 @@ impl Owner {
             drained_to: AtomicU64::new(0),
             barred: Mutex::default(),
         });
+        let proofs = Proofs::new(device, image.sessions().into_iter().map(|(number, _)| number));
         let sessions = image.sessions().into_iter();
         let sessions = sessions.filter(|(_, session)| session.state == SessionState::Active);
         let grants = Grants::new(log.epoch(), sessions.map(|(number, _)| number));
@@ -107,6 +114,8 @@ impl Owner {
             locking: Locking::default(),
             newest: Newest::default(),
             pushes: Pushes::default(),
+            proofs,
+            short_at: None,
             shared: shared.clone(),
             overview,
         };
@@ -118,8 +127,11 @@ impl Owner {
         let (free, blocks) = self.image.room();
         let inodes = self.image.tables().table(Table::Inodes).len() as u64;
         let sessions = self.image.sessions();
-        let silent = sessions.iter().filter(|(number, _)| self.presence.is_silent(*number));
-        let silent = silent.map(|(number, session)| (*number, session.host.clone())).collect();
+        let named = |(number, session): &(u64, Session)| (*number, session.host.clone());
+        let (active, ended): (Vec<_>, Vec<_>) =
+            sessions.iter().partition(|(_, session)| session.state == SessionState::Active);
+        let silent = active.into_iter().filter(|(number, _)| self.presence.is_silent(*number)).map(named).collect();
+        let set_aside = ended.into_iter().map(named).collect();
         let (held, waiting, expected) = self.grants.counts();
         let tokens = (held, waiting);
         let hosts = sessions.iter().map(|(number, session)| (*number, &*session.host)).collect();
@@ -127,6 +139,7 @@ impl Owner {
         Overview {
             sessions,
             silent,
+            set_aside,
             free,
             blocks,
             reserved: self.image.reserved(),
@@ -179,7 +192,9 @@ impl Owner {
                     }
                 }
                 () = until(self.grants.wake_at()) => self.grants.wake(),
+                gone = self.proofs.gone() => self.confirm_gone(&gone, "a lock on the disk says so"),
                 _ = ticks.tick() => {
+                    self.look_for_gone();
                     self.end_late_sessions();
                     self.background().await?;
                     let _ = seen.send_replace(self.overview());
@@ -232,6 +247,9 @@ impl Owner {
                 };
                 self.answer(session, reply, answer, level);
             }
+            Request::Ask { session, question, reply } if is_about_siblings(&question) => {
+                self.about_siblings(session, question, reply);
+            }
             Request::Ask { session, question, reply } => {
                 self.overview.questions += 1;
                 if let Question::Push { file, size } = question {
@@ -277,6 +295,9 @@ impl Owner {
                         false => Err(replaced(session)),
                     }
                 });
+                if resumed.is_ok() {
+                    self.proofs.returned(session);
+                }
                 self.hold(Held::Number(reply, resumed));
             }
             Request::Reclaim { session, held, is_last, reply } => {
@@ -293,6 +314,11 @@ impl Owner {
                 // at the next tick and ends the server.
                 if let Ok(transactions) = self.image.forget() {
                     self.next.extend(transactions);
+                }
+            }
+            Request::Left { session, role, connection } => {
+                if self.newest.is_newest(session, role, connection) && self.image.is_active(session).is_ok() {
+                    self.proofs.left(session);
                 }
             }
             Request::Goodbye { session, reply } => {
@@ -313,6 +339,7 @@ impl Owner {
     /// Answers a question once other hosts have committed the files that it shows.
     fn ask(&mut self, looking: Looking) {
         let answer = self.image.ask(self.stamp(), looking.session, &looking.question);
+        self.note_shortage(answer.as_ref().err());
         let looking = match &answer {
             Ok(asked) if looking.is_graced && is_look(&looking.question) => {
                 self.grants.look(looking, &files_of(&asked.answer))
@@ -396,6 +423,7 @@ impl Owner {
         let lease = Duration::from_millis(SESSION_LEASE_MS.into()) + DRIFT;
         let mut lockers = self.locking.awaited();
         lockers.extend(self.pushes.awaited());
+        lockers.extend(self.awaited_for_space());
         let is_early = self.locking.is_early() || self.pushes.is_early();
         for (session, late) in self.grants.late((&lockers, is_early), silence, lease) {
             match late {
@@ -408,8 +436,8 @@ impl Owner {
         }
     }
 
-    /// Ends a session because others wait for it. Blocks to which its host may still write are not reused until the
-    /// session is released.
+    /// Ends a session because others wait for it. Blocks to which its host may still write are not reused until its
+    /// process is known to be gone, or the session is released.
     fn evict(&mut self, session: u64, why: &str) {
         let host = self.image.sessions().into_iter().find(|(number, _)| *number == session);
         let host = host.map_or_else(String::new, |(_, session)| session.host);
@@ -432,6 +460,7 @@ impl Owner {
         self.pushes.forget(session);
         self.grants.forget(session);
         self.locking.forget(session);
+        self.proofs.forget(session);
     }
 
     fn end(&mut self, session: u64) -> Result<u64, Failure> {
@@ -455,6 +484,7 @@ impl Owner {
             Ordering::Equal => {
                 let (answer, transaction) = self.image.operate(self.stamp(), session, number, operation);
                 self.next.extend(transaction);
+                self.note_shortage(answer.as_ref().err());
                 answer
             }
         }

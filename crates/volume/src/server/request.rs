@@ -45,6 +45,8 @@ pub(super) enum Request {
     Pushed { session: u64, number: u64 },
     /// A session has opened a control connection: its number, and the queue of frames that are sent on it.
     Controlled { session: u64, connection: u64, frames: Frames },
+    /// The connection of a session, with this role and number, has ended.
+    Left { session: u64, role: u8, connection: u64 },
     /// A session ends by itself, after it returned everything.
     Goodbye { session: u64, reply: Reply },
     /// An operator confirms that a session's host writes nothing any more.
@@ -126,6 +128,8 @@ pub struct Overview {
     pub inodes: u64,
     /// Sessions that do not renew their leases, and their hosts.
     pub silent: Vec<(u64, String)>,
+    /// Sessions that were ended for the sake of others and may still write to their space, and their hosts.
+    pub set_aside: Vec<(u64, String)>,
     /// The numbers of tokens held, and of calls that wait for one.
     pub tokens: (usize, usize),
     /// The numbers of file locks held, and of requests that wait for one.

@@ -3,14 +3,12 @@
 use std::collections::{BTreeMap, HashMap};
 
 use super::Problems;
-use crate::format::{EpochRecord, Grant, Inode, Key, Project, Reply, Session, Table, VolumeRecord};
+use crate::format::{
+    EpochRecord, Grant, Inode, Key, Orphan, Project, Reply, Session, Table, VolumeRecord, XATTR_HEAD_BYTES,
+};
 use crate::metadata::access;
 use crate::tables::Tables;
 
-/// The length of the header before an attribute's value. *Units*: bytes.
-const XATTR_HEADER_BYTES: usize = 8;
-/// The length of an orphan's record.
-const ORPHAN_BYTES: usize = 16;
 /// The maximum number of blocks that one grant lets a session overwrite in place. *Units*: blocks.
 const IN_PLACE_BLOCKS_MAX: u64 = 1 << 18;
 /// The kinds of grants whose record names an inode.
@@ -62,12 +60,12 @@ pub(super) fn attributes(tables: &Tables, inodes: &BTreeMap<u64, Inode>, problem
             problems.add(format!("xattrs: \"{shown}\" belongs to inode {inode}, which is not there"));
         }
         let said = value.get(..4).and_then(|bytes| bytes.try_into().ok()).map_or(0, u32::from_le_bytes);
-        let found = value.len().checked_sub(XATTR_HEADER_BYTES);
+        let found = value.len().checked_sub(XATTR_HEAD_BYTES);
         if found != Some(said as usize) {
             let found = found.unwrap_or(0);
             problems.add(format!("xattrs: \"{shown}\" of inode {inode} is to have {said} bytes, and has {found}"));
         }
-        let list = value.get(XATTR_HEADER_BYTES..).filter(|_| access::is_list(&name)).zip(inodes.get(&inode));
+        let list = value.get(XATTR_HEAD_BYTES..).filter(|_| access::is_list(&name)).zip(inodes.get(&inode));
         if let Some(problem) = list.and_then(|(list, found)| access::problem(&name, list, found)) {
             problems.add(format!("xattrs: \"{shown}\" of inode {inode} {problem}"));
         }
@@ -84,9 +82,8 @@ pub(super) fn orphans(tables: &Tables, inodes: &BTreeMap<u64, Inode>, problems: 
         if !inodes.contains_key(&inode) {
             problems.add(format!("orphans: inode {inode} is not there"));
         }
-        let flags = value.get(8..12).and_then(|bytes| bytes.try_into().ok()).map(u32::from_le_bytes);
-        if value.len() != ORPHAN_BYTES || !matches!(flags, Some(1 | 2)) {
-            problems.add(format!("orphans: the record of inode {inode} is damaged"));
+        if let Err(error) = Orphan::decode(value) {
+            problems.add(format!("orphans: the record of inode {inode} is damaged: {error}"));
         }
     }
 }

@@ -257,6 +257,11 @@ const RECORDS: &[(&str, Plant, &str)] = &[
     ),
     ("a damaged orphan", |v| v.put(&Key::Orphan(v.orphan), vec![0; 16]), "orphans: the record of inode"),
     (
+        "an orphan of no known kind",
+        |v| v.put(&Key::Orphan(v.orphan), [[0; 8], [4, 0, 0, 0, 0, 0, 0, 0]].concat()),
+        "orphans: the record of inode",
+    ),
+    (
         "an orphan with a name",
         |v| v.put(&Key::Orphan(v.file), v.tables.get(&Key::Orphan(v.orphan)).unwrap().to_vec()),
         "1 links, and it is an orphan",

@@ -1,16 +1,16 @@
 //! Bodies of answers and refusals.
 
 use super::parts::{
-    Part, read_bool, read_bytes, read_extents, read_list, read_space, read_text, write_bytes, write_list,
+    Part, read_bool, read_bytes, read_extents, read_list, read_siblings, read_space, read_text, write_bytes, write_list,
 };
 use crate::format::cursor::{Reader, Writer};
-use crate::format::{FormatError, NAME_BYTES_MAX};
+use crate::format::{FormatError, NAME_BYTES_MAX, XATTR_VALUE_BYTES_MAX};
 use crate::protocol::{Answer, Attributes, Code, Failure, Listed, Statistics};
 
 /// The maximum number of names in a listing.
 const NAMES_MAX: u64 = 8192;
-/// The longest value of an extended attribute. *Units*: bytes.
-const VALUE_BYTES_MAX: u64 = 65536;
+/// The maximum number of names of extended attributes.
+const XATTR_NAMES_MAX: u64 = 65536;
 /// The longest text of a refusal. *Units*: bytes.
 pub(super) const WORDS_BYTES_MAX: usize = 1024;
 
@@ -53,6 +53,7 @@ impl Answer {
             Answer::Names(_) => 133,
             Answer::Statistics(_) => 134,
             Answer::Space(_) => 135,
+            Answer::Siblings(_) => 136,
         }
     }
 
@@ -77,6 +78,7 @@ impl Answer {
                 writer.u64(*blocks).u64(*free).u64(*inodes);
             }
             Answer::Space(extents) => write_list(writer, extents),
+            Answer::Siblings(siblings) => write_list(writer, siblings),
         }
     }
 
@@ -92,13 +94,14 @@ impl Answer {
                 let answered_to = reader.u64()?;
                 Answer::Map { extents: read_extents(reader)?, answered_to }
             }
-            132 => Answer::Bytes(read_bytes(reader, "bytes", VALUE_BYTES_MAX)?),
+            132 => Answer::Bytes(read_bytes(reader, "bytes", XATTR_VALUE_BYTES_MAX as u64)?),
             133 => {
-                let names: Vec<XattrName> = read_list(reader, "names", VALUE_BYTES_MAX)?;
+                let names: Vec<XattrName> = read_list(reader, "names", XATTR_NAMES_MAX)?;
                 Answer::Names(names.into_iter().map(|name| name.0).collect())
             }
             134 => Answer::Statistics(Statistics { blocks: reader.u64()?, free: reader.u64()?, inodes: reader.u64()? }),
             135 => Answer::Space(read_space(reader)?),
+            136 => Answer::Siblings(read_siblings(reader)?),
             other => return Err(reader.unknown("kind", other.into())),
         })
     }

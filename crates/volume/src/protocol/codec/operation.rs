@@ -2,8 +2,8 @@
 
 use super::parts::{Part, read_bool, read_bytes, read_extents, read_list, read_space, write_bytes, write_list};
 use crate::format::cursor::{Reader, Writer};
-use crate::format::{FormatError, NAME_BYTES_MAX, TARGET_BYTES_MAX};
-use crate::protocol::{Accessed, Changes, FileId, Granted, Operation, TimeChange, XATTR_VALUE_BYTES_MAX};
+use crate::format::{FormatError, NAME_BYTES_MAX, TARGET_BYTES_MAX, XATTR_VALUE_BYTES_MAX};
+use crate::protocol::{Accessed, Changes, FileId, Granted, Operation, TimeChange};
 
 /// The most accesses of one operation.
 const ACCESSES_MAX: u64 = 256;
@@ -79,6 +79,7 @@ impl Operation {
             Operation::Allocate { .. } => 41,
             Operation::Access { .. } => 43,
             Operation::ReturnSpace { .. } => 44,
+            Operation::TakeReserved { .. } => 45,
         }
     }
 
@@ -142,6 +143,10 @@ impl Operation {
             Operation::Truncate { file, size } => {
                 file.write(writer);
                 writer.u64(*size);
+            }
+            Operation::TakeReserved { file, start, end } => {
+                file.write(writer);
+                writer.u64(*start).u64(*end);
             }
             Operation::Allocate { file, start, end, mode } => {
                 file.write(writer);
@@ -217,6 +222,7 @@ impl Operation {
                 let extents = read_space(reader)?;
                 Operation::ReturnSpace { extents: extents.iter().map(|part| (part.block, part.blocks)).collect() }
             }
+            45 => Operation::TakeReserved { file: FileId::read(reader)?, start: reader.u64()?, end: reader.u64()? },
             other => return Err(reader.unknown("kind", other.into())),
         })
     }

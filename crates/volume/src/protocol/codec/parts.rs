@@ -2,7 +2,7 @@
 
 use crate::format::cursor::{Reader, Writer};
 use crate::format::{FormatError, Inode, Problem};
-use crate::protocol::{Attributes, FileId, Granted, Mapped};
+use crate::protocol::{Attributes, FileId, Granted, Mapped, Sibling};
 
 /// A value that occurs in several bodies.
 pub(super) trait Part: Sized {
@@ -14,6 +14,8 @@ pub(super) trait Part: Sized {
 const LEVEL_MAX: u64 = 3;
 /// The maximum number of extents of a message.
 const EXTENTS_MAX: u64 = 4096;
+/// The maximum number of sessions of a message.
+const SIBLINGS_MAX: u64 = 1024;
 
 /// Writes bytes, preceded by their length (4 bytes).
 pub(super) fn write_bytes(writer: &mut Writer, bytes: &[u8]) {
@@ -79,6 +81,21 @@ pub(super) fn read_extents(reader: &mut Reader<'_>) -> Result<Vec<Mapped>, Forma
 /// Reads extents of the disk.
 pub(super) fn read_space(reader: &mut Reader<'_>) -> Result<Vec<Granted>, FormatError> {
     read_list(reader, "extents", EXTENTS_MAX)
+}
+
+/// Reads sessions of the same origin.
+pub(super) fn read_siblings(reader: &mut Reader<'_>) -> Result<Vec<Sibling>, FormatError> {
+    read_list(reader, "siblings", SIBLINGS_MAX)
+}
+
+impl Part for Sibling {
+    fn write(&self, writer: &mut Writer) {
+        writer.u64(self.session).put(&self.incarnation);
+    }
+
+    fn read(reader: &mut Reader<'_>) -> Result<Sibling, FormatError> {
+        Ok(Sibling { session: reader.u64()?, incarnation: reader.array()? })
+    }
 }
 
 impl Part for FileId {

@@ -1,6 +1,6 @@
 //! Bodies of questions.
 
-use super::parts::{Part, read_bool, read_bytes, read_level, write_bytes};
+use super::parts::{Part, read_bool, read_bytes, read_level, read_siblings, write_bytes, write_list};
 use crate::format::cursor::{Reader, Writer};
 use crate::format::{FormatError, NAME_BYTES_MAX};
 use crate::protocol::{FileId, Question};
@@ -23,6 +23,9 @@ impl Question {
             Question::Space { .. } => 72,
             Question::Close { .. } => 75,
             Question::Push { .. } => 76,
+            Question::Siblings => 77,
+            Question::Gone { .. } => 78,
+            Question::Unproven => 79,
         }
     }
 
@@ -43,7 +46,8 @@ impl Question {
                 file.write(writer);
                 writer.u64(*start).u64(*end);
             }
-            Question::Statistics => {}
+            Question::Statistics | Question::Siblings | Question::Unproven => {}
+            Question::Gone { siblings } => write_list(writer, siblings),
             Question::Open { file, level, is_direct } => {
                 file.write(writer);
                 writer.u8(*level).u8(u8::from(*is_direct));
@@ -78,6 +82,9 @@ impl Question {
             72 => Question::Space { blocks: reader.u64()? },
             75 => Question::Close { file: FileId::read(reader)? },
             76 => Question::Push { file: FileId::read(reader)?, size: reader.u64()? },
+            77 => Question::Siblings,
+            78 => Question::Gone { siblings: read_siblings(reader)? },
+            79 => Question::Unproven,
             other => return Err(reader.unknown("kind", other.into())),
         })
     }

@@ -4,7 +4,7 @@ use super::{BODY_BYTES_MAX, HEADER_BYTES, Header};
 use crate::format::Inode;
 use crate::protocol::{
     Accessed, Answer, Attributes, Changes, Code, Failure, FileId, Granted, Held, Hello, Listed, Locked, Mapped,
-    Message, Operation, Question, Shape, Statistics, TimeChange, Token, What,
+    Message, Operation, Question, Shape, Sibling, Statistics, TimeChange, Token, What,
 };
 
 const FILE: FileId = FileId { inode: 17, generation: 3 };
@@ -62,7 +62,7 @@ fn operations() -> Vec<Operation> {
             flags: 2,
         },
         Operation::SetAttributes { file: FILE, changes },
-        Operation::SetXattr { file: FILE, name: b"user.a".to_vec(), value: vec![7; 65528], flags: 1 },
+        Operation::SetXattr { file: FILE, name: b"user.a".to_vec(), value: vec![7; 65536], flags: 1 },
         Operation::RemoveXattr { file: FILE, name: name() },
         Operation::Commit {
             file: FILE,
@@ -76,6 +76,7 @@ fn operations() -> Vec<Operation> {
         Operation::Allocate { file: FILE, start: 4096, end: 8192, mode: 3 },
         Operation::Access { accesses: vec![Accessed { file: FILE, at_ns: -5, time_generation: 6 }; 256] },
         Operation::ReturnSpace { extents: vec![(5000, 2), (6000, 1)] },
+        Operation::TakeReserved { file: FILE, start: 3, end: 1 << 51 },
     ]
 }
 
@@ -91,6 +92,9 @@ fn questions() -> Vec<Question> {
         Question::Open { file: FILE, level: 3, is_direct: true },
         Question::Push { file: FILE, size: 1 << 40 },
         Question::Close { file: FILE },
+        Question::Siblings,
+        Question::Gone { siblings: vec![Sibling { session: 7, incarnation: [9; 16] }; 1024] },
+        Question::Unproven,
         Question::Space { blocks: 1024 },
     ]
 }
@@ -107,6 +111,7 @@ fn answers() -> Vec<Answer> {
         Answer::Names(vec![b"user.a".to_vec(), b"user.b".to_vec()]),
         Answer::Statistics(Statistics { blocks: 3, free: 2, inodes: 1 }),
         Answer::Space(vec![Granted { block: 5000, blocks: 100 }]),
+        Answer::Siblings(vec![Sibling { session: 7, incarnation: [9; 16] }]),
     ]
 }
 

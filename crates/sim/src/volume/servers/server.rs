@@ -3,7 +3,8 @@
 //!
 //! Owns: the image and its durable version, answers that wait until changes are durable, requests and questions that
 //! wait for tokens, and the decision to end a session. Promises: it keeps the promises of `server/owner.rs`, and
-//! handles messages in the order of their arrival.
+//! handles messages in the order of their arrival; every message leaves through the gate (`gate`). Times are those of
+//! the server's clock. Leaves to others: appends (`append`), file locks (`locking`), leadership (`leader`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -11,23 +12,18 @@ use std::rc::Rc;
 use nectary_volume::protocol::{FileId, Held, Token, What};
 use nectary_volume::tokens::{Action, Arbiter, GIVE_BACK_MAX_MS, Late, MINIMUM_MS, Silence, Why, verdict};
 
-use super::bugs::{Bug, planted};
-use super::executor::MS;
-use super::history::Key;
+use super::append::Out;
+use super::gate::{Gate, Path};
 use super::image::{Answer, Image, Refusal, Reply, without_map};
-use super::network::{Connection, Down, Question, Up};
-use super::world::{DRIFT_MS, LEASE_MS, SLOWER, World};
+use super::journal::Stored;
+use super::locking::{Locking, Said};
+use crate::volume::bugs::{Bug, planted};
+use crate::volume::executor::MS;
+use crate::volume::network::{Connection, Down, Question, Up};
+use crate::volume::world::{DRIFT_MS, LEASE_MS, SLOWER, World};
 
 /// The interval at which the server looks for late sessions and for blocks that became free. *Units*: microseconds.
 const TICK_US: u64 = 10 * MS;
-
-/// An output that waits until all changes before it are durable.
-enum Out {
-    Say(Rc<Connection>, Down),
-    /// A session is over: its number, the time since when, and the value that each key with a lost change has from now
-    /// on.
-    Lost(u64, u64, Vec<(Key, u64)>),
-}
 
 /// A question that waits for commits.
 struct Looking {
@@ -40,23 +36,31 @@ struct Looking {
 /// The server.
 #[derive(Default)]
 pub struct Server {
-    pub is_up: bool,
+    pub index: usize,
+    pub incarnation: u64,
+    /// Whether it leads as far as it knows.
+    pub is_leading: bool,
     pub epoch: u64,
+    pub gate: Gate,
     pub image: Image,
-    pub durable: Image,
-    in_flight: Option<Image>,
-    held: Vec<Out>,
-    next_held: Vec<Out>,
-    is_dirty: bool,
+    /// The image after the last append that is known to be stored.
+    pub durable: Rc<Image>,
+    pub in_flight: Option<Rc<Image>>,
+    pub held: Vec<Out>,
+    pub next_held: Vec<Out>,
+    pub is_dirty: bool,
+    /// Whether a session has waited for free blocks since late sessions were last looked for.
+    is_short: bool,
     /// Whether the machine has actions to do.
-    has_actions: bool,
-    sequence: u64,
-    arbiter: Arbiter,
-    started_us: u64,
+    pub has_actions: bool,
+    pub sequence: u64,
+    pub arbiter: Arbiter,
+    pub locking: Locking,
+    started_ms: u64,
     next_ticket: u64,
     acquiring: BTreeMap<u64, (Rc<Connection>, u64)>,
     looking: BTreeMap<u64, Looking>,
-    controls: BTreeMap<u64, Rc<Connection>>,
+    pub controls: BTreeMap<u64, Rc<Connection>>,
     bulks: BTreeMap<u64, Rc<Connection>>,
     drained: BTreeMap<u64, u64>,
     /// For each session, the time of its last renewal, that of its last answered renewal, and the time since which its
@@ -70,76 +74,68 @@ pub struct Server {
 }
 
 impl Server {
-    /// Makes a server that has not started.
-    pub fn new(image: Image) -> Server {
-        Server { image: image.clone(), durable: image, ..Server::default() }
+    /// Makes a server that does not lead.
+    pub fn new(index: usize, incarnation: u64) -> Server {
+        Server { index, incarnation, ..Server::default() }
     }
 
-    fn ms(world: &World) -> u64 {
-        world.now() / MS
+    pub fn ms(&self, world: &World) -> u64 {
+        world.clock_of(self.index) / MS
     }
 
-    /// Starts the server with the durable metadata.
-    pub fn start(&mut self, world: &Rc<World>) {
-        let (epoch, sequence) = (self.epoch + 1, self.sequence + 2);
-        let durable = std::mem::take(&mut self.durable);
-        let expected: Vec<u64> =
-            durable.sessions.iter().filter(|(_, session)| !session.is_ended).map(|(number, _)| *number).collect();
+    /// Begins to lead with the stored metadata. `since_us` is the time before the last renewal of the lease was
+    /// written.
+    pub fn lead(&mut self, world: &Rc<World>, epoch: u64, since_us: u64, (sequence, stored): (u64, Stored)) {
+        let sessions = stored.image.sessions.iter();
+        let expected: Vec<u64> = sessions.filter(|(_, session)| !session.is_ended).map(|(number, _)| *number).collect();
         world.coverage.add("9: sessions that a new server waits for", expected.len() as u64);
         let expected = if planted(Bug::NoGrace) { Vec::new() } else { expected };
+        let started_ms = match planted(Bug::ShortGrace) {
+            true => self.ms(world).saturating_sub(LEASE_MS + DRIFT_MS),
+            false => self.ms(world),
+        };
         *self = Server {
-            is_up: true,
+            index: self.index,
+            incarnation: self.incarnation,
+            is_leading: true,
             epoch,
+            gate: Gate::new(since_us, world.server_lease_ms),
             sequence,
             arbiter: Arbiter::new(epoch, expected),
-            started_us: world.now(),
-            image: durable.clone(),
-            durable,
+            started_ms,
+            image: Image::clone(&stored.image),
+            durable: stored.image,
             ..Server::default()
         };
         self.tick_later(world);
     }
 
     fn tick_later(&self, world: &Rc<World>) {
-        let epoch = self.epoch;
-        world.at(world.now() + TICK_US, move |world| {
-            let mut server = world.server.borrow_mut();
-            if server.is_up && server.epoch == epoch {
-                server.end_late(world);
-                let active = server.durable.sessions.iter().filter(|(_, session)| !session.is_ended);
-                let drained = active.map(|(number, _)| server.drained.get(number).copied().unwrap_or(0)).min();
-                let count = server.image.drained(drained.unwrap_or(u64::MAX));
-                world.coverage.add("11: freed blocks that waited for every map", count as u64);
-                server.is_dirty |= count > 0;
-                server.go_on(world);
-                server.tick_later(world);
-            }
+        world.at_clock(self, world.clock_of(self.index) + TICK_US, |world, server| {
+            server.end_late(world);
+            let active = server.durable.sessions.iter().filter(|(_, session)| !session.is_ended);
+            let drained = active.map(|(number, _)| server.drained.get(number).copied().unwrap_or(0)).min();
+            let count = server.image.drained(drained.unwrap_or(u64::MAX));
+            world.coverage.add("11: freed blocks that waited for every map", count as u64);
+            server.is_dirty |= count > 0;
+            server.go_on(world);
+            server.tick_later(world);
         });
     }
 
-    /// Crashes the server: changes that are not durable are lost, except sometimes those of the append in flight.
-    pub fn crash(&mut self, world: &Rc<World>) {
-        if self.arbiter.counts().2 > 0 {
-            world.coverage.met("9: a server crashes before all sessions have reclaimed");
-        }
-        self.is_up = false;
-        if let Some(image) = self.in_flight.take().filter(|_| world.chance(50)) {
-            self.durable = image;
-            for out in std::mem::take(&mut self.held) {
-                if let Out::Lost(session, since, values) = out {
-                    world.lost(session, since, values);
-                }
-            }
-        }
-        world.lose_all(None, &[true, false]);
+    /// Whether an earlier session has not yet said what it holds.
+    pub fn is_grace(&self) -> bool {
+        self.arbiter.counts().2 > 0
     }
 
     /// Handles a message from a client.
     pub fn hear(&mut self, world: &Rc<World>, connection: &Rc<Connection>, message: Up) {
-        let (now, session) = (Self::ms(world), connection.session.get());
+        let (now, session) = (self.ms(world), connection.session.get());
         let current = self.bulks.get(&session).filter(|_| !connection.is_control && session != 0);
         if current.is_some_and(|current| !Rc::ptr_eq(current, connection)) && !planted(Bug::StaleConnection) {
-            return world.coverage.met("a request of a connection that another one replaced is not served");
+            world.coverage.met("a request of a connection that another one replaced is not served");
+            // Its client may have kept it, if the answer to this connection's greeting came first.
+            return world.lose(connection);
         }
         match message {
             Up::Hello { session } => self.greet(connection, session),
@@ -160,7 +156,7 @@ impl Server {
                 // If the client requests a map after this answer, the map has no block that append `sequence` or an
                 // earlier one removed.
                 let sequence = if self.is_idle() { self.sequence + 1 } else { self.sequence };
-                world.down(connection, Down::Renewed { sent, sequence });
+                self.send(world, connection, Down::Renewed { sent, sequence }, Path::Direct);
             }
             Up::Return(held) => {
                 let key = (session, held.token);
@@ -171,21 +167,28 @@ impl Server {
                 }
                 self.arbiter.returned(now, session, held);
             }
-            Up::Reclaim(held, is_last) => {
+            Up::Reclaim { request, held } => {
                 for held in &held {
                     self.granted.entry((session, held.token)).or_insert((*held, 0));
                 }
-                if let Some(wrong) = self.arbiter.reclaim(now, session, &held, is_last) {
+                if let Some(wrong) = self.arbiter.reclaim(now, session, &held, true) {
                     world.break_with(format!("session {session} reclaims what another one holds: {wrong} is to end"));
                 }
+                let reply = if self.image.is_active(session) { Ok(Answer::Done) } else { Err(Refusal::Ended) };
+                self.hold(Out::Say(connection.clone(), Down::Answer { request, reply }));
+            }
+            Up::Wish { request, wish } if self.image.is_active(session) => {
+                let (is_grace, is_expected) = (self.is_grace(), self.arbiter.is_expected(session));
+                let said = self.locking.wish(world, (connection, request), wish, is_grace, is_expected);
+                self.say_locks(world, said);
             }
             Up::Acquire { request, token, level } if self.image.is_active(session) => {
                 self.next_ticket += 1;
                 self.acquiring.insert(self.next_ticket, (connection.clone(), request));
                 self.arbiter.acquire(now, session, token, level, self.next_ticket, true);
             }
-            Up::Acquire { request, .. } => {
-                world.down(connection, Down::Answer { request, reply: Err(Refusal::Ended) });
+            Up::Acquire { request, .. } | Up::Wish { request, .. } => {
+                self.hold(Out::Say(connection.clone(), Down::Answer { request, reply: Err(Refusal::Ended) }));
             }
             Up::Operate { request, number, operation } => {
                 let last = self.image.sessions.get(&session).map_or(0, |session| session.last);
@@ -250,7 +253,7 @@ impl Server {
     }
 
     fn silence(&self, now: u64, session: u64) -> Silence {
-        let since = |times: &BTreeMap<u64, u64>| now - times.get(&session).copied().unwrap_or(self.started_us / MS);
+        let since = |times: &BTreeMap<u64, u64>| now - times.get(&session).copied().unwrap_or(self.started_ms);
         Silence { heard_ms: since(&self.heard), answered_ms: since(&self.answered) }
     }
 
@@ -258,7 +261,7 @@ impl Server {
         let session = looking.connection.session.get();
         if !self.image.is_active(session) {
             let message = Down::Answer { request: looking.request, reply: Err(Refusal::Ended) };
-            return world.down(&looking.connection, message);
+            return self.hold(Out::Say(looking.connection, message));
         }
         let file = match looking.question {
             Question::Attributes(file) if looking.is_graced => Some(file),
@@ -267,8 +270,8 @@ impl Server {
         self.next_ticket += 1;
         let ticket = self.next_ticket;
         if let Some(file) = file {
-            let is_graced = self.arbiter.counts().2 > 0;
-            if !self.arbiter.show(Self::ms(world), session, [world.file_id(file)], ticket) {
+            let is_graced = self.is_grace();
+            if !self.arbiter.show(self.ms(world), session, [world.file_id(file)], ticket) {
                 world.coverage.met("13: a stat waits for a commit");
                 self.looking.insert(ticket, Looking { is_graced, ..looking });
                 return;
@@ -285,7 +288,9 @@ impl Server {
             Question::Lookup(name) => Ok(Answer::Named(self.image.names.get(&name).copied().unwrap_or(0), 0)),
             Question::Space(count) => {
                 self.is_dirty = true;
-                self.image.grant(session, count)
+                let granted = self.image.grant(session, count);
+                self.is_short |= granted.is_err();
+                granted
             }
         }
     }
@@ -302,23 +307,23 @@ impl Server {
         if self.arbiter.wake_at() != self.wake_ms {
             self.wake_ms = self.arbiter.wake_at();
             if let Some(ms) = self.wake_ms {
-                let epoch = self.epoch;
-                world.at(ms * MS, move |world| {
-                    let mut server = world.server.borrow_mut();
-                    if server.is_up && server.epoch == epoch {
-                        server.wake_ms = None;
-                        server.arbiter.wake(Self::ms(world));
-                        world.coverage.met("13: a recall waited until a grant was held long enough");
-                        server.go_on(world);
-                    }
+                world.at_clock(self, ms * MS, |world, server| {
+                    server.wake_ms = None;
+                    server.arbiter.wake(server.ms(world));
+                    world.coverage.met("13: a recall waited until a grant was held long enough");
+                    server.go_on(world);
                 });
             }
+        }
+        if !self.is_grace() && self.locking.is_early() {
+            let said = self.locking.end_grace(world);
+            self.say_locks(world, said);
         }
         self.begin_append(world);
     }
 
     fn act(&mut self, world: &Rc<World>, action: Action) {
-        let now = Self::ms(world);
+        let now = self.ms(world);
         match action {
             Action::Grant { session, ticket, held } => {
                 let known = self.granted.entry((session, held.token)).or_insert((held, now));
@@ -328,12 +333,13 @@ impl Server {
                 if connection.session.get() != session {
                     world.break_with(format!("a grant for session {session} goes to another one"));
                 }
-                world.down(&connection, Down::Grant { request, held });
-                world.after_grant();
+                self.send(world, &connection, Down::Grant { request, held }, Path::Direct);
+                world.after_grant(self.index);
             }
             Action::Refuse { ticket } => {
                 if let Some((connection, request)) = self.acquiring.remove(&ticket) {
-                    world.down(&connection, Down::Answer { request, reply: Err(Refusal::Conflict) });
+                    let message = Down::Answer { request, reply: Err(Refusal::Conflict) };
+                    self.send(world, &connection, message, Path::Direct);
                 }
             }
             Action::Recall { session, held, why } => {
@@ -352,16 +358,28 @@ impl Server {
         }
     }
 
-    fn tell(&self, world: &World, session: u64, message: Down) {
-        match self.controls.get(&session) {
-            Some(connection) => world.down(connection, message),
+    pub fn tell(&mut self, world: &Rc<World>, session: u64, message: Down) {
+        match self.controls.get(&session).cloned() {
+            Some(connection) => self.send(world, &connection, message, Path::Direct),
             None => world.coverage.met("a recall has no connection yet"),
         }
     }
 
+    pub fn say_locks(&mut self, world: &Rc<World>, said: Vec<Said>) {
+        for (connection, request, reply) in said {
+            self.send(world, &connection, Down::Answer { request, reply }, Path::Locked);
+        }
+    }
+
     fn end_late(&mut self, world: &Rc<World>) {
-        let now = Self::ms(world);
-        let awaited = self.arbiter.awaited(false);
+        let now = self.ms(world);
+        let mut awaited = self.arbiter.awaited(self.locking.is_early());
+        let mut others = self.locking.awaited();
+        if std::mem::take(&mut self.is_short) {
+            // Blocks stay in use while a session may still know them.
+            others.extend(self.image.sessions.keys());
+        }
+        others.into_iter().for_each(|session| _ = awaited.entry(session).or_insert(0));
         let sessions: BTreeSet<u64> = awaited.keys().chain(self.barred.keys()).copied().collect();
         for session in sessions {
             if !self.image.is_active(session) {
@@ -396,14 +414,12 @@ impl Server {
         }
         self.is_dirty = true;
         let (since, values) = world.unsaved(session, &self.image);
-        self.hold(Out::Lost(session, since, values));
-        self.tell(world, session, Down::Evicted);
-        self.barred.insert(session, Self::ms(world));
+        self.hold(Out::Lost((session, since, values)));
+        self.barred.insert(session, self.ms(world));
         self.heard.remove(&session);
         self.answered.remove(&session);
-        self.controls.remove(&session);
         if planted(Bug::GrantBeforeEnd) {
-            self.arbiter.forget(Self::ms(world), session);
+            self.arbiter.forget(self.ms(world), session);
         }
     }
 
@@ -413,69 +429,6 @@ impl Server {
         self.durable.sessions.get(&session).filter(|found| found.is_ended)?;
         self.is_dirty = true;
         Some(self.image.release(session))
-    }
-
-    fn hold(&mut self, out: Out) {
-        match (&self.in_flight, self.is_dirty) {
-            (Some(_), false) => self.held.push(out),
-            _ => self.next_held.push(out),
-        }
-    }
-
-    fn begin_append(&mut self, world: &Rc<World>) {
-        if self.in_flight.is_some() {
-            return;
-        }
-        if !self.is_dirty {
-            std::mem::take(&mut self.next_held).into_iter().for_each(|out| self.out(world, out));
-            if std::mem::take(&mut self.has_actions) {
-                self.go_on(world);
-            }
-            return;
-        }
-        self.is_dirty = false;
-        self.in_flight = Some(self.image.clone());
-        self.held = std::mem::take(&mut self.next_held);
-        let (epoch, us) = (self.epoch, 100 + world.below(if world.chance(5) { 20 * MS } else { 500 }));
-        world.at(world.now() + us, move |world| {
-            let mut server = world.server.borrow_mut();
-            if !server.is_up || server.epoch != epoch {
-                return;
-            }
-            server.sequence += 1;
-            if let Some(image) = server.in_flight.take() {
-                server.durable = image;
-            }
-            for out in std::mem::take(&mut server.held) {
-                server.out(world, out);
-            }
-            server.go_on(world);
-        });
-    }
-
-    fn out(&mut self, world: &Rc<World>, out: Out) {
-        match out {
-            Out::Say(connection, message) => {
-                let is_welcome = matches!(message, Down::Welcome { .. });
-                world.down(&connection, message);
-                let session = connection.session.get();
-                if is_welcome && connection.is_control && !self.image.is_active(session) {
-                    // The session was ended after the greeting.
-                    world.down(&connection, Down::Evicted);
-                } else if is_welcome && connection.is_control {
-                    self.controls.insert(session, connection);
-                    self.arbiter.repeat(session);
-                    self.has_actions = true;
-                }
-            }
-            Out::Lost(session, since, values) => {
-                world.lost(session, since, values);
-                // Grant the tokens of the session to others only now: before its end was durable, a crash could have
-                // brought the session back.
-                self.arbiter.forget(Self::ms(world), session);
-                self.has_actions = true;
-            }
-        }
     }
 }
 

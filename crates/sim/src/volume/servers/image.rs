@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::bugs::{Bug, planted};
+use crate::volume::bugs::{Bug, planted};
 
 /// A file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -46,6 +46,8 @@ pub enum Answer {
     Named(u64, u64),
     /// Blocks that are granted.
     Space(Vec<u32>),
+    /// It is done.
+    Done,
 }
 
 /// The reason for which a request is refused.
@@ -65,6 +67,8 @@ pub enum Refusal {
     NotGranted,
     /// Too many requests wait for the token.
     Conflict,
+    /// Another owner holds the file lock.
+    Locked,
 }
 
 pub type Reply = Result<Answer, Refusal>;

@@ -4,9 +4,13 @@
 //! Owns: the set of granted blocks that are free, without I/O. Promises: a block is handed out only once. Leaves to
 //! others: requesting more, and returning space.
 
+mod pool;
+
 use std::collections::BTreeMap;
 
 use crate::protocol::Granted;
+
+pub(super) use pool::Pool;
 
 /// The free blocks that a client holds.
 #[derive(Debug, Default)]
@@ -42,8 +46,11 @@ impl Space {
     }
 
     /// Takes up to `blocks` blocks in one piece: the blocks that follow block `after` if they are free, otherwise from
-    /// the smallest piece that is large enough, otherwise the largest piece. `None` if no block is free.
+    /// the smallest piece that is large enough, otherwise the largest piece. `None` if no block is free, or requested.
     pub fn take(&mut self, after: Option<u64>, blocks: u64) -> Option<Granted> {
+        if blocks == 0 {
+            return None;
+        }
         let next = after.map(|after| after + 1).filter(|next| self.free.contains_key(next));
         let fits = || self.free.iter().filter(|(_, free)| **free >= blocks).min_by_key(|(_, free)| **free);
         let largest = || self.free.iter().max_by_key(|(_, free)| **free);
@@ -55,6 +62,18 @@ impl Space {
         }
         self.blocks -= taken;
         Some(Granted { block: start, blocks: taken })
+    }
+
+    /// Takes up to `blocks` blocks from the end of the last piece. `None` if no block is free.
+    pub fn take_last(&mut self, blocks: u64) -> Option<Granted> {
+        let (&start, &free) = self.free.last_key_value()?;
+        let taken = free.min(blocks);
+        match free - taken {
+            0 => self.free.remove(&start),
+            left => self.free.insert(start, left),
+        };
+        self.blocks -= taken;
+        Some(Granted { block: start + free - taken, blocks: taken })
     }
 
     /// Takes all free blocks, to return them.
@@ -81,6 +100,9 @@ mod tests {
         assert_eq!(space.take(None, 1), None);
         space.add(Granted { block: 7, blocks: 2 });
         space.add(Granted { block: 9, blocks: 2 });
+        space.add(Granted { block: 20, blocks: 5 });
+        assert_eq!(space.take_last(3), Some(Granted { block: 22, blocks: 3 }));
+        assert_eq!((space.take_last(9), space.blocks()), (Some(Granted { block: 20, blocks: 2 }), 4));
         assert_eq!(space.drain(), [Granted { block: 7, blocks: 4 }]);
     }
 }

@@ -1,0 +1,139 @@
+//! Runs PostgreSQL and SQLite on a volume whose mount is killed under load: `volume-databases --rounds 5 --seed 7`.
+//!
+//! Each round is one kill: PostgreSQL with one of its ways to sync its log (`wal_sync_method`), or SQLite with one of its
+//! journal modes and `synchronous=FULL`. The exit code is 0 only if every commit that a client was told of is there
+//! after recovery, the volume's check found no problem, there were enough rounds and commits of each kind, and the check
+//! found what was lost when commits were acknowledged early on purpose; 77 if a program is missing.
+
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, ensure};
+use clap::Parser;
+use nectary_e2e::guard::find_program;
+use nectary_e2e::live::missing;
+use nectary_e2e::report::{not_run, seed_or_new};
+use nectary_e2e::rng::Rng;
+use nectary_e2e::volume::Volume;
+use nectary_e2e::volume::databases::{Done, JOURNAL_MODES, Postgres, programs_of_postgres, sqlite_round};
+
+/// Runs databases on a volume whose mount is killed.
+#[derive(Parser)]
+struct Arguments {
+    /// Kills for each way to sync a log
+    #[arg(long, default_value_t = 5)]
+    rounds: u64,
+    /// The seed; a new one is drawn and printed by default
+    #[arg(long)]
+    seed: Option<u64>,
+}
+
+/// The exit code that says that this machine cannot run it.
+const NOT_RUN: u8 = 77;
+/// The least number of commits of a round.
+const COMMITS_MIN: u64 = 20;
+/// How often a planted loss is tried: a kill may come just after everything became durable.
+const PLANTED_TRIES: u64 = 5;
+
+/// The counts of a kind of rounds.
+#[derive(Default)]
+struct Counts {
+    name: String,
+    rounds: u64,
+    commits: u64,
+    lost: u64,
+}
+
+impl Counts {
+    fn new(name: String) -> Counts {
+        Counts { name, ..Counts::default() }
+    }
+
+    /// Counts a round, and prints what was lost.
+    fn add(&mut self, done: Done) {
+        self.rounds += 1;
+        self.commits += done.commits;
+        self.lost += done.lost.len() as u64;
+        println!("  {}: {} commits acknowledged before the kill", self.name, done.commits);
+        done.lost.iter().for_each(|lost| println!("LOST: {}: {lost}", self.name));
+    }
+}
+
+fn main() -> Result<ExitCode> {
+    let arguments = Arguments::parse();
+    let programs = match (missing(false), programs_of_postgres(), find_program("sqlite3")) {
+        (None, Some(programs), Some(_)) => programs,
+        (Some(reason), ..) => return Ok(refused(&reason)),
+        (_, None, _) => return Ok(refused("PostgreSQL is not installed")),
+        (_, _, None) => return Ok(refused("sqlite3 is not installed")),
+    };
+    let seed = seed_or_new(arguments.seed);
+    println!("volume-databases: seed {seed}, {} kills each, {}", arguments.rounds, programs.display());
+    let mut rng = Rng::new(seed);
+    let mut counts = Vec::new();
+    postgres(programs, arguments.rounds, &mut rng, &mut counts).context(format!("seed {seed}, PostgreSQL"))?;
+    sqlite(arguments.rounds, &mut rng, &mut counts).context(format!("seed {seed}, SQLite"))?;
+    let mut problems = 0;
+    for Counts { name, rounds, commits, lost } in &counts {
+        println!("  {name}: {rounds} kills, {commits} commits acknowledged, {lost} losses");
+        let is_short = *rounds < arguments.rounds || *commits < arguments.rounds * COMMITS_MIN;
+        if *lost > 0 || is_short {
+            problems += 1;
+            println!("PROBLEM: {name}: {}", if *lost > 0 { "commits are lost" } else { "too little happened" });
+        }
+    }
+    println!("volume-databases: {} kinds, {problems} problems", counts.len());
+    Ok(ExitCode::from(u8::from(problems > 0 || counts.is_empty())))
+}
+
+fn refused(reason: &str) -> ExitCode {
+    not_run(format!("volume-databases: {reason}"));
+    ExitCode::from(NOT_RUN)
+}
+
+/// Requires that a loss that was planted is found.
+fn planted(name: &str, mut round: impl FnMut() -> Result<Done>) -> Result<()> {
+    for _ in 0..PLANTED_TRIES {
+        if let Some(lost) = round()?.lost.first() {
+            println!("planted: {name}: found: {lost}");
+            return Ok(());
+        }
+    }
+    anyhow::bail!("planted: {name}: what was acknowledged early was not missed")
+}
+
+fn postgres(programs: std::path::PathBuf, rounds: u64, rng: &mut Rng, counts: &mut Vec<Counts>) -> Result<()> {
+    let mut cluster = Postgres::new(programs.clone())?;
+    let methods = cluster.methods()?;
+    ensure!(methods.len() >= 4, "it supports only {methods:?}");
+    for method in &methods {
+        let mut count = Counts::new(format!("PostgreSQL {method}"));
+        for _ in 0..rounds {
+            count.add(cluster.round(method, rng.next_u64(), false)?);
+        }
+        counts.push(count);
+    }
+    cluster.finish()?;
+    let mut cluster = Postgres::new(programs)?;
+    planted("PostgreSQL", || cluster.round("fdatasync", rng.next_u64(), true))?;
+    cluster.finish()
+}
+
+fn sqlite(rounds: u64, rng: &mut Rng, counts: &mut Vec<Counts>) -> Result<()> {
+    for mode in JOURNAL_MODES {
+        let mut volume = Volume::new("512M")?;
+        let mut count = Counts::new(format!("SQLite {mode}"));
+        for round in 0..rounds {
+            count.add(sqlite_round(&mut volume, 2 * round as usize, mode, rng.next_u64(), false)?);
+        }
+        counts.push(count);
+        let mut index = 2 * rounds as usize;
+        planted(&format!("SQLite {mode}"), || {
+            let done = sqlite_round(&mut volume, index, mode, rng.next_u64(), true);
+            index += 2;
+            done
+        })?;
+        let check = volume.finish()?;
+        ensure!(check["problems"].as_array().map(Vec::len) == Some(0), "the volume's check: {check}");
+    }
+    Ok(())
+}

@@ -1,0 +1,79 @@
+//! Kills a mount of a volume and mounts it again, while a file of a tenth of the disk is rewritten: `volume-kills
+//! --rounds 50 --seed 7`.
+//!
+//! The exit code is 0 only if no write failed for lack of space or waited for a dead mount, enough mounts were killed
+//! while they wrote, and the volume's check found no problem; with the server on the same path of the disk, with a
+//! mount that lives beside, and with a server whose kernel proves nothing because it reaches the disk by another path.
+
+use std::process::ExitCode;
+
+use anyhow::{Result, ensure};
+use clap::Parser;
+use nectary_e2e::live::missing;
+use nectary_e2e::report::{not_run, seed_or_new};
+use nectary_e2e::volume::Volume;
+use nectary_e2e::volume::kills::{DISK, Killed, Loop, SERVER_LEASE, rounds};
+
+/// Kills a mount of a volume and mounts it again.
+#[derive(Parser)]
+struct Arguments {
+    /// Rounds of each kind; in each round, one mount is killed
+    #[arg(long, default_value_t = 50)]
+    rounds: u64,
+    /// The seed; a new one is drawn and printed by default
+    #[arg(long)]
+    seed: Option<u64>,
+}
+
+/// Where the server and other mounts are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// The server has opened the same file.
+    Alone,
+    /// Another mount lives.
+    Beside,
+    /// The server has opened a loop device of the file.
+    Apart,
+}
+
+fn main() -> Result<ExitCode> {
+    let arguments = Arguments::parse();
+    if let Some(reason) = missing(false) {
+        not_run(format!("volume-kills: {reason}"));
+        return Ok(ExitCode::FAILURE);
+    }
+    let seed = seed_or_new(arguments.seed);
+    println!("volume-kills: seed {seed}, {} rounds of each kind", arguments.rounds);
+    let mut problems = 0;
+    for kind in [Kind::Alone, Kind::Beside, Kind::Apart] {
+        match series(kind, arguments.rounds, seed) {
+            Ok(done) => println!(
+                "  {kind:?}: {} mounts killed while they wrote, {} rewrites, the longest took {} ms",
+                done.kills,
+                done.rewrites,
+                done.longest.as_millis()
+            ),
+            Err(error) => {
+                problems += 1;
+                println!("PROBLEM: {kind:?}: {error:#}");
+            }
+        }
+    }
+    println!("volume-kills: {} rounds of each kind, {problems} problems", arguments.rounds);
+    Ok(ExitCode::from(u8::from(problems > 0)))
+}
+
+fn series(kind: Kind, count: u64, seed: u64) -> Result<Killed> {
+    let mut volume = Volume::leased(DISK, SERVER_LEASE)?;
+    let apart = (kind == Kind::Apart).then(|| Loop::of(&volume.disk())).transpose()?;
+    if let Some(apart) = &apart {
+        volume.stop_server()?;
+        volume.serve_from(&format!("disk:{}", apart.0), &[])?;
+    }
+    let beside = (kind == Kind::Beside).then(|| volume.mount()).transpose()?;
+    let done = rounds(&mut volume, count, seed, beside.as_deref())?;
+    ensure!(done.kills == count, "only {} of {count} mounts were killed while they wrote", done.kills);
+    let check = volume.finish()?;
+    ensure!(check["problems"].as_array().map(Vec::len) == Some(0), "the volume's check: {check}");
+    Ok(done)
+}

@@ -1,0 +1,105 @@
+//! A server's file locks: `nectary_volume::tokens::Locks`, and a model of the code around it, which is in
+//! `server/locking.rs`.
+//!
+//! Owns: requests that wait for a lock, and requests that came before every earlier session had named its locks.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use nectary_volume::tokens::{Locks, Outcome};
+
+use super::image::{Answer, Refusal, Reply};
+use crate::volume::network::{Connection, Wish};
+use crate::volume::world::World;
+
+/// An answer: the connection and the number of the request.
+pub type Said = (Rc<Connection>, u64, Reply);
+/// A request that has no answer yet.
+type Asked = (Rc<Connection>, u64);
+
+/// The locks, and the requests that wait.
+#[derive(Default)]
+pub struct Locking {
+    locks: Locks,
+    next_ticket: u64,
+    waiting: BTreeMap<u64, Asked>,
+    early: Vec<(Asked, Wish)>,
+}
+
+impl Locking {
+    /// Handles what a session wants. `is_grace`: some earlier session has not named its locks yet; `is_expected`: this
+    /// session has not.
+    pub fn wish(
+        &mut self,
+        world: &World,
+        (connection, request): (&Rc<Connection>, u64),
+        wish: Wish,
+        is_grace: bool,
+        is_expected: bool,
+    ) -> Vec<Said> {
+        let (asked, session) = ((connection.clone(), request), connection.session.get());
+        if is_grace && matches!(wish, Wish::Lock(_, waits) if !is_expected || waits) {
+            world.coverage.met("16: a lock's request waits for the end of grace");
+            self.early.push((asked, wish));
+            return Vec::new();
+        }
+        match wish {
+            Wish::Lock(lock, waits) => {
+                self.next_ticket += 1;
+                let reply = match self.locks.lock(session, self.next_ticket, lock, waits) {
+                    Outcome::Granted => Ok(Answer::Done),
+                    Outcome::Waits => {
+                        world.coverage.met("16: a lock waits for its holder");
+                        self.waiting.insert(self.next_ticket, asked);
+                        return Vec::new();
+                    }
+                    Outcome::Refused => Err(Refusal::Locked),
+                    Outcome::Deadlock | Outcome::TooMany => {
+                        world.break_with(format!("the lock {lock:?} is refused without a reason"));
+                        Err(Refusal::Locked)
+                    }
+                };
+                vec![(asked.0, request, reply)]
+            }
+            Wish::Unlock(lock) => {
+                let granted = self.locks.unlock(session, &lock);
+                let mut said = vec![(asked.0, request, Ok(Answer::Done))];
+                said.extend(self.granted(granted));
+                said
+            }
+        }
+    }
+
+    /// Handles early requests, once every earlier session has named its locks.
+    pub fn end_grace(&mut self, world: &World) -> Vec<Said> {
+        let early = std::mem::take(&mut self.early).into_iter();
+        early
+            .flat_map(|((connection, request), wish)| self.wish(world, (&connection, request), wish, false, false))
+            .collect()
+    }
+
+    /// Removes a session that is over.
+    pub fn forget(&mut self, session: u64) -> Vec<Said> {
+        self.early.retain(|((connection, _), _)| connection.session.get() != session);
+        self.waiting.retain(|_, (connection, _)| connection.session.get() != session);
+        let granted = self.locks.forget(session);
+        self.granted(granted)
+    }
+
+    /// Returns the sessions that hold locks which others want.
+    pub fn awaited(&mut self) -> Vec<u64> {
+        self.locks.awaited()
+    }
+
+    /// Whether requests still wait for earlier sessions.
+    pub fn is_early(&self) -> bool {
+        !self.early.is_empty()
+    }
+
+    fn granted(&mut self, mut tickets: Vec<u64>) -> Vec<Said> {
+        // The locks of several files are freed in any order.
+        tickets.sort_unstable();
+        let asked = tickets.into_iter().filter_map(|ticket| self.waiting.remove(&ticket));
+        asked.map(|(connection, request)| (connection, request, Ok(Answer::Done))).collect()
+    }
+}

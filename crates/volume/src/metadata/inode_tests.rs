@@ -1,0 +1,172 @@
+//! Files without a name, the bounds of extended attributes, and the map of a path.
+
+use super::tests::{ROOT, commit, create_in, image, label, operate, space, stamp};
+use super::*;
+use crate::format::{Table, XATTR_VALUE_BYTES_MAX};
+use crate::protocol::{Answer, Attributes, FileId, Operation, Question};
+
+fn nameless(open: bool, mode: u32) -> Operation {
+    Operation::Create {
+        directory: ROOT,
+        name: Vec::new(),
+        mode,
+        owner: 0,
+        group: 0,
+        umask: 0o22,
+        device: 0,
+        target: Vec::new(),
+        target_block: None,
+        open,
+        inode: 0,
+    }
+}
+
+fn make_nameless(image: &mut Image, session: u64) -> FileId {
+    match operate(image, session, &nameless(true, libc::S_IFREG | 0o644)) {
+        Ok(Answer::Attributes(made)) if made.inode.links == 0 => made.id(),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn link(file: FileId, name: &str) -> Operation {
+    Operation::Link { file, directory: ROOT, name: name.as_bytes().to_vec() }
+}
+
+fn unlink(name: &str) -> Operation {
+    Operation::Unlink { directory: ROOT, name: name.as_bytes().to_vec(), is_directory: false, expected: 0 }
+}
+
+fn close(image: &mut Image, session: u64, file: FileId) {
+    image.ask(stamp(), session, &Question::Close { file }).unwrap();
+}
+
+fn inodes(image: &Image) -> usize {
+    image.tables().table(Table::Inodes).len()
+}
+
+#[test]
+fn a_nameless_file_gets_a_name_once() {
+    let (mut image, session) = image();
+    for (open, mode) in [(false, libc::S_IFREG), (true, libc::S_IFDIR), (true, libc::S_IFLNK), (true, libc::S_IFIFO)] {
+        assert_eq!(operate(&mut image, session, &nameless(open, mode)), Err(libc::EINVAL));
+    }
+    let file = make_nameless(&mut image, session);
+    let linked = operate(&mut image, session, &link(file, "a"));
+    assert!(matches!(&linked, Ok(Answer::Attributes(Attributes { inode, .. })) if inode.links == 1), "{linked:?}");
+    operate(&mut image, session, &unlink("a")).unwrap();
+    // It has lost its last name, so it gets no other one, although it is open.
+    assert_eq!(operate(&mut image, session, &link(file, "b")), Err(libc::ENOENT));
+    close(&mut image, session, file);
+    image.background(stamp()).unwrap();
+    assert_eq!((inodes(&image), check(image.tables(), &label())), (1, Vec::new()));
+}
+
+#[test]
+fn a_closed_nameless_file_is_freed_and_not_linked() {
+    let (mut image, session) = image();
+    let file = make_nameless(&mut image, session);
+    close(&mut image, session, file);
+    // A link that arrives late must not name an inode that is being freed.
+    assert_eq!(operate(&mut image, session, &link(file, "a")), Err(libc::ENOENT));
+    image.background(stamp()).unwrap();
+    assert_eq!(operate(&mut image, session, &link(file, "a")), Err(libc::ESTALE));
+    let (lost, kept) = (make_nameless(&mut image, session), make_nameless(&mut image, session));
+    operate(&mut image, session, &link(kept, "kept")).unwrap();
+    image.end_session(session).unwrap();
+    image.background(stamp()).unwrap();
+    assert_eq!((inodes(&image), check(image.tables(), &label())), (2, Vec::new()), "{lost:?} is left");
+}
+
+#[test]
+fn a_restart_keeps_nameless_files_until_all_is_listed() {
+    let (mut before, session) = image();
+    let (linked, open, closed) =
+        (make_nameless(&mut before, session), make_nameless(&mut before, session), make_nameless(&mut before, session));
+    let mut image = Image::load(before.tables().clone(), &label(), 2).unwrap();
+    image.background(stamp()).unwrap();
+    assert_eq!(inodes(&image), 4);
+    // A link may be repeated before the session has listed its open files.
+    operate(&mut image, session, &link(linked, "a")).unwrap();
+    image.ask(stamp(), session, &Question::Open { file: open, level: 0, is_direct: false }).unwrap();
+    image.reclaimed(session).unwrap();
+    image.background(stamp()).unwrap();
+    assert_eq!((inodes(&image), check(image.tables(), &label())), (3, Vec::new()));
+    assert_eq!(operate(&mut image, session, &link(closed, "b")), Err(libc::ESTALE));
+    operate(&mut image, session, &link(open, "b")).unwrap();
+}
+
+fn set(file: FileId, name: Vec<u8>, value: Vec<u8>) -> Operation {
+    Operation::SetXattr { file, name, value, flags: 0 }
+}
+
+#[test]
+fn the_longest_attribute_is_stored_and_one_more_refused() {
+    let (mut image, session) = image();
+    let file = create_in(&mut image, session, ROOT, "a", libc::S_IFREG | 0o644).unwrap().id();
+    let value = vec![7; XATTR_VALUE_BYTES_MAX];
+    assert_eq!(XATTR_VALUE_BYTES_MAX, 65536);
+    operate(&mut image, session, &set(file, b"user.a".to_vec(), value.clone())).unwrap();
+    let read = Question::ReadXattr { file, name: b"user.a".to_vec() };
+    assert_eq!(image.ask(stamp(), session, &read).unwrap().answer, Answer::Bytes(value.clone()));
+    let more = set(file, b"user.b".to_vec(), [value.clone(), vec![7]].concat());
+    assert_eq!(operate(&mut image, session, &more), Err(libc::E2BIG));
+    // All attributes of an inode together have at most 1 MiB.
+    let mut stored = 1;
+    let full = loop {
+        match operate(&mut image, session, &set(file, format!("user.b{stored}").into_bytes(), value.clone())) {
+            Ok(_) => stored += 1,
+            Err(errno) => break errno,
+        }
+    };
+    assert_eq!((stored, full), (15, libc::ENOSPC));
+    operate(&mut image, session, &set(file, b"user.a".to_vec(), vec![7; 9])).unwrap();
+}
+
+#[test]
+fn names_of_attributes_are_bounded_and_freed_in_parts() {
+    let (mut image, session) = image();
+    let file = create_in(&mut image, session, ROOT, "a", libc::S_IFREG | 0o644).unwrap().id();
+    let number = |image: &Image| image.next_number(session);
+    let mut count = 0u64;
+    let full = loop {
+        let name = format!("user.{count:04x}").into_bytes();
+        let next = number(&image);
+        match image.operate(stamp(), session, next, &set(file, name, Vec::new())).0 {
+            Ok(_) => count += 1,
+            Err(failure) => break failure.errno,
+        }
+        if count.is_multiple_of(512) {
+            image.acknowledge(session, next, 5);
+            image.background(stamp()).unwrap();
+        }
+    };
+    // Each name has nine bytes and a zero byte in a listing, which has at most 64 KiB.
+    assert_eq!((count, full), (6553, libc::ENOSPC));
+    let listed = image.ask(stamp(), session, &Question::ListXattrs { file }).unwrap().answer;
+    assert!(matches!(&listed, Answer::Names(names) if names.len() == 6553));
+    operate(&mut image, session, &unlink("a")).unwrap();
+    while inodes(&image) > 1 {
+        image.background(stamp()).expect("each part fits into a transaction");
+    }
+    assert_eq!(check(image.tables(), &label()), Vec::<String>::new());
+}
+
+#[test]
+fn the_map_of_a_path_is_found() {
+    let (mut image, session) = image();
+    let directory = create_in(&mut image, session, ROOT, "d", libc::S_IFDIR | 0o755).unwrap().id();
+    let file = create_in(&mut image, session, directory, "a", libc::S_IFREG | 0o644).unwrap().id();
+    let other = create_in(&mut image, session, directory, "b", libc::S_IFREG | 0o644).unwrap().id();
+    let block = space(&mut image, session, 64);
+    operate(&mut image, session, &commit(file, 3, block, 2)).unwrap();
+    operate(&mut image, session, &commit(other, 0, block + 2, 1)).unwrap();
+    operate(&mut image, session, &Operation::Allocate { file, start: 40960, end: 45056, mode: 0 }).unwrap();
+    let look = |path: &str| file_map(image.tables(), &label(), path.as_bytes()).map_err(|failure| failure.errno);
+    let found = look("/d/./a").unwrap();
+    let extents: Vec<_> =
+        found.extents.iter().map(|(start, extent)| (*start, extent.blocks, extent.is_unwritten)).collect();
+    assert_eq!((found.attributes.number, extents), (file.inode, vec![(3, 2, false), (10, 1, true)]));
+    assert_eq!(found.extents[0].1.block, block);
+    assert_eq!(look("").map(|found| found.attributes.number), Ok(1));
+    assert_eq!((look("d/c"), look("d/a/b"), look("d/..")), (Err(libc::ENOENT), Err(libc::ENOTDIR), Err(libc::ENOENT)));
+}
