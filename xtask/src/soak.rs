@@ -183,6 +183,13 @@ const CAMPAIGNS: &[Campaign] = &[
         extents: &[("{rounds}", "50", "3")],
     },
     Campaign {
+        name: "volume-takeover",
+        program: Program::Binary("volume-takeover"),
+        arguments: &["--rounds", "{rounds}", "--seed", "{seed}"],
+        environment: &[],
+        extents: &[("{rounds}", "20", "3")],
+    },
+    Campaign {
         name: "volume-tree",
         program: Program::Binary("volume-tree"),
         arguments: &["--operations", "{operations}", "--calls", "{calls}", "--seed", "{seed}"],

@@ -1,8 +1,8 @@
 //! Whole-system tests: the `nectary` binary, run as users run it, with real programs around it.
 //!
 //! Owns the harness that is shared by the tests and the programs `sigkill`, `attach-filesystems`, `cache-tree`,
-//! `bench-memory`, `bench-pressure`, `cache-tests`, `package-clients`, `nbd-kernel`, `ram-donors`, `volume-programs`
-//! and `volume-tree`: a deterministic origin, an HTTP client that checks everything, process guards, models of the
+//! `bench-memory`, `bench-pressure`, `cache-tests`, `package-clients`, `nbd-kernel`, `ram-donors`, `volume-programs`,
+//! `volume-takeover` and `volume-tree`: a deterministic origin, an HTTP client that checks everything, process guards, models of the
 //! allowed answers of a cache, and the peers. It links no other crate of the workspace, so its expectations do not come
 //! from the tested code.
 //!

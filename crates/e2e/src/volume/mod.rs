@@ -7,6 +7,7 @@ mod apart;
 pub mod exercise;
 pub mod posix;
 pub mod programs;
+pub mod takeover;
 pub mod trees;
 
 use crate::guard::{Process, describe};

@@ -1,0 +1,262 @@
+//! Whether reads and writes of registers are linearizable, and how stale a read was.
+//!
+//! A register is a place that is read and written as a whole: 8 bytes of a file, a block that is written with
+//! `O_DIRECT`, a counter behind a lock, a name that is replaced by `rename`. No two writes have the same value, so a read
+//! names its write, and the check is polynomial: the *zone* of a value goes from the first end to the last begin among
+//! the calls of that value. A history is linearizable if and only if no read precedes its write, no two zones that go
+//! forwards overlap, and none that goes backwards lies within one that goes forwards [1].
+//!
+//! A call that failed or did not return may have been done. Writes that were lost with their session (`losses`) count
+//! until that session's last sign of life; so the history is checked once up to each of these times, and once as a whole
+//! without the lost values.
+//!
+//! [1] P. Gibbons, E. Korach: Testing shared memories. SIAM Journal on Computing 26 (1997).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::history::{Act, Call, NEVER, Verdict, milliseconds};
+use super::losses::Losses;
+
+/// The calls of one value.
+#[derive(Debug, Clone, Copy)]
+struct Zone {
+    value: u64,
+    write_start: u64,
+    /// The first end of a call of this value: from then on, the value is there or was overwritten.
+    first_end: u64,
+    /// The last begin of a call of this value.
+    last_start: u64,
+    has_reads: bool,
+}
+
+/// Checks the registers of a history; each begins with the value 0.
+pub fn check(calls: &[Call], losses: &Losses) -> Verdict {
+    let lost = losses.lost_values(calls);
+    let mut by_register: BTreeMap<u32, Vec<Call>> = BTreeMap::new();
+    for call in calls {
+        if let Act::Read(register) | Act::Write(register, _) = call.act {
+            by_register.entry(register).or_default().push(*call);
+        }
+    }
+    let mut verdict = Verdict::default();
+    for (register, calls) in &by_register {
+        let lost_here: BTreeMap<u64, u64> = lost
+            .iter()
+            .filter(|((of, _), _)| of == register)
+            .map(|((_, value), handle)| (*value, losses.alive_until(*handle).unwrap_or_default()))
+            .collect();
+        let is_kept = |call: &Call, until: u64| {
+            let value = match call.act {
+                Act::Write(_, value) => Some(value),
+                _ => call.done(),
+            };
+            // A value that is lost later counts.
+            value.and_then(|value| lost_here.get(&value)).is_none_or(|alive_until| *alive_until >= until)
+        };
+        let moments: BTreeSet<u64> = lost_here.values().copied().chain([NEVER]).collect();
+        for until in moments {
+            let kept = calls.iter().filter(|call| is_kept(call, until)).filter_map(|call| cut(call, until));
+            let mut found = judge(*register, &kept.collect::<Vec<_>>());
+            found.checked = if until == NEVER { found.checked } else { 0 };
+            verdict.add(found);
+        }
+    }
+    verdict
+}
+
+/// What is known of a call at some time.
+fn cut(call: &Call, until: u64) -> Option<Call> {
+    match call.act {
+        _ if call.start > until => None,
+        _ if call.end <= until => Some(*call),
+        Act::Write(..) => Some(Call { end: NEVER, outcome: super::history::Outcome::Pending, ..*call }),
+        _ => None,
+    }
+}
+
+/// Checks one register.
+fn judge(register: u32, calls: &[Call]) -> Verdict {
+    let mut verdict = Verdict::default();
+    let begin = Zone { value: 0, write_start: 0, first_end: 0, last_start: 0, has_reads: false };
+    let mut zones = BTreeMap::from([(0, begin)]);
+    for call in calls {
+        let Act::Write(_, value) = call.act else { continue };
+        let first_end = if call.is_done() { call.end } else { NEVER };
+        let zone = Zone { value, write_start: call.start, first_end, last_start: call.start, has_reads: false };
+        zones.insert(value, zone);
+    }
+    let reads: Vec<(&Call, u64)> = calls
+        .iter()
+        .filter(|call| matches!(call.act, Act::Read(_)))
+        .filter_map(|call| Some((call, call.done()?)))
+        .collect();
+    for (call, value) in &reads {
+        verdict.checked += 1;
+        let at = milliseconds(call.start);
+        match zones.get_mut(value) {
+            Some(zone) if zone.write_start > call.end => {
+                verdict.problems.push(format!(
+                    "register {register}: mount {} reads {value} at {at} ms, before it is written",
+                    call.mount
+                ));
+            }
+            Some(zone) => {
+                zone.first_end = zone.first_end.min(call.end);
+                zone.last_start = zone.last_start.max(call.start);
+                zone.has_reads = true;
+            }
+            None => verdict.problems.push(format!(
+                "register {register}: mount {} reads {value} at {at} ms, which nobody wrote, or which was lost before",
+                call.mount
+            )),
+        }
+    }
+    // A write that failed and that nobody read may not have been done.
+    let zones: Vec<Zone> = zones.into_values().filter(|zone| zone.first_end != NEVER).collect();
+    stale(register, &reads, &zones, &mut verdict);
+    if verdict.problems.is_empty() {
+        order(register, &zones, &mut verdict);
+    }
+    verdict
+}
+
+/// Finds reads of values that had been overwritten: a value is overwritten when another value, whose write began after
+/// the first one was there, is there.
+fn stale(register: u32, reads: &[(&Call, u64)], zones: &[Zone], verdict: &mut Verdict) {
+    let mut by_start = zones.to_vec();
+    by_start.sort_by_key(|zone| zone.write_start);
+    // The earliest time at which one of the zones from this one on is there.
+    let mut there: Vec<u64> = by_start.iter().map(|zone| zone.first_end).collect();
+    for at in (1..there.len()).rev() {
+        there[at - 1] = there[at - 1].min(there[at]);
+    }
+    let first_end: BTreeMap<u64, u64> = zones.iter().map(|zone| (zone.value, zone.first_end)).collect();
+    for (call, value) in reads {
+        let Some(first_end) = first_end.get(value) else { continue };
+        let next = by_start.partition_point(|zone| zone.write_start <= *first_end);
+        if let Some(since) = there.get(next).filter(|since| **since < call.start) {
+            verdict.stale(call, *since, &format!("register {register}: value {value}"));
+        }
+    }
+}
+
+/// Finds two values of which each must be before the other.
+fn order(register: u32, zones: &[Zone], verdict: &mut Verdict) {
+    let mut forwards: Vec<&Zone> = zones.iter().filter(|zone| zone.first_end < zone.last_start).collect();
+    forwards.sort_by_key(|zone| zone.first_end);
+    let mut wrong = |first: &Zone, second: &Zone| {
+        verdict.problems.push(format!(
+            "register {register}: values {} and {} cannot be put in an order ({} to {} ms, {} to {} ms)",
+            first.value,
+            second.value,
+            milliseconds(first.first_end),
+            milliseconds(first.last_start),
+            milliseconds(second.first_end.min(second.last_start)),
+            milliseconds(second.first_end.max(second.last_start))
+        ));
+    };
+    for pair in forwards.windows(2) {
+        if pair[0].last_start > pair[1].first_end {
+            wrong(pair[0], pair[1]);
+        }
+    }
+    for zone in zones.iter().filter(|zone| zone.first_end >= zone.last_start) {
+        let around = forwards[..forwards.partition_point(|other| other.first_end < zone.last_start)].last();
+        if let Some(around) = around.filter(|around| zone.first_end < around.last_start) {
+            wrong(around, zone);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::history::planted::{call, done, failed};
+    use super::super::history::{Outcome, SLOTS};
+    use super::*;
+
+    fn write(mount: usize, value: u64, from_ms: u64, to_ms: u64) -> Call {
+        done(mount, Act::Write(0, value), from_ms, to_ms, 0)
+    }
+
+    fn read(mount: usize, value: u64, from_ms: u64, to_ms: u64) -> Call {
+        done(mount, Act::Read(0), from_ms, to_ms, value)
+    }
+
+    fn checked(calls: &[Call]) -> Verdict {
+        check(calls, &Losses::of(calls))
+    }
+
+    #[test]
+    fn concurrent_and_failed_writes_are_linearizable() {
+        let calls = [
+            read(0, 0, 0, 1),
+            write(0, 1, 2, 10),
+            read(1, 1, 3, 4),
+            write(1, 2, 5, 9),
+            read(2, 2, 11, 12),
+            // This write was done although it failed, and this one was not.
+            failed(0, Act::Write(0, 3), 13, 14),
+            failed(0, Act::Write(0, 4), 15, 16),
+            read(1, 3, 20, 21),
+            call(0, Act::Write(0, 5), 22, NEVER, Outcome::Pending),
+            read(2, 3, 23, 24),
+            read(2, 5, 30, 31),
+        ];
+        let verdict = checked(&calls);
+        assert_eq!((verdict.checked, verdict.stale_ns_max, &verdict.problems[..]), (6, 0, &[][..]));
+    }
+
+    #[test]
+    fn planted_read_one_millisecond_stale_is_caught() {
+        let verdict = checked(&[write(0, 1, 0, 1), write(0, 2, 2, 3), read(1, 1, 4, 5)]);
+        assert_eq!((verdict.stale_ns_max, verdict.problems.len()), (1_000_000, 1), "{verdict:?}");
+        // The same read while the write is in progress is good.
+        assert_eq!(checked(&[write(0, 1, 0, 1), write(0, 2, 2, 5), read(1, 1, 4, 5)]).problems.len(), 0);
+    }
+
+    #[test]
+    fn planted_pair_of_reordered_reads_is_caught() {
+        let (first, second) = (write(0, 1, 0, 20), write(1, 2, 0, 20));
+        let good = checked(&[first, second, read(2, 1, 1, 2), read(2, 2, 3, 4)]);
+        assert!(good.problems.is_empty(), "{good:?}");
+        let bad = checked(&[first, second, read(2, 1, 1, 2), read(2, 2, 3, 4), read(2, 1, 5, 6)]);
+        assert!(!bad.problems.is_empty() && bad.problems[0].contains("order"), "{bad:?}");
+        // Two mounts see two writes in different orders.
+        let reads = [read(2, 1, 1, 3), read(2, 2, 4, 5), read(3, 2, 1, 2), read(3, 1, 5, 7)];
+        let bad = checked(&[&[first, second], &reads[..]].concat());
+        assert!(!bad.problems.is_empty(), "{bad:?}");
+        // One write is between two reads of the same value.
+        let bad = checked(&[write(0, 1, 0, 30), read(2, 1, 1, 2), write(1, 2, 4, 5), read(2, 1, 7, 8)]);
+        assert!(!bad.problems.is_empty(), "{bad:?}");
+    }
+
+    #[test]
+    fn planted_values_from_nowhere_or_the_future_are_caught() {
+        assert_eq!(checked(&[read(0, 7, 0, 1)]).problems.len(), 1);
+        assert_eq!(checked(&[read(0, 7, 0, 1), write(1, 7, 2, 3)]).problems.len(), 1);
+    }
+
+    #[test]
+    fn planted_loss_of_a_synced_write_is_caught() {
+        let sync = |to_ms| done(0, Act::Sync(0), 3, to_ms, 0);
+        let ended = failed(0, Act::Read(0), 20, 21);
+        let after = read(1, 0, 30, 31);
+        let lost = [write(0, 1, 1, 2), read(0, 1, 5, 6), ended, after];
+        assert!(checked(&lost).problems.is_empty(), "an unsynced write may be lost with its session");
+        let synced = [write(0, 1, 1, 2), sync(4), read(0, 1, 5, 6), ended, after];
+        assert_eq!(checked(&synced).problems.len(), 1, "a synced one may not");
+        let living = [write(0, 1, 1, 2), read(0, 1, 5, 6), after];
+        assert_eq!(checked(&living).problems.len(), 1, "nor one of a session that was not ended");
+        // What another mount has read is not lost any more.
+        let seen = [write(0, 1, 1, 2), read(2, 1, 5, 6), ended, after];
+        assert_eq!(checked(&seen).problems.len(), 1);
+        // The session existed at 5 ms, so others cannot have missed its write at 4 ms.
+        let early = [write(0, 1, 1, 2), read(1, 0, 3, 4), read(0, 1, 5, 6), ended];
+        assert_eq!(checked(&early).problems.len(), 1);
+        // Names are durable without a sync.
+        let names = super::super::history::NAMES * SLOTS;
+        let renamed = done(0, Act::Write(names, 1), 1, 2, 0);
+        let name = done(1, Act::Read(names), 30, 31, 0);
+        assert_eq!(checked(&[renamed, ended, name]).problems.len(), 1);
+    }
+}
