@@ -214,7 +214,7 @@ fn resume(owner: &mut Owner, session: u64, incarnation: u8, link: (u8, u64)) -> 
     answer.try_recv().expect("it is answered")
 }
 
-fn messages(received: &mut mpsc::UnboundedReceiver<Vec<u8>>) -> Vec<Message> {
+pub(super) fn messages(received: &mut mpsc::UnboundedReceiver<Vec<u8>>) -> Vec<Message> {
     let mut all = Vec::new();
     while let Ok(bytes) = received.try_recv() {
         all.push(Message::decode(&bytes).expect("it decodes").1);
