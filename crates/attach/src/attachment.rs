@@ -13,12 +13,13 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use nectary_block::{BlockDevice, Context, Engine, Geometry, OpenOptions, Registry, SharedDevice};
-use nectary_fuse::{Channel, Mount};
+use nectary_fuse::{Channel, Connection, LongCall, Mount};
 use tokio::sync::watch;
 
 use crate::counters::{Counters, Figures};
 use crate::error::Error;
 use crate::fuse::{Server, mount, open};
+use crate::long_calls::{LongWaits, WaitReason};
 use crate::loop_device::LoopDevice;
 use crate::process;
 use crate::stale::own_name;
@@ -59,6 +60,7 @@ pub struct Options {
 /// ```
 pub struct Attachment {
     loop_device: LoopDevice,
+    connection: Arc<Connection>,
     geometry: Geometry,
     spec: String,
     /// A weak reference, so that the device is closed when its serving ends.
@@ -70,7 +72,7 @@ pub struct Attachment {
 }
 
 /// The message that the serving thread sends when it is ready.
-type Ready = Result<(Mount, SharedDevice), Error>;
+type Ready = Result<(Mount, SharedDevice, Arc<Connection>), Error>;
 
 impl Attachment {
     /// Opens the device that `spec` names and attaches it. It blocks the calling thread.
@@ -105,13 +107,16 @@ impl Attachment {
         };
         let thread = thread.map_err(|error| Error::os("starting a thread", error))?;
         let attached = match is_ready.recv() {
-            Ok(Ok((mount, device))) => attach(&mount, &device, read_only).map(|loop_device| (loop_device, device)),
+            Ok(Ok((mount, device, connection))) => {
+                attach(&mount, &device, read_only).map(|loop_device| (loop_device, device, connection))
+            }
             Ok(Err(error)) => Err(error),
             Err(_) => Err(Error::os("serving", io::Error::other("the serving thread ended before it was ready"))),
         };
         match attached {
-            Ok((loop_device, device)) => Ok(Attachment {
+            Ok((loop_device, device, connection)) => Ok(Attachment {
                 loop_device,
+                connection,
                 geometry: device.geometry(),
                 spec: device.spec(),
                 device: Arc::downgrade(&device),
@@ -146,6 +151,16 @@ impl Attachment {
     /// The counters of requests and bytes so far.
     pub fn figures(&self) -> Figures {
         self.counters.read()
+    }
+
+    /// Returns the requests that have been in progress for longer than `longer_than`.
+    pub fn long_waits(&self, longer_than: Duration) -> LongWaits {
+        let why = |_: &LongCall| WaitReason {
+            what: format!("waits for the device {}", self.spec),
+            remedy: "check what the device is made of: its disks and servers".to_owned(),
+            is_lock: false,
+        };
+        LongWaits::of(&self.connection, longer_than, None, why, |node| (node, None))
     }
 
     /// The figures of the device below and of the devices that it is made of; empty once the device is closed.
@@ -278,7 +293,7 @@ fn serve(
         let served = match started {
             Ok((mount, server)) => {
                 process::reserve_heap();
-                let _ = ready.send(Ok((mount, device.clone())));
+                let _ = ready.send(Ok((mount, device.clone(), server.connection())));
                 server.run().await.map_err(|error| Error::os("reading from /dev/fuse", error))
             }
             Err(error) => {

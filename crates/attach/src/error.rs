@@ -14,7 +14,7 @@ pub enum Error {
     /// The kernel or this container has no FUSE.
     #[error("/dev/fuse: {source}; load the kernel's module (`modprobe fuse`), or give the container /dev/fuse")]
     NoFuse {
-        /// Why `/dev/fuse` cannot be opened.
+        /// WaitReason `/dev/fuse` cannot be opened.
         source: io::Error,
     },
     /// The kernel or this container has no loop devices.

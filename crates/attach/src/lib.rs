@@ -14,6 +14,7 @@ mod attachment;
 mod counters;
 mod error;
 mod fuse;
+mod long_calls;
 mod loop_device;
 mod mount_list;
 mod process;
@@ -24,9 +25,12 @@ mod volume;
 pub use attachment::{Attachment, Options};
 pub use counters::{Counters, Figures};
 pub use error::Error;
+pub use long_calls::{LongWaits, WAIT_SHOWN, WaitReason, WaitingCall};
 pub use loop_device::{LoopDevice, holders, is_loop_path};
 pub use mount_list::OtherNamespace;
 pub use process::{leave_terminal, redirect_output};
 pub use stale::release_stale;
 pub use tree::{HeldFile, PathError, StreamName, Tree, TreeFigures, TreeOptions, is_tree, unmount_tree};
-pub use volume::{Volume, VolumeFigures, VolumeMountOptions, VolumeOptions, is_volume, remount_volume, unmount_volume};
+pub use volume::{
+    Volume, VolumeFigures, VolumeMountOptions, VolumeOptions, WaitingWork, is_volume, remount_volume, unmount_volume,
+};

@@ -10,7 +10,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use nectary_attach::{Attachment, Options, holders, is_loop_path, leave_terminal, redirect_output, release_stale};
+use nectary_attach::{
+    Attachment, Options, WAIT_SHOWN, holders, is_loop_path, leave_terminal, redirect_output, release_stale,
+};
 use nectary_block::{Figures, OpenOptions, format_size};
 use nectary_buffer::Caches;
 use nectary_host::control::{Part, parts, request};
@@ -27,6 +29,7 @@ use crate::device::{engine, registry_listing};
 use crate::exit::{BUSY, DEGRADED, FAILED, Failure, GOOD, NOT_FOUND, opening};
 use crate::live::cached::{Cached, with_unwritten};
 use crate::live::methods;
+use crate::long_waits::{figures as figures_of_waits, with_waits};
 use crate::{output, runtime};
 
 /// The longest time in which each part must answer.
@@ -233,6 +236,8 @@ fn status(attachment: &Attachment, given: &str, is_leaving: bool) -> Status {
     }
     status = with_donors(status, &attachment.device_figures(), &spec);
     status = with_unwritten(status, &attachment.device_figures(), &spec);
+    let waits = attachment.long_waits(WAIT_SHOWN);
+    status = with_waits(status, &waits, &[]);
     let size = attachment.geometry().size_bytes;
     let devices: Vec<Value> = attachment.device_figures().iter().map(device_figures).collect();
     status.with_detail(json!({
@@ -241,6 +246,7 @@ fn status(attachment: &Attachment, given: &str, is_leaving: bool) -> Status {
         "size_bytes": size,
         "block_bytes": attachment.geometry().block_bytes,
         "requests": figures,
+        "waits": figures_of_waits(&waits, &[]),
         "devices": devices,
     }))
 }

@@ -13,6 +13,7 @@ mod exit;
 mod export;
 mod health;
 mod live;
+mod long_waits;
 mod machine;
 mod mounts;
 mod nbd;

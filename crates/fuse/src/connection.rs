@@ -14,13 +14,15 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use nectary_host::clock::since_boot;
 use nectary_host::log::{Level, Throttle};
+use nectary_host::progress::Progress;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::channel::{Channel, Received};
 use crate::decode::{Form, decode};
-use crate::flights::{Flights, Interrupted};
+use crate::flights::{Flights, Interrupted, LongCalls, RequestSubject};
 use crate::negotiate::{self, Agreed, Wishes, answer};
 use crate::pool::{Data, Pool, block_on};
 use crate::protocol::arguments::{BatchForgetIn, ForgetIn, ForgetOne, HEAD_BYTES, InHeader, InterruptIn};
@@ -131,6 +133,12 @@ impl Connection {
     /// The limits in use, after rounding.
     pub fn limits(&self) -> Limits {
         self.limits
+    }
+
+    /// Returns the requests that have been in progress for longer than `longer_than`, and the details of at most `most`.
+    /// Requests that the kernel has not sent yet, because as many as [`Limits`] allow are in flight, are not among them.
+    pub fn long_calls(&self, longer_than: Duration, most: usize) -> LongCalls {
+        self.flights.long_calls(since_boot(), longer_than, most)
     }
 
     /// The negotiated features; `None` before the first request.
@@ -271,7 +279,9 @@ impl Worker {
             return self.channel.send(header.unique, -libc::EIO, &[]);
         };
         // The request is registered before it is decoded, so that an interrupt finds it.
-        connection.flights.begin(header.unique, self.channel.clone());
+        let subject = RequestSubject { operation: header.opcode, node: header.node, thread: header.process };
+        let progress = Progress::begin(since_boot());
+        connection.flights.begin(header.unique, self.channel.clone(), subject, progress.clone());
         let is_write = header.opcode == opcode::WRITE;
         let head = &self.head[size_of::<InHeader>()..bytes.min(HEAD_BYTES)];
         let data_bytes = bytes.saturating_sub(HEAD_BYTES);
@@ -295,7 +305,8 @@ impl Worker {
         };
         let turn = self.turn.take().or_else(|| block_on(connection.turns.clone().acquire_owned()).ok());
         let Some(turn) = turn else { return };
-        let reply = Reply::new(connection.flights.clone(), header.unique, &call, turn);
+        call.name().into_iter().for_each(|name| progress.set_name(name.to_bytes()));
+        let reply = Reply::new(connection.flights.clone(), header.unique, &call, turn, progress);
         let caller = Caller { user: header.user, group: header.group, thread: header.process };
         let data = is_write.then(|| self.data.split_to(data_bytes));
         let request = Request { unique: header.unique, node: header.node, caller, call, data };

@@ -63,6 +63,7 @@ pub use connection::{Connection, FileSystem, Limits, Step, Worker};
 pub use crew::Crew;
 pub use directory::Listing;
 pub use error::{Errno, Error};
+pub use flights::{LongCall, LongCalls};
 pub use mount::{Mount, MountOptions, remount, unmount};
 pub use negotiate::{Agreed, Wishes, request_bytes_allowed};
 pub use notify::Notifier;

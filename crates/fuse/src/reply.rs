@@ -8,6 +8,7 @@ use std::io::IoSlice;
 use std::sync::Arc;
 use std::time::Duration;
 
+use nectary_host::progress::Progress;
 use tokio::sync::OwnedSemaphorePermit;
 use zerocopy::IntoBytes;
 
@@ -28,6 +29,7 @@ pub struct Reply {
     /// Whether the answer to a copy states the copied length in 64 bits.
     is_wide: bool,
     is_answered: bool,
+    progress: Arc<Progress>,
     /// The permit that counts the request as in flight.
     turn: Option<OwnedSemaphorePermit>,
 }
@@ -36,7 +38,13 @@ pub struct Reply {
 const OTHER_BYTES_MAX: usize = 4096;
 
 impl Reply {
-    pub(crate) fn new(flights: Arc<Flights>, unique: u64, call: &Call<'_>, turn: OwnedSemaphorePermit) -> Reply {
+    pub(crate) fn new(
+        flights: Arc<Flights>,
+        unique: u64,
+        call: &Call<'_>,
+        turn: OwnedSemaphorePermit,
+        progress: Arc<Progress>,
+    ) -> Reply {
         let bytes_max = match call {
             Call::Read(read) => read.size as usize,
             Call::ReadDirectory { size, .. } => *size as usize,
@@ -45,7 +53,7 @@ impl Reply {
             _ => OTHER_BYTES_MAX,
         };
         let is_wide = matches!(call, Call::Copy(copy) if copy.is_wide);
-        Reply { flights, unique, bytes_max, is_wide, is_answered: false, turn: Some(turn) }
+        Reply { flights, unique, bytes_max, is_wide, is_answered: false, progress, turn: Some(turn) }
     }
 
     /// Allows an interrupt of the waiting process to answer the request at once with `EINTR`; a later answer is then
@@ -53,6 +61,11 @@ impl Reply {
     /// later write.
     pub fn can_be_cut_short(&self) {
         self.flights.can_be_cut_short(self.unique);
+    }
+
+    /// Returns the progress of the request, so that its task can say what it waits for.
+    pub fn progress(&self) -> Arc<Progress> {
+        self.progress.clone()
     }
 
     /// Gives the request's share of [`Limits::requests`](crate::Limits) back, because the request waits for another

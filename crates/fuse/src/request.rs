@@ -123,6 +123,24 @@ pub enum Call<'a> {
     Other(u32),
 }
 
+impl<'a> Call<'a> {
+    /// Returns the name of a directory entry that the call is about; for a rename, the old name.
+    pub fn name(&self) -> Option<&'a CStr> {
+        match self {
+            Call::LookUp { name }
+            | Call::SymbolicLink { name, .. }
+            | Call::MakeNode { name, .. }
+            | Call::MakeDirectory { name, .. }
+            | Call::Unlink { name }
+            | Call::RemoveDirectory { name }
+            | Call::Rename { name, .. }
+            | Call::Link { new_name: name, .. }
+            | Call::Create { name, .. } => Some(name),
+            _ => None,
+        }
+    }
+}
+
 /// The arguments of a read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Read {

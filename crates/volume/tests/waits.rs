@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use common::{ROOT, Volume};
 use nectary_block::Buffer;
-use nectary_volume::client::{At, Client, FileLock, Kernel, New, OpenFile, Opening};
+use nectary_host::clock::since_boot;
+use nectary_host::progress::{self, Progress};
+use nectary_volume::client::{At, Client, FileLock, Kernel, New, OpenFile, Opening, WaitKind};
 use nectary_volume::protocol::Changes;
 use tokio::sync::oneshot;
 
@@ -194,5 +196,74 @@ async fn restart_during_many_lock_requests_ends() {
     assert_eq!(granted, 1);
     open.close().await;
     client.close().await.expect("it ends");
+    server.stop().await.expect("it stops");
+}
+
+/// Waits until a call waits for this.
+async fn until_waits(progress: &Progress, wait: WaitKind, number: u64) {
+    let expected = progress::WaitState { kind: wait as u8, number };
+    let seen = async {
+        while progress.wait() != expected {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    let seen = tokio::time::timeout(LIMIT, seen).await;
+    assert!(seen.is_ok(), "{wait:?}: {:?}", progress.wait());
+}
+
+#[tokio::test]
+async fn waiting_calls_say_what_they_wait_for() {
+    let volume = Volume::new("reasons").await;
+    let server = volume.serve(&[0, 1]).await;
+    let kernel = Arc::new(SlowKernel::default());
+    let client = volume.try_connect_with(0, kernel.clone()).await.expect("it connects");
+    let other = volume.connect(1).await;
+    let open = with_a_page(&client, b"file").await;
+    let (id, there) = (open.id(), other.open(open.id(), Opening::Read, false).await.expect("it opens"));
+    let there = Arc::new(there);
+    // The token, and who has to give it back.
+    let progress = Progress::begin(since_boot());
+    let reading = tokio::spawn(progress.clone().of({
+        let there = there.clone();
+        async move { there.read(0, 4096).await }
+    }));
+    let invalidation = kernel.invalidation().await;
+    until_waits(&progress, WaitKind::Token, id.inode).await;
+    let works = client.long_works(Duration::ZERO, 16);
+    let work = works.iter().find(|work| work.inode == id.inode).expect("it is listed");
+    assert_eq!(work.wait, progress::WaitState { kind: WaitKind::Kernel as u8, number: id.inode });
+    invalidation.send(()).expect("it is waited for");
+    assert_eq!(reading.await.expect("no panic").expect("it is read").len(), 4096);
+    assert_eq!(progress.wait(), progress::WaitState::default());
+    // A lock.
+    let never = std::future::pending::<()>;
+    open.lock(lock_of(1), Some(never())).await.expect("it is free");
+    let progress = Progress::begin(since_boot());
+    let locking = tokio::spawn(progress.clone().of({
+        let there = there.clone();
+        async move { there.lock(lock_of(2), Some(never())).await }
+    }));
+    until_waits(&progress, WaitKind::Lock, id.inode).await;
+    open.unlock(lock_of(1)).await.expect("it is released");
+    locking.await.expect("no panic").expect("it is granted");
+    // The server.
+    server.stop().await.expect("it stops");
+    let progress = Progress::begin(since_boot());
+    let looking = tokio::spawn(progress.clone().of({
+        let other = other.clone();
+        async move { other.attributes(id).await }
+    }));
+    until_waits(&progress, WaitKind::Look, 0).await;
+    let progress = Progress::begin(since_boot());
+    let making = tokio::spawn(progress.clone().of({
+        let other = other.clone();
+        async move { other.create(ROOT, b"made", file()).await }
+    }));
+    until_waits(&progress, WaitKind::Server, 0).await;
+    let server = volume.serve(&[0, 1]).await;
+    looking.await.expect("no panic").expect("it is answered");
+    making.await.expect("no panic").expect("it is made");
+    client.stop();
+    other.stop();
     server.stop().await.expect("it stops");
 }

@@ -40,6 +40,7 @@ const READY: Interest = Interest::READABLE.add(Interest::ERROR);
 /// Serves a device to the kernel.
 pub struct Server {
     file: Arc<DeviceFile>,
+    connection: Arc<Connection>,
     worker: Worker,
     readiness: AsyncFd<RawFd>,
 }
@@ -56,10 +57,16 @@ impl Server {
             requests: REQUESTS_MAX,
             workers: 1,
         };
-        let worker = Worker::new(&Connection::new(file.clone(), limits), channel);
+        let connection = Connection::new(file.clone(), limits);
+        let worker = Worker::new(&connection, channel);
         // SAFETY: the worker owns the descriptor and keeps it open; `run` drops `readiness` before the worker.
         let readiness = unsafe { AsyncFd::register_with_interest(worker.channel().as_raw_fd(), READY)? };
-        Ok(Server { file, worker, readiness })
+        Ok(Server { file, connection, worker, readiness })
+    }
+
+    /// The connection to the kernel, which knows the requests in progress.
+    pub fn connection(&self) -> Arc<Connection> {
+        self.connection.clone()
     }
 
     /// Serves until the file has no user left, so that the kernel ends the connection; then waits until the device has
@@ -67,7 +74,7 @@ impl Server {
     ///
     /// *Errors*: those that the kernel reports on the FUSE connection; its regular end is no error.
     pub async fn run(self) -> io::Result<()> {
-        let Server { file, mut worker, readiness } = self;
+        let Server { file, mut worker, readiness, connection: _ } = self;
         let result = loop {
             worker.prepare().await;
             let mut ready = match readiness.ready(READY).await {

@@ -257,7 +257,7 @@ impl Tree {
     }
 
     /// The path of a node below the tree.
-    fn path_of(&self, node: &Node) -> Option<PathBuf> {
+    pub(super) fn path_of(&self, node: &Node) -> Option<PathBuf> {
         let path = node_path(node).ok()?;
         path.strip_prefix(&self.options.source).map(Path::to_owned).ok()
     }

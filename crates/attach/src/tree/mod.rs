@@ -31,12 +31,14 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use nectary_buffer::{BufferCache, Mode, Options, Reference, Stats, StreamStats};
-use nectary_fuse::{Channel, Connection, Crew, Limits, Mount, MountOptions, Pool, unmount};
+use nectary_fuse::{Channel, Connection, Crew, Limits, LongCall, Mount, MountOptions, Pool, unmount};
 use tokio::sync::{oneshot, watch};
 
 use crate::error::Error;
+use crate::long_calls::{LongWaits, WaitReason};
 use crate::mount_list::{OtherNamespace, device_of, is_mounted_as};
 pub use commands::{HeldFile, PathError};
 use data::Bytes;
@@ -71,6 +73,7 @@ pub struct TreeOptions {
 pub struct Tree {
     options: TreeOptions,
     file_system: Arc<TreeFileSystem>,
+    connection: Arc<Connection>,
     ended: watch::Receiver<bool>,
     threads: Mutex<Vec<JoinHandle<std::io::Result<()>>>>,
     /// The number of the mounted file system's device, as lists of mounts show it.
@@ -152,8 +155,8 @@ impl Tree {
         };
         let mount = Mount::new(&channel, &mount_options)?;
         let connection = Connection::new(file_system.clone(), Limits::default());
-        let crew =
-            Crew::start(connection, channel, "nectary-fuse").map_err(|error| Error::os("starting a thread", error))?;
+        let crew = Crew::start(connection.clone(), channel, "nectary-fuse")
+            .map_err(|error| Error::os("starting a thread", error))?;
         mount.attach(&options.directory)?;
         let device = device_of(&options.directory, SUBTYPE);
         let (end, ended) = watch::channel(false);
@@ -166,7 +169,7 @@ impl Tree {
         });
         let crew = crew.map_err(|error| Error::os("starting a thread", error))?;
         let threads = Mutex::new(vec![crew, waiter]);
-        Ok(Tree { options, file_system, ended, threads, device, descriptors_max, pinned: Mutex::default() })
+        Ok(Tree { options, file_system, connection, ended, threads, device, descriptors_max, pinned: Mutex::default() })
     }
 
     /// The options with which it was mounted.
@@ -179,6 +182,24 @@ impl Tree {
         let cache = &self.file_system.bytes.cache;
         let nodes = self.file_system.nodes.count();
         TreeFigures { nodes, descriptors_max: self.descriptors_max, cache: cache.stats(), streams: cache.streams() }
+    }
+
+    /// Returns the calls that have been in progress for longer than `longer_than`. Programs keep their locks in the
+    /// kernel, so every call waits for the source.
+    pub fn long_waits(&self, longer_than: Duration) -> LongWaits {
+        let source = self.options.source.display();
+        let why = |_: &LongCall| WaitReason {
+            what: format!("waits for the source {source}"),
+            remedy: "check the disk or the server below the source; the kernel's log may have its errors".to_owned(),
+            is_lock: false,
+        };
+        let place = |number| {
+            let node = self.file_system.nodes.get(number).ok();
+            let path = node.as_ref().and_then(|node| self.path_of(node)).map(|path| path.display().to_string());
+            let path = path.map(|path| if path.is_empty() { ".".to_owned() } else { path });
+            (self.file_system.nodes.inode(number).unwrap_or(number), path)
+        };
+        LongWaits::of(&self.connection, longer_than, None, why, place)
     }
 
     /// With `by_session`, all processes of a session and all their files are one stream from now on; otherwise each

@@ -91,6 +91,11 @@ impl Nodes {
         self.state().nodes.get(&number).map(|(node, ..)| node.clone()).ok_or(Errno::new(libc::ESTALE))
     }
 
+    /// Returns the number of a node's inode in the source, without a look at the source.
+    pub fn inode(&self, number: u64) -> Option<u64> {
+        self.state().nodes.get(&number).map(|(_, (_, inode), _)| *inode)
+    }
+
     /// Returns a known node by its device and inode in the source; this does not count as a look-up.
     pub fn find(&self, key: (u64, u64)) -> Option<Arc<Node>> {
         let state = self.state();

@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use nectary_block::{Buffer, Context, Error as BlockError, ErrorKind, IoFuture, Operation, Stream, WriteFlags};
 use nectary_buffer::{BufferCache, FileId as CacheId, Options, Pinned, READ_BLOCKS_MAX, Source, Stats, stream_of};
-use nectary_volume::client::{Contents, Error, Kernel, OpenFile, View};
+use nectary_volume::client::{Contents, Error, Kernel, OpenFile, View, WaitKind};
 use nectary_volume::protocol::FileId;
 use tokio::sync::oneshot;
 
@@ -125,7 +125,8 @@ impl CachedContents {
                     Found::TooLarge => break,
                 };
                 // After an error the disk is read without the cache, which reports the error of the client.
-                let Ok(pins) = self.cache.read(cached.id, offset, end - offset, context).await else { break };
+                let read = self.cache.read(cached.id, offset, end - offset, context);
+                let Ok(pins) = WaitKind::Disk.during(0, read).await else { break };
                 if cached.changes.load(Ordering::Acquire) == before {
                     return Ok(ReadBytes::Cached(pins));
                 }

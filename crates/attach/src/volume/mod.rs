@@ -12,6 +12,7 @@
 //! | `sessions` | the session, and the next one after it was ended |
 //! | `contents` | the cached contents of files |
 //! | `nodes` | the nodes that the kernel knows |
+//! | `reasons` | what calls wait for, in words |
 //! | `pages` | the kernel's cached pages of files that other hosts change |
 
 mod allowed;
@@ -19,30 +20,37 @@ mod calls;
 mod contents;
 mod nodes;
 mod pages;
+mod reasons;
 mod serve;
 mod sessions;
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use nectary_block::SharedDevice;
 use nectary_buffer::{Options as CacheOptions, Stats};
 use nectary_fuse::{Channel, Connection, Crew, Limits, Mount, Notifier};
-use nectary_volume::client::{ClientOptions, Kernel, SessionFigures};
+use nectary_volume::client::{ClientOptions, Kernel, SessionFigures, WaitKind};
 use nectary_volume::protocol::FileId;
 use tokio::sync::{oneshot, watch};
 
 use crate::error::Error;
+use crate::long_calls::LongWaits;
 use crate::mount_list::{OtherNamespace, device_of, is_mounted_as, topmost};
 pub use allowed::VolumeMountOptions;
 use contents::{CachedContents, CachesAbove};
 use pages::Pages;
+pub use reasons::WaitingWork;
 use serve::{Served, VolumeFileSystem};
 use sessions::Sessions;
 
 /// The file system type in lists of mounts, after `fuse.`.
 const SUBTYPE: &str = "nectary-volume";
+
+/// The most works of the mount itself that a status lists.
+const WORKS_LISTED_MAX: usize = 16;
 
 /// The options of a mount.
 #[derive(Clone)]
@@ -66,6 +74,7 @@ pub struct Volume {
     directory: PathBuf,
     source: String,
     file_system: Arc<VolumeFileSystem>,
+    connection: Arc<Connection>,
     /// Ends the session's thread, once.
     stop: Stop,
     ended: watch::Sender<bool>,
@@ -138,7 +147,7 @@ impl Volume {
         };
         let file_system = Arc::new(VolumeFileSystem::new(sessions, root, runtime, contents, options.allowed));
         let connection = Connection::new(Arc::new(Served(file_system.clone())), Limits::default());
-        let crew = Crew::start(connection, channel, "nectary-fuse")
+        let crew = Crew::start(connection.clone(), channel, "nectary-fuse")
             .map_err(|error| Error::os("starting a thread", error))
             .and_then(|crew| mount.attach(&options.directory).map(|()| crew).map_err(Error::from));
         let crew = match crew {
@@ -164,7 +173,7 @@ impl Volume {
         let crew = crew.map_err(|error| Error::os("starting a thread", error))?;
         let threads = Threads { crew: Some(crew), session: Some(session), pages: Some((pages, page_threads)) };
         let threads = Mutex::new(threads);
-        Ok(Volume { directory: options.directory, source, file_system, stop, ended, threads, device })
+        Ok(Volume { directory: options.directory, source, file_system, connection, stop, ended, threads, device })
     }
 
     /// Returns the directory.
@@ -186,6 +195,21 @@ impl Volume {
             sessions_ended: self.file_system.sessions.ended(),
             cache: self.file_system.contents.as_ref().map(|contents| contents.stats()),
         }
+    }
+
+    /// Returns the calls that have been in progress for longer than `longer_than`, and the mount's own work that others
+    /// have waited for as long. `server` is the address of the server, for people.
+    pub fn long_waits(&self, longer_than: Duration, server: &str) -> (LongWaits, Vec<WaitingWork>) {
+        let (nodes, why) = (&self.file_system.nodes, |wait| reasons::of_wait(wait, server, &self.source));
+        let lock = Some(WaitKind::Lock as u8);
+        let calls = LongWaits::of(&self.connection, longer_than, lock, |call| why(call.wait), |node| nodes.place(node));
+        let works = self.file_system.sessions.last().long_works(longer_than, WORKS_LISTED_MAX);
+        let works = works.into_iter().map(|work| WaitingWork {
+            inode: Some(work.inode).filter(|inode| *inode != 0),
+            age: work.age,
+            why: why(work.wait),
+        });
+        (calls, works.collect())
     }
 
     /// Returns a watch channel that becomes true when the volume is unmounted, by any process.

@@ -28,6 +28,9 @@ const FURTHER: u64 = 1 << 62;
 /// The maximum number of offers that are remembered. Fewer threads rename moved directories at the same moment.
 const OFFERS_MAX: usize = 64;
 
+/// The maximum number of names in a path that is shown.
+const PATH_NAMES_MAX: usize = 64;
+
 /// The node of a parent, and a name in it.
 type Place = (u64, Vec<u8>);
 
@@ -162,6 +165,24 @@ impl Nodes {
     /// Returns the identity of a node's inode. *Errors*: ESTALE if the kernel does not know the node.
     pub fn id(&self, node: u64) -> Result<FileId, Errno> {
         self.state().known.get(&node).map(|known| known.id).ok_or(Errno::new(libc::ESTALE))
+    }
+
+    /// Returns the number of a node's inode, and the path of a directory, if the kernel knows where it is.
+    pub fn place(&self, node: u64) -> (u64, Option<String>) {
+        let state = self.state();
+        let Some(known) = state.known.get(&node) else { return (node, None) };
+        let (mut at, mut names) = (node, Vec::new());
+        while at != ROOT && names.len() < PATH_NAMES_MAX {
+            match state.known.get(&at).and_then(|known| known.place.as_ref()) {
+                Some((parent, name)) => {
+                    names.push(String::from_utf8_lossy(name));
+                    at = *parent;
+                }
+                None => return (known.id.inode, None),
+            }
+        }
+        names.reverse();
+        (known.id.inode, Some(if names.is_empty() { ".".to_owned() } else { names.join("/") }))
     }
 
     /// Notes that a thread makes a request that names a node. With `is_look`, the request only looks something up,
@@ -326,6 +347,8 @@ mod tests {
         assert_eq!((node(20, ROOT, b"a"), node(30, ROOT, b"b"), node(40, 30, b"c")), (20, 30, 40));
         nodes.rename((ROOT, b"a"), (30, b"d"), false);
         assert_eq!(place(20), Some((30, b"d".to_vec())));
+        assert_eq!(nodes.place(20), (20, Some("b/d".to_owned())));
+        assert_eq!((nodes.place(ROOT), nodes.place(99)), ((ROOT, Some(".".to_owned())), (99, None)));
         nodes.rename((30, b"c"), (ROOT, b"a"), false);
         nodes.rename((30, b"d"), (ROOT, b"a"), true);
         assert_eq!((place(20), place(40)), (Some((ROOT, b"a".to_vec())), Some((30, b"d".to_vec()))));

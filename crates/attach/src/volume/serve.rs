@@ -217,12 +217,13 @@ impl Served {
         T: Send + 'static,
     {
         let this = self.0.clone();
-        self.0.spawn(async move {
+        let progress = reply.progress();
+        self.0.spawn(progress.of(async move {
             match work(this.clone()).await {
                 Ok(value) => answer(reply, &this, value),
                 Err(error) => reply.error(error),
             }
-        });
+        }));
     }
 }
 
@@ -352,7 +353,8 @@ impl FileSystem for Served {
             Call::StatFs => self.run(reply, calls::sizes, |reply, _, sizes| reply.statfs(&sizes)),
             Call::Release { handle, owner, unlock, .. } => {
                 let file = self.0.files().remove(&handle);
-                self.0.spawn(async move {
+                let progress = reply.progress();
+                self.0.spawn(progress.of(async move {
                     if let Some(file) = file {
                         if unlock {
                             // An error means that the session has ended, and the lock with it.
@@ -361,7 +363,7 @@ impl FileSystem for Served {
                         file.close().await;
                     }
                     reply.ok();
-                });
+                }));
             }
             Call::OpenDirectory { .. } => reply.opened(0, 0),
             Call::ReleaseDirectory { .. } => reply.ok(),

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use nectary_block::SharedDevice;
 use nectary_host::log::{Level, Throttle, write as log};
-use nectary_volume::client::{Client, ClientOptions, Error, Kernel};
+use nectary_volume::client::{Client, ClientOptions, Error, Kernel, WaitKind};
 use tokio::sync::{Mutex, watch};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
@@ -74,7 +74,7 @@ impl Sessions {
         let (mut current, mut is_closing) = (self.current.subscribe(), self.is_closing.subscribe());
         tokio::select! {
             biased;
-            living = current.wait_for(|client| !client.is_over()) => match living {
+            living = WaitKind::Session.during(0, current.wait_for(|client| !client.is_over())) => match living {
                 Ok(client) => Ok(client.clone()),
                 Err(_) => Err(self.last().why_over()),
             },

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use nectary_attach::{Tree, TreeOptions, is_tree, leave_terminal, unmount_tree};
+use nectary_attach::{Tree, TreeOptions, WAIT_SHOWN, is_tree, leave_terminal, unmount_tree};
 use nectary_block::format_size;
 use nectary_buffer::{Mode, Options};
 use nectary_host::control::{Part, parts};
@@ -20,6 +20,7 @@ use crate::arguments::{CacheMountArguments, CacheStatArguments, CacheUmountArgum
 use crate::exit::{BUSY, FAILED, Failure, GOOD, NOT_FOUND, USAGE};
 use crate::live::cached::Cached;
 use crate::live::methods::register;
+use crate::long_waits::{figures as figures_of_waits, with_waits};
 use crate::mounts::{Requests, TREES, ask_to_unmount, finish, in_background, left_behind};
 use crate::{output, runtime};
 
@@ -144,13 +145,15 @@ fn status(tree: &Tree) -> Status {
             })
         })
         .collect();
-    status.with_detail(json!({
+    let waits = tree.long_waits(WAIT_SHOWN);
+    with_waits(status, &waits, &[]).with_detail(json!({
         "source": options.source.display().to_string(),
         "mode": now.mode.name(),
         "policy": now.policy,
         "block_bytes": now.block_bytes,
         "memory_bytes": now.memory_bytes,
         "nodes": figures.nodes,
+        "waits": figures_of_waits(&waits, &[]),
         "cache": cache,
         "streams": streams,
     }))

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use nectary_attach::{Volume, VolumeOptions, is_volume, leave_terminal, unmount_volume};
+use nectary_attach::{Volume, VolumeOptions, WAIT_SHOWN, is_volume, leave_terminal, unmount_volume};
 use nectary_block::OpenOptions;
 use nectary_buffer::{Mode, Options as CacheOptions};
 use nectary_host::control::{Part, parts};
@@ -19,6 +19,7 @@ use serde_json::json;
 
 use crate::arguments::{VolumeMountArguments, VolumeUmountArguments};
 use crate::exit::{BUSY, DEGRADED, FAILED, Failure, GOOD, NOT_FOUND};
+use crate::long_waits::{figures as figures_of_waits, with_waits};
 use crate::mounts::cache::check_options;
 use crate::mounts::options;
 use crate::mounts::{Requests, UMOUNT_PATIENCE, VOLUMES, ask_to_unmount, finish, in_background, left_behind};
@@ -163,7 +164,8 @@ fn status(volume: &Volume, server: &str) -> Status {
         );
         status = status.with_problem(State::Degraded, what, "use the same release of nectary on both hosts");
     }
-    status.with_detail(json!({
+    let (waits, works) = volume.long_waits(WAIT_SHOWN, server);
+    with_waits(status, &waits, &works).with_detail(json!({
         "disk": volume.source(),
         "server": server,
         "session": session.session,
@@ -176,6 +178,7 @@ fn status(volume: &Volume, server: &str) -> Status {
         "sessions_ended": figures.sessions_ended,
         "nodes": figures.nodes,
         "open_files": figures.handles,
+        "waits": figures_of_waits(&waits, &works),
         "cache": figures.cache.map(|cache| {
             json!({
                 "hits": cache.hits,

@@ -17,7 +17,7 @@ use nectary_host::{
 use nectary_volume::format::SessionState;
 use nectary_volume::journal::Error as JournalError;
 use nectary_volume::protocol::{Code, Failure as Refusal};
-use nectary_volume::server::{Handle, Overview, Server, ServerError, ServerOptions};
+use nectary_volume::server::{Handle, LongWait, Overview, Server, ServerError, ServerOptions, WAIT_SHOWN, WaitSubject};
 use serde_json::{Value, json};
 
 use super::mount::host_name;
@@ -193,6 +193,7 @@ fn status(name: &str, (identity, number): (&str, u32), leads: bool, overview: &O
         let what = "there is no room for a checkpoint: the server ends when its journal is full";
         status = status.with_problem(State::Degraded, what.to_owned(), "remove files");
     }
+    status = with_waits(status, overview);
     // A few quarantined segments, which remain after a server moves to another host, are no problem.
     if overview.quarantined > overview.blocks / QUARANTINED_PART {
         let held = format_size(overview.quarantined * super::BLOCK);
@@ -200,6 +201,21 @@ fn status(name: &str, (identity, number): (&str, u32), leads: bool, overview: &O
         let remedy = "`nectary volume info DISK` names them; start with `--confirm-gone HOST` once one is switched off";
         status = status.with_problem(State::Degraded, what, remedy);
     }
+    let longest: Vec<Value> = overview
+        .waits
+        .longest
+        .iter()
+        .map(|wait| {
+            json!({
+                "what": shown_wait(wait),
+                "session": wait.session,
+                "host": wait.host,
+                "inode": wait.inode,
+                "seconds": wait.age.as_secs(),
+            })
+        })
+        .collect();
+    let waits = json!({ "requests": overview.waits.requests, "locks": overview.waits.locks, "longest": longest });
     status.with_detail(json!({
         "volume": identity,
         "number": number,
@@ -218,7 +234,56 @@ fn status(name: &str, (identity, number): (&str, u32), leads: bool, overview: &O
         "sessions_expected": overview.expected,
         "tokens": { "held": overview.tokens.0, "waiting": overview.tokens.1 },
         "locks": { "held": overview.locks.0, "waiting": overview.locks.1 },
+        "waits": waits,
     }))
+}
+
+/// Says what a wait at the server is for.
+fn shown_wait(wait: &LongWait) -> String {
+    let LongWait { subject, session, host, inode, .. } = wait;
+    let session = format!("session {session} of {host}");
+    match subject {
+        WaitSubject::Token => format!("{session} waits for the token of inode {inode}"),
+        WaitSubject::Commit => format!("{session} waits until others have committed what they wrote to inode {inode}"),
+        WaitSubject::Lock => format!("{session} waits for a file lock on inode {inode}"),
+        WaitSubject::EarlyLock => format!("{session} waits for a file lock until every host has named its locks again"),
+        WaitSubject::Push => {
+            format!("{session} waits until the hosts that read inode {inode} directly know its new end")
+        }
+        WaitSubject::Storing => format!("{session} waits for an answer that is not stored on the disk yet"),
+        WaitSubject::Asked => format!("{session} does not give the token of inode {inode} back, or does not commit"),
+        WaitSubject::Expected => format!("{session} has not said what it held before the server started"),
+    }
+}
+
+/// Adds problems to the status of a server at which something has waited for long, other than for a file lock.
+fn with_waits(mut status: Status, overview: &Overview) -> Status {
+    let waits = &overview.waits;
+    let is_other = |wait: &&LongWait| matches!(wait.subject, WaitSubject::Asked | WaitSubject::Expected);
+    let longest = waits.longest.iter().find(is_other).or(waits.longest.iter().find(|wait| !wait.subject.is_lock()));
+    if let Some(wait) = longest {
+        let others = match waits.requests {
+            0 | 1 => String::new(),
+            requests => format!("{requests} requests have waited for longer than {} s; ", WAIT_SHOWN.as_secs()),
+        };
+        let remedy = match wait.subject {
+            WaitSubject::Storing => "check the disk and the way to it",
+            WaitSubject::Asked | WaitSubject::Expected => {
+                "see `nectary status` and the log on that host; a session that does not answer is ended by itself"
+            }
+            _ => "see `nectary status --verbose`, also on the other hosts",
+        };
+        let what = format!("{others}for {} s: {}", wait.age.as_secs(), shown_wait(wait));
+        status = status.with_problem(State::Degraded, what, remedy);
+    }
+    // The server makes an overview several times a second, unless its own work does not end.
+    let busy = overview.made_at.map_or(0, |made_at| made_at.elapsed().as_secs());
+    if busy > WAIT_SHOWN.as_secs() {
+        let what =
+            format!("for {busy} s the server has waited for its disk, and answers nothing: a checkpoint, or its lease");
+        status = status.with_problem(State::Degraded, what, "check the disk and the way to it");
+    }
+    status
 }
 
 /// Returns the word for the state of a session.

@@ -1,7 +1,8 @@
 //! Runs programs with memory maps and locks on two mounts of a volume: `volume-maps --rounds 100`.
 //!
-//! The exit code is 0 only if each program did all of its work and none of its calls hung, no session was ended, and the
-//! volume's check found no problem.
+//! Then the server is stopped for more than 30 s while calls are made. The exit code is 0 only if each program did all of
+//! its work and none of its calls hung, the status named the calls that waited for the stopped server, no session was
+//! ended, and the volume's check found no problem.
 
 use std::process::ExitCode;
 
@@ -10,7 +11,7 @@ use clap::{Parser, Subcommand};
 use nectary_e2e::live::missing;
 use nectary_e2e::report::not_run;
 use nectary_e2e::volume::Volume;
-use nectary_e2e::volume::maps::Program;
+use nectary_e2e::volume::maps::{Program, waits};
 
 /// The exit code that says that this machine lacks something.
 const NOT_RUN: u8 = 77;
@@ -61,12 +62,13 @@ fn all(rounds: u64, seconds: u64) -> Result<()> {
         Program::Holes { directory: directory.clone(), rounds },
         Program::Truncations { directory: directory.clone(), other: other.clone(), seconds },
         Program::Stores { directory: directory.clone(), other, seconds },
-        Program::Locks { directory, waiters: 2000 },
+        Program::Locks { directory: directory.clone(), waiters: 2000 },
     ];
     let worker = std::env::current_exe()?;
     for program in programs {
         println!("volume-maps: {}", program.run(&mut volume, &worker)?);
     }
+    println!("volume-maps: {}", waits(&mut volume, &directory)?);
     ensure!(!volume.log("m0").contains("is ended") && !volume.log("m1").contains("is ended"), "a session was ended");
     let check = volume.finish()?;
     ensure!(check["problems"].as_array().map(Vec::len) == Some(0), "the volume's check: {check}");

@@ -68,7 +68,9 @@ fn show(done: &Done, is_verbose: bool) {
         println!("  mount {mount}: longest gap between changes {} ms ({})", change.ns / 1_000_000, change.cause);
     }
     done.problems.iter().for_each(|problem| println!("  BROKEN: {problem}"));
-    if is_verbose || !done.problems.is_empty() {
-        done.timeline.iter().for_each(|(at, what)| println!("    {:>9.3} ms {what}", *at as f64 / 1e6));
+    // A leader that ended by itself is always shown.
+    let is_shown = |what: &str| is_verbose || !done.problems.is_empty() || what.contains("by itself");
+    for (at, what) in done.timeline.iter().filter(|(_, what)| is_shown(what)) {
+        println!("    {:>9.3} ms {what}", *at as f64 / 1e6);
     }
 }

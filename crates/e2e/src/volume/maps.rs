@@ -1,5 +1,6 @@
 //! Programs with memory maps and locks on the mounts of a volume, which must not hang: they write to holes and remove the
-//! file, truncate it, or store to it all the time, while others look.
+//! file, truncate it, or store to it all the time, while others look. And calls that do wait, because the server is
+//! stopped: a status must name them.
 //!
 //! Owns: the programs, each a process that can be killed when its calls do not end, and what they check. Leaves to
 //! others: the volume, and how often each runs.
@@ -15,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Subcommand;
+use serde_json::Value;
 
 use super::Volume;
 use crate::guard::{Process, describe};
@@ -27,6 +29,8 @@ const THREADS: usize = 4;
 const HOLES_BYTES: usize = 16 << 20;
 /// The longest time of one call, and of a program beyond its own time. The server ends a session after 36 s.
 pub const CALL_MAX: Duration = Duration::from_secs(30);
+/// The time after which a status must name a call that waits.
+const WAIT_SHOWN: Duration = Duration::from_secs(30);
 /// The longest time that another mount may wait for a file to whose map a program stores all the time.
 const LOOK_MAX: Duration = Duration::from_secs(12);
 
@@ -333,4 +337,55 @@ fn locks(directory: &Path, waiters: u64) -> Result<String> {
         bail!("{held} locks were granted while another held it, and {granted} of {waiters} in the end");
     }
     Ok(format!("{waiters} waited for a lock, and got it"))
+}
+
+/// Stops the server while calls are made, and checks that the status of their mount names them after 30 s, with what they
+/// wait for, and that they go on with the server.
+pub fn waits(volume: &mut Volume, directory: &Path) -> Result<String> {
+    let (locked, made) = (directory.join("waited"), directory.join("made meanwhile"));
+    let holder = made_locked(&locked)?;
+    let waiter = std::thread::spawn({
+        let locked = locked.clone();
+        move || File::open(locked).and_then(|file| flock(&file, libc::LOCK_EX))
+    });
+    std::thread::sleep(Duration::from_secs(1));
+    volume.signal_server(libc::SIGSTOP);
+    let maker = std::thread::spawn(move || fs::write(made, b"made"));
+    std::thread::sleep(WAIT_SHOWN + Duration::from_secs(2));
+    let seen = status_of(volume, directory);
+    volume.signal_server(libc::SIGCONT);
+    let (text, status) = seen?;
+    let waits = &status["detail"]["waits"];
+    let listed = |call: &str| waits["longest"].as_array().into_iter().flatten().find(|wait| wait["call"] == call);
+    // The kernel looks at the directory, or looks the name up, before it makes the file.
+    let made = ["stat", "lookup", "create"].into_iter().find_map(listed).context(format!("no call: {status}"))?;
+    ensure!(made["path"] == "." && (made["call"] == "stat" || made["name"] == "made meanwhile"), "{made}");
+    ensure!(made["why"].as_str().is_some_and(|why| why.contains("the server unix:")), "{made}");
+    let lock = listed("lock").context(format!("no lock is listed: {status}"))?;
+    ensure!(lock["why"].as_str().is_some_and(|why| why.contains("a file lock on inode")), "{lock}");
+    ensure!(waits["calls"] == 1 && waits["locks"] == 1 && status["state"] == "degraded", "{status}");
+    ensure!(text.contains("a call has been in progress for longer than 30 s: "), "{text}");
+    maker.join().map_err(|_| anyhow::anyhow!("a thread panicked"))??;
+    flock(&holder, libc::LOCK_UN)?;
+    waiter.join().map_err(|_| anyhow::anyhow!("a thread panicked"))??;
+    let (_, status) = status_of(volume, directory)?;
+    ensure!(status["detail"]["waits"]["calls"] == 0 && status["detail"]["waits"]["locks"] == 0, "{status}");
+    Ok("what waits for a stopped server is in the status".to_owned())
+}
+
+fn made_locked(path: &Path) -> Result<File> {
+    let file = made(path, 0)?;
+    flock(&file, libc::LOCK_EX)?;
+    Ok(file)
+}
+
+/// Returns the text of all statuses, and the status of a mount. A status that is not healthy has its own exit code.
+fn status_of(volume: &Volume, directory: &Path) -> Result<(String, Value)> {
+    let (_, text) = volume.try_run(&["status"])?;
+    let (_, json) = volume.try_run(&["status", "--json"])?;
+    let parts: Vec<Value> = serde_json::from_str(&json).with_context(|| json.clone())?;
+    let shown = directory.display().to_string();
+    let mount = parts.into_iter().find(|part| part["status"]["name"] == shown.as_str());
+    let mut mount = mount.context(json)?;
+    Ok((text, mount["status"].take()))
 }

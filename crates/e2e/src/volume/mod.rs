@@ -123,6 +123,13 @@ impl Volume {
         }
     }
 
+    /// Sends a signal to the server's process.
+    pub fn signal_server(&mut self, signal: i32) {
+        if let Some(server) = &mut self.server {
+            server.signal(signal);
+        }
+    }
+
     /// Ends the server with SIGTERM; an error if it fails.
     pub fn stop_server(&mut self) -> Result<()> {
         let Some(mut server) = self.server.take() else { return Ok(()) };

@@ -75,6 +75,51 @@ pub mod opcode {
     pub const TMPFILE: u32 = 51;
     pub const STATX: u32 = 52;
     pub const COPY_FILE_RANGE_64: u32 = 53;
+
+    /// Returns the name of an operation: that of its system call, where there is one.
+    pub fn name(code: u32) -> &'static str {
+        match code {
+            LOOKUP => "lookup",
+            GETATTR => "stat",
+            SETATTR => "setattr",
+            READLINK => "readlink",
+            SYMLINK => "symlink",
+            MKNOD => "mknod",
+            MKDIR => "mkdir",
+            UNLINK => "unlink",
+            RMDIR => "rmdir",
+            RENAME | RENAME2 => "rename",
+            LINK => "link",
+            OPEN => "open",
+            READ => "read",
+            WRITE => "write",
+            STATFS => "statfs",
+            RELEASE => "release",
+            FSYNC => "fsync",
+            SETXATTR => "setxattr",
+            GETXATTR => "getxattr",
+            LISTXATTR => "listxattr",
+            REMOVEXATTR => "removexattr",
+            FLUSH => "close",
+            OPENDIR => "opendir",
+            READDIR | READDIRPLUS => "readdir",
+            RELEASEDIR => "closedir",
+            FSYNCDIR => "fsync of a directory",
+            GETLK | SETLK | SETLKW => "lock",
+            ACCESS => "access",
+            CREATE => "create",
+            BMAP => "bmap",
+            IOCTL => "ioctl",
+            POLL => "poll",
+            FALLOCATE => "fallocate",
+            LSEEK => "lseek",
+            COPY_FILE_RANGE | COPY_FILE_RANGE_64 => "copy_file_range",
+            SYNCFS => "syncfs",
+            TMPFILE => "open of a file without a name",
+            STATX => "statx",
+            _ => "call",
+        }
+    }
 }
 
 /// The features on which kernel and file system can agree, as bits in the flags of `INIT`. The bits of the second word

@@ -7,6 +7,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use nectary_block::Buffer;
+use nectary_host::progress::went_on;
 
 use super::Client;
 use super::data::At;
@@ -64,7 +65,10 @@ impl Client {
         loop {
             match self.operate(Operation::Truncate { file: file.id, size: to }).await {
                 Ok(Answer::Attributes(attributes)) if to == size => return Ok(attributes),
-                Ok(Answer::Attributes(_)) => (from, to) = (to, size),
+                Ok(Answer::Attributes(_)) => {
+                    went_on();
+                    (from, to) = (to, size);
+                }
                 Ok(_) => return Err(Error::posix(libc::EIO)),
                 Err(error) if error.is_too_large() && from.saturating_sub(to) > BLOCK => to += (from - to) / 2,
                 Err(error) => return Err(error),
@@ -185,7 +189,10 @@ impl Client {
             let written =
                 self.write(to, At::Offset(to_offset + done), vec![Buffer::copy_of(&bytes)], Access::WRITE).await;
             match written {
-                Ok(_) => done += bytes.len() as u64,
+                Ok(_) => {
+                    went_on();
+                    done += bytes.len() as u64;
+                }
                 Err(error) if done == 0 => return Err(error),
                 Err(_) => break,
             }

@@ -8,11 +8,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use nectary_block::Context;
+use nectary_host::progress::went_on;
 
 use super::Client;
 use super::error::Error;
 use super::extents::Place;
 use super::file::{BLOCK, Content, Failures, File};
+use super::wait_kinds::WaitKind;
 use crate::planted::{Bug, planted};
 use crate::protocol::{Answer, Code, Granted, Mapped, Operation, Question};
 
@@ -39,7 +41,7 @@ impl Client {
         file: &Arc<File>,
         failed: impl FnOnce(&mut Failures) -> Option<i32>,
     ) -> Result<(), Error> {
-        let mut content = file.content.write().await;
+        let mut content = WaitKind::File.during(file.id.inode, file.content.write()).await;
         // Reserved blocks that were taken ahead stay: they are for the next write.
         let result = match content.has_data() {
             true => self.flush_and_commit(file, &mut content, Reserved::Stay).await,
@@ -57,7 +59,7 @@ impl Client {
         if !file.shown().is_dirty {
             return Ok(());
         }
-        let mut content = file.content.write().await;
+        let mut content = WaitKind::File.during(file.id.inode, file.content.write()).await;
         self.commit_locked(file, &mut content).await
     }
 
@@ -77,7 +79,7 @@ impl Client {
     pub(super) async fn flush_data(&self) -> Result<(), Error> {
         match planted(Bug::CommitBeforeFlush) {
             true => Ok(()),
-            false => Ok(self.device().flush(Context::default()).await?),
+            false => Ok(WaitKind::Disk.during(0, self.device().flush(Context::default())).await?),
         }
     }
 
@@ -129,6 +131,7 @@ impl Client {
                 }
                 Err(error) => return Err(error),
             };
+            went_on();
             for extent in part {
                 let range = extent.file_block..extent.file_block + u64::from(extent.blocks);
                 let place = if extent.is_unwritten { Place::Unwritten } else { Place::Data };
@@ -183,7 +186,7 @@ impl Client {
         if file.is_used() || file.shown().is_dirty {
             return;
         }
-        let mut at_server = file.at_server.lock().await;
+        let mut at_server = WaitKind::File.during(file.id.inode, file.at_server.lock()).await;
         if file.is_used() || file.shown().is_dirty {
             return;
         }
@@ -206,7 +209,7 @@ impl Client {
             return;
         }
         if file.has_one_user() {
-            let mut content = file.content.write().await;
+            let mut content = WaitKind::File.during(file.id.inode, file.content.write()).await;
             // A program may have opened the file by a handle that it got before the name was removed.
             if content.is_dirty() && file.has_one_user() {
                 self.note_change(file, 0..u64::MAX);

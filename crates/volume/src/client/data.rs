@@ -16,6 +16,7 @@ use super::error::Error;
 use super::extents::{Piece, Place};
 use super::file::{BLOCK, Content, File};
 use super::hold::{Access, Paging, holds};
+use super::wait_kinds::WaitKind;
 use super::{Client, Use};
 use crate::protocol::{Answer, FILE_BLOCKS_MAX, Granted, Question};
 
@@ -84,7 +85,7 @@ impl Client {
                 None => contents.push_zeroes((cut.end - cut.start) as usize),
                 Some(read) => {
                     let mut at = 0;
-                    let buffers = read.await?;
+                    let buffers = WaitKind::Disk.during(0, read).await?;
                     self.still_leased()?;
                     for buffer in buffers {
                         let length = buffer.len() as u64;
@@ -282,7 +283,7 @@ impl Client {
         }
         let (mut failed, mut buffers) = (None, Vec::new());
         for write in writes {
-            match write.await {
+            match WaitKind::Disk.during(0, write).await {
                 Ok(written) => buffers.extend(written),
                 Err(error) => drop(failed.get_or_insert(error)),
             }
@@ -307,7 +308,8 @@ impl Client {
         self.leased().await?;
         let (block, flags) = (vec![Buffer::copy_of(bytes)], WriteFlags::default());
         // The block of a failed write is not reused in this session, because the device may still write to it.
-        self.device().write_at(granted.block * BLOCK, block, flags, Context::default()).await?;
+        let written = self.device().write_at(granted.block * BLOCK, block, flags, Context::default());
+        WaitKind::Disk.during(0, written).await?;
         self.flush_data().await?;
         Ok(granted)
     }
@@ -339,7 +341,7 @@ impl Client {
         access: Access,
     ) -> Result<RwLockReadGuard<'a, Content>, Error> {
         loop {
-            let content = file.content.read().await;
+            let content = WaitKind::File.during(file.id.inode, file.content.read()).await;
             if content.is_known && holds(file, access) {
                 return Ok(content);
             }
@@ -356,7 +358,7 @@ impl Client {
     ) -> Result<RwLockWriteGuard<'a, Content>, Error> {
         loop {
             self.admit(file, access).await?;
-            let mut content = file.content.write().await;
+            let mut content = WaitKind::File.during(file.id.inode, file.content.write()).await;
             if holds(file, access) {
                 self.learn(file, &mut content).await?;
                 return Ok(content);
@@ -371,7 +373,7 @@ impl Client {
     ) -> Result<(RwLockWriteGuard<'a, Content>, Option<Paging<'a>>), Error> {
         loop {
             let paging = self.begin_truncation(file).await?;
-            let mut content = file.content.write().await;
+            let mut content = WaitKind::File.during(file.id.inode, file.content.write()).await;
             if paging.is_some() || holds(file, Access::WRITE) {
                 self.learn(file, &mut content).await?;
                 return Ok((content, paging));

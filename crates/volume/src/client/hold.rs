@@ -22,6 +22,7 @@ use tokio::task::JoinSet;
 use super::calls::{Event, Grant};
 use super::error::Error;
 use super::file::File;
+use super::wait_kinds::WaitKind;
 use super::{Client, lock};
 use crate::protocol::{Attributes, FileId, Held, Locked, Message, Operation, Question, Token, What};
 use crate::tokens::{Heard, Holding, Recalled, Why, level};
@@ -174,7 +175,7 @@ impl Client {
         if !self.use_again(file) {
             return Err(Error::posix(libc::EBADF));
         }
-        let admitted = self.wait_as_user(file, level, admit).await;
+        let admitted = WaitKind::Token.during(file.id.inode, self.wait_as_user(file, level, admit)).await;
         if file.remove_user() {
             let (client, file) = (self.clone(), file.clone());
             tokio::spawn(async move { client.settle(&file).await });
@@ -251,7 +252,7 @@ impl Client {
         for recalled in early {
             if let Heard::Begin = self.hear(file, recalled) {
                 let (client, file) = (self.clone(), file.clone());
-                tokio::spawn(async move { client.give_back(&file, recalled).await });
+                tokio::spawn(async move { client.work(file.id.inode, client.give_back(&file, recalled)).await });
             }
         }
     }
@@ -272,14 +273,14 @@ impl Client {
 
     /// Does what a recall requires.
     async fn give_back(&self, file: &Arc<File>, recalled: Recalled) {
-        let _turn = file.hold.giving.lock().await;
+        let _turn = WaitKind::File.during(file.id.inode, file.hold.giving.lock()).await;
         // An earlier recall may have done it already.
         let Heard::Begin = self.hear(file, recalled) else { return };
         let (sequence, wanted, why) = recalled;
         match why {
             Why::Conflict => self.give(file, wanted).await,
             Why::Commit => {
-                let mut content = file.content.write().await;
+                let mut content = WaitKind::File.during(file.id.inode, file.content.write()).await;
                 let committed = self.commit_locked(file, &mut content).await;
                 if let Err(error) = &committed {
                     self.note_failure(file.id, error);
@@ -298,16 +299,17 @@ impl Client {
         while !pass.is_empty() {
             for range in pass {
                 // An error means that the mount has ended, and all pages with it.
-                let _ = self.shared.holds.kernel.invalidate(file.id.inode, range.clone()).await;
+                let invalidated = self.shared.holds.kernel.invalidate(file.id.inode, range.clone());
+                let _ = WaitKind::Kernel.during(file.id.inode, invalidated).await;
                 file.hold.state().end_range(&range);
             }
             file.hold.state().end_pass();
-            self.no_paging(file).await;
+            WaitKind::Kernel.during(file.id.inode, self.no_paging(file)).await;
             pass = file.hold.state().next_pass();
             // Wakes reads of pages that the next pass invalidates: they are served under the old level.
             file.hold.changed.notify_waiters();
         }
-        let mut content = file.content.write().await;
+        let mut content = WaitKind::File.during(file.id.inode, file.content.write()).await;
         let committed = self.commit_locked(file, &mut content).await;
         if let Err(error) = &committed {
             file.failures().note(error.errno());
@@ -356,7 +358,7 @@ impl Client {
     /// under a lower level.
     pub(super) async fn add_writer(&self, file: &Arc<File>) {
         if file.hold.state().add_writer() {
-            let _turn = file.hold.giving.lock().await;
+            let _turn = WaitKind::File.during(file.id.inode, file.hold.giving.lock()).await;
             let level = file.hold.state().level();
             if level == level::READ {
                 self.give(file, level::NONE).await;
@@ -366,7 +368,7 @@ impl Client {
 
     /// Gives back the token of a file that is not in use.
     pub(super) async fn give_up(&self, file: &Arc<File>) {
-        let _turn = file.hold.giving.lock().await;
+        let _turn = WaitKind::File.during(file.id.inode, file.hold.giving.lock()).await;
         let is_held = {
             let state = file.hold.state();
             state.level() != level::NONE && !state.is_acquiring()
@@ -427,7 +429,9 @@ impl Client {
                     };
                     if let Heard::Begin = self.hear(&file, recalled) {
                         let client = self.clone();
-                        recalls.spawn(async move { client.give_back(&file, recalled).await });
+                        recalls.spawn(async move {
+                            client.work(file.id.inode, client.give_back(&file, recalled)).await;
+                        });
                     }
                 }
                 Event::Push(file, size, number) => {
@@ -465,7 +469,7 @@ impl Client {
         // Every call that waits for a token has failed before the first invalidation is waited for: the kernel may
         // finish it only then.
         for inode in with_pages {
-            let _ = self.shared.holds.kernel.invalidate(inode, 0..u64::MAX).await;
+            let _ = WaitKind::Kernel.during(inode, self.shared.holds.kernel.invalidate(inode, 0..u64::MAX)).await;
         }
     }
 

@@ -8,6 +8,7 @@ use futures_util::FutureExt;
 use nectary_host::log::{Level, write as log};
 
 use super::error::Error;
+use super::wait_kinds::WaitKind;
 use super::{Client, OpenFile};
 use crate::protocol::Locked;
 
@@ -50,7 +51,7 @@ impl OpenFile {
             // The session has different calls for a request that waits and for one that does not.
             let mut locking = session.try_lock(locked).await;
             if let Some(given_up) = given_up.as_ref().filter(|_| is_taken(&locking)) {
-                locking = session.lock(locked, given_up.clone()).await;
+                locking = WaitKind::Lock.during(locked.file.inode, session.lock(locked, given_up.clone())).await;
                 if is_taken(&locking) {
                     continue;
                 }

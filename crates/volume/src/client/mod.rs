@@ -21,6 +21,7 @@
 //! | `locks` | locks of programs |
 //! | `session_device`, `siblings` | the disk, whose writes are counted; sessions of this host that have ended |
 //! | `hold` | which data may be cached, and giving tokens back when another host needs them |
+//! | `wait_kinds` | what calls wait for |
 
 mod accesses;
 mod bytes;
@@ -42,6 +43,7 @@ mod session;
 mod session_device;
 mod siblings;
 mod space;
+mod wait_kinds;
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -62,6 +64,7 @@ pub use link::{Address, random_id};
 pub use locks::FileLock;
 pub use names::New;
 pub use open::{OpenFile, Opening, View};
+pub use wait_kinds::{LongWork, WaitKind};
 
 use crate::origin;
 use crate::protocol::{Answer, Code, FileId, Granted, Operation, Question};
@@ -71,6 +74,7 @@ use hold::Holds;
 use session::{SPACE_RETRY, SPACE_WAIT_MAX, Session};
 use session_device::SessionDevice;
 use space::Pool;
+use wait_kinds::Works;
 
 /// The interval between commits of written data.
 const COMMIT_INTERVAL: Duration = Duration::from_secs(1);
@@ -96,6 +100,7 @@ struct Shared {
     space: tokio::sync::Mutex<Pool>,
     holds: Holds,
     accesses: Accesses,
+    works: Works,
     tasks: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -152,6 +157,7 @@ impl Client {
             space: tokio::sync::Mutex::new(Pool::new()),
             holds: Holds::new(kernel),
             accesses: Accesses::default(),
+            works: Works::default(),
             tasks: Mutex::default(),
         });
         let client = Client { shared };
@@ -159,7 +165,7 @@ impl Client {
         let commits = tokio::spawn(async move {
             loop {
                 tokio::time::sleep(COMMIT_INTERVAL).await;
-                committer.commit_all().await;
+                committer.work(0, committer.commit_all()).await;
                 committer.report_accesses().await;
                 committer.return_unused().await;
             }
@@ -194,7 +200,7 @@ impl Client {
                 result = result.and(self.sync(&file, |failures| failures.since(known)).await);
             }
         }
-        let given = self.shared.space.lock().await.space.drain();
+        let given = WaitKind::Space.during(0, self.shared.space.lock()).await.space.drain();
         result = result.and(self.return_space(given).await);
         lock(&self.shared.tasks).drain(..).for_each(|task| task.abort());
         let ended = self.shared.session.end().await;
@@ -347,7 +353,7 @@ impl Client {
                     // Space is free when each host has renewed its session and so has said that it does not read it.
                     self.shared.session.renew_soon();
                     self.shared.siblings.notify_one();
-                    sleep(SPACE_RETRY).await;
+                    WaitKind::Space.during(0, sleep(SPACE_RETRY)).await;
                 }
                 Taking::Later | Taking::Full => return Err(Error::posix(libc::ENOSPC)),
             }
@@ -356,7 +362,7 @@ impl Client {
 
     /// Takes free blocks in one piece, if there are any now.
     async fn try_space(&self, after: Option<u64>, blocks: u64, use_for: Use) -> Result<Taking, Error> {
-        let mut pool = self.shared.space.lock().await;
+        let mut pool = WaitKind::Space.during(0, self.shared.space.lock()).await;
         let mut is_freeing = false;
         let kept = if use_for == Use::New { pool.kept } else { 0 };
         if pool.space.blocks() < blocks + kept {
@@ -382,7 +388,7 @@ impl Client {
 
     /// Returns the space that this session does not use.
     async fn return_unused(&self) {
-        let unused = self.shared.space.lock().await.unused();
+        let unused = WaitKind::Space.during(0, self.shared.space.lock()).await.unused();
         // An error means that the session has ended.
         let _ = self.return_space(unused).await;
     }
@@ -399,7 +405,7 @@ impl Client {
     /// Puts back blocks to which no write is in progress.
     async fn put_space(&self, given: Vec<Granted>) {
         if !given.is_empty() {
-            let mut pool = self.shared.space.lock().await;
+            let mut pool = WaitKind::Space.during(0, self.shared.space.lock()).await;
             given.into_iter().for_each(|granted| pool.space.add(granted));
         }
     }

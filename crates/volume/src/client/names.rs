@@ -5,6 +5,7 @@
 
 use super::Client;
 use super::error::Error;
+use super::wait_kinds::WaitKind;
 use crate::format::{BLOCK_BYTES, INLINE_BYTES_MAX, TARGET_BYTES_MAX, XATTR_VALUE_BYTES_MAX};
 use crate::protocol::{Answer, Attributes, Changes, Code, FileId, Listed, Mapped, Operation, Question, Statistics};
 
@@ -227,7 +228,7 @@ impl Client {
     /// Returns the numbers for `statfs`. Free blocks that the session holds count as free.
     pub async fn statistics(&self) -> Result<Statistics, Error> {
         let in_hand = {
-            let pool = self.shared.space.lock().await;
+            let pool = WaitKind::Space.during(0, self.shared.space.lock()).await;
             pool.space.blocks().saturating_sub(pool.kept)
         };
         match self.ask(Question::Statistics).await? {

@@ -16,6 +16,7 @@ use super::error::Error;
 use super::file::File;
 use super::hold::{Access, holds};
 use super::names::New;
+use super::wait_kinds::WaitKind;
 use crate::protocol::{Attributes, FileId};
 use crate::tokens::level;
 
@@ -58,7 +59,7 @@ impl Client {
         let file = self.use_file(id, false);
         let is_writable = opening != Opening::Read;
         let open = OpenFile::new(self, file, is_writable);
-        let mut at_server = open.file.at_server.lock().await;
+        let mut at_server = WaitKind::File.during(id.inode, open.file.at_server.lock()).await;
         let is_new = is_direct && !open.file.is_direct.load(Ordering::Acquire);
         if !*at_server || is_new {
             let wanted = if opening == Opening::Write { level::WRITE } else { level::READ };

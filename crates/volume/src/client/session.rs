@@ -21,6 +21,7 @@ use super::calls::{
 };
 use super::error::Error;
 use super::link;
+use super::wait_kinds::WaitKind;
 use crate::origin::Origin;
 use crate::protocol::{Answer, Attributes, Code, Failure, FileId, Held, Locked, Message, Operation, Question, Token};
 use crate::tokens::level;
@@ -91,7 +92,7 @@ impl Session {
             if *inner.ended.borrow() {
                 return Err(inner.why_ended());
             }
-            renewed.await;
+            WaitKind::Lease.during(0, renewed).await;
         }
     }
 
@@ -124,7 +125,7 @@ impl Session {
                     if failure.code == Code::Full && failure.errno == libc::EAGAIN && Instant::now() < until =>
                 {
                     self.renew_soon();
-                    sleep(SPACE_RETRY).await;
+                    WaitKind::Space.during(0, sleep(SPACE_RETRY)).await;
                 }
                 Err(Error::Refused(failure)) if failure.code == Code::Full => {
                     return Err(Error::Refused(Failure { errno: libc::ENOSPC, ..failure }));
@@ -298,8 +299,9 @@ impl Session {
     }
 
     async fn call(&self, share: Share, make: impl FnOnce(&mut State) -> (Message, Option<u64>)) -> Result<Said, Error> {
+        let wait = if share == Share::Looks { WaitKind::Look } else { WaitKind::Server };
         let (_, answer) = self.send(share, make).await?;
-        self.said(answer.await)
+        self.said(wait.during(0, answer).await)
     }
 
     fn said(&self, said: Result<Result<Said, Failure>, oneshot::error::RecvError>) -> Result<Said, Error> {
@@ -318,7 +320,7 @@ impl Session {
         share: Share,
         make: impl FnOnce(&mut State) -> (Message, Option<u64>),
     ) -> Result<(u64, oneshot::Receiver<Result<Said, Failure>>), Error> {
-        let turn = self.inner.turns[share as usize].clone().acquire_owned().await;
+        let turn = WaitKind::Turn.during(0, self.inner.turns[share as usize].clone().acquire_owned()).await;
         let turn = turn.map_err(|_| not_done(&self.inner.state()))?;
         let (reply, answer) = oneshot::channel();
         loop {
@@ -354,7 +356,7 @@ impl Session {
             }
             // The control connection tells the server what is acknowledged, and the server confirms it.
             self.inner.nudge.notify_one();
-            renewed.await;
+            WaitKind::Turn.during(0, renewed).await;
         }
     }
 

@@ -14,7 +14,7 @@ use nectary_host::log::{Level, Throttle};
 use nectary_host::tls::ServerTls;
 use tokio::io::{ReadHalf, split};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::locking::Wish;
 use super::request::{Request, wall_ns};
@@ -68,7 +68,9 @@ pub(super) struct Reply {
     frames: Frames,
     request: u64,
     epoch: u64,
+    session: u64,
     connection: u64,
+    since: Instant,
     /// The request's share of [`CALLS_MAX`], returned when it is answered.
     _turn: OwnedSemaphorePermit,
 }
@@ -78,7 +80,15 @@ impl Reply {
     #[cfg(test)]
     pub fn for_test(frames: &Frames, connection: u64) -> Reply {
         let turn = Arc::new(Semaphore::new(1)).try_acquire_owned().expect("it is free");
-        Reply { frames: frames.clone(), request: 1, epoch: 1, connection, _turn: turn }
+        Reply {
+            frames: frames.clone(),
+            request: 1,
+            epoch: 1,
+            session: 1,
+            connection,
+            since: Instant::now(),
+            _turn: turn,
+        }
     }
 
     /// Sends the answer.
@@ -93,6 +103,11 @@ impl Reply {
     /// Returns the number of the request.
     pub fn request(&self) -> u64 {
         self.request
+    }
+
+    /// Returns the session of the request, and when the request came.
+    pub fn asked(&self) -> (u64, Instant) {
+        (self.session, self.since)
     }
 
     /// Returns the number of the connection that the request came on.
@@ -288,7 +303,8 @@ async fn bulk(
             let problem = format!("more than {CALLS_MAX} requests without an answer");
             return Err(std::io::Error::other(problem).into());
         };
-        let reply = Reply { frames: frames.clone(), request: header.request, epoch, connection, _turn: turn };
+        let (frames, since) = (frames.clone(), Instant::now());
+        let reply = Reply { frames, request: header.request, epoch, session, connection, since, _turn: turn };
         let request = match message {
             Message::Operation { session: named, number, operation } if named == session => {
                 Request::Operate { session, number, operation, reply }

@@ -13,6 +13,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::connection::{Frames, Reply};
+use super::long_waits::WaitSubject;
 use crate::protocol::{Answer, Code, Failure, FileId, Held, Message, Question, Token};
 use crate::tokens::{Action, Arbiter, Late, Silence, verdict};
 
@@ -41,7 +42,7 @@ pub(super) struct Grants {
     started: Instant,
     epoch: u64,
     next_ticket: u64,
-    acquiring: HashMap<u64, Reply>,
+    acquiring: HashMap<u64, (FileId, Reply)>,
     looking: HashMap<u64, Looking>,
     /// The control connection of each session.
     controls: HashMap<u64, Frames>,
@@ -97,7 +98,7 @@ impl Grants {
     /// Handles a session's request for a token.
     pub fn acquire(&mut self, session: u64, (token, level, waits): (Token, u8, bool), reply: Reply) {
         let ticket = self.ticket();
-        self.acquiring.insert(ticket, reply);
+        self.acquiring.insert(ticket, (token.object, reply));
         self.arbiter.acquire(self.now(), session, token, level, ticket, waits);
     }
 
@@ -147,10 +148,10 @@ impl Grants {
         for action in self.arbiter.take_actions() {
             match action {
                 Action::Grant { session, ticket, held } => {
-                    acted.granted.extend(self.acquiring.remove(&ticket).map(|reply| (session, reply, held)));
+                    acted.granted.extend(self.acquiring.remove(&ticket).map(|(_, reply)| (session, reply, held)));
                 }
                 Action::Refuse { ticket } => {
-                    if let Some(reply) = self.acquiring.remove(&ticket) {
+                    if let Some((_, reply)) = self.acquiring.remove(&ticket) {
                         let words = "others hold the token, or too many wait for it".to_owned();
                         reply.send(Err(Failure { code: Code::Conflict, errno: libc::EAGAIN, words }));
                     }
@@ -169,6 +170,33 @@ impl Grants {
         if let Some(frames) = self.controls.get(&session) {
             let _ = frames.send(message.encode(0, self.epoch));
         }
+    }
+
+    /// Returns the requests that wait: what each is about, the inode, and its reply.
+    pub fn waiting(&self) -> impl Iterator<Item = (WaitSubject, u64, &Reply)> {
+        let acquiring = self.acquiring.values().map(|(file, reply)| (WaitSubject::Token, file.inode, reply));
+        let looking = self.looking.values().map(|looking| {
+            let inode = match &looking.question {
+                Question::Lookup { directory, .. } | Question::ReadDirectory { directory, .. } => directory.inode,
+                Question::GetAttributes { file } => file.inode,
+                _ => 0,
+            };
+            (WaitSubject::Commit, inode, &looking.reply)
+        });
+        acquiring.chain(looking)
+    }
+
+    /// Returns the sessions that must give a token back or commit, with its inode and for how long they have been asked.
+    pub fn asked(&self) -> impl Iterator<Item = (u64, u64, Duration)> {
+        let now = self.now();
+        self.arbiter.asked().map(move |(session, token, since)| {
+            (session, token.object.inode, Duration::from_millis(now.saturating_sub(since)))
+        })
+    }
+
+    /// Returns the sessions from before a restart that have not yet said what they hold, and the time since the start.
+    pub fn expected(&self) -> (Vec<u64>, Duration) {
+        (self.arbiter.expected().collect(), self.started.elapsed())
     }
 
     /// Decides about sessions that others wait for too long, and about barred sessions, whose renewals are not

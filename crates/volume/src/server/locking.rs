@@ -8,6 +8,7 @@
 use std::collections::HashMap;
 
 use super::connection::Reply;
+use super::long_waits::WaitSubject;
 use crate::protocol::{Answer, Code, Failure, Locked, Message};
 use crate::tokens::{Locks, Outcome};
 
@@ -25,6 +26,7 @@ pub(super) enum Wish {
 
 struct Waiting {
     session: u64,
+    inode: u64,
     reply: Reply,
 }
 
@@ -94,6 +96,19 @@ impl Locking {
         !self.early.is_empty()
     }
 
+    /// Returns the requests that wait: what each is about, the inode, and its reply.
+    pub fn waiting(&self) -> impl Iterator<Item = (WaitSubject, u64, &Reply)> {
+        let waiting = self.waiting.values().map(|waiting| (WaitSubject::Lock, waiting.inode, &waiting.reply));
+        let early = self.early.iter().map(|(_, wish, reply)| {
+            let inode = match wish {
+                Wish::Lock(lock, _) | Wish::Unlock(lock) | Wish::Test(lock) => lock.file.inode,
+                Wish::Cancel(_) => 0,
+            };
+            (WaitSubject::EarlyLock, inode, reply)
+        });
+        waiting.chain(early)
+    }
+
     /// Returns the numbers of locks held and of requests that wait.
     pub fn counts(&self) -> (usize, usize) {
         self.locks.counts()
@@ -104,7 +119,9 @@ impl Locking {
         let ticket = self.next_ticket;
         let refused = match self.locks.lock(session, ticket, lock, waits) {
             Outcome::Granted => return reply.send(Ok(Answer::Done)),
-            Outcome::Waits => return drop(self.waiting.insert(ticket, Waiting { session, reply })),
+            Outcome::Waits => {
+                return drop(self.waiting.insert(ticket, Waiting { session, inode: lock.file.inode, reply }));
+            }
             Outcome::Refused => refusal(Code::Conflict, libc::EAGAIN, "another owner holds the lock"),
             Outcome::Deadlock => refusal(Code::Posix, libc::EDEADLK, "the lock would be waited for without end"),
             Outcome::TooMany => refusal(Code::Limit, libc::ENOLCK, "the file has too many locks, or waiters for them"),

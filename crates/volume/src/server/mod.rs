@@ -17,6 +17,7 @@
 //! | `presence`, `newest` | when a session last renewed its lease; which of its connections is the newest |
 //! | `proofs` | sessions whose processes have ended, as a kernel proves |
 //! | `silence` | a disk that does not answer |
+//! | `long_waits` | what waits for long, for the status |
 //! | `batch`, `waits` | transactions that are not stored yet; what the owner waits for |
 //! | `connection` | one connection: greeting, requests, answers |
 
@@ -26,6 +27,7 @@ mod connection;
 mod grants;
 mod leading;
 mod locking;
+mod long_waits;
 mod newest;
 mod owner;
 mod presence;
@@ -47,6 +49,7 @@ use tokio::task::{JoinHandle, JoinSet};
 use crate::net::{Address, Listener};
 use crate::protocol::Failure;
 pub use alone::alone;
+pub use long_waits::{LongWait, ServerWaits, WAIT_SHOWN, WaitSubject};
 pub use request::Overview;
 use request::Request;
 

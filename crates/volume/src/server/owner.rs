@@ -29,6 +29,7 @@ use super::connection::{ROLE_BULK, ROLE_CONTROL, Reply, Shared};
 use super::grants::{Grants, Looking, files_of, is_look};
 use super::leading::{Led, lead};
 use super::locking::Locking;
+use super::long_waits::{WAIT_SHOWN, WaitCollector, WaitSubject};
 use super::newest::Newest;
 use super::presence::Presence;
 use super::proofs::Proofs;
@@ -133,6 +134,8 @@ impl Owner {
         let set_aside = ended.into_iter().map(named).collect();
         let (held, waiting, expected) = self.grants.counts();
         let tokens = (held, waiting);
+        let hosts = sessions.iter().map(|(number, session)| (*number, &*session.host)).collect();
+        let waits = self.collected(WAIT_SHOWN).waits(&hosts);
         Overview {
             sessions,
             silent,
@@ -146,8 +149,25 @@ impl Owner {
             tokens,
             expected,
             locks: self.locking.counts(),
+            waits,
+            made_at: Some(Instant::now()),
             ..self.overview.clone()
         }
+    }
+
+    /// Collects what has waited for longer than `longer_than`.
+    fn collected(&self, longer_than: Duration) -> WaitCollector {
+        let mut collected = WaitCollector::new(longer_than);
+        let waiting = self.grants.waiting().chain(self.locking.waiting()).chain(self.pushes.waiting());
+        waiting.for_each(|(subject, inode, reply)| collected.request(subject, inode, reply));
+        let storing = self.held.iter().chain(&self.next_held).filter_map(Held::reply);
+        storing.for_each(|reply| collected.request(WaitSubject::Storing, 0, reply));
+        self.grants.asked().for_each(|(session, inode, age)| collected.add(WaitSubject::Asked, session, inode, age));
+        if collected.has_some() {
+            let (expected, age) = self.grants.expected();
+            expected.into_iter().for_each(|session| collected.add(WaitSubject::Expected, session, 0, age));
+        }
+        collected
     }
 
     /// Serves requests until it is told to stop.

@@ -214,7 +214,7 @@ fn resume(owner: &mut Owner, session: u64, incarnation: u8, link: (u8, u64)) -> 
     answer.try_recv().expect("it is answered")
 }
 
-fn messages(received: &mut mpsc::UnboundedReceiver<Vec<u8>>) -> Vec<Message> {
+pub(super) fn messages(received: &mut mpsc::UnboundedReceiver<Vec<u8>>) -> Vec<Message> {
     let mut all = Vec::new();
     while let Ok(bytes) = received.try_recv() {
         all.push(Message::decode(&bytes).expect("it decodes").1);
@@ -291,4 +291,30 @@ async fn a_push_after_a_restart_is_answered_when_an_earlier_session_is_lost() {
     }
     assert!(second.image.is_active(lost).is_err() && second.image.is_active(left).is_ok());
     assert!(matches!(messages(&mut answers)[..], [Message::Answer(Answer::Done)]));
+}
+
+#[tokio::test]
+async fn waits_name_who_waits_and_for_whom() {
+    let (mut owner, ..) = owner().await;
+    let sessions = [begin(&mut owner, 1), begin(&mut owner, 2)];
+    settle(&mut owner).await;
+    let (frames, _sent) = mpsc::unbounded_channel();
+    let token = Token { object: FileId { inode: 7, generation: 1 }, what: What::Data };
+    assert!(owner.grants.offer(sessions[0], token, level::WRITE).is_some());
+    let request = Request::Acquire {
+        session: sessions[1],
+        wanted: (token, level::READ, true),
+        reply: Reply::for_test(&frames, 0),
+    };
+    owner.apply(request);
+    tokio::time::sleep(Duration::from_millis(crate::tokens::MINIMUM_MS + 5)).await;
+    owner.grants.wake();
+    owner.act();
+    tokio::time::sleep(Duration::from_millis(2)).await;
+    let collected = |owner: &Owner, longer_than| owner.collected(longer_than).waits(&Default::default());
+    let waits = collected(&owner, Duration::ZERO);
+    let seen: Vec<_> = waits.longest.iter().map(|wait| (wait.subject, wait.inode)).collect();
+    assert_eq!(seen, [(WaitSubject::Token, 7), (WaitSubject::Asked, 7)]);
+    assert_eq!((waits.longest[1].session, waits.requests, waits.locks), (sessions[0], 1, 0));
+    assert_eq!(collected(&owner, WAIT_SHOWN), super::super::long_waits::ServerWaits::default());
 }

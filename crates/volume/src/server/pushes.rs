@@ -10,6 +10,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::connection::Reply;
+use super::long_waits::WaitSubject;
 use crate::protocol::{Answer, FileId, Message};
 
 /// A push that at least one session has not confirmed.
@@ -105,6 +106,13 @@ impl Pushes {
     /// Whether pushes wait until the sessions from before a restart have reconnected or ended.
     pub fn is_early(&self) -> bool {
         !self.early.is_empty()
+    }
+
+    /// Returns the pushes that wait: what each is about, the inode, and its reply.
+    pub fn waiting(&self) -> impl Iterator<Item = (WaitSubject, u64, &Reply)> {
+        let pending = self.pending.values().map(|pending| (pending.file, &pending.reply));
+        let early = self.early.iter().map(|(_, file, _, reply)| (*file, reply));
+        pending.chain(early).map(|(file, reply)| (WaitSubject::Push, file.inode, reply))
     }
 
     /// Returns the sessions whose confirmation others wait for.

@@ -8,9 +8,11 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 
 use super::connection::{Frames, Reply};
 use super::locking::Wish;
+use super::long_waits::ServerWaits;
 use crate::format::Session;
 use crate::protocol::{Answer, Code, Failure, Held as Granted, Message, Operation, Question, Token};
 
@@ -77,6 +79,14 @@ pub(super) enum Held {
 }
 
 impl Held {
+    /// Returns the reply to a session's request.
+    pub fn reply(&self) -> Option<&Reply> {
+        match self {
+            Held::Call(reply, _) | Held::Grant(reply, _) => Some(reply),
+            Held::Number(..) => None,
+        }
+    }
+
     /// Gives the answer.
     pub fn release(self) {
         // A failure is ignored: the client may be gone.
@@ -126,6 +136,10 @@ pub struct Overview {
     pub locks: (usize, usize),
     /// The number of sessions that have not yet said, after a restart, what they hold.
     pub expected: usize,
+    /// What has waited for long.
+    pub waits: ServerWaits,
+    /// When this was made; it is made several times a second.
+    pub made_at: Option<Instant>,
 }
 
 /// Reads the server's clock. *Units*: nanoseconds since 1970.

@@ -360,6 +360,20 @@ impl Arbiter {
         awaited
     }
 
+    /// Returns the sessions that must give a token back or commit, with the token and since when.
+    pub fn asked(&self) -> impl Iterator<Item = (u64, Token, u64)> {
+        self.objects.iter().flat_map(|(token, object)| {
+            let recalled = object.grants.iter().filter_map(|(session, grant)| Some((*session, grant.recalled?.1)));
+            let committing = object.round.iter().map(|round| (round.session, round.sent_ms));
+            recalled.chain(committing).map(|(session, since)| (session, *token, since))
+        })
+    }
+
+    /// Returns the sessions that have not yet said, after a restart, what they hold.
+    pub fn expected(&self) -> impl Iterator<Item = u64> {
+        self.expected.iter().copied()
+    }
+
     /// Returns the numbers of tokens held, of requests that wait, and of sessions that are expected after a restart.
     pub fn counts(&self) -> (usize, usize, usize) {
         let held = self.objects.values().map(|object| object.grants.len()).sum();

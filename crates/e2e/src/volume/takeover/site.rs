@@ -27,9 +27,9 @@ use crate::nectary::binary;
 use crate::scratch::Scratch;
 
 /// The size of the disk: each host that is lost costs about 50 MiB.
-const SIZE: &str = "2G";
-/// The free memory that a disk in memory needs; most of the disk is never written.
-const ROOM_BYTES: u64 = 3 << 30;
+const SIZE: &str = "1G";
+/// The free memory that a disk in memory needs, and some more.
+const ROOM_BYTES: u64 = 2 << 30;
 /// The pause between two attempts to start a server, or a mount.
 const RETRY: Duration = Duration::from_millis(100);
 /// The number of lines of a process's output that are shown if a round fails.
@@ -339,7 +339,9 @@ impl Site {
     pub fn supervise(&mut self) -> Result<()> {
         let Some(leader) = self.leader.filter(|leader| self.has_ended(*leader)) else { return Ok(()) };
         self.restarts += 1;
-        self.note(format!("server {leader:?} has ended by itself, and is started again"));
+        let text = fs::read_to_string(self.log(leader)).unwrap_or_default();
+        let why = text.lines().rev().find(|line| line.contains("error")).unwrap_or_default();
+        self.note(format!("server {leader:?} has ended by itself, and is started again: {why}"));
         self.replace(leader, &[], now())
     }
 

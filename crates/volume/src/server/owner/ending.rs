@@ -86,3 +86,132 @@ impl Owner {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::mpsc;
+
+    use super::super::tests::{ROOT, ask, begin, messages, operate, settle, volume_of};
+    use super::super::*;
+    use super::*;
+    use crate::format::{ExtentState, Key, Space};
+    use crate::protocol::{Mapped, Sibling};
+
+    async fn owner() -> Owner {
+        let options = ServerOptions {
+            listen: Vec::new(),
+            tls: None,
+            number: 0,
+            host: "h".to_owned(),
+            previous_gone: false,
+            said_gone: Vec::new(),
+        };
+        Owner::start(volume_of("ending", 512 << 20).await, &options).await.expect("it starts").0
+    }
+
+    /// Grants a session space; returns its first block.
+    fn grant(owner: &mut Owner, session: u64) -> u64 {
+        match ask(owner, session, &Question::Space { blocks: 8 }) {
+            Answer::Space(granted) => granted[0].block,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn state(owner: &Owner, block: u64) -> Option<ExtentState> {
+        let value = owner.image.tables().get(&Key::Space(block))?;
+        Some(Space::decode(value).expect("it decodes").state)
+    }
+
+    /// Answers a question that came on a connection.
+    async fn answered(owner: &mut Owner, session: u64, question: Question) -> Message {
+        let (frames, mut answers) = mpsc::unbounded_channel();
+        owner.apply(Request::Ask { session, question, reply: Reply::for_test(&frames, 1) });
+        settle(owner).await;
+        messages(&mut answers).pop().expect("it is answered")
+    }
+
+    #[tokio::test]
+    async fn wait_for_space_ends_silent_session() {
+        let mut owner = owner().await;
+        let (writer, silent) = (begin(&mut owner, 1), begin(&mut owner, 2));
+        let create = Operation::Create {
+            directory: ROOT,
+            name: b"file".to_vec(),
+            mode: libc::S_IFREG | 0o644,
+            owner: 0,
+            group: 0,
+            umask: 0,
+            device: 0,
+            target: Vec::new(),
+            target_block: None,
+            open: false,
+            inode: 0,
+        };
+        let Answer::Attributes(made) = operate(&mut owner, writer, create) else { panic!("it is made") };
+        let (file, block, held) = (made.id(), grant(&mut owner, writer), grant(&mut owner, silent));
+        let extents = vec![Mapped { file_block: 0, blocks: 8, block, is_unwritten: false }];
+        let commit =
+            Operation::Commit { file, truncate_generation: 0, size: 32768, modified_ns: 1, changed_ns: 1, extents };
+        operate(&mut owner, writer, commit);
+        operate(&mut owner, writer, Operation::Truncate { file, size: 0 });
+        settle(&mut owner).await;
+        assert_eq!(state(&owner, block), Some(ExtentState::Draining));
+        tokio::time::pause();
+        let later = async |owner: &mut Owner, wait: Duration, is_short: bool| {
+            tokio::time::advance(wait + Duration::from_millis(1)).await;
+            let (session, drained) = (writer, u64::MAX);
+            owner.apply(Request::Acknowledge { session, acknowledged: 0, drained, is_answered: true });
+            if is_short {
+                owner.note_shortage(Some(&Failure { code: Code::Full, errno: libc::EAGAIN, words: String::new() }));
+            }
+            owner.end_late_sessions();
+        };
+        let lease = Duration::from_millis(SESSION_LEASE_MS.into()) + DRIFT;
+        for _ in 0..2 {
+            later(&mut owner, lease, false).await;
+        }
+        assert!(owner.image.is_active(silent).is_ok(), "nobody waits for space");
+        later(&mut owner, Duration::ZERO, true).await;
+        assert!(owner.image.is_active(silent).is_ok() && owner.shared.barred().contains(&silent));
+        later(&mut owner, Duration::from_millis(100), true).await;
+        assert!(owner.image.is_active(silent).is_err() && owner.image.is_active(writer).is_ok());
+        tokio::time::resume();
+        owner.background().await.expect("it goes on");
+        assert_eq!((state(&owner, block), state(&owner, held)), (None, Some(ExtentState::Granted)));
+        assert_eq!(owner.overview().set_aside, [(silent, "h".to_owned())]);
+    }
+
+    #[tokio::test]
+    async fn siblings_word_frees_what_was_held() {
+        let mut owner = owner().await;
+        let mut begin_at = |incarnation, boot| {
+            let model = begin(&mut owner, incarnation);
+            let (_, model) =
+                owner.image.sessions().into_iter().find(|(number, _)| *number == model).expect("it is there");
+            owner.end(owner.image.sessions().last().expect("it is there").0).expect("it ends");
+            let session = Session { incarnation: [incarnation; 16], boot, ..model };
+            let (number, transaction) = owner.image.begin_session(&session).expect("it begins");
+            owner.next.push(transaction);
+            number
+        };
+        let (teller, killed, elsewhere) = (begin_at(1, 5), begin_at(2, 5), begin_at(3, 6));
+        let held = grant(&mut owner, killed);
+        settle(&mut owner).await;
+        [killed, elsewhere].iter().for_each(|session| owner.proofs.left(*session));
+        let sibling = |session, incarnation| Sibling { session, incarnation: [incarnation; 16] };
+        let named = answered(&mut owner, teller, Question::Siblings).await;
+        assert_eq!(named, Message::Answer(Answer::Siblings(vec![sibling(killed, 2)])));
+        let siblings = vec![sibling(killed, 2), sibling(elsewhere, 3)];
+        let refused = answered(&mut owner, teller, Question::Gone { siblings }).await;
+        assert!(matches!(refused, Message::Failure(Failure { code: Code::Conflict, .. })), "{refused:?}");
+        assert_eq!(state(&owner, held), Some(ExtentState::Granted), "a word that is partly wrong changes nothing");
+        let told = answered(&mut owner, teller, Question::Gone { siblings: vec![sibling(killed, 2)] }).await;
+        assert_eq!((told, state(&owner, held)), (Message::Answer(Answer::Done), None));
+        assert!(owner.image.is_active(killed).is_err() && owner.image.is_active(elsewhere).is_ok());
+        // A session whose disk failed a write can neither be proven gone nor prove anything.
+        assert_eq!(answered(&mut owner, teller, Question::Unproven).await, Message::Answer(Answer::Done));
+        let boots: Vec<u64> = owner.image.sessions().iter().map(|(_, session)| session.boot).collect();
+        assert_eq!(boots, [0, 6]);
+        assert_eq!(crate::metadata::check(owner.image.tables(), &owner.shared.label), Vec::<String>::new());
+    }
+}
