@@ -156,7 +156,7 @@ fn must_end(site: &mut Site, notes: &mut Notes, side: Side, why: &str) {
 /// lost its lease, and then it must end.
 fn is_refused(site: &mut Site, notes: &mut Notes, more: &[&str]) -> Result<bool> {
     match site.start(Side::B, more, RETURN_MAX)? {
-        Attempt::Refused(words) if words.contains("serves") => site.note("server B is refused"),
+        Attempt::Refused(words) if words.contains("it renews its lease") => site.note("server B is refused"),
         Attempt::Leads => {
             must_end(site, notes, Side::A, "B leads");
             return Ok(false);
