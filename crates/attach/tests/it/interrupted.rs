@@ -1,0 +1,196 @@
+//! Checks that a signal ends a program that reads from a cached tree while the source does not answer.
+
+use std::fs;
+use std::io::Read as _;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+use crate::support::is_missing;
+use nectary_attach::{Tree, TreeOptions};
+use nectary_buffer::Options;
+use nectary_fuse::{
+    Attributes, Call, Channel, Connection, Crew, Entry, FileSystem, Limits, Mount, MountOptions, Reply, Request,
+    unmount,
+};
+
+/// The time limit of every wait.
+const LIMIT: Duration = Duration::from_secs(30);
+/// How long the kernel may cache entries and attributes.
+const VALID: Duration = Duration::from_secs(3600);
+const FILE: u64 = 2;
+const FILE_BYTES: u64 = 64 << 10;
+
+/// A file system with one file, whose reads wait until a gate is open.
+#[derive(Default)]
+struct Slow {
+    gate: Mutex<Gate>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Gate {
+    is_open: bool,
+    held: Vec<(Reply, u32)>,
+}
+
+impl Slow {
+    fn attributes(node: u64) -> Attributes {
+        let mode = if node == FILE { libc::S_IFREG | 0o644 } else { libc::S_IFDIR | 0o755 };
+        let size = if node == FILE { FILE_BYTES } else { 0 };
+        Attributes { number: node, size, mode, links: 1, block_bytes: 4096, ..Attributes::default() }
+    }
+
+    /// Waits until a read is held back.
+    fn wait_held(&self) {
+        let gate = self.gate.lock().unwrap();
+        let waited = self.changed.wait_timeout_while(gate, LIMIT, |gate| gate.held.is_empty()).unwrap();
+        assert!(!waited.1.timed_out(), "no read came");
+    }
+
+    /// Answers the requests that are held back, and from now on every request at once.
+    fn open(&self) {
+        let mut gate = self.gate.lock().unwrap();
+        gate.is_open = true;
+        gate.held.drain(..).for_each(|(reply, size)| reply.bytes(&vec![7; size as usize]));
+    }
+
+    fn close(&self) {
+        self.gate.lock().unwrap().is_open = false;
+    }
+}
+
+impl FileSystem for Slow {
+    fn serve(&self, request: Request<'_>, reply: Reply) {
+        match request.call {
+            Call::LookUp { name } if name == c"file" => reply.entry(&Entry {
+                node: FILE,
+                generation: 0,
+                attributes: Slow::attributes(FILE),
+                entry_valid: VALID,
+                attributes_valid: VALID,
+            }),
+            Call::LookUp { .. } => reply.errno(libc::ENOENT),
+            Call::GetAttributes { .. } => reply.attributes(&Slow::attributes(request.node), VALID),
+            Call::Open { .. } | Call::OpenDirectory { .. } => reply.opened(1, 0),
+            Call::Read(read) => {
+                let mut gate = self.gate.lock().unwrap();
+                if gate.is_open {
+                    return reply.bytes(&vec![7; read.size as usize]);
+                }
+                gate.held.push((reply, read.size));
+                self.changed.notify_all();
+            }
+            Call::Release { .. } | Call::ReleaseDirectory { .. } | Call::Flush { .. } => reply.ok(),
+            _ => reply.errno(libc::ENOSYS),
+        }
+    }
+}
+
+/// A slow source and the tree above it; both are removed whether the test passes or fails.
+struct Shown {
+    slow: Arc<Slow>,
+    tree: Option<Tree>,
+    crew: Option<Crew>,
+    scratch: PathBuf,
+}
+
+impl Shown {
+    fn new() -> Shown {
+        let scratch = Path::new("/var/tmp").join(format!("nectary-slow-{}", std::process::id()));
+        let (source, directory) = (scratch.join("source"), scratch.join("shown"));
+        fs::create_dir_all(&source).unwrap();
+        fs::create_dir_all(&directory).unwrap();
+        let slow = Arc::new(Slow::default());
+        let channel = Channel::open(true).unwrap();
+        let options = MountOptions {
+            source: "slow".to_owned(),
+            root_mode: libc::S_IFDIR | 0o755,
+            for_all: true,
+            ..MountOptions::default()
+        };
+        let mount = Mount::new(&channel, &options).unwrap();
+        let connection = Connection::new(slow.clone(), Limits::default());
+        let crew = Crew::start(connection, channel, "slow").unwrap();
+        mount.attach(&source).unwrap();
+        let mut shown = Shown { slow, tree: None, crew: Some(crew), scratch };
+        let cache = Options { memory_bytes: 16 << 20, policy: "lru".to_owned(), ..Options::default() };
+        shown.tree =
+            Some(Tree::start(TreeOptions { source, directory, cache, is_exclusive: false }).expect("it is shown"));
+        shown
+    }
+
+    fn file(&self) -> PathBuf {
+        self.scratch.join("shown/file")
+    }
+}
+
+impl Drop for Shown {
+    fn drop(&mut self) {
+        self.slow.open();
+        if let Some(tree) = self.tree.take() {
+            let _ = tree.unmount(true);
+            let _ = tree.finish();
+        }
+        let _ = unmount(&self.scratch.join("source"), true);
+        if let Some(crew) = self.crew.take() {
+            let _ = crew.wait();
+        }
+        let _ = fs::remove_dir_all(&self.scratch);
+    }
+}
+
+/// Starts a program that reads the file.
+fn reader(path: &Path) -> Child {
+    // Background processes of a script ignore SIGINT. If this test runs as one, the program that it starts would ignore
+    // SIGINT too.
+    let mut command = Command::new("env");
+    command.args(["--default-signal=INT", "dd"]).arg(format!("if={}", path.display())).args([
+        "of=/dev/null",
+        "bs=4k",
+        "count=1",
+        "status=none",
+    ]);
+    command.stdin(Stdio::null()).spawn().expect("dd starts")
+}
+
+fn end(child: &mut Child) -> std::process::ExitStatus {
+    let began = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            return status;
+        }
+        if began.elapsed() >= LIMIT {
+            let _ = child.kill();
+            panic!("it still waits after {LIMIT:?}");
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+#[test]
+fn signal_ends_a_read_that_waits_for_its_source_and_the_next_read_is_right() {
+    if is_missing("interrupted read") {
+        return;
+    }
+    let shown = Shown::new();
+    for signal in [libc::SIGINT, libc::SIGKILL, libc::SIGTERM] {
+        shown.slow.close();
+        let mut child = reader(&shown.file());
+        shown.slow.wait_held();
+        assert!(child.try_wait().unwrap().is_none(), "it waits");
+        // SAFETY: a plain system call; the child is not reaped yet, so its number is not reused.
+        unsafe { libc::kill(child.id() as i32, signal) };
+        // The reader must end although the source has not answered.
+        assert_eq!(end(&mut child).signal(), Some(signal));
+        assert!(!shown.slow.gate.lock().unwrap().held.is_empty(), "the source still owes its answer");
+        shown.slow.open();
+        let mut bytes = Vec::new();
+        fs::File::open(shown.file()).unwrap().read_to_end(&mut bytes).unwrap();
+        assert!(bytes.len() as u64 == FILE_BYTES && bytes.iter().all(|&byte| byte == 7), "after signal {signal}");
+        let tree = shown.tree.as_ref().unwrap();
+        tree.drop_path(b"file", 0..u64::MAX).unwrap();
+    }
+}

@@ -1,0 +1,4 @@
+//! The tests of this crate from the outside, in one program: its modules are the files of this folder.
+
+mod memory_file_system;
+mod support;

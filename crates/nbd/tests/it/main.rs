@@ -1,0 +1,6 @@
+//! The tests of this crate from the outside, in one program: its modules are the files of this folder.
+
+mod loopback;
+mod protocol;
+#[path = "../support/mod.rs"]
+mod support;

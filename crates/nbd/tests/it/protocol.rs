@@ -1,0 +1,289 @@
+//! A server answers any bytes of a client as the protocol document requires, and keeps the connection open whenever the
+//! document requires that.
+
+use std::sync::Arc;
+
+use crate::support::{Served, named, serve};
+use nectary_block::{
+    BlockDevice, Context, Error, ErrorKind, Filter, IoFuture, MemoryDevice, Operation, SharedDevice, read,
+};
+use tokio::io::AsyncWriteExt;
+
+const EPERM: u32 = 1;
+const EINVAL: u32 = 22;
+const ENOSPC: u32 = 28;
+const EOVERFLOW: u32 = 75;
+const ENOTSUP: u32 = 95;
+
+const READ: u16 = 0;
+const WRITE: u16 = 1;
+const FLUSH: u16 = 3;
+const TRIM: u16 = 4;
+const CACHE: u16 = 5;
+const ZEROES: u16 = 6;
+const STATUS: u16 = 7;
+const SIZE: u64 = 1 << 20;
+const ERR: u32 = 1 << 31;
+
+fn memory(read_only: bool) -> Served {
+    let device: SharedDevice = Arc::new(MemoryDevice::new(SIZE));
+    serve(device, read_only)
+}
+
+#[tokio::test]
+async fn every_option_is_answered_and_the_connection_goes_on() {
+    let served = memory(false);
+    let mut raw = served.raw().await;
+    let long = vec![0; (64 << 10) + 1];
+    let (at_limit, no_query) = (vec![0; 64 << 10], named("disk", &0u32.to_be_bytes()));
+    for (option, data, reply) in [
+        (99, &b"whatever"[..], ERR | 1),
+        (11, &b""[..], ERR | 1),
+        (4, &at_limit[..], ERR | 1),
+        (4, &long[..], ERR | 9),
+        (3, &b"data"[..], ERR | 3),
+        (5, &b""[..], ERR | 2),
+        (5, &b"data"[..], ERR | 3),
+        (8, &b"data"[..], ERR | 3),
+        (7, &b"abc"[..], ERR | 3),
+        (7, &named("disk", &7u16.to_be_bytes())[..], ERR | 3),
+        (7, &named("d\0sk", &0u16.to_be_bytes())[..], ERR | 3),
+        (7, &named("other", &0u16.to_be_bytes())[..], ERR | 6),
+        (6, &named(&"x".repeat(4097), &0u16.to_be_bytes())[..], ERR | 9),
+        (10, &no_query[..], ERR | 3),
+    ] {
+        raw.option(option, data).await;
+        assert_eq!(raw.option_reply(option).await.0, reply, "option {option} with {} bytes", data.len());
+    }
+    raw.option(3, &[]).await;
+    assert_eq!(raw.option_reply(3).await, (2, named("disk", b"a disk for tests")));
+    assert_eq!(raw.option_reply(3).await.0, 1);
+    assert_eq!(raw.go().await.0, SIZE);
+    served.server.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn metadata_contexts_are_listed_chosen_and_forgotten() {
+    let served = memory(false);
+    let mut raw = served.raw().await;
+    raw.structured().await;
+    let query = |text: &str| {
+        let query = [&1u32.to_be_bytes()[..], &(text.len() as u32).to_be_bytes(), text.as_bytes()].concat();
+        named("disk", &query)
+    };
+    for (option, data, is_found) in [
+        (9, named("disk", &0u32.to_be_bytes()), true),
+        (9, query("base:"), true),
+        (9, query("base:other"), false),
+        (9, query("qemu:dirty"), false),
+        (10, query("base:"), false),
+        (10, query("base:allocation"), true),
+    ] {
+        raw.option(option, &data).await;
+        let (reply, data) = raw.option_reply(option).await;
+        assert_eq!(reply == 4, is_found, "option {option}");
+        if is_found {
+            assert_eq!(&data[4..], b"base:allocation");
+            assert_eq!(raw.option_reply(option).await.0, 1);
+        }
+    }
+    // A failed choice of contexts resets the earlier choice.
+    raw.option(10, &query("no colon")).await;
+    assert_eq!(raw.option_reply(10).await.0, ERR | 3);
+    raw.go().await;
+    assert_eq!(raw.ask(STATUS, 0, 0, 4096, &[]).await.error, EINVAL);
+
+    let mut raw = served.raw().await;
+    raw.structured().await;
+    raw.option(10, &query("base:allocation")).await;
+    raw.option_reply(10).await;
+    raw.option_reply(10).await;
+    raw.go().await;
+    let hole = [SIZE as u32, 3].map(u32::to_be_bytes).concat();
+    assert_eq!(raw.ask(STATUS, 0, 0, SIZE as u32, &[]).await.data, hole);
+    assert_eq!(raw.ask(WRITE, 0, 4096, 4096, &[1; 4096]).await.error, 0);
+    let one = [512u32, 3].map(u32::to_be_bytes).concat();
+    assert_eq!(raw.ask(STATUS, 8, 512, 512, &[]).await.data.len(), one.len(), "one extent was wanted");
+    served.server.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn wrong_requests_are_errors_and_the_connection_goes_on() {
+    for is_structured in [false, true] {
+        let served = memory(false);
+        let mut raw = served.raw().await;
+        if is_structured {
+            raw.structured().await;
+        }
+        let (size, flags) = raw.go().await;
+        assert_eq!((size, flags & 2, flags & 0x80 != 0), (SIZE, 0, is_structured));
+        let data = vec![9; 4096];
+        let past = u64::MAX - 100;
+        let too_long = if is_structured { EOVERFLOW } else { EINVAL };
+        for (command, flags, offset, length, data, error) in [
+            (READ, 0, SIZE, 1, &[][..], EINVAL),
+            (READ, 0, past, 4096, &[][..], EINVAL),
+            (READ, 0, 0, u32::MAX, &[][..], EINVAL),
+            (READ, 0x20, 0, 1, &[][..], EINVAL),
+            (READ, 2, 0, 1, &[][..], EINVAL),
+            (READ, 4, 0, 1, &[][..], if is_structured { 0 } else { EINVAL }),
+            (WRITE, 0, SIZE - 1, 4096, &data[..], ENOSPC),
+            (WRITE, 2, 0, 4096, &data[..], EINVAL),
+            (TRIM, 0, SIZE, 1, &[][..], EINVAL),
+            (TRIM, 4, 0, 1, &[][..], EINVAL),
+            (ZEROES, 0, SIZE - 1, 2, &[][..], ENOSPC),
+            (ZEROES, 16, 0, 4096, &[][..], 0),
+            (ZEROES, 16, 1, 4000, &[][..], ENOTSUP),
+            (ZEROES, 16 | 2, 0, 4096, &[][..], ENOTSUP),
+            (CACHE, 0, SIZE, 1, &[][..], EINVAL),
+            (FLUSH, 0, 1, 0, &[][..], EINVAL),
+            (FLUSH, 0, 0, 1, &[][..], EINVAL),
+            (STATUS, 0, 0, 4096, &[][..], EINVAL),
+            (8, 0, 0, 0, &[][..], EINVAL),
+            (9999, 0, 0, 0, &[][..], EINVAL),
+        ] {
+            let found = raw.ask(command, flags, offset, length, data).await.error;
+            assert_eq!(found, error, "command {command} with flags {flags:#x}, {length} bytes at {offset}");
+        }
+        // On a large device, the length is the only mistake in the request.
+        let large = serve(Arc::new(MemoryDevice::new(1 << 40)), false);
+        let mut other = large.raw().await;
+        if is_structured {
+            other.structured().await;
+        }
+        other.go().await;
+        assert_eq!(other.ask(READ, 0, 0, (32 << 20) + 1, &[]).await.error, too_long);
+        assert_eq!(other.ask(READ, 0, 0, 32 << 20, &[]).await.data.len(), 32 << 20);
+        assert_eq!(other.ask(ZEROES, 0, 3, u32::MAX, &[]).await.error, 0);
+        // After all these errors the connection still works.
+        assert_eq!(raw.ask(WRITE, 1, 1000, 5, b"hello").await.error, 0);
+        assert_eq!(raw.ask(READ, 0, 998, 9, &[]).await.data, b"\0\0hello\0\0");
+        assert_eq!(raw.ask(READ, 0, 0, 0, &[]).await.error, 0);
+        assert_eq!(raw.ask(ZEROES, 1 | 2, 1001, 3, &[]).await.error, 0);
+        assert_eq!(raw.ask(TRIM, 1, 0, 1000, &[]).await.error, 0);
+        assert_eq!(raw.ask(CACHE, 0, 0, 4097, &[]).await.error, 0);
+        assert_eq!(raw.ask(FLUSH, 0, 0, 0, &[]).await.error, 0);
+        assert_eq!(raw.ask(READ, 0, 998, 9, &[]).await.data, b"\0\0h\0\0\0o\0\0");
+        served.server.stop().await.unwrap();
+        large.server.stop().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn zeroes_that_must_be_fast_are_refused_with_nothing_changed_where_they_are_not() {
+    let quick: SharedDevice = Arc::new(MemoryDevice::new(SIZE));
+    let slow: SharedDevice = Arc::new(Slow(Arc::new(MemoryDevice::new(SIZE))));
+    for (device, error, left) in [(quick, 0, 0), (slow, ENOTSUP, 9)] {
+        let served = serve(device, false);
+        let mut raw = served.transmitting().await;
+        assert_eq!(raw.ask(WRITE, 0, 0, 16384, &[9; 16384]).await.error, 0);
+        assert_eq!(raw.ask(ZEROES, 16, 100, 10000, &[]).await.error, error);
+        let found = raw.ask(READ, 0, 0, 16384, &[]).await.data;
+        assert!(found[100..10100].iter().all(|&byte| byte == left));
+        assert!(found[..100].iter().chain(&found[10100..]).all(|&byte| byte == 9));
+        let (_, exports) = served.server.reader()();
+        assert_eq!(exports[0].figures().failed, 0, "it is no failure");
+        // This crate's client gets the same results.
+        let device = served.device(1).await;
+        let zeroed = device.zero_quickly(8192, 8192, Context::default()).await.map_err(|error| error.kind);
+        assert_eq!(zeroed, if error == 0 { Ok(()) } else { Err(ErrorKind::Unsupported) });
+        assert_eq!(read(&*device, 12288, 4096).await.unwrap()[4000], left);
+        served.server.stop().await.unwrap();
+    }
+}
+
+/// A device on which writing zeroes may be as slow as writing data.
+struct Slow(SharedDevice);
+
+impl Filter for Slow {
+    fn inner(&self) -> &SharedDevice {
+        &self.0
+    }
+
+    fn spec(&self) -> String {
+        self.0.spec()
+    }
+
+    fn zero_quickly(&self, _: u64, _: u64, _: Context) -> IoFuture<()> {
+        let error = Error::new(ErrorKind::Unsupported, &self.0.spec(), Operation::WriteZeroes, "it is slow");
+        Box::pin(std::future::ready(Err(error)))
+    }
+}
+
+#[tokio::test]
+async fn writes_to_a_read_only_export_are_refused_by_permission() {
+    let served = memory(true);
+    let mut raw = served.raw().await;
+    assert_eq!(raw.go().await.1 & 2, 2);
+    assert_eq!(raw.ask(WRITE, 0, 0, 4096, &[1; 4096]).await.error, EPERM);
+    assert_eq!(raw.ask(TRIM, 0, 0, 4096, &[]).await.error, EPERM);
+    assert_eq!(raw.ask(ZEROES, 0, 0, 4096, &[]).await.error, EPERM);
+    assert_eq!(raw.ask(READ, 0, 0, 4, &[]).await.data, [0; 4]);
+    served.server.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn what_breaks_the_protocol_ends_its_connection_alone() {
+    let served = memory(false);
+    let mut witness = served.transmitting().await;
+    // Each of these ends its connection: unknown flags, an option or a request without its magic number, and a write
+    // that is longer than the limit.
+    let mut raw = served.raw().await;
+    raw.stream.write_all(&[0; 16]).await.unwrap();
+    assert!(raw.is_closed().await);
+    let mut raw = served.transmitting().await;
+    raw.stream.write_all(&[7; 28]).await.unwrap();
+    assert!(raw.is_closed().await);
+    let mut raw = served.transmitting().await;
+    raw.request(WRITE, 0, 1, 0, (32 << 20) + 1, &[]).await;
+    assert!(raw.is_closed().await);
+    let mut raw = served.raw().await;
+    raw.option(1, b"no such export").await;
+    assert!(raw.is_closed().await);
+    let mut raw = served.raw().await;
+    raw.option(2, &[]).await;
+    assert_eq!(raw.option_reply(2).await.0, 1);
+    assert!(raw.is_closed().await);
+    // A client may disconnect in the middle of a write, or with requests in flight.
+    let mut raw = served.transmitting().await;
+    raw.request(WRITE, 0, 1, 0, 4096, &[1; 100]).await;
+    drop(raw);
+    let mut raw = served.transmitting().await;
+    for cookie in 0..100 {
+        raw.request(READ, 0, cookie, 0, 65536, &[]).await;
+    }
+    drop(raw);
+    assert_eq!(witness.ask(READ, 0, 0, 4, &[]).await.data, [0; 4]);
+    let (figures, _) = served.server.reader()();
+    assert!(figures.broken >= 4 && figures.last_reason.is_some(), "{figures:?}");
+    served.server.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn more_requests_than_the_limit_wait_and_all_are_answered() {
+    let served = memory(false);
+    let mut raw = served.transmitting().await;
+    let (mut reader, mut writer) = raw.stream.split();
+    let requests = 3 * nectary_nbd::limits::REQUESTS_MAX as u64;
+    let send = async {
+        for cookie in 0..requests {
+            let mut bytes = 0x2560_9513u32.to_be_bytes().to_vec();
+            bytes.extend([0; 4]);
+            bytes.extend(cookie.to_be_bytes());
+            bytes.extend((cookie * 512 % SIZE).to_be_bytes());
+            bytes.extend(512u32.to_be_bytes());
+            writer.write_all(&bytes).await.unwrap();
+        }
+    };
+    let receive = async {
+        let mut seen = std::collections::BTreeSet::new();
+        let mut reply = [0; 16 + 512];
+        for _ in 0..requests {
+            tokio::io::AsyncReadExt::read_exact(&mut reader, &mut reply).await.unwrap();
+            seen.insert(u64::from_be_bytes(reply[8..16].try_into().unwrap()));
+        }
+        assert_eq!(seen.len() as u64, requests);
+    };
+    tokio::time::timeout(crate::support::PATIENCE, async { tokio::join!(send, receive) }).await.unwrap();
+    served.server.stop().await.unwrap();
+}

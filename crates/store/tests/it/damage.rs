@@ -1,0 +1,241 @@
+//! Damage on the disk costs only the damaged objects, and a device without a store is refused with a reason.
+
+use std::sync::Arc;
+
+use crate::common::{body, fresh, open, options, read_all};
+use bytes::Bytes;
+use nectary_block::{ErrorFilter, ErrorOptions, MemoryDevice, On, SharedDevice};
+use nectary_store::{CreateOptions, ErrorKind, KeyRef, Store};
+
+const COUNT: u64 = 400;
+
+fn name(number: u64) -> String {
+    format!("object {number}")
+}
+
+/// Makes the image of a store with objects, after a clean stop if `clean` is set, otherwise after a crash.
+async fn filled(clean: bool) -> Vec<u8> {
+    let (device, store) = fresh(8 << 20).await;
+    for number in 0..COUNT {
+        store.put(KeyRef::new(name(number).as_bytes(), b""), "m".into(), body(number, 2000)).await.unwrap();
+    }
+    store.sync().await.unwrap();
+    if clean {
+        store.close().await.unwrap();
+    }
+    drop(store);
+    device.image()
+}
+
+/// Counts the objects that are found, and checks their bytes.
+async fn count(image: Vec<u8>) -> u64 {
+    let store = open(Arc::new(MemoryDevice::from_image(image))).await;
+    let mut found = 0;
+    for number in 0..COUNT {
+        if let Some(bytes) = read_all(&store, KeyRef::new(name(number).as_bytes(), b"")).await {
+            assert_eq!(bytes, body(number, 2000), "{}", name(number));
+            found += 1;
+        }
+    }
+    found
+}
+
+async fn refusal(image: Vec<u8>) -> (ErrorKind, String) {
+    let device: SharedDevice = Arc::new(MemoryDevice::from_image(image));
+    match Store::open(device, options()).await {
+        Ok(_) => panic!("it was opened"),
+        Err(error) => (error.kind, error.message),
+    }
+}
+
+#[tokio::test]
+async fn one_flipped_bit_anywhere_costs_at_most_one_object() {
+    for clean in [false, true] {
+        let image = filled(clean).await;
+        let mut state = 12345u64;
+        for round in 0..300 {
+            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            // Half of the flips are in the areas at the start of the span, which have the store's metadata.
+            let range = if round % 2 == 0 { 1 << 18 } else { image.len() as u64 };
+            let at = (state >> 20) % range;
+            let mut flipped = image.clone();
+            flipped[at as usize] ^= 1 << (state & 7);
+            let found = count(flipped).await;
+            assert!(found + 1 >= COUNT, "bit flip at {at} of a store stopped {clean}: {found} of {COUNT} left");
+        }
+    }
+}
+
+#[tokio::test]
+async fn wiped_checkpoints_and_state_lose_nothing() {
+    let image = filled(true).await;
+    let store = open(Arc::new(MemoryDevice::from_image(image.clone()))).await;
+    assert!(store.stat().recovery.checkpoint);
+    drop(store);
+    let mut wiped = image;
+    // This overwrites the state slots, and the area between the purge log and the segments, which has only checkpoints.
+    wiped[8192..16384].fill(0);
+    wiped[16384 + 4 * 16384..16384 + 4 * 16384 + (2 << 15)].fill(0xff);
+    assert_eq!(count(wiped).await, COUNT);
+}
+
+#[tokio::test]
+async fn store_cut_to_half_opens_with_what_is_left() {
+    let mut image = filled(false).await;
+    let length = image.len();
+    image.truncate(length / 2 / 4096 * 4096);
+    let left = count(image).await;
+    assert!(left > 0 && left <= COUNT, "{left}");
+}
+
+#[tokio::test]
+async fn device_cut_to_nothing_or_of_another_program_is_refused_with_a_reason() {
+    let (kind, message) = refusal(vec![0; 1 << 20]).await;
+    assert_eq!(kind, ErrorKind::Corrupt);
+    assert!(message.contains("not a Nectary store"), "{message}");
+    let mut other = vec![0; 1 << 20];
+    other[..8].copy_from_slice(b"XFSBdata");
+    let (kind, message) = refusal(other.clone()).await;
+    assert_eq!(kind, ErrorKind::Corrupt);
+    assert!(message.contains("found XFSB") && message.contains("offset 0"), "{message}");
+    let device: SharedDevice = Arc::new(MemoryDevice::from_image(other));
+    assert!(Store::probe(&device).await.is_err(), "what is not ours is not overwritten");
+    let mut late = vec![0; 4 << 20];
+    late[(4 << 20) - 5000] = 1;
+    let late: SharedDevice = Arc::new(MemoryDevice::from_image(late));
+    assert!(Store::probe(&late).await.is_err(), "nor is what has only its end on the device");
+    assert!(Store::create(device.clone(), &CreateOptions::default()).await.is_err());
+    Store::create(device, &CreateOptions { force: true, ..Default::default() }).await.unwrap();
+    let (kind, _) = refusal(vec![0; 4096]).await;
+    assert_eq!(kind, ErrorKind::Corrupt);
+}
+
+#[tokio::test]
+async fn store_of_another_version_is_refused_by_its_number() {
+    let mut image = filled(true).await;
+    for copy in [0, 4096] {
+        image[copy + 4] = 2;
+    }
+    let (kind, message) = refusal(image).await;
+    assert_eq!(kind, ErrorKind::Corrupt);
+    assert!(message.contains("version 2") && message.contains("version 1"), "{message}");
+}
+
+#[tokio::test]
+async fn damage_in_what_was_written_last_is_a_cut_of_the_log_and_behind_what_was_flushed_it_hides_what_it_replaced() {
+    let key = KeyRef::new(b"key", b"");
+    for is_last in [true, false] {
+        let (device, store) = fresh(8 << 20).await;
+        store.put(key, "m".into(), body(1, 2000)).await.unwrap();
+        store.sync().await.unwrap();
+        store.put(key, "m".into(), body(2, 3000)).await.unwrap();
+        let replaced = store.sync().await.unwrap().last;
+        if !is_last {
+            // The next append states that everything before it was flushed.
+            store.put(KeyRef::new(b"other", b""), "m".into(), body(3, 100)).await.unwrap();
+            store.sync().await.unwrap();
+        }
+        drop(store);
+        let mut image = device.image();
+        let newest = body(2, 3000);
+        let at = image.windows(newest.len()).position(|bytes| bytes == newest).unwrap();
+        image[at + 1500] ^= 1;
+        let store = open(Arc::new(MemoryDevice::from_image(image))).await;
+        assert_eq!(store.sequences().written < replaced, is_last);
+        let found = read_all(&store, key).await;
+        assert_eq!(found, is_last.then(|| body(1, 2000).to_vec()), "last: {is_last}");
+    }
+}
+
+#[tokio::test]
+async fn store_is_not_made_twice_unless_forced() {
+    let (device, store) = fresh(1 << 20).await;
+    drop(store);
+    let again = Store::create(device.clone(), &CreateOptions::default()).await.unwrap_err();
+    assert_eq!(again.kind, ErrorKind::Busy);
+    let small: SharedDevice = Arc::new(MemoryDevice::new(64 << 10));
+    let error = Store::create(small, &CreateOptions::default()).await.unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Invalid);
+    assert!(error.message.contains("at least"), "{error}");
+}
+
+#[tokio::test]
+async fn failed_write_stops_writes_for_good_and_reads_go_on() {
+    let device =
+        nectary_block::open("error(memory:16M,on=write,rate=100%,when=/nonexistent/never)", &Default::default())
+            .await
+            .unwrap();
+    Store::create(device.clone(), &CreateOptions::default()).await.unwrap();
+    drop(device);
+    let trigger = std::env::temp_dir().join(format!("nectary-store-error-{}", std::process::id()));
+    let _ = std::fs::remove_file(&trigger);
+    let spec = format!("error(memory:16M,on=write,rate=100%,when={})", trigger.display());
+    let device = nectary_block::open(&spec, &Default::default()).await.unwrap();
+    Store::create(device.clone(), &CreateOptions::default()).await.unwrap();
+    let store = open(device).await;
+    store.put(KeyRef::new(b"before", b""), Bytes::new(), body(1, 100)).await.unwrap();
+    store.sync().await.unwrap();
+    std::fs::write(&trigger, b"").unwrap();
+    let _ = store.put(KeyRef::new(b"after", b""), Bytes::new(), body(2, 100)).await;
+    let error = store.sync().await.unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Stopped, "{error}");
+    std::fs::remove_file(&trigger).unwrap();
+    assert!(store.put(KeyRef::new(b"later", b""), Bytes::new(), body(3, 100)).await.is_err());
+    assert!(store.purge_key(b"before2").await.is_err());
+    assert_eq!(store.checkpoint().await.unwrap_err().kind, ErrorKind::Stopped);
+    assert!(store.stat().stopped.is_some());
+    assert_eq!(read_all(&store, KeyRef::new(b"before", b"")).await.unwrap(), body(1, 100));
+    assert!(store.get(KeyRef::new(b"after", b"")).await.is_none(), "what was not written is not served");
+    assert!(store.sequences().written < store.sequences().last);
+}
+
+#[tokio::test]
+async fn bodies_full_of_what_looks_like_units_cost_a_scan_no_time() {
+    const SEGMENT_BYTES: usize = 8 << 20;
+    let device = Arc::new(MemoryDevice::new(64 << 20));
+    let create = CreateOptions { segment_bytes: Some(SEGMENT_BYTES as u64), ..CreateOptions::default() };
+    Store::create(device.clone(), &create).await.unwrap();
+    let store = open(device.clone()).await;
+    store.put(KeyRef::new(b"key", b""), "m".into(), "body".into()).await.unwrap();
+    store.sync().await.unwrap();
+    drop(store);
+    let mut image = device.image();
+    let start = image.chunks(4096).position(|block| block.starts_with(b"NAPP")).expect("an append") * 4096;
+    // After the end of the log, the image gets bytes that look like records and appends of the largest length. Only
+    // their identity is wrong.
+    for at in (start + 8192..start + SEGMENT_BYTES - 64).step_by(64) {
+        image[at..at + 4].copy_from_slice(if at % 4096 == 0 { b"NAPP" } else { b"NREC" });
+        image[at + 4..at + 6].copy_from_slice(&1_u16.to_le_bytes());
+        image[at + 8..at + 12].copy_from_slice(&((start + SEGMENT_BYTES - at) as u32).to_le_bytes());
+    }
+    let begun = std::time::Instant::now();
+    let store = open(Arc::new(MemoryDevice::from_image(image))).await;
+    assert_eq!(read_all(&store, KeyRef::new(b"key", b"")).await.as_deref(), Some(&b"body"[..]));
+    let taken = begun.elapsed();
+    println!("{taken:?}");
+    // Computing the checksums of all these frames would read 500 GB.
+    assert!(taken < std::time::Duration::from_secs(10), "{taken:?}");
+}
+
+#[tokio::test]
+async fn a_failed_device_is_told_from_a_miss() {
+    let trigger = std::env::temp_dir().join(format!("nectary-store-failed-device-{}", std::process::id()));
+    let _ = std::fs::remove_file(&trigger);
+    let memory: SharedDevice = Arc::new(MemoryDevice::from_image(filled(true).await));
+    let on = On { read: true, write: false, flush: false };
+    let options = ErrorOptions { on, when: Some(trigger.clone()), ..ErrorOptions::default() };
+    let store = open(Arc::new(ErrorFilter::new(memory, options))).await;
+    let (name, absent) = (name(7), KeyRef::new(b"never put", b""));
+    let key = KeyRef::new(name.as_bytes(), b"");
+    std::fs::write(&trigger, b"").unwrap();
+    let failed = store.try_get(key).await.expect_err("nobody knows whether it is there");
+    assert_eq!((failed.kind, failed.device_kind()), (ErrorKind::Io, Some(nectary_block::ErrorKind::Io)));
+    assert!(std::error::Error::source(&failed).is_some(), "{failed}");
+    assert!(store.try_get(absent).await.expect("no read is needed to know it").is_none());
+    assert!(store.get(key).await.is_none());
+    let counts = store.stat().counts;
+    // After a failed cluster read, the object is read alone.
+    assert!(counts.misses == 3 && counts.device_read_errors >= 2, "{counts:?}");
+    std::fs::remove_file(&trigger).unwrap();
+    assert!(store.try_get(key).await.unwrap().is_some(), "it is there after all");
+}

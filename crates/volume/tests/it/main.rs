@@ -1,0 +1,13 @@
+//! The tests of this crate from the outside, in one program: its modules are the files of this folder.
+
+mod access_lists;
+mod access_times;
+mod common;
+mod leader_lease;
+mod model;
+mod refusals;
+mod reserved;
+mod restart;
+mod synced;
+mod versions;
+mod waits;
