@@ -1,7 +1,7 @@
 //! Runs the benchmarks one after another; they are built together with all other programs, and measure the program that
 //! users build.
 //!
-//! Owns: the list of programs that are benchmarks. Leaves to others: the measurements and their output.
+//! Owns: the list of campaigns that are benchmarks. Leaves to others: the measurements and their output.
 
 use std::time::Duration;
 
@@ -11,8 +11,10 @@ use crate::binaries::Binaries;
 use crate::metadata::Workspace;
 use crate::process;
 
-/// The benchmark programs of `crates/e2e`.
-const PROGRAMS: &[&str] = &["bench-memory", "bench-large", "bench-pressure"];
+/// The program of `crates/e2e` that has the benchmarks.
+const PROGRAM: &str = "e2e-campaigns";
+/// Its campaigns that are benchmarks.
+const BENCHMARKS: &[&str] = &["bench-memory", "bench-large", "bench-pressure"];
 
 /// The longest time of a benchmark; one that takes longer is assumed to hang.
 const LIMIT: Duration = Duration::from_secs(3600);
@@ -21,17 +23,17 @@ const LIMIT: Duration = Duration::from_secs(3600);
 /// without arguments; returns whether all succeeded.
 pub fn command(arguments: &[String]) -> Result<bool> {
     let chosen = arguments.first().map(|name| format!("bench-{name}"));
-    if let Some(unknown) = chosen.as_deref().filter(|name| !PROGRAMS.contains(name)) {
-        bail!("there is no {unknown}; there are {}", PROGRAMS.join(", "));
+    if let Some(unknown) = chosen.as_deref().filter(|name| !BENCHMARKS.contains(name)) {
+        bail!("there is no {unknown}; there are {}", BENCHMARKS.join(", "));
     }
     let workspace = Workspace::load()?;
     let binaries = Binaries::build(&workspace)?.with_dist(&workspace)?;
+    let program = binaries.program(PROGRAM).with_context(|| format!("there is no program {PROGRAM}"))?;
     let mut good = true;
-    for name in PROGRAMS.iter().filter(|name| chosen.as_deref().is_none_or(|chosen| chosen == **name)) {
-        let program = binaries.program(name).with_context(|| format!("there is no program {name}"))?;
+    for name in BENCHMARKS.iter().filter(|name| chosen.as_deref().is_none_or(|chosen| chosen == **name)) {
         println!("== {name}");
         let mut command = binaries.command(program, &workspace);
-        command.args(arguments.get(1..).unwrap_or_default());
+        command.arg(name).args(arguments.get(1..).unwrap_or_default());
         let ended = process::run(&mut command, LIMIT, process::shown)?;
         println!("== {name}: {}, {:.1} s", ended.how, ended.taken.as_secs_f64());
         good &= ended.success;

@@ -30,6 +30,8 @@ const TAIL_LINES: usize = 40;
 enum Program {
     /// A program of the workspace.
     Binary(&'static str),
+    /// A program of the workspace that has several campaigns; its first argument is the name of one.
+    Of { program: &'static str, campaign: &'static str },
     /// The test programs of a crate whose names begin with `prefix`.
     Tests { package: &'static str, prefix: &'static str },
     /// The targets of `nectary-fuzz`, one after another.
@@ -107,35 +109,35 @@ const CAMPAIGNS: &[Campaign] = &[
     },
     Campaign {
         name: "ram-donors",
-        program: Program::Binary("ram-donors"),
+        program: Program::Of { program: "e2e-campaigns", campaign: "ram-donors" },
         arguments: &["--rounds", "{donor-rounds}", "--seed", "{seed}"],
         environment: &[],
         extents: &[("{donor-rounds}", "50", "2")],
     },
     Campaign {
         name: "ram-donors-parity-log",
-        program: Program::Binary("ram-donors"),
+        program: Program::Of { program: "e2e-campaigns", campaign: "ram-donors" },
         arguments: &["--redundancy", "parity-log", "--rounds", "{donor-rounds}", "--seed", "{seed}"],
         environment: &[],
         extents: &[("{donor-rounds}", "20", "1")],
     },
     Campaign {
         name: "ram-donors-parity-cache",
-        program: Program::Binary("ram-donors"),
+        program: Program::Of { program: "e2e-campaigns", campaign: "ram-donors" },
         arguments: &["--redundancy", "parity-cache", "--rounds", "{donor-rounds}", "--seed", "{seed}"],
         environment: &[],
         extents: &[("{donor-rounds}", "20", "1")],
     },
     Campaign {
         name: "ram-donors-adaptive",
-        program: Program::Binary("ram-donors"),
+        program: Program::Of { program: "e2e-campaigns", campaign: "ram-donors" },
         arguments: &["--redundancy", "adaptive", "--rounds", "{donor-rounds}", "--seed", "{seed}"],
         environment: &[],
         extents: &[("{donor-rounds}", "20", "1")],
     },
     Campaign {
         name: "ram-donors-parity",
-        program: Program::Binary("ram-donors"),
+        program: Program::Of { program: "e2e-campaigns", campaign: "ram-donors" },
         arguments: &["--redundancy", "parity", "--rounds", "{donor-rounds}", "--seed", "{seed}"],
         environment: &[],
         extents: &[("{donor-rounds}", "20", "1")],
@@ -177,42 +179,42 @@ const CAMPAIGNS: &[Campaign] = &[
     },
     Campaign {
         name: "volume-maps",
-        program: Program::Binary("volume-maps"),
+        program: Program::Of { program: "e2e-campaigns", campaign: "volume-maps" },
         arguments: &["--rounds", "{rounds}", "--seconds", "{load}"],
         environment: &[],
         extents: &[("{rounds}", "100", "20"), ("{load}", "60", "5")],
     },
     Campaign {
         name: "volume-programs",
-        program: Program::Binary("volume-programs"),
+        program: Program::Of { program: "e2e-campaigns", campaign: "volume-programs" },
         arguments: &["--rounds", "{rounds}", "--seed", "{seed}"],
         environment: &[],
         extents: &[("{rounds}", "50", "3")],
     },
     Campaign {
         name: "volume-databases",
-        program: Program::Binary("volume-databases"),
+        program: Program::Of { program: "e2e-campaigns", campaign: "volume-databases" },
         arguments: &["--rounds", "{rounds}", "--seed", "{seed}"],
         environment: &[],
         extents: &[("{rounds}", "10", "1")],
     },
     Campaign {
         name: "volume-takeover",
-        program: Program::Binary("volume-takeover"),
+        program: Program::Of { program: "e2e-campaigns", campaign: "volume-takeover" },
         arguments: &["--rounds", "{rounds}", "--seed", "{seed}"],
         environment: &[],
         extents: &[("{rounds}", "20", "3")],
     },
     Campaign {
         name: "volume-tree",
-        program: Program::Binary("volume-tree"),
+        program: Program::Of { program: "e2e-campaigns", campaign: "volume-tree" },
         arguments: &["--operations", "{operations}", "--calls", "{calls}", "--seed", "{seed}"],
         environment: &[],
         extents: &[("{operations}", "20000", "2000"), ("{calls}", "20000", "3000")],
     },
     Campaign {
         name: "volume-kills",
-        program: Program::Binary("volume-kills"),
+        program: Program::Of { program: "e2e-campaigns", campaign: "volume-kills" },
         arguments: &["--rounds", "{rounds}", "--seed", "{seed}"],
         environment: &[],
         extents: &[("{rounds}", "50", "3")],
@@ -226,42 +228,42 @@ const CAMPAIGNS: &[Campaign] = &[
     },
     Campaign {
         name: "sigkill",
-        program: Program::Binary("sigkill"),
+        program: Program::Of { program: "e2e-campaigns", campaign: "sigkill" },
         arguments: &["--rounds", "{kills}", "--seed", "{seed}", "--first-hit", "median"],
         environment: &[],
         extents: &[("{kills}", "20", "5")],
     },
     Campaign {
         name: "sigkill-lapping",
-        program: Program::Binary("sigkill"),
+        program: Program::Of { program: "e2e-campaigns", campaign: "sigkill" },
         arguments: &["--lapping", "--planted", "--rounds", "{kills}", "--seed", "{seed}", "--first-hit", "median"],
         environment: &[],
         extents: &[("{kills}", "20", "5")],
     },
     Campaign {
         name: "attach-filesystems",
-        program: Program::Binary("attach-filesystems"),
+        program: Program::Of { program: "e2e-campaigns", campaign: "attach-filesystems" },
         arguments: &["--seconds", "{load}", "--seed", "{seed}"],
         environment: &[],
         extents: &[("{load}", "300", "20")],
     },
     Campaign {
         name: "cache-tree",
-        program: Program::Binary("cache-tree"),
+        program: Program::Of { program: "e2e-campaigns", campaign: "cache-tree" },
         arguments: &["--operations", "{operations}", "--seed", "{seed}"],
         environment: &[],
         extents: &[("{operations}", "1000000", "100000")],
     },
     Campaign {
         name: "nbd-kernel",
-        program: Program::Binary("nbd-kernel"),
+        program: Program::Of { program: "e2e-campaigns", campaign: "nbd-kernel" },
         arguments: &["--sessions", "{sessions}", "--seed", "{seed}"],
         environment: &[],
         extents: &[("{sessions}", "12", "3")],
     },
     Campaign {
         name: "package-clients",
-        program: Program::Binary("package-clients"),
+        program: Program::Of { program: "e2e-campaigns", campaign: "package-clients" },
         arguments: &[],
         environment: &[],
         extents: &[],
@@ -445,7 +447,7 @@ fn run(item: &Item, seed: u64, options: &Options, binaries: &Binaries, workspace
     let campaign = item.campaign;
     let program = |name: &str| binaries.program(name).with_context(|| format!("there is no program {name}"));
     let programs = match campaign.program {
-        Program::Binary(name) => vec![program(name)?],
+        Program::Binary(name) | Program::Of { program: name, .. } => vec![program(name)?],
         Program::Fuzz => vec![program(FUZZ_PROGRAM)?],
         Program::Tests { package, prefix } => {
             let member = workspace.packages.iter().find(|member| member.name == package);
@@ -471,6 +473,9 @@ fn run(item: &Item, seed: u64, options: &Options, binaries: &Binaries, workspace
             let mut command = binaries.command(program, workspace);
             if let Some(target) = &item.target {
                 command.args(["soak", "--target", target]);
+            }
+            if let Program::Of { campaign: name, .. } = campaign.program {
+                command.arg(name);
             }
             command.args(campaign.arguments.iter().map(|argument| filled(argument)));
             command.envs(campaign.environment.iter().map(|(name, value)| (name, filled(value))));

@@ -6,6 +6,8 @@
 //! device's value is dropped, even after a failure. A check returns a list of problems, so that tests can show that it
 //! finds planted ones.
 
+pub mod turns;
+
 use crate::guard::{self, Process, find_program};
 use crate::nectary;
 use crate::rng::Rng;

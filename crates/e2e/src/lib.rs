@@ -1,11 +1,9 @@
 //! Whole-system tests: the `nectary` binary, run as users run it, with real programs around it.
 //!
-//! Owns the harness that is shared by the tests and the programs `sigkill`, `attach-filesystems`, `cache-tree`,
-//! `bench-memory`, `bench-pressure`, `cache-tests`, `package-clients`, `nbd-kernel`, `ram-donors`, `volume-databases`,
-//! `volume-maps`, `volume-programs`, `volume-takeover` and `volume-tree`: a deterministic origin, an HTTP client that
-//! checks everything, process guards, models of the
-//! allowed answers of a cache, and the peers. It links no other crate of the workspace, so its expectations do not come
-//! from the tested code.
+//! Owns the harness that is shared by the tests and the campaigns of the program `e2e-campaigns` (`e2e-campaigns list`
+//! lists them): a deterministic origin, an HTTP client that checks everything, process guards, models of the allowed
+//! answers of a cache, and the peers. It links no other crate of the workspace, so its expectations do not come from the
+//! tested code.
 //!
 //! Everything listens on loopback, uses scratch directories, prints its counts and its seed, and ends with its parent
 //! process.

@@ -3,6 +3,7 @@
 //! Owns: the process, its scratch folder with a runtime directory, and their removal: nothing remains when it is
 //! dropped. This file uses only the command line and the control socket, not the implementation.
 
+use crate::attach::turns;
 use crate::guard::Process;
 use crate::nectary::binary;
 use crate::scratch::Scratch;
@@ -99,6 +100,7 @@ impl Live {
     /// Attaches a device; `{folder}` in the SPEC is a new folder.
     pub fn attached(spec: &str, arguments: &[&str]) -> Result<Live> {
         let scratch = furnished(Scratch::new("live-attach")?)?;
+        let _turn = turns::beside();
         let spec = spec.replace("{folder}", &scratch.path().display().to_string());
         let mut command = Command::new(binary()?);
         command.args(["attach", &spec, "--foreground"]).args(arguments);

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::attach::{FileSystem, missing};
+use crate::attach::{FileSystem, missing, turns};
 use crate::guard::{self, Process, find_program};
 use crate::nectary::{self, binary};
 use crate::report::not_run;
@@ -20,6 +20,8 @@ use crate::scratch::Scratch;
 
 /// How long any one step may take.
 pub const STEP_MAX: Duration = Duration::from_secs(60);
+/// The number of namespaces of a process; each has an own net.
+const NAMESPACES_MAX: u32 = 64 * 64;
 
 /// Whether this machine cannot run a test with a file system on donors in network namespaces; prints the reason.
 pub fn cannot(test: &str) -> bool {
@@ -47,14 +49,14 @@ pub struct Namespace {
 }
 
 impl Namespace {
-    /// Makes another namespace; a process can have at most 64 at the same time.
+    /// Makes another namespace; a process can have at most [`NAMESPACES_MAX`] at the same time.
     pub fn new(scratch: &Scratch) -> Result<Namespace> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
-        let (pid, number) = (std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed) % 64);
+        let (pid, number) = (std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed) % NAMESPACES_MAX);
         let name = format!("nectary-{pid}-{number}");
         // Each namespace has a net of four addresses.
-        let (high, low) = (pid % 200 + 10, number * 4);
-        let (outer, inner) = (format!("10.{high}.213.{}", low + 1), format!("10.{high}.213.{}", low + 2));
+        let (high, middle, low) = (pid % 200 + 10, 192 + number / 64, number % 64 * 4);
+        let [outer, inner] = [1, 2].map(|host| format!("10.{high}.{middle}.{}", low + host));
         let link = format!("nrd{}-{number}", pid % 100_000);
         let this = Namespace { name: name.clone(), address: inner.clone() };
         for line in [
@@ -178,6 +180,7 @@ impl Attached<'_> {
         // Remove the log of an earlier attachment: its line would be mistaken for that of this attachment.
         let log = scratch.join("attach.log");
         let _ = fs::remove_file(&log);
+        let _turn = turns::beside();
         let mut process = Process::spawn("nectary attach", command, &log, None)?;
         let device = wait_for_line(&mut process, |line| line.starts_with("/dev/loop"))?;
         let place = scratch.join("mnt");

@@ -62,6 +62,11 @@ pub fn write_json_line(path: &Path, value: &serde_json::Value) -> Result<()> {
     Ok(file.write_all(format!("{value}\n").as_bytes())?)
 }
 
+/// Writes JSON to a file, readable for people.
+pub fn write_json(path: &Path, value: &serde_json::Value) -> Result<()> {
+    Ok(std::fs::write(path, format!("{value:#}\n"))?)
+}
+
 /// The seed to use: the given one, or a new one from the clock. The caller prints it in either case.
 pub fn seed_or_new(asked: Option<u64>) -> u64 {
     asked.unwrap_or_else(|| {

@@ -1,8 +1,8 @@
 //! The best case for a proxy on hyper: hyper alone answers every request from memory with a cache's headers, on one
 //! thread.
 //!
-//! Start it with `bare_hyper 127.0.0.1:8080`. `bench-memory --floor` measures it next to the proxy. The difference is
-//! the cost of everything between hyper's parser and the store.
+//! Start it with `bare_hyper 127.0.0.1:8080`. `e2e-campaigns bench-memory --floor` measures it next to the proxy. The
+//! difference is the cost of everything between hyper's parser and the store.
 
 use std::convert::Infallible;
 use std::error::Error;

@@ -87,7 +87,7 @@ fn page(source: &str, measured: &Measured) -> String {
     let outcomes = &measured.outcomes;
     let mut text = format!(
         "# {PAGE}\n\nThe suite for HTTP caches, {}, in front of Nectary and the proxies beside it. Written by\n\
-         `cargo run --release -p nectary-e2e --bin cache-tests -- {}`, commit {}, {}.\n\n\
+         `cargo run --release -p nectary-e2e -- {}`, commit {}, {}.\n\n\
          The suite's own code counts: a test passes only where those that it depends on do. Tests for browsers alone are left \
          out.\n\n```\n{}```\n",
         suite(source, measured),

@@ -109,11 +109,11 @@ impl Program {
         }
     }
 
-    /// Runs `worker`, which is the program `volume-maps`, as this program; returns its last line. If it does not end, the
-    /// mounts are killed, because a process in a call cannot be.
+    /// Runs `worker`, which is the program `e2e-campaigns`, as this program; returns its last line. If it does not end,
+    /// the mounts are killed, because a process in a call cannot be.
     pub fn run(&self, volume: &mut Volume, worker: &Path) -> Result<String> {
         let mut command = Command::new(worker);
-        command.arg("work").args(self.arguments());
+        command.args(["volume-maps", "work"]).args(self.arguments());
         let log = volume.scratch.join("maps.log");
         let _ = fs::remove_file(&log);
         let mut process = Process::spawn("volume-maps", command, &log, None)?;

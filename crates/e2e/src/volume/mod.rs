@@ -221,6 +221,13 @@ impl Volume {
         self.check()
     }
 
+    /// Unmounts everything, ends the server, and requires that the check finds no problem.
+    pub fn finish_whole(&mut self) -> Result<()> {
+        let check = self.finish()?;
+        ensure!(check["problems"].as_array().map(Vec::len) == Some(0), "the volume's check: {check}");
+        Ok(())
+    }
+
     /// Checks the volume while no server runs; returns the report.
     pub fn check(&self) -> Result<Value> {
         let disk = self.disk();

@@ -1,7 +1,7 @@
 //! Runs the rounds of `sigkill.rs` with a ring that completes cycles between kills, 48 clients and purges of every
 //! kind. Planted bugs must be found, too.
 //!
-//! `NECTARY_E2E_SEED` repeats a workload. There is only one test, for the reasons given in `sigkill.rs`.
+//! `NECTARY_E2E_SEED` repeats a workload. This file has only one test, for the reasons given in `sigkill.rs`.
 
 use nectary_e2e::report::seed_or_new;
 use nectary_e2e::sigkill::{self, Campaign, InTime, LAPPING};

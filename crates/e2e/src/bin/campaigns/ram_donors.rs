@@ -1,5 +1,5 @@
-//! Runs file systems on network RAM disks whose donors are killed, stand still or are cut off: `ram-donors --redundancy
-//! mirror --fs ext4,xfs,btrfs --rounds 50 --seed 7 --shard 0/1`.
+//! Runs file systems on network RAM disks whose donors are killed, stand still or are cut off: `e2e-campaigns
+//! ram-donors --redundancy mirror --fs ext4,xfs,btrfs --rounds 50 --seed 7 --shard 0/1`.
 //!
 //! A round has its own donors, device and file system; its seed decides how many donors there are, and the order of
 //! faults. Prints one line per round. Exit code 0 only if every round of the shard ran without an error or a wrong
@@ -9,18 +9,20 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use clap::Parser;
+use clap::Args;
 use nectary_e2e::attach::{FileSystem, missing};
 use nectary_e2e::mirror::{Fault, round};
 use nectary_e2e::report::seed_or_new;
 use nectary_e2e::rng::Rng;
 
+use crate::rounds::{Lack, shard};
+
 /// A longer gap between operations is counted.
 const GAP_MAX: Duration = Duration::from_secs(1);
 
 /// Breaks the donors of network RAM disks under file systems.
-#[derive(Parser)]
-struct Arguments {
+#[derive(Args)]
+pub struct Arguments {
     /// The redundancy: mirror, parity, parity-log, parity-cache or adaptive.
     #[arg(long, default_value = "mirror")]
     redundancy: String,
@@ -38,11 +40,10 @@ struct Arguments {
     shard: String,
 }
 
-fn main() -> Result<ExitCode> {
-    let arguments = Arguments::parse();
+/// Runs the campaign.
+pub fn campaign(arguments: &Arguments) -> Result<ExitCode> {
     let seed = seed_or_new(arguments.seed);
-    let shard = arguments.shard.split_once('/').and_then(|(at, of)| Some((at.parse().ok()?, of.parse().ok()?)));
-    let (at, of): (u64, u64) = shard.filter(|(at, of)| at < of).context("a shard is K/N, with K below N")?;
+    let (at, of) = shard(&arguments.shard)?;
     let named = |name: &String| FileSystem::by_name(name).with_context(|| format!("{name} is not known"));
     let systems = arguments.fs.iter().map(named).collect::<Result<Vec<_>>>()?;
     let (mut ran, mut failed, mut late, mut faults, mut wanted) = (0u64, 0u64, 0u64, 0u64, 0u64);
@@ -81,7 +82,8 @@ fn main() -> Result<ExitCode> {
         }
     }
     println!("ram-donors: {ran} of {wanted} rounds, {faults} faults, {failed} failed, {late} gaps over {GAP_MAX:?}");
-    // Code 77 says that this machine cannot run any round.
-    let code = if ran == 0 && wanted > 0 { 77 } else { u8::from(failed > 0 || ran < wanted || ran == 0) };
-    Ok(ExitCode::from(code))
+    if ran == 0 && wanted > 0 {
+        return Ok(Lack::IsAllowed.code());
+    }
+    Ok(ExitCode::from(u8::from(failed > 0 || ran < wanted || ran == 0)))
 }

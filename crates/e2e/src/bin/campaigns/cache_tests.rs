@@ -1,20 +1,21 @@
-//! Runs the suite for HTTP caches against Nectary, nginx, Varnish, Squid and no cache at all: `cache-tests --suite
-//! ./cache-tests --write docs/results`.
+//! Runs the suite for HTTP caches against Nectary, nginx, Varnish, Squid and no cache at all: `e2e-campaigns
+//! cache-tests --suite ./cache-tests --write docs/results`.
 //!
 //! Prints a table and the tests that Nectary fails. The exit code is 0 only if Nectary passes at least 158 of 160
 //! required and 95 of 105 optimal tests (of the older package: 139 of 157 and 76 of 86), and each failure is explained.
-//! The program needs node 18 or later and npm, and takes three minutes.
+//! The campaign needs node 18 or later and npm, and takes three minutes.
 
 use anyhow::{Context, Result};
-use clap::Parser;
+use clap::Args;
 use nectary_e2e::cache_tests::{contestants, measure, page, suite};
-use nectary_e2e::report::not_run;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use crate::rounds::Lack;
+
 /// Runs the suite for HTTP caches against Nectary and the proxies beside it.
-#[derive(Parser)]
-struct Arguments {
+#[derive(Args)]
+pub struct Arguments {
     /// The package that npm installs: the suite's, or a folder with a clone of its repository, which is newer
     #[arg(long, default_value = suite::PACKAGE)]
     suite: String,
@@ -29,11 +30,11 @@ struct Arguments {
     write: Option<PathBuf>,
 }
 
-fn main() -> Result<ExitCode> {
-    let arguments = Arguments::parse();
+/// Runs the campaign.
+pub fn campaign(arguments: &Arguments) -> Result<ExitCode> {
     if let Some(program) = suite::Suite::missing() {
-        not_run(format!("cache-tests: {program} is not installed (`ci/setup cache-tests` installs it)"));
-        return Ok(ExitCode::FAILURE);
+        let reason = format!("{program} is not installed (`ci/setup cache-tests` installs it)");
+        return Ok(Lack::Fails.exit("cache-tests", reason));
     }
     let suite = suite::Suite::install(&arguments.suite)?;
     let contestants = contestants::start(suite.origin, arguments.only.as_deref())?;

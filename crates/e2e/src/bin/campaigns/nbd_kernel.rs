@@ -1,5 +1,5 @@
-//! Runs a stock kernel's NBD client on our server, in an emulated machine: `nbd-kernel --sessions 4 --files 12 --seed
-//! 7`.
+//! Runs a stock kernel's NBD client on our server, in an emulated machine: `e2e-campaigns nbd-kernel --sessions 4
+//! --files 12 --seed 7`.
 //!
 //! Prints the numbers of written and of compared files. The exit code is 0 only if every file of earlier sessions was
 //! the same after a new connection and the file system is sound; 77 if a program or a kernel is missing.
@@ -8,17 +8,16 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use anyhow::Result;
-use clap::Parser;
+use clap::Args;
 use nectary_e2e::emulated::kernel_client::{MODULES, PROGRAMS, check};
 use nectary_e2e::emulated::{Kernel, missing};
-use nectary_e2e::report::{not_run, seed_or_new};
+use nectary_e2e::report::seed_or_new;
 
-/// The exit code if something is missing.
-const NOT_RUN: u8 = 77;
+use crate::rounds::Lack;
 
 /// Mounts an export of this host in an emulated machine.
-#[derive(Parser)]
-struct Arguments {
+#[derive(Args)]
+pub struct Arguments {
     /// How often the machine connects.
     #[arg(long, default_value_t = 4)]
     sessions: u64,
@@ -33,22 +32,21 @@ struct Arguments {
     seed: Option<u64>,
 }
 
-fn main() -> Result<ExitCode> {
-    let Arguments { sessions, files, device, seed } = Arguments::parse();
+/// Runs the campaign.
+pub fn campaign(arguments: &Arguments) -> Result<ExitCode> {
+    let Arguments { sessions, files, ref device, seed } = *arguments;
     let (seed, began) = (seed_or_new(seed), Instant::now());
     let missing = missing(&PROGRAMS);
     if !missing.is_empty() {
-        not_run(format!("nbd-kernel: there is no {} (`ci/setup soak` installs it)", missing.join(", no ")));
-        return Ok(ExitCode::from(NOT_RUN));
+        let reason = format!("there is no {} (`ci/setup soak` installs it)", missing.join(", no "));
+        return Ok(Lack::IsAllowed.exit("nbd-kernel", reason));
     }
     let Some(kernel) = Kernel::find(&MODULES) else {
-        not_run(
-            "nbd-kernel: no kernel under /boot has the modules nbd, ext4 and virtio (`ci/setup soak` installs one)",
-        );
-        return Ok(ExitCode::from(NOT_RUN));
+        let reason = "no kernel under /boot has the modules nbd, ext4 and virtio (`ci/setup soak` installs one)";
+        return Ok(Lack::IsAllowed.exit("nbd-kernel", reason));
     };
     println!("nbd-kernel: {}, seed {seed}", kernel.image.display());
-    let counts = check(&kernel, &device, sessions, files, seed)?;
+    let counts = check(&kernel, device, sessions, files, seed)?;
     let [reads, writes, flushes, trims, zeroes] = counts.requests;
     println!(
         "nbd-kernel: {} sessions, {} files of {} bytes written, {} compared after a new connection; requests: \

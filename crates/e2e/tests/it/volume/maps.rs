@@ -15,7 +15,7 @@ fn run(program: impl FnOnce(std::path::PathBuf, std::path::PathBuf) -> Program) 
     let run = || -> anyhow::Result<()> {
         let mut volume = Volume::new("512M")?;
         let (directory, other) = (volume.mount()?, volume.mount()?);
-        let line = program(directory, other).run(&mut volume, Path::new(env!("CARGO_BIN_EXE_volume-maps")))?;
+        let line = program(directory, other).run(&mut volume, Path::new(env!("CARGO_BIN_EXE_e2e-campaigns")))?;
         println!("{line}");
         let logs = [volume.log("m0"), volume.log("m1")];
         assert!(logs.iter().all(|log| !log.contains("is ended")), "{logs:?}");

@@ -1,4 +1,5 @@
-//! Runs PostgreSQL and SQLite on a volume whose mount is killed under load: `volume-databases --rounds 5 --seed 7`.
+//! Runs PostgreSQL and SQLite on a volume whose mount is killed under load: `e2e-campaigns volume-databases --rounds 5
+//! --seed 7`.
 //!
 //! Each round is one kill: PostgreSQL with one of its ways to sync its log (`wal_sync_method`), or SQLite with one of its
 //! journal modes and `synchronous=FULL`. The exit code is 0 only if every commit that a client was told of is there
@@ -8,17 +9,19 @@
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, ensure};
-use clap::Parser;
+use clap::Args;
 use nectary_e2e::guard::find_program;
 use nectary_e2e::live::missing;
-use nectary_e2e::report::{not_run, seed_or_new};
+use nectary_e2e::report::seed_or_new;
 use nectary_e2e::rng::Rng;
 use nectary_e2e::volume::Volume;
 use nectary_e2e::volume::databases::{Done, JOURNAL_MODES, Postgres, programs_of_postgres, sqlite_round};
 
+use crate::rounds::{Lack, Problems};
+
 /// Runs databases on a volume whose mount is killed.
-#[derive(Parser)]
-struct Arguments {
+#[derive(Args)]
+pub struct Arguments {
     /// Kills for each way to sync a log
     #[arg(long, default_value_t = 5)]
     rounds: u64,
@@ -27,8 +30,6 @@ struct Arguments {
     seed: Option<u64>,
 }
 
-/// The exit code that says that this machine cannot run it.
-const NOT_RUN: u8 = 77;
 /// The least number of commits of a round.
 const COMMITS_MIN: u64 = 20;
 /// How often a planted loss is tried: a kill may come just after everything became durable.
@@ -58,8 +59,8 @@ impl Counts {
     }
 }
 
-fn main() -> Result<ExitCode> {
-    let arguments = Arguments::parse();
+/// Runs the campaign.
+pub fn campaign(arguments: &Arguments) -> Result<ExitCode> {
     let programs = match (missing(false), programs_of_postgres(), find_program("sqlite3")) {
         (None, Some(programs), Some(_)) => programs,
         (Some(reason), ..) => return Ok(refused(&reason)),
@@ -72,22 +73,20 @@ fn main() -> Result<ExitCode> {
     let mut counts = Vec::new();
     postgres(programs, arguments.rounds, &mut rng, &mut counts).context(format!("seed {seed}, PostgreSQL"))?;
     sqlite(arguments.rounds, &mut rng, &mut counts).context(format!("seed {seed}, SQLite"))?;
-    let mut problems = 0;
+    let mut problems = Problems::default();
     for Counts { name, rounds, commits, lost } in &counts {
         println!("  {name}: {rounds} kills, {commits} commits acknowledged, {lost} losses");
         let is_short = *rounds < arguments.rounds || *commits < arguments.rounds * COMMITS_MIN;
         if *lost > 0 || is_short {
-            problems += 1;
-            println!("PROBLEM: {name}: {}", if *lost > 0 { "commits are lost" } else { "too little happened" });
+            problems.add(format!("{name}: {}", if *lost > 0 { "commits are lost" } else { "too little happened" }));
         }
     }
-    println!("volume-databases: {} kinds, {problems} problems", counts.len());
-    Ok(ExitCode::from(u8::from(problems > 0 || counts.is_empty())))
+    println!("volume-databases: {} kinds, {} problems", counts.len(), problems.count());
+    Ok(if counts.is_empty() { ExitCode::FAILURE } else { problems.exit() })
 }
 
 fn refused(reason: &str) -> ExitCode {
-    not_run(format!("volume-databases: {reason}"));
-    ExitCode::from(NOT_RUN)
+    Lack::IsAllowed.exit("volume-databases", reason)
 }
 
 /// Requires that a loss that was planted is found.
@@ -132,8 +131,7 @@ fn sqlite(rounds: u64, rng: &mut Rng, counts: &mut Vec<Counts>) -> Result<()> {
             index += 2;
             done
         })?;
-        let check = volume.finish()?;
-        ensure!(check["problems"].as_array().map(Vec::len) == Some(0), "the volume's check: {check}");
+        volume.finish_whole()?;
     }
     Ok(())
 }

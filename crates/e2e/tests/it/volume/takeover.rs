@@ -1,7 +1,7 @@
 //! Tests that programs on three mounts see nothing wrong while servers of a volume take over from each other.
 //!
-//! `NECTARY_E2E_SEED` repeats the rounds. There is only one test, because it has its own load, and the machine has few
-//! processors.
+//! `NECTARY_E2E_SEED` repeats the rounds. This file has only one test, because it has its own load, and the machine has
+//! few processors.
 
 use nectary_e2e::report::{not_run, seed_or_new};
 use nectary_e2e::volume::takeover::campaign::{Totals, round};

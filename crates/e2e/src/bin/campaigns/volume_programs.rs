@@ -1,5 +1,5 @@
-//! Runs a database, git and a compiler on two mounts of a volume whose server is killed: `volume-programs --rounds 50
-//! --seed 7`.
+//! Runs a database, git and a compiler on two mounts of a volume whose server is killed: `e2e-campaigns volume-programs
+//! --rounds 50 --seed 7`.
 //!
 //! The exit code is 0 only if in each round the other mount had everything that was stored, the volume's check found no
 //! problem, enough servers were killed while each program ran, and each check failed after something was removed on
@@ -7,17 +7,19 @@
 
 use std::process::ExitCode;
 
-use anyhow::{Result, ensure};
-use clap::Parser;
+use anyhow::Result;
+use clap::Args;
 use nectary_e2e::live::missing;
-use nectary_e2e::report::{not_run, seed_or_new};
+use nectary_e2e::report::seed_or_new;
 use nectary_e2e::rng::Rng;
 use nectary_e2e::volume::Volume;
 use nectary_e2e::volume::programs::{Done, Kind, round};
 
+use crate::rounds::{Lack, Problems, first_line};
+
 /// Runs programs on two mounts of a volume whose server is killed.
-#[derive(Parser)]
-struct Arguments {
+#[derive(Args)]
+pub struct Arguments {
     /// Rounds; each has one program
     #[arg(long, default_value_t = 50)]
     rounds: u64,
@@ -29,25 +31,18 @@ struct Arguments {
 /// The largest number of rounds on one volume.
 const ROUNDS_MAX: u64 = 9;
 
-fn main() -> Result<ExitCode> {
-    let arguments = Arguments::parse();
+/// Runs the campaign.
+pub fn campaign(arguments: &Arguments) -> Result<ExitCode> {
     if let Some(reason) = missing(false) {
-        not_run(format!("volume-programs: {reason}"));
-        return Ok(ExitCode::FAILURE);
+        return Ok(Lack::Fails.exit("volume-programs", reason));
     }
     let seed = seed_or_new(arguments.seed);
-    let mut problems = 0;
+    let mut problems = Problems::default();
     println!("volume-programs: seed {seed}, {} rounds", arguments.rounds);
     for kind in Kind::EVERY {
         match series(seed, &[(kind, seed)], true, &mut [Done::default(); 3]) {
-            Ok(()) => {
-                problems += 1;
-                println!("PROBLEM: planted: {kind:?}: what was taken away was not missed");
-            }
-            Err(error) => {
-                let text = format!("{error:#}");
-                println!("planted: {kind:?}: missed: {}", text.lines().next().unwrap_or_default());
-            }
+            Ok(()) => problems.add(format!("planted: {kind:?}: what was taken away was not missed")),
+            Err(error) => println!("planted: {kind:?}: missed: {}", first_line(&error)),
         }
     }
     let mut total = [Done::default(); 3];
@@ -56,8 +51,7 @@ fn main() -> Result<ExitCode> {
         .collect();
     for part in all.chunks(ROUNDS_MAX as usize) {
         if let Err(error) = series(seed, part, false, &mut total) {
-            problems += 1;
-            println!("PROBLEM: {error:#}");
+            problems.add(format!("{error:#}"));
         }
     }
     for (kind, done) in Kind::EVERY.iter().zip(&total) {
@@ -67,12 +61,11 @@ fn main() -> Result<ExitCode> {
         );
         // Require at least one kill for each round of this kind.
         if done.kills < arguments.rounds / 3 || done.stored == 0 {
-            problems += 1;
-            println!("PROBLEM: {kind:?}: too little happened");
+            problems.add(format!("{kind:?}: too little happened"));
         }
     }
-    println!("volume-programs: {} rounds, {problems} problems", arguments.rounds);
-    Ok(ExitCode::from(u8::from(problems > 0)))
+    println!("volume-programs: {} rounds, {} problems", arguments.rounds, problems.count());
+    Ok(problems.exit())
 }
 
 /// Runs rounds on one volume, and then checks the volume.
@@ -88,7 +81,5 @@ fn series(seed: u64, rounds: &[(Kind, u64)], planted: bool, total: &mut [Done; 3
         sum.looks += done.looks;
         println!("  {kind:?}: {done:?}");
     }
-    let check = volume.finish()?;
-    ensure!(check["problems"].as_array().map(Vec::len) == Some(0), "the volume's check: {check}");
-    Ok(())
+    volume.finish_whole()
 }

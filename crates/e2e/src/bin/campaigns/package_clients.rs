@@ -1,28 +1,27 @@
-//! Runs npm, pip, cargo, apt and git through the proxy, twice each: `package-clients --only pip,cargo`.
+//! Runs npm, pip, cargo, apt and git through the proxy, twice each: `e2e-campaigns package-clients --only pip,cargo`.
 //!
 //! For each client, prints the hits of its second run. The exit code is 0 only if every client that could be run got
 //! the same bytes in both runs and its packages were hits in the second run; 77 if none could be run.
 
 use anyhow::Result;
-use clap::Parser;
+use clap::Args;
 use nectary_e2e::clients::{Verdict, apt, cargo, git, npm, pip};
 use nectary_e2e::report::not_run;
 use std::process::ExitCode;
 
-/// The exit code if no client could be run.
-const NOT_RUN: u8 = 77;
+use crate::rounds::Lack;
 
 /// Runs package clients through the proxy.
-#[derive(Parser)]
-struct Arguments {
+#[derive(Args)]
+pub struct Arguments {
     /// Run only these: some of npm, pip, cargo, apt, git
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     only: Vec<String>,
 }
 
-fn main() -> Result<ExitCode> {
+/// Runs the campaign.
+pub fn campaign(arguments: &Arguments) -> Result<ExitCode> {
     type Run = fn() -> Result<Verdict>;
-    let arguments = Arguments::parse();
     let clients: [(&str, Run); 5] =
         [("npm", npm::run), ("pip", pip::run), ("cargo", cargo::run), ("apt", apt::run), ("git", git::run)];
     let is_known = |name: &String| clients.iter().any(|(client, _)| client == name);
@@ -49,7 +48,7 @@ fn main() -> Result<ExitCode> {
     }
     Ok(match (is_good, has_run) {
         (false, _) => ExitCode::FAILURE,
-        (true, false) => ExitCode::from(NOT_RUN),
+        (true, false) => Lack::IsAllowed.code(),
         (true, true) => ExitCode::SUCCESS,
     })
 }

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::time::Instant;
 
-use nectary_e2e::attach::FileSystem;
+use nectary_e2e::attach::{FileSystem, turns};
 use nectary_e2e::mirror::{Fault, Rig, round};
 use nectary_e2e::nbd::try_run;
 use nectary_e2e::ram::{Attached, cannot};
@@ -50,7 +50,9 @@ fn a_second_client_is_refused_or_takes_over_and_late_writes_of_the_first_land_no
     let (one, two) = (Scratch::new("ram-one").unwrap(), Scratch::new("ram-two").unwrap());
     let mut first = Attached::new(&one, &spec).unwrap();
     block(&first.device, Some(1)).unwrap();
+    let turn = turns::beside();
     let (status, text) = try_run(two.path(), "nectary", &["attach", &spec]).unwrap();
+    drop(turn);
     assert!(status.code() == Some(5) && text.contains("--take-over"), "{text}");
     // The first client stands still while a program writes to its device.
     first.stop().unwrap();

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 /// The keys of the status of a proxy, as paths, one per line.
-const KNOWN: &str = include_str!("golden/status_keys.txt");
+const KNOWN: &str = include_str!("../../golden/status_keys.txt");
 /// The path of the proxy's own counters, each of which must be known; other parts of the status may get new keys.
 const COUNTERS: &str = "detail/requests/";
 

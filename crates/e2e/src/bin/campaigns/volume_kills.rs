@@ -1,5 +1,5 @@
-//! Kills a mount of a volume and mounts it again, while a file of a tenth of the disk is rewritten: `volume-kills
-//! --rounds 50 --seed 7`.
+//! Kills a mount of a volume and mounts it again, while a file of a tenth of the disk is rewritten: `e2e-campaigns
+//! volume-kills --rounds 50 --seed 7`.
 //!
 //! The exit code is 0 only if no write failed for lack of space or waited for a dead mount, enough mounts were killed
 //! while they wrote, and the volume's check found no problem; with the server on the same path of the disk, with a
@@ -8,15 +8,17 @@
 use std::process::ExitCode;
 
 use anyhow::{Result, ensure};
-use clap::Parser;
+use clap::Args;
 use nectary_e2e::live::missing;
-use nectary_e2e::report::{not_run, seed_or_new};
+use nectary_e2e::report::seed_or_new;
 use nectary_e2e::volume::Volume;
 use nectary_e2e::volume::kills::{DISK, Killed, Loop, SERVER_LEASE, rounds};
 
+use crate::rounds::{Lack, Problems};
+
 /// Kills a mount of a volume and mounts it again.
-#[derive(Parser)]
-struct Arguments {
+#[derive(Args)]
+pub struct Arguments {
     /// Rounds of each kind; in each round, one mount is killed
     #[arg(long, default_value_t = 50)]
     rounds: u64,
@@ -36,15 +38,14 @@ enum Kind {
     Apart,
 }
 
-fn main() -> Result<ExitCode> {
-    let arguments = Arguments::parse();
+/// Runs the campaign.
+pub fn campaign(arguments: &Arguments) -> Result<ExitCode> {
     if let Some(reason) = missing(false) {
-        not_run(format!("volume-kills: {reason}"));
-        return Ok(ExitCode::FAILURE);
+        return Ok(Lack::Fails.exit("volume-kills", reason));
     }
     let seed = seed_or_new(arguments.seed);
     println!("volume-kills: seed {seed}, {} rounds of each kind", arguments.rounds);
-    let mut problems = 0;
+    let mut problems = Problems::default();
     for kind in [Kind::Alone, Kind::Beside, Kind::Apart] {
         match series(kind, arguments.rounds, seed) {
             Ok(done) => println!(
@@ -53,14 +54,11 @@ fn main() -> Result<ExitCode> {
                 done.rewrites,
                 done.longest.as_millis()
             ),
-            Err(error) => {
-                problems += 1;
-                println!("PROBLEM: {kind:?}: {error:#}");
-            }
+            Err(error) => problems.add(format!("{kind:?}: {error:#}")),
         }
     }
-    println!("volume-kills: {} rounds of each kind, {problems} problems", arguments.rounds);
-    Ok(ExitCode::from(u8::from(problems > 0)))
+    println!("volume-kills: {} rounds of each kind, {} problems", arguments.rounds, problems.count());
+    Ok(problems.exit())
 }
 
 fn series(kind: Kind, count: u64, seed: u64) -> Result<Killed> {
@@ -73,7 +71,6 @@ fn series(kind: Kind, count: u64, seed: u64) -> Result<Killed> {
     let beside = (kind == Kind::Beside).then(|| volume.mount()).transpose()?;
     let done = rounds(&mut volume, count, seed, beside.as_deref())?;
     ensure!(done.kills == count, "only {} of {count} mounts were killed while they wrote", done.kills);
-    let check = volume.finish()?;
-    ensure!(check["problems"].as_array().map(Vec::len) == Some(0), "the volume's check: {check}");
+    volume.finish_whole()?;
     Ok(done)
 }

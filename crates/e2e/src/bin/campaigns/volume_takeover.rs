@@ -1,5 +1,5 @@
-//! Lets one server of a volume take over from another one while three mounts are used: `volume-takeover --rounds 20 --seed
-//! 7`.
+//! Lets one server of a volume take over from another one while three mounts are used: `e2e-campaigns volume-takeover
+//! --rounds 20 --seed 7`.
 //!
 //! In each round the leader loses its disk, its processor or its network, for long or for a moment. The exit code is 0
 //! only if no program saw anything that it should not: no stale read, no lock held twice, no lost synced write, no call
@@ -8,15 +8,17 @@
 use std::process::ExitCode;
 use std::time::Instant;
 
-use clap::Parser;
-use nectary_e2e::report::{not_run, seed_or_new};
+use clap::Args;
+use nectary_e2e::report::seed_or_new;
 use nectary_e2e::volume::takeover::campaign::{Done, Totals, round};
 use nectary_e2e::volume::takeover::plan::Plan;
 use nectary_e2e::volume::takeover::site::missing;
 
+use crate::rounds::{Lack, Problems};
+
 /// Lets servers of a volume take over from each other.
-#[derive(Parser)]
-struct Arguments {
+#[derive(Args)]
+pub struct Arguments {
     /// Rounds
     #[arg(long, default_value_t = 20)]
     rounds: u64,
@@ -34,11 +36,10 @@ struct Arguments {
     verbose: bool,
 }
 
-fn main() -> ExitCode {
-    let arguments = Arguments::parse();
+/// Runs the campaign.
+pub fn campaign(arguments: &Arguments) -> ExitCode {
     if let Some(reason) = missing() {
-        not_run(format!("volume-takeover: {reason}"));
-        return ExitCode::from(77);
+        return Lack::IsAllowed.exit("volume-takeover", reason);
     }
     let seed = seed_or_new(arguments.seed);
     println!("volume-takeover: seed {seed}, {} rounds from round {}", arguments.rounds, arguments.first);
@@ -56,10 +57,10 @@ fn main() -> ExitCode {
             Err(error) => totals.fail(&plan, format!("{error:#}")),
         }
     }
-    let problems = totals.problems(arguments.rounds);
-    problems.iter().for_each(|problem| println!("PROBLEM: {problem}"));
-    println!("volume-takeover: {totals}, {} problems", problems.len());
-    ExitCode::from(u8::from(!problems.is_empty()))
+    let mut problems = Problems::default();
+    problems.extend(totals.problems(arguments.rounds));
+    println!("volume-takeover: {totals}, {} problems", problems.count());
+    problems.exit()
 }
 
 fn show(done: &Done, is_verbose: bool) {

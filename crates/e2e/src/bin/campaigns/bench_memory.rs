@@ -1,5 +1,5 @@
-//! Measures requests per second from memory, and compares Nectary with nginx and Varnish: `bench-memory --rounds 10
-//! --seconds 3 --json out.json`.
+//! Measures requests per second from memory, and compares Nectary with nginx and Varnish: `e2e-campaigns bench-memory
+//! --rounds 10 --seconds 3 --json out.json`.
 //!
 //! Prints rates, and Nectary's ratio to each contestant as median (min-max) over the paired rounds, including the A/A
 //! row, in which Nectary is compared with itself. It also prints these figures per second of the server's processor
@@ -7,17 +7,19 @@
 //! `--ratio-min` in every workload, no request failed, and none reached the origin.
 
 use anyhow::Result;
-use clap::Parser;
+use clap::Args;
 use nectary_e2e::bench::{self, Outcome, Plan, Workload};
-use nectary_e2e::report::{Spread, not_run, seed_or_new};
+use nectary_e2e::report::{Spread, seed_or_new, write_json};
 use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use crate::rounds::{Lack, Problems};
+
 /// Measures Nectary, nginx and Varnish answering from memory, one worker each.
-#[derive(Parser)]
-struct Arguments {
+#[derive(Args)]
+pub struct Arguments {
     /// Paired rounds.
     #[arg(long, default_value_t = 10)]
     rounds: usize,
@@ -51,11 +53,11 @@ struct Arguments {
     proxy: Vec<String>,
 }
 
-fn main() -> Result<ExitCode> {
-    let arguments = Arguments::parse();
+/// Runs the campaign.
+pub fn campaign(arguments: Arguments) -> Result<ExitCode> {
     if !bench::has_two_processors() {
-        not_run("bench-memory needs wrk and two processors: one for the server, one for the load");
-        return Ok(ExitCode::FAILURE);
+        let reason = "it needs wrk and two processors: one for the server, one for the load";
+        return Ok(Lack::Fails.exit("bench-memory", reason));
     }
     let seed = seed_or_new(arguments.seed);
     let plan = Plan {
@@ -67,7 +69,7 @@ fn main() -> Result<ExitCode> {
     };
     println!("bench-memory: seed {seed}, {}", bench::machine());
     println!("server on processor 0, wrk -t1 -c64 on processor 1, {} rounds of {} s", plan.rounds, arguments.seconds);
-    let mut failures = Vec::new();
+    let mut missed = Vec::new();
     let mut figures = Vec::new();
     let single = arguments.objects.iter().map(|bytes| Workload::object(*bytes));
     for workload in single.chain([Workload::mix(seed)]) {
@@ -77,15 +79,16 @@ fn main() -> Result<ExitCode> {
             }
         })?;
         print(&outcome);
-        failures.extend(problems(&outcome, arguments.ratio_min));
+        missed.extend(unmet(&outcome, arguments.ratio_min));
         figures.push(to_json(&outcome));
     }
     if let Some(path) = arguments.json {
-        let text = json!({"bench": "memory", "seed": seed, "machine": bench::machine(), "workloads": figures});
-        std::fs::write(path, format!("{text:#}\n"))?;
+        let figures = json!({"bench": "memory", "seed": seed, "machine": bench::machine(), "workloads": figures});
+        write_json(&path, &figures)?;
     }
-    failures.iter().for_each(|failure| println!("PROBLEM: {failure}"));
-    Ok(if failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    let mut problems = Problems::default();
+    problems.extend(missed);
+    Ok(problems.exit())
 }
 
 /// Returns the path of the example `bare_hyper` in this program's build directory, if it has been built.
@@ -128,7 +131,7 @@ fn print(outcome: &Outcome) {
 }
 
 /// The requirements that are not met.
-fn problems(outcome: &Outcome, ratio_min: f64) -> Vec<String> {
+fn unmet(outcome: &Outcome, ratio_min: f64) -> Vec<String> {
     let mut problems = Vec::new();
     for index in bench::PEERS {
         let ratio = outcome.ratio(index).median;

@@ -1,5 +1,5 @@
 //! Measures how fast long bodies come from the disk through the proxy, and compares Nectary with nginx and with fio:
-//! `bench-large --rounds 6 --mib 200,1000 --json out.json`.
+//! `e2e-campaigns bench-large --rounds 6 --mib 200,1000 --json out.json`.
 //!
 //! Each round reads a body that nobody has read since it was stored, once from each server, and as many bytes of the
 //! store's file with fio. The page cache, which only nginx uses, is dropped before nginx answers. Ratios are computed
@@ -14,15 +14,17 @@ use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use clap::Parser;
+use clap::Args;
 use nectary_e2e::bench;
 use nectary_e2e::guard::{self, find_program};
 use nectary_e2e::nectary::{Nectary, ProxyCommand};
 use nectary_e2e::origin::Origin;
 use nectary_e2e::peers::Peer;
-use nectary_e2e::report::{Spread, not_run};
+use nectary_e2e::report::{Spread, write_json};
 use nectary_e2e::scratch::Scratch;
 use serde_json::{Value, json};
+
+use crate::rounds::{Lack, Problems};
 
 /// The longest time of one answer.
 const ANSWER_MAX: Duration = Duration::from_secs(120);
@@ -30,8 +32,8 @@ const ANSWER_MAX: Duration = Duration::from_secs(120);
 const DEPTH: u32 = 4;
 
 /// Measures long bodies from the disk through the proxy, beside nginx and fio.
-#[derive(Parser)]
-struct Arguments {
+#[derive(Args)]
+pub struct Arguments {
     /// Paired rounds of each length.
     #[arg(long, default_value_t = 6)]
     rounds: usize,
@@ -63,18 +65,17 @@ struct Rates {
     from_disk: Vec<f64>,
 }
 
-fn main() -> Result<ExitCode> {
-    let arguments = Arguments::parse();
+/// Runs the campaign.
+pub fn campaign(arguments: &Arguments) -> Result<ExitCode> {
     // SAFETY: a plain system call.
     let is_root = unsafe { libc::geteuid() } == 0;
     if !is_root || find_program("fio").is_none() || find_program("nginx").is_none() {
-        not_run("bench-large needs root (to drop the page cache), fio and nginx");
-        return Ok(ExitCode::FAILURE);
+        return Ok(Lack::Fails.exit("bench-large", "it needs root (to drop the page cache), fio and nginx"));
     }
     println!("bench-large: {}, {} rounds, {} of memory", bench::machine(), arguments.rounds, arguments.memory);
-    let (mut problems, mut figures) = (Vec::new(), Vec::new());
+    let (mut missed, mut figures) = (Vec::new(), Vec::new());
     for &mib in &arguments.mib {
-        let rates = measure(&arguments, mib)?;
+        let rates = measure(arguments, mib)?;
         let of = |own: &[f64]| Spread::of_ratios(&rates.nectary, own);
         let (nginx, fio, deep) = (of(&rates.nginx), of(&rates.fio), of(&rates.fio_deep));
         println!("\nbodies of {mib} MiB, MiB/s: median (min-max), Nectary's ratio");
@@ -90,10 +91,10 @@ fn main() -> Result<ExitCode> {
         let from_disk = Spread::of(&rates.from_disk);
         println!("bytes read from the disk for each byte sent: {from_disk}");
         if fio.median < arguments.ratio_min {
-            problems.push(format!("{mib} MiB: {fio} times fio, at least {} wanted", arguments.ratio_min));
+            missed.push(format!("{mib} MiB: {fio} times fio, at least {} wanted", arguments.ratio_min));
         }
         if from_disk.min < 0.9 {
-            problems.push(format!("{mib} MiB: a body came from memory: {from_disk}"));
+            missed.push(format!("{mib} MiB: a body came from memory: {from_disk}"));
         }
         figures.push(json!({
             "mib": mib, "nectary_mib_per_second": rates.nectary, "nginx_mib_per_second": rates.nginx,
@@ -102,11 +103,11 @@ fn main() -> Result<ExitCode> {
         }));
     }
     if let Some(path) = &arguments.json {
-        let text: Value = json!({"bench": "large", "machine": bench::machine(), "lengths": figures});
-        fs::write(path, format!("{text:#}\n"))?;
+        write_json(path, &json!({"bench": "large", "machine": bench::machine(), "lengths": figures}))?;
     }
-    problems.iter().for_each(|problem| println!("PROBLEM: {problem}"));
-    Ok(if problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    let mut problems = Problems::default();
+    problems.extend(missed);
+    Ok(problems.exit())
 }
 
 fn measure(arguments: &Arguments, mib: u64) -> Result<Rates> {

@@ -1,13 +1,13 @@
-//! Tests file systems on attached devices for a given time: `attach-filesystems --fs ext4,xfs,btrfs --seconds 600
-//! --seed 7`.
+//! Tests file systems on attached devices for a given time: `e2e-campaigns attach-filesystems --fs ext4,xfs,btrfs
+//! --seconds 600 --seed 7`.
 //!
 //! Each round uses the next file system and the next device, with its own seed, and kills the attaching process several
 //! times under memory pressure. Prints one line per round. The exit code is 0 only if at least one round ran, every
 //! planted loss was found, and there was no error.
 
 use anyhow::{Context, Result};
-use clap::Parser;
-use nectary_e2e::attach::{FileSystem, missing, run};
+use clap::Args;
+use nectary_e2e::attach::{self, FileSystem, missing};
 use nectary_e2e::report::seed_or_new;
 use nectary_e2e::rng::Rng;
 use std::process::ExitCode;
@@ -27,8 +27,8 @@ const DEVICES: [&str; 6] = [
 const FILES: u64 = 40;
 
 /// Makes, fills, verifies, kills and checks file systems on attached devices.
-#[derive(Parser)]
-struct Arguments {
+#[derive(Args)]
+pub struct Arguments {
     /// Which file systems, joined by commas.
     #[arg(long, default_value = "ext4,xfs,btrfs", value_delimiter = ',')]
     fs: Vec<String>,
@@ -43,8 +43,8 @@ struct Arguments {
     kills: u32,
 }
 
-fn main() -> Result<ExitCode> {
-    let arguments = Arguments::parse();
+/// Runs the campaign.
+pub fn campaign(arguments: &Arguments) -> Result<ExitCode> {
     let seed = seed_or_new(arguments.seed);
     let named = |name: &String| FileSystem::by_name(name).with_context(|| format!("{name} is not known"));
     let systems = arguments.fs.iter().map(named).collect::<Result<Vec<_>>>()?;
@@ -60,7 +60,7 @@ fn main() -> Result<ExitCode> {
         if let Some(reason) = missing(system) {
             println!("NOT RUN: {}: {reason}", system.name());
         } else {
-            let outcome = run(system, device, round_seed, FILES, arguments.kills, load)?;
+            let outcome = attach::run(system, device, round_seed, FILES, arguments.kills, load)?;
             let good = outcome.problems.is_empty() && outcome.caught;
             let verdict = if good { "ok" } else { "FAILED" };
             println!(

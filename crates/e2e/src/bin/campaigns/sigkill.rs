@@ -1,21 +1,23 @@
-//! Runs SIGKILL rounds under load: `sigkill --rounds 200 --seed 7 --shard 0/2 --log sigkill.jsonl`.
+//! Runs SIGKILL rounds under load: `e2e-campaigns sigkill --rounds 200 --seed 7 --shard 0/2 --log sigkill.jsonl`.
 //!
 //! Prints one line per round and the sums; appends one line of JSON per round to the log. Rounds that the log already
 //! has for this seed are not run again. The exit code is 0 only if the counts of missing, wrong and lost objects are 0,
 //! there were enough demanded keys, purges and laps, every purge held, and the first hit came within a second of exec
 //! in every round (with `--first-hit median`, in the median of the rounds).
 
-use anyhow::{Context, Result, bail};
-use clap::Parser;
+use anyhow::{Result, bail};
+use clap::Args;
 use nectary_e2e::report::{seed_or_new, write_json_line};
 use nectary_e2e::sigkill::{self, Campaign, InTime, LAPPING, ROOMY, RoundReport};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use crate::rounds::{Problems, shard};
+
 /// Kills a loaded proxy again and again; everything written must be there, everything purged must not.
-#[derive(Parser)]
-struct Arguments {
+#[derive(Args)]
+pub struct Arguments {
     /// Rounds of all shards together.
     #[arg(long, default_value_t = 15)]
     rounds: u64,
@@ -42,11 +44,11 @@ struct Arguments {
     proxy: Vec<String>,
 }
 
-fn main() -> Result<ExitCode> {
-    let arguments = Arguments::parse();
+/// Runs the campaign.
+pub fn campaign(arguments: Arguments) -> Result<ExitCode> {
     let seed = seed_or_new(arguments.seed);
     let load = if arguments.lapping { &LAPPING } else { &ROOMY };
-    let (shard, shards) = parse_shard(&arguments.shard)?;
+    let (shard, shards) = shard(&arguments.shard)?;
     let done = arguments.log.as_deref().map_or_else(|| Ok(Vec::new()), |log| rounds_done(log, seed))?;
     let planted_good = !arguments.planted || sigkill::run_planted(load, seed)?;
     let mut campaign = Campaign::new(load, seed, arguments.rounds);
@@ -65,9 +67,9 @@ fn main() -> Result<ExitCode> {
         }
     })?;
     println!("{}", sigkill::describe(&summary));
-    let problems = summary.problems(arguments.first_hit);
-    problems.iter().for_each(|problem| println!("PROBLEM: {problem}"));
-    Ok(if problems.is_empty() && planted_good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    let mut problems = Problems::default();
+    problems.extend(summary.problems(arguments.first_hit));
+    Ok(if planted_good { problems.exit() } else { ExitCode::FAILURE })
 }
 
 fn in_time(text: &str) -> Result<InTime> {
@@ -76,15 +78,6 @@ fn in_time(text: &str) -> Result<InTime> {
         "median" => Ok(InTime::Median),
         _ => bail!("it is every or median"),
     }
-}
-
-fn parse_shard(text: &str) -> Result<(u64, u64)> {
-    let (index, count) = text.split_once('/').context("--shard takes I/N, as 0/2")?;
-    let (index, count): (u64, u64) = (index.parse()?, count.parse()?);
-    if index >= count {
-        bail!("--shard {text}: the first number must be less than the second");
-    }
-    Ok((index, count))
 }
 
 fn rounds_done(log: &Path, seed: u64) -> Result<Vec<u64>> {

@@ -1,7 +1,7 @@
 //! After a SIGKILL under load, every written object is a hit with its bytes, and every purged object is a miss.
 //!
-//! `NECTARY_E2E_SEED` repeats a workload. There is only one test, because the process under test ends with the thread
-//! that started it, and the machine has few processors.
+//! `NECTARY_E2E_SEED` repeats a workload. This file has only one test, because the process under test ends with the
+//! thread that started it, and the machine has few processors.
 
 use nectary_e2e::report::seed_or_new;
 use nectary_e2e::sigkill::{self, Campaign, InTime, ROOMY};

@@ -1,4 +1,5 @@
-//! Runs file-system exercisers over two mounts of a volume: `volume-tree --operations 20000 --calls 20000 --seed 7`.
+//! Runs file-system exercisers over two mounts of a volume: `e2e-campaigns volume-tree --operations 20000 --calls 20000
+//! --seed 7`.
 //!
 //! Runs fsx on one mount, and compares its file on the other mount. Runs pjdfstest twice, once on one mount and once
 //! with calls that go to both mounts in turn, and compares the results with those on this machine's own file system.
@@ -8,17 +9,19 @@
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, ensure};
-use clap::Parser;
+use clap::Args;
 use nectary_e2e::live::missing;
-use nectary_e2e::report::{not_run, seed_or_new};
+use nectary_e2e::report::seed_or_new;
 use nectary_e2e::volume::exercise::exercise;
 use nectary_e2e::volume::posix::{self, kind_of};
 use nectary_e2e::volume::{Volume, trees};
 use std::path::PathBuf;
 
+use crate::rounds::{Lack, Problems, first_line};
+
 /// Runs exercisers over two mounts of a volume.
-#[derive(Parser)]
-struct Arguments {
+#[derive(Args)]
+pub struct Arguments {
     /// Operations of fsx
     #[arg(long, default_value_t = 20_000)]
     operations: u64,
@@ -39,15 +42,14 @@ const LOOKS_MIN: u64 = 5;
 /// One of the program's checks, which runs on a volume with two mounts.
 type Part<'a> = dyn Fn(&mut Volume, [PathBuf; 2]) -> Result<()> + 'a;
 
-fn main() -> Result<ExitCode> {
-    let arguments = Arguments::parse();
+/// Runs the campaign.
+pub fn campaign(arguments: &Arguments) -> Result<ExitCode> {
     if let Some(reason) = missing(false) {
-        not_run(format!("volume-tree: {reason}"));
-        return Ok(ExitCode::FAILURE);
+        return Ok(Lack::Fails.exit("volume-tree", reason));
     }
     let seed = seed_or_new(arguments.seed);
     println!("volume-tree: seed {seed}");
-    let mut problems = 0;
+    let mut problems = Problems::default();
     let parts: [(&str, &Part<'_>); 3] = [
         ("fsx", &|volume, mounts| exercised(volume, mounts, arguments.operations, seed)),
         ("trees", &|volume, mounts| drawn(volume, mounts, arguments.calls, seed)),
@@ -58,12 +60,11 @@ fn main() -> Result<ExitCode> {
             continue;
         }
         if let Err(error) = on_volume(part) {
-            problems += 1;
-            println!("PROBLEM: {name}: {error:#}");
+            problems.add(format!("{name}: {error:#}"));
         }
     }
-    println!("volume-tree: {problems} problems");
-    Ok(ExitCode::from(u8::from(problems > 0)))
+    println!("volume-tree: {} problems", problems.count());
+    Ok(problems.exit())
 }
 
 /// Runs one check on a new volume with two mounts, and then checks the volume's structures.
@@ -71,16 +72,14 @@ fn on_volume(part: &Part<'_>) -> Result<()> {
     let mut volume = Volume::new("2G")?;
     let mounts = [volume.mount()?, volume.mount()?];
     part(&mut volume, mounts)?;
-    let check = volume.finish()?;
-    ensure!(check["problems"].as_array().map(Vec::len) == Some(0), "the volume's check: {check}");
-    Ok(())
+    volume.finish_whole()
 }
 
 fn exercised(volume: &mut Volume, mounts: [PathBuf; 2], operations: u64, seed: u64) -> Result<()> {
     let both = [&*mounts[0], &*mounts[1]];
     let planted = exercise(volume, both, operations, seed, true);
     let Err(error) = planted else { anyhow::bail!("planted: bytes of another mount were not noticed: {planted:?}") };
-    println!("  planted: fsx noticed bytes of the other mount: {}", first_line(&format!("{error:#}")));
+    println!("  planted: fsx noticed bytes of the other mount: {}", first_line(&error));
     let looks = exercise(volume, both, operations, seed, false)?.context("fsx did not run")?;
     println!("  fsx: {operations} operations on one mount, the other had the same bytes {looks} times");
     ensure!(looks >= LOOKS_MIN, "{looks} looks of the other mount");
@@ -92,7 +91,7 @@ fn drawn(volume: &mut Volume, mounts: [PathBuf; 2], calls: u64, seed: u64) -> Re
     let beside = volume.scratch.path();
     let planted = trees::compare(both, beside, calls, seed, true);
     let Err(error) = planted else { anyhow::bail!("planted: a changed byte was not noticed") };
-    println!("  planted: a changed byte was noticed: {}", first_line(&format!("{error:#}")));
+    println!("  planted: a changed byte was noticed: {}", first_line(&error));
     let done = trees::compare(both, beside, calls, seed + 1, false)?;
     println!(
         "  trees: {} calls on two mounts in turn and on {}, {} failed with the same errno; {} comparisons of trees with \
@@ -129,8 +128,4 @@ fn tested(volume: &mut Volume, mounts: [PathBuf; 2]) -> Result<()> {
     }
     ensure!(wrong == 0, "{wrong} differences without a reason");
     Ok(())
-}
-
-fn first_line(text: &str) -> &str {
-    text.lines().next().unwrap_or_default()
 }

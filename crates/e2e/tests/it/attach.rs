@@ -1,16 +1,8 @@
 //! Devices in the kernel: file systems on them keep synced data, whatever happens to the process that serves them.
 
-use nectary_e2e::attach::{FileSystem, Outcome, missing, run, run_beside_mounted, run_copied_tree};
+use nectary_e2e::attach::{FileSystem, Outcome, missing, run, run_beside_mounted, run_copied_tree, turns};
 use nectary_e2e::report::{not_run, seed_or_new};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-
-/// Every attaching process releases and reports the leftovers of dead attaching processes, so tests run one after
-/// another.
-fn turn() -> MutexGuard<'static, ()> {
-    static TURN: Mutex<()> = Mutex::new(());
-    TURN.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// The number of files that are synced before the kill.
 const FILES: u64 = 16;
@@ -20,7 +12,7 @@ fn sample(system: FileSystem, spec: &str) {
     if let Some(reason) = missing(system) {
         return not_run(format!("attach {}: {reason}", system.name()));
     }
-    let _turn = turn();
+    let _turn = turns::alone();
     let seed = seed_or_new(std::env::var("NECTARY_E2E_SEED").ok().and_then(|text| text.parse().ok()));
     println!("{} on {spec}, seed {seed}", system.name());
     let outcome = run(system, spec, seed, FILES, 1, Duration::from_millis(1500)).expect("the run ends");
@@ -54,7 +46,7 @@ fn btrfs_is_made_on_an_attached_device_while_another_is_mounted() {
     if let Some(reason) = missing(FileSystem::Btrfs) {
         return not_run(format!("attach beside mounted: {reason}"));
     }
-    let _turn = turn();
+    let _turn = turns::alone();
     run_beside_mounted(FileSystem::Btrfs).expect("mkfs.btrfs does not take one for the other");
 }
 
@@ -68,7 +60,7 @@ fn tree_that_was_copied_to_ext4_on_an_attached_cache_is_on_the_file_below_it() {
     if let Some(reason) = missing(FileSystem::Ext4) {
         return not_run(format!("attach a cache: {reason}"));
     }
-    let _turn = turn();
+    let _turn = turns::alone();
     let tree = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join("store");
     for mode in ["writethrough", "writeback"] {
         let spec = format!("cache({{file}},memory=8M,policy=dear,block=4K,mode={mode})");

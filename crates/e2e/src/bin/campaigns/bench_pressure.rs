@@ -1,21 +1,23 @@
-//! Loads a proxy for five minutes with a working set larger than memory and store: `bench-pressure --seconds 300 --seed
-//! 7`.
+//! Loads a proxy for five minutes with a working set larger than memory and store: `e2e-campaigns bench-pressure
+//! --seconds 300 --seed 7`.
 //!
 //! The exit code is 0 only if VmHWM stayed within `--memory` plus 64 MiB, the hit rate is within one percentage point
 //! of a simulation with the requests of the access log, nothing failed, and the planted bugs are caught.
 
 use anyhow::Result;
-use clap::Parser;
+use clap::Args;
 use nectary_e2e::pressure::{self, Plan};
-use nectary_e2e::report::seed_or_new;
+use nectary_e2e::report::{seed_or_new, write_json};
 use serde_json::json;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use crate::rounds::Problems;
+
 /// Loads a proxy with more than it can hold, and compares it with a simulation.
-#[derive(Parser)]
-struct Arguments {
+#[derive(Args)]
+pub struct Arguments {
     /// How long.
     #[arg(long, default_value_t = 300)]
     seconds: u64,
@@ -42,8 +44,8 @@ struct Arguments {
     proxy: Vec<String>,
 }
 
-fn main() -> Result<ExitCode> {
-    let arguments = Arguments::parse();
+/// Runs the campaign.
+pub fn campaign(arguments: Arguments) -> Result<ExitCode> {
     let seed = seed_or_new(arguments.seed);
     let mut plan = Plan::new(seed, Duration::from_secs(arguments.seconds));
     plan.memory_mib = arguments.memory_mib;
@@ -55,16 +57,16 @@ fn main() -> Result<ExitCode> {
     let outcome = pressure::run(&plan)?;
     println!("{}", pressure::describe(&outcome));
     if let Some(path) = arguments.json {
-        let text = json!({
+        let figures = json!({
             "bench": "pressure", "seed": seed, "seconds": arguments.seconds, "requests": outcome.measured.requests,
             "requests_per_second": outcome.measured.requests_per_second, "errors": outcome.measured.errors,
             "resident_bytes_max": outcome.resident_bytes_max, "memory_bytes": outcome.memory_bytes,
             "hit_rate": outcome.hit_rate, "simulated": outcome.simulated, "store": outcome.counts,
         });
-        std::fs::write(path, format!("{text:#}\n"))?;
+        write_json(&path, &figures)?;
     }
-    let mut problems = outcome.problems();
+    let mut problems = Problems::default();
+    problems.extend(outcome.problems());
     problems.extend(outcome.uncaught().into_iter().map(|what| format!("planted bug survives: {what}")));
-    problems.iter().for_each(|problem| println!("PROBLEM: {problem}"));
-    Ok(if problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(problems.exit())
 }

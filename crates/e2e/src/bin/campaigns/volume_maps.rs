@@ -1,4 +1,4 @@
-//! Runs programs with memory maps and locks on two mounts of a volume: `volume-maps --rounds 100`.
+//! Runs programs with memory maps and locks on two mounts of a volume: `e2e-campaigns volume-maps --rounds 100`.
 //!
 //! Then the server is stopped for more than 30 s while calls are made. The exit code is 0 only if each program did all of
 //! its work and none of its calls hung, the status named the calls that waited for the stopped server, no session was
@@ -7,18 +7,16 @@
 use std::process::ExitCode;
 
 use anyhow::{Result, ensure};
-use clap::{Parser, Subcommand};
+use clap::{Args, Subcommand};
 use nectary_e2e::live::missing;
-use nectary_e2e::report::not_run;
 use nectary_e2e::volume::Volume;
 use nectary_e2e::volume::maps::{Program, waits};
 
-/// The exit code that says that this machine lacks something.
-const NOT_RUN: u8 = 77;
+use crate::rounds::{Lack, Problems};
 
 /// Runs programs with memory maps and locks on two mounts of a volume.
-#[derive(Parser)]
-struct Arguments {
+#[derive(Args)]
+pub struct Arguments {
     /// Files with holes that are written to and removed
     #[arg(long, default_value_t = 100)]
     rounds: u64,
@@ -36,23 +34,18 @@ enum Work {
     Work(Program),
 }
 
-fn main() -> ExitCode {
-    let arguments = Arguments::parse();
+/// Runs the campaign.
+pub fn campaign(arguments: &Arguments) -> ExitCode {
     if let Some(reason) = missing(false) {
-        not_run(format!("volume-maps: {reason}"));
-        return ExitCode::from(NOT_RUN);
+        return Lack::IsAllowed.exit("volume-maps", reason);
     }
-    let done = match arguments.command {
+    let done = match &arguments.command {
         Some(Work::Work(program)) => program.work().map(|line| println!("{line}")),
         None => all(arguments.rounds, arguments.seconds),
     };
-    match done {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            println!("PROBLEM: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    let mut problems = Problems::default();
+    problems.extend(done.err().map(|error| format!("{error:#}")));
+    problems.exit()
 }
 
 fn all(rounds: u64, seconds: u64) -> Result<()> {
@@ -70,8 +63,7 @@ fn all(rounds: u64, seconds: u64) -> Result<()> {
     }
     println!("volume-maps: {}", waits(&mut volume, &directory)?);
     ensure!(!volume.log("m0").contains("is ended") && !volume.log("m1").contains("is ended"), "a session was ended");
-    let check = volume.finish()?;
-    ensure!(check["problems"].as_array().map(Vec::len) == Some(0), "the volume's check: {check}");
+    volume.finish_whole()?;
     println!("volume-maps: {rounds} rounds, {seconds} s each of the others, nothing hangs");
     Ok(())
 }

@@ -1,0 +1,101 @@
+//! `e2e-campaigns`: long runs of whole systems, and benchmarks of them. Each is a subcommand with its own options.
+//!
+//! | arguments | what it does |
+//! |---|---|
+//! | `list` | lists the campaigns |
+//! | `NAME --help` | shows the options of a campaign |
+//! | `volume-kills --rounds 50 --seed 7` | runs a campaign |
+//!
+//! Owns: the command line. Leaves to others: the campaigns, one file each, and the harness (`nectary_e2e`). They are
+//! one program, because each program is linked with all dependencies.
+
+mod attach_filesystems;
+mod bench_large;
+mod bench_memory;
+mod bench_pressure;
+mod cache_tests;
+mod cache_tree;
+mod nbd_kernel;
+mod origin;
+mod package_clients;
+mod ram_donors;
+mod rounds;
+mod sigkill;
+mod volume_databases;
+mod volume_kills;
+mod volume_maps;
+mod volume_programs;
+mod volume_takeover;
+mod volume_tree;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{CommandFactory, Parser, Subcommand};
+
+/// Runs a whole system for long, and checks or measures it.
+#[derive(Parser)]
+#[command(name = "e2e-campaigns")]
+struct Arguments {
+    #[command(subcommand)]
+    campaign: Campaign,
+}
+
+/// The campaigns; the descriptions are those of their arguments.
+#[derive(Subcommand)]
+enum Campaign {
+    AttachFilesystems(attach_filesystems::Arguments),
+    BenchLarge(bench_large::Arguments),
+    BenchMemory(bench_memory::Arguments),
+    BenchPressure(bench_pressure::Arguments),
+    CacheTests(cache_tests::Arguments),
+    CacheTree(cache_tree::Arguments),
+    NbdKernel(nbd_kernel::Arguments),
+    Origin(origin::Arguments),
+    PackageClients(package_clients::Arguments),
+    RamDonors(ram_donors::Arguments),
+    Sigkill(sigkill::Arguments),
+    VolumeDatabases(volume_databases::Arguments),
+    VolumeKills(volume_kills::Arguments),
+    VolumeMaps(volume_maps::Arguments),
+    VolumePrograms(volume_programs::Arguments),
+    VolumeTakeover(volume_takeover::Arguments),
+    VolumeTree(volume_tree::Arguments),
+    /// Lists the campaigns.
+    List,
+}
+
+fn main() -> Result<ExitCode> {
+    match Arguments::parse().campaign {
+        Campaign::AttachFilesystems(arguments) => attach_filesystems::campaign(&arguments),
+        Campaign::BenchLarge(arguments) => bench_large::campaign(&arguments),
+        Campaign::BenchMemory(arguments) => bench_memory::campaign(arguments),
+        Campaign::BenchPressure(arguments) => bench_pressure::campaign(arguments),
+        Campaign::CacheTests(arguments) => cache_tests::campaign(&arguments),
+        Campaign::CacheTree(arguments) => cache_tree::campaign(&arguments),
+        Campaign::NbdKernel(arguments) => nbd_kernel::campaign(&arguments),
+        Campaign::Origin(arguments) => origin::campaign(&arguments),
+        Campaign::PackageClients(arguments) => package_clients::campaign(&arguments),
+        Campaign::RamDonors(arguments) => ram_donors::campaign(&arguments),
+        Campaign::Sigkill(arguments) => sigkill::campaign(arguments),
+        Campaign::VolumeDatabases(arguments) => volume_databases::campaign(&arguments),
+        Campaign::VolumeKills(arguments) => volume_kills::campaign(&arguments),
+        Campaign::VolumeMaps(arguments) => Ok(volume_maps::campaign(&arguments)),
+        Campaign::VolumePrograms(arguments) => volume_programs::campaign(&arguments),
+        Campaign::VolumeTakeover(arguments) => Ok(volume_takeover::campaign(&arguments)),
+        Campaign::VolumeTree(arguments) => volume_tree::campaign(&arguments),
+        Campaign::List => {
+            list();
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+/// Prints each campaign with its description.
+fn list() {
+    let command = Arguments::command();
+    for campaign in command.get_subcommands().filter(|campaign| campaign.get_name() != "list") {
+        let about = campaign.get_about().map(ToString::to_string).unwrap_or_default();
+        println!("{:18}  {about}", campaign.get_name());
+    }
+}

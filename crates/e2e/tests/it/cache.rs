@@ -1,0 +1,5 @@
+//! Tests of running caches: the mounted directory, and the commands that show and change a cache.
+
+mod commands;
+mod mount;
+mod tree;

@@ -1,0 +1,14 @@
+//! Tests of the proxy: its clients, its origins, its store, kills under load, and its shutdown.
+
+mod apt;
+mod curl;
+mod faulty_calls;
+mod faulty_origin;
+mod faulty_store;
+mod npm;
+mod pressure;
+mod shutdown;
+mod sigkill;
+mod sigkill_lapping;
+mod spans;
+mod status_keys;

@@ -1,0 +1,11 @@
+//! Tests of the network RAM disk, with real donors and file systems.
+
+mod check;
+mod donors;
+mod drain;
+mod foreign_donors;
+mod grow;
+mod mirror;
+mod parity;
+mod replace;
+mod scrub;

@@ -1,0 +1,12 @@
+//! Tests of the shared volume, with real mounts and servers that are killed.
+
+mod access_lists;
+mod certificates;
+mod durable;
+mod killed;
+mod maps;
+mod mounting;
+mod second_server;
+mod sessions;
+mod shared;
+mod takeover;
