@@ -27,6 +27,8 @@ pub struct Binary {
     pub name: String,
     /// Whether it is a test program.
     pub is_test: bool,
+    /// Whether it is a test program beside the crate, in `tests`, and not the crate's own.
+    pub is_from_outside: bool,
     /// Its path.
     pub path: PathBuf,
 }
@@ -121,6 +123,7 @@ fn binary(message: &Value) -> Option<Binary> {
         package_id: message["package_id"].as_str()?.to_owned(),
         name: message["target"]["name"].as_str()?.to_owned(),
         is_test: message["profile"]["test"].as_bool()?,
+        is_from_outside: message["target"]["kind"].as_array()?.iter().any(|kind| kind == "test"),
         path: PathBuf::from(message["executable"].as_str()?),
     })
 }

@@ -16,6 +16,7 @@ use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 
 use crate::binaries::{self, Binaries};
+use crate::libtest::Counts;
 use crate::metadata::Workspace;
 use crate::process::{self, Ended};
 
@@ -23,6 +24,8 @@ use crate::process::{self, Ended};
 const ROUND_LIMIT: Duration = Duration::from_secs(3600);
 /// The program of `nectary-fuzz`.
 const FUZZ_PROGRAM: &str = "fuzz";
+/// The program of a crate's tests from the outside.
+const TESTS_PROGRAM: &str = "it";
 /// The number of output lines at the end of a failed round that go into the log.
 const TAIL_LINES: usize = 40;
 
@@ -32,8 +35,8 @@ enum Program {
     Binary(&'static str),
     /// A program of the workspace that has several campaigns; its first argument is the name of one.
     Of { program: &'static str, campaign: &'static str },
-    /// The test programs of a crate whose names begin with `prefix`.
-    Tests { package: &'static str, prefix: &'static str },
+    /// One module of a crate's tests.
+    Tests { package: &'static str, module: &'static str },
     /// The targets of `nectary-fuzz`, one after another.
     Fuzz,
 }
@@ -53,7 +56,7 @@ struct Campaign {
 const CAMPAIGNS: &[Campaign] = &[
     Campaign {
         name: "policies",
-        program: Program::Tests { package: "nectary-cache", prefix: "policies_agree" },
+        program: Program::Tests { package: "nectary-cache", module: "policies_agree_with_their_models" },
         arguments: &["--show-output"],
         environment: &[("PROPTEST_RNG_SEED", "{seed}"), ("PROPTEST_CASES", "{cases}")],
         extents: &[("{cases}", "20000", "2000")],
@@ -95,7 +98,7 @@ const CAMPAIGNS: &[Campaign] = &[
     },
     Campaign {
         name: "ram-placement",
-        program: Program::Tests { package: "nectary-ram", prefix: "placement_invariants" },
+        program: Program::Tests { package: "nectary-ram", module: "placement_invariants" },
         arguments: &["--show-output"],
         environment: &[("PLACEMENT_SEED", "{seed}"), ("PLACEMENT_RUNS", "{runs}")],
         extents: &[("{runs}", "2000", "200")],
@@ -376,13 +379,13 @@ pub fn command(options: &Options) -> Result<bool> {
             }
             let round_seed = derive(seed, round);
             println!("== soak: {} round {round}, seed {round_seed}", item.name);
-            let runs = run(item, round_seed, options, &binaries, &workspace)?;
-            match Outcome::of(&runs) {
+            let ended = run(item, round_seed, options, &binaries, &workspace)?;
+            match Outcome::of(&ended) {
                 Outcome::Passed => passed += 1,
                 Outcome::Failed => failed += 1,
                 Outcome::NotRun(reason) => not_run.push(format!("{} round {round}: {reason}", item.name)),
             }
-            append(&path, &entry(&name(item), seed, round, round_seed, &commit, &runs))?;
+            append(&path, &entry(&name(item), seed, round, round_seed, &commit, &ended))?;
         }
     }
     if !not_run.is_empty() {
@@ -401,12 +404,14 @@ enum Outcome {
 }
 
 impl Outcome {
-    fn of(runs: &[Ended]) -> Outcome {
-        if runs.iter().any(|ended| !ended.success && !ended.not_run) {
+    fn of(ended: &Ended) -> Outcome {
+        if ended.success {
+            return Outcome::Passed;
+        }
+        if !ended.not_run {
             return Outcome::Failed;
         }
-        let Some(lacking) = runs.iter().find(|ended| ended.not_run) else { return Outcome::Passed };
-        let reason = lacking.output.lines().find_map(|line| line.strip_prefix("NOT RUN: "));
+        let reason = ended.output.lines().find_map(|line| line.strip_prefix("NOT RUN: "));
         reason.map_or(Outcome::Failed, |reason| Outcome::NotRun(reason.to_owned()))
     }
 }
@@ -443,20 +448,17 @@ fn items(options: &Options, binaries: &Binaries, workspace: &Workspace) -> Resul
     Ok(items)
 }
 
-fn run(item: &Item, seed: u64, options: &Options, binaries: &Binaries, workspace: &Workspace) -> Result<Vec<Ended>> {
+fn run(item: &Item, seed: u64, options: &Options, binaries: &Binaries, workspace: &Workspace) -> Result<Ended> {
     let campaign = item.campaign;
     let program = |name: &str| binaries.program(name).with_context(|| format!("there is no program {name}"));
-    let programs = match campaign.program {
-        Program::Binary(name) | Program::Of { program: name, .. } => vec![program(name)?],
-        Program::Fuzz => vec![program(FUZZ_PROGRAM)?],
-        Program::Tests { package, prefix } => {
+    let chosen = match campaign.program {
+        Program::Binary(name) | Program::Of { program: name, .. } => program(name)?,
+        Program::Fuzz => program(FUZZ_PROGRAM)?,
+        Program::Tests { package, .. } => {
             let member = workspace.packages.iter().find(|member| member.name == package);
-            let mut tests = binaries.tests_of(member.with_context(|| format!("there is no crate {package}"))?);
-            tests.retain(|test| test.name.starts_with(prefix));
-            if tests.is_empty() {
-                bail!("campaign {}: {package} has no test program {prefix}…", campaign.name);
-            }
-            tests
+            let tests = binaries.tests_of(member.with_context(|| format!("there is no crate {package}"))?);
+            let outside = tests.into_iter().find(|test| test.name == TESTS_PROGRAM);
+            outside.with_context(|| format!("campaign {}: {package} has no tests from outside", campaign.name))?
         }
     };
     let seconds = options.fuzz_seconds.to_string();
@@ -467,33 +469,35 @@ fn run(item: &Item, seed: u64, options: &Options, binaries: &Binaries, workspace
             .iter()
             .fold(text, |text, (place, whole, sample)| text.replace(place, if options.sample { sample } else { whole }))
     };
-    programs
-        .into_iter()
-        .map(|program| {
-            let mut command = binaries.command(program, workspace);
-            if let Some(target) = &item.target {
-                command.args(["soak", "--target", target]);
-            }
-            if let Program::Of { campaign: name, .. } = campaign.program {
-                command.arg(name);
-            }
-            command.args(campaign.arguments.iter().map(|argument| filled(argument)));
-            command.envs(campaign.environment.iter().map(|(name, value)| (name, filled(value))));
-            process::run(&mut command, ROUND_LIMIT, process::shown)
-        })
-        .collect()
+    let mut command = binaries.command(chosen, workspace);
+    if let Some(target) = &item.target {
+        command.args(["soak", "--target", target]);
+    }
+    match campaign.program {
+        Program::Of { campaign: name, .. } => _ = command.arg(name),
+        Program::Tests { module, .. } => _ = command.arg(format!("{module}::")),
+        Program::Binary(_) | Program::Fuzz => {}
+    }
+    command.args(campaign.arguments.iter().map(|argument| filled(argument)));
+    command.envs(campaign.environment.iter().map(|(name, value)| (name, filled(value))));
+    let ended = process::run(&mut command, ROUND_LIMIT, process::shown)?;
+    if let Program::Tests { module, .. } = campaign.program
+        && ended.success
+        && Counts::parse(&ended.output).passed == 0
+    {
+        bail!("campaign {}: no test of the module {module} ran", campaign.name);
+    }
+    Ok(ended)
 }
 
-fn entry(campaign: &str, seed: u64, round: u64, round_seed: u64, commit: &str, runs: &[Ended]) -> Value {
-    let good = runs.iter().all(|ended| ended.success);
-    let seconds: f64 = runs.iter().map(|ended| ended.taken.as_secs_f64()).sum();
+fn entry(campaign: &str, seed: u64, round: u64, round_seed: u64, commit: &str, ended: &Ended) -> Value {
     let mut entry = json!({
         "campaign": campaign, "seed": seed, "round": round, "round_seed": round_seed, "commit": commit,
-        "passed": good, "seconds": (seconds * 10.0).round() / 10.0,
+        "passed": ended.success, "seconds": (ended.taken.as_secs_f64() * 10.0).round() / 10.0,
     });
-    if let Some(bad) = runs.iter().find(|ended| !ended.success) {
-        let lines: Vec<&str> = bad.output.lines().collect();
-        entry["how"] = json!(bad.how);
+    if !ended.success {
+        let lines: Vec<&str> = ended.output.lines().collect();
+        entry["how"] = json!(ended.how);
         entry["tail"] = json!(lines[lines.len().saturating_sub(TAIL_LINES)..].join("\n"));
     }
     entry
@@ -605,15 +609,15 @@ mod tests {
             process::run(Command::new("sh").args(["-c", &script]), Duration::from_secs(100), process::silent)
                 .expect("starts")
         };
-        assert!(matches!(Outcome::of(&[ended("0")]), Outcome::Passed));
-        assert!(matches!(Outcome::of(&[ended("1")]), Outcome::Failed));
-        assert!(matches!(Outcome::of(&[ended("0"), ended("77")]), Outcome::NotRun(reason) if reason == "no index"));
-        assert!(matches!(Outcome::of(&[ended("1"), ended("77")]), Outcome::Failed));
+        assert!(matches!(Outcome::of(&ended("0")), Outcome::Passed));
+        assert!(matches!(Outcome::of(&ended("1")), Outcome::Failed));
+        assert!(matches!(Outcome::of(&ended("77")), Outcome::NotRun(reason) if reason == "no index"));
     }
 
     #[test]
     fn a_round_that_passed_on_this_commit_is_done_and_no_other() {
-        let log = format!("{}\n", entry("policies", 7, 3, 1, "abc", &[]));
+        let ended = process::run(&mut Command::new("true"), Duration::from_secs(100), process::silent).expect("starts");
+        let log = format!("{}\n", entry("policies", 7, 3, 1, "abc", &ended));
         assert!(is_done(&log, "policies", 7, 3, "abc"));
         assert!(!is_done(&log, "policies", 7, 4, "abc"));
         assert!(!is_done(&log, "policies", 7, 3, "abd"));

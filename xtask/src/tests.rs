@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 
-use crate::binaries::Binaries;
+use crate::binaries::{Binaries, Binary};
 use crate::budgets::{self, DOCTESTS, KILL_FACTOR};
 use crate::checks;
 use crate::libtest::{Counts, is_told};
@@ -27,6 +27,15 @@ const ORDER: &[&str] = &[
     "nectary",
     "nectary-e2e",
 ];
+
+/// The crates each of whose modules of tests is a process of its own. Their tests measure memory or time (`buffer`,
+/// `e2e`), plant bugs or shorten waits for the whole process (`ram`, `sim`), mount and kill what they have started
+/// (`attach`, `e2e`, `trace`), or send themselves a signal (`host`).
+const PROCESS_PER_MODULE: &[&str] =
+    &["nectary-attach", "nectary-buffer", "nectary-e2e", "nectary-host", "nectary-ram", "nectary-sim", "nectary-trace"];
+
+/// The longest time in which a test program lists its tests.
+const LIST_LIMIT: Duration = Duration::from_secs(60);
 
 /// Runs the checks and all tests, or only the tests of `crates` if it is not empty; returns whether all passed.
 pub fn command(crates: &[String]) -> Result<bool> {
@@ -63,17 +72,61 @@ fn test(member: &Package, binaries: &Binaries, workspace: &Workspace, report: &m
     let tests = binaries.tests_of(member);
     let budget_seconds = budgets::seconds(&member.name);
     let started = Instant::now();
+    let limit = Duration::from_secs(budget_seconds * KILL_FACTOR);
     for binary in &tests {
-        println!("== {} {}", member.name, binary.name);
-        let mut command = binaries.command(binary, workspace);
-        command.arg("--show-output");
-        let ended = process::run(&mut command, Duration::from_secs(budget_seconds * KILL_FACTOR), is_told);
-        count(&format!("{} {}", member.name, binary.name), ended, report);
+        let name = format!("{} {}", member.name, binary.name);
+        let is_divided = binary.is_from_outside && PROCESS_PER_MODULE.contains(&member.name.as_str());
+        let modules = match modules(binary, is_divided, binaries, workspace) {
+            Ok(modules) => modules,
+            Err(error) => {
+                report.failed(format!("{name}: {error:#}"));
+                continue;
+            }
+        };
+        for (module, tests) in modules {
+            let name = format!("{name} {module}").trim_end().to_owned();
+            println!("== {name}");
+            let mut command = binaries.command(binary, workspace);
+            command.arg("--show-output").args(tests);
+            count(&name, process::run(&mut command, limit, is_told), report);
+        }
     }
     if !tests.is_empty() {
         println!("== {}: {:.1} s of {budget_seconds} s", member.name, started.elapsed().as_secs_f64());
         report.timed(&member.name, started.elapsed(), budget_seconds);
     }
+}
+
+/// The processes in which a test program runs: for each module, the arguments that choose its tests; one without
+/// arguments if it is not divided.
+fn modules(
+    binary: &Binary,
+    is_divided: bool,
+    binaries: &Binaries,
+    workspace: &Workspace,
+) -> Result<Vec<(String, Vec<String>)>> {
+    if !is_divided {
+        return Ok(vec![(String::new(), Vec::new())]);
+    }
+    let mut command = binaries.command(binary, workspace);
+    let ended = process::run(command.args(["--list", "--format", "terse"]), LIST_LIMIT, process::silent)?;
+    if !ended.success {
+        bail!("it does not list its tests: {}", ended.how);
+    }
+    Ok(by_module(&ended.output))
+}
+
+/// Divides a list of tests by their modules.
+fn by_module(list: &str) -> Vec<(String, Vec<String>)> {
+    let mut modules: Vec<(String, Vec<String>)> = Vec::new();
+    for test in list.lines().filter_map(|line| line.strip_suffix(": test")) {
+        let module = test.rsplit_once("::").map_or("", |parts| parts.0);
+        match modules.iter_mut().find(|known| known.0 == module) {
+            Some(known) => known.1.push(test.to_owned()),
+            None => modules.push((module.to_owned(), vec!["--exact".to_owned(), test.to_owned()])),
+        }
+    }
+    modules
 }
 
 fn doctests(workspace: &Workspace, report: &mut Report) {
@@ -103,5 +156,28 @@ fn count(name: &str, ended: Result<Ended>, report: &mut Report) {
             }
         }
         Err(error) => report.failed(format!("{name}: {error:#}")),
+    }
+}
+
+#[cfg(test)]
+mod unit {
+    use super::*;
+
+    #[test]
+    fn each_module_is_a_process_with_all_its_tests() {
+        let list = "a::first: test\nb::inner::second: test\na::third: test\nalone: test\nc::d: benchmark\n\n4 tests, 1 benchmark\n";
+        let modules = by_module(list);
+        let expected = [
+            ("a", &["--exact", "a::first", "a::third"][..]),
+            ("b::inner", &["--exact", "b::inner::second"]),
+            ("", &["--exact", "alone"]),
+        ];
+        assert_eq!(modules.len(), expected.len());
+        for ((module, tests), (expected, names)) in modules.iter().zip(expected) {
+            assert_eq!(
+                (module.as_str(), tests.iter().map(String::as_str).collect::<Vec<_>>().as_slice()),
+                (expected, names)
+            );
+        }
     }
 }
