@@ -13,11 +13,12 @@ ARGS   ?=
 # Where rustup puts cargo, for shells that have not been started again since.
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
-.PHONY: help run test check soak bench clean
+.PHONY: help run test quick check soak bench clean
 
 help:
 	@echo 'make run     a caching forward proxy on $(LISTEN), its store in ./$(DATA)'
 	@echo 'make test    every default check and test; the last line is the count'
+	@echo 'make quick  the checks and tests of what has changed, and of what uses it; ARGS="--since REVISION"'
 	@echo 'make check   the checks alone: formatting, lints, licences, dependencies, documents'
 	@echo "make soak    long campaigns; ARGS='--seed 7 --rounds 100 --shard 0/4'"
 	@echo "make bench   benchmarks beside nginx and Varnish; ARGS='memory'"
@@ -33,6 +34,10 @@ run:
 test:
 	@ci/setup test
 	@cargo xtask test
+
+quick:
+	@ci/setup run
+	@cargo xtask quick $(ARGS)
 
 check:
 	@ci/setup run

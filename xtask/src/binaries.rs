@@ -1,9 +1,9 @@
 //! The build of all programs and test programs, in one cargo run.
 //!
 //! Owns: the build, and the paths of its results. One cargo run for the whole workspace has one set of features per
-//! dependency, so each dependency is built once. The test programs are then run directly, so that their time does not
-//! include the build. The `nectary` program is then built again alone: the common build gives it features that other
-//! crates need only in tests, but the tests must use the program that users run.
+//! dependency, so each crate is built once. The test programs are then run directly, so that their time does not include
+//! the build. The common build gives `nectary` features that other crates need only in tests (planted bugs, all
+//! switched off, and a clock that can be stopped); a check makes sure that it also compiles without them (`checks`).
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -17,6 +17,11 @@ use crate::process;
 
 /// The longest time of a build; one that takes longer is assumed to hang.
 const BUILD_LIMIT: Duration = Duration::from_secs(3600);
+
+/// The crate whose tests run the program of another one.
+const OUTSIDE: &str = "nectary-e2e";
+/// That other crate.
+const NECTARY: &str = "nectary";
 
 /// One built program.
 #[derive(Debug)]
@@ -40,24 +45,26 @@ pub struct Binaries {
 }
 
 impl Binaries {
-    /// Builds all programs and test programs of the workspace in the release profile.
-    pub fn build(workspace: &Workspace) -> Result<Binaries> {
+    /// Builds all programs and test programs of the workspace, or only those of some crates, in the release profile.
+    pub fn build(workspace: &Workspace, crates: &[String]) -> Result<Binaries> {
         println!("== build");
-        let (mut binaries, mut taken) = (Vec::new(), Duration::ZERO);
-        for arguments in [["--workspace", "--lib", "--bins", "--tests"].as_slice(), &["--package", "nectary"]] {
-            let (built, time) = build(workspace, &[&["--release"], arguments].concat())?;
-            binaries.extend(built);
-            taken += time;
+        let mut arguments = vec!["--release", "--bins", "--tests"];
+        if crates.is_empty() {
+            arguments.push("--workspace");
         }
+        let needs_nectary = crates.iter().any(|name| name == OUTSIDE) && !crates.iter().any(|name| name == NECTARY);
+        let names = crates.iter().map(String::as_str).chain(needs_nectary.then_some(NECTARY));
+        arguments.extend(names.flat_map(|name| ["--package", name]));
+        let (binaries, taken) = build(workspace, &arguments)?;
         println!("== build: {:.1} s", taken.as_secs_f64());
         Ok(Binaries { binaries })
     }
 
     /// Builds the program `nectary` as users do, in the profile `dist`, and uses it from now on.
     pub fn with_dist(mut self, workspace: &Workspace) -> Result<Binaries> {
-        let (built, taken) = build(workspace, &["--profile", "dist", "--package", "nectary"])?;
+        let (built, taken) = build(workspace, &["--profile", "dist", "--package", NECTARY])?;
         println!("== build for users: {:.1} s", taken.as_secs_f64());
-        self.binaries.retain(|binary| binary.is_test || binary.name != "nectary");
+        self.binaries.retain(|binary| binary.is_test || binary.name != NECTARY);
         self.binaries.extend(built);
         Ok(self)
     }
@@ -79,7 +86,7 @@ impl Binaries {
         if let Some(package) = workspace.packages.iter().find(|package| package.id == binary.package_id) {
             command.current_dir(&package.directory).env("CARGO_MANIFEST_DIR", &package.directory);
         }
-        if let Some(nectary) = self.program("nectary") {
+        if let Some(nectary) = self.program(NECTARY) {
             command.env("NECTARY_BIN", &nectary.path);
         }
         command.env("RUST_BACKTRACE", "1");

@@ -1,5 +1,5 @@
-//! The checks that do not run the project's code: formatting, lints, dependency direction, rooms, licences, files and
-//! documents.
+//! The checks that do not run the project's code: formatting, lints, what users build, dependency direction, rooms,
+//! licences, files and documents.
 //!
 //! Owns: the order of the checks, and their count: each check counts as one test.
 
@@ -27,16 +27,37 @@ pub fn command() -> Result<bool> {
 
 /// Runs the checks and counts them in `report`.
 pub fn run(workspace: &Workspace, report: &mut Report) {
+    read_only(workspace, report);
+    lints(workspace, &["--workspace"], report);
+    let mut alone = cargo();
+    alone.current_dir(&workspace.root);
+    alone.args(["check", "--release", "--quiet", "--package", "nectary", "--package", "nectary-capi"]);
+    executed(report, "what users build, with its own features", &mut alone);
+}
+
+/// Runs the checks that compile nothing, and the lints of some crates.
+pub fn run_some(workspace: &Workspace, crates: &[String], report: &mut Report) {
+    read_only(workspace, report);
+    if !crates.is_empty() {
+        let packages: Vec<&str> = crates.iter().flat_map(|name| ["--package", name]).collect();
+        lints(workspace, &packages, report);
+    }
+}
+
+/// Runs the checks that compile nothing.
+fn read_only(workspace: &Workspace, report: &mut Report) {
     listed(report, "dependency direction", &floors::problems(&workspace.members()));
     listed(report, "rooms", &rooms::problems(&workspace.root));
     listed(report, "licences", &licences::problems(&workspace.packages));
     listed(report, "circles of files", &circles::problems(&workspace.root));
     listed(report, "files and documents", &house::problems(&workspace.root));
     executed(report, "formatting", cargo().current_dir(&workspace.root).args(["fmt", "--all", "--check"]));
+}
+
+fn lints(workspace: &Workspace, packages: &[&str], report: &mut Report) {
     let mut lints = cargo();
-    lints.current_dir(&workspace.root);
-    lints.args(["clippy", "--release", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"]);
-    executed(report, "lints", &mut lints);
+    lints.current_dir(&workspace.root).args(["clippy", "--release", "--all-targets", "--quiet"]).args(packages);
+    executed(report, "lints", lints.args(["--", "-D", "warnings"]));
 }
 
 fn listed(report: &mut Report, name: &str, problems: &[String]) {

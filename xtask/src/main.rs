@@ -14,8 +14,10 @@ mod floors;
 mod house;
 mod libtest;
 mod licences;
+mod load;
 mod metadata;
 mod process;
+mod quick;
 mod report;
 mod rooms;
 mod soak;
@@ -28,6 +30,9 @@ use anyhow::Result;
 const USAGE: &str = "\
 cargo xtask check                 formatting, lints, floors, rooms, licences, files and documents
 cargo xtask test [CRATE]...       the checks, then every test, crate by crate, within its time budget
+cargo xtask quick [--since REVISION]
+                                  the checks and tests of what differs from a revision (the upstream branch, or else
+                                  the last commit), and of the crates that use it; long ones are left out and named
 cargo xtask soak [--seed N] [--rounds N] [--shard I/K] [--only NAME] [--sample] [--log FILE]
                                   long campaigns, or samples of them; a round that FILE already has is not run again
 cargo xtask bench [NAME [ARGUMENT]...]
@@ -41,6 +46,11 @@ fn main() -> ExitCode {
     let outcome = match arguments.first().map(String::as_str) {
         Some("check") if rest.is_empty() => checks::command(),
         Some("test") => tests::command(rest),
+        Some("quick") => match rest {
+            [] => tests::quick(None),
+            [name, since] if name == "--since" => tests::quick(Some(since)),
+            _ => return usage("quick takes --since REVISION"),
+        },
         Some("soak") => match soak::Options::parse(rest) {
             Ok(options) => soak::command(&options),
             Err(error) => return usage(&error.to_string()),

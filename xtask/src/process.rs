@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
+use crate::load;
+
 /// The largest number of processes whose children are searched.
 const FAMILY_MAX: usize = 1000;
 /// The longest wait for the rest of the output after a child was killed.
@@ -51,7 +53,7 @@ pub struct Ended {
     pub taken: Duration,
 }
 
-/// Runs `command` for at most `limit`; shows the lines of its standard output for which `is_told` is true.
+/// Runs `command` for at most `limit`, which is longer on a busy machine ([`load::scaled`]); shows the lines of its standard output for which `is_told` is true.
 pub fn run(command: &mut Command, limit: Duration, is_told: fn(&str) -> bool) -> Result<Ended> {
     run_to_end(command, limit, END, is_told)
 }
@@ -73,6 +75,7 @@ fn run_to_end(command: &mut Command, limit: Duration, end: Duration, is_told: fn
     });
     let (mut output, mut killed) = (String::new(), false);
     let mut deadline = started + limit;
+    let mut is_extended = false;
     loop {
         match lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
             Ok(line) => {
@@ -84,6 +87,10 @@ fn run_to_end(command: &mut Command, limit: Duration, end: Duration, is_told: fn
             }
             Err(RecvTimeoutError::Disconnected) => break,
             Err(RecvTimeoutError::Timeout) if killed => break,
+            Err(RecvTimeoutError::Timeout) if !is_extended => {
+                is_extended = true;
+                deadline = started + load::scaled(limit);
+            }
             Err(RecvTimeoutError::Timeout) => {
                 kill_tree(&mut child);
                 killed = true;
@@ -160,7 +167,7 @@ mod tests {
         assert_eq!(ended.output, "before\n");
         // The grandchild has the pipe open, too. If the grandchild were still running, the call would have waited for
         // the rest of the output.
-        assert!(ended.taken < Duration::from_secs(1) + REST, "something lives on");
+        assert!(ended.taken < load::scaled(Duration::from_secs(1)) + REST, "something lives on");
     }
 
     #[test]

@@ -360,7 +360,7 @@ impl Options {
 /// Runs the rounds that are not in the log; returns whether all passed.
 pub fn command(options: &Options) -> Result<bool> {
     let workspace = Workspace::load()?;
-    let binaries = Binaries::build(&workspace)?;
+    let binaries = Binaries::build(&workspace, &[])?;
     let commit = commit(&workspace.root);
     let path = workspace.root.join(&options.log);
     let done = fs::read_to_string(&path).unwrap_or_default();

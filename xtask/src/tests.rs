@@ -11,8 +11,10 @@ use crate::binaries::{Binaries, Binary};
 use crate::budgets::{self, DOCTESTS, KILL_FACTOR};
 use crate::checks;
 use crate::libtest::{Counts, is_told};
+use crate::load::Meter;
 use crate::metadata::{Package, Workspace, cargo};
 use crate::process::{self, Ended};
+use crate::quick;
 use crate::report::Report;
 
 /// The crates whose tests run first, in this order; all others follow by name.
@@ -40,38 +42,61 @@ const LIST_LIMIT: Duration = Duration::from_secs(60);
 /// Runs the checks and all tests, or only the tests of `crates` if it is not empty; returns whether all passed.
 pub fn command(crates: &[String]) -> Result<bool> {
     let workspace = Workspace::load()?;
-    let mut members = workspace.members();
+    let members = workspace.members();
     if let Some(unknown) = crates.iter().find(|name| !members.iter().any(|member| member.name == **name)) {
         let known: Vec<&str> = members.iter().map(|member| member.name.as_str()).collect();
         bail!("there is no crate {unknown}; there are {}", known.join(", "));
     }
-    members.sort_by_key(|member| ORDER.iter().position(|name| *name == member.name).unwrap_or(ORDER.len()));
     let mut report = Report::default();
     if crates.is_empty() {
         checks::run(&workspace, &mut report);
     }
-    match Binaries::build(&workspace) {
-        Ok(binaries) => {
-            for member in members {
-                if crates.is_empty() || crates.contains(&member.name) {
-                    test(member, &binaries, &workspace, &mut report);
-                }
-            }
-            if crates.is_empty() {
-                doctests(&workspace, &mut report);
-            }
-        }
-        Err(error) => report.failed(format!("{error:#}")),
+    run(crates, &workspace, &mut report);
+    report.judge_time();
+    print!("{}", report.summary());
+    Ok(report.is_good())
+}
+
+/// Runs the checks and the tests of what differs from the revision `since`; returns whether all passed.
+pub fn quick(since: Option<&str>) -> Result<bool> {
+    let workspace = Workspace::load()?;
+    let choice = quick::choose(&workspace, since)?;
+    let names = if choice.crates.is_empty() { "no crate".to_owned() } else { choice.crates.join(", ") };
+    println!("== quick: {names}");
+    let mut report = Report::default();
+    checks::run_some(&workspace, &choice.crates, &mut report);
+    if !choice.crates.is_empty() {
+        run(&choice.crates, &workspace, &mut report);
+    }
+    for name in &choice.left_out {
+        println!("left out: {name}: its tests take up to {} s; make test runs them", budgets::seconds(name));
     }
     report.judge_time();
     print!("{}", report.summary());
     Ok(report.is_good())
 }
 
+/// Builds and runs the tests of some crates, or of all of them with the examples in doc comments.
+fn run(crates: &[String], workspace: &Workspace, report: &mut Report) {
+    let binaries = match Binaries::build(workspace, crates) {
+        Ok(binaries) => binaries,
+        Err(error) => return report.failed(format!("{error:#}")),
+    };
+    let mut members = workspace.members();
+    members.retain(|member| crates.is_empty() || crates.contains(&member.name));
+    members.sort_by_key(|member| ORDER.iter().position(|name| *name == member.name).unwrap_or(ORDER.len()));
+    for member in members {
+        test(member, &binaries, workspace, report);
+    }
+    if crates.is_empty() {
+        doctests(workspace, report);
+    }
+}
+
 fn test(member: &Package, binaries: &Binaries, workspace: &Workspace, report: &mut Report) {
     let tests = binaries.tests_of(member);
     let budget_seconds = budgets::seconds(&member.name);
-    let started = Instant::now();
+    let (started, meter) = (Instant::now(), Meter::start());
     let limit = Duration::from_secs(budget_seconds * KILL_FACTOR);
     for binary in &tests {
         let name = format!("{} {}", member.name, binary.name);
@@ -93,7 +118,7 @@ fn test(member: &Package, binaries: &Binaries, workspace: &Workspace, report: &m
     }
     if !tests.is_empty() {
         println!("== {}: {:.1} s of {budget_seconds} s", member.name, started.elapsed().as_secs_f64());
-        report.timed(&member.name, started.elapsed(), budget_seconds);
+        report.timed(&member.name, started.elapsed(), Meter::share_of_others(meter), budget_seconds);
     }
 }
 
@@ -135,10 +160,10 @@ fn doctests(workspace: &Workspace, report: &mut Report) {
     command.current_dir(&workspace.root).args(["test", "--release", "--workspace", "--doc", "--quiet"]);
     command.args(["--", "--show-output"]);
     let budget_seconds = budgets::seconds(DOCTESTS);
-    let started = Instant::now();
+    let (started, meter) = (Instant::now(), Meter::start());
     let ended = process::run(&mut command, Duration::from_secs(budget_seconds * KILL_FACTOR), is_told);
     count(DOCTESTS, ended, report);
-    report.timed(DOCTESTS, started.elapsed(), budget_seconds);
+    report.timed(DOCTESTS, started.elapsed(), Meter::share_of_others(meter), budget_seconds);
 }
 
 /// Counts a test program's results. A program that failed without a failed test (it crashed, hung or did not start)
