@@ -42,6 +42,8 @@ pub struct Binary {
 #[derive(Debug)]
 pub struct Binaries {
     binaries: Vec<Binary>,
+    /// The arguments of cargo with which they were built.
+    arguments: Vec<String>,
 }
 
 impl Binaries {
@@ -57,7 +59,25 @@ impl Binaries {
         arguments.extend(names.flat_map(|name| ["--package", name]));
         let (binaries, taken) = build(workspace, &arguments)?;
         println!("== build: {:.1} s", taken.as_secs_f64());
-        Ok(Binaries { binaries })
+        Ok(Binaries { binaries, arguments: arguments.into_iter().map(str::to_owned).collect() })
+    }
+
+    /// Builds the same again as from a shell that no cargo has started, and returns what was compiled a second time:
+    /// nothing, if both have the same features and no build script sees another environment.
+    pub fn compiled_again(&self, workspace: &Workspace) -> Result<Vec<String>> {
+        let mut command = Command::new("cargo");
+        command.current_dir(&workspace.root).args(["build", "--locked"]).args(&self.arguments);
+        command.args(["--message-format", "json-render-diagnostics"]);
+        for (name, _) in std::env::vars_os() {
+            if name.to_str().is_some_and(is_set_by_cargo) {
+                command.env_remove(name);
+            }
+        }
+        let ended = process::run(&mut command, BUILD_LIMIT, process::silent)?;
+        if !ended.success {
+            bail!("the second build failed: {}", ended.how);
+        }
+        Ok(not_fresh(&ended.output))
     }
 
     /// Builds the program `nectary` as users do, in the profile `dist`, and uses it from now on.
@@ -122,6 +142,20 @@ pub fn build_with_coverage(workspace: &Workspace) -> Result<()> {
     Ok(())
 }
 
+/// Whether cargo sets a variable for what it runs, so that a shell does not have it.
+fn is_set_by_cargo(name: &str) -> bool {
+    let is_of_package = ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_", "CARGO_CRATE_"];
+    is_of_package.iter().any(|prefix| name.starts_with(prefix))
+        || ["CARGO", "LD_LIBRARY_PATH", "RUSTUP_TOOLCHAIN", "RUST_RECURSION_COUNT"].contains(&name)
+}
+
+/// The names of what a build compiled, from its messages.
+fn not_fresh(messages: &str) -> Vec<String> {
+    let messages = messages.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let compiled = messages.filter(|message| message["fresh"] == false);
+    compiled.filter_map(|message| Some(message["target"]["name"].as_str()?.to_owned())).collect()
+}
+
 fn binary(message: &Value) -> Option<Binary> {
     if message["reason"] != "compiler-artifact" {
         return None;
@@ -133,4 +167,19 @@ fn binary(message: &Value) -> Option<Binary> {
         is_from_outside: message["target"]["kind"].as_array()?.iter().any(|kind| kind == "test"),
         path: PathBuf::from(message["executable"].as_str()?),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_compiled_is_told_from_what_was_there() {
+        let messages = r#"{"reason":"compiler-artifact","target":{"name":"ring"},"fresh":false}
+{"reason":"compiler-artifact","target":{"name":"libc"},"fresh":true}
+{"reason":"build-finished","success":true}
+"#;
+        assert_eq!(not_fresh(messages), ["ring"]);
+        assert!(is_set_by_cargo("CARGO_PKG_NAME") && is_set_by_cargo("CARGO") && !is_set_by_cargo("CARGO_HOME"));
+    }
 }

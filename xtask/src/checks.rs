@@ -1,9 +1,9 @@
-//! The checks that do not run the project's code: formatting, lints, what users build, dependency direction, rooms,
-//! licences, files and documents.
+//! The checks that do not run the project's code: formatting, lints, what users build, advisories, dependency direction,
+//! rooms, licences, files and documents.
 //!
 //! Owns: the order of the checks, and their count: each check counts as one test.
 
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::Result;
@@ -15,6 +15,9 @@ use crate::{circles, floors, house, licences, process, rooms};
 /// The longest time of a check; one that takes longer is assumed to hang. Lints need the most time, because they
 /// compile everything.
 const LIMIT: Duration = Duration::from_secs(3600);
+
+/// The longest time in which the database of advisories is fetched.
+const ADVISORIES_LIMIT: Duration = Duration::from_secs(60);
 
 /// Runs the checks without the tests; returns whether all passed.
 pub fn command() -> Result<bool> {
@@ -33,6 +36,7 @@ pub fn run(workspace: &Workspace, report: &mut Report) {
     alone.current_dir(&workspace.root);
     alone.args(["check", "--release", "--quiet", "--package", "nectary", "--package", "nectary-capi"]);
     executed(report, "what users build, with its own features", &mut alone);
+    advisories(workspace, report);
 }
 
 /// Runs the checks that compile nothing, and the lints of some crates.
@@ -52,6 +56,26 @@ fn read_only(workspace: &Workspace, report: &mut Report) {
     listed(report, "circles of files", &circles::problems(&workspace.root));
     listed(report, "files and documents", &house::problems(&workspace.root));
     executed(report, "formatting", cargo().current_dir(&workspace.root).args(["fmt", "--all", "--check"]));
+}
+
+/// Runs cargo-deny over the database of advisories (`deny.toml`), where both can be had.
+fn advisories(workspace: &Workspace, report: &mut Report) {
+    const NAME: &str = "advisories";
+    let deny = |arguments: &[&str]| {
+        let mut command = cargo();
+        command.current_dir(&workspace.root).arg("deny").args(arguments).stderr(Stdio::null());
+        command
+    };
+    let succeeds = |arguments: &[&str]| {
+        process::run(&mut deny(arguments), ADVISORIES_LIMIT, process::silent).is_ok_and(|ended| ended.success)
+    };
+    if !succeeds(&["--version"]) {
+        return report.not_run(format!("{NAME}: cargo-deny is not installed: run `cargo install --locked cargo-deny`"));
+    }
+    if !succeeds(&["fetch", "db"]) {
+        return report.not_run(format!("{NAME}: their database cannot be fetched: see `cargo deny fetch db`"));
+    }
+    executed(report, NAME, deny(&["--offline", "check", "advisories"]).stderr(Stdio::inherit()));
 }
 
 fn lints(workspace: &Workspace, packages: &[&str], report: &mut Report) {

@@ -82,6 +82,11 @@ fn run(crates: &[String], workspace: &Workspace, report: &mut Report) {
         Ok(binaries) => binaries,
         Err(error) => return report.failed(format!("{error:#}")),
     };
+    match binaries.compiled_again(workspace) {
+        Ok(again) if again.is_empty() => report.passed(1),
+        Ok(again) => report.failed(format!("a build from a shell compiles again: {}", again.join(", "))),
+        Err(error) => report.failed(format!("{error:#}")),
+    }
     let mut members = workspace.members();
     members.retain(|member| crates.is_empty() || crates.contains(&member.name));
     members.sort_by_key(|member| ORDER.iter().position(|name| *name == member.name).unwrap_or(ORDER.len()));

@@ -24,6 +24,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+/// The lease of a volume's server, if no other is named: long enough for a disk that a busy machine keeps waiting, short
+/// enough for tests that wait for the end of one.
+const LEASE: &str = "3s";
 /// The time limit of every wait.
 pub const LIMIT: Duration = Duration::from_secs(60);
 
@@ -38,7 +41,7 @@ pub struct Volume {
 impl Volume {
     /// Formats a disk of this size, and starts its server.
     pub fn new(size: &str) -> Result<Volume> {
-        Volume::leased(size, "1s")
+        Volume::leased(size, LEASE)
     }
 
     /// As [`new`](Volume::new), with a longer lease for a server that must outlast a slow disk.
