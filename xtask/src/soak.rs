@@ -30,6 +30,8 @@ const TAIL_LINES: usize = 40;
 enum Program {
     /// A program of the workspace.
     Binary(&'static str),
+    /// A campaign of a program that has several: its subcommand.
+    Of { program: &'static str, campaign: &'static str },
     /// The test programs of a crate whose names begin with `prefix`.
     Tests { package: &'static str, prefix: &'static str },
     /// The targets of `nectary-fuzz`, one after another.
@@ -65,28 +67,28 @@ const CAMPAIGNS: &[Campaign] = &[
     },
     Campaign {
         name: "store-model",
-        program: Program::Binary("store-model"),
+        program: Program::Of { program: "sim-campaigns", campaign: "store-model" },
         arguments: &["--seed", "{seed}", "--operations", "{operations}"],
         environment: &[],
         extents: &[("{operations}", "1000000", "200000")],
     },
     Campaign {
         name: "store-crash-states",
-        program: Program::Binary("store-crash-states"),
+        program: Program::Of { program: "sim-campaigns", campaign: "store-crash-states" },
         arguments: &["--seed", "{seed}", "--workloads", "{workloads}", "--states", "{states}"],
         environment: &[],
         extents: &[("{workloads}", "200", "20"), ("{states}", "10000", "1000")],
     },
     Campaign {
         name: "store-concurrent",
-        program: Program::Binary("store-concurrent"),
+        program: Program::Of { program: "sim-campaigns", campaign: "store-concurrent" },
         arguments: &["--seed", "{seed}", "--runs", "{runs}", "--images", "{images}"],
         environment: &[],
         extents: &[("{runs}", "100000", "5000"), ("{images}", "10000", "1000")],
     },
     Campaign {
         name: "cache-concurrent",
-        program: Program::Binary("cache-concurrent"),
+        program: Program::Of { program: "sim-campaigns", campaign: "cache-concurrent" },
         arguments: &["--seed", "{seed}", "--runs", "{runs}", "--images", "{images}"],
         environment: &[],
         extents: &[("{runs}", "20000", "1000"), ("{images}", "10000", "1000")],
@@ -100,7 +102,7 @@ const CAMPAIGNS: &[Campaign] = &[
     },
     Campaign {
         name: "ram-simulation",
-        program: Program::Binary("ram-simulation"),
+        program: Program::Of { program: "sim-campaigns", campaign: "ram-simulation" },
         arguments: &["--seed", "{seed}", "--runs", "{runs}"],
         environment: &[],
         extents: &[("{runs}", "100000", "5000")],
@@ -142,35 +144,35 @@ const CAMPAIGNS: &[Campaign] = &[
     },
     Campaign {
         name: "ram-parity-simulation",
-        program: Program::Binary("ram-simulation"),
+        program: Program::Of { program: "sim-campaigns", campaign: "ram-simulation" },
         arguments: &["--policy", "parity", "--seed", "{seed}", "--runs", "{runs}"],
         environment: &[],
         extents: &[("{runs}", "100000", "2000")],
     },
     Campaign {
         name: "ram-log-simulation",
-        program: Program::Binary("ram-simulation"),
+        program: Program::Of { program: "sim-campaigns", campaign: "ram-simulation" },
         arguments: &["--policy", "parity-log", "--seed", "{seed}", "--runs", "{runs}"],
         environment: &[],
         extents: &[("{runs}", "100000", "2000")],
     },
     Campaign {
         name: "volume-journal",
-        program: Program::Binary("volume-journal"),
+        program: Program::Of { program: "sim-campaigns", campaign: "volume-journal" },
         arguments: &["--seed", "{seed}", "--runs", "{runs}"],
         environment: &[],
         extents: &[("{runs}", "2000", "50")],
     },
     Campaign {
         name: "volume-simulation",
-        program: Program::Binary("volume-simulation"),
+        program: Program::Of { program: "sim-campaigns", campaign: "volume-simulation" },
         arguments: &["--seed", "{seed}", "--runs", "{runs}"],
         environment: &[],
         extents: &[("{runs}", "100000", "2000")],
     },
     Campaign {
         name: "volume-crash-states",
-        program: Program::Binary("volume-crash-states"),
+        program: Program::Of { program: "sim-campaigns", campaign: "volume-crash-states" },
         arguments: &["--seed", "{seed}", "--runs", "{runs}", "--least", "{distinct}"],
         environment: &[],
         extents: &[("{runs}", "200", "10"), ("{distinct}", "10000", "500")],
@@ -219,7 +221,7 @@ const CAMPAIGNS: &[Campaign] = &[
     },
     Campaign {
         name: "store-spans",
-        program: Program::Binary("store-spans"),
+        program: Program::Of { program: "sim-campaigns", campaign: "store-spans" },
         arguments: &["--seed", "{seed}"],
         environment: &[],
         extents: &[],
@@ -445,7 +447,7 @@ fn run(item: &Item, seed: u64, options: &Options, binaries: &Binaries, workspace
     let campaign = item.campaign;
     let program = |name: &str| binaries.program(name).with_context(|| format!("there is no program {name}"));
     let programs = match campaign.program {
-        Program::Binary(name) => vec![program(name)?],
+        Program::Binary(name) | Program::Of { program: name, .. } => vec![program(name)?],
         Program::Fuzz => vec![program(FUZZ_PROGRAM)?],
         Program::Tests { package, prefix } => {
             let member = workspace.packages.iter().find(|member| member.name == package);
@@ -469,6 +471,9 @@ fn run(item: &Item, seed: u64, options: &Options, binaries: &Binaries, workspace
         .into_iter()
         .map(|program| {
             let mut command = binaries.command(program, workspace);
+            if let Program::Of { campaign, .. } = campaign.program {
+                command.arg(campaign);
+            }
             if let Some(target) = &item.target {
                 command.args(["soak", "--target", target]);
             }

@@ -34,8 +34,9 @@ fn mirror_survives_the_loss_of_any_one_donor_and_of_the_client_with_it() {
         last = Some((bug, caught));
     }
     let (bug, caught) = last.expect("there are bugs");
-    let mut command = Command::new(env!("CARGO_BIN_EXE_ram-simulation"));
-    let output = command.args(["--bug", bug.name(), "--replay", &caught.case.seed.to_string()]).output();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_sim-campaigns"));
+    let output =
+        command.args(["ram-simulation", "--bug", bug.name(), "--replay", &caught.case.seed.to_string()]).output();
     let output = output.expect("the program runs");
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success() && text.contains(&caught.broken), "another process: {text}, not {}", caught.broken);

@@ -19,20 +19,20 @@ fn each_planted_bug_is_caught() {
         assert_eq!(crash_run::replay_planted(bug, caught.case), Some(caught.clone()), "a seed repeats its run");
         found.push(caught);
     }
-    replay_of_another_process_says_the_same(env!("CARGO_BIN_EXE_store-crash-states"), Bug::ALL[0].name(), &found[0]);
+    replay_of_another_process_says_the_same("store-crash-states", Bug::ALL[0].name(), &found[0]);
     for plant in Plant::all() {
         let caught = random_run::run_planted(plant, 11, 4);
         println!("planted: {}: {caught:?}", plant.name());
         let Some(caught) = caught else { panic!("{} survived in a running store", plant.name()) };
         assert_eq!(random_run::replay_planted(plant, caught.case.seed), Some(caught.clone()), "a seed repeats its run");
-        replay_of_another_process_says_the_same(env!("CARGO_BIN_EXE_store-model"), plant.name(), &caught);
+        replay_of_another_process_says_the_same("store-model", plant.name(), &caught);
     }
 }
 
 /// Runs the printed command line of a case in another process.
-fn replay_of_another_process_says_the_same(program: &str, name: &str, caught: &Caught) {
-    let mut command = Command::new(program);
-    command.args(["--bug", name, "--replay", &caught.case.seed.to_string()]);
+fn replay_of_another_process_says_the_same(campaign: &str, name: &str, caught: &Caught) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_sim-campaigns"));
+    command.args([campaign, "--bug", name, "--replay", &caught.case.seed.to_string()]);
     if let Some(state) = caught.case.state {
         command.args(["--state", &state.to_string()]);
     }

@@ -1,26 +1,21 @@
-//! A campaign with many concurrent clients: planted bugs first, then histories from a seed on, then crash states.
+//! What campaigns with many concurrent clients share: planted bugs first, then histories from a seed on, then crash
+//! states.
 //!
-//! Owns: the order of these parts, the progress on the terminal, the line of the log, and the exit code. A campaign
-//! succeeds if no history and no state breaks a promise, enough was done, and each planted bug was caught by a seed
-//! that catches it again. With `--bug NAME --replay SEED` it runs only that seed with that bug planted, and succeeds if
-//! the bug is caught. Leaves to others: what a run does, and how much is enough ([`Campaign`]).
+//! Owns: the order of these parts, the progress on the terminal, and the line of the log. Leaves to others: what a run
+//! does, and how much is enough ([`Concurrent`]).
 
-use std::io::Write;
 use std::process::ExitCode;
 use std::time::Instant;
 
+use nectary_sim::planted::{Case, Caught};
 use serde_json::{Value, json};
 
-use crate::arguments::Arguments;
-use crate::planted::{self, Case, Caught};
+use crate::shared::{self, Bugs, Shared, exit_code};
 
-const ARGUMENTS: [&str; 7] = ["seed", "runs", "images", "planted", "bug", "replay", "log"];
 /// A planted bug must be caught within this many runs.
 const PLANTED_RUNS_MAX: u64 = 20_000;
 /// The number of crash states that are checked of each recorded run.
 const STATES_PER_WORKLOAD: usize = 60;
-/// The default number of distinct images of crash states.
-const IMAGES: u64 = 10_000;
 /// The number of runs between two lines of progress.
 const RUNS_TOLD: u64 = 500;
 
@@ -32,21 +27,23 @@ pub trait Account {
     fn broken(&self) -> (u64, &[String]);
 }
 
-/// The parts that differ between campaigns.
-pub trait Campaign {
-    /// The name of the campaign's program.
-    const PROGRAM: &'static str;
+/// The parts that differ between these campaigns.
+pub trait Concurrent {
+    /// The name of the campaign.
+    const NAME: &'static str;
     /// The default number of runs.
     const RUNS: u64;
     /// The bugs that can be planted.
-    type Bug: Copy;
+    const BUGS: &'static [Self::Bug];
+    /// A bug that can be planted.
+    type Bug: Copy + 'static;
     /// The results of histories.
     type Report: Account;
     /// The results of crash states.
     type States: Account;
 
-    /// The bugs to plant, with their names.
-    fn bugs() -> Vec<(&'static str, Self::Bug)>;
+    /// Returns the printed name of a bug.
+    fn bug_name(bug: Self::Bug) -> &'static str;
     /// Runs one seed with one bug planted.
     fn replay_planted(bug: Self::Bug, seed: u64) -> Option<Caught>;
     /// Runs seeds from `first` on.
@@ -66,31 +63,33 @@ pub trait Campaign {
     fn figures(report: &Self::Report) -> Value;
 }
 
-/// Runs a campaign according to the process's arguments.
-pub fn main<C: Campaign>() -> ExitCode {
-    let arguments = match Arguments::parse(C::PROGRAM, &ARGUMENTS) {
-        Ok(arguments) => arguments,
-        Err(code) => return code,
-    };
-    let bugs = C::bugs();
-    let names: Vec<&str> = bugs.iter().map(|bug| bug.0).collect();
-    let named = |name: &str| bugs.iter().find(|bug| bug.0 == name).expect("names are those of the bugs").1;
-    let replay = |name: &str, case: Case| C::replay_planted(named(name), case.seed);
-    if let Some((name, case)) = Case::of(&arguments, &names) {
-        let is_caught = planted::print_replay(name, case, replay(name, case).as_ref());
-        return if is_caught { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+/// The options of these campaigns.
+#[derive(Debug, clap::Args)]
+pub struct Options {
+    #[command(flatten)]
+    shared: Shared,
+    /// The number of runs [default: that of the campaign]
+    #[arg(long)]
+    runs: Option<u64>,
+    /// The number of distinct images of crash states
+    #[arg(long, default_value_t = 10_000)]
+    images: u64,
+}
+
+/// Runs a campaign.
+pub fn run<C: Concurrent>(options: &Options) -> ExitCode {
+    let Options { shared, images, .. } = options;
+    let (images, runs) = (*images, options.runs.unwrap_or(C::RUNS).max(1));
+    let replay = |bug: C::Bug, case: Case| C::replay_planted(bug, case.seed);
+    let bugs = Bugs { campaign: C::NAME, list: C::BUGS.to_vec(), name: C::bug_name, replay: &replay };
+    if let Some(code) = bugs.repeat(shared, None) {
+        return code;
     }
-    let (seed, runs) = (arguments.number("seed", 1), arguments.number("runs", C::RUNS).max(1));
-    let images = arguments.number("images", IMAGES);
     let begun = Instant::now();
-    let first = seed.wrapping_mul(1_000_000);
-    let mut caught = Vec::new();
-    if arguments.number("planted", 1) == 1 {
-        let seeds = first..first + PLANTED_RUNS_MAX;
-        let find = |name: &str| seeds.clone().find_map(|seed| C::replay_planted(named(name), seed));
-        caught = planted::catch_each(C::PROGRAM, &names, find, replay);
-    }
-    let survived = caught.iter().filter(|(.., is_good)| !is_good).count();
+    let first = shared.first();
+    let seeds = first..first + PLANTED_RUNS_MAX;
+    let caught = bugs.catch_each(shared, |bug| seeds.clone().find_map(|seed| C::replay_planted(bug, seed)));
+    let survived = shared::survived(&caught);
     let mut progress = Progress { begun, told: 0 };
     let report = C::run_many(first, runs, &mut |report| progress.of(report, runs, "runs", RUNS_TOLD));
     progress.told = 0;
@@ -105,15 +104,15 @@ pub fn main<C: Campaign>() -> ExitCode {
     let good = is_whole && !is_broken && is_enough && survived == 0;
     let mut line = C::figures(&report);
     let own = json!({
-        "check": C::PROGRAM, "seed": seed, "runs": report.done(), "broken": report.broken().0,
+        "check": C::NAME, "seed": shared.seed, "runs": report.done(), "broken": report.broken().0,
         "images": states.done(), "images_broken": states.broken().0, "planted": caught,
         "planted_survived": survived, "seconds": begun.elapsed().as_secs(), "passed": good,
     });
     if let (Value::Object(line), Value::Object(own)) = (&mut line, own) {
         line.extend(own);
     }
-    arguments.log(&line);
-    if good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    shared.log(&line);
+    exit_code(good)
 }
 
 /// What has been printed so far.
@@ -127,13 +126,11 @@ impl Progress {
     /// Prints new violations at once, and the progress from time to time.
     fn of(&mut self, account: &impl Account, wanted: u64, what: &str, every: u64) -> bool {
         let (broken_count, broken) = account.broken();
-        broken[self.told..].iter().for_each(|broken| println!("BROKEN {broken}"));
-        self.told = broken.len();
+        shared::print_new(broken, &mut self.told);
         let done = account.done();
         if done.is_multiple_of(every) {
             let seconds = self.begun.elapsed().as_secs_f64();
-            eprint!("\r{done} of {wanted} {what}, {broken_count} broken, {seconds:.0} s    ");
-            let _ = std::io::stderr().flush();
+            shared::progress(format_args!("{done} of {wanted} {what}, {broken_count} broken, {seconds:.0} s"));
         }
         true
     }

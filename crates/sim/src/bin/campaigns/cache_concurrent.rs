@@ -1,32 +1,29 @@
 //! `cache-concurrent`: many concurrent clients on one cached device, and crash states of such devices.
 
-use std::process::ExitCode;
-
 use nectary_buffer::planted::Bug;
 use nectary_sim::cache::crash::{self, CrashReport};
 use nectary_sim::cache::{OPERATIONS, Report, replay_planted, run_many};
-use nectary_sim::campaign::{self, Campaign};
 use nectary_sim::planted::Caught;
 use serde_json::{Value, json};
+
+use crate::concurrent::{Account, Concurrent};
 
 /// The minimum share of operations that must begin while another one on the same cell is in flight, in percent.
 const OVERLAPPING_PERCENT_MIN: u64 = 10;
 
-fn main() -> ExitCode {
-    campaign::main::<CacheConcurrent>()
-}
+/// The campaign.
+pub struct CacheConcurrent;
 
-struct CacheConcurrent;
-
-impl Campaign for CacheConcurrent {
-    const PROGRAM: &'static str = "cache-concurrent";
+impl Concurrent for CacheConcurrent {
+    const NAME: &'static str = "cache-concurrent";
     const RUNS: u64 = 20_000;
+    const BUGS: &'static [Bug] = Bug::EVERY;
     type Bug = Bug;
     type Report = Report;
     type States = CrashReport;
 
-    fn bugs() -> Vec<(&'static str, Bug)> {
-        Bug::EVERY.iter().map(|bug| (bug.name(), *bug)).collect()
+    fn bug_name(bug: Bug) -> &'static str {
+        bug.name()
     }
 
     fn run_many(first: u64, runs: u64, progress: &mut dyn FnMut(&Report) -> bool) -> Report {
@@ -81,5 +78,25 @@ impl Campaign for CacheConcurrent {
 
     fn figures(report: &Report) -> Value {
         json!({"operations": report.operations, "overlapping": report.overlapping, "failed": report.failed})
+    }
+}
+
+impl Account for Report {
+    fn done(&self) -> u64 {
+        self.runs
+    }
+
+    fn broken(&self) -> (u64, &[String]) {
+        (self.broken_count, &self.broken)
+    }
+}
+
+impl Account for CrashReport {
+    fn done(&self) -> u64 {
+        self.distinct
+    }
+
+    fn broken(&self) -> (u64, &[String]) {
+        (self.broken_count, &self.broken)
     }
 }

@@ -1,7 +1,6 @@
-//! `--name value` arguments and a JSON log for the programs of this crate.
+//! `--name value` arguments of the program `fuzz`.
 
 use std::collections::HashMap;
-use std::io::Write;
 use std::process::ExitCode;
 
 /// The arguments of a program.
@@ -11,14 +10,10 @@ pub struct Arguments {
 }
 
 impl Arguments {
-    /// Parses the process's arguments, all of the form `--name value` with a name from `names`.
+    /// Parses the process's arguments from argument `first` on, all of the form `--name value` with a name from `names`;
+    /// argument 0 is the program itself.
     ///
     /// *Errors*: prints what is wrong, or the usage if requested, and returns the exit code.
-    pub fn parse(program: &'static str, names: &[&str]) -> Result<Arguments, ExitCode> {
-        Arguments::parse_from(program, names, 1)
-    }
-
-    /// Does the same as [`parse`](Self::parse), but begins at argument `first`; argument 0 is the program itself.
     pub fn parse_from(program: &'static str, names: &[&str], first: usize) -> Result<Arguments, ExitCode> {
         let mut values = HashMap::new();
         let mut words = std::env::args().skip(first);
@@ -55,18 +50,5 @@ impl Arguments {
     /// Returns the value that was given for `name`, if any.
     pub fn word(&self, name: &str) -> Option<&str> {
         self.values.get(name).map(String::as_str)
-    }
-
-    /// Appends a line to the JSON log given by `--log`, if any.
-    pub fn log(&self, line: &serde_json::Value) {
-        let Some(path) = self.word("log") else { return };
-        let appended = std::fs::OpenOptions::new()
-            .create(true)
-            .append(true)
-            .open(path)
-            .and_then(|mut file| writeln!(file, "{line}"));
-        if let Err(error) = appended {
-            eprintln!("{}: cannot append to {path}: {error}", self.program);
-        }
     }
 }

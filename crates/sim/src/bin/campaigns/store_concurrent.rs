@@ -1,13 +1,12 @@
 //! `store-concurrent`: many concurrent clients on one store, and crash states of such stores.
 
-use std::process::ExitCode;
-
-use nectary_sim::campaign::{self, Campaign};
 use nectary_sim::planted::Caught;
 use nectary_sim::store::concurrent::crash::{self, CrashReport};
 use nectary_sim::store::concurrent::{OPERATIONS, Report, replay_planted, run_many};
 use nectary_store::planted::Bug;
 use serde_json::{Value, json};
+
+use crate::concurrent::{Account, Concurrent};
 
 /// The minimum share of operations that must begin while another one on the same key is in flight, in percent.
 const OVERLAPPING_PERCENT_MIN: u64 = 4;
@@ -22,21 +21,19 @@ fn lapped_min(runs: u64) -> u64 {
     runs * LAPPED_MIN / 100
 }
 
-fn main() -> ExitCode {
-    campaign::main::<StoreConcurrent>()
-}
+/// The campaign.
+pub struct StoreConcurrent;
 
-struct StoreConcurrent;
-
-impl Campaign for StoreConcurrent {
-    const PROGRAM: &'static str = "store-concurrent";
+impl Concurrent for StoreConcurrent {
+    const NAME: &'static str = "store-concurrent";
     const RUNS: u64 = 100_000;
+    const BUGS: &'static [Bug] = &Bug::CONCURRENT;
     type Bug = Bug;
     type Report = Report;
     type States = CrashReport;
 
-    fn bugs() -> Vec<(&'static str, Bug)> {
-        Bug::CONCURRENT.iter().map(|bug| (bug.name(), *bug)).collect()
+    fn bug_name(bug: Bug) -> &'static str {
+        bug.name()
     }
 
     fn run_many(first: u64, runs: u64, progress: &mut dyn FnMut(&Report) -> bool) -> Report {
@@ -111,5 +108,25 @@ impl Campaign for StoreConcurrent {
             "hits": report.hits, "demanded": report.demanded, "faults": report.faults(),
             "reads_held": report.reads_held, "gets_lapped": report.gets_lapped,
         })
+    }
+}
+
+impl Account for Report {
+    fn done(&self) -> u64 {
+        self.runs
+    }
+
+    fn broken(&self) -> (u64, &[String]) {
+        (self.broken_count, &self.broken)
+    }
+}
+
+impl Account for CrashReport {
+    fn done(&self) -> u64 {
+        self.distinct
+    }
+
+    fn broken(&self) -> (u64, &[String]) {
+        (self.broken_count, &self.broken)
     }
 }
