@@ -8,6 +8,8 @@ use nectary_buffer::{CacheDevice, Mode, Options};
 use nectary_sim::disk::{Disk, DiskOptions};
 use nectary_sim::late::{Late, Owned, UnderWay, in_virtual_time};
 
+use crate::support::unplanted;
+
 fn cached(below: SharedDevice, mode: Mode, seed: u64) -> SharedDevice {
     let under_way = UnderWay::default();
     let late: SharedDevice = Arc::new(Late::new(below, seed, &under_way));
@@ -18,6 +20,7 @@ fn cached(below: SharedDevice, mode: Mode, seed: u64) -> SharedDevice {
 
 #[test]
 fn cached_device_over_one_that_completes_in_any_order_keeps_the_contract() {
+    let _unplanted = unplanted();
     for mode in [Mode::WriteThrough, Mode::WriteBack] {
         for seed in 1..4 {
             let make = |bytes| async move { cached(Arc::new(MemoryDevice::new(bytes)), mode, seed) };
@@ -29,6 +32,7 @@ fn cached_device_over_one_that_completes_in_any_order_keeps_the_contract() {
 
 #[test]
 fn what_was_flushed_survives_a_loss_of_power_below_a_cache() {
+    let _unplanted = unplanted();
     for mode in [Mode::WriteThrough, Mode::WriteBack] {
         for seed in 1..20 {
             let disks: std::cell::RefCell<Option<Arc<Disk>>> = std::cell::RefCell::default();

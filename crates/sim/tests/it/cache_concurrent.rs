@@ -1,15 +1,17 @@
-//! A sample of the runs with many concurrent clients on a cached device; `cache-concurrent` runs more. It is alone in
-//! its process, because planted bugs affect the whole process.
+//! A sample of the runs with many concurrent clients on a cached device; `cache-concurrent` runs more.
 
 use nectary_buffer::planted::Bug;
 use nectary_sim::cache::{crash, replay_planted, run_many, run_planted};
 
+use crate::support::{alone, seed_or};
+
 fn seed() -> u64 {
-    std::env::var("NECTARY_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1_000_000)
+    seed_or(1_000_000)
 }
 
 #[test]
 fn clients_of_a_cached_device_see_what_a_device_could_have_said_that_does_one_thing_at_a_time() {
+    let _alone = alone();
     let report = run_many(seed(), 600, |_| true);
     println!("seed {}: {report:?}", seed());
     assert!(report.broken.is_empty(), "{}", report.broken.join("\n"));

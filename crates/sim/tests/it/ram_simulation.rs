@@ -1,18 +1,18 @@
-//! A sample of mirrored RAM disks under faults; `ram-simulation` runs more. It is alone in its process, because planted
-//! bugs affect the whole process.
-
-use std::process::Command;
+//! A sample of mirrored RAM disks under faults; `ram-simulation` runs more.
 
 use nectary_ram::format::Code;
 use nectary_ram::planted::Bug;
 use nectary_sim::ram::{replay_planted, run_many, run_planted};
 
+use crate::support::{alone, replay_of_another_process_says_the_same, seed_or};
+
 fn seed() -> u64 {
-    std::env::var("NECTARY_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1_000_000)
+    seed_or(1_000_000)
 }
 
 #[test]
 fn mirror_survives_the_loss_of_any_one_donor_and_of_the_client_with_it() {
+    let _alone = alone();
     let report = run_many(seed(), Code::Mirror, 2000, (0, 1), |_| true);
     println!("seed {}: {report:?}", seed());
     assert!(report.broken.is_empty(), "{}", report.broken.join("\n"));
@@ -34,10 +34,5 @@ fn mirror_survives_the_loss_of_any_one_donor_and_of_the_client_with_it() {
         last = Some((bug, caught));
     }
     let (bug, caught) = last.expect("there are bugs");
-    let mut command = Command::new(env!("CARGO_BIN_EXE_sim-campaigns"));
-    let output =
-        command.args(["ram-simulation", "--bug", bug.name(), "--replay", &caught.case.seed.to_string()]).output();
-    let output = output.expect("the program runs");
-    let text = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success() && text.contains(&caught.broken), "another process: {text}, not {}", caught.broken);
+    replay_of_another_process_says_the_same("ram-simulation", bug.name(), &caught);
 }

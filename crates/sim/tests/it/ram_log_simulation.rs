@@ -1,9 +1,10 @@
-//! A sample of RAM disks that log parity, under faults; `ram-simulation --policy parity-log` runs more. It is alone in
-//! its process, because planted bugs affect the whole process.
+//! A sample of RAM disks that log parity, under faults; `ram-simulation --policy parity-log` runs more.
 
 use nectary_ram::log::planted::Bug;
 use nectary_ram::placement::Policy;
 use nectary_sim::ram_log::{Planted, replay_planted, run_many, run_planted};
+
+use crate::support::{alone, seed_or};
 
 /// The number of runs of each policy.
 const RUNS: u64 = 25;
@@ -11,11 +12,12 @@ const RUNS: u64 = 25;
 const PLANTED_RUNS_MAX: u64 = 400;
 
 fn seed() -> u64 {
-    std::env::var("NECTARY_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1_000_000)
+    seed_or(1_000_000)
 }
 
 #[test]
 fn log_survives_the_loss_of_any_one_donor_and_what_was_flushed_that_of_the_client_with_it() {
+    let _alone = alone();
     for policy in [Policy::ParityLog, Policy::ParityCache, Policy::Adaptive] {
         let report = run_many(seed(), policy, RUNS, (0, 1), |_| true);
         println!("{policy}, seed {}: {report:?}", seed());

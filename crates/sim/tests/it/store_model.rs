@@ -3,6 +3,8 @@
 use nectary_sim::store::random_run::{RunOptions, run};
 use nectary_store::Background;
 
+use crate::support::{seed_or, unplanted};
+
 fn options(seed: u64, operations: u64) -> RunOptions {
     RunOptions {
         seed,
@@ -20,7 +22,8 @@ fn options(seed: u64, operations: u64) -> RunOptions {
 
 #[tokio::test]
 async fn store_answers_as_its_model_through_restarts_and_damage() {
-    let seed = std::env::var("NECTARY_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(11);
+    let _unplanted = unplanted();
+    let seed = seed_or(11);
     let report = run(options(seed, 100_000), |_| {}).await;
     println!("seed {seed}: {report:?}");
     assert!(report.differences.is_empty(), "{}", report.differences.join("\n"));
@@ -42,6 +45,7 @@ async fn store_answers_as_its_model_through_restarts_and_damage() {
 
 #[tokio::test(start_paused = true)]
 async fn store_answers_as_its_model_on_a_device_whose_operations_end_late_and_in_any_order() {
+    let _unplanted = unplanted();
     let options = RunOptions { is_late: true, background: Background::Caller, ..options(12, 20_000) };
     let report = run(options, |_| {}).await;
     println!("{report:?}");
@@ -51,6 +55,7 @@ async fn store_answers_as_its_model_on_a_device_whose_operations_end_late_and_in
 
 #[tokio::test]
 async fn wrong_model_is_noticed() {
+    let _unplanted = unplanted();
     let report = run(RunOptions { plant_wrong_model: true, ..options(11, 20_000) }, |_| {}).await;
     assert!(!report.differences.is_empty());
 }

@@ -1,7 +1,9 @@
 //! A sample of the volume's journal: crash states, servers that contend for it, and planted bugs; `volume-journal` runs
-//! more. It is alone in its process, because planted bugs affect the whole process.
+//! more.
 
 use nectary_sim::volume_journal::run::{Amount, BUGS, replay_planted, run, run_planted};
+
+use crate::support::{alone, seed_or};
 
 /// A planted bug must be caught within this many runs.
 const PLANTED_RUNS_MAX: u64 = 200;
@@ -10,11 +12,12 @@ const PLANTED_RUNS_MAX: u64 = 200;
 const SEED: u64 = 1_000_014;
 
 fn seed() -> u64 {
-    std::env::var("NECTARY_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(SEED)
+    seed_or(SEED)
 }
 
 #[test]
 fn what_was_acknowledged_is_there_after_any_crash_and_no_epoch_has_two_leaders() {
+    let _alone = alone();
     let amount = Amount { seed: seed(), runs: 6, states_per_run: 30, contentions: 2 };
     let report = run(amount, |_| {});
     println!("seed {}: {report:?}", seed());

@@ -4,6 +4,8 @@
 use nectary_sim::random::Random;
 use nectary_sim::volume::{Act, Bug, Entry, NEVER, Verdict, explain, replay_planted, run_many, run_planted};
 
+use crate::support::{seed_or, unplanted};
+
 /// The number of runs of the sample.
 const RUNS: u64 = 2000;
 /// The number of small histories that both checkers decide.
@@ -21,11 +23,12 @@ const RARE: &[Bug] = &[
 ];
 
 fn seed() -> u64 {
-    std::env::var("NECTARY_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1_000_000)
+    seed_or(1_000_000)
 }
 
 #[test]
 fn reads_on_any_host_see_every_write_that_returned_before_them_and_what_was_synced_stays() {
+    let _unplanted = unplanted();
     let report = run_many(seed(), RUNS, (0, 1), |_| true);
     println!("seed {}: {report:?}", seed());
     assert!(report.broken.is_empty(), "{}", report.broken.join("\n"));
@@ -35,6 +38,7 @@ fn reads_on_any_host_see_every_write_that_returned_before_them_and_what_was_sync
 
 #[test]
 fn planted_bugs_are_caught_and_a_seed_repeats_its_run() {
+    let _unplanted = unplanted();
     for bug in Bug::EVERY.iter().filter(|bug| !RARE.contains(bug)) {
         let caught = run_planted(*bug, seed(), PLANTED_RUNS_MAX);
         println!("planted: {}: {caught:?}", bug.name());

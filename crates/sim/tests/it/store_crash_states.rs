@@ -2,9 +2,12 @@
 
 use nectary_sim::store::crash_run::{CrashRunOptions, run};
 
+use crate::support::{seed_or, unplanted};
+
 #[tokio::test]
 async fn every_crash_state_keeps_what_was_promised() {
-    let seed = std::env::var("NECTARY_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(42_000_000);
+    let _unplanted = unplanted();
+    let seed = seed_or(42_000_000);
     let options = CrashRunOptions { seed, workloads: 25, states_per_workload: 60 };
     let report = run(options, |_| {}).await;
     println!(

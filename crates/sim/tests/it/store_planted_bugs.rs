@@ -1,15 +1,14 @@
-//! The crash-state check and the model run catch each planted bug, and the same seed catches it again. This test is
-//! alone in its process, because planted bugs affect the whole process.
+//! The crash-state check and the model run catch each planted bug, and the same seed catches it again.
 
-use std::process::Command;
-
-use nectary_sim::planted::Caught;
 use nectary_sim::store::crash_run::{self, CrashRunOptions};
 use nectary_sim::store::random_run::{self, Plant};
 use nectary_store::planted::Bug;
 
+use crate::support::{alone, replay_of_another_process_says_the_same};
+
 #[test]
 fn each_planted_bug_is_caught() {
+    let _alone = alone();
     let mut found = Vec::new();
     for bug in Bug::ALL {
         let options = CrashRunOptions { seed: 7_000_000, workloads: 100, states_per_workload: 100 };
@@ -27,16 +26,4 @@ fn each_planted_bug_is_caught() {
         assert_eq!(random_run::replay_planted(plant, caught.case.seed), Some(caught.clone()), "a seed repeats its run");
         replay_of_another_process_says_the_same("store-model", plant.name(), &caught);
     }
-}
-
-/// Runs the printed command line of a case in another process.
-fn replay_of_another_process_says_the_same(campaign: &str, name: &str, caught: &Caught) {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_sim-campaigns"));
-    command.args([campaign, "--bug", name, "--replay", &caught.case.seed.to_string()]);
-    if let Some(state) = caught.case.state {
-        command.args(["--state", &state.to_string()]);
-    }
-    let output = command.output().expect("the program runs");
-    let text = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success() && text.contains(&caught.broken), "{command:?}: {text}, not {}", caught.broken);
 }

@@ -1,16 +1,18 @@
-//! A sample of the runs with many concurrent clients; `store-concurrent` runs more. It is alone in its process, because
-//! planted bugs affect the whole process.
+//! A sample of the runs with many concurrent clients; `store-concurrent` runs more.
 
 use nectary_sim::store::concurrent::crash;
 use nectary_sim::store::concurrent::{OPERATIONS, replay_planted, run_many, run_planted};
 use nectary_store::planted::Bug;
 
+use crate::support::{alone, seed_or};
+
 fn seed() -> u64 {
-    std::env::var("NECTARY_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1_000_000)
+    seed_or(1_000_000)
 }
 
 #[test]
 fn many_clients_at_once_see_what_a_store_could_have_said_that_does_one_thing_at_a_time() {
+    let _alone = alone();
     let report = run_many(seed(), 2000, |_| true);
     println!("seed {}: {report:?}", seed());
     assert!(report.broken.is_empty(), "{}", report.broken.join("\n"));

@@ -9,6 +9,8 @@ use nectary_sim::late::in_virtual_time;
 use nectary_sim::random::Random;
 use nectary_trace::simulate::{Workload, misses, policies};
 
+use crate::support::unplanted;
+
 /// Blocks of the device.
 const BLOCKS: u64 = 4096;
 
@@ -43,6 +45,7 @@ async fn programs(cache: &BufferCache, file: nectary_buffer::FileId, seed: u64) 
 
 #[test]
 fn live_misses_ledger_and_verdicts_are_those_of_a_replay() {
+    let _unplanted = unplanted();
     for (policy, mode) in [
         ("lru", Mode::WriteThrough),
         ("s3fifo", Mode::WriteBack),

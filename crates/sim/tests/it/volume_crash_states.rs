@@ -1,8 +1,9 @@
 //! A sample of crash states of a shared volume under real clients and a real server; `volume-crash-states` runs more.
-//! It is alone in its process, because planted bugs affect the whole process.
 
 use nectary_sim::volume_clients::run::{Amount, BUGS, run, run_planted};
 use nectary_volume::planted::Bug;
+
+use crate::support::{alone, seed_or};
 
 /// Seeds that catch the planted bugs. A seed fixes nearly everything of a run, so the next ones are tried, too.
 const PLANTED: [(Bug, u64); 4] = [
@@ -19,11 +20,12 @@ const PLANTED_STATES: u64 = 60;
 const DISTINCT_MIN: u64 = 60;
 
 fn seed() -> u64 {
-    std::env::var("NECTARY_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1_000_000)
+    seed_or(1_000_000)
 }
 
 #[test]
 fn what_was_synced_or_seen_is_there_after_any_crash_and_planted_bugs_are_caught() {
+    let _alone = alone();
     let amount = Amount { seed: seed(), runs: 4, states_per_run: 20 };
     let report = run(amount, |_| {});
     println!("seed {}: {report:?}", seed());

@@ -1,9 +1,10 @@
-//! A sample of RAM disks with parity in place under faults; `ram-simulation --policy parity` runs more. It is alone in
-//! its process, because planted bugs affect the whole process.
+//! A sample of RAM disks with parity in place under faults; `ram-simulation --policy parity` runs more.
 
 use nectary_ram::format::Code;
 use nectary_ram::planted::Bug;
 use nectary_sim::ram::{replay_planted, run_many, run_planted};
+
+use crate::support::{alone, seed_or};
 
 /// The bugs that only parity in place can have, and some that it shares with a mirror.
 const BUGS: [Bug; 9] = [
@@ -19,11 +20,12 @@ const BUGS: [Bug; 9] = [
 ];
 
 fn seed() -> u64 {
-    std::env::var("NECTARY_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1_000_000)
+    seed_or(1_000_000)
 }
 
 #[test]
 fn parity_in_place_survives_any_one_donor_and_loses_with_the_client_only_what_it_was_changing() {
+    let _alone = alone();
     let report = run_many(seed(), Code::Parity, 1000, (0, 1), |_| true);
     println!("seed {}: {report:?}", seed());
     assert!(report.broken.is_empty(), "{}", report.broken.join("\n"));

@@ -1,9 +1,10 @@
-//! A sample of the runs of stores whose spans are lost and return; `store-spans` runs more. It is alone in its process,
-//! because planted bugs affect the whole process.
+//! A sample of the runs of stores whose spans are lost and return; `store-spans` runs more.
 
 use nectary_sim::late::in_virtual_time;
 use nectary_sim::store::spans_run::{SpansOptions, SpansReport, replay_planted, run, run_planted};
 use nectary_store::planted::Bug;
+
+use crate::support::{alone, seed_or};
 
 /// Bugs that are caught within a few stores. The third bug of [`Bug::SPANS`] shows only in one of hundreds of stores;
 /// `store-spans` searches for it.
@@ -16,7 +17,8 @@ fn run_sample(seed: u64, stores: u64) -> SpansReport {
 
 #[test]
 fn spans_that_go_and_come_back_bring_nothing_back_and_take_nothing_else() {
-    let seed = std::env::var("NECTARY_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(3);
+    let _alone = alone();
+    let seed = seed_or(3);
     let report = run_sample(seed, 12);
     println!("seed {seed}: {report:?}");
     assert!(report.differences.is_empty(), "{}", report.differences.join("\n"));

@@ -1,7 +1,5 @@
 //! Objects are put while a large index is still loading, into a store that does not admit everything; the store then
 //! crashes and is opened again.
-//!
-//! This test is a separate program, because it plants a bug.
 
 use std::sync::Arc;
 use std::thread::{self, ThreadId};
@@ -11,6 +9,8 @@ use nectary_block::{Buffer, Context, Filter, IoFuture, MemoryDevice, SharedDevic
 use nectary_store::planted::{Bug, plant};
 use nectary_store::{AdmissionOptions, AdmitRule, CreateOptions, KeyRef, OpenOptions, Store};
 use tokio::sync::watch;
+
+use crate::support::alone;
 
 const STORE_BYTES: u64 = 64 << 20;
 /// The number of objects. There are so many that the store is open before the index is loaded.
@@ -126,6 +126,7 @@ async fn put_while_the_index_comes(image: Vec<u8>) -> Outcome {
 
 #[tokio::test]
 async fn what_is_put_while_the_index_comes_is_admitted_and_what_it_replaced_stays_away() {
+    let _alone = alone();
     let image = crashed().await;
     plant(Some(Bug::UnadmittedLeavesOlder));
     let planted = put_while_the_index_comes(image.clone()).await;
