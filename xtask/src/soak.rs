@@ -60,7 +60,7 @@ const CAMPAIGNS: &[Campaign] = &[
     },
     Campaign {
         name: "policies-outside",
-        program: Program::Binary("policies-outside"),
+        program: Program::Of { program: "research", campaign: "policies-outside" },
         arguments: &["--seed", "{seed}"],
         environment: &[],
         extents: &[],

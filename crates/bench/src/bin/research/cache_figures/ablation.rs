@@ -12,8 +12,8 @@ use std::thread;
 use nectary_cache::{Adaptive, Policy, Tuning};
 use nectary_trace::simulate::misses;
 
-use crate::misses::{POINT_PERCENT_MAX, Point};
-use crate::{Judged, Options};
+use super::misses::{POINT_PERCENT_MAX, Point};
+use super::{Judged, Options};
 
 type Variant = (&'static str, fn(&mut Tuning));
 
@@ -41,7 +41,7 @@ const VARIANTS: [Variant; 21] = [
     ("`curve_max` twice", |tuning| tuning.curve_max *= 2),
 ];
 
-const BEGIN: &str = "<!-- written by cache-figures -->";
+const BEGIN: &str = "<!-- written by research cache-figures -->";
 const END: &str = "<!-- end -->";
 
 /// Prints the table, and writes it into a page if the options name one.
@@ -119,6 +119,6 @@ fn write(page: &Path, table: &str) -> Result<(), String> {
     let model =
         cpu.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": ")).map_or("", |name| name.1);
     let cores = thread::available_parallelism().map_or(1, usize::from);
-    let from = format!("`cache-figures {}`,\nafter commit {commit}, {model}, {cores} cores.", words.join(" "));
+    let from = format!("`research {}`,\nafter commit {commit}, {model}, {cores} cores.", words.join(" "));
     std::fs::write(page, format!("{before}{BEGIN}\n{from}\n\n{table}\n{END}{after}")).map_err(|error| at(&error))
 }

@@ -5,7 +5,7 @@
 //! seed (see `workload.rs`), with the objects' sizes as weights and a capacity in bytes. MIN, which knows the future,
 //! is added as a bound on hits (if objects differ in size, MIN is good but not optimal).
 //!
-//! `cargo run --release -p nectary-trace --bin memory-tier`
+//! `cargo run --release -p nectary-bench -- memory-tier`
 
 mod workload;
 
@@ -17,7 +17,7 @@ use nectary_cache::{Access, Future, Min, Policy, Stream, by_name};
 use workload::{KINDS, Request, Workload};
 
 const HELP: &str = "\
-Usage: memory-tier [--seeds N] [--requests N]
+Usage: research memory-tier [--seeds N] [--requests N]
 
   --seeds N      how many seeds each workload is made from, 1 to N [default: 3]
   --requests N   requests of each workload; the first third fills the cache and is not counted [default: 1500000]
@@ -50,8 +50,9 @@ impl Rates {
     }
 }
 
-fn main() -> ExitCode {
-    let Some((seeds, requests)) = options() else {
+/// Runs the subcommand with the arguments after its name.
+pub fn main(words: &[String]) -> ExitCode {
+    let Some((seeds, requests)) = options(words) else {
         eprintln!("{HELP}");
         return ExitCode::from(2);
     };
@@ -100,9 +101,9 @@ fn main() -> ExitCode {
 }
 
 /// Reads the number of seeds and the number of requests from the command line.
-fn options() -> Option<(u64, usize)> {
+fn options(words: &[String]) -> Option<(u64, usize)> {
     let (mut seeds, mut requests) = (3, 1_500_000);
-    let mut rest = std::env::args().skip(1);
+    let mut rest = words.iter();
     while let Some(name) = rest.next() {
         let value: usize = rest.next()?.parse().ok().filter(|value| (1..=1 << 30).contains(value))?;
         match name.as_str() {

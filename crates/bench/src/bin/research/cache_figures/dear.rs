@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use nectary_trace::simulate::{Run, Workload, run_all};
 
-use crate::{Options, known};
+use super::{Options, known};
 
 /// The rows of the table: the trace, the size in blocks, and the most misses that `dear` may have.
 const DEAR: [(&str, u64, u64); 6] = [

@@ -1,7 +1,7 @@
 //! Measures how often the store allocates: the calls of the allocator and the allocated bytes per operation, for each
 //! kind of operation.
 //!
-//! `cargo run --release -p nectary-store --example allocations -- [--device SPEC] [--json FILE]`
+//! `cargo run --release -p nectary-bench --example allocations -- [--device SPEC] [--json FILE]`
 //!
 //! One thread calls a store on `memory:512M`, or on another device of that size. A missing file is created; the
 //! contents of the device are lost. Allocations of the store's own threads also count, so the measurement of most kinds

@@ -7,8 +7,8 @@ use std::fmt::Write as _;
 
 use nectary_trace::simulate::{Row, Run, policies, run_all};
 
-use crate::limit::{Limit, limit};
-use crate::{Judged, Options, known};
+use super::limit::{Limit, limit};
+use super::{Judged, Options, known};
 
 /// The largest allowed distance of the sum, and of any single point, above the best of the other policies. *Units*:
 /// percent.

@@ -2,7 +2,7 @@
 //! the first hit, until the first accepted write, and until the request rate and the 99th percentile of the latency are
 //! as before.
 //!
-//! `cargo run --release -p nectary-store --example restart -- [--folder DIR] [--objects N,N] [--body BYTES] [--memory
+//! `cargo run --release -p nectary-bench --example restart -- [--folder DIR] [--objects N,N] [--body BYTES] [--memory
 //! MIB] [--rounds N] [--json FILE]`
 //!
 //! For each number of objects a separate process fills a store and then serves a load from one thread: 16 requests run

@@ -34,8 +34,8 @@ use hashbrown::{HashMap, HashSet};
 use nectary_cache::{Access, Min, Policy, Stream, by_name};
 use nectary_trace::simulate::{Workload, misses, policies};
 
-use crate::misses::POINT_PERCENT_MAX;
-use crate::{Judged, Options, known};
+use super::misses::POINT_PERCENT_MAX;
+use super::{Judged, Options, known};
 
 /// The number of references from one stop of a trace to the next is the largest of three numbers: the capacity divided
 /// by `STOPS`, the references so far divided by `STOPS_OF_PAST`, and `REFERENCES_MIN`.

@@ -3,7 +3,7 @@
 //!
 //! Owns: the choice of traces, sizes and mixes, and the command line. Leaves to others: the figures, one file each. The
 //! program exits with 1 if a figure is missed, and with 2 if the command line or a trace is wrong. `cargo run --release
-//! -p nectary-trace --bin cache-figures -- --traces ../shared/traces`
+//! -p nectary-bench -- cache-figures --traces ../shared/traces`
 
 mod ablation;
 mod books;
@@ -25,14 +25,14 @@ use nectary_trace::simulate::{LoadOptions, Workload, policies};
 
 const HELP: &str = "\
 Examples:
-  cache-figures --traces ../shared/traces
-  cache-figures --traces ../shared/traces --only single --traces-of gli,cpp,ps
-  cache-figures --traces ../shared/traces --policy lirs --quiet
-  cache-figures --only recorded --only books --only verdicts
-  cache-figures --only cost
-  cache-figures --traces ../shared/traces --only ablation --write docs/research/adaptive.md
+  research cache-figures --traces ../shared/traces
+  research cache-figures --traces ../shared/traces --only single --traces-of gli,cpp,ps
+  research cache-figures --traces ../shared/traces --policy lirs --quiet
+  research cache-figures --only recorded --only books --only verdicts
+  research cache-figures --only cost
+  research cache-figures --traces ../shared/traces --only ablation --write docs/research/adaptive.md
 
-Usage: cache-figures [--traces DIR] [OPTIONS]
+Usage: research cache-figures [--traces DIR] [OPTIONS]
 
   --traces DIR       where NAME.trace.gz are; without them only the parts that need none are run
   --policy NAME      the policy that is judged against the best of the others [default: adaptive]
@@ -78,9 +78,9 @@ const PARTS_OF_POINTS: [&str; 6] = ["single", "pairs", "triple", "recorded", "he
 /// The parts that need the papers' traces.
 const PARTS_OF_TRACES: [&str; 4] = ["dear", "single", "pairs", "triple"];
 const TRACES: [&str; 6] = ["gli", "cpp", "ps", "cs", "multi1", "sprite"];
-/// The traces that the project recorded, in `tests/data`.
+/// The traces that the project recorded, in the folder `tests/data` of `nectary-trace`.
 const RECORDED: [&str; 6] = ["cscope", "sort", "ld", "cpp", "sqlite", "postgres"];
-/// Traces that the project recorded and used for no tuning, in `tests/data/held_out`.
+/// Traces that the project recorded and used for no tuning, in its folder `held_out`.
 const HELD_OUT: [&str; 11] =
     ["archive", "awk", "build", "checksums", "compare", "dbm", "grep", "index", "merge", "perl", "xz"];
 const PERCENT: [u64; 5] = [5, 10, 20, 40, 60];
@@ -104,8 +104,9 @@ pub struct Judged {
     sizes: Vec<u64>,
 }
 
-fn main() -> ExitCode {
-    let options = match options() {
+/// Runs the subcommand with the arguments after its name.
+pub fn main(words: &[String]) -> ExitCode {
+    let options = match options(words) {
         Ok(Some(options)) => options,
         Ok(None) => {
             println!("{HELP}");
@@ -136,7 +137,7 @@ fn usage(error: &str) -> ExitCode {
     ExitCode::from(2)
 }
 
-fn options() -> Result<Option<Options>, String> {
+fn options(words: &[String]) -> Result<Option<Options>, String> {
     let mut options = Options {
         traces: None,
         policy: "adaptive".to_owned(),
@@ -147,9 +148,9 @@ fn options() -> Result<Option<Options>, String> {
         is_quiet: false,
         write: None,
     };
-    let mut words = std::env::args().skip(1);
+    let mut words = words.iter();
     while let Some(word) = words.next() {
-        let mut value = || words.next().ok_or_else(|| format!("{word} needs a value; see --help"));
+        let mut value = || words.next().cloned().ok_or_else(|| format!("{word} needs a value; see --help"));
         match word.as_str() {
             "--help" | "-h" => return Ok(None),
             "--traces" => options.traces = Some(value()?.into()),
@@ -269,7 +270,7 @@ fn figures(options: &Options) -> Result<Vec<String>, nectary_trace::Error> {
 
 /// The folder of the recorded traces.
 fn data() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../trace/tests/data")
 }
 
 /// A recorded trace, under a name that differs from that of the papers' trace of the same program.

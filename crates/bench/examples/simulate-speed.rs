@@ -1,4 +1,4 @@
-//! Measures the speed of simulations: `cargo run --release -p nectary-trace --example simulate-speed -- [SIZE]
+//! Measures the speed of simulations: `cargo run --release -p nectary-bench --example simulate-speed -- [SIZE]
 //! [POLICIES]`.
 //!
 //! There are two traces of 8 Mi references: a skewed one (Zipf's law) over four times SIZE blocks, and a uniform one

@@ -1,6 +1,6 @@
 //! Measures how much slower programs run while they are recorded, in pairs of runs with and without recording.
 //!
-//! `cargo run --release -p nectary-trace --example record-slowdown [FOLDER] [ROUNDS]`. FOLDER (default: the temporary
+//! `cargo run --release -p nectary-bench --example record-slowdown [FOLDER] [ROUNDS]`. FOLDER (default: the temporary
 //! directory) should be on the disk to measure. If the example runs as root, it drops the page cache before each run,
 //! and the rows say `cold`; otherwise they say `warm`, and only `dd` with O_DIRECT reads the disk. The last rows are
 //! the recorder's worst case: programs that only make calls on cached files. `least` is the ratio of the shortest runs,

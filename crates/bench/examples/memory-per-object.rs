@@ -1,6 +1,6 @@
 //! Measures the memory cost of an object that is on disk, by counting allocated bytes, for several numbers of objects.
 //!
-//! `cargo run --release -p nectary-store --example memory-per-object -- [--folder DIR] [--objects N,N]`
+//! `cargo run --release -p nectary-bench --example memory-per-object -- [--folder DIR] [--objects N,N]`
 //!
 //! A store is filled, dropped like in a crash, and opened again, so that its memory tier is empty. The cost of the
 //! objects is the live memory after this open, minus the live memory of an empty store of the smallest size. No object

@@ -19,7 +19,7 @@ use nectary_trace::simulate::{Run, Workload, run_all};
 use outside::Outside;
 
 const HELP: &str = "\
-Usage: policies-outside [--seed N] [--traces DIR]
+Usage: research policies-outside [--seed N] [--traces DIR]
 
   --seed N      of the generated traces [default: 1]
   --traces DIR  where NAME.trace.gz are [default: ../shared/traces beside the workspace]
@@ -46,18 +46,19 @@ const SIZE_MIN: u64 = 20;
 /// The exit code if the outside program is not available.
 const NOT_RUN: u8 = 77;
 
-fn main() -> ExitCode {
-    compare().unwrap_or_else(|what| {
+/// Runs the subcommand with the arguments after its name.
+pub fn main(words: &[String]) -> ExitCode {
+    compare(words).unwrap_or_else(|what| {
         eprintln!("policies-outside: {what}");
         ExitCode::from(2)
     })
 }
 
 /// Reads the command line: the seed and the folder of traces.
-fn options() -> Result<(u64, PathBuf), String> {
+fn options(words: &[String]) -> Result<(u64, PathBuf), String> {
     let mut seed = 1;
     let mut folder = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared/traces"));
-    let mut rest = std::env::args().skip(1);
+    let mut rest = words.iter();
     while let Some(name) = rest.next() {
         let value = rest.next().ok_or_else(|| format!("{name} needs a value\n\n{HELP}"))?;
         match name.as_str() {
@@ -69,8 +70,8 @@ fn options() -> Result<(u64, PathBuf), String> {
     Ok((seed, folder))
 }
 
-fn compare() -> Result<ExitCode, String> {
-    let (seed, folder) = options()?;
+fn compare(words: &[String]) -> Result<ExitCode, String> {
+    let (seed, folder) = options(words)?;
     let outside = match Outside::prepare() {
         Ok(outside) => outside,
         Err(what) => {
