@@ -5,7 +5,7 @@ use nectary_trace::Reference;
 use nectary_trace::formats::Format;
 use proptest::prelude::*;
 
-use crate::encode::{Request, files, gzip, options, read, requests, zstd};
+use super::encode::{Request, files, gzip, options, read, requests, zstd};
 
 /// The references that a file of [`files`] should have.
 fn expected(name: &str, requests: &[Request]) -> Vec<Reference> {

@@ -9,8 +9,8 @@ use nectary_cache::Stream;
 use nectary_trace::formats::ReadOptions;
 use nectary_trace::simulate::{LoadOptions, Run, Workload, run_all};
 
-use crate::generated::generated;
-use crate::golden::{COLUMNS, LIRS, TRACES, Trace};
+use super::generated::generated;
+use super::golden::{COLUMNS, LIRS, TRACES, Trace};
 
 /// The folder of traces. If it is absent, prints a line that says so, and returns `None`.
 pub fn folder() -> Option<PathBuf> {

@@ -3,15 +3,13 @@
 //!
 //! The traces are not part of the project; if `../shared/traces` is absent, each test prints `NOT RUN` and the reason.
 
-mod common;
-
 use std::sync::mpsc::channel;
 
 use nectary_cache::detect::{self, Verdict};
 use nectary_cache::{Dear, Lru, Policy, dear};
 use nectary_trace::simulate::{Workload, misses};
 
-use common::{load, traces};
+use crate::common::{load, traces};
 
 /// The size of the paper's cache: 6 MB in blocks of 8 KB.
 const BLOCKS: u64 = 768;

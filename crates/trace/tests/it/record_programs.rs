@@ -1,17 +1,14 @@
 //! Tests of recording unusual programs: with threads, vfork, static linking, their own filters, 32-bit calls, and
 //! io_uring.
 
-#[path = "record/support.rs"]
-#[allow(dead_code)]
-mod support;
-
 use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use nectary_trace::formats::nectary::{Outcome, Unseen};
 use nectary_trace::record::{Summary, record};
-use support::{Folder, Trace};
+
+use crate::record::support::{Folder, Trace};
 
 const BLOCK: u64 = 8192;
 
@@ -30,7 +27,7 @@ impl Unusual {
         let mut compiler = Command::new("cc");
         compiler.args(["-O1", "-fno-pie", "-no-pie", "-pthread", "-o"]).arg(&program);
         compiler.args(is_static.then_some("-static"));
-        compiler.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/record/unusual.c"));
+        compiler.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/record/unusual.c"));
         match compiler.stderr(Stdio::null()).status() {
             Ok(status) if status.success() => Some(Unusual { folder, program }),
             _ => {

@@ -8,8 +8,8 @@
 use nectary_cache::{Access, Min, Policy, Stream};
 use nectary_trace::simulate::{Workload, misses, policies};
 
-use crate::anchors::{folder, load};
-use crate::golden::MIN_MULTI1_500;
+use super::anchors::{folder, load};
+use super::golden::MIN_MULTI1_500;
 
 const COLUMNS: [&str; 5] = ["lru", "arc", "s3fifo", "wtinylfu", "min"];
 const ROWS: [(&str, u64, [u64; 5]); 6] = [

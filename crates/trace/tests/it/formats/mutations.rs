@@ -5,7 +5,7 @@
 
 use nectary_trace::Error;
 
-use crate::encode::{files, gzip, options, read, requests, zstd};
+use super::encode::{files, gzip, options, read, requests, zstd};
 
 struct Random(u64);
 

@@ -8,7 +8,7 @@ use nectary_trace::formats::{Format, ReadOptions, Reader};
 use nectary_trace::simulate::{LoadOptions, REFERENCES_MAX, Workload};
 use nectary_trace::{Error, Reference, Result};
 
-use crate::encode::{files, gzip, options, read, requests, zstd};
+use super::encode::{files, gzip, options, read, requests, zstd};
 
 #[track_caller]
 fn refused(name: &str, bytes: &[u8], parts: &[&str]) {

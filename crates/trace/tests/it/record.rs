@@ -2,9 +2,7 @@
 //!
 //! Each test has a folder, which it removes.
 
-#[path = "record/support.rs"]
-#[allow(dead_code)]
-mod support;
+pub mod support;
 
 use std::fs;
 use std::io::Read;

@@ -2,10 +2,8 @@
 //! verdicts, on the traces of the papers.
 //!
 //! The traces are not part of the project; if `../shared/traces` is absent, each test prints `NOT RUN` and the reason.
-//! The whole table is printed by `cargo run --release -p nectary-trace --bin cache-figures -- --traces
+//! The whole table is printed by `cargo run --release -p nectary-bench -- cache-figures --traces
 //! ../shared/traces`.
-
-mod common;
 
 use std::path::Path;
 use std::sync::mpsc::channel;
@@ -14,7 +12,7 @@ use nectary_cache::detect::Verdict;
 use nectary_cache::{Access, Adaptive, Event, Policy, Stream, Watched, by_name};
 use nectary_trace::simulate::{Workload, misses};
 
-use common::{load, traces};
+use crate::common::{load, traces};
 
 const OTHERS: [&str; 5] = ["lru", "arc", "s3fifo", "lirs", "wtinylfu"];
 const PERCENT: [u64; 5] = [5, 10, 20, 40, 60];
