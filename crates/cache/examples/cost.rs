@@ -6,8 +6,8 @@
 //! time, or elapsed time if the kernel does not report it.
 //!
 //! Much of the cost is waiting for memory, because the program does not prefetch the entries of the next accesses
-//! ([`Policy::prepare`]) and because the tables still grow. The cost of a simulation is printed by `cache-figures
-//! --only cost` of `nectary-trace`.
+//! ([`Policy::prepare`]) and because the tables still grow. The cost of a simulation is printed by `research
+//! cache-figures --only cost` of `nectary-bench`.
 
 use std::fs;
 use std::sync::LazyLock;

@@ -14,7 +14,9 @@
 //! | `guard`, `memory` | one run: panics, memory, time |
 //! | `coverage` | the code that a run reached, in the soak's build |
 //! | `campaign` | many runs: the short ones of the tests, the long ones of the soak, the planted bugs |
+//! | `arguments` | the options of `fuzz soak` |
 
+pub mod arguments;
 pub mod campaign;
 pub mod corpus;
 pub mod coverage;

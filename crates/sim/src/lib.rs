@@ -3,9 +3,7 @@
 //! Owns: simulated faults, crash states, models and seeded workloads. Nothing here is part of a user's build.
 #![forbid(unsafe_code)]
 
-pub mod arguments;
 pub mod cache;
-pub mod campaign;
 pub mod crash;
 pub mod disk;
 pub mod flushed;

@@ -6,10 +6,6 @@
 
 use std::fmt;
 
-use nectary_store::planted::Bug;
-
-use crate::arguments::Arguments;
-
 /// The run that catches a bug.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Case {
@@ -23,25 +19,6 @@ impl Case {
     /// The case of a run that is checked as a whole.
     pub fn of_seed(seed: u64) -> Case {
         Case { seed, state: None }
-    }
-
-    /// Reads the bug and the case from the arguments `--bug NAME --replay SEED` and, if given, `--state N`; `None` if
-    /// there are none of these arguments.
-    ///
-    /// A bug that is not one of `names` ends the process with code 2, and so does a bug without a seed.
-    pub fn of<'n>(arguments: &Arguments, names: &[&'n str]) -> Option<(&'n str, Case)> {
-        let (bug, seed) = (arguments.word("bug"), arguments.word("replay"));
-        if bug.is_none() && seed.is_none() && arguments.word("state").is_none() {
-            return None;
-        }
-        let name = names.iter().copied().find(|&name| Some(name) == bug);
-        let (Some(name), true) = (name, seed.is_some()) else {
-            eprintln!("--bug NAME --replay SEED: a name is one of");
-            names.iter().for_each(|name| eprintln!("  {name}"));
-            std::process::exit(2);
-        };
-        let state = arguments.word("state").map(|_| arguments.number("state", 0));
-        Some((name, Case { seed: arguments.number("replay", 0), state }))
     }
 }
 
@@ -86,37 +63,6 @@ pub fn is_caught(
     let state = case.state.map_or_else(String::new, |state| format!(" --state {state}"));
     let command = format!("{program} --bug '{name}' --replay {}{state}", case.seed);
     (is_same, format!("planted: {name}: caught with {case}: {broken}; {how}\n  {command}"))
-}
-
-/// Tries to catch each bug; prints the case that caught it, and whether that case catches it again.
-pub fn catch_each<'n>(
-    program: &str,
-    names: &[&'n str],
-    find: impl Fn(&str) -> Option<Caught>,
-    replay: impl Fn(&str, Case) -> Option<Caught>,
-) -> Vec<(&'n str, Option<u64>, bool)> {
-    let catch = |&name: &&'n str| {
-        let caught = find(name);
-        let (is_good, text) = is_caught(program, name, caught.as_ref(), |case| replay(name, case));
-        println!("{text}");
-        (name, caught.map(|caught| caught.case.seed), is_good)
-    };
-    names.iter().map(catch).collect()
-}
-
-/// Prints the result of the case that the command line names; returns whether the bug was caught.
-pub fn print_replay(name: &str, case: Case, caught: Option<&Caught>) -> bool {
-    match caught {
-        Some(caught) => println!("planted: {name}: caught with {}: {}", caught.case, caught.broken),
-        None => println!("planted: {name}: SURVIVED {case}"),
-    }
-    caught.is_some()
-}
-
-/// Returns the bug with a name. *Panics* if no bug in `bugs` has this name.
-pub fn named(bugs: &[Bug], name: &str) -> Bug {
-    let bug = bugs.iter().find(|bug| bug.name() == name);
-    *bug.expect("names are those of the bugs")
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! Tests that miss counts equal those of an external program, on traces made from a seed, at sizes at which the
 //! policies differ.
 //!
-//! The program `policies-outside` (crates/trace) runs the external program itself and compares its misses with those of
-//! the policies, for many seeds.
+//! The program `research policies-outside` (crates/bench) runs the external program itself and compares its misses with
+//! those of the policies, for many seeds.
 
 mod rows;
 mod traces;

@@ -16,11 +16,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
+use nectary_fuzz::arguments::Arguments;
 use nectary_fuzz::campaign::{self, Guilty};
 use nectary_fuzz::guard::Guard;
 use nectary_fuzz::targets::{TARGETS, Target, by_name};
 use nectary_fuzz::{corpus, coverage};
-use nectary_sim::arguments::Arguments;
 
 type Failure = Box<dyn std::error::Error>;
 

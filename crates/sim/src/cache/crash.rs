@@ -11,7 +11,6 @@ use nectary_block::{Recorder, Recording};
 use super::history::History;
 use super::world::{CELL_BYTES, CELLS, World, lost};
 use super::{CLIENTS, OPERATIONS};
-use crate::campaign::Account;
 use crate::crash::{CrashOptions, CrashStates, overlapping};
 use crate::late::in_virtual_time;
 
@@ -35,16 +34,6 @@ pub struct CrashReport {
     pub broken_count: u64,
     /// Descriptions of the first violations.
     pub broken: Vec<String>,
-}
-
-impl Account for CrashReport {
-    fn done(&self) -> u64 {
-        self.distinct
-    }
-
-    fn broken(&self) -> (u64, &[String]) {
-        (self.broken_count, &self.broken)
-    }
 }
 
 /// Checks the crash states of workloads with the seeds from `seed` on, until `images` distinct images were checked.

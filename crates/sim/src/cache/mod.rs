@@ -12,7 +12,6 @@ use futures_util::future::join_all;
 use nectary_block::{Context, read};
 use nectary_buffer::planted::{Bug, plant};
 
-use crate::campaign::Account;
 use crate::late::in_virtual_time;
 use crate::planted::{Case, Caught};
 use world::{CELL_BYTES, CELLS, World};
@@ -67,16 +66,6 @@ impl Report {
         let each = [self.failed, self.changes, self.crashes, self.hits, self.misses, self.joined, self.written_back];
         let has_all = each.iter().all(|&count| count > 0) && self.ahead_used > 0 && self.write_back_errors > 0;
         has_all && self.operations >= OPERATIONS * self.runs && self.overlapping * 10 >= self.operations
-    }
-}
-
-impl Account for Report {
-    fn done(&self) -> u64 {
-        self.runs
-    }
-
-    fn broken(&self) -> (u64, &[String]) {
-        (self.broken_count, &self.broken)
     }
 }
 

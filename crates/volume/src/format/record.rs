@@ -195,6 +195,13 @@ impl Orphan {
 }
 
 impl VolumeRecord {
+    /// What this version says to features in use that it does not know; `None` if it knows all that it must.
+    pub fn refusal(&self) -> Option<String> {
+        let [incompat, ro_compat, _] = self.features;
+        let bits = incompat | ro_compat;
+        (bits != 0).then(|| format!("the volume uses features {bits:#x} that this version does not know"))
+    }
+
     /// Encodes the value of the table.
     pub fn encode(&self) -> Vec<u8> {
         let mut writer = Writer::default();

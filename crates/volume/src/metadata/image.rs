@@ -80,6 +80,9 @@ impl Image {
     pub fn load(tables: Tables, label: &Label, epoch: u64) -> Result<Image> {
         let volume = tables.get(&Key::Volume).ok_or_else(|| damaged("there is no record of the volume"))?;
         let volume = VolumeRecord::decode(volume).map_err(damaged)?;
+        if let Some(words) = volume.refusal() {
+            return Err(Failure { code: Code::Feature, errno: libc::EOPNOTSUPP, words });
+        }
         let mut image = Image {
             free: Free::load(&tables, volume.blocks, label.segment_blocks.max(1))?,
             draining: Draining::load(&tables)?,

@@ -3,7 +3,7 @@
 use super::*;
 use crate::format::{Identity, Label, Session, SessionState};
 use crate::journal::{Layout, SetAside};
-use crate::protocol::{Answer, Attributes, FileId, Mapped, Operation, Question};
+use crate::protocol::{Answer, Attributes, Code, FileId, Mapped, Operation, Question};
 use crate::tables::Tables;
 
 pub(super) const ROOT: FileId = FileId { inode: 1, generation: 1 };
@@ -291,6 +291,28 @@ fn the_volume_says_how_many_blocks_are_used() {
     let mut again = Image::load(tables, &label(), 1).unwrap();
     again.background(stamp()).unwrap();
     assert_eq!(said(&again), 2212);
+}
+
+#[test]
+fn a_volume_with_features_of_a_later_version_is_refused() {
+    let (image, _) = image();
+    let key = crate::format::Key::Volume;
+    // A feature that may be ignored, one that must be known to write, one that must be known to read.
+    for (at, is_refused) in [(2, false), (1, true), (0, true)] {
+        let mut tables = image.tables().clone();
+        let mut record = crate::format::VolumeRecord::decode(tables.get(&key).unwrap()).unwrap();
+        record.features[at] = 4;
+        let action = crate::format::Action::Put(record.encode());
+        tables.apply(&crate::format::Mutation { table: key.table(), key: key.encode(), action });
+        let words = "the volume uses features 0x4 that this version does not know";
+        let expected = if is_refused { vec![words.to_owned()] } else { Vec::new() };
+        assert_eq!(check(&tables, &label()), expected);
+        let refusal = Image::load(tables, &label(), 1).err();
+        assert_eq!(
+            refusal.map(|failure| (failure.code, failure.words)),
+            is_refused.then(|| (Code::Feature, words.into()))
+        );
+    }
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! The constants of `adaptive`, each with its unit and its reason.
 //!
-//! Owns: the numbers ([`Tuning::default`]). Promises: `cache-figures --only ablation` varies each of them.
+//! Owns: the numbers ([`Tuning::default`]). Promises: `research cache-figures --only ablation` varies each of them.
 
 /// The constants, and switches with which the ablation study turns parts off.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -1,4 +1,4 @@
-//! Traces made from a seed. The program `policies-outside` makes the same traces for its seed 1.
+//! Traces made from a seed. The program `research policies-outside` makes the same traces for its seed 1.
 
 use rand_xoshiro::SplitMix64;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};

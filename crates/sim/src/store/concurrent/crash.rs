@@ -15,7 +15,6 @@ use super::ending::Way;
 use super::history::{End, Scope, Time, name_of};
 use super::world::{KEYS, World};
 use super::{CLIENTS, client};
-use crate::campaign::Account;
 use crate::crash::{CrashModel, CrashOptions, CrashState, CrashStates, overlapping};
 use crate::late::in_virtual_time;
 use crate::random::Random;
@@ -44,16 +43,6 @@ pub struct CrashReport {
     pub broken_count: u64,
     /// Descriptions of the first violations.
     pub broken: Vec<String>,
-}
-
-impl Account for CrashReport {
-    fn done(&self) -> u64 {
-        self.distinct
-    }
-
-    fn broken(&self) -> (u64, &[String]) {
-        (self.broken_count, &self.broken)
-    }
 }
 
 /// Checks the crash states of workloads with the seeds from `seed` on, until `images` distinct images were checked.

@@ -16,7 +16,6 @@ use std::time::Duration;
 use futures_util::future::{Either, join, join_all, select};
 use nectary_store::planted::{Bug, plant};
 
-use crate::campaign::Account;
 use crate::late::in_virtual_time;
 use crate::planted::{Case, Caught};
 use ending::Way;
@@ -71,16 +70,6 @@ impl Report {
     /// The number of lives that did not end with a clean stop.
     pub fn faults(&self) -> u64 {
         self.ends[0] + self.ends[2] + self.ends[3]
-    }
-}
-
-impl Account for Report {
-    fn done(&self) -> u64 {
-        self.runs
-    }
-
-    fn broken(&self) -> (u64, &[String]) {
-        (self.broken_count, &self.broken)
     }
 }
 

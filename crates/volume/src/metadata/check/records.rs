@@ -31,6 +31,9 @@ pub(super) fn volume(tables: &Tables, inodes: &BTreeMap<u64, Inode>, problems: &
             return unknown;
         }
     };
+    if let Some(words) = volume.refusal() {
+        problems.add(words);
+    }
     if let Some((last, _)) = inodes.last_key_value()
         && *last >= volume.next_inode
     {

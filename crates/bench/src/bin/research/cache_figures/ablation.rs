@@ -1,0 +1,124 @@
+//! Measures the worth of each part and constant of `adaptive`: it runs all points (traces at a cache size) with the
+//! constant halved or doubled, or without the part.
+//!
+//! Owns: the variants and their table. Leaves to others: the points, and the fewest misses of the other policies at
+//! these points.
+
+use std::fmt::Write as _;
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+
+use nectary_cache::{Adaptive, Policy, Tuning};
+use nectary_trace::simulate::misses;
+
+use super::misses::{POINT_PERCENT_MAX, Point};
+use super::{Judged, Options};
+
+type Variant = (&'static str, fn(&mut Tuning));
+
+const VARIANTS: [Variant; 21] = [
+    ("**as it is**", |_| ()),
+    ("without W-TinyLFU", |tuning| tuning.candidates = &["lirs", "lru", "s3fifo"]),
+    ("without S3-FIFO", |tuning| tuning.candidates = &["lirs", "lru", "wtinylfu"]),
+    ("without LRU", |tuning| tuning.candidates = &["lirs", "s3fifo", "wtinylfu"]),
+    ("without a choice: LIRS, and the division", |tuning| tuning.candidates = &["lirs"]),
+    ("without the division between streams", |tuning| tuning.is_divided = false),
+    ("`sample_max` half", |tuning| tuning.sample_max /= 2),
+    ("`sample_max` twice", |tuning| tuning.sample_max *= 2),
+    ("`window` half", |tuning| tuning.window /= 2.0),
+    ("`window` twice", |tuning| tuning.window *= 2.0),
+    ("`roots` 0: no sign test", |tuning| tuning.roots = 0.0),
+    ("`roots` twice", |tuning| tuning.roots *= 2.0),
+    ("`prior` 0 where contents follow", |tuning| tuning.prior[0] = 0.0),
+    ("`prior` 0 where a sample chooses", |tuning| tuning.prior[1] = 0.0),
+    ("`prior` twice", |tuning| tuning.prior = tuning.prior.map(|prior| 2.0 * prior)),
+    ("`change` 0", |tuning| tuning.change = 0.0),
+    ("`change` twice", |tuning| tuning.change *= 2.0),
+    ("`steps` half", |tuning| tuning.steps /= 2),
+    ("`steps` twice", |tuning| tuning.steps *= 2),
+    ("`curve_max` half", |tuning| tuning.curve_max /= 2),
+    ("`curve_max` twice", |tuning| tuning.curve_max *= 2),
+];
+
+const BEGIN: &str = "<!-- written by research cache-figures -->";
+const END: &str = "<!-- end -->";
+
+/// Prints the table, and writes it into a page if the options name one.
+pub fn ablation(judged: &[Judged], points: &[Point], options: &Options) -> Vec<String> {
+    let runs: Vec<(usize, usize)> =
+        (0..VARIANTS.len()).flat_map(|variant| (0..points.len()).map(move |point| (variant, point))).collect();
+    let places: Vec<(usize, u64)> = judged
+        .iter()
+        .enumerate()
+        .flat_map(|(index, judged)| judged.sizes.iter().map(move |size| (index, *size)))
+        .collect();
+    let next = AtomicUsize::new(0);
+    let threads = options.threads.unwrap_or_else(|| thread::available_parallelism().map_or(1, usize::from)).max(1);
+    let work = || {
+        let mut done = Vec::new();
+        while let Some(&(variant, point)) = runs.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let (index, size) = places[point];
+            let mut tuning = Tuning::default();
+            VARIANTS[variant].1(&mut tuning);
+            let missed = misses(&mut Adaptive::with(size, tuning) as &mut dyn Policy, &judged[index].workload);
+            done.push((variant, point, missed));
+        }
+        done
+    };
+    let mut missed = vec![vec![0; points.len()]; VARIANTS.len()];
+    thread::scope(|scope| {
+        let running: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+        for thread in running {
+            let done = thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            done.into_iter().for_each(|(variant, point, count)| missed[variant][point] = count);
+        }
+    });
+    let table = table(points, &missed);
+    println!("{table}");
+    match &options.write {
+        Some(page) => write(page, &table).err().into_iter().collect(),
+        None => Vec::new(),
+    }
+}
+
+/// For each variant and group, the table has the number of points over the limit, and the percentages by which the
+/// misses of all points together and of the worst point exceed the best.
+fn table(points: &[Point], missed: &[Vec<u64>]) -> String {
+    let mut groups: Vec<&str> = points.iter().map(|point| point.group).collect();
+    groups.dedup();
+    let count = |group: &str| points.iter().filter(|point| point.group == group).count();
+    let mut text = String::from("| |");
+    groups.iter().for_each(|group| write!(text, " {group}, {} |", count(group)).unwrap_or(()));
+    text += "\n|---|";
+    groups.iter().for_each(|_| text += "---|");
+    for ((name, _), missed) in VARIANTS.iter().zip(missed) {
+        write!(text, "\n| {name} |").unwrap_or(());
+        for group in &groups {
+            let of = || points.iter().zip(missed).filter(|(point, _)| point.group == *group);
+            let (own, best) = of().fold((0, 0), |sum, (point, missed)| (sum.0 + missed, sum.1 + point.best));
+            let above = |own: u64, best: u64| 100.0 * (own as f64 / best as f64 - 1.0);
+            let over = of().filter(|(point, missed)| above(**missed, point.best) > POINT_PERCENT_MAX).count();
+            let worst = of().map(|(point, missed)| above(*missed, point.best)).fold(f64::MIN, f64::max);
+            write!(text, " {over}, {:+.2} %, {worst:+.1} |", above(own, best)).unwrap_or(());
+        }
+    }
+    text
+}
+
+/// Writes the table between the marks of a page, with the command, commit and machine that made it.
+fn write(page: &Path, table: &str) -> Result<(), String> {
+    let at = |error: &dyn std::fmt::Display| format!("{}: {error}", page.display());
+    let text = std::fs::read_to_string(page).map_err(|error| at(&error))?;
+    let (before, rest) = text.split_once(BEGIN).ok_or_else(|| at(&format!("has no line {BEGIN}")))?;
+    let (_, after) = rest.split_once(END).ok_or_else(|| at(&format!("has no line {END}")))?;
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let output = std::process::Command::new("git").args(["rev-parse", "--short", "HEAD"]).output();
+    let commit = output.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned()).unwrap_or_default();
+    let cpu = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model =
+        cpu.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": ")).map_or("", |name| name.1);
+    let cores = thread::available_parallelism().map_or(1, usize::from);
+    let from = format!("`research {}`,\nafter commit {commit}, {model}, {cores} cores.", words.join(" "));
+    std::fs::write(page, format!("{before}{BEGIN}\n{from}\n\n{table}\n{END}{after}")).map_err(|error| at(&error))
+}

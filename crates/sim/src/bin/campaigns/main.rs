@@ -1,0 +1,83 @@
+//! `sim-campaigns`: long runs of the simulations with random seeds, one subcommand each.
+//!
+//! Owns: the list of campaigns. Leaves to others: each campaign (one file each), what all of them share (`shared`), and
+//! what campaigns with many concurrent clients share (`concurrent`).
+//!
+//! The exit code is 0 if no promise was broken, enough was done, and each planted bug was caught by a case that catches
+//! it again; it is 1 if not, and 2 if the command line is wrong. With `--bug NAME --replay SEED` (and `--state N`) a
+//! campaign runs only that case with that bug planted, and exits with 0 if the bug is caught.
+
+mod cache_concurrent;
+mod concurrent;
+mod ram_simulation;
+mod shared;
+mod store_concurrent;
+mod store_crash_states;
+mod store_model;
+mod store_spans;
+mod volume_crash_states;
+mod volume_journal;
+mod volume_simulation;
+
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser, Subcommand};
+
+use cache_concurrent::CacheConcurrent;
+use store_concurrent::StoreConcurrent;
+
+/// Runs the simulations with random seeds, and plants bugs that they must catch
+#[derive(Parser)]
+#[command(name = shared::PROGRAM)]
+struct Arguments {
+    #[command(subcommand)]
+    campaign: Campaign,
+}
+
+#[derive(Subcommand)]
+enum Campaign {
+    /// Many concurrent clients on one cached device, and crash states of such devices
+    CacheConcurrent(concurrent::Options),
+    /// A network RAM disk under faults, with its invariants checked after every step
+    RamSimulation(ram_simulation::Options),
+    /// Many concurrent clients on one store, and crash states of such stores
+    StoreConcurrent(concurrent::Options),
+    /// A store that is opened after a crash at any moment
+    StoreCrashStates(store_crash_states::Options),
+    /// Operations on a store against a model, with restarts and damage
+    StoreModel(store_model::Options),
+    /// Stores of several spans that are lost and return, against a model
+    StoreSpans(store_spans::Options),
+    /// A shared volume with real clients and a real server after a crash at any moment
+    VolumeCrashStates(volume_crash_states::Options),
+    /// A volume that is opened after a crash at any moment, and servers that contend for one
+    VolumeJournal(volume_journal::Options),
+    /// Tokens, leases and sessions of a shared volume under faults
+    VolumeSimulation(volume_simulation::Options),
+    /// Prints the names of the campaigns
+    List,
+}
+
+fn main() -> ExitCode {
+    match Arguments::parse().campaign {
+        Campaign::CacheConcurrent(options) => concurrent::run::<CacheConcurrent>(&options),
+        Campaign::RamSimulation(options) => ram_simulation::run(&options),
+        Campaign::StoreConcurrent(options) => concurrent::run::<StoreConcurrent>(&options),
+        Campaign::StoreCrashStates(options) => store_crash_states::run(&options),
+        Campaign::StoreModel(options) => store_model::run(&options),
+        Campaign::StoreSpans(options) => store_spans::run(&options),
+        Campaign::VolumeCrashStates(options) => volume_crash_states::run(&options),
+        Campaign::VolumeJournal(options) => volume_journal::run(&options),
+        Campaign::VolumeSimulation(options) => volume_simulation::run(&options),
+        Campaign::List => list(),
+    }
+}
+
+/// Prints the name and the description of each campaign, one a line.
+fn list() -> ExitCode {
+    let command = Arguments::command();
+    for campaign in command.get_subcommands().filter(|campaign| campaign.get_name() != "list") {
+        println!("{:<20} {}", campaign.get_name(), campaign.get_about().cloned().unwrap_or_default());
+    }
+    ExitCode::SUCCESS
+}

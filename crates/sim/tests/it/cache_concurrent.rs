@@ -1,0 +1,29 @@
+//! A sample of the runs with many concurrent clients on a cached device; `cache-concurrent` runs more.
+
+use nectary_buffer::planted::Bug;
+use nectary_sim::cache::{crash, replay_planted, run_many, run_planted};
+
+use crate::support::{alone, seed_or};
+
+fn seed() -> u64 {
+    seed_or(1_000_000)
+}
+
+#[test]
+fn clients_of_a_cached_device_see_what_a_device_could_have_said_that_does_one_thing_at_a_time() {
+    let _alone = alone();
+    let report = run_many(seed(), 600, |_| true);
+    println!("seed {}: {report:?}", seed());
+    assert!(report.broken.is_empty(), "{}", report.broken.join("\n"));
+    assert!(report.is_enough(), "{report:?}");
+    for &bug in Bug::EVERY {
+        let caught = run_planted(bug, seed(), 3000);
+        println!("planted: {}: {caught:?}", bug.name());
+        let Some(caught) = caught else { panic!("{} survived", bug.name()) };
+        assert_eq!(replay_planted(bug, caught.case.seed), Some(caught), "a seed repeats its run");
+    }
+    let states = crash::run(seed(), 600, 60, |_| true);
+    println!("{states:?}");
+    assert!(states.broken.is_empty(), "{}", states.broken.join("\n"));
+    assert!(states.in_flight > 0 && states.promises > 0, "{states:?}");
+}

@@ -1,0 +1,36 @@
+//! A sample of RAM disks that log parity, under faults; `ram-simulation --policy parity-log` runs more.
+
+use nectary_ram::log::planted::Bug;
+use nectary_ram::placement::Policy;
+use nectary_sim::ram_log::{Planted, replay_planted, run_many, run_planted};
+
+use crate::support::{alone, seed_or};
+
+/// The number of runs of each policy.
+const RUNS: u64 = 25;
+/// A planted bug must be caught within this many runs.
+const PLANTED_RUNS_MAX: u64 = 400;
+
+fn seed() -> u64 {
+    seed_or(1_000_000)
+}
+
+#[test]
+fn log_survives_the_loss_of_any_one_donor_and_what_was_flushed_that_of_the_client_with_it() {
+    let _alone = alone();
+    for policy in [Policy::ParityLog, Policy::ParityCache, Policy::Adaptive] {
+        let report = run_many(seed(), policy, RUNS, (0, 1), |_| true);
+        println!("{policy}, seed {}: {report:?}", seed());
+        assert!(report.broken.is_empty(), "{policy}: {}", report.broken.join("\n"));
+        assert_eq!(report.short, 0, "{policy}: {report:?}");
+    }
+    // Both need a crash while a parity is being stored; `ram-simulation` finds them in some 3,000 runs.
+    let is_rare = |bug: &Planted| [Bug::ParityInPlace, Bug::ParityBeforeMembers].map(Planted::Log).contains(bug);
+    for bug in Planted::betrayed(Policy::ParityLog).into_iter().filter(|bug| !is_rare(bug)) {
+        let caught = run_planted(bug, Policy::ParityLog, seed(), PLANTED_RUNS_MAX);
+        println!("planted: {}: {caught:?}", bug.name());
+        let Some(caught) = caught else { panic!("{} survived", bug.name()) };
+        let again = replay_planted(bug, Policy::ParityLog, caught.case.seed);
+        assert_eq!(again.as_ref(), Some(&caught), "a seed repeats its run");
+    }
+}

@@ -1,0 +1,118 @@
+//! Compares `adaptive` with the best of other policies and its ledger with a separate simulation, and checks its
+//! verdicts, on the traces of the papers.
+//!
+//! The traces are not part of the project; if `../shared/traces` is absent, each test prints `NOT RUN` and the reason.
+//! The whole table is printed by `cargo run --release -p nectary-bench -- cache-figures --traces
+//! ../shared/traces`.
+
+use std::path::Path;
+use std::sync::mpsc::channel;
+
+use nectary_cache::detect::Verdict;
+use nectary_cache::{Access, Adaptive, Event, Policy, Stream, Watched, by_name};
+use nectary_trace::simulate::{Workload, misses};
+
+use crate::common::{load, traces};
+
+const OTHERS: [&str; 5] = ["lru", "arc", "s3fifo", "lirs", "wtinylfu"];
+const PERCENT: [u64; 5] = [5, 10, 20, 40, 60];
+/// Mixes are long, so they are tested at fewer sizes.
+const PERCENT_OF_MIXES: [u64; 2] = [5, 20];
+
+fn mix(folder: &Path, names: &[&str]) -> Workload {
+    let parts: Vec<Workload> = names.iter().map(|name| load(folder, name)).collect();
+    Workload::mix(&parts.iter().collect::<Vec<_>>()).expect("traces")
+}
+
+/// Two sums over all sizes: the misses of `adaptive`, and the fewest misses of the other policies.
+fn sums(workload: &Workload, name: &str, percents: &[u64]) -> (u64, u64) {
+    let mut sums = (0, 0);
+    for percent in percents {
+        let blocks = (workload.distinct() * percent).div_ceil(100);
+        let own = misses(&mut Adaptive::new(blocks), workload);
+        let best = OTHERS.map(|other| misses(&mut *by_name(other, blocks).expect("registered"), workload));
+        let best = best.into_iter().min().expect("five");
+        println!("{name} at {blocks}: adaptive {own}, the best of the others {best}");
+        sums = (sums.0 + own, sums.1 + best);
+    }
+    sums
+}
+
+#[test]
+fn adaptive_misses_at_most_1_percent_more_than_the_best_on_single_traces() {
+    let Some(folder) = traces("adaptive_misses_at_most_1_percent_more_than_the_best_on_single_traces") else { return };
+    let mut all = (0, 0);
+    for name in ["gli", "cpp", "ps", "cs", "multi1", "sprite"] {
+        let (own, best) = sums(&load(&folder, name), name, &PERCENT);
+        all = (all.0 + own, all.1 + best);
+    }
+    assert!(all.0 * 100 <= all.1 * 101, "{} misses, the best of the others {}", all.0, all.1);
+}
+
+#[test]
+fn adaptive_misses_less_than_the_best_where_streams_are_separate_and_different() {
+    let test = "adaptive_misses_less_than_the_best_where_streams_are_separate_and_different";
+    let Some(folder) = traces(test) else { return };
+    let mut all = (0, 0);
+    for names in [["gli", "sprite"], ["ps", "sprite"], ["cs", "sprite"]] {
+        let (own, best) = sums(&mix(&folder, &names), &names.join("+"), &PERCENT_OF_MIXES);
+        all = (all.0 + own, all.1 + best);
+    }
+    assert!(all.0 < all.1, "{} misses, the best of the others {}", all.0, all.1);
+}
+
+#[test]
+fn three_programs_at_once_miss_at_most_what_the_best_fixed_split_would() {
+    let Some(folder) = traces("three_programs_at_once_miss_at_most_what_the_best_fixed_split_would") else { return };
+    let own = misses(&mut Adaptive::new(1536), &mix(&folder, &["cs", "cpp", "ps"]));
+    println!("cs+cpp+ps at 1536: {own}, at most 9285 allowed");
+    assert!(own <= 9285, "{own}");
+}
+
+#[test]
+fn the_ledger_is_that_of_a_separate_simulation_for_each_stream() {
+    let Some(folder) = traces("the_ledger_is_that_of_a_separate_simulation_for_each_stream") else { return };
+    let workload = mix(&folder, &["cs", "cpp", "ps"]);
+    let blocks = 1000;
+    let mut adaptive = Watched::new(Box::new(Adaptive::new(blocks as u64)), Box::new(|_| ()));
+    // A naive LRU: the blocks, oldest first.
+    let mut lru: Vec<u64> = Vec::new();
+    let mut expected = vec![(0_i64, 0_i64); 3];
+    for (&block, &stream) in workload.blocks().iter().zip(workload.streams()) {
+        let is_hit = adaptive.reference(block, 1, stream, &mut |_| true) == Access::Hit;
+        let place = lru.iter().position(|other| *other == block);
+        if let Some(place) = place {
+            lru.remove(place);
+        } else if lru.len() == blocks {
+            lru.remove(0);
+        }
+        lru.push(block);
+        let (saved, lost) = &mut expected[stream.0 as usize];
+        *saved += i64::from(is_hit && place.is_none());
+        *lost += i64::from(!is_hit && place.is_some());
+    }
+    for (stream, (saved, lost)) in expected.into_iter().enumerate() {
+        let ledger = adaptive.ledger(Stream(stream as u32)).expect("referred");
+        println!("stream {stream}: {ledger}; simulated {saved} saved and {lost} lost");
+        for (own, simulated) in [(ledger.saved as i64, saved), (ledger.lost as i64, lost)] {
+            assert!((own - simulated).abs() * 50 <= simulated, "{own}, simulated {simulated}");
+        }
+    }
+}
+
+#[test]
+fn cscope_is_explained_as_sequential_then_looping() {
+    let Some(folder) = traces("cscope_is_explained_as_sequential_then_looping") else { return };
+    let (sender, receiver) = channel();
+    let sink = Box::new(move |event: Event<'_>| {
+        println!("{event}");
+        if let Event::Period(period) = event {
+            sender.send(period.period.report.verdict).expect("the receiver outlives the policy");
+        }
+    });
+    misses(&mut Watched::new(Box::new(Adaptive::new(768)), sink), &load(&folder, "cs"));
+    let verdicts: Vec<Verdict> = receiver.try_iter().collect();
+    let sequential = verdicts.iter().take_while(|verdict| **verdict == Verdict::Sequential).count();
+    let looping = verdicts.iter().filter(|verdict| **verdict == Verdict::Looping).count();
+    assert!(sequential >= 1 && looping >= 9, "{verdicts:?}");
+}
