@@ -31,8 +31,6 @@ const TAIL_LINES: usize = 40;
 
 /// The program that a campaign runs.
 enum Program {
-    /// A program of the workspace.
-    Binary(&'static str),
     /// A program of the workspace that has several campaigns; its first argument is the name of one.
     Of { program: &'static str, campaign: &'static str },
     /// One module of a crate's tests.
@@ -452,7 +450,7 @@ fn run(item: &Item, seed: u64, options: &Options, binaries: &Binaries, workspace
     let campaign = item.campaign;
     let program = |name: &str| binaries.program(name).with_context(|| format!("there is no program {name}"));
     let chosen = match campaign.program {
-        Program::Binary(name) | Program::Of { program: name, .. } => program(name)?,
+        Program::Of { program: name, .. } => program(name)?,
         Program::Fuzz => program(FUZZ_PROGRAM)?,
         Program::Tests { package, .. } => {
             let member = workspace.packages.iter().find(|member| member.name == package);
@@ -476,7 +474,7 @@ fn run(item: &Item, seed: u64, options: &Options, binaries: &Binaries, workspace
     match campaign.program {
         Program::Of { campaign: name, .. } => _ = command.arg(name),
         Program::Tests { module, .. } => _ = command.arg(format!("{module}::")),
-        Program::Binary(_) | Program::Fuzz => {}
+        Program::Fuzz => {}
     }
     command.args(campaign.arguments.iter().map(|argument| filled(argument)));
     command.envs(campaign.environment.iter().map(|(name, value)| (name, filled(value))));
