@@ -70,4 +70,4 @@ pub use notify::Notifier;
 pub use pool::{Data, Pool};
 pub use protocol::features;
 pub use reply::Reply;
-pub use request::{Call, Caller, Copy, Lock, Read, Request, SetAttributes, Write};
+pub use request::{Call, Caller, Copy, Lock, Read, Request, SetAttributes, Write, without_rights};

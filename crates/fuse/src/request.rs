@@ -232,3 +232,10 @@ pub struct Copy {
     /// Whether the answer states the length in 64 bits.
     pub is_wide: bool,
 }
+
+/// Returns a mode without the set-user-ID bit and, where the group may run the file, without the set-group-ID bit: what
+/// remains after a write with [`kill_privileges`](Write::kill_privileges).
+pub fn without_rights(mode: u32) -> u32 {
+    let group = if mode & libc::S_IXGRP != 0 { libc::S_ISGID } else { 0 };
+    mode & !(libc::S_ISUID | group)
+}

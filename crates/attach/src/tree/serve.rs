@@ -11,13 +11,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use nectary_block::Context;
 use nectary_fuse::protocol::{decode_device, open_flags, valid};
-use nectary_fuse::{Call, Caller, Entry, Errno, FileSystem, Listing, Reply, Request, SetAttributes, Wishes, features};
+use nectary_fuse::{
+    Call, Caller, Entry, Errno, FileSystem, Listing, Reply, Request, SetAttributes, Wishes, Write, features,
+};
 use tokio::runtime::Handle as Runtime;
 use tokio::task::JoinSet;
 
 use super::access_lists;
 use super::data::Bytes;
-use super::handles::Handles;
+use super::handles::{Handles, OpenFile};
 use super::nodes::{Node, Nodes};
 use super::source::{CachedFile, FileSource, Shared, errno};
 use super::sys::{self, SetTime};
@@ -379,7 +381,7 @@ impl FileSystem for TreeFileSystem {
                 }
                 Err(error) => reply.error(error),
             },
-            Call::Write(write) => match (self.changes().and_then(|()| self.handles.file(write.handle)), data) {
+            Call::Write(write) => match (self.written_to(write, node), data) {
                 (Ok(file), Some(data)) => {
                     let bytes = self.bytes.clone();
                     self.spawn(async move { bytes.write(file, write, caller, data, reply).await });
@@ -479,6 +481,16 @@ impl FileSystem for TreeFileSystem {
 impl TreeFileSystem {
     /// Answers a call that changed a file through a handle. If the handle was opened with `O_SYNC` or `O_DSYNC`, the
     /// change is made durable first.
+    /// Returns the file that a program is about to write to.
+    fn written_to(&self, write: Write, node: impl FnOnce() -> Result<Arc<Node>>) -> Result<Arc<OpenFile>> {
+        self.changes()?;
+        let file = self.handles.file(write.handle)?;
+        if write.kill_privileges {
+            sys::drop_rights(&node()?.descriptor)?;
+        }
+        Ok(file)
+    }
+
     fn changed_by<T: Send + 'static>(
         &self,
         handle: Option<u64>,

@@ -122,6 +122,13 @@ pub fn read_link(node: &OwnedFd) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
+/// Clears the bits that give rights to whoever runs a file: a program without the right to keep them writes to it.
+pub fn drop_rights(node: &OwnedFd) -> Result<()> {
+    let mode = stat(node)?.st_mode;
+    let kept = nectary_fuse::without_rights(mode);
+    if kept == mode { Ok(()) } else { set_mode(node, kept) }
+}
+
 /// Sets permissions.
 pub fn set_mode(node: &OwnedFd, mode: u32) -> Result<()> {
     // SAFETY: the path is a string that ends with a zero byte and outlives the call.

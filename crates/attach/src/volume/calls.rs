@@ -8,7 +8,9 @@
 use std::sync::Arc;
 
 use nectary_fuse::protocol::valid;
-use nectary_fuse::{Caller, Copy, Data, Entry, Errno, Listing, Lock, Read, SetAttributes, StatFs, Write};
+use nectary_fuse::{
+    Caller, Copy, Data, Entry, Errno, Listing, Lock, Read, SetAttributes, StatFs, Write, without_rights,
+};
 use nectary_volume::client::{At, Error, FileLock, New, Opening};
 use nectary_volume::protocol::{Attributes, Changes, TimeChange};
 
@@ -71,10 +73,27 @@ fn check_name(name: &[u8]) -> Result<()> {
 }
 
 pub async fn look_up(this: This, parent: u64, name: Vec<u8>, thread: u32) -> Result<Entry> {
+    if name == b"." || name == b".." {
+        return of_handle(this, parent, name == b"..").await;
+    }
     check_name(&name)?;
     let directory = this.nodes.id(parent)?;
     let found = ask!(this, client, client.look_up(directory, &name))?;
     Ok(this.nodes.entry(&found, parent, &name, Some(thread)))
+}
+
+/// Looks up the inode of a file handle, or the parent of a directory that was reached by one. The kernel may have
+/// forgotten the node; it compares the generation.
+async fn of_handle(this: This, node: u64, is_parent: bool) -> Result<Entry> {
+    let id = this.nodes.id_of_handle(node)?;
+    let found = match is_parent {
+        true => ask!(this, client, client.look_up(id, b".."))?,
+        false => ask!(this, client, client.attributes(id))?,
+    };
+    if found.inode.links == 0 {
+        return Err(Errno::new(libc::ESTALE));
+    }
+    Ok(this.nodes.entry_of_handle(&found))
 }
 
 pub async fn stat(this: This, node: u64) -> Result<Attributes> {
@@ -222,6 +241,9 @@ pub async fn write(this: This, node: u64, write: Write, mut data: Data) -> Resul
         this.file_of_pages(node, write.handle)?.write_pages(write.offset, data.take()).await
     } else {
         let file = this.file(write.handle)?;
+        if write.kill_privileges {
+            drop_rights(&this, node).await?;
+        }
         if write.flags & libc::O_DIRECT == 0 {
             this.contents.iter().for_each(|contents| contents.begin_write(&file));
         }
@@ -241,6 +263,17 @@ pub async fn write(this: This, node: u64, write: Write, mut data: Data) -> Resul
     let (_, buffers) = written.map_err(refused)?;
     data.put(buffers);
     Ok(write.size)
+}
+
+/// Clears the bits that give rights to whoever runs a file, if it had them when the kernel last saw it: a program
+/// without the right to keep them writes to it.
+async fn drop_rights(this: &This, node: u64) -> Result<()> {
+    let Some(mode) = this.nodes.mode_with_rights(node) else { return Ok(()) };
+    let id = this.nodes.id(node)?;
+    let changes = Changes { mode: Some(without_rights(mode) & 0o7777), ..Changes::default() };
+    let found = operate!(this, client, client.set_attributes(id, changes))?;
+    this.nodes.attributes(node, &found);
+    Ok(())
 }
 
 pub async fn sizes(this: This) -> Result<StatFs> {
@@ -323,6 +356,9 @@ pub async fn seek(this: This, handle: u64, offset: u64, whence: i32) -> Result<u
         libc::SEEK_HOLE => false,
         _ => return Err(Errno::new(libc::EINVAL)),
     };
+    if offset > i64::MAX as u64 {
+        return Err(Errno::new(libc::ENXIO));
+    }
     this.file(handle)?.seek(offset, is_data).await.map_err(refused)
 }
 

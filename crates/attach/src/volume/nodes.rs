@@ -14,7 +14,7 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use nectary_fuse::{Attributes, Entry, Errno, Time};
+use nectary_fuse::{Attributes, Entry, Errno, Time, without_rights};
 use nectary_volume::protocol::{Attributes as Inode, FileId};
 
 /// The number of the root, as a node and as an inode.
@@ -52,6 +52,8 @@ struct State {
 struct Known {
     id: FileId,
     lookups: u64,
+    /// The mode, as the kernel was told last.
+    mode: u32,
     /// Where the kernel knows it. `None`: it is no directory, or it may be at several places.
     place: Option<Place>,
 }
@@ -114,10 +116,23 @@ impl State {
     fn put(&mut self, node: u64, id: FileId, place: Option<Place>) {
         // The number may have been used again: the kernel makes a new node of it, and forgets the old one in its own
         // time.
-        let known = self.known.entry(node).or_insert(Known { id, lookups: 0, place: None });
+        let known = self.known.entry(node).or_insert(Known { id, lookups: 0, mode: 0, place: None });
         known.id = id;
         known.lookups += 1;
         self.set_place(node, place);
+    }
+
+    fn entry(&mut self, node: u64, inode: &Inode) -> Entry {
+        if let Some(known) = self.known.get_mut(&node) {
+            known.mode = inode.inode.mode;
+        }
+        Entry {
+            node,
+            generation: inode.id().generation,
+            attributes: attributes(inode),
+            entry_valid: VALID,
+            attributes_valid: VALID,
+        }
     }
 
     fn set_place(&mut self, node: u64, place: Option<Place>) {
@@ -148,7 +163,7 @@ impl State {
 impl Nodes {
     /// Makes the set that has only the root.
     pub fn new(root: FileId) -> Nodes {
-        let known = HashMap::from([(ROOT, Known { id: root, lookups: 1, place: None })]);
+        let known = HashMap::from([(ROOT, Known { id: root, lookups: 1, mode: 0, place: None })]);
         let (places, further) = (HashMap::new(), HashMap::new());
         Nodes { state: Mutex::new(State { known, places, further, offers: Vec::new(), next: FURTHER }) }
     }
@@ -211,13 +226,41 @@ impl Nodes {
             state.put(id.inode, id, None);
             id.inode
         };
-        Entry {
-            node,
-            generation: id.generation,
-            attributes: attributes(inode),
-            entry_valid: VALID,
-            attributes_valid: VALID,
+        state.entry(node, inode)
+    }
+
+    /// Returns the answer to a look-up by a file handle; counts one look-up. A directory stays where it is known to be.
+    pub fn entry_of_handle(&self, inode: &Inode) -> Entry {
+        let (id, mut state) = (inode.id(), self.state());
+        let known = state.known.get(&id.inode).filter(|known| known.id == id);
+        let place = known.and_then(|known| known.place.clone());
+        state.put(id.inode, id, place);
+        state.entry(id.inode, inode)
+    }
+
+    /// Returns the identity of the inode that a file handle names, of any generation if the kernel does not know it.
+    ///
+    /// *Errors*: ESTALE if it is a further node that was forgotten.
+    pub fn id_of_handle(&self, node: u64) -> Result<FileId, Errno> {
+        match self.id(node) {
+            Err(error) if node > FURTHER => Err(error),
+            Err(_) => Ok(FileId { inode: node, generation: 0 }),
+            known => known,
         }
+    }
+
+    /// Returns attributes of a node for the kernel, and remembers its mode.
+    pub fn attributes(&self, node: u64, found: &Inode) -> Attributes {
+        if let Some(known) = self.state().known.get_mut(&node) {
+            known.mode = found.inode.mode;
+        }
+        attributes(found)
+    }
+
+    /// Returns the mode of a file that gives rights to whoever runs it, as far as the kernel was told.
+    pub fn mode_with_rights(&self, node: u64) -> Option<u32> {
+        let mode = self.state().known.get(&node)?.mode;
+        (without_rights(mode) != mode).then_some(mode)
     }
 
     /// Updates the places of directories after the kernel renamed a name, or exchanged two.
@@ -250,7 +293,7 @@ fn time(ns: i64) -> Time {
 }
 
 /// Returns the attributes of an inode in the form of `stat`.
-pub fn attributes(found: &Inode) -> Attributes {
+fn attributes(found: &Inode) -> Attributes {
     let inode = &found.inode;
     let [accessed, modified, changed, born] = inode.times_ns.map(time);
     let is_device = matches!(inode.mode & libc::S_IFMT, libc::S_IFBLK | libc::S_IFCHR);
@@ -302,6 +345,32 @@ mod tests {
         nodes.forget(ROOT, 5);
         assert!(nodes.id(20).is_err() && nodes.id(ROOT).is_ok());
         assert_eq!(nodes.count(), 1);
+    }
+
+    #[test]
+    fn a_file_handle_names_an_inode_that_the_kernel_has_forgotten() {
+        let nodes = Nodes::new(FileId { inode: ROOT, generation: 1 });
+        assert_eq!(nodes.id_of_handle(20).unwrap(), FileId { inode: 20, generation: 0 });
+        assert!(nodes.id_of_handle(FURTHER + 1).is_err());
+        assert_eq!(nodes.entry_of_handle(&inode(20, 3)).generation, 3);
+        assert_eq!(nodes.id_of_handle(20).unwrap().generation, 3);
+        nodes.entry(&directory(30), ROOT, b"a", Some(1));
+        nodes.entry_of_handle(&directory(30));
+        assert_eq!(nodes.place(30), (30, Some("a".to_owned())), "it is where it was");
+    }
+
+    #[test]
+    fn rights_are_known_as_the_kernel_was_told_last() {
+        let nodes = Nodes::new(FileId { inode: ROOT, generation: 1 });
+        let mut file = inode(20, 1);
+        for (mode, gives) in [(0o644, false), (0o4644, true), (0o2644, false), (0o2654, true), (0o755, false)] {
+            file.inode.mode = libc::S_IFREG | mode;
+            nodes.entry(&file, ROOT, b"a", Some(1));
+            assert_eq!(nodes.mode_with_rights(20).is_some(), gives, "{mode:o}");
+            file.inode.mode = libc::S_IFREG | 0o644;
+            nodes.attributes(20, &file);
+            assert_eq!(nodes.mode_with_rights(20), None);
+        }
     }
 
     #[test]

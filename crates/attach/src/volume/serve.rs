@@ -23,7 +23,7 @@ use tokio::task::JoinSet;
 use super::allowed::VolumeMountOptions;
 use super::calls;
 use super::contents::{CachedContents, ReadBytes};
-use super::nodes::{Nodes, VALID, attributes};
+use super::nodes::{Nodes, VALID};
 use super::sessions::Sessions;
 use crate::tree::Processes;
 
@@ -236,7 +236,8 @@ impl FileSystem for Served {
             | features::POSIX_LOCKS
             | features::FLOCK
             | features::POSIX_ACL
-            | features::DO_NOT_MASK;
+            | features::DO_NOT_MASK
+            | features::EXPORT;
         Wishes { features, ..Wishes::default() }
     }
 
@@ -266,17 +267,17 @@ impl FileSystem for Served {
             Call::GetAttributes { .. } => self.run(
                 reply,
                 move |this| calls::stat(this, node),
-                |reply, _, found| reply.attributes(&attributes(&found), VALID),
+                move |reply, this, found| reply.attributes(&this.nodes.attributes(node, &found), VALID),
             ),
             Call::StatX { .. } => self.run(
                 reply,
                 move |this| calls::stat(this, node),
-                |reply, _, found| reply.statx(&attributes(&found), VALID),
+                move |reply, this, found| reply.statx(&this.nodes.attributes(node, &found), VALID),
             ),
             Call::SetAttributes(change) => self.run(
                 reply,
                 move |this| calls::set(this, node, change),
-                |reply, _, found| reply.attributes(&attributes(&found), VALID),
+                move |reply, this, found| reply.attributes(&this.nodes.attributes(node, &found), VALID),
             ),
             Call::ReadLink => {
                 self.run(

@@ -132,6 +132,8 @@ pub mod features {
     pub const POSIX_LOCKS: u64 = 1 << 1;
     /// The kernel sends `O_TRUNC` with the open request.
     pub const ATOMIC_TRUNCATE: u64 = 1 << 3;
+    /// The file system looks up `.` and `..` in nodes that the kernel has forgotten: file handles stay valid.
+    pub const EXPORT: u64 = 1 << 4;
     /// Writes may be larger than a page.
     pub const BIG_WRITES: u64 = 1 << 5;
     /// The file system applies the umask, instead of the kernel.

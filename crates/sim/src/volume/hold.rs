@@ -180,6 +180,7 @@ impl Mount {
         let locked = self.lock(object, Kind::Write).await;
         let committed = self.commit_locked(object).await;
         if committed.is_err() {
+            self.world.tell(|| format!("client {}: {object} is not committed: {committed:?}", self.client.number));
             self.drop_fresh(object);
         }
         if (to == level::NONE || committed.is_err()) && at.token.what == What::Data {

@@ -101,12 +101,9 @@ impl Client {
         // The commit tells the server about all blocks of the file.
         self.commit_locked(file, &mut content).await?;
         if start < stop {
-            let operation = Operation::Allocate { file: file.id, start, end: stop, mode: mode | KEEP_SIZE };
-            let Answer::Attributes(attributes) = self.operate(operation).await? else {
-                return Err(Error::posix(libc::EIO));
-            };
-            content.inode = attributes.inode;
+            // Nothing is known of these blocks, also if only a part of it is done.
             content.map.remove(start / BLOCK..stop.div_ceil(BLOCK));
+            content.inode = self.allocate_at_server(file, start..stop, mode | KEEP_SIZE).await?.inode;
         }
         if grows {
             // A commit, because a truncation would free the blocks that the file has reserved behind `end`.
@@ -116,6 +113,25 @@ impl Client {
         file.show(&content);
         drop(content);
         if grows { self.push_end(file, end).await } else { Ok(()) }
+    }
+
+    /// Changes the blocks of a range at the server, in several parts if they are very many extents.
+    async fn allocate_at_server(&self, file: &Arc<File>, range: Range<u64>, mode: u32) -> Result<Attributes, Error> {
+        let (mut start, mut end) = (range.start, range.end);
+        loop {
+            match self.operate(Operation::Allocate { file: file.id, start, end, mode }).await {
+                Ok(Answer::Attributes(attributes)) if end == range.end => return Ok(attributes),
+                Ok(Answer::Attributes(_)) => {
+                    went_on();
+                    (start, end) = (end, range.end);
+                }
+                Ok(_) => return Err(Error::posix(libc::EIO)),
+                Err(error) if error.is_too_large() && end - start > 2 * BLOCK => {
+                    end = (start + (end - start) / 2).next_multiple_of(BLOCK);
+                }
+                Err(error) => return Err(error),
+            }
+        }
     }
 
     /// Writes zeroes to the parts of a range that are not whole blocks, up to the end of the file.

@@ -61,7 +61,8 @@ impl Image {
             }
             Question::Statistics => {
                 let (free, blocks) = self.room();
-                let free = free - self.reserved();
+                // What is being freed counts as free, because a call that needs it waits for it.
+                let free = free - self.reserved() + self.freeing();
                 let inodes = self.tables.table(Table::Inodes).len() as u64;
                 Answer::Statistics(Statistics { blocks, free, inodes })
             }

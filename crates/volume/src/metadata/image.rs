@@ -10,12 +10,14 @@ use super::records::{inode, keys_of, server, spaces};
 use super::reserve::Reserve;
 use super::space::{Draining, Free};
 use crate::format::{
-    Action, ExtentState, Key, Label, Mutation, Reply, SPACE_START, Session, SessionState, Space, Table, Transaction,
-    TransactionKind, VolumeRecord,
+    Action, ExtentState, Inode, Key, Label, Mutation, Reply, SPACE_START, Session, SessionState, Space, Table,
+    Transaction, TransactionKind, VolumeRecord,
 };
 use crate::protocol::{Answer, Attributes, Code, Failure, FileId, Operation, Question};
 use crate::tables::Tables;
 
+/// Inodes that are being freed and whose blocks are counted as free; the count of more would take too long.
+const DYING_COUNTED_MAX: usize = 10_000;
 /// Sessions of a volume.
 const SESSIONS_MAX: usize = 1024;
 /// The bounds of one operation: its mutations, and their bytes. They are below the bounds of a transaction, so that
@@ -340,6 +342,13 @@ impl Image {
     /// Whether space is being freed.
     pub(super) fn is_freeing(&self) -> bool {
         !self.draining.is_empty() || !self.dying.is_empty()
+    }
+
+    /// Returns how many blocks are being freed: whoever needs space waits for them. *Units*: blocks.
+    pub(super) fn freeing(&self) -> u64 {
+        let of_inode = |inode: &u64| self.tables.get(&Key::Inode(*inode)).and_then(|value| Inode::decode(value).ok());
+        let dying = self.dying.iter().take(DYING_COUNTED_MAX).filter_map(of_inode);
+        self.draining.blocks() + dying.map(|inode| inode.blocks).sum::<u64>()
     }
 
     /// Does background work: forgets replies, frees inodes, and frees drained extents.

@@ -210,7 +210,9 @@ impl Free {
 #[derive(Debug, Default)]
 pub(super) struct Draining {
     by_append: BTreeSet<(u64, u64)>,
-    by_block: BTreeMap<u64, u64>,
+    /// The append that freed an extent, and its length, by first block.
+    by_block: BTreeMap<u64, (u64, u64)>,
+    blocks: u64,
 }
 
 impl Draining {
@@ -224,12 +226,14 @@ impl Draining {
 
     /// Updates the set after the record of a block changed.
     fn learn(&mut self, start: u64, space: Option<Space>) {
-        if let Some(append) = self.by_block.remove(&start) {
+        if let Some((append, blocks)) = self.by_block.remove(&start) {
             self.by_append.remove(&(append, start));
+            self.blocks -= blocks;
         }
         if let Some(space) = space.filter(|space| space.state == ExtentState::Draining) {
-            self.by_block.insert(start, space.owner);
+            self.by_block.insert(start, (space.owner, space.blocks));
             self.by_append.insert((space.owner, start));
+            self.blocks += space.blocks;
         }
     }
 
@@ -248,6 +252,11 @@ impl Draining {
     /// Returns the newest append that freed a draining extent.
     pub fn newest(&self) -> Option<u64> {
         self.by_append.last().map(|(append, _)| *append)
+    }
+
+    /// Returns the length of all of them. *Units*: blocks.
+    pub fn blocks(&self) -> u64 {
+        self.blocks
     }
 
     /// Whether no extent is draining.

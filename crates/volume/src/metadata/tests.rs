@@ -294,6 +294,29 @@ fn the_volume_says_how_many_blocks_are_used() {
 }
 
 #[test]
+fn what_is_being_freed_counts_as_free() {
+    let (mut image, session) = image();
+    let free = |image: &mut Image| match image.ask(stamp(), session, &Question::Statistics).unwrap().answer {
+        Answer::Statistics(statistics) => statistics.free,
+        other => panic!("{other:?}"),
+    };
+    let before = free(&mut image);
+    let file = create(&mut image, session, "a", libc::S_IFREG | 0o644).unwrap().id();
+    operate(&mut image, session, &Operation::Allocate { file, start: 0, end: 100 * 4096, mode: 0 }).unwrap();
+    assert_eq!(free(&mut image), before - 100);
+    let unlink = Operation::Unlink { directory: ROOT, name: b"a".to_vec(), is_directory: false, expected: 0 };
+    operate(&mut image, session, &unlink).unwrap();
+    image.close(session, file.inode);
+    let was = image.room().0;
+    assert_eq!(free(&mut image), before, "the inode is being freed");
+    image.background(stamp()).unwrap();
+    assert_eq!((free(&mut image), image.room().0), (before, was), "the extent is draining");
+    image.acknowledge(session, 1, u64::MAX);
+    image.background(stamp()).unwrap();
+    assert_eq!((free(&mut image), image.room().0), (before, was + 100));
+}
+
+#[test]
 fn a_volume_with_features_of_a_later_version_is_refused() {
     let (image, _) = image();
     let key = crate::format::Key::Volume;

@@ -184,3 +184,38 @@ async fn refused_fallocate_changes_nothing() {
     }
     end(volume, server, [here, there], vec![file, full]).await;
 }
+
+#[tokio::test]
+async fn a_range_of_very_many_extents_is_allocated_zeroed_and_punched() {
+    // More than one transaction takes.
+    const EXTENTS: u64 = 9000;
+    const END: u64 = 2 * EXTENTS * BLOCK;
+    let volume = Volume::new("reserved-many").await;
+    let server = volume.serve(&[0, 1]).await;
+    let (here, there) = (volume.connect(0).await, volume.connect(1).await);
+    let file = create(&here, b"file").await;
+    let fragment = async || {
+        for number in 0..EXTENTS {
+            let written = file.write(At::Offset(2 * number * BLOCK), vec![Buffer::copy_of(&[7; 4096])]).await;
+            written.unwrap_or_else(|error| panic!("block {number}: {error}"));
+        }
+        file.sync().await.expect("it is synced");
+        assert_eq!(blocks(&here, &file).await, EXTENTS);
+    };
+    for (mode, after, is_zero) in [
+        (0, 2 * EXTENTS, false),
+        (ZERO_RANGE, 2 * EXTENTS, true),
+        (PUNCH_HOLE | KEEP_SIZE, 0, true),
+        (ZERO_RANGE | KEEP_SIZE, 2 * EXTENTS, true),
+    ] {
+        file.allocate(0, END, PUNCH_HOLE | KEEP_SIZE).await.expect("it is emptied");
+        fragment().await;
+        file.allocate(0, END, mode).await.unwrap_or_else(|error| panic!("mode {mode}: {error}"));
+        assert_eq!(blocks(&here, &file).await, after, "mode {mode}");
+        for at in [0, EXTENTS, 2 * EXTENTS - 2] {
+            let read = file.read(at * BLOCK, 4096).await.expect("it is read").to_vec();
+            assert_eq!(read, [if is_zero { 0 } else { 7 }; 4096], "mode {mode}, block {at}");
+        }
+    }
+    end(volume, server, [here, there], vec![file]).await;
+}
