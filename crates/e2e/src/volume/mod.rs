@@ -10,6 +10,7 @@ pub mod kills;
 pub mod maps;
 pub mod posix;
 pub mod programs;
+pub mod rights;
 pub mod takeover;
 pub mod trees;
 

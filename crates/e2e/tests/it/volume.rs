@@ -6,6 +6,7 @@ mod durable;
 mod killed;
 mod maps;
 mod mounting;
+mod posix;
 mod second_server;
 mod sessions;
 mod shared;

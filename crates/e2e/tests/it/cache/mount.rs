@@ -5,6 +5,7 @@ use nectary_e2e::guard::Process;
 use nectary_e2e::nectary;
 use nectary_e2e::report::not_run;
 use nectary_e2e::scratch::Scratch;
+use nectary_e2e::volume::rights::check_writes_take_rights_away;
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -184,4 +185,13 @@ fn directory_that_a_container_holds_is_not_cached_again() {
     mounted.mounts += 1;
     mounted.process = mount(&mounted.scratch, "source", 1);
     assert_eq!(fs::read(mounted.shown("a")).expect("it is there"), b"here");
+}
+
+#[test]
+fn writes_take_rights_away() {
+    if let Some(reason) = missing() {
+        return not_run(reason);
+    }
+    let mounted = Mounted::new("source");
+    check_writes_take_rights_away(&mounted.scratch.join("shown"), &mounted.scratch.join("source"));
 }

@@ -1,0 +1,111 @@
+//! What programs expect of any file system and the kernel leaves to one behind FUSE: rights that a write takes away,
+//! file handles, positions of data.
+
+use nectary_e2e::live::missing;
+use nectary_e2e::report::not_run;
+use nectary_e2e::volume::Volume;
+use nectary_e2e::volume::rights::check_writes_take_rights_away;
+use std::ffi::{CString, c_int};
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+/// The longest file handle, as the kernel allows it. *Units*: bytes.
+const HANDLE_BYTES: usize = 128;
+
+/// A file handle: its length, its type, and its bytes.
+#[repr(C)]
+struct Handle {
+    length: u32,
+    kind: c_int,
+    bytes: [u8; HANDLE_BYTES],
+}
+
+fn handle_of(path: &Path) -> io::Result<Handle> {
+    let path = CString::new(path.as_os_str().as_bytes())?;
+    let mut handle = Handle { length: HANDLE_BYTES as u32, kind: 0, bytes: [0; HANDLE_BYTES] };
+    let mut mount = 0;
+    // SAFETY: the path ends with a zero byte, the handle has the length that it says, and both outlive the call.
+    let done = unsafe {
+        let handle = (&raw mut handle).cast::<libc::file_handle>();
+        libc::name_to_handle_at(libc::AT_FDCWD, path.as_ptr(), handle, &raw mut mount, 0)
+    };
+    if done == 0 { Ok(handle) } else { Err(io::Error::last_os_error()) }
+}
+
+fn open(root: &File, handle: &mut Handle) -> io::Result<File> {
+    // SAFETY: the handle is as the kernel made it; a number that is not negative is a descriptor of ours alone.
+    unsafe {
+        let handle = (&raw mut *handle).cast::<libc::file_handle>();
+        match libc::open_by_handle_at(root.as_raw_fd(), handle, libc::O_RDONLY) {
+            descriptor if descriptor >= 0 => Ok(File::from_raw_fd(descriptor)),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+}
+
+fn volume() -> Option<(Volume, std::path::PathBuf, std::path::PathBuf)> {
+    if let Some(reason) = missing(false) {
+        not_run(reason);
+        return None;
+    }
+    let mut volume = Volume::new("512M").expect("it is formatted and served");
+    let (here, there) = (volume.mount().expect("it mounts"), volume.mount().expect("it mounts again"));
+    Some((volume, here, there))
+}
+
+#[test]
+fn writes_take_rights_away() {
+    let Some((_volume, here, there)) = volume() else { return };
+    check_writes_take_rights_away(&here, &there);
+}
+
+#[test]
+fn file_handles_stay_valid_when_the_kernel_forgets() {
+    let Some((_volume, here, there)) = volume() else { return };
+    fs::create_dir(here.join("d")).expect("it is made");
+    fs::write(here.join("d/file"), "content").expect("it is written");
+    let mut handles = ["d", "d/file"].map(|name| handle_of(&here.join(name)).expect("it has a handle"));
+    let root = File::open(&here).expect("it opens");
+    let content = |handle: &mut Handle| -> io::Result<String> {
+        let mut text = String::new();
+        open(&root, handle)?.read_to_string(&mut text)?;
+        Ok(text)
+    };
+    for round in 0..3 {
+        fs::write("/proc/sys/vm/drop_caches", "2").expect("the kernel forgets");
+        assert_eq!(content(&mut handles[1]).expect("it opens"), "content", "round {round}");
+        let directory = open(&root, &mut handles[0]).expect("the directory opens");
+        let below = format!("/proc/self/fd/{}/file", directory.as_raw_fd());
+        assert_eq!(fs::read_to_string(below).expect("it is read"), "content", "round {round}");
+        let parent = format!("/proc/self/fd/{}/..", directory.as_raw_fd());
+        assert!(Path::new(&parent).join("d/file").exists(), "round {round}");
+    }
+    // Another host removes it, and its number may be used again.
+    fs::remove_file(there.join("d/file")).expect("it is removed");
+    for number in 0..50 {
+        fs::write(there.join(format!("new-{number}")), "other").expect("it is written");
+    }
+    fs::write("/proc/sys/vm/drop_caches", "2").expect("the kernel forgets");
+    assert_eq!(content(&mut handles[1]).expect_err("it is gone").raw_os_error(), Some(libc::ESTALE));
+}
+
+#[test]
+fn a_position_before_the_start_has_no_data() {
+    let Some((_volume, here, _)) = volume() else { return };
+    fs::write(here.join("file"), "content").expect("it is written");
+    let file = File::open(here.join("file")).expect("it opens");
+    for whence in [libc::SEEK_DATA, libc::SEEK_HOLE] {
+        for offset in [-1, i64::MIN, 7, i64::MAX] {
+            // SAFETY: the call takes numbers only.
+            let found = unsafe { libc::lseek64(file.as_raw_fd(), offset, whence) };
+            assert_eq!(
+                (found, io::Error::last_os_error().raw_os_error()),
+                (-1, Some(libc::ENXIO)),
+                "{whence} {offset}"
+            );
+        }
+    }
+}
