@@ -8,10 +8,15 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use crate::channel::Channel;
 use crate::error::Error;
 
+/// The longest time in which somebody who only looks at a mount (`df`, `stat`) may keep it from being unmounted, and the
+/// pause between two attempts.
+const LOOK_MAX: Duration = Duration::from_secs(1);
+const LOOK_PAUSE: Duration = Duration::from_millis(20);
 const FSCONFIG_SET_FLAG: libc::c_uint = 0;
 const FSCONFIG_SET_STRING: libc::c_uint = 1;
 const FSCONFIG_CMD_CREATE: libc::c_uint = 6;
@@ -131,13 +136,23 @@ impl Mount {
     }
 }
 
-/// Unmounts the topmost mount of a directory. If the mount is in use, the call fails with `EBUSY`. If `lazily` is true,
-/// the call succeeds even then, and the mount ends with its last user.
+/// Unmounts the topmost mount of a directory. If the mount is in use for longer than a moment ([`LOOK_MAX`]), the call
+/// fails with `EBUSY`. If `lazily` is true, the call succeeds even then, and the mount ends with its last user.
 pub fn unmount(directory: &Path, lazily: bool) -> io::Result<()> {
     let path = CString::new(directory.as_os_str().as_bytes())?;
     let flags = libc::UMOUNT_NOFOLLOW | if lazily { libc::MNT_DETACH } else { 0 };
-    // SAFETY: the path is a string that ends with a zero byte and outlives the call.
-    if unsafe { libc::umount2(path.as_ptr(), flags) } == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    let until = Instant::now() + LOOK_MAX;
+    loop {
+        // SAFETY: the path is a string that ends with a zero byte and outlives the call.
+        if unsafe { libc::umount2(path.as_ptr(), flags) } == 0 {
+            return Ok(());
+        }
+        let error = io::Error::last_os_error();
+        if error.raw_os_error() != Some(libc::EBUSY) || Instant::now() >= until {
+            return Err(error);
+        }
+        std::thread::sleep(LOOK_PAUSE);
+    }
 }
 
 /// The argument of `mount_setattr`.

@@ -32,6 +32,9 @@ const NAMES_START: u64 = 2;
 /// A flag in addition to those of `setxattr`: the caller may not keep the set-group-ID bit.
 const KILL_GROUP_ID: u32 = 4;
 
+/// The attribute with the capabilities that a program gets.
+const CAPABILITY: &[u8] = b"security.capability";
+
 fn refused(error: Error) -> Errno {
     errno(&error)
 }
@@ -244,6 +247,9 @@ pub async fn write(this: This, node: u64, write: Write, mut data: Data) -> Resul
         if write.kill_privileges {
             drop_rights(&this, node).await?;
         }
+        if this.nodes.take_capability(node) {
+            drop_capability(&this, node).await?;
+        }
         if write.flags & libc::O_DIRECT == 0 {
             this.contents.iter().for_each(|contents| contents.begin_write(&file));
         }
@@ -274,6 +280,15 @@ async fn drop_rights(this: &This, node: u64) -> Result<()> {
     let found = operate!(this, client, client.set_attributes(id, changes))?;
     this.nodes.attributes(node, &found);
     Ok(())
+}
+
+/// Removes the capabilities of a program that is written to, whoever writes.
+async fn drop_capability(this: &This, node: u64) -> Result<()> {
+    let id = this.nodes.id(node)?;
+    match operate!(this, client, client.remove_xattr(id, CAPABILITY)) {
+        Err(error) if error.number() != libc::ENODATA => Err(error),
+        _ => Ok(()),
+    }
 }
 
 pub async fn sizes(this: This) -> Result<StatFs> {
@@ -389,7 +404,11 @@ pub async fn set_lock(this: This, lock: Lock, given_up: Option<Arc<Notify>>) -> 
         return file.unlock(of_volume(lock)).await.map_err(refused);
     }
     let given_up = given_up.map(|given_up| async move { given_up.notified().await });
-    file.lock(of_volume(lock), given_up).await.map_err(refused)
+    file.lock(of_volume(lock), given_up).await.map_err(refused)?;
+    if !lock.is_flock {
+        this.lock_owners().entry(lock.handle).or_default().insert(lock.owner);
+    }
+    Ok(())
 }
 
 pub async fn copy(this: This, copy: Copy) -> Result<u64> {

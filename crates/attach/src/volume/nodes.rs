@@ -21,6 +21,8 @@ use nectary_volume::protocol::{Attributes as Inode, FileId};
 pub const ROOT: u64 = 1;
 /// The kernel must not cache names and attributes, because other hosts change them at any time.
 pub const VALID: Duration = Duration::ZERO;
+/// The flag of an inode that has extended attributes.
+const HAS_XATTRS: u32 = 32;
 /// The unit of the block count in `stat`. *Units*: bytes.
 const STAT_BLOCK_BYTES: u64 = 512;
 /// Numbers above this one are those of further nodes of directories; inodes have lower numbers.
@@ -54,6 +56,8 @@ struct Known {
     lookups: u64,
     /// The mode, as the kernel was told last.
     mode: u32,
+    /// Whether it may have capabilities: it has extended attributes, and nothing was written to it since.
+    may_have_capability: bool,
     /// Where the kernel knows it. `None`: it is no directory, or it may be at several places.
     place: Option<Place>,
 }
@@ -116,7 +120,13 @@ impl State {
     fn put(&mut self, node: u64, id: FileId, place: Option<Place>) {
         // The number may have been used again: the kernel makes a new node of it, and forgets the old one in its own
         // time.
-        let known = self.known.entry(node).or_insert(Known { id, lookups: 0, mode: 0, place: None });
+        let known = self.known.entry(node).or_insert(Known {
+            id,
+            lookups: 0,
+            mode: 0,
+            may_have_capability: false,
+            place: None,
+        });
         known.id = id;
         known.lookups += 1;
         self.set_place(node, place);
@@ -125,6 +135,7 @@ impl State {
     fn entry(&mut self, node: u64, inode: &Inode) -> Entry {
         if let Some(known) = self.known.get_mut(&node) {
             known.mode = inode.inode.mode;
+            known.may_have_capability = inode.inode.flags & HAS_XATTRS != 0;
         }
         Entry {
             node,
@@ -163,7 +174,8 @@ impl State {
 impl Nodes {
     /// Makes the set that has only the root.
     pub fn new(root: FileId) -> Nodes {
-        let known = HashMap::from([(ROOT, Known { id: root, lookups: 1, mode: 0, place: None })]);
+        let known =
+            HashMap::from([(ROOT, Known { id: root, lookups: 1, mode: 0, may_have_capability: false, place: None })]);
         let (places, further) = (HashMap::new(), HashMap::new());
         Nodes { state: Mutex::new(State { known, places, further, offers: Vec::new(), next: FURTHER }) }
     }
@@ -253,8 +265,14 @@ impl Nodes {
     pub fn attributes(&self, node: u64, found: &Inode) -> Attributes {
         if let Some(known) = self.state().known.get_mut(&node) {
             known.mode = found.inode.mode;
+            known.may_have_capability |= found.inode.flags & HAS_XATTRS != 0;
         }
         attributes(found)
+    }
+
+    /// Whether a file may have capabilities; asked once, before a write.
+    pub fn take_capability(&self, node: u64) -> bool {
+        self.state().known.get_mut(&node).is_some_and(|known| std::mem::take(&mut known.may_have_capability))
     }
 
     /// Returns the mode of a file that gives rights to whoever runs it, as far as the kernel was told.

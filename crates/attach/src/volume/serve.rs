@@ -5,7 +5,7 @@
 //!
 //! *Circle*: the calls work on the file system of this file.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -39,6 +39,9 @@ pub struct VolumeFileSystem {
     /// Requests that wait for locks, by the kernel's request numbers; they are notified when their programs are
     /// interrupted.
     lock_waits: Mutex<HashMap<u64, Arc<Notify>>>,
+    /// The owners of locks that were requested through a handle and have not closed it, by handle. A lock of an open file
+    /// description (`F_OFD_SETLK`) ends with the handle, and the kernel does not say so.
+    lock_owners: Mutex<HashMap<u64, BTreeSet<u64>>>,
     runtime: Runtime,
     tasks: Mutex<JoinSet<()>>,
     pub(super) contents: Option<Arc<CachedContents>>,
@@ -66,6 +69,7 @@ impl VolumeFileSystem {
             files: Mutex::default(),
             next: AtomicU64::new(1),
             lock_waits: Mutex::default(),
+            lock_owners: Mutex::default(),
             runtime,
             tasks: Mutex::new(JoinSet::new()),
             contents,
@@ -77,6 +81,10 @@ impl VolumeFileSystem {
 
     fn files(&self) -> MutexGuard<'_, HashMap<u64, Arc<OpenFile>>> {
         self.files.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn lock_owners(&self) -> MutexGuard<'_, HashMap<u64, BTreeSet<u64>>> {
+        self.lock_owners.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the number of handles that programs have.
@@ -354,9 +362,14 @@ impl FileSystem for Served {
             Call::StatFs => self.run(reply, calls::sizes, |reply, _, sizes| reply.statfs(&sizes)),
             Call::Release { handle, owner, unlock, .. } => {
                 let file = self.0.files().remove(&handle);
+                let owners = self.0.lock_owners().remove(&handle).unwrap_or_default();
                 let progress = reply.progress();
                 self.0.spawn(progress.of(async move {
                     if let Some(file) = file {
+                        for owner in owners {
+                            // As below.
+                            let _ = file.unlock_all(owner, false).await;
+                        }
                         if unlock {
                             // An error means that the session has ended, and the lock with it.
                             let _ = file.unlock_all(owner, true).await;
@@ -377,6 +390,7 @@ impl FileSystem for Served {
                 self.run(reply, sync, |reply, _, ()| reply.ok());
             }
             Call::Flush { handle, owner } => {
+                self.0.lock_owners().get_mut(&handle).map(|owners| owners.remove(&owner));
                 let flush = move |this: Arc<VolumeFileSystem>| async move {
                     let file = this.file(handle)?;
                     let flushed = file.flush().await;

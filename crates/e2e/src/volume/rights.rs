@@ -1,8 +1,11 @@
-//! Checks that writes take set-user-ID and set-group-ID away from a file, for tests of several file systems.
+//! Checks that writes take set-user-ID, set-group-ID and capabilities away from a file, for tests of several file
+//! systems.
 //!
 //! Owns: the cases: how a program writes, with which right, and the mode before and after.
 
+use std::ffi::{CStr, CString};
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::Path;
 use std::process::Command;
@@ -17,6 +20,44 @@ const WRITERS: [&str; 3] = [
     "dd if=/dev/zero of=\"$1\" bs=4096 count=1 conv=notrunc status=none",
     "dd if=/dev/zero of=\"$1\" bs=4096 count=1 oflag=direct conv=notrunc status=none",
 ];
+
+/// The attribute with a program's capabilities, and the value for `cap_net_raw+ep`.
+const CAPABILITY: &CStr = c"security.capability";
+const MAY_USE_RAW_SOCKETS: [u8; 20] = [1, 0, 0, 2, 0, 0x20, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+
+/// The length of the capabilities of a file; `None` if it has none.
+fn capabilities(file: &Path) -> Option<usize> {
+    let path = CString::new(file.as_os_str().as_bytes()).ok()?;
+    // SAFETY: both are strings that end with a zero byte; without a buffer, the call returns a length.
+    let length = unsafe { libc::getxattr(path.as_ptr(), CAPABILITY.as_ptr(), std::ptr::null_mut(), 0) };
+    usize::try_from(length).ok()
+}
+
+fn set_capabilities(file: &Path) {
+    let path = CString::new(file.as_os_str().as_bytes()).expect("no zero byte");
+    let value = MAY_USE_RAW_SOCKETS;
+    // SAFETY: both are strings that end with a zero byte; the value has the length given to the call.
+    let set = unsafe { libc::setxattr(path.as_ptr(), CAPABILITY.as_ptr(), value.as_ptr().cast(), value.len(), 0) };
+    assert_eq!(set, 0, "{}", std::io::Error::last_os_error());
+}
+
+/// Checks that a write by anyone takes capabilities away from a file below `written`, of which `seen` shows the same.
+///
+/// *Panics*: if it is not so.
+pub fn check_writes_take_capabilities_away(written: &Path, seen: &Path) {
+    for (index, writer) in WRITERS.iter().enumerate() {
+        let name = format!("capable-{index}");
+        let (file, other) = (written.join(&name), seen.join(&name));
+        fs::write(&file, vec![1; 8192]).expect("it is written");
+        for round in 0..2 {
+            set_capabilities(&file);
+            assert_eq!(capabilities(&other), Some(MAY_USE_RAW_SOCKETS.len()), "round {round}");
+            let done = Command::new("sh").args(["-c", writer, "sh"]).arg(&file).status().expect("a shell runs");
+            assert!(done.success(), "{writer}");
+            assert_eq!(capabilities(&other), None, "{writer}, round {round}");
+        }
+    }
+}
 
 /// Checks it with a file below `written`, of which `seen` shows the same.
 ///

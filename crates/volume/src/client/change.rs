@@ -118,6 +118,7 @@ impl Client {
     /// Changes the blocks of a range at the server, in several parts if they are very many extents.
     async fn allocate_at_server(&self, file: &Arc<File>, range: Range<u64>, mode: u32) -> Result<Attributes, Error> {
         let (mut start, mut end) = (range.start, range.end);
+        let mut may_return_space = true;
         loop {
             match self.operate(Operation::Allocate { file: file.id, start, end, mode }).await {
                 Ok(Answer::Attributes(attributes)) if end == range.end => return Ok(attributes),
@@ -128,6 +129,11 @@ impl Client {
                 Ok(_) => return Err(Error::posix(libc::EIO)),
                 Err(error) if error.is_too_large() && end - start > 2 * BLOCK => {
                     end = (start + (end - start) / 2).next_multiple_of(BLOCK);
+                }
+                // The server allocates what is free, which what this session has in hand is not.
+                Err(error) if error.errno() == libc::ENOSPC && may_return_space => {
+                    may_return_space = false;
+                    self.return_all_space().await?;
                 }
                 Err(error) => return Err(error),
             }

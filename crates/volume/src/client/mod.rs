@@ -393,6 +393,12 @@ impl Client {
         let _ = self.return_space(unused).await;
     }
 
+    /// Returns all space but the few blocks that are kept for overwriting.
+    async fn return_all_space(&self) -> Result<(), Error> {
+        let given = WaitKind::Space.during(0, self.shared.space.lock()).await.all_but_kept();
+        self.return_space(given).await
+    }
+
     async fn return_space(&self, given: Vec<Granted>) -> Result<(), Error> {
         let mut result = Ok(());
         for part in given.chunks(commit::EXTENTS_MAX) {

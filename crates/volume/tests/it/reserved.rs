@@ -219,3 +219,18 @@ async fn a_range_of_very_many_extents_is_allocated_zeroed_and_punched() {
     }
     end(volume, server, [here, there], vec![file]).await;
 }
+
+#[tokio::test]
+async fn what_statfs_shows_can_be_reserved() {
+    let volume = Volume::new("reserved-all").await;
+    let server = volume.serve(&[0, 1]).await;
+    let (here, there) = (volume.connect(0).await, volume.connect(1).await);
+    let file = create(&here, b"file").await;
+    // The session has space in hand.
+    file.write(At::End, vec![Buffer::copy_of(&[1; 4096])]).await.expect("it is written");
+    file.sync().await.expect("it is synced");
+    let free = here.statistics().await.expect("it is known").free;
+    file.allocate(BLOCK, (free - 32) * BLOCK, 0).await.expect("it is allocated");
+    assert!(here.statistics().await.expect("it is known").free <= 32);
+    end(volume, server, [here, there], vec![file]).await;
+}

@@ -5,7 +5,7 @@ use nectary_e2e::guard::Process;
 use nectary_e2e::nectary;
 use nectary_e2e::report::not_run;
 use nectary_e2e::scratch::Scratch;
-use nectary_e2e::volume::rights::check_writes_take_rights_away;
+use nectary_e2e::volume::rights::{check_writes_take_capabilities_away, check_writes_take_rights_away};
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -193,5 +193,7 @@ fn writes_take_rights_away() {
         return not_run(reason);
     }
     let mounted = Mounted::new("source");
-    check_writes_take_rights_away(&mounted.scratch.join("shown"), &mounted.scratch.join("source"));
+    let (shown, source) = (mounted.scratch.join("shown"), mounted.scratch.join("source"));
+    check_writes_take_rights_away(&shown, &source);
+    check_writes_take_capabilities_away(&shown, &source);
 }

@@ -3,14 +3,15 @@
 
 use nectary_e2e::live::missing;
 use nectary_e2e::report::not_run;
-use nectary_e2e::volume::Volume;
-use nectary_e2e::volume::rights::check_writes_take_rights_away;
+use nectary_e2e::volume::rights::{check_writes_take_capabilities_away, check_writes_take_rights_away};
+use nectary_e2e::volume::{LIMIT, Volume};
 use std::ffi::{CString, c_int};
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 /// The longest file handle, as the kernel allows it. *Units*: bytes.
 const HANDLE_BYTES: usize = 128;
@@ -60,6 +61,7 @@ fn volume() -> Option<(Volume, std::path::PathBuf, std::path::PathBuf)> {
 fn writes_take_rights_away() {
     let Some((_volume, here, there)) = volume() else { return };
     check_writes_take_rights_away(&here, &there);
+    check_writes_take_capabilities_away(&here, &there);
 }
 
 #[test]
@@ -108,4 +110,45 @@ fn a_position_before_the_start_has_no_data() {
             );
         }
     }
+}
+
+/// Locks the first ten bytes for an open file description; returns whether it got them.
+fn lock(file: &File) -> bool {
+    // SAFETY: all zeroes are a value of this layout: from 0 on.
+    let mut lock: libc::flock = unsafe { std::mem::zeroed() };
+    (lock.l_type, lock.l_whence, lock.l_len) = (libc::F_WRLCK as i16, libc::SEEK_SET as i16, 10);
+    // SAFETY: the structure has the layout that the call reads, and outlives it.
+    unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw mut lock) == 0 }
+}
+
+#[test]
+fn a_lock_of_an_open_file_description_ends_with_it() {
+    let Some((_volume, here, there)) = volume() else { return };
+    fs::write(here.join("file"), "content").expect("it is written");
+    let open =
+        |directory: &Path| File::options().read(true).write(true).open(directory.join("file")).expect("it opens");
+    let freed = |directory: &Path| {
+        let file = open(directory);
+        let until = Instant::now() + LIMIT;
+        while !lock(&file) {
+            assert!(Instant::now() < until, "the lock of a closed file is still there");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    };
+    let (first, other) = (open(&here), open(&there));
+    assert!(lock(&first) && !lock(&other) && !lock(&open(&here)));
+    // Descriptors of one description share it.
+    let second = first.try_clone().expect("it is cloned");
+    drop(first);
+    assert!(!lock(&other) && lock(&second));
+    drop(second);
+    drop(other);
+    freed(&there);
+    freed(&here);
+    // A lock of a process that closes another file is gone before; one that it got since then stays.
+    let (kept, closed) = (open(&here), open(&here));
+    assert!(lock(&closed));
+    drop(closed);
+    freed(&there);
+    assert!(lock(&kept) && !lock(&open(&there)));
 }

@@ -60,6 +60,21 @@ impl Pool {
         Some(taken)
     }
 
+    /// Takes all blocks but those that are kept for overwriting.
+    pub fn all_but_kept(&mut self) -> Vec<Granted> {
+        self.all_but(self.kept)
+    }
+
+    fn all_but(&mut self, stays: u64) -> Vec<Granted> {
+        let mut back = Vec::new();
+        while self.space.blocks() > stays
+            && let Some(piece) = self.space.take_last(self.space.blocks() - stays)
+        {
+            back.push(piece);
+        }
+        back
+    }
+
     /// Ends a second; returns the blocks that are to go back.
     pub fn unused(&mut self) -> Vec<Granted> {
         let used: u64 = self.used.iter().sum();
@@ -73,13 +88,7 @@ impl Pool {
             return Vec::new();
         }
         self.wanted = self.wanted.min(stays.max(SPACE_BLOCKS_MIN));
-        let mut back = Vec::new();
-        while self.space.blocks() > stays
-            && let Some(piece) = self.space.take_last(self.space.blocks() - stays)
-        {
-            back.push(piece);
-        }
-        back
+        self.all_but(stays)
     }
 }
 
