@@ -127,10 +127,9 @@ fn a_lock_of_an_open_file_description_ends_with_it() {
     fs::write(here.join("file"), "content").expect("it is written");
     let open =
         |directory: &Path| File::options().read(true).write(true).open(directory.join("file")).expect("it opens");
-    let freed = |directory: &Path| {
-        let file = open(directory);
+    let get = |file: &File| {
         let until = Instant::now() + LIMIT;
-        while !lock(&file) {
+        while !lock(file) {
             assert!(Instant::now() < until, "the lock of a closed file is still there");
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -143,12 +142,12 @@ fn a_lock_of_an_open_file_description_ends_with_it() {
     assert!(!lock(&other) && lock(&second));
     drop(second);
     drop(other);
-    freed(&there);
-    freed(&here);
-    // A lock of a process that closes another file is gone before; one that it got since then stays.
+    get(&open(&there));
+    get(&open(&here));
+    // The end of one description leaves the lock of another one alone.
     let (kept, closed) = (open(&here), open(&here));
-    assert!(lock(&closed));
+    get(&closed);
     drop(closed);
-    freed(&there);
-    assert!(lock(&kept) && !lock(&open(&there)));
+    get(&kept);
+    assert!(!lock(&open(&there)) && !lock(&open(&here)));
 }
