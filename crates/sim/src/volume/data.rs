@@ -322,6 +322,8 @@ impl Mount {
     /// Truncates or extends a file.
     pub async fn truncate(&self, object: usize, size: u64, deed: &mut Deed) -> Result<(), Fail> {
         let _guard = self.writable(object, Access::WRITE).await?;
+        // Until the answer is here, a stat shows the server's size, and not an older uncommitted one.
+        self.commit_locked(object).await?;
         self.did(deed, Key::Size(object), Act::Write(size));
         for block in size..self.world.blocks {
             self.did(deed, Key::Block(object, block), Act::Write(0));

@@ -40,8 +40,9 @@ impl Client {
         }
         let end = size.div_ceil(BLOCK);
         // The server makes the new size durable at once. The data that the file keeps must be durable before that:
-        // otherwise it would read as zeroes after a crash.
-        if content.fresh.iter().any(|piece| piece.start < end) && !planted(Bug::SizeBeforeData) {
+        // otherwise it would read as zeroes after a crash. And until the server's answer is here, a look at the file on
+        // this host must show the size that the server has, which other hosts see, and not an older uncommitted one.
+        if content.is_dirty() && !planted(Bug::SizeBeforeData) {
             self.commit_locked(file, &mut content).await?;
         }
         let has_grown = size > content.size;
