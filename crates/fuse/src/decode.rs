@@ -2,8 +2,9 @@
 //!
 //! Owns: the definition of a well-formed request. Promises: any bytes decode to a request or to `None`. Every length,
 //! offset, count and name is checked before a file system gets it:
-//! - names are not empty, have no `/`, are neither `.` nor `..`, and have at most [`NAME_BYTES_MAX`] bytes;
-//! - ranges of files end below 2^63;
+//! - names are not empty, have no `/`, are neither `.` nor `..` (but in look-ups by file handles), and have at most
+//!   [`NAME_BYTES_MAX`] bytes;
+//! - ranges of files end below 2^63, but a search for data may begin anywhere;
 //! - the size that a request allows for its answer is at most the size limit of requests, or [`XATTR_BYTES_MAX`] for
 //!   extended attributes;
 //! - the data after the arguments have the length that the arguments state.
@@ -30,6 +31,8 @@ const SECOND_NS: u32 = 1_000_000_000;
 pub struct Form {
     /// Whether the arguments of `setxattr` have further flags.
     pub has_wide_setxattr: bool,
+    /// Whether `.` and `..` may be looked up: [`features::EXPORT`](crate::protocol::features::EXPORT).
+    pub looks_up_dots: bool,
     /// The maximum number of bytes of a read or a write.
     pub request_bytes_max: u32,
 }
@@ -41,7 +44,7 @@ pub struct Form {
 pub fn decode<'a>(header: &InHeader, arguments: &'a [u8], data_bytes: usize, form: Form) -> Option<Call<'a>> {
     let mut rest = Rest(arguments);
     let call = match header.opcode {
-        opcode::LOOKUP => Call::LookUp { name: rest.name()? },
+        opcode::LOOKUP => Call::LookUp { name: if form.looks_up_dots { rest.name_or_dots()? } else { rest.name()? } },
         opcode::GETATTR => {
             let GetAttributesIn { flags, handle, .. } = rest.take()?;
             Call::GetAttributes { handle: (flags & 1 != 0).then_some(handle) }
@@ -165,7 +168,7 @@ pub fn decode<'a>(header: &InHeader, arguments: &'a [u8], data_bytes: usize, for
         }
         opcode::LSEEK => {
             let SeekIn { handle, offset, whence, .. } = rest.take()?;
-            Call::Seek { handle, offset: range(offset, 0)?, whence: whence as i32 }
+            Call::Seek { handle, offset, whence: whence as i32 }
         }
         opcode::FALLOCATE => {
             let AllocateIn { handle, offset, length, mode, .. } = rest.take()?;
@@ -264,8 +267,11 @@ impl<'a> Rest<'a> {
 
     /// Reads the name of a directory entry.
     fn name(&mut self) -> Option<&'a CStr> {
-        let name = self.some_text()?;
-        let bytes = name.to_bytes();
-        (bytes != b"." && bytes != b".." && !bytes.contains(&b'/')).then_some(name)
+        self.name_or_dots().filter(|name| !matches!(name.to_bytes(), b"." | b".."))
+    }
+
+    /// Reads the name of a directory entry, or `.` or `..`.
+    fn name_or_dots(&mut self) -> Option<&'a CStr> {
+        self.some_text().filter(|name| !name.to_bytes().contains(&b'/'))
     }
 }

@@ -23,7 +23,7 @@ pub fn request(bytes: &[u8], has_wide_setxattr: bool) {
     let is_write = header.opcode == opcode::WRITE;
     let data_bytes = bytes.len().saturating_sub(HEAD_BYTES);
     let arguments = if is_write { &bytes[size_of::<InHeader>()..bytes.len().min(HEAD_BYTES)] } else { rest };
-    let form = Form { has_wide_setxattr, request_bytes_max: REQUEST_BYTES_MAX };
+    let form = Form { has_wide_setxattr, looks_up_dots: has_wide_setxattr, request_bytes_max: REQUEST_BYTES_MAX };
     if let Some(call) = decode(&header, arguments, data_bytes, form) {
         check(&call, data_bytes);
     }

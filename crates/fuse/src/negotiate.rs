@@ -63,7 +63,8 @@ impl Agreed {
 
     pub(crate) fn form(&self) -> Form {
         let has_wide_setxattr = self.has(features::SETXATTR_EXTENDED);
-        Form { has_wide_setxattr, request_bytes_max: self.request_bytes_max }
+        let looks_up_dots = self.has(features::EXPORT);
+        Form { has_wide_setxattr, looks_up_dots, request_bytes_max: self.request_bytes_max }
     }
 }
 

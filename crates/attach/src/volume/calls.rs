@@ -285,9 +285,10 @@ async fn drop_rights(this: &This, node: u64) -> Result<()> {
 /// Removes the capabilities of a program that is written to, whoever writes.
 async fn drop_capability(this: &This, node: u64) -> Result<()> {
     let id = this.nodes.id(node)?;
-    match operate!(this, client, client.remove_xattr(id, CAPABILITY)) {
-        Err(error) if error.number() != libc::ENODATA => Err(error),
-        _ => Ok(()),
+    match ask!(this, client, client.xattr(id, CAPABILITY)) {
+        Ok(_) => operate!(this, client, client.remove_xattr(id, CAPABILITY)),
+        Err(error) if error.number() == libc::ENODATA => Ok(()),
+        Err(error) => Err(error),
     }
 }
 
@@ -316,7 +317,9 @@ pub async fn set_xattr(
     check_name(&name)?;
     let id = this.nodes.id(node)?;
     let flags = flags | if kill_group_id { KILL_GROUP_ID } else { 0 };
-    operate!(this, client, client.set_xattr(id, &name, &value, flags))
+    let set = operate!(this, client, client.set_xattr(id, &name, &value, flags));
+    this.nodes.has_attribute(node);
+    set
 }
 
 pub async fn xattr(this: This, node: u64, name: Vec<u8>) -> Result<Vec<u8>> {

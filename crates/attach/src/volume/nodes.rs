@@ -21,8 +21,6 @@ use nectary_volume::protocol::{Attributes as Inode, FileId};
 pub const ROOT: u64 = 1;
 /// The kernel must not cache names and attributes, because other hosts change them at any time.
 pub const VALID: Duration = Duration::ZERO;
-/// The flag of an inode that has extended attributes.
-const HAS_XATTRS: u32 = 32;
 /// The unit of the block count in `stat`. *Units*: bytes.
 const STAT_BLOCK_BYTES: u64 = 512;
 /// Numbers above this one are those of further nodes of directories; inodes have lower numbers.
@@ -56,7 +54,7 @@ struct Known {
     lookups: u64,
     /// The mode, as the kernel was told last.
     mode: u32,
-    /// Whether it may have capabilities: it has extended attributes, and nothing was written to it since.
+    /// Whether it may have capabilities: it was looked up, and nothing was written to it since.
     may_have_capability: bool,
     /// Where the kernel knows it. `None`: it is no directory, or it may be at several places.
     place: Option<Place>,
@@ -135,7 +133,6 @@ impl State {
     fn entry(&mut self, node: u64, inode: &Inode) -> Entry {
         if let Some(known) = self.known.get_mut(&node) {
             known.mode = inode.inode.mode;
-            known.may_have_capability = inode.inode.flags & HAS_XATTRS != 0;
         }
         Entry {
             node,
@@ -238,6 +235,9 @@ impl Nodes {
             state.put(id.inode, id, None);
             id.inode
         };
+        if let Some(known) = state.known.get_mut(&node).filter(|_| thread.is_some()) {
+            known.may_have_capability = true;
+        }
         state.entry(node, inode)
     }
 
@@ -247,6 +247,9 @@ impl Nodes {
         let known = state.known.get(&id.inode).filter(|known| known.id == id);
         let place = known.and_then(|known| known.place.clone());
         state.put(id.inode, id, place);
+        if let Some(known) = state.known.get_mut(&id.inode) {
+            known.may_have_capability = true;
+        }
         state.entry(id.inode, inode)
     }
 
@@ -265,14 +268,20 @@ impl Nodes {
     pub fn attributes(&self, node: u64, found: &Inode) -> Attributes {
         if let Some(known) = self.state().known.get_mut(&node) {
             known.mode = found.inode.mode;
-            known.may_have_capability |= found.inode.flags & HAS_XATTRS != 0;
         }
         attributes(found)
     }
 
-    /// Whether a file may have capabilities; asked once, before a write.
+    /// Whether a file may have capabilities: once after each look-up, before a write.
     pub fn take_capability(&self, node: u64) -> bool {
         self.state().known.get_mut(&node).is_some_and(|known| std::mem::take(&mut known.may_have_capability))
+    }
+
+    /// Notes that a file gets an extended attribute.
+    pub fn has_attribute(&self, node: u64) {
+        if let Some(known) = self.state().known.get_mut(&node) {
+            known.may_have_capability = true;
+        }
     }
 
     /// Returns the mode of a file that gives rights to whoever runs it, as far as the kernel was told.

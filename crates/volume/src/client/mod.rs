@@ -16,7 +16,7 @@
 //! | `file`, `extents` | the state of a file, the places of its blocks |
 //! | `space` | free blocks that the session holds, and how many |
 //! | `data`, `bytes`, `commit`, `change` | reading, writing, committing, truncating |
-//! | `reserved` | blocks that `fallocate` reserved |
+//! | `space::reserved` | blocks that `fallocate` reserved |
 //! | `accesses` | times of access |
 //! | `locks` | locks of programs |
 //! | `session_device`, `siblings` | the disk, whose writes are counted; sessions of this host that have ended |
@@ -38,7 +38,6 @@ mod locks;
 mod names;
 mod open;
 mod refusals;
-mod reserved;
 mod session;
 mod session_device;
 mod siblings;

@@ -194,6 +194,8 @@ fn writes_take_rights_away() {
     }
     let mounted = Mounted::new("source");
     let (shown, source) = (mounted.scratch.join("shown"), mounted.scratch.join("source"));
+    let open_to_all = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    fs::set_permissions(mounted.scratch.path(), open_to_all).expect("others may look into it");
     check_writes_take_rights_away(&shown, &source);
     check_writes_take_capabilities_away(&shown, &source);
 }

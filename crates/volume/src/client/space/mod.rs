@@ -5,6 +5,7 @@
 //! others: requesting more, and returning space.
 
 mod pool;
+mod reserved;
 
 use std::collections::BTreeMap;
 

@@ -10,11 +10,11 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::Client;
-use super::data::MAP_ROUNDS_MAX;
-use super::error::Error;
-use super::extents::Place;
-use super::file::{Content, File};
+use crate::client::Client;
+use crate::client::data::MAP_ROUNDS_MAX;
+use crate::client::error::Error;
+use crate::client::extents::Place;
+use crate::client::file::{Content, File};
 use crate::protocol::{Answer, Granted, Operation, Question};
 
 /// The most blocks that one request takes; the server takes no more. *Units*: blocks.
@@ -25,7 +25,7 @@ const KEPT_BLOCKS: u64 = 16;
 
 impl Client {
     /// Takes the reserved blocks of a range, which is about to be written. They are then among the uncommitted blocks.
-    pub(super) async fn take_reserved(
+    pub(in crate::client) async fn take_reserved(
         &self,
         file: &Arc<File>,
         content: &mut Content,
@@ -84,7 +84,7 @@ impl Client {
     }
 
     /// Makes the session keep a few free blocks for overwriting, as long as there are any.
-    pub(super) async fn keep_some_space(&self) {
+    pub(in crate::client) async fn keep_some_space(&self) {
         let mut pool = self.shared.space.lock().await;
         pool.kept = KEPT_BLOCKS;
         let missing = KEPT_BLOCKS.saturating_sub(pool.space.blocks());
