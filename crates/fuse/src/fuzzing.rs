@@ -25,18 +25,22 @@ pub fn request(bytes: &[u8], has_wide_setxattr: bool) {
     let arguments = if is_write { &bytes[size_of::<InHeader>()..bytes.len().min(HEAD_BYTES)] } else { rest };
     let form = Form { has_wide_setxattr, looks_up_dots: has_wide_setxattr, request_bytes_max: REQUEST_BYTES_MAX };
     if let Some(call) = decode(&header, arguments, data_bytes, form) {
-        check(&call, data_bytes);
+        check(&call, data_bytes, form);
     }
 }
 
-fn check(call: &Call<'_>, data_bytes: usize) {
-    let name = |name: &std::ffi::CStr| {
+fn check(call: &Call<'_>, data_bytes: usize, form: Form) {
+    let name_or_dots = |name: &std::ffi::CStr| {
         let bytes = name.to_bytes();
-        assert!(!bytes.is_empty() && bytes.len() <= NAME_BYTES_MAX && bytes != b"." && bytes != b"..");
-        assert!(!bytes.contains(&b'/') && !bytes.contains(&0));
+        assert!(!bytes.is_empty() && bytes.len() <= NAME_BYTES_MAX && !bytes.contains(&b'/') && !bytes.contains(&0));
+    };
+    let name = |name: &std::ffi::CStr| {
+        name_or_dots(name);
+        assert!(name.to_bytes() != b"." && name.to_bytes() != b"..");
     };
     let range = |offset: u64, length: u64| assert!(offset.checked_add(length).is_some_and(|end| end < 1 << 63));
     match *call {
+        Call::LookUp { name: one } if form.looks_up_dots => name_or_dots(one),
         Call::LookUp { name: one } | Call::Unlink { name: one } | Call::RemoveDirectory { name: one } => name(one),
         Call::MakeNode { name: one, .. } | Call::MakeDirectory { name: one, .. } | Call::Create { name: one, .. } => {
             name(one);
@@ -62,7 +66,6 @@ fn check(call: &Call<'_>, data_bytes: usize) {
         Call::GetXattr { size, .. } | Call::ListXattr { size } => assert!(size as usize <= XATTR_BYTES_MAX),
         Call::ReadDirectory { size, .. } => assert!(size <= REQUEST_BYTES_MAX),
         Call::Allocate { offset, length, .. } => range(offset, length),
-        Call::Seek { offset, .. } => range(offset, 0),
         Call::Copy(copy) => {
             range(copy.offset, copy.length);
             range(copy.to_offset, copy.length);
