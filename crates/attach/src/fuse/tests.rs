@@ -124,12 +124,13 @@ fn an_interrupt_is_heard_while_all_memory_of_reads_is_out() {
     }
     readers.push(read(4096));
     let last = format!("/proc/{}/syscall", readers[count].id());
-    // Waits until `dd` is in `read` of descriptor 0 several times in a row, because it may wait elsewhere for a moment
-    // before it sends its request.
-    let mut seen = 0;
-    while seen < 50 {
-        let is_reading = std::fs::read_to_string(&last).unwrap_or_default().starts_with("0 0x0 ");
-        seen = if is_reading { seen + 1 } else { 0 };
+    // Waits until `dd` has been in `read` of descriptor 0 for some time: it may wait elsewhere for a moment before it sends
+    // its request, and a request that no worker has taken yet would end without an interrupt.
+    let mut since = Instant::now();
+    while since.elapsed() < Duration::from_millis(100) {
+        if !std::fs::read_to_string(&last).unwrap_or_default().starts_with("0 0x0 ") {
+            since = Instant::now();
+        }
         assert!(began.elapsed() < Duration::from_secs(20), "the last dd does not read");
         std::thread::yield_now();
     }
