@@ -32,6 +32,8 @@ const NOBODY: u32 = 65534;
 const COMMITS_MIN: u64 = 20;
 /// The shortest and the longest time of a load before a kill. *Units*: milliseconds.
 const LOAD_MS: (u64, u64) = (300, 1500);
+/// How much of the output of a program that fails is shown. *Units*: bytes.
+const SHOWN_BYTES: usize = 3000;
 /// The rows of a transaction of SQLite.
 const ROWS: u64 = 3;
 /// The time between two looks at something that changes.
@@ -60,10 +62,11 @@ pub fn programs_of_postgres() -> Option<PathBuf> {
 /// Runs a command to its end; an error contains its output.
 fn run(command: &mut Command) -> Result<String> {
     let output = command.stdin(Stdio::null()).output().with_context(|| format!("cannot start {command:?}"))?;
-    let text = |bytes: &[u8]| String::from_utf8_lossy(&bytes[bytes.len().saturating_sub(3000)..]).into_owned();
-    let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
-    ensure!(output.status.success(), "{command:?} ended with {}\n{stdout}\n{stderr}", output.status);
-    Ok(stdout)
+    let end = |bytes: &[u8]| String::from_utf8_lossy(&bytes[bytes.len().saturating_sub(SHOWN_BYTES)..]).into_owned();
+    if !output.status.success() {
+        bail!("{command:?} ended with {}\n{}\n{}", output.status, end(&output.stdout), end(&output.stderr));
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
 /// A command as the user [`NOBODY`].
