@@ -1,5 +1,5 @@
 //! Tests ten thousand sequential streams: the memory of the process stays within the budget, and the last stream gets
-//! its own verdict. The test is alone in its process, because it measures memory.
+//! its own verdict. `cargo xtask test` runs it alone in a process, because it measures memory.
 
 use std::sync::Arc;
 
