@@ -11,7 +11,7 @@ use crate::binaries::{Binaries, Binary};
 use crate::budgets::{self, DOCTESTS, KILL_FACTOR};
 use crate::checks;
 use crate::libtest::{Counts, is_told};
-use crate::load::Meter;
+use crate::load::{Meter, own_seconds_since};
 use crate::metadata::{Package, Workspace, cargo};
 use crate::process::{self, Ended};
 use crate::quick;
@@ -35,6 +35,9 @@ const ORDER: &[&str] = &[
 /// (`attach`, `e2e`, `trace`), or send themselves a signal (`host`).
 const PROCESS_PER_MODULE: &[&str] =
     &["nectary-attach", "nectary-buffer", "nectary-e2e", "nectary-host", "nectary-ram", "nectary-sim", "nectary-trace"];
+
+/// The times of a process that takes longer than this are shown.
+const LONG: Duration = Duration::from_secs(3);
 
 /// The longest time in which a test program lists its tests.
 const LIST_LIMIT: Duration = Duration::from_secs(60);
@@ -146,7 +149,14 @@ fn test(member: &Package, part: Option<&str>, binaries: &Binaries, workspace: &W
             println!("== {name}");
             let mut command = binaries.command(binary, workspace);
             command.arg("--show-output").args(tests);
-            count(&name, process::run(&mut command, limit, is_told), report);
+            let meter = Meter::start();
+            let ended = process::run(&mut command, limit, is_told);
+            if let Ok(Ended { taken, .. }) = &ended
+                && *taken >= LONG
+            {
+                println!("== {name}: {:.1} s, {:.1} s of processors", taken.as_secs_f64(), own_seconds_since(meter));
+            }
+            count(&name, ended, report);
         }
     }
     if !tests.is_empty() {
