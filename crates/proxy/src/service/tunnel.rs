@@ -39,7 +39,8 @@ pub(super) async fn open(request: ClientRequest) -> Response<ReplyBody> {
         return own(&request, StatusCode::FORBIDDEN, "port-not-admitted", &text, true);
     }
     let forwarded = |status| CacheStatus::Forwarded { why: Forward::Method, status, stored: false, collapsed: false };
-    match connect_tcp(&request.worker.upstream, &target.host, target.port, request.reach()).await {
+    let to = request.destination(target);
+    match connect_tcp(&request.worker.upstream, &to).await {
         Ok(stream) => {
             let ticket = request.ticket(200, Outcome::Tunnel, None);
             *request.client.tunnel.borrow_mut() = Some((stream, ticket));
