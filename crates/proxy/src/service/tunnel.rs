@@ -41,9 +41,9 @@ pub(super) async fn open(request: ClientRequest) -> Response<ReplyBody> {
     let forwarded = |status| CacheStatus::Forwarded { why: Forward::Method, status, stored: false, collapsed: false };
     let to = request.destination(target);
     match connect_tcp(&request.worker.upstream, &to).await {
-        Ok(stream) => {
+        Ok((stream, place)) => {
             let ticket = request.ticket(200, Outcome::Tunnel, None);
-            *request.client.tunnel.borrow_mut() = Some((stream, ticket));
+            *request.client.tunnel.borrow_mut() = Some((stream, ticket, place));
             finish(&request.client, StatusCode::OK, HeaderMap::new(), Content::Empty, None)
         }
         Err(error) => {

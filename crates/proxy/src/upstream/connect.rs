@@ -21,6 +21,7 @@ use super::names::NO_ADDRESS;
 use super::race::race;
 use super::socket::Socket;
 use super::{ALIVE_MAX, Destination, Idle, Upstream, trust};
+use crate::room::Place;
 use crate::rules::key::Origin;
 use crate::wire::deadlines::Side;
 use crate::wire::stream::WatchedStream;
@@ -35,12 +36,12 @@ const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
 /// The time that TLS has on a new connection before the next address is tried.
 const TLS_DELAY: Duration = Duration::from_secs(1);
 
-/// Connects to one of the destination's addresses, within the connect timeout.
-pub(crate) async fn connect_tcp(upstream: &Upstream, to: &Destination) -> Result<TcpStream, FetchError> {
+/// Connects to one of the destination's addresses, within the connect timeout. Also returns the connection's place.
+pub(crate) async fn connect_tcp(upstream: &Upstream, to: &Destination) -> Result<(TcpStream, Place), FetchError> {
     let attempt = async |address| {
-        let stream = open(address).await?;
+        let connection = open(upstream, address).await?;
         upstream.known.addresses.note_success(address);
-        Ok(stream)
+        Ok(connection)
     };
     let connected = connect_to_one(upstream, to, &[], || false, attempt).await?;
     connected.ok_or_else(|| FetchError::Connect(NO_ADDRESS.into()))
@@ -57,14 +58,14 @@ pub(super) async fn connect(
     let opened = Cell::new(None);
     let is_promising = || opened.get().is_some_and(|at: Instant| at.elapsed() < TLS_DELAY);
     let attempt = async |address| {
-        let tcp = open(address).await?;
+        let (tcp, place) = open(upstream, address).await?;
         opened.set(Some(Instant::now()));
         stats.origin_connections.add(1);
         let socket = Socket::new(tcp);
         if origin.https {
-            handshake(upstream, tls(upstream, origin, socket.clone()).await?, socket, address).await
+            handshake(upstream, tls(upstream, origin, socket.clone()).await?, socket, (address, place)).await
         } else {
-            handshake(upstream, socket.clone(), socket, address).await
+            handshake(upstream, socket.clone(), socket, (address, place)).await
         }
     };
     connect_to_one(upstream, to, tried, is_promising, attempt).await
@@ -84,8 +85,7 @@ async fn connect_to_one<T, F: Future<Output = Result<T, FetchError>>>(
     let deadline = tokio::time::Instant::now() + limit;
     let found = upstream.lookups.look_up(to.origin.bare_host(), to.client);
     let found = tokio::time::timeout_at(deadline, found).await;
-    let found = found.map_err(|_| FetchError::TimedOut(LOOKUP))?;
-    let found = found.map_err(|error| FetchError::Connect(error.to_string()))?;
+    let found = found.map_err(|_| FetchError::TimedOut(LOOKUP))??;
     let mut addresses = memory.order(&found, to.origin.port, Instant::now());
     if addresses.is_empty() {
         return Err(FetchError::Connect(NO_ADDRESS.into()));
@@ -99,7 +99,7 @@ async fn connect_to_one<T, F: Future<Output = Result<T, FetchError>>>(
     let limited = |&address: &SocketAddr| async move {
         let result = tokio::time::timeout(limit, attempt(address)).await;
         let result = result.unwrap_or(Err(FetchError::TimedOut(CONNECTING)));
-        if result.is_err() {
+        if !matches!(result, Ok(_) | Err(FetchError::Crowded)) {
             memory.note_failure(address, Instant::now());
         }
         result
@@ -117,12 +117,13 @@ async fn connect_to_one<T, F: Future<Output = Result<T, FetchError>>>(
     }
 }
 
-/// Opens a TCP connection.
-async fn open(address: SocketAddr) -> Result<TcpStream, FetchError> {
+/// Opens a TCP connection. *Errors*: also if there is no place for it.
+async fn open(upstream: &Upstream, address: SocketAddr) -> Result<(TcpStream, Place), FetchError> {
     let failed = |error: std::io::Error| FetchError::Connect(error.to_string());
+    let place = upstream.place().await?;
     let stream = TcpStream::connect(address).await.map_err(failed)?;
     stream.set_nodelay(true).map_err(failed)?;
-    Ok(stream)
+    Ok((stream, place))
 }
 
 /// Begins TLS on a connection to an origin.
@@ -140,7 +141,12 @@ async fn tls(upstream: &Upstream, origin: &Origin, socket: Socket) -> Result<Tls
 }
 
 /// Runs hyper on a stream, in a separate task that ends when the connection ends.
-async fn handshake<S>(upstream: &Upstream, stream: S, socket: Socket, address: SocketAddr) -> Result<Idle, FetchError>
+async fn handshake<S>(
+    upstream: &Upstream,
+    stream: S,
+    socket: Socket,
+    (address, place): (SocketAddr, Place),
+) -> Result<Idle, FetchError>
 where
     S: AsyncRead + AsyncWrite + Unpin + 'static,
 {
@@ -148,7 +154,7 @@ where
     let stream = TokioIo::new(WatchedStream::new(stream, watch.clone()));
     let (sender, connection) =
         http1::handshake(stream).await.map_err(|error| FetchError::Connect(error.to_string()))?;
-    upstream.connections.supervise(watch.clone(), connection);
+    upstream.connections.supervise(watch.clone(), connection, place);
     let since = Instant::now();
     Ok(Idle { sender, watch, socket, address, since, alive: ALIVE_MAX })
 }

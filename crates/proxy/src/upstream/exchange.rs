@@ -159,8 +159,9 @@ async fn try_addresses(
     }
     loop {
         let connected = connect(upstream, to, &tried).await;
-        if let Some(origin) = upstream.origin.as_ref().filter(|_| !matches!(connected, Ok(None))) {
-            origin.note(connected.as_ref().err());
+        match (&upstream.origin, &connected) {
+            (None, _) | (_, Ok(None) | Err(FetchError::Crowded)) => {}
+            (Some(origin), connected) => origin.note(connected.as_ref().err()),
         }
         let (fresh, sending) = match (connected, request, failed) {
             (Ok(Some(fresh)), Some(sending), _) => (fresh, sending),

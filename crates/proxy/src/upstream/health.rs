@@ -52,7 +52,7 @@ impl Health {
     pub fn note_failure(&self, origin: &Origin, error: &FetchError) {
         let weight = match error {
             FetchError::TimedOut(CONNECTING) => FAILURES_MIN,
-            FetchError::TimedOut(LOOKUP) | FetchError::Client(_) => return,
+            FetchError::TimedOut(LOOKUP) | FetchError::Client(_) | FetchError::Crowded => return,
             _ => 1,
         };
         self.add(origin, weight, error.failure());

@@ -36,11 +36,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hyper::client::conn::http1::SendRequest;
+use nectary_host::descriptors;
 
 use self::names::Lookups;
 use self::socket::Socket;
 use crate::connections::Connections;
 use crate::options::ProxyOptions;
+use crate::room::{Peer, Place};
 use crate::rules::key::Origin;
 use crate::rules::serve::Failure;
 use crate::stats::{OriginState, WorkerStats};
@@ -139,7 +141,7 @@ impl Upstream {
         origin: Option<Arc<OriginState>>,
         known: Arc<KnownOrigins>,
     ) -> Rc<Upstream> {
-        let lookups = Lookups::new(known.names.clone(), options.limits.connect_timeout);
+        let lookups = Lookups::new(known.names.clone(), connections.room.clone(), options.limits.connect_timeout);
         let (idle, is_closed) = (RefCell::default(), Cell::new(false));
         Rc::new(Upstream { options, stats, connections, origin, idle, known, lookups, is_closed })
     }
@@ -165,7 +167,28 @@ impl Upstream {
     /// Closes all idle connections. From now on no connection is kept.
     pub fn close(&self) {
         self.is_closed.set(true);
+        self.close_unused();
+    }
+
+    /// Closes all idle connections.
+    pub fn close_unused(&self) {
         self.idle.borrow_mut().clear();
+    }
+
+    /// The place of a new connection. If there is none, this worker's idle connections are closed first.
+    pub async fn place(&self) -> Result<Place, FetchError> {
+        if let Some(place) = self.connections.room.take(Peer::Origin) {
+            return Ok(place);
+        }
+        self.close_unused();
+        // The tasks of the closed connections give their places back.
+        tokio::task::yield_now().await;
+        self.connections.room.take(Peer::Origin).ok_or_else(|| {
+            let max = self.connections.room.max(Peer::Origin);
+            self.stats.excess_connections.add(1);
+            descriptors::note_refused(format!("{max} connections to origins are open, which is the limit"));
+            FetchError::Crowded
+        })
     }
 
     /// Takes the kept connection that was used last. If `must_be_alive`, only one that the origin certainly does not
@@ -191,7 +214,7 @@ impl Upstream {
     }
 
     fn keep(&self, to: &Destination, mut connection: Idle) {
-        if self.is_closed.get() || !connection.is_usable() {
+        if self.is_closed.get() || self.connections.room.is_crowded() || !connection.is_usable() {
             return;
         }
         let mut idle = self.idle.borrow_mut();

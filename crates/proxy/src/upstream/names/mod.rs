@@ -24,7 +24,9 @@ use futures_util::future::{LocalBoxFuture, Shared, WeakShared};
 use self::files::{FilesNow, SystemFiles, local_addresses};
 use self::query::Said;
 use self::share::Shares;
+use super::FetchError;
 use crate::options::NameFiles;
+use crate::room::{Peer, Room};
 
 /// The longest time of a lookup.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(5);
@@ -43,6 +45,9 @@ const FAILURE_LIFETIME: Duration = Duration::from_secs(3);
 
 /// The longest time beyond their lifetime for which addresses are used if no server answers.
 const OLD_ADDRESSES_MAX: Duration = Duration::from_secs(24 * 3600);
+
+/// The places for descriptors that a lookup takes. It rarely has more sockets open.
+const SOCKETS: usize = 4;
 
 /// The error of a name without addresses.
 pub(super) const NO_ADDRESS: &str = "the name has no address";
@@ -164,47 +169,59 @@ pub(super) struct Lookups {
     names: Arc<Names>,
     under_way: RefCell<HashMap<String, WeakShared<Lookup>>>,
     shares: Shares,
+    room: Arc<Room>,
     timeout: Duration,
 }
 
 impl Lookups {
     /// Starts without lookups. Those who look up names wait for `patience`; lookups end before that, so that their
     /// failure is remembered.
-    pub fn new(names: Arc<Names>, patience: Duration) -> Lookups {
+    pub fn new(names: Arc<Names>, room: Arc<Room>, patience: Duration) -> Lookups {
         let timeout = LOOKUP_TIMEOUT.min(patience * 4 / 5);
-        Lookups { names, under_way: RefCell::default(), shares: Shares::default(), timeout }
+        Lookups { names, under_way: RefCell::default(), shares: Shares::default(), room, timeout }
     }
 
-    /// The addresses of a host, which may be an address itself. *Errors*: a text if there is none or no server answers.
+    /// The addresses of a host, which may be an address itself. *Errors*: if there is none, if no server answers, or if
+    /// there are no places for the lookup's sockets.
     ///
     /// *Cancel safety*: a lookup goes on if others wait for it, else it ends.
-    pub async fn look_up(&self, host: &str, client: IpAddr) -> Answer {
+    pub async fn look_up(&self, host: &str, client: IpAddr) -> Result<Arc<[IpAddr]>, FetchError> {
         if let Ok(address) = host.parse::<IpAddr>() {
             return Ok([address].as_slice().into());
         }
+        let failed = |why: Arc<str>| FetchError::Connect(why.to_string());
         let name = host.to_ascii_lowercase();
         if let Some(answer) = self.names.known(&name, Instant::now()) {
-            return answer;
+            return answer.map_err(failed);
         }
         let _share = self.shares.take(client).await;
         // It may have become known while this client's other lookups were waited for.
         match self.names.known(&name, Instant::now()) {
-            Some(answer) => answer,
-            None => self.join(name).await,
+            Some(answer) => answer.map_err(failed),
+            None => self.join(name)?.await.map_err(failed),
         }
     }
 
     /// The lookup of a name that is under way, or a new one.
-    fn join(&self, name: String) -> Shared<Lookup> {
+    fn join(&self, name: String) -> Result<Shared<Lookup>, FetchError> {
         let mut under_way = self.under_way.borrow_mut();
         if let Some(lookup) = under_way.get(&name).and_then(WeakShared::upgrade) {
-            return lookup;
+            return Ok(lookup);
         }
         under_way.retain(|_, lookup| lookup.upgrade().is_some());
+        let places: Vec<_> = (0..SOCKETS).map_while(|_| self.room.take(Peer::Origin)).collect();
+        if places.len() < SOCKETS {
+            return Err(FetchError::Crowded);
+        }
         let (names, asked, timeout) = (self.names.clone(), name.clone(), self.timeout);
-        let lookup = async move { names.ask(&asked, timeout).await }.boxed_local().shared();
+        let lookup = async move {
+            let answer = names.ask(&asked, timeout).await;
+            drop(places);
+            answer
+        };
+        let lookup = lookup.boxed_local().shared();
         under_way.extend(lookup.downgrade().map(|weak| (name, weak)));
-        lookup
+        Ok(lookup)
     }
 }
 

@@ -1,3 +1,5 @@
+//! Tests of the cache of names.
+
 use std::time::{Duration, Instant};
 
 use super::*;
