@@ -23,7 +23,7 @@ use crate::rules::default_ttl::DefaultTtl;
 use crate::rules::key::Origin;
 use crate::rules::policy::Policy;
 use crate::stats::{OriginState, WorkerStats};
-use crate::upstream::{OriginTrust, Upstream};
+use crate::upstream::{KnownOrigins, Upstream};
 
 /// The longest request head that can be answered without hyper, in bytes.
 const ROOM_BYTES: usize = 8 * 1024;
@@ -76,7 +76,7 @@ impl Worker {
         store: Spans,
         stats: Arc<WorkerStats>,
         origin: Arc<OriginState>,
-        trust: Arc<OriginTrust>,
+        known: Arc<KnownOrigins>,
         log: Option<LogBuffer>,
         room: Arc<Room>,
         instance: u32,
@@ -103,7 +103,7 @@ impl Worker {
             mode,
             store,
             log: RequestLog::new(stats.clone(), log),
-            upstream: Upstream::new(options.clone(), stats.clone(), connections.clone(), origin, trust),
+            upstream: Upstream::new(options.clone(), stats.clone(), connections.clone(), origin, known),
             connections,
             stats,
             hit_for_miss: RefCell::new(HitForMiss::new()),
