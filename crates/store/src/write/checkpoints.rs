@@ -14,6 +14,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::{Writer, task};
 use crate::checkpoint::{CheckpointHeader, rewrite_hot, write_checkpoint};
 use crate::error::Error;
+use crate::planted::{Bug, planted};
 
 /// A checkpoint is due when the bytes appended since the last one exceed a threshold: this many times the size of the
 /// index, but at least `CHECKPOINT_BYTES_MIN` and at most `CHECKPOINT_BYTES_MAX`.
@@ -49,7 +50,7 @@ impl Writer {
             || self.appended_count >= CHECKPOINT_APPENDS_MAX
             || (self.appended_records >= CHECKPOINT_RECORDS_MAX
                 && self.appended_bytes >= index_bytes * CHECKPOINT_SHARE_MIN)
-            || self.is_cut
+            || (self.is_cut && !planted(Bug::CutNotSettled))
             || !self.checkpoints_asked.is_empty();
         if !due || self.checkpoint.is_some() {
             return;
@@ -76,7 +77,7 @@ impl Writer {
     /// records only in the last two segments, so the next recovery must not need the part of the log with the cut any
     /// more.
     pub(super) async fn settle_cut(&mut self) {
-        while self.is_cut && self.state.stopped().is_none() {
+        while self.is_cut && self.state.stopped().is_none() && !planted(Bug::CutNotSettled) {
             self.checkpoint_if_due().await;
             if let Some(task) = self.checkpoint.as_mut() {
                 let ended = task.await;
