@@ -165,6 +165,13 @@ const CAMPAIGNS: &[Campaign] = &[
         extents: &[("{runs}", "100000", "2000")],
     },
     Campaign {
+        name: "proxy-origins",
+        program: Program::Of { program: "e2e-campaigns", campaign: "proxy-origins" },
+        arguments: &["--rounds", "{rounds}", "--seed", "{seed}"],
+        environment: &[],
+        extents: &[("{rounds}", "200", "10")],
+    },
+    Campaign {
         name: "volume-journal",
         program: Program::Of { program: "sim-campaigns", campaign: "volume-journal" },
         arguments: &["--seed", "{seed}", "--runs", "{runs}"],

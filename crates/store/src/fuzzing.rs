@@ -97,7 +97,7 @@ impl Span {
             table.add(record);
         }
         table.retire(self.layout.tail(1), 0);
-        recovered.log.compact(&table).await?;
+        recovered.log.compact(&table, None).await?;
         Ok((table.len(), recovered.lost))
     }
 

@@ -242,6 +242,27 @@ impl Queue {
         entry
     }
 
+    /// Puts back entries that were taken and not written, in front of all others. `draw` gives every waiting entry a new
+    /// sequence, in the same order: an entry after a failed one may be on the disk already under its old sequence, and
+    /// sequences in the log only rise. Returns the sequence of the last entry, and the lowest generation of all.
+    pub fn put_back(&self, items: Vec<Unwritten>, mut draw: impl FnMut() -> u64) -> (u64, u64) {
+        let mut waiting = self.lock();
+        let now = Instant::now();
+        for item in items.into_iter().rev() {
+            self.names.note(item.entry.primary_hash);
+            waiting.bytes += item.entry.weight();
+            waiting.items.push_front((item, now));
+        }
+        let (mut last, mut generation) = (self.last_sequence(), u64::MAX);
+        for (item, _) in &mut waiting.items {
+            last = draw();
+            item.sequence = last;
+            generation = generation.min(item.entry.generation);
+        }
+        self.last_sequence.store(last, Ordering::Release);
+        (last, generation)
+    }
+
     /// Takes entries from the front as long as `fits` accepts them.
     pub fn take(&self, mut fits: impl FnMut(&Entry) -> bool) -> Vec<Unwritten> {
         let mut waiting = self.lock();

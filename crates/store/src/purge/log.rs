@@ -10,6 +10,7 @@ use std::sync::Arc;
 use nectary_block::{Buffer, SharedDevice, write};
 use zerocopy::IntoBytes;
 
+use crate::disk::span::Span;
 use crate::error::{Error, ErrorKind};
 use crate::format::layout::Layout;
 use crate::format::{
@@ -35,6 +36,8 @@ pub struct PurgeLog {
     cycle_seen: u64,
     snapshot_blocks: u32,
     order: PurgeOrder,
+    /// Whether the next records need a new cycle, because a write or a flush of this one failed.
+    must_turn: bool,
 }
 
 /// The state of the log when the store was opened.
@@ -75,8 +78,21 @@ impl PurgeLog {
             cycle_seen: 1,
             snapshot_blocks: 1,
             order: PurgeOrder::default(),
+            must_turn: false,
         };
         log.write_block(&[]).await
+    }
+
+    fn at(
+        device: &SharedDevice,
+        layout: &Layout,
+        end: LogEnd,
+        cycle_seen: u64,
+        snapshot_blocks: u32,
+        order: PurgeOrder,
+    ) -> PurgeLog {
+        let (device, layout) = (Arc::clone(device), *layout);
+        PurgeLog { device, layout, end, cycle_seen, snapshot_blocks, order, must_turn: false }
     }
 
     /// The end of the log.
@@ -99,9 +115,9 @@ impl PurgeLog {
         (self.layout.purge_log_bytes / 2 / BLOCK_BYTES) as u32
     }
 
-    /// Whether the cycle has no room for another block.
+    /// Whether the cycle takes no other block: it has no room, or a write or flush of it failed.
     pub fn is_full(&self) -> bool {
-        self.end.blocks >= self.blocks_max()
+        self.must_turn || self.end.blocks >= self.blocks_max()
     }
 
     /// The largest number of live records. A new cycle begins with the live records, and this limit leaves at least a
@@ -110,19 +126,37 @@ impl PurgeLog {
         (self.blocks_max() as usize * 3 / 4).max(1) * PURGE_RECORDS_PER_BLOCK
     }
 
-    /// Appends up to one block of records, and flushes. The records are durable when this returns.
-    pub async fn commit(&mut self, records: &[PurgeRecord]) -> Result<(), Error> {
+    /// Appends up to one block of records, and flushes the span. The records are durable when this returns.
+    ///
+    /// *Errors*: those of the device; then no later record goes into this cycle.
+    pub async fn commit(&mut self, records: &[PurgeRecord], span: &Span) -> Result<(), Error> {
+        self.must_turn = true;
         self.write_block(records).await?;
         if !planted(Bug::FlushDropped) {
-            self.device.flush(Default::default()).await?;
+            span.flush().await?;
         }
+        self.must_turn = false;
         Ok(())
     }
 
-    /// Begins a new cycle with the table's live records.
+    /// Begins a new cycle with the table's live records, and flushes: through `span` if it is given, otherwise the
+    /// device.
     ///
-    /// *Errors*: those of the device; `Corrupt` if no higher cycle is allowed, and then nothing was written.
-    pub async fn compact(&mut self, table: &PurgeTable) -> Result<(), Error> {
+    /// *Errors*: those of the device; `Corrupt` if no higher cycle is allowed, and then nothing was written. After an
+    /// error the log is as before, but the next records need a new cycle. That cycle goes into the same half as the
+    /// failed one, so that the last good cycle stays.
+    pub async fn compact(&mut self, table: &PurgeTable, span: Option<&Span>) -> Result<(), Error> {
+        let before = (self.end, self.snapshot_blocks);
+        self.must_turn = true;
+        let begun = self.begin_cycle(table, span).await;
+        match &begun {
+            Ok(()) => self.must_turn = false,
+            Err(_) => (self.end, self.snapshot_blocks) = before,
+        }
+        begun
+    }
+
+    async fn begin_cycle(&mut self, table: &PurgeTable, span: Option<&Span>) -> Result<(), Error> {
         // A record is retired only after the data that overwrote its segments were flushed
         // (`Writer::open_next_segment`). So no object that can reappear after a crash needs a record that is missing
         // here.
@@ -136,10 +170,11 @@ impl PurgeLog {
         for chunk in records.chunks(PURGE_RECORDS_PER_BLOCK) {
             self.write_block(chunk).await?;
         }
-        if !planted(Bug::CompactionUnflushed) {
-            self.device.flush(Default::default()).await?;
+        match span {
+            _ if planted(Bug::CompactionUnflushed) => Ok(()),
+            Some(span) => span.flush().await,
+            None => Ok(self.device.flush(Default::default()).await?),
         }
-        Ok(())
     }
 
     /// The number of the next cycle. It selects the other half of the log. It is higher than the numbers of all blocks
@@ -178,7 +213,7 @@ impl PurgeLog {
             let (records, numbers) = blocks.into_iter().flat_map(numbered).unzip();
             let end = LogEnd { cycle, blocks: whole as u32 };
             let cycle_seen = newest.max(cycle);
-            let log = PurgeLog { device: Arc::clone(device), layout: *layout, end, cycle_seen, snapshot_blocks, order };
+            let log = PurgeLog::at(device, layout, end, cycle_seen, snapshot_blocks, order);
             return Ok(Recovered { log, records, numbers, lost, one_copy });
         }
         lost |= !cycles.is_empty();
@@ -186,7 +221,7 @@ impl PurgeLog {
         let end = LogEnd { cycle, blocks: 0 };
         let cycle_seen = newest.max(cycle);
         let (order, snapshot_blocks) = (PurgeOrder::default(), 1);
-        let log = PurgeLog { device: Arc::clone(device), layout: *layout, end, cycle_seen, snapshot_blocks, order };
+        let log = PurgeLog::at(device, layout, end, cycle_seen, snapshot_blocks, order);
         Ok(Recovered { log, records: Vec::new(), numbers: Vec::new(), lost, one_copy: true })
     }
 

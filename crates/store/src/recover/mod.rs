@@ -125,7 +125,7 @@ pub async fn recover(
     }
     purge_log.advance(span_purges.order);
     if purges_lost || purge.one_copy || is_behind {
-        purge_log.compact(&purges).await?;
+        purge_log.compact(&purges, None).await?;
     }
     repairs.extend(found_in_state(&previous, seen_count, &scanned));
     let is_clean = previous.is_clean();

@@ -21,6 +21,7 @@ mod publish;
 mod purges;
 mod segments;
 mod syncs;
+mod trouble;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -54,6 +55,7 @@ use checkpoints::HOT_INTERVAL;
 use purges::PurgesWritten;
 use segments::Tables;
 use syncs::Flushed;
+use trouble::{Trouble, Unflushed};
 
 /// The memory of the extents of groups is rounded up to a multiple of this many bytes, so that the capacity of the
 /// memory tier does not change at every append.
@@ -122,7 +124,7 @@ type InFlight = FuturesOrdered<std::pin::Pin<Box<dyn Future<Output = Written> + 
 struct Written {
     result: Result<Vec<Buffer>, nectary_block::Error>,
     items: Vec<(Unwritten, Location)>,
-    last_sequence: u64,
+    append: Unflushed,
     /// The size of the append's buffer, in bytes.
     buffer_bytes: u64,
 }
@@ -186,11 +188,16 @@ pub(crate) struct Writer {
     /// The number of bytes that the memory tier had inserted up to the time `hot_at`.
     hot_inserted_bytes: u64,
     checkpoint_number: u64,
+    /// When a checkpoint that failed is tried again.
+    checkpoint_at: Option<Instant>,
     /// The callers that requested a checkpoint after the running one had begun, and the callers that wait for the
     /// running one.
     checkpoints_asked: Vec<oneshot::Sender<Result<(), Error>>>,
     checkpoint_waiting: Vec<oneshot::Sender<Result<(), Error>>>,
     closing: Option<oneshot::Sender<Result<(), Error>>>,
+    is_closing: bool,
+    /// What must be done before the next write, after failures.
+    trouble: Trouble,
     appended_bytes: u64,
     appended_count: u64,
     appended_records: u64,
@@ -255,9 +262,12 @@ impl Writer {
             names: JoinSet::new(),
             checkpoint: None,
             checkpoint_number: start.checkpoint_number,
+            checkpoint_at: None,
             checkpoints_asked: Vec::new(),
             checkpoint_waiting: Vec::new(),
             closing: None,
+            is_closing: false,
+            trouble: Trouble::default(),
             // Replayed records count as appended, because the next restart would replay them again.
             appended_bytes: start.replayed.append_bytes,
             appended_count: start.replayed.appends,
@@ -303,14 +313,15 @@ impl Writer {
         });
         self.read_names(names_begin);
         loop {
+            self.resume_if_due().await;
             if let Err(error) = self.write_due().await {
-                self.fail(&error);
+                self.in_trouble(&error);
             }
             if let Err(error) = self.serve_purges().await {
-                self.fail(&error);
+                self.in_trouble(&error);
             }
             if let Err(error) = self.make_purge_room().await {
-                self.fail(&error);
+                self.in_trouble(&error);
             }
             self.serve_syncs();
             for change in std::mem::take(&mut self.membership_changes) {
@@ -345,7 +356,7 @@ impl Writer {
                     }
                 },
                 Some(ended) = async { match self.checkpoint.as_mut() { Some(task) => Some(task.await), None => None } },
-                    if self.checkpoint.is_some() => self.checkpoint_ended(ended),
+                    if self.checkpoint.is_some() => drop(self.checkpoint_ended(ended)),
                 _ = queue.wake.notified() => {}
                 _ = tokio::time::sleep_until(deadline) => {}
                 _ = std::future::ready(()), if idle => self.compare_suspects().await,
@@ -393,7 +404,7 @@ impl Writer {
         let flush = flush.map(|interval| self.flushed_at + interval);
         let hot = self.newest_checkpoint.map(|_| self.hot_at + HOT_INTERVAL);
         let far = Instant::now() + Duration::from_secs(3600);
-        [write, flush, hot, self.room_at].into_iter().flatten().fold(far, Instant::min)
+        [write, flush, hot, self.room_at, self.trouble.retry_at(), self.checkpoint_at].into_iter().flatten().fold(far, Instant::min)
     }
 
     /// Gives the memory tier the memory that the index and other tables do not use.
@@ -417,6 +428,7 @@ impl Writer {
 
     fn fail(&mut self, error: &Error) {
         self.intake.stop(error.message.clone());
+        self.trouble.take_failed().iter().for_each(|item| self.intake.give_up(item));
         for (_, reply) in self.syncs_waiting.drain(..) {
             let _ = reply.send(Err(self.state.stopped_error()));
         }

@@ -10,7 +10,7 @@ use tokio::task::JoinError;
 use tokio::time::Instant;
 
 use super::{Reply, Writer};
-use crate::error::Error;
+use crate::error::{Error, ErrorKind};
 use crate::planted::{Bug, planted};
 
 /// The result of a flush, and the syncs that it answers.
@@ -29,6 +29,15 @@ impl Writer {
             }
             return;
         }
+        if self.trouble.is_told(&self.span) {
+            let reason = self.span.health.trouble().unwrap_or_else(|| "a flush failed".into());
+            let error = Error::new(ErrorKind::Io, format!("{}: {reason}", self.span.device.spec()));
+            let waiting = self.syncs_waiting.drain(..).map(|(_, reply)| reply);
+            for reply in waiting.chain(std::mem::take(&mut self.syncs_due)) {
+                let _ = reply.send(Err(error.clone()));
+            }
+            return;
+        }
         if !self.flushing.is_empty() && !planted(Bug::SyncOfRunningFlush) {
             return;
         }
@@ -41,7 +50,7 @@ impl Writer {
     }
 
     pub(super) fn flush_if_written(&mut self) {
-        if !self.flushing.is_empty() {
+        if !self.flushing.is_empty() || self.span.health.is_latched() {
             return;
         }
         self.flushed_at = Instant::now();
@@ -63,7 +72,7 @@ impl Writer {
             Err(error) => (Err(Error::stopped(format!("the flush's task failed: {error}"))), Vec::new()),
         };
         if let Err(error) = &result {
-            self.fail(error);
+            self.in_trouble(error);
         }
         if planted(Bug::SyncOfRunningFlush) {
             replies.append(&mut self.syncs_due);

@@ -9,6 +9,7 @@
 
 mod cache_concurrent;
 mod concurrent;
+mod ram_moves;
 mod ram_simulation;
 mod shared;
 mod store_concurrent;
@@ -39,6 +40,8 @@ struct Arguments {
 enum Campaign {
     /// Many concurrent clients on one cached device, and crash states of such devices
     CacheConcurrent(concurrent::Options),
+    /// Replace, drain, sparing, growth and take-over of a network RAM disk, with a fault at any step
+    RamMoves(ram_moves::Options),
     /// A network RAM disk under faults, with its invariants checked after every step
     RamSimulation(ram_simulation::Options),
     /// Many concurrent clients on one store, and crash states of such stores
@@ -64,6 +67,7 @@ enum Campaign {
 fn main() -> ExitCode {
     match Arguments::parse().campaign {
         Campaign::CacheConcurrent(options) => concurrent::run::<CacheConcurrent>(&options),
+        Campaign::RamMoves(options) => ram_moves::run(&options),
         Campaign::RamSimulation(options) => ram_simulation::run(&options),
         Campaign::StoreConcurrent(options) => concurrent::run::<StoreConcurrent>(&options),
         Campaign::StoreCrashStates(options) => store_crash_states::run(&options),
