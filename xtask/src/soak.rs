@@ -81,6 +81,13 @@ const CAMPAIGNS: &[Campaign] = &[
         extents: &[("{workloads}", "200", "20"), ("{states}", "10000", "1000")],
     },
     Campaign {
+        name: "store-unreadable",
+        program: Program::Of { program: "sim-campaigns", campaign: "store-unreadable" },
+        arguments: &["--seed", "{seed}", "--stride", "{stride}"],
+        environment: &[],
+        extents: &[("{stride}", "1", "64")],
+    },
+    Campaign {
         name: "store-concurrent",
         program: Program::Of { program: "sim-campaigns", campaign: "store-concurrent" },
         arguments: &["--seed", "{seed}", "--runs", "{runs}", "--images", "{images}"],
