@@ -21,7 +21,7 @@ mod publish;
 mod purges;
 mod segments;
 mod syncs;
-mod trouble;
+pub mod trouble;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -35,7 +35,7 @@ use crate::intake::queue::Unwritten;
 use crate::put::purge::purge_position;
 
 /// The store takes no more writes after this many failures in a row.
-const FAILURES_MAX: u32 = 8;
+pub const FAILURES_MAX: u32 = 8;
 /// The same while the store is being closed: the end of the process waits for this.
 const FAILURES_MAX_CLOSING: u32 = 2;
 /// The time until the first repeated attempt; each further failure makes it four times as long.
@@ -62,6 +62,8 @@ pub(super) struct Trouble {
     /// The failures since the last success that count, and all attempts since then.
     failures: u32,
     attempts: u32,
+    /// The writes of purges that failed in a row.
+    purge_failures: u32,
     /// When the writer tries again; `None` if nothing failed.
     retry_at: Option<Instant>,
     /// Whether the segment being written is set aside, so that the next one must be opened.
@@ -104,6 +106,17 @@ impl Trouble {
     pub fn end(&mut self) -> Vec<Unwritten> {
         self.retry_at = None;
         std::mem::take(&mut self.failed)
+    }
+
+    /// Notes that purges could not be written; returns whether this happened too often in a row.
+    pub fn purge_failed(&mut self) -> bool {
+        self.purge_failures += 1;
+        self.purge_failures > FAILURES_MAX
+    }
+
+    /// Notes that purges were written.
+    pub fn purge_succeeded(&mut self) {
+        self.purge_failures = 0;
     }
 
     /// Keeps entries that cannot be written now.

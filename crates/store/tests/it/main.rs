@@ -19,4 +19,5 @@ mod reinsertion;
 mod shards;
 mod tags;
 mod trouble;
+mod unpolled;
 mod warm;
