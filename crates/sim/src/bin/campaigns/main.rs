@@ -16,6 +16,7 @@ mod store_concurrent;
 mod store_crash_states;
 mod store_model;
 mod store_spans;
+mod store_unreadable;
 mod volume_crash_states;
 mod volume_journal;
 mod volume_simulation;
@@ -51,6 +52,8 @@ enum Campaign {
     StoreModel(store_model::Options),
     /// Stores of several spans that are lost and return, against a model
     StoreSpans(store_spans::Options),
+    /// A store of which each block in turn cannot be read
+    StoreUnreadable(store_unreadable::Options),
     /// A shared volume with real clients and a real server after a crash at any moment
     VolumeCrashStates(volume_crash_states::Options),
     /// A volume that is opened after a crash at any moment, and servers that contend for one
@@ -70,6 +73,7 @@ fn main() -> ExitCode {
         Campaign::StoreCrashStates(options) => store_crash_states::run(&options),
         Campaign::StoreModel(options) => store_model::run(&options),
         Campaign::StoreSpans(options) => store_spans::run(&options),
+        Campaign::StoreUnreadable(options) => store_unreadable::run(&options),
         Campaign::VolumeCrashStates(options) => volume_crash_states::run(&options),
         Campaign::VolumeJournal(options) => volume_journal::run(&options),
         Campaign::VolumeSimulation(options) => volume_simulation::run(&options),
