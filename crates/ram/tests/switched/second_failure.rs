@@ -7,7 +7,7 @@ use crate::support::{PATIENCE, Serving, create, options};
 use nectary_block::{BlockDevice, Buffer, Context, read, write};
 use nectary_ram::live::{RedundantDevice, planted};
 
-const BYTES: u64 = 12 << 20;
+const BYTES: u64 = 8 << 20;
 /// The length of a write and of a read. *Units*: bytes.
 const BLOCK: usize = 256 << 10;
 /// The most parts of a move that are left when it is near its end. *Units*: bytes.
@@ -45,7 +45,7 @@ async fn second_failure(redundancy: &str, members: usize, moving: Move, is_early
     let names: Vec<String> = donors.iter().map(|donor| donor.name()).collect();
     let spare = if moving == Move::Sigterm { format!(",{};spare", names[members]) } else { String::new() };
     let named = format!("ram({}{spare},id=disk,redundancy={redundancy},patience=10s)", names[..members].join(","));
-    create(&named.replace(",redundancy", ",size=12M,redundancy")).await.unwrap();
+    create(&named.replace(",redundancy", ",size=8M,redundancy")).await.unwrap();
     let device = Arc::new(RedundantDevice::open(options(&named)).await.unwrap());
     for block in (0..BYTES / BLOCK as u64).step_by(3) {
         write(&*device, block * BLOCK as u64, Buffer::copy_of(&content(block, 1))).await.unwrap();
