@@ -192,6 +192,7 @@ fn proxy_options(arguments: &ProxyArguments) -> Result<ProxyOptions, Failure> {
         listen: arguments.listen.clone(),
         origin: arguments.origin.origin.clone(),
         origin_ca: arguments.origin.origin_ca.clone(),
+        origin_rules: arguments.origin.rules(),
         workers: arguments.workers.map_or(0, usize::from),
         default_ttl: arguments.default_ttl.clone(),
         stale_unreachable: arguments.stale_unreachable,

@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use http::HeaderValue;
+use http::{HeaderName, HeaderValue};
 use nectary_store::Spans;
 
 use crate::access_log::{LogBuffer, RequestLog};
@@ -20,6 +20,7 @@ use crate::rendered_values::RenderedValues;
 use crate::rules::cache_status::CACHE_NAME;
 use crate::rules::default_ttl::DefaultTtl;
 use crate::rules::key::Origin;
+use crate::rules::key_headers;
 use crate::rules::policy::Policy;
 use crate::stats::{OriginState, WorkerStats};
 use crate::upstream::{OriginTrust, Upstream};
@@ -47,6 +48,8 @@ pub(crate) struct Worker {
     pub options: Arc<ProxyOptions>,
     pub mode: Mode,
     pub policy: Policy,
+    /// The request headers that are part of every key, sorted.
+    pub key_headers: Vec<HeaderName>,
     pub store: Spans,
     pub stats: Arc<WorkerStats>,
     pub log: Rc<RequestLog>,
@@ -98,6 +101,7 @@ impl Worker {
                 stale_unreachable_s: options.stale_unreachable.as_secs(),
             },
             mode,
+            key_headers: key_headers::names(&options.origin_rules.key_headers),
             store,
             log: RequestLog::new(stats.clone(), log),
             upstream: Upstream::new(options.clone(), stats.clone(), connections.clone(), origin, trust),

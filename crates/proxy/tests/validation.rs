@@ -55,6 +55,55 @@ async fn a_304_for_something_else_is_not_believed() {
     assert_eq!(origin.got()[2].header("if-none-match"), "");
 }
 
+/// The body has changed, although the origin says `304`: these validators are not those of the stored response.
+#[tokio::test]
+async fn a_304_with_other_weak_validators_renews_nothing() {
+    const MODIFIED: &str = "last-modified: Sun, 06 Nov 1994 08:49:37 GMT";
+    const LATER: &str = "last-modified: Sun, 06 Nov 1994 08:49:38 GMT";
+    const DATE: &str = "date: Sun, 06 Nov 1994 08:49:38 GMT";
+    // Each row has the validator of the stored response, the headers of the `304`, and what validates the response.
+    let table = [
+        (&["etag: W/\"x\""][..], "etag: W/\"y\"".to_owned()),
+        (&["etag: \"x\""], "etag: W/\"y\"".to_owned()),
+        (&[MODIFIED, "date: Sun, 06 Nov 1994 08:49:40 GMT"], format!("{LATER}\r\n{DATE}")),
+        (
+            &[MODIFIED, "date: Sun, 06 Nov 1994 08:49:40 GMT"],
+            format!("etag: W/\"y\"\r\n{MODIFIED}\r\n{}", DATE.replace("38", "37")),
+        ),
+    ];
+    for (validators, fresh) in table {
+        let origin = Origin::start().await;
+        let not_modified = format!("HTTP/1.1 304 Not Modified\r\ncache-control: max-age=60\r\n{fresh}\r\n\r\n");
+        origin
+            .on("/a", Script::ok(&[&["cache-control: max-age=0"], validators].concat(), b"old"))
+            .on("/a", Script::raw(not_modified.as_bytes()))
+            .on("/a", Script::fresh(b"new"));
+        let proxy = TestProxy::forward().await;
+        for body in ["old", "new", "new"] {
+            assert_eq!(get(proxy.address, &origin.url("/a"), &[]).await.text(), body, "{validators:?} {fresh}");
+        }
+        assert_eq!(origin.count(), 3);
+    }
+}
+
+/// The origin goes by a date of whole seconds, and the body has changed twice in one second.
+#[tokio::test]
+async fn a_body_modified_as_it_was_sent_is_fetched_again() {
+    let origin = Origin::start().await;
+    let modified = "last-modified: Sun, 06 Nov 1994 08:49:37 GMT";
+    let sent = ["date: Sun, 06 Nov 1994 08:49:37 GMT", "date: Sun, 06 Nov 1994 08:49:38 GMT"];
+    for (path, date, condition) in [("/a", sent[0], ""), ("/b", sent[1], "Sun, 06 Nov 1994 08:49:37 GMT")] {
+        origin
+            .on(path, Script::ok(&["cache-control: max-age=0", modified, date], b"first"))
+            .on(path, Script::ok(&["cache-control: max-age=0", modified], b"second"));
+        let proxy = TestProxy::forward().await;
+        for body in ["first", "second"] {
+            assert_eq!(get(proxy.address, &origin.url(path), &[]).await.text(), body);
+        }
+        assert_eq!(origin.got().pop().expect("a request").header("if-modified-since"), condition, "{path}");
+    }
+}
+
 #[tokio::test]
 async fn a_request_can_demand_validation() {
     let origin = Origin::start().await;

@@ -95,3 +95,18 @@ async fn a_304_that_makes_it_vary_does_not_leave_it_where_all_find_it() {
     let reply = get(proxy.address, &url, &["a: 1"]).await;
     assert!(reply.is_hit() && reply.text() == "one");
 }
+
+#[tokio::test]
+async fn more_names_than_are_kept_are_not_stored() {
+    let origin = Origin::start().await;
+    let names = |from: u8| (from..from + 10).map(|index| format!("x-{index}")).collect::<Vec<_>>().join(", ");
+    for (from, body) in [(0, b"one"), (10, b"two"), (10, b"new")] {
+        origin.on("/a", Script::ok(&["cache-control: max-age=60", &format!("vary: {}", names(from))], body));
+    }
+    let proxy = TestProxy::forward().await;
+    let url = origin.url("/a");
+    assert_eq!(get(proxy.address, &url, &[]).await.text(), "one");
+    assert_eq!(get(proxy.address, &url, &["x-1: a", "x-11: a"]).await.text(), "two");
+    let reply = get(proxy.address, &url, &["x-1: a", "x-11: b"]).await;
+    assert_eq!((reply.text().as_str(), reply.is_hit()), ("new", false));
+}

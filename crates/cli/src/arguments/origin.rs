@@ -1,9 +1,10 @@
-//! `--origin`, `--origin-ca`: the server behind a proxy, and the certificates that are trusted for origins.
+//! `--origin` and its kind: the server behind a proxy, the certificates that are trusted for origins, and what of a
+//! request is part of the key.
 
 use std::path::PathBuf;
 
 use clap::Args;
-use nectary_proxy::OriginUrl;
+use nectary_proxy::{KeyHeader, OriginOptions, OriginUrl};
 
 /// The origin of a reverse proxy.
 #[derive(Debug, Args)]
@@ -14,4 +15,15 @@ pub struct OriginArguments {
     /// Certificates, a PEM file, that https origins may be signed by, in addition to the system's; SIGHUP reads it again
     #[arg(long, value_name = "FILE")]
     pub origin_ca: Option<PathBuf>,
+    /// A request header that is part of every key, for example X-Forwarded-Proto: each of its values has its own copies.
+    /// Of the X-Forwarded-* that --trust-forwarded allows, only those named here reach the origin; may be given again
+    #[arg(long, value_name = "NAME")]
+    pub key_header: Vec<KeyHeader>,
+}
+
+impl OriginArguments {
+    /// What the origin is asked for, and what of a request is part of the key.
+    pub fn rules(&self) -> OriginOptions {
+        OriginOptions { key_headers: self.key_header.clone() }
+    }
 }

@@ -46,8 +46,7 @@ impl Vary {
 
     /// Makes a `Vary` from names, which may be in any order.
     pub fn of(mut names: Vec<HeaderName>) -> Vary {
-        names.sort_unstable_by(|left, right| left.as_str().cmp(right.as_str()));
-        names.dedup();
+        sort_names(&mut names);
         match names.len() {
             0 => Vary::Nothing,
             1..=VARY_NAMES_MAX => Vary::Names(names),
@@ -66,6 +65,12 @@ impl Vary {
             }
         }
     }
+}
+
+/// Sorts names and removes those that occur twice.
+pub fn sort_names(names: &mut Vec<HeaderName>) {
+    names.sort_unstable_by(|left, right| left.as_str().cmp(right.as_str()));
+    names.dedup();
 }
 
 /// Appends the variant part of a request's key to `out`.

@@ -23,7 +23,7 @@ use crate::body::ReplyBody;
 use crate::rules::cache_status::{CacheStatus, Forward};
 use crate::rules::range::first_byte;
 use crate::rules::serve::{Failure, Verdict, decide, decide_on_failure};
-use crate::rules::vary::{matches_variant, names_in, push_variant};
+use crate::rules::vary::{matches_variant, names_in, push_variant, sort_names};
 use crate::stored::response::Found;
 use crate::upstream::FetchError;
 
@@ -38,10 +38,13 @@ struct Variant {
 }
 
 impl Variant {
-    fn learn(&mut self, names: &[HeaderName], headers: &HeaderMap) {
+    /// Learns the headers by which the URL varies, in addition to those by which every URL varies.
+    fn learn(&mut self, names: &[HeaderName], keyed: &[HeaderName], headers: &HeaderMap) {
         self.names = names.to_vec();
+        self.names.extend_from_slice(keyed);
+        sort_names(&mut self.names);
         self.bytes.clear();
-        push_variant(&mut self.bytes, names, headers);
+        push_variant(&mut self.bytes, &self.names, headers);
     }
 }
 
@@ -61,6 +64,10 @@ pub(super) async fn serve(mut request: ClientRequest) -> Response<ReplyBody> {
         let mut unusable = None;
         if let Some(object) = worker.store.get(key).await {
             match look_at(&worker, &request.key, &object, &request.directives, request.at_ms) {
+                // It was stored when these headers were not part of the key.
+                found if !found.is_marker() && variant.names.is_empty() && !worker.key_headers.is_empty() => {
+                    unusable = Some(object);
+                }
                 Lookup::Serve(_, age_s, ttl_s) => {
                     return answer(request, object.clone(), age_s, CacheStatus::Hit { ttl_s }, Outcome::Hit);
                 }
@@ -73,7 +80,7 @@ pub(super) async fn serve(mut request: ClientRequest) -> Response<ReplyBody> {
                     stale = Some(object);
                 }
                 Lookup::Varies(names) if variant.names.is_empty() => {
-                    variant.learn(names, &request.headers);
+                    variant.learn(names, &worker.key_headers, &request.headers);
                     why = Forward::VaryMiss;
                     continue;
                 }
@@ -102,7 +109,7 @@ pub(super) async fn serve(mut request: ClientRequest) -> Response<ReplyBody> {
             FillRole::Follower(reader) => match follow(request, why, reader, stale.clone()).await {
                 Followed::Answered(response) => return response,
                 Followed::Varies(again, names) => {
-                    variant.learn(&names, &again.headers);
+                    variant.learn(&names, &worker.key_headers, &again.headers);
                     why = Forward::VaryMiss;
                     request = again;
                 }

@@ -43,6 +43,9 @@ impl Shortcut for Direct {
         let plain = plain(request)?;
         let worker = &*self.worker;
         let Mode::Reverse { key_prefix, .. } = &worker.mode else { return None };
+        if !worker.key_headers.is_empty() {
+            return None;
+        }
         let scratch = &mut *worker.scratch.borrow_mut();
         let key = &mut scratch.0;
         key.clear();

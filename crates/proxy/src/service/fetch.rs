@@ -86,6 +86,7 @@ impl ClientRequest {
             peer: self.client.address.ip(),
             is_trusted: self.client.is_trusted,
             is_told: is_reverse && !self.worker.options.forwarded.is_silent,
+            keyed: &self.worker.key_headers,
         };
         let (origin, authority) = match &self.worker.mode {
             Mode::Reverse { origin, authority, .. } => (Some(origin.clone()), authority.clone()),
@@ -181,7 +182,7 @@ pub(super) async fn run(plan: Plan, mut fill: Fill, tell: oneshot::Sender<Told>)
         remove_hop_by_hop(&mut parts.headers);
         if validates_stale && parts.status == StatusCode::NOT_MODIFIED {
             lease.finish();
-            let stored = stale.as_ref().filter(|stored| validates(&parts.headers, stored));
+            let stored = stale.as_ref().filter(|stored| validates(&parts.headers, stored, times.response_ms));
             if let (Some(stored), Some(object)) = (stored, &plan.stale) {
                 // The object keeps its tags, and gets those of the 304 in addition.
                 let is_tagged = tag(&plan, &mut fill, &parts.headers);
@@ -277,9 +278,12 @@ async fn fetch_body(
     let worker = &plan.worker;
     let status = response.status();
     let verdict = storability_of(plan, &response, times);
-    let names = match Vary::parse(response.headers()).union(&plan.names) {
+    let vary = Vary::parse(response.headers()).union(&plan.names).union(&worker.key_headers);
+    // Together, the names that earlier responses brought and those of this one may be too many.
+    let is_bounded = vary != Vary::Any;
+    let names = match vary {
         Vary::Names(names) => names,
-        _ => Vec::new(),
+        Vary::Nothing | Vary::Any => Vec::new(),
     };
     let mut variant = Vec::new();
     push_variant(&mut variant, &names, &plan.headers);
@@ -291,7 +295,7 @@ async fn fetch_body(
         strip(&mut headers);
     }
     let own_cookies = if keeps_cookies(worker, &headers) { Vec::new() } else { cookies::take(&mut headers) };
-    let metadata = (is_tagged && verdict.is_storable() && !is_close_delimited)
+    let metadata = (is_tagged && is_bounded && verdict.is_storable() && !is_close_delimited)
         .then(|| to_metadata(status, &headers, times))
         .flatten();
     let Some(metadata) = metadata else {

@@ -15,11 +15,12 @@ use super::reply::{Question, Source, from_stored};
 use super::request::{Client, Features, push_request_key};
 use crate::access_log::Outcome;
 use crate::body::ReplyBody;
+use crate::rules::forwarded::remove_unkeyed;
 use crate::rules::vary::push_variant;
 use crate::worker::{Mode, Worker};
 
 /// Answers from memory, and reuses the request's map of headers for the response. If it cannot answer, returns `None`
-/// and leaves the request unchanged.
+/// and leaves the request unchanged, except that headers about earlier hops that the origin must not get are removed.
 pub(super) fn resident(
     worker: &Rc<Worker>,
     client: &Rc<Client>,
@@ -35,6 +36,10 @@ pub(super) fn resident(
         return None;
     };
     let features = Features::of(request.headers());
+    if features.has_forwarding {
+        // The key and the origin must see the same headers.
+        remove_unkeyed(request.headers_mut(), client.is_trusted, &worker.key_headers);
+    }
     let is_plain = !features.is_for_origin
         && !features.has_via
         && features.has_host(request.version())
@@ -52,9 +57,14 @@ pub(super) fn resident(
     let directives = features.directives(worker, request.headers());
     let mut object = worker.store.get_resident(KeyRef::new(key, b""))?;
     if let Lookup::Varies(names) = look_at(worker, key, &object, &directives, at_ms) {
+        if !worker.key_headers.iter().all(|name| names.contains(name)) {
+            return None;
+        }
         variant.clear();
         push_variant(variant, names, request.headers());
         object = worker.store.get_resident(KeyRef::new(key, variant))?;
+    } else if !worker.key_headers.is_empty() {
+        return None;
     }
     let object = object;
     let Lookup::Serve(stored, age_s, ttl_s) = look_at(worker, key, &object, &directives, at_ms) else { return None };

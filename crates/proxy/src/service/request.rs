@@ -15,6 +15,7 @@ use tokio::net::TcpStream;
 use crate::access_log::Outcome;
 use crate::body::Ticket;
 use crate::rules::cache_control::RequestDirectives;
+use crate::rules::forwarded::is_forwarding;
 use crate::rules::host::is_host;
 use crate::rules::key::{push_key, push_path};
 use crate::wire::deadlines::Watch;
@@ -105,6 +106,8 @@ pub(crate) struct Features {
     pub is_for_origin: bool,
     pub has_range: bool,
     pub has_via: bool,
+    /// Whether the request has headers about earlier hops.
+    pub has_forwarding: bool,
 }
 
 impl Features {
@@ -122,7 +125,7 @@ impl Features {
                 IF_MATCH | IF_UNMODIFIED_SINCE => found.is_for_origin = true,
                 RANGE => found.has_range = true,
                 VIA => found.has_via = true,
-                _ => {}
+                _ => found.has_forwarding |= is_forwarding(name),
             }
         }
         found

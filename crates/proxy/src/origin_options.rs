@@ -1,0 +1,14 @@
+//! What the origin is asked for, and what of a request is part of the key.
+//!
+//! Owns: the options that decide whether clients with different requests share a stored response.
+
+use crate::rules::key_headers::KeyHeader;
+
+/// What the origin is asked for, and what of a request is part of the key.
+#[derive(Debug, Clone, Default)]
+pub struct OriginOptions {
+    /// Request headers that are part of every key, as if each response named them in `Vary`. Of the headers about
+    /// earlier hops (`X-Forwarded-Host` and others), only those named here reach the origin, if a trusted peer sent
+    /// them.
+    pub key_headers: Vec<KeyHeader>,
+}

@@ -1,0 +1,4 @@
+//! What an origin is asked, and how its responses are made fit for all clients that share them.
+
+pub mod forwarded;
+pub mod key_headers;
