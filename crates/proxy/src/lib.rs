@@ -40,6 +40,7 @@ pub use options::{AccessLog, ClientNet, ForwardedOptions, Limits, OriginUrl, Pro
 pub use origin_options::OriginOptions;
 pub use rules::default_ttl::{Rule as DefaultTtlRule, parse_duration};
 pub use rules::key_headers::{KEY_HEADERS_MAX, KeyHeader};
+pub use rules::origin::host_sent::OriginHost;
 pub use server::{Bound, Proxy, Reopener, run};
 pub use stats::{OriginDown, ProxyStats, StatsReader};
 pub use stored::by_hand;

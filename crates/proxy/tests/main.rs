@@ -18,6 +18,7 @@ mod locality;
 mod log_of_requests;
 mod miss_then_hit;
 mod origin_faults;
+mod origin_host;
 mod purge_and_invalidation;
 mod ranges_not_stored;
 mod refusals;

@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use nectary_proxy::{KeyHeader, OriginOptions, OriginUrl};
+use nectary_proxy::{KeyHeader, OriginHost, OriginOptions, OriginUrl};
 
 /// The origin of a reverse proxy.
 #[derive(Debug, Args)]
@@ -15,6 +15,10 @@ pub struct OriginArguments {
     /// Certificates, a PEM file, that https origins may be signed by, in addition to the system's; SIGHUP reads it again
     #[arg(long, value_name = "FILE")]
     pub origin_ca: Option<PathBuf>,
+    /// The Host that the origin gets, which is also in the keys: origin (its own), client (the one that each client
+    /// names), or a host, for example www.example.org
+    #[arg(long, value_name = "HOST", default_value = "origin")]
+    pub origin_host: OriginHost,
     /// A request header that is part of every key, for example X-Forwarded-Proto: each of its values has its own copies.
     /// Of the X-Forwarded-* that --trust-forwarded allows, only those named here reach the origin; may be given again
     #[arg(long, value_name = "NAME")]
@@ -24,6 +28,6 @@ pub struct OriginArguments {
 impl OriginArguments {
     /// What the origin is asked for, and what of a request is part of the key.
     pub fn rules(&self) -> OriginOptions {
-        OriginOptions { key_headers: self.key_header.clone() }
+        OriginOptions { host: self.origin_host.clone(), key_headers: self.key_header.clone() }
     }
 }

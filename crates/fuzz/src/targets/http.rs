@@ -306,7 +306,8 @@ pub fn rules(input: &[u8]) {
     }
     let _ = range::first_byte(&asked);
     let _ = conditional::is_not_modified(&method, &asked, status, &answered, times.response_ms);
-    let _ = (conditional::if_range_holds(&asked, &answered), conditional::validates(&answered, &asked, times.response_ms));
+    let _ =
+        (conditional::if_range_holds(&asked, &answered), conditional::validates(&answered, &asked, times.response_ms));
     let target = b"http://example.org/a/b?c";
     for key in invalidate::invalidated(&method, target, status, &answered) {
         assert!(key.starts_with(b"http://example.org/"), "another origin's object is purged");

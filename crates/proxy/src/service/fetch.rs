@@ -5,6 +5,7 @@
 //! and reports it to the request that began the fetch. It writes the body into the fill, from which all waiting
 //! requests read. If the body is incomplete, the fill fails.
 
+use std::borrow::Cow;
 use std::rc::Rc;
 
 use futures_util::StreamExt;
@@ -89,11 +90,11 @@ impl ClientRequest {
             keyed: &self.worker.key_headers,
         };
         let (origin, authority) = match &self.worker.mode {
-            Mode::Reverse { origin, authority, .. } => (Some(origin.clone()), authority.clone()),
+            Mode::Reverse(reverse) => (Some(reverse.origin.clone()), Cow::Borrowed(reverse.host_for(&self.key))),
             Mode::Forward => {
                 let origin = Origin::of(&self.uri);
                 let authority = origin.as_ref().map(Origin::authority).unwrap_or_default();
-                (origin, authority)
+                (origin, Cow::Owned(authority))
             }
         };
         let head =
@@ -178,6 +179,7 @@ pub(super) async fn run(plan: Plan, mut fill: Fill, tell: oneshot::Sender<Told>)
         }
         let times = Times { request_ms, response_ms: worker.now_ms() };
         let (mut parts, body) = response.into_parts();
+        worker.adapt(&mut parts.headers);
         let is_close_delimited = is_close_delimited(&parts.headers, &body);
         remove_hop_by_hop(&mut parts.headers);
         if validates_stale && parts.status == StatusCode::NOT_MODIFIED {

@@ -6,6 +6,7 @@
 use std::rc::Rc;
 use std::time::Instant;
 
+use http::header::HOST;
 use http::{Method, Request, Response};
 use hyper::body::{Body, Incoming};
 use nectary_store::KeyRef;
@@ -51,7 +52,9 @@ pub(super) fn resident(
     let scratch = &mut *worker.scratch.borrow_mut();
     let (key, variant) = (&mut scratch.0, &mut scratch.1);
     key.clear();
-    if !push_request_key(worker, request.uri(), key) || key.len() > worker.options.limits.url_bytes_max {
+    if !push_request_key(worker, request.uri(), request.headers().get(HOST), key)
+        || key.len() > worker.options.limits.url_bytes_max
+    {
         return None;
     }
     let directives = features.directives(worker, request.headers());
