@@ -18,6 +18,7 @@ use crate::access_log::{LogBuffer, LogQueue, LogWriter, OpenLog};
 use crate::connections::Door;
 use crate::error::Error;
 use crate::options::ProxyOptions;
+use crate::room::{ConnectionLimits, Room};
 use crate::rules::key_headers;
 use crate::stats::{OriginState, StatsReader, WorkerStats};
 use crate::upstream::OriginTrust;
@@ -186,9 +187,11 @@ impl Bound {
         for of_worker in sockets {
             listeners.push(of_worker.into_iter().map(listen).collect::<Result<Vec<_>, _>>()?);
         }
+        let limits = ConnectionLimits::new(options.limits.connections_max, listeners.len());
+        let room = Room::new(limits);
         let stats: Vec<_> = listeners.iter().map(|_| Arc::new(WorkerStats::default())).collect();
         let origin = Arc::new(OriginState::default());
-        let reader = StatsReader::new(stats.clone(), origin.clone());
+        let reader = StatsReader::new(stats.clone(), origin.clone()).with_limits(limits);
         let log = log.map(|log| LogWriter::start(log, reader.clone())).transpose()?;
         let reader = reader.with_log(log.as_ref().map(LogWriter::queue));
         let instance = random();
@@ -196,7 +199,7 @@ impl Bound {
         for (index, listeners) in listeners.into_iter().enumerate() {
             let (options, store, stats, own) = (options.clone(), store.clone(), stats[index].clone(), shutdown.clone());
             let log = log.as_ref().map(|writer| LogBuffer::new(writer.queue(), stats.clone()));
-            let shared = (stats, origin.clone(), trust.clone());
+            let shared = (stats, origin.clone(), trust.clone(), room.clone());
             let work = move || serve(index, options, store, shared, log, instance, listeners, own);
             let spawned = std::thread::Builder::new().name(format!("proxy-{index}")).spawn(work);
             match spawned {
@@ -228,7 +231,7 @@ fn serve(
     index: usize,
     options: Arc<ProxyOptions>,
     store: Spans,
-    (stats, origin, trust): (Arc<WorkerStats>, Arc<OriginState>, Arc<OriginTrust>),
+    (stats, origin, trust, room): (Arc<WorkerStats>, Arc<OriginState>, Arc<OriginTrust>, Arc<Room>),
     log: Option<LogBuffer>,
     instance: u32,
     listeners: Vec<(TcpListener, Door)>,
@@ -243,7 +246,7 @@ fn serve(
         .build_local(tokio::runtime::LocalOptions::default())
         .map_err(failed)?;
     let result = runtime.block_on(async {
-        let worker = Worker::new(options, store, stats, origin, trust, log, instance);
+        let worker = Worker::new(options, store, stats, origin, trust, log, room, instance);
         accept::run(worker, listeners, shutdown).await
     });
     drop(stop_others);

@@ -18,6 +18,7 @@ use crate::connections::Connections;
 use crate::hit_for_miss::HitForMiss;
 use crate::options::ProxyOptions;
 use crate::rendered_values::RenderedValues;
+use crate::room::Room;
 use crate::rules::cache_status::CACHE_NAME;
 use crate::rules::default_ttl::DefaultTtl;
 use crate::rules::invalidate::origin_of;
@@ -125,6 +126,7 @@ pub(crate) struct Worker {
 
 impl Worker {
     /// Makes a worker that does not listen yet.
+    #[allow(clippy::too_many_arguments)]
     pub fn new(
         options: Arc<ProxyOptions>,
         store: Spans,
@@ -132,6 +134,7 @@ impl Worker {
         origin: Arc<OriginState>,
         trust: Arc<OriginTrust>,
         log: Option<LogBuffer>,
+        room: Arc<Room>,
         instance: u32,
     ) -> Rc<Worker> {
         let mode = match &options.origin {
@@ -140,7 +143,7 @@ impl Worker {
         };
         let pseudonym = format!("{CACHE_NAME}-{instance:08x}");
         let via = HeaderValue::from_str(&format!("1.1 {pseudonym}")).expect("visible ASCII");
-        let connections = Connections::new(&options);
+        let connections = Connections::new(&options, room);
         let origin = options.origin.as_ref().map(|_| origin);
         Rc::new(Worker {
             policy: Policy {

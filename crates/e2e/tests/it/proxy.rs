@@ -2,6 +2,7 @@
 
 mod apt;
 mod curl;
+mod descriptors;
 mod faulty_calls;
 mod faulty_origin;
 mod faulty_store;

@@ -21,6 +21,7 @@ use tokio::time::timeout;
 
 use super::message::{Fault, FaultKind, REQUEST_BYTES_MAX, Response, encode};
 use super::methods::Methods;
+use crate::descriptors::note_failed_accept;
 use crate::log::{Level, Throttle};
 use crate::{Error, RuntimeDirectory, Shutdown};
 
@@ -148,6 +149,7 @@ async fn serve(listener: UnixListener, methods: Arc<RwLock<Arc<Methods>>>, limit
                 }
                 Ok((stream, _)) => refuse(&stream, limits.connections_max),
                 Err(error) => {
+                    note_failed_accept(&error);
                     ACCEPT_FAILED.write(Level::Error, "control", format_args!("cannot accept: {error}"));
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }

@@ -32,7 +32,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use nectary_block::Context;
-use nectary_host::Shutdown;
+use nectary_host::{Shutdown, descriptors};
 use nectary_host::log::{Level, Throttle};
 use nectary_host::tls::ServerTls;
 use serde::Serialize;
@@ -56,7 +56,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct ServerOptions {
-    /// The maximum number of clients that are served at the same time. The server disconnects further clients.
+    /// The maximum number of clients that are served at the same time, reduced to what the limit of open descriptors
+    /// allows. The server disconnects further clients.
     pub connections_max: usize,
     /// The maximum number of bytes of requests in flight on all connections together. Values below 64 MiB count as 64
     /// MiB.
@@ -147,7 +148,8 @@ impl Bound {
     ///
     /// *Errors*: a thread cannot be started.
     pub fn serve(self, exports: Exports) -> Result<Server, Error> {
-        let Bound { listeners, options } = self;
+        let Bound { listeners, mut options } = self;
+        options.connections_max = descriptors::connections_max(options.connections_max);
         let bytes = options.bytes_max.max(crate::limits::CONNECTION_BYTES_MAX);
         let shared = Arc::new(Shared {
             exports: Arc::new(exports),
@@ -273,6 +275,7 @@ async fn accept(listener: Listener, threads: Option<Threads>, shared: Arc<Shared
             accepted = listener.accept() => match accepted {
                 Ok(accepted) => accepted,
                 Err(error) => {
+                    descriptors::note_failed_accept(&error);
                     ACCEPT_FAILED.write(Level::Error, "nbd", format_args!("cannot accept: {error}"));
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                     continue;

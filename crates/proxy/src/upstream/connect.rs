@@ -13,6 +13,7 @@ use tokio::net::TcpStream;
 use super::error::FetchError;
 use super::socket::Socket;
 use super::{Destination, Idle, Reach, Upstream, trust};
+use crate::room::Place;
 use crate::wire::deadlines::Side;
 use crate::wire::stream::WatchedStream;
 
@@ -53,20 +54,20 @@ pub(crate) async fn connect_tcp(
 }
 
 /// Opens a connection to an origin.
-pub(super) async fn connect(upstream: &Upstream, to: &Destination) -> Result<Idle, FetchError> {
+pub(super) async fn connect(upstream: &Upstream, to: &Destination, place: Place) -> Result<Idle, FetchError> {
     let origin = &to.origin;
     let tcp = connect_tcp(upstream, &origin.host, origin.port, to.reach).await?;
     upstream.stats.origin_connections.add(1);
     let socket = Socket::new(tcp);
     if !origin.https {
-        return handshake(upstream, socket.clone(), socket).await;
+        return handshake(upstream, socket.clone(), socket, place).await;
     }
     let connector = upstream.trust.connector().map_err(FetchError::Connect)?;
     let name = origin.host.trim_start_matches('[').trim_end_matches(']').to_owned();
     let name = ServerName::try_from(name).map_err(|error| FetchError::Connect(error.to_string()))?;
     let attempt = connector.connect(name, socket.clone());
     match tokio::time::timeout(upstream.options.limits.connect_timeout, attempt).await {
-        Ok(Ok(stream)) => handshake(upstream, stream, socket).await,
+        Ok(Ok(stream)) => handshake(upstream, stream, socket, place).await,
         Ok(Err(error)) => {
             if let Some(remedy) = trust::remedy(&error) {
                 let authority = origin.authority();
@@ -79,7 +80,7 @@ pub(super) async fn connect(upstream: &Upstream, to: &Destination) -> Result<Idl
 }
 
 /// Runs hyper on a stream, in a separate task that ends when the connection ends.
-async fn handshake<S>(upstream: &Upstream, stream: S, socket: Socket) -> Result<Idle, FetchError>
+async fn handshake<S>(upstream: &Upstream, stream: S, socket: Socket, place: Place) -> Result<Idle, FetchError>
 where
     S: AsyncRead + AsyncWrite + Unpin + 'static,
 {
@@ -87,6 +88,6 @@ where
     let stream = TokioIo::new(WatchedStream::new(stream, watch.clone()));
     let (sender, connection) =
         http1::handshake(stream).await.map_err(|error| FetchError::Connect(error.to_string()))?;
-    upstream.connections.supervise(watch.clone(), connection);
+    upstream.connections.supervise(watch.clone(), connection, place);
     Ok(Idle { sender, watch, socket })
 }

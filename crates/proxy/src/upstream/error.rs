@@ -10,6 +10,9 @@ pub(crate) enum FetchError {
     /// The connection could not be opened.
     #[error("cannot connect to the origin: {0}")]
     Connect(String),
+    /// The proxy has too many connections to origins.
+    #[error("the proxy has too many connections to origins at present")]
+    Crowded,
     /// The origin took too long.
     #[error("the origin took too long: {0}")]
     TimedOut(&'static str),
@@ -28,7 +31,9 @@ impl FetchError {
     /// The kind of failure, for the rules about stale responses.
     pub fn failure(&self) -> Failure {
         match self {
-            FetchError::Connect(_) | FetchError::TimedOut(_) | FetchError::Broken(_) => Failure::Unreachable,
+            FetchError::Connect(_) | FetchError::Crowded | FetchError::TimedOut(_) | FetchError::Broken(_) => {
+                Failure::Unreachable
+            }
             FetchError::Client(_) | FetchError::Refused(_) => Failure::Error,
         }
     }

@@ -90,7 +90,8 @@ pub(crate) async fn exchange(
             }
         }
     }
-    let fresh = connect(upstream, to).await;
+    let place = upstream.place().await?;
+    let fresh = connect(upstream, to, place).await;
     if let Some(origin) = &upstream.origin {
         origin.note(fresh.as_ref().err());
     }

@@ -26,10 +26,12 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use hyper::client::conn::http1::SendRequest;
+use nectary_host::descriptors;
 
 use self::socket::Socket;
 use crate::connections::Connections;
 use crate::options::ProxyOptions;
+use crate::room::{Peer, Place};
 use crate::rules::key::Origin;
 use crate::stats::{OriginState, WorkerStats};
 use crate::wire::deadlines::Watch;
@@ -115,7 +117,28 @@ impl Upstream {
     /// Closes all idle connections. From now on no connection is kept.
     pub fn close(&self) {
         self.is_closed.set(true);
+        self.close_unused();
+    }
+
+    /// Closes all idle connections.
+    pub fn close_unused(&self) {
         self.idle.borrow_mut().clear();
+    }
+
+    /// The place of a new connection. If there is none, this worker's idle connections are closed first.
+    pub async fn place(&self) -> Result<Place, FetchError> {
+        if let Some(place) = self.connections.room.take(Peer::Origin) {
+            return Ok(place);
+        }
+        self.close_unused();
+        // The tasks of the closed connections give their places back.
+        tokio::task::yield_now().await;
+        self.connections.room.take(Peer::Origin).ok_or_else(|| {
+            let max = self.connections.room.max(Peer::Origin);
+            self.stats.excess_connections.add(1);
+            descriptors::note_refused(format!("{max} connections to origins are open, which is the limit"));
+            FetchError::Crowded
+        })
     }
 
     fn take(&self, to: &Destination) -> Option<Idle> {
@@ -130,7 +153,7 @@ impl Upstream {
     }
 
     fn keep(&self, to: &Destination, connection: Idle) {
-        if self.is_closed.get() || !connection.is_usable() {
+        if self.is_closed.get() || self.connections.room.is_crowded() || !connection.is_usable() {
             return;
         }
         let mut idle = self.idle.borrow_mut();

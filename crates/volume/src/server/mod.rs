@@ -41,7 +41,8 @@ mod waits;
 use std::sync::Arc;
 
 use nectary_block::SharedDevice;
-use nectary_host::log::{Level, write as log};
+use nectary_host::descriptors;
+use nectary_host::log::{Level, Throttle};
 use nectary_host::tls::ServerTls;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::{JoinHandle, JoinSet};
@@ -212,19 +213,23 @@ impl Server {
 
 /// Accepts connections. When this future is dropped, all its connections end.
 async fn accept(listener: Listener, context: Arc<connection::Context>) {
+    static LOGGED: Throttle = Throttle::every(std::time::Duration::from_secs(60));
+    let connections_max = descriptors::connections_max(connection::CONNECTIONS_MAX);
     let mut connections = JoinSet::new();
     loop {
         tokio::select! {
             accepted = listener.accept() => match accepted {
-                Ok((stream, peer)) if connections.len() < connection::CONNECTIONS_MAX => {
+                Ok((stream, peer)) if connections.len() < connections_max => {
                     let context = context.clone();
                     connections.spawn(async move { connection::serve(&context, stream, &peer).await });
                 }
                 Ok((_, peer)) => {
-                    log(Level::Warning, "volume", format_args!("{peer}: turned away, there are too many connections"));
+                    descriptors::note_refused(format!("{connections_max} are served, which is the limit"));
+                    LOGGED.write(Level::Warning, "volume", format_args!("{peer}: turned away, there are too many connections"));
                 }
                 Err(error) => {
-                    log(Level::Warning, "volume", format_args!("{}: {error}", listener.address()));
+                    descriptors::note_failed_accept(&error);
+                    LOGGED.write(Level::Warning, "volume", format_args!("{}: {error}", listener.address()));
                     tokio::time::sleep(std::time::Duration::from_millis(100)).await;
                 }
             },
