@@ -27,6 +27,7 @@ use crate::rules::cookies::{self, Cookies};
 use crate::rules::hop::remove_hop_by_hop;
 use crate::rules::invalidate::origin_of;
 use crate::rules::key::Origin;
+use crate::rules::origin::encodings::normal_form;
 use crate::rules::serve::{Failure, decide_on_failure};
 use crate::rules::storable::Storability;
 use crate::rules::tags::{strip, tags_of};
@@ -111,6 +112,8 @@ impl Plan {
         // The method is GET even if a HEAD request found the stale response that must be validated.
         head.method = Method::GET;
         head.ask_for_all();
+        // All clients whose copy this may become are asked for in the same words.
+        head.headers.insert(ACCEPT_ENCODING, HeaderValue::from_static(normal_form(&request.headers)));
         Plan {
             worker: request.worker.clone(),
             key: request.key.clone(),
