@@ -145,6 +145,81 @@ async fn validations_at_the_same_time_are_one_request() {
     assert_eq!(origin.count(), 2);
 }
 
+/// Sends the same request on several connections, and lets the origin answer when all wait.
+async fn at_the_same_time(origin: &Origin, proxy: &TestProxy, lines: &[&str]) -> Vec<Reply> {
+    let before = proxy.stats().requests;
+    let mut clients = Vec::new();
+    for _ in 0..5 {
+        let mut client = Client::connect(proxy.address).await;
+        client.send(request(lines).as_bytes()).await;
+        clients.push(client);
+    }
+    proxy.wait_for(|stats| stats.requests == before + 5).await;
+    origin.open("answer");
+    let mut replies = Vec::new();
+    for client in &mut clients {
+        replies.push(client.reply(false).await);
+    }
+    replies
+}
+
+#[tokio::test]
+async fn demands_for_validation_share_one_revalidation() {
+    const FRESH: &[u8] =
+        b"HTTP/1.1 200 OK\r\ncache-control: max-age=60\r\netag: \"x\"\r\ncontent-length: 5\r\n\r\nhello";
+    for demand in
+        ["cache-control: max-age=0", "cache-control: no-cache", "pragma: no-cache", "cache-control: min-fresh=90"]
+    {
+        for answer in [&b"HTTP/1.1 304 Not Modified\r\n\r\n"[..], FRESH] {
+            let origin = Origin::start().await;
+            origin.on("/a", Script::raw(FRESH)).on("/a", Script::raw(b"").wait("answer").then(answer));
+            let proxy = TestProxy::forward().await;
+            get(proxy.address, &origin.url("/a"), &[]).await;
+            let line = format!("GET {} HTTP/1.1", origin.url("/a"));
+            for reply in at_the_same_time(&origin, &proxy, &[&line, demand]).await {
+                assert_eq!(reply.text(), "hello", "{demand}");
+            }
+            assert_eq!(origin.count(), 2, "{demand}");
+            // A later request demands its own validation.
+            get(proxy.address, &origin.url("/a"), &[demand]).await;
+            assert_eq!(origin.count(), 3, "{demand}");
+        }
+    }
+}
+
+/// Such a response may be for one client alone, as far as a cache knows.
+#[tokio::test]
+async fn responses_with_no_cache_are_validated_by_each() {
+    let origin = Origin::start().await;
+    let response = ["cache-control: no-cache", "etag: \"x\""];
+    origin.on("/a", Script::ok(&response, b"hello"));
+    origin.on("/a", Script::raw(b"").wait("answer").then(b"HTTP/1.1 304 Not Modified\r\n\r\n"));
+    let proxy = TestProxy::forward().await;
+    get(proxy.address, &origin.url("/a"), &[]).await;
+    let line = format!("GET {} HTTP/1.1", origin.url("/a"));
+    for reply in at_the_same_time(&origin, &proxy, &[&line]).await {
+        assert!(reply.status == 200 || reply.status == 304, "{reply:?}");
+    }
+    assert_eq!(origin.count(), 6);
+}
+
+/// The answer to a request that was under way before may be older than the demand.
+#[tokio::test]
+async fn an_answer_that_was_there_before_meets_no_demand() {
+    let origin = Origin::start().await;
+    let head = b"HTTP/1.1 200 OK\r\ncache-control: max-age=60\r\ncontent-length: 3\r\n\r\n";
+    origin.on("/a", Script::raw(head).then(b"ol").wait("rest").then(b"d")).on("/a", Script::fresh(b"new"));
+    let proxy = TestProxy::forward().await;
+    let line = format!("GET {} HTTP/1.1", origin.url("/a"));
+    let mut first = Client::connect(proxy.address).await;
+    first.send(request(&[&line]).as_bytes()).await;
+    first.head().await;
+    tokio::time::sleep(std::time::Duration::from_millis(3)).await;
+    let reply = get(proxy.address, &origin.url("/a"), &["cache-control: no-cache"]).await;
+    assert_eq!((reply.text().as_str(), origin.count()), ("new", 2));
+    origin.open("rest");
+}
+
 #[tokio::test]
 async fn an_error_of_the_origin_leaves_what_is_stored() {
     let origin = Origin::start().await;
