@@ -14,4 +14,6 @@ pub struct OriginOptions {
     /// earlier hops (`X-Forwarded-Host` and others), only those named here reach the origin, if a trusted peer sent
     /// them.
     pub key_headers: Vec<KeyHeader>,
+    /// Whether bodies that end with the origin's connection are not stored, although the connection was closed cleanly.
+    pub distrusts_close: bool,
 }

@@ -23,11 +23,18 @@ pub struct OriginArguments {
     /// Of the X-Forwarded-* that --trust-forwarded allows, only those named here reach the origin; may be given again
     #[arg(long, value_name = "NAME")]
     pub key_header: Vec<KeyHeader>,
+    /// Do not store bodies that end with the origin's connection, for origins that break off and close cleanly
+    #[arg(long)]
+    pub no_store_close_delimited: bool,
 }
 
 impl OriginArguments {
     /// What the origin is asked for, and what of a request is part of the key.
     pub fn rules(&self) -> OriginOptions {
-        OriginOptions { host: self.origin_host.clone(), key_headers: self.key_header.clone() }
+        OriginOptions {
+            host: self.origin_host.clone(),
+            key_headers: self.key_header.clone(),
+            distrusts_close: self.no_store_close_delimited,
+        }
     }
 }

@@ -183,7 +183,7 @@ pub(super) async fn run(plan: Plan, mut fill: Fill, tell: oneshot::Sender<Told>)
         let times = Times { request_ms, response_ms: worker.now_ms() };
         let (mut parts, body) = response.into_parts();
         worker.adapt(&mut parts.headers);
-        let is_close_delimited = is_close_delimited(&parts.headers, &body);
+        let is_doubtful = worker.options.origin_rules.distrusts_close && is_close_delimited(&parts.headers, &body);
         remove_hop_by_hop(&mut parts.headers);
         if validates_stale && parts.status == StatusCode::NOT_MODIFIED {
             lease.finish();
@@ -214,7 +214,7 @@ pub(super) async fn run(plan: Plan, mut fill: Fill, tell: oneshot::Sender<Told>)
             continue;
         }
         let response = Response::from_parts(parts, body);
-        fetch_body(&plan, fill, response, lease, times, is_close_delimited, tell).await;
+        fetch_body(&plan, fill, response, lease, times, is_doubtful, tell).await;
         return;
     }
 }
@@ -235,9 +235,10 @@ impl Drop for Counted {
     }
 }
 
-/// Whether a body ends only when the connection closes. Such a body looks the same whether it is complete or was cut
-/// off.
-pub(super) fn is_close_delimited(headers: &HeaderMap, body: &Incoming) -> bool {
+/// Whether a body ends only when the connection closes. It is complete if the connection closes cleanly: a reset, or the
+/// end of a TLS connection without its closing message, is an error of the body (RFC 9112, 8). If the origin's program
+/// crashes, its kernel closes cleanly as well, so the operator can distrust such bodies.
+fn is_close_delimited(headers: &HeaderMap, body: &Incoming) -> bool {
     body.size_hint().exact().is_none() && !headers.contains_key(TRANSFER_ENCODING)
 }
 
@@ -277,7 +278,7 @@ async fn fetch_body(
     response: Response<Incoming>,
     lease: Lease,
     times: Times,
-    is_close_delimited: bool,
+    is_doubtful: bool,
     tell: oneshot::Sender<Told>,
 ) {
     let worker = &plan.worker;
@@ -300,7 +301,7 @@ async fn fetch_body(
         strip(&mut headers);
     }
     let own_cookies = if keeps_cookies(worker, &headers) { Vec::new() } else { cookies::take(&mut headers) };
-    let metadata = (is_tagged && is_bounded && verdict.is_storable() && !is_close_delimited)
+    let metadata = (is_tagged && is_bounded && verdict.is_storable() && !is_doubtful)
         .then(|| to_metadata(status, &headers, times))
         .flatten();
     let Some(metadata) = metadata else {

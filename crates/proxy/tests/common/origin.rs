@@ -25,6 +25,8 @@ enum Step {
     Wait(&'static str),
     /// Waits for ever.
     Hang,
+    /// Resets the connection.
+    Reset,
 }
 
 impl Script {
@@ -77,6 +79,12 @@ impl Script {
     /// Adds a step that sends nothing and keeps the connection open.
     pub fn hang(mut self) -> Script {
         self.steps.push(Step::Hang);
+        self
+    }
+
+    /// Adds a step that resets the connection.
+    pub fn reset(mut self) -> Script {
+        self.steps.push(Step::Reset);
         self
     }
 
@@ -237,6 +245,10 @@ async fn serve(mut stream: TcpStream, state: Arc<Mutex<State>>) {
                     gate.acquire().await.expect("open for ever").forget();
                 }
                 Step::Hang => std::future::pending().await,
+                Step::Reset => {
+                    _ = socket2::SockRef::from(&stream).set_linger(Some(std::time::Duration::ZERO));
+                    return;
+                }
             }
         }
         if script.then_close {
