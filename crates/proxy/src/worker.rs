@@ -28,7 +28,7 @@ use crate::rules::origin::host_sent::{HostChoice, OriginHost, push_host};
 use crate::rules::origin::references::OwnReferences;
 use crate::rules::policy::Policy;
 use crate::stats::{OriginState, WorkerStats};
-use crate::upstream::{OriginTrust, Upstream};
+use crate::upstream::{KnownOrigins, Upstream};
 
 /// The longest request head that can be answered without hyper, in bytes.
 const ROOM_BYTES: usize = 8 * 1024;
@@ -132,7 +132,7 @@ impl Worker {
         store: Spans,
         stats: Arc<WorkerStats>,
         origin: Arc<OriginState>,
-        trust: Arc<OriginTrust>,
+        known: Arc<KnownOrigins>,
         log: Option<LogBuffer>,
         room: Arc<Room>,
         instance: u32,
@@ -156,7 +156,7 @@ impl Worker {
             key_headers: key_headers::names(&options.origin_rules.key_headers),
             store,
             log: RequestLog::new(stats.clone(), log),
-            upstream: Upstream::new(options.clone(), stats.clone(), connections.clone(), origin, trust),
+            upstream: Upstream::new(options.clone(), stats.clone(), connections.clone(), origin, known),
             connections,
             stats,
             hit_for_miss: RefCell::new(HitForMiss::new()),

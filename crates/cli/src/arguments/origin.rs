@@ -17,7 +17,7 @@ pub struct OriginArguments {
     pub origin_ca: Option<PathBuf>,
     /// The Host that the origin gets, which is also in the keys: origin (its own), client (the one that each client
     /// names), or a host, for example www.example.org
-    #[arg(long, value_name = "HOST", default_value = "origin")]
+    #[arg(long, value_name = "HOST", default_value = "origin", requires = "origin")]
     pub origin_host: OriginHost,
     /// A request header that is part of every key, for example X-Forwarded-Proto: each of its values has its own copies.
     /// Of the X-Forwarded-* that --trust-forwarded allows, only those named here reach the origin; may be given again

@@ -17,7 +17,7 @@ use super::request::{Client, Features, push_request_key};
 use crate::access_log::Outcome;
 use crate::body::ReplyBody;
 use crate::rules::forwarded::remove_unkeyed;
-use crate::rules::vary::push_variant;
+use crate::rules::vary::{push_variant, sort_names};
 use crate::worker::{Mode, Worker};
 
 /// Answers from memory, and reuses the request's map of headers for the response. If it cannot answer, returns `None`
@@ -60,11 +60,15 @@ pub(super) fn resident(
     let directives = features.directives(worker, request.headers());
     let mut object = worker.store.get_resident(KeyRef::new(key, b""))?;
     if let Lookup::Varies(names) = look_at(worker, key, &object, &directives, at_ms) {
-        if !worker.key_headers.iter().all(|name| names.contains(name)) {
-            return None;
-        }
         variant.clear();
-        push_variant(variant, names, request.headers());
+        if worker.key_headers.iter().all(|name| names.contains(name)) {
+            push_variant(variant, names, request.headers());
+        } else {
+            // The marker is from a time when these headers were not part of the key.
+            let mut all = [names, &worker.key_headers].concat();
+            sort_names(&mut all);
+            push_variant(variant, &all, request.headers());
+        }
         object = worker.store.get_resident(KeyRef::new(key, variant))?;
     } else if !worker.key_headers.is_empty() {
         return None;
