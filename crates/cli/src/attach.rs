@@ -84,6 +84,7 @@ async fn stay(arguments: &AttachArguments) -> Result<u8, Failure> {
         trust_remaining: arguments.client.trust_remaining,
         // A file that is to be created must be opened for writing.
         is_read_only: arguments.read_only && arguments.size.is_none(),
+        pads_tail: true,
         ..OpenOptions::default()
     };
     let options = Options { read_only: arguments.read_only, open };

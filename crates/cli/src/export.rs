@@ -27,7 +27,11 @@ pub async fn run(arguments: &ExportArguments) -> Result<u8, Failure> {
     let shutdown = Shutdown::new();
     let _signals = shutdown.on_signals().context("cannot listen for signals")?;
     let tls = match (&arguments.tls_cert, &arguments.tls_key) {
-        (Some(certificate), Some(key)) => Some(ServerTls::load(certificate, key, arguments.tls_ca.as_deref())?),
+        (Some(certificate), Some(key)) => {
+            let tls = ServerTls::load(certificate, key, arguments.tls_ca.as_deref())?;
+            crate::cert::note_end(certificate);
+            Some(tls)
+        }
         _ => None,
     };
     let mut devices = Vec::new();
@@ -73,6 +77,7 @@ async fn open(
         trust_remaining: arguments.client.trust_remaining,
         // A file that is to be created must be opened for writing.
         is_read_only: arguments.read_only && arguments.size.is_none(),
+        pads_tail: true,
         ..OpenOptions::default()
     };
     let mut exports = Vec::new();
@@ -144,7 +149,7 @@ fn describe(export: &Export) -> Value {
     json!({
         "name": export.name(),
         "spec": export.device().spec(),
-        "size_bytes": geometry.size_bytes,
+        "size_bytes": export.device().exact_bytes(),
         "block_bytes": geometry.block_bytes,
         "read_only": export.is_read_only(),
         "requests": export.figures(),

@@ -14,6 +14,7 @@ pub mod clock;
 pub mod control;
 mod error;
 pub mod log;
+mod newcomers;
 pub mod progress;
 mod reopen;
 mod runtime_directory;
@@ -23,6 +24,7 @@ pub mod tls;
 
 pub use control::{ControlServer, Fault, FaultKind, Limits, Methods};
 pub use error::Error;
+pub use newcomers::{Newcomer, Newcomers};
 pub use reopen::ReopenSignals;
 pub use runtime_directory::RuntimeDirectory;
 pub use shutdown::{Shutdown, SignalWatch};

@@ -16,6 +16,8 @@ pub(super) struct Shared {
     pub spec: String,
     pub block_bytes: u32,
     pub size_bytes: AtomicU64,
+    /// The number of bytes without the padding of the last block.
+    pub exact_bytes: AtomicU64,
     /// The first failure after which the device refuses writes; unset if there was no such failure.
     pub latched: OnceLock<String>,
 }

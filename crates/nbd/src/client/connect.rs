@@ -26,9 +26,12 @@ pub struct ConnectOptions {
     /// Whether the device never connects again: after one of its connections has ended, all requests fail. This is for
     /// callers that must check the server before they connect again.
     pub is_single_session: bool,
-    /// The unit of offsets and lengths, in bytes; a power of two. By default it is the server's preferred block size. A
-    /// unit below 512 is for callers that need no real block device, and the server must accept it.
+    /// The unit of offsets and lengths, in bytes; a power of two. By default it is the server's smallest block, at least
+    /// 512 bytes. A unit below 512 is for callers that need no real block device, and the server must accept it.
     pub unit_bytes: Option<u32>,
+    /// Whether an export whose size is no multiple of the device's block is used to its last byte, see
+    /// [`OpenOptions::pads_tail`](nectary_block::OpenOptions::pads_tail).
+    pub pads_tail: bool,
 }
 
 /// The result of connecting to a server.

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use nectary_block::{Buffer, ErrorKind};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, oneshot};
 
 use super::handshake::Agreed;
 use super::journal::{Journal, Token};
@@ -35,10 +35,31 @@ const BATCH_MAX: usize = 64;
 pub(super) struct Failure {
     pub kind: ErrorKind,
     pub reason: Arc<str>,
+    /// Whether the server or the network has ended the connection. A request that changes nothing can then be sent
+    /// again.
+    pub is_cut: bool,
+}
+
+impl Failure {
+    pub fn new(kind: ErrorKind, reason: impl Into<Arc<str>>) -> Failure {
+        Failure { kind, reason: reason.into(), is_cut: false }
+    }
+}
+
+/// A request whose connection has ended, and the buffers of a read.
+pub(super) struct Broken {
+    pub failure: Failure,
+    pub buffers: Vec<Buffer>,
+}
+
+impl From<Failure> for Broken {
+    fn from(failure: Failure) -> Broken {
+        Broken { failure, buffers: Vec::new() }
+    }
 }
 
 /// The outcome of a request, and its buffers.
-pub(super) type Ended = Result<(Outcome, Vec<Buffer>), Failure>;
+pub(super) type Ended = Result<(Outcome, Vec<Buffer>), Broken>;
 
 /// A request that the caller wants to send.
 pub(super) struct Command {
@@ -100,6 +121,8 @@ struct Shared {
     in_flight: Mutex<InFlight>,
     failure: OnceLock<Failure>,
     journal: Journal,
+    /// Notified when the connection has ended.
+    ended: Arc<Notify>,
 }
 
 /// A connection that accepts requests.
@@ -112,11 +135,17 @@ pub(super) struct Connection {
 
 impl Connection {
     /// Begins to send requests and to read replies on a stream, in the tokio runtime of the caller.
-    pub fn start(stream: Transport, agreed: &Agreed, journal: Journal, request_time: Duration) -> Connection {
+    pub fn start(
+        stream: Transport,
+        agreed: &Agreed,
+        journal: Journal,
+        request_time: Duration,
+        ended: Arc<Notify>,
+    ) -> Connection {
         let (queue, outgoing) = unbounded_channel();
         let replies = Replies::new(agreed.is_structured, agreed.allocation);
         let in_flight = Mutex::new(InFlight { replies, entries: HashMap::new(), cookie: 0 });
-        let shared = Arc::new(Shared { in_flight, failure: OnceLock::new(), journal });
+        let shared = Arc::new(Shared { in_flight, failure: OnceLock::new(), journal, ended });
         // The task ends when the connection is dropped or fails.
         tokio::spawn(run(stream, shared.clone(), outgoing, request_time));
         let requests = Arc::new(Semaphore::new(REQUESTS_MAX));
@@ -136,27 +165,29 @@ impl Connection {
 
     /// Waits for the permits for a request.
     pub async fn permits(&self, command: &Command) -> Result<Permits, Failure> {
-        let closed = || Failure { kind: ErrorKind::Io, reason: "the connection is closed".into() };
+        let closed = || Failure::new(ErrorKind::Io, "the connection is closed");
         let take = async |semaphore: &Arc<Semaphore>, count| {
             semaphore.clone().acquire_many_owned(count).await.map_err(|_| closed())
         };
         Ok(Permits { _request: take(&self.requests, 1).await?, _bytes: take(&self.bytes, command.bytes()).await? })
     }
 
-    /// Sends a request. The returned receiver gets the result of the request.
-    pub fn submit(&self, command: Command, permits: Permits) -> Result<oneshot::Receiver<Ended>, Failure> {
+    /// Sends a request. The returned receiver gets the result of the request. *Errors*: the connection has ended, or the
+    /// device refuses writes; the request was not sent and is returned.
+    pub fn submit(&self, command: Command, permits: Permits) -> Result<oneshot::Receiver<Ended>, (Failure, Command)> {
         let (reply, receiver) = oneshot::channel();
         let expected = command.expected();
         let mut in_flight = self.shared.lock();
         if let Some(failure) = self.failure() {
-            return Err(failure.clone());
+            return Err((failure.clone(), command));
         }
-        let Command { flags, command, offset, length, buffers, write } = command;
         // `fail` takes the same lock. So when the connection fails, a write is either counted as in flight or has not
         // begun.
-        let begin = |fua| self.shared.journal.begin(fua);
-        let latched = |reason: String| Failure { kind: ErrorKind::Latched, reason: reason.into() };
-        let token = write.map(begin).transpose().map_err(latched)?;
+        let token = match command.write.map(|fua| self.shared.journal.begin(fua)).transpose() {
+            Ok(token) => token,
+            Err(reason) => return Err((Failure::new(ErrorKind::Latched, reason), command)),
+        };
+        let Command { flags, command, offset, length, buffers, .. } = command;
         in_flight.cookie += 1;
         let cookie = in_flight.cookie;
         let (data, buffers) = if command == request::WRITE { (Some(buffers), None) } else { (None, Some(buffers)) };
@@ -181,8 +212,11 @@ impl Shared {
         let _ = self.failure.set(failure.clone());
         self.journal.lost(&failure.reason);
         for (_, entry) in in_flight.entries.drain() {
-            let _ = entry.reply.send(Err(failure.clone()));
+            let buffers = entry.buffers.unwrap_or_default();
+            let _ = entry.reply.send(Err(Broken { failure: failure.clone(), buffers }));
         }
+        drop(in_flight);
+        self.ended.notify_one();
     }
 }
 
@@ -224,7 +258,7 @@ async fn run(stream: Transport, shared: Arc<Shared>, outgoing: UnboundedReceiver
         failure = read(BufReader::with_capacity(READ_BYTES, reader), &shared) => failure,
         written = write(writer, outgoing, &shared) => match written {
             // The device was dropped.
-            Ok(()) => Failure { kind: ErrorKind::Io, reason: "the device was closed".into() },
+            Ok(()) => Failure::new(ErrorKind::Io, "the device was closed"),
             Err(error) => lost(&error),
         },
         failure = watch(&shared, request_time) => failure,
@@ -234,11 +268,11 @@ async fn run(stream: Transport, shared: Arc<Shared>, outgoing: UnboundedReceiver
 
 fn lost(error: &io::Error) -> Failure {
     let kind = if error.kind() == io::ErrorKind::TimedOut { ErrorKind::TimedOut } else { ErrorKind::Io };
-    let reason = match error.kind() {
+    let reason: Arc<str> = match error.kind() {
         io::ErrorKind::UnexpectedEof => "the server has ended the connection".into(),
         _ => format!("the connection failed: {error}").into(),
     };
-    Failure { kind, reason }
+    Failure { kind, reason, is_cut: kind == ErrorKind::Io }
 }
 
 /// Writes requests until the device is dropped; then writes `NBD_CMD_DISC`.
@@ -271,9 +305,7 @@ async fn read(mut reader: BufReader<ReadHalf>, shared: &Shared) -> Failure {
     match try_read(&mut reader, shared).await {
         Ok(never) => match never {},
         Err(ReadError::Io(error)) => lost(&error),
-        Err(ReadError::Rule(rule)) => {
-            Failure { kind: ErrorKind::Io, reason: format!("the server breaks the protocol: {rule}").into() }
-        }
+        Err(ReadError::Rule(rule)) => Failure::new(ErrorKind::Io, format!("the server breaks the protocol: {rule}")),
     }
 }
 
@@ -316,32 +348,44 @@ async fn try_read(reader: &mut BufReader<ReadHalf>, shared: &Shared) -> Result<s
                     break;
                 }
                 Step::Data { cookie, at, length } => {
-                    let mut buffers = take_buffers(shared, cookie)?;
-                    for slice in range(&mut buffers, at, length) {
+                    let mut lent = Lent::take(shared, cookie)?;
+                    for slice in range(&mut lent.buffers, at, length) {
                         read_all(reader, slice).await?;
                     }
-                    step = put_back(shared, cookie, buffers)?;
+                    drop(lent);
+                    step = shared.lock().replies.data_taken()?;
                 }
                 Step::Hole { cookie, at, length } => {
-                    let mut buffers = take_buffers(shared, cookie)?;
-                    range(&mut buffers, at, length).for_each(|slice| slice.fill(0));
-                    step = put_back(shared, cookie, buffers)?;
+                    let mut lent = Lent::take(shared, cookie)?;
+                    range(&mut lent.buffers, at, length).for_each(|slice| slice.fill(0));
+                    drop(lent);
+                    step = shared.lock().replies.data_taken()?;
                 }
             }
         }
     }
 }
 
-fn take_buffers(shared: &Shared, cookie: u64) -> Result<Vec<Buffer>, String> {
-    let mut in_flight = shared.lock();
-    let buffers = in_flight.entries.get_mut(&cookie).and_then(|entry| entry.buffers.take());
-    buffers.ok_or_else(|| "data for a request that has none".to_owned())
+/// The buffers of a request while data are read into them. They are put back also if reading ends early, so that the
+/// request can be sent again.
+struct Lent<'a> {
+    shared: &'a Shared,
+    cookie: u64,
+    buffers: Vec<Buffer>,
 }
 
-fn put_back(shared: &Shared, cookie: u64, buffers: Vec<Buffer>) -> Result<Step, String> {
-    let mut in_flight = shared.lock();
-    in_flight.give_back(cookie, buffers);
-    in_flight.replies.data_taken()
+impl Lent<'_> {
+    fn take(shared: &Shared, cookie: u64) -> Result<Lent<'_>, String> {
+        let buffers = shared.lock().entries.get_mut(&cookie).and_then(|entry| entry.buffers.take());
+        let buffers = buffers.ok_or_else(|| "data for a request that has none".to_owned())?;
+        Ok(Lent { shared, cookie, buffers })
+    }
+}
+
+impl Drop for Lent<'_> {
+    fn drop(&mut self) {
+        self.shared.lock().give_back(self.cookie, std::mem::take(&mut self.buffers));
+    }
 }
 
 /// The slices of the buffers that cover `length` bytes from position `at` on.
@@ -363,8 +407,8 @@ async fn watch(shared: &Shared, request_time: Duration) -> Failure {
         pause.tick().await;
         let began = shared.lock().entries.values().map(|entry| entry.began).min();
         if began.is_some_and(|began| began.elapsed() > request_time) {
-            let reason = format!("the server has not answered a request for {request_time:?}").into();
-            return Failure { kind: ErrorKind::TimedOut, reason };
+            let reason = format!("the server has not answered a request for {request_time:?}");
+            return Failure::new(ErrorKind::TimedOut, reason);
         }
     }
 }

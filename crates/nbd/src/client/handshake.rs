@@ -6,6 +6,7 @@
 //! export with its size constraints by `NBD_OPT_GO`, or by `NBD_OPT_EXPORT_NAME` if the server supports nothing newer.
 //! Promises: lengths are bounded before they are used; an unexpected reply ends the haggling with a reason.
 
+use nectary_block::DEVICE_BYTES_MAX;
 use serde::Serialize;
 
 use crate::error::ErrorKind;
@@ -361,6 +362,10 @@ impl Handshake {
     fn agree(&mut self, in_transmission: bool, actions: &mut Vec<Action>) {
         if self.goal == Goal::Info && !in_transmission {
             actions.push(Action::Send(option::encode(option::ABORT, &[])));
+        }
+        if self.agreed.size_bytes > DEVICE_BYTES_MAX {
+            let message = format!("the export has {} bytes; less than 8E are taken", self.agreed.size_bytes);
+            return actions.push(Action::Fail(ErrorKind::Unsupported, message));
         }
         if self.option == option::EXPORT_NAME {
             self.agreed.block_sizes = None;

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
 
 use nectary_block::{Buffer, Context, Stream};
-use nectary_host::Shutdown;
+use nectary_host::{Newcomer, Shutdown};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -36,14 +36,20 @@ const BATCH_MAX: usize = 64;
 
 /// Serves the client `peer` until the connection ends. *Errors*: if the client or the network has ended the connection,
 /// the reason.
-pub(super) async fn converse(stream: Transport, peer: &str, shared: &Arc<Shared>) -> Result<(), String> {
+pub(super) async fn converse(
+    stream: Transport,
+    peer: &str,
+    newcomer: Newcomer,
+    shared: &Arc<Shared>,
+) -> Result<(), String> {
     let agreed = tokio::select! {
         () = shared.stop.requested() => return Ok(()),
+        () = newcomer.displaced() => return Ok(()),
         agreed = tokio::time::timeout(HANDSHAKE_TIME_MAX, haggle(stream, shared)) => agreed,
     };
     let late = || format!("the client has not chosen an export within {HANDSHAKE_TIME_MAX:?}");
     let Some((stream, agreed)) = agreed.map_err(|_| late())?? else { return Ok(()) };
-    transmit(stream, agreed, peer, shared).await
+    transmit(stream, agreed, peer, newcomer, shared).await
 }
 
 /// Negotiates options with the client; returns `None` if the client leaves without requesting an export.
@@ -260,7 +266,13 @@ impl Reading<'_> {
     }
 }
 
-async fn transmit(stream: Transport, agreed: Agreed, peer: &str, shared: &Arc<Shared>) -> Result<(), String> {
+async fn transmit(
+    stream: Transport,
+    agreed: Agreed,
+    peer: &str,
+    newcomer: Newcomer,
+    shared: &Arc<Shared>,
+) -> Result<(), String> {
     let _joined = agreed.export.joined(peer);
     let (reader, writer) = stream.into_halves();
     let (replies, queue) = unbounded_channel();
@@ -283,16 +295,22 @@ async fn transmit(stream: Transport, agreed: Agreed, peer: &str, shared: &Arc<Sh
     let ended = {
         let (mut stop, mut broken) = (std::pin::pin!(shared.stop.requested()), std::pin::pin!(broken.requested()));
         let mut taken = std::pin::pin!(agreed.export.ended().requested());
+        let mut newcomer = Some(newcomer);
         loop {
             let next = tokio::select! {
                 biased;
+                () = displaced(newcomer.as_ref()), if newcomer.is_some() => break Ok(()),
                 () = &mut stop => break Ok(()),
                 () = &mut broken => break Ok(()),
                 () = &mut taken => break Ok(()),
                 next = reading.next() => next,
             };
             match next {
-                Ok(Some(request)) => begin(request, &executor, agreed.is_structured, &replies, &mut running).await,
+                Ok(Some(request)) => {
+                    // Dropping it records that the connection is used.
+                    newcomer = None;
+                    begin(request, &executor, agreed.is_structured, &replies, &mut running).await;
+                }
                 Ok(None) => break Ok(()),
                 Err(reason) => break Err(reason),
             }
@@ -313,6 +331,14 @@ async fn transmit(stream: Transport, agreed: Agreed, peer: &str, shared: &Arc<Sh
         }
     };
     ended.and(written)
+}
+
+/// Waits until the connection has to give its place to another one.
+async fn displaced(newcomer: Option<&Newcomer>) {
+    match newcomer {
+        Some(newcomer) => newcomer.displaced().await,
+        None => std::future::pending().await,
+    }
 }
 
 /// Begins a request. If the device completes the request immediately, no separate task is started for it.

@@ -243,7 +243,7 @@ impl Handshake {
 
     fn agreed(&self, export: Arc<Export>) -> Agreed {
         let has_allocation = self.context.as_ref().is_some_and(|chosen| Arc::ptr_eq(chosen, &export));
-        let size_bytes = export.device().geometry().size_bytes;
+        let size_bytes = export.device().exact_bytes();
         Agreed { export, size_bytes, is_structured: self.is_structured, has_allocation }
     }
 

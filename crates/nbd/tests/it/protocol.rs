@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use crate::support::{Served, named, serve};
+use crate::support::{Served, named, serve, serve_few};
 use nectary_block::{
     BlockDevice, Context, Error, ErrorKind, Filter, IoFuture, MemoryDevice, Operation, SharedDevice, read,
 };
@@ -286,4 +286,37 @@ async fn more_requests_than_the_limit_wait_and_all_are_answered() {
     };
     tokio::time::timeout(crate::support::PATIENCE, async { tokio::join!(send, receive) }).await.unwrap();
     served.server.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn idle_connections_keep_no_client_out() {
+    for threads in [0, 2] {
+        let served = serve_few(Arc::new(MemoryDevice::new(SIZE)), threads, 8);
+        let mut working = served.transmitting().await;
+        assert_eq!(working.ask(READ, 0, 0, 4, &[]).await.error, 0);
+        // More idle connections than the limit: silent ones, ones that haggle, and ones that have the export.
+        let (mut silent, mut idle) = (Vec::new(), Vec::new());
+        for _ in 0..8 {
+            silent.push(tokio::net::UnixStream::connect(&served.socket).await.unwrap());
+            idle.push(served.raw().await);
+            idle.push(served.transmitting().await);
+        }
+        let mut late = served.transmitting().await;
+        assert_eq!(late.ask(READ, 0, 0, 4, &[]).await.error, 0);
+        assert_eq!(working.ask(READ, 0, 0, 4, &[]).await.error, 0, "a client that works keeps its connection");
+        let (figures, _) = served.server.reader()();
+        assert!(figures.displaced >= 16 && figures.turned_away == 0, "{figures:?}");
+        // If all connections are used, a further client is turned away.
+        let mut used = Vec::new();
+        for _ in 0..6 {
+            let mut client = served.transmitting().await;
+            assert_eq!(client.ask(READ, 0, 0, 4, &[]).await.error, 0);
+            used.push(client);
+        }
+        let mut refused = tokio::net::UnixStream::connect(&served.socket).await.unwrap();
+        let mut rest = Vec::new();
+        tokio::io::AsyncReadExt::read_to_end(&mut refused, &mut rest).await.unwrap();
+        assert!(rest.is_empty(), "it is turned away");
+        served.server.stop().await.unwrap();
+    }
 }

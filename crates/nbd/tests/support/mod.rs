@@ -32,6 +32,13 @@ pub fn serve_from_threads(device: SharedDevice, threads: usize) -> Served {
     serve_with(device, false, options)
 }
 
+/// Serves a device to at most `connections_max` clients.
+pub fn serve_few(device: SharedDevice, threads: usize, connections_max: usize) -> Served {
+    let mut options = ServerOptions::default();
+    (options.threads, options.connections_max) = (threads, connections_max);
+    serve_with(device, false, options)
+}
+
 fn serve_with(device: SharedDevice, read_only: bool, options: ServerOptions) -> Served {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let name = format!("nectary-nbd-{}-{}.sock", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));

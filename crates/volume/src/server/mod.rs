@@ -41,6 +41,7 @@ mod waits;
 use std::sync::Arc;
 
 use nectary_block::SharedDevice;
+use nectary_host::Newcomers;
 use nectary_host::log::{Level, write as log};
 use nectary_host::tls::ServerTls;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -213,18 +214,22 @@ impl Server {
 /// Accepts connections. When this future is dropped, all its connections end.
 async fn accept(listener: Listener, context: Arc<connection::Context>) {
     let mut connections = JoinSet::new();
+    // Connections that have not greeted. Each gives its place up if there is no room for another client.
+    let newcomers = Newcomers::default();
     loop {
         tokio::select! {
             accepted = listener.accept() => match accepted {
-                Ok((stream, peer)) if connections.len() < connection::CONNECTIONS_MAX => {
-                    let context = context.clone();
-                    connections.spawn(async move { connection::serve(&context, stream, &peer).await });
+                Ok((stream, peer)) if connections.len() < connection::CONNECTIONS_MAX || newcomers.displace() => {
+                    let (context, newcomer) = (context.clone(), newcomers.add());
+                    connections.spawn(async move { connection::serve(&context, stream, &peer, newcomer).await });
                 }
                 Ok((_, peer)) => {
                     log(Level::Warning, "volume", format_args!("{peer}: turned away, there are too many connections"));
                 }
                 Err(error) => {
                     log(Level::Warning, "volume", format_args!("{}: {error}", listener.address()));
+                    // Perhaps no descriptor is free.
+                    newcomers.displace();
                     tokio::time::sleep(std::time::Duration::from_millis(100)).await;
                 }
             },
