@@ -15,7 +15,7 @@ use nectary_nbd::{Export, ExportFigures, Exports, Server, ServerFigures, ServerO
 use serde_json::{Value, json};
 
 use crate::arguments::ExportArguments;
-use crate::attach::{device_figures, with_donors};
+use crate::attach::{device_figures, with_donors, with_servers};
 use crate::device::{close, engine, registry_listing};
 use crate::exit::{Failure, GOOD, USAGE, listening, opening};
 use crate::live::cached::{Cached, with_unwritten};
@@ -128,6 +128,7 @@ fn status(name: &str, urls: &[String], server: &ServerFigures, exports: &[Arc<Ex
     let mut status = Status::healthy("export", name);
     for export in exports {
         status = with_donors(status, &export.device().figures(), &export.device().spec());
+        status = with_servers(status, &export.device().figures(), &export.device().spec());
         status = with_unwritten(status, &export.device().figures(), &export.device().spec());
         let ExportFigures { failed, .. } = export.figures();
         if failed > 0 {

@@ -106,7 +106,7 @@ async fn haggle(url: &Url, tls: Option<ClientTls>, goal: Goal) -> Result<Reached
                 Action::Agreed { agreed, in_transmission } => {
                     if goal == Goal::Info && in_transmission {
                         let goodbye = Header { flags: 0, command: request::DISC, cookie: 0, offset: 0, length: 0 };
-                        stream.write_all(&goodbye.encode()).await.map_err(failed)?;
+                        stream.write_all(&goodbye.encode(agreed.headers)).await.map_err(failed)?;
                     }
                     stream.flush().await.map_err(failed)?;
                     if goal == Goal::Info {

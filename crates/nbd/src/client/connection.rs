@@ -21,12 +21,18 @@ use super::journal::{Journal, Token};
 use super::replies::{Expected, Outcome, Replies, Step};
 use crate::limits::{CONNECTION_BYTES_MAX, REQUESTS_MAX};
 use crate::transport::{ReadHalf, Transport, WriteHalf, read_all, write_slices};
-use crate::wire::request::{self, Header};
+use crate::wire::Headers;
+use crate::wire::request::{self, Header, HeaderBytes};
 
 /// The maximum number of bytes that are read from the stream at once.
 const READ_BYTES: usize = 128 << 10;
 /// The shortest time between two checks of the pending requests.
 const WATCH_TIME_MIN: Duration = Duration::from_millis(1);
+/// The part of a range for whose discard or zeroing a server has the time of one request. *Units*: bytes.
+pub(super) const RANGE_BYTES: u64 = 1 << 30;
+const PIECES_MAX: u64 = 1 << 20;
+/// The longest time for one request.
+const DUE_MAX: Duration = Duration::from_secs(7 * 24 * 3600);
 /// The maximum number of requests that are written at once.
 const BATCH_MAX: usize = 64;
 
@@ -66,7 +72,7 @@ pub(super) struct Command {
     pub flags: u16,
     pub command: u16,
     pub offset: u64,
-    pub length: u32,
+    pub length: u64,
     /// The data of a write, or the buffers for the data of a read.
     pub buffers: Vec<Buffer>,
     /// Whether a write is forced (FUA); `None` for commands that do not write.
@@ -76,7 +82,7 @@ pub(super) struct Command {
 impl Command {
     fn expected(&self) -> Expected {
         match self.command {
-            request::READ => Expected::Data { offset: self.offset, length: self.length },
+            request::READ => Expected::Data { offset: self.offset, length: self.length as u32 },
             request::BLOCK_STATUS => Expected::Status,
             _ => Expected::Nothing,
         }
@@ -84,7 +90,7 @@ impl Command {
 
     /// The number of bytes for which the command needs permits while it is in flight.
     fn bytes(&self) -> u32 {
-        if self.buffers.is_empty() { 0 } else { self.length.min(CONNECTION_BYTES_MAX as u32) }
+        if self.buffers.is_empty() { 0 } else { self.length.min(CONNECTION_BYTES_MAX as u64) as u32 }
     }
 }
 
@@ -95,7 +101,8 @@ pub(super) struct Permits {
 }
 
 struct Entry {
-    began: Instant,
+    /// The time at which the connection fails if there is no answer.
+    due: Instant,
     /// The buffers; `None` while the connection's task writes them or reads into them.
     buffers: Option<Vec<Buffer>>,
     outcome: Option<Outcome>,
@@ -106,7 +113,7 @@ struct Entry {
 
 /// A request that waits to be written.
 struct Outgoing {
-    header: [u8; request::BYTES],
+    header: HeaderBytes,
     cookie: u64,
     data: Option<Vec<Buffer>>,
 }
@@ -128,6 +135,8 @@ struct Shared {
 /// A connection that accepts requests.
 pub(super) struct Connection {
     shared: Arc<Shared>,
+    headers: Headers,
+    request_time: Duration,
     queue: UnboundedSender<Outgoing>,
     requests: Arc<Semaphore>,
     bytes: Arc<Semaphore>,
@@ -143,13 +152,14 @@ impl Connection {
         ended: Arc<Notify>,
     ) -> Connection {
         let (queue, outgoing) = unbounded_channel();
-        let replies = Replies::new(agreed.is_structured, agreed.allocation);
+        let replies = Replies::new(agreed.headers, agreed.allocation);
         let in_flight = Mutex::new(InFlight { replies, entries: HashMap::new(), cookie: 0 });
         let shared = Arc::new(Shared { in_flight, failure: OnceLock::new(), journal, ended });
         // The task ends when the connection is dropped or fails.
-        tokio::spawn(run(stream, shared.clone(), outgoing, request_time));
+        tokio::spawn(run(stream, shared.clone(), outgoing, request_time, agreed.headers));
         let requests = Arc::new(Semaphore::new(REQUESTS_MAX));
-        Connection { shared, queue, requests, bytes: Arc::new(Semaphore::new(CONNECTION_BYTES_MAX)) }
+        let bytes = Arc::new(Semaphore::new(CONNECTION_BYTES_MAX));
+        Connection { shared, headers: agreed.headers, request_time, queue, requests, bytes }
     }
 
     /// The reason why the connection has ended; `None` if it has not ended.
@@ -191,13 +201,22 @@ impl Connection {
         in_flight.cookie += 1;
         let cookie = in_flight.cookie;
         let (data, buffers) = if command == request::WRITE { (Some(buffers), None) } else { (None, Some(buffers)) };
-        in_flight.replies.expect(cookie, expected);
-        let entry = Entry { began: Instant::now(), buffers, outcome: None, token, reply, _permits: permits };
+        in_flight.replies.expect(cookie, offset, expected);
+        let entry = Entry { due: self.due(length), buffers, outcome: None, token, reply, _permits: permits };
         in_flight.entries.insert(cookie, entry);
-        let header = Header { flags, command, cookie, offset, length }.encode();
+        let header = Header { flags, command, cookie, offset, length }.encode(self.headers);
         // If the task has just ended, `fail` ends this request, too.
         let _ = self.queue.send(Outgoing { header, cookie, data });
         Ok(receiver)
+    }
+}
+
+impl Connection {
+    /// The time at which a request must be answered. A long discard or zeroing has more time, as if it were cut into
+    /// several requests.
+    fn due(&self, length: u64) -> Instant {
+        let pieces = (length / RANGE_BYTES).clamp(1, PIECES_MAX) as u32;
+        Instant::now() + self.request_time.saturating_mul(pieces).min(DUE_MAX)
     }
 }
 
@@ -252,11 +271,17 @@ impl InFlight {
     }
 }
 
-async fn run(stream: Transport, shared: Arc<Shared>, outgoing: UnboundedReceiver<Outgoing>, request_time: Duration) {
+async fn run(
+    stream: Transport,
+    shared: Arc<Shared>,
+    outgoing: UnboundedReceiver<Outgoing>,
+    request_time: Duration,
+    headers: Headers,
+) {
     let (reader, writer) = stream.into_halves();
     let failure = tokio::select! {
         failure = read(BufReader::with_capacity(READ_BYTES, reader), &shared) => failure,
-        written = write(writer, outgoing, &shared) => match written {
+        written = write(writer, outgoing, &shared, headers) => match written {
             // The device was dropped.
             Ok(()) => Failure::new(ErrorKind::Io, "the device was closed"),
             Err(error) => lost(&error),
@@ -276,7 +301,12 @@ fn lost(error: &io::Error) -> Failure {
 }
 
 /// Writes requests until the device is dropped; then writes `NBD_CMD_DISC`.
-async fn write(mut writer: WriteHalf, mut queue: UnboundedReceiver<Outgoing>, shared: &Shared) -> io::Result<()> {
+async fn write(
+    mut writer: WriteHalf,
+    mut queue: UnboundedReceiver<Outgoing>,
+    shared: &Shared,
+    headers: Headers,
+) -> io::Result<()> {
     let mut batch = Vec::with_capacity(BATCH_MAX);
     while queue.recv_many(&mut batch, BATCH_MAX).await > 0 {
         let mut slices: Vec<&[u8]> = Vec::with_capacity(2 * batch.len());
@@ -295,7 +325,7 @@ async fn write(mut writer: WriteHalf, mut queue: UnboundedReceiver<Outgoing>, sh
         }
         batch.clear();
     }
-    let goodbye = Header { flags: 0, command: request::DISC, cookie: 0, offset: 0, length: 0 }.encode();
+    let goodbye = Header { flags: 0, command: request::DISC, cookie: 0, offset: 0, length: 0 }.encode(headers);
     write_slices(&mut writer, &[&goodbye]).await?;
     writer.shutdown().await
 }
@@ -405,8 +435,8 @@ async fn watch(shared: &Shared, request_time: Duration) -> Failure {
     let mut pause = tokio::time::interval((request_time / 4).max(WATCH_TIME_MIN));
     loop {
         pause.tick().await;
-        let began = shared.lock().entries.values().map(|entry| entry.began).min();
-        if began.is_some_and(|began| began.elapsed() > request_time) {
+        let due = shared.lock().entries.values().map(|entry| entry.due).min();
+        if due.is_some_and(|due| due < Instant::now()) {
             let reason = format!("the server has not answered a request for {request_time:?}");
             return Failure::new(ErrorKind::TimedOut, reason);
         }

@@ -30,7 +30,7 @@ use super::connect::ConnectOptions;
 use super::connection::Command;
 use super::handshake::Agreed;
 use super::journal::Journal;
-use super::operations::{RANGE_BYTES, allocation, flush, long_read, long_write, ranges, zeroes};
+use super::operations::{allocation, flush, long_read, long_write, range_bytes, ranges, zeroes};
 use super::pool::{Inner, Presence, Slot, connect, keep};
 use crate::limits::{CLIENT_CONNECTIONS, PATIENCE, PAYLOAD_BYTES_MAX, REQUEST_TIME};
 use crate::url::Url;
@@ -211,7 +211,7 @@ impl BlockDevice for NbdDevice {
         if !inner.is_one_command(&request) {
             return within(inner, request, long_read(inner.clone(), request, buffers));
         }
-        let length = request.length as u32;
+        let length = request.length;
         let sending = inner.send(Command { flags: 0, command: request::READ, offset, length, buffers, write: None });
         let of = inner.clone();
         within(inner, request, async move { Ok(of.outcome(&request, sending.end(&of).await)?.1) })
@@ -238,7 +238,7 @@ impl BlockDevice for NbdDevice {
         if let Err(error) = inner.check_writable(&request) {
             return refused(error);
         }
-        let (flags, length) = (if fua { FUA } else { 0 }, request.length as u32);
+        let (flags, length) = (if fua { FUA } else { 0 }, request.length);
         let sending = inner.send(Command { flags, command: request::WRITE, offset, length, buffers, write: Some(fua) });
         let of = inner.clone();
         within(inner, request, async move {
@@ -276,7 +276,7 @@ impl BlockDevice for NbdDevice {
         let reason = match self.inner.agreed.flags & quick == quick {
             _ if length == 0 => None,
             // A quick zeroing uses only one command. If it used several, some could succeed and others fail.
-            true if length > RANGE_BYTES => Some("it is more than is zeroed at once"),
+            true if length > range_bytes(&self.inner) => Some("it is more than is zeroed at once"),
             true => None,
             false => Some("the server has no fast zeroes"),
         };

@@ -32,10 +32,10 @@ impl ExtentList {
     }
 
     /// Adds an answer, which may cover more or less than the requested range. A partly mapped block counts as mapped.
-    pub fn add(&mut self, extents: &[(u32, u32)]) {
+    pub fn add(&mut self, extents: &[(u64, u32)]) {
         let whole = STATE_HOLE | STATE_ZERO;
         for &(length, flags) in extents {
-            let end = self.position.saturating_add(u64::from(length)).min(self.end);
+            let end = self.position.saturating_add(length).min(self.end);
             if flags & whole == whole {
                 let end = if end == self.end { end } else { end / self.block_bytes * self.block_bytes };
                 self.push(self.position.next_multiple_of(self.block_bytes), true);

@@ -6,17 +6,15 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use nectary_block::{Buffer, Error, ErrorKind, Extent, Request};
+use nectary_block::{Buffer, DEVICE_BYTES_MAX, Error, ErrorKind, Extent, Request};
 
-use super::connection::Command;
+use super::connection::{Command, RANGE_BYTES};
 use super::extents::ExtentList;
 use super::pool::Inner;
 use super::replies::Outcome;
 use crate::wire::command_flag::FUA;
 use crate::wire::{flag, request};
 
-/// The size of the pieces in which a zeroing or a discard of a long range is sent. *Units*: bytes.
-pub(super) const RANGE_BYTES: u64 = 1 << 30;
 /// The size of the pieces in which zeroes are written as data, if the server has no command for zeroes. *Units*: bytes.
 const ZEROES_BYTES: u64 = 1 << 20;
 /// The maximum number of pieces of a long operation that are in flight at once.
@@ -42,15 +40,20 @@ pub(super) async fn flush(inner: &Arc<Inner>, request: &Request) -> Result<(), E
     Ok(())
 }
 
+/// The longest range that one command without data may have. *Units*: bytes.
+pub(super) fn range_bytes(inner: &Inner) -> u64 {
+    if inner.agreed.headers.is_extended() { DEVICE_BYTES_MAX } else { RANGE_BYTES }
+}
+
 /// Sends a command without data over a range, piece by piece.
 pub(super) async fn ranges(inner: &Arc<Inner>, request: &Request, command: u16, flags: u16) -> Result<(), Error> {
     let (mut offset, end) = (request.offset, request.offset + inner.stored(request));
     while offset < end {
-        let length = (end - offset).min(RANGE_BYTES) as u32;
+        let length = (end - offset).min(range_bytes(inner));
         inner.check_writable(request)?;
         let sending = inner.send(Command { flags, command, offset, length, buffers: Vec::new(), write: Some(false) });
         inner.outcome(request, sending.end(inner).await)?;
-        offset += u64::from(length);
+        offset += length;
     }
     Ok(())
 }
@@ -61,13 +64,13 @@ pub(super) async fn zeroes(inner: &Arc<Inner>, request: &Request) -> Result<(), 
     let step = ZEROES_BYTES.min(inner.payload_bytes_max);
     let mut buffers = vec![Buffer::zeroed(step.min(request.length) as usize)];
     while offset < end {
-        let length = (end - offset).min(step) as u32;
+        let length = (end - offset).min(step);
         buffers.iter_mut().for_each(|buffer| buffer.set_len(length as usize));
         inner.check_writable(request)?;
         let sending =
             inner.send(Command { flags: 0, command: request::WRITE, offset, length, buffers, write: Some(false) });
         buffers = inner.outcome(request, sending.end(inner).await)?.1;
-        offset += u64::from(length);
+        offset += length;
     }
     Ok(())
 }
@@ -91,7 +94,7 @@ pub(super) async fn long_read(
             && let Some((offset, length)) = pieces.next()
         {
             let buffers = vec![Buffer::zeroed(length)];
-            let length = length as u32;
+            let length = length as u64;
             sent.push_back(inner.send(Command {
                 flags: 0,
                 command: request::READ,
@@ -131,7 +134,7 @@ pub(super) async fn long_write(
             let mut piece = Buffer::zeroed(length);
             from.copy(&buffers, &mut piece);
             inner.check_writable(&request)?;
-            let (flags, length) = (if fua { FUA } else { 0 }, length as u32);
+            let (flags, length) = (if fua { FUA } else { 0 }, length as u64);
             let command =
                 Command { flags, command: request::WRITE, offset, length, buffers: vec![piece], write: Some(fua) };
             sent.push_back(inner.send(command));
@@ -210,7 +213,7 @@ pub(super) async fn allocation(inner: Arc<Inner>, request: Request) -> Result<Ve
     let mut list = ExtentList::new(request.offset, stored, inner.geometry.block_bytes);
     while inner.agreed.allocation.is_some() && !list.is_full() {
         let Some((offset, length)) = list.left() else { break };
-        let length = length.min(RANGE_BYTES) as u32;
+        let length = length.min(range_bytes(&inner));
         let command =
             Command { flags: 0, command: request::BLOCK_STATUS, offset, length, buffers: Vec::new(), write: None };
         let (outcome, _) = inner.outcome(&request, inner.send(command).end(&inner).await)?;

@@ -304,7 +304,7 @@ pub(super) struct Form {
     flags: u16,
     command: u16,
     offset: u64,
-    length: u32,
+    length: u64,
     write: Option<bool>,
 }
 

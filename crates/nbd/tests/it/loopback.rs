@@ -312,3 +312,21 @@ async fn server_that_is_away_costs_patience_once() {
     device.flush(Context::default()).await.unwrap();
     server.stop().await.unwrap();
 }
+
+#[tokio::test]
+async fn long_ranges_need_one_command() {
+    const BYTES: u64 = 1 << 42;
+    let served = serve(Arc::new(MemoryDevice::new(BYTES)), false);
+    let device = served.device(1).await;
+    let context = Context::default();
+    write(&*device, BYTES - 4096, Buffer::copy_of(&[1; 4096])).await.unwrap();
+    let extents = device.allocation(0, BYTES, context).await.unwrap();
+    assert_eq!((extents.len(), extents[0].mapped, extents[1].mapped), (2, false, true));
+    device.write_zeroes(0, BYTES, context).await.unwrap();
+    device.zero_quickly(0, BYTES, context).await.unwrap();
+    device.discard(4096, BYTES - 4096, context).await.unwrap();
+    assert_eq!(read(&*device, BYTES - 4096, 4096).await.unwrap()[0], 0);
+    let figures = served.server.reader()().1[0].figures();
+    assert_eq!((figures.others, figures.zeroes, figures.trims), (1, 2, 1), "{figures:?}");
+    served.server.stop().await.unwrap();
+}

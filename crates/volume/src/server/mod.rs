@@ -175,7 +175,7 @@ impl Server {
         let context = Arc::new(connection::Context { requests, shared, tls: options.tls.clone() });
         let mut tasks = JoinSet::new();
         for listener in listeners {
-            tasks.spawn(accept(listener, context.clone()));
+            tasks.spawn(accept(listener, context.clone(), connection::CONNECTIONS_MAX));
         }
         Ok(Server { addresses, handle, stop, ended, tasks, owner })
     }
@@ -211,15 +211,15 @@ impl Server {
     }
 }
 
-/// Accepts connections. When this future is dropped, all its connections end.
-async fn accept(listener: Listener, context: Arc<connection::Context>) {
+/// Accepts connections, at most `connections_max` at a time. When this future is dropped, all its connections end.
+async fn accept(listener: Listener, context: Arc<connection::Context>, connections_max: usize) {
     let mut connections = JoinSet::new();
     // Connections that have not greeted. Each gives its place up if there is no room for another client.
     let newcomers = Newcomers::default();
     loop {
         tokio::select! {
             accepted = listener.accept() => match accepted {
-                Ok((stream, peer)) if connections.len() < connection::CONNECTIONS_MAX || newcomers.displace() => {
+                Ok((stream, peer)) if connections.len() < connections_max || newcomers.displace() => {
                     let (context, newcomer) = (context.clone(), newcomers.add());
                     connections.spawn(async move { connection::serve(&context, stream, &peer, newcomer).await });
                 }
