@@ -56,7 +56,11 @@ async fn serve(
     // Everything that can fail comes before the devices are opened, because that may take them from another process.
     RuntimeDirectory::open()?;
     let bound = Server::bind(&arguments.nbd, options).map_err(listening)?;
-    let exports = open(arguments, &caches, devices).await?;
+    let exports = tokio::select! {
+        exports = open(arguments, &caches, devices) => exports?,
+        // A device may wait long for servers that do not answer.
+        () = shutdown.requested() => return Ok(()),
+    };
     let server = bound.serve(exports).map_err(listening)?;
     let control = start_control(&server, caches)?;
     output::text(&server.urls().iter().map(|url| format!("{url}\n")).collect::<String>())?;

@@ -11,6 +11,7 @@
 
 pub mod allocator;
 pub mod clock;
+pub mod connect;
 pub mod control;
 mod error;
 pub mod log;

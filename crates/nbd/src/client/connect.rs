@@ -4,10 +4,11 @@
 
 use std::io;
 use std::path::Path;
+use std::time::Duration;
 
 use nectary_host::tls::ClientTls;
 use tokio::io::AsyncWriteExt;
-use tokio::net::{TcpStream, UnixStream};
+use tokio::net::UnixStream;
 
 use super::handshake::{Action, Agreed, Goal, Handshake, Listed};
 use crate::error::{Error, ErrorKind};
@@ -32,6 +33,8 @@ pub struct ConnectOptions {
     /// Whether an export whose size is no multiple of the device's block is used to its last byte, see
     /// [`OpenOptions::pads_tail`](nectary_block::OpenOptions::pads_tail).
     pub pads_tail: bool,
+    /// The limit of connecting and haggling together; by default [`HANDSHAKE_TIME_MAX`].
+    pub handshake_time: Option<Duration>,
 }
 
 /// The result of connecting to a server.
@@ -62,13 +65,14 @@ fn tls_error(url: &Url, error: &nectary_host::Error) -> Error {
     Error::new(ErrorKind::Tls, url.to_string(), error.to_string())
 }
 
-/// Connects and negotiates the options, within [`HANDSHAKE_TIME_MAX`].
+/// Connects and negotiates the options, within the time that the options allow.
 pub(super) async fn open(url: &Url, options: &ConnectOptions, goal: Goal) -> Result<Reached, Error> {
     let tls = load_tls(url, options)?;
-    match tokio::time::timeout(HANDSHAKE_TIME_MAX, haggle(url, tls, goal)).await {
+    let limit = options.handshake_time.unwrap_or(HANDSHAKE_TIME_MAX);
+    match tokio::time::timeout(limit, haggle(url, tls, goal)).await {
         Ok(reached) => reached,
         Err(_) => {
-            let message = format!("the server does not answer within {HANDSHAKE_TIME_MAX:?}");
+            let message = format!("the server does not answer within {limit:?}");
             Err(Error::new(ErrorKind::TimedOut, url.to_string(), message))
         }
     }
@@ -78,7 +82,7 @@ async fn haggle(url: &Url, tls: Option<ClientTls>, goal: Goal) -> Result<Reached
     let mut stream =
         connect(&url.address).await.map_err(|error| Error::from_io(&error, &url.to_string(), "cannot connect"))?;
     let failed = |error: io::Error| match error.kind() {
-        io::ErrorKind::UnexpectedEof => {
+        io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => {
             Error::new(ErrorKind::Protocol, url.to_string(), "the server ended the connection in the handshake")
         }
         _ => Error::from_io(&error, &url.to_string(), "the handshake failed"),
@@ -128,7 +132,7 @@ async fn haggle(url: &Url, tls: Option<ClientTls>, goal: Goal) -> Result<Reached
 async fn connect(address: &Address) -> io::Result<Transport> {
     match address {
         Address::Tcp(host, port) => {
-            let stream = TcpStream::connect((host.as_str(), *port)).await?;
+            let stream = nectary_host::connect::connect(host, *port).await?;
             prepare(&stream);
             Ok(Box::new(stream))
         }

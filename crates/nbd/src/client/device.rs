@@ -18,6 +18,7 @@
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use nectary_block::{
     BlockDevice, Buffer, Context, Error, ErrorKind, Extent, Figures, Geometry, IoFuture, Operation, Request, Survives,
@@ -39,6 +40,8 @@ use crate::wire::{flag, request};
 
 /// The preferred length of a request. Longer requests are not faster per byte. *Units*: bytes.
 const PREFERRED_BYTES: u32 = 1 << 20;
+/// The longest time for each connection after the first one.
+const FURTHER_TIME_MAX: Duration = Duration::from_secs(1);
 /// The smallest block, the preferred block and the largest payload that are assumed if the server states none. The next
 /// two constants are the limits of a device's block size. *Units*: bytes.
 const DEFAULT_SIZES: (u32, u32, u32) = (1, 4096, PAYLOAD_BYTES_MAX);
@@ -75,8 +78,9 @@ impl NbdDevice {
         let wanted =
             if agreed.flags & flag::CAN_MULTI_CONN == 0 { 1 } else { url.connections.unwrap_or(CLIENT_CONNECTIONS) };
         while connections.len() < wanted as usize {
-            // A server may allow fewer connections than the device could use.
-            let Ok((next, _)) = connect(url, &options, &journal, request_time, &ended).await else { break };
+            // A server may allow fewer connections than the device could use, and leave the others without an answer.
+            let next = connect(url, &options, &journal, request_time, &ended);
+            let Ok(Ok((next, _))) = tokio::time::timeout(FURTHER_TIME_MAX, next).await else { break };
             connections.push(next);
         }
         let inner = Inner {

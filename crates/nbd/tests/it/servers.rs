@@ -3,10 +3,11 @@
 use std::future::Future;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
 use crate::support::PATIENCE;
 use nectary_block::{BlockDevice, Buffer, Context, ErrorKind, read, write};
-use nectary_nbd::{ConnectOptions, Error, NbdDevice, Url, info};
+use nectary_nbd::{ConnectOptions, Error, ErrorKind as Kind, NbdDevice, Url, info, list};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
 
@@ -228,4 +229,96 @@ async fn cut_write_is_never_sent_again() {
     };
     assert_eq!(against(&place, script, work).await, [ErrorKind::Latched; 2]);
     assert_eq!(writes.load(Ordering::Relaxed), 1);
+}
+
+/// How a faulty server behaves after what it has sent.
+#[derive(Debug, Clone, Copy)]
+enum Then {
+    Closes,
+    IsSilent,
+}
+
+#[tokio::test]
+async fn faulty_handshakes_are_errors_in_time() {
+    let reply = |magic: u64, option: u32, reply: u32, length: u32| {
+        [&magic.to_be_bytes()[..], &[option, reply, length].map(u32::to_be_bytes).concat()].concat()
+    };
+    let ours = 0x3_e889_0455_65a9;
+    for (sent, answers, then, kind, words) in [
+        (&b""[..], vec![], Then::IsSilent, Kind::TimedOut, "does not answer within"),
+        (b"", vec![], Then::Closes, Kind::Protocol, "ended the connection in the handshake"),
+        (b"NBDMAGIC", vec![], Then::IsSilent, Kind::TimedOut, "does not answer within"),
+        (b"NBDMAGIC", vec![], Then::Closes, Kind::Protocol, "ended the connection in the handshake"),
+        (b"HTTP/1.1 400 Bad Request", vec![], Then::IsSilent, Kind::Protocol, "this is no NBD server"),
+        (b"NBDMAGIC\0\0\x42\x02\x81\x86\x12\x53\0\0", vec![], Then::IsSilent, Kind::Unsupported, "old style"),
+        (GREETING, vec![], Then::IsSilent, Kind::TimedOut, "does not answer within"),
+        (GREETING, vec![], Then::Closes, Kind::Protocol, "ended the connection in the handshake"),
+        (GREETING, reply(ours, 11, 1, 0)[..7].to_vec(), Then::IsSilent, Kind::TimedOut, "does not answer within"),
+        (GREETING, reply(ours, 11, 1, 0)[..7].to_vec(), Then::Closes, Kind::Protocol, "ended the connection"),
+        (GREETING, reply(ours, 11, 1 << 31 | 1, 9), Then::Closes, Kind::Protocol, "ended the connection"),
+        (GREETING, reply(ours, 11, 1 << 31 | 1, 1 << 30), Then::IsSilent, Kind::Protocol, "at most 65536 are taken"),
+        (GREETING, reply(ours, 7, 1, 0), Then::IsSilent, Kind::Protocol, "an answer to option 7"),
+        (GREETING, reply(7, 11, 1, 0), Then::IsSilent, Kind::Protocol, "does not begin with its magic number"),
+        (GREETING, reply(ours, 11, 5, 0), Then::IsSilent, Kind::Protocol, "which does not fit"),
+    ] {
+        let script = |mut script: Script| {
+            let answers = answers.clone();
+            async move {
+                script.send(&[sent, &answers].concat()).await;
+                let mut rest = Vec::new();
+                match then {
+                    // A client that has no greeting yet sends nothing.
+                    Then::Closes if sent != GREETING => {}
+                    Then::Closes => {
+                        let _ = script.0.read(&mut [0; 64]).await;
+                    }
+                    Then::IsSilent => drop(script.0.read_to_end(&mut rest).await),
+                }
+            }
+        };
+        let mut options = ConnectOptions::default();
+        options.handshake_time = Some(Duration::from_millis(150));
+        let place = Place::new();
+        let work = async {
+            let device = NbdDevice::connect(&place.url(), options.clone()).await.map(drop).unwrap_err();
+            (device, info(&place.url(), &options).await.unwrap_err())
+        };
+        let (device, info) = against(&place, script, work).await;
+        for error in [&device, &info] {
+            assert!(error.kind == kind && error.message.contains(words), "{sent:?} {then:?}: {error}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn list_without_end_is_an_error() {
+    let place = Place::new();
+    let script = |mut script: Script| async move {
+        script.send(GREETING).await;
+        let entry = [&0x3_e889_0455_65a9u64.to_be_bytes()[..], &[3u32, 2, 5, 1].map(u32::to_be_bytes).concat(), b"x"];
+        while script.0.write_all(&entry.concat()).await.is_ok() {}
+    };
+    let found = against(&place, script, async { list(&place.url(), &ConnectOptions::default()).await }).await;
+    assert!(found.unwrap_err().message.contains("more than 16384 answers"));
+}
+
+#[tokio::test]
+async fn silent_further_connections_delay_little() {
+    let place = Place::new();
+    // The server says that it takes several connections, but answers only one at a time.
+    let script = |mut script: Script| async move {
+        script.agree(1 << 20, 1 | 1 << 8, None).await;
+        while let Some((_, cookie, _, length)) = request(&mut script).await {
+            answer(&mut script, cookie, &vec![0; length as usize]).await;
+        }
+    };
+    let began = Instant::now();
+    let work = async {
+        let url = Url { connections: Some(4), ..place.url() };
+        let device = NbdDevice::connect(&url, ConnectOptions::default()).await.unwrap();
+        read(&device, 0, 4096).await.unwrap();
+        device.connections()
+    };
+    assert_eq!(against(&place, script, work).await, 1);
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
 }
