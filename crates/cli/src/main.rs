@@ -35,10 +35,12 @@ use clap::Parser;
 use arguments::{Arguments, Command};
 use exit::Failure;
 use mounts::helper::Helper;
+use nectary_host::descriptors;
 
 fn main() -> ExitCode {
     let mut words = std::env::args_os();
     if let Some(helper) = words.next().as_deref().and_then(Helper::of) {
+        descriptors::raise();
         return helper.run(words.collect());
     }
     let arguments = Arguments::parse();
@@ -49,6 +51,10 @@ fn main() -> ExitCode {
 }
 
 fn run(command: &Command) -> Result<u8, Failure> {
+    // Programs that `trace record` and `bench` start must have the limit that they have without it.
+    if !matches!(command, Command::Trace(_) | Command::Bench(_)) {
+        descriptors::raise();
+    }
     match command {
         Command::Proxy(arguments) => runtime()?.block_on(proxy::run(arguments)),
         Command::Store(command) => runtime()?.block_on(store::run(command)),

@@ -34,7 +34,7 @@ use std::time::Duration;
 use nectary_block::Context;
 use nectary_host::log::{Level, Throttle};
 use nectary_host::tls::ServerTls;
-use nectary_host::{Newcomer, Newcomers, Shutdown};
+use nectary_host::{Newcomer, Newcomers, Shutdown, descriptors};
 use serde::Serialize;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
@@ -54,16 +54,13 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// The time that a displaced connection gets to close its descriptor.
 const DISPLACE_PAUSE: Duration = Duration::from_millis(1);
 
-/// The system's errors if this process, or the system, has no free descriptor.
-const EMFILE: i32 = 24;
-const ENFILE: i32 = 23;
-
 /// The settings of a server. Callers start from the default and change single fields.
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct ServerOptions {
-    /// The maximum number of clients that are served at the same time. A further client gets the place of one that has
-    /// sent no request yet; if there is none, the server disconnects it.
+    /// The maximum number of clients that are served at the same time, reduced to what the limit of open descriptors
+    /// allows. A further client gets the place of one that has sent no request yet; if there is none, the server
+    /// disconnects it.
     pub connections_max: usize,
     /// The maximum number of bytes of requests in flight on all connections together. Values below 64 MiB count as 64
     /// MiB.
@@ -158,7 +155,8 @@ impl Bound {
     ///
     /// *Errors*: a thread cannot be started.
     pub fn serve(self, exports: Exports) -> Result<Server, Error> {
-        let Bound { listeners, options } = self;
+        let Bound { listeners, mut options } = self;
+        options.connections_max = descriptors::connections_max(options.connections_max);
         let bytes = options.bytes_max.max(crate::limits::CONNECTION_BYTES_MAX);
         let shared = Arc::new(Shared {
             exports: Arc::new(exports),
@@ -284,10 +282,6 @@ impl Shared {
     }
 }
 
-fn is_out_of_descriptors(error: &std::io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(EMFILE | ENFILE))
-}
-
 /// Accepts connections until the server stops, then waits until all of them have ended.
 async fn accept(listener: Listener, threads: Option<Threads>, shared: Arc<Shared>) {
     static ACCEPT_FAILED: Throttle = Throttle::every(Duration::from_secs(60));
@@ -300,11 +294,12 @@ async fn accept(listener: Listener, threads: Option<Threads>, shared: Arc<Shared
             accepted = listener.accept() => match accepted {
                 Ok(accepted) => accepted,
                 // No descriptor is free.
-                Err(error) if is_out_of_descriptors(&error) && shared.displace() => {
+                Err(error) if descriptors::is_lack(&error) && shared.displace() => {
                     tokio::time::sleep(DISPLACE_PAUSE).await;
                     continue;
                 }
                 Err(error) => {
+                    descriptors::note_failed_accept(&error);
                     ACCEPT_FAILED.write(Level::Error, "nbd", format_args!("cannot accept: {error}"));
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                     continue;
