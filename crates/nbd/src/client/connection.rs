@@ -22,6 +22,7 @@ use super::replies::{Expected, Outcome, Replies, Step};
 use crate::limits::{CONNECTION_BYTES_MAX, REQUESTS_MAX};
 use crate::transport::{ReadHalf, Transport, WriteHalf, read_all, write_slices};
 use crate::wire::Headers;
+use crate::wire::command_flag::FAST_ZERO;
 use crate::wire::request::{self, Header, HeaderBytes};
 
 /// The maximum number of bytes that are read from the stream at once.
@@ -30,7 +31,11 @@ const READ_BYTES: usize = 128 << 10;
 const WATCH_TIME_MIN: Duration = Duration::from_millis(1);
 /// The part of a range for whose discard or zeroing a server has the time of one request. *Units*: bytes.
 pub(super) const RANGE_BYTES: u64 = 1 << 30;
-const PIECES_MAX: u64 = 1 << 20;
+/// The longest range of one discard or zeroing with extended headers. So a silent server is noticed in time. *Units*:
+/// bytes.
+pub(super) const LONG_RANGE_BYTES: u64 = 16 << 30;
+/// The maximum number of requests that a long one counts as.
+const PIECES_MAX: u64 = LONG_RANGE_BYTES / RANGE_BYTES;
 /// The longest time for one request.
 const DUE_MAX: Duration = Duration::from_secs(7 * 24 * 3600);
 /// The maximum number of requests that are written at once.
@@ -202,7 +207,8 @@ impl Connection {
         let cookie = in_flight.cookie;
         let (data, buffers) = if command == request::WRITE { (Some(buffers), None) } else { (None, Some(buffers)) };
         in_flight.replies.expect(cookie, offset, expected);
-        let entry = Entry { due: self.due(length), buffers, outcome: None, token, reply, _permits: permits };
+        let entry =
+            Entry { due: self.due(command, flags, length), buffers, outcome: None, token, reply, _permits: permits };
         in_flight.entries.insert(cookie, entry);
         let header = Header { flags, command, cookie, offset, length }.encode(self.headers);
         // If the task has just ended, `fail` ends this request, too.
@@ -213,9 +219,10 @@ impl Connection {
 
 impl Connection {
     /// The time at which a request must be answered. A long discard or zeroing has more time, as if it were cut into
-    /// several requests.
-    fn due(&self, length: u64) -> Instant {
-        let pieces = (length / RANGE_BYTES).clamp(1, PIECES_MAX) as u32;
+    /// several requests, unless it has to be quick.
+    fn due(&self, command: u16, flags: u16, length: u64) -> Instant {
+        let is_long = matches!(command, request::TRIM | request::WRITE_ZEROES) && flags & FAST_ZERO == 0;
+        let pieces = if is_long { (length / RANGE_BYTES).clamp(1, PIECES_MAX) as u32 } else { 1 };
         Instant::now() + self.request_time.saturating_mul(pieces).min(DUE_MAX)
     }
 }

@@ -31,7 +31,7 @@ use super::connect::ConnectOptions;
 use super::connection::Command;
 use super::handshake::Agreed;
 use super::journal::Journal;
-use super::operations::{allocation, flush, long_read, long_write, range_bytes, ranges, zeroes};
+use super::operations::{allocation, flush, long_read, long_write, quick_bytes, ranges, zeroes};
 use super::pool::{Inner, Presence, Slot, connect, keep};
 use crate::limits::{CLIENT_CONNECTIONS, PATIENCE, PAYLOAD_BYTES_MAX, REQUEST_TIME};
 use crate::url::Url;
@@ -280,7 +280,7 @@ impl BlockDevice for NbdDevice {
         let reason = match self.inner.agreed.flags & quick == quick {
             _ if length == 0 => None,
             // A quick zeroing uses only one command. If it used several, some could succeed and others fail.
-            true if length > range_bytes(&self.inner) => Some("it is more than is zeroed at once"),
+            true if length > quick_bytes(&self.inner) => Some("it is more than is zeroed at once"),
             true => None,
             false => Some("the server has no fast zeroes"),
         };

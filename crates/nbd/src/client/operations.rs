@@ -8,11 +8,11 @@ use std::sync::Arc;
 
 use nectary_block::{Buffer, DEVICE_BYTES_MAX, Error, ErrorKind, Extent, Request};
 
-use super::connection::{Command, RANGE_BYTES};
+use super::connection::{Command, LONG_RANGE_BYTES, RANGE_BYTES};
 use super::extents::ExtentList;
 use super::pool::Inner;
 use super::replies::Outcome;
-use crate::wire::command_flag::FUA;
+use crate::wire::command_flag::{FAST_ZERO, FUA};
 use crate::wire::{flag, request};
 
 /// The size of the pieces in which zeroes are written as data, if the server has no command for zeroes. *Units*: bytes.
@@ -40,16 +40,23 @@ pub(super) async fn flush(inner: &Arc<Inner>, request: &Request) -> Result<(), E
     Ok(())
 }
 
-/// The longest range that one command without data may have. *Units*: bytes.
-pub(super) fn range_bytes(inner: &Inner) -> u64 {
+/// The longest range of one discard or zeroing. *Units*: bytes.
+fn range_bytes(inner: &Inner) -> u64 {
+    if inner.agreed.headers.is_extended() { LONG_RANGE_BYTES } else { RANGE_BYTES }
+}
+
+/// The longest range of one quick command: a query of allocated ranges, or a zeroing that has to be quick. *Units*:
+/// bytes.
+pub(super) fn quick_bytes(inner: &Inner) -> u64 {
     if inner.agreed.headers.is_extended() { DEVICE_BYTES_MAX } else { RANGE_BYTES }
 }
 
 /// Sends a command without data over a range, piece by piece.
 pub(super) async fn ranges(inner: &Arc<Inner>, request: &Request, command: u16, flags: u16) -> Result<(), Error> {
     let (mut offset, end) = (request.offset, request.offset + inner.stored(request));
+    let step = if flags & FAST_ZERO == 0 { range_bytes(inner) } else { quick_bytes(inner) };
     while offset < end {
-        let length = (end - offset).min(range_bytes(inner));
+        let length = (end - offset).min(step);
         inner.check_writable(request)?;
         let sending = inner.send(Command { flags, command, offset, length, buffers: Vec::new(), write: Some(false) });
         inner.outcome(request, sending.end(inner).await)?;
@@ -213,7 +220,7 @@ pub(super) async fn allocation(inner: Arc<Inner>, request: Request) -> Result<Ve
     let mut list = ExtentList::new(request.offset, stored, inner.geometry.block_bytes);
     while inner.agreed.allocation.is_some() && !list.is_full() {
         let Some((offset, length)) = list.left() else { break };
-        let length = length.min(range_bytes(&inner));
+        let length = length.min(quick_bytes(&inner));
         let command =
             Command { flags: 0, command: request::BLOCK_STATUS, offset, length, buffers: Vec::new(), write: None };
         let (outcome, _) = inner.outcome(&request, inner.send(command).end(&inner).await)?;

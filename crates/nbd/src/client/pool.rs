@@ -103,10 +103,18 @@ pub(super) async fn connect(
     }
 }
 
-/// Replaces connections that have ended, until the device is dropped.
+/// Replaces connections that have ended, until the device is dropped. As long as others work, there is no hurry: a server
+/// that is short of connections would otherwise see one attempt after another.
 pub(super) async fn keep(inner: Weak<Inner>, ended: Arc<Notify>) {
+    let has_live = || inner.upgrade().is_some_and(|inner| inner.live().is_some());
     loop {
         ended.notified().await;
+        while has_live() {
+            let another = ended.notified();
+            if tokio::time::timeout(PAUSE_MAX, another).await.is_err() {
+                break;
+            }
+        }
         let mut pause = PAUSE_MIN;
         loop {
             match inner.upgrade() {

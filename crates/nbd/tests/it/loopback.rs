@@ -315,7 +315,7 @@ async fn server_that_is_away_costs_patience_once() {
 
 #[tokio::test]
 async fn long_ranges_need_one_command() {
-    const BYTES: u64 = 1 << 42;
+    const BYTES: u64 = 16 << 30;
     let served = serve(Arc::new(MemoryDevice::new(BYTES)), false);
     let device = served.device(1).await;
     let context = Context::default();
