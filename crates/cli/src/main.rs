@@ -7,7 +7,7 @@ mod arguments;
 mod attach;
 mod bench;
 mod cache;
-
+mod cert;
 mod device;
 mod exit;
 mod export;
@@ -34,8 +34,8 @@ use clap::Parser;
 
 use arguments::{Arguments, Command};
 use exit::Failure;
-use nectary_host::descriptors;
 use mounts::helper::Helper;
+use nectary_host::descriptors;
 
 fn main() -> ExitCode {
     let mut words = std::env::args_os();
@@ -66,6 +66,7 @@ fn run(command: &Command) -> Result<u8, Failure> {
         Command::Nbd(command) => runtime()?.block_on(nbd::run(command)),
         Command::Ram(command) => ram::run(command),
         Command::Volume(command) => volume::run(command),
+        Command::Cert(command) => cert::run(command),
         Command::Bench(command) => bench::run(command),
         Command::Status(arguments) => status::run(arguments),
         Command::Top(arguments) => live::top::run(arguments),
