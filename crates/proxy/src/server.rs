@@ -22,6 +22,9 @@ use crate::stats::{OriginState, StatsReader, WorkerStats};
 use crate::upstream::OriginTrust;
 use crate::worker::Worker;
 
+/// How long the end of a worker waits for its threads.
+const BLOCKING_WAIT: std::time::Duration = std::time::Duration::from_millis(500);
+
 /// The maximum number of connections that wait to be accepted, per listener.
 const BACKLOG: i32 = 1024;
 
@@ -242,6 +245,8 @@ fn serve(
         accept::run(worker, listeners, shutdown).await
     });
     drop(stop_others);
+    // A thread that waits for a disk which does not answer does not keep the worker.
+    runtime.shutdown_timeout(BLOCKING_WAIT);
     result.map_err(failed)
 }
 

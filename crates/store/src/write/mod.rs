@@ -292,6 +292,7 @@ impl Writer {
     pub async fn run(mut self) {
         // Gets wait for the index, so it is loaded first.
         self.bring_index().await;
+        self.span.health.arm();
         let (warm_ended, names_begin) = oneshot::channel();
         self.warming = self.warm.take().map(|warm| {
             let warming = warm_up(Arc::clone(&self.state), Arc::clone(&self.checkpoints.warm_list), warm);
