@@ -1,11 +1,15 @@
 //! Runs all tests, crate by crate, each crate within its time budget.
 //!
 //! Owns: the order, the times and the counts. The crates of the lowest floors come first, so that a bug first fails the
-//! tests of the crate that has it, and not those of a crate that depends on this crate.
+//! tests of the crate that has it, and not those of a crate that depends on this crate. Beside it run processes
+//! of the crates whose tests mostly wait.
 
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 
 use crate::binaries::{Binaries, Binary};
 use crate::budgets::{self, DOCTESTS, KILL_FACTOR};
@@ -30,17 +34,52 @@ const ORDER: &[&str] = &[
     "nectary-e2e",
 ];
 
+/// The crates whose tests run beside those of all others: they mostly wait, for what they have started and for deadlines.
+const WAITING: &[&str] = &["nectary-e2e", "nectary-ram"];
+/// The number of their processes that run at a time.
+const WAITING_MAX: usize = 2;
+
 /// The crates each of whose modules of tests is a process of its own. Their tests measure memory or time (`buffer`,
 /// `e2e`), plant bugs or shorten waits for the whole process (`ram`, `sim`), mount and kill what they have started
 /// (`attach`, `e2e`, `trace`), or send themselves a signal (`host`).
 const PROCESS_PER_MODULE: &[&str] =
     &["nectary-attach", "nectary-buffer", "nectary-e2e", "nectary-host", "nectary-ram", "nectary-sim", "nectary-trace"];
 
+/// The time of a process that takes longer than this is shown.
+const LONG: Duration = Duration::from_secs(3);
+
 /// The longest time in which a test program lists its tests.
 const LIST_LIMIT: Duration = Duration::from_secs(60);
 
-/// Runs the checks and all tests, or only the tests of `crates` if it is not empty; returns whether all passed.
-pub fn command(crates: &[String]) -> Result<bool> {
+/// The tests to run.
+#[derive(Debug, Default)]
+pub struct Options {
+    /// The crates; all of them if it is empty.
+    pub crates: Vec<String>,
+    /// A part of their names.
+    pub name: Option<String>,
+}
+
+impl Options {
+    /// Reads the command line.
+    ///
+    /// *Errors*: `--name` without a text.
+    pub fn parse(arguments: &[String]) -> Result<Options> {
+        let mut options = Options::default();
+        let mut rest = arguments.iter();
+        while let Some(argument) = rest.next() {
+            match argument.as_str() {
+                "--name" => options.name = Some(rest.next().context("--name needs a part of a test's name")?.clone()),
+                package => options.crates.push(package.to_owned()),
+            }
+        }
+        Ok(options)
+    }
+}
+
+/// Runs the checks and all tests, or only the tests that `options` choose; returns whether all passed.
+pub fn command(options: &Options) -> Result<bool> {
+    let crates = &options.crates;
     let workspace = Workspace::load()?;
     let members = workspace.members();
     if let Some(unknown) = crates.iter().find(|name| !members.iter().any(|member| member.name == **name)) {
@@ -48,10 +87,10 @@ pub fn command(crates: &[String]) -> Result<bool> {
         bail!("there is no crate {unknown}; there are {}", known.join(", "));
     }
     let mut report = Report::default();
-    if crates.is_empty() {
+    if crates.is_empty() && options.name.is_none() {
         checks::run(&workspace, &mut report);
     }
-    run(crates, &workspace, &mut report);
+    run(options, &workspace, &mut report);
     report.judge_time();
     print!("{}", report.summary());
     Ok(report.is_good())
@@ -66,7 +105,7 @@ pub fn quick(since: Option<&str>) -> Result<bool> {
     let mut report = Report::default();
     checks::run_some(&workspace, &choice.crates, &mut report);
     if !choice.crates.is_empty() {
-        run(&choice.crates, &workspace, &mut report);
+        run(&Options { crates: choice.crates, name: None }, &workspace, &mut report);
     }
     for name in &choice.left_out {
         println!("left out: {name}: its tests take up to {} s; make test runs them", budgets::seconds(name));
@@ -76,8 +115,9 @@ pub fn quick(since: Option<&str>) -> Result<bool> {
     Ok(report.is_good())
 }
 
-/// Builds and runs the tests of some crates, or of all of them with the examples in doc comments.
-fn run(crates: &[String], workspace: &Workspace, report: &mut Report) {
+/// Builds and runs the chosen tests; all of them include the examples in doc comments.
+fn run(options: &Options, workspace: &Workspace, report: &mut Report) {
+    let crates = &options.crates;
     let binaries = match Binaries::build(workspace, crates) {
         Ok(binaries) => binaries,
         Err(error) => return report.failed(format!("{error:#}")),
@@ -90,56 +130,150 @@ fn run(crates: &[String], workspace: &Workspace, report: &mut Report) {
     let mut members = workspace.members();
     members.retain(|member| crates.is_empty() || crates.contains(&member.name));
     members.sort_by_key(|member| ORDER.iter().position(|name| *name == member.name).unwrap_or(ORDER.len()));
-    for member in members {
-        test(member, &binaries, workspace, report);
-    }
-    if crates.is_empty() {
-        doctests(workspace, report);
-    }
+    let (started, meter) = (Instant::now(), Meter::start());
+    let test = Test { part: options.name.as_deref(), binaries: &binaries, workspace };
+    let (waiting, computing): (Vec<_>, Vec<_>) =
+        members.into_iter().partition(|member| WAITING.contains(&member.name.as_str()));
+    std::thread::scope(|scope| {
+        let beside = scope.spawn(|| test.beside(&waiting));
+        computing.iter().for_each(|member| test.one(member, report));
+        if crates.is_empty() && options.name.is_none() {
+            doctests(workspace, report);
+        }
+        match beside.join() {
+            Ok(results) => report.add(results),
+            Err(_) => report.failed(format!("{}: the run of these tests ended with a panic", WAITING.join(", "))),
+        }
+    });
+    report.took(started.elapsed(), Meter::share_of_others(meter));
 }
 
-fn test(member: &Package, binaries: &Binaries, workspace: &Workspace, report: &mut Report) {
-    let tests = binaries.tests_of(member);
-    let budget_seconds = budgets::seconds(&member.name);
-    let (started, meter) = (Instant::now(), Meter::start());
-    let limit = Duration::from_secs(budget_seconds * KILL_FACTOR);
-    for binary in &tests {
-        let name = format!("{} {}", member.name, binary.name);
-        let is_divided = binary.is_from_outside && PROCESS_PER_MODULE.contains(&member.name.as_str());
-        let modules = match modules(binary, is_divided, binaries, workspace) {
-            Ok(modules) => modules,
-            Err(error) => {
-                report.failed(format!("{name}: {error:#}"));
-                continue;
-            }
-        };
-        for (module, tests) in modules {
-            let name = format!("{name} {module}").trim_end().to_owned();
-            println!("== {name}");
-            let mut command = binaries.command(binary, workspace);
-            command.arg("--show-output").args(tests);
-            count(&name, process::run(&mut command, limit, is_told), report);
+/// One process of tests.
+struct Process<'a> {
+    member: &'a Package,
+    binary: &'a Binary,
+    name: String,
+    /// The arguments that choose its tests.
+    arguments: Vec<String>,
+}
+
+/// What all processes of a run share.
+struct Test<'a> {
+    /// The part of the names of the tests to run.
+    part: Option<&'a str>,
+    binaries: &'a Binaries,
+    workspace: &'a Workspace,
+}
+
+impl Test<'_> {
+    /// Runs the tests of a crate, one process after another.
+    fn one(&self, member: &Package, report: &mut Report) {
+        let meter = Meter::start();
+        let processes = self.processes(member, report);
+        let mut taken = Duration::ZERO;
+        for process in &processes {
+            taken += self.process(process, report);
+        }
+        if !processes.is_empty() {
+            self.told(member, taken, meter, report);
         }
     }
-    if !tests.is_empty() {
-        println!("== {}: {:.1} s of {budget_seconds} s", member.name, started.elapsed().as_secs_f64());
-        report.timed(&member.name, started.elapsed(), Meter::share_of_others(meter), budget_seconds);
+
+    /// Runs the tests of crates whose tests mostly wait, [`WAITING_MAX`] processes at a time.
+    fn beside(&self, members: &[&Package]) -> Report {
+        let meter = Meter::start();
+        let mut report = Report::default();
+        let processes: Vec<Process> = members.iter().flat_map(|member| self.processes(member, &mut report)).collect();
+        let next = AtomicUsize::new(0);
+        let work = || {
+            let mut results = Vec::new();
+            while let Some(process) = processes.get(next.fetch_add(1, Ordering::Relaxed)) {
+                let mut report = Report::default();
+                let taken = self.process(process, &mut report);
+                results.push((&process.member.name, taken, report));
+            }
+            results
+        };
+        let results = std::thread::scope(|scope| {
+            let workers: Vec<_> = (0..WAITING_MAX).map(|_| scope.spawn(work)).collect();
+            workers.into_iter().map(ScopedJoinHandle::join).collect::<Vec<_>>()
+        });
+        let mut taken: BTreeMap<&str, Duration> = BTreeMap::new();
+        for result in results {
+            let Ok(result) = result else {
+                report.failed("the run of these tests ended with a panic");
+                continue;
+            };
+            for (name, time, results) in result {
+                *taken.entry(name).or_default() += time;
+                report.add(results);
+            }
+        }
+        for member in members {
+            if let Some(taken) = taken.get(member.name.as_str()) {
+                self.told(member, *taken, meter, &mut report);
+            }
+        }
+        report
+    }
+
+    /// Shows and records how long the processes of a crate took together.
+    fn told(&self, member: &Package, taken: Duration, meter: Option<Meter>, report: &mut Report) {
+        let budget_seconds = budgets::seconds(&member.name);
+        println!("== {}: {:.1} s of {budget_seconds} s", member.name, taken.as_secs_f64());
+        report.timed(&member.name, taken, Meter::share_of_others(meter), budget_seconds);
+    }
+
+    /// The processes of a crate's tests.
+    fn processes<'b>(&'b self, member: &'b Package, report: &mut Report) -> Vec<Process<'b>> {
+        let mut processes = Vec::new();
+        for binary in self.binaries.tests_of(member) {
+            let name = format!("{} {}", member.name, binary.name);
+            let is_divided = binary.is_from_outside && PROCESS_PER_MODULE.contains(&member.name.as_str());
+            match modules(binary, is_divided, self.part, self.binaries, self.workspace) {
+                Ok(modules) => processes.extend(modules.into_iter().map(|(module, arguments)| Process {
+                    member,
+                    binary,
+                    name: format!("{name} {module}").trim_end().to_owned(),
+                    arguments,
+                })),
+                Err(error) => report.failed(format!("{name}: {error:#}")),
+            }
+        }
+        processes
+    }
+
+    /// Runs one process, and returns how long it took.
+    fn process(&self, process: &Process, report: &mut Report) -> Duration {
+        let (name, started) = (&process.name, Instant::now());
+        println!("== {name}");
+        let mut command = self.binaries.command(process.binary, self.workspace);
+        command.arg("--show-output").args(&process.arguments);
+        let limit = Duration::from_secs(budgets::seconds(&process.member.name) * KILL_FACTOR);
+        let ended = process::run(&mut command, limit, is_told);
+        let taken = started.elapsed();
+        if taken >= LONG {
+            println!("== {name}: {:.1} s", taken.as_secs_f64());
+        }
+        count(name, ended, report);
+        taken
     }
 }
 
-/// The processes in which a test program runs: for each module, the arguments that choose its tests; one without
-/// arguments if it is not divided.
+/// The processes in which a test program runs: for each module, the arguments that choose its tests; one with `part`
+/// alone if it is not divided.
 fn modules(
     binary: &Binary,
     is_divided: bool,
+    part: Option<&str>,
     binaries: &Binaries,
     workspace: &Workspace,
 ) -> Result<Vec<(String, Vec<String>)>> {
     if !is_divided {
-        return Ok(vec![(String::new(), Vec::new())]);
+        return Ok(vec![(String::new(), part.map(str::to_owned).into_iter().collect())]);
     }
     let mut command = binaries.command(binary, workspace);
-    let ended = process::run(command.args(["--list", "--format", "terse"]), LIST_LIMIT, process::silent)?;
+    let ended = process::run(command.args(["--list", "--format", "terse"]).args(part), LIST_LIMIT, process::silent)?;
     if !ended.success {
         bail!("it does not list its tests: {}", ended.how);
     }

@@ -11,6 +11,7 @@ mod bench_io;
 mod cache;
 mod cache_live;
 mod cache_mount;
+mod cert;
 mod nbd;
 mod origin;
 mod ram;
@@ -18,7 +19,6 @@ mod store;
 mod trace;
 mod trace_record;
 mod volume;
-mod volume_cert;
 
 use std::net::SocketAddr;
 use std::str::FromStr;
@@ -26,9 +26,10 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use nectary_block::parse_size;
+use nectary_host::memory;
 use nectary_proxy::rules::default_ttl::Rule;
 use nectary_proxy::{AccessLog, ClientNet};
-use nectary_store::{ClusterRead, OpenOptions, REINSERT_PERCENT_MAX, REWRITE_PERCENT_MAX};
+use nectary_store::{ClusterRead, MEMORY_BYTES_MIN, OpenOptions, REINSERT_PERCENT_MAX, REWRITE_PERCENT_MAX};
 
 use crate::exit;
 
@@ -44,6 +45,7 @@ pub use bench_io::{BenchIoArguments, IoMatrix};
 pub use cache::{CacheCommand, SimulateArguments};
 pub use cache_live::{CacheAdviseArguments, CacheFlushArguments, CachePathArguments, CacheSetArguments, TopArguments};
 pub use cache_mount::{CacheMountArguments, CacheStatArguments, CacheUmountArguments};
+pub use cert::{CertCommand, CertHostArguments, CertInitArguments, CertShowArguments};
 pub use nbd::{ExportArguments, InfoArguments, ListArguments, NbdCommand, ServerArguments};
 pub use origin::OriginArguments;
 pub use ram::{RamCommand, RamSimulateArguments};
@@ -57,7 +59,6 @@ pub use volume::{
     VolumeCommand, VolumeFormatArguments, VolumeMountArguments, VolumeReadArguments, VolumeReleaseArguments,
     VolumeServeArguments, VolumeUmountArguments,
 };
-pub use volume_cert::{CertHostArguments, CertInitArguments, CertShowArguments, VolumeCertCommand};
 
 /// Examples stand where the eye falls first: before usage and options.
 const TEMPLATE: &str = "{about-with-newline}\n{before-help}{usage-heading} {usage}\n\n{all-args}{after-help}";
@@ -179,9 +180,9 @@ pub enum Command {
   nectary export memory:4G --nbd unix:/run/disk.sock      (prints the URL)
   nectary export ./disk.img --size 10G --nbd tcp:127.0.0.1:10809
   nectary export a=disk:/dev/sdb b=memory:1G --nbd tcp:127.0.0.1 --read-only
-  Beyond this machine, with certificates on both sides:
-    nectary export ./disk.img --nbd tcp:0.0.0.0:10809 \\
-      --tls-cert server.pem --tls-key server.key --tls-ca ca.pem", after_help = exit::HELP)]
+  Beyond this machine, with certificates on both sides (`nectary cert`):
+    nectary export ./disk.img --nbd tcp:0.0.0.0:10809 --tls-ca ca-cert.pem \\
+      --tls-cert server-cert.pem --tls-key server-key.pem", after_help = exit::HELP)]
     Export(ExportArguments),
     /// Show the exports of NBD servers, and what they can do
     #[command(subcommand, arg_required_else_help = true, help_template = TEMPLATE, before_help = "Examples:
@@ -207,6 +208,15 @@ pub enum Command {
   nectary volume mount disk:/dev/sdb /mnt --server unix:/run/builds.sock
   nectary volume check disk:/dev/sdb", after_help = exit::HELP)]
     Volume(VolumeCommand),
+    /// Make certificates for RAM disks, exports and volumes, and show them
+    #[command(subcommand, arg_required_else_help = true, help_template = TEMPLATE, before_help = "Examples:
+  Once, and then for each machine that serves or connects:
+    nectary cert init ./pki
+    nectary cert server ./pki h1,10.0.0.1 --out ./h1
+    nectary cert client ./pki h2 --out ./h2
+  When a certificate ends:
+    nectary cert show h1/server-cert.pem", after_help = exit::HELP)]
+    Cert(CertCommand),
     /// Measure the store, caches, disks, RAM disks and volumes, beside their peers
     #[command(arg_required_else_help = true, help_template = TEMPLATE, before_help = "Examples:
   nectary bench --list
@@ -297,9 +307,10 @@ pub struct ProxyArguments {
     /// Size of a store that is created, or of each of several spans, for example 10G [default: 4G]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub size: Option<u64>,
-    /// Memory for objects, index and buffers, for example 512M
-    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "256M")]
-    pub memory: u64,
+    /// Memory for objects, index and buffers, for example 512M [default: 256M, but half of what the machine has or the
+    /// memory group allows, if that is less]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub memory: Option<u64>,
     /// How much of a segment is rewritten before it is overwritten, of requested objects, in percent; 0 for none
     #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(..=i64::from(REINSERT_PERCENT_MAX)),
         default_value_t = OpenOptions::default().reinsert_percent)]
@@ -346,10 +357,20 @@ pub struct ProxyArguments {
     pub engine: EngineArguments,
 }
 
+/// The memory of the store of a proxy by default. *Units*: bytes.
+const MEMORY_BYTES: u64 = 256 << 20;
+
 impl ProxyArguments {
     /// The size of a store that is created, or of each of its spans. *Units*: bytes.
     pub fn size_bytes(&self) -> u64 {
         self.size.unwrap_or(4 << 30)
+    }
+
+    /// The memory of the store. *Units*: bytes.
+    pub fn memory_bytes(&self) -> u64 {
+        let least = (1 + self.spans.spans.len() as u64) * MEMORY_BYTES_MIN;
+        let by_limit = || memory::limit().map_or(MEMORY_BYTES, |limit| limit.default_of(MEMORY_BYTES, least));
+        self.memory.unwrap_or_else(by_limit)
     }
 }
 

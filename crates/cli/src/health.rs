@@ -88,6 +88,7 @@ pub fn status(name: &str, stat: &Stat, running: Option<&Running>) -> Status {
     }
     status.with_detail(json!({
         "addresses": running.map(|running| &running.addresses),
+        "connections": running.and_then(|running| running.stats.connection_limits()),
         "requests": stats,
         "access_log_failure": log_failure,
         "origin_failure": origin_down.map(|down| down.last),

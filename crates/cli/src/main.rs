@@ -7,7 +7,7 @@ mod arguments;
 mod attach;
 mod bench;
 mod cache;
-
+mod cert;
 mod device;
 mod exit;
 mod export;
@@ -36,6 +36,7 @@ use clap::Parser;
 use arguments::{Arguments, Command};
 use exit::Failure;
 use mounts::helper::Helper;
+use nectary_host::descriptors;
 
 /// How long the end of the process waits for operations of a disk.
 const DISK_WAIT: Duration = Duration::from_secs(1);
@@ -43,6 +44,7 @@ const DISK_WAIT: Duration = Duration::from_secs(1);
 fn main() -> ExitCode {
     let mut words = std::env::args_os();
     if let Some(helper) = words.next().as_deref().and_then(Helper::of) {
+        descriptors::raise();
         return helper.run(words.collect());
     }
     let arguments = Arguments::parse();
@@ -53,6 +55,10 @@ fn main() -> ExitCode {
 }
 
 fn run(command: &Command) -> Result<u8, Failure> {
+    // Programs that `trace record` and `bench` start must have the limit that they have without it.
+    if !matches!(command, Command::Trace(_) | Command::Bench(_)) {
+        descriptors::raise();
+    }
     match command {
         Command::Proxy(arguments) => in_runtime(proxy::run(arguments)),
         Command::Store(command) => in_runtime(store::run(command)),
@@ -64,6 +70,7 @@ fn run(command: &Command) -> Result<u8, Failure> {
         Command::Nbd(command) => runtime()?.block_on(nbd::run(command)),
         Command::Ram(command) => ram::run(command),
         Command::Volume(command) => volume::run(command),
+        Command::Cert(command) => cert::run(command),
         Command::Bench(command) => bench::run(command),
         Command::Status(arguments) => status::run(arguments),
         Command::Top(arguments) => live::top::run(arguments),

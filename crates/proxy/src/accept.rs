@@ -8,11 +8,12 @@ use std::net::{SocketAddr, TcpListener as StdListener};
 use std::rc::Rc;
 use std::time::Duration;
 
-use nectary_host::Shutdown;
 use nectary_host::log::{Level, Throttle};
+use nectary_host::{Shutdown, descriptors};
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::connections::Door;
+use crate::room::Peer;
 use crate::service::{connection, refusal};
 use crate::wire::deadlines::{Side, TICK};
 use crate::worker::Worker;
@@ -66,6 +67,8 @@ async fn accept(worker: Rc<Worker>, listener: TcpListener, door: Door) {
             Ok((stream, client)) => admit(&worker, stream, client, door),
             Err(error) => {
                 // Most likely no file descriptor is free. Wait until open connections have ended.
+                descriptors::note_failed_accept(&error);
+                worker.upstream.close_unused();
                 ACCEPT_FAILED.write(Level::Warning, "proxy", format_args!("cannot accept a connection: {error}"));
                 tokio::time::sleep(TICK).await;
             }
@@ -74,13 +77,16 @@ async fn accept(worker: Rc<Worker>, listener: TcpListener, door: Door) {
 }
 
 fn admit(worker: &Rc<Worker>, stream: TcpStream, client: SocketAddr, door: Door) {
-    if worker.stats.connections_open() >= worker.connections.clients_max as u64 {
+    let peer = if door == Door::Admin { Peer::Admin } else { Peer::Client };
+    let Some(place) = worker.connections.room.take(peer) else {
+        let max = worker.connections.room.max(peer);
         worker.stats.excess_connections.add(1);
+        descriptors::note_refused(format!("{max} clients are served, which is the limit"));
         // The send buffer of a new connection has room for this answer. If the write fails all the same, the client
         // only sees the connection close.
         _ = stream.try_write(&refusal::too_many_connections(worker.now_ms()));
         return;
-    }
+    };
     worker.stats.connections.add(1);
     worker.stats.connections_open.add(1);
     _ = stream.set_nodelay(true);
@@ -90,7 +96,7 @@ fn admit(worker: &Rc<Worker>, stream: TcpStream, client: SocketAddr, door: Door)
     worker.clone().connections.tasks.spawn_local(async move {
         connection::serve(worker.clone(), watch, stream, client, door).await;
         worker.stats.connections_open.subtract(1);
-        drop(enlisted);
+        drop((enlisted, place));
     });
 }
 

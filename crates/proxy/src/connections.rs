@@ -7,11 +7,13 @@
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio_util::task::TaskTracker;
 
 use crate::options::ProxyOptions;
+use crate::room::{Place, Room};
 use crate::stats::WorkerStats;
 use crate::wire::deadlines::{Clock, Deadlines, Side, Watch, until_killed};
 
@@ -35,8 +37,8 @@ struct Allowed {
 pub(crate) struct Connections {
     /// The tasks of the connections. A worker ends when all of them have ended.
     pub tasks: TaskTracker,
-    /// The maximum number of connections of clients that this worker accepts.
-    pub clients_max: usize,
+    /// The places for connections, which all workers share.
+    pub room: Arc<Room>,
     clock: Rc<Clock>,
     clients: Allowed,
     origins: Allowed,
@@ -46,7 +48,7 @@ pub(crate) struct Connections {
 
 impl Connections {
     /// Starts without connections.
-    pub fn new(options: &ProxyOptions) -> Rc<Connections> {
+    pub fn new(options: &ProxyOptions, room: Arc<Room>) -> Rc<Connections> {
         let limits = &options.limits;
         let ticks = Deadlines::ticks;
         let clients = Deadlines {
@@ -61,7 +63,7 @@ impl Connections {
             Deadlines { idle: ticks(limits.origin_idle_timeout), head: ticks(limits.response_timeout), ..clients };
         Rc::new(Connections {
             tasks: TaskTracker::new(),
-            clients_max: limits.connections_max.div_ceil(options.worker_count()),
+            room,
             clock: Rc::default(),
             clients: Allowed { deadlines: clients, head_bytes_max: limits.request_head_bytes_max },
             origins: Allowed { deadlines: origins, head_bytes_max: limits.response_head_bytes_max },
@@ -87,12 +89,12 @@ impl Connections {
         Enlisted { connections: self.clone(), number }
     }
 
-    /// Runs a connection to an origin until the connection ends by itself or its watch ends it.
-    pub fn supervise<F: Future + 'static>(self: &Rc<Self>, watch: Rc<Watch>, connection: F) {
+    /// Runs a connection to an origin until the connection ends by itself or its watch ends it; then its place is free.
+    pub fn supervise<F: Future + 'static>(self: &Rc<Self>, watch: Rc<Watch>, connection: F, place: Place) {
         let enlisted = self.enlist(watch.clone());
         self.tasks.spawn_local(async move {
             until_killed(&watch, connection).await;
-            drop(enlisted);
+            drop((enlisted, place));
         });
     }
 

@@ -18,8 +18,9 @@ use crate::access_log::{LogBuffer, LogQueue, LogWriter, OpenLog};
 use crate::connections::Door;
 use crate::error::Error;
 use crate::options::ProxyOptions;
+use crate::room::{ConnectionLimits, Room};
 use crate::stats::{OriginState, StatsReader, WorkerStats};
-use crate::upstream::OriginTrust;
+use crate::upstream::{KnownOrigins, OriginTrust};
 use crate::worker::Worker;
 
 /// How long the end of a worker waits for its threads.
@@ -27,9 +28,6 @@ const BLOCKING_WAIT: std::time::Duration = std::time::Duration::from_millis(500)
 
 /// The maximum number of connections that wait to be accepted, per listener.
 const BACKLOG: i32 = 1024;
-
-/// The maximum number of host names that a worker looks up at the same time.
-const NAME_LOOKUPS_MAX: usize = 16;
 
 /// The longest time for which reopening the access log waits for an earlier write.
 const REOPEN_PATIENCE: Duration = Duration::from_secs(5);
@@ -184,17 +182,20 @@ impl Bound {
         for of_worker in sockets {
             listeners.push(of_worker.into_iter().map(listen).collect::<Result<Vec<_>, _>>()?);
         }
+        let limits = ConnectionLimits::new(options.limits.connections_max, listeners.len());
+        let room = Room::new(limits);
         let stats: Vec<_> = listeners.iter().map(|_| Arc::new(WorkerStats::default())).collect();
         let origin = Arc::new(OriginState::default());
-        let reader = StatsReader::new(stats.clone(), origin.clone());
+        let reader = StatsReader::new(stats.clone(), origin.clone()).with_limits(limits);
         let log = log.map(|log| LogWriter::start(log, reader.clone())).transpose()?;
         let reader = reader.with_log(log.as_ref().map(LogWriter::queue));
+        let known = Arc::new(KnownOrigins::new(trust.clone(), options.names.clone()));
         let instance = random();
         let mut workers = Vec::new();
         for (index, listeners) in listeners.into_iter().enumerate() {
             let (options, store, stats, own) = (options.clone(), store.clone(), stats[index].clone(), shutdown.clone());
             let log = log.as_ref().map(|writer| LogBuffer::new(writer.queue(), stats.clone()));
-            let shared = (stats, origin.clone(), trust.clone());
+            let shared = (stats, origin.clone(), known.clone(), room.clone());
             let work = move || serve(index, options, store, shared, log, instance, listeners, own);
             let spawned = std::thread::Builder::new().name(format!("proxy-{index}")).spawn(work);
             match spawned {
@@ -226,7 +227,7 @@ fn serve(
     index: usize,
     options: Arc<ProxyOptions>,
     store: Spans,
-    (stats, origin, trust): (Arc<WorkerStats>, Arc<OriginState>, Arc<OriginTrust>),
+    (stats, origin, known, room): (Arc<WorkerStats>, Arc<OriginState>, Arc<KnownOrigins>, Arc<Room>),
     log: Option<LogBuffer>,
     instance: u32,
     listeners: Vec<(TcpListener, Door)>,
@@ -237,11 +238,10 @@ fn serve(
     let stop_others = StopOnDrop(shutdown.clone());
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
-        .max_blocking_threads(NAME_LOOKUPS_MAX)
         .build_local(tokio::runtime::LocalOptions::default())
         .map_err(failed)?;
     let result = runtime.block_on(async {
-        let worker = Worker::new(options, store, stats, origin, trust, log, instance);
+        let worker = Worker::new(options, store, stats, origin, known, log, room, instance);
         accept::run(worker, listeners, shutdown).await
     });
     drop(stop_others);

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::access_log::LogQueue;
+use crate::room::ConnectionLimits;
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
@@ -66,7 +67,8 @@ counters! {
     invalidations,
     /// Connections that were refused because their bytes did not form a valid request.
     refused_connections,
-    /// Connections that were refused because there were too many connections.
+    /// Connections of clients that were refused, and connections to origins that were not opened, because there were
+    /// too many.
     excess_connections,
     /// Connections that were ended because a time limit passed.
     overdue_connections,
@@ -94,13 +96,6 @@ counters! {
     body_bytes_sent,
     /// Lines of the access log that were lost because the file or pipe failed or was too slow.
     log_lines_lost,
-}
-
-impl WorkerStats {
-    /// The worker's connections that are open now.
-    pub fn connections_open(&self) -> u64 {
-        self.connections_open.get()
-    }
 }
 
 /// A number that one thread writes and others read.
@@ -162,11 +157,22 @@ pub struct StatsReader {
     workers: Arc<[Arc<WorkerStats>]>,
     origin: Arc<OriginState>,
     log: Option<Arc<LogQueue>>,
+    limits: Option<ConnectionLimits>,
 }
 
 impl StatsReader {
     pub(crate) fn new(workers: Vec<Arc<WorkerStats>>, origin: Arc<OriginState>) -> StatsReader {
-        StatsReader { workers: workers.into(), origin, log: None }
+        StatsReader { workers: workers.into(), origin, log: None, limits: None }
+    }
+
+    /// A reader that also tells how many connections the proxy may have.
+    pub(crate) fn with_limits(self, limits: ConnectionLimits) -> StatsReader {
+        StatsReader { limits: Some(limits), ..self }
+    }
+
+    /// How many connections the proxy may have.
+    pub fn connection_limits(&self) -> Option<ConnectionLimits> {
+        self.limits
     }
 
     /// A reader that also tells the state of the access log.

@@ -17,12 +17,13 @@ use crate::connections::Connections;
 use crate::hit_for_miss::HitForMiss;
 use crate::options::ProxyOptions;
 use crate::rendered_values::RenderedValues;
+use crate::room::Room;
 use crate::rules::cache_status::CACHE_NAME;
 use crate::rules::default_ttl::DefaultTtl;
 use crate::rules::key::Origin;
 use crate::rules::policy::Policy;
 use crate::stats::{OriginState, WorkerStats};
-use crate::upstream::{OriginTrust, Upstream};
+use crate::upstream::{KnownOrigins, Upstream};
 
 /// The longest request head that can be answered without hyper, in bytes.
 const ROOM_BYTES: usize = 8 * 1024;
@@ -69,13 +70,15 @@ pub(crate) struct Worker {
 
 impl Worker {
     /// Makes a worker that does not listen yet.
+    #[allow(clippy::too_many_arguments)]
     pub fn new(
         options: Arc<ProxyOptions>,
         store: Spans,
         stats: Arc<WorkerStats>,
         origin: Arc<OriginState>,
-        trust: Arc<OriginTrust>,
+        known: Arc<KnownOrigins>,
         log: Option<LogBuffer>,
+        room: Arc<Room>,
         instance: u32,
     ) -> Rc<Worker> {
         let mode = match &options.origin {
@@ -88,7 +91,7 @@ impl Worker {
         };
         let pseudonym = format!("{CACHE_NAME}-{instance:08x}");
         let via = HeaderValue::from_str(&format!("1.1 {pseudonym}")).expect("visible ASCII");
-        let connections = Connections::new(&options);
+        let connections = Connections::new(&options, room);
         let origin = options.origin.as_ref().map(|_| origin);
         Rc::new(Worker {
             policy: Policy {
@@ -100,7 +103,7 @@ impl Worker {
             mode,
             store,
             log: RequestLog::new(stats.clone(), log),
-            upstream: Upstream::new(options.clone(), stats.clone(), connections.clone(), origin, trust),
+            upstream: Upstream::new(options.clone(), stats.clone(), connections.clone(), origin, known),
             connections,
             stats,
             hit_for_miss: RefCell::new(HitForMiss::new()),

@@ -106,7 +106,7 @@ impl Tree {
     pub fn start(options: TreeOptions) -> Result<Tree, Error> {
         let channel = Channel::open(true)?;
         sys::clear_mask();
-        let descriptors_max = sys::raise_descriptor_limit();
+        let descriptors_max = nectary_host::descriptors::raise().soft;
         let root = open_directory(&options.source)?;
         open_directory(&options.directory)?;
         let (handle, is_ready) = std::sync::mpsc::channel();

@@ -279,22 +279,6 @@ pub fn access(node: &OwnedFd, mask: u32) -> Result<()> {
     done(unsafe { libc::access(path(node.as_raw_fd()).as_ptr(), mask as libc::c_int) })
 }
 
-/// Raises this process's limit of open descriptors to the maximum; returns the new limit.
-pub fn raise_descriptor_limit() -> u64 {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: the buffer has the layout that the call writes.
-    if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) } != 0 {
-        return 0;
-    }
-    let raised = libc::rlimit { rlim_cur: limit.rlim_max, rlim_max: limit.rlim_max };
-    // SAFETY: the value has the layout that the call reads.
-    if unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const raised) } == 0 {
-        limit.rlim_max
-    } else {
-        limit.rlim_cur
-    }
-}
-
 /// Sets the umask of this process to 0, because the mode of a new node already has its creator's umask applied.
 pub fn clear_mask() {
     // SAFETY: the call takes a number only.

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use super::message::{Fault, FaultKind, Request, Response};
 use crate::Status;
+use crate::descriptors::with_refused;
 
 type Answer = Pin<Box<dyn Future<Output = Result<Value, Fault>> + Send>>;
 
@@ -61,10 +62,10 @@ impl Methods {
         self.table.insert(name, Method { description, call });
     }
 
-    /// Adds the method `status`, which every part has.
+    /// Adds the method `status`, which every part has. It also shows whether the process refused connections lately.
     pub fn status(&mut self, status: impl Fn() -> Status + Send + Sync + 'static) {
         self.register("status", "state, what is wrong, what to do", move |_| {
-            let answer = serde_json::to_value(status());
+            let answer = serde_json::to_value(with_refused(status()));
             async move { answer.map_err(|error| Fault::new(FaultKind::Failed, error.to_string(), "")) }
         });
     }

@@ -21,6 +21,7 @@ use tokio::time::timeout;
 
 use super::message::{Fault, FaultKind, REQUEST_BYTES_MAX, Response, encode};
 use super::methods::Methods;
+use crate::descriptors::note_failed_accept;
 use crate::log::{Level, Throttle};
 use crate::{Error, RuntimeDirectory, Shutdown};
 
@@ -117,7 +118,11 @@ fn bind(directory: &RuntimeDirectory, path: &Path) -> Result<UnixListener, Error
         Ok(_) => return Err(Error::Busy { path: path.to_owned() }),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         // No process listens on the socket: the process that made it was killed.
-        Err(_) => fs::remove_file(path).map_err(|source| Error::Io { path: path.to_owned(), source })?,
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+            fs::remove_file(path).map_err(|source| Error::Io { path: path.to_owned(), source })?
+        }
+        // It is not known whether a process listens there, for example because no file descriptor is free.
+        Err(source) => return Err(Error::Io { path: path.to_owned(), source }),
     }
     listen(path).map_err(|source| Error::Io { path: path.to_owned(), source })
 }
@@ -148,6 +153,7 @@ async fn serve(listener: UnixListener, methods: Arc<RwLock<Arc<Methods>>>, limit
                 }
                 Ok((stream, _)) => refuse(&stream, limits.connections_max),
                 Err(error) => {
+                    note_failed_accept(&error);
                     ACCEPT_FAILED.write(Level::Error, "control", format_args!("cannot accept: {error}"));
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }

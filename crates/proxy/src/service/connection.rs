@@ -110,8 +110,9 @@ pub(crate) async fn serve(worker: Rc<Worker>, watch: Rc<Watch>, stream: TcpStrea
         return;
     }
     let opened = client.tunnel.borrow_mut().take();
-    if let Some((origin, ticket)) = opened {
+    if let Some((origin, ticket, place)) = opened {
         tunnel::run(&watch, stream, parts.read_buf, origin, ticket).await;
+        drop(place);
         return;
     }
     if watch.is_killed() {

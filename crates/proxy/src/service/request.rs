@@ -14,6 +14,7 @@ use tokio::net::TcpStream;
 
 use crate::access_log::Outcome;
 use crate::body::Ticket;
+use crate::room::Place;
 use crate::rules::cache_control::RequestDirectives;
 use crate::rules::host::is_host;
 use crate::rules::key::{push_key, push_path};
@@ -34,7 +35,7 @@ pub(crate) struct Client {
     /// Whether the body of the client's last request was refused. If so, the client may still be sending it.
     pub is_at_fault: Cell<bool>,
     /// The other end of a tunnel that a request has opened.
-    pub tunnel: RefCell<Option<(TcpStream, Ticket)>>,
+    pub tunnel: RefCell<Option<(TcpStream, Ticket, Place)>>,
 }
 
 /// A request without its body.

@@ -39,10 +39,11 @@ pub(super) async fn open(request: ClientRequest) -> Response<ReplyBody> {
         return own(&request, StatusCode::FORBIDDEN, "port-not-admitted", &text, true);
     }
     let forwarded = |status| CacheStatus::Forwarded { why: Forward::Method, status, stored: false, collapsed: false };
-    match connect_tcp(&request.worker.upstream, &target.host, target.port, request.reach()).await {
-        Ok(stream) => {
+    let to = request.destination(target);
+    match connect_tcp(&request.worker.upstream, &to).await {
+        Ok((stream, place)) => {
             let ticket = request.ticket(200, Outcome::Tunnel, None);
-            *request.client.tunnel.borrow_mut() = Some((stream, ticket));
+            *request.client.tunnel.borrow_mut() = Some((stream, ticket, place));
             finish(&request.client, StatusCode::OK, HeaderMap::new(), Content::Empty, None)
         }
         Err(error) => {

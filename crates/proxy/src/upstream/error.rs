@@ -4,12 +4,21 @@ use super::BodyFault;
 use crate::rules::serve::Failure;
 use crate::wire::framing::Violation;
 
+/// The step that took too long if no address accepted a connection.
+pub(super) const CONNECTING: &str = "connecting";
+
+/// The step that took too long if a name was not looked up, for which its origin is not to blame.
+pub(super) const LOOKUP: &str = "looking up its name";
+
 /// The reason why there is no response.
 #[derive(Debug, Clone, thiserror::Error)]
 pub(crate) enum FetchError {
     /// The connection could not be opened.
     #[error("cannot connect to the origin: {0}")]
     Connect(String),
+    /// The proxy has too many connections to origins.
+    #[error("the proxy has too many connections to origins at present")]
+    Crowded,
     /// The origin took too long.
     #[error("the origin took too long: {0}")]
     TimedOut(&'static str),
@@ -28,7 +37,9 @@ impl FetchError {
     /// The kind of failure, for the rules about stale responses.
     pub fn failure(&self) -> Failure {
         match self {
-            FetchError::Connect(_) | FetchError::TimedOut(_) | FetchError::Broken(_) => Failure::Unreachable,
+            FetchError::Connect(_) | FetchError::Crowded | FetchError::TimedOut(_) | FetchError::Broken(_) => {
+                Failure::Unreachable
+            }
             FetchError::Client(_) | FetchError::Refused(_) => Failure::Error,
         }
     }

@@ -1,18 +1,23 @@
 //! One request to an origin and its response.
 
 use std::future::{Future, poll_fn};
+use std::net::SocketAddr;
 use std::pin::pin;
 use std::rc::Rc;
+use std::time::Duration;
 
 use futures_util::stream::unfold;
-use http::{Method, Response};
+use http::{HeaderMap, Method, Request, Response};
 use http_body_util::BodyExt;
 use hyper::body::{Body, Incoming};
 
-use super::connect::connect;
+use super::connect::{addresses_of, connect, connect_in_time};
 use super::error::FetchError;
-use super::{Destination, Idle, RequestBody, RequestHead, Upstream};
+use super::race::race;
+use super::request::BodyProgress;
+use super::{ALIVE_MAX, Destination, Idle, RequestBody, RequestHead, Upstream};
 use crate::body::{BodyError, Pieces};
+use crate::rules::serve::Failure;
 use crate::wire::framing::Violation;
 use crate::wire::informational::Informational;
 
@@ -24,8 +29,8 @@ pub(crate) struct Lease {
     upstream: Rc<Upstream>,
     to: Destination,
     connection: Option<Idle>,
-    /// Whether the request is certainly complete when its response ends. Only then can the connection be used again.
-    is_reusable: bool,
+    /// How far the request's body has come. Only if it is complete can the connection be used again.
+    progress: Option<Rc<BodyProgress>>,
 }
 
 impl Lease {
@@ -33,9 +38,23 @@ impl Lease {
     pub fn finish(mut self) {
         if let Some(connection) = self.connection.take() {
             connection.watch.end();
-            if self.is_reusable {
+            if self.progress.as_ref().is_none_or(|progress| progress.is_complete.get()) {
                 self.upstream.keep(&self.to, connection);
             }
+        }
+    }
+
+    /// Learns how long the origin keeps a waiting connection. Half of that is certain: the rest is on the way.
+    fn learn(&mut self, headers: &HeaderMap) {
+        if let (Some(connection), Some(announced)) = (&mut self.connection, announced_alive(headers)) {
+            connection.alive = ALIVE_MAX.min(announced / 2);
+        }
+    }
+
+    /// Records that the address at the other end has broken off a response.
+    fn note_failure(&self) {
+        if let Some(connection) = &self.connection {
+            self.upstream.note_failure(&self.to, connection.address);
         }
     }
 
@@ -67,8 +86,19 @@ impl Drop for Lease {
 /// A callback that receives each informational response.
 pub(crate) type Hear<'a> = &'a dyn Fn(&Informational);
 
+/// The maximum number of addresses at which a request is repeated.
+const REPEATS_MAX: usize = 3;
+
+/// The longest time for which one more address is waited for before the next is tried, too, after one was silent.
+const OTHERS_DELAY_MAX: Duration = Duration::from_secs(5);
+
 /// Sends a request and waits for the head of the final response. `hear` is called for each informational response that
 /// arrives before the final one.
+///
+/// A request that may be repeated is repeated if the connection breaks before the response: on a new connection if it
+/// was sent on a kept one, then at the origin's other addresses. If an address does not answer in time, the others are
+/// raced. Any other request is sent only once; a kept connection is used for it only if that is known to be alive
+/// (RFC 9110, 9.2.2).
 pub(crate) async fn exchange(
     upstream: &Rc<Upstream>,
     to: &Destination,
@@ -76,43 +106,149 @@ pub(crate) async fn exchange(
     body: RequestBody,
     hear: Hear<'_>,
 ) -> Result<(Response<Incoming>, Lease), FetchError> {
-    let may_repeat = body.is_empty() && [Method::GET, Method::HEAD, Method::OPTIONS].contains(&head.method);
-    if may_repeat {
-        while let Some(mut kept) = upstream.take(to) {
-            if kept.sender.ready().await.is_err() {
-                continue;
+    let health = &upstream.known.health;
+    let may_repeat = is_repeatable(&head.method) && body.is_empty();
+    let result = try_addresses(upstream, to, head, body, may_repeat, hear).await;
+    match &result {
+        Ok((response, _)) if may_repeat && Failure::of(response.status()).is_some() => health.note_error(&to.origin),
+        Ok(_) => health.note_success(&to.origin),
+        Err(error) => health.note_failure(&to.origin, error),
+    }
+    result
+}
+
+/// Whether a request with this method may be sent twice. *Source*: RFC 9110, 9.2.1.
+fn is_repeatable(method: &Method) -> bool {
+    [Method::GET, Method::HEAD, Method::OPTIONS].contains(method)
+}
+
+async fn try_addresses(
+    upstream: &Rc<Upstream>,
+    to: &Destination,
+    head: RequestHead,
+    body: RequestBody,
+    may_repeat: bool,
+    hear: Hear<'_>,
+) -> Result<(Response<Incoming>, Lease), FetchError> {
+    let copy = may_repeat.then(|| head.clone());
+    let again = || copy.clone().map(|head| head.with_body(RequestBody::Empty));
+    let mut request = Some(head.with_body(body));
+    // The addresses that have failed, and the last failure.
+    let (mut tried, mut failed) = (Vec::new(), None);
+    while let Some(mut kept) = upstream.take(to, !may_repeat) {
+        if kept.sender.ready().await.is_err() {
+            continue;
+        }
+        let address = kept.address;
+        let Some(sending) = request.take() else { break };
+        match send(upstream, to, kept, sending, hear).await {
+            Sent::Answered(response, lease) => return Ok((response, lease)),
+            Sent::Not(unsent) => request = Some(unsent),
+            // The origin had probably closed this kept connection before the request was sent, or had sent bytes that
+            // do not answer the request. Try a new connection.
+            Sent::Failed(FetchError::Broken(_) | FetchError::Refused(Violation::Unexpected)) if may_repeat => {
+                request = again();
+                break;
             }
-            match send(upstream, to, kept, head.clone(), RequestBody::Empty, hear).await {
-                // The origin had probably closed this kept connection before the request was sent, or had sent bytes
-                // that do not answer the request. Try a new connection.
-                Err(FetchError::Broken(_) | FetchError::Refused(Violation::Unexpected)) => break,
-                result => return result,
+            Sent::Failed(error @ FetchError::TimedOut(_)) => {
+                upstream.note_failure(to, address);
+                return race_others(upstream, to, copy, vec![address], error, hear).await;
             }
+            Sent::Failed(error) => return Err(error),
         }
     }
-    let fresh = connect(upstream, to).await;
-    if let Some(origin) = &upstream.origin {
-        origin.note(fresh.as_ref().err());
+    loop {
+        let connected = connect(upstream, to, &tried).await;
+        match (&upstream.origin, &connected) {
+            (None, _) | (_, Ok(None) | Err(FetchError::Crowded)) => {}
+            (Some(origin), connected) => origin.note(connected.as_ref().err()),
+        }
+        let (fresh, sending) = match (connected, request, failed) {
+            (Ok(Some(fresh)), Some(sending), _) => (fresh, sending),
+            (_, _, Some(error)) => return Err(error),
+            (Err(error), _, None) => return Err(error),
+            (Ok(_), _, None) => return Err(FetchError::Connect("the origin has no address".into())),
+        };
+        let address = fresh.address;
+        let error = match send(upstream, to, fresh, sending, hear).await {
+            Sent::Answered(response, lease) => return Ok((response, lease)),
+            Sent::Failed(error @ (FetchError::Broken(_) | FetchError::TimedOut(_))) => error,
+            Sent::Failed(error) => return Err(error),
+            Sent::Not(_) => FetchError::Broken("it closed the connection at once".into()),
+        };
+        upstream.note_failure(to, address);
+        tried.push(address);
+        if matches!(error, FetchError::TimedOut(_)) {
+            return race_others(upstream, to, copy, tried, error, hear).await;
+        }
+        if !may_repeat || tried.len() > REPEATS_MAX {
+            return Err(error);
+        }
+        (request, failed) = (again(), Some(error));
     }
-    let fresh = fresh?;
-    send(upstream, to, fresh, head, body, hear).await
+}
+
+/// Sends a request at the other addresses of an origin after one has not answered in time, if it may be repeated. They
+/// are raced, so that one more that is silent does not double the wait again.
+async fn race_others(
+    upstream: &Rc<Upstream>,
+    to: &Destination,
+    head: Option<RequestHead>,
+    tried: Vec<SocketAddr>,
+    failed: FetchError,
+    hear: Hear<'_>,
+) -> Result<(Response<Incoming>, Lease), FetchError> {
+    let Some(head) = head else { return Err(failed) };
+    let Ok(mut others) = addresses_of(upstream, to, &tried).await else { return Err(failed) };
+    others.truncate(REPEATS_MAX);
+    let head = &head;
+    let attempt = |&address: &SocketAddr| async move {
+        let error = match connect_in_time(upstream, to, address).await {
+            Err(error) => error,
+            Ok(fresh) => match send(upstream, to, fresh, head.clone().with_body(RequestBody::Empty), hear).await {
+                Sent::Answered(response, lease) => return Ok((response, lease)),
+                Sent::Failed(error) => error,
+                Sent::Not(_) => FetchError::Broken("it closed the connection at once".into()),
+            },
+        };
+        if !matches!(error, FetchError::Crowded) {
+            upstream.note_failure(to, address);
+        }
+        Err(error)
+    };
+    let delay = (upstream.options.limits.response_timeout / 4).min(OTHERS_DELAY_MAX);
+    match race(&others, delay, || false, attempt).await {
+        Ok((winner, answered)) => {
+            others[..winner].iter().for_each(|&address| upstream.note_failure(to, address));
+            Ok(answered)
+        }
+        Err(error) => Err(error.unwrap_or(failed)),
+    }
+}
+
+/// What became of a request.
+enum Sent {
+    /// The origin answered.
+    Answered(Response<Incoming>, Lease),
+    /// The origin may have got the request, but has not answered.
+    Failed(FetchError),
+    /// No byte was sent, because the connection had ended.
+    Not(Request<RequestBody>),
 }
 
 async fn send(
     upstream: &Rc<Upstream>,
     to: &Destination,
     mut connection: Idle,
-    head: RequestHead,
-    body: RequestBody,
+    request: Request<RequestBody>,
     hear: Hear<'_>,
-) -> Result<(Response<Incoming>, Lease), FetchError> {
+) -> Sent {
     upstream.stats.origin_requests.add(1);
-    connection.watch.begin(head.method == Method::HEAD);
-    let is_reusable = body.is_empty();
-    let fault = body.fault();
-    let mut response = pin!(connection.sender.send_request(head.with_body(body)));
-    let watch = connection.watch.clone();
-    let lease = Lease { upstream: upstream.clone(), to: to.clone(), connection: Some(connection), is_reusable };
+    connection.watch.begin(request.method() == Method::HEAD);
+    let progress = request.body().progress();
+    let mut response = pin!(connection.sender.try_send_request(request));
+    let (watch, address) = (connection.watch.clone(), connection.address);
+    let mut lease = Lease { upstream: upstream.clone(), to: to.clone(), connection: Some(connection), progress };
     let result = poll_fn(|context| {
         let polled = response.as_mut().poll(context);
         watch.poll_informational(context).iter().for_each(hear);
@@ -120,12 +256,26 @@ async fn send(
     })
     .await;
     match result {
-        Ok(response) => Ok((response, lease)),
-        Err(error) => match fault.and_then(|fault| fault.get()) {
-            Some(fault) => Err(FetchError::Client(fault)),
-            None => Err(lease.explain(&error)),
+        Ok(response) => {
+            upstream.known.addresses.note_success(address);
+            lease.learn(response.headers());
+            Sent::Answered(response, lease)
+        }
+        Err(mut refused) => match refused.take_message() {
+            Some(unsent) => Sent::Not(unsent),
+            None => match lease.progress.as_ref().and_then(|progress| progress.fault.get()) {
+                Some(fault) => Sent::Failed(FetchError::Client(fault)),
+                None => Sent::Failed(lease.explain(refused.error())),
+            },
         },
     }
+}
+
+/// The time for which an origin keeps a waiting connection, from its `Keep-Alive` header; `None` if it does not say.
+fn announced_alive(headers: &HeaderMap) -> Option<Duration> {
+    let value = headers.get("keep-alive")?.to_str().ok()?;
+    let timeout = value.split(',').find_map(|part| part.trim().strip_prefix("timeout="))?;
+    timeout.trim().parse().ok().map(Duration::from_secs)
 }
 
 /// The pieces of a response's body. After the last piece the connection is kept for the next exchange.
@@ -148,7 +298,10 @@ pub(crate) fn pieces(body: Incoming, lease: Lease) -> Pieces {
                     }
                     return Some((Ok(data), Some((body, lease))));
                 }
-                Some(Err(error)) => return Some((Err(BodyError(lease.explain(&error).to_string())), None)),
+                Some(Err(error)) => {
+                    lease.note_failure();
+                    return Some((Err(BodyError(lease.explain(&error).to_string())), None));
+                }
                 None => {
                     lease.finish();
                     return None;

@@ -55,6 +55,7 @@
 //!
 //! *Cost*: a read is one request, a write is two; two small requests more if the stripe was not marked.
 
+mod absence;
 mod attach;
 #[cfg(test)]
 #[path = "machine/attaching.rs"]
@@ -85,6 +86,9 @@ pub(crate) mod locks;
 mod machine;
 mod membership;
 mod merge;
+#[cfg(test)]
+#[path = "machine/moves.rs"]
+mod moves;
 mod operation;
 mod outside;
 pub(crate) mod parity;

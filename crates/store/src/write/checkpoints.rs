@@ -15,6 +15,7 @@ use super::{Writer, task};
 use crate::checkpoint::{CheckpointHeader, rewrite_hot, write_checkpoint};
 use crate::counters::Counters;
 use crate::error::{Error, ErrorKind};
+use crate::planted::{Bug, planted};
 
 /// A checkpoint is due when the bytes appended since the last one exceed a threshold: this many times the size of the
 /// index, but at least `CHECKPOINT_BYTES_MIN` and at most `CHECKPOINT_BYTES_MAX`.
@@ -82,7 +83,7 @@ impl Writer {
             || self.appended_count >= CHECKPOINT_APPENDS_MAX
             || (self.appended_records >= CHECKPOINT_RECORDS_MAX
                 && self.appended_bytes >= index_bytes * CHECKPOINT_SHARE_MIN)
-            || self.is_cut
+            || (self.is_cut && !planted(Bug::CutNotSettled))
             || !self.checkpoints_asked.is_empty();
         let is_early = self.checkpoint_at.is_some_and(|at| at > Instant::now()) && self.checkpoints_asked.is_empty();
         if !due || is_early || self.checkpoint.is_some() {
@@ -111,7 +112,7 @@ impl Writer {
     /// records only in the last two segments, so the next recovery must not need the part of the log with the cut any
     /// more.
     pub(super) async fn settle_cut(&mut self) -> Result<(), Error> {
-        if self.is_cut && self.state.stopped().is_none() {
+        if self.is_cut && self.state.stopped().is_none() && !planted(Bug::CutNotSettled) {
             self.checkpoint_now().await?;
         }
         Ok(())

@@ -23,6 +23,7 @@ mod segments;
 mod syncs;
 pub mod trouble;
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -143,6 +144,10 @@ pub(crate) struct Writer {
     puts: Arc<Puts>,
     checkpoints: Checkpoints,
     commands: mpsc::Receiver<Command>,
+    /// Requests that came while the index was loaded.
+    early: VecDeque<Command>,
+    /// Whether the store was closed or dropped before the index was loaded, so that nothing may be written.
+    is_left_as_found: bool,
     position: LogPosition,
     in_flight: InFlight,
     buffers: AppendBuffers,
@@ -229,6 +234,8 @@ impl Writer {
             puts: Arc::clone(puts),
             checkpoints,
             commands,
+            early: VecDeque::new(),
+            is_left_as_found: false,
             position: start.position,
             in_flight: FuturesOrdered::new(),
             buffers: AppendBuffers::new(start.buffers_bytes),
@@ -293,6 +300,10 @@ impl Writer {
         // Gets wait for the index, so it is loaded first.
         self.bring_index().await;
         self.span.health.arm();
+        if self.is_left_as_found {
+            return self.leave();
+        }
+        std::mem::take(&mut self.early).into_iter().for_each(|command| self.accept(command));
         let (warm_ended, names_begin) = oneshot::channel();
         self.warming = self.warm.take().map(|warm| {
             let warming = warm_up(Arc::clone(&self.state), Arc::clone(&self.checkpoints.warm_list), warm);
@@ -334,15 +345,11 @@ impl Writer {
                 Some(ended) = self.purging.join_next(), if !self.purging.is_empty() => self.purges_written(ended),
                 Some(ended) = self.flushing.join_next(), if !self.flushing.is_empty() => self.flush_ended(ended),
                 command = self.commands.recv() => match command {
-                    Some(Command::Sync(reply)) => self.syncs_waiting.push((queue.last_sequence(), reply)),
-                    Some(Command::Purge(record, reply)) => {
-                        self.purges_waiting.push((record, reply));
+                    Some(command @ Command::Purge(..)) => {
+                        self.accept(command);
                         self.gather_purges();
                     }
-                    Some(Command::PurgeRoom(reply)) => self.ask_purge_room(reply),
-                    Some(Command::Checkpoint(reply)) => self.checkpoints_asked.push(reply),
-                    Some(Command::Membership(change)) => self.membership_changes.push(change),
-                    Some(Command::Close(reply)) => self.closing = Some(reply),
+                    Some(command) => self.accept(command),
                     // The store was dropped: waiting objects are lost, as in a crash.
                     None => {
                         self.intake.stop("it was dropped");
@@ -357,6 +364,35 @@ impl Writer {
             }
             if self.flush_interval.is_some_and(|interval| self.flushed_at.elapsed() >= interval) {
                 self.flush_if_written();
+            }
+        }
+    }
+
+    /// Takes a request; the writer's loop serves it.
+    fn accept(&mut self, command: Command) {
+        match command {
+            Command::Sync(reply) => self.syncs_waiting.push((self.intake.queue.last_sequence(), reply)),
+            Command::Purge(record, reply) => self.purges_waiting.push((record, reply)),
+            Command::PurgeRoom(reply) => self.ask_purge_room(reply),
+            Command::Checkpoint(reply) => self.checkpoints_asked.push(reply),
+            Command::Membership(change) => self.membership_changes.push(change),
+            Command::Close(reply) => self.closing = Some(reply),
+        }
+    }
+
+    /// Ends a store that was closed or dropped before its index was loaded; the device stays as it was found.
+    fn leave(mut self) {
+        self.intake.stop("it was closed");
+        for command in std::mem::take(&mut self.early) {
+            match command {
+                Command::Close(reply) => drop(reply.send(Ok(()))),
+                Command::Sync(reply)
+                | Command::Purge(_, reply)
+                | Command::PurgeRoom(reply)
+                | Command::Checkpoint(reply)
+                | Command::Membership(MembershipChange { reply, .. }) => {
+                    let _ = reply.send(Err(self.state.stopped_error()));
+                }
             }
         }
     }

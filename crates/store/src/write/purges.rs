@@ -37,16 +37,9 @@ impl Writer {
     pub(super) fn gather_purges(&mut self) {
         while self.purges_waiting.len() < PURGE_RECORDS_PER_BLOCK {
             match self.commands.try_recv() {
-                Ok(Command::Purge(record, reply)) => self.purges_waiting.push((record, reply)),
-                Ok(Command::PurgeRoom(reply)) => self.ask_purge_room(reply),
-                Ok(Command::Sync(reply)) => self.syncs_waiting.push((self.intake.queue.last_sequence(), reply)),
-                Ok(Command::Checkpoint(reply)) => self.checkpoints_asked.push(reply),
-                Ok(Command::Membership(change)) => self.membership_changes.push(change),
                 // The gathered purges are written before the store is closed.
-                Ok(Command::Close(reply)) => {
-                    self.closing = Some(reply);
-                    return;
-                }
+                Ok(command @ Command::Close(_)) => return self.accept(command),
+                Ok(command) => self.accept(command),
                 Err(_) => return,
             }
         }

@@ -44,7 +44,7 @@ pub(super) struct Tables {
 async fn visit_standing(span: &Span, epoch: u64, mut visit: impl FnMut(Standing)) -> bool {
     let mut reader = SegmentReader::new(&span.device, &span.layout, epoch);
     let scanned = reader.scan(0, 0, Care::Search, |record| visit((record.hash, record.location))).await;
-    !scanned.damaged
+    !scanned.damaged && !scanned.unreadable
 }
 
 /// Removes records from index and memory, and clears the list. Returns the number of records that the index had.

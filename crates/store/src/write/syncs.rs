@@ -11,6 +11,7 @@ use tokio::time::Instant;
 
 use super::{Reply, Writer};
 use crate::error::{Error, ErrorKind};
+use crate::planted::{Bug, planted};
 
 /// The result of a flush, and the syncs that it answers.
 pub(super) struct Flushed {
@@ -37,13 +38,13 @@ impl Writer {
             }
             return;
         }
-        if !self.flushing.is_empty() {
+        if !self.flushing.is_empty() && !planted(Bug::SyncOfRunningFlush) {
             return;
         }
         let written = self.state.progress.written.load(Ordering::Acquire);
         let due = self.syncs_waiting.extract_if(.., |(sequence, _)| *sequence <= written);
         self.syncs_due.extend(due.map(|(_, reply)| reply));
-        if !self.syncs_due.is_empty() {
+        if !self.syncs_due.is_empty() && self.flushing.is_empty() {
             self.begin_flush();
         }
     }
@@ -72,6 +73,9 @@ impl Writer {
         };
         if let Err(error) = &result {
             self.in_trouble(error);
+        }
+        if planted(Bug::SyncOfRunningFlush) {
+            replies.append(&mut self.syncs_due);
         }
         for reply in replies.drain(..) {
             let _ = reply.send(result.clone());

@@ -21,4 +21,5 @@ mod silence;
 mod tags;
 mod trouble;
 mod unpolled;
+mod unreadable;
 mod warm;

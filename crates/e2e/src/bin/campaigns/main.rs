@@ -19,6 +19,7 @@ mod disk_faults;
 mod nbd_kernel;
 mod origin;
 mod package_clients;
+mod proxy_origins;
 mod ram_donors;
 mod rounds;
 mod sigkill;
@@ -55,6 +56,7 @@ enum Campaign {
     NbdKernel(nbd_kernel::Arguments),
     Origin(origin::Arguments),
     PackageClients(package_clients::Arguments),
+    ProxyOrigins(proxy_origins::Arguments),
     RamDonors(ram_donors::Arguments),
     Sigkill(sigkill::Arguments),
     VolumeDatabases(volume_databases::Arguments),
@@ -79,6 +81,7 @@ fn main() -> Result<ExitCode> {
         Campaign::NbdKernel(arguments) => nbd_kernel::campaign(&arguments),
         Campaign::Origin(arguments) => origin::campaign(&arguments),
         Campaign::PackageClients(arguments) => package_clients::campaign(&arguments),
+        Campaign::ProxyOrigins(arguments) => proxy_origins::campaign(&arguments),
         Campaign::RamDonors(arguments) => ram_donors::campaign(&arguments),
         Campaign::Sigkill(arguments) => sigkill::campaign(arguments),
         Campaign::VolumeDatabases(arguments) => volume_databases::campaign(&arguments),

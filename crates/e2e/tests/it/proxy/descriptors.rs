@@ -1,0 +1,58 @@
+//! The limit of open file descriptors: idle clients do not keep others out, and whoever is refused is told so.
+
+use anyhow::{Context, Result};
+use nectary_e2e::filled::Filled;
+use nectary_e2e::http::Connection;
+use nectary_e2e::nectary;
+use std::net::TcpStream;
+use std::time::Duration;
+
+/// Puts a limit before the program.
+fn under(limit: &str) -> Vec<String> {
+    ["sh", "-c", &format!("{limit}; exec \"$@\""), "sh"].map(str::to_owned).to_vec()
+}
+
+#[test]
+fn idle_clients_beyond_the_soft_limit_are_served() -> Result<()> {
+    let mut filled = Filled::new("soft-limit", 5, 1)?;
+    filled.command.wrapper = under("ulimit -S -n 128");
+    let mut nectary = filled.command.start()?;
+    let idle: Vec<_> = (0..200).map(|_| TcpStream::connect(nectary.listen)).collect::<Result<_, _>>()?;
+    let mut client = Connection::new(nectary.listen, Duration::from_secs(5));
+    let response = client.get(&filled.targets[0]).context("an answer beside 200 idle clients")?;
+    assert_eq!(response.status, 200);
+    let (status, text) = nectary::run(&["status", "--json"], filled.scratch.path())?;
+    assert_eq!(status.code(), Some(0), "{text}");
+    let value: serde_json::Value = serde_json::from_str(&text)?;
+    let limits = nectary::find(&value, "connections").context("limits of connections")?.clone();
+    drop(idle);
+    nectary.terminate(Duration::from_secs(20))?;
+    println!("soft limit 128: 200 idle clients, then an answer; limits {limits}");
+    Ok(())
+}
+
+#[test]
+fn too_many_clients_are_refused_and_shown() -> Result<()> {
+    let mut filled = Filled::new("hard-limit", 5, 2)?;
+    filled.command.wrapper = under("ulimit -n 200");
+    let mut nectary = filled.command.start()?;
+    let mut known = Connection::new(nectary.listen, Duration::from_secs(5));
+    assert_eq!(known.get(&filled.targets[0])?.status, 200);
+    // More than the whole limit: none of them may keep the proxy from accepting the next one.
+    let idle: Vec<_> = (0..250).map(|_| TcpStream::connect(nectary.listen)).collect::<Result<_, _>>()?;
+    let refused = Connection::new(nectary.listen, Duration::from_secs(5)).get(&filled.targets[1])?;
+    assert_eq!((refused.status, refused.header("retry-after")), (503, Some("1")));
+    assert_eq!(known.get(&filled.targets[2])?.status, 200, "a client that is served gets a miss from the origin");
+    let (status, text) = nectary::run(&["status", "--json"], filled.scratch.path())?;
+    assert!(status.code() == Some(3) && text.contains("connections were refused"), "{text}");
+    drop(idle);
+    let mut later = Connection::new(nectary.listen, Duration::from_secs(5));
+    let begun = std::time::Instant::now();
+    while later.get(&filled.targets[3]).map(|response| response.status).ok() != Some(200) {
+        assert!(begun.elapsed() < Duration::from_secs(5), "there is room again");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    nectary.terminate(Duration::from_secs(20))?;
+    println!("hard limit 200: 503 beyond the places, a miss for a served client, and shown in the status");
+    Ok(())
+}

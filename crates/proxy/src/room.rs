@@ -1,0 +1,135 @@
+//! The connections that a proxy may have, to clients and to origins.
+//!
+//! Owns: the division of the process's file descriptors between the two sides, and the places that open connections
+//! take. All workers share the places, so a worker that gets more clients than others refuses none that the proxy has
+//! room for. A place is taken when a connection is accepted or opened, and no request on it looks at the places.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use nectary_host::descriptors;
+
+/// The descriptors that a worker has beside its connections: those of its runtime and its listeners, and some that are
+/// open for a moment.
+const WORKER_DESCRIPTORS: u64 = 16;
+
+/// The maximum number of connections for administration.
+const ADMINS_MAX: u64 = 16;
+
+/// How many connections a proxy may have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+pub struct ConnectionLimits {
+    /// The number of file descriptors that the process may have open.
+    pub descriptors: u64,
+    /// The maximum number of connections of clients. It is less than the wanted number if the descriptors do not
+    /// suffice.
+    pub clients_max: u64,
+    /// The maximum number of connections to origins, tunnels included.
+    pub origins_max: u64,
+}
+
+impl ConnectionLimits {
+    /// The limits that this process's descriptors allow. *Cost*: reads a directory.
+    pub(crate) fn new(clients_wanted: usize, workers: usize) -> ConnectionLimits {
+        let kept = WORKER_DESCRIPTORS * workers as u64 + ADMINS_MAX;
+        ConnectionLimits::divided(descriptors::limit().soft, descriptors::for_connections(kept), clients_wanted as u64)
+    }
+
+    /// Each client may need a connection to an origin, so clients get at most half of the descriptors.
+    fn divided(descriptors: u64, room: u64, clients_wanted: u64) -> ConnectionLimits {
+        let clients_max = clients_wanted.min(room / 2).max(1);
+        ConnectionLimits { descriptors, clients_max, origins_max: room.saturating_sub(clients_max).max(1) }
+    }
+}
+
+/// The places for connections that all workers of a proxy share.
+#[derive(Debug)]
+pub(crate) struct Room {
+    pub limits: ConnectionLimits,
+    taken: [AtomicU64; 3],
+}
+
+/// The peer of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Peer {
+    /// A client.
+    Client,
+    /// An origin, also through a tunnel.
+    Origin,
+    /// A client on an address for administration. Such clients have places of their own, so that somebody can purge
+    /// when there are too many other clients.
+    Admin,
+}
+
+/// The place of one open connection. It is free again when this value is dropped.
+#[derive(Debug)]
+pub(crate) struct Place {
+    room: Arc<Room>,
+    peer: Peer,
+}
+
+impl Room {
+    /// Starts without connections.
+    pub fn new(limits: ConnectionLimits) -> Arc<Room> {
+        Arc::new(Room { limits, taken: Default::default() })
+    }
+
+    /// The maximum number of connections to such peers.
+    pub fn max(&self, peer: Peer) -> u64 {
+        match peer {
+            Peer::Client => self.limits.clients_max,
+            Peer::Origin => self.limits.origins_max,
+            Peer::Admin => ADMINS_MAX,
+        }
+    }
+
+    /// A place for a connection; `None` if there are too many to such peers.
+    pub fn take(self: &Arc<Self>, peer: Peer) -> Option<Place> {
+        if self.taken[peer as usize].fetch_add(1, Ordering::Relaxed) >= self.max(peer) {
+            self.taken[peer as usize].fetch_sub(1, Ordering::Relaxed);
+            return None;
+        }
+        Some(Place { room: self.clone(), peer })
+    }
+
+    /// Whether so many connections to origins are open that an unused one should be closed.
+    pub fn is_crowded(&self) -> bool {
+        self.taken[Peer::Origin as usize].load(Ordering::Relaxed) > self.limits.origins_max / 2
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.room.taken[self.peer as usize].fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn descriptors_are_divided_between_both_sides() {
+        let divided = |room, wanted| {
+            let limits = ConnectionLimits::divided(1024, room, wanted);
+            (limits.clients_max, limits.origins_max)
+        };
+        assert_eq!(divided(900, 10_000), (450, 450));
+        assert_eq!(divided(900, 100), (100, 800));
+        assert_eq!(divided(0, 100), (1, 1));
+    }
+
+    #[test]
+    fn a_place_is_free_again_when_dropped() {
+        let room = Room::new(ConnectionLimits::divided(1024, 4, 10));
+        let both = (room.take(Peer::Client), room.take(Peer::Client));
+        assert!(both.0.is_some() && both.1.is_some() && room.take(Peer::Client).is_none());
+        assert!(room.take(Peer::Admin).is_some(), "an operator still gets in");
+        drop(both.0);
+        assert!(room.take(Peer::Client).is_some());
+        let first = room.take(Peer::Origin);
+        assert!(first.is_some() && !room.is_crowded());
+        let second = room.take(Peer::Origin);
+        assert!(second.is_some() && room.is_crowded() && room.take(Peer::Origin).is_none());
+    }
+}
