@@ -35,7 +35,7 @@ pub(crate) struct Health {
     spec: String,
     /// The longest time for which an operation may take; `None` if there is no bound.
     limit: Option<Duration>,
-    /// Whether operations have the deadline. While a store is being opened they have none.
+    /// Whether reads fail at the deadline. While a store is being opened they do not.
     is_armed: AtomicBool,
     /// Whether a flush failed, and what was written since the last good flush is not rewritten yet.
     is_latched: AtomicBool,
@@ -70,12 +70,12 @@ impl Health {
         }
     }
 
-    /// Gives every later operation the deadline.
+    /// Lets every later read fail at the deadline.
     pub fn arm(&self) {
         self.is_armed.store(true, Ordering::Release);
     }
 
-    /// The longest time for which an operation may take now.
+    /// The longest time for which a read may take now.
     pub fn limit(&self) -> Option<Duration> {
         self.limit.filter(|_| self.is_armed.load(Ordering::Acquire))
     }
@@ -138,9 +138,10 @@ impl Health {
         }
     }
 
-    /// Waits for a write or a flush. If it misses its deadline, the device counts as silent until it ends.
+    /// Waits for a write or a flush, or for a read while the store is being opened. If it misses its deadline, the device
+    /// counts as silent until it ends.
     pub async fn watch<T>(&self, operation: impl Future<Output = T>) -> T {
-        let Some(limit) = self.limit() else { return operation.await };
+        let Some(limit) = self.limit else { return operation.await };
         let mut operation = std::pin::pin!(operation);
         if let Ok(result) = tokio::time::timeout(limit, &mut operation).await {
             return result;
@@ -215,10 +216,7 @@ impl<'a> Overdue<'a> {
         Counters::add(&health.counters.writes_late, 1);
         if health.overdue.fetch_add(1, Ordering::AcqRel) == 0 {
             let limit = health.limit.unwrap_or_default();
-            health.note(format!(
-                "{}: no answer to a write for {limit:?}; nothing is written until it comes",
-                health.spec
-            ));
+            health.note(format!("{}: no answer for {limit:?}; nothing is written until it comes", health.spec));
         }
         health.silenced.notify_waiters();
         Overdue(health)
@@ -228,7 +226,7 @@ impl<'a> Overdue<'a> {
 impl Drop for Overdue<'_> {
     fn drop(&mut self) {
         if self.0.overdue.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.0.note(format!("{}: it answers writes again", self.0.spec));
+            self.0.note(format!("{}: it answers again", self.0.spec));
         }
     }
 }

@@ -42,11 +42,15 @@ impl Filter for Watched {
     }
 
     fn read_at(&self, offset: u64, buffers: Vec<Buffer>, context: Context) -> IoFuture<Vec<Buffer>> {
-        let Some(limit) = self.health.limit() else { return self.inner.read_at(offset, buffers, context) };
+        let health = Arc::clone(&self.health);
+        let Some(limit) = self.health.limit() else {
+            // A part of the store that cannot be read now would count as damaged, so the open waits for it.
+            let read = self.inner.read_at(offset, buffers, context);
+            return Box::pin(async move { health.watch(read).await });
+        };
         let deadline = Instant::now() + limit;
         let deadline = Some(context.deadline.map_or(deadline, |own| own.min(deadline)));
         let read = self.inner.read_at(offset, buffers, Context { deadline, ..context });
-        let health = Arc::clone(&self.health);
         Box::pin(async move {
             let result = read.await;
             health.note_read(&result);
