@@ -328,6 +328,9 @@ pub struct ProxyArguments {
     /// none
     #[arg(long, value_name = "SIZE", value_parser = parse_cluster_size, default_value = "64K")]
     pub cluster_size: u64,
+    /// How long the store's disk may take for an operation: then a read is a miss, and a purge fails; 0 for no bound
+    #[arg(long, value_name = "TIME", value_parser = nectary_proxy::parse_duration, default_value = "2s")]
+    pub disk_deadline: Duration,
     #[command(flatten)]
     pub admission: AdmissionArguments,
     /// Threads that serve, each with its own connections [default: one for each processor]

@@ -47,6 +47,7 @@ pub async fn run(arguments: &ProxyArguments) -> Result<u8, Failure> {
         rewrite_percent: arguments.rewrite,
         cluster_bytes: arguments.cluster_size,
         cluster_read: arguments.cluster_read,
+        device_deadline: Some(arguments.disk_deadline).filter(|limit| !limit.is_zero()),
         admission: arguments.admission.options(),
         ..OpenOptions::default()
     };

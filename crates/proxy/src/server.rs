@@ -24,6 +24,9 @@ use crate::stats::{OriginState, StatsReader, WorkerStats};
 use crate::upstream::{KnownOrigins, OriginTrust};
 use crate::worker::Worker;
 
+/// How long the end of a worker waits for its threads.
+const BLOCKING_WAIT: std::time::Duration = std::time::Duration::from_millis(500);
+
 /// The maximum number of connections that wait to be accepted, per listener.
 const BACKLOG: i32 = 1024;
 
@@ -247,6 +250,8 @@ fn serve(
         accept::run(worker, listeners, shutdown).await
     });
     drop(stop_others);
+    // A thread that waits for a disk which does not answer does not keep the worker.
+    runtime.shutdown_timeout(BLOCKING_WAIT);
     result.map_err(failed)
 }
 
