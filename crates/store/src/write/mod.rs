@@ -404,7 +404,10 @@ impl Writer {
         let flush = flush.map(|interval| self.flushed_at + interval);
         let hot = self.newest_checkpoint.map(|_| self.hot_at + HOT_INTERVAL);
         let far = Instant::now() + Duration::from_secs(3600);
-        [write, flush, hot, self.room_at, self.trouble.retry_at(), self.checkpoint_at].into_iter().flatten().fold(far, Instant::min)
+        [write, flush, hot, self.room_at, self.trouble.retry_at(), self.checkpoint_at]
+            .into_iter()
+            .flatten()
+            .fold(far, Instant::min)
     }
 
     /// Gives the memory tier the memory that the index and other tables do not use.
