@@ -51,6 +51,7 @@ pub async fn run(arguments: &ProxyArguments) -> Result<u8, Failure> {
         rewrite_percent: arguments.rewrite,
         cluster_bytes: arguments.cluster_size,
         cluster_read: arguments.cluster_read,
+        device_deadline: Some(arguments.disk_deadline).filter(|limit| !limit.is_zero()),
         admission: arguments.admission.options(),
         ..OpenOptions::default()
     };
@@ -230,6 +231,7 @@ fn proxy_options(arguments: &ProxyArguments) -> Result<ProxyOptions, Failure> {
         listen: arguments.listen.clone(),
         origin: arguments.origin.origin.clone(),
         origin_ca: arguments.origin.origin_ca.clone(),
+        origin_rules: arguments.origin.rules(),
         workers: arguments.workers.map_or(0, usize::from),
         default_ttl: arguments.default_ttl.clone(),
         stale_unreachable: arguments.stale_unreachable,

@@ -5,9 +5,7 @@
 use super::report::{Counts, LogCounts};
 use crate::format::slots::Areas;
 use crate::format::{Geometry, View};
-use crate::mirror::{
-    self, Action, Donor, Event, Intent, Layout as _, Moment, Refusal, Ring, Rows, Times,
-};
+use crate::mirror::{self, Action, Donor, Event, Intent, Layout as _, Moment, Refusal, Ring, Rows, Times};
 use crate::moving::Members;
 use crate::scrub::Progress;
 use crate::{format::FormatError, log};

@@ -21,7 +21,10 @@ pub async fn finish(options: &RamOptions, client: u64, seen: Vec<Seen>) -> Vec<S
     let note = |level: Level, what: String| log::write(level, "ram", format_args!("{}: {what}", options.id));
     for (donor, record) in [(former, fenced), (other, finished)] {
         if let Err(why) = store(donor, &record).await {
-            note(Level::Warning, format!("a switch that an earlier client began is not finished: {}: {why}", donor.name()));
+            note(
+                Level::Warning,
+                format!("a switch that an earlier client began is not finished: {}: {why}", donor.name()),
+            );
             return look_patiently(options, client, false).await;
         }
     }

@@ -34,8 +34,7 @@ impl Machine {
 
     /// Whether two donors are missing or waited for in vain, so that no parity helps.
     pub(crate) fn has_lost_two(&self) -> bool {
-        let is_missing =
-            |donor: &Donor| self.membership.standing[*donor] != Standing::Trusted || self.absent[*donor];
+        let is_missing = |donor: &Donor| self.membership.standing[*donor] != Standing::Trusted || self.absent[*donor];
         self.has_absent && (0..self.links.len()).filter(is_missing).count() >= 2
     }
 

@@ -524,12 +524,10 @@ impl World {
                 let body = DonorRequest::Trim { offset: 0, bytes };
                 self.network.send(connection, Tag::Trimmed(number), body, &mut self.random);
             }
-            (Tag::Trimmed(_), Reply::Done) => {
-                match self.clients[client].machine.members().standing()[place] {
-                    Standing::Out => self.take_left_place(client),
-                    _ => self.clients[client].moving.iter_mut().for_each(|moving| moving.plan.prepared()),
-                }
-            }
+            (Tag::Trimmed(_), Reply::Done) => match self.clients[client].machine.members().standing()[place] {
+                Standing::Out => self.take_left_place(client),
+                _ => self.clients[client].moving.iter_mut().for_each(|moving| moving.plan.prepared()),
+            },
             (Tag::Read(_, at), Reply::Data(data)) => {
                 moving.reading.remove(&at);
                 let (offset, _) = moving.plan.part(at);

@@ -80,9 +80,9 @@ impl World {
                         let is_later = |now: Of| now as u8 > stage as u8;
                         plan.is_some_and(|(now, _)| now == stage && in_stage >= count || is_later(now))
                     }
-                    At::InPause(count) => {
-                        plan.is_some_and(|(now, is_paused)| is_paused && in_stage >= count || now as u8 > Of::Copying as u8)
-                    }
+                    At::InPause(count) => plan.is_some_and(|(now, is_paused)| {
+                        is_paused && in_stage >= count || now as u8 > Of::Copying as u8
+                    }),
                 };
                 if is_now || events >= EVENTS_MAX {
                     self.faults.at = None;
@@ -176,9 +176,9 @@ impl World {
         (0..client.places.len()).any(|place| {
             let other = client.places[place];
             let members = &client.machine.view().members;
-            let is_known = members.get(place).is_some_and(|member| {
-                member.incarnation == self.network.hosts[other].model.incarnation
-            });
+            let is_known = members
+                .get(place)
+                .is_some_and(|member| member.incarnation == self.network.hosts[other].model.incarnation);
             other != host && (standing[place] != Standing::Trusted || !self.network.hosts[other].is_up || !is_known)
         })
     }

@@ -130,15 +130,7 @@ impl Network {
 
     pub fn connect(&mut self, client: usize, host: usize, place: Option<usize>) -> usize {
         let (is_client_open, is_host_open) = (true, true);
-        self.connections.push(Connection {
-            client,
-            host,
-            place,
-            is_client_open,
-            is_host_open,
-            down_us: 0,
-            up_us: 0,
-        });
+        self.connections.push(Connection { client, host, place, is_client_open, is_host_open, down_us: 0, up_us: 0 });
         self.connections.len() - 1
     }
 

@@ -235,8 +235,7 @@ impl World {
             self.network.end_all(host, Some(connection), true, &mut self.random);
         }
         let connections = &self.network.connections;
-        let reply =
-            self.network.hosts[host].model.execute(connection, &body, |other| connections[other].is_host_open);
+        let reply = self.network.hosts[host].model.execute(connection, &body, |other| connections[other].is_host_open);
         if self.network.hosts[host].is_leaving && self.network.hosts[host].model.area.is_empty() {
             let at_us = self.now_us() + 50 * MILLISECOND;
             self.network.plan(at_us, Happening::Leaves { host });
