@@ -22,7 +22,7 @@ use nectary_block as block;
 use tokio::sync::Notify;
 
 use crate::counters::Counters;
-use crate::error::{Error, ErrorKind};
+use crate::error::Error;
 
 /// The largest number of notes that are kept for the operator; further notes are dropped.
 const NOTES_MAX: usize = 100;
@@ -170,7 +170,8 @@ impl Health {
     /// The error of a call that does not wait for the device any longer.
     pub fn silent_error(&self) -> Error {
         let limit = self.limit.unwrap_or_default();
-        Error::new(ErrorKind::Io, format!("{}: the device has not answered for {limit:?}", self.spec))
+        let detail = format!("the device has not answered for {limit:?}");
+        block::Error::new(block::ErrorKind::TimedOut, &self.spec, block::Operation::Read, detail).into()
     }
 
     /// Why nothing is written, or nothing is read, at present; `None` if the device takes writes and answers.
