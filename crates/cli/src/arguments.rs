@@ -287,8 +287,8 @@ pub struct ProxyArguments {
     /// Keep Surrogate-Key and Cache-Tag of responses from clients
     #[arg(long)]
     pub strip_tags: bool,
-    /// A proxy in front of this one, for example 127.0.0.1 or 192.0.2.0/24, whose Forwarded and X-Forwarded-* headers
-    /// are passed on; from others they are removed; may be given again
+    /// A proxy in front of this one, for example 127.0.0.1 or 192.0.2.0/24, whose X-Forwarded-For and X-Real-IP are
+    /// passed on, and any other X-Forwarded-* that --key-header names; from others they are removed; may be given again
     #[arg(long, value_name = "NET")]
     pub trust_forwarded: Vec<ClientNet>,
     /// Do not tell the origin who asked, in Forwarded, X-Forwarded-For and X-Forwarded-Proto
