@@ -2,6 +2,9 @@
 //!
 //! Owns: the order of events, and the stages of a run. Promises: the same seed repeats a run exactly. Leaves to others:
 //! what a client's owner does (`client`), the fault (`faults`), attaching (`life`).
+//!
+//! *Circle*: this file imports `client` and `faults`, and they import it: [`World`] has fields of their types, and both
+//! add methods to it or change it.
 
 use nectary_ram::format::{Geometry, Stamp};
 use nectary_ram::mirror::{DonorRequest, Event, Intent, Request};
