@@ -11,6 +11,7 @@ mod bench_io;
 mod cache;
 mod cache_live;
 mod cache_mount;
+mod limits;
 mod nbd;
 mod origin;
 mod ram;
@@ -44,6 +45,7 @@ pub use bench_io::{BenchIoArguments, IoMatrix};
 pub use cache::{CacheCommand, SimulateArguments};
 pub use cache_live::{CacheAdviseArguments, CacheFlushArguments, CachePathArguments, CacheSetArguments, TopArguments};
 pub use cache_mount::{CacheMountArguments, CacheStatArguments, CacheUmountArguments};
+pub use limits::LimitArguments;
 pub use nbd::{ExportArguments, InfoArguments, ListArguments, NbdCommand, ServerArguments};
 pub use origin::OriginArguments;
 pub use ram::{RamCommand, RamSimulateArguments};
@@ -341,6 +343,8 @@ pub struct ProxyArguments {
     pub access_log: AccessLog,
     #[command(flatten)]
     pub engine: EngineArguments,
+    #[command(flatten)]
+    pub limits: LimitArguments,
 }
 
 impl ProxyArguments {

@@ -34,8 +34,8 @@ use clap::Parser;
 
 use arguments::{Arguments, Command};
 use exit::Failure;
-use nectary_host::descriptors;
 use mounts::helper::Helper;
+use nectary_host::descriptors;
 
 fn main() -> ExitCode {
     let mut words = std::env::args_os();

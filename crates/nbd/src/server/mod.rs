@@ -32,9 +32,9 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use nectary_block::Context;
-use nectary_host::{Shutdown, descriptors};
 use nectary_host::log::{Level, Throttle};
 use nectary_host::tls::ServerTls;
+use nectary_host::{Shutdown, descriptors};
 use serde::Serialize;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;

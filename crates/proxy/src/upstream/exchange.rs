@@ -29,6 +29,11 @@ pub(crate) struct Lease {
 }
 
 impl Lease {
+    /// The lease of a connection that is not used again.
+    pub(super) fn of_one(upstream: &Rc<Upstream>, to: &Destination, connection: Idle) -> Lease {
+        Lease { upstream: upstream.clone(), to: to.clone(), connection: Some(connection), is_reusable: false }
+    }
+
     /// Returns the connection to the worker's idle connections, for the next exchange.
     pub fn finish(mut self) {
         if let Some(connection) = self.connection.take() {
@@ -40,7 +45,7 @@ impl Lease {
     }
 
     /// The error of an exchange that failed in hyper. The connection's watch may know a more exact cause.
-    fn explain(&self, error: &hyper::Error) -> FetchError {
+    pub(super) fn explain(&self, error: &hyper::Error) -> FetchError {
         let Some(connection) = &self.connection else { return FetchError::Broken(error.to_string()) };
         if let Some(violation) = connection.watch.violation() {
             return FetchError::Refused(violation);
@@ -91,7 +96,7 @@ pub(crate) async fn exchange(
         }
     }
     let place = upstream.place().await?;
-    let fresh = connect(upstream, to, place).await;
+    let fresh = connect(upstream, to, place, false).await;
     if let Some(origin) = &upstream.origin {
         origin.note(fresh.as_ref().err());
     }

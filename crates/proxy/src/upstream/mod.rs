@@ -10,6 +10,7 @@ mod exchange;
 mod forwarding;
 mod request;
 mod socket;
+mod switch;
 mod trust;
 
 pub(crate) use connect::connect_tcp;
@@ -17,6 +18,7 @@ pub(crate) use error::FetchError;
 pub(crate) use exchange::{Lease, exchange, pieces};
 pub(crate) use forwarding::Forwarding;
 pub(crate) use request::{BodyFault, RequestBody, RequestHead};
+pub(crate) use switch::{Duplex, Switched, switch};
 pub(crate) use trust::OriginTrust;
 
 use std::cell::{Cell, RefCell};
@@ -29,6 +31,7 @@ use hyper::client::conn::http1::SendRequest;
 use nectary_host::descriptors;
 
 use self::socket::Socket;
+use self::switch::WaitInside;
 use crate::connections::Connections;
 use crate::options::ProxyOptions;
 use crate::room::{Peer, Place};
@@ -71,6 +74,8 @@ struct Idle {
     sender: SendRequest<RequestBody>,
     watch: Rc<Watch>,
     socket: Socket,
+    /// On a connection that may switch to another protocol: what receives it then.
+    inside: Option<WaitInside>,
 }
 
 impl Idle {
@@ -126,14 +131,14 @@ impl Upstream {
     }
 
     /// The place of a new connection. If there is none, this worker's idle connections are closed first.
-    pub async fn place(&self) -> Result<Place, FetchError> {
+    pub async fn place(&self) -> Result<Rc<Place>, FetchError> {
         if let Some(place) = self.connections.room.take(Peer::Origin) {
-            return Ok(place);
+            return Ok(Rc::new(place));
         }
         self.close_unused();
         // The tasks of the closed connections give their places back.
         tokio::task::yield_now().await;
-        self.connections.room.take(Peer::Origin).ok_or_else(|| {
+        self.connections.room.take(Peer::Origin).map(Rc::new).ok_or_else(|| {
             let max = self.connections.room.max(Peer::Origin);
             self.stats.excess_connections.add(1);
             descriptors::note_refused(format!("{max} connections to origins are open, which is the limit"));

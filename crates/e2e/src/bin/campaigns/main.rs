@@ -19,6 +19,7 @@ mod nbd_kernel;
 mod origin;
 mod package_clients;
 mod ram_donors;
+mod restarts;
 mod rounds;
 mod sigkill;
 mod volume_databases;
@@ -54,6 +55,7 @@ enum Campaign {
     Origin(origin::Arguments),
     PackageClients(package_clients::Arguments),
     RamDonors(ram_donors::Arguments),
+    Restarts(restarts::Arguments),
     Sigkill(sigkill::Arguments),
     VolumeDatabases(volume_databases::Arguments),
     VolumeKills(volume_kills::Arguments),
@@ -77,6 +79,7 @@ fn main() -> Result<ExitCode> {
         Campaign::Origin(arguments) => origin::campaign(&arguments),
         Campaign::PackageClients(arguments) => package_clients::campaign(&arguments),
         Campaign::RamDonors(arguments) => ram_donors::campaign(&arguments),
+        Campaign::Restarts(arguments) => restarts::campaign(&arguments),
         Campaign::Sigkill(arguments) => sigkill::campaign(arguments),
         Campaign::VolumeDatabases(arguments) => volume_databases::campaign(&arguments),
         Campaign::VolumeKills(arguments) => volume_kills::campaign(&arguments),
