@@ -143,7 +143,7 @@ pub fn build_with_coverage(workspace: &Workspace) -> Result<()> {
 }
 
 /// Whether cargo sets a variable for what it runs, so that a shell does not have it.
-fn is_set_by_cargo(name: &str) -> bool {
+pub fn is_set_by_cargo(name: &str) -> bool {
     let is_of_package = ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_", "CARGO_CRATE_"];
     is_of_package.iter().any(|prefix| name.starts_with(prefix))
         || ["CARGO", "LD_LIBRARY_PATH", "RUSTUP_TOOLCHAIN", "RUST_RECURSION_COUNT"].contains(&name)

@@ -22,6 +22,7 @@ mod report;
 mod rooms;
 mod soak;
 mod tests;
+mod workshop;
 
 use std::process::ExitCode;
 
@@ -29,12 +30,18 @@ use anyhow::Result;
 
 const USAGE: &str = "\
 cargo xtask check                 formatting, lints, floors, rooms, licences, files and documents
-cargo xtask test [CRATE]...       the checks, then every test, crate by crate, within its time budget
+cargo xtask test [CRATE]... [--name PART]
+                                  the checks, then every test, crate by crate, within its time budget; or the tests of
+                                  some crates, or those whose names have a part
 cargo xtask quick [--since REVISION]
                                   the checks and tests of what differs from a revision (the upstream branch, or else
                                   the last commit), and of the crates that use it; long ones are left out and named
 cargo xtask soak [--seed N] [--rounds N] [--shard I/K] [--only NAME] [--sample] [--log FILE]
                                   long campaigns, or samples of them; a round that FILE already has is not run again
+cargo xtask workshop [--before REVISION] [FIGURE]...
+                                  measures the build and the tests themselves in clones of the last commit (clone,
+                                  line, quick, program, names, planted), compares with a revision, and fails where one
+                                  is short
 cargo xtask bench [NAME [ARGUMENT]...]
                                   the benchmarks (memory, pressure), beside the peers that are installed
 
@@ -45,7 +52,10 @@ fn main() -> ExitCode {
     let rest = arguments.get(1..).unwrap_or_default();
     let outcome = match arguments.first().map(String::as_str) {
         Some("check") if rest.is_empty() => checks::command(),
-        Some("test") => tests::command(rest),
+        Some("test") => match tests::Options::parse(rest) {
+            Ok(options) => tests::command(&options),
+            Err(error) => return usage(&error.to_string()),
+        },
         Some("quick") => match rest {
             [] => tests::quick(None),
             [name, since] if name == "--since" => tests::quick(Some(since)),
@@ -53,6 +63,10 @@ fn main() -> ExitCode {
         },
         Some("soak") => match soak::Options::parse(rest) {
             Ok(options) => soak::command(&options),
+            Err(error) => return usage(&error.to_string()),
+        },
+        Some("workshop") => match workshop::Options::parse(rest) {
+            Ok(options) => workshop::command(&options),
             Err(error) => return usage(&error.to_string()),
         },
         Some("bench") => bench::command(rest),

@@ -5,13 +5,13 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 
 use crate::binaries::{Binaries, Binary};
 use crate::budgets::{self, DOCTESTS, KILL_FACTOR};
 use crate::checks;
 use crate::libtest::{Counts, is_told};
-use crate::load::Meter;
+use crate::load::{Meter, own_seconds_since};
 use crate::metadata::{Package, Workspace, cargo};
 use crate::process::{self, Ended};
 use crate::quick;
@@ -36,11 +36,41 @@ const ORDER: &[&str] = &[
 const PROCESS_PER_MODULE: &[&str] =
     &["nectary-attach", "nectary-buffer", "nectary-e2e", "nectary-host", "nectary-ram", "nectary-sim", "nectary-trace"];
 
+/// The times of a process that takes longer than this are shown.
+const LONG: Duration = Duration::from_secs(3);
+
 /// The longest time in which a test program lists its tests.
 const LIST_LIMIT: Duration = Duration::from_secs(60);
 
-/// Runs the checks and all tests, or only the tests of `crates` if it is not empty; returns whether all passed.
-pub fn command(crates: &[String]) -> Result<bool> {
+/// The tests to run.
+#[derive(Debug, Default)]
+pub struct Options {
+    /// The crates; all of them if it is empty.
+    pub crates: Vec<String>,
+    /// A part of their names.
+    pub name: Option<String>,
+}
+
+impl Options {
+    /// Reads the command line.
+    ///
+    /// *Errors*: `--name` without a text.
+    pub fn parse(arguments: &[String]) -> Result<Options> {
+        let mut options = Options::default();
+        let mut rest = arguments.iter();
+        while let Some(argument) = rest.next() {
+            match argument.as_str() {
+                "--name" => options.name = Some(rest.next().context("--name needs a part of a test's name")?.clone()),
+                package => options.crates.push(package.to_owned()),
+            }
+        }
+        Ok(options)
+    }
+}
+
+/// Runs the checks and all tests, or only the tests that `options` choose; returns whether all passed.
+pub fn command(options: &Options) -> Result<bool> {
+    let crates = &options.crates;
     let workspace = Workspace::load()?;
     let members = workspace.members();
     if let Some(unknown) = crates.iter().find(|name| !members.iter().any(|member| member.name == **name)) {
@@ -48,10 +78,10 @@ pub fn command(crates: &[String]) -> Result<bool> {
         bail!("there is no crate {unknown}; there are {}", known.join(", "));
     }
     let mut report = Report::default();
-    if crates.is_empty() {
+    if crates.is_empty() && options.name.is_none() {
         checks::run(&workspace, &mut report);
     }
-    run(crates, &workspace, &mut report);
+    run(options, &workspace, &mut report);
     report.judge_time();
     print!("{}", report.summary());
     Ok(report.is_good())
@@ -66,7 +96,7 @@ pub fn quick(since: Option<&str>) -> Result<bool> {
     let mut report = Report::default();
     checks::run_some(&workspace, &choice.crates, &mut report);
     if !choice.crates.is_empty() {
-        run(&choice.crates, &workspace, &mut report);
+        run(&Options { crates: choice.crates, name: None }, &workspace, &mut report);
     }
     for name in &choice.left_out {
         println!("left out: {name}: its tests take up to {} s; make test runs them", budgets::seconds(name));
@@ -76,8 +106,9 @@ pub fn quick(since: Option<&str>) -> Result<bool> {
     Ok(report.is_good())
 }
 
-/// Builds and runs the tests of some crates, or of all of them with the examples in doc comments.
-fn run(crates: &[String], workspace: &Workspace, report: &mut Report) {
+/// Builds and runs the chosen tests; all of them include the examples in doc comments.
+fn run(options: &Options, workspace: &Workspace, report: &mut Report) {
+    let crates = &options.crates;
     let binaries = match Binaries::build(workspace, crates) {
         Ok(binaries) => binaries,
         Err(error) => return report.failed(format!("{error:#}")),
@@ -91,14 +122,14 @@ fn run(crates: &[String], workspace: &Workspace, report: &mut Report) {
     members.retain(|member| crates.is_empty() || crates.contains(&member.name));
     members.sort_by_key(|member| ORDER.iter().position(|name| *name == member.name).unwrap_or(ORDER.len()));
     for member in members {
-        test(member, &binaries, workspace, report);
+        test(member, options.name.as_deref(), &binaries, workspace, report);
     }
-    if crates.is_empty() {
+    if crates.is_empty() && options.name.is_none() {
         doctests(workspace, report);
     }
 }
 
-fn test(member: &Package, binaries: &Binaries, workspace: &Workspace, report: &mut Report) {
+fn test(member: &Package, part: Option<&str>, binaries: &Binaries, workspace: &Workspace, report: &mut Report) {
     let tests = binaries.tests_of(member);
     let budget_seconds = budgets::seconds(&member.name);
     let (started, meter) = (Instant::now(), Meter::start());
@@ -106,7 +137,7 @@ fn test(member: &Package, binaries: &Binaries, workspace: &Workspace, report: &m
     for binary in &tests {
         let name = format!("{} {}", member.name, binary.name);
         let is_divided = binary.is_from_outside && PROCESS_PER_MODULE.contains(&member.name.as_str());
-        let modules = match modules(binary, is_divided, binaries, workspace) {
+        let modules = match modules(binary, is_divided, part, binaries, workspace) {
             Ok(modules) => modules,
             Err(error) => {
                 report.failed(format!("{name}: {error:#}"));
@@ -118,7 +149,14 @@ fn test(member: &Package, binaries: &Binaries, workspace: &Workspace, report: &m
             println!("== {name}");
             let mut command = binaries.command(binary, workspace);
             command.arg("--show-output").args(tests);
-            count(&name, process::run(&mut command, limit, is_told), report);
+            let meter = Meter::start();
+            let ended = process::run(&mut command, limit, is_told);
+            if let Ok(Ended { taken, .. }) = &ended
+                && *taken >= LONG
+            {
+                println!("== {name}: {:.1} s, {:.1} s of processors", taken.as_secs_f64(), own_seconds_since(meter));
+            }
+            count(&name, ended, report);
         }
     }
     if !tests.is_empty() {
@@ -127,19 +165,20 @@ fn test(member: &Package, binaries: &Binaries, workspace: &Workspace, report: &m
     }
 }
 
-/// The processes in which a test program runs: for each module, the arguments that choose its tests; one without
-/// arguments if it is not divided.
+/// The processes in which a test program runs: for each module, the arguments that choose its tests; one with `part`
+/// alone if it is not divided.
 fn modules(
     binary: &Binary,
     is_divided: bool,
+    part: Option<&str>,
     binaries: &Binaries,
     workspace: &Workspace,
 ) -> Result<Vec<(String, Vec<String>)>> {
     if !is_divided {
-        return Ok(vec![(String::new(), Vec::new())]);
+        return Ok(vec![(String::new(), part.map(str::to_owned).into_iter().collect())]);
     }
     let mut command = binaries.command(binary, workspace);
-    let ended = process::run(command.args(["--list", "--format", "terse"]), LIST_LIMIT, process::silent)?;
+    let ended = process::run(command.args(["--list", "--format", "terse"]).args(part), LIST_LIMIT, process::silent)?;
     if !ended.success {
         bail!("it does not list its tests: {}", ended.how);
     }

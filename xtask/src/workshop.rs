@@ -1,0 +1,365 @@
+//! Measures the workshop itself: how long a clone and a changed line take to their tests, and what a build leaves.
+//!
+//! Owns: the figures, their bounds, and the clones in which they are measured (`target/workshop`, removed by `make
+//! clean`). Everything is measured on what is committed. Two revisions are measured in turns, so that both meet the same
+//! machine. Leaves to others: the tests and the builds themselves, which are run as a contributor runs them.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use crate::binaries;
+use crate::metadata::{Workspace, cargo};
+use crate::process;
+
+/// The longest time of one command; one that takes longer is assumed to hang.
+const LIMIT: Duration = Duration::from_secs(2 * 3600);
+
+/// The bounds of the figures.
+const CLONE_SECONDS_MAX: f64 = 900.0;
+const TARGET_MEBIBYTES_MAX: f64 = 3072.0;
+const PROGRAM_MEGABYTES_MAX: f64 = 25.0;
+const TEST_PROGRAMS_MAX: f64 = 40.0;
+const LINE_SHARE_MAX: f64 = 0.5;
+const QUICK_SECONDS_MAX: f64 = 120.0;
+
+/// A crate and one of its files in which a line is changed, and where that file was before, if elsewhere.
+const LINES: &[(&str, &str)] = &[
+    ("nectary-store", "crates/store/src/get/mod.rs"),
+    ("nectary-ram", "crates/ram/src/lib.rs"),
+    ("nectary-proxy", "crates/proxy/src/lib.rs"),
+];
+/// A crate that few others use, for `make quick`.
+const LEAF: &str = "crates/proxy/src/lib.rs";
+
+/// The name of the test that fails in every test program of a clone.
+const PLANTED: &str = "planted_failure_of_the_workshop";
+
+/// The figures by their names on the command line.
+pub const NAMES: &[&str] = &["clone", "line", "quick", "program", "names", "planted"];
+
+/// What to measure.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Options {
+    /// The revision to compare with.
+    before: Option<String>,
+    /// The figures; all of them if it is empty.
+    names: Vec<String>,
+}
+
+impl Options {
+    /// Reads the command line.
+    ///
+    /// *Errors*: an unknown figure, or `--before` without a revision.
+    pub fn parse(arguments: &[String]) -> Result<Options> {
+        let mut options = Options { before: None, names: Vec::new() };
+        let mut rest = arguments.iter();
+        while let Some(argument) = rest.next() {
+            match argument.as_str() {
+                "--before" => options.before = Some(rest.next().context("--before needs a revision")?.clone()),
+                name if NAMES.contains(&name) => options.names.push(name.to_owned()),
+                other => bail!("workshop has no figure {other}; there are {}", NAMES.join(", ")),
+            }
+        }
+        Ok(options)
+    }
+
+    fn has(&self, name: &str) -> bool {
+        self.names.is_empty() || self.names.iter().any(|chosen| chosen == name)
+    }
+}
+
+/// Measures, prints each figure with its bound and command, and returns whether all are within their bounds.
+pub fn command(options: &Options) -> Result<bool> {
+    let root = &Workspace::load()?.root;
+    let mut figures = Figures::default();
+    if options.has("clone") {
+        from_clone(root, &mut figures)?;
+    }
+    let after = Clone::of(root, "after", "HEAD")?;
+    let before = match &options.before {
+        Some(revision) => Some(Clone::of(root, "before", revision)?),
+        None => None,
+    };
+    if options.has("line") {
+        changed_lines(&after, before.as_ref(), &mut figures)?;
+    }
+    if options.has("quick") {
+        quick(&after, &mut figures)?;
+    }
+    if options.has("program") {
+        program(&after, &mut figures)?;
+    }
+    if options.has("names") {
+        match &before {
+            Some(before) => names(&after, before, &mut figures)?,
+            None => println!("== names: not compared, since no --before names a revision"),
+        }
+    }
+    if options.has("planted") {
+        planted(&after, &mut figures)?;
+    }
+    print!("{}", figures.text);
+    Ok(figures.short == 0)
+}
+
+/// The figures so far.
+#[derive(Debug, Default)]
+struct Figures {
+    text: String,
+    short: usize,
+}
+
+impl Figures {
+    fn add(&mut self, what: &str, value: f64, max: f64, unit: &str, command: &str) {
+        let is_short = value > max;
+        self.short += usize::from(is_short);
+        let verdict = if is_short { "SHORT" } else { "good" };
+        let line = format!("{what}: {value:.2} {unit} of at most {max} ({command}): {verdict}\n");
+        print!("== {line}");
+        self.text += &line;
+    }
+}
+
+/// A clone of the repository at one revision, with its own target directory.
+struct Clone {
+    directory: PathBuf,
+}
+
+impl Clone {
+    /// Takes the clone called `name`, makes it if it is not there, and brings it to `revision`.
+    fn of(root: &Path, name: &str, revision: &str) -> Result<Clone> {
+        let revision =
+            process::output(Command::new("git").current_dir(root).args(["rev-parse", "--verify", revision]))?;
+        let directory = root.join("target/workshop").join(name);
+        let clone = Clone { directory };
+        if !clone.directory.exists() {
+            fs::create_dir_all(root.join("target/workshop"))?;
+            process::output(Command::new("git").args(["clone", "--quiet"]).arg(root).arg(&clone.directory))?;
+        }
+        clone.git(&["fetch", "--quiet", "origin"])?;
+        clone.git(&["checkout", "--quiet", "--force", "--detach", revision.trim()])?;
+        Ok(clone)
+    }
+
+    fn git(&self, arguments: &[&str]) -> Result<String> {
+        process::output(Command::new("git").current_dir(&self.directory).args(arguments))
+    }
+
+    /// Adds text at the end of a file.
+    fn append(&self, file: &str, text: &str) -> Result<()> {
+        let path = self.directory.join(file);
+        let mut file = fs::OpenOptions::new().append(true).open(&path).with_context(|| path.display().to_string())?;
+        Ok(file.write_all(text.as_bytes())?)
+    }
+
+    /// Runs a command as from a shell; returns how long it took, whether it succeeded, and its output.
+    fn run(&self, program: &str, arguments: &[&str]) -> Result<(f64, bool, String)> {
+        println!("== {}: {program} {}", self.directory.display(), arguments.join(" "));
+        let mut command = Command::new(program);
+        command.current_dir(&self.directory).args(arguments);
+        for (name, _) in std::env::vars_os() {
+            if name.to_str().is_some_and(binaries::is_set_by_cargo) {
+                command.env_remove(name);
+            }
+        }
+        let started = Instant::now();
+        let ended = process::run(&mut command, LIMIT, process::silent)?;
+        Ok((started.elapsed().as_secs_f64(), ended.success, ended.output))
+    }
+
+    /// [`Clone::run`] of a command that must succeed.
+    fn timed(&self, program: &str, arguments: &[&str]) -> Result<f64> {
+        let (seconds, succeeded, output) = self.run(program, arguments)?;
+        if !succeeded {
+            let tail: Vec<&str> = output.lines().rev().take(20).collect();
+            bail!(
+                "{program} {} failed:\n{}",
+                arguments.join(" "),
+                tail.into_iter().rev().collect::<Vec<_>>().join("\n")
+            );
+        }
+        Ok(seconds)
+    }
+}
+
+/// From a fresh clone to the summary of `make test`; then what its build left.
+fn from_clone(root: &Path, figures: &mut Figures) -> Result<()> {
+    let old = root.join("target/workshop/fresh");
+    if old.exists() {
+        fs::remove_dir_all(&old)?;
+    }
+    let started = Instant::now();
+    let clone = Clone::of(root, "fresh", "HEAD")?;
+    clone.timed("make", &["test"])?;
+    figures.add("clone to summary", started.elapsed().as_secs_f64(), CLONE_SECONDS_MAX, "s", "git clone, make test");
+    let size = process::output(Command::new("du").arg("-sm").arg(clone.directory.join("target/release")))?;
+    let mebibytes = size.split_whitespace().next().and_then(|size| size.parse().ok()).context("du prints a size")?;
+    figures.add("target", mebibytes, TARGET_MEBIBYTES_MAX, "MiB", "du -sm target/release");
+    let count = test_programs(&clone)?.len();
+    #[expect(clippy::cast_precision_loss, reason = "a handful")]
+    figures.add("test programs", count as f64, TEST_PROGRAMS_MAX, "programs", "cargo build --tests");
+    Ok(())
+}
+
+/// The source files that are roots of test programs.
+fn test_programs(clone: &Clone) -> Result<Vec<(String, PathBuf)>> {
+    let mut command = cargo();
+    command.current_dir(&clone.directory).args(["metadata", "--no-deps", "--format-version", "1"]);
+    let metadata: serde_json::Value = serde_json::from_str(&process::output(&mut command)?)?;
+    let mut programs = Vec::new();
+    for package in metadata["packages"].as_array().context("packages")? {
+        for target in package["targets"].as_array().context("targets")? {
+            if target["test"] == true
+                && let (Some(package), Some(path)) = (package["name"].as_str(), target["src_path"].as_str())
+            {
+                programs.push((package.to_owned(), PathBuf::from(path)));
+            }
+        }
+    }
+    Ok(programs)
+}
+
+/// From a changed line to the end of its crate's tests, before and after.
+fn changed_lines(after: &Clone, before: Option<&Clone>, figures: &mut Figures) -> Result<()> {
+    for (name, file) in LINES {
+        let mut seconds = Vec::new();
+        for clone in [Some(after), before].into_iter().flatten() {
+            clone.timed("cargo", &["xtask", "test", name])?;
+            clone.append(file, "// A line.\n")?;
+            seconds.push(clone.timed("cargo", &["xtask", "test", name])?);
+        }
+        println!("== a line of {file} to its tests: {seconds:.1?} s");
+        if let [after, before] = seconds[..] {
+            let what = format!("a line of {file} to its tests, {after:.0} s before {before:.0} s");
+            figures.add(&what, after / before, LINE_SHARE_MAX, "of before", &format!("cargo xtask test {name}"));
+        }
+    }
+    Ok(())
+}
+
+/// `make quick` after a change of a leaf.
+fn quick(after: &Clone, figures: &mut Figures) -> Result<()> {
+    after.append(LEAF, "// Another line.\n")?;
+    after.timed("make", &["quick", "ARGS=--since HEAD"])?;
+    after.append(LEAF, "// A third line.\n")?;
+    let seconds = after.timed("make", &["quick", "ARGS=--since HEAD"])?;
+    figures.add("make quick for a leaf", seconds, QUICK_SECONDS_MAX, "s", &format!("make quick, {LEAF} changed"));
+    Ok(())
+}
+
+/// The size of the program that users build.
+fn program(after: &Clone, figures: &mut Figures) -> Result<()> {
+    after.timed("cargo", &["build", "--profile", "dist", "--locked"])?;
+    let bytes = fs::metadata(after.directory.join("target/dist/nectary"))?.len();
+    #[expect(clippy::cast_precision_loss, reason = "a program's size")]
+    figures.add("program", bytes as f64 / 1e6, PROGRAM_MEGABYTES_MAX, "MB", "cargo build --profile dist");
+    Ok(())
+}
+
+/// Every test of the earlier revision exists: its crate and the name of its function.
+fn names(after: &Clone, before: &Clone, figures: &mut Figures) -> Result<()> {
+    let (after, before) = (test_names(after)?, test_names(before)?);
+    let new: Vec<&(String, String)> = after.difference(&before).collect();
+    let gone = before.difference(&after);
+    let (moved, missing): (Vec<_>, Vec<_>) = gone.partition(|gone| new.iter().any(|new| new.1 == gone.1));
+    for (package, name) in moved {
+        println!("  in another crate: {package}: {name}");
+    }
+    for (package, name) in &missing {
+        println!("  missing: {package}: {name}");
+    }
+    println!("== names: {} tests before, {} after", before.len(), after.len());
+    #[expect(clippy::cast_precision_loss, reason = "a count of tests")]
+    figures.add(
+        "tests that are no longer there",
+        missing.len() as f64,
+        0.0,
+        "tests",
+        "crate and name of each function",
+    );
+    Ok(())
+}
+
+fn test_names(clone: &Clone) -> Result<BTreeSet<(String, String)>> {
+    let mut names = BTreeSet::new();
+    for file in clone.git(&["ls-files", "*.rs"])?.lines() {
+        let mut parts = file.split('/');
+        let package = match (parts.next(), parts.next()) {
+            (Some("crates"), Some(package)) => package.to_owned(),
+            (Some(first), _) => first.to_owned(),
+            (None, _) => continue,
+        };
+        let text = fs::read_to_string(clone.directory.join(file)).with_context(|| file.to_owned())?;
+        names.extend(tests_in(&text).map(|name| (package.clone(), name)));
+    }
+    Ok(names)
+}
+
+/// The names of the functions with a test attribute in a source text.
+fn tests_in(text: &str) -> impl Iterator<Item = String> + '_ {
+    let mut is_test = false;
+    text.lines().filter_map(move |line| {
+        let line = line.trim();
+        if line.starts_with("#[test]") || line.starts_with("#[tokio::test") {
+            is_test = true;
+            return None;
+        }
+        let signature = line.strip_prefix("async ").unwrap_or(line).strip_prefix("fn ").filter(|_| is_test)?;
+        is_test = false;
+        Some(signature.split(['(', '<']).next().unwrap_or(signature).to_owned())
+    })
+}
+
+/// A failing test in each test program fails the run, and is named.
+fn planted(after: &Clone, figures: &mut Figures) -> Result<()> {
+    let programs = test_programs(after)?;
+    for (_, path) in &programs {
+        let path = path.strip_prefix(&after.directory).unwrap_or(path).display().to_string();
+        after.append(&path, &format!("#[cfg(test)]\n#[test]\nfn {PLANTED}() {{\n    panic!(\"planted\")\n}}\n"))?;
+    }
+    let (_, succeeded, output) = after.run("cargo", &["xtask", "test", "--name", PLANTED])?;
+    let named = output.lines().filter(|line| line.contains(PLANTED) && line.trim_start().starts_with("FAILED")).count();
+    if succeeded {
+        bail!("the run with {} planted failures passed", programs.len());
+    }
+    #[expect(clippy::cast_precision_loss, reason = "a handful")]
+    let missed = programs.len() as f64 - named as f64;
+    figures.add("planted failures that are not named", missed, 0.0, "failures", "cargo xtask test --name");
+    after.git(&["checkout", "--quiet", "--force", "HEAD"])?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tests_are_found_by_their_attributes() {
+        let text = "#[test]\nfn one() {\n#[tokio::test(flavor)]\n#[ignore]\nasync fn two<T>() {}\nfn three() {}\n";
+        assert_eq!(tests_in(text).collect::<Vec<_>>(), ["one", "two"]);
+    }
+
+    #[test]
+    fn a_figure_above_its_bound_is_short() {
+        let mut figures = Figures::default();
+        figures.add("a", 2.0, 2.0, "s", "sleep 2");
+        assert_eq!(figures.short, 0);
+        figures.add("b", 2.1, 2.0, "s", "sleep 2");
+        assert_eq!(figures.short, 1);
+        assert!(figures.text.ends_with("b: 2.10 s of at most 2 (sleep 2): SHORT\n"), "{}", figures.text);
+    }
+
+    #[test]
+    fn unknown_figures_are_refused() {
+        let words = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
+        assert!(Options::parse(&words("--before HEAD clone")).is_ok_and(|options| !options.has("line")));
+        assert!(Options::parse(&words("clones")).is_err());
+        assert!(Options::parse(&words("--before")).is_err());
+    }
+}
