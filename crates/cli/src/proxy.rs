@@ -355,6 +355,13 @@ fn announce(arguments: &ProxyArguments, proxy: &Proxy, store: &Spans) {
     for address in proxy.admin_addresses() {
         log::write(Level::Note, "proxy", format_args!("administration at http://{address}"));
     }
+    let limits = proxy.stats().connection_limits();
+    if let Some(limits) = limits.filter(|limits| limits.clients_max < u64::from(arguments.limits.connections_max) / 2) {
+        let (clients, files) = (limits.clients_max, limits.descriptors);
+        let text =
+            format_args!("at most {clients} clients at a time, as {files} files may be open: raise `ulimit -Hn`");
+        log::write(Level::Warning, "proxy", text);
+    }
     let (size, memory) = (format_size(stat.span_bytes), format_size(arguments.memory));
     let entries = found_entries(stat.entries, stat.index_loading, stat.recovery.duration_us / 1000);
     log::write(Level::Note, "store", format_args!("{}: {size}, {memory} of memory, {entries}", stat.device));

@@ -119,7 +119,7 @@ pub fn run(restarts: u64, seed: u64) -> Result<Counts> {
         }
         scope.spawn(|| fetch(&load, listen, &filled, Rng::new(seed ^ 99)));
         scope.spawn(|| read_slowly(&load, listen));
-        let result = (0..restarts).try_for_each(|_| {
+        let result: Result<()> = (0..restarts).try_for_each(|_| {
             std::thread::sleep(BETWEEN);
             let begun = Instant::now();
             now.signal(libc::SIGTERM);

@@ -40,6 +40,9 @@ fn the_next_process_has_the_store_at_once() -> Result<()> {
 
     first.process.signal(libc::SIGTERM);
     let begun = Instant::now();
+    while TcpStream::connect(first.listen).is_ok() {
+        ensure!(begun.elapsed() < Duration::from_secs(1), "the first one still listens");
+    }
     let mut second = loop {
         // A store that another process has open is an error at once.
         let mut second = filled.command.spawn()?;
