@@ -11,9 +11,6 @@ const FACTOR_MAX: f64 = 4.0;
 /// A share of others above this does not count further: beside so much work, times mean nothing.
 const SHARE_MAX: f64 = 0.75;
 
-/// The ticks in which the kernel tells processor time to programs.
-const TICKS_PER_SECOND: f64 = 100.0;
-
 /// The processor time of all programs and of this one with its children that have ended, at one moment.
 ///
 /// *Units*: clock ticks.
@@ -39,13 +36,6 @@ impl Meter {
         let all = busy + now.idle.saturating_sub(start.idle);
         if all == 0 { 0.0 } else { (others as f64 / all as f64).min(SHARE_MAX) }
     }
-}
-
-/// The processor time of this program and of its children that have ended, since an earlier moment; 0 if the machine
-/// does not say. *Units*: seconds.
-pub fn own_seconds_since(start: Option<Meter>) -> f64 {
-    let (Some(start), Some(now)) = (start, Meter::start()) else { return 0.0 };
-    now.own.saturating_sub(start.own) as f64 / TICKS_PER_SECOND
 }
 
 /// How long something may take that may take `limit` on an idle machine: the limit times the average load of the last

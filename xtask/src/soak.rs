@@ -81,6 +81,13 @@ const CAMPAIGNS: &[Campaign] = &[
         extents: &[("{workloads}", "200", "20"), ("{states}", "10000", "1000")],
     },
     Campaign {
+        name: "store-unreadable",
+        program: Program::Of { program: "sim-campaigns", campaign: "store-unreadable" },
+        arguments: &["--seed", "{seed}", "--stride", "{stride}"],
+        environment: &[],
+        extents: &[("{stride}", "1", "64")],
+    },
+    Campaign {
         name: "store-concurrent",
         program: Program::Of { program: "sim-campaigns", campaign: "store-concurrent" },
         arguments: &["--seed", "{seed}", "--runs", "{runs}", "--images", "{images}"],
@@ -156,6 +163,13 @@ const CAMPAIGNS: &[Campaign] = &[
         arguments: &["--policy", "parity-log", "--seed", "{seed}", "--runs", "{runs}"],
         environment: &[],
         extents: &[("{runs}", "100000", "2000")],
+    },
+    Campaign {
+        name: "proxy-origins",
+        program: Program::Of { program: "e2e-campaigns", campaign: "proxy-origins" },
+        arguments: &["--rounds", "{rounds}", "--seed", "{seed}"],
+        environment: &[],
+        extents: &[("{rounds}", "200", "10")],
     },
     Campaign {
         name: "volume-journal",

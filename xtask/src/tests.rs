@@ -1,7 +1,8 @@
 //! Runs all tests, crate by crate, each crate within its time budget.
 //!
 //! Owns: the order, the times and the counts. The crates of the lowest floors come first, so that a bug first fails the
-//! tests of the crate that has it, and not those of a crate that depends on this crate.
+//! tests of the crate that has it, and not those of a crate that depends on this crate. Two crates run at a time: one
+//! whose tests mostly wait, and one of the others.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +12,7 @@ use crate::binaries::{Binaries, Binary};
 use crate::budgets::{self, DOCTESTS, KILL_FACTOR};
 use crate::checks;
 use crate::libtest::{Counts, is_told};
-use crate::load::{Meter, own_seconds_since};
+use crate::load::Meter;
 use crate::metadata::{Package, Workspace, cargo};
 use crate::process::{self, Ended};
 use crate::quick;
@@ -30,13 +31,16 @@ const ORDER: &[&str] = &[
     "nectary-e2e",
 ];
 
+/// The crate whose tests run beside those of all others: they mostly wait, for what they have started and for deadlines.
+const WAITING: &str = "nectary-e2e";
+
 /// The crates each of whose modules of tests is a process of its own. Their tests measure memory or time (`buffer`,
 /// `e2e`), plant bugs or shorten waits for the whole process (`ram`, `sim`), mount and kill what they have started
 /// (`attach`, `e2e`, `trace`), or send themselves a signal (`host`).
 const PROCESS_PER_MODULE: &[&str] =
     &["nectary-attach", "nectary-buffer", "nectary-e2e", "nectary-host", "nectary-ram", "nectary-sim", "nectary-trace"];
 
-/// The times of a process that takes longer than this are shown.
+/// The time of a process that takes longer than this is shown.
 const LONG: Duration = Duration::from_secs(3);
 
 /// The longest time in which a test program lists its tests.
@@ -121,12 +125,23 @@ fn run(options: &Options, workspace: &Workspace, report: &mut Report) {
     let mut members = workspace.members();
     members.retain(|member| crates.is_empty() || crates.contains(&member.name));
     members.sort_by_key(|member| ORDER.iter().position(|name| *name == member.name).unwrap_or(ORDER.len()));
-    for member in members {
-        test(member, options.name.as_deref(), &binaries, workspace, report);
-    }
-    if crates.is_empty() && options.name.is_none() {
-        doctests(workspace, report);
-    }
+    let (waiting, computing): (Vec<_>, Vec<_>) = members.into_iter().partition(|member| WAITING == member.name);
+    let lane = |members: Vec<&Package>| {
+        let mut report = Report::default();
+        members.iter().for_each(|member| test(member, options.name.as_deref(), &binaries, workspace, &mut report));
+        report
+    };
+    std::thread::scope(|scope| {
+        let beside = scope.spawn(|| lane(waiting));
+        report.add(lane(computing));
+        if crates.is_empty() && options.name.is_none() {
+            doctests(workspace, report);
+        }
+        match beside.join() {
+            Ok(beside) => report.add_beside(beside),
+            Err(_) => report.failed(format!("{WAITING}: the run of its tests ended with a panic")),
+        }
+    });
 }
 
 fn test(member: &Package, part: Option<&str>, binaries: &Binaries, workspace: &Workspace, report: &mut Report) {
@@ -149,12 +164,11 @@ fn test(member: &Package, part: Option<&str>, binaries: &Binaries, workspace: &W
             println!("== {name}");
             let mut command = binaries.command(binary, workspace);
             command.arg("--show-output").args(tests);
-            let meter = Meter::start();
             let ended = process::run(&mut command, limit, is_told);
             if let Ok(Ended { taken, .. }) = &ended
                 && *taken >= LONG
             {
-                println!("== {name}: {:.1} s, {:.1} s of processors", taken.as_secs_f64(), own_seconds_since(meter));
+                println!("== {name}: {:.1} s", taken.as_secs_f64());
             }
             count(&name, ended, report);
         }

@@ -14,9 +14,10 @@
 //! 5. *Durability*: a completed write survives [`Geometry::write_survives`]. A completed flush covers every write that
 //!    had completed, on any handle, before the flush was called: these writes survive [`Geometry::flush_survives`]. A
 //!    write with [`WriteFlags::fua`] completes only when it survives the same events without a flush.
-//! 6. *Failure*: after a failed write or flush the device may latch: further writes and flushes then fail with
-//!    [`ErrorKind::Latched`](crate::ErrorKind::Latched), while reads still work. After a write that found no room
-//!    ([`ErrorKind::Full`](crate::ErrorKind::Full)), only its own range is undefined.
+//! 6. *Failure*: after a failed write, only its own range is undefined, and the device goes on. After a failed flush
+//!    the device may latch: further writes and flushes then fail with
+//!    [`ErrorKind::Latched`](crate::ErrorKind::Latched), while reads still work. A caller that can rewrite everything
+//!    that it wrote since the last flush that succeeded clears the latch with the option [`CLEAR_LATCH`].
 //! 7. *Zeroes*: zeroed and never-written ranges read as zeroes; discarded ranges read as either their old contents or
 //!    zeroes. A quick zeroing either zeroes its whole range or changes nothing.
 //! 8. *Deadline*: if the deadline has passed at the call, the operation fails with
@@ -41,6 +42,10 @@ use crate::request::{Request, ready};
 
 /// The error text of a device that cannot zero ranges quickly.
 pub(crate) const SLOW_ZEROES: &str = "zeroes may take as long here as data: write them";
+
+/// The name and value of the [option](BlockDevice::set_option) that clears the latch of a failed flush. Whoever sets it
+/// must rewrite everything that was written since the last flush that succeeded, and flush again.
+pub const CLEAR_LATCH: (&str, &str) = ("latched", "no");
 
 /// The result of an operation: a future that may be sent between threads and does not borrow the device.
 pub type IoFuture<T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send + 'static>>;

@@ -21,8 +21,8 @@ pub enum ErrorKind {
     TimedOut,
     /// The device failed the operation.
     Io,
-    /// An earlier write or flush failed; the device refuses further writes, because it could not promise that they are
-    /// stored.
+    /// An earlier flush failed, or writes were lost; the device refuses further writes, because it could not promise
+    /// that they are stored.
     Latched,
 }
 

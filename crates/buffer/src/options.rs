@@ -136,14 +136,15 @@ impl Options {
         Ok(())
     }
 
-    /// Refuses more memory than the machine has: otherwise the kernel would kill the process long after its start.
+    /// Refuses more memory than the machine has or a memory group allows: otherwise the kernel would kill the process
+    /// long after its start.
     ///
     /// *Errors*: [`ErrorKind::Invalid`]; the message has both sizes.
     pub fn check_machine(&self) -> Result<(), Error> {
-        match machine_bytes() {
-            Some(all) if self.memory_bytes > all => {
-                let (wanted, all) = (format_size(self.memory_bytes), format_size(all));
-                let detail = format!("{wanted} of memory are more than this machine has, which is {all}");
+        match nectary_host::memory::limit() {
+            Some(limit) if self.memory_bytes > limit.bytes => {
+                let (wanted, all) = (format_size(self.memory_bytes), format_size(limit.bytes));
+                let detail = format!("{wanted} of memory are more than {}, which is {all}", limit.source());
                 Err(Error::new(ErrorKind::Invalid, "cache", Operation::Open, detail))
             }
             _ => Ok(()),
@@ -239,13 +240,6 @@ pub(crate) struct Budget {
     pub history: u64,
 }
 
-/// Returns the machine's memory; `None` if it is not known. *Units*: bytes.
-fn machine_bytes() -> Option<u64> {
-    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
-    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -282,7 +276,7 @@ mod tests {
         let large = Options { memory_bytes: 1 << 60, ..good.clone() };
         assert!(large.check().is_ok() && good.check_machine().is_ok());
         let error = large.check_machine().unwrap_err();
-        assert!(error.kind == ErrorKind::Invalid && error.detail.contains("more than this machine has"), "{error}");
+        assert!(error.kind == ErrorKind::Invalid && error.detail.contains("more than"), "{error}");
         assert_eq!("writeback".parse(), Ok(Mode::WriteBack));
         assert!("wb".parse::<Mode>().unwrap_err().contains("writethrough"));
     }

@@ -27,9 +27,10 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use nectary_block::parse_size;
+use nectary_host::memory;
 use nectary_proxy::rules::default_ttl::Rule;
 use nectary_proxy::{AccessLog, ClientNet};
-use nectary_store::{ClusterRead, OpenOptions, REINSERT_PERCENT_MAX, REWRITE_PERCENT_MAX};
+use nectary_store::{ClusterRead, MEMORY_BYTES_MIN, OpenOptions, REINSERT_PERCENT_MAX, REWRITE_PERCENT_MAX};
 
 use crate::exit;
 
@@ -299,9 +300,10 @@ pub struct ProxyArguments {
     /// Size of a store that is created, or of each of several spans, for example 10G [default: 4G]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub size: Option<u64>,
-    /// Memory for objects, index and buffers, for example 512M
-    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "256M")]
-    pub memory: u64,
+    /// Memory for objects, index and buffers, for example 512M [default: 256M, but half of what the machine has or the
+    /// memory group allows, if that is less]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub memory: Option<u64>,
     /// How much of a segment is rewritten before it is overwritten, of requested objects, in percent; 0 for none
     #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(..=i64::from(REINSERT_PERCENT_MAX)),
         default_value_t = OpenOptions::default().reinsert_percent)]
@@ -347,10 +349,20 @@ pub struct ProxyArguments {
     pub limits: LimitArguments,
 }
 
+/// The memory of the store of a proxy by default. *Units*: bytes.
+const MEMORY_BYTES: u64 = 256 << 20;
+
 impl ProxyArguments {
     /// The size of a store that is created, or of each of its spans. *Units*: bytes.
     pub fn size_bytes(&self) -> u64 {
         self.size.unwrap_or(4 << 30)
+    }
+
+    /// The memory of the store. *Units*: bytes.
+    pub fn memory_bytes(&self) -> u64 {
+        let least = (1 + self.spans.spans.len() as u64) * MEMORY_BYTES_MIN;
+        let by_limit = || memory::limit().map_or(MEMORY_BYTES, |limit| limit.default_of(MEMORY_BYTES, least));
+        self.memory.unwrap_or_else(by_limit)
     }
 }
 

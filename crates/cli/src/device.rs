@@ -162,7 +162,7 @@ pub async fn open_store(
         let named = span_devices_with(spec, spans, &device_options).await;
         let devices = opened(&named);
         refuse_busy(&named, &devices).await?;
-        if all_blank(&named).await? {
+        if all_blank(&named).await {
             close(&devices).await?;
             return Err(absent(spec));
         }
@@ -199,14 +199,14 @@ fn absent(spec: &str) -> Failure {
     )
 }
 
-/// Whether all devices that can be opened are empty.
-async fn all_blank(devices: &[SpanDevice]) -> Result<bool, Failure> {
+/// Whether all devices that can be opened are empty. A device that cannot be read is not: the store may do without it.
+async fn all_blank(devices: &[SpanDevice]) -> bool {
     for device in devices.iter().filter_map(|named| named.device.as_ref().ok()) {
-        if Store::probe(device).await? {
-            return Ok(false);
+        if !matches!(Store::probe(device).await, Ok(false)) {
+            return false;
         }
     }
-    Ok(true)
+    true
 }
 
 /// Prints the notices of opening a store of several spans.

@@ -1,22 +1,13 @@
-//! Facts about this machine: its memory, the memory of this process, and the program that listens on an address.
+//! Facts about this machine: the memory of this process, and the program that listens on an address.
 //!
 //! Owns: reading these facts from `/proc`. A fact that cannot be read is unknown, which is not an error.
 
 use std::fs;
 use std::net::SocketAddr;
 
-/// Returns the machine's memory. *Units*: bytes.
-pub fn memory_bytes() -> Option<u64> {
-    total_bytes(&fs::read_to_string("/proc/meminfo").ok()?)
-}
-
 /// Returns the memory of this process that is in the machine's memory. *Units*: bytes.
 pub fn resident_bytes() -> Option<u64> {
     value_bytes(&fs::read_to_string("/proc/self/status").ok()?, "VmRSS:")
-}
-
-fn total_bytes(meminfo: &str) -> Option<u64> {
-    value_bytes(meminfo, "MemTotal:")
 }
 
 /// Returns a value of a table whose lines are like `MemTotal: 8000000 kB`.
@@ -71,9 +62,8 @@ mod tests {
             nonsense\n";
         assert_eq!(listening_inodes(table, 8080).collect::<Vec<_>>(), [31337]);
         assert_eq!(listening_inodes(table, 8081).count(), 0);
-        assert_eq!(total_bytes("MemFree: 1 kB\nMemTotal:       8000000 kB\n"), Some(8_192_000_000));
-        assert_eq!(total_bytes("MemTotal: many"), None);
+        assert_eq!(value_bytes("VmSize: 1 kB\nVmRSS:       8000000 kB\n", "VmRSS:"), Some(8_192_000_000));
+        assert_eq!(value_bytes("VmRSS: many", "VmRSS:"), None);
         assert!(resident_bytes().is_some_and(|bytes| bytes > 1 << 16));
-        assert!(memory_bytes().is_some_and(|bytes| bytes > 1 << 20));
     }
 }

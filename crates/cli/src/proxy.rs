@@ -16,7 +16,7 @@ use nectary_block::format_size;
 use nectary_host::log::{self, Level, Throttle};
 use nectary_host::{
     ControlServer, Fault, FaultKind, Limits, Methods, ReopenSignals, RuntimeDirectory, Shutdown, Status, allocator,
-    control, inherited,
+    control, inherited, memory,
 };
 use nectary_proxy::{Bound, ForwardedOptions, OriginUrl, Proxy, ProxyOptions, Reopener};
 use nectary_store::{MEMORY_BYTES_MIN, OpenOptions, Spans};
@@ -38,6 +38,11 @@ const STORE_PAUSE: Duration = Duration::from_millis(20);
 /// The longest time in which the next process must answer a purge.
 const SUCCESSOR_TIME_MAX: Duration = Duration::from_secs(5);
 
+/// A warning says so if `--memory` leaves less than this share of the memory that may be used, and less than
+/// `MEMORY_LEFT_BYTES`, for all else.
+const MEMORY_LEFT_SHARE: u64 = 4;
+const MEMORY_LEFT_BYTES: u64 = 256 << 20;
+
 /// Runs the proxy until a signal requests its end.
 pub async fn run(arguments: &ProxyArguments) -> Result<u8, Failure> {
     allocator::give_back_large_blocks();
@@ -45,7 +50,7 @@ pub async fn run(arguments: &ProxyArguments) -> Result<u8, Failure> {
     let _signals = shutdown.on_signals().context("cannot listen for signals")?;
     let reopen_signals = ReopenSignals::listen().context("cannot listen for signals")?;
     let options = OpenOptions {
-        memory_bytes: arguments.memory,
+        memory_bytes: arguments.memory_bytes(),
         reinsert_percent: arguments.reinsert,
         rewrite_percent: arguments.rewrite,
         cluster_bytes: arguments.cluster_size,
@@ -127,25 +132,32 @@ async fn serve(
     }
 }
 
-/// Refuses less memory than the store needs, and more than the machine has: otherwise the kernel would kill the process
-/// long after its start.
+/// Refuses less memory than the store needs, and more than the machine has or a memory group allows: otherwise the kernel
+/// would kill the process long after its start. Warns if little is left for all else.
 fn check_memory(arguments: &ProxyArguments) -> Result<(), Failure> {
-    let memory = format_size(arguments.memory);
+    let memory_bytes = arguments.memory_bytes();
+    let memory = format_size(memory_bytes);
     let spans = 1 + arguments.spans.spans.len() as u64;
-    if arguments.memory < spans * MEMORY_BYTES_MIN {
+    if memory_bytes < spans * MEMORY_BYTES_MIN {
         let least = format_size(spans * MEMORY_BYTES_MIN);
         let message = format!("--memory {memory} is too little: a store of {spans} spans needs at least {least}");
         let message = if spans == 1 { message.replace(" of 1 spans", "") } else { message };
         return Err(Failure::new(USAGE, message, "give a larger --memory; 256M is the default"));
     }
-    match machine::memory_bytes() {
-        Some(all_bytes) if arguments.memory > all_bytes => {
-            let all = format_size(all_bytes);
-            let message = format!("--memory {memory} is more than this machine has, which is {all}");
-            Err(Failure::new(USAGE, message, "give a smaller --memory; half of the machine's leaves room for all else"))
-        }
-        _ => Ok(()),
+    let Some(limit) = memory::limit() else { return Ok(()) };
+    let all = format_size(limit.bytes);
+    if memory_bytes > limit.bytes {
+        let message = format!("--memory {memory} is more than {}, which is {all}", limit.source());
+        return Err(Failure::new(USAGE, message, "give a smaller --memory; half of that leaves room for all else"));
     }
+    if limit.bytes - memory_bytes < (limit.bytes / MEMORY_LEFT_SHARE).min(MEMORY_LEFT_BYTES) {
+        let text = format_args!(
+            "--memory {memory} leaves {} of {all} for connections and all else; the kernel ends a process that takes more",
+            format_size(limit.bytes - memory_bytes)
+        );
+        log::write(Level::Warning, "proxy", text);
+    }
+    Ok(())
 }
 
 /// Binds the addresses; the error names the program that already uses one.
@@ -362,7 +374,7 @@ fn announce(arguments: &ProxyArguments, proxy: &Proxy, store: &Spans) {
             format_args!("at most {clients} clients at a time, as {files} files may be open: raise `ulimit -Hn`");
         log::write(Level::Warning, "proxy", text);
     }
-    let (size, memory) = (format_size(stat.span_bytes), format_size(arguments.memory));
+    let (size, memory) = (format_size(stat.span_bytes), format_size(arguments.memory_bytes()));
     let entries = found_entries(stat.entries, stat.index_loading, stat.recovery.duration_us / 1000);
     log::write(Level::Note, "store", format_args!("{}: {size}, {memory} of memory, {entries}", stat.device));
     let spans = 1 + arguments.spans.spans.len() as u64;

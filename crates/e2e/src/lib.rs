@@ -16,6 +16,7 @@ pub mod cache_tree;
 pub mod clients;
 pub mod content;
 pub mod emulated;
+pub mod failover;
 pub mod filled;
 pub mod guard;
 pub mod http;

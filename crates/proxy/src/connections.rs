@@ -13,7 +13,7 @@ use std::time::Duration;
 use tokio_util::task::TaskTracker;
 
 use crate::options::ProxyOptions;
-use crate::room::{Place, Room};
+use crate::room::Room;
 use crate::stats::WorkerStats;
 use crate::wire::deadlines::{Clock, Deadlines, Side, Watch, until_killed};
 
@@ -101,12 +101,12 @@ impl Connections {
         Enlisted { connections: self.clone(), number }
     }
 
-    /// Runs a connection to an origin until the connection ends by itself or its watch ends it; then its place is free.
-    pub fn supervise<F: Future + 'static>(self: &Rc<Self>, watch: Rc<Watch>, connection: F, place: Rc<Place>) {
+    /// Runs a connection to an origin until the connection ends by itself or its watch ends it.
+    pub fn supervise<F: Future + 'static>(self: &Rc<Self>, watch: Rc<Watch>, connection: F) {
         let enlisted = self.enlist(watch.clone());
         self.tasks.spawn_local(async move {
             until_killed(&watch, connection).await;
-            drop((enlisted, place));
+            drop(enlisted);
         });
     }
 

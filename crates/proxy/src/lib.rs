@@ -37,7 +37,7 @@ mod worker;
 
 pub use admin::{AdminOptions, AdminToken, TOKEN_BYTES_MAX, TOKEN_BYTES_MIN};
 pub use error::Error;
-pub use options::{AccessLog, ClientNet, ForwardedOptions, Limits, OriginUrl, ProxyOptions};
+pub use options::{AccessLog, ClientNet, ForwardedOptions, Limits, NameFiles, OriginUrl, ProxyOptions};
 pub use room::ConnectionLimits;
 pub use rules::default_ttl::{Rule as DefaultTtlRule, parse_duration};
 pub use server::{Bound, Proxy, Reopener, run};

@@ -38,6 +38,8 @@ pub struct ProxyOptions {
     pub clients: Vec<ClientNet>,
     /// A PEM file of certificates that are trusted for origins, in addition to the system's certificates.
     pub origin_ca: Option<PathBuf>,
+    /// The files that say how names of origins are looked up.
+    pub names: NameFiles,
     /// The ports to which `CONNECT` may tunnel.
     pub connect_ports: Vec<u16>,
     /// Whether `Surrogate-Key` and `Cache-Tag` are removed from responses to clients.
@@ -66,6 +68,7 @@ impl Default for ProxyOptions {
             access_log: AccessLog::None,
             clients: Vec::new(),
             origin_ca: None,
+            names: NameFiles::default(),
             connect_ports: vec![443],
             strip_tags: false,
             ignore_request_cache_control: false,
@@ -105,6 +108,21 @@ impl ForwardedOptions {
     /// Whether a peer is trusted. Only listed addresses are trusted; even a loopback address must be listed.
     pub fn trusts(&self, peer: IpAddr) -> bool {
         self.trusted.iter().any(|net| net.contains(peer))
+    }
+}
+
+/// The files that say how names are looked up. Their changes are followed while the proxy runs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NameFiles {
+    /// Names and their addresses, as in `/etc/hosts`.
+    pub hosts: PathBuf,
+    /// The servers of names, as in `/etc/resolv.conf`. A server may have a port, as in `nameserver 192.0.2.1:5353`.
+    pub resolv_conf: PathBuf,
+}
+
+impl Default for NameFiles {
+    fn default() -> NameFiles {
+        NameFiles { hosts: "/etc/hosts".into(), resolv_conf: "/etc/resolv.conf".into() }
     }
 }
 
@@ -230,8 +248,7 @@ pub struct OriginUrl(pub(crate) Origin);
 impl OriginUrl {
     /// The host, without the brackets of an IPv6 address, and the port.
     pub fn host_and_port(&self) -> (&str, u16) {
-        let host = self.0.host.as_str();
-        (host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(host), self.0.port)
+        (self.0.bare_host(), self.0.port)
     }
 }
 

@@ -22,14 +22,11 @@ use crate::options::ProxyOptions;
 use crate::room::{ConnectionLimits, Room};
 use crate::stats::{OriginState, StatsReader, WorkerStats};
 use crate::successor::{PurgeElsewhere, Successor};
-use crate::upstream::OriginTrust;
+use crate::upstream::{KnownOrigins, OriginTrust};
 use crate::worker::Worker;
 
 /// The maximum number of connections that wait to be accepted, per listener.
 const BACKLOG: i32 = 1024;
-
-/// The maximum number of host names that a worker looks up at the same time.
-const NAME_LOOKUPS_MAX: usize = 16;
 
 /// The longest time for which reopening the access log waits for an earlier write.
 const REOPEN_PATIENCE: Duration = Duration::from_secs(5);
@@ -252,12 +249,13 @@ impl Bound {
         let reader = StatsReader::new(stats.clone(), origin.clone()).with_limits(limits);
         let log = log.map(|log| LogWriter::start(log, reader.clone())).transpose()?;
         let reader = reader.with_log(log.as_ref().map(LogWriter::queue));
+        let known = Arc::new(KnownOrigins::new(trust.clone(), options.names.clone()));
         let instance = random();
         let mut workers = Vec::new();
         for (index, listeners) in listeners.into_iter().enumerate() {
             let (options, store, stats, own) = (options.clone(), store.clone(), stats[index].clone(), shutdown.clone());
             let log = log.as_ref().map(|writer| LogBuffer::new(writer.queue(), stats.clone()));
-            let shared = (stats, origin.clone(), trust.clone(), room.clone(), successor.clone());
+            let shared = (stats, origin.clone(), known.clone(), room.clone(), successor.clone());
             let exit = Exit { left: left.clone(), has_successor };
             let work = move || serve(index, options, store, shared, log, instance, listeners, (own, exit));
             let spawned = std::thread::Builder::new().name(format!("proxy-{index}")).spawn(work);
@@ -290,10 +288,10 @@ fn serve(
     index: usize,
     options: Arc<ProxyOptions>,
     store: Spans,
-    (stats, origin, trust, room, successor): (
+    (stats, origin, known, room, successor): (
         Arc<WorkerStats>,
         Arc<OriginState>,
-        Arc<OriginTrust>,
+        Arc<KnownOrigins>,
         Arc<Room>,
         Successor,
     ),
@@ -307,11 +305,10 @@ fn serve(
     let stop_others = StopOnDrop(shutdown.clone());
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
-        .max_blocking_threads(NAME_LOOKUPS_MAX)
         .build_local(tokio::runtime::LocalOptions::default())
         .map_err(failed)?;
     let result = runtime.block_on(async {
-        let worker = Worker::new(options, store, stats, origin, trust, log, room, successor, instance);
+        let worker = Worker::new(options, store, stats, origin, known, log, room, successor, instance);
         accept::run(worker, listeners, shutdown, exit).await
     });
     drop(stop_others);

@@ -25,7 +25,7 @@ use crate::rules::key::Origin;
 use crate::rules::policy::Policy;
 use crate::stats::{OriginState, WorkerStats};
 use crate::successor::Successor;
-use crate::upstream::{OriginTrust, Upstream};
+use crate::upstream::{KnownOrigins, Upstream};
 
 /// The longest request head that can be answered without hyper, in bytes.
 const ROOM_BYTES: usize = 8 * 1024;
@@ -85,7 +85,7 @@ impl Worker {
         store: Spans,
         stats: Arc<WorkerStats>,
         origin: Arc<OriginState>,
-        trust: Arc<OriginTrust>,
+        known: Arc<KnownOrigins>,
         log: Option<LogBuffer>,
         room: Arc<Room>,
         successor: Successor,
@@ -113,7 +113,7 @@ impl Worker {
             mode,
             store,
             log: RequestLog::new(stats.clone(), log),
-            upstream: Upstream::new(options.clone(), stats.clone(), connections.clone(), origin, trust),
+            upstream: Upstream::new(options.clone(), stats.clone(), connections.clone(), origin, known),
             connections,
             stats,
             hit_for_miss: RefCell::new(HitForMiss::new()),

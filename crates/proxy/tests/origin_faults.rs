@@ -187,6 +187,71 @@ async fn a_kept_connection_that_died_costs_no_request() {
     assert_eq!(origin.count(), 5);
 }
 
+/// Sends a request with a body of four bytes, and returns the reply.
+async fn ask_with_body(proxy: &TestProxy, method: &str, url: &str) -> Reply {
+    let line = format!("{method} {url} HTTP/1.1");
+    let mut client = Client::connect(proxy.address).await;
+    client.send(format!("{}body", request(&[&line, "content-length: 4"])).as_bytes()).await;
+    client.reply(false).await
+}
+
+#[tokio::test]
+async fn unsafe_requests_reuse_live_connections() {
+    let origin = Origin::start().await;
+    origin.on("/a", Script::ok(&["cache-control: no-store"], b"1"));
+    let proxy = TestProxy::forward().await;
+    for method in ["POST", "PUT", "DELETE", "PATCH"].repeat(5) {
+        assert_eq!(ask_with_body(&proxy, method, &origin.url("/a")).await.status, 200);
+        let line = format!("{method} {} HTTP/1.1", origin.url("/a"));
+        assert_eq!(Client::connect(proxy.address).await.ask(&[&line, "content-length: 0"]).await.status, 200);
+    }
+    assert_eq!((origin.count(), origin.connections()), (40, 1));
+    assert!(origin.got().iter().step_by(2).all(|got| got.body == b"body"));
+}
+
+#[tokio::test]
+async fn unsafe_requests_avoid_doubtful_connections() {
+    let origin = Origin::start().await;
+    origin.on("/closed", Script::ok(&["cache-control: no-store"], b"1").close());
+    origin.on("/short", Script::ok(&["cache-control: no-store", "keep-alive: max=9, timeout=0"], b"1"));
+    origin.on("/early", Script::raw(b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\n1"));
+    let proxy = TestProxy::forward().await;
+    // The origin has closed the connection, or says that it will soon.
+    for (path, count) in [("/closed", 4), ("/short", 4)] {
+        let before = origin.connections();
+        for sent in 1..=count {
+            assert_eq!(ask_with_body(&proxy, "POST", &origin.url(path)).await.status, 200, "{path}");
+            if path == "/closed" {
+                origin.wait_for_ends(sent).await;
+            }
+        }
+        assert_eq!(origin.connections() - before, count, "{path}");
+    }
+    // A connection that has waited for long is good enough only for requests that may be repeated.
+    let before = origin.connections();
+    assert_eq!(ask_with_body(&proxy, "POST", &origin.url("/early")).await.status, 200);
+    tokio::time::sleep(Duration::from_millis(1050)).await;
+    assert_eq!(get(proxy.address, &origin.url("/early"), &[]).await.status, 200);
+    tokio::time::sleep(Duration::from_millis(1050)).await;
+    assert_eq!(ask_with_body(&proxy, "POST", &origin.url("/early")).await.status, 200);
+    assert_eq!(origin.connections() - before, 2);
+}
+
+/// A request with consequences that breaks on a kept connection is not sent again.
+#[tokio::test]
+async fn an_unsafe_request_is_never_sent_twice() {
+    for end in [Script::raw(b"").close(), Script::raw(b"").reset()] {
+        let origin = Origin::start().await;
+        origin.on("/a", Script::ok(&["cache-control: no-store"], b"1")).on("/a", end);
+        let proxy = TestProxy::forward().await;
+        let statuses = [
+            ask_with_body(&proxy, "POST", &origin.url("/a")).await.status,
+            ask_with_body(&proxy, "POST", &origin.url("/a")).await.status,
+        ];
+        assert_eq!((statuses, origin.count(), origin.connections()), ([200, 502], 2, 1));
+    }
+}
+
 #[tokio::test]
 async fn a_client_without_lengths_sees_a_cut_off_body_as_a_reset() {
     use tokio::io::AsyncReadExt;

@@ -192,3 +192,57 @@ async fn status_codes_of_no_meaning_are_passed_on_and_never_stored() {
     assert_eq!(replies.map(|reply| reply.status), [200, 999]);
     assert_eq!(get(proxy.address, "/a", &[]).await.text(), "hello");
 }
+
+/// With an origin that is known to be failing, stale responses are served at once, and one request asks.
+#[tokio::test]
+async fn a_failing_origin_is_asked_by_one_probe() {
+    let origin = Origin::start().await;
+    let proxy = TestProxy::reverse(origin.address).await;
+    let paths: Vec<String> = (0..8).map(|number| format!("/{number}")).collect();
+    for path in &paths {
+        let fresh = b"HTTP/1.1 200 OK\r\ncache-control: max-age=60\r\ncontent-length: 3\r\n\r\nnew";
+        origin.on(path, stale("", b"old")).on(path, Script::raw(b"").wait("probe").then(fresh));
+        assert_eq!(get(proxy.address, path, &[]).await.status, 200);
+    }
+    origin.on("/down", Script::raw(b"").close());
+    for _ in 0..3 {
+        assert_eq!(get(proxy.address, "/down", &[]).await.status, 502);
+    }
+    let asked = origin.count();
+    // Nobody waits for the origin, which does not answer.
+    for path in paths.iter().chain(&paths) {
+        let reply = get(proxy.address, path, &[]).await;
+        assert_eq!((reply.status, reply.text().as_str()), (200, "old"));
+        assert_eq!(reply.cache_status(), "nectary; fwd=stale; ttl=-10; detail=stale");
+    }
+    assert_eq!((origin.count() - asked, proxy.stats().stale), (1, 16));
+    // What must be validated still asks, and its answer ends this.
+    origin.on("/up", Script::ok(&["cache-control: no-store"], b"up"));
+    assert_eq!(get(proxy.address, "/up", &[]).await.text(), "up");
+    origin.open("probe");
+    assert_eq!(get(proxy.address, &paths[1], &[]).await.text(), "new");
+}
+
+#[tokio::test]
+async fn a_probe_finds_the_origin_back() {
+    let origin = Origin::start().await;
+    let proxy = TestProxy::reverse(origin.address).await;
+    let swr = stale(", stale-while-revalidate=60", b"old");
+    origin.on("/a", stale("", b"old")).on("/a", Script::raw(b"").close()).on("/b", swr);
+    for path in ["/a", "/b"] {
+        assert_eq!(get(proxy.address, path, &[]).await.text(), "old");
+    }
+    for _ in 0..3 {
+        assert_eq!(get(proxy.address, "/a", &["cache-control: no-cache"]).await.status, 502);
+    }
+    let asked = origin.count();
+    for _ in 0..5 {
+        assert_eq!(get(proxy.address, "/a", &[]).await.text(), "old");
+        assert_eq!(get(proxy.address, "/b", &[]).await.text(), "old");
+    }
+    assert_eq!(origin.count(), asked + 1);
+    origin.now("/a", Script::fresh(b"new"));
+    let begin = std::time::Instant::now();
+    get_until(&proxy, "/a", "new").await;
+    assert!(begin.elapsed() < Duration::from_secs(3));
+}

@@ -13,6 +13,7 @@
 //! | `live` | the device with redundancy: drives `mirror` or `log` over connections to donors |
 //! | `log` | the client of a device that logs parity, as a state machine without I/O |
 //! | `mirror` | the client of a mirrored device, as a state machine without I/O |
+//! | `moving` | another donor takes the place of one: the plan, without I/O |
 //! | `placement` | the slot and donor of each block, groups, cleaning; no I/O |
 //! | `scrub` | the pace and the findings of the slow read of a whole device |
 //! | `simulate` | counting the transfers of a placement under workloads |
@@ -25,6 +26,7 @@ pub mod format;
 pub mod live;
 pub mod log;
 pub mod mirror;
+pub mod moving;
 pub mod placement;
 pub mod planted;
 pub mod scrub;

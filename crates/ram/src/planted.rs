@@ -49,6 +49,16 @@ pub enum Bug {
     UnfinishedBelieved = 20,
     /// With parity: changes of different blocks with the same parity are made at the same time.
     ColumnsUnlocked = 21,
+    /// A donor takes a place although another one is down, and stays there when the others cannot be told.
+    MoveNotReverted = 23,
+    /// A move of a living donor goes on although another one was lost meanwhile.
+    MoveHoldsSpare = 24,
+    /// A part that changes while it is copied to another donor is not copied again.
+    MoveForgets = 25,
+    /// Requests to a donor are not kept while the last parts are copied to another one.
+    SwitchBesideWrites = 26,
+    /// A switch that was cut short by the end of the client is not finished when the device is attached.
+    SwitchUnfinished = 27,
 }
 
 impl Bug {
@@ -97,6 +107,10 @@ impl Bug {
         Bug::DrainForgets,
     ];
 
+    /// The bugs of moves, which every policy can have.
+    pub const MOVES: [Bug; 5] =
+        [Bug::MoveNotReverted, Bug::MoveHoldsSpare, Bug::MoveForgets, Bug::SwitchBesideWrites, Bug::SwitchUnfinished];
+
     /// Returns the name of the bug in reports.
     pub fn name(self) -> &'static str {
         match self {
@@ -121,6 +135,11 @@ impl Bug {
             Bug::StaleDataUsed => "stale data of a left donor used",
             Bug::UnfinishedBelieved => "unfinished stripe of a missing donor believed",
             Bug::ColumnsUnlocked => "changes with the same parity unordered",
+            Bug::MoveNotReverted => "move not reverted",
+            Bug::MoveHoldsSpare => "move holds the spare of a lost donor",
+            Bug::MoveForgets => "move forgets what changes meanwhile",
+            Bug::SwitchBesideWrites => "switch beside writes",
+            Bug::SwitchUnfinished => "switch left unfinished by a lost client",
         }
     }
 }

@@ -12,6 +12,7 @@ pub mod late;
 pub mod planted;
 pub mod ram;
 pub mod ram_log;
+pub mod ram_moves;
 pub mod random;
 pub mod store;
 pub mod switch;

@@ -163,6 +163,14 @@ counters! {
     checkpoints,
     /// Flushes of the device.
     flushes,
+    /// Flushes that failed. After each, everything written since the last good flush is rewritten.
+    flushes_failed,
+    /// Appends and other writes that failed on the device.
+    writes_failed,
+    /// Segments whose rest is not used until the ring reaches them again, because a write into them failed.
+    segments_set_aside,
+    /// Appends that were written a second time in their place after a failed flush.
+    appends_rewritten,
 }
 
 impl Counts {

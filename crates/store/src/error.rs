@@ -54,6 +54,11 @@ impl Error {
         Error { message: format!("{place}: {}", self.message), ..self }
     }
 
+    /// The same error, with the message of another one behind its own.
+    pub(crate) fn and(self, other: &Error) -> Error {
+        Error { message: format!("{}; {}", self.message, other.message), ..self }
+    }
+
     pub(crate) fn invalid(message: impl Into<String>) -> Error {
         Error::new(ErrorKind::Invalid, message)
     }

@@ -82,7 +82,7 @@ impl Span {
 
     /// Reads the state slots; returns the newest open count, and the number of the membership.
     pub async fn read_state(&self, device: &SharedDevice) -> (u64, u64) {
-        let state = recovery::read_state(device, &self.layout).await;
+        let state = recovery::read_state(device, &self.layout).await.newest;
         (state.open_count, state.membership.number)
     }
 
@@ -97,14 +97,14 @@ impl Span {
             table.add(record);
         }
         table.retire(self.layout.tail(1), 0);
-        recovered.log.compact(&table).await?;
+        recovered.log.compact(&table, None).await?;
         Ok((table.len(), recovered.lost))
     }
 
     /// Loads the newest intact checkpoint, inserts more entries, removes some, and returns the number of entries;
     /// `None` if no checkpoint is intact.
     pub async fn read_checkpoints(&self, device: &SharedDevice) -> Option<u64> {
-        for header in checkpoint::read_headers(device, &self.layout).await {
+        for header in checkpoint::read_headers(device, &self.layout).await.intact {
             let index = Index::new(self.layout.index_home_bits, self.layout.index_bytes_max());
             let granule_max = self.layout.segment_count * self.layout.segment_bytes / 64;
             if !header.fits(&index) {
@@ -131,7 +131,7 @@ impl Span {
     /// damaged chunks.
     pub async fn read_hot_lists(&self, device: &SharedDevice) -> (usize, u64) {
         let (mut places, mut damaged) = (0, 0);
-        for header in checkpoint::read_headers(device, &self.layout).await {
+        for header in checkpoint::read_headers(device, &self.layout).await.intact {
             let (hot, lost) = checkpoint::load_hot(device, &self.layout, &header).await;
             places += hot.len();
             damaged += lost;

@@ -78,6 +78,32 @@ nectary_block::planted_bugs! {
     /// The location of an object is checked before the object is compared with purges. Between the two checks, a purge
     /// may be forgotten.
     PlaceBeforePurge = 55 => "place looked at before purges are compared",
+    /// A get that waited for another get's read returns a newer version in memory without comparing it with purges.
+    WaiterIgnoresPurge = 70 => "waiter whose newer version is not compared with purges",
+    /// A new era of names does not note the names of the entries that wait to be written.
+    EraForgetsWaiting = 71 => "era of names that forgets waiting entries",
+    /// Recovery treats versions that a crash lost, and that an open after it gave up, as damaged ones.
+    GivenUpForgotten = 72 => "versions that an earlier open gave up forgotten",
+    /// After a crash had cut the log, segments are opened although no checkpoint has what was before the cut.
+    CutNotSettled = 73 => "cut log not settled by a checkpoint",
+    /// A sync that is requested during a flush is answered by that flush.
+    SyncOfRunningFlush = 74 => "sync answered by a flush that was running",
+    /// Neighbours enter memory although the shard of the index that has them is not loaded.
+    NeighbourBeforeShard = 75 => "neighbour taken before its shard is loaded",
+    /// The names of objects that are only in memory are not noted.
+    UnadmittedNameForgotten = 76 => "name of an object in memory alone forgotten",
+    /// Both states are written to the same slot.
+    StateInOneSlot = 77 => "both states in one slot",
+    /// A failed read counts as a miss.
+    FailedReadIsMiss = 78 => "failed read reported as a miss",
+    /// A fill that began before a newer version was put replaces that version.
+    OlderFillReplaces = 79 => "older fill that replaces a newer put",
+    /// If the newest version of a key is damaged, a get finds the older version instead.
+    DamageUncovers = 80 => "damage that uncovers what was replaced",
+    /// A purge during which a span fails returns before the other spans have recorded the loss.
+    LossDuringPurgeIgnored = 81 => "loss of a span during a purge ignored",
+    /// A block of the purge log that cannot be read counts as not written.
+    UnreadableIsBlank = 82 => "unreadable block of the purge log taken for blank",
 }
 
 /// Lists of the bugs, one for each kind of test that finds them.
@@ -112,18 +138,35 @@ impl Bug {
     pub const ADMISSION: [Bug; 2] = [Bug::UnadmittedLeavesOlder, Bug::WriteBudgetNotDebited];
 
     /// Bugs that only overlapping operations reveal.
-    pub const CONCURRENT: [Bug; 6] = [
+    pub const CONCURRENT: [Bug; 14] = [
         Bug::ReadUnchecked,
         Bug::PurgeOfManyUnlogged,
         Bug::ShortPurgeLogBelieved,
         Bug::WrittenTooEarly,
         Bug::CompactionUnflushed,
         Bug::PlaceBeforePurge,
+        Bug::WaiterIgnoresPurge,
+        Bug::EraForgetsWaiting,
+        Bug::SyncOfRunningFlush,
+        Bug::NeighbourBeforeShard,
+        Bug::UnadmittedNameForgotten,
+        Bug::OlderFillReplaces,
+        Bug::GivenUpForgotten,
+        Bug::CutNotSettled,
     ];
 
     /// Bugs that the loss and return of spans reveal.
-    pub const SPANS: [Bug; 4] =
-        [Bug::ReturningSpanTrusted, Bug::StandInTrusted, Bug::ReturnMissed, Bug::OlderCopyTrusted];
+    pub const SPANS: [Bug; 5] = [
+        Bug::ReturningSpanTrusted,
+        Bug::StandInTrusted,
+        Bug::ReturnMissed,
+        Bug::OlderCopyTrusted,
+        Bug::LossDuringPurgeIgnored,
+    ];
+
+    /// Bugs that show where a part of the device cannot be read, or is damaged.
+    pub const UNREADABLE: [Bug; 4] =
+        [Bug::FailedReadIsMiss, Bug::UnreadableIsBlank, Bug::StateInOneSlot, Bug::DamageUncovers];
 
     /// Bugs in decoders (missing checks) that fuzz targets must find.
     pub const DECODERS: [Bug; 3] = [Bug::RecordBoundUnchecked, Bug::AppendBoundUnchecked, Bug::CheckpointSlotUnchecked];

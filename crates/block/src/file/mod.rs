@@ -3,8 +3,8 @@
 //! Owns: the device, its promises and the latch that refuses writes after a failure. Reads, writes and flushes go
 //! through one of two engines: `uring` (a ring of the calling thread, so that an operation costs no thread switch) or
 //! `posix` (a pool of threads). All other operations are rare, and go through the pool. Promises: one owner at a time;
-//! buffers stay owned until the kernel is done with them; after a failed flush, or a failed write whose stored bytes
-//! are unknown, the device refuses all writes.
+//! buffers stay owned until the kernel is done with them; after a failed flush the device refuses all writes until the
+//! caller clears the latch.
 
 mod holder;
 mod locks;
@@ -19,16 +19,16 @@ mod uring;
 mod tests;
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
 
 use tokio::runtime::Handle;
 
 use self::locks::OwnLocks;
 use self::posix::Pool;
-use self::transfer::{Shared, Transfer};
+use self::transfer::{Latch, Shared, Transfer};
 use crate::buffer::Buffer;
-use crate::device::{BlockDevice, Context, Extent, Geometry, IoFuture, Survives, WriteFlags};
+use crate::device::{BlockDevice, CLEAR_LATCH, Context, Extent, Geometry, IoFuture, Survives, WriteFlags};
 use crate::error::{Error, ErrorKind, Operation};
 use crate::registry::{Engine, OpenOptions};
 use crate::request::{Request, ready, within};
@@ -105,7 +105,7 @@ impl FileDevice {
             spec,
             block_bytes: opened.block_bytes,
             size_bytes: AtomicU64::new(opened.size_bytes),
-            latched: OnceLock::new(),
+            latch: Latch::default(),
         };
         Ok(FileDevice {
             shared: Arc::new(shared),
@@ -282,6 +282,15 @@ impl BlockDevice for FileDevice {
 
     fn is_shared(&self) -> bool {
         self.is_shared
+    }
+
+    fn set_option(&self, name: &str, value: &str) -> IoFuture<()> {
+        if (name, value) == CLEAR_LATCH {
+            self.shared.clear_latch();
+            return ready(Ok(()));
+        }
+        let detail = format!("nothing here can change \"{name}\" while it runs");
+        ready(Err(Error::new(ErrorKind::Unsupported, &self.spec(), Operation::Open, detail)))
     }
 
     fn lock(&self, offset: u64, length: u64) -> IoFuture<bool> {

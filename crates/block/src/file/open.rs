@@ -55,7 +55,7 @@ pub(super) fn open_file(spec: &str, path: &Path, options: &OpenOptions) -> Resul
                 let detail = "there is no such file; give a size to have it created".to_owned();
                 return Err(fail(ErrorKind::Absent, detail));
             };
-            match create(path, bytes.next_multiple_of(CREATE_UNIT_BYTES)) {
+            match create(path, created_bytes(bytes).map_err(|detail| fail(ErrorKind::Invalid, detail))?) {
                 Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
                     return Err(creation_failed(spec, path, bytes, &error));
                 }
@@ -86,7 +86,7 @@ pub(super) fn open_file(spec: &str, path: &Path, options: &OpenOptions) -> Resul
     let length = |file: &File| file.metadata().map(|status| status.size());
     let mut size_bytes = length(&file).map_err(|error| Error::from_os(&error, spec, Operation::Open))?;
     if let (0, Some(bytes)) = (size_bytes, create_bytes) {
-        size_bytes = bytes.next_multiple_of(CREATE_UNIT_BYTES);
+        size_bytes = created_bytes(bytes).map_err(|detail| fail(ErrorKind::Invalid, detail))?;
         allocate(&file, size_bytes)
             .and_then(|()| file.sync_all())
             .map_err(|error| creation_failed(spec, path, bytes, &error))?;
@@ -171,6 +171,12 @@ pub(super) fn open_disk(spec: &str, path: &Path, options: &OpenOptions) -> Resul
     let size_bytes = sys::seek(&file, 0, libc::SEEK_END).map_err(os)?;
     let size_bytes = size_bytes - size_bytes % u64::from(block_bytes);
     Ok(Opened { file, size_bytes, block_bytes, direct, in_memory: false })
+}
+
+/// The size of a file that is created: whole units, and no more than a file can have.
+fn created_bytes(bytes: u64) -> Result<u64, String> {
+    let rounded = bytes.checked_next_multiple_of(CREATE_UNIT_BYTES).filter(|&rounded| rounded <= i64::MAX as u64);
+    rounded.ok_or_else(|| format!("no file can have {}; give a smaller size", format_size(bytes)))
 }
 
 /// Creates a file without a name, allocates its blocks, and only then gives the file its name.

@@ -4,11 +4,19 @@
 //! The engines only move bytes and report counts.
 
 use std::fs::File;
-use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, OnceLock};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::buffer::Buffer;
 use crate::error::{Error, ErrorKind, Operation};
+
+/// The latch of a device. While it is set, the device refuses writes.
+#[derive(Default)]
+pub(super) struct Latch {
+    is_set: AtomicBool,
+    /// The first failed flush since the device was opened or the latch was cleared.
+    first: Mutex<Option<String>>,
+}
 
 /// The state that all operations on one open file or disk share.
 pub(super) struct Shared {
@@ -16,34 +24,38 @@ pub(super) struct Shared {
     pub spec: String,
     pub block_bytes: u32,
     pub size_bytes: AtomicU64,
-    /// The first failure after which the device refuses writes; unset if there was no such failure.
-    pub latched: OnceLock<String>,
+    pub latch: Latch,
 }
 
 impl Shared {
     /// Refuses an operation that would change the device, if the device is latched.
     pub fn check_latch(&self, operation: Operation, offset: u64, length: u64) -> Result<(), Error> {
-        let Some(first) = self.latched.get() else { return Ok(()) };
+        if !self.latch.is_set.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let first = self.latch.first.lock().unwrap_or_else(PoisonError::into_inner).clone().unwrap_or_default();
         let detail = format!("first failure: {first}; repair the cause and open the device again");
         Err(Error::new(ErrorKind::Latched, &self.spec, operation, detail).at(offset, length))
     }
 
-    /// Latches the device, so that it refuses writes, if the stored bytes are unknown after `error`.
+    /// Latches the device, so that it refuses writes, if `error` is that of a flush: the kernel forgets which pages it
+    /// could not write, so a later flush that succeeds would prove nothing.
     ///
-    /// After a write that found no room, only the range of that write is unknown, so the device does not latch. A
-    /// failed flush always latches, because the kernel forgets which pages it could not write.
+    /// A failed write does not latch. The caller knows its range, and only the contents of this range are unknown.
     pub fn latch_after(&self, error: &Error) {
-        let in_doubt = match error.operation {
-            Operation::Flush => true,
-            Operation::Write | Operation::WriteZeroes => {
-                !matches!(error.kind, ErrorKind::Full | ErrorKind::Invalid | ErrorKind::TimedOut | ErrorKind::Latched)
-            }
-            _ => false,
-        };
-        if in_doubt {
+        if error.operation == Operation::Flush {
             // Only the first failure is kept, because later failures are its consequence.
-            let _ = self.latched.set(error.to_string());
+            let mut first = self.latch.first.lock().unwrap_or_else(PoisonError::into_inner);
+            first.get_or_insert_with(|| error.to_string());
+            self.latch.is_set.store(true, Ordering::Release);
         }
+    }
+
+    /// Clears the latch, because the caller rewrites everything that it wrote since the last flush that succeeded.
+    pub fn clear_latch(&self) {
+        let mut first = self.latch.first.lock().unwrap_or_else(PoisonError::into_inner);
+        *first = None;
+        self.latch.is_set.store(false, Ordering::Release);
     }
 }
 
@@ -111,8 +123,7 @@ impl Transfer {
         Error::from_os(error, &self.shared.spec, self.operation).at(self.offset, self.length)
     }
 
-    /// Ends the operation: returns the buffers or the error. If the stored bytes are unknown after the error, the
-    /// device latches.
+    /// Ends the operation: returns the buffers or the error. After a failed flush the device latches.
     pub fn end(self, result: Result<(), Error>) -> Result<Vec<Buffer>, Error> {
         match result {
             Ok(()) => Ok(self.buffers),

@@ -298,6 +298,18 @@ impl BlockDevice for StripeDevice {
         domains.map(|domains| domains.join(","))
     }
 
+    /// Every device that has the option changes it.
+    fn set_option(&self, name: &str, value: &str) -> IoFuture<()> {
+        let changes: Vec<_> = self.devices.iter().map(|device| device.set_option(name, value)).collect();
+        let all = Together::new(changes);
+        Box::pin(async move {
+            let changed = all.await;
+            let is_done = changed.iter().any(Result::is_ok);
+            let failed = |error: &Error| !(is_done && error.kind == ErrorKind::Unsupported);
+            changed.into_iter().filter_map(Result::err).find(failed).map_or(Ok(()), Err)
+        })
+    }
+
     fn figures(&self) -> Vec<Figures> {
         self.devices.iter().flat_map(|device| device.figures()).collect()
     }

@@ -3,6 +3,7 @@
 mod apt;
 mod curl;
 mod descriptors;
+mod failover;
 mod faulty_calls;
 mod faulty_origin;
 mod faulty_store;

@@ -118,7 +118,11 @@ fn bind(directory: &RuntimeDirectory, path: &Path) -> Result<UnixListener, Error
         Ok(_) => return Err(Error::Busy { path: path.to_owned() }),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         // No process listens on the socket: the process that made it was killed.
-        Err(_) => fs::remove_file(path).map_err(|source| Error::Io { path: path.to_owned(), source })?,
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+            fs::remove_file(path).map_err(|source| Error::Io { path: path.to_owned(), source })?
+        }
+        // It is not known whether a process listens there, for example because no file descriptor is free.
+        Err(source) => return Err(Error::Io { path: path.to_owned(), source }),
     }
     listen(path).map_err(|source| Error::Io { path: path.to_owned(), source })
 }

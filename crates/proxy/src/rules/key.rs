@@ -50,6 +50,11 @@ impl Origin {
         Some(Origin { https, host: host.to_ascii_lowercase(), port })
     }
 
+    /// The host, without the brackets of an IPv6 address.
+    pub fn bare_host(&self) -> &str {
+        self.host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(&self.host)
+    }
+
     /// The scheme's name.
     pub fn scheme(&self) -> &'static str {
         if self.https { "https" } else { "http" }

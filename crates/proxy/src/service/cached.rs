@@ -26,7 +26,7 @@ use crate::rules::range::first_byte;
 use crate::rules::serve::{Failure, Verdict, decide, decide_on_failure};
 use crate::rules::vary::{matches_variant, names_in, push_variant};
 use crate::stored::response::Found;
-use crate::upstream::FetchError;
+use crate::upstream::{FetchError, Probe};
 
 /// The maximum number of times that a request looks into the store before it goes to the origin alone.
 const ROUNDS_MAX: usize = 5;
@@ -66,11 +66,18 @@ pub(super) async fn serve(mut request: ClientRequest) -> Response<ReplyBody> {
                     return answer(request, object.clone(), age_s, CacheStatus::Hit { ttl_s }, Outcome::Hit);
                 }
                 Lookup::ServeAndValidate(age_s, ttl_s) => {
-                    validate_for_later(&request, key, &variant.names, &object);
+                    match failing(&request) {
+                        None => validate_for_later(&request, key, &variant.names, &object, None),
+                        Some((_, None)) => {}
+                        Some((_, probe)) => validate_for_later(&request, key, &variant.names, &object, probe),
+                    }
                     return answer(request, object.clone(), age_s, CacheStatus::Hit { ttl_s }, Outcome::Hit);
                 }
                 Lookup::Validate(reason) => {
                     why = reason;
+                    if let Some(found) = stale_at_once(&request, key, &variant.names, &object) {
+                        return answer_stale(request, why, None, found);
+                    }
                     stale = Some(object);
                 }
                 Lookup::Varies(names) if variant.names.is_empty() => {
@@ -115,16 +122,50 @@ pub(super) async fn serve(mut request: ClientRequest) -> Response<ReplyBody> {
 }
 
 /// Begins a fetch that validates a response that has just been served stale. If no fetch can begin now, the next
-/// request tries to begin one.
-fn validate_for_later(request: &ClientRequest, key: KeyRef<'_>, names: &[HeaderName], object: &Object) {
+/// request tries to begin one. If the fetch is the `probe` of a failing origin, the next probe begins after it.
+fn validate_for_later(
+    request: &ClientRequest,
+    key: KeyRef<'_>,
+    names: &[HeaderName],
+    object: &Object,
+    probe: Option<Probe>,
+) {
     let worker = &request.worker;
     if request.directives.no_store || worker.fills.get() >= worker.options.limits.fills_max {
         return;
     }
     if let Ok(FillRole::Leader(fill)) = worker.store.begin_fill(key, Some(object)) {
         let plan = Plan::for_later(request, names.to_vec(), object.clone());
-        worker.connections.tasks.spawn_local(fetch::run(plan, fill, oneshot::channel().0));
+        worker.connections.tasks.spawn_local(async move {
+            fetch::run(plan, fill, oneshot::channel().0).await;
+            drop(probe);
+        });
     }
+}
+
+/// The kind of failure if the request's origin is failing, and the right to probe it if nobody does.
+fn failing(request: &ClientRequest) -> Option<(Failure, Option<Probe>)> {
+    let upstream = &request.worker.upstream;
+    if !upstream.has_failing() {
+        return None;
+    }
+    upstream.failing(&request.origin()?)
+}
+
+/// Returns a stale object that may be served because its origin is failing, without asking the origin again. If nobody
+/// probes the origin at present, a fetch of this object does.
+fn stale_at_once(
+    request: &ClientRequest,
+    key: KeyRef<'_>,
+    names: &[HeaderName],
+    object: &Object,
+) -> Option<(Object, u64, i64)> {
+    let (failure, probe) = failing(request)?;
+    let found = stale_on(request, Some(object.clone()), failure)?;
+    if probe.is_some() {
+        validate_for_later(request, key, names, object, probe);
+    }
+    Some(found)
 }
 
 /// Sends the request to the origin without filling the store, and falls back to the stored response if the origin

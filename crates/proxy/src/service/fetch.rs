@@ -72,10 +72,19 @@ pub(super) enum Told {
 }
 
 impl ClientRequest {
-    /// The kind of addresses to which this request may be sent.
-    pub(super) fn reach(&self) -> Reach {
+    /// The origin that the request's URL names.
+    pub(super) fn origin(&self) -> Option<Origin> {
+        match &self.worker.mode {
+            Mode::Reverse { origin, .. } => Some(origin.clone()),
+            Mode::Forward => Origin::of(&self.uri),
+        }
+    }
+
+    /// The destination of this request at an origin.
+    pub(super) fn destination(&self, origin: Origin) -> Destination {
         let is_from_here = self.client.is_loopback || matches!(self.worker.mode, Mode::Reverse { .. });
-        if is_from_here { Reach::Everywhere } else { Reach::Beyond }
+        let reach = if is_from_here { Reach::Everywhere } else { Reach::Beyond };
+        Destination { origin, reach, client: self.client.address.ip() }
     }
 
     /// The destination of this request, and the head to send to it.
@@ -87,18 +96,14 @@ impl ClientRequest {
             is_trusted: self.client.is_trusted,
             is_told: is_reverse && !self.worker.options.forwarded.is_silent,
         };
-        let (origin, authority) = match &self.worker.mode {
-            Mode::Reverse { origin, authority, .. } => (Some(origin.clone()), authority.clone()),
-            Mode::Forward => {
-                let origin = Origin::of(&self.uri);
-                let authority = origin.as_ref().map(Origin::authority).unwrap_or_default();
-                (origin, authority)
-            }
+        let origin = self.origin();
+        let authority = match &self.worker.mode {
+            Mode::Reverse { authority, .. } => authority.clone(),
+            Mode::Forward => origin.as_ref().map(Origin::authority).unwrap_or_default(),
         };
         let head =
             RequestHead::new(self.method.clone(), &self.uri, &self.headers, &authority, &self.worker.via, &forwarding);
-        let reach = self.reach();
-        (origin.map(|origin| Destination { origin, reach }), head)
+        (origin.map(|origin| self.destination(origin)), head)
     }
 }
 

@@ -29,7 +29,7 @@ pub(crate) struct Tunnel {
     /// The bytes that the origin sent right after its response's head.
     pub early: Bytes,
     pub ticket: Ticket,
-    pub place: Rc<Place>,
+    pub place: Place,
 }
 
 /// The maximum number of bytes that are copied at a time.
@@ -49,12 +49,8 @@ pub(super) async fn open(request: ClientRequest) -> Response<ReplyBody> {
         return own(&request, StatusCode::FORBIDDEN, "port-not-admitted", &text, true);
     }
     let forwarded = |status| CacheStatus::Forwarded { why: Forward::Method, status, stored: false, collapsed: false };
-    let upstream = &request.worker.upstream;
-    let connected = async {
-        let place = upstream.place().await?;
-        Ok((connect_tcp(upstream, &target.host, target.port, request.reach()).await?, place))
-    };
-    match connected.await {
+    let to = request.destination(target);
+    match connect_tcp(&request.worker.upstream, &to).await {
         Ok((stream, place)) => {
             let ticket = request.ticket(200, Outcome::Tunnel, None);
             *request.client.tunnel.borrow_mut() =

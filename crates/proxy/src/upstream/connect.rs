@@ -1,8 +1,12 @@
-//! Opening connections to origins: looking up names, trying addresses, TLS.
+//! Opening connections to origins: the race of an origin's addresses, TLS.
+//!
+//! Owns: one race for each new connection. An attempt includes TLS, so an address that accepts connections and then is
+//! silent loses like one that drops them. *Source*: RFC 8305.
 
-use std::io;
-use std::rc::Rc;
-use std::time::Duration;
+use std::cell::Cell;
+use std::future::Future;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
 
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
@@ -11,13 +15,17 @@ use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;
+use tokio_rustls::client::TlsStream;
 
-use super::error::FetchError;
+use super::error::{CONNECTING, FetchError, LOOKUP};
+use super::names::NO_ADDRESS;
+use super::race::race;
 use super::socket::Socket;
 use super::switch::Inside;
-use super::{Destination, Idle, Reach, Upstream, trust};
+use super::{ALIVE_MAX, Destination, Idle, Upstream, trust};
 use crate::options::HEADERS;
 use crate::room::Place;
+use crate::rules::key::Origin;
 use crate::wire::deadlines::Side;
 use crate::wire::stream::WatchedStream;
 
@@ -27,68 +35,118 @@ const BUFFER_BYTES_MAX: usize = 8192 + 4096 * 100;
 /// Limits how often a refused certificate of an origin is logged.
 static REFUSED: Throttle = Throttle::every(Duration::from_secs(60));
 
-/// Connects to the first of a host's addresses that accepts the connection, within the connect timeout.
-pub(crate) async fn connect_tcp(
-    upstream: &Upstream,
-    host: &str,
-    port: u16,
-    reach: Reach,
-) -> Result<TcpStream, FetchError> {
-    let bare = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(host);
-    let attempt = async {
-        let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
-        for address in tokio::net::lookup_host((bare, port)).await? {
-            if !reach.includes(address.ip()) {
-                last =
-                    io::Error::new(io::ErrorKind::PermissionDenied, "the proxy's own machine is not for its clients");
-                continue;
-            }
-            match TcpStream::connect(address).await {
-                Ok(stream) => {
-                    stream.set_nodelay(true)?;
-                    return Ok(stream);
-                }
-                Err(error) => last = error,
-            }
-        }
-        Err(last)
+/// The time after which the next address of an origin is tried beside those that have not answered. *Source*: RFC 8305,
+/// 8.
+const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
+
+/// The time that TLS has on a new connection before the next address is tried.
+const TLS_DELAY: Duration = Duration::from_secs(1);
+
+/// Connects to one of the destination's addresses, within the connect timeout. Also returns the connection's place.
+pub(crate) async fn connect_tcp(upstream: &Upstream, to: &Destination) -> Result<(TcpStream, Place), FetchError> {
+    let attempt = async |address| {
+        let connection = open(upstream, address).await?;
+        upstream.known.addresses.note_success(address);
+        Ok(connection)
     };
-    match tokio::time::timeout(upstream.options.limits.connect_timeout, attempt).await {
-        Ok(Ok(stream)) => Ok(stream),
-        Ok(Err(error)) => Err(FetchError::Connect(error.to_string())),
-        Err(_) => Err(FetchError::TimedOut("connecting")),
-    }
+    let connected = connect_to_one(upstream, to, &[], || false, attempt).await?;
+    connected.ok_or_else(|| FetchError::Connect(NO_ADDRESS.into()))
 }
 
-/// Opens a connection to an origin. If `may_switch`, it is for one request that asks for another protocol.
+/// Opens a connection to one of an origin's addresses, except those that were `tried` before; `None` if it has no other.
+/// If `may_switch`, it is for one request, which asks for another protocol.
 pub(super) async fn connect(
     upstream: &Upstream,
     to: &Destination,
-    place: Rc<Place>,
+    tried: &[SocketAddr],
     may_switch: bool,
-) -> Result<Idle, FetchError> {
-    let origin = &to.origin;
-    let tcp = connect_tcp(upstream, &origin.host, origin.port, to.reach).await?;
-    upstream.stats.origin_connections.add(1);
-    let socket = Socket::new(tcp);
-    if !origin.https {
-        return handshake(upstream, socket.clone(), socket, place, may_switch).await;
-    }
-    let connector = upstream.trust.connector().map_err(FetchError::Connect)?;
-    let name = origin.host.trim_start_matches('[').trim_end_matches(']').to_owned();
-    let name = ServerName::try_from(name).map_err(|error| FetchError::Connect(error.to_string()))?;
-    let attempt = connector.connect(name, socket.clone());
-    match tokio::time::timeout(upstream.options.limits.connect_timeout, attempt).await {
-        Ok(Ok(stream)) => handshake(upstream, stream, socket, place, may_switch).await,
-        Ok(Err(error)) => {
-            if let Some(remedy) = trust::remedy(&error) {
-                let authority = origin.authority();
-                REFUSED.write(Level::Warning, "proxy", format_args!("https://{authority}: {error}: {remedy}"));
-            }
-            Err(FetchError::Connect(format!("TLS: {error}")))
+) -> Result<Option<Idle>, FetchError> {
+    let (origin, stats) = (&to.origin, &upstream.stats);
+    // The last time at which a connection was opened, on which TLS then begins.
+    let opened = Cell::new(None);
+    let is_promising = || opened.get().is_some_and(|at: Instant| at.elapsed() < TLS_DELAY);
+    let attempt = async |address| {
+        let (tcp, place) = open(upstream, address).await?;
+        opened.set(Some(Instant::now()));
+        stats.origin_connections.add(1);
+        let socket = Socket::new(tcp);
+        if origin.https {
+            handshake(upstream, tls(upstream, origin, socket.clone()).await?, socket, (address, place), may_switch)
+                .await
+        } else {
+            handshake(upstream, socket.clone(), socket, (address, place), may_switch).await
         }
-        Err(_) => Err(FetchError::TimedOut("the TLS handshake")),
+    };
+    connect_to_one(upstream, to, tried, is_promising, attempt).await
+}
+
+/// Races attempts at the addresses of a host, except those that were `tried` before. The race includes the lookup of the
+/// name, and ends after the connect timeout. Returns `None` if all addresses were tried before.
+async fn connect_to_one<T, F: Future<Output = Result<T, FetchError>>>(
+    upstream: &Upstream,
+    to: &Destination,
+    tried: &[SocketAddr],
+    is_promising: impl Fn() -> bool,
+    attempt: impl Fn(SocketAddr) -> F,
+) -> Result<Option<T>, FetchError> {
+    let memory = &upstream.known.addresses;
+    let limit = upstream.options.limits.connect_timeout;
+    let deadline = tokio::time::Instant::now() + limit;
+    let found = upstream.lookups.look_up(to.origin.bare_host(), to.client);
+    let found = tokio::time::timeout_at(deadline, found).await;
+    let found = found.map_err(|_| FetchError::TimedOut(LOOKUP))??;
+    let mut addresses = memory.order(&found, to.origin.port, Instant::now());
+    if addresses.is_empty() {
+        return Err(FetchError::Connect(NO_ADDRESS.into()));
     }
+    addresses.retain(|address| to.reach.includes(address.ip()));
+    if addresses.is_empty() {
+        return Err(FetchError::Connect("the proxy's own machine is not for its clients".into()));
+    }
+    addresses.retain(|address| !tried.contains(address));
+    let attempt = &attempt;
+    let limited = |&address: &SocketAddr| async move {
+        let result = tokio::time::timeout(limit, attempt(address)).await;
+        let result = result.unwrap_or(Err(FetchError::TimedOut(CONNECTING)));
+        if !matches!(result, Ok(_) | Err(FetchError::Crowded)) {
+            memory.note_failure(address, Instant::now());
+        }
+        result
+    };
+    let race = race(&addresses, ATTEMPT_DELAY, is_promising, limited);
+    match tokio::time::timeout_at(deadline, race).await {
+        Ok(Ok((winner, connection))) => {
+            // Those that began earlier are slower, or do not answer at all.
+            addresses[..winner].iter().for_each(|&address| memory.note_failure(address, Instant::now()));
+            Ok(Some(connection))
+        }
+        Ok(Err(Some(error))) => Err(error),
+        Ok(Err(None)) => Ok(None),
+        Err(_) => Err(FetchError::TimedOut(CONNECTING)),
+    }
+}
+
+/// Opens a TCP connection. *Errors*: also if there is no place for it.
+async fn open(upstream: &Upstream, address: SocketAddr) -> Result<(TcpStream, Place), FetchError> {
+    let failed = |error: std::io::Error| FetchError::Connect(error.to_string());
+    let place = upstream.place().await?;
+    let stream = TcpStream::connect(address).await.map_err(failed)?;
+    stream.set_nodelay(true).map_err(failed)?;
+    Ok((stream, place))
+}
+
+/// Begins TLS on a connection to an origin.
+async fn tls(upstream: &Upstream, origin: &Origin, socket: Socket) -> Result<TlsStream<Socket>, FetchError> {
+    let connector = upstream.known.trust.connector().map_err(FetchError::Connect)?;
+    let name =
+        ServerName::try_from(origin.bare_host().to_owned()).map_err(|error| FetchError::Connect(error.to_string()))?;
+    connector.connect(name, socket).await.map_err(|error| {
+        if let Some(remedy) = trust::remedy(&error) {
+            let authority = origin.authority();
+            REFUSED.write(Level::Warning, "proxy", format_args!("https://{authority}: {error}: {remedy}"));
+        }
+        FetchError::Connect(format!("TLS: {error}"))
+    })
 }
 
 /// Runs hyper on a stream, in a separate task that ends when the connection ends.
@@ -96,7 +154,7 @@ async fn handshake<S>(
     upstream: &Upstream,
     stream: S,
     socket: Socket,
-    place: Rc<Place>,
+    (address, place): (SocketAddr, Place),
     may_switch: bool,
 ) -> Result<Idle, FetchError>
 where
@@ -115,18 +173,22 @@ where
     }
     let (sender, connection) =
         builder.handshake(stream).await.map_err(|error| FetchError::Connect(error.to_string()))?;
-    let inside = may_switch.then(oneshot::channel::<Inside>);
-    let Some((tell, inside)) = inside else {
-        upstream.connections.supervise(watch.clone(), connection, place);
-        return Ok(Idle { sender, watch, socket, inside: None });
+    let inside = if may_switch {
+        let (tell, inside) = oneshot::channel();
+        upstream.connections.supervise(watch.clone(), async move {
+            if let Ok(parts) = connection.without_shutdown().await {
+                let stream = Box::new(parts.io.into_inner().into_inner());
+                _ = tell.send(Inside { stream, early: parts.read_buf, place });
+            }
+        });
+        Some(inside)
+    } else {
+        upstream.connections.supervise(watch.clone(), async move {
+            _ = connection.await;
+            drop(place);
+        });
+        None
     };
-    let held = place.clone();
-    let until_switched = async move {
-        if let Ok(parts) = connection.without_shutdown().await {
-            let stream = Box::new(parts.io.into_inner().into_inner());
-            _ = tell.send(Inside { stream, early: parts.read_buf, place: held });
-        }
-    };
-    upstream.connections.supervise(watch.clone(), until_switched, place);
-    Ok(Idle { sender, watch, socket, inside: Some(inside) })
+    let since = Instant::now();
+    Ok(Idle { sender, watch, socket, inside, address, since, alive: ALIVE_MAX })
 }

@@ -4,6 +4,12 @@ use super::BodyFault;
 use crate::rules::serve::Failure;
 use crate::wire::framing::Violation;
 
+/// The step that took too long if no address accepted a connection.
+pub(super) const CONNECTING: &str = "connecting";
+
+/// The step that took too long if a name was not looked up, for which its origin is not to blame.
+pub(super) const LOOKUP: &str = "looking up its name";
+
 /// The reason why there is no response.
 #[derive(Debug, Clone, thiserror::Error)]
 pub(crate) enum FetchError {

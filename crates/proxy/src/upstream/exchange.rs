@@ -3,16 +3,20 @@
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::rc::Rc;
+use std::time::Duration;
 
 use futures_util::stream::unfold;
-use http::{Method, Response};
+use http::{HeaderMap, Method, Request, Response};
 use http_body_util::BodyExt;
 use hyper::body::{Body, Incoming};
 
 use super::connect::connect;
 use super::error::FetchError;
-use super::{Destination, Idle, RequestBody, RequestHead, Upstream};
+use super::request::BodyProgress;
+use super::switch::WaitInside;
+use super::{ALIVE_MAX, Destination, Idle, RequestBody, RequestHead, Upstream};
 use crate::body::{BodyError, Pieces};
+use crate::rules::serve::Failure;
 use crate::wire::framing::Violation;
 use crate::wire::informational::Informational;
 
@@ -24,23 +28,42 @@ pub(crate) struct Lease {
     upstream: Rc<Upstream>,
     to: Destination,
     connection: Option<Idle>,
-    /// Whether the request is certainly complete when its response ends. Only then can the connection be used again.
-    is_reusable: bool,
+    /// How far the request's body has come. Only if it is complete can the connection be used again.
+    progress: Option<Rc<BodyProgress>>,
 }
 
 impl Lease {
-    /// The lease of a connection that is not used again.
+    /// The lease of a connection for one request without a body.
     pub(super) fn of_one(upstream: &Rc<Upstream>, to: &Destination, connection: Idle) -> Lease {
-        Lease { upstream: upstream.clone(), to: to.clone(), connection: Some(connection), is_reusable: false }
+        Lease { upstream: upstream.clone(), to: to.clone(), connection: Some(connection), progress: None }
+    }
+
+    /// What receives the connection after it has switched to another protocol.
+    pub(super) fn into_inside(mut self) -> Option<WaitInside> {
+        self.connection.as_mut()?.inside.take()
     }
 
     /// Returns the connection to the worker's idle connections, for the next exchange.
     pub fn finish(mut self) {
         if let Some(connection) = self.connection.take() {
             connection.watch.end();
-            if self.is_reusable {
+            if self.progress.as_ref().is_none_or(|progress| progress.is_complete.get()) {
                 self.upstream.keep(&self.to, connection);
             }
+        }
+    }
+
+    /// Learns how long the origin keeps a waiting connection. Half of that is certain: the rest is on the way.
+    fn learn(&mut self, headers: &HeaderMap) {
+        if let (Some(connection), Some(announced)) = (&mut self.connection, announced_alive(headers)) {
+            connection.alive = ALIVE_MAX.min(announced / 2);
+        }
+    }
+
+    /// Records that the address at the other end has broken off a response.
+    fn note_failure(&self) {
+        if let Some(connection) = &self.connection {
+            self.upstream.note_failure(&self.to, connection.address);
         }
     }
 
@@ -72,8 +95,16 @@ impl Drop for Lease {
 /// A callback that receives each informational response.
 pub(crate) type Hear<'a> = &'a dyn Fn(&Informational);
 
+/// The maximum number of addresses at which a request is repeated.
+const REPEATS_MAX: usize = 3;
+
 /// Sends a request and waits for the head of the final response. `hear` is called for each informational response that
 /// arrives before the final one.
+///
+/// A request that may be repeated is repeated if the connection breaks before the response: on a new connection if it
+/// was sent on a kept one, then at the origin's other addresses. It is repeated once if an address does not answer in
+/// time. Any other request is sent only once; a kept connection is used for it only if that is known to be alive
+/// (RFC 9110, 9.2.2).
 pub(crate) async fn exchange(
     upstream: &Rc<Upstream>,
     to: &Destination,
@@ -81,44 +112,114 @@ pub(crate) async fn exchange(
     body: RequestBody,
     hear: Hear<'_>,
 ) -> Result<(Response<Incoming>, Lease), FetchError> {
-    let may_repeat = body.is_empty() && [Method::GET, Method::HEAD, Method::OPTIONS].contains(&head.method);
-    if may_repeat {
-        while let Some(mut kept) = upstream.take(to) {
-            if kept.sender.ready().await.is_err() {
-                continue;
+    let health = &upstream.known.health;
+    let may_repeat = is_repeatable(&head.method) && body.is_empty();
+    let result = try_addresses(upstream, to, head, body, may_repeat, hear).await;
+    match &result {
+        Ok((response, _)) if may_repeat && Failure::of(response.status()).is_some() => health.note_error(&to.origin),
+        Ok(_) => health.note_success(&to.origin),
+        Err(error) => health.note_failure(&to.origin, error),
+    }
+    result
+}
+
+/// Whether a request with this method may be sent twice. *Source*: RFC 9110, 9.2.1.
+fn is_repeatable(method: &Method) -> bool {
+    [Method::GET, Method::HEAD, Method::OPTIONS].contains(method)
+}
+
+async fn try_addresses(
+    upstream: &Rc<Upstream>,
+    to: &Destination,
+    head: RequestHead,
+    body: RequestBody,
+    may_repeat: bool,
+    hear: Hear<'_>,
+) -> Result<(Response<Incoming>, Lease), FetchError> {
+    let copy = may_repeat.then(|| head.clone());
+    let again = || copy.clone().map(|head| head.with_body(RequestBody::Empty));
+    let mut request = Some(head.with_body(body));
+    // The addresses that have failed, the last failure, and whether one of them did not answer in time.
+    let (mut tried, mut failed, mut is_late) = (Vec::new(), None, false);
+    while let Some(mut kept) = upstream.take(to, !may_repeat) {
+        if kept.sender.ready().await.is_err() {
+            continue;
+        }
+        let address = kept.address;
+        let Some(sending) = request.take() else { break };
+        match send(upstream, to, kept, sending, hear).await {
+            Sent::Answered(response, lease) => return Ok((response, lease)),
+            Sent::Not(unsent) => request = Some(unsent),
+            // The origin had probably closed this kept connection before the request was sent, or had sent bytes that
+            // do not answer the request. Try a new connection.
+            Sent::Failed(FetchError::Broken(_) | FetchError::Refused(Violation::Unexpected)) if may_repeat => {
+                request = again();
+                break;
             }
-            match send(upstream, to, kept, head.clone(), RequestBody::Empty, hear).await {
-                // The origin had probably closed this kept connection before the request was sent, or had sent bytes
-                // that do not answer the request. Try a new connection.
-                Err(FetchError::Broken(_) | FetchError::Refused(Violation::Unexpected)) => break,
-                result => return result,
+            Sent::Failed(error @ FetchError::TimedOut(_)) => {
+                upstream.note_failure(to, address);
+                if !may_repeat {
+                    return Err(error);
+                }
+                tried.push(address);
+                (request, failed, is_late) = (again(), Some(error), true);
+                break;
             }
+            Sent::Failed(error) => return Err(error),
         }
     }
-    let place = upstream.place().await?;
-    let fresh = connect(upstream, to, place, false).await;
-    if let Some(origin) = &upstream.origin {
-        origin.note(fresh.as_ref().err());
+    loop {
+        let connected = connect(upstream, to, &tried, false).await;
+        match (&upstream.origin, &connected) {
+            (None, _) | (_, Ok(None) | Err(FetchError::Crowded)) => {}
+            (Some(origin), connected) => origin.note(connected.as_ref().err()),
+        }
+        let (fresh, sending) = match (connected, request, failed) {
+            (Ok(Some(fresh)), Some(sending), _) => (fresh, sending),
+            (_, _, Some(error)) => return Err(error),
+            (Err(error), _, None) => return Err(error),
+            (Ok(_), _, None) => return Err(FetchError::Connect("the origin has no address".into())),
+        };
+        let address = fresh.address;
+        let error = match send(upstream, to, fresh, sending, hear).await {
+            Sent::Answered(response, lease) => return Ok((response, lease)),
+            Sent::Failed(error @ (FetchError::Broken(_) | FetchError::TimedOut(_))) => error,
+            Sent::Failed(error) => return Err(error),
+            Sent::Not(_) => FetchError::Broken("it closed the connection at once".into()),
+        };
+        upstream.note_failure(to, address);
+        let is_overdue = matches!(error, FetchError::TimedOut(_));
+        if !may_repeat || tried.len() == REPEATS_MAX || (is_late && is_overdue) {
+            return Err(error);
+        }
+        tried.push(address);
+        (request, failed, is_late) = (again(), Some(error), is_late || is_overdue);
     }
-    let fresh = fresh?;
-    send(upstream, to, fresh, head, body, hear).await
+}
+
+/// What became of a request.
+enum Sent {
+    /// The origin answered.
+    Answered(Response<Incoming>, Lease),
+    /// The origin may have got the request, but has not answered.
+    Failed(FetchError),
+    /// No byte was sent, because the connection had ended.
+    Not(Request<RequestBody>),
 }
 
 async fn send(
     upstream: &Rc<Upstream>,
     to: &Destination,
     mut connection: Idle,
-    head: RequestHead,
-    body: RequestBody,
+    request: Request<RequestBody>,
     hear: Hear<'_>,
-) -> Result<(Response<Incoming>, Lease), FetchError> {
+) -> Sent {
     upstream.stats.origin_requests.add(1);
-    connection.watch.begin(head.method == Method::HEAD);
-    let is_reusable = body.is_empty();
-    let fault = body.fault();
-    let mut response = pin!(connection.sender.send_request(head.with_body(body)));
-    let watch = connection.watch.clone();
-    let lease = Lease { upstream: upstream.clone(), to: to.clone(), connection: Some(connection), is_reusable };
+    connection.watch.begin(request.method() == Method::HEAD);
+    let progress = request.body().progress();
+    let mut response = pin!(connection.sender.try_send_request(request));
+    let (watch, address) = (connection.watch.clone(), connection.address);
+    let mut lease = Lease { upstream: upstream.clone(), to: to.clone(), connection: Some(connection), progress };
     let result = poll_fn(|context| {
         let polled = response.as_mut().poll(context);
         watch.poll_informational(context).iter().for_each(hear);
@@ -126,12 +227,26 @@ async fn send(
     })
     .await;
     match result {
-        Ok(response) => Ok((response, lease)),
-        Err(error) => match fault.and_then(|fault| fault.get()) {
-            Some(fault) => Err(FetchError::Client(fault)),
-            None => Err(lease.explain(&error)),
+        Ok(response) => {
+            upstream.known.addresses.note_success(address);
+            lease.learn(response.headers());
+            Sent::Answered(response, lease)
+        }
+        Err(mut refused) => match refused.take_message() {
+            Some(unsent) => Sent::Not(unsent),
+            None => match lease.progress.as_ref().and_then(|progress| progress.fault.get()) {
+                Some(fault) => Sent::Failed(FetchError::Client(fault)),
+                None => Sent::Failed(lease.explain(refused.error())),
+            },
         },
     }
+}
+
+/// The time for which an origin keeps a waiting connection, from its `Keep-Alive` header; `None` if it does not say.
+fn announced_alive(headers: &HeaderMap) -> Option<Duration> {
+    let value = headers.get("keep-alive")?.to_str().ok()?;
+    let timeout = value.split(',').find_map(|part| part.trim().strip_prefix("timeout="))?;
+    timeout.trim().parse().ok().map(Duration::from_secs)
 }
 
 /// The pieces of a response's body. After the last piece the connection is kept for the next exchange.
@@ -154,7 +269,10 @@ pub(crate) fn pieces(body: Incoming, lease: Lease) -> Pieces {
                     }
                     return Some((Ok(data), Some((body, lease))));
                 }
-                Some(Err(error)) => return Some((Err(BodyError(lease.explain(&error).to_string())), None)),
+                Some(Err(error)) => {
+                    lease.note_failure();
+                    return Some((Err(BodyError(lease.explain(&error).to_string())), None));
+                }
                 None => {
                     lease.finish();
                     return None;

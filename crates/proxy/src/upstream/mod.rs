@@ -2,12 +2,18 @@
 //!
 //! Owns: the connections to origins, which each worker keeps for reuse, and the exchanges on them, one at a time on
 //! each connection. A request that may be repeated is sent on a kept connection. If this connection is dead, the
-//! request is sent once more on a new one. Any other request gets a new connection.
+//! request is sent once more on a new one, and if an address breaks the exchange or does not answer, at another address
+//! of the origin. Any other request is sent once: on a kept connection that is known to be alive, or else on a new one.
 
+mod addresses;
 mod connect;
 mod error;
 mod exchange;
 mod forwarding;
+mod health;
+mod known;
+mod names;
+mod race;
 mod request;
 mod socket;
 mod switch;
@@ -17,33 +23,55 @@ pub(crate) use connect::connect_tcp;
 pub(crate) use error::FetchError;
 pub(crate) use exchange::{Lease, exchange, pieces};
 pub(crate) use forwarding::Forwarding;
+pub(crate) use health::Probe;
+pub(crate) use known::KnownOrigins;
 pub(crate) use request::{BodyFault, RequestBody, RequestHead};
 pub(crate) use switch::{Duplex, Switched, switch};
 pub(crate) use trust::OriginTrust;
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
-use std::net::IpAddr;
+use std::hash::{Hash, Hasher};
+use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use hyper::client::conn::http1::SendRequest;
 use nectary_host::descriptors;
 
+use self::names::Lookups;
 use self::socket::Socket;
 use self::switch::WaitInside;
 use crate::connections::Connections;
 use crate::options::ProxyOptions;
 use crate::room::{Peer, Place};
 use crate::rules::key::Origin;
+use crate::rules::serve::Failure;
 use crate::stats::{OriginState, WorkerStats};
 use crate::wire::deadlines::Watch;
 
 /// The origin to which a request goes, and the addresses that may be used to reach it.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone)]
 pub(crate) struct Destination {
     pub origin: Origin,
     pub reach: Reach,
+    /// The client for which the origin's name is looked up. All clients share the connections to a destination.
+    pub client: IpAddr,
+}
+
+impl PartialEq for Destination {
+    fn eq(&self, other: &Destination) -> bool {
+        self.origin == other.origin && self.reach == other.reach
+    }
+}
+
+impl Eq for Destination {}
+
+impl Hash for Destination {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (&self.origin, self.reach).hash(state);
+    }
 }
 
 /// The addresses to which the proxy may connect.
@@ -69,6 +97,10 @@ impl Reach {
     }
 }
 
+/// The longest time for which a kept connection is certainly alive, if nothing says that the origin has closed it.
+/// Origins close connections that have waited for longer: most after five seconds or more, some after two.
+const ALIVE_MAX: Duration = Duration::from_secs(1);
+
 /// A connection that waits for its next request.
 struct Idle {
     sender: SendRequest<RequestBody>,
@@ -76,6 +108,12 @@ struct Idle {
     socket: Socket,
     /// On a connection that may switch to another protocol: what receives it then.
     inside: Option<WaitInside>,
+    /// The origin's address at the other end.
+    address: SocketAddr,
+    /// The time since which the connection waits.
+    since: Instant,
+    /// The time for which the origin will certainly keep the connection open while it waits.
+    alive: Duration,
 }
 
 impl Idle {
@@ -94,7 +132,8 @@ pub(crate) struct Upstream {
     /// The record of whether the origin accepts connections; `None` in a forward proxy.
     origin: Option<Arc<OriginState>>,
     idle: RefCell<HashMap<Destination, Vec<Idle>>>,
-    trust: Arc<OriginTrust>,
+    known: Arc<KnownOrigins>,
+    lookups: Lookups,
     is_closed: Cell<bool>,
 }
 
@@ -105,10 +144,21 @@ impl Upstream {
         stats: Arc<WorkerStats>,
         connections: Rc<Connections>,
         origin: Option<Arc<OriginState>>,
-        trust: Arc<OriginTrust>,
+        known: Arc<KnownOrigins>,
     ) -> Rc<Upstream> {
+        let lookups = Lookups::new(known.names.clone(), connections.room.clone(), options.limits.connect_timeout);
         let (idle, is_closed) = (RefCell::default(), Cell::new(false));
-        Rc::new(Upstream { options, stats, connections, origin, idle, trust, is_closed })
+        Rc::new(Upstream { options, stats, connections, origin, idle, known, lookups, is_closed })
+    }
+
+    /// The kind of failure if an origin is failing, and the right to probe it if nobody does.
+    pub fn failing(&self, origin: &Origin) -> Option<(Failure, Option<Probe>)> {
+        self.known.health.look_at(origin, Instant::now())
+    }
+
+    /// Whether any origin may be failing. *Cost*: an atomic load.
+    pub fn has_failing(&self) -> bool {
+        self.known.health.has_failing()
     }
 
     /// Drops idle connections that have ended.
@@ -131,14 +181,14 @@ impl Upstream {
     }
 
     /// The place of a new connection. If there is none, this worker's idle connections are closed first.
-    pub async fn place(&self) -> Result<Rc<Place>, FetchError> {
+    pub async fn place(&self) -> Result<Place, FetchError> {
         if let Some(place) = self.connections.room.take(Peer::Origin) {
-            return Ok(Rc::new(place));
+            return Ok(place);
         }
         self.close_unused();
         // The tasks of the closed connections give their places back.
         tokio::task::yield_now().await;
-        self.connections.room.take(Peer::Origin).map(Rc::new).ok_or_else(|| {
+        self.connections.room.take(Peer::Origin).ok_or_else(|| {
             let max = self.connections.room.max(Peer::Origin);
             self.stats.excess_connections.add(1);
             descriptors::note_refused(format!("{max} connections to origins are open, which is the limit"));
@@ -146,10 +196,13 @@ impl Upstream {
         })
     }
 
-    fn take(&self, to: &Destination) -> Option<Idle> {
+    /// Takes the kept connection that was used last. If `must_be_alive`, only one that the origin certainly does not
+    /// close just now.
+    fn take(&self, to: &Destination, must_be_alive: bool) -> Option<Idle> {
         let mut idle = self.idle.borrow_mut();
         let connections = idle.get_mut(to)?;
-        while let Some(found) = connections.pop() {
+        let may_be_taken = |idle: &mut Idle| !must_be_alive || idle.since.elapsed() < idle.alive;
+        while let Some(found) = connections.pop_if(may_be_taken) {
             if found.is_usable() && found.socket.is_quiet() {
                 return Some(found);
             }
@@ -157,8 +210,17 @@ impl Upstream {
         None
     }
 
-    fn keep(&self, to: &Destination, connection: Idle) {
-        if self.is_closed.get() || self.connections.room.is_crowded() || !connection.is_usable() {
+    /// Records that an address has broken off an exchange or did not answer in time. Its idle connections are closed.
+    fn note_failure(&self, to: &Destination, address: SocketAddr) {
+        self.known.addresses.note_failure(address, Instant::now());
+        if let Some(connections) = self.idle.borrow_mut().get_mut(to) {
+            connections.retain(|idle| idle.address != address);
+        }
+    }
+
+    fn keep(&self, to: &Destination, mut connection: Idle) {
+        let is_refused = self.is_closed.get() || self.connections.room.is_crowded();
+        if is_refused || connection.inside.is_some() || !connection.is_usable() {
             return;
         }
         let mut idle = self.idle.borrow_mut();
@@ -166,6 +228,7 @@ impl Upstream {
             Some(connections) => connections,
             None => idle.entry(to.clone()).or_default(),
         };
+        connection.since = Instant::now();
         if connections.len() < self.options.limits.origin_idle_connections_max {
             connections.push(connection);
         }

@@ -99,7 +99,16 @@ pub(crate) struct ClientBody {
     /// The number of further bytes that the body may have.
     left: u64,
     watch: Rc<Watch>,
-    fault: Rc<Cell<Option<BodyFault>>>,
+    progress: Rc<BodyProgress>,
+}
+
+/// How far a client's body has come. It can be read while the body is being sent.
+#[derive(Debug, Default)]
+pub(crate) struct BodyProgress {
+    /// The client's mistake, if there is one.
+    pub fault: Cell<Option<BodyFault>>,
+    /// Whether the whole body was read from the client.
+    pub is_complete: Cell<bool>,
 }
 
 /// A client's mistake in the body of its request.
@@ -119,15 +128,15 @@ pub(crate) enum BodyFault {
 impl RequestBody {
     /// The body of a request that came on the connection with this `watch`.
     pub fn of_client(incoming: Incoming, bytes_max: u64, watch: &Rc<Watch>) -> RequestBody {
-        let fault = Rc::default();
-        RequestBody::Client(ClientBody { incoming, left: bytes_max, watch: watch.clone(), fault })
+        let progress = Rc::default();
+        RequestBody::Client(ClientBody { incoming, left: bytes_max, watch: watch.clone(), progress })
     }
 
-    /// The cell that will hold the client's mistake if there is one.
-    pub fn fault(&self) -> Option<Rc<Cell<Option<BodyFault>>>> {
+    /// How far the body has come; `None` if the request has no body.
+    pub fn progress(&self) -> Option<Rc<BodyProgress>> {
         match self {
             RequestBody::Empty => None,
-            RequestBody::Client(body) => Some(body.fault.clone()),
+            RequestBody::Client(body) => Some(body.progress.clone()),
         }
     }
 
@@ -150,15 +159,20 @@ impl Body for RequestBody {
             let frame = match std::task::ready!(Pin::new(&mut body.incoming).poll_frame(context)) {
                 Some(Ok(frame)) => frame,
                 Some(Err(_)) => break body.watch.violation().map_or(BodyFault::EndedEarly, BodyFault::Framing),
-                None => return Poll::Ready(None),
+                None => {
+                    body.progress.is_complete.set(true);
+                    return Poll::Ready(None);
+                }
             };
             // Trailers are not forwarded.
             let Ok(data) = frame.into_data() else { continue };
             let Some(left) = body.left.checked_sub(data.len() as u64) else { break BodyFault::TooLarge };
             body.left = left;
+            // A reader that knows the body's length does not poll after the last byte.
+            body.progress.is_complete.set(body.incoming.is_end_stream());
             return Poll::Ready(Some(Ok(Frame::data(data))));
         };
-        body.fault.set(Some(fault));
+        body.progress.fault.set(Some(fault));
         Poll::Ready(Some(Err(BodyError(fault.to_string()))))
     }
 

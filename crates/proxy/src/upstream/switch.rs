@@ -27,7 +27,7 @@ pub(crate) struct Inside {
     pub stream: Box<dyn Duplex>,
     /// The bytes that arrived right after the head of the response.
     pub early: Bytes,
-    pub place: Rc<Place>,
+    pub place: Place,
 }
 
 /// Receives the connection when hyper has ended its work on it.
@@ -47,13 +47,13 @@ pub(crate) async fn switch(
     to: &Destination,
     head: RequestHead,
 ) -> Result<Switched, FetchError> {
-    let place = upstream.place().await?;
-    let fresh = connect(upstream, to, place, true).await;
-    if let Some(origin) = &upstream.origin {
-        origin.note(fresh.as_ref().err());
+    let fresh = connect(upstream, to, &[], true).await;
+    if let Err(error) = &fresh {
+        upstream.known.health.note_failure(&to.origin, error);
     }
-    let mut connection = fresh?;
-    let inside = connection.inside.take();
+    let Some(mut connection) = fresh? else {
+        return Err(FetchError::Connect("the origin has no address".into()));
+    };
     upstream.stats.origin_requests.add(1);
     connection.watch.begin(false);
     connection.watch.await_switch();
@@ -64,8 +64,7 @@ pub(crate) async fn switch(
         return Ok(Switched::No(response, lease));
     }
     let (parts, _) = response.into_parts();
-    drop(lease);
-    match inside {
+    match lease.into_inside() {
         Some(inside) => match inside.await {
             Ok(inside) => Ok(Switched::Yes(parts.headers, inside)),
             Err(_) => Err(FetchError::Broken("the connection ended".into())),

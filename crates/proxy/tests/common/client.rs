@@ -53,6 +53,11 @@ impl Client {
     /// Connects.
     pub async fn connect(address: SocketAddr) -> Client {
         let stream = TcpStream::connect(address).await.expect("a connection");
+        Client::of(stream)
+    }
+
+    /// Uses a connection.
+    pub fn of(stream: TcpStream) -> Client {
         stream.set_nodelay(true).expect("an option");
         Client { stream, buffer: Vec::new() }
     }

@@ -2,9 +2,13 @@
 #![allow(dead_code, unused_imports)]
 
 pub mod client;
+pub mod full_listener;
+pub mod names;
 pub mod origin;
 pub mod proxy;
 
 pub use client::{Client, Reply, get, request};
+pub use full_listener::FullListener;
+pub use names::{Files, NameServer, Says};
 pub use origin::{Origin, Script};
 pub use proxy::{AUTHORIZATION, TestProxy, options, token};

@@ -14,6 +14,7 @@ use tokio::task::JoinHandle;
 pub struct Script {
     steps: Vec<Step>,
     then_close: bool,
+    then_reset: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -49,13 +50,13 @@ impl Script {
 
     /// A script that sends these bytes and nothing else.
     pub fn raw(bytes: &[u8]) -> Script {
-        Script { steps: vec![Step::Send(bytes.to_vec())], then_close: false }
+        Script { steps: vec![Step::Send(bytes.to_vec())], ..Script::default() }
     }
 
     /// A `206` response with `headers` and the range, of one part, that the request names.
     pub fn range(headers: &[&str], body: &[u8]) -> Script {
         let lines = headers.iter().map(|line| format!("{line}\r\n")).collect();
-        Script { steps: vec![Step::Range(lines, body.to_vec())], then_close: false }
+        Script { steps: vec![Step::Range(lines, body.to_vec())], then_close: false, then_reset: false }
     }
 
     /// Adds a step that sends these bytes.
@@ -79,6 +80,12 @@ impl Script {
     /// Adds a step that sends nothing and keeps the connection open.
     pub fn hang(mut self) -> Script {
         self.steps.push(Step::Hang);
+        self
+    }
+
+    /// Resets the connection after all steps.
+    pub fn reset(mut self) -> Script {
+        self.then_reset = true;
         self
     }
 
@@ -138,7 +145,12 @@ impl Drop for Origin {
 impl Origin {
     /// Starts an origin without scripts. It answers every request with a `404` that has no lifetime.
     pub async fn start() -> Origin {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        Origin::start_at(SocketAddr::from(([127, 0, 0, 1], 0))).await
+    }
+
+    /// Like [`Origin::start`], at an address.
+    pub async fn start_at(address: SocketAddr) -> Origin {
+        let listener = TcpListener::bind(address).await.expect("the address");
         let address = listener.local_addr().expect("an address");
         let state = Arc::new(Mutex::new(State::default()));
         let task = tokio::spawn(accept(listener, state.clone()));
@@ -257,7 +269,10 @@ async fn serve(mut stream: TcpStream, state: Arc<Mutex<State>>) {
                 Step::Hang => std::future::pending().await,
             }
         }
-        if script.then_close {
+        if script.then_reset {
+            _ = socket2::SockRef::from(&stream).set_linger(Some(std::time::Duration::ZERO));
+        }
+        if script.then_close || script.then_reset {
             return;
         }
     }

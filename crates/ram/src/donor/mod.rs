@@ -142,7 +142,7 @@ impl Donor {
         self.inner.clone()
     }
 
-    /// Accepts no more devices and clients from now on; the present ones continue.
+    /// Accepts no more devices from now on, and new clients only of devices with redundancy; the present ones continue.
     pub fn leave(&self) {
         self.inner.lock().is_leaving = true;
     }
@@ -275,7 +275,7 @@ impl ExportSource for Inner {
             None => Ok(()),
         };
         match has_metadata {
-            true => entry.session_with_metadata(&id, holder, is_leaving, grow),
+            true => entry.session_with_metadata(&id, holder, grow),
             false => entry.session(&id, holder, is_leaving, grow),
         }
     }
@@ -371,17 +371,14 @@ impl Entry {
     }
 
     /// Returns the export of a session of a device with redundancy; it reads and writes blocks only after it has
-    /// exchanged the record.
+    /// exchanged the record. A donor that is leaving begins such sessions, too: the next client of a device can move
+    /// what it has there, and may need it.
     fn session_with_metadata(
         &mut self,
         id: &str,
         holder: Holder,
-        is_leaving: bool,
         grow: impl FnOnce(&Tenant) -> Result<(), Missing>,
     ) -> Result<Arc<Export>, Missing> {
-        if is_leaving && self.tenant.holder().client != holder.client {
-            return Err(Missing::Refused("this donor is leaving and takes no new clients".to_owned()));
-        }
         if let Some(export) = self.known_session(id, holder)? {
             return Ok(export);
         }

@@ -89,7 +89,8 @@ impl Pool {
 /// Allocates, touches and locks slabs.
 fn locked(slabs: u64) -> Result<Vec<Buffer>, DonorError> {
     let wanted_bytes = slabs * SLAB_BYTES as u64;
-    if let Some(available_bytes) = available_bytes().filter(|&available| available < wanted_bytes) {
+    if let Some(available_bytes) = nectary_host::memory::available_bytes().filter(|&available| available < wanted_bytes)
+    {
         return Err(DonorError::NotThere { wanted_bytes, available_bytes });
     }
     let mut list = Vec::new();
@@ -102,13 +103,6 @@ fn locked(slabs: u64) -> Result<Vec<Buffer>, DonorError> {
         list.push(slab);
     }
     Ok(list)
-}
-
-/// Returns the memory that could be allocated now, as the kernel estimates it.
-fn available_bytes() -> Option<u64> {
-    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
 /// Returns how much memory this process may lock, in words.

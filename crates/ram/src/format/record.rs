@@ -262,6 +262,11 @@ pub struct Record {
 }
 
 impl Record {
+    /// Whether the record says that a donor of this incarnation has the record's place.
+    pub fn is_of(&self, incarnation: u64) -> bool {
+        self.view.members.get(usize::from(self.position)).is_some_and(|own| own.incarnation == incarnation)
+    }
+
     /// Encodes the record, in at most [`METADATA_BYTES`].
     pub fn encode(&self) -> Vec<u8> {
         let geometry = &self.geometry;

@@ -5,21 +5,18 @@
 use super::report::{Counts, LogCounts};
 use crate::format::slots::Areas;
 use crate::format::{Geometry, View};
-use crate::mirror::{
-    self, Action, Donor, Event, Intent, Layout as _, LinkState, Moment, Refusal, Ring, Rows, Standing, Times,
-};
+use crate::mirror::{self, Action, Donor, Event, Intent, Layout as _, Moment, Refusal, Ring, Rows, Times};
+use crate::moving::Members;
 use crate::scrub::Progress;
 use crate::{format::FormatError, log};
 
-/// The interface of a machine for its owner; each method calls the machine's method of the same name.
-pub trait Client: Send {
+/// The interface of a machine for its owner, besides what a move sees of it; each method calls the machine's method of the same name.
+pub trait Client: Members + Send {
     fn step(&mut self, now_us: Moment, event: Event);
     fn take_actions(&mut self) -> Vec<Action>;
     fn wake_at(&self) -> Option<Moment>;
-    fn standing(&self) -> &[Standing];
+    fn members(&self) -> &dyn Members;
     fn view(&self) -> &View;
-    fn link_state(&self, donor: Donor) -> Option<LinkState>;
-    fn is_view_stored(&self) -> bool;
     fn is_given_up(&self) -> bool;
     fn rebuild_progress(&self) -> Option<(Donor, u64, u64)>;
     fn scrub_progress(&self) -> Progress;
@@ -39,20 +36,12 @@ impl Client for mirror::Machine {
         mirror::Machine::wake_at(self)
     }
 
-    fn standing(&self) -> &[Standing] {
-        mirror::Machine::standing(self)
+    fn members(&self) -> &dyn Members {
+        self
     }
 
     fn view(&self) -> &View {
         mirror::Machine::view(self)
-    }
-
-    fn link_state(&self, donor: Donor) -> Option<LinkState> {
-        mirror::Machine::link_state(self, donor)
-    }
-
-    fn is_view_stored(&self) -> bool {
-        mirror::Machine::is_view_stored(self)
     }
 
     fn is_given_up(&self) -> bool {
@@ -85,20 +74,12 @@ impl Client for log::Machine {
         log::Machine::wake_at(self)
     }
 
-    fn standing(&self) -> &[Standing] {
-        log::Machine::standing(self)
+    fn members(&self) -> &dyn Members {
+        self
     }
 
     fn view(&self) -> &View {
         log::Machine::view(self)
-    }
-
-    fn link_state(&self, donor: Donor) -> Option<LinkState> {
-        log::Machine::link_state(self, donor)
-    }
-
-    fn is_view_stored(&self) -> bool {
-        log::Machine::is_view_stored(self)
     }
 
     fn is_given_up(&self) -> bool {

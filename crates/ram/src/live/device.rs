@@ -26,6 +26,7 @@ use super::report::Report;
 use super::session::Target;
 use super::spares::Spares;
 use super::survey::{self, EPOCHS, Placed, Seen, describe, error, look_patiently, owned, place};
+use super::unfinished::finish;
 use crate::device::RamOptions;
 use crate::device::address::Address;
 use crate::donor::{BLOCK_BYTES, random};
@@ -146,6 +147,7 @@ impl RedundantDevice {
     pub async fn open(options: RamOptions) -> Result<RedundantDevice, Error> {
         let client = draw_client(&options)?;
         let seen = look_patiently(&options, client, false).await;
+        let seen = finish(&options, client, seen).await;
         let placed = place(&options, &seen)?;
         if let Some(other) = survey::owner(&seen).filter(|_| !options.take_over) {
             return Err(error(&options, ErrorKind::Busy, owned(&other)));

@@ -26,6 +26,7 @@ use super::session::{Ended, begin, window};
 use super::survey::{
     self, EPOCHS, Placed, Seen, describe, error, found, look_patiently, owned_elsewhere, part_bytes, place,
 };
+use super::unfinished::finish;
 use crate::device::{Made, RamOptions};
 use crate::donor::PROMISE_BYTES;
 use crate::format::record::STRIPES_MAX;
@@ -69,6 +70,7 @@ async fn look_alone(options: &RamOptions) -> Result<(u64, Vec<Seen>, Placed), Er
     let options = &RamOptions { take_over: false, trust_remaining: false, ..options.clone() };
     let client = draw_client(options)?;
     let seen = look_patiently(options, client, false).await;
+    let seen = finish(options, client, seen).await;
     let placed = place(options, &seen)?;
     if let Some(other) = survey::owner(&seen) {
         return Err(error(options, ErrorKind::Busy, owned_elsewhere(&other)));

@@ -13,13 +13,13 @@
 //! | `owner` | the task that holds the machine and all connections |
 //! | `peer` | a donor as the owner sees it |
 //! | `remote` | control of a device that is open elsewhere in this process |
-//! | `moving` | another donor takes the place of one: what is copied when |
+//! | `moving` | another donor takes the place of one: preparing it, and copying |
 //! | `naming` | addresses and numbers of donors, and the SPEC that names them |
 //! | `replacing` | the same: what the owner does, and what the machine is told |
-//! | `filling` | when a donor that is filled is given up |
 //! | `remnants` | what a donor without a place has of the device |
 //! | `scrubbing` | who waits for a pass of the scrub |
-//! | `spares` | which donor needs a spare, and when |
+//! | `spares` | the spares, and which of them is next |
+//! | `unfinished` | finishing a switch that a lost client has left |
 //! | `sparing` | the same: what the owner does |
 //! | `make` | making and deleting a device |
 //! | `grow` | a device gets larger |
@@ -28,7 +28,6 @@
 
 pub(crate) mod client;
 pub(crate) mod device;
-mod filling;
 mod grow;
 mod make;
 mod moving;
@@ -45,6 +44,7 @@ pub(crate) mod session;
 mod spares;
 mod sparing;
 pub(crate) mod survey;
+mod unfinished;
 
 pub use device::RedundantDevice;
 pub use grow::grow;

@@ -1,51 +1,23 @@
-//! Putting another donor in the place of one: what a donor has is copied while the device is used, and then the other
-//! one takes its place.
+//! A move as the owner of a device carries it out: the donors, the sessions with them, and copying.
 //!
-//! Owns: which parts of the donor's memory the other one lacks, the last pause, and giving the memory of the former one
-//! back. Promises: the former donor is trusted, and gets every write, until the other one has everything; so the device
-//! is never less safe than before. If anything goes wrong before that, the former one stays, and the other one is
-//! emptied. Leaves to others: the decision and that all are told of it (`mirror`, at `Event::Replaced`).
-//!
-//! | stage | it goes on when |
-//! |---|---|
-//! | connecting | this client owns the other donor, whose record is that of the former one |
-//! | copying | few parts were changed since they were copied; then no request is sent for a moment, and the rest is copied |
-//! | settling | the other donor is trusted, and all donors were told |
-//! | emptying | the former donor was emptied, or emptying it failed |
-//!
-//! A donor that is left already has nothing to copy: the other one takes its place at once, and is filled like any
-//! donor that is back (`filling`).
+//! Owns: preparing the other donor, copying a part, and the errors. Leaves to others: the plan (`crate::moving`), what is
+//! told to the machine (`replacing`).
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
 
 use nectary_block::format_size;
 use nectary_nbd::NbdDevice;
 use tokio::sync::oneshot;
 
-use super::filling::{Filling, Seen};
-use super::planted::{Bug, lost_after, planted};
+use super::planted::{Bug, planted};
 use super::remnants::{self, Present, area, trim};
 use super::report::MoveReport;
 use super::session::{Away, Ended, Target, begin, incarnation};
 use crate::donor::PROMISE_BYTES;
 use crate::format::{Record, Stamp};
-use crate::mirror::{Donor, DonorRequest, Reply, RequestId};
-
-/// What is copied at a time. *Units*: bytes.
-const PART_BYTES: u64 = 512 << 10;
-/// Parts that are copied at a time.
-const COPIES_MAX: usize = 2;
-/// No request is sent while at most so many parts are copied.
-const LAST_PARTS: usize = 8;
-/// If the whole was copied so many times and still more parts are left, they are copied in pauses.
-const ROUNDS_MAX: u64 = 4;
-/// How long requests to the donor may be kept at a time; it would count as late soon after.
-const PAUSE_MAX: Duration = Duration::from_millis(150);
-/// How long they are sent at least before the next pause.
-const PAUSE_EVERY: Duration = Duration::from_millis(100);
+use crate::mirror::{Donor, DonorRequest, Moment, Reply, RequestId};
+use crate::moving::{PART_BYTES, Plan};
 
 /// How a move ends.
 pub type Moved = Result<(), MoveError>;
@@ -91,15 +63,6 @@ impl From<String> for MoveError {
     }
 }
 
-/// How far it is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stage {
-    Connecting,
-    Copying,
-    Settling,
-    Emptying,
-}
-
 /// The other donor, owned by this client.
 pub struct Ready {
     pub device: Arc<NbdDevice>,
@@ -108,135 +71,56 @@ pub struct Ready {
 
 /// A move under way.
 pub struct Move {
-    pub donor: Donor,
+    pub plan: Plan,
+    /// The other donor.
     pub target: Target,
     /// Of the session with the other donor.
     pub epoch: u64,
-    pub stage: Stage,
     pub ready: Option<Ready>,
     /// The session with the former donor, for as long as it may still have something.
     pub former: Option<Arc<NbdDevice>>,
-    /// The former donor, if it was left and the other one is filled: it is in use again if the other one is lost too.
+    /// The former donor, once the other one has its place: it is in use again if the other one has to give it back.
     pub left: Option<Target>,
     /// The label of the donor that has no place: of the other one, then of the former one.
     pub label: String,
-    bytes: u64,
-    /// Parts that the other donor lacks.
-    lacking: BTreeSet<u64>,
-    copying: BTreeSet<u64>,
-    copied: u64,
-    paused: Option<Instant>,
-    went_on: Instant,
     /// Requests that are kept meanwhile.
     pub kept: Vec<(RequestId, DonorRequest)>,
-    began: Instant,
-    filling: Filling,
     /// Whether nothing more may be copied.
     pub stopped: Arc<AtomicBool>,
     reply: Option<oneshot::Sender<Moved>>,
 }
 
-/// What to do next.
-pub enum Next {
-    Wait,
-    /// Copy a part: its offset and length.
-    Copy(u64, u64, u64),
-    /// Send what was kept.
-    GoOn,
-    /// Nothing is lacking, and nothing is on its way.
-    Switch,
-}
-
 impl Move {
-    pub fn new(donor: Donor, target: Target, epoch: u64, bytes: u64, reply: oneshot::Sender<Moved>) -> Move {
-        let now = Instant::now();
+    pub fn new(
+        donor: Donor,
+        target: Target,
+        epoch: u64,
+        bytes: u64,
+        now_us: Moment,
+        reply: oneshot::Sender<Moved>,
+    ) -> Move {
         Move {
-            donor,
+            plan: Plan::new(donor, bytes, PART_BYTES, now_us),
             target,
             epoch,
-            stage: Stage::Connecting,
             ready: None,
             former: None,
             left: None,
             label: String::new(),
-            bytes,
-            lacking: (0..bytes.div_ceil(PART_BYTES)).collect(),
-            copying: BTreeSet::new(),
-            copied: 0,
-            paused: None,
-            went_on: now,
             kept: Vec::new(),
-            began: now,
-            filling: Filling::default(),
             stopped: Arc::default(),
             reply: Some(reply),
         }
     }
 
+    pub fn donor(&self) -> Donor {
+        self.plan.donor
+    }
+
     /// Bytes of the donor change, or may have been changed.
     pub fn touch(&mut self, offset: u64, bytes: u64) {
-        if planted(Bug::DrainForgets) {
-            return;
-        }
-        if bytes > 0 && matches!(self.stage, Stage::Connecting | Stage::Copying) {
-            let end = (offset + bytes).min(self.bytes);
-            self.lacking.extend(offset / PART_BYTES..end.div_ceil(PART_BYTES));
-        }
-    }
-
-    /// Whether requests to the donor are kept.
-    pub fn is_paused(&self) -> bool {
-        self.paused.is_some()
-    }
-
-    /// The other donor has everything: what was kept comes again on the next connection.
-    pub fn settle(&mut self) {
-        self.kept.clear();
-        (self.paused, self.stage) = (None, Stage::Settling);
-    }
-
-    /// Returns why the other donor has to be given up, if it has the place already.
-    pub fn hopeless(&mut self, seen: Seen) -> Option<String> {
-        let is_placed = self.stage == Stage::Settling;
-        is_placed.then(|| self.filling.hopeless(Instant::now(), lost_after(), seen))?
-    }
-
-    /// What to do while copying. `is_idle`: no request is on its way to the donor; `may_switch`: all others are fine.
-    pub fn next(&mut self, is_idle: bool, may_switch: bool) -> Next {
-        let is_little = self.lacking.len() <= LAST_PARTS;
-        let has_tried = self.copied > ROUNDS_MAX * self.bytes.div_ceil(PART_BYTES);
-        match self.paused {
-            Some(since) if since.elapsed() >= PAUSE_MAX || !may_switch => {
-                (self.paused, self.went_on) = (None, Instant::now());
-                return Next::GoOn;
-            }
-            Some(_) if !is_idle => return Next::Wait,
-            Some(_) if self.lacking.is_empty() && self.copying.is_empty() => return Next::Switch,
-            None if may_switch && (is_little || has_tried) && self.went_on.elapsed() >= PAUSE_EVERY => {
-                self.paused = Some(Instant::now());
-                return if is_idle { self.next(is_idle, may_switch) } else { Next::Wait };
-            }
-            _ => {}
-        }
-        if self.copying.len() >= COPIES_MAX {
-            return Next::Wait;
-        }
-        // A part that is being copied and was changed meanwhile comes again after that.
-        let Some(part) = self.lacking.iter().copied().find(|part| !self.copying.contains(part)) else {
-            return Next::Wait;
-        };
-        self.lacking.remove(&part);
-        self.copying.insert(part);
-        let offset = part * PART_BYTES;
-        Next::Copy(part, offset, PART_BYTES.min(self.bytes - offset))
-    }
-
-    /// A part was copied, or not.
-    pub fn copied(&mut self, part: u64, is_done: bool) {
-        self.copying.remove(&part);
-        match is_done {
-            true => self.copied += 1,
-            false => _ = self.lacking.insert(part),
+        if !planted(Bug::DrainForgets) {
+            self.plan.touch(offset, bytes);
         }
     }
 
@@ -248,10 +132,10 @@ impl Move {
         }
     }
 
-    pub fn report(&self) -> MoveReport {
-        let lacking = (self.lacking.len() + self.copying.len()) as u64 * PART_BYTES;
-        let copied = self.bytes.saturating_sub(lacking);
-        MoveReport { donor: self.donor, copied, all: self.bytes, elapsed_ms: self.began.elapsed().as_millis() as u64 }
+    pub fn report(&self, now_us: Moment) -> MoveReport {
+        let (copied, all) = self.plan.progress();
+        let elapsed_ms = now_us.saturating_sub(self.plan.began_us()) / 1000;
+        MoveReport { donor: self.plan.donor, copied, all, elapsed_ms }
     }
 }
 
@@ -351,59 +235,5 @@ pub async fn copy(
         Ended::Answered(Reply::Done) => Ok(()),
         Ended::Answered(_) => Err((true, "it does not take what it is given".to_owned())),
         Ended::Lost(reason) => Err((true, reason)),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::device::address::Address;
-
-    fn moving(bytes: u64) -> (Move, oneshot::Receiver<Moved>) {
-        let (reply, moved) = oneshot::channel();
-        let address = Address::parse("h1:7070").unwrap();
-        let target = Target { address, id: "disk".to_owned(), client: 1, only_reads: false };
-        let mut moving = Move::new(0, target, 2, bytes, reply);
-        moving.stage = Stage::Copying;
-        (moving, moved)
-    }
-
-    #[test]
-    fn a_part_that_changes_while_it_is_copied_is_copied_again_before_the_switch() {
-        let (mut moving, _moved) = moving(40 * PART_BYTES - 8);
-        let mut copied = Vec::new();
-        for _ in 0..200 {
-            match moving.next(true, true) {
-                Next::Copy(part, offset, bytes) => {
-                    assert_eq!(bytes, if part == 39 { PART_BYTES - 8 } else { PART_BYTES });
-                    if copied.len() == 5 {
-                        moving.touch(offset + 7, 1);
-                        moving.touch(40 * PART_BYTES, 99);
-                    }
-                    copied.push(part);
-                    moving.copied(part, copied.len() != 9);
-                }
-                Next::Switch => break,
-                Next::Wait | Next::GoOn => std::thread::sleep(Duration::from_millis(5)),
-            }
-        }
-        assert!(moving.is_paused() && copied.len() == 42, "{copied:?}");
-        assert_eq!(moving.report().copied, 40 * PART_BYTES - 8);
-        copied.sort_unstable();
-        copied.dedup();
-        assert_eq!(copied, (0..40).collect::<Vec<_>>());
-    }
-
-    #[test]
-    fn requests_on_their_way_and_donors_that_are_away_hold_the_switch_up() {
-        let (mut moving, _moved) = moving(PART_BYTES);
-        std::thread::sleep(PAUSE_EVERY);
-        assert!(matches!(moving.next(false, false), Next::Copy(0, 0, PART_BYTES)));
-        moving.copied(0, true);
-        assert!(matches!(moving.next(true, false), Next::Wait) && !moving.is_paused());
-        assert!(matches!(moving.next(false, true), Next::Wait) && moving.is_paused());
-        assert!(matches!(moving.next(true, false), Next::GoOn) && !moving.is_paused());
-        std::thread::sleep(PAUSE_EVERY);
-        assert!(matches!(moving.next(true, true), Next::Switch));
     }
 }

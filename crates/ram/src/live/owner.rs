@@ -23,7 +23,7 @@ use tokio::task::{AbortHandle, JoinSet};
 use super::client::{Client, donor_bytes};
 use super::moving::{Move, MoveError, Moved, Ready};
 use super::peer::{PAUSE_MIN, Peer, changed};
-use super::report::{DonorReport, RebuildReport, Report};
+use super::report::{DonorReport, MoveReport, RebuildReport, Report};
 use super::session::{Away, Ended, Reached, Target, begin, incarnation};
 use super::spares::Spares;
 use crate::device::RamOptions;
@@ -32,6 +32,7 @@ use crate::format::{Geometry, Record};
 use crate::mirror::{
     Action, Donor, DonorRequest, Event, LinkState, MirrorError, Moment, Refusal, Reply, Request, RequestId, Standing,
 };
+use crate::moving::Stage;
 use crate::scrub::Findings;
 
 /// The longest pause between attempts to connect.
@@ -190,7 +191,7 @@ impl Owner {
         (owner, Handle { commands, opened: is_opened, reports: watched })
     }
 
-    fn now_us(&self) -> Moment {
+    pub(super) fn now_us(&self) -> Moment {
         self.started.elapsed().as_micros() as Moment
     }
 
@@ -267,6 +268,7 @@ impl Owner {
                         self.lose(donor, "it was late, or its answers were wrong".to_owned());
                         self.connect(donor, Duration::ZERO);
                     }
+                    Action::Restore { donor } => self.restore(donor),
                     Action::Complete { id, result } => {
                         if let Some(caller) = self.callers.remove(&id) {
                             let _ = caller.send(result);
@@ -305,8 +307,8 @@ impl Owner {
     }
 
     pub(super) fn send(&mut self, donor: Donor, request: RequestId, body: DonorRequest) {
-        if let Some(moving) = self.moving.as_mut().filter(|moving| moving.donor == donor) {
-            if moving.is_paused() {
+        if let Some(moving) = self.moving.as_mut().filter(|moving| moving.donor() == donor) {
+            if moving.plan.is_paused() {
                 return moving.kept.push((request, body));
             }
             let (offset, bytes) = changed(&body);
@@ -348,7 +350,7 @@ impl Owner {
             Done::Dropped => {}
             // After a move another donor may have the place of one that said so.
             Done::Looked(number, leaving, answering) => {
-                self.spares.looked(if self.moves == number { leaving } else { Vec::new() }, answering)
+                self.spares.looked(if self.moves == number { leaving } else { Vec::new() }, answering);
             }
             Done::Connected(donor, epoch, _) | Done::Ended(donor, epoch, ..) if self.peers[donor].epoch != epoch => {}
             Done::Prepared(number, _) | Done::Copied(number, ..) | Done::Emptied(number, _) if self.moves != number => {
@@ -372,7 +374,7 @@ impl Owner {
             Done::Ended(donor, _, request, Ended::Answered(reply)) => {
                 let range = self.peers[donor].under_way.remove(&request);
                 if let (Some(moving), Some((offset, bytes))) = (&mut self.moving, range)
-                    && moving.donor == donor
+                    && moving.donor() == donor
                 {
                     moving.touch(offset, bytes);
                 }
@@ -420,7 +422,7 @@ impl Owner {
         }
         let ended = self.reports.borrow().ended.clone();
         let ended = ended.or_else(|| has_ended.then(|| "the device is detached".into()));
-        let moving = self.moving.as_ref();
+        let moving = self.moving.as_ref().map(|moving| moving.report(now_us));
         let spares = (self.spares.list.len() as u64, self.spares.answering() as u64);
         let report = report(&*self.machine, &self.peers, &self.places, self.rebuild, moving);
         self.reports.send_replace(Report { ended, spares, spec: self.spec.clone(), ..report });
@@ -441,7 +443,8 @@ impl Owner {
     fn say(&self, donor: Donor, standing: Standing) {
         let peer = &self.peers[donor];
         let reason = peer.reason.as_deref().map(|reason| format!(" ({reason})")).unwrap_or_default();
-        let takes_place = self.moving.as_ref().is_some_and(|moving| moving.donor == donor && moving.left.is_some());
+        let is_filling = |moving: &Move| moving.donor() == donor && moving.plan.stage() == Stage::Filling;
+        let takes_place = self.moving.as_ref().is_some_and(is_filling);
         let (level, what) = match standing {
             Standing::Trusted => (Level::Note, "has everything that belongs on it"),
             Standing::Leaving => return,
@@ -463,7 +466,7 @@ fn report(
     peers: &[Peer],
     places: &[usize],
     rebuild: Option<(Donor, Instant)>,
-    moving: Option<&Move>,
+    moving: Option<MoveReport>,
 ) -> Report {
     let donor = |(donor, peer): (usize, &Peer)| DonorReport {
         standing: machine.standing()[donor],
@@ -485,7 +488,7 @@ fn report(
             let elapsed_ms = since.elapsed().as_millis() as u64;
             RebuildReport { donor, copied, all, elapsed_ms }
         }),
-        moving: moving.map(Move::report),
+        moving,
         scrub: machine.scrub_progress(),
         spares: (0, 0),
         spec: "".into(),

@@ -1,23 +1,15 @@
-//! Which donor needs a spare, and when.
+//! The spares of a device.
 //!
-//! Owns: the list of spares, and the time of the next attempt. Promises: one attempt at a time; a donor that is only cut
-//! off for a while is not replaced.
-//!
-//! | a donor | then |
-//! |---|---|
-//! | is left for `LOST_AFTER` | a spare takes its place, and is filled from the others |
-//! | says that it is leaving, after a SIGTERM | what it has is moved to a spare |
+//! Owns: the list of spares, and which of them is next. Leaves to others: which donor needs one, and when
+//! (`crate::moving::Need`).
 //!
 //! A spare that is lost, or that cannot be filled, is given up (`moving`), and the next one is tried.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use super::planted::lost_after;
 use crate::device::address::Address;
-use crate::mirror::{Donor, Standing};
-
-/// The pause after an attempt.
-const RETRY_AFTER: Duration = Duration::from_secs(10);
+use crate::mirror::Moment;
+use crate::moving::Need;
 
 /// The spares of a device.
 #[derive(Default)]
@@ -29,13 +21,9 @@ pub struct Spares {
     pub answering: Vec<String>,
     /// The spare to try next.
     pub next: usize,
-    /// The donor that is left, and since when.
-    pub left: Option<(Donor, Instant)>,
-    pub tried: Option<Instant>,
+    pub need: Need,
     pub looked: Option<Instant>,
     pub is_looking: bool,
-    /// By position; empty until donors were asked.
-    pub leaving: Vec<bool>,
 }
 
 impl Spares {
@@ -45,7 +33,7 @@ impl Spares {
 
     /// Notes which donors are leaving, and which spares answer.
     pub fn looked(&mut self, leaving: Vec<bool>, answering: Vec<String>) {
-        (self.leaving, self.answering, self.is_looking) = (leaving, answering, false);
+        (self.need.leaving, self.answering, self.is_looking) = (leaving, answering, false);
     }
 
     /// The number of spares that can be expected to take a place.
@@ -60,36 +48,14 @@ impl Spares {
         if self.list.len() < before {
             self.used.push(address.text.clone());
         }
-        (self.tried, self.left) = (None, None);
+        self.need.filled();
     }
 
     /// Notes that a spare was given up before it was filled: another one is tried at once, until all were tried.
-    pub fn try_another(&mut self) {
-        let has_another = !self.next.is_multiple_of(self.list.len().max(1));
-        self.tried = if has_another { None } else { Some(Instant::now()) };
-    }
-
-    /// Notes which donor is left; while a spare has its place, that donor stays the one.
-    pub fn track(&mut self, standing: &[Standing]) {
-        let left = standing.iter().position(|standing| *standing == Standing::Out);
-        if self.left.map(|(donor, _)| donor) != left {
-            self.left = left.map(|donor| (donor, Instant::now()));
-        }
-    }
-
-    /// Whether a donor has been left for so long that it counts as lost.
-    pub fn is_lost(&self, donor: Donor) -> bool {
-        self.left.is_some_and(|(left, since)| left == donor && since.elapsed() >= lost_after())
-    }
-
-    /// Returns the donor whose place a spare has to take now.
-    pub fn needed(&self) -> Option<Donor> {
-        if self.list.is_empty() || self.tried.is_some_and(|tried| tried.elapsed() < RETRY_AFTER) {
-            return None;
-        }
-        match self.left {
-            Some((donor, _)) => self.is_lost(donor).then_some(donor),
-            None => self.leaving.iter().position(|is_leaving| *is_leaving),
+    pub fn try_another(&mut self, now_us: Moment) {
+        self.need.tried(now_us);
+        if !self.next.is_multiple_of(self.list.len().max(1)) {
+            self.need.try_again();
         }
     }
 }

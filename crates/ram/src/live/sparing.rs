@@ -1,19 +1,19 @@
 //! What the owner does when a spare takes the place of a donor without a user.
 //!
-//! Owns: asking donors whether they leave, and spares whether they answer, and beginning a move. Leaves to others: which donor needs a spare (`spares`),
+//! Owns: asking donors whether they leave, and spares whether they answer, and beginning a move. Leaves to others: which donor needs a spare (`crate::moving`),
 //! and the move (`replacing`), which also checks that the spare is suitable.
 
 use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 
-use super::filling::Seen;
 use super::owner::{Done, Owner};
-use super::planted::may_give_up;
+use super::planted::{lost_after, may_give_up};
 use super::session::Target;
 use crate::device::address::Address;
 use crate::device::together::together;
 use crate::mirror::{LinkState, Standing};
+use crate::moving::Seen;
 
 /// How often donors are asked whether they are leaving.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -24,8 +24,9 @@ impl Owner {
         if self.opened.is_some() {
             return;
         }
+        let (now_us, lost_after_us) = (self.now_us(), lost_after().as_micros() as u64);
         if let Some(moving) = &mut self.moving {
-            let (donor, standing) = (moving.donor, self.machine.standing());
+            let (donor, standing) = (moving.donor(), self.machine.standing());
             let is_well = |other: usize| {
                 standing[other] == Standing::Trusted && self.machine.link_state(other) == Some(LinkState::Claimed)
             };
@@ -33,7 +34,8 @@ impl Owner {
             let is_away = self.machine.link_state(donor) == Some(LinkState::Down);
             // The machine counts it at length, so the report has it.
             let filled = self.reports.borrow().rebuild.as_ref().map_or(0, |rebuild| rebuild.copied);
-            if let Some(why) = moving.hopeless(Seen { standing: standing[donor], is_away, are_well, filled })
+            let seen = Seen { standing: standing[donor], is_away, are_well, filled };
+            if let Some(why) = moving.plan.hopeless(now_us, lost_after_us, seen)
                 && may_give_up()
             {
                 let reason = self.peers[donor].reason.as_deref();
@@ -41,15 +43,14 @@ impl Owner {
             }
             return;
         }
-        self.spares.track(self.machine.standing());
+        self.spares.need.track(now_us, self.machine.standing());
         if self.spares.list.is_empty() {
             return;
         }
-        if let Some(donor) = self.spares.needed() {
+        if let Some(donor) = self.spares.need.donor(now_us, lost_after_us) {
             let spare = self.spares.list[self.spares.next % self.spares.list.len()].clone();
             self.spares.next += 1;
-            self.spares.tried = Some(Instant::now());
-            self.spares.leaving.clear();
+            self.spares.need.tried(now_us);
             let old = self.peers[donor].target.address.text.clone();
             // Nobody waits for the end, which is in the log.
             let (reply, _) = oneshot::channel();

@@ -120,6 +120,11 @@ impl Seen {
         self.state.as_ref().ok()?.record.as_ref()
     }
 
+    /// Whether the donor has the copy of another one's record, whose place it was about to take.
+    fn is_copy(&self) -> bool {
+        self.record().zip(self.page()).is_some_and(|(record, page)| !record.is_of(incarnation(page)))
+    }
+
     /// Returns the text that two donors must not share: their labels, or the address if there are none.
     pub fn label(&self) -> String {
         let stated = self.page().map(|page| page.labels.clone()).unwrap_or_default();
@@ -255,7 +260,7 @@ pub fn place(options: &RamOptions, seen: &[Seen]) -> Result<Placed, Error> {
         let Some(record) = donor.record() else { continue };
         let position = usize::from(record.position);
         // The copy of a record on a donor that was about to take a place.
-        if record.view.members.get(position).map(|own| own.incarnation) != donor.page().map(incarnation) {
+        if donor.is_copy() {
             continue;
         }
         let part = donor.state.as_ref().ok().map(part_bytes);
@@ -278,8 +283,11 @@ pub fn place(options: &RamOptions, seen: &[Seen]) -> Result<Placed, Error> {
     if problems.len() > missing(seen).len() {
         return fail(ErrorKind::Invalid, problems.join("; "));
     }
-    // Donors that were named as such come before spares.
-    let mut others = (0..seen.len()).filter(|place| !places.contains(&Some(*place))).collect::<Vec<_>>().into_iter();
+    // Donors that were named as such come before spares. One with a record, of the place that another one has taken or
+    // was about to take, comes last: the machine does not overwrite it at once.
+    let mut others = (0..seen.len()).filter(|place| !places.contains(&Some(*place))).collect::<Vec<_>>();
+    others.sort_by_key(|place| seen[*place].record().is_some());
+    let mut others = others.into_iter();
     let places: Vec<usize> = places.iter().map(|place| place.or_else(|| others.next()).unwrap_or_default()).collect();
     match merge(&found(seen, &places), options.trust_remaining) {
         Ok(_) => Ok(Placed { geometry, places }),

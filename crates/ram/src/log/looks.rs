@@ -70,7 +70,7 @@ impl Machine {
     }
 
     /// Whether a donor has its part of a row.
-    fn is_readable(&self, donor: Donor, row: u32) -> bool {
+    pub(super) fn is_readable(&self, donor: Donor, row: u32) -> bool {
         match self.session.standing()[donor] {
             Standing::Trusted => true,
             Standing::Rebuilding => self.is_refilled(donor, row),

@@ -290,6 +290,11 @@ impl Machine {
         self.session.is_view_stored()
     }
 
+    /// Whether another donor may take the place of a trusted one now; see the base's method of this name.
+    pub fn may_replace(&self, donor: Donor) -> bool {
+        self.session.may_replace(donor)
+    }
+
     /// Returns the shape of the device.
     pub fn shape(&self) -> &Shape {
         &self.shape
@@ -454,7 +459,9 @@ impl Machine {
             }
             Action::Refused(_) | Action::Superseded | Action::Detached if self.phase == Phase::Ended => {}
             Action::Refused(_) | Action::Superseded | Action::Detached => self.end(action),
-            Action::Send { .. } | Action::Disconnect { .. } | Action::Complete { .. } => self.act(action),
+            Action::Send { .. } | Action::Disconnect { .. } | Action::Restore { .. } | Action::Complete { .. } => {
+                self.act(action);
+            }
         }
     }
 

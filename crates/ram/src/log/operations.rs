@@ -305,9 +305,16 @@ impl Machine {
     /// take effect.
     pub(super) fn lose_patience(&mut self) {
         let limit_us = self.configuration.times.patience_us;
-        let is_late = |operation: &Operation| operation.began_us + limit_us <= self.now_us;
-        let late: Vec<u64> =
-            self.operations.iter().filter(|(_, operation)| is_late(operation)).map(|(number, _)| *number).collect();
+        let has_lost_two = self.session.has_lost_two();
+        let is_late = |number: u64, operation: &Operation| {
+            operation.began_us + limit_us <= self.now_us || has_lost_two && self.is_in_vain(number, operation)
+        };
+        let late: Vec<u64> = self
+            .operations
+            .iter()
+            .filter(|(number, operation)| is_late(**number, operation))
+            .map(|(number, _)| *number)
+            .collect();
         for number in late {
             let Some(operation) = self.operations.remove(&number) else { continue };
             self.figures.impatient += 1;
@@ -328,6 +335,21 @@ impl Machine {
             }
             let block = u64::from(operation.blocks.start);
             self.finish(number, operation.user, Err(MirrorError::Patience { block }));
+        }
+    }
+
+    /// Whether an operation waits for two donors, of which one is waited for in vain: counted from its loss, and not
+    /// again for each operation.
+    fn is_in_vain(&self, number: u64, operation: &Operation) -> bool {
+        if operation.user.is_none() || !self.locks.has(number) {
+            return false;
+        }
+        match operation.work {
+            Work::Read => self.looks.values().any(|look| {
+                let is_its = matches!(look.purpose, Purpose::Operation { number: of, .. } if of == number);
+                is_its && (!self.is_readable(look.target, look.row) || self.session.is_absent(look.target))
+            }),
+            _ => true,
         }
     }
 }

@@ -52,6 +52,8 @@ pub enum Event {
     },
     /// Another donor takes the place of one: its memory has everything that the former one has, and its record says
     /// that this client is the owner. The connection to the former one is gone; the next one is to the other donor.
+    /// [`Machine::may_replace`](super::Machine::may_replace) says whether this may happen now. The former one must be kept
+    /// until the other one serves and all were told, as [`Action::Restore`] may give it the place back.
     Replaced {
         /// Which place.
         donor: Donor,
@@ -120,6 +122,12 @@ pub enum Action {
     /// Close the connection to a donor, and connect again.
     Disconnect {
         /// The donor.
+        donor: Donor,
+    },
+    /// Another donor that took a place gives it back: close the connection to it, and connect to the former one, whose
+    /// memory was left as it was. See [`Event::Replaced`].
+    Restore {
+        /// The place.
         donor: Donor,
     },
     /// A request of the user is finished.

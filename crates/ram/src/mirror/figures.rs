@@ -44,6 +44,8 @@ pub struct Figures {
     pub overlapping: u64,
     /// Donors that took the place of others.
     pub replaced: u64,
+    /// Such donors that gave the place back, because another donor failed before all were told.
+    pub reverted: u64,
     /// Records sent to donors.
     pub records: u64,
 }

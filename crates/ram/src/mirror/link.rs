@@ -120,6 +120,10 @@ impl Link {
             Ok(record) if record.geometry.is_same_device(geometry) && usize::from(record.position) == position => {
                 Content::Record(Box::new(record))
             }
+            // The copy of another donor's record, left by a move that was cut short.
+            Ok(record) if record.geometry.device == geometry.device && !record.is_of(self.incarnation) => {
+                Content::Unusable
+            }
             Ok(record) if record.geometry.device == geometry.device => Content::OtherPlace,
             Ok(_) => Content::Other,
             Err(_) => Content::Unusable,

@@ -85,6 +85,9 @@ pub struct Machine {
     ticked_us: Moment,
     /// Until this time no donor counts as late: the process was stopped, and answers may not have been read yet.
     pub(super) lenient_until_us: Moment,
+    /// Whether each donor is waited for in vain, and whether any is; see `absence`.
+    pub(super) absent: Vec<bool>,
+    pub(super) has_absent: bool,
 }
 
 impl Machine {
@@ -123,6 +126,8 @@ impl Machine {
             next_operation: 1,
             ticked_us: now_us,
             lenient_until_us: now_us,
+            absent: vec![false; usize::from(geometry.members)],
+            has_absent: false,
             configuration,
         })
     }
@@ -432,6 +437,9 @@ impl Machine {
             self.advance_membership();
             self.advance_copies();
             self.advance_scrub();
+            if self.has_absent {
+                self.note_absent();
+            }
             let has_changed = std::mem::take(&mut self.has_changed);
             if has_changed {
                 self.ready.extend(self.operations.keys().copied());
@@ -449,6 +457,9 @@ impl Machine {
     fn drive(&mut self, number: u64) {
         if !self.locks.has(number) {
             return;
+        }
+        if self.has_absent && self.operations.get(&number).is_some_and(|operation| self.is_in_vain(operation)) {
+            self.lose_patience(number);
         }
         let Some(operation) = self.operations.remove(&number) else { return };
         let is_parity = self.configuration.geometry.is_parity();
@@ -477,6 +488,7 @@ impl Machine {
                 self.disconnect(donor);
             }
         }
+        self.note_absent();
         let is_late = |operation: &Operation| operation.began_us + times.patience_us <= now_us;
         let late: Vec<u64> = self.operations.iter().filter(|(_, late)| is_late(late)).map(|(at, _)| *at).collect();
         for number in late {

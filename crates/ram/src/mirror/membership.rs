@@ -36,6 +36,14 @@ pub enum Standing {
     Lost,
 }
 
+/// Another donor that took the place of one, until the others were told.
+#[derive(Debug)]
+pub(super) struct Replaced {
+    pub donor: Donor,
+    /// The former donor in the view. Its memory stays as it was, and is used again if the move cannot be told to all.
+    pub former: Member,
+}
+
 /// The view and marks that every donor has to store.
 #[derive(Debug)]
 pub(super) struct Membership {
@@ -47,8 +55,8 @@ pub(super) struct Membership {
     pub is_creating: bool,
     /// The donor that is being filled, and the progress.
     pub rebuild: Option<Rebuild>,
-    /// The donor that took the place of another one, until the others were told.
-    pub replaced: Option<Donor>,
+    /// The move of a donor's place that has not been told to all others yet.
+    pub replaced: Option<Replaced>,
     /// While attaching: the number of the newest view that a donor was seen to have.
     pub seen: (u64, u64),
     /// Stripes that still have to be made equal after attaching.
@@ -174,6 +182,9 @@ impl Machine {
             standing[other] == Standing::Trusted && link.state == LinkState::Claimed && !link.is_empty && !is_late
         };
         let mut others = (0..self.links.len()).filter(|other| *other != donor);
+        if self.membership.replaced.is_some() && !planted(Bug::MoveNotReverted) {
+            return self.revert();
+        }
         if self.membership.is_creating || !others.clone().all(is_fine) {
             return;
         }
@@ -196,6 +207,20 @@ impl Machine {
         }
     }
 
+    /// Whether another donor may take the place of a trusted one now: every donor is trusted, serves this client, is not
+    /// late, and has stored the view. Only then nothing else hinders the others from being told.
+    pub fn may_replace(&self, donor: Donor) -> bool {
+        let suspect_us = self.configuration.times.suspect_us;
+        let is_well = |other: Donor| {
+            let link = &self.links[other];
+            let is_there = link.state == LinkState::Claimed && !link.is_empty && self.late_us(other) < suspect_us;
+            self.membership.standing[other] == Standing::Trusted && (is_there || planted(Bug::MoveNotReverted))
+        };
+        let is_serving = self.phase == Phase::Open && self.now_us >= self.lenient_until_us;
+        let is_told = self.membership.replaced.is_none() && self.is_view_stored();
+        donor < self.links.len() && is_serving && is_told && (0..self.links.len()).all(is_well)
+    }
+
     /// Another donor with the same memory takes the place of a trusted one. Until the others were told, an attacher
     /// would believe the former one, so nothing is done on the other one before.
     pub(super) fn replaced(&mut self, donor: Donor, incarnation: u64) {
@@ -203,17 +228,41 @@ impl Machine {
         if self.membership.standing[donor] != Standing::Trusted || self.phase != Phase::Open {
             return;
         }
+        let former = self.membership.view.members[donor].clone();
         self.decide(donor, Standing::Trusted, MemberState::Present);
         let joined = self.membership.view.epoch;
-        self.membership.view.members[donor] = Member { incarnation, joined, state: MemberState::Present };
-        self.membership.replaced = Some(donor);
+        self.seat(donor, Member { incarnation, joined, state: MemberState::Present });
+        self.membership.replaced = Some(Replaced { donor, former });
         self.figures.replaced += 1;
+    }
+
+    /// A donor fails before all were told that another one took a place. Nothing was done on the other one yet, so the
+    /// former one still has everything, and it has its place again. Its own record stays valid in each view that names
+    /// it as before; the other one's record names the former one, so no attacher believes it.
+    fn revert(&mut self) {
+        let Some(Replaced { donor, former }) = self.membership.replaced.take() else { return };
+        self.drop_link(donor);
+        self.decide(donor, Standing::Trusted, MemberState::Present);
+        self.seat(donor, former);
+        self.figures.reverted += 1;
+        self.act(Action::Restore { donor });
+    }
+
+    /// Gives a place to a donor that is not connected yet, and has as long as any to answer.
+    fn seat(&mut self, donor: Donor, member: Member) {
         let link = &mut self.links[donor];
-        (link.is_empty, link.troubles, link.proof_us, link.incarnation) = (false, 0, None, incarnation);
+        (link.is_empty, link.troubles, link.proof_us, link.incarnation) = (false, 0, None, member.incarnation);
+        link.down_since_us = self.now_us;
+        self.membership.view.members[donor] = member;
+    }
+
+    /// Whether the others are being told that this donor took the place of another one.
+    fn is_replaced(&self, donor: Donor) -> bool {
+        self.membership.replaced.as_ref().is_some_and(|replaced| replaced.donor == donor)
     }
 
     fn put_out(&mut self, donor: Donor) {
-        self.membership.replaced = self.membership.replaced.filter(|replaced| *replaced != donor);
+        self.membership.replaced.take_if(|replaced| replaced.donor == donor);
         self.membership.standing[donor] = Standing::Out;
         self.excuse(donor);
     }
@@ -300,7 +349,7 @@ impl Machine {
                     }
                 }
                 Standing::Trusted
-                    if self.membership.replaced == Some(donor)
+                    if self.is_replaced(donor)
                         && self.links[donor].state == LinkState::Read
                         && self.is_view_stored_beside(donor) =>
                 {
@@ -392,7 +441,7 @@ impl Machine {
         let is_kept = is_mine && is_same && link.record().is_some() || planted(Bug::RestartUnnoticed);
         match self.membership.standing[donor] {
             // It is claimed when the others were told.
-            Standing::Trusted if is_kept && self.membership.replaced == Some(donor) => {}
+            Standing::Trusted if is_kept && self.is_replaced(donor) => {}
             Standing::Trusted if is_kept => {
                 self.figures.taken_back += 1;
                 self.claim(donor);

@@ -55,6 +55,7 @@
 //!
 //! *Cost*: a read is one request, a write is two; two small requests more if the stripe was not marked.
 
+mod absence;
 mod attach;
 #[cfg(test)]
 #[path = "machine/attaching.rs"]

@@ -56,15 +56,19 @@ impl Machine {
 
     /// Whether no other client can have begun to change the device by now.
     pub(super) fn has_proof(&self) -> bool {
-        let is_whole = self.membership.standing.iter().all(|standing| *standing == Standing::Trusted);
-        let is_leaving = self.membership.standing.contains(&Standing::Leaving);
-        let needed = if is_whole || is_leaving { 2 } else { 1 };
         let lease_us = self.configuration.times.lease_us;
         let is_proven = |proof_us: Option<Moment>| proof_us.is_some_and(|proof_us| proof_us + lease_us > self.now_us);
         let is_proof = |donor: &Donor| {
             self.membership.standing[*donor] == Standing::Trusted && is_proven(self.links[*donor].proof_us)
         };
-        (0..self.links.len()).filter(is_proof).count() >= needed
+        (0..self.links.len()).filter(is_proof).count() >= self.proofs_needed()
+    }
+
+    /// Returns how many donors must have confirmed that this client has the device.
+    pub(super) fn proofs_needed(&self) -> usize {
+        let is_whole = self.membership.standing.iter().all(|standing| *standing == Standing::Trusted);
+        let is_leaving = self.membership.standing.contains(&Standing::Leaving);
+        if is_whole || is_leaving { 2 } else { 1 }
     }
 
     /// Asks a donor whether this client still has the device: a donor refuses reads of a client that was replaced.

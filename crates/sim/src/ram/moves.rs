@@ -61,9 +61,26 @@ impl World {
         other.owner = Some(connection);
         self.clients[client].connections[donor] = Some(connection);
         self.clients[client].incarnations[donor] = incarnation;
-        self.donors[donor] = other;
+        self.former = Some((donor, std::mem::replace(&mut self.donors[donor], other)));
         self.records_changed();
         self.step(client, Event::Replaced { donor, incarnation });
         self.step(client, Event::Connected { donor, incarnation });
+    }
+
+    /// The former donor has its place again, with the memory that it had.
+    pub fn restored(&mut self, client: ClientId, donor: usize) {
+        if let Some(connection) = self.clients[client].connections[donor].take() {
+            self.network.give_up(connection, &mut self.random);
+        }
+        if let Some((_, former)) = self.former.take_if(|(place, _)| *place == donor) {
+            self.tell(|| format!("the former donor {donor} is back"));
+            for served in self.network.served(donor) {
+                self.network.end(served, &mut self.random);
+            }
+            self.clients[client].incarnations[donor] = former.incarnation;
+            self.donors[donor] = former;
+            self.records_changed();
+        }
+        self.plan_connect(client, donor);
     }
 }

@@ -73,6 +73,8 @@ pub struct World {
     pub is_lossy: bool,
     /// Whether other donors take the place of some.
     pub has_moves: bool,
+    /// The donor whose place another one took last.
+    pub former: Option<(usize, DonorModel)>,
     /// The pace of the scrub; 0: no client scrubs.
     pub scrub_us: u64,
     /// The client with which everything else was restored, and the passes of its scrub until then.
@@ -143,6 +145,7 @@ impl World {
             were_lost: BTreeMap::new(),
             is_lossy: false,
             has_moves,
+            former: None,
             scrub_us,
             left_to_scrub: None,
             faults,
@@ -413,6 +416,7 @@ impl World {
                     }
                     self.plan_connect(client, donor);
                 }
+                Action::Restore { donor } => self.restored(client, donor),
                 Action::Complete { id, result } => self.complete(client, id, result),
                 Action::Attached => self.attached(client),
                 Action::Refused(refusal) => self.refused(client, refusal),

@@ -426,6 +426,8 @@ impl World {
                     }
                     self.plan_connect(client, donor);
                 }
+                // No donor takes a place here: `ram_moves` does that.
+                Action::Restore { .. } => {}
                 Action::Complete { id, result } => self.complete(client, id, result),
                 Action::Attached => self.attached(client),
                 Action::Refused(refusal) => self.refused(client, refusal),

@@ -9,6 +9,7 @@ pub mod crash_run;
 pub mod expectation;
 pub mod random_run;
 pub mod spans_run;
+pub mod unreadable;
 pub mod workload;
 
 /// The body of a version of a key: a pure function, so that any mix of two versions is noticed.

@@ -15,6 +15,7 @@ mod store_crash_states;
 mod store_model;
 mod store_planted_bugs;
 mod store_spans;
+mod store_unreadable;
 mod support;
 mod volume_crash_states;
 mod volume_journal;

@@ -11,6 +11,7 @@ use crate::names::key::{KeyHash, KeyRef};
 use crate::names::tag::TagHash;
 use crate::purge::rules::Verdict;
 use crate::state::State;
+use crate::state::record::read_closely;
 
 /// The size of one read, in bytes.
 const WINDOW_BYTES: u64 = 2 << 20;
@@ -86,21 +87,27 @@ async fn check_record(
     seen: &mut impl FnMut(&[u8], &[u8]),
 ) -> bool {
     let layout = &state.span.layout;
-    let offset = location.granule * GRANULE_BYTES;
-    let segment_end = (offset / layout.segment_bytes + 1) * layout.segment_bytes;
-    let address = layout.segments_offset + offset;
-    let end = layout.segments_offset + (offset + location.bytes_max()).min(segment_end);
-    let inside = window.as_ref().is_some_and(|(start, bytes)| address >= *start && end <= start + bytes.len() as u64);
-    if !inside {
+    let Some(extent) = state.span.extent(location) else { return false };
+    let address = state.span.address_of(location);
+    let inside = |(start, bytes): &&(u64, Buffer)| address >= *start && extent.end <= start + bytes.len() as u64;
+    if window.as_ref().filter(inside).is_none() {
         let start = address / BLOCK_BYTES * BLOCK_BYTES;
-        let stop = (start + WINDOW_BYTES).max(end).min(layout.segments_offset + segment_end);
+        let segment_end = layout.segment_start(extent.epoch) + layout.segment_bytes;
+        let stop = (start + WINDOW_BYTES).max(extent.end).min(segment_end);
         let length = (stop - start).next_multiple_of(BLOCK_BYTES);
         *window = read(&*state.span.device, start, length as usize).await.ok().map(|buffer| (start, buffer));
     }
-    let Some((start, bytes)) = window else { return false };
-    let Some(bytes) = bytes.get((address - *start) as usize..) else { return false };
-    let epoch = state.span.epoch_at(location, state.span.head());
-    let place = Place { identity: layout.identity, epoch, address };
+    // If the window cannot be read, the record is read alone.
+    let alone;
+    let found = match window {
+        Some((start, bytes)) => Some((*start, &bytes[..])),
+        None => {
+            alone = read_closely(&state.span, location, extent).await;
+            alone.as_ref().map(|bytes| (extent.start, &bytes[..]))
+        }
+    };
+    let Some(bytes) = found.and_then(|(start, bytes)| bytes.get((address - start) as usize..)) else { return false };
+    let place = Place { identity: layout.identity, epoch: extent.epoch, address };
     let Ok(record) = Record::decode(bytes, place) else { return false };
     let hash = KeyHash(record.fields.key_hash.get());
     if !record.body_is_whole(bytes) || !state.index.contains(hash, location) {

@@ -3,6 +3,7 @@
 pub mod check;
 mod open;
 pub mod options;
+mod probe;
 pub mod purging;
 pub mod stat;
 pub mod store;

@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use nectary_block::{Buffer, SharedDevice, read, write};
+use nectary_block::{Buffer, SharedDevice, write};
 use nectary_cache::Gdsf;
 use tokio::sync::mpsc;
 use tokio_util::task::AbortOnDropHandle;
@@ -101,25 +101,6 @@ impl Store {
         }
         device.flush(Default::default()).await?;
         Ok(())
-    }
-
-    /// Returns whether a device has a store; false if the device is blank.
-    ///
-    /// *Errors*: `Corrupt` if the device has other data, so that these are not overwritten by mistake.
-    pub async fn probe(device: &SharedDevice) -> Result<bool, Error> {
-        let size = device.geometry().size_bytes;
-        if size < 2 * BLOCK_BYTES {
-            return if size == 0 { Ok(false) } else { recover::read_superblock(device).await.map(|_| true) };
-        }
-        // The data of other programs begin in the first MiB of a device, or have a copy in its last MiB. So only these
-        // two parts are read.
-        let length = size.min(1 << 20) / BLOCK_BYTES * BLOCK_BYTES;
-        let begin = read(&**device, 0, length as usize).await?;
-        let end = read(&**device, size / BLOCK_BYTES * BLOCK_BYTES - length, length as usize).await?;
-        if begin.iter().chain(end.iter()).all(|&byte| byte == 0) {
-            return Ok(false);
-        }
-        recover::read_superblock(device).await.map(|_| true)
     }
 
     /// Opens a store and recovers it from its newest index checkpoint and the records written since; without a

@@ -94,6 +94,9 @@ pub struct Stat {
     pub counts: Counts,
     /// The report of the recovery that ran when the store was opened.
     pub recovery: Recovery,
+    /// Why nothing is written at present, although the store tries again by itself; `None` if the device takes writes.
+    #[serde(default)]
+    pub trouble: Option<String>,
     /// Why the store takes no more writes; `None` while it takes writes.
     pub stopped: Option<String>,
     /// The spans of a store of several spans; empty in a store of one span. If there are several, all other fields are

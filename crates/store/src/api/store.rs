@@ -344,6 +344,7 @@ impl Store {
             written_per_admitted: counts.written_per_admitted(),
             counts,
             recovery: self.inner.recovery,
+            trouble: span.health.trouble(),
             stopped: state.stopped().filter(|_| !self.inner.is_read_only).map(str::to_owned),
             spans: Vec::new(),
         }

@@ -1,16 +1,17 @@
 //! Index checkpoints: copies of the index's slots, written alternately to two areas.
 //!
-//! Owns: writing a checkpoint while the store runs, and reading one, shard by shard. The index changes while its
+//! Owns: writing a checkpoint while the store runs; `stored` reads one, shard by shard. The index changes while its
 //! checkpoint is written. So a checkpoint has all changes before its log position, and may also have some of the
 //! changes after it. Replaying the log from that position makes the loaded index correct. Each checkpoint has a hot
 //! list, if the area has room: the locations of the objects in memory. The hot list is advice (`warm`): damaged parts
 //! of it are skipped and counted.
 
+mod stored;
 pub mod warm;
 
 use std::sync::Arc;
 
-use nectary_block::{Buffer, Context, SharedDevice, read, write};
+use nectary_block::{Buffer, write};
 use zerocopy::IntoBytes;
 
 use crate::background::Background;
@@ -18,22 +19,19 @@ use crate::counters::Counters;
 use crate::disk::span::Span;
 use crate::error::Error;
 use crate::format::LogEnd;
-use crate::format::layout::Layout;
 use crate::format::{
-    self, BLOCK_BYTES, CHUNK_HEADER_BYTES, COUNTER_MAX, CheckpointBody, ChunkBody, HEADER_BYTES, INDEX_SHARDS,
-    LogPosition, Magic, Place,
+    self, BLOCK_BYTES, CHUNK_HEADER_BYTES, CheckpointBody, ChunkBody, HEADER_BYTES, INDEX_SHARDS, LogPosition, Magic,
+    Place,
 };
-use crate::index::{Index, Slots, slots_bytes};
-use crate::memory::hot::HotPlace;
+use crate::index::{Index, slots_bytes};
 use crate::memory::warm_list::WarmList;
 use crate::state::State;
+pub(crate) use stored::{Headers, HeldChunks, load_hot, read_headers, read_shard};
 
 /// Size of a chunk on disk, header included, in bytes.
 const CHUNK_BYTES: usize = 64 << 10;
 /// The largest payload of a chunk, in bytes.
 const PAYLOAD_BYTES_MAX: u64 = (CHUNK_BYTES - CHUNK_HEADER_BYTES) as u64;
-/// The number of chunks in one read while a shard is loaded.
-const READ_CHUNKS: u64 = 32;
 /// The largest number of object locations in a hot list, and the number of chunks that they take.
 const HOT_PLACES_MAX: usize = 1 << 20;
 const HOT_CHUNKS_MAX: u64 = (HOT_PLACES_MAX as u64).div_ceil(PAYLOAD_BYTES_MAX / 8);
@@ -217,43 +215,6 @@ impl ChunkWriter<'_> {
     }
 }
 
-/// The intact headers of the two areas, newest first.
-pub(crate) async fn read_headers(device: &SharedDevice, layout: &Layout) -> Vec<CheckpointHeader> {
-    let mut headers = Vec::new();
-    for (area, &address) in layout.checkpoint_offset.iter().enumerate() {
-        let Ok(bytes) = read(&**device, address, BLOCK_BYTES as usize).await else { continue };
-        let Ok(frame) = format::open_unplaced(&bytes, Magic::CheckpointHeader) else { continue };
-        let number = frame.epoch.get();
-        let place = Place { identity: layout.identity, epoch: number, address };
-        let Ok(body) = format::open(&bytes, Magic::CheckpointHeader, place).and(format::body::<CheckpointBody>(&bytes))
-        else {
-            continue;
-        };
-        let chunk_count = u64::from(body.chunk_count.get());
-        let hot_chunk_count = u64::from(body.hot_chunk_count.get());
-        let offset = u64::from(body.position_offset.get());
-        let bounded = body.number.get() == number
-            && number % 2 == area as u64
-            && body.last_sequence.get() <= COUNTER_MAX
-            && offset <= layout.segment_bytes
-            && chunk_count <= (layout.checkpoint_bytes - BLOCK_BYTES).div_ceil(CHUNK_BYTES as u64);
-        if bounded {
-            headers.push(CheckpointHeader {
-                number,
-                position: LogPosition { epoch: body.position_epoch.get(), offset },
-                last_sequence: body.last_sequence.get(),
-                purge_end: LogEnd { cycle: body.purge_cycle.get(), blocks: body.purge_blocks.get() },
-                entry_count: body.entry_count.get(),
-                chunk_count,
-                hot_chunk_count: hot_chunk_count.min(HOT_CHUNKS_MAX),
-                homes: body.homes.map(|homes| homes.get()),
-            });
-        }
-    }
-    headers.sort_by_key(|header| std::cmp::Reverse(header.number));
-    headers
-}
-
 impl CheckpointHeader {
     /// Whether the checkpoint's shards fit `index`, and the stated number of chunks is the one that these shards need.
     pub fn fits(&self, index: &Index) -> bool {
@@ -295,82 +256,4 @@ impl CheckpointHeader {
     fn shard_start(&self, shard: usize) -> u64 {
         self.homes[..shard].iter().map(|&homes| slots_bytes(homes) as u64).sum()
     }
-}
-
-/// Reads the slots of one shard of a checkpoint. The checkpoint must [fit](CheckpointHeader::fits) the index. Returns
-/// `None` if a chunk of the shard is damaged.
-///
-/// The result is put into `slots`, which must be empty and have enough room. `spare` keeps the read buffer for the next
-/// call, because zeroing new memory costs more than the read.
-pub(crate) async fn read_shard(
-    device: &SharedDevice,
-    layout: &Layout,
-    header: &CheckpointHeader,
-    shard: usize,
-    mut slots: Slots,
-    spare: &mut Option<Buffer>,
-) -> Option<Slots> {
-    let area = layout.checkpoint_offset[(header.number % 2) as usize];
-    let (start, end) = (header.shard_start(shard), header.shard_start(shard + 1));
-    let chunks = start / PAYLOAD_BYTES_MAX..end.div_ceil(PAYLOAD_BYTES_MAX);
-    for first in chunks.clone().step_by(READ_CHUNKS as usize) {
-        let offset = BLOCK_BYTES + first * CHUNK_BYTES as u64;
-        let length = CHUNK_BYTES as u64 * READ_CHUNKS.min(chunks.end - first);
-        let length = length.min(layout.checkpoint_bytes.saturating_sub(offset)) as usize;
-        let mut buffer = spare.take().unwrap_or_else(|| Buffer::zeroed(READ_CHUNKS as usize * CHUNK_BYTES));
-        buffer.set_len(length);
-        let read = device.read_at(area + offset, vec![buffer], Context::default()).await;
-        let buffer = read.ok().and_then(|mut buffers| buffers.pop())?;
-        for (chunk, bytes) in (first..).zip(buffer.chunks(CHUNK_BYTES)) {
-            let address = area + BLOCK_BYTES + chunk * CHUNK_BYTES as u64;
-            let place = Place { identity: layout.identity, epoch: header.number, address };
-            let payload = payload(bytes, Magic::CheckpointChunk, place, chunk)?;
-            // All chunks are full except the last one.
-            let from = chunk * PAYLOAD_BYTES_MAX;
-            let wanted = start.saturating_sub(from) as usize..(end - from).min(PAYLOAD_BYTES_MAX) as usize;
-            if !slots.add(payload.get(wanted)?) {
-                return None;
-            }
-        }
-        *spare = Some(buffer);
-    }
-    Some(slots)
-}
-
-/// The hot list of a checkpoint, with the most requested objects first, and the number of damaged chunks of the list.
-pub(crate) async fn load_hot(
-    device: &SharedDevice,
-    layout: &Layout,
-    header: &CheckpointHeader,
-) -> (Vec<HotPlace>, u64) {
-    let area = layout.checkpoint_offset[(header.number % 2) as usize];
-    let (mut places, mut damaged) = (Vec::new(), 0);
-    let hot_offset = header.hot_offset();
-    for number in 0..HOT_CHUNKS_MAX {
-        let chunk = header.chunk_count + number;
-        let offset = hot_offset + number * CHUNK_BYTES as u64;
-        let length = (CHUNK_BYTES as u64).min(layout.checkpoint_bytes.saturating_sub(offset));
-        let place = Place { identity: layout.identity, epoch: header.number, address: area + offset };
-        let payload = match read(&**device, place.address, length as usize).await {
-            Ok(frame) => payload(&frame, Magic::HotChunk, place, chunk).map(<[u8]>::to_vec),
-            Err(_) => None,
-        };
-        match payload {
-            Some(payload) => places.extend(payload.chunks_exact(8).map(|packed| {
-                HotPlace::unpack(u64::from_le_bytes(packed.try_into().expect("chunks are of eight bytes")))
-            })),
-            None if number < header.hot_chunk_count => damaged += 1,
-            // The list may have been rewritten with more chunks than the header says; it ends at the first invalid
-            // chunk.
-            None => break,
-        }
-    }
-    (places, damaged)
-}
-
-/// The payload of a frame, if the frame is chunk number `chunk` and is intact.
-fn payload(frame: &[u8], magic: Magic, place: Place, chunk: u64) -> Option<&[u8]> {
-    let body = format::open(frame, magic, place).and(format::body::<ChunkBody>(frame)).ok()?;
-    let payload = CHUNK_HEADER_BYTES..CHUNK_HEADER_BYTES + body.payload_bytes.get() as usize;
-    frame.get(payload).filter(|_| body.number.get() == chunk)
 }

@@ -36,7 +36,7 @@ use crate::memory::warm_list::WarmList;
 use crate::names::key::KeyHash;
 use crate::planted::{Bug, planted};
 use crate::state::State;
-use crate::state::record::unasked;
+use crate::state::record::{read_closely, unasked};
 
 /// The longest read, in bytes.
 const RUN_BYTES_MAX: u64 = 512 << 10;
@@ -125,7 +125,13 @@ async fn read_list(state: &State, warm_list: &WarmList, warm: Warm) {
     let mut done = 0;
     while let Some((buffer, run)) = runs.next().await {
         done += run.places.len();
-        let Some(buffer) = buffer else { continue };
+        let Some(buffer) = buffer else {
+            if take_each(state, &run).await == Warmed::Full {
+                return;
+            }
+            warm_list.set_done(done);
+            continue;
+        };
         for places in run.places.chunks(TURN) {
             for &place in places {
                 if take(state, &buffer, run.extent, place) == Warmed::Full {
@@ -137,6 +143,21 @@ async fn read_list(state: &State, warm_list: &WarmList, warm: Warm) {
         warm_list.set_done(done);
         spares.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push(buffer);
     }
+}
+
+/// Reads the objects of a run one by one, because they cannot be read at once.
+async fn take_each(state: &State, run: &Run) -> Warmed {
+    for &place in &run.places {
+        let Some(extent) = state.span.extent(place.location()).filter(|own| own.epoch == run.extent.epoch) else {
+            continue;
+        };
+        if let Some(buffer) = read_closely(&state.span, place.location(), extent).await
+            && take(state, &buffer, extent, place) == Warmed::Full
+        {
+            return Warmed::Full;
+        }
+    }
+    Warmed::No
 }
 
 /// Puts one object from the read bytes into memory, if the object passes the checks.

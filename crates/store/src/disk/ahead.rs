@@ -61,7 +61,8 @@ impl Ahead {
     /// append before it. If anything in the segment is missing or damaged, the result may depend on `last_sequence`, so
     /// it is not valid.
     pub fn holds_after(&self, last_sequence: u64) -> bool {
-        let clean = self.scanned.holes.is_empty() && self.scanned.salvaged == 0 && !self.scanned.damaged;
+        let Scanned { holes, salvaged, damaged, unreadable, .. } = &self.scanned;
+        let clean = holes.is_empty() && *salvaged == 0 && !damaged && !unreadable;
         clean && self.scanned.first_sequence.is_none_or(|first| first > last_sequence)
     }
 }

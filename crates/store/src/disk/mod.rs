@@ -2,6 +2,7 @@
 
 pub mod ahead;
 mod alone;
+pub mod health;
 pub mod overlay;
 pub mod pace;
 pub mod segment;

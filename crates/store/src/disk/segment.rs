@@ -70,6 +70,8 @@ pub struct Scanned {
     pub salvaged: u64,
     /// Whether an append before the end of the log is invalid.
     pub damaged: bool,
+    /// Whether a part of the segment cannot be read: it may have appends or records that nothing else shows.
+    pub unreadable: bool,
     /// The highest sequence found so far.
     pub last_sequence: u64,
     /// The position where the log continues in this segment, in bytes from the segment's start.
@@ -211,6 +213,7 @@ impl<'a> SegmentReader<'a> {
                 None => break,
             }
         }
+        scanned.unreadable = self.window.has_failed();
         scanned
     }
 
@@ -255,7 +258,11 @@ impl<'a> SegmentReader<'a> {
                     blank &= bytes[..BLOCK_BYTES as usize].iter().all(|&byte| byte == 0);
                     Append::header_bytes(bytes, layout.identity, address, room)
                 }
-                None => None,
+                // A block that cannot be read is not blank.
+                None => {
+                    blank = false;
+                    None
+                }
             };
             if let Some(wanted) = wanted
                 && let Some(bytes) = self.window.bytes_at(position, wanted as u64).await
@@ -279,6 +286,19 @@ impl<'a> SegmentReader<'a> {
             position += BLOCK_BYTES;
         }
         newest
+    }
+
+    /// Returns the flushed sequence in the first append of this segment, if that append is intact and has exactly the
+    /// reader's epoch. Everything up to this sequence was flushed before the append was written.
+    pub async fn flushed_before(&mut self) -> Option<u64> {
+        self.window.read_bytes = HEADER_WINDOW_BYTES;
+        let append = self.append_at(0, 0).await?;
+        Some(append.fields.flushed_sequence.get())
+    }
+
+    /// Whether a part of the segment was requested that cannot be read.
+    pub fn has_failed(&self) -> bool {
+        self.window.has_failed()
     }
 
     fn place(&self, position: u64) -> Place {

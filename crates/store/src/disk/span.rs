@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use nectary_block::{Buffer, Context, SharedDevice};
 
 use crate::counters::Counters;
+use crate::disk::health::Health;
 use crate::disk::pace::Pace;
 use crate::error::{Error, ErrorKind};
 use crate::format::layout::Layout;
@@ -34,6 +35,7 @@ pub(crate) struct Span {
     pub device: SharedDevice,
     pub layout: Layout,
     pub counters: Counters,
+    pub health: Health,
     /// The speed of the ring.
     pub pace: Pace,
     /// The memory of tags, in bytes.
@@ -50,6 +52,7 @@ impl Span {
             device,
             layout,
             counters: Counters::default(),
+            health: Health::default(),
             pace: Pace::new(),
             tag_ledger: TagLedger::default(),
             head: AtomicU64::new(head),
@@ -126,6 +129,32 @@ impl Span {
                 Err(error.into())
             }
         }
+    }
+
+    /// Flushes the device. After a failed flush, every flush fails until the writer has rewritten what the failed one
+    /// may have lost, because a flush that succeeds later proves nothing about earlier writes.
+    pub async fn flush(&self) -> Result<(), Error> {
+        Counters::add(&self.counters.flushes, 1);
+        if self.health.is_latched() {
+            return Err(self.latched_error());
+        }
+        let flushed = self.device.flush(Context::default()).await;
+        if let Err(error) = flushed {
+            self.health.latch();
+            Counters::add(&self.counters.flushes_failed, 1);
+            return Err(error.into());
+        }
+        // The kernel may have told only the other caller that pages were lost.
+        if self.health.is_latched() { Err(self.latched_error()) } else { Ok(()) }
+    }
+
+    /// The error of a call that needs a flush, while the effect of a failed flush is not repaired.
+    pub fn latched_error(&self) -> Error {
+        let spec = self.device.spec();
+        Error::new(
+            ErrorKind::Io,
+            format!("{spec}: a flush failed; what was written since the last good one is being rewritten"),
+        )
     }
 
     /// Notes that a record was found damaged.

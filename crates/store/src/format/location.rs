@@ -32,6 +32,11 @@ impl Location {
         class_granules(self.class) * GRANULE_BYTES
     }
 
+    /// A lower bound of the record's length, in bytes.
+    pub fn bytes_min(self) -> u64 {
+        self.class.checked_sub(1).map_or(1, |below| class_granules(below) * GRANULE_BYTES + 1)
+    }
+
     /// Packs the location into one word, for an atomic variable. The word is never zero, because no record is at
     /// granule 0.
     pub fn pack(self) -> u64 {
@@ -67,6 +72,8 @@ mod tests {
             let class = size_class(bytes);
             let covered = class_granules(class) * GRANULE_BYTES;
             assert!(covered >= bytes, "{bytes}");
+            let location = Location::new(1, bytes);
+            assert!((location.bytes_min()..=location.bytes_max()).contains(&bytes), "{bytes}");
             assert!(
                 class == 0 || class_granules(class - 1) * GRANULE_BYTES < bytes,
                 "{bytes}: class {class} is not the least"

@@ -135,7 +135,11 @@ impl Lookup {
         key: Option<KeyRef<'_>>,
         found: Option<ReadEntry>,
     ) -> Option<Option<Arc<Entry>>> {
-        let resident = match key.map(|key| self.find_resident(key)) {
+        let find = |key| match planted(Bug::WaiterIgnoresPurge) {
+            true => self.state.memory.get(hash, key).map_or(Resident::Absent, Resident::Live),
+            false => self.find_resident(key),
+        };
+        let resident = match key.map(find) {
             Some(Resident::Live(entry)) => Some(entry),
             Some(Resident::Purged) => return Some(None),
             Some(Resident::Absent) => None,
@@ -208,7 +212,11 @@ impl Lookup {
                     return Ok(Some(ReadEntry { entry: current.unwrap_or(entry), epoch }));
                 }
                 Found::Other | Found::Reclaimed => Counters::add(&self.span.counters.reads_wasted, 1),
+                Found::Failed(_) if planted(Bug::FailedReadIsMiss) => return Ok(None),
                 Found::Failed(error) => return Err(error),
+                Found::Damaged if planted(Bug::DamageUncovers) => {
+                    self.state.index.remove(hash, location);
+                }
                 Found::Damaged => {
                     // The damaged record may be the newest version of this key, so no older version may be returned.
                     if !self.intake.admission.is_open() {

@@ -193,7 +193,7 @@ impl Lookup {
     /// Whether the index has this location for a hash, and no other.
     fn is_current(&self, hash: KeyHash, location: Location) -> bool {
         // Before the shard of the hash is loaded, the index may point to replaced versions.
-        (self.state.presence.has(hash) && self.state.index.leads_only_to(hash, location))
-            || planted(Bug::NeighbourIgnoresReplacement)
+        let is_loaded = self.state.presence.has(hash) || planted(Bug::NeighbourBeforeShard);
+        (is_loaded && self.state.index.leads_only_to(hash, location)) || planted(Bug::NeighbourIgnoresReplacement)
     }
 }

@@ -123,7 +123,7 @@ impl Intake {
         if !names.begins_era(epoch) {
             return;
         }
-        if !self.admission.is_open() {
+        if !self.admission.is_open() && !planted(Bug::UnadmittedNameForgotten) {
             self.state.memory.sweep(|entry| {
                 if entry.is_in_memory_alone() {
                     names.note(entry.primary_hash);

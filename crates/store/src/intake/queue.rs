@@ -15,6 +15,7 @@ use crate::format::Location;
 use crate::index::held_names::Names;
 use crate::locality::hints::HintId;
 use crate::memory::entry::Entry;
+use crate::planted::{Bug, planted};
 
 /// A waiting entry.
 pub struct Unwritten {
@@ -205,7 +206,9 @@ impl Queue {
     pub fn begin_era(&self, epoch: u64) {
         let waiting = self.lock();
         self.names.begin_era(epoch);
-        waiting.items.iter().for_each(|(item, _)| self.names.note(item.entry.primary_hash));
+        if !planted(Bug::EraForgetsWaiting) {
+            waiting.items.iter().for_each(|(item, _)| self.names.note(item.entry.primary_hash));
+        }
     }
 
     /// Adds an entry that need not be written. *Errors*: [`Refused::Full`] if the entries take half of the queue or
@@ -237,6 +240,27 @@ impl Queue {
             self.wake.notify_one();
         }
         entry
+    }
+
+    /// Puts back entries that were taken and not written, in front of all others. `draw` gives every waiting entry a new
+    /// sequence, in the same order: an entry after a failed one may be on the disk already under its old sequence, and
+    /// sequences in the log only rise. Returns the sequence of the last entry, and the lowest generation of all.
+    pub fn put_back(&self, items: Vec<Unwritten>, mut draw: impl FnMut() -> u64) -> (u64, u64) {
+        let mut waiting = self.lock();
+        let now = Instant::now();
+        for item in items.into_iter().rev() {
+            self.names.note(item.entry.primary_hash);
+            waiting.bytes += item.entry.weight();
+            waiting.items.push_front((item, now));
+        }
+        let (mut last, mut generation) = (self.last_sequence(), u64::MAX);
+        for (item, _) in &mut waiting.items {
+            last = draw();
+            item.sequence = last;
+            generation = generation.min(item.entry.generation);
+        }
+        self.last_sequence.store(last, Ordering::Release);
+        (last, generation)
     }
 
     /// Takes entries from the front as long as `fits` accepts them.

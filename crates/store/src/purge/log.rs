@@ -1,49 +1,31 @@
 //! The purge log on disk. It has two copies, each with two halves. Blocks are never rewritten within a cycle.
 //!
-//! Owns: writing purge records so that they are durable when a purge returns, and reading them when a store is opened.
-//! The layout is in `docs/formats/store.md`. One commit writes one block to both copies and flushes, so block n+1 is on
+//! Owns: writing purge records so that they are durable when a purge returns, and deciding which of them a log that is
+//! opened has, and whether some are lost. Leaves to others: reading the blocks (`log_blocks`). The layout is in
+//! `docs/formats/store.md`. One commit writes one block to both copies and flushes, so block n+1 is on
 //! disk only if block n is durable: a gap in the log is damage, never an unfinished commit.
 
 use std::sync::Arc;
 
-use nectary_block::{Buffer, SharedDevice, read, write};
-use zerocopy::{FromBytes, IntoBytes};
+use nectary_block::{Buffer, SharedDevice, write};
+use zerocopy::IntoBytes;
 
+use crate::disk::span::Span;
 use crate::error::{Error, ErrorKind};
 use crate::format::layout::Layout;
 use crate::format::{
     self, BLOCK_BYTES, COUNTER_MAX, HEADER_BYTES, LogEnd, Magic, PURGE_RECORDS_PER_BLOCK, PURGE_TAIL_OFFSET, Place,
     PurgeBlockBody, PurgeBlockTail, PurgeRecord,
 };
-use crate::names::key::PRIMARY_BYTES_MAX;
 use crate::planted::{Bug, planted};
-use crate::purge::rules::{PurgeTable, RULE_ALL, RULE_KEY, RULE_PREFIX, RULE_TAG};
-
-/// The size of a read of the log, in bytes.
-const CHUNK_BYTES: u64 = 256 << 10;
-const RECORDS_OFFSET: usize = HEADER_BYTES + size_of::<PurgeBlockBody>();
+pub use crate::purge::log_blocks::PurgeOrder;
+use crate::purge::log_blocks::{Block, FoundBlock, RECORDS_OFFSET, Survey, half_address, read_cycle, survey};
+use crate::purge::rules::PurgeTable;
 
 /// No log reaches this cycle: even with one cycle per microsecond, that takes more than ten thousand years. So this
 /// program did not write a block with a higher cycle. If a new cycle got a number above such a block's, readers would
 /// treat the number as damage.
 const CYCLE_MAX: u64 = COUNTER_MAX / 2;
-
-/// The position of a span in the order of its store's purges. Purges are numbered, and go to every span in the same
-/// order. In a store of one span, both numbers are 0.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct PurgeOrder {
-    /// The number of the last purge that is in the log.
-    pub number: u64,
-    /// The highest purge number that is known to be durable on every present span.
-    pub held: u64,
-}
-
-impl PurgeOrder {
-    /// Returns the larger value of each field.
-    pub fn max(self, other: PurgeOrder) -> PurgeOrder {
-        PurgeOrder { number: self.number.max(other.number), held: self.held.max(other.held) }
-    }
-}
 
 /// The purge log of a span, ready for writing.
 pub struct PurgeLog {
@@ -54,6 +36,8 @@ pub struct PurgeLog {
     cycle_seen: u64,
     snapshot_blocks: u32,
     order: PurgeOrder,
+    /// Whether the next records need a new cycle, because a write or a flush of this one failed.
+    must_turn: bool,
 }
 
 /// The state of the log when the store was opened.
@@ -94,8 +78,21 @@ impl PurgeLog {
             cycle_seen: 1,
             snapshot_blocks: 1,
             order: PurgeOrder::default(),
+            must_turn: false,
         };
         log.write_block(&[]).await
+    }
+
+    fn at(
+        device: &SharedDevice,
+        layout: &Layout,
+        end: LogEnd,
+        cycle_seen: u64,
+        snapshot_blocks: u32,
+        order: PurgeOrder,
+    ) -> PurgeLog {
+        let (device, layout) = (Arc::clone(device), *layout);
+        PurgeLog { device, layout, end, cycle_seen, snapshot_blocks, order, must_turn: false }
     }
 
     /// The end of the log.
@@ -118,9 +115,9 @@ impl PurgeLog {
         (self.layout.purge_log_bytes / 2 / BLOCK_BYTES) as u32
     }
 
-    /// Whether the cycle has no room for another block.
+    /// Whether the cycle takes no other block: it has no room, or a write or flush of it failed.
     pub fn is_full(&self) -> bool {
-        self.end.blocks >= self.blocks_max()
+        self.must_turn || self.end.blocks >= self.blocks_max()
     }
 
     /// The largest number of live records. A new cycle begins with the live records, and this limit leaves at least a
@@ -129,19 +126,37 @@ impl PurgeLog {
         (self.blocks_max() as usize * 3 / 4).max(1) * PURGE_RECORDS_PER_BLOCK
     }
 
-    /// Appends up to one block of records, and flushes. The records are durable when this returns.
-    pub async fn commit(&mut self, records: &[PurgeRecord]) -> Result<(), Error> {
+    /// Appends up to one block of records, and flushes the span. The records are durable when this returns.
+    ///
+    /// *Errors*: those of the device; then no later record goes into this cycle.
+    pub async fn commit(&mut self, records: &[PurgeRecord], span: &Span) -> Result<(), Error> {
+        self.must_turn = true;
         self.write_block(records).await?;
         if !planted(Bug::FlushDropped) {
-            self.device.flush(Default::default()).await?;
+            span.flush().await?;
         }
+        self.must_turn = false;
         Ok(())
     }
 
-    /// Begins a new cycle with the table's live records.
+    /// Begins a new cycle with the table's live records, and flushes: through `span` if it is given, otherwise the
+    /// device.
     ///
-    /// *Errors*: those of the device; `Corrupt` if no higher cycle is allowed, and then nothing was written.
-    pub async fn compact(&mut self, table: &PurgeTable) -> Result<(), Error> {
+    /// *Errors*: those of the device; `Corrupt` if no higher cycle is allowed, and then nothing was written. After an
+    /// error the log is as before, but the next records need a new cycle. That cycle goes into the same half as the
+    /// failed one, so that the last good cycle stays.
+    pub async fn compact(&mut self, table: &PurgeTable, span: Option<&Span>) -> Result<(), Error> {
+        let before = (self.end, self.snapshot_blocks);
+        self.must_turn = true;
+        let begun = self.begin_cycle(table, span).await;
+        match &begun {
+            Ok(()) => self.must_turn = false,
+            Err(_) => (self.end, self.snapshot_blocks) = before,
+        }
+        begun
+    }
+
+    async fn begin_cycle(&mut self, table: &PurgeTable, span: Option<&Span>) -> Result<(), Error> {
         // A record is retired only after the data that overwrote its segments were flushed
         // (`Writer::open_next_segment`). So no object that can reappear after a crash needs a record that is missing
         // here.
@@ -155,10 +170,11 @@ impl PurgeLog {
         for chunk in records.chunks(PURGE_RECORDS_PER_BLOCK) {
             self.write_block(chunk).await?;
         }
-        if !planted(Bug::CompactionUnflushed) {
-            self.device.flush(Default::default()).await?;
+        match span {
+            _ if planted(Bug::CompactionUnflushed) => Ok(()),
+            Some(span) => span.flush().await,
+            None => Ok(self.device.flush(Default::default()).await?),
         }
-        Ok(())
     }
 
     /// The number of the next cycle. It selects the other half of the log. It is higher than the numbers of all blocks
@@ -172,41 +188,33 @@ impl PurgeLog {
     ///
     /// *Errors*: `Corrupt` if a block has a cycle that no log reaches.
     pub async fn recover(device: &SharedDevice, layout: &Layout) -> Result<Recovered, Error> {
-        let newest = checked(newest_cycle(device, layout).await)?;
-        let mut cycles: Vec<u64> = Vec::new();
-        for half in 0..2 {
-            for copy in 0..2 {
-                let address = half_address(layout, copy, half);
-                let cycle = read_block(device, address).await.and_then(|bytes| {
-                    let header = format::open_unplaced(&bytes, Magic::Purge).ok()?;
-                    let cycle = header.epoch.get();
-                    (header.identity.get() == layout.identity && cycle % 2 == half).then_some(cycle)
-                });
-                cycles.extend(cycle);
-            }
-        }
-        cycles.sort_unstable_by(|a, b| b.cmp(a));
-        cycles.dedup();
+        let Survey { newest, cycles, has_unknown_head } = survey(device, layout).await;
+        let newest = checked(newest)?;
         let mut lost = cycles.is_empty();
         for &cycle in &cycles {
             let blocks = read_cycle(device, layout, cycle).await;
-            let snapshot_blocks = blocks.iter().flatten().map(|block| block.snapshot_blocks).next().unwrap_or(1);
-            let whole = blocks.iter().take_while(|block| block.is_some()).count();
-            let beyond = blocks.iter().skip(whole).flatten().count();
+            let snapshot_blocks =
+                blocks.iter().filter_map(FoundBlock::intact).map(|block| block.snapshot_blocks).next();
+            let snapshot_blocks = snapshot_blocks.unwrap_or(1);
+            let whole = blocks.iter().take_while(|block| block.intact().is_some()).count();
+            let beyond = blocks.iter().skip(whole).filter_map(FoundBlock::intact).count();
+            // The first block that is missing ends the log, except if it may be there and cannot be read.
+            let is_unknown = matches!(blocks.get(whole), Some(FoundBlock::Unknown));
             let snapshot_is_whole = whole >= snapshot_blocks as usize;
-            if !snapshot_is_whole && blocks.iter().skip(snapshot_blocks as usize).flatten().count() == 0 {
+            let beyond_snapshot = blocks.iter().skip(snapshot_blocks as usize).filter_map(FoundBlock::intact).count();
+            if !snapshot_is_whole && beyond_snapshot == 0 && !is_unknown {
                 // A crash interrupted the beginning of this cycle; the cycle before it is complete.
                 continue;
             }
-            lost |= beyond > 0 || !snapshot_is_whole;
-            let one_copy = blocks.iter().flatten().any(|block| block.copies == 1);
-            let order = blocks.iter().flatten().fold(PurgeOrder::default(), |order, block| order.max(block.order));
-            let blocks = blocks.into_iter().flatten();
+            lost |= beyond > 0 || !snapshot_is_whole || is_unknown || has_unknown_head;
+            let blocks: Vec<Block> = blocks.into_iter().filter_map(FoundBlock::into_intact).collect();
+            let one_copy = blocks.iter().any(|block| block.copies == 1);
+            let order = blocks.iter().fold(PurgeOrder::default(), |order, block| order.max(block.order));
             let numbered = |block: Block| block.records.into_iter().map(move |record| (record, block.order.number));
-            let (records, numbers) = blocks.flat_map(numbered).unzip();
+            let (records, numbers) = blocks.into_iter().flat_map(numbered).unzip();
             let end = LogEnd { cycle, blocks: whole as u32 };
             let cycle_seen = newest.max(cycle);
-            let log = PurgeLog { device: Arc::clone(device), layout: *layout, end, cycle_seen, snapshot_blocks, order };
+            let log = PurgeLog::at(device, layout, end, cycle_seen, snapshot_blocks, order);
             return Ok(Recovered { log, records, numbers, lost, one_copy });
         }
         lost |= !cycles.is_empty();
@@ -214,7 +222,7 @@ impl PurgeLog {
         let end = LogEnd { cycle, blocks: 0 };
         let cycle_seen = newest.max(cycle);
         let (order, snapshot_blocks) = (PurgeOrder::default(), 1);
-        let log = PurgeLog { device: Arc::clone(device), layout: *layout, end, cycle_seen, snapshot_blocks, order };
+        let log = PurgeLog::at(device, layout, end, cycle_seen, snapshot_blocks, order);
         Ok(Recovered { log, records: Vec::new(), numbers: Vec::new(), lost, one_copy: true })
     }
 
@@ -248,99 +256,4 @@ impl PurgeLog {
 fn checked(cycle: u64) -> Result<u64, Error> {
     let message = || format!("the purge log says cycle {cycle}, which no log gets to: make a new store");
     if cycle <= CYCLE_MAX { Ok(cycle) } else { Err(Error::new(ErrorKind::Corrupt, message())) }
-}
-
-struct Block {
-    copies: u32,
-    snapshot_blocks: u32,
-    order: PurgeOrder,
-    records: Vec<PurgeRecord>,
-}
-
-fn half_address(layout: &Layout, copy: usize, half: u64) -> u64 {
-    layout.purge_log_offset[copy] + half * (layout.purge_log_bytes / 2)
-}
-
-async fn read_block(device: &SharedDevice, address: u64) -> Option<Buffer> {
-    read(&**device, address, BLOCK_BYTES as usize).await.ok()
-}
-
-/// The highest cycle with an intact block in either half; 0 if there is none.
-async fn newest_cycle(device: &SharedDevice, layout: &Layout) -> u64 {
-    let mut newest = 0;
-    for start in layout.purge_log_offset {
-        for offset in (0..layout.purge_log_bytes).step_by(CHUNK_BYTES as usize) {
-            let length = CHUNK_BYTES.min(layout.purge_log_bytes - offset);
-            let Ok(bytes) = read(&**device, start + offset, length as usize).await else { continue };
-            for block in bytes.chunks(BLOCK_BYTES as usize) {
-                let header = format::open_unplaced(block, Magic::Purge).ok();
-                let cycle = header.filter(|header| header.identity.get() == layout.identity);
-                newest = newest.max(cycle.map_or(0, |header| header.epoch.get()));
-            }
-        }
-    }
-    newest
-}
-
-/// Reads all blocks of a cycle, each from a copy in which the block is intact.
-async fn read_cycle(device: &SharedDevice, layout: &Layout, cycle: u64) -> Vec<Option<Block>> {
-    let half_bytes = layout.purge_log_bytes / 2;
-    let mut blocks = Vec::new();
-    let mut offset = 0;
-    while offset < half_bytes {
-        let length = CHUNK_BYTES.min(half_bytes - offset);
-        let mut copies = Vec::new();
-        for copy in 0..2 {
-            let start = half_address(layout, copy, cycle % 2);
-            copies.push((start, read(&**device, start + offset, length as usize).await.ok()));
-        }
-        let before = blocks.len();
-        for at in (0..length).step_by(BLOCK_BYTES as usize) {
-            let number = ((offset + at) / BLOCK_BYTES) as u32;
-            let mut found: Option<Block> = None;
-            for (start, bytes) in &copies {
-                let bytes = bytes.as_ref().and_then(|bytes| bytes.get(at as usize..(at + BLOCK_BYTES) as usize));
-                let place = Place { identity: layout.identity, epoch: cycle, address: start + offset + at };
-                match (bytes.and_then(|bytes| decode_block(bytes, place, number)), &mut found) {
-                    (Some(_), Some(block)) => block.copies += 1,
-                    (Some(block), None) => found = Some(block),
-                    (None, _) => {}
-                }
-            }
-            blocks.push(found);
-        }
-        offset += length;
-        if blocks[before..].iter().all(Option::is_none) {
-            break;
-        }
-    }
-    blocks
-}
-
-fn decode_block(bytes: &[u8], place: Place, number: u32) -> Option<Block> {
-    format::open(bytes, Magic::Purge, place).ok()?;
-    let body: PurgeBlockBody = format::body(bytes).ok()?;
-    let count = body.record_count.get() as usize;
-    let (tail, _) = PurgeBlockTail::read_from_prefix(bytes.get(PURGE_TAIL_OFFSET..)?).ok()?;
-    let order = PurgeOrder { number: tail.purge_number.get(), held: tail.purge_held.get() };
-    if body.number.get() != number || count > PURGE_RECORDS_PER_BLOCK || order.held.max(order.number) > COUNTER_MAX {
-        return None;
-    }
-    let records = bytes[RECORDS_OFFSET..].chunks_exact(size_of::<PurgeRecord>()).take(count);
-    let records = records.map(PurgeRecord::read_from_bytes).collect::<Result<Vec<_>, _>>().ok()?;
-    let known = |record: &PurgeRecord| {
-        let counted = record.generation.get() <= COUNTER_MAX && record.position.get() <= COUNTER_MAX;
-        let bounded = (1..=PRIMARY_BYTES_MAX).contains(&usize::from(record.prefix_bytes.get()));
-        let known = match record.rule {
-            RULE_KEY | RULE_ALL => true,
-            RULE_TAG => record.primary_hash.get() >> 64 == 0,
-            RULE_PREFIX => bounded,
-            _ => false,
-        };
-        counted && known
-    };
-    if !records.iter().all(known) {
-        return None;
-    }
-    Some(Block { copies: 1, snapshot_blocks: body.snapshot_blocks.get(), order, records })
 }

@@ -261,6 +261,17 @@ impl PurgeTable {
         before - rules.len()
     }
 
+    /// Raises the positions of all rules with a higher generation than `generation` to at least `position`: objects that
+    /// these rules purge will be written later than expected. Returns whether a rule was changed.
+    pub fn raise(&self, generation: u64, position: u64) -> bool {
+        let mut rules = self.write();
+        let Rules { keys, prefixes, tags, all, .. } = &mut *rules;
+        let prefixes = prefixes.values_mut().flat_map(HashMap::values_mut);
+        let all = keys.values_mut().chain(prefixes).chain(tags.values_mut()).chain(all);
+        let low = all.filter(|rule| rule.generation > generation && rule.position < position);
+        low.map(|rule| rule.position = position).count() > 0
+    }
+
     /// The number of rules that are needed because a running fill began before the purge. These rules are needed even
     /// after the whole ring has been overwritten; `fill_generation_min` is the generation of the oldest running fill.
     pub fn count_from(&self, fill_generation_min: u64) -> usize {

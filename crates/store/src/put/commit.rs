@@ -140,7 +140,9 @@ impl Puts {
             if self.intake.may_be_on_disk(parts.hash) {
                 return Ok(Kept::MustBeWritten(parts));
             }
-            names.note(parts.primary_hash);
+            if !planted(Bug::UnadmittedNameForgotten) {
+                names.note(parts.primary_hash);
+            }
             let entry = Arc::new(Entry::in_memory_alone(parts, self.state.draw()));
             memory.put_kept(&entry);
             Ok(Kept::InMemory(entry))
@@ -176,7 +178,9 @@ impl Puts {
     fn is_stale(&self, parts: &EntryParts) -> bool {
         let (name, tags) = (parts.key.as_ref().primary, parts.tags.hashes());
         self.state.purges.verdict(parts.primary_hash, parts.generation, name, tags) != Verdict::Live
-            || (parts.kind.is_object() && self.fills.is_superseded(parts.hash, parts.generation))
+            || (parts.kind.is_object()
+                && self.fills.is_superseded(parts.hash, parts.generation)
+                && !planted(Bug::OlderFillReplaces))
     }
 
     /// Counts an object that was not committed, and makes the error with the reason.

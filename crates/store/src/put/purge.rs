@@ -79,6 +79,6 @@ impl Puts {
 /// segment can hold an object that a purge removes now.
 ///
 /// Appends leave less than half of a segment empty, so waiting bytes need at most twice their size.
-fn purge_position(span: &Span, waiting_bytes: u64) -> u64 {
+pub(crate) fn purge_position(span: &Span, waiting_bytes: u64) -> u64 {
     span.head() + (2 * waiting_bytes).div_ceil(span.layout.segment_bytes)
 }

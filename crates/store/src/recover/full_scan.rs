@@ -30,8 +30,8 @@ impl RollForward<'_> {
         let is_missing = |epoch: &u64| epochs.binary_search(epoch).is_err();
         let missing: Vec<u64> = (self.layout.tail(newest)..newest).filter(is_missing).collect();
         for epoch in missing {
-            let found = self.epoch_found(epoch).await.filter(|&found| found == epoch);
-            epochs.extend(found);
+            let is_there = self.epoch_found(epoch).await == Some(epoch) || self.is_beheaded(epoch).await;
+            epochs.extend(Some(epoch).filter(|_| is_there));
         }
         epochs.sort_unstable();
         let mut spare = Spare::default();

@@ -19,7 +19,7 @@ use nectary_block::SharedDevice;
 use tokio::sync::mpsc;
 
 use crate::background;
-use crate::checkpoint::{CheckpointHeader, read_shard};
+use crate::checkpoint::{CheckpointHeader, HeldChunks, read_shard};
 use crate::format::INDEX_SHARDS;
 use crate::format::layout::Layout;
 use crate::index::{Index, Kept, Slots};
@@ -27,6 +27,9 @@ use crate::recover::replay::Replay;
 
 /// The number of shards that are read at the same time: one is processed while the next one is read.
 const SHARDS_AT_ONCE: usize = 2;
+/// If a shard has at least this many bytes, shards are read at the same time. Smaller ones share reads, one after the
+/// other.
+const AT_ONCE_BYTES_MIN: usize = 512 << 10;
 
 fn bit(shard: usize) -> u64 {
     1 << shard
@@ -44,12 +47,14 @@ pub struct Loading {
     wanted: Arc<AtomicU64>,
     /// If shards are read on another thread: the channel from that thread.
     arriving: Option<mpsc::UnboundedReceiver<ReadShard>>,
+    /// What was read last, except by another thread.
+    held: Option<HeldChunks>,
 }
 
 impl Loading {
     /// Starts with no shard loaded; the checkpoint must fit the index.
     pub fn of(header: CheckpointHeader, kept: Kept) -> Loading {
-        Loading { header, kept, loaded: 0, wanted: Arc::default(), arriving: None }
+        Loading { header, kept, loaded: 0, wanted: Arc::default(), arriving: None, held: None }
     }
 
     /// The checkpoint's number.
@@ -65,7 +70,7 @@ impl Loading {
     /// Starts reading the index on another thread.
     pub fn read_ahead(&mut self, device: &SharedDevice, layout: &Layout) {
         let (sender, receiver) = mpsc::unbounded_channel();
-        let shards = Shards { header: self.header, left: u64::MAX, wanted: Arc::clone(&self.wanted) };
+        let shards = Shards { header: self.header, left: u64::MAX, wanted: Arc::clone(&self.wanted), held: None };
         let (device, layout) = (device.clone(), *layout);
         let is_spawned = background::spawn(move || async move { shards.read(&device, &layout, sender).await });
         self.arriving = is_spawned.then_some(receiver);
@@ -83,7 +88,7 @@ impl Loading {
                 },
                 None => {
                     let room = Slots::rooms(&[self.header.slots_bytes(shard)]).pop().expect("one for each size");
-                    (shard, read_shard(device, layout, &self.header, shard, room, &mut None).await)
+                    (shard, read_shard(device, layout, &self.header, shard, room, &mut self.held).await)
                 }
             };
             if !self.put(index, shard, slots) {
@@ -106,7 +111,8 @@ impl Loading {
             Some(arriving) => (arriving, None),
             None => {
                 let (sender, arriving) = mpsc::unbounded_channel();
-                let shards = Shards { header: self.header, left: !self.loaded, wanted: Arc::clone(&self.wanted) };
+                let (wanted, held) = (Arc::clone(&self.wanted), self.held.take());
+                let shards = Shards { header: self.header, left: !self.loaded, wanted, held };
                 (arriving, Some(shards.read(device, layout, sender)))
             }
         };
@@ -158,6 +164,8 @@ struct Shards {
     left: u64,
     /// The shards to read first, one bit per shard.
     wanted: Arc<AtomicU64>,
+    /// What was already read.
+    held: Option<HeldChunks>,
 }
 
 impl Shards {
@@ -166,10 +174,12 @@ impl Shards {
         let is_left = |shard: usize| self.left & bit(shard) != 0;
         let size = |shard| if is_left(shard) { self.header.slots_bytes(shard) } else { 0 };
         let mut rooms = Slots::rooms(&(0..INDEX_SHARDS).map(size).collect::<Vec<_>>());
-        let mut spares = Vec::new();
+        let mut spares: Vec<HeldChunks> = self.held.take().into_iter().collect();
+        let largest = (0..INDEX_SHARDS).map(|shard| self.header.slots_bytes(shard)).max().unwrap_or(0);
+        let at_once = if largest < AT_ONCE_BYTES_MIN { 1 } else { SHARDS_AT_ONCE };
         let mut reads = FuturesUnordered::new();
         loop {
-            while reads.len() < SHARDS_AT_ONCE && self.left != 0 {
+            while reads.len() < at_once && self.left != 0 {
                 let wanted = self.left & self.wanted.load(Ordering::Acquire);
                 let shard = if wanted != 0 { wanted } else { self.left }.trailing_zeros() as usize;
                 self.left &= !bit(shard);

@@ -20,6 +20,7 @@ use std::time::Instant;
 use nectary_block::SharedDevice;
 
 use crate::checkpoint::CheckpointHeader;
+use crate::disk::segment::Scanned;
 use crate::error::Error;
 use crate::format::layout::Layout;
 use crate::format::{LogEnd, LogPosition, OPEN_COUNT_SHIFT, PurgeRecord, open_count_of};
@@ -34,7 +35,7 @@ pub use repairs::Repair;
 use replay::Replay;
 pub use report::Recovery;
 use roll_forward::RollForward;
-pub use state_slot::{Membership, StateSlot, read_state, write_state};
+pub use state_slot::{FoundState, Membership, StateSlot, read_state, write_state};
 pub use superblock::read_superblock;
 use superblock::repair_superblock;
 
@@ -101,13 +102,12 @@ pub async fn recover(
     let recovered_sequence = forward.recovered_sequence();
     let RollForward { index, replay, loading, position, scanned, records, .. } = forward;
 
-    // If both state slots are damaged, the sequences found give a lower bound of the open count.
-    let found_count = open_count_of(scanned.last_sequence);
-    let open_count = previous.open_count.max(found_count) + 1;
-    let mut repairs: Vec<Repair> = repair_superblock(device, layout).await?;
-    let membership = previous.membership;
-    write_state(device, layout, &StateSlot { open_count, is_clean: false, membership }).await?;
-    device.flush(Default::default()).await?;
+    // If a state slot is damaged, the sequences and generations found give a lower bound of the open count.
+    let generation_max = purge.records.iter().map(|record| record.generation.get()).max().unwrap_or(0);
+    let seen_count = open_count_of(scanned.last_sequence.max(generation_max));
+    let mut repairs: Vec<Repair> = repair_superblock(device, layout).await;
+    let membership = previous.newest.membership;
+    let open_count = begin_open(device, layout, previous.next_open_count(seen_count), membership).await?;
     let clock = open_count << OPEN_COUNT_SHIFT;
 
     let known_end = scanned.purge_end.max(used.map_or(LogEnd::default(), |header: CheckpointHeader| header.purge_end));
@@ -125,17 +125,10 @@ pub async fn recover(
     }
     purge_log.advance(span_purges.order);
     if purges_lost || purge.one_copy || is_behind {
-        purge_log.compact(&purges).await?;
+        purge_log.compact(&purges, None).await?;
     }
-    let is_clean = previous.is_clean && previous.open_count > 0;
-    if previous.open_count == 0 && found_count > 0 {
-        repairs.push(Repair::of_damage("both state slots are damaged; they are written again"));
-    } else if !is_clean && previous.open_count > 0 {
-        repairs.push(Repair::after_crash(format!(
-            "it was not closed; the {} appends ({} bytes) since the last checkpoint are replayed",
-            scanned.appends, scanned.append_bytes
-        )));
-    }
+    repairs.extend(found_in_state(&previous, seen_count, &scanned));
+    let is_clean = previous.is_clean();
     let recovery = Recovery {
         open_count,
         clean: is_clean,
@@ -162,6 +155,40 @@ pub async fn recover(
         checkpoint: used,
         recovery,
         repairs,
+    })
+}
+
+/// Records durably that the store is open; returns the open count. If the slot of a count cannot be written, the next
+/// count is used, whose slot is the other one.
+async fn begin_open(
+    device: &SharedDevice,
+    layout: &Layout,
+    mut open_count: u64,
+    membership: Membership,
+) -> Result<u64, Error> {
+    let slot = |open_count| StateSlot { open_count, is_clean: false, membership };
+    if write_state(device, layout, &slot(open_count)).await.is_err() {
+        open_count += 1;
+        write_state(device, layout, &slot(open_count)).await?;
+    }
+    device.flush(Default::default()).await?;
+    Ok(open_count)
+}
+
+/// What the state slots say about the end of the last open. `seen_count` is the highest open count of anything else.
+fn found_in_state(state: &FoundState, seen_count: u64, scanned: &Scanned) -> Option<Repair> {
+    if state.newest.open_count == 0 && (seen_count > 0 || state.broken > 1) {
+        return Some(Repair::of_damage("both state slots are damaged or cannot be read; they are written again"));
+    }
+    if state.broken > 0 {
+        // A write that a crash interrupts leaves a damaged slot, too.
+        return Some(Repair::after_crash("it was not closed, and a state slot is damaged or cannot be read"));
+    }
+    (!state.newest.is_clean && state.newest.open_count > 0).then(|| {
+        Repair::after_crash(format!(
+            "it was not closed; the {} appends ({} bytes) since the last checkpoint are replayed",
+            scanned.appends, scanned.append_bytes
+        ))
     })
 }
 

@@ -90,6 +90,9 @@ impl RollForward<'_> {
             match self.epoch_found(end + 1).await {
                 Some(found) if found == end + 1 => end += 1,
                 Some(found) if found > end + 1 => return false,
+                // Each segment is flushed before the next one is opened. So if the segment after this one is there, this
+                // one was written, and the heads of all its appends are lost.
+                _ if self.is_beheaded(end + 1).await => end += 2,
                 _ => break,
             }
         }

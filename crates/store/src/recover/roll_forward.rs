@@ -8,9 +8,9 @@ use nectary_block::SharedDevice;
 use super::loading::{Loading, Rest};
 use super::opening::Opening;
 use super::replay::Replay;
-use crate::checkpoint::{self, CheckpointHeader};
+use crate::checkpoint::{self, CheckpointHeader, Headers};
 use crate::disk::ahead::{Ahead, Spare};
-use crate::disk::segment::{LoggedRecord, Scanned, SegmentReader};
+use crate::disk::segment::{FirstAppend, LoggedRecord, Scanned, SegmentReader};
 use crate::format::layout::Layout;
 use crate::format::{LogPosition, open_count_of};
 use crate::index::{Index, shard_of};
@@ -35,6 +35,9 @@ pub struct RollForward<'a> {
     pub position: LogPosition,
     pub scanned: Scanned,
     pub records: u64,
+    /// The segments of the log that have no intact append, and for each the sequence up to which everything was flushed
+    /// before the next segment was written.
+    beheaded: Vec<(u64, u64)>,
 }
 
 impl<'a> RollForward<'a> {
@@ -50,6 +53,7 @@ impl<'a> RollForward<'a> {
             position: LogPosition { epoch: 1, offset: 0 },
             scanned: Scanned::default(),
             records: 0,
+            beheaded: Vec::new(),
         }
     }
 
@@ -64,9 +68,8 @@ impl<'a> RollForward<'a> {
         number_end: u64,
         opening: Opening,
     ) -> (Self, Option<CheckpointHeader>, u64) {
-        let headers = checkpoint::read_headers(device, layout).await;
-        let number = headers.iter().map(|header| header.number).max().unwrap_or(0);
-        for header in headers.into_iter().filter(|header| header.number < number_end) {
+        let Headers { intact, number } = checkpoint::read_headers(device, layout).await;
+        for header in intact.into_iter().filter(|header| header.number < number_end) {
             let mut forward = RollForward::of(device, layout, purges, index_bytes_max);
             let is_whole = forward.replay_checkpoint(&header, opening).await;
             if is_whole && (header.index_bytes() > opening.whole_bytes_max || forward.load_all().await) {
@@ -101,6 +104,14 @@ impl<'a> RollForward<'a> {
         SegmentReader::ahead(self.device, self.layout, epoch).find_epoch().await
     }
 
+    /// Whether the segment of `epoch`, in which no append of this epoch is intact, was written: the segment of the next
+    /// epoch is there.
+    pub async fn is_beheaded(&mut self, epoch: u64) -> bool {
+        let flushed = SegmentReader::ahead(self.device, self.layout, epoch + 1).flushed_before().await;
+        self.beheaded.extend(flushed.map(|flushed| (epoch, flushed)));
+        flushed.is_some()
+    }
+
     /// Applies the records of a segment; `is_next` is set for the segment that is overwritten next. Returns the buffers
     /// for reuse; `None` if this needs the checkpoint, and the checkpoint is damaged.
     pub async fn segment(&mut self, ahead: Ahead, is_next: bool) -> Option<Spare> {
@@ -113,6 +124,9 @@ impl<'a> RollForward<'a> {
             Ahead::read(self.device, self.layout, epoch, offset, last_sequence, care, spare).await
         };
         let Ahead { epoch, records: found, scanned, .. } = &mut ahead;
+        if let Some((_, flushed)) = self.beheaded.iter().find(|(beheaded, _)| beheaded == epoch) {
+            keep_flushed(found, scanned, last_sequence, *flushed);
+        }
         // A gap in the segment that is overwritten next may mean that overwriting had begun. Lost records may have
         // replaced the records found in this segment, so none of these is used.
         if is_next && scanned.damaged {
@@ -122,7 +136,7 @@ impl<'a> RollForward<'a> {
         let mut opens = scanned.opens.iter().peekable();
         for record in found.iter() {
             while let Some(first) = opens.next_if(|first| first.first_sequence <= record.sequence) {
-                self.replay.forget_lost_after(first.recovered_sequence);
+                self.forget_given_up(first);
             }
             // An incomplete version after a crash must not replace a complete one.
             let complete = match record.fragments {
@@ -132,7 +146,7 @@ impl<'a> RollForward<'a> {
             self.record(record, complete);
         }
         // The remaining opens wrote no record in this segment: an open's first append may be empty.
-        opens.for_each(|first| self.replay.forget_lost_after(first.recovered_sequence));
+        opens.for_each(|first| self.forget_given_up(first));
         self.scanned.appends += scanned.appends;
         self.scanned.append_bytes += scanned.append_bytes;
         self.scanned.salvaged += scanned.salvaged;
@@ -153,6 +167,13 @@ impl<'a> RollForward<'a> {
             self.position = LogPosition { epoch: *epoch, offset: scanned.end };
         }
         Some(ahead.into_spare())
+    }
+
+    /// Forgets the versions that a crash lost and that the next open, whose first append this is, gave up.
+    fn forget_given_up(&mut self, first: &FirstAppend) {
+        if !planted(Bug::GivenUpForgotten) {
+            self.replay.forget_lost_after(first.recovered_sequence);
+        }
     }
 
     fn record(&mut self, record: &LoggedRecord, complete: bool) {
@@ -192,4 +213,21 @@ impl<'a> RollForward<'a> {
         }
         Some(true)
     }
+}
+
+/// Keeps only the records that were certainly in the log, of a segment without an intact append. `flushed` is the sequence
+/// up to which everything was flushed before the next segment was written.
+///
+/// The segment may also have records of an earlier open that a crash cut off from the log: they must not reappear. If the
+/// last flushed record is in this segment, the records of the same open are in the log; of other records this is not
+/// known.
+fn keep_flushed(found: &mut Vec<LoggedRecord>, scanned: &mut Scanned, before: u64, flushed: u64) {
+    let has_last = found.iter().any(|record| record.sequence == flushed);
+    found.retain(|record| {
+        has_last && record.sequence <= flushed && open_count_of(record.sequence) == open_count_of(flushed)
+    });
+    scanned.salvaged = found.len() as u64;
+    scanned.last_sequence = if has_last { flushed } else { before };
+    // What is missing was flushed, if there was anything.
+    scanned.holes = if before < flushed { vec![before] } else { Vec::new() };
 }

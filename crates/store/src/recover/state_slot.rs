@@ -1,7 +1,7 @@
 //! The state slots of a span: how often it was opened, whether it was closed cleanly, and which spans are present.
 //!
-//! Owns: reading and writing the slots. The two slots are written alternately, so that a torn write leaves the previous
-//! slot intact.
+//! Owns: reading and writing the slots, and the number of the next open. The two slots are written alternately, so that
+//! a torn write leaves the previous slot intact.
 
 use nectary_block::{Buffer, SharedDevice, read, write};
 use zerocopy::IntoBytes;
@@ -9,6 +9,7 @@ use zerocopy::IntoBytes;
 use crate::error::Error;
 use crate::format::layout::{Layout, STATE_OFFSET};
 use crate::format::{self, BLOCK_BYTES, COUNTER_MAX, HEADER_BYTES, Magic, OPEN_COUNT_SHIFT, Place, StateBody};
+use crate::planted::{Bug, planted};
 
 /// The last change of the set of present spans of a store, as one span recorded it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -39,40 +40,80 @@ pub struct StateSlot {
     pub membership: Membership,
 }
 
-/// Reads the newer of the intact state slots; returns the default if none is intact.
-pub async fn read_state(device: &SharedDevice, layout: &Layout) -> StateSlot {
-    let mut newest = StateSlot::default();
+/// What the two state slots say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct FoundState {
+    /// The newer of the intact slots; the default if none is intact.
+    pub newest: StateSlot,
+    /// The number of slots that were written, and are damaged or cannot be read now.
+    pub broken: u64,
+}
+
+impl FoundState {
+    /// The open count of the next open; `seen` is the highest one that anything else on the device has.
+    ///
+    /// No open count may be used twice, because sequences and generations are drawn from it. A broken slot may have the
+    /// count after that of the intact slot. So two more are skipped, and the broken slot is written next.
+    pub fn next_open_count(&self, seen: u64) -> u64 {
+        let skipped = if self.broken > 0 { 2 } else { 0 };
+        (self.newest.open_count + skipped).max(seen) + 1
+    }
+
+    /// Whether the last open is known to have ended with a clean close.
+    pub fn is_clean(&self) -> bool {
+        self.newest.is_clean && self.broken == 0
+    }
+}
+
+/// Reads the state slots.
+pub async fn read_state(device: &SharedDevice, layout: &Layout) -> FoundState {
+    let mut found = FoundState::default();
+    let both = read(&**device, STATE_OFFSET, 2 * BLOCK_BYTES as usize).await.ok();
     for slot in 0..2 {
         let address = STATE_OFFSET + slot * BLOCK_BYTES;
-        let Ok(bytes) = read(&**device, address, BLOCK_BYTES as usize).await else { continue };
-        let Ok(header) = format::open_unplaced(&bytes, Magic::State) else { continue };
-        let open_count = header.epoch.get();
-        let place = Place { identity: layout.identity, epoch: open_count, address };
-        if let Ok(body) = format::open(&bytes, Magic::State, place).and(format::body::<StateBody>(&bytes))
-            && body.open_count.get() == open_count
-            && open_count > newest.open_count
-            && open_count < COUNTER_MAX >> OPEN_COUNT_SHIFT
-            && body.membership.get() < COUNTER_MAX
-            && body.membership_before_number.get() <= body.membership.get()
-        {
-            let membership = Membership {
-                number: body.membership.get(),
-                id: body.membership_id.get(),
-                before: body.membership_before.get(),
-                before_number: body.membership_before_number.get(),
-                since: body.since.get(),
-                present: body.present.get(),
-            };
-            newest = StateSlot { open_count, is_clean: body.clean.get() == 1, membership };
+        let alone;
+        let bytes = match &both {
+            Some(both) => &both[(slot * BLOCK_BYTES) as usize..][..BLOCK_BYTES as usize],
+            None => {
+                alone = read(&**device, address, BLOCK_BYTES as usize).await.ok();
+                alone.as_ref().map_or(&[][..], |bytes| &bytes[..])
+            }
+        };
+        match decode(bytes, layout, address) {
+            Some(state) if state.open_count > found.newest.open_count => found.newest = state,
+            Some(_) => {}
+            // A slot that cannot be read has no bytes here: it is not blank.
+            None => found.broken += u64::from(bytes.is_empty() || bytes.iter().any(|&byte| byte != 0)),
         }
     }
-    newest
+    found
+}
+
+fn decode(bytes: &[u8], layout: &Layout, address: u64) -> Option<StateSlot> {
+    let open_count = format::open_unplaced(bytes, Magic::State).ok()?.epoch.get();
+    let place = Place { identity: layout.identity, epoch: open_count, address };
+    let body = format::open(bytes, Magic::State, place).and(format::body::<StateBody>(bytes)).ok()?;
+    let is_bounded = body.open_count.get() == open_count
+        && open_count > 0
+        && open_count < COUNTER_MAX >> OPEN_COUNT_SHIFT
+        && body.membership.get() < COUNTER_MAX
+        && body.membership_before_number.get() <= body.membership.get();
+    let membership = Membership {
+        number: body.membership.get(),
+        id: body.membership_id.get(),
+        before: body.membership_before.get(),
+        before_number: body.membership_before_number.get(),
+        since: body.since.get(),
+        present: body.present.get(),
+    };
+    is_bounded.then_some(StateSlot { open_count, is_clean: body.clean.get() == 1, membership })
 }
 
 /// Writes a state slot, without a flush.
 pub async fn write_state(device: &SharedDevice, layout: &Layout, state: &StateSlot) -> Result<(), Error> {
     let StateSlot { open_count, is_clean, membership } = *state;
-    let address = STATE_OFFSET + open_count % 2 * BLOCK_BYTES;
+    let slot = if planted(Bug::StateInOneSlot) { 0 } else { open_count % 2 };
+    let address = STATE_OFFSET + slot * BLOCK_BYTES;
     let mut buffer = Buffer::zeroed(BLOCK_BYTES as usize);
     let body = StateBody {
         open_count: open_count.into(),

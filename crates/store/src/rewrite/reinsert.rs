@@ -40,7 +40,7 @@ use crate::memory::entry::{Entry, EntryKind};
 use crate::names::key::KeyHash;
 use crate::planted::{Bug, planted};
 use crate::rewrite::{Refusal, Rewriting};
-use crate::state::record::whole_in;
+use crate::state::record::{read_closely, whole_in};
 
 /// The largest share of a segment that may be re-inserted, in percent. With more, the ring would mostly rewrite itself.
 pub const REINSERT_PERCENT_MAX: u32 = 50;
@@ -107,10 +107,11 @@ async fn harvest_segment(rewriting: &Rewriting, old: u64) {
         .buffered(READS_AT_ONCE);
     while let Some((extent, start, buffer)) = extents.next().await {
         for object in extent.objects {
-            let entry = match (object.resident, &buffer) {
+            let entry = match (object.resident.clone(), &buffer) {
                 (Some(entry), _) => Some(entry),
                 (None, Some(buffer)) => whole_in(&rewriting.span, buffer, start, old, object.hash, object.from),
-                (None, None) => None,
+                // What cannot be read at once is read one by one.
+                (None, None) => read_alone(rewriting, &object, old).await,
             };
             if let Some(entry) = entry.filter(|entry| entry.kind == EntryKind::Whole)
                 && !reinsert_when_idle(rewriting, &entry, object.from, old).await
@@ -201,6 +202,12 @@ async fn read_extent(rewriting: &Rewriting, extent: Extent) -> (Extent, u64, Opt
             (extent, start, None)
         }
     }
+}
+
+async fn read_alone(rewriting: &Rewriting, object: &Proved, epoch: u64) -> Option<Arc<Entry>> {
+    let extent = rewriting.span.extent(object.from).filter(|extent| extent.epoch == epoch)?;
+    let buffer = read_closely(&rewriting.span, object.from, extent).await?;
+    whole_in(&rewriting.span, &buffer, extent.start, epoch, object.hash, object.from)
 }
 
 /// Queues an entry as soon as puts leave room. Returns false if the entry was overwritten first, or the store takes no

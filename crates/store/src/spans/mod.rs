@@ -278,6 +278,9 @@ impl Spans {
             let purges = join_all(purges);
             drop(guard);
             let results = purges.await;
+            if planted(Bug::LossDuringPurgeIgnored) && results.iter().any(Result::is_ok) {
+                return Ok(());
+            }
             self.notice_losses().await;
             let present = self.inner.present.load(Ordering::Acquire);
             if let Some(error) = results.into_iter().find_map(Result::err)

@@ -261,7 +261,7 @@ async fn look(device: Result<SharedDevice, Error>) -> Result<Found, Error> {
         Ok(layout) => layout,
         Err(error) => return Ok(Found::Lost(error.message)),
     };
-    let membership = recovery::read_state(&device, &layout).await.membership;
+    let membership = recovery::read_state(&device, &layout).await.newest.membership;
     // If the purges cannot be read, opening the span reports the reason.
     let purges = PurgeLog::recover(&device, &layout).await.ok();
     Ok(Found::Span(Box::new(FoundSpan { device, layout, membership, purges })))

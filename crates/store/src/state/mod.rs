@@ -21,9 +21,6 @@ pub mod record;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use nectary_block::Context;
-
-use crate::counters::Counters;
 use crate::disk::span::Span;
 use crate::error::Error;
 use crate::format::Location;
@@ -149,9 +146,8 @@ impl State {
     /// Flushes the device, and notes that all sequences written before the call are flushed.
     pub async fn flush(&self) -> Result<(), Error> {
         let written = self.progress.written.load(Ordering::Acquire);
-        Counters::add(&self.span.counters.flushes, 1);
         if !planted(Bug::FlushDropped) {
-            self.span.device.flush(Context::default()).await?;
+            self.span.flush().await?;
         }
         self.progress.flushed.fetch_max(written, Ordering::AcqRel);
         Ok(())

@@ -62,10 +62,34 @@ async fn read_extent(
     location: Location,
     extent: Extent,
 ) -> Found {
-    match state.span.read_extent(extent).await {
+    match read_at(&state.span, location, extent).await {
         Ok(buffer) => decode(state, hash, key, location, extent, buffer).0,
         Err(error) => Found::Failed(error),
     }
+}
+
+/// Reads the extent of a location. If that fails, reads no more than the record, because an extent may also have blocks
+/// of the next record: the index knows lengths only roughly.
+async fn read_at(span: &Span, location: Location, extent: Extent) -> Result<Buffer, Error> {
+    match span.read_extent(extent).await {
+        Ok(buffer) => Ok(buffer),
+        Err(error) => read_closely(span, location, extent).await.ok_or(error),
+    }
+}
+
+/// Reads the blocks that a record occupies, and no others; `None` if they cannot be read, or have no record.
+pub(crate) async fn read_closely(span: &Span, location: Location, extent: Extent) -> Option<Buffer> {
+    let (address, block) = (span.address_of(location), u64::from(span.device.geometry().block_bytes));
+    let until = |bytes: u64| Extent { end: (address + bytes).next_multiple_of(block).min(extent.end), ..extent };
+    let least = until(location.bytes_min());
+    let begin = span.read_extent(least).await.ok()?;
+    let place = Place { identity: span.layout.identity, epoch: extent.epoch, address };
+    let record = Record::decode(begin.get((address - extent.start) as usize..)?, place).ok()?;
+    let whole = until(record.bytes() as u64);
+    if whole.end <= least.end {
+        return Some(begin);
+    }
+    span.read_extent(whole).await.ok()
 }
 
 /// Decides whether the read bytes are the record of `hash`. Also returns the buffer if the entry has its own copy of

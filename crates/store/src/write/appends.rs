@@ -13,10 +13,11 @@ use nectary_block::{Context, WriteFlags};
 use super::{Writer, Written};
 use crate::counters::Counters;
 use crate::error::Error;
-use crate::format::{BLOCK_BYTES, LogPosition};
+use crate::format::{APPEND_HEADER_BYTES, BLOCK_BYTES, LogPosition, TABLE_ENTRY_BYTES};
 use crate::intake::queue::Unwritten;
 use crate::planted::{Bug, planted};
 use crate::write::pack::{self, PackedAppend};
+use crate::write::trouble::Unflushed;
 
 /// The largest number of appends in flight.
 const IN_FLIGHT_MAX: usize = 2;
@@ -24,7 +25,10 @@ const IN_FLIGHT_MAX: usize = 2;
 impl Writer {
     /// Whether another append may begin.
     pub(super) fn may_append(&self) -> bool {
-        self.in_flight.len() < IN_FLIGHT_MAX && !self.waits_for_append && self.state.stopped().is_none()
+        self.in_flight.len() < IN_FLIGHT_MAX
+            && !self.waits_for_append
+            && !self.trouble.is_on()
+            && self.state.stopped().is_none()
     }
 
     /// Starts appends while they are due and fewer than the maximum are in flight.
@@ -68,9 +72,10 @@ impl Writer {
             self.waits_for_append = !self.in_flight.is_empty();
             return Ok(false);
         };
-        if let Err(error) = self.make_room(bytes.next_multiple_of(BLOCK_BYTES)).await {
-            items.iter().for_each(|item| self.intake.give_up(item));
-            return Err(error);
+        let has_room = self.make_room(bytes.next_multiple_of(BLOCK_BYTES)).await;
+        if has_room.is_err() || self.is_behind_failure() {
+            self.trouble.keep(items);
+            return has_room.map(|()| false);
         }
         self.start(items, last_sequence).await;
         Ok(true)
@@ -82,6 +87,7 @@ impl Writer {
         let layout = &self.span.layout;
         let LogPosition { epoch, offset } = self.position;
         let flushed_sequence = self.state.progress.flushed.load(Ordering::Acquire);
+        let flushed_sequence = flushed_sequence.max(self.trouble.settled_sequence);
         let known = pack::Known { purge_end: self.purge_end, flushed_sequence };
         let (counters, groups_known) = (&self.span.counters, &self.lookup.groups);
         let cluster_bytes = self.lookup.clusters.cluster_bytes();
@@ -102,6 +108,8 @@ impl Writer {
             self.state.progress.written.fetch_max(last_sequence, Ordering::AcqRel);
         }
         let bytes = buffer.len() as u64;
+        let head = buffer[..APPEND_HEADER_BYTES + items.len() * TABLE_ENTRY_BYTES].to_vec();
+        let append = Unflushed { epoch, offset, bytes, last_sequence, head };
         let address = layout.segment_start(epoch) + offset;
         let mut write = self.span.device.write_at(address, vec![buffer], WriteFlags::default(), Context::default());
         let begun = poll!(&mut write);
@@ -110,7 +118,7 @@ impl Writer {
                 Poll::Ready(result) => result,
                 Poll::Pending => write.await,
             };
-            Written { result, items, last_sequence, buffer_bytes }
+            Written { result, items, append, buffer_bytes }
         };
         self.in_flight.push_back(Box::pin(written));
         self.position.offset += bytes;
@@ -126,18 +134,20 @@ impl Writer {
     /// Processes the result of the oldest append in flight.
     pub(super) async fn complete(&mut self, written: Written) {
         self.waits_for_append = false;
-        match written.result {
-            Ok(mut buffers) => {
-                self.buffers.give_back(written.buffer_bytes, buffers.pop());
-                self.publish(written.items);
-                self.state.progress.written.fetch_max(written.last_sequence, Ordering::AcqRel);
-                self.divide_memory();
-            }
-            Err(error) => {
-                self.buffers.give_back(written.buffer_bytes, None);
-                written.items.iter().for_each(|(item, _)| self.intake.give_up(item));
-                self.fail(&error.into());
-            }
+        let Written { result, items, append, buffer_bytes } = written;
+        let (buffer, error) = match result {
+            Ok(mut buffers) => (buffers.pop(), None),
+            Err(error) => (None, Some(Error::from(error))),
+        };
+        self.buffers.give_back(buffer_bytes, buffer);
+        if error.is_some() || self.is_behind_failure() {
+            return self.append_failed(items, &append, error.as_ref());
         }
+        self.publish(items);
+        let last_sequence = append.last_sequence;
+        if self.append_succeeded(append) {
+            self.state.progress.written.fetch_max(last_sequence, Ordering::AcqRel);
+        }
+        self.divide_memory();
     }
 }

@@ -13,7 +13,9 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::{Writer, task};
 use crate::checkpoint::{CheckpointHeader, rewrite_hot, write_checkpoint};
-use crate::error::Error;
+use crate::counters::Counters;
+use crate::error::{Error, ErrorKind};
+use crate::planted::{Bug, planted};
 
 /// A checkpoint is due when the bytes appended since the last one exceed a threshold: this many times the size of the
 /// index, but at least `CHECKPOINT_BYTES_MIN` and at most `CHECKPOINT_BYTES_MAX`.
@@ -27,6 +29,9 @@ const CHECKPOINT_APPENDS_MAX: u64 = 4096;
 /// applies only if the appended bytes are at least `CHECKPOINT_SHARE_MIN` times the size of the index.
 const CHECKPOINT_RECORDS_MAX: u64 = 1 << 18;
 const CHECKPOINT_SHARE_MIN: u64 = 4;
+
+/// A checkpoint that failed is tried again after this time.
+const CHECKPOINT_DELAY: Duration = Duration::from_secs(10);
 
 /// The interval at which the writer checks whether to rewrite the hot list.
 pub(super) const HOT_INTERVAL: Duration = Duration::from_secs(10);
@@ -43,15 +48,45 @@ impl Writer {
             }
             return;
         }
+        if self.trouble.is_on() {
+            if self.trouble.is_told(&self.span) {
+                let error = Error::new(ErrorKind::Io, self.span.health.trouble().unwrap_or_default());
+                self.checkpoints_asked.drain(..).for_each(|reply| drop(reply.send(Err(error.clone()))));
+            }
+            return;
+        }
+        self.begin_checkpoint_if_due().await;
+    }
+
+    /// Writes a checkpoint of what is written now, and waits for it.
+    pub(super) async fn checkpoint_now(&mut self) -> Result<(), Error> {
+        if let Some(task) = self.checkpoint.as_mut() {
+            let ended = task.await;
+            self.checkpoint_ended(ended)?;
+        }
+        self.is_cut = true;
+        self.checkpoint_at = None;
+        self.begin_checkpoint_if_due().await;
+        match self.checkpoint.as_mut() {
+            Some(task) => {
+                let ended = task.await;
+                self.checkpoint_ended(ended)
+            }
+            None => Ok(()),
+        }
+    }
+
+    async fn begin_checkpoint_if_due(&mut self) {
         let index_bytes = self.state.index.bytes();
         let bytes_due = (index_bytes * CHECKPOINT_INDEX_FACTOR).clamp(CHECKPOINT_BYTES_MIN, CHECKPOINT_BYTES_MAX);
         let due = self.appended_bytes >= bytes_due
             || self.appended_count >= CHECKPOINT_APPENDS_MAX
             || (self.appended_records >= CHECKPOINT_RECORDS_MAX
                 && self.appended_bytes >= index_bytes * CHECKPOINT_SHARE_MIN)
-            || self.is_cut
+            || (self.is_cut && !planted(Bug::CutNotSettled))
             || !self.checkpoints_asked.is_empty();
-        if !due || self.checkpoint.is_some() {
+        let is_early = self.checkpoint_at.is_some_and(|at| at > Instant::now()) && self.checkpoints_asked.is_empty();
+        if !due || is_early || self.checkpoint.is_some() {
             return;
         }
         while let Some(written) = self.in_flight.next().await {
@@ -75,14 +110,11 @@ impl Writer {
     /// If a crash had cut the log, waits until a checkpoint contains everything before the cut. Recovery verifies
     /// records only in the last two segments, so the next recovery must not need the part of the log with the cut any
     /// more.
-    pub(super) async fn settle_cut(&mut self) {
-        while self.is_cut && self.state.stopped().is_none() {
-            self.checkpoint_if_due().await;
-            if let Some(task) = self.checkpoint.as_mut() {
-                let ended = task.await;
-                self.checkpoint_ended(ended);
-            }
+    pub(super) async fn settle_cut(&mut self) -> Result<(), Error> {
+        if self.is_cut && self.state.stopped().is_none() && !planted(Bug::CutNotSettled) {
+            self.checkpoint_now().await?;
         }
+        Ok(())
     }
 
     /// Starts rewriting the hot list if memory has changed enough since it was last written.
@@ -115,9 +147,12 @@ impl Writer {
         }
     }
 
-    pub(super) fn checkpoint_ended(&mut self, ended: Result<Result<Option<CheckpointHeader>, Error>, JoinError>) {
+    /// Processes the end of the checkpoint's task. *Errors*: it was not written; it is tried again later.
+    pub(super) fn checkpoint_ended(
+        &mut self,
+        ended: Result<Result<Option<CheckpointHeader>, Error>, JoinError>,
+    ) -> Result<(), Error> {
         self.checkpoint = None;
-        self.is_cut = false;
         let result = match ended {
             Ok(Ok(written)) => {
                 match written {
@@ -135,11 +170,22 @@ impl Writer {
             Ok(Err(error)) => Err(error),
             Err(error) => Err(Error::stopped(format!("the checkpoint task failed: {error}"))),
         };
-        if let Err(error) = &result {
-            self.fail(error);
+        match &result {
+            Ok(()) => (self.is_cut, self.checkpoint_at) = (false, None),
+            Err(error) if self.is_of_latch(error) => self.in_trouble(error),
+            Err(error) if error.kind == ErrorKind::Stopped => self.fail(error),
+            Err(error) => {
+                Counters::add(&self.span.counters.writes_failed, 1);
+                self.span.note(format!("the checkpoint is not written: {}", error.message));
+                // The next one goes into the same area, so that the last good checkpoint stays.
+                self.checkpoint_number += 1;
+                self.checkpoint_at = Some(Instant::now() + CHECKPOINT_DELAY);
+                self.appended_count = CHECKPOINT_APPENDS_MAX;
+            }
         }
         for reply in self.checkpoint_waiting.drain(..) {
             let _ = reply.send(result.clone());
         }
+        result
     }
 }

@@ -53,28 +53,20 @@ impl Writer {
             task.abort();
             let _ = task.await;
         }
-        while self.state.stopped().is_none() {
-            if let Err(error) = self.serve_purges().await {
-                self.fail(&error);
+        self.is_closing = true;
+        loop {
+            self.write_all().await;
+            self.end_purging().await;
+            self.end_flushing().await;
+            if let Some(task) = self.checkpoint.take() {
+                let _ = task.await;
             }
-            if self.intake.queue.backlog().1.is_some() && self.may_append() {
-                if let Err(error) = self.append().await {
-                    self.fail(&error);
-                }
-            } else if let Some(written) = self.in_flight.next().await {
-                self.complete(written).await;
-            } else if let Some(ended) = self.purging.join_next().await {
-                self.purges_written(ended);
-            } else {
+            self.end_hot().await;
+            // A flush that failed at the end is repaired, too.
+            if self.state.stopped().is_some() || !self.trouble.is_on() {
                 break;
             }
         }
-        self.end_purging().await;
-        self.end_flushing().await;
-        if let Some(task) = self.checkpoint.take() {
-            let _ = task.await;
-        }
-        self.end_hot().await;
         if self.state.stopped().is_some() {
             return Err(self.state.stopped_error());
         }
@@ -86,5 +78,28 @@ impl Writer {
         self.state.flush().await?;
         self.intake.stop("it was closed");
         Ok(())
+    }
+
+    /// Writes all waiting objects and purges.
+    async fn write_all(&mut self) {
+        while self.state.stopped().is_none() {
+            if let Err(error) = self.serve_purges().await {
+                self.in_trouble(&error);
+            }
+            if let Some(at) = self.trouble.retry_at() {
+                tokio::time::sleep_until(at).await;
+                self.resume_if_due().await;
+            } else if self.intake.queue.backlog().1.is_some() && self.may_append() {
+                if let Err(error) = self.append().await {
+                    self.in_trouble(&error);
+                }
+            } else if let Some(written) = self.in_flight.next().await {
+                self.complete(written).await;
+            } else if let Some(ended) = self.purging.join_next().await {
+                self.purges_written(ended);
+            } else {
+                break;
+            }
+        }
     }
 }

@@ -3,10 +3,12 @@
 //! Owns: the handling of a checkpoint that turns out to be damaged while it is loaded and already in use. Leaves to
 //! others: loading (`recover/loading.rs`) and rebuilding an index (`recover`).
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::Writer;
+use super::{Command, Writer};
 use crate::format::INDEX_SHARDS;
+use crate::intake::queue::Queue;
 use crate::recover::loading::Rest;
 use crate::recover::rebuild;
 use crate::state::State;
@@ -23,21 +25,33 @@ impl Drop for EndWaiting {
     }
 }
 
+/// Whether a close is requested, and nothing waits to be written.
+fn is_idle_close(early: &VecDeque<Command>, queue: &Queue) -> bool {
+    let closes = early.iter().any(|command| matches!(command, Command::Close(_)));
+    let writes = early.iter().any(|command| matches!(command, Command::Purge(..) | Command::Membership(_)));
+    closes && !writes && queue.backlog().1.is_none()
+}
+
 impl Writer {
     /// Loads the missing part of the index. Then passes the newest replayed records to warming up, which reads their
     /// objects into memory first. The suspects (possible older versions) go to `compare_suspects`.
+    ///
+    /// If the store is closed meanwhile and nothing waits to be written, the rest is not loaded, and nothing is written:
+    /// the next open finds the device as this one did.
     pub(super) async fn bring_index(&mut self) {
         let Some(mut rest) = self.rest.take() else { return };
         let state = Arc::clone(&self.state);
         let _end_waiting = EndWaiting(Arc::clone(&state));
-        let commands = &self.commands;
+        let (commands, early, queue) = (&mut self.commands, &mut self.early, &self.intake.queue);
         let arrived = |shard: usize| {
             state.presence.arrive(1 << shard);
+            early.extend(std::iter::from_fn(|| commands.try_recv().ok()));
             // If the store was dropped, no caller waits for the remaining shards.
-            !commands.is_closed()
+            !commands.is_closed() && !is_idle_close(early, queue)
         };
         let missing = rest.bring(&state.span.device, &state.span.layout, &state.index, arrived).await;
-        if commands.is_closed() {
+        if self.commands.is_closed() || missing != 0 && is_idle_close(&self.early, &self.intake.queue) {
+            self.is_left_as_found = true;
             return;
         }
         if missing != 0 {

@@ -21,7 +21,9 @@ mod publish;
 mod purges;
 mod segments;
 mod syncs;
+mod trouble;
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -53,6 +55,7 @@ use checkpoints::HOT_INTERVAL;
 use purges::PurgesWritten;
 use segments::Tables;
 use syncs::Flushed;
+use trouble::{Trouble, Unflushed};
 
 /// The memory of the extents of groups is rounded up to a multiple of this many bytes, so that the capacity of the
 /// memory tier does not change at every append.
@@ -121,7 +124,7 @@ type InFlight = FuturesOrdered<std::pin::Pin<Box<dyn Future<Output = Written> + 
 struct Written {
     result: Result<Vec<Buffer>, nectary_block::Error>,
     items: Vec<(Unwritten, Location)>,
-    last_sequence: u64,
+    append: Unflushed,
     /// The size of the append's buffer, in bytes.
     buffer_bytes: u64,
 }
@@ -141,6 +144,10 @@ pub(crate) struct Writer {
     puts: Arc<Puts>,
     checkpoints: Checkpoints,
     commands: mpsc::Receiver<Command>,
+    /// Requests that came while the index was loaded.
+    early: VecDeque<Command>,
+    /// Whether the store was closed or dropped before the index was loaded, so that nothing may be written.
+    is_left_as_found: bool,
     position: LogPosition,
     in_flight: InFlight,
     buffers: AppendBuffers,
@@ -181,11 +188,16 @@ pub(crate) struct Writer {
     /// The number of bytes that the memory tier had inserted up to the time `hot_at`.
     hot_inserted_bytes: u64,
     checkpoint_number: u64,
+    /// When a checkpoint that failed is tried again.
+    checkpoint_at: Option<Instant>,
     /// The callers that requested a checkpoint after the running one had begun, and the callers that wait for the
     /// running one.
     checkpoints_asked: Vec<oneshot::Sender<Result<(), Error>>>,
     checkpoint_waiting: Vec<oneshot::Sender<Result<(), Error>>>,
     closing: Option<oneshot::Sender<Result<(), Error>>>,
+    is_closing: bool,
+    /// What must be done before the next write, after failures.
+    trouble: Trouble,
     appended_bytes: u64,
     appended_count: u64,
     appended_records: u64,
@@ -222,6 +234,8 @@ impl Writer {
             puts: Arc::clone(puts),
             checkpoints,
             commands,
+            early: VecDeque::new(),
+            is_left_as_found: false,
             position: start.position,
             in_flight: FuturesOrdered::new(),
             buffers: AppendBuffers::new(start.buffers_bytes),
@@ -248,9 +262,12 @@ impl Writer {
             names: JoinSet::new(),
             checkpoint: None,
             checkpoint_number: start.checkpoint_number,
+            checkpoint_at: None,
             checkpoints_asked: Vec::new(),
             checkpoint_waiting: Vec::new(),
             closing: None,
+            is_closing: false,
+            trouble: Trouble::default(),
             // Replayed records count as appended, because the next restart would replay them again.
             appended_bytes: start.replayed.append_bytes,
             appended_count: start.replayed.appends,
@@ -282,6 +299,10 @@ impl Writer {
     pub async fn run(mut self) {
         // Gets wait for the index, so it is loaded first.
         self.bring_index().await;
+        if self.is_left_as_found {
+            return self.leave();
+        }
+        std::mem::take(&mut self.early).into_iter().for_each(|command| self.accept(command));
         let (warm_ended, names_begin) = oneshot::channel();
         self.warming = self.warm.take().map(|warm| {
             let warming = warm_up(Arc::clone(&self.state), Arc::clone(&self.checkpoints.warm_list), warm);
@@ -292,14 +313,15 @@ impl Writer {
         });
         self.read_names(names_begin);
         loop {
+            self.resume_if_due().await;
             if let Err(error) = self.write_due().await {
-                self.fail(&error);
+                self.in_trouble(&error);
             }
             if let Err(error) = self.serve_purges().await {
-                self.fail(&error);
+                self.in_trouble(&error);
             }
             if let Err(error) = self.make_purge_room().await {
-                self.fail(&error);
+                self.in_trouble(&error);
             }
             self.serve_syncs();
             for change in std::mem::take(&mut self.membership_changes) {
@@ -322,15 +344,11 @@ impl Writer {
                 Some(ended) = self.purging.join_next(), if !self.purging.is_empty() => self.purges_written(ended),
                 Some(ended) = self.flushing.join_next(), if !self.flushing.is_empty() => self.flush_ended(ended),
                 command = self.commands.recv() => match command {
-                    Some(Command::Sync(reply)) => self.syncs_waiting.push((queue.last_sequence(), reply)),
-                    Some(Command::Purge(record, reply)) => {
-                        self.purges_waiting.push((record, reply));
+                    Some(command @ Command::Purge(..)) => {
+                        self.accept(command);
                         self.gather_purges();
                     }
-                    Some(Command::PurgeRoom(reply)) => self.ask_purge_room(reply),
-                    Some(Command::Checkpoint(reply)) => self.checkpoints_asked.push(reply),
-                    Some(Command::Membership(change)) => self.membership_changes.push(change),
-                    Some(Command::Close(reply)) => self.closing = Some(reply),
+                    Some(command) => self.accept(command),
                     // The store was dropped: waiting objects are lost, as in a crash.
                     None => {
                         self.intake.stop("it was dropped");
@@ -338,13 +356,42 @@ impl Writer {
                     }
                 },
                 Some(ended) = async { match self.checkpoint.as_mut() { Some(task) => Some(task.await), None => None } },
-                    if self.checkpoint.is_some() => self.checkpoint_ended(ended),
+                    if self.checkpoint.is_some() => drop(self.checkpoint_ended(ended)),
                 _ = queue.wake.notified() => {}
                 _ = tokio::time::sleep_until(deadline) => {}
                 _ = std::future::ready(()), if idle => self.compare_suspects().await,
             }
             if self.flush_interval.is_some_and(|interval| self.flushed_at.elapsed() >= interval) {
                 self.flush_if_written();
+            }
+        }
+    }
+
+    /// Takes a request; the writer's loop serves it.
+    fn accept(&mut self, command: Command) {
+        match command {
+            Command::Sync(reply) => self.syncs_waiting.push((self.intake.queue.last_sequence(), reply)),
+            Command::Purge(record, reply) => self.purges_waiting.push((record, reply)),
+            Command::PurgeRoom(reply) => self.ask_purge_room(reply),
+            Command::Checkpoint(reply) => self.checkpoints_asked.push(reply),
+            Command::Membership(change) => self.membership_changes.push(change),
+            Command::Close(reply) => self.closing = Some(reply),
+        }
+    }
+
+    /// Ends a store that was closed or dropped before its index was loaded; the device stays as it was found.
+    fn leave(mut self) {
+        self.intake.stop("it was closed");
+        for command in std::mem::take(&mut self.early) {
+            match command {
+                Command::Close(reply) => drop(reply.send(Ok(()))),
+                Command::Sync(reply)
+                | Command::Purge(_, reply)
+                | Command::PurgeRoom(reply)
+                | Command::Checkpoint(reply)
+                | Command::Membership(MembershipChange { reply, .. }) => {
+                    let _ = reply.send(Err(self.state.stopped_error()));
+                }
             }
         }
     }
@@ -357,7 +404,10 @@ impl Writer {
         let flush = flush.map(|interval| self.flushed_at + interval);
         let hot = self.newest_checkpoint.map(|_| self.hot_at + HOT_INTERVAL);
         let far = Instant::now() + Duration::from_secs(3600);
-        [write, flush, hot, self.room_at].into_iter().flatten().fold(far, Instant::min)
+        [write, flush, hot, self.room_at, self.trouble.retry_at(), self.checkpoint_at]
+            .into_iter()
+            .flatten()
+            .fold(far, Instant::min)
     }
 
     /// Gives the memory tier the memory that the index and other tables do not use.
@@ -381,6 +431,7 @@ impl Writer {
 
     fn fail(&mut self, error: &Error) {
         self.intake.stop(error.message.clone());
+        self.trouble.take_failed().iter().for_each(|item| self.intake.give_up(item));
         for (_, reply) in self.syncs_waiting.drain(..) {
             let _ = reply.send(Err(self.state.stopped_error()));
         }

@@ -4,9 +4,7 @@
 //! read, every purge of a key gets a record.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
-use nectary_block::{Filter, IoFuture, Request, SharedDevice};
 use tokio::sync::oneshot;
 
 use super::Writer;
@@ -15,35 +13,6 @@ use crate::disk::span::Span;
 use crate::format::{COUNTER_MAX, LogPosition};
 use crate::index::held_names::{MARGIN_SEGMENTS, Names};
 use crate::planted::{Bug, planted};
-
-/// A device that remembers whether an operation failed.
-struct Watched {
-    device: SharedDevice,
-    has_failed: Arc<AtomicBool>,
-}
-
-impl Filter for Watched {
-    fn inner(&self) -> &SharedDevice {
-        &self.device
-    }
-
-    fn spec(&self) -> String {
-        self.device.spec()
-    }
-
-    fn around<T: Send + 'static>(
-        &self,
-        _: Request,
-        operation: impl FnOnce(&SharedDevice) -> IoFuture<T> + Send + 'static,
-    ) -> IoFuture<T> {
-        let (device, has_failed) = (Arc::clone(&self.device), Arc::clone(&self.has_failed));
-        Box::pin(async move {
-            let result = operation(&device).await;
-            has_failed.fetch_or(result.is_err(), Ordering::AcqRel);
-            result
-        })
-    }
-}
 
 impl Writer {
     /// Starts reading names when `begin` resolves or is dropped.
@@ -82,17 +51,14 @@ async fn read_names(span: &Span, names: &Names, position: LogPosition) {
 
 /// Notes the names in a segment; returns whether all were read.
 async fn read_segment(span: &Span, names: &Names, epoch: u64, position: LogPosition) -> bool {
-    let has_failed = Arc::new(AtomicBool::new(false));
-    let watched = Watched { device: Arc::clone(&span.device), has_failed: Arc::clone(&has_failed) };
-    let watched: SharedDevice = Arc::new(watched);
     let is_last = epoch == position.epoch;
     let end = if is_last { position.offset } else { span.layout.segment_bytes };
-    let mut reader = SegmentReader::new(&watched, &span.layout, epoch).until(end);
+    let mut reader = SegmentReader::new(&span.device, &span.layout, epoch).until(end);
     let note = |record: crate::disk::segment::LoggedRecord| names.note_at(record.primary_hash, epoch);
     let scanned = reader.scan(0, 0, Care::Search, note).await;
     // An invalid append that no valid append follows looks like the end of the segment, so the blocks after the end are
     // searched for frames.
     let rest = reader.frames_from(scanned.end).await;
     let is_damaged = scanned.damaged || scanned.salvaged > 0 || !scanned.holes.is_empty() || !rest.is_empty();
-    !is_damaged && !has_failed.load(Ordering::Acquire)
+    !is_damaged && !reader.has_failed()
 }

@@ -37,16 +37,9 @@ impl Writer {
     pub(super) fn gather_purges(&mut self) {
         while self.purges_waiting.len() < PURGE_RECORDS_PER_BLOCK {
             match self.commands.try_recv() {
-                Ok(Command::Purge(record, reply)) => self.purges_waiting.push((record, reply)),
-                Ok(Command::PurgeRoom(reply)) => self.ask_purge_room(reply),
-                Ok(Command::Sync(reply)) => self.syncs_waiting.push((self.intake.queue.last_sequence(), reply)),
-                Ok(Command::Checkpoint(reply)) => self.checkpoints_asked.push(reply),
-                Ok(Command::Membership(change)) => self.membership_changes.push(change),
                 // The gathered purges are written before the store is closed.
-                Ok(Command::Close(reply)) => {
-                    self.closing = Some(reply);
-                    return;
-                }
+                Ok(command @ Command::Close(_)) => return self.accept(command),
+                Ok(command) => self.accept(command),
                 Err(_) => return,
             }
         }
@@ -60,6 +53,13 @@ impl Writer {
         }
         if self.state.stopped().is_some() {
             return Err(self.state.stopped_error());
+        }
+        if self.span.health.is_latched() {
+            // A purge does not wait for the device to recover.
+            for (_, reply) in self.purges_waiting.drain(..) {
+                let _ = reply.send(Err(self.span.latched_error()));
+            }
+            return Ok(());
         }
         let Some(mut log) = self.purge_log.take() else { return Err(self.state.stopped_error()) };
         let count = self.purges_waiting.len().min(PURGE_RECORDS_PER_BLOCK);
@@ -95,7 +95,12 @@ impl Writer {
                 self.purge_end = log.end();
                 self.state.progress.purge_number.store(log.order().number, Ordering::Release);
             }
-            Err(error) => self.fail(error),
+            // The purge log has begun no new block, so only these purges fail; the next ones begin a new cycle.
+            Err(error) if !self.is_of_latch(error) && error.kind != ErrorKind::Stopped => {
+                Counters::add(&self.span.counters.writes_failed, 1);
+                self.span.note(format!("{} purges are not durable: {}", replies.len(), error.message));
+            }
+            Err(error) => self.in_trouble(error),
         }
         self.purge_log = Some(log);
         for reply in replies.drain(..) {
@@ -129,6 +134,14 @@ impl Writer {
             self.room_at = None;
             return Err(state.stopped_error());
         }
+        if self.trouble.is_on() {
+            if self.trouble.is_told(&self.span) {
+                let error = Error::new(ErrorKind::Io, self.span.health.trouble().unwrap_or_default());
+                self.room_waiting.drain(..).for_each(|(_, reply)| drop(reply.send(Err(error.clone()))));
+            }
+            self.room_at = self.trouble.retry_at().filter(|_| !self.room_waiting.is_empty());
+            return Ok(());
+        }
         self.retire_purges();
         let most = puts.purge_rules_max;
         if (state.purges.len() as u64) < most {
@@ -155,6 +168,9 @@ impl Writer {
             }
         } else {
             self.open_next_segment().await?;
+            if self.trouble.is_on() {
+                return Ok(());
+            }
             self.read_tables_ahead();
             self.begin_harvest();
             self.start(Vec::new(), self.appended_sequence).await;
@@ -182,15 +198,13 @@ impl Writer {
 /// Writes one block of records and flushes it; if the current cycle of the log is full, begins a new one first.
 async fn write_purges(state: &State, log: &mut PurgeLog, records: &[PurgeRecord]) -> Result<(), Error> {
     if log.is_full() {
-        log.compact(&state.purges).await?;
+        log.compact(&state.purges, Some(&state.span)).await?;
         Counters::add(&state.span.counters.metadata_bytes, 2 * BLOCK_BYTES * u64::from(log.end().blocks));
-        Counters::add(&state.span.counters.flushes, 1);
     }
     // Bytes written before the flush begins are flushed with it.
     let written = state.progress.written.load(Ordering::Acquire);
-    let result = log.commit(records).await;
+    let result = log.commit(records, &state.span).await;
     Counters::add(&state.span.counters.metadata_bytes, 2 * BLOCK_BYTES);
-    Counters::add(&state.span.counters.flushes, 1);
     if result.is_ok() {
         state.progress.flushed.fetch_max(written, Ordering::AcqRel);
     }

@@ -44,7 +44,7 @@ pub(super) struct Tables {
 async fn visit_standing(span: &Span, epoch: u64, mut visit: impl FnMut(Standing)) -> bool {
     let mut reader = SegmentReader::new(&span.device, &span.layout, epoch);
     let scanned = reader.scan(0, 0, Care::Search, |record| visit((record.hash, record.location))).await;
-    !scanned.damaged
+    !scanned.damaged && !scanned.unreadable
 }
 
 /// Removes records from index and memory, and clears the list. Returns the number of records that the index had.
@@ -67,18 +67,23 @@ impl Writer {
     }
 
     pub(super) async fn open_next_segment(&mut self) -> Result<(), Error> {
-        self.settle_cut().await;
+        self.settle_cut().await?;
         while let Some(written) = self.in_flight.next().await {
             self.complete(written).await;
         }
         if self.state.stopped().is_some() {
             return Err(self.state.stopped_error());
         }
+        if self.is_behind_failure() {
+            // The caller tries again when these entries are back in the queue.
+            return Ok(());
+        }
         let next = self.position.epoch + 1;
         let tables = self.tables_ahead(next).await;
         // The flush and the reclaiming both wait for the disk, but not for each other, so they run at the same time.
         let (flushed, ()) = tokio::join!(self.state.flush(), reclaim(&self.state, next, tables, self.sweeps()));
         flushed?;
+        self.all_flushed();
         self.flushed_at = Instant::now();
         self.intake.begin_era(next);
         self.span.set_head(next);

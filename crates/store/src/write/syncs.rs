@@ -10,7 +10,8 @@ use tokio::task::JoinError;
 use tokio::time::Instant;
 
 use super::{Reply, Writer};
-use crate::error::Error;
+use crate::error::{Error, ErrorKind};
+use crate::planted::{Bug, planted};
 
 /// The result of a flush, and the syncs that it answers.
 pub(super) struct Flushed {
@@ -28,19 +29,28 @@ impl Writer {
             }
             return;
         }
-        if !self.flushing.is_empty() {
+        if self.trouble.is_told(&self.span) {
+            let reason = self.span.health.trouble().unwrap_or_else(|| "a flush failed".into());
+            let error = Error::new(ErrorKind::Io, format!("{}: {reason}", self.span.device.spec()));
+            let waiting = self.syncs_waiting.drain(..).map(|(_, reply)| reply);
+            for reply in waiting.chain(std::mem::take(&mut self.syncs_due)) {
+                let _ = reply.send(Err(error.clone()));
+            }
+            return;
+        }
+        if !self.flushing.is_empty() && !planted(Bug::SyncOfRunningFlush) {
             return;
         }
         let written = self.state.progress.written.load(Ordering::Acquire);
         let due = self.syncs_waiting.extract_if(.., |(sequence, _)| *sequence <= written);
         self.syncs_due.extend(due.map(|(_, reply)| reply));
-        if !self.syncs_due.is_empty() {
+        if !self.syncs_due.is_empty() && self.flushing.is_empty() {
             self.begin_flush();
         }
     }
 
     pub(super) fn flush_if_written(&mut self) {
-        if !self.flushing.is_empty() {
+        if !self.flushing.is_empty() || self.span.health.is_latched() {
             return;
         }
         self.flushed_at = Instant::now();
@@ -62,7 +72,10 @@ impl Writer {
             Err(error) => (Err(Error::stopped(format!("the flush's task failed: {error}"))), Vec::new()),
         };
         if let Err(error) = &result {
-            self.fail(error);
+            self.in_trouble(error);
+        }
+        if planted(Bug::SyncOfRunningFlush) {
+            replies.append(&mut self.syncs_due);
         }
         for reply in replies.drain(..) {
             let _ = reply.send(result.clone());

@@ -18,4 +18,5 @@ mod regroup;
 mod reinsertion;
 mod shards;
 mod tags;
+mod unreadable;
 mod warm;

@@ -93,10 +93,18 @@ impl Disk {
 
     /// Reads the label; one good copy is enough. Also returns notes about a bad copy.
     pub async fn label(&self) -> Result<(Label, Vec<String>), Error> {
-        let bytes = self.read(0, 2).await?;
-        let copies = bytes.chunks_exact(BLOCK_BYTES).zip(0..).map(|(block, copy)| Label::decode(copy, block));
+        let both = self.read(0, 2).await;
         let (mut label, mut notes) = (None, Vec::new());
-        for (copy, decoded) in copies.enumerate() {
+        let decode = |copy, bytes: &[u8]| Label::decode(copy, bytes).map_err(|error| error.to_string());
+        for copy in 0..2_u64 {
+            let decoded = match &both {
+                Ok(bytes) => decode(copy, &bytes[copy as usize * BLOCK_BYTES..][..BLOCK_BYTES]),
+                // A copy that cannot be read does not hide the other one.
+                Err(_) => match self.read(copy, 1).await {
+                    Ok(bytes) => decode(copy, &bytes),
+                    Err(error) => Err(error.to_string()),
+                },
+            };
             match (decoded, &label) {
                 (Ok(good), None) => label = Some(good),
                 (Ok(good), Some(first)) if good != *first => {
@@ -107,6 +115,8 @@ impl Disk {
             }
         }
         let Some(label) = label else {
+            // It is not known whether this is a volume if nothing can be read.
+            both?;
             let what = format!("{}: this is no volume ({})", self.device.spec(), notes.join("; "));
             return Err(Error::Refused(format!("{what}; make one with `nectary volume format`")));
         };

@@ -25,7 +25,7 @@ fn pipe_read() -> (Transfer, OwnedFd) {
         spec: "pipe".to_owned(),
         block_bytes: 512,
         size_bytes: AtomicU64::new(4096),
-        latched: OnceLock::new(),
+        latch: Default::default(),
     };
     let buffers = vec![Buffer::zeroed(4096)];
     let (operation, length) = (Operation::Read, 4096);

@@ -18,6 +18,7 @@ mod cache_tree;
 mod nbd_kernel;
 mod origin;
 mod package_clients;
+mod proxy_origins;
 mod ram_donors;
 mod restarts;
 mod rounds;
@@ -54,6 +55,7 @@ enum Campaign {
     NbdKernel(nbd_kernel::Arguments),
     Origin(origin::Arguments),
     PackageClients(package_clients::Arguments),
+    ProxyOrigins(proxy_origins::Arguments),
     RamDonors(ram_donors::Arguments),
     Restarts(restarts::Arguments),
     Sigkill(sigkill::Arguments),
@@ -78,6 +80,7 @@ fn main() -> Result<ExitCode> {
         Campaign::NbdKernel(arguments) => nbd_kernel::campaign(&arguments),
         Campaign::Origin(arguments) => origin::campaign(&arguments),
         Campaign::PackageClients(arguments) => package_clients::campaign(&arguments),
+        Campaign::ProxyOrigins(arguments) => proxy_origins::campaign(&arguments),
         Campaign::RamDonors(arguments) => ram_donors::campaign(&arguments),
         Campaign::Restarts(arguments) => restarts::campaign(&arguments),
         Campaign::Sigkill(arguments) => sigkill::campaign(arguments),

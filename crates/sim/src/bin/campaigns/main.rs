@@ -9,12 +9,14 @@
 
 mod cache_concurrent;
 mod concurrent;
+mod ram_moves;
 mod ram_simulation;
 mod shared;
 mod store_concurrent;
 mod store_crash_states;
 mod store_model;
 mod store_spans;
+mod store_unreadable;
 mod volume_crash_states;
 mod volume_journal;
 mod volume_simulation;
@@ -38,6 +40,8 @@ struct Arguments {
 enum Campaign {
     /// Many concurrent clients on one cached device, and crash states of such devices
     CacheConcurrent(concurrent::Options),
+    /// Replace, drain, sparing, growth and take-over of a network RAM disk, with a fault at any step
+    RamMoves(ram_moves::Options),
     /// A network RAM disk under faults, with its invariants checked after every step
     RamSimulation(ram_simulation::Options),
     /// Many concurrent clients on one store, and crash states of such stores
@@ -48,6 +52,8 @@ enum Campaign {
     StoreModel(store_model::Options),
     /// Stores of several spans that are lost and return, against a model
     StoreSpans(store_spans::Options),
+    /// A store of which each block in turn cannot be read
+    StoreUnreadable(store_unreadable::Options),
     /// A shared volume with real clients and a real server after a crash at any moment
     VolumeCrashStates(volume_crash_states::Options),
     /// A volume that is opened after a crash at any moment, and servers that contend for one
@@ -61,11 +67,13 @@ enum Campaign {
 fn main() -> ExitCode {
     match Arguments::parse().campaign {
         Campaign::CacheConcurrent(options) => concurrent::run::<CacheConcurrent>(&options),
+        Campaign::RamMoves(options) => ram_moves::run(&options),
         Campaign::RamSimulation(options) => ram_simulation::run(&options),
         Campaign::StoreConcurrent(options) => concurrent::run::<StoreConcurrent>(&options),
         Campaign::StoreCrashStates(options) => store_crash_states::run(&options),
         Campaign::StoreModel(options) => store_model::run(&options),
         Campaign::StoreSpans(options) => store_spans::run(&options),
+        Campaign::StoreUnreadable(options) => store_unreadable::run(&options),
         Campaign::VolumeCrashStates(options) => volume_crash_states::run(&options),
         Campaign::VolumeJournal(options) => volume_journal::run(&options),
         Campaign::VolumeSimulation(options) => volume_simulation::run(&options),

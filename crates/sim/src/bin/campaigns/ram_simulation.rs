@@ -42,7 +42,7 @@ pub struct Options {
 }
 
 /// Reads a policy that protects blocks.
-fn policy(text: &str) -> Result<Policy, String> {
+pub fn policy(text: &str) -> Result<Policy, String> {
     let policy = text.parse::<Policy>()?;
     if policy == Policy::None {
         return Err("this policy protects nothing".to_owned());

@@ -6,7 +6,7 @@
 use futures_util::future::join_all;
 use nectary_store::{ErrorKind, FillHead, FillRole, Object};
 
-use super::history::{Get, Outcome, Purge, Scope, Seen, Time, Version, name_of};
+use super::history::{Get, Outcome, Purge, Scope, Seen, Synced, Time, Version, name_of};
 use super::world::{KEYS, TAGS, World, body_of, key_name, key_ref, key_variant, metadata, numbers};
 use crate::store::{primary, tag};
 
@@ -14,6 +14,10 @@ use crate::store::{primary, tag};
 const STORM: u64 = 14;
 /// The number of concurrent gets of one key in a stampede.
 const STAMPEDE: u64 = 6;
+/// The number of clients that put and sync at the same time.
+const SYNCS: u64 = 3;
+/// The longest time for which an operation that was begun is not polled, in milliseconds.
+const UNPOLLED_MS: u64 = 60;
 /// For clients that advance the ring: the length of the shortest body, and the range of lengths above it, in bytes.
 /// Each body is several records, so that its put waits for the disk instead of being refused.
 const PUSHED_BYTES: (u64, u64) = (12 << 10, 8 << 10);
@@ -84,10 +88,49 @@ async fn operate(world: &World) {
         90 => purge(world, Scope::Prefix(1 + world.below(9) as u32)).await,
         91 if world.chance(30) => purge(world, Scope::All).await,
         92 => storm(world).await,
-        93..=96 => _ = world.store().sync().await,
+        93..=95 => sync(world).await,
+        96 => _ = join_all((0..SYNCS).map(|_| put_and_sync(world))).await,
         97 => _ = world.store().checkpoint().await,
-        _ => get(world, key).await,
+        98 => leave_unpolled(world, get(world, key)).await,
+        _ => match world.below(10) {
+            0..=4 => leave_unpolled(world, get(world, key)).await,
+            5 | 6 => leave_unpolled(world, sync(world)).await,
+            7 => leave_unpolled(world, fill(world, key)).await,
+            8 => leave_unpolled(world, put(world, key, 1000)).await,
+            _ => leave_unpolled(world, purge(world, Scope::Name(name_of(key)))).await,
+        },
     }
+}
+
+/// Begins an operation, then does not poll it for a while, and then finishes it or drops it.
+async fn leave_unpolled(world: &World, operation: impl Future<Output = ()>) {
+    let mut operation = Box::pin(operation);
+    if futures_util::poll!(&mut operation).is_ready() {
+        return;
+    }
+    world.pause(UNPOLLED_MS).await;
+    if world.chance(50) {
+        operation.await;
+    }
+}
+
+/// Writes and flushes everything put so far; the store must have flushed it when this returns.
+async fn sync(world: &World) {
+    let store = world.store();
+    let wanted = store.sequences().last.0;
+    if let Ok(sequences) = store.sync().await {
+        let mut history = world.history.borrow_mut();
+        let at = history.tick();
+        history.syncs.push(Synced { at, wanted, flushed: sequences.flushed.0 });
+        world.mark(&history);
+    }
+}
+
+/// Puts an object and syncs, so that a sync begins while the flush of another one is under way.
+async fn put_and_sync(world: &World) {
+    world.pause(10).await;
+    put(world, world.below(KEYS.into()) as u32, 500).await;
+    sync(world).await;
 }
 
 /// Draws the length of a body. Up to 4 KiB, a body is one record here; longer bodies are stored as fragments.

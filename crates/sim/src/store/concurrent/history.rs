@@ -15,6 +15,8 @@
 //! | came back | an earlier get showed that a crash had lost `v`: a lost version must stay lost |
 //! | purged | a purge that covers `v` began after `v` and returned before the get began |
 //!
+//! A sync that returned has flushed everything that was accepted before it began.
+//!
 //! A miss is explained by a purge, a newer version, a refusal, a crash, admission, or the ring: the ring may have
 //! reclaimed the segment of a version that was written long ago. Any other miss is also a violation.
 
@@ -126,6 +128,16 @@ pub struct Told {
     pub flushed: u64,
 }
 
+/// A sync that returned.
+#[derive(Debug, Clone, Copy)]
+pub struct Synced {
+    pub at: Time,
+    /// The highest sequence that was accepted before the sync began.
+    pub wanted: u64,
+    /// The flushed sequence that the sync returned.
+    pub flushed: u64,
+}
+
 /// Everything that happened.
 #[derive(Debug, Clone, Default)]
 pub struct History {
@@ -135,6 +147,7 @@ pub struct History {
     pub gets: Vec<Get>,
     pub lives: Vec<Life>,
     pub told: Vec<Told>,
+    pub syncs: Vec<Synced>,
 }
 
 /// The outcome of a check.
@@ -189,6 +202,7 @@ impl History {
             gets: self.gets.iter().filter(|get| get.ended <= moment).cloned().collect(),
             lives: self.lives.iter().filter(|life| life.began <= moment).cloned().collect(),
             told: self.told.iter().filter(|told| told.at <= moment).copied().collect(),
+            syncs: self.syncs.iter().filter(|synced| synced.at <= moment).copied().collect(),
         }
     }
 
@@ -217,6 +231,10 @@ impl History {
                     .broken
                     .push(format!("life {number} recovered up to {recovered:#x}, {promised:#x} was promised"));
             }
+        }
+        let is_short = |synced: &&Synced| synced.at > moment && synced.flushed < synced.wanted;
+        for Synced { at, wanted, flushed } in self.syncs.iter().filter(is_short) {
+            checked.broken.push(format!("a sync ended at {at} with {flushed:#x} flushed, not {wanted:#x}"));
         }
         let mut keys: Vec<u32> = self.gets.iter().map(|get| get.key).collect();
         keys.sort_unstable();
@@ -518,6 +536,15 @@ mod tests {
         lost.lives.push(life(10, 5));
         get(&mut lost, 11, 12, None);
         assert_eq!(broken(&lost), "", "a crash took version 2");
+    }
+
+    #[test]
+    fn sync_that_flushed_too_little_is_found_out() {
+        let mut history = replaced();
+        history.syncs.push(Synced { at: 5, wanted: 6, flushed: 6 });
+        assert_eq!(broken(&history), "");
+        history.syncs.push(Synced { at: 6, wanted: 6, flushed: 5 });
+        assert!(broken(&history).contains("0x5 flushed, not 0x6"), "{}", broken(&history));
     }
 
     #[test]

@@ -28,6 +28,8 @@ pub const OPERATIONS: u64 = 200;
 pub const CLIENTS: (u64, u64) = (4, 8);
 /// The number of clients that only put, to advance the ring, in a run that holds reads.
 const PUSHERS: u64 = 2;
+/// The largest number of crashes in a row, besides the one that ends a life with clients.
+const ROW_MAX: u64 = 3;
 /// The largest number of violations that are described.
 const BROKEN_MAX: usize = 10;
 
@@ -48,6 +50,8 @@ pub struct Report {
     pub demanded: u64,
     /// Lives ended by a kill, a clean stop, a loss of power, a truncated purge log.
     pub ends: [u64; 4],
+    /// Lives that ended soon after the store was opened, with another crash.
+    pub in_a_row: u64,
     /// Segments that the ring overwrote.
     pub reclaimed: u64,
     /// Reads that the device held while others wrote.
@@ -88,6 +92,7 @@ pub fn run(seed: u64, report: &mut Report) {
             report.ends[way as usize] += 1;
             let after = world.end(way).await;
             world.open(after).await;
+            crash_in_a_row(&world, report).await;
         }
         // Check the contents at the end as well.
         join_all((0..world::KEYS).map(|key| client::get(&world, key))).await;
@@ -110,6 +115,25 @@ pub fn run(seed: u64, report: &mut Report) {
         if report.broken.len() < BROKEN_MAX {
             report.broken.push(format!("seed {seed}: {broken}"));
         }
+    }
+}
+
+/// Sometimes crashes the store again, soon after it was opened, and opens it, up to some times in a row.
+async fn crash_in_a_row(world: &World, report: &mut Report) {
+    for _ in 0..world.below(ROW_MAX + 1) {
+        if !world.chance(40) {
+            return;
+        }
+        // Sometimes a few versions are put that the next crash may lose.
+        for _ in 0..world.below(4) {
+            client::put(world, world.below(4) as u32, world.below(3000) as usize).await;
+            world.pause(6).await;
+        }
+        let way = if world.chance(30) { Way::Killed } else { Way::PowerLost };
+        report.ends[way as usize] += 1;
+        report.in_a_row += 1;
+        let after = world.end(way).await;
+        world.open(after).await;
     }
 }
 

@@ -6,29 +6,29 @@
 //! | begins to be filled, and fails | [`FILLINGS_MAX`] times, if the first was `LOST_AFTER` ago |
 //! | is being filled, and gets nothing more although all others are well | [`STANDSTILL_TIMES`] `LOST_AFTER` |
 
-use std::time::{Duration, Instant};
-
-use crate::mirror::Standing;
+use crate::mirror::{Moment, Standing};
 
 /// A donor is given up after so many fillings that it did not take, if they have failed for a while.
 const FILLINGS_MAX: u32 = 3;
 /// A donor is given up whose filling makes no progress for so many times as long as a lost donor is waited for.
-const STANDSTILL_TIMES: u32 = 4;
+const STANDSTILL_TIMES: u64 = 4;
+
 /// How the other donor is doing that is filled.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub struct Filling {
     /// Since when it cannot be filled, although nothing else hinders that.
-    idle: Option<Instant>,
+    idle: Option<Moment>,
     /// What it had at its last progress, and when that was.
-    progress: Option<(u64, Instant)>,
+    progress: Option<(u64, Moment)>,
     /// How many fillings have failed, and when the first one did.
     failed: u32,
-    first_failed: Option<Instant>,
+    first_failed: Option<Moment>,
 }
 
 /// What is seen of it now.
 #[derive(Debug, Clone, Copy)]
 pub struct Seen {
+    /// Its standing.
     pub standing: Standing,
     /// Whether it has no connection.
     pub is_away: bool,
@@ -39,25 +39,27 @@ pub struct Seen {
 }
 
 impl Filling {
-    /// Returns why the donor has to be given up. `lost_after`: how long a lost donor is waited for.
-    pub fn hopeless(&mut self, now: Instant, lost_after: Duration, seen: Seen) -> Option<String> {
+    /// Returns why the donor has to be given up. `lost_after_us`: how long a lost donor is waited for.
+    pub fn hopeless(&mut self, now_us: Moment, lost_after_us: Moment, seen: Seen) -> Option<String> {
         let Seen { standing, is_away, are_well, filled } = seen;
-        let is_over = |since: Option<Instant>, times: u32| since.is_some_and(|since| now - since >= times * lost_after);
+        let is_over = |since: Option<Moment>, times: u64| {
+            since.is_some_and(|since_us| now_us >= since_us + times * lost_after_us)
+        };
         if standing == Standing::Rebuilding {
             self.idle = None;
-            let is_as_before = |progress: &(u64, Instant)| are_well && progress.0 == filled;
-            let progress = self.progress.filter(is_as_before).unwrap_or((filled, now));
+            let is_as_before = |progress: &(u64, Moment)| are_well && progress.0 == filled;
+            let progress = self.progress.filter(is_as_before).unwrap_or((filled, now_us));
             self.progress = Some(progress);
             let has_stopped = is_over(Some(progress.1), STANDSTILL_TIMES);
             return has_stopped.then(|| "its filling makes no progress".to_owned());
         }
         if self.progress.take().is_some() && standing == Standing::Out {
             self.failed += 1;
-            self.first_failed.get_or_insert(now);
+            self.first_failed.get_or_insert(now_us);
         }
         // One that answers and is not filled yet may wait for other donors.
         let is_idle = standing == Standing::Out && (is_away || are_well);
-        self.idle = self.idle.filter(|_| is_idle).or(is_idle.then_some(now));
+        self.idle = self.idle.filter(|_| is_idle).or(is_idle.then_some(now_us));
         if self.failed >= FILLINGS_MAX && standing == Standing::Out && is_over(self.first_failed, 1) {
             return Some(format!("filling it has failed {} times", self.failed));
         }
@@ -69,15 +71,15 @@ impl Filling {
 mod tests {
     use super::*;
 
-    const LOST_AFTER: Duration = Duration::from_secs(30);
+    const LOST_AFTER_US: Moment = 30_000_000;
 
     /// Runs a donor through standings, one each second, with what it has; returns when and why it is given up.
     fn given_up(seconds: u64, step: impl Fn(u64) -> (Standing, bool, bool, u64)) -> Option<(u64, String)> {
-        let (mut filling, began) = (Filling::default(), Instant::now());
+        let mut filling = Filling::default();
         (0..seconds).find_map(|second| {
             let (standing, is_away, are_well, filled) = step(second);
-            let now = began + Duration::from_secs(second);
-            let why = filling.hopeless(now, LOST_AFTER, Seen { standing, is_away, are_well, filled })?;
+            let now_us = second * 1_000_000;
+            let why = filling.hopeless(now_us, LOST_AFTER_US, Seen { standing, is_away, are_well, filled })?;
             Some((second, why))
         })
     }

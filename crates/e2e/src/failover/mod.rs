@@ -1,0 +1,263 @@
+//! Rounds of a proxy whose origin has several addresses, some of which fail, behind a load.
+//!
+//! In a round, one address is well all the time, and the others change their faults. Every GET must be answered within
+//! [`ANSWER_MAX`], because the good address can answer it. The exception is half an answer: it ends the client's
+//! connection, is counted, and never stored. A POST may fail, but it never arrives twice.
+//!
+//! The planted fault: if no address is well, the checks must complain.
+
+mod site;
+
+pub use site::{Fault, Site};
+
+use crate::content;
+use crate::http::{Connection, Failure, Response};
+use crate::nectary::{Nectary, ProxyCommand, find};
+use crate::rng::Rng;
+use crate::scratch::Scratch;
+use anyhow::{Context, Result};
+use std::collections::HashMap;
+use std::fmt;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// The longest time for which the origin's first byte is waited for in these rounds.
+pub const FIRST_BYTE: Duration = Duration::from_secs(1);
+
+/// The longest time of an answer: the first byte's, and two seconds.
+pub const ANSWER_MAX: Duration = Duration::from_secs(3);
+
+/// The name of the origin.
+const NAME: &str = "origin.test";
+
+/// Clients of the load.
+const CLIENTS: usize = 4;
+
+/// The extent of a round.
+#[derive(Clone, Copy, Debug)]
+pub struct Extent {
+    /// How often the faults change.
+    pub phases: u64,
+    /// The time between two changes.
+    pub phase: Duration,
+    /// Whether no address is well, which the checks must find.
+    pub is_planted: bool,
+}
+
+/// What happened in rounds.
+#[derive(Clone, Debug, Default)]
+pub struct Counts {
+    /// Requests of the load.
+    pub requests: u64,
+    /// GETs that were answered whole and in time.
+    pub answered: u64,
+    /// GETs that ended with half an answer of the origin.
+    pub halves: u64,
+    /// POSTs that were answered by the origin.
+    pub posts: u64,
+    /// POSTs that failed.
+    pub posts_failed: u64,
+    /// The longest time of an answer.
+    pub longest: Duration,
+    /// How often each fault was set.
+    pub faults: HashMap<Fault, u64>,
+    /// What was wrong.
+    pub problems: Vec<String>,
+}
+
+impl Counts {
+    /// Adds other counts.
+    pub fn add(&mut self, other: Counts) {
+        self.requests += other.requests;
+        self.answered += other.answered;
+        self.halves += other.halves;
+        self.posts += other.posts;
+        self.posts_failed += other.posts_failed;
+        self.longest = self.longest.max(other.longest);
+        other.faults.into_iter().for_each(|(fault, count)| *self.faults.entry(fault).or_default() += count);
+        self.problems.extend(other.problems);
+    }
+}
+
+impl fmt::Display for Counts {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Counts { requests, answered, halves, posts, posts_failed, longest, .. } = self;
+        write!(out, "{requests} requests: {answered} answered, {halves} halves, {posts} POSTs answered and ")?;
+        write!(out, "{posts_failed} failed, longest {:.2} s; faults:", longest.as_secs_f64())?;
+        for fault in Fault::ALL {
+            write!(out, " {fault:?} {}", self.faults.get(&fault).unwrap_or(&0))?;
+        }
+        write!(out, "; {} problems", self.problems.len())
+    }
+}
+
+/// Why this machine cannot run rounds; `None` if it can. They need a mount namespace, for a file of hosts of their own.
+pub fn missing() -> Option<String> {
+    let mut command = Command::new("unshare");
+    command.args([namespace(), "mount", "--bind", "/etc/hosts", "/etc/hosts"]);
+    let done = command.output();
+    let is_possible = done.is_ok_and(|done| done.status.success());
+    (!is_possible).then(|| "no mount namespace with a file of hosts can be made (`unshare`, `mount --bind`)".to_owned())
+}
+
+/// The option for a mount namespace: one who is not root becomes root of a user namespace.
+fn namespace() -> &'static str {
+    // SAFETY: the call only reads the process's user.
+    if unsafe { libc::geteuid() } == 0 { "-m" } else { "-rm" }
+}
+
+/// Runs one round.
+pub fn round(seed: u64, extent: &Extent) -> Result<Counts> {
+    let mut rng = Rng::new(seed);
+    let scratch = Scratch::new("failover")?;
+    let count = 2 + rng.index(3);
+    let site = Site::start(count)?;
+    let hosts = scratch.join("hosts");
+    std::fs::write(&hosts, site.hosts(NAME))?;
+    let mut command = ProxyCommand::new(scratch.path(), Some(format!("http://{NAME}:{}", site.port())))?;
+    command.arguments.extend(["--first-byte", "1s"].map(str::to_owned));
+    let script = format!("mount --bind '{}' /etc/hosts && exec \"$@\"", hosts.display());
+    command.wrapper = ["unshare", namespace(), "sh", "-c", &script, "sh"].map(str::to_owned).to_vec();
+    let nectary = command.start()?;
+    let good = rng.index(count);
+    let stop = AtomicBool::new(false);
+    let mut counts = Counts::default();
+    std::thread::scope(|scope| {
+        let clients: Vec<_> = (0..CLIENTS)
+            .map(|client| {
+                let (rng, nectary, site, stop) = (rng.split(), &nectary, &site, &stop);
+                scope.spawn(move || load(client, rng, nectary, site, stop))
+            })
+            .collect();
+        for _ in 0..extent.phases {
+            for index in (0..count).filter(|index| extent.is_planted || *index != good) {
+                let fault = if rng.chance(0.8) { Fault::ALL[rng.index(Fault::ALL.len())] } else { Fault::None };
+                let fault = if extent.is_planted { Fault::Refuse } else { fault };
+                site.set(index, fault);
+                if fault != Fault::None {
+                    *counts.faults.entry(fault).or_default() += 1;
+                }
+            }
+            std::thread::sleep(extent.phase);
+        }
+        stop.store(true, Ordering::Relaxed);
+        for client in clients {
+            match client.join() {
+                Ok(done) => counts.add(done),
+                Err(_) => counts.problems.push("a client panicked".into()),
+            }
+        }
+    });
+    judge(&mut counts, &site, &nectary, seed)?;
+    Ok(counts)
+}
+
+/// Checks what the origin and the proxy have counted.
+fn judge(counts: &mut Counts, site: &Site, nectary: &Nectary, seed: u64) -> Result<()> {
+    let status = nectary.control()?.status()?;
+    let failed_fills = find(&status, "failed_fills").and_then(serde_json::Value::as_u64).context("no failed_fills")?;
+    let seen = site.seen();
+    if failed_fills < counts.halves {
+        counts.problems.push(format!("{} halves, but only {failed_fills} failed fills are counted", counts.halves));
+    }
+    for (target, times) in seen.posts.iter().filter(|(_, times)| **times > 1) {
+        counts.problems.push(format!("POST {target} arrived {times} times"));
+    }
+    if counts.answered == 0 {
+        counts.problems.push("no request was answered".into());
+    }
+    counts.problems.iter_mut().for_each(|problem| problem.push_str(&format!(", seed {seed}")));
+    Ok(())
+}
+
+/// One client: sends requests one after another until it is stopped.
+fn load(client: usize, mut rng: Rng, nectary: &Nectary, site: &Site, stop: &AtomicBool) -> Counts {
+    let mut counts = Counts::default();
+    let mut connection = Connection::new(nectary.listen, Duration::from_secs(20));
+    let mut known: Vec<String> = Vec::new();
+    for number in 0u64.. {
+        if stop.load(Ordering::Relaxed) {
+            break;
+        }
+        counts.requests += 1;
+        let chance = rng.unit();
+        if chance < 0.2 {
+            post(&mut connection, &format!("/post/{client}/{number}"), &mut counts);
+        } else if chance < 0.4 && !known.is_empty() {
+            let target = known[rng.index(known.len())].clone();
+            get(&mut connection, &target, site, &mut counts);
+        } else {
+            let target = format!("/{client}/{number}?size={}", 1000 + rng.below(60_000));
+            if get(&mut connection, &target, site, &mut counts) == Got::Half {
+                // Nothing of it was stored, and the rest can be had now.
+                if get(&mut connection, &target, site, &mut counts) == Got::Hit {
+                    counts.problems.push(format!("{target}: half an answer was stored"));
+                }
+            }
+            known.push(target);
+        }
+        std::thread::sleep(Duration::from_millis(rng.below(20)));
+    }
+    counts
+}
+
+/// The answer to a GET.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Got {
+    Fetched,
+    Hit,
+    Half,
+    Nothing,
+}
+
+fn get(connection: &mut Connection, target: &str, site: &Site, counts: &mut Counts) -> Got {
+    let begin = Instant::now();
+    let result = connection.get(target);
+    let time = begin.elapsed();
+    counts.longest = counts.longest.max(time);
+    if time > ANSWER_MAX {
+        counts.problems.push(format!("GET {target} took {:.2} s", time.as_secs_f64()));
+    }
+    match result {
+        Ok(response) if is_whole(&response, target) => {
+            counts.answered += 1;
+            if response.is_hit() { Got::Hit } else { Got::Fetched }
+        }
+        Err(Failure::Truncated { .. } | Failure::Connection(_)) if site.seen().halves.remove(target) => {
+            counts.halves += 1;
+            Got::Half
+        }
+        Ok(response) => {
+            counts.problems.push(format!("GET {target}: status {}, {} bytes", response.status, response.body.len()));
+            Got::Nothing
+        }
+        Err(failure) => {
+            counts.problems.push(format!("GET {target}: {failure}"));
+            Got::Nothing
+        }
+    }
+}
+
+fn is_whole(response: &Response, target: &str) -> bool {
+    response.status == 200 && response.body == content::body(target, 1, site::size_of(target))
+}
+
+fn post(connection: &mut Connection, target: &str, counts: &mut Counts) {
+    let begin = Instant::now();
+    let request = format!("POST {target} HTTP/1.1\r\nHost: {NAME}\r\nContent-Length: 4\r\n\r\nbody");
+    let result = connection.exchange(request.as_bytes(), "POST");
+    let time = begin.elapsed();
+    counts.longest = counts.longest.max(time);
+    if time > ANSWER_MAX {
+        counts.problems.push(format!("POST {target} took {:.2} s", time.as_secs_f64()));
+    }
+    match result {
+        Ok(response) if response.status == 200 && response.body == b"done" => counts.posts += 1,
+        // Half an answer and a broken exchange must not be repeated.
+        Err(Failure::Truncated { .. } | Failure::Connection(_)) => counts.posts_failed += 1,
+        Ok(response) if matches!(response.status, 502 | 504) => counts.posts_failed += 1,
+        Ok(response) => counts.problems.push(format!("POST {target}: status {}", response.status)),
+        Err(failure) => counts.problems.push(format!("POST {target}: {failure}")),
+    }
+}

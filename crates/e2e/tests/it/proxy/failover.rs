@@ -1,0 +1,32 @@
+//! A sample of the campaign `proxy-origins`: an origin with several addresses, some of which fail.
+
+use anyhow::Result;
+use nectary_e2e::failover::{Extent, missing, round};
+use nectary_e2e::report::not_run;
+use std::time::Duration;
+
+const SAMPLE: Extent = Extent { phases: 2, phase: Duration::from_millis(1200), is_planted: false };
+
+#[test]
+fn failing_addresses_leave_no_request_unanswered() -> Result<()> {
+    if let Some(reason) = missing() {
+        not_run(format!("failing addresses: {reason}"));
+        return Ok(());
+    }
+    let counts = round(7, &SAMPLE)?;
+    println!("failing addresses: {counts}");
+    assert!(counts.problems.is_empty(), "{:#?}", counts.problems);
+    Ok(())
+}
+
+#[test]
+fn a_round_without_good_address_is_complained_about() -> Result<()> {
+    if let Some(reason) = missing() {
+        not_run(format!("planted: {reason}"));
+        return Ok(());
+    }
+    let counts = round(7, &Extent { phases: 1, phase: Duration::from_millis(300), is_planted: true })?;
+    println!("planted: {counts}");
+    assert!(!counts.problems.is_empty());
+    Ok(())
+}

@@ -1,0 +1,160 @@
+//! The addresses of an origin are raced: one that does not work costs a fraction of a second, and is tried last for a
+//! while.
+
+use std::time::{Duration, Instant};
+
+use nectary_proxy::ProxyOptions;
+
+use crate::common::*;
+
+/// Addresses of this machine that share one port: some have an origin, others drop or refuse connections.
+struct Site {
+    files: Files,
+    port: u16,
+    origins: Vec<Origin>,
+    _full: Vec<FullListener>,
+}
+
+/// The treatment of connections at an address.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum At {
+    /// An origin answers them.
+    Origin,
+    /// Their first packets are dropped.
+    Drops,
+    /// They are refused.
+    Refuses,
+}
+
+impl Site {
+    async fn new(addresses: &[At]) -> Site {
+        let probe = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        let port = probe.local_addr().expect("an address").port();
+        drop(probe);
+        let (mut origins, mut full, mut hosts) = (Vec::new(), Vec::new(), String::new());
+        for (index, at) in addresses.iter().enumerate() {
+            let address = std::net::SocketAddr::from(([127, 0, 0, 11 + index as u8], port));
+            hosts += &format!("{} site.test\n", address.ip());
+            match at {
+                At::Origin => origins.push(Origin::start_at(address).await),
+                At::Drops => full.push(FullListener::start(address).await),
+                At::Refuses => {}
+            }
+        }
+        Site { files: Files::new(&hosts, None), port, origins, _full: full }
+    }
+
+    fn url(&self, path: &str) -> String {
+        format!("http://site.test:{}{path}", self.port)
+    }
+
+    async fn proxy(&self) -> TestProxy {
+        let mut options = ProxyOptions { names: self.files.names.clone(), ..options() };
+        options.limits.response_timeout = Duration::from_millis(500);
+        TestProxy::start(options).await
+    }
+}
+
+/// Asks for a path on a new connection, and returns the reply and its time.
+async fn timed(site: &Site, proxy: &TestProxy, path: &str) -> (Reply, Duration) {
+    let begin = Instant::now();
+    let reply = get(proxy.address, &site.url(path), &[]).await;
+    (reply, begin.elapsed())
+}
+
+const CLOSED: &[&str] = &["cache-control: no-store"];
+
+#[tokio::test]
+async fn an_address_that_drops_packets_costs_one_delay() {
+    let site = Site::new(&[At::Drops, At::Drops, At::Origin]).await;
+    site.origins[0].on("/a", Script::ok(CLOSED, b"1").close());
+    let proxy = site.proxy().await;
+    let (reply, time) = timed(&site, &proxy, "/a").await;
+    assert_eq!((reply.status, reply.text().as_str()), (200, "1"));
+    assert!(time > Duration::from_millis(450) && time < Duration::from_secs(2), "{time:?}");
+    // The address that worked is the first from now on.
+    for _ in 0..3 {
+        let (reply, time) = timed(&site, &proxy, "/a").await;
+        assert!(reply.status == 200 && time < Duration::from_millis(240), "{time:?}");
+    }
+}
+
+#[tokio::test]
+async fn an_address_that_refuses_costs_no_time() {
+    let site = Site::new(&[At::Refuses, At::Refuses, At::Origin]).await;
+    site.origins[0].on("/a", Script::ok(CLOSED, b"1").close());
+    let proxy = site.proxy().await;
+    for _ in 0..3 {
+        let (reply, time) = timed(&site, &proxy, "/a").await;
+        assert!(reply.status == 200 && time < Duration::from_millis(240), "{time:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_tunnel_races_addresses_too() {
+    let site = Site::new(&[At::Drops, At::Origin]).await;
+    let names = site.files.names.clone();
+    let mut options = ProxyOptions { names, connect_ports: vec![site.port], ..options() };
+    options.limits.drain_timeout = Duration::from_millis(100);
+    let proxy = TestProxy::start(options).await;
+    let begin = Instant::now();
+    let mut client = Client::connect(proxy.address).await;
+    let line = format!("CONNECT site.test:{} HTTP/1.1", site.port);
+    client.send(request(&[&line]).as_bytes()).await;
+    assert_eq!(client.head().await.status, 200);
+    assert!(begin.elapsed() < Duration::from_secs(2));
+}
+
+#[tokio::test]
+async fn a_broken_exchange_is_repeated_at_another_address() {
+    for end in [Script::raw(b"").close(), Script::raw(b"").reset(), Script::raw(b"HTTP/1.1 2").close()] {
+        let site = Site::new(&[At::Origin, At::Origin]).await;
+        site.origins[0].on("/a", end.clone());
+        site.origins[1].on("/a", Script::ok(CLOSED, b"1"));
+        let proxy = site.proxy().await;
+        for _ in 0..3 {
+            let (reply, _) = timed(&site, &proxy, "/a").await;
+            assert_eq!((reply.status, reply.text().as_str()), (200, "1"));
+        }
+        assert_eq!((site.origins[0].count(), site.origins[1].count()), (1, 3));
+        // A request with consequences is never repeated.
+        let site = Site::new(&[At::Origin, At::Origin]).await;
+        site.origins[0].on("/a", end.clone());
+        let proxy = site.proxy().await;
+        let line = format!("POST {} HTTP/1.1", site.url("/a"));
+        let reply = Client::connect(proxy.address).await.ask(&[&line, "content-length: 0"]).await;
+        assert_eq!((reply.status, site.origins[1].count()), (502, 0));
+    }
+}
+
+#[tokio::test]
+async fn a_silent_address_is_given_up_for_another() {
+    let site = Site::new(&[At::Origin, At::Origin]).await;
+    site.origins[0].on("/a", Script::raw(b"").hang());
+    site.origins[1].on("/a", Script::ok(CLOSED, b"1"));
+    let proxy = site.proxy().await;
+    let (reply, time) = timed(&site, &proxy, "/a").await;
+    assert_eq!((reply.status, reply.text().as_str()), (200, "1"));
+    assert!(time < Duration::from_millis(2500), "{time:?}");
+    let (reply, time) = timed(&site, &proxy, "/a").await;
+    assert!(reply.status == 200 && time < Duration::from_millis(240), "{time:?}");
+    assert_eq!(site.origins[0].count(), 1);
+    // If all are silent, the client does not wait for each.
+    site.origins[1].now("/a", Script::raw(b"").hang());
+    let (reply, time) = timed(&site, &proxy, "/a").await;
+    assert!(reply.status == 504 && time < Duration::from_secs(3), "{time:?}");
+}
+
+#[tokio::test]
+async fn half_an_answer_is_not_repeated_or_stored() {
+    let site = Site::new(&[At::Origin, At::Origin]).await;
+    let half = b"HTTP/1.1 200 OK\r\ncache-control: max-age=60\r\ncontent-length: 10\r\n\r\n01234";
+    site.origins[0].on("/a", Script::raw(half).close());
+    site.origins[1].on("/a", Script::fresh(b"0123456789"));
+    let proxy = site.proxy().await;
+    let (reply, _) = timed(&site, &proxy, "/a").await;
+    assert!(!reply.is_complete && reply.text() == "01234");
+    assert_eq!((proxy.stats().failed_fills, site.origins[1].count()), (1, 0));
+    let (reply, _) = timed(&site, &proxy, "/a").await;
+    assert!(reply.is_complete && reply.text() == "0123456789" && !reply.is_hit());
+}

@@ -1,0 +1,410 @@
+//! Putting another donor in the place of one while the device is used: what is copied when, when the other one takes the
+//! place, and what a second failure changes.
+//!
+//! Owns: the plan of a move, which both machines use (`mirror`, and `log` with the same base), and which donor needs a
+//! spare. Promises: the former donor is trusted, and gets every write, until the other one has everything and every
+//! donor is well; so the device is never less safe than before. A lost donor is filled before a living one is moved.
+//! Leaves to others: connections and copying (`live`), the decision that all are told (`mirror`, at `Event::Replaced`).
+//! No I/O and no clock, so the simulator drives the same code.
+//!
+//! | stage | it goes on when | a second failure meanwhile |
+//! |---|---|---|
+//! | connecting | this client owns the other donor, whose record is that of the former one | as below |
+//! | copying | few parts are left; then no request is sent for a moment, and the rest is copied | ends it: the former donor stays, the other one is emptied, and is free for the lost one |
+//! | settling | the other donor is trusted, and all donors were told | `Action::Restore`: the former donor has its place again |
+//! | filling | the other donor is trusted, and all donors were told | the other one is given up (`filling`), or the blocks of two donors are lost |
+//! | emptying | the former donor was emptied, or emptying it failed | none: the move is over for the device |
+//!
+//! A donor that is left already has nothing to copy: the other one takes its place at once, and is filled like any
+//! donor that is back.
+//!
+//! | file | what is in it |
+//! |---|---|
+//! | `filling` | when a donor that is filled is given up |
+//! | `need` | which donor needs a spare, and when |
+//! | `unfinished` | a switch that the end of the client has cut short |
+
+mod filling;
+mod need;
+mod unfinished;
+
+use std::collections::BTreeSet;
+
+use crate::mirror::{Donor, LinkState, Moment, Standing};
+use crate::planted::{Bug, planted};
+
+pub use filling::{Filling, Seen};
+pub use need::Need;
+pub use unfinished::{Found, unfinished};
+
+/// What is copied at a time. *Units*: bytes.
+pub const PART_BYTES: u64 = 512 << 10;
+/// Parts that are copied at a time.
+const COPIES_MAX: usize = 2;
+/// No request is sent while at most so many parts are copied.
+const LAST_PARTS: usize = 8;
+/// If the whole was copied so many times and still more parts are left, they are copied in pauses.
+const ROUNDS_MAX: u64 = 4;
+/// How long requests to the donor may be kept at a time; it would count as late soon after.
+const PAUSE_MAX_US: Moment = 150_000;
+/// How long they are sent at least before the next pause.
+const PAUSE_EVERY_US: Moment = 100_000;
+
+/// What a move sees of the machine of a device; each method calls the machine's method of the same name.
+pub trait Members {
+    /// The standing of each donor.
+    fn standing(&self) -> &[Standing];
+    /// The state of the connection to a donor.
+    fn link_state(&self, donor: Donor) -> Option<LinkState>;
+    /// Whether every trusted donor was told of the view.
+    fn is_view_stored(&self) -> bool;
+    /// Whether another donor may take the place of this one now.
+    fn may_replace(&self, donor: Donor) -> bool;
+}
+
+impl Members for crate::mirror::Machine {
+    fn standing(&self) -> &[Standing] {
+        crate::mirror::Machine::standing(self)
+    }
+
+    fn link_state(&self, donor: Donor) -> Option<LinkState> {
+        crate::mirror::Machine::link_state(self, donor)
+    }
+
+    fn is_view_stored(&self) -> bool {
+        crate::mirror::Machine::is_view_stored(self)
+    }
+
+    fn may_replace(&self, donor: Donor) -> bool {
+        crate::mirror::Machine::may_replace(self, donor)
+    }
+}
+
+impl Members for crate::log::Machine {
+    fn standing(&self) -> &[Standing] {
+        crate::log::Machine::standing(self)
+    }
+
+    fn link_state(&self, donor: Donor) -> Option<LinkState> {
+        crate::log::Machine::link_state(self, donor)
+    }
+
+    fn is_view_stored(&self) -> bool {
+        crate::log::Machine::is_view_stored(self)
+    }
+
+    fn may_replace(&self, donor: Donor) -> bool {
+        crate::log::Machine::may_replace(self, donor)
+    }
+}
+
+/// How far a move is; the table above describes each stage.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stage {
+    /// The other donor is being prepared.
+    Connecting,
+    /// What the former donor has is being copied.
+    Copying,
+    /// The other donor has the place, and the others are being told.
+    Settling,
+    /// The other donor has the place of a left one, and is being filled.
+    Filling,
+    /// The former donor is being emptied.
+    Emptying,
+}
+
+/// Why a move ends before the other donor has the place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stop {
+    /// The donor was left meanwhile.
+    Left,
+    /// Another donor was lost meanwhile, and goes before.
+    OtherLost(Donor),
+    /// The other donor was lost right after it had taken the place.
+    TakerLost,
+    /// Another donor was lost before the place was filled.
+    BothLost,
+}
+
+/// What to do next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Next {
+    /// Nothing.
+    Wait,
+    /// Copy a part.
+    Copy {
+        /// The number of the part.
+        part: u64,
+        /// Its first byte.
+        offset: u64,
+        /// Its length.
+        bytes: u64,
+    },
+    /// Send what was kept.
+    GoOn,
+    /// Everything is on the other donor, and nothing is on its way: it takes the place.
+    Switch,
+    /// Empty the former donor.
+    Empty,
+    /// The move is done.
+    Done,
+    /// The move has to end.
+    Stop(Stop),
+}
+
+/// The plan of a move.
+#[derive(Debug)]
+pub struct Plan {
+    /// The place.
+    pub donor: Donor,
+    stage: Stage,
+    part_bytes: u64,
+    bytes: u64,
+    /// Parts that the other donor lacks.
+    lacking: BTreeSet<u64>,
+    copying: BTreeSet<u64>,
+    copied: u64,
+    paused_us: Option<Moment>,
+    went_on_us: Moment,
+    began_us: Moment,
+    filling: Filling,
+}
+
+impl Plan {
+    /// Plans the move of a donor that has `bytes` of the device, in parts of `part_bytes` ([`PART_BYTES`]).
+    pub fn new(donor: Donor, bytes: u64, part_bytes: u64, now_us: Moment) -> Plan {
+        Plan {
+            donor,
+            stage: Stage::Connecting,
+            part_bytes,
+            bytes,
+            lacking: (0..bytes.div_ceil(part_bytes)).collect(),
+            copying: BTreeSet::new(),
+            copied: 0,
+            paused_us: None,
+            went_on_us: now_us,
+            began_us: now_us,
+            filling: Filling::default(),
+        }
+    }
+
+    /// The present stage.
+    pub fn stage(&self) -> Stage {
+        self.stage
+    }
+
+    /// When the move began.
+    pub fn began_us(&self) -> Moment {
+        self.began_us
+    }
+
+    /// Bytes that the other donor has, and all bytes.
+    pub fn progress(&self) -> (u64, u64) {
+        let lacking = (self.lacking.len() + self.copying.len()) as u64 * self.part_bytes;
+        (self.bytes.saturating_sub(lacking), self.bytes)
+    }
+
+    /// The other donor is owned by this client and has the record of the former one, which is copied now.
+    pub fn prepared(&mut self) {
+        self.stage = Stage::Copying;
+    }
+
+    /// The other donor has the place of a left one.
+    pub fn placed(&mut self) {
+        self.stage = Stage::Filling;
+    }
+
+    /// Bytes of the donor change, or may have been changed.
+    pub fn touch(&mut self, offset: u64, bytes: u64) {
+        if bytes > 0 && matches!(self.stage, Stage::Connecting | Stage::Copying) && !planted(Bug::MoveForgets) {
+            let end = offset.saturating_add(bytes).min(self.bytes);
+            self.lacking.extend(offset / self.part_bytes..end.div_ceil(self.part_bytes));
+        }
+    }
+
+    /// Whether requests to the donor are kept.
+    pub fn is_paused(&self) -> bool {
+        self.paused_us.is_some()
+    }
+
+    /// The other donor has taken the place: what was kept comes again on the next connection.
+    pub fn switched(&mut self) {
+        (self.paused_us, self.stage) = (None, Stage::Settling);
+    }
+
+    /// Returns why the other donor has to be given up, if it is being filled. `lost_after_us`: how long a lost donor is
+    /// waited for.
+    pub fn hopeless(&mut self, now_us: Moment, lost_after_us: Moment, seen: Seen) -> Option<String> {
+        let is_placed = self.stage == Stage::Filling;
+        is_placed.then(|| self.filling.hopeless(now_us, lost_after_us, seen))?
+    }
+
+    /// What to do next. `is_idle`: no request is on its way to the donor. Call it after each step of the machine, until
+    /// it says [`Next::Wait`].
+    pub fn next(&mut self, now_us: Moment, members: &dyn Members, is_idle: bool) -> Next {
+        let (donor, standing) = (self.donor, members.standing());
+        let is_claimed = members.link_state(donor) == Some(LinkState::Claimed);
+        let is_settled = standing[donor] == Standing::Trusted && is_claimed && members.is_view_stored();
+        match self.stage {
+            Stage::Connecting | Stage::Emptying => Next::Wait,
+            Stage::Copying if standing[donor] != Standing::Trusted => Next::Stop(Stop::Left),
+            Stage::Copying => {
+                let is_well = |other: usize| matches!(standing[other], Standing::Trusted | Standing::Leaving);
+                if let Some(other) = (0..standing.len()).find(|other| !is_well(*other))
+                    && !planted(Bug::MoveHoldsSpare)
+                {
+                    return Next::Stop(Stop::OtherLost(other));
+                }
+                self.next_copy(now_us, is_claimed, members.may_replace(donor), is_idle)
+            }
+            Stage::Settling | Stage::Filling if standing[donor] == Standing::Lost => Next::Stop(Stop::BothLost),
+            Stage::Settling if standing[donor] == Standing::Out => Next::Stop(Stop::TakerLost),
+            Stage::Settling if is_settled => {
+                self.stage = Stage::Emptying;
+                Next::Empty
+            }
+            Stage::Filling if is_settled => Next::Done,
+            Stage::Settling | Stage::Filling => Next::Wait,
+        }
+    }
+
+    fn next_copy(&mut self, now_us: Moment, is_claimed: bool, may_switch: bool, is_idle: bool) -> Next {
+        let is_little = self.lacking.len() <= LAST_PARTS;
+        let has_tried = self.copied > ROUNDS_MAX * self.bytes.div_ceil(self.part_bytes);
+        let may_pause = may_switch && now_us >= self.went_on_us + PAUSE_EVERY_US;
+        match self.paused_us {
+            Some(since_us) if now_us >= since_us + PAUSE_MAX_US || !may_switch => {
+                (self.paused_us, self.went_on_us) = (None, now_us);
+                return Next::GoOn;
+            }
+            Some(_) if !is_idle && !planted(Bug::SwitchBesideWrites) => return Next::Wait,
+            Some(_) if self.lacking.is_empty() && self.copying.is_empty() => return Next::Switch,
+            None if may_pause && (is_little || has_tried) => {
+                self.paused_us = Some(now_us);
+                return if is_idle { self.next_copy(now_us, is_claimed, may_switch, is_idle) } else { Next::Wait };
+            }
+            _ => {}
+        }
+        if self.copying.len() >= COPIES_MAX || !is_claimed {
+            return Next::Wait;
+        }
+        // A part that is being copied and was changed meanwhile comes again after that.
+        let Some(part) = self.lacking.iter().copied().find(|part| !self.copying.contains(part)) else {
+            return Next::Wait;
+        };
+        self.lacking.remove(&part);
+        self.copying.insert(part);
+        let (offset, bytes) = self.part(part);
+        Next::Copy { part, offset, bytes }
+    }
+
+    /// The first byte of a part, and its length.
+    pub fn part(&self, part: u64) -> (u64, u64) {
+        let offset = part * self.part_bytes;
+        (offset, self.part_bytes.min(self.bytes.saturating_sub(offset)))
+    }
+
+    /// A part was copied, or not.
+    pub fn copied(&mut self, part: u64, is_done: bool) {
+        self.copying.remove(&part);
+        match is_done {
+            true => self.copied += 1,
+            false => _ = self.lacking.insert(part),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Seen {
+        standing: Vec<Standing>,
+        may_replace: bool,
+    }
+
+    impl Members for Seen {
+        fn standing(&self) -> &[Standing] {
+            &self.standing
+        }
+
+        fn link_state(&self, _: Donor) -> Option<LinkState> {
+            Some(LinkState::Claimed)
+        }
+
+        fn is_view_stored(&self) -> bool {
+            true
+        }
+
+        fn may_replace(&self, _: Donor) -> bool {
+            self.may_replace
+        }
+    }
+
+    const WELL: Standing = Standing::Trusted;
+
+    fn plan(bytes: u64) -> Plan {
+        let mut plan = Plan::new(0, bytes, PART_BYTES, 0);
+        plan.prepared();
+        plan
+    }
+
+    #[test]
+    fn part_that_changes_while_copied_is_copied_again() {
+        let mut plan = plan(40 * PART_BYTES - 8);
+        let seen = Seen { standing: vec![WELL; 2], may_replace: true };
+        let mut copied = Vec::new();
+        for now_us in (0..2_000_000).step_by(5000) {
+            match plan.next(now_us, &seen, true) {
+                Next::Copy { part, offset, bytes } => {
+                    assert_eq!(bytes, if part == 39 { PART_BYTES - 8 } else { PART_BYTES });
+                    if copied.len() == 5 {
+                        plan.touch(offset + 7, 1);
+                        plan.touch(40 * PART_BYTES, 99);
+                    }
+                    copied.push(part);
+                    plan.copied(part, copied.len() != 9);
+                }
+                Next::Switch => break,
+                Next::Wait | Next::GoOn => {}
+                other => panic!("{other:?}"),
+            }
+        }
+        assert!(plan.is_paused() && copied.len() == 42, "{copied:?}");
+        assert_eq!(plan.progress(), (40 * PART_BYTES - 8, 40 * PART_BYTES - 8));
+        copied.sort_unstable();
+        copied.dedup();
+        assert_eq!(copied, (0..40).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn unwell_donors_and_requests_hold_the_switch_up() {
+        let mut plan = plan(PART_BYTES);
+        let mut seen = Seen { standing: vec![WELL; 2], may_replace: false };
+        let at = PAUSE_EVERY_US;
+        assert_eq!(plan.next(at, &seen, false), Next::Copy { part: 0, offset: 0, bytes: PART_BYTES });
+        plan.copied(0, true);
+        assert!(plan.next(at, &seen, true) == Next::Wait && !plan.is_paused());
+        seen.may_replace = true;
+        assert!(plan.next(at, &seen, false) == Next::Wait && plan.is_paused());
+        seen.may_replace = false;
+        assert!(plan.next(at + 1, &seen, true) == Next::GoOn && !plan.is_paused());
+        seen.may_replace = true;
+        assert_eq!(plan.next(2 * at + 1, &seen, true), Next::Switch);
+    }
+
+    #[test]
+    fn lost_donor_ends_the_move_of_another() {
+        let mut plan = plan(PART_BYTES);
+        let mut seen = Seen { standing: vec![WELL, Standing::Leaving], may_replace: false };
+        assert!(matches!(plan.next(0, &seen, true), Next::Copy { .. }), "it is not decided yet");
+        seen.standing[1] = Standing::Out;
+        assert_eq!(plan.next(0, &seen, true), Next::Stop(Stop::OtherLost(1)));
+        seen.standing = vec![Standing::Out, WELL];
+        assert_eq!(plan.next(0, &seen, true), Next::Stop(Stop::Left));
+        plan.switched();
+        assert_eq!(plan.next(0, &seen, true), Next::Stop(Stop::TakerLost));
+        seen.standing = vec![WELL; 2];
+        assert_eq!(plan.next(0, &seen, true), Next::Empty);
+    }
+}

@@ -1,0 +1,94 @@
+//! A switch that the end of the client has cut short.
+//!
+//! A donor that takes a place is used only when all others have stored the view that names it. A client that ends in
+//! between leaves a view whose new donor has no valid record: it has the copy of the former one's. Both have everything:
+//! the former one was not changed after the view was decided, and the other one not before it is used. So the other
+//! one may get the record that it lacks. First the former one gets a stamp of the attaching client, so that the earlier
+//! client cannot go on with it.
+
+use crate::format::{MemberState, Record, Stamp};
+use crate::planted::{Bug, planted};
+
+/// The record of a donor, and what the donor calls itself now.
+#[derive(Debug, Clone, Copy)]
+pub struct Found<'a> {
+    /// The record.
+    pub record: &'a Record,
+    /// The present incarnation.
+    pub incarnation: u64,
+}
+
+/// Returns the records of the former donor and of the other one that finish the switch, if these two are what such a
+/// switch has left. `newest` is the newest record of all, `client` the attaching client.
+pub fn unfinished(newest: &Record, former: Found<'_>, other: Found<'_>, client: u64) -> Option<(Record, Record)> {
+    let position = other.record.position;
+    let named = newest.view.members.get(usize::from(position))?;
+    let is_named = named.incarnation == other.incarnation && named.state == MemberState::Present;
+    let is_same = former.record.position == position
+        && former.record.geometry == newest.geometry
+        && other.record.geometry == newest.geometry
+        && former.record.view.members.len() == newest.view.members.len();
+    let has_stopped = former.record.is_of(former.incarnation) && former.record.view.number() < newest.view.number();
+    let is_copy = !other.record.is_of(other.incarnation) && other.record.view.number() < newest.view.number();
+    if !is_named || !is_same || !has_stopped || !is_copy || !newest.is_ready || planted(Bug::SwitchUnfinished) {
+        return None;
+    }
+    let stamp = |before: Stamp| Stamp { client, revision: before.next_revision(), ..before };
+    let fenced = Record { stamp: stamp(former.record.stamp), ..former.record.clone() };
+    let finished = Record {
+        stamp: stamp(other.record.stamp),
+        view: newest.view.clone(),
+        // The copy of the marks is older than the last parts.
+        dirty: former.record.dirty.clone(),
+        ..other.record.clone()
+    };
+    Some((fenced, finished))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::{Code, Geometry, Member, Stripes, View};
+
+    fn record(epoch: u64, place: Member, dirty: u64) -> Record {
+        let geometry = Geometry {
+            device: [7; 16],
+            bytes: 8 << 20,
+            block_bytes: 4096,
+            stripe_bytes: 1 << 20,
+            members: 3,
+            code: Code::Mirror,
+        };
+        let member = |incarnation: u64| Member { incarnation, joined: 1, state: MemberState::Present };
+        let mut marks = Stripes::none(geometry.stripes());
+        marks.set(dirty, true);
+        Record {
+            stamp: Stamp { generation: 4, client: 9, revision: epoch },
+            geometry,
+            position: 1,
+            is_ready: true,
+            view: View { generation: 4, epoch, members: vec![member(10), place, member(12)] },
+            dirty: marks,
+        }
+    }
+
+    #[test]
+    fn switch_of_a_lost_client_is_finished() {
+        let place = |incarnation: u64, joined: u64| Member { incarnation, joined, state: MemberState::Present };
+        let (former, copy) = (record(5, place(11, 1), 3), record(4, place(11, 1), 2));
+        let newest = record(6, place(20, 6), 1);
+        let found = |record, incarnation| Found { record, incarnation };
+        let (fenced, finished) = unfinished(&newest, found(&former, 11), found(&copy, 20), 77).unwrap();
+        assert_eq!((fenced.stamp.client, fenced.stamp.revision, fenced.view.epoch), (77, 6, 5));
+        assert_eq!((finished.stamp.client, finished.view.epoch, finished.position), (77, 6, 1));
+        assert!(finished.dirty.has(3) && !finished.dirty.has(2), "the marks at the switch");
+        // The former one has gone on; it was started again; the other one was, or has been used already.
+        let on = record(7, place(11, 1), 3);
+        for (former, was, copy, is) in
+            [(&on, 11, &copy, 20), (&former, 99, &copy, 20), (&former, 11, &copy, 99), (&former, 11, &newest, 20)]
+        {
+            assert_eq!(unfinished(&newest, found(former, was), found(copy, is), 77), None);
+        }
+        assert_eq!(unfinished(&on, found(&former, 11), found(&copy, 20), 77), None, "it was reverted");
+    }
+}

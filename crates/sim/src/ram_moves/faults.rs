@@ -1,0 +1,200 @@
+//! The fault of a run: what fails, and at which step of the procedure.
+//!
+//! Promises: at most one donor is lost or unreachable, beside one whose loss is the procedure itself; the client may end
+//! in addition.
+
+use nectary_ram::mirror::Standing;
+use nectary_ram::moving::Stage as Of;
+
+use super::coverage::Scenario;
+use super::network::{Happening, MILLISECOND};
+use super::world::{Procedure, Stage, World};
+use crate::random::Random;
+
+/// If the moment of a fault has not come after this many events, it happens then.
+const EVENTS_MAX: u64 = 6000;
+
+/// When a fault happens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum At {
+    /// After so many events of the procedure.
+    Event(u64),
+    /// After so many events in a stage of a move.
+    InStage(Of, u64),
+    /// After so many events in the last pause.
+    InPause(u64),
+}
+
+/// The faults of a run.
+#[derive(Debug)]
+pub struct Faults {
+    at: Option<At>,
+    events: u64,
+    in_stage: u64,
+    was_in: Option<(Of, bool)>,
+    /// The number of events after the fault at which the client ends, too.
+    kill_after: Option<u64>,
+}
+
+impl Faults {
+    pub fn draw(random: &mut Random, procedure: Procedure) -> Faults {
+        let few = 1 + random.below(12);
+        let most = [20, 200, 1500][random.below(3) as usize];
+        let moves = matches!(procedure, Procedure::Replace | Procedure::Drain);
+        let at = match random.below(10) {
+            0..3 => At::Event(1 + random.below(most)),
+            3 if moves => At::InStage(Of::Connecting, few),
+            4..6 if moves => At::InStage(Of::Copying, few + random.below(300)),
+            6 if moves => At::InPause(few),
+            7..9 if moves => At::InStage(Of::Settling, few),
+            9 if moves => At::InStage(Of::Emptying, few),
+            _ if procedure == Procedure::Sparing => At::InStage(Of::Filling, few + random.below(200)),
+            _ => At::Event(1 + random.below(400)),
+        };
+        let kill_after = random.chance(35).then(|| random.below(60) * random.below(20));
+        Faults { at: Some(at), events: 0, in_stage: 0, was_in: None, kill_after }
+    }
+
+    pub fn are_over(&self) -> bool {
+        self.at.is_none() && self.kill_after.is_none()
+    }
+}
+
+impl World {
+    /// Makes the fault happen if its moment has come.
+    pub fn inject(&mut self) {
+        if self.stage != Stage::Procedure {
+            return;
+        }
+        self.faults.events += 1;
+        let client = self.current;
+        let plan = self.clients[client].moving.as_ref().map(|moving| (moving.plan.stage(), moving.plan.is_paused()));
+        self.faults.in_stage = if plan == self.faults.was_in { self.faults.in_stage + 1 } else { 1 };
+        self.faults.was_in = plan;
+        let (events, in_stage) = (self.faults.events, self.faults.in_stage);
+        match self.faults.at {
+            Some(at) => {
+                let is_now = match at {
+                    At::Event(count) => events >= count,
+                    At::InStage(stage, count) => {
+                        let is_later = |now: Of| now as u8 > stage as u8;
+                        plan.is_some_and(|(now, _)| now == stage && in_stage >= count || is_later(now))
+                    }
+                    At::InPause(count) => plan.is_some_and(|(now, is_paused)| {
+                        is_paused && in_stage >= count || now as u8 > Of::Copying as u8
+                    }),
+                };
+                if is_now || events >= EVENTS_MAX {
+                    self.faults.at = None;
+                    self.faults.events = 0;
+                    self.happen_now(plan);
+                }
+            }
+            None => {
+                if self.faults.kill_after.is_some_and(|after| events >= after) {
+                    self.faults.kill_after = None;
+                    self.coverage.met(Scenario::ClientKilled);
+                    self.end_client(client);
+                }
+            }
+        }
+    }
+
+    fn end_client(&mut self, client: usize) {
+        self.tell(|| "the client is killed".to_owned());
+        self.network.plan(self.now_us(), Happening::Kill { client });
+    }
+
+    fn happen_now(&mut self, plan: Option<(Of, bool)>) {
+        let when = match plan {
+            None => Scenario::InNoMove,
+            Some((Of::Connecting, _)) => Scenario::InConnecting,
+            Some((Of::Copying, true)) => Scenario::InPause,
+            Some((Of::Copying, false)) => Scenario::InCopying,
+            Some((Of::Settling, _)) => Scenario::InSettling,
+            Some((Of::Filling, _)) => Scenario::InFilling,
+            Some((Of::Emptying, _)) => Scenario::InEmptying,
+        };
+        self.coverage.met(when);
+        let host = self.draw_host();
+        let (now_us, client) = (self.now_us(), self.current);
+        let short_us = (20 + self.random.below(700)) * MILLISECOND;
+        let long_us = (700 + self.random.below(3000)) * MILLISECOND;
+        let any_us = if self.random.chance(50) { short_us } else { long_us };
+        let until_us = now_us + any_us;
+        let kind = self.random.below(100);
+        let may_lose = self.may_lose(host);
+        self.tell(|| format!("fault {kind} of host {host} in {plan:?}, {any_us} us, may be lost {may_lose}"));
+        match kind {
+            0..40 if may_lose => {
+                self.coverage.met(Scenario::Killed);
+                let is_seen = self.random.chance(50);
+                self.kill_host(host, is_seen);
+            }
+            40..52 if may_lose => {
+                self.coverage.met(Scenario::Restarted);
+                self.kill_host(host, true);
+                let at_us = now_us + self.random.below(400) * MILLISECOND;
+                self.network.plan(at_us, Happening::Return { host });
+            }
+            52..76 if !self.is_degraded(host) => {
+                self.coverage.met(Scenario::Stopped);
+                self.network.hosts[host].paused_until_us = until_us;
+            }
+            76..90 if !self.is_degraded(host) => {
+                self.coverage.met(Scenario::Cut);
+                self.network.cuts.insert((client, host), until_us);
+            }
+            90..95 => {
+                self.coverage.met(Scenario::ClientStopped);
+                self.clients[client].paused_until_us = until_us;
+            }
+            _ => {
+                self.coverage.met(Scenario::ClientKilled);
+                self.faults.kill_after = None;
+                self.end_client(client);
+            }
+        }
+        self.until_us = self.until_us.max(until_us + 9_000 * MILLISECOND);
+    }
+
+    /// Draws a host that plays a part: a donor, one that takes a place, one that had a place.
+    fn draw_host(&mut self) -> usize {
+        let client = &self.clients[self.current];
+        let mut hosts = client.places.clone();
+        if let Some(moving) = &client.moving {
+            hosts.extend([moving.host, moving.host]);
+            hosts.extend(moving.former.map(|(host, _)| host));
+        }
+        hosts[self.random.below(hosts.len() as u64) as usize]
+    }
+
+    /// Whether another donor than this one is away, or does not have everything.
+    fn is_degraded(&self, host: usize) -> bool {
+        let client = &self.clients[self.current];
+        let standing = client.machine.members().standing();
+        (0..client.places.len()).any(|place| {
+            let other = client.places[place];
+            let members = &client.machine.view().members;
+            let is_known = members
+                .get(place)
+                .is_some_and(|member| member.incarnation == self.network.hosts[other].model.incarnation);
+            other != host && (standing[place] != Standing::Trusted || !self.network.hosts[other].is_up || !is_known)
+        })
+    }
+
+    /// Whether a host may lose its memory: all others have everything, and a client knows that.
+    fn may_lose(&self, host: usize) -> bool {
+        let client = &self.clients[self.current];
+        let is_donor = client.places.contains(&host);
+        let is_former = client.moving.as_ref().is_some_and(|moving| moving.former.is_some_and(|(at, _)| at == host));
+        let is_serving = client.is_alive && client.is_attached && self.network.now_us >= client.paused_until_us;
+        let is_told = client.machine.members().is_view_stored();
+        let alone = self.clients.iter().filter(|client| client.is_alive).count() == 1;
+        let is_settling = client.moving.as_ref().is_some_and(|moving| moving.plan.stage() == Of::Settling);
+        match is_donor || is_former {
+            true => is_serving && !self.is_degraded(host) && alone && (is_told || is_settling),
+            false => true,
+        }
+    }
+}

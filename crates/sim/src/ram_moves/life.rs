@@ -1,0 +1,260 @@
+//! The lives of clients: looking at the donors, attaching, the end, and the results of requests.
+
+use bytes::Bytes;
+use nectary_ram::format::{Geometry, Record};
+use nectary_ram::mirror::{Intent, MirrorError, Refusal, Ring};
+use nectary_ram::moving::{Found, unfinished};
+use nectary_ram::placement::Policy;
+
+use super::client::{Client, LOOK_EVERY_US, Pending};
+use super::coverage::Scenario;
+use super::device::Machine;
+use super::network::{Happening, MILLISECOND};
+use super::world::{Procedure, Stage, World};
+use crate::ram::blocks::{BLOCK_BYTES, number_of};
+
+impl World {
+    pub fn begin_client(&mut self, intent: Intent, geometry: Geometry, places: Vec<usize>) {
+        let id = self.random.bits() | 1;
+        let machine = Machine::new(geometry, id, intent, self.now_us());
+        let other = self.other;
+        let is_spare = |host: &usize| !places.contains(host) && Some(*host) != other;
+        let spares: Vec<usize> = self.names.iter().copied().filter(is_spare).collect();
+        let count = places.len();
+        self.clients.push(Client::new(machine, id, places, spares));
+        self.current = self.clients.len() - 1;
+        (0..count).for_each(|place| self.plan_connect(self.current, place, 0));
+        self.network.plan(self.now_us(), Happening::Wake { client: self.current });
+        self.network.plan(self.now_us() + LOOK_EVERY_US, Happening::Look { client: self.current });
+    }
+
+    fn again(&mut self, take_over: bool, trust_remaining: bool) {
+        let at_us = self.now_us() + 50 * MILLISECOND + self.random.below(100 * MILLISECOND);
+        self.network.plan(at_us, Happening::Start { take_over, trust_remaining });
+    }
+
+    /// Starts a client that attaches the device, as `live` does: it looks at all donors, finishes a switch, and finds the
+    /// donor of each place.
+    pub fn start(&mut self, take_over: bool, trust_remaining: bool) {
+        let client = self.clients.len();
+        let seen: Vec<usize> =
+            self.names.iter().copied().filter(|host| self.network.is_reachable(client, *host)).collect();
+        if take_over && !self.values_survive_take_over() {
+            self.values.crash();
+        }
+        self.finish_switch(&seen);
+        let record = |host: usize| self.network.hosts[host].model.record.as_ref();
+        let newest = seen.iter().filter_map(|host| record(*host)).max_by_key(|record| record.view.number());
+        let Some(newest) = newest.cloned() else { return self.again(take_over, trust_remaining) };
+        let members = usize::from(newest.geometry.members);
+        let mut places: Vec<Option<usize>> = vec![None; members];
+        for host in &seen {
+            let Some(record) = record(*host) else { continue };
+            let (position, incarnation) = (usize::from(record.position), self.network.hosts[*host].model.incarnation);
+            if !record.is_of(incarnation) {
+                continue;
+            }
+            let is_member = newest.view.members[position].incarnation == incarnation;
+            if places[position].is_none() || is_member {
+                places[position] = Some(*host);
+            }
+        }
+        let others = self.names.iter().copied().filter(|host| !places.contains(&Some(*host)));
+        let mut others: Vec<usize> = others.collect();
+        others.sort_by_key(|host| seen.contains(host) && record(*host).is_some());
+        let mut others = others.into_iter();
+        let places: Vec<usize> = places.into_iter().map(|place| place.or_else(|| others.next()).unwrap_or(0)).collect();
+        let geometry = self.grow_if_wanted(newest.geometry, &places);
+        self.geometry = geometry;
+        self.tell(|| format!("client {client} attaches with hosts {places:?}"));
+        self.begin_client(Intent::Attach { take_over, trust_remaining }, geometry, places);
+    }
+
+    /// Whether what was acknowledged survives the loss of the client.
+    fn values_survive_take_over(&self) -> bool {
+        self.policy.is_in_place()
+    }
+
+    fn finish_switch(&mut self, seen: &[usize]) {
+        let record = |host: usize| self.network.hosts[host].model.record.as_ref();
+        let newest = seen.iter().filter_map(|host| record(*host)).max_by_key(|record| record.view.number());
+        let found = |host: usize| {
+            let record = record(host)?;
+            Some(Found { record, incarnation: self.network.hosts[host].model.incarnation })
+        };
+        let pairs = seen.iter().flat_map(|former| seen.iter().map(move |other| (*former, *other)));
+        let finished = newest.and_then(|newest| {
+            pairs.into_iter().find_map(|(former, other)| {
+                let (fenced, finished) = unfinished(newest, found(former)?, found(other)?, 1)?;
+                Some([(former, fenced), (other, finished)])
+            })
+        });
+        for (host, record) in finished.into_iter().flatten() {
+            self.coverage.met(Scenario::Finished);
+            self.tell(|| format!("host {host} gets the record of a switch that was cut short"));
+            self.network.end_all(host, None, true, &mut self.random);
+            let model = &mut self.network.hosts[host].model;
+            (model.area, model.owner) = (record.encode(), None);
+            model.record = Some(record);
+        }
+    }
+
+    /// The geometry with which the device is attached: the larger one, if it is to grow and all donors are there.
+    fn grow_if_wanted(&mut self, geometry: Geometry, places: &[usize]) -> Geometry {
+        let client = self.clients.len();
+        let are_there = places.iter().all(|host| {
+            let is_whole = self.network.hosts[*host].model.record.is_some();
+            is_whole && self.network.is_reachable(client, *host)
+        });
+        if !self.wants_growth || geometry == self.grown || !are_there || !geometry.may_become(&self.grown) {
+            return geometry;
+        }
+        self.wants_growth = false;
+        self.coverage.met(Scenario::Grown);
+        self.grown
+    }
+
+    pub fn attached(&mut self, client: usize) {
+        self.clients[client].is_attached = true;
+        if !self.is_created {
+            self.is_created = true;
+            let at_us = self.now_us() + 100 * MILLISECOND + self.random.below(400 * MILLISECOND);
+            self.network.plan(at_us, Happening::Begin);
+        } else {
+            self.coverage.met(Scenario::Attached);
+        }
+        match self.stage {
+            Stage::Reread => {
+                self.final_left = 0;
+                (0..self.values.count()).for_each(|block| self.submit_read(client, block));
+            }
+            _ => self.start_threads(client),
+        }
+    }
+
+    pub fn refused(&mut self, client: usize, refusal: Refusal) {
+        self.close(client);
+        self.tell(|| format!("client {client} is refused: {refusal}"));
+        if client != self.current {
+            return;
+        }
+        let trust_remaining = match refusal {
+            Refusal::CannotSettle { present, .. } => {
+                // The user makes sure that no other client exists, and knows whether the donor that is left has all.
+                (0..self.clients.len()).for_each(|other| self.close(other));
+                self.has_everything(client, present)
+            }
+            Refusal::AttachedElsewhere { .. }
+            | Refusal::Contended
+            | Refusal::TooFew { .. }
+            | Refusal::Unreachable
+            | Refusal::Slow { .. } => false,
+            refusal => return self.break_with(format!("refused: {refusal}")),
+        };
+        self.again(true, trust_remaining);
+    }
+
+    /// Whether a donor of two has the newest acknowledged version of each block.
+    fn has_everything(&self, client: usize, donor: usize) -> bool {
+        if self.policy != Policy::Mirror {
+            return false;
+        }
+        let (ring, host) = (Ring::new(&self.geometry), self.clients[client].places[donor]);
+        let memory = &self.network.hosts[host].model.memory;
+        (0..self.values.count()).all(|block| {
+            let stripe = block / self.geometry.stripe_blocks();
+            let inside = block % self.geometry.stripe_blocks() * BLOCK_BYTES as u64;
+            let place = ring.places(stripe).into_iter().find(|place| place.donor == donor);
+            let Some(at) = place.map(|place| (place.offset + inside) as usize) else { return true };
+            self.values.check(block, self.values.floor(block), &memory[at..at + BLOCK_BYTES]).is_ok()
+        })
+    }
+
+    /// Ends a client; messages that it sent may still arrive.
+    pub fn close(&mut self, client: usize) {
+        if !std::mem::replace(&mut self.clients[client].is_alive, false) {
+            return;
+        }
+        for at in 0..self.network.connections.len() {
+            if self.network.connections[at].client == client {
+                self.network.give_up(at, &mut self.random);
+            }
+        }
+        self.clients[client].pending.clear();
+        self.tell(|| format!("client {client} has ended"));
+    }
+
+    /// Ends a client, and starts another one if it had the device, or was acquiring it.
+    pub fn kill(&mut self, client: usize) {
+        let was_alive = self.clients[client].is_alive;
+        self.close(client);
+        if client == self.current && was_alive {
+            self.values.crash();
+            self.again(true, false);
+            self.until_us = self.until_us.max(self.now_us() + 9_000 * MILLISECOND);
+        }
+    }
+
+    /// Handles the result of a user's request.
+    pub fn complete(&mut self, client: usize, id: u64, result: Result<Bytes, MirrorError>) {
+        let Some(pending) = self.clients[client].pending.remove(&id) else { return };
+        let is_current = client == self.current;
+        let is_ended = matches!(result, Err(MirrorError::Superseded | MirrorError::NotAttached));
+        if let Err(error) = &result
+            && !is_ended
+        {
+            self.failed += 1;
+            self.failed_request(client, &pending, error);
+        }
+        match pending {
+            Pending::Read { block, floor } => {
+                if let Ok(bytes) = &result
+                    && let Err(broken) = self.values.check(block, floor, bytes)
+                {
+                    self.break_with(format!("{broken}, read by client {client}"));
+                }
+            }
+            Pending::Change { block, version, is_forced } => {
+                let survives = is_forced || self.policy.is_in_place();
+                self.values.end(block, version, result.is_ok() && is_current, survives);
+            }
+            Pending::Flush { versions } if result.is_ok() && is_current => self.values.flushed(&versions),
+            Pending::Flush { .. } => {}
+        }
+        if !is_ended && matches!(self.stage, Stage::Before | Stage::Procedure) {
+            self.plan_submit(client);
+        }
+    }
+
+    fn failed_request(&mut self, client: usize, pending: &Pending, error: &MirrorError) {
+        // Parity in place may lose what a missing donor had of unfinished stripes, when the client is lost, too.
+        if let (Policy::Parity, Pending::Read { block, .. }, MirrorError::Lost { .. }) = (self.policy, pending, error)
+            && client > 0
+        {
+            return self.values.forget(*block);
+        }
+        let is_over = matches!(self.stage, Stage::Final | Stage::Reread);
+        match error {
+            MirrorError::Patience { .. } if !is_over => {}
+            error => self.break_with(format!("{pending:?} of client {client} failed: {error}")),
+        }
+    }
+
+    /// What a donor's record says, for descriptions.
+    pub fn describe_hosts(&self) -> Vec<String> {
+        let of = |record: &Record| format!("place {} view {:?}", record.position, record.view.number());
+        let hosts = self.network.hosts.iter().enumerate();
+        hosts
+            .map(|(at, host)| format!("host {at} up {} {:?}", host.is_up, host.model.record.as_ref().map(of)))
+            .collect()
+    }
+
+    /// Whether a block's bytes are those of some change; for descriptions.
+    pub fn number_at(&self, bytes: &[u8], block: u64) -> Option<u64> {
+        number_of(bytes, block)
+    }
+
+    pub fn is_growth(&self) -> bool {
+        self.procedure == Procedure::Growth
+    }
+}

@@ -1,0 +1,120 @@
+//! Moves of a network RAM disk's donors under faults: replace, drain, sparing, growth and take-over, for every policy.
+//!
+//! Owns: a run, and the report of many runs. In each run one procedure is carried out under load, and a donor, or the
+//! client, is killed, stopped or cut off at one of its steps. Afterwards every request must succeed, and the next client
+//! must attach and find everything. `network`: hosts and messages in virtual time; `client`: the machine, and what the
+//! owner of a live device does around it; `life`: attaching; `faults`: the fault; `values`: what each block may have;
+//! `coverage`: what was reached. The plan of a move is that of `nectary_ram::moving`, which live devices use. The same
+//! seed and policy repeat a run exactly.
+
+mod client;
+mod coverage;
+mod device;
+mod faults;
+mod life;
+mod network;
+mod values;
+mod world;
+
+use nectary_ram::placement::Policy;
+use nectary_ram::planted::{Bug, plant};
+
+pub use coverage::{Coverage, Scenario};
+use world::World;
+
+use crate::planted::{Case, Caught};
+
+/// The largest number of losses that are described.
+const LOST_MAX: usize = 10;
+
+/// The report of many runs.
+#[derive(Debug, Default, Clone)]
+pub struct Report {
+    /// Runs done.
+    pub runs: u64,
+    /// Users' operations.
+    pub operations: u64,
+    /// Operations that failed while a fault lasted.
+    pub failed: u64,
+    /// Clients.
+    pub clients: u64,
+    /// Virtual time. *Units*: microseconds.
+    pub time_us: u64,
+    /// Scenarios reached.
+    pub coverage: Coverage,
+    /// Runs that lost the device, some of its data, or the ability to use it.
+    pub lost: u64,
+    /// Descriptions of the first of them.
+    pub broken: Vec<String>,
+    /// A hash of all that happened.
+    pub trace: u64,
+}
+
+impl Report {
+    /// Whether enough has happened to make a result without losses meaningful.
+    pub fn is_enough(&self) -> bool {
+        self.coverage.missing(self.runs).is_empty()
+    }
+}
+
+/// Runs one seed.
+pub fn run(seed: u64, policy: Policy, report: &mut Report) {
+    let mut world = World::new(seed, policy);
+    world.run();
+    report.runs += 1;
+    report.operations += world.operations;
+    report.failed += world.failed;
+    report.clients += world.clients.len() as u64;
+    report.time_us += world.now_us();
+    report.coverage.add(&world.coverage);
+    report.lost += u64::from(world.broken.is_some());
+    report.trace = (report.trace ^ world.trace).wrapping_mul(0x0100_0000_01b3);
+    if let Some(broken) = world.broken.filter(|_| report.broken.len() < LOST_MAX) {
+        report.broken.push(format!("seed {seed}: {broken}"));
+    }
+}
+
+/// Runs the seeds from `seed` on that belong to shard `shard.0` of `shard.1`; `progress` gets the report after each run
+/// and returns whether to continue.
+pub fn run_many(
+    seed: u64,
+    policy: Policy,
+    runs: u64,
+    shard: (u64, u64),
+    mut progress: impl FnMut(&Report) -> bool,
+) -> Report {
+    let mut report = Report::default();
+    for at in (0..runs).filter(|at| at % shard.1 == shard.0) {
+        run(seed + at, policy, &mut report);
+        if !progress(&report) {
+            break;
+        }
+    }
+    report
+}
+
+/// Runs seeds from `seed` on with one bug planted, until a run catches it.
+pub fn run_planted(bug: Bug, policy: Policy, seed: u64, runs: u64) -> Option<Caught> {
+    (seed..seed + runs).find_map(|seed| replay_planted(bug, policy, seed))
+}
+
+/// Runs one seed with one bug planted.
+pub fn replay_planted(bug: Bug, policy: Policy, seed: u64) -> Option<Caught> {
+    plant(Some(bug));
+    let mut report = Report::default();
+    run(seed, policy, &mut report);
+    plant(None);
+    let broken = report.broken.first()?.trim_start_matches(&format!("seed {seed}: ")).to_owned();
+    Some(Caught { case: Case::of_seed(seed), broken, account: format!("{report:?}") })
+}
+
+/// Runs one seed, and returns a description of the events.
+pub fn story(seed: u64, policy: Policy) -> Vec<String> {
+    let mut world = World::new(seed, policy);
+    world.story = Some(Vec::new());
+    world.run();
+    let mut story = world.story.take().unwrap_or_default();
+    story.extend(world.describe_hosts());
+    story.extend(world.broken.take());
+    story
+}
