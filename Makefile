@@ -13,10 +13,11 @@ ARGS   ?=
 # Where rustup puts cargo, for shells that have not been started again since.
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
-.PHONY: help run test quick check soak bench clean
+.PHONY: help run program test quick check soak bench clean
 
 help:
 	@echo 'make run     a caching forward proxy on $(LISTEN), its store in ./$(DATA)'
+	@echo 'make program builds the program that it runs, target/dist/nectary'
 	@echo 'make test    every default check and test; the last line is the count'
 	@echo 'make quick  the checks and tests of what has changed, and of what uses it; ARGS="--since REVISION"'
 	@echo 'make check   the checks alone: formatting, lints, licences, dependencies, documents'
@@ -24,12 +25,19 @@ help:
 	@echo "make bench   benchmarks beside nginx and Varnish; ARGS='memory'"
 	@echo 'make clean   removes what was built; the store in ./$(DATA) stays'
 
-run:
-	@ci/setup run
-	cargo build --profile dist --locked
+run: program
 	@mkdir -p $(DATA)
 	target=$${CARGO_TARGET_DIR:-target}; exec $$target/dist/nectary proxy --listen $(LISTEN) \
 	  --store $(DATA)/store --size $(SIZE) --memory $(MEMORY) --access-log $(DATA)/access.log --default-ttl '$(TTL)' $(ARGS)
+
+# Line tables are three quarters of what is linked: they go into a file beside the program, where backtraces and debuggers
+# find them.
+program:
+	@ci/setup run
+	cargo build --profile dist --locked
+	@cd $${CARGO_TARGET_DIR:-target}/dist && if objdump -h nectary | grep -q debug_line; then \
+	  objcopy --only-keep-debug nectary nectary.debug && \
+	  objcopy --strip-debug --add-gnu-debuglink=nectary.debug nectary; fi
 
 test:
 	@ci/setup test

@@ -19,8 +19,9 @@ pub struct Report {
     failures: Vec<String>,
     not_run: Vec<String>,
     timings: Vec<Timing>,
-    /// The number of timings at the end that belong to tests which ran beside all others.
-    beside: usize,
+    /// The time from the first test to the last, without the share of other programs. Some tests run beside others, so
+    /// it is less than the sum of all.
+    own: Duration,
 }
 
 #[derive(Debug)]
@@ -66,7 +67,7 @@ impl Report {
         self.timings.push(Timing { name: name.to_owned(), taken, own, budget_seconds });
     }
 
-    /// Adds the results of tests that ran after those of this report.
+    /// Adds the results of other tests.
     pub fn add(&mut self, other: Report) {
         self.passed += other.passed;
         self.failed += other.failed;
@@ -76,18 +77,14 @@ impl Report {
         self.timings.extend(other.timings);
     }
 
-    /// Adds the results of tests that ran beside those of this report, which has no such tests yet.
-    pub fn add_beside(&mut self, other: Report) {
-        self.beside = other.timings.len();
-        self.add(other);
+    /// Records how long all tests took together, and the share of the processors that other programs had meanwhile.
+    pub fn took(&mut self, taken: Duration, others: f64) {
+        self.own += taken.mul_f64(1.0 - others);
     }
 
-    /// Counts a failure if the timed parts took longer than the sum of their budgets; of two that ran beside each
-    /// other, the longer counts.
+    /// Counts a failure if all tests together took longer than the sum of their budgets.
     pub fn judge_time(&mut self) {
-        let (alone, beside) = self.timings.split_at(self.timings.len() - self.beside);
-        let sum = |timings: &[Timing]| timings.iter().map(|timing| timing.own).sum::<Duration>();
-        let taken = sum(alone).max(sum(beside));
+        let taken = self.own;
         let budget_seconds = self.timings.iter().map(|timing| timing.budget_seconds).sum();
         if taken > Duration::from_secs(budget_seconds) {
             self.failed(format!("the tests took {:.1} s, their budget is {budget_seconds} s", taken.as_secs_f64()));
@@ -135,6 +132,7 @@ mod tests {
         report.failed("store: it broke");
         report.timed("nectary-store", Duration::from_secs(3), 0.0, 2);
         report.timed("nectary-block", Duration::from_millis(500), 0.0, 1);
+        report.took(Duration::from_millis(3500), 0.0);
         report.judge_time();
         let summary = report.summary();
         assert!(summary.ends_with("\n12 passed, 2 failed, 1 skipped\n"), "{summary}");
@@ -148,33 +146,17 @@ mod tests {
         let mut report = Report::default();
         report.timed("nectary-store", Duration::from_secs(3), 0.0, 2);
         report.timed("nectary-block", Duration::from_secs(1), 0.0, 5);
+        report.took(Duration::from_secs(4), 0.0);
         report.judge_time();
         let summary = report.summary();
         assert!(report.is_good() && summary.contains("nectary-store            3.0 s  of    2 s  OVER\n"), "{summary}");
     }
 
     #[test]
-    fn the_longer_of_two_that_ran_together_counts() {
-        let timed = |name: &str, seconds| {
-            let mut report = Report::default();
-            report.passed(1);
-            report.timed(name, Duration::from_secs(seconds), 0.0, 3);
-            report
-        };
-        let judged = |seconds| {
-            let mut report = timed("nectary-store", 4);
-            report.add(timed("nectary-block", 1));
-            report.add_beside(timed("nectary-e2e", seconds));
-            report.judge_time();
-            (report.passed, report.failed)
-        };
-        assert_eq!((judged(9), judged(10)), ((3, 0), (3, 1)));
-    }
-
-    #[test]
     fn what_others_took_is_not_counted() {
         let mut report = Report::default();
         report.timed("nectary-store", Duration::from_secs(3), 0.5, 2);
+        report.took(Duration::from_secs(3), 0.5);
         report.judge_time();
         let summary = report.summary();
         assert!(report.is_good() && summary.contains("3.0 s  of    2 s  (1.5 s without others)\n"), "{summary}");

@@ -1,9 +1,12 @@
 //! Runs all tests, crate by crate, each crate within its time budget.
 //!
 //! Owns: the order, the times and the counts. The crates of the lowest floors come first, so that a bug first fails the
-//! tests of the crate that has it, and not those of a crate that depends on this crate. Two crates run at a time: one
-//! whose tests mostly wait, and one of the others.
+//! tests of the crate that has it, and not those of a crate that depends on this crate. Beside it run processes
+//! of the crates whose tests mostly wait.
 
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -31,8 +34,10 @@ const ORDER: &[&str] = &[
     "nectary-e2e",
 ];
 
-/// The crate whose tests run beside those of all others: they mostly wait, for what they have started and for deadlines.
-const WAITING: &str = "nectary-e2e";
+/// The crates whose tests run beside those of all others: they mostly wait, for what they have started and for deadlines.
+const WAITING: &[&str] = &["nectary-e2e", "nectary-ram"];
+/// The number of their processes that run at a time.
+const WAITING_MAX: usize = 2;
 
 /// The crates each of whose modules of tests is a process of its own. Their tests measure memory or time (`buffer`,
 /// `e2e`), plant bugs or shorten waits for the whole process (`ram`, `sim`), mount and kill what they have started
@@ -125,57 +130,133 @@ fn run(options: &Options, workspace: &Workspace, report: &mut Report) {
     let mut members = workspace.members();
     members.retain(|member| crates.is_empty() || crates.contains(&member.name));
     members.sort_by_key(|member| ORDER.iter().position(|name| *name == member.name).unwrap_or(ORDER.len()));
-    let (waiting, computing): (Vec<_>, Vec<_>) = members.into_iter().partition(|member| WAITING == member.name);
-    let lane = |members: Vec<&Package>| {
-        let mut report = Report::default();
-        members.iter().for_each(|member| test(member, options.name.as_deref(), &binaries, workspace, &mut report));
-        report
-    };
+    let (started, meter) = (Instant::now(), Meter::start());
+    let test = Test { part: options.name.as_deref(), binaries: &binaries, workspace };
+    let (waiting, computing): (Vec<_>, Vec<_>) =
+        members.into_iter().partition(|member| WAITING.contains(&member.name.as_str()));
     std::thread::scope(|scope| {
-        let beside = scope.spawn(|| lane(waiting));
-        report.add(lane(computing));
+        let beside = scope.spawn(|| test.beside(&waiting));
+        computing.iter().for_each(|member| test.one(member, report));
         if crates.is_empty() && options.name.is_none() {
             doctests(workspace, report);
         }
         match beside.join() {
-            Ok(beside) => report.add_beside(beside),
-            Err(_) => report.failed(format!("{WAITING}: the run of its tests ended with a panic")),
+            Ok(results) => report.add(results),
+            Err(_) => report.failed(format!("{}: the run of these tests ended with a panic", WAITING.join(", "))),
         }
     });
+    report.took(started.elapsed(), Meter::share_of_others(meter));
 }
 
-fn test(member: &Package, part: Option<&str>, binaries: &Binaries, workspace: &Workspace, report: &mut Report) {
-    let tests = binaries.tests_of(member);
-    let budget_seconds = budgets::seconds(&member.name);
-    let (started, meter) = (Instant::now(), Meter::start());
-    let limit = Duration::from_secs(budget_seconds * KILL_FACTOR);
-    for binary in &tests {
-        let name = format!("{} {}", member.name, binary.name);
-        let is_divided = binary.is_from_outside && PROCESS_PER_MODULE.contains(&member.name.as_str());
-        let modules = match modules(binary, is_divided, part, binaries, workspace) {
-            Ok(modules) => modules,
-            Err(error) => {
-                report.failed(format!("{name}: {error:#}"));
-                continue;
-            }
-        };
-        for (module, tests) in modules {
-            let name = format!("{name} {module}").trim_end().to_owned();
-            println!("== {name}");
-            let mut command = binaries.command(binary, workspace);
-            command.arg("--show-output").args(tests);
-            let ended = process::run(&mut command, limit, is_told);
-            if let Ok(Ended { taken, .. }) = &ended
-                && *taken >= LONG
-            {
-                println!("== {name}: {:.1} s", taken.as_secs_f64());
-            }
-            count(&name, ended, report);
+/// One process of tests.
+struct Process<'a> {
+    member: &'a Package,
+    binary: &'a Binary,
+    name: String,
+    /// The arguments that choose its tests.
+    arguments: Vec<String>,
+}
+
+/// What all processes of a run share.
+struct Test<'a> {
+    /// The part of the names of the tests to run.
+    part: Option<&'a str>,
+    binaries: &'a Binaries,
+    workspace: &'a Workspace,
+}
+
+impl Test<'_> {
+    /// Runs the tests of a crate, one process after another.
+    fn one(&self, member: &Package, report: &mut Report) {
+        let meter = Meter::start();
+        let processes = self.processes(member, report);
+        let mut taken = Duration::ZERO;
+        for process in &processes {
+            taken += self.process(process, report);
+        }
+        if !processes.is_empty() {
+            self.told(member, taken, meter, report);
         }
     }
-    if !tests.is_empty() {
-        println!("== {}: {:.1} s of {budget_seconds} s", member.name, started.elapsed().as_secs_f64());
-        report.timed(&member.name, started.elapsed(), Meter::share_of_others(meter), budget_seconds);
+
+    /// Runs the tests of crates whose tests mostly wait, [`WAITING_MAX`] processes at a time.
+    fn beside(&self, members: &[&Package]) -> Report {
+        let meter = Meter::start();
+        let mut report = Report::default();
+        let processes: Vec<Process> = members.iter().flat_map(|member| self.processes(member, &mut report)).collect();
+        let next = AtomicUsize::new(0);
+        let work = || {
+            let mut results = Vec::new();
+            while let Some(process) = processes.get(next.fetch_add(1, Ordering::Relaxed)) {
+                let mut report = Report::default();
+                let taken = self.process(process, &mut report);
+                results.push((&process.member.name, taken, report));
+            }
+            results
+        };
+        let results = std::thread::scope(|scope| {
+            let workers: Vec<_> = (0..WAITING_MAX).map(|_| scope.spawn(work)).collect();
+            workers.into_iter().map(ScopedJoinHandle::join).collect::<Vec<_>>()
+        });
+        let mut taken: BTreeMap<&str, Duration> = BTreeMap::new();
+        for result in results {
+            let Ok(result) = result else {
+                report.failed("the run of these tests ended with a panic");
+                continue;
+            };
+            for (name, time, results) in result {
+                *taken.entry(name).or_default() += time;
+                report.add(results);
+            }
+        }
+        for member in members {
+            if let Some(taken) = taken.get(member.name.as_str()) {
+                self.told(member, *taken, meter, &mut report);
+            }
+        }
+        report
+    }
+
+    /// Shows and records how long the processes of a crate took together.
+    fn told(&self, member: &Package, taken: Duration, meter: Option<Meter>, report: &mut Report) {
+        let budget_seconds = budgets::seconds(&member.name);
+        println!("== {}: {:.1} s of {budget_seconds} s", member.name, taken.as_secs_f64());
+        report.timed(&member.name, taken, Meter::share_of_others(meter), budget_seconds);
+    }
+
+    /// The processes of a crate's tests.
+    fn processes<'b>(&'b self, member: &'b Package, report: &mut Report) -> Vec<Process<'b>> {
+        let mut processes = Vec::new();
+        for binary in self.binaries.tests_of(member) {
+            let name = format!("{} {}", member.name, binary.name);
+            let is_divided = binary.is_from_outside && PROCESS_PER_MODULE.contains(&member.name.as_str());
+            match modules(binary, is_divided, self.part, self.binaries, self.workspace) {
+                Ok(modules) => processes.extend(modules.into_iter().map(|(module, arguments)| Process {
+                    member,
+                    binary,
+                    name: format!("{name} {module}").trim_end().to_owned(),
+                    arguments,
+                })),
+                Err(error) => report.failed(format!("{name}: {error:#}")),
+            }
+        }
+        processes
+    }
+
+    /// Runs one process, and returns how long it took.
+    fn process(&self, process: &Process, report: &mut Report) -> Duration {
+        let (name, started) = (&process.name, Instant::now());
+        println!("== {name}");
+        let mut command = self.binaries.command(process.binary, self.workspace);
+        command.arg("--show-output").args(&process.arguments);
+        let limit = Duration::from_secs(budgets::seconds(&process.member.name) * KILL_FACTOR);
+        let ended = process::run(&mut command, limit, is_told);
+        let taken = started.elapsed();
+        if taken >= LONG {
+            println!("== {name}: {:.1} s", taken.as_secs_f64());
+        }
+        count(name, ended, report);
+        taken
     }
 }
 

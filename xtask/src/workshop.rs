@@ -255,10 +255,10 @@ fn quick(after: &Clone, figures: &mut Figures) -> Result<()> {
 
 /// The size of the program that users build.
 fn program(after: &Clone, figures: &mut Figures) -> Result<()> {
-    after.timed("cargo", &["build", "--profile", "dist", "--locked"])?;
+    after.timed("make", &["program"])?;
     let bytes = fs::metadata(after.directory.join("target/dist/nectary"))?.len();
     #[expect(clippy::cast_precision_loss, reason = "a program's size")]
-    figures.add("program", bytes as f64 / 1e6, PROGRAM_MEGABYTES_MAX, "MB", "cargo build --profile dist");
+    figures.add("program", bytes as f64 / 1e6, PROGRAM_MEGABYTES_MAX, "MB", "make program");
     Ok(())
 }
 

@@ -11,6 +11,7 @@ mod bench_io;
 mod cache;
 mod cache_live;
 mod cache_mount;
+mod cert;
 mod limits;
 mod nbd;
 mod origin;
@@ -19,7 +20,6 @@ mod store;
 mod trace;
 mod trace_record;
 mod volume;
-mod volume_cert;
 
 use std::net::SocketAddr;
 use std::str::FromStr;
@@ -46,6 +46,7 @@ pub use bench_io::{BenchIoArguments, IoMatrix};
 pub use cache::{CacheCommand, SimulateArguments};
 pub use cache_live::{CacheAdviseArguments, CacheFlushArguments, CachePathArguments, CacheSetArguments, TopArguments};
 pub use cache_mount::{CacheMountArguments, CacheStatArguments, CacheUmountArguments};
+pub use cert::{CertCommand, CertHostArguments, CertInitArguments, CertShowArguments};
 pub use limits::LimitArguments;
 pub use nbd::{ExportArguments, InfoArguments, ListArguments, NbdCommand, ServerArguments};
 pub use origin::OriginArguments;
@@ -60,7 +61,6 @@ pub use volume::{
     VolumeCommand, VolumeFormatArguments, VolumeMountArguments, VolumeReadArguments, VolumeReleaseArguments,
     VolumeServeArguments, VolumeUmountArguments,
 };
-pub use volume_cert::{CertHostArguments, CertInitArguments, CertShowArguments, VolumeCertCommand};
 
 /// Examples stand where the eye falls first: before usage and options.
 const TEMPLATE: &str = "{about-with-newline}\n{before-help}{usage-heading} {usage}\n\n{all-args}{after-help}";
@@ -182,9 +182,9 @@ pub enum Command {
   nectary export memory:4G --nbd unix:/run/disk.sock      (prints the URL)
   nectary export ./disk.img --size 10G --nbd tcp:127.0.0.1:10809
   nectary export a=disk:/dev/sdb b=memory:1G --nbd tcp:127.0.0.1 --read-only
-  Beyond this machine, with certificates on both sides:
-    nectary export ./disk.img --nbd tcp:0.0.0.0:10809 \\
-      --tls-cert server.pem --tls-key server.key --tls-ca ca.pem", after_help = exit::HELP)]
+  Beyond this machine, with certificates on both sides (`nectary cert`):
+    nectary export ./disk.img --nbd tcp:0.0.0.0:10809 --tls-ca ca-cert.pem \\
+      --tls-cert server-cert.pem --tls-key server-key.pem", after_help = exit::HELP)]
     Export(ExportArguments),
     /// Show the exports of NBD servers, and what they can do
     #[command(subcommand, arg_required_else_help = true, help_template = TEMPLATE, before_help = "Examples:
@@ -210,6 +210,15 @@ pub enum Command {
   nectary volume mount disk:/dev/sdb /mnt --server unix:/run/builds.sock
   nectary volume check disk:/dev/sdb", after_help = exit::HELP)]
     Volume(VolumeCommand),
+    /// Make certificates for RAM disks, exports and volumes, and show them
+    #[command(subcommand, arg_required_else_help = true, help_template = TEMPLATE, before_help = "Examples:
+  Once, and then for each machine that serves or connects:
+    nectary cert init ./pki
+    nectary cert server ./pki h1,10.0.0.1 --out ./h1
+    nectary cert client ./pki h2 --out ./h2
+  When a certificate ends:
+    nectary cert show h1/server-cert.pem", after_help = exit::HELP)]
+    Cert(CertCommand),
     /// Measure the store, caches, disks, RAM disks and volumes, beside their peers
     #[command(arg_required_else_help = true, help_template = TEMPLATE, before_help = "Examples:
   nectary bench --list

@@ -31,6 +31,14 @@ pub fn status(name: &str, stat: &Stat, running: Option<&Running>) -> Status {
         let what = format!("the store takes no more writes: {reason}");
         status = status.with_problem(State::Broken, what, "restart it; where that fails too, replace the device");
     }
+    let spans = stat.spans.iter().filter_map(|span| span.stat.as_ref());
+    for stat in std::iter::once(stat).chain(spans.filter(|_| stat.stopped.is_none())) {
+        if let Some(reason) = stat.trouble.as_ref().filter(|_| stat.stopped.is_none()) {
+            let what = format!("{}: the store writes nothing at present: {reason}", stat.device);
+            let remedy = "free space, or look at the kernel's log; it is tried again by itself";
+            status = status.with_problem(State::Degraded, what, remedy);
+        }
+    }
     for span in &stat.spans {
         if let Some(reason) = &span.lost {
             let what = format!("span {} of the store is lost, and what it held: {reason}", span.number);

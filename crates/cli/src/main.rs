@@ -7,7 +7,7 @@ mod arguments;
 mod attach;
 mod bench;
 mod cache;
-
+mod cert;
 mod device;
 mod exit;
 mod export;
@@ -66,6 +66,7 @@ fn run(command: &Command) -> Result<u8, Failure> {
         Command::Nbd(command) => runtime()?.block_on(nbd::run(command)),
         Command::Ram(command) => ram::run(command),
         Command::Volume(command) => volume::run(command),
+        Command::Cert(command) => cert::run(command),
         Command::Bench(command) => bench::run(command),
         Command::Status(arguments) => status::run(arguments),
         Command::Top(arguments) => live::top::run(arguments),

@@ -12,12 +12,14 @@
 
 pub mod allocator;
 pub mod clock;
+pub mod connect;
 pub mod control;
 pub mod descriptors;
 mod error;
 pub mod inherited;
 pub mod log;
 pub mod memory;
+mod newcomers;
 pub mod progress;
 mod reopen;
 mod runtime_directory;
@@ -27,6 +29,7 @@ pub mod tls;
 
 pub use control::{ControlServer, Fault, FaultKind, Limits, Methods};
 pub use error::Error;
+pub use newcomers::{Newcomer, Newcomers};
 pub use reopen::ReopenSignals;
 pub use runtime_directory::RuntimeDirectory;
 pub use shutdown::{Shutdown, SignalWatch};

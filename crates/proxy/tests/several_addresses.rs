@@ -139,10 +139,31 @@ async fn a_silent_address_is_given_up_for_another() {
     let (reply, time) = timed(&site, &proxy, "/a").await;
     assert!(reply.status == 200 && time < Duration::from_millis(240), "{time:?}");
     assert_eq!(site.origins[0].count(), 1);
+    // One more that is silent does not double the wait.
+    let site = Site::new(&[At::Origin, At::Origin, At::Origin]).await;
+    for origin in &site.origins[..2] {
+        origin.on("/a", Script::raw(b"").hang());
+    }
+    site.origins[2].on("/a", Script::ok(CLOSED, b"1"));
+    let proxy = site.proxy().await;
+    let (reply, time) = timed(&site, &proxy, "/a").await;
+    assert!(reply.status == 200 && time < Duration::from_millis(1600), "{time:?}");
+    let (reply, time) = timed(&site, &proxy, "/a").await;
+    assert!(reply.status == 200 && time < Duration::from_millis(240), "{time:?}");
     // If all are silent, the client does not wait for each.
-    site.origins[1].now("/a", Script::raw(b"").hang());
+    site.origins[2].now("/a", Script::raw(b"").hang());
     let (reply, time) = timed(&site, &proxy, "/a").await;
     assert!(reply.status == 504 && time < Duration::from_secs(3), "{time:?}");
+}
+
+#[tokio::test]
+async fn a_silent_origin_is_asked_once_at_each_address() {
+    let site = Site::new(&[At::Origin, At::Origin]).await;
+    site.origins.iter().for_each(|origin| _ = origin.on("/a", Script::raw(b"").hang()));
+    let proxy = site.proxy().await;
+    let (reply, time) = timed(&site, &proxy, "/a").await;
+    assert!(reply.status == 504 && time < Duration::from_secs(3), "{time:?}");
+    assert_eq!(site.origins.iter().map(Origin::count).collect::<Vec<_>>(), [1, 1]);
 }
 
 #[tokio::test]

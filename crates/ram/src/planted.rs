@@ -55,8 +55,6 @@ pub enum Bug {
     MoveHoldsSpare = 24,
     /// A part that changes while it is copied to another donor is not copied again.
     MoveForgets = 25,
-    /// Requests to a donor are not kept while the last parts are copied to another one.
-    SwitchBesideWrites = 26,
     /// A switch that was cut short by the end of the client is not finished when the device is attached.
     SwitchUnfinished = 27,
 }
@@ -108,8 +106,7 @@ impl Bug {
     ];
 
     /// The bugs of moves, which every policy can have.
-    pub const MOVES: [Bug; 5] =
-        [Bug::MoveNotReverted, Bug::MoveHoldsSpare, Bug::MoveForgets, Bug::SwitchBesideWrites, Bug::SwitchUnfinished];
+    pub const MOVES: [Bug; 4] = [Bug::MoveNotReverted, Bug::MoveHoldsSpare, Bug::MoveForgets, Bug::SwitchUnfinished];
 
     /// Returns the name of the bug in reports.
     pub fn name(self) -> &'static str {
@@ -138,7 +135,6 @@ impl Bug {
             Bug::MoveNotReverted => "move not reverted",
             Bug::MoveHoldsSpare => "move holds the spare of a lost donor",
             Bug::MoveForgets => "move forgets what changes meanwhile",
-            Bug::SwitchBesideWrites => "switch beside writes",
             Bug::SwitchUnfinished => "switch left unfinished by a lost client",
         }
     }

@@ -4,7 +4,7 @@
 
 use clap::Args;
 use nectary_block::{OpenOptions, format_size};
-use nectary_ram::device::{self, Made, RamOptions};
+use nectary_ram::device::{self, Made, RamOptions, Redundancy};
 use serde_json::json;
 
 use crate::device::registry;
@@ -66,9 +66,17 @@ pub fn options(spec: &str, take_over: bool) -> Result<RamOptions, Failure> {
     Ok(RamOptions::parse(registry().arguments(spec, "ram", &open)?)?)
 }
 
+/// What a device with parity in place does not promise.
+const PARITY: &str = "redundancy=parity is for comparison alone: if this machine and a donor are lost together, flushed \
+                      blocks may be lost; use redundancy=adaptive for data";
+
 /// Makes a device.
 pub async fn create(arguments: &CreateArguments) -> Result<u8, Failure> {
-    let made = device::create(&options(&arguments.spec, false)?, arguments.force).await?;
+    let options = options(&arguments.spec, false)?;
+    let made = device::create(&options, arguments.force).await?;
+    if made.redundancy == Redundancy::Parity {
+        eprintln!("nectary: {}: {PARITY}", made.id);
+    }
     print(&made, "is made", arguments.json)
 }
 

@@ -1,7 +1,7 @@
 //! Rounds of a proxy whose origin has several addresses, some of which fail, behind a load.
 //!
-//! In a round, one address is well all the time, and the others change their faults. Every GET must be answered within
-//! [`ANSWER_MAX`], because the good address can answer it. The exception is half an answer: it ends the client's
+//! In each phase of a round another address is well, and the one before fails after that. Every GET must be answered
+//! within [`ANSWER_MAX`], because an address can answer it at any time. The exception is half an answer: it ends the client's
 //! connection, is counted, and never stored. A POST may fail, but it never arrives twice.
 //!
 //! The planted fault: if no address is well, the checks must complain.
@@ -120,7 +120,7 @@ pub fn round(seed: u64, extent: &Extent) -> Result<Counts> {
     let script = format!("mount --bind '{}' /etc/hosts && exec \"$@\"", hosts.display());
     command.wrapper = ["unshare", namespace(), "sh", "-c", &script, "sh"].map(str::to_owned).to_vec();
     let nectary = command.start()?;
-    let good = rng.index(count);
+    let mut good = rng.index(count);
     let stop = AtomicBool::new(false);
     let mut counts = Counts::default();
     std::thread::scope(|scope| {
@@ -131,14 +131,21 @@ pub fn round(seed: u64, extent: &Extent) -> Result<Counts> {
             })
             .collect();
         for _ in 0..extent.phases {
-            for index in (0..count).filter(|index| extent.is_planted || *index != good) {
-                let fault = if rng.chance(0.8) { Fault::ALL[rng.index(Fault::ALL.len())] } else { Fault::None };
+            let next = (good + 1 + rng.index(count - 1)) % count;
+            if let Err(error) = site.restore(next) {
+                counts.problems.push(format!("an address cannot be restored: {error:#}"));
+            }
+            for index in (0..count).filter(|index| extent.is_planted || *index != next) {
+                // The address that was good, and so the one in use, always fails.
+                let fails = index == good || rng.chance(0.7);
+                let fault = if fails { Fault::ALL[rng.index(Fault::ALL.len())] } else { Fault::None };
                 let fault = if extent.is_planted { Fault::Refuse } else { fault };
                 site.set(index, fault);
                 if fault != Fault::None {
                     *counts.faults.entry(fault).or_default() += 1;
                 }
             }
+            good = next;
             std::thread::sleep(extent.phase);
         }
         stop.store(true, Ordering::Relaxed);

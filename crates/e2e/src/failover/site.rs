@@ -82,6 +82,13 @@ impl Site {
         self.faults[index].send_replace(fault);
     }
 
+    /// Ends the fault of an address, and waits until it accepts connections.
+    pub fn restore(&self, index: usize) -> Result<()> {
+        self.set(index, Fault::None);
+        crate::http::wait_listening(self.addresses[index], Duration::from_secs(5))?;
+        Ok(())
+    }
+
     /// The lines of a file of hosts that name the addresses.
     pub fn hosts(&self, name: &str) -> String {
         self.addresses.iter().map(|address| format!("{} {name}\n", address.ip())).collect()

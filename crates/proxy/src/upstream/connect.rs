@@ -61,23 +61,63 @@ pub(super) async fn connect(
     tried: &[SocketAddr],
     may_switch: bool,
 ) -> Result<Option<Idle>, FetchError> {
-    let (origin, stats) = (&to.origin, &upstream.stats);
     // The last time at which a connection was opened, on which TLS then begins.
     let opened = Cell::new(None);
     let is_promising = || opened.get().is_some_and(|at: Instant| at.elapsed() < TLS_DELAY);
-    let attempt = async |address| {
-        let (tcp, place) = open(upstream, address).await?;
-        opened.set(Some(Instant::now()));
-        stats.origin_connections.add(1);
-        let socket = Socket::new(tcp);
-        if origin.https {
-            handshake(upstream, tls(upstream, origin, socket.clone()).await?, socket, (address, place), may_switch)
-                .await
-        } else {
-            handshake(upstream, socket.clone(), socket, (address, place), may_switch).await
-        }
-    };
-    connect_to_one(upstream, to, tried, is_promising, attempt).await
+    connect_to_one(upstream, to, tried, is_promising, |address| connect_at(upstream, to, address, &opened, may_switch))
+        .await
+}
+
+/// Opens a connection to an address of an origin. `opened` gets the time at which TLS begins.
+async fn connect_at(
+    upstream: &Upstream,
+    to: &Destination,
+    address: SocketAddr,
+    opened: &Cell<Option<Instant>>,
+    may_switch: bool,
+) -> Result<Idle, FetchError> {
+    let (tcp, place) = open(upstream, address).await?;
+    opened.set(Some(Instant::now()));
+    upstream.stats.origin_connections.add(1);
+    let socket = Socket::new(tcp);
+    if to.origin.https {
+        handshake(upstream, tls(upstream, &to.origin, socket.clone()).await?, socket, (address, place), may_switch)
+            .await
+    } else {
+        handshake(upstream, socket.clone(), socket, (address, place), may_switch).await
+    }
+}
+
+/// Opens a connection to an address of an origin, within the connect timeout.
+pub(super) async fn connect_in_time(
+    upstream: &Upstream,
+    to: &Destination,
+    address: SocketAddr,
+) -> Result<Idle, FetchError> {
+    let limit = upstream.options.limits.connect_timeout;
+    let result = tokio::time::timeout(limit, connect_at(upstream, to, address, &Cell::new(None), false)).await;
+    result.unwrap_or(Err(FetchError::TimedOut(CONNECTING)))
+}
+
+/// The addresses of an origin in the order in which they are tried, except those that were `tried` before.
+pub(super) async fn addresses_of(
+    upstream: &Upstream,
+    to: &Destination,
+    tried: &[SocketAddr],
+) -> Result<Vec<SocketAddr>, FetchError> {
+    let found = upstream.lookups.look_up(to.origin.bare_host(), to.client);
+    let found = tokio::time::timeout(upstream.options.limits.connect_timeout, found).await;
+    let found = found.map_err(|_| FetchError::TimedOut(LOOKUP))??;
+    let mut addresses = upstream.known.addresses.order(&found, to.origin.port, Instant::now());
+    if addresses.is_empty() {
+        return Err(FetchError::Connect(NO_ADDRESS.into()));
+    }
+    addresses.retain(|address| to.reach.includes(address.ip()));
+    if addresses.is_empty() {
+        return Err(FetchError::Connect("the proxy's own machine is not for its clients".into()));
+    }
+    addresses.retain(|address| !tried.contains(address));
+    Ok(addresses)
 }
 
 /// Races attempts at the addresses of a host, except those that were `tried` before. The race includes the lookup of the
@@ -92,18 +132,7 @@ async fn connect_to_one<T, F: Future<Output = Result<T, FetchError>>>(
     let memory = &upstream.known.addresses;
     let limit = upstream.options.limits.connect_timeout;
     let deadline = tokio::time::Instant::now() + limit;
-    let found = upstream.lookups.look_up(to.origin.bare_host(), to.client);
-    let found = tokio::time::timeout_at(deadline, found).await;
-    let found = found.map_err(|_| FetchError::TimedOut(LOOKUP))??;
-    let mut addresses = memory.order(&found, to.origin.port, Instant::now());
-    if addresses.is_empty() {
-        return Err(FetchError::Connect(NO_ADDRESS.into()));
-    }
-    addresses.retain(|address| to.reach.includes(address.ip()));
-    if addresses.is_empty() {
-        return Err(FetchError::Connect("the proxy's own machine is not for its clients".into()));
-    }
-    addresses.retain(|address| !tried.contains(address));
+    let addresses = addresses_of(upstream, to, tried).await?;
     let attempt = &attempt;
     let limited = |&address: &SocketAddr| async move {
         let result = tokio::time::timeout(limit, attempt(address)).await;

@@ -1,6 +1,7 @@
 //! One request to an origin and its response.
 
 use std::future::{Future, poll_fn};
+use std::net::SocketAddr;
 use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
@@ -10,8 +11,9 @@ use http::{HeaderMap, Method, Request, Response};
 use http_body_util::BodyExt;
 use hyper::body::{Body, Incoming};
 
-use super::connect::connect;
+use super::connect::{addresses_of, connect, connect_in_time};
 use super::error::FetchError;
+use super::race::race;
 use super::request::BodyProgress;
 use super::switch::WaitInside;
 use super::{ALIVE_MAX, Destination, Idle, RequestBody, RequestHead, Upstream};
@@ -98,12 +100,15 @@ pub(crate) type Hear<'a> = &'a dyn Fn(&Informational);
 /// The maximum number of addresses at which a request is repeated.
 const REPEATS_MAX: usize = 3;
 
+/// The longest time for which one more address is waited for before the next is tried, too, after one was silent.
+const OTHERS_DELAY_MAX: Duration = Duration::from_secs(5);
+
 /// Sends a request and waits for the head of the final response. `hear` is called for each informational response that
 /// arrives before the final one.
 ///
 /// A request that may be repeated is repeated if the connection breaks before the response: on a new connection if it
-/// was sent on a kept one, then at the origin's other addresses. It is repeated once if an address does not answer in
-/// time. Any other request is sent only once; a kept connection is used for it only if that is known to be alive
+/// was sent on a kept one, then at the origin's other addresses. If an address does not answer in time, the others are
+/// raced. Any other request is sent only once; a kept connection is used for it only if that is known to be alive
 /// (RFC 9110, 9.2.2).
 pub(crate) async fn exchange(
     upstream: &Rc<Upstream>,
@@ -139,8 +144,8 @@ async fn try_addresses(
     let copy = may_repeat.then(|| head.clone());
     let again = || copy.clone().map(|head| head.with_body(RequestBody::Empty));
     let mut request = Some(head.with_body(body));
-    // The addresses that have failed, the last failure, and whether one of them did not answer in time.
-    let (mut tried, mut failed, mut is_late) = (Vec::new(), None, false);
+    // The addresses that have failed, and the last failure.
+    let (mut tried, mut failed) = (Vec::new(), None);
     while let Some(mut kept) = upstream.take(to, !may_repeat) {
         if kept.sender.ready().await.is_err() {
             continue;
@@ -158,12 +163,7 @@ async fn try_addresses(
             }
             Sent::Failed(error @ FetchError::TimedOut(_)) => {
                 upstream.note_failure(to, address);
-                if !may_repeat {
-                    return Err(error);
-                }
-                tried.push(address);
-                (request, failed, is_late) = (again(), Some(error), true);
-                break;
+                return race_others(upstream, to, copy, vec![address], error, hear).await;
             }
             Sent::Failed(error) => return Err(error),
         }
@@ -188,12 +188,52 @@ async fn try_addresses(
             Sent::Not(_) => FetchError::Broken("it closed the connection at once".into()),
         };
         upstream.note_failure(to, address);
-        let is_overdue = matches!(error, FetchError::TimedOut(_));
-        if !may_repeat || tried.len() == REPEATS_MAX || (is_late && is_overdue) {
+        tried.push(address);
+        if matches!(error, FetchError::TimedOut(_)) {
+            return race_others(upstream, to, copy, tried, error, hear).await;
+        }
+        if !may_repeat || tried.len() > REPEATS_MAX {
             return Err(error);
         }
-        tried.push(address);
-        (request, failed, is_late) = (again(), Some(error), is_late || is_overdue);
+        (request, failed) = (again(), Some(error));
+    }
+}
+
+/// Sends a request at the other addresses of an origin after one has not answered in time, if it may be repeated. They
+/// are raced, so that one more that is silent does not double the wait again.
+async fn race_others(
+    upstream: &Rc<Upstream>,
+    to: &Destination,
+    head: Option<RequestHead>,
+    tried: Vec<SocketAddr>,
+    failed: FetchError,
+    hear: Hear<'_>,
+) -> Result<(Response<Incoming>, Lease), FetchError> {
+    let Some(head) = head else { return Err(failed) };
+    let Ok(mut others) = addresses_of(upstream, to, &tried).await else { return Err(failed) };
+    others.truncate(REPEATS_MAX);
+    let head = &head;
+    let attempt = |&address: &SocketAddr| async move {
+        let error = match connect_in_time(upstream, to, address).await {
+            Err(error) => error,
+            Ok(fresh) => match send(upstream, to, fresh, head.clone().with_body(RequestBody::Empty), hear).await {
+                Sent::Answered(response, lease) => return Ok((response, lease)),
+                Sent::Failed(error) => error,
+                Sent::Not(_) => FetchError::Broken("it closed the connection at once".into()),
+            },
+        };
+        if !matches!(error, FetchError::Crowded) {
+            upstream.note_failure(to, address);
+        }
+        Err(error)
+    };
+    let delay = (upstream.options.limits.response_timeout / 4).min(OTHERS_DELAY_MAX);
+    match race(&others, delay, || false, attempt).await {
+        Ok((winner, answered)) => {
+            others[..winner].iter().for_each(|&address| upstream.note_failure(to, address));
+            Ok(answered)
+        }
+        Err(error) => Err(error.unwrap_or(failed)),
     }
 }
 

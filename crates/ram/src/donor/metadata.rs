@@ -15,7 +15,7 @@ use nectary_block::{
 use super::Lives;
 use super::device::TenantDevice;
 use super::tenant::{Gate, Life};
-use crate::format::{Stamp, Swap, WINDOW_BYTES, WindowState};
+use crate::format::{Record, Stamp, Swap, WINDOW_BYTES, WindowState};
 use crate::live::planted::{Bug, planted};
 
 /// The memory of a device with redundancy, for one session.
@@ -55,6 +55,10 @@ impl MetadataDevice {
             return Err((ErrorKind::Busy, "the donor has a record with another stamp".to_owned()));
         }
         gate.record = swap.record.to_vec();
+        let tenant = &self.blocks.tenant;
+        if !tenant.keeps_sums() && Record::decode(swap.record).is_ok_and(|record| !record.geometry.is_log()) {
+            tenant.keep_sums();
+        }
         if gate.holder != self.blocks.holder {
             (gate.holder, gate.owner) = (self.blocks.holder, Arc::downgrade(&self.life));
             let lives = self.lives.lock().unwrap_or_else(PoisonError::into_inner);

@@ -4,6 +4,11 @@
 //! written, or was trimmed or zeroed, reads as zeroes, whatever the slab held before; so no device reads data of
 //! another device. A slab without a written block is returned to the pool. A device grows while it is used.
 //!
+//! # Damaged memory
+//! A device with metadata that is changed in place has no checksums in its blocks, so its donor keeps one beside each
+//! block. A whole block that is read and does not match is returned as [`damaged_bytes`]; a later write of a part of it
+//! keeps it damaged.
+//!
 //! # The gate
 //! A request passes only as part of the session that the gate names. The first request of a later epoch of the same
 //! client moves the gate forward, after the requests in progress have ended. Late requests of an earlier connection are
@@ -12,19 +17,25 @@
 //! (`metadata`); both use the same lock, so no request passes between the comparison and the move.
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
 
 use nectary_block::{Buffer, EXTENTS_MAX, Extent};
 use nectary_host::Shutdown;
+use xxhash_rust::xxh3::xxh3_64;
 
 use super::BLOCK_BYTES;
 use super::pool::{Pool, SLAB_BYTES};
 use super::shelves::Shelves;
+use crate::format::damaged_bytes;
 use crate::live::planted::{Bug, planted};
 
 /// The number of blocks of a slab.
 const BLOCKS: usize = SLAB_BYTES / BLOCK_BYTES as usize;
+/// The checksum of a block that has none.
+const NO_SUM: u32 = 0;
+/// The checksum of a block that was damaged before a part of it was written.
+const BAD_SUM: u32 = 1;
 
 /// The session that may use a device: the client (0 for one without a session) and its epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,6 +67,8 @@ struct Slab {
     memory: Option<Buffer>,
     /// One bit for each block; it is set if the block was written.
     written: [u64; BLOCKS / 64],
+    /// The checksum of each block, if the device keeps them.
+    sums: Option<Box<[u32; BLOCKS]>>,
 }
 
 /// The memory of one device.
@@ -66,6 +79,7 @@ pub(super) struct Tenant {
     pool: Arc<Pool>,
     gate: RwLock<Gate>,
     has_metadata: bool,
+    keeps_sums: AtomicBool,
     written_blocks: AtomicU64,
     pub read_bytes: AtomicU64,
     pub changed_bytes: AtomicU64,
@@ -79,9 +93,19 @@ impl Tenant {
         }
         let (size_bytes, slabs) = (AtomicU64::new(size_bytes), Shelves::new());
         let (read_bytes, changed_bytes) = (AtomicU64::new(0), AtomicU64::new(0));
-        let written_blocks = AtomicU64::new(0);
+        let (written_blocks, keeps_sums) = (AtomicU64::new(0), AtomicBool::new(false));
         let gate = RwLock::new(Gate { holder, record: Vec::new(), owner: Weak::new() });
-        Some(Tenant { size_bytes, slabs, pool, gate, has_metadata, written_blocks, read_bytes, changed_bytes })
+        Some(Tenant {
+            size_bytes,
+            slabs,
+            pool,
+            gate,
+            has_metadata,
+            keeps_sums,
+            written_blocks,
+            read_bytes,
+            changed_bytes,
+        })
     }
 
     pub fn size_bytes(&self) -> u64 {
@@ -106,6 +130,16 @@ impl Tenant {
     /// Whether the device has a metadata area, whose record decides which client owns it.
     pub fn has_metadata(&self) -> bool {
         self.has_metadata
+    }
+
+    /// Whether checksums are kept of what is written.
+    pub fn keeps_sums(&self) -> bool {
+        self.keeps_sums.load(Ordering::Relaxed)
+    }
+
+    /// Keeps checksums of what is written from now on.
+    pub fn keep_sums(&self) {
+        self.keeps_sums.store(true, Ordering::Relaxed);
     }
 
     /// Whether the device has no written block and no record.
@@ -164,7 +198,8 @@ impl Tenant {
                 continue;
             };
             if slab.all_written(&range) {
-                piece.copy_from_slice(&memory[range]);
+                piece.copy_from_slice(&memory[range.clone()]);
+                slab.show_damage(&range, piece);
                 continue;
             }
             for block in blocks(&range) {
@@ -175,6 +210,7 @@ impl Tenant {
                     false => to.fill(0),
                 }
             }
+            slab.show_damage(&range, piece);
         }
     }
 
@@ -185,12 +221,20 @@ impl Tenant {
             let (piece, rest) = from.split_at(range.len());
             from = rest;
             let mut slab = self.slabs.get(index).write().unwrap_or_else(PoisonError::into_inner);
-            let Slab { memory, written } = &mut *slab;
+            let Slab { memory, written, sums } = &mut *slab;
             let memory = memory.get_or_insert_with(|| self.pool.take());
-            for block in edges(&range).filter(|block| !has(written, *block)) {
-                memory[whole(block)].fill(0);
+            if self.keeps_sums() {
+                sums.get_or_insert_with(|| Box::new([NO_SUM; BLOCKS]));
+            }
+            for block in edges(&range) {
+                match has(written, block) {
+                    true => note_damage(sums, block, memory),
+                    false => memory[whole(block)].fill(0),
+                }
             }
             memory[range.clone()].copy_from_slice(piece);
+            let partial: Vec<usize> = if sums.is_some() { edges(&range).collect() } else { Vec::new() };
+            blocks(&range).for_each(|block| note_written(sums, block, memory, partial.contains(&block)));
             let added = slab.mark(&range, true);
             self.written_blocks.fetch_add(added, Ordering::Relaxed);
         }
@@ -200,10 +244,12 @@ impl Tenant {
     pub fn zero(&self, offset: u64, length: u64) {
         for (index, range) in pieces(offset, length) {
             let mut slab = self.slabs.get(index).write().unwrap_or_else(PoisonError::into_inner);
-            let Slab { memory, written } = &mut *slab;
+            let Slab { memory, written, sums } = &mut *slab;
             if let Some(memory) = memory {
                 for block in edges(&range).filter(|block| has(written, *block)) {
+                    note_damage(sums, block, memory);
                     memory[part_of(block, &range)].fill(0);
+                    note_written(sums, block, memory, true);
                 }
             }
             let block_bytes = BLOCK_BYTES as usize;
@@ -213,6 +259,7 @@ impl Tenant {
             if slab.written.iter().all(|&word| word == 0)
                 && let Some(memory) = slab.memory.take()
             {
+                slab.sums = None;
                 self.pool.give_back(memory);
             }
         }
@@ -242,6 +289,18 @@ impl Tenant {
     }
 }
 
+#[cfg(any(test, feature = "planted"))]
+impl Tenant {
+    /// Flips a bit of the memory, as bad memory does.
+    pub fn rot(&self, offset: u64) {
+        let (index, at) = (offset as usize / SLAB_BYTES, offset as usize % SLAB_BYTES);
+        let mut slab = self.slabs.get(index).write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(memory) = &mut slab.memory {
+            memory[at] ^= 1;
+        }
+    }
+}
+
 impl Drop for Tenant {
     fn drop(&mut self) {
         for slab in self.slabs.iter_mut() {
@@ -256,6 +315,18 @@ impl Drop for Tenant {
 impl Slab {
     fn is_written(&self, block: usize) -> bool {
         has(&self.written, block)
+    }
+
+    /// Replaces whole blocks of a piece that was read by [`damaged_bytes`], if they do not match their checksums.
+    fn show_damage(&self, range: &Range<usize>, piece: &mut [u8]) {
+        let Some(sums) = &self.sums else { return };
+        for block in blocks(range).filter(|block| part_of(*block, range) == whole(*block)) {
+            let of = whole(block);
+            let bytes = &mut piece[of.start - range.start..of.end - range.start];
+            if self.is_written(block) && sums[block] != NO_SUM && sums[block] != sum(bytes) {
+                bytes.copy_from_slice(damaged_bytes());
+            }
+        }
     }
 
     fn all_written(&self, range: &Range<usize>) -> bool {
@@ -274,6 +345,31 @@ impl Slab {
             }
         }
         changed
+    }
+}
+
+/// Returns the checksum of a block; never [`NO_SUM`] or [`BAD_SUM`].
+fn sum(block: &[u8]) -> u32 {
+    let hash = xxh3_64(block);
+    ((hash ^ (hash >> 32)) as u32).max(BAD_SUM + 1)
+}
+
+/// Before a part of a block is changed: notes whether the block is damaged.
+fn note_damage(sums: &mut Option<Box<[u32; BLOCKS]>>, block: usize, memory: &[u8]) {
+    if let Some(sums) = sums
+        && sums[block] != NO_SUM
+        && sums[block] != sum(&memory[whole(block)])
+    {
+        sums[block] = BAD_SUM;
+    }
+}
+
+/// After a block was changed: computes its checksum. One that was damaged stays so if only a part was written.
+fn note_written(sums: &mut Option<Box<[u32; BLOCKS]>>, block: usize, memory: &[u8], is_partial: bool) {
+    if let Some(sums) = sums
+        && !(is_partial && sums[block] == BAD_SUM)
+    {
+        sums[block] = sum(&memory[whole(block)]);
     }
 }
 
@@ -352,6 +448,35 @@ mod tests {
         assert_eq!(found, [(0, 8192, false), (8192, 4096, true), (12288, 4096, false)]);
         tenant.zero(0, SLAB_BYTES as u64);
         assert_eq!((tenant.written_bytes(), pool.bytes().2), (4096, SLAB_BYTES as u64));
+    }
+
+    #[test]
+    fn damaged_blocks_are_shown_until_written_whole() {
+        let pool = Arc::new(Pool::new(SLAB_BYTES as u64, true).unwrap());
+        let tenant = tenant(&pool, 1).unwrap();
+        tenant.keep_sums();
+        tenant.write(4096, &[5; 8192]);
+        tenant.write(5000, &[6; 100]);
+        let read = |at: u64| {
+            let mut found = vec![1; 4096];
+            tenant.read(at, &mut found);
+            found
+        };
+        assert!(read(4096)[904..1004] == [6; 100] && read(8192) == [5; 4096] && read(0) == [0; 4096]);
+        tenant.rot(8192 + 777);
+        assert!(read(8192) == damaged_bytes() && read(4096)[..904] == [5; 904]);
+        let mut part = vec![0; 100];
+        tenant.read(8192, &mut part);
+        assert!(part == [5; 100], "parts of blocks are not checked");
+        tenant.write(8192, &[7; 100]);
+        tenant.zero(8292, 100);
+        assert!(read(8192) == damaged_bytes(), "the rest of the block is still wrong");
+        tenant.write(8192, &[7; 4096]);
+        assert_eq!(read(8192), [7; 4096]);
+        tenant.rot(8192);
+        tenant.zero(8192, 4096);
+        tenant.write(8292, &[8; 10]);
+        assert!(read(8192)[..100] == [0; 100] && read(8192)[100] == 8);
     }
 
     #[test]

@@ -5,6 +5,7 @@
 
 mod bytes;
 mod code;
+mod damaged;
 mod error;
 mod log_shape;
 pub mod record;
@@ -13,6 +14,7 @@ pub mod stripes;
 pub mod window;
 
 pub use code::Code;
+pub use damaged::{damaged_bytes, is_damaged};
 pub use error::FormatError;
 pub use log_shape::{Former, Formers, GROWTHS_MAX, LOG_SHAPE_BYTES, LogShape};
 pub use record::{Geometry, Member, MemberState, Record, Stamp, View};

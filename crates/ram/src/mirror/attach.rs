@@ -83,7 +83,7 @@ impl Machine {
         let is_free = |content: &Content| match content {
             Content::Empty => true,
             Content::Record(record) => !record.is_ready,
-            Content::Other | Content::OtherPlace | Content::Unusable => false,
+            Content::Other | Content::OtherPlace | Content::Copy | Content::Unusable => false,
         };
         if let Some(&donor) = answered.iter().find(|donor| !is_free(&self.links[**donor].content)) {
             return self.refuse(Refusal::InUse { donor });
@@ -125,7 +125,7 @@ impl Machine {
                     Found::Record { record, incarnation: link.incarnation }
                 }
                 // A donor with a damaged record counts as one whose memory is lost.
-                Content::Empty | Content::Unusable if link.state == LinkState::Read => Found::Empty,
+                Content::Empty | Content::Copy | Content::Unusable if link.state == LinkState::Read => Found::Empty,
                 _ => Found::Missing,
             }
         };

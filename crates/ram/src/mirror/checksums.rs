@@ -1,11 +1,13 @@
 //! Checksums of the bytes that the client wrote, so that a donor's wrong bytes are detected.
 //!
 //! Owns: a checksum for each block, in the client's memory only. Promises: a read of a block with a known checksum
-//! never returns other bytes. A block that this client has not written has no checksum, and its bytes are trusted.
+//! never returns other bytes. A block that this client has not written has no checksum; its bytes are trusted unless they
+//! are those that a donor returns for damaged memory (`format`).
 //! *Cost*: 4 bytes for each block, allocated at the start.
 
 use xxhash_rust::xxh3::xxh3_64;
 
+use crate::format::is_damaged;
 use crate::planted::{Bug, planted};
 
 /// A checksum for each block; 0 means unknown.
@@ -51,8 +53,10 @@ impl Checksums {
 
     /// Whether `data` are the bytes of a block; `None`: its checksum is not known.
     pub fn is_right(&self, block: u64, data: &[u8]) -> Option<bool> {
-        let known = self.blocks.get(block as usize).filter(|known| **known != 0)?;
-        Some(*known == checksum(data))
+        match self.blocks.get(block as usize).filter(|known| **known != 0) {
+            Some(known) => Some(*known == checksum(data)),
+            None => is_damaged(data).then_some(false),
+        }
     }
 
     /// Whether `data`, read from block `first` on, matches all known checksums.
@@ -61,7 +65,10 @@ impl Checksums {
             return true;
         }
         let known = self.blocks[first as usize..].iter();
-        known.zip(data.chunks(self.block_bytes)).all(|(known, block)| *known == 0 || *known == checksum(block))
+        known.zip(data.chunks(self.block_bytes)).all(|(known, block)| match *known {
+            0 => !is_damaged(block),
+            known => known == checksum(block),
+        })
     }
 }
 

@@ -56,6 +56,8 @@ pub(super) enum Content {
     Other,
     /// The area has a record of this device for another place, or with another layout.
     OtherPlace,
+    /// The area has the copy of another donor's record, left by a move that was cut short.
+    Copy,
     /// The area has a record of the device.
     Record(Box<Record>),
 }
@@ -120,10 +122,7 @@ impl Link {
             Ok(record) if record.geometry.is_same_device(geometry) && usize::from(record.position) == position => {
                 Content::Record(Box::new(record))
             }
-            // The copy of another donor's record, left by a move that was cut short.
-            Ok(record) if record.geometry.device == geometry.device && !record.is_of(self.incarnation) => {
-                Content::Unusable
-            }
+            Ok(record) if record.geometry.device == geometry.device && !record.is_of(self.incarnation) => Content::Copy,
             Ok(record) if record.geometry.device == geometry.device => Content::OtherPlace,
             Ok(_) => Content::Other,
             Err(_) => Content::Unusable,

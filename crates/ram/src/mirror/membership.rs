@@ -388,7 +388,7 @@ impl Machine {
         match link.content {
             Content::Other => true,
             // What a former place of the donor left there; unless that place is in use, also by this client.
-            Content::OtherPlace => link.is_owned,
+            Content::OtherPlace | Content::Copy => link.is_owned,
             Content::Record(_) => is_owned && !self.takes_over(),
             Content::Empty | Content::Unusable => is_owned,
         }

@@ -86,6 +86,9 @@ pub(crate) mod locks;
 mod machine;
 mod membership;
 mod merge;
+#[cfg(test)]
+#[path = "machine/moves.rs"]
+mod moves;
 mod operation;
 mod outside;
 pub(crate) mod parity;

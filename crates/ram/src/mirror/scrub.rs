@@ -145,8 +145,9 @@ impl Machine {
             let block = first + index as u64;
             let wrong = match (self.checksums.is_right(block, one), self.checksums.is_right(block, two)) {
                 (Some(true), Some(true)) => continue,
-                (Some(true), Some(false)) => 1,
-                (Some(false), Some(true)) => 0,
+                // Without a checksum of this client, a copy is known to be wrong if its donor says so.
+                (Some(true) | None, Some(false)) => 1,
+                (Some(false), Some(true) | None) => 0,
                 (Some(false), Some(false)) => {
                     found.lost += 1;
                     continue;

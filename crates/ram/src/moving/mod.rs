@@ -277,7 +277,7 @@ impl Plan {
                 (self.paused_us, self.went_on_us) = (None, now_us);
                 return Next::GoOn;
             }
-            Some(_) if !is_idle && !planted(Bug::SwitchBesideWrites) => return Next::Wait,
+            Some(_) if !is_idle => return Next::Wait,
             Some(_) if self.lacking.is_empty() && self.copying.is_empty() => return Next::Switch,
             None if may_pause && (is_little || has_tried) => {
                 self.paused_us = Some(now_us);

@@ -2,9 +2,11 @@
 
 mod check;
 mod conformance;
+mod damage;
 mod devices_on_donors;
 mod mirror;
 mod parity_in_place;
+mod patience;
 mod placement_invariants;
 mod replace;
 mod scrub;

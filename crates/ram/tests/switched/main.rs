@@ -7,6 +7,7 @@ mod mirror_planted;
 mod parity;
 mod parity_planted;
 mod placement_planted;
+mod second_failure;
 mod spare;
 mod spare_planted;
 #[path = "../support/mod.rs"]

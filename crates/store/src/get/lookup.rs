@@ -12,7 +12,7 @@ use crate::counters::Counters;
 use crate::disk::span::Span;
 use crate::error::Error;
 use crate::format::Location;
-use crate::get::reads::{ReadEntry, Reads, Turn};
+use crate::get::reads::{ReadEntry, Reads, SecondRead, Turn};
 use crate::intake::Intake;
 use crate::locality::clusters::Clusters;
 use crate::locality::groups::Groups;
@@ -102,13 +102,25 @@ impl Lookup {
     ///
     /// A caller that needs the same record during the read waits for that read. *Errors*: the read failed on the
     /// device.
-    pub async fn find_on_disk(&self, hash: KeyHash, key: Option<KeyRef<'_>>) -> Result<Option<Arc<Entry>>, Error> {
+    pub async fn find_on_disk(
+        self: &Arc<Self>,
+        hash: KeyHash,
+        key: Option<KeyRef<'_>>,
+    ) -> Result<Option<Arc<Entry>>, Error> {
         self.state.presence.wait(hash).await;
         let candidates = self.state.index.candidates(hash);
         if candidates.is_empty() {
             return Ok(None);
         }
-        match self.reads.join(hash).await {
+        let second = || -> SecondRead {
+            let (lookup, key) = (Arc::clone(self), key.map(|key| key.to_owned()));
+            Box::pin(async move {
+                let candidates = lookup.state.index.candidates(hash);
+                let key = key.as_ref().map(|key| key.as_ref());
+                lookup.read_candidates(hash, key, candidates).await.ok().flatten()
+            })
+        };
+        match self.reads.join(hash, second).await {
             Turn::Read(reading) => {
                 let found = self.read_candidates(hash, key, candidates).await;
                 // After a failed read, each waiter reads the record itself.
@@ -238,7 +250,12 @@ impl Lookup {
 
     /// Finds fragment `number` of the object `key`, whose fragments were written under `generation`. *Errors*: the read
     /// failed on the device.
-    pub async fn find_fragment(&self, key: KeyHash, generation: u64, number: u32) -> Result<Option<Arc<Entry>>, Error> {
+    pub async fn find_fragment(
+        self: &Arc<Self>,
+        key: KeyHash,
+        generation: u64,
+        number: u32,
+    ) -> Result<Option<Arc<Entry>>, Error> {
         let hash = hash_fragment(key, generation, number);
         let is_it = |entry: &Arc<Entry>| entry.kind == EntryKind::Fragment { generation, number };
         if let Some(entry) = self.state.memory.get_hashed(hash).filter(is_it) {

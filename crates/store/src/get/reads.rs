@@ -1,17 +1,30 @@
 //! Running reads: one read for all callers that need the same record.
 //!
 //! Owns: which caller reads and which callers wait, for each key hash. Promises: waiting ends when the read ends, for
-//! any reason; waiters get the result of the read. Leaves to others: whether the result is still valid for a later
-//! caller (`lookup`).
+//! any reason; waiters get the result of the read. Nobody waits for the task of another caller for longer than
+//! [`PATIENCE`]. Leaves to others: whether the result is still valid for a later caller (`lookup`).
+//!
+//! The first caller reads in its own future, so that a read without waiters costs nothing more. But that future goes on
+//! only while its task polls it. So waiters that have waited for `PATIENCE` begin a second read, which all of them drive
+//! together: whichever task is polled takes it a step further. There are at most two reads of a record at a time.
 //!
 //! *Cost*: a lock; no allocation for a read that has no waiters.
 
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
+use futures_util::FutureExt;
+use futures_util::future::{BoxFuture, Shared};
 use tokio::sync::Notify;
 
 use crate::memory::entry::Entry;
 use crate::names::key::KeyHash;
+
+/// How long a caller waits for the read of another caller, which may not be polled, before it reads itself.
+const PATIENCE: Duration = Duration::from_millis(50);
+
+/// A read that several callers drive together; `None` if it failed or found nothing.
+pub type SecondRead = BoxFuture<'static, Option<ReadEntry>>;
 
 /// Reads are distributed over this many lists by their hashes.
 const LISTS: usize = 64;
@@ -39,6 +52,8 @@ struct Read {
     waiting: u32,
     /// The result, after the read has ended.
     found: Option<Option<ReadEntry>>,
+    /// The read that the waiters drive, after they have waited for long.
+    second: Option<Shared<SecondRead>>,
 }
 
 /// The entry that a read found.
@@ -63,8 +78,9 @@ impl Reads {
         Reads { lists: std::array::from_fn(|_| List::default()) }
     }
 
-    /// Waits for the running read of a hash, or begins one. *Cancel safety*: a cancelled wait affects no other caller.
-    pub async fn join(&self, hash: KeyHash) -> Turn<'_> {
+    /// Waits for the running read of a hash, or begins one. `read` makes a second read, if the running one takes long.
+    /// *Cancel safety*: a cancelled wait affects no other caller.
+    pub async fn join(&self, hash: KeyHash, read: impl FnOnce() -> SecondRead) -> Turn<'_> {
         let list = &self.lists[hash.0 as usize % LISTS];
         let waiter = {
             let mut numbered = list.lock();
@@ -76,20 +92,27 @@ impl Reads {
                 None => {
                     numbered.begun += 1;
                     let number = numbered.begun;
-                    numbered.reads.push(Read { hash, number, waiting: 0, found: None });
+                    numbered.reads.push(Read { hash, number, waiting: 0, found: None, second: None });
                     return Turn::Read(Reading { list, number });
                 }
             }
         };
-        loop {
-            let ended = list.ended.notified();
-            tokio::pin!(ended);
-            // If a read ends after this call, this waiter is notified.
-            ended.as_mut().enable();
-            let found = list.lock().get(waiter.number).and_then(|read| read.found.clone());
-            match found {
-                Some(found) => return Turn::Shared(found),
-                None => ended.await,
+        if let Ok(found) = tokio::time::timeout(PATIENCE, waiter.found()).await {
+            return Turn::Shared(found);
+        }
+        let second = {
+            let mut numbered = list.lock();
+            let running = numbered.get(waiter.number);
+            running.map(|running| running.second.get_or_insert_with(|| read().shared()).clone())
+        };
+        let Some(second) = second else { return Turn::Shared(None) };
+        tokio::select! {
+            biased;
+            found = waiter.found() => Turn::Shared(found),
+            found = second => {
+                // Later callers begin a new read.
+                list.end(waiter.number, found.clone());
+                Turn::Shared(found)
             }
         }
     }
@@ -149,6 +172,23 @@ struct Waiter<'a> {
     number: u64,
 }
 
+impl Waiter<'_> {
+    /// Waits for the result.
+    async fn found(&self) -> Option<ReadEntry> {
+        loop {
+            let ended = self.list.ended.notified();
+            tokio::pin!(ended);
+            // If a read ends after this call, this waiter is notified.
+            ended.as_mut().enable();
+            let found = self.list.lock().get(self.number).and_then(|read| read.found.clone());
+            match found {
+                Some(found) => return found,
+                None => ended.await,
+            }
+        }
+    }
+}
+
 impl Drop for Waiter<'_> {
     fn drop(&mut self) {
         let mut numbered = self.list.lock();
@@ -167,22 +207,26 @@ mod tests {
 
     use super::*;
 
+    fn none() -> SecondRead {
+        Box::pin(std::future::pending())
+    }
+
     #[tokio::test]
     async fn waiting_ends_with_the_read_also_where_it_is_broken_off_or_nobody_waits() {
         let reads = Reads::new();
         let count = || reads.lists.iter().map(|list| list.lock().reads.len()).sum::<usize>();
-        let Turn::Read(reading) = reads.join(KeyHash(1)).await else { panic!("nobody reads yet") };
-        let mut waiting = Box::pin(reads.join(KeyHash(1)));
-        let mut leaving = Box::pin(reads.join(KeyHash(1)));
+        let Turn::Read(reading) = reads.join(KeyHash(1), none).await else { panic!("nobody reads yet") };
+        let mut waiting = Box::pin(reads.join(KeyHash(1), none));
+        let mut leaving = Box::pin(reads.join(KeyHash(1), none));
         assert!(matches!(poll!(&mut waiting), Poll::Pending) && matches!(poll!(&mut leaving), Poll::Pending));
-        assert!(matches!(reads.join(KeyHash(65)).await, Turn::Read(_)), "another hash of the same list");
+        assert!(matches!(reads.join(KeyHash(65), none).await, Turn::Read(_)), "another hash of the same list");
         drop(leaving);
         drop(reading);
         assert!(matches!(poll!(&mut waiting), Poll::Ready(Turn::Shared(None))));
         drop(waiting);
         assert_eq!(count(), 0);
-        let Turn::Read(reading) = reads.join(KeyHash(1)).await else { panic!("nobody reads any more") };
-        let mut waiting = Box::pin(reads.join(KeyHash(1)));
+        let Turn::Read(reading) = reads.join(KeyHash(1), none).await else { panic!("nobody reads any more") };
+        let mut waiting = Box::pin(reads.join(KeyHash(1), none));
         assert!(matches!(poll!(&mut waiting), Poll::Pending));
         drop(waiting);
         reading.end(None);

@@ -38,8 +38,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 use futures_util::future::join_all;
-use nectary_block::SharedDevice;
+use nectary_block::{ErrorKind as DeviceError, SharedDevice};
 use tokio::sync::OwnedMutexGuard;
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::api::check::CheckReport;
 use crate::api::purging::Turn;
@@ -55,6 +56,7 @@ use crate::purge::log::PurgeOrder;
 use crate::put::fill::FillRole;
 use crate::random::random_u64;
 use crate::recover::{Membership, Repair};
+use crate::write::trouble::FAILURES_MAX;
 
 use placement::Placement;
 
@@ -238,35 +240,73 @@ impl Spans {
 
     /// Purges a key with all its variants, like [`Store::purge_key`].
     pub async fn purge_key(&self, primary: &[u8]) -> Result<(), Error> {
+        if let Some(only) = self.sole() {
+            return only.purge_key(primary).await;
+        }
         // All spans are purged, not only the key's span: another span may have stood in for that span, and callers may
         // still be using the other span.
-        self.purge(|store, turn| async move { store.purge_key_in(primary, turn).await }).await
+        let primary = Bytes::copy_from_slice(primary);
+        let purge = move |store: Store, turn| {
+            let primary = primary.clone();
+            async move { store.purge_key_in(&primary, turn).await }
+        };
+        self.purge(purge).await
     }
 
     /// Purges everything, like [`Store::purge_all`].
     pub async fn purge_all(&self) -> Result<(), Error> {
-        self.purge(|store, turn| async move { store.purge_all_in(turn).await }).await
+        if let Some(only) = self.sole() {
+            return only.purge_all().await;
+        }
+        self.purge(|store: Store, turn| async move { store.purge_all_in(turn).await }).await
     }
 
     /// Purges every key that begins with `prefix`, like [`Store::purge_prefix`].
     pub async fn purge_prefix(&self, prefix: &[u8]) -> Result<(), Error> {
-        self.purge(|store, turn| async move { store.purge_prefix_in(prefix, turn).await }).await
+        if let Some(only) = self.sole() {
+            return only.purge_prefix(prefix).await;
+        }
+        let prefix = Bytes::copy_from_slice(prefix);
+        let purge = move |store: Store, turn| {
+            let prefix = prefix.clone();
+            async move { store.purge_prefix_in(&prefix, turn).await }
+        };
+        self.purge(purge).await
     }
 
     /// Purges all objects with a tag, like [`Store::purge_tag`].
     pub async fn purge_tag(&self, tag: &[u8]) -> Result<(), Error> {
-        self.purge(|store, turn| async move { store.purge_tag_in(tag, turn).await }).await
+        if let Some(only) = self.sole() {
+            return only.purge_tag(tag).await;
+        }
+        let tag = Bytes::copy_from_slice(tag);
+        let purge = move |store: Store, turn| {
+            let tag = tag.clone();
+            async move { store.purge_tag_in(&tag, turn).await }
+        };
+        self.purge(purge).await
+    }
+
+    /// Purges on every present span, in a task: the next purge waits for this one's turn, so this one goes on even if its
+    /// caller is not polled. If the caller gives up, the task ends.
+    async fn purge<F, R>(&self, purge: F) -> Result<(), Error>
+    where
+        F: Fn(Store, Turn) -> R + Send + Sync + 'static,
+        R: Future<Output = Result<(), Error>> + Send + 'static,
+    {
+        let spans = self.clone();
+        let task = AbortOnDropHandle::new(tokio::spawn(async move { spans.purge_here(purge).await }));
+        task.await.unwrap_or_else(|error| Err(Error::stopped(format!("the purge's task failed: {error}"))))
     }
 
     /// Purges on every present span. If a span fails, all others record its loss before this returns.
-    async fn purge<'a, F, R>(&'a self, purge: F) -> Result<(), Error>
+    async fn purge_here<F, R>(&self, purge: F) -> Result<(), Error>
     where
-        F: Fn(&'a Store, Turn) -> R,
-        R: Future<Output = Result<(), Error>> + 'a,
+        F: Fn(Store, Turn) -> R + Send + Sync + 'static,
+        R: Future<Output = Result<(), Error>> + Send + 'static,
     {
-        if let Some(only) = self.sole() {
-            return purge(only, Turn::default()).await;
-        }
+        // A purge whose write fails on a span is repeated, until it succeeds or the span counts as lost.
+        let mut attempts = 0;
         loop {
             self.notice_losses().await;
             let asked = self.inner.present.load(Ordering::Acquire);
@@ -274,8 +314,8 @@ impl Spans {
                 return Err(all_lost());
             }
             let (order, guard) = self.purge_turn().await;
-            let purges = self.present().map(|(_, store)| purge(store, Turn { order, guard: Some(Arc::clone(&guard)) }));
-            let purges = join_all(purges);
+            let turn = || Turn { order, guard: Some(Arc::clone(&guard)) };
+            let purges = join_all(self.present().map(|(_, store)| purge(store.clone(), turn())));
             drop(guard);
             let results = purges.await;
             if planted(Bug::LossDuringPurgeIgnored) && results.iter().any(Result::is_ok) {
@@ -286,6 +326,11 @@ impl Spans {
             if let Some(error) = results.into_iter().find_map(Result::err)
                 && present == asked
             {
+                attempts += 1;
+                let is_transient = matches!(error.device_kind(), Some(DeviceError::Io | DeviceError::Full));
+                if is_transient && attempts <= FAILURES_MAX {
+                    continue;
+                }
                 return Err(error);
             }
             // All spans that are present now have made the purge, because no span returns while the store is open, and
@@ -387,8 +432,11 @@ impl Spans {
     async fn notice_losses(&self) {
         if !self.inner.is_closed.load(Ordering::Acquire) && self.present().any(|(_, store)| store.stopped().is_some()) {
             let present = self.inner.present.load(Ordering::Acquire);
-            // If no span is left, each call reports this itself.
-            let _ = self.settle(present, false).await;
+            // This runs in a task, because other callers wait for it, and this caller may not be polled. If no span is
+            // left, each call reports this itself.
+            let spans = self.clone();
+            let settled = tokio::spawn(async move { spans.settle(present, false).await });
+            let _ = AbortOnDropHandle::new(settled).await;
         }
     }
 

@@ -98,6 +98,7 @@ impl Writer {
         let (position, purge_end) = (self.position, self.purge_end);
         let last_sequence = self.state.progress.written.load(Ordering::Acquire);
         self.checkpoint_number += 1;
+        self.checkpoint_at = None;
         let number = self.checkpoint_number;
         self.appended_bytes = 0;
         self.appended_count = 0;

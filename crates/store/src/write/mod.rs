@@ -21,7 +21,7 @@ mod publish;
 mod purges;
 mod segments;
 mod syncs;
-mod trouble;
+pub mod trouble;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -400,14 +400,13 @@ impl Writer {
     fn deadline(&self) -> Instant {
         let (_, oldest) = self.intake.queue.backlog();
         let write = oldest.filter(|_| self.may_append()).map(|oldest| oldest + self.write_delay);
-        let flush = self.flush_interval.filter(|_| self.flushing.is_empty());
+        let flush = self.flush_interval.filter(|_| self.flushing.is_empty() && !self.span.health.is_latched());
         let flush = flush.map(|interval| self.flushed_at + interval);
         let hot = self.newest_checkpoint.map(|_| self.hot_at + HOT_INTERVAL);
         let far = Instant::now() + Duration::from_secs(3600);
-        [write, flush, hot, self.room_at, self.trouble.retry_at(), self.checkpoint_at]
-            .into_iter()
-            .flatten()
-            .fold(far, Instant::min)
+        let checkpoint = self.checkpoint_at.filter(|_| !self.trouble.is_on());
+        let times = [write, flush, hot, self.room_at, self.trouble.retry_at(), checkpoint];
+        times.into_iter().flatten().fold(far, Instant::min)
     }
 
     /// Gives the memory tier the memory that the index and other tables do not use.
@@ -431,7 +430,8 @@ impl Writer {
 
     fn fail(&mut self, error: &Error) {
         self.intake.stop(error.message.clone());
-        self.trouble.take_failed().iter().for_each(|item| self.intake.give_up(item));
+        self.trouble.end().iter().for_each(|item| self.intake.give_up(item));
+        self.checkpoint_at = None;
         for (_, reply) in self.syncs_waiting.drain(..) {
             let _ = reply.send(Err(self.state.stopped_error()));
         }

@@ -93,12 +93,16 @@ impl Writer {
             Ok(()) => {
                 self.intake.admission.doubt.purges_are_durable(replies.len() as u64);
                 self.purge_end = log.end();
+                self.trouble.purge_succeeded();
                 self.state.progress.purge_number.store(log.order().number, Ordering::Release);
             }
             // The purge log has begun no new block, so only these purges fail; the next ones begin a new cycle.
             Err(error) if !self.is_of_latch(error) && error.kind != ErrorKind::Stopped => {
                 Counters::add(&self.span.counters.writes_failed, 1);
                 self.span.note(format!("{} purges are not durable: {}", replies.len(), error.message));
+                if self.trouble.purge_failed() {
+                    self.fail(error);
+                }
             }
             Err(error) => self.in_trouble(error),
         }

@@ -35,7 +35,7 @@ use crate::intake::queue::Unwritten;
 use crate::put::purge::purge_position;
 
 /// The store takes no more writes after this many failures in a row.
-const FAILURES_MAX: u32 = 8;
+pub const FAILURES_MAX: u32 = 8;
 /// The same while the store is being closed: the end of the process waits for this.
 const FAILURES_MAX_CLOSING: u32 = 2;
 /// The time until the first repeated attempt; each further failure makes it four times as long.
@@ -62,6 +62,8 @@ pub(super) struct Trouble {
     /// The failures since the last success that count, and all attempts since then.
     failures: u32,
     attempts: u32,
+    /// The writes of purges that failed in a row.
+    purge_failures: u32,
     /// When the writer tries again; `None` if nothing failed.
     retry_at: Option<Instant>,
     /// Whether the segment being written is set aside, so that the next one must be opened.
@@ -73,6 +75,8 @@ pub(super) struct Trouble {
     /// Until an append with this sequence is written, no later sequence counts as written: entries with lower numbers
     /// got higher ones.
     held_sequence: u64,
+    /// Everything on the disk up to this sequence was flushed, or will be written again up to `held_sequence`.
+    aside_sequence: u64,
     /// Everything on the disk up to this sequence was flushed, or was written again under a higher one.
     pub settled_sequence: u64,
     /// Whether an append of this open was written.
@@ -98,9 +102,21 @@ impl Trouble {
         span.health.is_latched() || (self.is_on() && self.attempts > 1)
     }
 
-    /// Takes the entries that are not written.
-    pub fn take_failed(&mut self) -> Vec<Unwritten> {
+    /// Ends all attempts. Returns the entries that will not be written.
+    pub fn end(&mut self) -> Vec<Unwritten> {
+        self.retry_at = None;
         std::mem::take(&mut self.failed)
+    }
+
+    /// Notes that purges could not be written; returns whether this happened too often in a row.
+    pub fn purge_failed(&mut self) -> bool {
+        self.purge_failures += 1;
+        self.purge_failures > FAILURES_MAX
+    }
+
+    /// Notes that purges were written.
+    pub fn purge_succeeded(&mut self) {
+        self.purge_failures = 0;
     }
 
     /// Keeps entries that cannot be written now.
@@ -150,6 +166,9 @@ impl Writer {
         self.trouble.forget_flushed(flushed);
         self.trouble.unflushed.push(append);
         self.trouble.has_written = true;
+        if is_counted {
+            self.trouble.settled_sequence = self.trouble.aside_sequence;
+        }
         if !self.trouble.is_on() && self.trouble.attempts > 0 {
             self.trouble.attempts = 0;
             self.trouble.failures = 0;
@@ -167,7 +186,8 @@ impl Writer {
     /// Notes a failure after which the writer tries again later, or gives up.
     pub(super) fn in_trouble(&mut self, error: &Error) {
         if self.state.stopped().is_some() {
-            return;
+            // Whoever still waits gets the error.
+            return self.fail(error);
         }
         if !self.is_of_latch(error) && error.kind == ErrorKind::Stopped {
             return self.fail(error);
@@ -214,7 +234,7 @@ impl Writer {
         while let Some(written) = self.in_flight.next().await {
             self.complete(written).await;
         }
-        let failed = self.trouble.take_failed();
+        let failed = std::mem::take(&mut self.trouble.failed);
         let generation = match failed.is_empty() {
             true => u64::MAX,
             false => {
@@ -230,12 +250,12 @@ impl Writer {
         }
         if self.trouble.is_set_aside {
             self.trouble.needs_checkpoint = true;
-            let settled_sequence = self.appended_sequence;
+            let aside_sequence = self.appended_sequence;
             self.open_next_segment().await?;
             self.trouble.is_set_aside = false;
             // The first append of an open states where the last crash cut the log, so it is no other sequence.
             if self.trouble.has_written {
-                self.trouble.settled_sequence = settled_sequence;
+                self.trouble.aside_sequence = aside_sequence;
             }
             self.read_tables_ahead();
             self.begin_harvest();

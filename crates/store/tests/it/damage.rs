@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use crate::common::{body, fresh, open, options, read_all};
-use bytes::Bytes;
 use nectary_block::{ErrorFilter, ErrorOptions, MemoryDevice, On, SharedDevice};
 use nectary_store::{CreateOptions, ErrorKind, KeyRef, Store};
 
@@ -157,36 +156,6 @@ async fn store_is_not_made_twice_unless_forced() {
     let error = Store::create(small, &CreateOptions::default()).await.unwrap_err();
     assert_eq!(error.kind, ErrorKind::Invalid);
     assert!(error.message.contains("at least"), "{error}");
-}
-
-#[tokio::test]
-async fn failed_write_stops_writes_for_good_and_reads_go_on() {
-    let device =
-        nectary_block::open("error(memory:16M,on=write,rate=100%,when=/nonexistent/never)", &Default::default())
-            .await
-            .unwrap();
-    Store::create(device.clone(), &CreateOptions::default()).await.unwrap();
-    drop(device);
-    let trigger = std::env::temp_dir().join(format!("nectary-store-error-{}", std::process::id()));
-    let _ = std::fs::remove_file(&trigger);
-    let spec = format!("error(memory:16M,on=write,rate=100%,when={})", trigger.display());
-    let device = nectary_block::open(&spec, &Default::default()).await.unwrap();
-    Store::create(device.clone(), &CreateOptions::default()).await.unwrap();
-    let store = open(device).await;
-    store.put(KeyRef::new(b"before", b""), Bytes::new(), body(1, 100)).await.unwrap();
-    store.sync().await.unwrap();
-    std::fs::write(&trigger, b"").unwrap();
-    let _ = store.put(KeyRef::new(b"after", b""), Bytes::new(), body(2, 100)).await;
-    let error = store.sync().await.unwrap_err();
-    assert_eq!(error.kind, ErrorKind::Stopped, "{error}");
-    std::fs::remove_file(&trigger).unwrap();
-    assert!(store.put(KeyRef::new(b"later", b""), Bytes::new(), body(3, 100)).await.is_err());
-    assert!(store.purge_key(b"before2").await.is_err());
-    assert_eq!(store.checkpoint().await.unwrap_err().kind, ErrorKind::Stopped);
-    assert!(store.stat().stopped.is_some());
-    assert_eq!(read_all(&store, KeyRef::new(b"before", b"")).await.unwrap(), body(1, 100));
-    assert!(store.get(KeyRef::new(b"after", b"")).await.is_none(), "what was not written is not served");
-    assert!(store.sequences().written < store.sequences().last);
 }
 
 #[tokio::test]

@@ -18,5 +18,7 @@ mod regroup;
 mod reinsertion;
 mod shards;
 mod tags;
+mod trouble;
+mod unpolled;
 mod unreadable;
 mod warm;

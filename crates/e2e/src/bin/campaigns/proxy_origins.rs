@@ -44,7 +44,7 @@ pub fn campaign(arguments: &Arguments) -> Result<ExitCode> {
     }
     let seed = seed_or_new(arguments.seed);
     let (at, of) = shard(&arguments.shard)?;
-    let extent = Extent { phases: arguments.phases, phase: Duration::from_millis(1200), is_planted: arguments.plant };
+    let extent = Extent { phases: arguments.phases, phase: Duration::from_secs(2), is_planted: arguments.plant };
     let (mut all, mut problems, mut ran) = (Counts::default(), Problems::default(), 0);
     for number in (0..arguments.rounds).filter(|number| number % of == at) {
         let round_seed = seed.wrapping_add(number);

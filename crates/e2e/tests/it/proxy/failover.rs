@@ -5,7 +5,7 @@ use nectary_e2e::failover::{Extent, missing, round};
 use nectary_e2e::report::not_run;
 use std::time::Duration;
 
-const SAMPLE: Extent = Extent { phases: 2, phase: Duration::from_millis(1200), is_planted: false };
+const SAMPLE: Extent = Extent { phases: 2, phase: Duration::from_secs(2), is_planted: false };
 
 #[test]
 fn failing_addresses_leave_no_request_unanswered() -> Result<()> {

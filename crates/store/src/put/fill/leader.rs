@@ -26,6 +26,9 @@ use crate::put::commit::Puts;
 /// The longest time for which a fill waits for room in the store. After that, the fill continues without being stored.
 const ROOM_WAIT: Duration = Duration::from_millis(500);
 
+/// The longest time for which a follower that reads nothing keeps other followers, which have read everything, waiting.
+const FOLLOWER_WAIT: Duration = Duration::from_secs(5);
+
 struct Target {
     key: Key,
     hash: KeyHash,
@@ -407,7 +410,10 @@ impl Fill {
                     return Ok(());
                 }
             }
-            changed.await;
+            if tokio::time::timeout(FOLLOWER_WAIT, changed).await.is_err() {
+                fill.lock().leave_behind();
+                fill.changed.notify_waiters();
+            }
         }
     }
 }

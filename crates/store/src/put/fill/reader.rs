@@ -94,6 +94,9 @@ impl FillReader {
             changed.as_mut().enable();
             let behind = {
                 let state = fill.lock();
+                if !state.followers.contains_key(&self.id) {
+                    return Some(Err(left_behind(self.position)));
+                }
                 if self.position < state.base {
                     Some(state.stored_hash)
                 } else if let Some(chunk) = chunk_at(&state, self.position) {
@@ -137,7 +140,8 @@ impl FillReader {
     fn moved_to(&mut self, position: u64) {
         self.position = position;
         let mut state = self.fill.lock();
-        state.followers.insert(self.id, position);
+        // A follower that was left behind stays out.
+        state.followers.entry(self.id).and_modify(|own| *own = position);
         let wake = state.not_stored;
         drop(state);
         if wake {
@@ -165,6 +169,13 @@ fn chunk_at(state: &FillState, position: u64) -> Option<Bytes> {
         start = end;
     }
     None
+}
+
+fn left_behind(position: u64) -> Error {
+    Error::new(
+        ErrorKind::Busy,
+        format!("nothing was read after byte {position} of the body while other readers waited; ask for the object again"),
+    )
 }
 
 fn broken(position: u64) -> Error {

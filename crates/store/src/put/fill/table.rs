@@ -168,6 +168,16 @@ pub enum Phase {
     Failed,
 }
 
+impl FillState {
+    /// Drops the slowest followers, if another one waits for bytes that do not come because of them. Their readers get an
+    /// error.
+    pub fn leave_behind(&mut self) {
+        let slowest = self.followers.values().copied().min().unwrap_or(self.received);
+        let waits = slowest < self.received && self.followers.values().any(|&position| position >= self.received);
+        self.followers.retain(|_, position| !waits || *position > slowest);
+    }
+}
+
 impl FillUnderWay {
     pub fn lock(&self) -> MutexGuard<'_, FillState> {
         self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())

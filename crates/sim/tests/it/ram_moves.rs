@@ -1,0 +1,35 @@
+//! A sample of moves under faults; `ram-moves` runs more.
+
+use nectary_ram::placement::Policy;
+use nectary_ram::planted::Bug;
+use nectary_sim::ram_moves::{replay_planted, run_many, run_planted};
+
+use crate::support::{alone, seed_or};
+
+fn seed() -> u64 {
+    seed_or(1_000_000)
+}
+
+#[test]
+fn moves_lose_nothing_where_one_donor_is_down() {
+    let _alone = alone();
+    let policies = [
+        (Policy::Mirror, 24),
+        (Policy::Parity, 16),
+        (Policy::ParityLog, 6),
+        (Policy::ParityCache, 6),
+        (Policy::Adaptive, 8),
+    ];
+    for (policy, runs) in policies {
+        let report = run_many(seed(), policy, runs, (0, 1), |_| true);
+        println!("{policy}, seed {}: {report:?}", seed());
+        assert_eq!(report.lost, 0, "{policy}: {}", report.broken.join("\n"));
+    }
+    for bug in [Bug::MoveNotReverted, Bug::MoveForgets] {
+        let caught = run_planted(bug, Policy::Mirror, seed(), 300);
+        println!("planted: {}: {caught:?}", bug.name());
+        let Some(caught) = caught else { panic!("{} survived", bug.name()) };
+        let again = replay_planted(bug, Policy::Mirror, caught.case.seed);
+        assert_eq!(again.as_ref(), Some(&caught), "a seed repeats its run");
+    }
+}
