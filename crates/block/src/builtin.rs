@@ -104,6 +104,7 @@ async fn delay(mut arguments: Arguments) -> Result<SharedDevice, Error> {
         read: arguments.option("read", parse_duration)?.unwrap_or_default(),
         write: arguments.option("write", parse_duration)?.unwrap_or_default(),
         flush: arguments.option("flush", parse_duration)?.unwrap_or_default(),
+        when: arguments.option("when", parse_path)?,
     };
     let inner = arguments.device().await?;
     arguments.finish()?;

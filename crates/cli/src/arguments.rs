@@ -98,6 +98,7 @@ pub struct Arguments {
 
 /// The commands.
 #[derive(Debug, Subcommand)]
+#[expect(clippy::large_enum_variant, reason = "a process has one")]
 pub enum Command {
     /// Run a caching HTTP proxy
     #[command(
@@ -289,8 +290,8 @@ pub struct ProxyArguments {
     /// Keep Surrogate-Key and Cache-Tag of responses from clients
     #[arg(long)]
     pub strip_tags: bool,
-    /// A proxy in front of this one, for example 127.0.0.1 or 192.0.2.0/24, whose Forwarded and X-Forwarded-* headers
-    /// are passed on; from others they are removed; may be given again
+    /// A proxy in front of this one, for example 127.0.0.1 or 192.0.2.0/24, whose X-Forwarded-For and X-Real-IP are
+    /// passed on, and any other X-Forwarded-* that --key-header names; from others they are removed; may be given again
     #[arg(long, value_name = "NET")]
     pub trust_forwarded: Vec<ClientNet>,
     /// Do not tell the origin who asked, in Forwarded, X-Forwarded-For and X-Forwarded-Proto
@@ -330,6 +331,9 @@ pub struct ProxyArguments {
     /// none
     #[arg(long, value_name = "SIZE", value_parser = parse_cluster_size, default_value = "64K")]
     pub cluster_size: u64,
+    /// How long the store's disk may take for an operation: then a read is a miss, and a purge fails; 0 for no bound
+    #[arg(long, value_name = "TIME", value_parser = nectary_proxy::parse_duration, default_value = "2s")]
+    pub disk_deadline: Duration,
     #[command(flatten)]
     pub admission: AdmissionArguments,
     /// Threads that serve, each with its own connections [default: one for each processor]

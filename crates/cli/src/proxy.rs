@@ -16,7 +16,7 @@ use nectary_block::format_size;
 use nectary_host::log::{self, Level, Throttle};
 use nectary_host::{
     ControlServer, Fault, FaultKind, Limits, Methods, ReopenSignals, RuntimeDirectory, Shutdown, Status, allocator,
-    control, inherited, memory,
+    control, descriptors, inherited, memory,
 };
 use nectary_proxy::{Bound, ForwardedOptions, OriginUrl, Proxy, ProxyOptions, Reopener};
 use nectary_store::{MEMORY_BYTES_MIN, OpenOptions, Spans};
@@ -43,6 +43,10 @@ const SUCCESSOR_TIME_MAX: Duration = Duration::from_secs(5);
 const MEMORY_LEFT_SHARE: u64 = 4;
 const MEMORY_LEFT_BYTES: u64 = 256 << 20;
 
+/// The file descriptors that each worker needs to start (its listener and its runtime), and those that all else needs.
+const WORKER_DESCRIPTORS: u64 = 6;
+const START_DESCRIPTORS: u64 = 32;
+
 /// Runs the proxy until a signal requests its end.
 pub async fn run(arguments: &ProxyArguments) -> Result<u8, Failure> {
     allocator::give_back_large_blocks();
@@ -55,13 +59,22 @@ pub async fn run(arguments: &ProxyArguments) -> Result<u8, Failure> {
         rewrite_percent: arguments.rewrite,
         cluster_bytes: arguments.cluster_size,
         cluster_read: arguments.cluster_read,
+        device_deadline: Some(arguments.disk_deadline).filter(|limit| !limit.is_zero()),
         admission: arguments.admission.options(),
         ..OpenOptions::default()
     };
     // The options and addresses are checked before a store is opened or made.
     check_memory(arguments)?;
+    check_descriptors(arguments)?;
     let bound = with_successor(arguments, bind(proxy_options(arguments)?, inherited::tcp_listeners())?)?;
-    let store = open_store(arguments, options, bound.has_successor(), &shutdown).await?;
+    // A slow disk does not keep a signal waiting. What was read or made so far is found by the next start.
+    let store = tokio::select! {
+        store = open_store(arguments, options, bound.has_successor()) => store?,
+        () = shutdown.requested() => {
+            log::write(Level::Note, "proxy", format_args!("stopped before the store was open"));
+            return Ok(GOOD);
+        }
+    };
     let served = serve(arguments, bound, &store, &shutdown, reopen_signals).await;
     let closed = store.release().await.context("cannot write what was left");
     served?;
@@ -83,22 +96,14 @@ fn with_successor(arguments: &ProxyArguments, bound: Bound) -> Result<Bound, Fai
 }
 
 /// Opens the store. A process that takes listeners over waits until the one before it has given the store up.
-async fn open_store(
-    arguments: &ProxyArguments,
-    options: OpenOptions,
-    is_next: bool,
-    shutdown: &Shutdown,
-) -> Result<OpenStore, Failure> {
+async fn open_store(arguments: &ProxyArguments, options: OpenOptions, is_next: bool) -> Result<OpenStore, Failure> {
     let deadline = Instant::now() + STORE_PATIENCE;
     loop {
         match open_or_create_store(arguments, options.clone()).await {
             Err(failure) if failure.code() == BUSY && is_next && Instant::now() < deadline => {
                 static WAITS: Throttle = Throttle::every(STORE_PATIENCE);
                 WAITS.write(Level::Note, "proxy", format_args!("waits for the store: {}", failure.message()));
-                tokio::select! {
-                    () = tokio::time::sleep(STORE_PAUSE) => {}
-                    () = shutdown.requested() => return Err(failure),
-                }
+                tokio::time::sleep(STORE_PAUSE).await;
             }
             opened => return opened,
         }
@@ -158,6 +163,19 @@ fn check_memory(arguments: &ProxyArguments) -> Result<(), Failure> {
         log::write(Level::Warning, "proxy", text);
     }
     Ok(())
+}
+
+/// Refuses to start with too few file descriptors, before a store is made.
+fn check_descriptors(arguments: &ProxyArguments) -> Result<(), Failure> {
+    let processors = || std::thread::available_parallelism().map_or(1, |count| count.get() as u64);
+    let workers = arguments.workers.map_or_else(processors, u64::from);
+    let needed = workers * WORKER_DESCRIPTORS + START_DESCRIPTORS;
+    let limit = descriptors::limit().soft;
+    if limit.saturating_sub(descriptors::open_now()) >= needed {
+        return Ok(());
+    }
+    let message = format!("{needed} file descriptors are needed to start, and no more than {limit} may be open");
+    Err(Failure::new(FAILED, message, "raise the limit: `ulimit -n`, or LimitNOFILE= in a unit of systemd"))
 }
 
 /// Binds the addresses; the error names the program that already uses one.
@@ -275,6 +293,7 @@ fn proxy_options(arguments: &ProxyArguments) -> Result<ProxyOptions, Failure> {
         listen: arguments.listen.clone(),
         origin: arguments.origin.origin.clone(),
         origin_ca: arguments.origin.origin_ca.clone(),
+        origin_rules: arguments.origin.rules(),
         workers: arguments.workers.map_or(0, usize::from),
         default_ttl: arguments.default_ttl.clone(),
         stale_unreachable: arguments.stale_unreachable,

@@ -90,6 +90,21 @@ async fn file_that_cannot_be_allocated_leaves_nothing_behind() {
 }
 
 #[tokio::test]
+async fn size_that_no_file_has_is_refused() {
+    for bytes in [u64::MAX, u64::MAX - 4095, 1 << 63] {
+        let directory = Directory::new();
+        let options = OpenOptions { create_bytes: Some(bytes), ..OpenOptions::default() };
+        let error = FileDevice::open_file(directory.file(), &options).await.err().unwrap();
+        assert!(error.kind == ErrorKind::Invalid && error.detail.contains("smaller size"), "{error}");
+        assert!(!directory.file().exists());
+        // A file that is there, and is empty, gets the size as a new one does.
+        std::fs::write(directory.file(), "").unwrap();
+        let error = FileDevice::open_file(directory.file(), &options).await.err().unwrap();
+        assert_eq!(error.kind, ErrorKind::Invalid, "{error}");
+    }
+}
+
+#[tokio::test]
 async fn second_owner_is_refused_and_told_who_has_it() {
     let directory = Directory::new();
     let first = device(&directory, Engine::Auto).await;

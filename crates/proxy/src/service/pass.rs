@@ -54,8 +54,9 @@ pub(super) async fn ask(
     };
     let herald = request.herald();
     let _changing = Changing::begin(request);
-    let (response, lease) =
+    let (mut response, lease) =
         exchange(&request.worker.upstream, &to, head, body, &|response| herald.announce(response)).await?;
+    request.worker.adapt(response.headers_mut());
     invalidate(request, &response).await;
     Ok((response, lease))
 }

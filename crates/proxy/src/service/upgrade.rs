@@ -46,7 +46,8 @@ pub(super) async fn open(request: ClientRequest) -> Response<ReplyBody> {
     head.headers.insert(UPGRADE, WEBSOCKET);
     let (mut headers, inside) = match switch(&request.worker.upstream, &to, head).await {
         Ok(Switched::Yes(headers, inside)) => (headers, inside),
-        Ok(Switched::No(response, lease)) => {
+        Ok(Switched::No(mut response, lease)) => {
+            request.worker.adapt(response.headers_mut());
             return pass::forward(request, response, lease, Forward::Bypass, Size::Any);
         }
         Err(error) => return failed(&request, &error, unanswered),
