@@ -19,6 +19,7 @@ mod origin;
 mod package_clients;
 mod proxy_origins;
 mod ram_donors;
+mod restarts;
 mod rounds;
 mod sigkill;
 mod volume_databases;
@@ -56,6 +57,7 @@ enum Campaign {
     PackageClients(package_clients::Arguments),
     ProxyOrigins(proxy_origins::Arguments),
     RamDonors(ram_donors::Arguments),
+    Restarts(restarts::Arguments),
     Sigkill(sigkill::Arguments),
     VolumeDatabases(volume_databases::Arguments),
     VolumeKills(volume_kills::Arguments),
@@ -81,6 +83,7 @@ fn main() -> Result<ExitCode> {
         Campaign::PackageClients(arguments) => package_clients::campaign(&arguments),
         Campaign::ProxyOrigins(arguments) => proxy_origins::campaign(&arguments),
         Campaign::RamDonors(arguments) => ram_donors::campaign(&arguments),
+        Campaign::Restarts(arguments) => restarts::campaign(&arguments),
         Campaign::Sigkill(arguments) => sigkill::campaign(arguments),
         Campaign::VolumeDatabases(arguments) => volume_databases::campaign(&arguments),
         Campaign::VolumeKills(arguments) => volume_kills::campaign(&arguments),
