@@ -3,6 +3,8 @@
 //! Owns: the check of the port, and copying until both directions have ended, the tunnel was idle for too long, or the
 //! worker cuts off its connections. Bytes that the client sent right after the request's head are sent to the origin
 //! first.
+//!
+//! *Circle*: a request (`request`) keeps its [`Tunnel`] until it becomes one, and this file answers requests (`reply`).
 
 use std::rc::Rc;
 

@@ -2,6 +2,8 @@
 //!
 //! Owns: the only exchange in which a `101` is accepted. Its connection is a new one and is never used for a second
 //! exchange. *Source*: RFC 9110, 7.8 and 15.2.2.
+//!
+//! *Circle*: this file uses `connect` and `exchange`, whose connections tell the `101` apart with this file's types.
 
 use std::rc::Rc;
 
