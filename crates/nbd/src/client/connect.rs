@@ -7,7 +7,7 @@ use std::path::Path;
 
 use nectary_host::tls::ClientTls;
 use tokio::io::AsyncWriteExt;
-use tokio::net::{TcpStream, UnixStream};
+use tokio::net::UnixStream;
 
 use super::handshake::{Action, Agreed, Goal, Handshake, Listed};
 use crate::error::{Error, ErrorKind};
@@ -125,7 +125,7 @@ async fn haggle(url: &Url, tls: Option<ClientTls>, goal: Goal) -> Result<Reached
 async fn connect(address: &Address) -> io::Result<Transport> {
     match address {
         Address::Tcp(host, port) => {
-            let stream = TcpStream::connect((host.as_str(), *port)).await?;
+            let stream = nectary_host::dial::connect(host, *port).await?;
             prepare(&stream);
             Ok(Box::new(stream))
         }
