@@ -291,6 +291,13 @@ const CAMPAIGNS: &[Campaign] = &[
         extents: &[("{kills}", "20", "5")],
     },
     Campaign {
+        name: "disk-faults",
+        program: Program::Of { program: "e2e-campaigns", campaign: "disk-faults" },
+        arguments: &["--rounds", "{faults}", "--seed", "{seed}"],
+        environment: &[],
+        extents: &[("{faults}", "30", "3")],
+    },
+    Campaign {
         name: "attach-filesystems",
         program: Program::Of { program: "e2e-campaigns", campaign: "attach-filesystems" },
         arguments: &["--seconds", "{load}", "--seed", "{seed}"],

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use crate::device::SharedDevice;
+use crate::device::{DEVICE_BYTES_MAX, SharedDevice};
 use crate::error::{Error, ErrorKind};
 use crate::file::FileDevice;
 use crate::filter::corrupt::{CorruptFilter, CorruptOptions};
@@ -18,6 +18,9 @@ use crate::memory::MemoryDevice;
 use crate::registry::{Arguments, Registry};
 use crate::size::{parse_duration, parse_share, parse_size};
 use crate::stripe::{STRIPE_UNIT_BYTES, StripeDevice};
+
+/// The block of a device in memory, to which its size is rounded up. *Units*: bytes.
+const MEMORY_BLOCK_BYTES: u64 = 4096;
 
 impl Registry {
     /// A registry with the devices and filters of this crate.
@@ -57,7 +60,11 @@ async fn disk(arguments: Arguments) -> Result<SharedDevice, Error> {
 async fn memory(arguments: Arguments) -> Result<SharedDevice, Error> {
     let size_bytes = parse_size(arguments.rest()?).map_err(|message| arguments.invalid(message))?;
     arguments.finish()?;
-    Ok(Arc::new(MemoryDevice::new(size_bytes)))
+    let whole = size_bytes.checked_next_multiple_of(MEMORY_BLOCK_BYTES).filter(|&bytes| bytes <= DEVICE_BYTES_MAX);
+    let Some(whole) = whole else {
+        return Err(arguments.invalid(format!("{size_bytes} bytes; a device has less than 8E")));
+    };
+    Ok(Arc::new(MemoryDevice::new(whole)))
 }
 
 async fn stats(mut arguments: Arguments) -> Result<SharedDevice, Error> {
@@ -97,6 +104,7 @@ async fn delay(mut arguments: Arguments) -> Result<SharedDevice, Error> {
         read: arguments.option("read", parse_duration)?.unwrap_or_default(),
         write: arguments.option("write", parse_duration)?.unwrap_or_default(),
         flush: arguments.option("flush", parse_duration)?.unwrap_or_default(),
+        when: arguments.option("when", parse_path)?,
     };
     let inner = arguments.device().await?;
     arguments.finish()?;
@@ -192,5 +200,21 @@ fn parse_kind(text: &str) -> Result<ErrorKind, String> {
         "io" => Ok(ErrorKind::Io),
         "full" => Ok(ErrorKind::Full),
         _ => Err(format!("\"{text}\" is no kind of error; write io or full")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{OpenOptions, open};
+
+    #[tokio::test]
+    async fn memory_is_never_smaller_than_requested() {
+        for (spec, size_bytes) in [("memory:1000001", 1_003_520), ("memory:1M", 1 << 20), ("memory:1", 4096)] {
+            assert_eq!(open(spec, &OpenOptions::default()).await.unwrap().geometry().size_bytes, size_bytes);
+        }
+        for spec in ["memory:8E", "memory:18446744073709551615", "memory:9223372036854775807"] {
+            let error = open(spec, &OpenOptions::default()).await.map(drop).unwrap_err();
+            assert!(error.detail.contains("less than 8E"), "{error}");
+        }
     }
 }

@@ -40,6 +40,12 @@ use crate::error::{Error, ErrorKind, Operation};
 use crate::figures::Figures;
 use crate::request::{Request, ready};
 
+/// The sector of most disks. *Units*: bytes.
+pub(crate) const SECTOR_BYTES: u32 = 512;
+
+/// The size of the largest device: offsets of the kernel have 63 bits. *Units*: bytes.
+pub const DEVICE_BYTES_MAX: u64 = i64::MAX as u64;
+
 /// The error text of a device that cannot zero ranges quickly.
 pub(crate) const SLOW_ZEROES: &str = "zeroes may take as long here as data: write them";
 
@@ -131,6 +137,18 @@ pub trait BlockDevice: Send + Sync + 'static {
 
     /// The current size, units and promises of the device; a device can grow.
     fn geometry(&self) -> Geometry;
+
+    /// The number of bytes that the device has without the padding of its last block, see
+    /// [`OpenOptions::pads_tail`](crate::OpenOptions::pads_tail); otherwise the size of its geometry. *Units*: bytes.
+    fn exact_bytes(&self) -> u64 {
+        self.geometry().size_bytes
+    }
+
+    /// The sector in which partition tables on the device count: 512, or more if a disk below has larger sectors. It
+    /// differs from [`Geometry::block_bytes`] if only the requests must be larger. *Units*: bytes.
+    fn sector_bytes(&self) -> u32 {
+        SECTOR_BYTES
+    }
 
     /// Reads from `offset` on into `buffers`, in their order, and returns them.
     fn read_at(&self, offset: u64, buffers: Vec<Buffer>, context: Context) -> IoFuture<Vec<Buffer>>;

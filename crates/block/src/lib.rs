@@ -27,8 +27,8 @@ mod stripe;
 pub use allocation::EXTENTS_MAX;
 pub use buffer::{BUFFER_ALIGNMENT, Buffer, advise_huge_pages, lock_pages, release_pages};
 pub use device::{
-    BlockDevice, CLEAR_LATCH, Context, Extent, Geometry, IoFuture, SharedDevice, Stream, Survives, WriteFlags, read,
-    write,
+    BlockDevice, CLEAR_LATCH, Context, DEVICE_BYTES_MAX, Extent, Geometry, IoFuture, SharedDevice, Stream, Survives,
+    WriteFlags, read, write,
 };
 pub use error::{Error, ErrorKind, Operation};
 pub use figures::Figures;

@@ -58,6 +58,10 @@ pub struct OpenOptions {
     /// Whether to open files and disks only for reading. Several processes can have a device open in this way at the same
     /// time, but not while another process may write to it. Devices that are neither files nor disks ignore this option.
     pub is_read_only: bool,
+    /// Whether a file or export whose size is no multiple of the device's block is used to its last byte: its last
+    /// block reads as zeroes behind that byte, and takes nothing but zeroes there. Without this option the bytes in the
+    /// last block are left out. Such a file is read and written through the page cache.
+    pub pads_tail: bool,
 }
 
 impl Default for OpenOptions {
@@ -71,6 +75,7 @@ impl Default for OpenOptions {
             trust_remaining: false,
             is_shared: false,
             is_read_only: false,
+            pads_tail: false,
         }
     }
 }

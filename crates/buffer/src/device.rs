@@ -130,6 +130,14 @@ impl BlockDevice for CacheDevice {
         }
     }
 
+    fn exact_bytes(&self) -> u64 {
+        self.inner.exact_bytes()
+    }
+
+    fn sector_bytes(&self) -> u32 {
+        self.inner.sector_bytes()
+    }
+
     fn is_shared(&self) -> bool {
         self.is_shared || self.inner.is_shared()
     }

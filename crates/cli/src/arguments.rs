@@ -11,6 +11,7 @@ mod bench_io;
 mod cache;
 mod cache_live;
 mod cache_mount;
+mod cert;
 mod nbd;
 mod origin;
 mod ram;
@@ -18,7 +19,6 @@ mod store;
 mod trace;
 mod trace_record;
 mod volume;
-mod volume_cert;
 
 use std::net::SocketAddr;
 use std::str::FromStr;
@@ -45,6 +45,7 @@ pub use bench_io::{BenchIoArguments, IoMatrix};
 pub use cache::{CacheCommand, SimulateArguments};
 pub use cache_live::{CacheAdviseArguments, CacheFlushArguments, CachePathArguments, CacheSetArguments, TopArguments};
 pub use cache_mount::{CacheMountArguments, CacheStatArguments, CacheUmountArguments};
+pub use cert::{CertCommand, CertHostArguments, CertInitArguments, CertShowArguments};
 pub use nbd::{ExportArguments, InfoArguments, ListArguments, NbdCommand, ServerArguments};
 pub use origin::OriginArguments;
 pub use ram::{RamCommand, RamSimulateArguments};
@@ -58,7 +59,6 @@ pub use volume::{
     VolumeCommand, VolumeFormatArguments, VolumeMountArguments, VolumeReadArguments, VolumeReleaseArguments,
     VolumeServeArguments, VolumeUmountArguments,
 };
-pub use volume_cert::{CertHostArguments, CertInitArguments, CertShowArguments, VolumeCertCommand};
 
 /// Examples stand where the eye falls first: before usage and options.
 const TEMPLATE: &str = "{about-with-newline}\n{before-help}{usage-heading} {usage}\n\n{all-args}{after-help}";
@@ -96,6 +96,7 @@ pub struct Arguments {
 
 /// The commands.
 #[derive(Debug, Subcommand)]
+#[expect(clippy::large_enum_variant, reason = "a process has one")]
 pub enum Command {
     /// Run a caching HTTP proxy
     #[command(
@@ -180,9 +181,9 @@ pub enum Command {
   nectary export memory:4G --nbd unix:/run/disk.sock      (prints the URL)
   nectary export ./disk.img --size 10G --nbd tcp:127.0.0.1:10809
   nectary export a=disk:/dev/sdb b=memory:1G --nbd tcp:127.0.0.1 --read-only
-  Beyond this machine, with certificates on both sides:
-    nectary export ./disk.img --nbd tcp:0.0.0.0:10809 \\
-      --tls-cert server.pem --tls-key server.key --tls-ca ca.pem", after_help = exit::HELP)]
+  Beyond this machine, with certificates on both sides (`nectary cert`):
+    nectary export ./disk.img --nbd tcp:0.0.0.0:10809 --tls-ca ca-cert.pem \\
+      --tls-cert server-cert.pem --tls-key server-key.pem", after_help = exit::HELP)]
     Export(ExportArguments),
     /// Show the exports of NBD servers, and what they can do
     #[command(subcommand, arg_required_else_help = true, help_template = TEMPLATE, before_help = "Examples:
@@ -208,6 +209,15 @@ pub enum Command {
   nectary volume mount disk:/dev/sdb /mnt --server unix:/run/builds.sock
   nectary volume check disk:/dev/sdb", after_help = exit::HELP)]
     Volume(VolumeCommand),
+    /// Make certificates for RAM disks, exports and volumes, and show them
+    #[command(subcommand, arg_required_else_help = true, help_template = TEMPLATE, before_help = "Examples:
+  Once, and then for each machine that serves or connects:
+    nectary cert init ./pki
+    nectary cert server ./pki h1,10.0.0.1 --out ./h1
+    nectary cert client ./pki h2 --out ./h2
+  When a certificate ends:
+    nectary cert show h1/server-cert.pem", after_help = exit::HELP)]
+    Cert(CertCommand),
     /// Measure the store, caches, disks, RAM disks and volumes, beside their peers
     #[command(arg_required_else_help = true, help_template = TEMPLATE, before_help = "Examples:
   nectary bench --list
@@ -278,8 +288,8 @@ pub struct ProxyArguments {
     /// Keep Surrogate-Key and Cache-Tag of responses from clients
     #[arg(long)]
     pub strip_tags: bool,
-    /// A proxy in front of this one, for example 127.0.0.1 or 192.0.2.0/24, whose Forwarded and X-Forwarded-* headers
-    /// are passed on; from others they are removed; may be given again
+    /// A proxy in front of this one, for example 127.0.0.1 or 192.0.2.0/24, whose X-Forwarded-For and X-Real-IP are
+    /// passed on, and any other X-Forwarded-* that --key-header names; from others they are removed; may be given again
     #[arg(long, value_name = "NET")]
     pub trust_forwarded: Vec<ClientNet>,
     /// Do not tell the origin who asked, in Forwarded, X-Forwarded-For and X-Forwarded-Proto
@@ -319,6 +329,9 @@ pub struct ProxyArguments {
     /// none
     #[arg(long, value_name = "SIZE", value_parser = parse_cluster_size, default_value = "64K")]
     pub cluster_size: u64,
+    /// How long the store's disk may take for an operation: then a read is a miss, and a purge fails; 0 for no bound
+    #[arg(long, value_name = "TIME", value_parser = nectary_proxy::parse_duration, default_value = "2s")]
+    pub disk_deadline: Duration,
     #[command(flatten)]
     pub admission: AdmissionArguments,
     /// Threads that serve, each with its own connections [default: one for each processor]

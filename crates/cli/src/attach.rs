@@ -84,6 +84,7 @@ async fn stay(arguments: &AttachArguments) -> Result<u8, Failure> {
         trust_remaining: arguments.client.trust_remaining,
         // A file that is to be created must be opened for writing.
         is_read_only: arguments.read_only && arguments.size.is_none(),
+        pads_tail: true,
         ..OpenOptions::default()
     };
     let options = Options { read_only: arguments.read_only, open };
@@ -235,6 +236,7 @@ fn status(attachment: &Attachment, given: &str, is_leaving: bool) -> Status {
         status = status.with_problem(State::Degraded, what, "unmount it or close it");
     }
     status = with_donors(status, &attachment.device_figures(), &spec);
+    status = with_servers(status, &attachment.device_figures(), &spec);
     status = with_unwritten(status, &attachment.device_figures(), &spec);
     let waits = attachment.long_waits(WAIT_SHOWN);
     status = with_waits(status, &waits, &[]);
@@ -269,6 +271,23 @@ pub fn with_donors(mut status: Status, figures: &[Figures], spec: &str) -> Statu
         if away > 0 {
             let what = format!("{away} of {all} donors do not answer: requests to them wait, then fail");
             status = status.with_problem(State::Degraded, what, "see whether they run and can be reached");
+        }
+    }
+    status
+}
+
+/// Adds the problems of NBD servers to a status, if the stack of this SPEC has exports of them.
+pub fn with_servers(mut status: Status, figures: &[Figures], spec: &str) -> Status {
+    for nbd in figures.iter().filter(|figures| figures.device == "nbd") {
+        if nbd.get("latched") > Some(0) {
+            let what = format!("{spec}: a connection was lost, or a flush failed: writes and flushes are refused");
+            let remedy =
+                "what was written since the last flush may be lost: open the device again, and check what is on it";
+            status = status.with_problem(State::Broken, what, remedy);
+        }
+        if nbd.get("connections_live") == Some(0) {
+            let what = format!("{spec}: the NBD server is away: requests wait, then fail (patience=)");
+            status = status.with_problem(State::Degraded, what, "see whether it runs and can be reached");
         }
     }
     status

@@ -15,7 +15,7 @@ use nectary_nbd::{Export, ExportFigures, Exports, Server, ServerFigures, ServerO
 use serde_json::{Value, json};
 
 use crate::arguments::ExportArguments;
-use crate::attach::{device_figures, with_donors};
+use crate::attach::{device_figures, with_donors, with_servers};
 use crate::device::{close, engine, registry_listing};
 use crate::exit::{Failure, GOOD, USAGE, listening, opening};
 use crate::live::cached::{Cached, with_unwritten};
@@ -27,7 +27,11 @@ pub async fn run(arguments: &ExportArguments) -> Result<u8, Failure> {
     let shutdown = Shutdown::new();
     let _signals = shutdown.on_signals().context("cannot listen for signals")?;
     let tls = match (&arguments.tls_cert, &arguments.tls_key) {
-        (Some(certificate), Some(key)) => Some(ServerTls::load(certificate, key, arguments.tls_ca.as_deref())?),
+        (Some(certificate), Some(key)) => {
+            let tls = ServerTls::load(certificate, key, arguments.tls_ca.as_deref())?;
+            crate::cert::note_end(certificate);
+            Some(tls)
+        }
         _ => None,
     };
     let mut devices = Vec::new();
@@ -52,7 +56,11 @@ async fn serve(
     // Everything that can fail comes before the devices are opened, because that may take them from another process.
     RuntimeDirectory::open()?;
     let bound = Server::bind(&arguments.nbd, options).map_err(listening)?;
-    let exports = open(arguments, &caches, devices).await?;
+    let exports = tokio::select! {
+        exports = open(arguments, &caches, devices) => exports?,
+        // A device may wait long for servers that do not answer.
+        () = shutdown.requested() => return Ok(()),
+    };
     let server = bound.serve(exports).map_err(listening)?;
     let control = start_control(&server, caches)?;
     output::text(&server.urls().iter().map(|url| format!("{url}\n")).collect::<String>())?;
@@ -73,6 +81,7 @@ async fn open(
         trust_remaining: arguments.client.trust_remaining,
         // A file that is to be created must be opened for writing.
         is_read_only: arguments.read_only && arguments.size.is_none(),
+        pads_tail: true,
         ..OpenOptions::default()
     };
     let mut exports = Vec::new();
@@ -123,6 +132,7 @@ fn status(name: &str, urls: &[String], server: &ServerFigures, exports: &[Arc<Ex
     let mut status = Status::healthy("export", name);
     for export in exports {
         status = with_donors(status, &export.device().figures(), &export.device().spec());
+        status = with_servers(status, &export.device().figures(), &export.device().spec());
         status = with_unwritten(status, &export.device().figures(), &export.device().spec());
         let ExportFigures { failed, .. } = export.figures();
         if failed > 0 {
@@ -144,7 +154,7 @@ fn describe(export: &Export) -> Value {
     json!({
         "name": export.name(),
         "spec": export.device().spec(),
-        "size_bytes": geometry.size_bytes,
+        "size_bytes": export.device().exact_bytes(),
         "block_bytes": geometry.block_bytes,
         "read_only": export.is_read_only(),
         "requests": export.figures(),

@@ -7,7 +7,7 @@ mod arguments;
 mod attach;
 mod bench;
 mod cache;
-
+mod cert;
 mod device;
 mod exit;
 mod export;
@@ -29,13 +29,17 @@ mod trace_record;
 mod volume;
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::Parser;
 
 use arguments::{Arguments, Command};
 use exit::Failure;
-use nectary_host::descriptors;
 use mounts::helper::Helper;
+use nectary_host::descriptors;
+
+/// How long the end of the process waits for operations of a disk.
+const DISK_WAIT: Duration = Duration::from_secs(1);
 
 fn main() -> ExitCode {
     let mut words = std::env::args_os();
@@ -56,8 +60,8 @@ fn run(command: &Command) -> Result<u8, Failure> {
         descriptors::raise();
     }
     match command {
-        Command::Proxy(arguments) => runtime()?.block_on(proxy::run(arguments)),
-        Command::Store(command) => runtime()?.block_on(store::run(command)),
+        Command::Proxy(arguments) => in_runtime(proxy::run(arguments)),
+        Command::Store(command) => in_runtime(store::run(command)),
         Command::Cache(command) => cache::run(command),
         Command::Trace(command) => trace::run(command),
         Command::Attach(arguments) => attach::run(arguments),
@@ -66,10 +70,19 @@ fn run(command: &Command) -> Result<u8, Failure> {
         Command::Nbd(command) => runtime()?.block_on(nbd::run(command)),
         Command::Ram(command) => ram::run(command),
         Command::Volume(command) => volume::run(command),
+        Command::Cert(command) => cert::run(command),
         Command::Bench(command) => bench::run(command),
         Command::Status(arguments) => status::run(arguments),
         Command::Top(arguments) => live::top::run(arguments),
     }
+}
+
+/// Runs a command in a runtime. A thread that waits for a disk which does not answer does not keep the process.
+fn in_runtime(command: impl Future<Output = Result<u8, Failure>>) -> Result<u8, Failure> {
+    let runtime = runtime()?;
+    let result = runtime.block_on(command);
+    runtime.shutdown_timeout(DISK_WAIT);
+    result
 }
 
 /// Makes a runtime with one thread: a command waits for one thing at a time, and the proxy's workers have separate

@@ -14,7 +14,7 @@ use nectary_block::format_size;
 use nectary_host::log::{self, Level, Throttle};
 use nectary_host::{
     ControlServer, Fault, FaultKind, Limits, Methods, ReopenSignals, RuntimeDirectory, Shutdown, Status, allocator,
-    memory,
+    descriptors, memory,
 };
 use nectary_proxy::{Bound, ForwardedOptions, OriginUrl, Proxy, ProxyOptions, Reopener};
 use nectary_store::{MEMORY_BYTES_MIN, OpenOptions, Spans};
@@ -35,6 +35,10 @@ const NOTES_INTERVAL: Duration = Duration::from_secs(1);
 const MEMORY_LEFT_SHARE: u64 = 4;
 const MEMORY_LEFT_BYTES: u64 = 256 << 20;
 
+/// The file descriptors that each worker needs to start (its listener and its runtime), and those that all else needs.
+const WORKER_DESCRIPTORS: u64 = 6;
+const START_DESCRIPTORS: u64 = 32;
+
 /// Runs the proxy until a signal requests its end.
 pub async fn run(arguments: &ProxyArguments) -> Result<u8, Failure> {
     allocator::give_back_large_blocks();
@@ -47,13 +51,22 @@ pub async fn run(arguments: &ProxyArguments) -> Result<u8, Failure> {
         rewrite_percent: arguments.rewrite,
         cluster_bytes: arguments.cluster_size,
         cluster_read: arguments.cluster_read,
+        device_deadline: Some(arguments.disk_deadline).filter(|limit| !limit.is_zero()),
         admission: arguments.admission.options(),
         ..OpenOptions::default()
     };
     // The options and addresses are checked before a store is opened or made.
     check_memory(arguments)?;
+    check_descriptors(arguments)?;
     let bound = bind(proxy_options(arguments)?)?;
-    let store = open_or_create_store(arguments, options).await?;
+    // A slow disk does not keep a signal waiting. What was read or made so far is found by the next start.
+    let store = tokio::select! {
+        store = open_or_create_store(arguments, options) => store?,
+        () = shutdown.requested() => {
+            log::write(Level::Note, "proxy", format_args!("stopped before the store was open"));
+            return Ok(GOOD);
+        }
+    };
     let served = serve(arguments, bound, &store, &shutdown, reopen_signals).await;
     let closed = store.close().await.context("cannot write what was left");
     served?;
@@ -113,6 +126,19 @@ fn check_memory(arguments: &ProxyArguments) -> Result<(), Failure> {
         log::write(Level::Warning, "proxy", text);
     }
     Ok(())
+}
+
+/// Refuses to start with too few file descriptors, before a store is made.
+fn check_descriptors(arguments: &ProxyArguments) -> Result<(), Failure> {
+    let processors = || std::thread::available_parallelism().map_or(1, |count| count.get() as u64);
+    let workers = arguments.workers.map_or_else(processors, u64::from);
+    let needed = workers * WORKER_DESCRIPTORS + START_DESCRIPTORS;
+    let limit = descriptors::limit().soft;
+    if limit.saturating_sub(descriptors::open_now()) >= needed {
+        return Ok(());
+    }
+    let message = format!("{needed} file descriptors are needed to start, and no more than {limit} may be open");
+    Err(Failure::new(FAILED, message, "raise the limit: `ulimit -n`, or LimitNOFILE= in a unit of systemd"))
 }
 
 /// Binds the addresses; the error names the program that already uses one.
@@ -205,6 +231,7 @@ fn proxy_options(arguments: &ProxyArguments) -> Result<ProxyOptions, Failure> {
         listen: arguments.listen.clone(),
         origin: arguments.origin.origin.clone(),
         origin_ca: arguments.origin.origin_ca.clone(),
+        origin_rules: arguments.origin.rules(),
         workers: arguments.workers.map_or(0, usize::from),
         default_ttl: arguments.default_ttl.clone(),
         stale_unreachable: arguments.stale_unreachable,

@@ -135,7 +135,10 @@ mod tests {
         let fresh = || Status::healthy("proxy", "a");
         note_failed_accept(&io::Error::from_raw_os_error(libc::EMFILE));
         let status = with_refused(fresh());
-        assert!(status.state == State::Degraded && status.problems[0].what.contains("no file descriptor"), "{status:?}");
+        assert!(
+            status.state == State::Degraded && status.problems[0].what.contains("no file descriptor"),
+            "{status:?}"
+        );
         *LAST.lock().unwrap() = Some((Duration::ZERO, "long ago".to_owned()));
         let expected = if since_boot() < SHOWN { State::Degraded } else { State::Healthy };
         assert_eq!(with_refused(fresh()).state, expected);

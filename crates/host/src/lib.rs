@@ -1,7 +1,7 @@
 //! The code that all running parts of Nectary share: the control socket and its directory, stopping, and logging.
 //!
 //! Owns: the runtime directory, the control socket (server and client), [`Status`], [`Shutdown`], messages on standard
-//! error, connecting to names, TLS, the settings of the allocator, the limits of open descriptors and of memory, a clock that counts while the
+//! error, TLS, the settings of the allocator, the limits of open descriptors and of memory, a clock that counts while the
 //! host is suspended, and what calls in progress wait for. Leaves to others: the answers of each part, and the way in
 //! which they are shown on a terminal.
 //!
@@ -12,12 +12,13 @@
 
 pub mod allocator;
 pub mod clock;
+pub mod connect;
 pub mod control;
 pub mod descriptors;
-pub mod dial;
 mod error;
 pub mod log;
 pub mod memory;
+mod newcomers;
 pub mod progress;
 mod reopen;
 mod runtime_directory;
@@ -27,6 +28,7 @@ pub mod tls;
 
 pub use control::{ControlServer, Fault, FaultKind, Limits, Methods};
 pub use error::Error;
+pub use newcomers::{Newcomer, Newcomers};
 pub use reopen::ReopenSignals;
 pub use runtime_directory::RuntimeDirectory;
 pub use shutdown::{Shutdown, SignalWatch};

@@ -50,7 +50,8 @@ pub fn available_bytes() -> Option<u64> {
 
 fn limit_at(root: &Path) -> Option<MemoryLimit> {
     let machine = meminfo(root, "MemTotal:").map(|bytes| MemoryLimit { bytes, group: None });
-    let groups = groups(root).into_iter().map(|group| MemoryLimit { bytes: group.limit_bytes, group: Some(group.path) });
+    let groups =
+        groups(root).into_iter().map(|group| MemoryLimit { bytes: group.limit_bytes, group: Some(group.path) });
     machine.into_iter().chain(groups).min_by_key(|limit| limit.bytes)
 }
 
@@ -100,9 +101,9 @@ impl Group {
         };
         let limit_bytes = number(limit).filter(|bytes| *bytes < NO_LIMIT_BYTES)?;
         let stat = fs::read_to_string(path.join("memory.stat")).unwrap_or_default();
-        let droppable = ["total_inactive_file ", "inactive_file "].iter().find_map(|name| {
-            stat.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<u64>().ok())
-        });
+        let droppable = ["total_inactive_file ", "inactive_file "]
+            .iter()
+            .find_map(|name| stat.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<u64>().ok()));
         let used_bytes = number(used).unwrap_or(0).saturating_sub(droppable.unwrap_or(0));
         Some(Group { path: path.to_owned(), limit_bytes, used_bytes })
     }

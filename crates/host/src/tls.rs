@@ -131,7 +131,7 @@ async fn linger<S: AsyncRead + AsyncWrite + Unpin>(mut stream: S) {
 /// Explains an error of a handshake, or of the first message after it, to the user. The text says what is wrong with
 /// the other side and what to do. The result is `None` if TLS and its certificates are not the reason.
 pub fn explain(error: &io::Error) -> Option<String> {
-    let made = "`nectary volume cert host` makes certificates";
+    let made = "`nectary cert` makes certificates";
     let text = match error.get_ref()?.downcast_ref::<rustls::Error>()? {
         rustls::Error::NoCertificatesPresented => "it showed no certificate, and one is required".to_owned(),
         rustls::Error::AlertReceived(AlertDescription::CertificateRequired) => {

@@ -10,12 +10,13 @@ use crate::client::handshake::{Action as ClientAction, Goal, Handshake as Client
 use crate::client::replies::{Expected, Replies, Step};
 use crate::server::handshake::{Action, Handshake};
 use crate::server::{Export, Exports, check};
+use crate::wire::reply::{self, Answered};
 use crate::wire::request::{self, Header};
-use crate::wire::{CHUNK_MAGIC, SIMPLE_REPLY_MAGIC, reply};
+use crate::wire::{CHUNK_MAGIC, EXTENDED_CHUNK_MAGIC, Headers, SIMPLE_REPLY_MAGIC};
 
 /// The maximum number of bytes that one step of the protocol may read at once. It is higher than every limit on the
 /// length of a part of a message.
-const STEP_BYTES_MAX: usize = 16 << 20;
+const STEP_BYTES_MAX: usize = 32 << 20;
 
 /// The input, from which each step of the protocol takes the bytes of the other side.
 struct Feed<'a>(&'a [u8]);
@@ -43,11 +44,16 @@ pub fn serve(input: &[u8], requires_tls: bool) -> usize {
                 Action::StartTls => machine.encrypted(),
                 Action::End(_) => return sent,
                 Action::Begin(agreed) => {
-                    while let Some(bytes) = feed.next(request::BYTES) {
-                        let Ok(header) = bytes.try_into().map_err(|_| 0).and_then(Header::decode) else { return sent };
-                        assert_eq!(header.encode(), *bytes);
+                    let headers = agreed.headers;
+                    while let Some(bytes) = feed.next(request::header_bytes(headers)) {
+                        let Ok(header) = Header::decode(bytes, headers) else { return sent };
+                        // Encoding adds the flag of a payload.
+                        let again = Header::decode(&header.encode(headers), headers);
+                        assert!(
+                            again.is_ok_and(|again| again.length == header.length && again.cookie == header.cookie)
+                        );
                         if let Ok(command) = check(&header, &agreed) {
-                            let inside = header.offset + u64::from(header.length) <= agreed.size_bytes;
+                            let inside = header.offset + header.length <= agreed.size_bytes;
                             assert!(inside, "{command:?} leaves the export");
                         }
                     }
@@ -80,13 +86,14 @@ pub fn haggle(input: &[u8], goal: u8) {
 }
 
 /// Runs a client that receives replies to a read of 64 KiB, a request for extents and a flush, with the cookies 1, 2
-/// and 3.
-pub fn replies(input: &[u8], is_structured: bool) {
+/// and 3. `form` chooses the headers of the replies and may be any number.
+pub fn replies(input: &[u8], form: u8) {
     const LENGTH: u32 = 64 << 10;
-    let mut machine = Replies::new(is_structured, is_structured.then_some(1));
-    machine.expect(1, Expected::Data { offset: 4096, length: LENGTH });
-    machine.expect(2, Expected::Status);
-    machine.expect(3, Expected::Nothing);
+    let headers = FORMS[usize::from(form) % FORMS.len()];
+    let mut machine = Replies::new(headers, headers.is_structured().then_some(1));
+    machine.expect(1, 4096, Expected::Data { offset: 4096, length: LENGTH });
+    machine.expect(2, 0, Expected::Status);
+    machine.expect(3, 0, Expected::Nothing);
     // Each byte of the data may arrive only once.
     let mut seen = vec![false; LENGTH as usize];
     let mut note = |at: u32, length: u32| {
@@ -125,31 +132,47 @@ pub fn replies(input: &[u8], is_structured: bool) {
     }
 }
 
-/// Valid replies, simple and structured, as seeds for mutations.
+/// The forms of headers, in the order in which [`reply_seeds`] has their seeds.
+const FORMS: [Headers; 3] = [Headers::Simple, Headers::Structured, Headers::Extended];
+
+/// Valid replies, simple, structured and extended, as seeds for mutations.
 pub fn reply_seeds() -> Vec<Vec<u8>> {
+    FORMS.iter().map(|&headers| if headers.is_structured() { chunks(headers) } else { simple() }).collect()
+}
+
+fn simple() -> Vec<u8> {
     let mut simple = Vec::new();
     reply::simple(&mut simple, 0, 3);
     reply::simple(&mut simple, 5, 2);
     reply::simple(&mut simple, 0, 1);
-    let mut structured = Vec::new();
+    simple
+}
+
+fn chunks(headers: Headers) -> Vec<u8> {
+    let mut out = Vec::new();
+    let to = |cookie, offset| Answered { headers, cookie, offset };
     for (offset, length, flags) in [(4096 + 512, 256u32, 0), (4096, 512, 0)] {
-        reply::chunk(&mut structured, flags, reply::OFFSET_DATA, 1, 8 + length);
-        structured.extend(u64::to_be_bytes(offset));
-        structured.extend(vec![7; length as usize]);
+        reply::chunk(&mut out, to(1, 4096), flags, reply::OFFSET_DATA, 8 + length);
+        out.extend(u64::to_be_bytes(offset));
+        out.extend(vec![7; length as usize]);
     }
-    reply::chunk(&mut structured, 0, reply::OFFSET_HOLE, 1, 12);
-    structured.extend(u64::to_be_bytes(4096 + 768));
-    structured.extend(u32::to_be_bytes((64 << 10) - 768));
-    reply::chunk(&mut structured, reply::DONE, reply::NONE, 1, 0);
-    reply::chunk(&mut structured, reply::DONE, reply::BLOCK_STATUS, 2, 4 + 16);
-    for number in [1u32, 4096, 0, 8192, 3] {
-        structured.extend(number.to_be_bytes());
+    reply::chunk(&mut out, to(1, 4096), 0, reply::OFFSET_HOLE, 12);
+    out.extend(u64::to_be_bytes(4096 + 768));
+    out.extend(u32::to_be_bytes((64 << 10) - 768));
+    reply::chunk(&mut out, to(1, 4096), reply::DONE, reply::NONE, 0);
+    if headers.is_extended() {
+        reply::chunk(&mut out, to(2, 0), reply::DONE, reply::BLOCK_STATUS_EXT, 8 + 32);
+        out.extend([1u32, 2].map(u32::to_be_bytes).concat());
+        out.extend([4096u64, 0, 1 << 40, 3].map(u64::to_be_bytes).concat());
+    } else {
+        reply::chunk(&mut out, to(2, 0), reply::DONE, reply::BLOCK_STATUS, 4 + 16);
+        out.extend([1u32, 4096, 0, 8192, 3].map(u32::to_be_bytes).concat());
     }
-    reply::error(&mut structured, 3, 28, "no room");
-    vec![simple, structured]
+    reply::error(&mut out, to(3, 0), 28, "no room");
+    out
 }
 
 /// The magic numbers of replies.
-pub fn reply_words() -> [[u8; 4]; 2] {
-    [SIMPLE_REPLY_MAGIC.to_be_bytes(), CHUNK_MAGIC.to_be_bytes()]
+pub fn reply_words() -> [[u8; 4]; 3] {
+    [SIMPLE_REPLY_MAGIC, CHUNK_MAGIC, EXTENDED_CHUNK_MAGIC].map(u32::to_be_bytes)
 }

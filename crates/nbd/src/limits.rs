@@ -8,8 +8,9 @@ use std::time::Duration;
 /// The largest payload of one request or one content chunk, in bytes.
 pub const PAYLOAD_BYTES_MAX: u32 = 32 << 20;
 
-/// The maximum number of connections of a server at a time.
-pub const CONNECTIONS_MAX: usize = 256;
+/// The maximum number of connections of a server at a time. Beyond it, a client gets the place of the connection that
+/// has been open for longest without a request.
+pub const CONNECTIONS_MAX: usize = 1024;
 /// The maximum number of threads of a server that share the connections of one address.
 pub const THREADS_MAX: usize = 64;
 /// The maximum number of requests in flight on one connection of a server or client.
@@ -48,5 +49,12 @@ pub const PIECES_MAX: usize = 4096;
 pub const CLIENT_CONNECTIONS_MAX: u32 = 16;
 /// The default number of connections of one device to a server that allows several (multi-conn).
 pub const CLIENT_CONNECTIONS: u32 = 4;
+/// The default time for which a client's requests wait for a server that is away, counted from the loss of the last
+/// connection.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+/// The longest such time.
+pub const PATIENCE_MAX: Duration = Duration::from_secs(24 * 3600);
+/// The maximum number of times that a client sends one request again after a lost connection.
+pub const REPEATS_MAX: u32 = 8;
 /// The default time after which a client's request without an answer makes its connection fail.
 pub const REQUEST_TIME: Duration = Duration::from_secs(30);

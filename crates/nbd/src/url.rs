@@ -2,8 +2,8 @@
 //! `nbd+unix:///export?socket=PATH`. With TLS, the scheme is `nbds` or `nbds+unix`.
 //!
 //! Owns: parsing and formatting. The parameters are `socket`, `tls-hostname`, `tls-certificates` (a directory with
-//! `ca-cert.pem`, `client-cert.pem` and `client-key.pem`), `x-connections` and `x-request-time`. A URL with an unknown
-//! parameter is refused.
+//! `ca-cert.pem`, `client-cert.pem` and `client-key.pem`), `x-connections`, `x-request-time` and `patience`. A URL with an
+//! unknown parameter is refused.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use std::time::Duration;
 use nectary_block::{Form, Spec, parse_duration};
 
 use crate::error::{Error, ErrorKind};
-use crate::limits::CLIENT_CONNECTIONS_MAX;
+use crate::limits::{CLIENT_CONNECTIONS_MAX, PATIENCE_MAX};
 use crate::wire::bytes::text;
 
 /// The default port.
@@ -56,6 +56,8 @@ pub struct Url {
     pub connections: Option<u32>,
     /// The time after which a request without an answer makes its connection fail.
     pub request_time: Option<Duration>,
+    /// The time for which requests wait for a server that is away.
+    pub patience: Option<Duration>,
 }
 
 impl Url {
@@ -100,6 +102,7 @@ impl Url {
             tls_certificates: None,
             connections: None,
             request_time: None,
+            patience: None,
         };
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
@@ -139,10 +142,17 @@ impl Url {
                 }
                 self.request_time = Some(time);
             }
+            ("patience", _) => {
+                let time = parse_duration(&value)?;
+                if time > PATIENCE_MAX {
+                    return Err("patience is 0s to 24h".to_owned());
+                }
+                self.patience = Some(time);
+            }
             _ => {
                 return Err(format!(
                     "no parameter \"{key}\"; known are socket (with +unix), tls-hostname, tls-certificates, \
-                     x-connections, x-request-time"
+                     x-connections, x-request-time, patience"
                 ));
             }
         }
@@ -195,6 +205,7 @@ impl fmt::Display for Url {
         parameters.extend(certificates.map(|path| format!("tls-certificates={}", encode(&path.to_string_lossy()))));
         parameters.extend(self.connections.iter().map(|count| format!("x-connections={count}")));
         parameters.extend(self.request_time.iter().map(|time| format!("x-request-time={}us", time.as_micros())));
+        parameters.extend(self.patience.iter().map(|time| format!("patience={}us", time.as_micros())));
         let mut mark = '?';
         for parameter in parameters {
             write!(f, "{mark}{parameter}")?;
@@ -282,8 +293,9 @@ mod tests {
             let spec = Spec::parse(&parsed.spec()).unwrap();
             assert_eq!(spec.to_string(), parsed.spec());
         }
-        let url = Url::parse("nbds://h:1/a?tls-hostname=b&x-connections=2&x-request-time=5s").unwrap();
-        assert_eq!((url.connections, url.request_time), (Some(2), Some(Duration::from_secs(5))));
+        let url = Url::parse("nbds://h:1/a?tls-hostname=b&x-connections=2&x-request-time=5s&patience=2m").unwrap();
+        let times = (url.request_time, url.patience);
+        assert_eq!((url.connections, times), (Some(2), (Some(Duration::from_secs(5)), Some(Duration::from_secs(120)))));
         assert_eq!((url.server_name().as_str(), url.tls, &url.address), ("b", true, &Address::Tcp("h".to_owned(), 1)));
         assert_eq!(Url::parse(&url.to_string()).unwrap(), url);
     }
@@ -304,6 +316,7 @@ mod tests {
             ("nbd://h/?x-connections=17", "1 to 16"),
             ("nbd://h/?tls-verify-peer=0", "always verified"),
             ("nbd://a@h/", "user name"),
+            ("nbd://h/?patience=25h", "0s to 24h"),
         ] {
             let error = Url::parse(url).unwrap_err();
             assert!(error.kind == ErrorKind::Invalid && error.message.contains(words), "{url}: {error}");

@@ -8,8 +8,8 @@ use std::net::{SocketAddr, TcpListener as StdListener};
 use std::rc::Rc;
 use std::time::Duration;
 
-use nectary_host::{Shutdown, descriptors};
 use nectary_host::log::{Level, Throttle};
+use nectary_host::{Shutdown, descriptors};
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::connections::Door;

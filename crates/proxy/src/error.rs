@@ -4,6 +4,8 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use crate::rules::key_headers::KEY_HEADERS_MAX;
+
 /// The reason why a proxy did not start, or why it ended.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -57,6 +59,12 @@ pub enum Error {
         path: PathBuf,
         /// What is wrong.
         what: String,
+    },
+    /// Too many headers are part of every key.
+    #[error("{count} headers cannot be part of the key: at most {KEY_HEADERS_MAX} can")]
+    KeyHeaders {
+        /// The number of different headers.
+        count: usize,
     },
     /// A worker cannot start, or ended by a panic.
     #[error("worker {worker} {what}")]

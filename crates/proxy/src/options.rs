@@ -11,6 +11,7 @@ use std::time::Duration;
 use http::Uri;
 
 use crate::admin::{AdminOptions, is_loopback};
+use crate::origin_options::OriginOptions;
 use crate::rules::default_ttl::Rule;
 use crate::rules::key::Origin;
 
@@ -35,6 +36,8 @@ pub struct ProxyOptions {
     pub clients: Vec<ClientNet>,
     /// A PEM file of certificates that are trusted for origins, in addition to the system's certificates.
     pub origin_ca: Option<PathBuf>,
+    /// What the origin is asked for, and what of a request is part of the key.
+    pub origin_rules: OriginOptions,
     /// The files that say how names of origins are looked up.
     pub names: NameFiles,
     /// The ports to which `CONNECT` may tunnel.
@@ -65,6 +68,7 @@ impl Default for ProxyOptions {
             access_log: AccessLog::None,
             clients: Vec::new(),
             origin_ca: None,
+            origin_rules: OriginOptions::default(),
             names: NameFiles::default(),
             connect_ports: vec![443],
             strip_tags: false,

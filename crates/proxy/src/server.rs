@@ -19,9 +19,13 @@ use crate::connections::Door;
 use crate::error::Error;
 use crate::options::ProxyOptions;
 use crate::room::{ConnectionLimits, Room};
+use crate::rules::key_headers;
 use crate::stats::{OriginState, StatsReader, WorkerStats};
 use crate::upstream::{KnownOrigins, OriginTrust};
 use crate::worker::Worker;
+
+/// How long the end of a worker waits for its threads.
+const BLOCKING_WAIT: std::time::Duration = std::time::Duration::from_millis(500);
 
 /// The maximum number of connections that wait to be accepted, per listener.
 const BACKLOG: i32 = 1024;
@@ -49,7 +53,7 @@ impl Proxy {
 
     /// Binds the addresses, and makes every check that needs no store. No client can connect yet.
     ///
-    /// *Errors*: [`Error::NoAddress`] without an address; [`Error::AddressTwice`] if two are the same;
+    /// *Errors*: [`Error::NoAddress`] without an address; [`Error::KeyHeaders`] with too many headers in the key; [`Error::AddressTwice`] if two are the same;
     /// [`Error::Listen`] if an address is not available;
     /// [`Error::OriginCa`] if the file of certificates cannot be read or has none; [`Error::AdminWithoutToken`] if an
     /// address needs a token and there is none; [`Error::AccessLog`] if the log cannot be opened.
@@ -58,6 +62,10 @@ impl Proxy {
             return Err(Error::NoAddress);
         }
         options.admin.check()?;
+        let count = key_headers::names(&options.origin_rules.key_headers).len();
+        if count > key_headers::KEY_HEADERS_MAX {
+            return Err(Error::KeyHeaders { count });
+        }
         let mut named = HashSet::new();
         let fixed = options.listen.iter().chain(&options.admin.listen).filter(|address| address.port() != 0);
         if let Some(&address) = fixed.into_iter().find(|address| !named.insert(**address)) {
@@ -242,6 +250,8 @@ fn serve(
         accept::run(worker, listeners, shutdown).await
     });
     drop(stop_others);
+    // A thread that waits for a disk which does not answer does not keep the worker.
+    runtime.shutdown_timeout(BLOCKING_WAIT);
     result.map_err(failed)
 }
 

@@ -9,7 +9,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use http::HeaderValue;
+use http::uri::Authority;
+use http::{HeaderMap, HeaderName, HeaderValue};
 use nectary_store::Spans;
 
 use crate::access_log::{LogBuffer, RequestLog};
@@ -20,7 +21,11 @@ use crate::rendered_values::RenderedValues;
 use crate::room::Room;
 use crate::rules::cache_status::CACHE_NAME;
 use crate::rules::default_ttl::DefaultTtl;
+use crate::rules::invalidate::origin_of;
 use crate::rules::key::Origin;
+use crate::rules::key_headers;
+use crate::rules::origin::host_sent::{HostChoice, OriginHost, push_host};
+use crate::rules::origin::references::OwnReferences;
 use crate::rules::policy::Policy;
 use crate::stats::{OriginState, WorkerStats};
 use crate::upstream::{KnownOrigins, Upstream};
@@ -33,14 +38,63 @@ pub(crate) enum Mode {
     /// Any origin that clients name.
     Forward,
     /// One origin.
-    Reverse {
-        /// The origin.
-        origin: Origin,
-        /// The origin's authority, for `Host`.
-        authority: String,
-        /// The prefix of the keys of the origin's URLs.
-        key_prefix: Vec<u8>,
-    },
+    Reverse(ReverseMode),
+}
+
+/// The one origin of a reverse proxy.
+pub(crate) struct ReverseMode {
+    /// The origin.
+    pub origin: Origin,
+    /// The origin's references to itself, which clients get in a form that is right for each of them.
+    pub references: OwnReferences,
+    /// The `Host` that the origin gets, unless the client's is used.
+    authority: String,
+    /// The prefix of the keys of the origin's URLs: scheme and authority.
+    key_prefix: Vec<u8>,
+    /// Whether the host that the client names is the one that the origin gets and that is in the key.
+    is_client_host: bool,
+}
+
+impl ReverseMode {
+    fn new(origin: &Origin, host: &OriginHost) -> ReverseMode {
+        let mut own = vec![origin.clone()];
+        let mut authority = Vec::new();
+        match &host.0 {
+            HostChoice::Fixed(host) if push_host(&mut authority, host.as_bytes(), origin.https) => {
+                own.extend(Authority::try_from(&authority[..]).ok().and_then(|host| Origin::new(origin.https, &host)));
+            }
+            _ => authority = origin.authority().into_bytes(),
+        }
+        let key_prefix = [origin.scheme().as_bytes(), b"://", &authority].concat();
+        ReverseMode {
+            origin: origin.clone(),
+            references: OwnReferences::new(own),
+            authority: String::from_utf8(authority).expect("a host is ASCII"),
+            key_prefix,
+            is_client_host: host.0 == HostChoice::Client,
+        }
+    }
+
+    /// Appends scheme and authority of the key for a request that names `host`; false if it is not a host.
+    pub fn push_key_prefix(&self, out: &mut Vec<u8>, host: Option<&[u8]>) -> bool {
+        match host.filter(|_| self.is_client_host) {
+            Some(host) => {
+                out.extend_from_slice(self.origin.scheme().as_bytes());
+                out.extend_from_slice(b"://");
+                push_host(out, host, self.origin.https)
+            }
+            None => {
+                out.extend_from_slice(&self.key_prefix);
+                true
+            }
+        }
+    }
+
+    /// The `Host` that the origin gets with a request that has this key.
+    pub fn host_for<'a>(&'a self, key: &'a [u8]) -> &'a str {
+        let named = self.is_client_host.then(|| origin_of(key)).and_then(|prefix| std::str::from_utf8(prefix).ok());
+        named.and_then(|prefix| prefix.split_once("://")).map_or(&self.authority, |(_, host)| host)
+    }
 }
 
 /// The state that all requests of one thread share.
@@ -48,6 +102,8 @@ pub(crate) struct Worker {
     pub options: Arc<ProxyOptions>,
     pub mode: Mode,
     pub policy: Policy,
+    /// The request headers that are part of every key, sorted.
+    pub key_headers: Vec<HeaderName>,
     pub store: Spans,
     pub stats: Arc<WorkerStats>,
     pub log: Rc<RequestLog>,
@@ -83,11 +139,7 @@ impl Worker {
     ) -> Rc<Worker> {
         let mode = match &options.origin {
             None => Mode::Forward,
-            Some(url) => {
-                let mut key_prefix = Vec::new();
-                url.0.push(&mut key_prefix);
-                Mode::Reverse { origin: url.0.clone(), authority: url.0.authority(), key_prefix }
-            }
+            Some(url) => Mode::Reverse(ReverseMode::new(&url.0, &options.origin_rules.host)),
         };
         let pseudonym = format!("{CACHE_NAME}-{instance:08x}");
         let via = HeaderValue::from_str(&format!("1.1 {pseudonym}")).expect("visible ASCII");
@@ -101,6 +153,7 @@ impl Worker {
                 stale_unreachable_s: options.stale_unreachable.as_secs(),
             },
             mode,
+            key_headers: key_headers::names(&options.origin_rules.key_headers),
             store,
             log: RequestLog::new(stats.clone(), log),
             upstream: Upstream::new(options.clone(), stats.clone(), connections.clone(), origin, known),
@@ -128,6 +181,13 @@ impl Worker {
     /// The current time in Unix milliseconds.
     pub fn now_ms(&self) -> u64 {
         self.now().1
+    }
+
+    /// Makes an origin's response fit for all clients, before anything else is read from its headers.
+    pub fn adapt(&self, headers: &mut HeaderMap) {
+        if let Mode::Reverse(reverse) = &self.mode {
+            reverse.references.rewrite(headers);
+        }
     }
 
     /// Reads both clocks again, so that [`Worker::now`] follows changes of the system's clock.

@@ -1,6 +1,7 @@
 //! The headers that tell an origin about earlier hops are the same for every method.
 
-use nectary_proxy::{ForwardedOptions, ProxyOptions};
+use nectary_host::Shutdown;
+use nectary_proxy::{Error, ForwardedOptions, OriginOptions, Proxy, ProxyOptions};
 
 use crate::common::*;
 
@@ -30,8 +31,22 @@ async fn told(origin: &Origin, proxy: &TestProxy, target: &str, saying: &[&str])
 }
 
 async fn reverse(origin: &Origin, forwarded: ForwardedOptions) -> TestProxy {
+    TestProxy::start(with_key_headers(origin, forwarded, &[])).await
+}
+
+fn with_key_headers(origin: &Origin, forwarded: ForwardedOptions, names: &[&str]) -> ProxyOptions {
     let url = Some(format!("http://{}", origin.address).parse().expect("an origin"));
-    TestProxy::start(ProxyOptions { origin: url, forwarded, ..options() }).await
+    let key_headers = names.iter().map(|name| name.parse().expect("a header")).collect();
+    ProxyOptions {
+        origin: url,
+        forwarded,
+        origin_rules: OriginOptions { key_headers, ..Default::default() },
+        ..options()
+    }
+}
+
+fn trusting(net: &str) -> ForwardedOptions {
+    ForwardedOptions { trusted: vec![net.parse().expect("a net")], is_silent: false }
 }
 
 #[tokio::test]
@@ -51,13 +66,7 @@ async fn a_trusted_proxy_in_front_is_believed_and_gone_on_from() {
     let net = |text: &str| vec![text.parse().expect("a net")];
     let trusting = ForwardedOptions { trusted: net("127.0.0.0/8"), is_silent: false };
     let proxy = reverse(&origin, trusting).await;
-    let expected = [
-        "for=192.0.2.1;host=evil;proto=https, for=127.0.0.1;proto=http",
-        "192.0.2.1, 127.0.0.1",
-        "evil",
-        "https",
-        "192.0.2.1",
-    ];
+    let expected = ["for=192.0.2.1, for=127.0.0.1;proto=http", "192.0.2.1, 127.0.0.1", "", "http", "192.0.2.1"];
     assert_eq!(told(&origin, &proxy, "/a", &SAID).await, expected);
     let another = reverse(&origin, ForwardedOptions { trusted: net("192.0.2.0/24"), is_silent: false }).await;
     assert_eq!(told(&origin, &another, "/a", &SAID).await[1], "127.0.0.1");
@@ -68,4 +77,97 @@ async fn a_forward_proxy_tells_nobody_who_asks() {
     let origin = Origin::start().await;
     let proxy = TestProxy::forward().await;
     assert_eq!(told(&origin, &proxy, &origin.url("/a"), &SAID).await, [""; 5]);
+}
+
+/// An origin that builds links from such headers must not be able to store one client's links for others.
+#[tokio::test]
+async fn a_forwarded_host_decides_no_stored_response() {
+    let origin = Origin::start().await;
+    origin.on("/a", Script::fresh(b"links"));
+    let proxy = reverse(&origin, trusting("127.0.0.1")).await;
+    let said = [&SAID[..], &["x-forwarded-port: 1", "x-forwarded-prefix: /evil", "x-url-scheme: https"]].concat();
+    assert!(!get(proxy.address, "/a", &said).await.is_hit());
+    let got = &origin.got()[0];
+    for name in ["x-forwarded-host", "x-forwarded-port", "x-forwarded-prefix", "x-url-scheme"] {
+        assert_eq!(got.header(name), "", "{name}");
+    }
+    assert_eq!((got.header("x-forwarded-proto").as_str(), got.header("forwarded").contains("evil")), ("http", false));
+    assert!(get(proxy.address, "/a", &[]).await.is_hit());
+}
+
+#[tokio::test]
+async fn a_key_header_separates_copies_and_a_purge_takes_all() {
+    let origin = Origin::start().await;
+    for body in [b"http.", b"https", b"again"] {
+        origin.on("/a", Script::fresh(body));
+    }
+    let names = ["X-Forwarded-Proto", "x-forwarded-host", "X-Forwarded-Proto"];
+    let proxy = TestProxy::start(with_key_headers(&origin, trusting("127.0.0.1"), &names)).await;
+    let (http, https) = (["x-forwarded-proto: http"], ["x-forwarded-proto: https", "x-forwarded-host: a"]);
+    assert_eq!(get(proxy.address, "/a", &http).await.text(), "http.");
+    assert_eq!(get(proxy.address, "/a", &https).await.text(), "https");
+    let got = &origin.got()[1];
+    assert_eq!((got.header("x-forwarded-proto"), got.header("x-forwarded-host")), ("https".into(), "a".into()));
+    for (saying, body) in [(&http[..], "http."), (&https, "https")] {
+        let reply = get(proxy.address, "/a", saying).await;
+        assert!(reply.is_hit() && reply.text() == body, "{reply:?}");
+    }
+    let mut client = Client::connect(proxy.address).await;
+    assert!(client.ask(&["PURGE /a HTTP/1.1", AUTHORIZATION]).await.text().starts_with("purged"));
+    for saying in [&http[..], &https] {
+        assert_eq!(get(proxy.address, "/a", saying).await.text(), "again");
+    }
+    assert_eq!(origin.count(), 4);
+}
+
+/// A client that may not say such a thing must not reach what was stored for those who may.
+#[tokio::test]
+async fn an_untrusted_key_header_is_as_if_absent() {
+    let origin = Origin::start().await;
+    origin.on("/a", Script::fresh(b"hello"));
+    let proxy = TestProxy::start(with_key_headers(&origin, trusting("192.0.2.0/24"), &["x-forwarded-user"])).await;
+    assert!(!get(proxy.address, "/a", &[]).await.is_hit());
+    for user in ["admin", "another"] {
+        assert!(get(proxy.address, "/a", &[&format!("x-forwarded-user: {user}")]).await.is_hit(), "{user}");
+    }
+    assert_eq!(origin.got()[0].header("x-forwarded-user"), "");
+    // The same holds if the origin names such a header in `Vary`.
+    origin.on("/v", Script::ok(&["cache-control: max-age=60", "vary: x-forwarded-user"], b"hello"));
+    let proxy = reverse(&origin, ForwardedOptions::default()).await;
+    get(proxy.address, "/v", &["x-forwarded-user: admin"]).await;
+    assert!(get(proxy.address, "/v", &["x-forwarded-user: another"]).await.is_hit());
+}
+
+#[tokio::test]
+async fn responses_stored_without_a_key_header_are_replaced() {
+    let origin = Origin::start().await;
+    for path in ["/a", "/v"] {
+        let headers = ["cache-control: max-age=60", if path == "/v" { "vary: accept" } else { "x: y" }];
+        origin.on(path, Script::ok(&headers, b"before")).on(path, Script::ok(&headers, b"after."));
+    }
+    let before = reverse(&origin, ForwardedOptions::default()).await;
+    for path in ["/a", "/v"] {
+        assert_eq!(get(before.address, path, &[]).await.text(), "before");
+        assert!(get(before.address, path, &[]).await.is_hit());
+    }
+    let (shutdown, rules) = (Shutdown::new(), with_key_headers(&origin, trusting("127.0.0.1"), &["x-forwarded-proto"]));
+    let after = Proxy::start(rules, before.store.clone(), shutdown.clone()).expect("a proxy");
+    for path in ["/a", "/v"] {
+        for is_hit in [false, true] {
+            let reply = get(after.addresses()[0], path, &[]).await;
+            assert!(reply.is_hit() == is_hit && reply.text() == "after.", "{path}: {reply:?}");
+        }
+    }
+    shutdown.request();
+    tokio::task::spawn_blocking(move || after.wait()).await.expect("joined").expect("a good end");
+}
+
+#[tokio::test]
+async fn too_many_key_headers_are_refused_at_start() {
+    let origin = Origin::start().await;
+    let names: Vec<String> = (0..=nectary_proxy::KEY_HEADERS_MAX).map(|index| format!("x-{index}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let bind = |count| Proxy::bind(with_key_headers(&origin, trusting("127.0.0.1"), &names[..count]));
+    assert!(bind(names.len() - 1).is_ok());
+    assert!(matches!(bind(names.len()), Err(Error::KeyHeaders { count: 9 })));
 }

@@ -17,8 +17,13 @@ fn fixture(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/common/tls").join(name)
 }
 
-/// Starts a TLS origin that sends the same response to every request; returns its port and its task.
+/// Starts a TLS origin that sends the same response to every request and ends each connection without TLS's closing
+/// message, as if an attacker had cut it; returns its port and its task.
 async fn origin(response: &'static [u8]) -> (u16, JoinHandle<()>) {
+    origin_that_ends(response, false).await
+}
+
+async fn origin_that_ends(response: &'static [u8], says_farewell: bool) -> (u16, JoinHandle<()>) {
     let certificate = CertificateDer::from_pem_file(fixture("cert.pem")).expect("a certificate");
     let key = PrivateKeyDer::from_pem_file(fixture("key.pem")).expect("a key");
     let config = rustls::ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
@@ -36,8 +41,10 @@ async fn origin(response: &'static [u8]) -> (u16, JoinHandle<()>) {
             let mut got = Vec::new();
             while !got.ends_with(b"\r\n\r\n") && stream.read_buf(&mut got).await.is_ok_and(|count| count > 0) {}
             let _ = stream.write_all(response).await;
-            // The connection ends without TLS's closing message, as if an attacker had cut it.
             let _ = stream.flush().await;
+            if says_farewell {
+                let _ = stream.shutdown().await;
+            }
         }
     });
     (port, task)
@@ -83,8 +90,16 @@ async fn an_origin_that_is_not_trusted_is_502() {
 async fn a_body_that_ends_without_a_farewell_is_cut_off() {
     let (port, task) = origin(b"HTTP/1.1 200 OK\r\ncache-control: max-age=60\r\n\r\nhello").await;
     let proxy = trusting(port, "localhost").await;
+    for _ in 0..2 {
+        let reply = get(proxy.address, "/a", &[]).await;
+        assert!(!reply.is_complete && !reply.is_hit(), "{reply:?}");
+    }
+    task.abort();
+    let (port, task) = origin_that_ends(b"HTTP/1.1 200 OK\r\ncache-control: max-age=60\r\n\r\nhello", true).await;
+    let proxy = trusting(port, "localhost").await;
     let reply = get(proxy.address, "/a", &[]).await;
-    assert!(!reply.is_complete, "{reply:?}");
+    assert!(reply.is_complete && reply.text() == "hello", "{reply:?}");
+    while !get(proxy.address, "/a", &[]).await.is_hit() {}
     task.abort();
 }
 

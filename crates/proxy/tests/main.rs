@@ -19,6 +19,7 @@ mod log_of_requests;
 mod miss_then_hit;
 mod names;
 mod origin_faults;
+mod origin_host;
 mod purge_and_invalidation;
 mod ranges_not_stored;
 mod refusals;

@@ -3,6 +3,9 @@
 
 use std::time::Duration;
 
+use nectary_proxy::{OriginOptions, ProxyOptions};
+use nectary_store::KeyRef;
+
 use crate::common::*;
 
 /// Sends a request twice, asserts that the second request went to the origin, too, and returns the second reply.
@@ -40,13 +43,66 @@ async fn a_body_that_ends_early_is_never_whole() {
 }
 
 #[tokio::test]
-async fn a_body_that_ends_with_its_connection_is_passed_on_and_not_stored() {
+async fn a_body_that_ends_by_a_clean_close_is_stored() {
+    for version in ["1.0", "1.1"] {
+        let origin = Origin::start().await;
+        let head = format!("HTTP/{version} 200 OK\r\ncache-control: max-age=60\r\n\r\nfirst");
+        origin.on("/a", Script::raw(head.as_bytes()).wait("rest").then(b"later").close());
+        let proxy = TestProxy::forward().await;
+        let line = format!("GET {} HTTP/1.1", origin.url("/a"));
+        let mut client = Client::connect(proxy.address).await;
+        client.send(request(&[&line]).as_bytes()).await;
+        assert!(client.head().await.cache_status().ends_with("stored"));
+        origin.open("rest");
+        let hit = loop {
+            let reply = get(proxy.address, &origin.url("/a"), &[]).await;
+            assert_eq!(reply.text(), "firstlater");
+            if reply.is_hit() {
+                break reply;
+            }
+        };
+        assert_eq!((hit.header("content-length").as_str(), origin.count()), ("10", 1));
+    }
+}
+
+#[tokio::test]
+async fn a_clean_close_can_be_distrusted() {
     let origin = Origin::start().await;
     origin.on("/a", Script::raw(b"HTTP/1.1 200 OK\r\ncache-control: max-age=60\r\n\r\nwho knows").close());
-    let proxy = TestProxy::forward().await;
+    let origin_rules = OriginOptions { distrusts_close: true, ..Default::default() };
+    let proxy = TestProxy::start(ProxyOptions { origin_rules, ..options() }).await;
     let reply = ask_twice(&origin, &proxy, "/a").await.expect("a response");
     assert_eq!((reply.status, reply.text().as_str()), (200, "who knows"));
     assert!(!reply.cache_status().contains("stored"));
+}
+
+/// A body that would have ended with its connection: the connection is reset, or nothing comes any more, or the proxy
+/// is stopped. Neither is a clean close.
+#[tokio::test]
+async fn a_body_without_a_clean_close_is_not_stored() {
+    let origin = Origin::start().await;
+    let head = b"HTTP/1.1 200 OK\r\ncache-control: max-age=60\r\n\r\nfirst";
+    origin.on("/reset", Script::raw(head).wait("reset").reset()).on("/stall", Script::raw(head).hang());
+    let mut options = options();
+    options.limits.body_timeout = Duration::from_millis(300);
+    options.limits.drain_timeout = Duration::from_millis(100);
+    let mut proxy = TestProxy::start(options).await;
+    for (count, path) in [(1, "/reset"), (2, "/stall"), (3, "/stall")] {
+        let line = format!("GET {} HTTP/1.1", origin.url(path));
+        let mut client = Client::connect(proxy.address).await;
+        client.send(request(&[&line]).as_bytes()).await;
+        client.head().await;
+        origin.open("reset");
+        if count == 3 {
+            proxy.stop().await;
+            break;
+        }
+        proxy.wait_for(|stats| stats.failed_fills == count).await;
+        assert_eq!(client.rest().await, b"5\r\nfirst\r\n", "{path}");
+    }
+    for path in ["/reset", "/stall"] {
+        assert!(proxy.store.get(KeyRef::new(origin.url(path).as_bytes(), b"")).await.is_none(), "{path}");
+    }
 }
 
 #[tokio::test]

@@ -55,6 +55,55 @@ async fn a_304_for_something_else_is_not_believed() {
     assert_eq!(origin.got()[2].header("if-none-match"), "");
 }
 
+/// The body has changed, although the origin says `304`: these validators are not those of the stored response.
+#[tokio::test]
+async fn a_304_with_other_weak_validators_renews_nothing() {
+    const MODIFIED: &str = "last-modified: Sun, 06 Nov 1994 08:49:37 GMT";
+    const LATER: &str = "last-modified: Sun, 06 Nov 1994 08:49:38 GMT";
+    const DATE: &str = "date: Sun, 06 Nov 1994 08:49:38 GMT";
+    // Each row has the validator of the stored response, the headers of the `304`, and what validates the response.
+    let table = [
+        (&["etag: W/\"x\""][..], "etag: W/\"y\"".to_owned()),
+        (&["etag: \"x\""], "etag: W/\"y\"".to_owned()),
+        (&[MODIFIED, "date: Sun, 06 Nov 1994 08:49:40 GMT"], format!("{LATER}\r\n{DATE}")),
+        (
+            &[MODIFIED, "date: Sun, 06 Nov 1994 08:49:40 GMT"],
+            format!("etag: W/\"y\"\r\n{MODIFIED}\r\n{}", DATE.replace("38", "37")),
+        ),
+    ];
+    for (validators, fresh) in table {
+        let origin = Origin::start().await;
+        let not_modified = format!("HTTP/1.1 304 Not Modified\r\ncache-control: max-age=60\r\n{fresh}\r\n\r\n");
+        origin
+            .on("/a", Script::ok(&[&["cache-control: max-age=0"], validators].concat(), b"old"))
+            .on("/a", Script::raw(not_modified.as_bytes()))
+            .on("/a", Script::fresh(b"new"));
+        let proxy = TestProxy::forward().await;
+        for body in ["old", "new", "new"] {
+            assert_eq!(get(proxy.address, &origin.url("/a"), &[]).await.text(), body, "{validators:?} {fresh}");
+        }
+        assert_eq!(origin.count(), 3);
+    }
+}
+
+/// The origin goes by a date of whole seconds, and the body has changed twice in one second.
+#[tokio::test]
+async fn a_body_modified_as_it_was_sent_is_fetched_again() {
+    let origin = Origin::start().await;
+    let modified = "last-modified: Sun, 06 Nov 1994 08:49:37 GMT";
+    let sent = ["date: Sun, 06 Nov 1994 08:49:37 GMT", "date: Sun, 06 Nov 1994 08:49:38 GMT"];
+    for (path, date, condition) in [("/a", sent[0], ""), ("/b", sent[1], "Sun, 06 Nov 1994 08:49:37 GMT")] {
+        origin
+            .on(path, Script::ok(&["cache-control: max-age=0", modified, date], b"first"))
+            .on(path, Script::ok(&["cache-control: max-age=0", modified], b"second"));
+        let proxy = TestProxy::forward().await;
+        for body in ["first", "second"] {
+            assert_eq!(get(proxy.address, &origin.url(path), &[]).await.text(), body);
+        }
+        assert_eq!(origin.got().pop().expect("a request").header("if-modified-since"), condition, "{path}");
+    }
+}
+
 #[tokio::test]
 async fn a_request_can_demand_validation() {
     let origin = Origin::start().await;
@@ -94,6 +143,81 @@ async fn validations_at_the_same_time_are_one_request() {
         assert_eq!(client.reply(false).await.text(), "hello");
     }
     assert_eq!(origin.count(), 2);
+}
+
+/// Sends the same request on several connections, and lets the origin answer when all wait.
+async fn at_the_same_time(origin: &Origin, proxy: &TestProxy, lines: &[&str]) -> Vec<Reply> {
+    let before = proxy.stats().requests;
+    let mut clients = Vec::new();
+    for _ in 0..5 {
+        let mut client = Client::connect(proxy.address).await;
+        client.send(request(lines).as_bytes()).await;
+        clients.push(client);
+    }
+    proxy.wait_for(|stats| stats.requests == before + 5).await;
+    origin.open("answer");
+    let mut replies = Vec::new();
+    for client in &mut clients {
+        replies.push(client.reply(false).await);
+    }
+    replies
+}
+
+#[tokio::test]
+async fn demands_for_validation_share_one_revalidation() {
+    const FRESH: &[u8] =
+        b"HTTP/1.1 200 OK\r\ncache-control: max-age=60\r\netag: \"x\"\r\ncontent-length: 5\r\n\r\nhello";
+    for demand in
+        ["cache-control: max-age=0", "cache-control: no-cache", "pragma: no-cache", "cache-control: min-fresh=90"]
+    {
+        for answer in [&b"HTTP/1.1 304 Not Modified\r\n\r\n"[..], FRESH] {
+            let origin = Origin::start().await;
+            origin.on("/a", Script::raw(FRESH)).on("/a", Script::raw(b"").wait("answer").then(answer));
+            let proxy = TestProxy::forward().await;
+            get(proxy.address, &origin.url("/a"), &[]).await;
+            let line = format!("GET {} HTTP/1.1", origin.url("/a"));
+            for reply in at_the_same_time(&origin, &proxy, &[&line, demand]).await {
+                assert_eq!(reply.text(), "hello", "{demand}");
+            }
+            assert_eq!(origin.count(), 2, "{demand}");
+            // A later request demands its own validation.
+            get(proxy.address, &origin.url("/a"), &[demand]).await;
+            assert_eq!(origin.count(), 3, "{demand}");
+        }
+    }
+}
+
+/// Such a response may be for one client alone, as far as a cache knows.
+#[tokio::test]
+async fn responses_with_no_cache_are_validated_by_each() {
+    let origin = Origin::start().await;
+    let response = ["cache-control: no-cache", "etag: \"x\""];
+    origin.on("/a", Script::ok(&response, b"hello"));
+    origin.on("/a", Script::raw(b"").wait("answer").then(b"HTTP/1.1 304 Not Modified\r\n\r\n"));
+    let proxy = TestProxy::forward().await;
+    get(proxy.address, &origin.url("/a"), &[]).await;
+    let line = format!("GET {} HTTP/1.1", origin.url("/a"));
+    for reply in at_the_same_time(&origin, &proxy, &[&line]).await {
+        assert!(reply.status == 200 || reply.status == 304, "{reply:?}");
+    }
+    assert_eq!(origin.count(), 6);
+}
+
+/// The answer to a request that was under way before may be older than the demand.
+#[tokio::test]
+async fn an_answer_that_was_there_before_meets_no_demand() {
+    let origin = Origin::start().await;
+    let head = b"HTTP/1.1 200 OK\r\ncache-control: max-age=60\r\ncontent-length: 3\r\n\r\n";
+    origin.on("/a", Script::raw(head).then(b"ol").wait("rest").then(b"d")).on("/a", Script::fresh(b"new"));
+    let proxy = TestProxy::forward().await;
+    let line = format!("GET {} HTTP/1.1", origin.url("/a"));
+    let mut first = Client::connect(proxy.address).await;
+    first.send(request(&[&line]).as_bytes()).await;
+    first.head().await;
+    tokio::time::sleep(std::time::Duration::from_millis(3)).await;
+    let reply = get(proxy.address, &origin.url("/a"), &["cache-control: no-cache"]).await;
+    assert_eq!((reply.text().as_str(), origin.count()), ("new", 2));
+    origin.open("rest");
 }
 
 #[tokio::test]

@@ -95,3 +95,66 @@ async fn a_304_that_makes_it_vary_does_not_leave_it_where_all_find_it() {
     let reply = get(proxy.address, &url, &["a: 1"]).await;
     assert!(reply.is_hit() && reply.text() == "one");
 }
+
+#[tokio::test]
+async fn more_names_than_are_kept_are_not_stored() {
+    let origin = Origin::start().await;
+    let names = |from: u8| (from..from + 10).map(|index| format!("x-{index}")).collect::<Vec<_>>().join(", ");
+    for (from, body) in [(0, b"one"), (10, b"two"), (10, b"new")] {
+        origin.on("/a", Script::ok(&["cache-control: max-age=60", &format!("vary: {}", names(from))], body));
+    }
+    let proxy = TestProxy::forward().await;
+    let url = origin.url("/a");
+    assert_eq!(get(proxy.address, &url, &[]).await.text(), "one");
+    assert_eq!(get(proxy.address, &url, &["x-1: a", "x-11: a"]).await.text(), "two");
+    let reply = get(proxy.address, &url, &["x-1: a", "x-11: b"]).await;
+    assert_eq!((reply.text().as_str(), reply.is_hit()), ("new", false));
+}
+
+#[tokio::test]
+async fn encodings_of_all_browsers_share_their_copies() {
+    let browsers = [
+        "gzip, deflate, br, zstd",
+        "gzip, deflate, br",
+        "deflate, gzip, br, zstd",
+        "br, gzip, deflate",
+        "gzip, deflate",
+        "gzip,deflate",
+        "gzip",
+        "identity",
+        "",
+    ];
+    let odd: Vec<String> = (0..51).flat_map(|at| [format!("gzip;q=0.{at:03}1"), format!("x-odd-{at}, br")]).collect();
+    let origin = Origin::start().await;
+    for body in ["0", "1", "2", "3", "4"] {
+        origin.on("/a", Script::ok(&["cache-control: max-age=60", "vary: accept-encoding"], body.as_bytes()));
+    }
+    let proxy = TestProxy::forward().await;
+    for wish in browsers.into_iter().chain(odd.iter().map(String::as_str)) {
+        let reply = get(proxy.address, &origin.url("/a"), &[&format!("accept-encoding: {wish}")]).await;
+        // The body is the number of the request with which it was fetched.
+        let fetch: usize = reply.text().parse().expect("a number");
+        let asked = origin.got()[fetch].header("accept-encoding");
+        for coding in asked.split(", ").filter(|coding| *coding != "identity") {
+            assert!(wish.contains(coding), "{wish} got what was asked for by {asked}");
+        }
+    }
+    let asked: Vec<String> = origin.got().iter().map(|got| got.header("accept-encoding")).collect();
+    assert_eq!(asked, ["br, gzip", "gzip", "identity", "br"]);
+    assert!(get(proxy.address, &origin.url("/a"), &[]).await.is_hit(), "no wish is like `identity`");
+}
+
+#[tokio::test]
+async fn what_is_not_stored_is_encoded_as_each_wishes() {
+    let origin = Origin::start().await;
+    origin.on("/a", Script::ok(&["cache-control: no-store"], b"x"));
+    let proxy = TestProxy::forward().await;
+    let (url, wish) = (origin.url("/a"), "accept-encoding: zstd");
+    for _ in 0..2 {
+        get(proxy.address, &url, &[wish]).await;
+    }
+    let mut client = Client::connect(proxy.address).await;
+    client.ask(&[&format!("POST {url} HTTP/1.1"), "content-length: 0", wish]).await;
+    let asked: Vec<String> = origin.got().iter().map(|got| got.header("accept-encoding")).collect();
+    assert_eq!(asked, ["identity", "zstd", "zstd"]);
+}

@@ -161,6 +161,12 @@ counters! {
     bodies_overtaken,
     /// Index checkpoints written.
     checkpoints,
+    /// Reads that missed their deadline; they also count in `device_read_errors`.
+    reads_late,
+    /// Reads that were not tried, because the device did not answer the one before.
+    reads_avoided,
+    /// Writes and flushes that missed their deadline.
+    writes_late,
     /// Flushes of the device.
     flushes,
     /// Flushes that failed. After each, everything written since the last good flush is rewritten.

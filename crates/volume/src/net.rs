@@ -99,7 +99,7 @@ pub(crate) async fn connect(address: &Address, tls: Option<&ClientTls>) -> io::R
     let connecting = async {
         let stream: Stream = match address {
             Address::Tcp(host, port) => {
-                let stream = nectary_host::dial::connect(host, *port).await?;
+                let stream = nectary_host::connect::connect(host, *port).await?;
                 prepare(&stream);
                 Box::new(stream)
             }

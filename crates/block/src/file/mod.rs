@@ -12,6 +12,7 @@ mod open;
 mod posix;
 mod ranges;
 mod sys;
+mod tail;
 mod transfer;
 mod uring;
 
@@ -28,7 +29,9 @@ use self::locks::OwnLocks;
 use self::posix::Pool;
 use self::transfer::{Latch, Shared, Transfer};
 use crate::buffer::Buffer;
-use crate::device::{BlockDevice, CLEAR_LATCH, Context, Extent, Geometry, IoFuture, Survives, WriteFlags};
+use crate::device::{
+    BlockDevice, CLEAR_LATCH, Context, Extent, Geometry, IoFuture, SECTOR_BYTES, Survives, WriteFlags,
+};
 use crate::error::{Error, ErrorKind, Operation};
 use crate::registry::{Engine, OpenOptions};
 use crate::request::{Request, ready, within};
@@ -105,6 +108,7 @@ impl FileDevice {
             spec,
             block_bytes: opened.block_bytes,
             size_bytes: AtomicU64::new(opened.size_bytes),
+            exact_bytes: AtomicU64::new(opened.exact_bytes),
             latch: Latch::default(),
         };
         Ok(FileDevice {
@@ -146,6 +150,11 @@ impl FileDevice {
             },
         };
         within(deadline, work, move || request.error(ErrorKind::TimedOut, || shared.spec.clone(), late()))
+    }
+
+    /// Whether a read or write reaches the padding of the last block.
+    fn has_padding(&self, request: &Request) -> bool {
+        request.offset + request.length > self.shared.exact_bytes.load(Ordering::Acquire)
     }
 
     /// Runs a rare operation on the pool of threads.
@@ -220,8 +229,19 @@ impl BlockDevice for FileDevice {
         }
     }
 
+    fn exact_bytes(&self) -> u64 {
+        self.shared.exact_bytes.load(Ordering::Acquire)
+    }
+
+    fn sector_bytes(&self) -> u32 {
+        if self.is_disk { self.shared.block_bytes } else { SECTOR_BYTES }
+    }
+
     fn read_at(&self, offset: u64, buffers: Vec<Buffer>, context: Context) -> IoFuture<Vec<Buffer>> {
         match Request::vectored(Operation::Read, offset, &buffers, context, || self.spec(), &self.geometry()) {
+            Ok(request) if self.has_padding(&request) => {
+                self.rare(request, move |shared| tail::read(shared, offset, buffers))
+            }
             Ok(request) if request.length > 0 => self.transfer(request, buffers, false),
             checked => ready(checked.map(|_| buffers)),
         }
@@ -241,6 +261,9 @@ impl BlockDevice for FileDevice {
                 Ok(request)
             });
         match checked {
+            Ok(request) if self.has_padding(&request) => {
+                self.rare(request, move |shared| tail::write(shared, offset, buffers, flags.fua))
+            }
             Ok(request) if request.length > 0 => self.transfer(request, buffers, flags.fua),
             checked => ready(checked.map(|_| buffers)),
         }
@@ -258,14 +281,18 @@ impl BlockDevice for FileDevice {
 
     fn discard(&self, offset: u64, length: u64, context: Context) -> IoFuture<()> {
         match self.check(Operation::Discard, offset, length, context) {
-            Ok(request) if length > 0 => self.rare(request, move |shared| ranges::discard(shared, offset, length)),
+            Ok(request) if length > 0 => {
+                self.rare(request, move |shared| ranges::discard(shared, offset, tail::within(shared, offset, length)))
+            }
             checked => ready(checked.map(drop)),
         }
     }
 
     fn write_zeroes(&self, offset: u64, length: u64, context: Context) -> IoFuture<()> {
         match self.check(Operation::WriteZeroes, offset, length, context) {
-            Ok(request) if length > 0 => self.rare(request, move |shared| ranges::write_zeroes(shared, offset, length)),
+            Ok(request) if length > 0 => self.rare(request, move |shared| {
+                ranges::write_zeroes(shared, offset, tail::within(shared, offset, length))
+            }),
             checked => ready(checked.map(drop)),
         }
     }
@@ -273,9 +300,9 @@ impl BlockDevice for FileDevice {
     fn zero_quickly(&self, offset: u64, length: u64, context: Context) -> IoFuture<()> {
         let is_disk = self.is_disk;
         match self.check(Operation::WriteZeroes, offset, length, context) {
-            Ok(request) if length > 0 => {
-                self.rare(request, move |shared| ranges::zero_quickly(shared, is_disk, offset, length))
-            }
+            Ok(request) if length > 0 => self.rare(request, move |shared| {
+                ranges::zero_quickly(shared, is_disk, offset, tail::within(shared, offset, length))
+            }),
             checked => ready(checked.map(drop)),
         }
     }

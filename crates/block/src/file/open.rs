@@ -11,6 +11,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use super::{holder, sys};
+use crate::device::SECTOR_BYTES;
 use crate::error::{Error, ErrorKind, Operation};
 use crate::registry::OpenOptions;
 use crate::size::format_size;
@@ -31,6 +32,8 @@ const LEAVING_INTERVAL: Duration = Duration::from_millis(2);
 pub(super) struct Opened {
     pub file: File,
     pub size_bytes: u64,
+    /// The length of a file whose last block is padded; otherwise the size.
+    pub exact_bytes: u64,
     pub block_bytes: u32,
     pub direct: bool,
     pub in_memory: bool,
@@ -38,7 +41,7 @@ pub(super) struct Opened {
 
 /// Opens a regular file, and creates it if it is absent and a size is given.
 pub(super) fn open_file(spec: &str, path: &Path, options: &OpenOptions) -> Result<Opened, Error> {
-    let OpenOptions { create_bytes, direct, is_shared, is_read_only, .. } = *options;
+    let OpenOptions { create_bytes, direct, is_shared, is_read_only, pads_tail, .. } = *options;
     let create_bytes = create_bytes.filter(|_| !is_read_only);
     let fail = |kind, detail: String| Error::new(kind, spec, Operation::Open, detail);
     match std::fs::metadata(path) {
@@ -67,7 +70,7 @@ pub(super) fn open_file(spec: &str, path: &Path, options: &OpenOptions) -> Resul
     let open = |flags| FileOptions::new().read(true).write(!is_read_only).custom_flags(flags).open(path);
     let mut file = open(0).map_err(|error| Error::from_os(&error, spec, Operation::Open))?;
     let in_memory = sys::is_in_memory(&file).unwrap_or(false);
-    let mut block_bytes = 512;
+    let mut block_bytes = SECTOR_BYTES;
     let mut is_direct = false;
     if direct
         && !in_memory
@@ -91,8 +94,16 @@ pub(super) fn open_file(spec: &str, path: &Path, options: &OpenOptions) -> Resul
             .and_then(|()| file.sync_all())
             .map_err(|error| creation_failed(spec, path, bytes, &error))?;
     }
+    if pads_tail && !size_bytes.is_multiple_of(u64::from(block_bytes)) {
+        // Direct I/O cannot write a part of a block.
+        sys::use_page_cache(&file).map_err(|error| Error::from_os(&error, spec, Operation::Open))?;
+        (is_direct, block_bytes) = (false, SECTOR_BYTES);
+        let exact_bytes = size_bytes;
+        size_bytes = size_bytes.next_multiple_of(u64::from(block_bytes));
+        return Ok(Opened { file, size_bytes, exact_bytes, block_bytes, direct: is_direct, in_memory });
+    }
     size_bytes -= size_bytes % u64::from(block_bytes);
-    Ok(Opened { file, size_bytes, block_bytes, direct: is_direct, in_memory })
+    Ok(Opened { file, size_bytes, exact_bytes: size_bytes, block_bytes, direct: is_direct, in_memory })
 }
 
 /// Tries to take ownership of a file or disk. If another process seems to own it, but no living process holds it, tries
@@ -170,7 +181,7 @@ pub(super) fn open_disk(spec: &str, path: &Path, options: &OpenOptions) -> Resul
     }
     let size_bytes = sys::seek(&file, 0, libc::SEEK_END).map_err(os)?;
     let size_bytes = size_bytes - size_bytes % u64::from(block_bytes);
-    Ok(Opened { file, size_bytes, block_bytes, direct, in_memory: false })
+    Ok(Opened { file, size_bytes, exact_bytes: size_bytes, block_bytes, direct, in_memory: false })
 }
 
 /// The size of a file that is created: whole units, and no more than a file can have.

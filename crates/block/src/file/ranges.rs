@@ -87,6 +87,7 @@ pub(super) fn write_zeroes(shared: &Shared, offset: u64, length: u64) -> Result<
 pub(super) fn allocation(shared: &Shared, offset: u64, length: u64) -> Result<Vec<Extent>, Error> {
     let failed = |error| Error::from_os(&error, &shared.spec, Operation::Allocation).at(offset, length);
     let (mut position, end) = (offset, offset + length);
+    let exact = shared.exact_bytes.load(Ordering::Acquire);
     let mut list = ExtentList::new(offset, length);
     while position < end && !list.is_full() {
         let data = match sys::seek(&shared.file, position, libc::SEEK_DATA) {
@@ -104,6 +105,8 @@ pub(super) fn allocation(shared: &Shared, offset: u64, length: u64) -> Result<Ve
             Err(error) if is_unsupported(&error) || error.raw_os_error() == Some(libc::ENXIO) => end,
             Err(error) => return Err(failed(error)),
         };
+        // The padding of the last block belongs to the block.
+        let hole = if hole == exact { hole.max(end) } else { hole };
         list.mapped(data, hole.saturating_sub(data));
         position = hole.max(data + 1);
     }
@@ -113,6 +116,9 @@ pub(super) fn allocation(shared: &Shared, offset: u64, length: u64) -> Result<Ve
 /// Makes a file longer; the new length is durable. For a disk that has become larger, starts to use the new size.
 pub(super) fn grow(shared: &Shared, is_disk: bool, size_bytes: u64) -> Result<(), Error> {
     let failed = |error| Error::from_os(&error, &shared.spec, Operation::Grow).at(0, size_bytes);
+    if size_bytes == shared.size_bytes.load(Ordering::Acquire) {
+        return Ok(());
+    }
     if is_disk {
         let found = sys::seek(&shared.file, 0, libc::SEEK_END).map_err(failed)?;
         if found < size_bytes {
@@ -123,5 +129,6 @@ pub(super) fn grow(shared: &Shared, is_disk: bool, size_bytes: u64) -> Result<()
         open::allocate(&shared.file, size_bytes).and_then(|()| shared.file.sync_all()).map_err(failed)?;
     }
     shared.size_bytes.fetch_max(size_bytes, Ordering::AcqRel);
+    shared.exact_bytes.fetch_max(size_bytes, Ordering::AcqRel);
     Ok(())
 }

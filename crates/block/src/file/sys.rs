@@ -23,6 +23,14 @@ fn retry(mut call: impl FnMut() -> i64) -> io::Result<u64> {
     }
 }
 
+/// Ends direct I/O on an open file: reads and writes go through the page cache from now on.
+pub(super) fn use_page_cache(file: &File) -> io::Result<()> {
+    // SAFETY: the call takes no memory of this process.
+    let flags = retry(|| i64::from(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETFL) }))? as i32;
+    // SAFETY: as above.
+    retry(|| i64::from(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETFL, flags & !libc::O_DIRECT) })).map(drop)
+}
+
 /// Describes `buffers` for the kernel, except for their first `skip` bytes.
 pub(super) fn vectors(buffers: &[Buffer], mut skip: usize) -> Vec<libc::iovec> {
     let mut vectors = Vec::with_capacity(buffers.len());

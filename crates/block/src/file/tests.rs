@@ -90,6 +90,21 @@ async fn file_that_cannot_be_allocated_leaves_nothing_behind() {
 }
 
 #[tokio::test]
+async fn size_that_no_file_has_is_refused() {
+    for bytes in [u64::MAX, u64::MAX - 4095, 1 << 63] {
+        let directory = Directory::new();
+        let options = OpenOptions { create_bytes: Some(bytes), ..OpenOptions::default() };
+        let error = FileDevice::open_file(directory.file(), &options).await.err().unwrap();
+        assert!(error.kind == ErrorKind::Invalid && error.detail.contains("smaller size"), "{error}");
+        assert!(!directory.file().exists());
+        // A file that is there, and is empty, gets the size as a new one does.
+        std::fs::write(directory.file(), "").unwrap();
+        let error = FileDevice::open_file(directory.file(), &options).await.err().unwrap();
+        assert_eq!(error.kind, ErrorKind::Invalid, "{error}");
+    }
+}
+
+#[tokio::test]
 async fn second_owner_is_refused_and_told_who_has_it() {
     let directory = Directory::new();
     let first = device(&directory, Engine::Auto).await;
@@ -374,4 +389,57 @@ async fn several_read_a_file_that_nobody_may_write_and_none_of_them_writes() {
         let refused = FileDevice::open_file(directory.file().with_extension("b"), &absent).await.map(drop).unwrap_err();
         assert_eq!(refused.kind, ErrorKind::Absent, "nothing is made");
     }
+}
+
+#[tokio::test]
+async fn odd_file_is_padded_to_its_last_byte() {
+    for engine in ENGINES {
+        for length in [1000u64, 4096 + 512, 4096 + 700] {
+            let directory = Directory::new();
+            let data: Vec<u8> = (0..length as u32).map(|index| (index % 250 + 1) as u8).collect();
+            std::fs::write(directory.file(), &data).unwrap();
+            let options = OpenOptions { engine, pads_tail: true, ..OpenOptions::default() };
+            let device = FileDevice::open_file(directory.file(), &options).await.unwrap();
+            let size = device.geometry().size_bytes;
+            assert_eq!((size, device.exact_bytes()), (length.next_multiple_of(512), length), "{length}");
+            let found = read(&device, 0, size as usize).await.unwrap();
+            assert!(found[..length as usize] == data && found[length as usize..].iter().all(|&byte| byte == 0));
+            // Zeroes behind the end are taken and change nothing, other bytes are refused with nothing changed.
+            let last = size - 512;
+            let stored = (length - last) as usize;
+            let mut buffer = Buffer::zeroed(512);
+            buffer[..stored].fill(9);
+            let forced = WriteFlags { fua: true };
+            device.write_at(last, vec![buffer], forced, Context::default()).await.unwrap();
+            if stored < 512 {
+                let refused = write(&device, last, Buffer::copy_of(&[7; 512])).await.map(drop).unwrap_err();
+                assert_eq!(refused.kind, ErrorKind::Full, "{refused}");
+            }
+            let beyond = read(&device, size, 512).await.map(drop).unwrap_err();
+            assert_eq!(beyond.kind, ErrorKind::Invalid);
+            let extents = device.allocation(0, size, Context::default()).await.unwrap();
+            assert_eq!(extents.iter().map(|extent| extent.length).sum::<u64>(), size);
+            device.write_zeroes(0, 512, Context::default()).await.unwrap();
+            device.discard(last, 512, Context::default()).await.unwrap();
+            device.grow(size).await.unwrap();
+            device.flush(Context::default()).await.unwrap();
+            let stored = std::fs::read(directory.file()).unwrap();
+            assert!(stored.len() as u64 == length && stored[..512].iter().all(|&byte| byte == 0));
+        }
+    }
+}
+
+#[tokio::test]
+async fn stripe_uses_no_padding_of_its_devices() {
+    let (one, two) = (Directory::new(), Directory::new());
+    let options = OpenOptions { pads_tail: true, ..OpenOptions::default() };
+    let mut devices: Vec<SharedDevice> = Vec::new();
+    for directory in [&one, &two] {
+        std::fs::write(directory.file(), vec![1; 8192 - 100]).unwrap();
+        devices.push(Arc::new(FileDevice::open_file(directory.file(), &options).await.unwrap()));
+    }
+    let stripe = StripeDevice::new(devices, 512).unwrap();
+    assert_eq!(stripe.geometry().size_bytes, 2 * (8192 - 512));
+    let size = stripe.geometry().size_bytes as usize;
+    write(&stripe, 0, Buffer::copy_of(&vec![5; size])).await.unwrap();
 }

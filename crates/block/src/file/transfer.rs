@@ -24,6 +24,8 @@ pub(super) struct Shared {
     pub spec: String,
     pub block_bytes: u32,
     pub size_bytes: AtomicU64,
+    /// The number of bytes without the padding of the last block.
+    pub exact_bytes: AtomicU64,
     pub latch: Latch,
 }
 

@@ -1,19 +1,25 @@
-//! `delay(A,read=12ms,write=12ms,flush=12ms)`: delays operations before they reach the device below.
+//! `delay(A,read=12ms,write=12ms,flush=12ms,when=FILE)`: delays operations before they reach the device below.
 //!
 //! Promises: if the future of an operation is dropped during the wait, or its deadline passes, the operation does not
-//! happen.
+//! happen. With `when`, operations are delayed only while the file exists; so a delay of an hour is a device that hangs
+//! until the file is removed.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{Filter, options_text, wait_until};
+use super::{Filter, Trigger, options_text, wait_until};
 use crate::device::{IoFuture, SharedDevice};
 use crate::error::Operation;
 use crate::request::Request;
+use crate::spec::quoted;
+
+/// How often a delayed operation looks whether the file of `when` still exists.
+const STEP: Duration = Duration::from_millis(20);
 
 /// The time for which each kind of operation waits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct DelayOptions {
     /// The wait before a read.
     pub read: Duration,
@@ -21,6 +27,8 @@ pub struct DelayOptions {
     pub write: Duration,
     /// The wait before a flush.
     pub flush: Duration,
+    /// If set, operations are delayed only while this file exists.
+    pub when: Option<PathBuf>,
 }
 
 /// The `delay` filter; see the comment at the head of this file.
@@ -52,8 +60,13 @@ impl Filter for DelayFilter {
     }
     fn spec(&self) -> String {
         let text = |delay: Duration| (!delay.is_zero()).then(|| format!("{}us", delay.as_micros()));
-        let DelayOptions { read, write, flush } = self.options;
-        let options = options_text([("read", text(read)), ("write", text(write)), ("flush", text(flush))]);
+        let DelayOptions { read, write, flush, when } = &self.options;
+        let options = options_text([
+            ("read", text(*read)),
+            ("write", text(*write)),
+            ("flush", text(*flush)),
+            ("when", when.as_ref().map(|path| quoted(&path.to_string_lossy()))),
+        ]);
         format!("delay({}{options})", self.inner.spec())
     }
     fn around<T: Send + 'static>(
@@ -62,13 +75,22 @@ impl Filter for DelayFilter {
         operation: impl FnOnce(&SharedDevice) -> IoFuture<T> + Send + 'static,
     ) -> IoFuture<T> {
         let delay = self.delay(request.operation);
-        if delay.is_zero() {
+        let trigger = Trigger(self.options.when.clone());
+        if delay.is_zero() || !trigger.is_on() {
             return operation(&self.inner);
         }
         let (inner, spec) = (self.inner.clone(), Filter::spec(self));
         Box::pin(async move {
             let end = Instant::now() + delay;
-            wait_until(end, &request, || (spec, format!("the delay of {delay:?}"))).await?;
+            if trigger.0.is_some() {
+                let mut step = Instant::now() + STEP;
+                while step < end && trigger.is_on() {
+                    wait_until(step, &request, || (spec.clone(), format!("the delay of {delay:?}"))).await?;
+                    step += STEP;
+                }
+            } else {
+                wait_until(end, &request, || (spec, format!("the delay of {delay:?}"))).await?;
+            }
             operation(&inner).await
         })
     }

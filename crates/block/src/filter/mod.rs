@@ -158,6 +158,12 @@ impl<F: Filter> BlockDevice for F {
     fn close(&self) -> IoFuture<()> {
         Filter::close(self)
     }
+    fn exact_bytes(&self) -> u64 {
+        self.inner().exact_bytes()
+    }
+    fn sector_bytes(&self) -> u32 {
+        self.inner().sector_bytes()
+    }
     fn is_shared(&self) -> bool {
         self.inner().is_shared()
     }

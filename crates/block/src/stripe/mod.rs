@@ -21,7 +21,7 @@ use std::task::{Context as TaskContext, Poll};
 use self::map::{Map, Part};
 use crate::allocation::ExtentList;
 use crate::buffer::Buffer;
-use crate::device::{BlockDevice, Context, Extent, Geometry, IoFuture, SharedDevice, WriteFlags};
+use crate::device::{BlockDevice, Context, Extent, Geometry, IoFuture, SECTOR_BYTES, SharedDevice, WriteFlags};
 use crate::error::{Error, ErrorKind, Operation};
 use crate::figures::Figures;
 use crate::request::{Request, ready};
@@ -32,6 +32,13 @@ pub const STRIPE_UNIT_BYTES: u64 = 64 << 10;
 
 /// The maximum number of devices of one stripe.
 pub const STRIPE_DEVICES_MAX: usize = 256;
+
+/// The geometry of a device without a padded last block, whose padding would lie in the middle of the stripe.
+fn unpadded(device: &SharedDevice) -> Geometry {
+    let geometry = device.geometry();
+    let exact_bytes = device.exact_bytes().min(geometry.size_bytes);
+    Geometry { size_bytes: exact_bytes - exact_bytes % u64::from(geometry.block_bytes), ..geometry }
+}
 
 /// The `stripe` device; see the comment at the head of this file.
 pub struct StripeDevice {
@@ -51,7 +58,7 @@ impl StripeDevice {
             return Err(invalid(format!("{} devices; 1 to {STRIPE_DEVICES_MAX} are taken", stripe.devices.len())));
         }
         for device in &stripe.devices {
-            let Geometry { block_bytes, size_bytes, .. } = device.geometry();
+            let Geometry { block_bytes, size_bytes, .. } = unpadded(device);
             if unit_bytes == 0 || !unit_bytes.is_multiple_of(u64::from(block_bytes)) {
                 let blocks = format!("the blocks of {block_bytes} bytes of {}", device.spec());
                 return Err(invalid(format!("a unit of {unit_bytes} bytes is not a multiple of {blocks}")));
@@ -109,7 +116,7 @@ impl BlockDevice for StripeDevice {
 
     fn geometry(&self) -> Geometry {
         let count = self.devices.len() as u32;
-        let all = self.devices.iter().map(|device| device.geometry());
+        let all = self.devices.iter().map(unpadded);
         let one = all.reduce(|a, b| Geometry {
             size_bytes: a.size_bytes.min(b.size_bytes),
             block_bytes: a.block_bytes.max(b.block_bytes),
@@ -253,6 +260,10 @@ impl BlockDevice for StripeDevice {
         let closes = self.devices.iter().map(|device| device.close()).collect();
         let all = self.together(Request::new(Operation::Close, 0, 0, Context::default()), closes);
         Box::pin(async move { all.await.map(drop) })
+    }
+
+    fn sector_bytes(&self) -> u32 {
+        self.devices.iter().map(|device| device.sector_bytes()).max().unwrap_or(SECTOR_BYTES)
     }
 
     fn is_shared(&self) -> bool {

@@ -37,7 +37,7 @@ pub struct ExportArguments {
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     pub tls_key: Option<PathBuf>,
     /// Clients must show a certificate that one of this PEM file has signed
-    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    #[arg(long, visible_alias = "tls-client-ca", value_name = "FILE", requires = "tls_cert")]
     pub tls_ca: Option<PathBuf>,
     #[command(flatten)]
     pub engine: EngineArguments,

@@ -7,7 +7,7 @@ use clap::{Args, Subcommand};
 use nectary_block::{parse_duration, parse_size};
 use nectary_volume::client::Address;
 
-use super::volume_cert::VolumeCertCommand;
+use super::cert::CertCommand;
 use super::{EngineArguments, TEMPLATE, exit};
 
 /// The commands on shared volumes.
@@ -24,7 +24,7 @@ pub enum VolumeCommand {
   nectary volume serve disk:/dev/sdb --listen unix:/run/builds.sock
   On a network that is trusted:
     nectary volume serve disk:/dev/sdb --listen 10.0.0.1:7200 --insecure
-  With certificates on both sides (`nectary volume cert`):
+  With certificates on both sides (`nectary cert`):
     nectary volume serve disk:/dev/sdb --listen :7200 \\
       --tls-cert h1.pem --tls-key h1.key --tls-client-ca ca.pem
   After host h1, which served it before, was switched off:
@@ -64,12 +64,12 @@ pub enum VolumeCommand {
     nectary volume info disk:/dev/sdb      (lists the sessions)
     nectary volume release disk:/dev/sdb 7", after_help = exit::HELP)]
     Release(VolumeReleaseArguments),
-    /// Make certificates with an authority of the volume, and show them
+    /// The same as `nectary cert`
     #[command(subcommand, arg_required_else_help = true, help_template = TEMPLATE, before_help = "Examples:
-  nectary volume cert init ./pki --name builds
-  nectary volume cert host ./pki h1,10.0.0.1 --out ./h1
-  nectary volume cert show ./h1/h1.pem", after_help = exit::HELP)]
-    Cert(VolumeCertCommand),
+  nectary cert init ./pki --name builds
+  nectary cert host ./pki h1,10.0.0.1 --out ./h1
+  nectary cert show ./h1/h1.pem", after_help = exit::HELP)]
+    Cert(CertCommand),
 }
 
 /// `volume format`.

@@ -28,7 +28,8 @@ pub const EXAMPLES: &str = "Examples:
     nectary ram donate --listen 127.0.0.1:7070 --memory 1G
   For others, who show certificates:
     nectary ram donate --listen :7070 --memory 8G \\
-      --tls-cert server.pem --tls-key server.key --tls-client-ca ca.pem
+      --tls-cert server-cert.pem --tls-key server-key.pem \\
+      --tls-client-ca ca-cert.pem                  (`nectary cert` makes them)
   For others on a network that is trusted:
     nectary ram donate --listen 10.0.0.1:7070 --memory 8G --insecure";
 
@@ -96,7 +97,11 @@ pub async fn run(arguments: &DonateArguments) -> Result<u8, Failure> {
     let shutdown = Shutdown::new();
     let _signals = shutdown.on_signals().context("cannot listen for signals")?;
     let tls = match (&arguments.tls_cert, &arguments.tls_key) {
-        (Some(certificate), Some(key)) => Some(ServerTls::load(certificate, key, arguments.tls_client_ca.as_deref())?),
+        (Some(certificate), Some(key)) => {
+            let tls = ServerTls::load(certificate, key, arguments.tls_client_ca.as_deref())?;
+            crate::cert::note_end(certificate);
+            Some(tls)
+        }
         _ => None,
     };
     check_public(arguments, tls.as_ref())?;
@@ -133,7 +138,8 @@ fn check_public(arguments: &DonateArguments, tls: Option<&ServerTls>) -> Result<
         Some(listen) => Err(Failure::new(
             USAGE,
             format!("{listen}: everybody who reaches this address could read and write the memory"),
-            "give --tls-cert, --tls-key and --tls-client-ca, or --insecure on a network that is trusted",
+            "give --tls-cert, --tls-key and --tls-client-ca (`nectary cert` makes them), or --insecure on a network that is \
+             trusted",
         )),
     }
 }

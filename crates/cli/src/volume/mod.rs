@@ -3,8 +3,6 @@
 //! Owns: the check which disks can be used, and which labels are supported. Leaves to others: the commands, one file
 //! each.
 
-mod authority;
-mod cert;
 mod check;
 mod extents;
 mod format;
@@ -39,7 +37,7 @@ pub fn run(command: &VolumeCommand) -> Result<u8, Failure> {
             None => runtime()?.block_on(check::info(&arguments.read)),
         },
         VolumeCommand::Release(arguments) => serve::release(arguments),
-        VolumeCommand::Cert(command) => cert::run(command),
+        VolumeCommand::Cert(command) => crate::cert::run(command),
     }
 }
 

@@ -70,7 +70,7 @@ async fn stay(arguments: &VolumeMountArguments) -> Result<u8, Failure> {
         Some(ca) => {
             let identity = arguments.tls_cert.as_deref().zip(arguments.tls_key.as_deref());
             let tls = ClientTls::load(Some(ca), identity)?;
-            arguments.tls_cert.as_deref().into_iter().for_each(super::cert::note_end);
+            arguments.tls_cert.as_deref().into_iter().for_each(crate::cert::note_end);
             Some(tls)
         }
         None => None,

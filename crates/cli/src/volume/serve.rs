@@ -38,7 +38,7 @@ pub async fn run(arguments: &VolumeServeArguments) -> Result<u8, Failure> {
     let tls = match (&arguments.tls_cert, &arguments.tls_key) {
         (Some(certificate), Some(key)) => {
             let tls = ServerTls::load(certificate, key, arguments.tls_client_ca.as_deref())?;
-            super::cert::note_end(certificate);
+            crate::cert::note_end(certificate);
             Some(tls)
         }
         _ => None,
@@ -123,7 +123,7 @@ fn check_public(arguments: &VolumeServeArguments, tls: Option<&ServerTls>) -> Re
         Some(address) => Err(Failure::new(
             USAGE,
             format!("{address}: everybody who reaches this address could read and change everything"),
-            "give --tls-cert, --tls-key and --tls-client-ca (`nectary volume cert` makes them), or --insecure on a network \
+            "give --tls-cert, --tls-key and --tls-client-ca (`nectary cert` makes them), or --insecure on a network \
              that is trusted",
         )),
     }

@@ -234,6 +234,26 @@ fn two_proxies_do_not_share_an_address() {
 }
 
 #[test]
+fn too_few_descriptors_leave_no_store() {
+    let scratch = Scratch::new("few-descriptors");
+    let line = "proxy --listen 127.0.0.1:0 --workers 1 --store ./s --size 16M --memory 16M";
+    for limit in [20, 28, 36] {
+        scratch.run_after(&format!("ulimit -n {limit}"), line).exits(1).says("file descriptors").says("ulimit");
+        assert!(!scratch.file("s").exists(), "{limit}");
+    }
+}
+
+#[test]
+fn size_that_no_file_has_is_refused() {
+    let scratch = Scratch::new("huge");
+    for size in ["18446744073709551615", "18446744073709547520", "9223372036854775808", "8E"] {
+        let line = format!("proxy --listen 127.0.0.1:0 --memory 32M --store ./s --size {size}");
+        scratch.run(&line).exits(2).says("smaller size");
+        assert!(!scratch.file("s").exists(), "{size}");
+    }
+}
+
+#[test]
 fn a_proxy_that_cannot_start_makes_no_store() {
     let scratch = Scratch::new("nothing");
     let line = "proxy --listen 127.0.0.1:0 --store ./s --size 64M";

@@ -36,6 +36,15 @@ impl Scratch {
         Ran::of(line, self.command(line).output().expect("the program starts"))
     }
 
+    /// Runs a command line in a shell that first runs `before`, such as `ulimit -n 20`.
+    pub fn run_after(&self, before: &str, line: &str) -> Ran {
+        let mut shell = Command::new("sh");
+        let script = format!("{before}; exec {} {line}", env!("CARGO_BIN_EXE_nectary"));
+        shell.args(["-c", &script]).current_dir(&self.path);
+        shell.env("NECTARY_RUNTIME_DIR", self.path.join("run")).stdin(Stdio::null());
+        Ran::of(line, shell.output().expect("a shell"))
+    }
+
     /// Runs a command line with `input` on its standard input.
     pub fn run_with(&self, line: &str, input: &[u8]) -> Ran {
         let mut command = self.command(line);

@@ -430,3 +430,114 @@ fn connections_are_encrypted_and_certificates_verified() {
     let (status, printed) = server.terminate().unwrap();
     assert!(status.success(), "{printed}");
 }
+
+/// A size that is no multiple of a sector. *Units*: bytes.
+const ODD_BYTES: usize = (1 << 20) + 700;
+
+#[test]
+fn odd_files_and_exports_are_whole_for_others() {
+    if lacks("odd sizes", &["nbdkit", "nbdcopy", "nbdinfo", "qemu-img"]) {
+        return;
+    }
+    let scratch = Scratch::new("nbd-odd").unwrap();
+    let (folder, image, copy) = (scratch.path(), scratch.join("image"), scratch.join("copy"));
+    write_image(&image, ODD_BYTES, 6).unwrap();
+    let disk = scratch.join("disk");
+    std::fs::write(&disk, vec![0; ODD_BYTES]).unwrap();
+    let server = Server::nectary(folder, "odd", &[&text(&disk)]).unwrap();
+    let size = |url: &str| run(folder, "nbdinfo", &["--size", url]).unwrap().trim().to_owned();
+    assert_eq!(size(&server.url("")), ODD_BYTES.to_string());
+    run(folder, "nbdcopy", &["--flush", &text(&image), &server.url("")]).unwrap();
+    run(folder, "nbdcopy", &[&server.url(""), &text(&copy)]).unwrap();
+    assert!(is_same(&image, &copy));
+    run(folder, "qemu-img", &["compare", "-f", "raw", "-F", "raw", &text(&image), &server.url("")]).unwrap();
+    assert!(server.terminate().unwrap().0.success());
+    assert!(is_same(&image, &disk), "the file has kept its size");
+    // Through our client to another project's server, which has the same size.
+    let behind = Server::nbdkit(folder, "kit", &["memory", &ODD_BYTES.to_string()]).unwrap();
+    let server = Server::nectary(folder, "chain", &[&behind.url("")]).unwrap();
+    assert_eq!(size(&server.url("")), ODD_BYTES.to_string());
+    run(folder, "nbdcopy", &["--flush", &text(&image), &server.url("")]).unwrap();
+    run(folder, "nbdcopy", &[&behind.url(""), &text(&copy)]).unwrap();
+    assert!(is_same(&image, &copy));
+    assert!(server.terminate().unwrap().0.success());
+}
+
+#[test]
+fn attached_export_has_sectors_of_512_bytes() {
+    if lacks("sectors", &["nbdkit", "blockdev"]) {
+        return;
+    }
+    if let Some(reason) = nectary_e2e::attach::missing(nectary_e2e::attach::FileSystem::Ext4) {
+        return not_run(format!("sectors: {reason}"));
+    }
+    let scratch = Scratch::new("nbd-sectors").unwrap();
+    let folder = scratch.path();
+    let _turn = nectary_e2e::attach::turns::alone();
+    for (name, arguments, sector) in [
+        ("small", &["memory", "1049276"][..], "512"),
+        (
+            "large",
+            &[
+                "--filter=blocksize-policy",
+                "memory",
+                "1M",
+                "blocksize-minimum=4096",
+                "blocksize-preferred=65536",
+                "blocksize-maximum=1M",
+            ][..],
+            "4096",
+        ),
+    ] {
+        let server = Server::nbdkit(folder, name, arguments).unwrap();
+        let spec = format!("\"{}\"", server.url(""));
+        // There may be warnings before the path.
+        let printed = run(folder, "nectary", &["attach", &spec]).unwrap();
+        let device = printed.lines().last().unwrap_or_default().to_owned();
+        let found = run(folder, "blockdev", &["--getss", "--getsize64", &device]);
+        run(folder, "nectary", &["detach", &device]).unwrap();
+        // The size is rounded up to sectors, and not down.
+        let size = if sector == "512" { "1049600" } else { "1048576" };
+        assert_eq!(found.unwrap().split_whitespace().collect::<Vec<_>>(), [sector, size], "{name}");
+    }
+}
+
+#[test]
+fn attached_export_waits_for_a_server_that_restarts() {
+    if lacks("restart", &["nbdkit"]) {
+        return;
+    }
+    let scratch = Scratch::new("nbd-restart").unwrap();
+    let (folder, disk) = (scratch.path(), scratch.join("disk"));
+    write_image(&disk, 1 << 20, 8).unwrap();
+    let behind = Server::nbdkit(folder, "kit", &["file", &text(&disk)]).unwrap();
+    let server = Server::nectary(folder, "chain", &[&behind.url("")]).unwrap();
+    let copy = scratch.join("copy");
+    let read = |copy: &Path| {
+        let _ = std::fs::remove_file(copy);
+        run(folder, "nbdcopy", &[&server.url(""), &text(copy)])
+    };
+    read(&copy).unwrap();
+    drop(behind);
+    std::fs::remove_file(scratch.join("kit.sock")).unwrap();
+    let status = || -> Value {
+        let (_, text) = try_run(folder, "nectary", &["status", "--json"]).unwrap();
+        serde_json::from_str(&text).unwrap()
+    };
+    let deadline = Instant::now() + PATIENCE;
+    while !status().to_string().contains("the NBD server is away") {
+        assert!(Instant::now() < deadline, "{}", status());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    // The reader waits while the server starts again.
+    let reading = std::thread::scope(|scope| {
+        let reader = scope.spawn(|| read(&copy));
+        std::thread::sleep(Duration::from_millis(200));
+        let behind = Server::nbdkit(folder, "kit", &["file", &text(&disk)]).unwrap();
+        let read = reader.join().unwrap();
+        drop(behind);
+        read
+    });
+    reading.unwrap();
+    assert!(is_same(&disk, &copy));
+}

@@ -7,7 +7,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri};
 use nectary_proxy::fuzzing::{self, Found, Framing, Metadata, Phase, Violation};
 use nectary_proxy::rules::{
     age::Times, age::corrected_initial_age_ms, cache_control, conditional, default_ttl, freshness, hop, invalidate,
-    key, list, parse_date_s, policy, range, serve, storable, targeted, update, vary,
+    key, list, origin, parse_date_s, policy, range, serve, storable, targeted, update, vary,
 };
 use nectary_proxy::{ClientNet, OriginUrl};
 
@@ -251,6 +251,37 @@ fn header_lines(text: &[u8]) -> HeaderMap {
     headers
 }
 
+/// Applies the rules about what an origin gets and how its references reach clients.
+fn origin_rules(asked: &HeaderMap, answered: &HeaderMap) {
+    let (mut stripped, keyed) = (asked.clone(), HeaderName::from_static("x-forwarded-proto"));
+    origin::forwarded::remove_unkeyed(&mut stripped, true, std::slice::from_ref(&keyed));
+    assert!(!stripped.contains_key("x-forwarded-host"));
+    let forwarded = stripped.get("forwarded").map_or(&b""[..], HeaderValue::as_bytes).to_ascii_lowercase();
+    assert!(!forwarded.windows(5).any(|window| window == b"host=" || window == b"roto="), "an origin may believe it");
+    let mut again = stripped.clone();
+    origin::forwarded::remove_unkeyed(&mut again, true, &[keyed]);
+    assert_eq!(again, stripped);
+    let form = origin::encodings::normal_form(asked);
+    assert!(["br, gzip", "br", "gzip", "identity"].contains(&form));
+    let mut host = Vec::new();
+    for value in asked.get_all("host") {
+        host.clear();
+        let is_host = origin::host_sent::push_host(&mut host, value.as_bytes(), false);
+        let form = host.clone();
+        host.clear();
+        assert!(!is_host || (origin::host_sent::push_host(&mut host, &form, false) && host == form), "one form");
+    }
+    let own = key::Origin { https: false, host: "example.org".to_owned(), port: 80 };
+    let mut relative = answered.clone();
+    origin::references::OwnReferences::new(vec![own]).rewrite(&mut relative);
+    for name in ["location", "content-location"] {
+        for (before, after) in answered.get_all(name).iter().zip(relative.get_all(name)) {
+            let is_hostless = after.as_bytes().starts_with(b"/") && !after.as_bytes()[1..].starts_with(b"/");
+            assert!(before == after || is_hostless, "it leads to another host");
+        }
+    }
+}
+
 /// Applies the rules of RFC 9111 to a request and its response. Four bytes choose method, status and times; the
 /// request's lines, an empty line and the response's lines follow.
 pub fn rules(input: &[u8]) {
@@ -264,6 +295,7 @@ pub fn rules(input: &[u8]) {
     let split = text.windows(2).position(|pair| pair == b"\n\n").unwrap_or(text.len());
     let (asked, mut answered) = (header_lines(&text[..split]), header_lines(&text[split..]));
 
+    origin_rules(&asked, &answered);
     let request = cache_control::RequestDirectives::parse(&asked);
     let response = cache_control::ResponseDirectives::parse(&answered);
     plain_directives(&answered, &response);
@@ -306,7 +338,8 @@ pub fn rules(input: &[u8]) {
     }
     let _ = range::first_byte(&asked);
     let _ = conditional::is_not_modified(&method, &asked, status, &answered, times.response_ms);
-    let _ = (conditional::if_range_holds(&asked, &answered), conditional::validates(&answered, &asked));
+    let _ =
+        (conditional::if_range_holds(&asked, &answered), conditional::validates(&answered, &asked, times.response_ms));
     let target = b"http://example.org/a/b?c";
     for key in invalidate::invalidated(&method, target, status, &answered) {
         assert!(key.starts_with(b"http://example.org/"), "another origin's object is purged");

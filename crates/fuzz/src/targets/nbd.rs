@@ -12,6 +12,9 @@ pub const WORDS: &[&[u8]] = &[
     &[0x25, 0x60, 0x95, 0x13],
     &[0x67, 0x44, 0x66, 0x98],
     &[0x66, 0x8e, 0x33, 0xef],
+    &[0x21, 0xe4, 0x1c, 0x71],
+    &[0x6e, 0x8a, 0x27, 0x8c],
+    &[0, 0, 0, 11],
     b"base:allocation",
     b"base:",
     &[0, 0, 0, 7],
@@ -68,8 +71,15 @@ pub fn server_seeds() -> Vec<Vec<u8>> {
     ]
     .concat();
     let old = [&[0][..], &1u32.to_be_bytes(), &option(1, b"a"), &requests].concat();
+    let mut long = Vec::new();
+    for (command, flags, offset, length) in [(1u16, 32u16, 0u64, 16u64), (6, 0, 0, 1 << 20), (7, 32, 0, 8)] {
+        long.extend([0x21, 0xe4, 0x1c, 0x71]);
+        long.extend([flags, command].map(u16::to_be_bytes).concat());
+        long.extend([1, offset, length].map(u64::to_be_bytes).concat());
+    }
+    let extended = [&[0][..], &flags, &option(11, &[]), &option(7, &about("a", &[0, 0])), &long].concat();
     let encrypted = [&[1][..], &flags, &option(7, &about("a", &[0, 0])), &option(5, &[]), &option(2, &[])].concat();
-    vec![everything, old, encrypted]
+    vec![everything, old, extended, encrypted]
 }
 
 /// Reads a server's greeting and its answers to options.
@@ -90,26 +100,35 @@ pub fn client_seeds() -> Vec<Vec<u8>> {
     let context = [&1u32.to_be_bytes()[..], b"base:allocation"].concat();
     let export = [&0u16.to_be_bytes()[..], &(1u64 << 20).to_be_bytes(), &0x5edu16.to_be_bytes()].concat();
     let sizes = [&3u16.to_be_bytes()[..], &[1u32, 4096, 32 << 20].map(u32::to_be_bytes).concat()].concat();
-    let begin = [answer(8, 1, &[]), answer(10, 4, &context), answer(10, 1, &[])].concat();
+    let begin =
+        [answer(11, (1 << 31) | 1, &[]), answer(8, 1, &[]), answer(10, 4, &context), answer(10, 1, &[])].concat();
     let transmit =
         [&[0][..], &greeting, &begin, &answer(7, 3, &export), &answer(7, 3, &sizes), &answer(7, 1, &[])].concat();
     let info = [&[1][..], &greeting, &begin, &answer(6, 3, &export), &answer(6, 3, b"\0\x01name"), &answer(6, 1, &[])]
         .concat();
+    let long = [answer(11, 1, &[]), answer(10, 4, &context), answer(10, 1, &[])].concat();
+    let extended = [&[0][..], &greeting, &long, &answer(7, 3, &export), &answer(7, 1, &[])].concat();
     let list = [&[2][..], &greeting, &answer(3, 2, &about("a", b"about it")), &answer(3, 1, &[])].concat();
     let old = [&[0][..], b"NBDMAGICIHAVEOPT", &0u16.to_be_bytes(), &export[2..], &[0; 124]].concat();
-    let refusing =
-        [&[4][..], &greeting, &answer(5, 1, &[]), &answer(8, (1 << 31) | 1, b"no"), &answer(7, (1 << 31) | 6, b"no")]
-            .concat();
-    vec![transmit, info, list, old, refusing]
+    let refusing = [
+        &[4][..],
+        &greeting,
+        &answer(5, 1, &[]),
+        &answer(11, (1 << 31) | 1, b"no"),
+        &answer(8, (1 << 31) | 1, b"no"),
+        &answer(7, (1 << 31) | 6, b"no"),
+    ]
+    .concat();
+    vec![transmit, info, extended, list, old, refusing]
 }
 
 /// Reads a server's replies to a read, a request for extents and a flush.
 pub fn replies(input: &[u8]) {
     let (choices, rest) = choices(input);
-    fuzzing::replies(rest, choices & 1 == 1);
+    fuzzing::replies(rest, choices);
 }
 
-/// Makes valid replies, simple and structured.
+/// Makes valid replies, simple, structured and extended.
 pub fn reply_seeds() -> Vec<Vec<u8>> {
     let seeds = fuzzing::reply_seeds();
     seeds.iter().enumerate().map(|(index, seed)| [&[index as u8][..], seed].concat()).collect()

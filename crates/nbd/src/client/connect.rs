@@ -4,8 +4,9 @@
 
 use std::io;
 use std::path::Path;
+use std::time::Duration;
 
-use nectary_host::tls::ClientTls;
+use nectary_host::tls::{ClientTls, explain};
 use tokio::io::AsyncWriteExt;
 use tokio::net::UnixStream;
 
@@ -26,9 +27,14 @@ pub struct ConnectOptions {
     /// Whether the device never connects again: after one of its connections has ended, all requests fail. This is for
     /// callers that must check the server before they connect again.
     pub is_single_session: bool,
-    /// The unit of offsets and lengths, in bytes; a power of two. By default it is the server's preferred block size. A
-    /// unit below 512 is for callers that need no real block device, and the server must accept it.
+    /// The unit of offsets and lengths, in bytes; a power of two. By default it is the server's smallest block, at least
+    /// 512 bytes. A unit below 512 is for callers that need no real block device, and the server must accept it.
     pub unit_bytes: Option<u32>,
+    /// Whether an export whose size is no multiple of the device's block is used to its last byte, see
+    /// [`OpenOptions::pads_tail`](nectary_block::OpenOptions::pads_tail).
+    pub pads_tail: bool,
+    /// The limit of connecting and haggling together; by default [`HANDSHAKE_TIME_MAX`].
+    pub handshake_time: Option<Duration>,
 }
 
 /// The result of connecting to a server.
@@ -59,13 +65,14 @@ fn tls_error(url: &Url, error: &nectary_host::Error) -> Error {
     Error::new(ErrorKind::Tls, url.to_string(), error.to_string())
 }
 
-/// Connects and negotiates the options, within [`HANDSHAKE_TIME_MAX`].
+/// Connects and negotiates the options, within the time that the options allow.
 pub(super) async fn open(url: &Url, options: &ConnectOptions, goal: Goal) -> Result<Reached, Error> {
     let tls = load_tls(url, options)?;
-    match tokio::time::timeout(HANDSHAKE_TIME_MAX, haggle(url, tls, goal)).await {
+    let limit = options.handshake_time.unwrap_or(HANDSHAKE_TIME_MAX);
+    match tokio::time::timeout(limit, haggle(url, tls, goal)).await {
         Ok(reached) => reached,
         Err(_) => {
-            let message = format!("the server does not answer within {HANDSHAKE_TIME_MAX:?}");
+            let message = format!("the server does not answer within {limit:?}");
             Err(Error::new(ErrorKind::TimedOut, url.to_string(), message))
         }
     }
@@ -75,10 +82,14 @@ async fn haggle(url: &Url, tls: Option<ClientTls>, goal: Goal) -> Result<Reached
     let mut stream =
         connect(&url.address).await.map_err(|error| Error::from_io(&error, &url.to_string(), "cannot connect"))?;
     let failed = |error: io::Error| match error.kind() {
-        io::ErrorKind::UnexpectedEof => {
+        io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => {
             Error::new(ErrorKind::Protocol, url.to_string(), "the server ended the connection in the handshake")
         }
-        _ => Error::from_io(&error, &url.to_string(), "the handshake failed"),
+        // With TLS 1.3, a server refuses a certificate only after the client's part of the TLS handshake.
+        _ => match explain(&error) {
+            Some(text) => Error::new(ErrorKind::Tls, url.to_string(), format!("TLS: {text}")),
+            None => Error::from_io(&error, &url.to_string(), "the handshake failed"),
+        },
     };
     let mut machine = Handshake::new(goal, &url.export, url.tls);
     loop {
@@ -94,7 +105,10 @@ async fn haggle(url: &Url, tls: Option<ClientTls>, goal: Goal) -> Result<Reached
                         return Err(Error::new(ErrorKind::Tls, url.to_string(), "no certificates"));
                     };
                     let encrypted = tls.connect(&url.server_name(), stream).await;
-                    let message = |error: io::Error| format!("TLS with \"{}\": {error}", url.server_name());
+                    let message = |error: io::Error| {
+                        let text = explain(&error).unwrap_or_else(|| error.to_string());
+                        format!("TLS with \"{}\": {text}", url.server_name())
+                    };
                     stream = Box::new(
                         encrypted.map_err(|error| Error::new(ErrorKind::Tls, url.to_string(), message(error)))?,
                     );
@@ -103,7 +117,7 @@ async fn haggle(url: &Url, tls: Option<ClientTls>, goal: Goal) -> Result<Reached
                 Action::Agreed { agreed, in_transmission } => {
                     if goal == Goal::Info && in_transmission {
                         let goodbye = Header { flags: 0, command: request::DISC, cookie: 0, offset: 0, length: 0 };
-                        stream.write_all(&goodbye.encode()).await.map_err(failed)?;
+                        stream.write_all(&goodbye.encode(agreed.headers)).await.map_err(failed)?;
                     }
                     stream.flush().await.map_err(failed)?;
                     if goal == Goal::Info {
@@ -125,7 +139,7 @@ async fn haggle(url: &Url, tls: Option<ClientTls>, goal: Goal) -> Result<Reached
 async fn connect(address: &Address) -> io::Result<Transport> {
     match address {
         Address::Tcp(host, port) => {
-            let stream = nectary_host::dial::connect(host, *port).await?;
+            let stream = nectary_host::connect::connect(host, *port).await?;
             prepare(&stream);
             Ok(Box::new(stream))
         }

@@ -14,19 +14,30 @@ use std::time::{Duration, Instant};
 use nectary_block::{Buffer, ErrorKind};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, oneshot};
 
 use super::handshake::Agreed;
 use super::journal::{Journal, Token};
 use super::replies::{Expected, Outcome, Replies, Step};
 use crate::limits::{CONNECTION_BYTES_MAX, REQUESTS_MAX};
 use crate::transport::{ReadHalf, Transport, WriteHalf, read_all, write_slices};
-use crate::wire::request::{self, Header};
+use crate::wire::Headers;
+use crate::wire::command_flag::FAST_ZERO;
+use crate::wire::request::{self, Header, HeaderBytes};
 
 /// The maximum number of bytes that are read from the stream at once.
 const READ_BYTES: usize = 128 << 10;
 /// The shortest time between two checks of the pending requests.
 const WATCH_TIME_MIN: Duration = Duration::from_millis(1);
+/// The part of a range for whose discard or zeroing a server has the time of one request. *Units*: bytes.
+pub(super) const RANGE_BYTES: u64 = 1 << 30;
+/// The longest range of one discard or zeroing with extended headers. So a silent server is noticed in time. *Units*:
+/// bytes.
+pub(super) const LONG_RANGE_BYTES: u64 = 16 << 30;
+/// The maximum number of requests that a long one counts as.
+const PIECES_MAX: u64 = LONG_RANGE_BYTES / RANGE_BYTES;
+/// The longest time for one request.
+const DUE_MAX: Duration = Duration::from_secs(7 * 24 * 3600);
 /// The maximum number of requests that are written at once.
 const BATCH_MAX: usize = 64;
 
@@ -35,17 +46,38 @@ const BATCH_MAX: usize = 64;
 pub(super) struct Failure {
     pub kind: ErrorKind,
     pub reason: Arc<str>,
+    /// Whether the server or the network has ended the connection. A request that changes nothing can then be sent
+    /// again.
+    pub is_cut: bool,
+}
+
+impl Failure {
+    pub fn new(kind: ErrorKind, reason: impl Into<Arc<str>>) -> Failure {
+        Failure { kind, reason: reason.into(), is_cut: false }
+    }
+}
+
+/// A request whose connection has ended, and the buffers of a read.
+pub(super) struct Broken {
+    pub failure: Failure,
+    pub buffers: Vec<Buffer>,
+}
+
+impl From<Failure> for Broken {
+    fn from(failure: Failure) -> Broken {
+        Broken { failure, buffers: Vec::new() }
+    }
 }
 
 /// The outcome of a request, and its buffers.
-pub(super) type Ended = Result<(Outcome, Vec<Buffer>), Failure>;
+pub(super) type Ended = Result<(Outcome, Vec<Buffer>), Broken>;
 
 /// A request that the caller wants to send.
 pub(super) struct Command {
     pub flags: u16,
     pub command: u16,
     pub offset: u64,
-    pub length: u32,
+    pub length: u64,
     /// The data of a write, or the buffers for the data of a read.
     pub buffers: Vec<Buffer>,
     /// Whether a write is forced (FUA); `None` for commands that do not write.
@@ -55,7 +87,7 @@ pub(super) struct Command {
 impl Command {
     fn expected(&self) -> Expected {
         match self.command {
-            request::READ => Expected::Data { offset: self.offset, length: self.length },
+            request::READ => Expected::Data { offset: self.offset, length: self.length as u32 },
             request::BLOCK_STATUS => Expected::Status,
             _ => Expected::Nothing,
         }
@@ -63,7 +95,7 @@ impl Command {
 
     /// The number of bytes for which the command needs permits while it is in flight.
     fn bytes(&self) -> u32 {
-        if self.buffers.is_empty() { 0 } else { self.length.min(CONNECTION_BYTES_MAX as u32) }
+        if self.buffers.is_empty() { 0 } else { self.length.min(CONNECTION_BYTES_MAX as u64) as u32 }
     }
 }
 
@@ -74,7 +106,8 @@ pub(super) struct Permits {
 }
 
 struct Entry {
-    began: Instant,
+    /// The time at which the connection fails if there is no answer.
+    due: Instant,
     /// The buffers; `None` while the connection's task writes them or reads into them.
     buffers: Option<Vec<Buffer>>,
     outcome: Option<Outcome>,
@@ -85,7 +118,7 @@ struct Entry {
 
 /// A request that waits to be written.
 struct Outgoing {
-    header: [u8; request::BYTES],
+    header: HeaderBytes,
     cookie: u64,
     data: Option<Vec<Buffer>>,
 }
@@ -100,11 +133,15 @@ struct Shared {
     in_flight: Mutex<InFlight>,
     failure: OnceLock<Failure>,
     journal: Journal,
+    /// Notified when the connection has ended.
+    ended: Arc<Notify>,
 }
 
 /// A connection that accepts requests.
 pub(super) struct Connection {
     shared: Arc<Shared>,
+    headers: Headers,
+    request_time: Duration,
     queue: UnboundedSender<Outgoing>,
     requests: Arc<Semaphore>,
     bytes: Arc<Semaphore>,
@@ -112,15 +149,22 @@ pub(super) struct Connection {
 
 impl Connection {
     /// Begins to send requests and to read replies on a stream, in the tokio runtime of the caller.
-    pub fn start(stream: Transport, agreed: &Agreed, journal: Journal, request_time: Duration) -> Connection {
+    pub fn start(
+        stream: Transport,
+        agreed: &Agreed,
+        journal: Journal,
+        request_time: Duration,
+        ended: Arc<Notify>,
+    ) -> Connection {
         let (queue, outgoing) = unbounded_channel();
-        let replies = Replies::new(agreed.is_structured, agreed.allocation);
+        let replies = Replies::new(agreed.headers, agreed.allocation);
         let in_flight = Mutex::new(InFlight { replies, entries: HashMap::new(), cookie: 0 });
-        let shared = Arc::new(Shared { in_flight, failure: OnceLock::new(), journal });
+        let shared = Arc::new(Shared { in_flight, failure: OnceLock::new(), journal, ended });
         // The task ends when the connection is dropped or fails.
-        tokio::spawn(run(stream, shared.clone(), outgoing, request_time));
+        tokio::spawn(run(stream, shared.clone(), outgoing, request_time, agreed.headers));
         let requests = Arc::new(Semaphore::new(REQUESTS_MAX));
-        Connection { shared, queue, requests, bytes: Arc::new(Semaphore::new(CONNECTION_BYTES_MAX)) }
+        let bytes = Arc::new(Semaphore::new(CONNECTION_BYTES_MAX));
+        Connection { shared, headers: agreed.headers, request_time, queue, requests, bytes }
     }
 
     /// The reason why the connection has ended; `None` if it has not ended.
@@ -136,37 +180,50 @@ impl Connection {
 
     /// Waits for the permits for a request.
     pub async fn permits(&self, command: &Command) -> Result<Permits, Failure> {
-        let closed = || Failure { kind: ErrorKind::Io, reason: "the connection is closed".into() };
+        let closed = || Failure::new(ErrorKind::Io, "the connection is closed");
         let take = async |semaphore: &Arc<Semaphore>, count| {
             semaphore.clone().acquire_many_owned(count).await.map_err(|_| closed())
         };
         Ok(Permits { _request: take(&self.requests, 1).await?, _bytes: take(&self.bytes, command.bytes()).await? })
     }
 
-    /// Sends a request. The returned receiver gets the result of the request.
-    pub fn submit(&self, command: Command, permits: Permits) -> Result<oneshot::Receiver<Ended>, Failure> {
+    /// Sends a request. The returned receiver gets the result of the request. *Errors*: the connection has ended, or the
+    /// device refuses writes; the request was not sent and is returned.
+    pub fn submit(&self, command: Command, permits: Permits) -> Result<oneshot::Receiver<Ended>, (Failure, Command)> {
         let (reply, receiver) = oneshot::channel();
         let expected = command.expected();
         let mut in_flight = self.shared.lock();
         if let Some(failure) = self.failure() {
-            return Err(failure.clone());
+            return Err((failure.clone(), command));
         }
-        let Command { flags, command, offset, length, buffers, write } = command;
         // `fail` takes the same lock. So when the connection fails, a write is either counted as in flight or has not
         // begun.
-        let begin = |fua| self.shared.journal.begin(fua);
-        let latched = |reason: String| Failure { kind: ErrorKind::Latched, reason: reason.into() };
-        let token = write.map(begin).transpose().map_err(latched)?;
+        let token = match command.write.map(|fua| self.shared.journal.begin(fua)).transpose() {
+            Ok(token) => token,
+            Err(reason) => return Err((Failure::new(ErrorKind::Latched, reason), command)),
+        };
+        let Command { flags, command, offset, length, buffers, .. } = command;
         in_flight.cookie += 1;
         let cookie = in_flight.cookie;
         let (data, buffers) = if command == request::WRITE { (Some(buffers), None) } else { (None, Some(buffers)) };
-        in_flight.replies.expect(cookie, expected);
-        let entry = Entry { began: Instant::now(), buffers, outcome: None, token, reply, _permits: permits };
+        in_flight.replies.expect(cookie, offset, expected);
+        let entry =
+            Entry { due: self.due(command, flags, length), buffers, outcome: None, token, reply, _permits: permits };
         in_flight.entries.insert(cookie, entry);
-        let header = Header { flags, command, cookie, offset, length }.encode();
+        let header = Header { flags, command, cookie, offset, length }.encode(self.headers);
         // If the task has just ended, `fail` ends this request, too.
         let _ = self.queue.send(Outgoing { header, cookie, data });
         Ok(receiver)
+    }
+}
+
+impl Connection {
+    /// The time at which a request must be answered. A long discard or zeroing has more time, as if it were cut into
+    /// several requests, unless it has to be quick.
+    fn due(&self, command: u16, flags: u16, length: u64) -> Instant {
+        let is_long = matches!(command, request::TRIM | request::WRITE_ZEROES) && flags & FAST_ZERO == 0;
+        let pieces = if is_long { (length / RANGE_BYTES).clamp(1, PIECES_MAX) as u32 } else { 1 };
+        Instant::now() + self.request_time.saturating_mul(pieces).min(DUE_MAX)
     }
 }
 
@@ -181,8 +238,11 @@ impl Shared {
         let _ = self.failure.set(failure.clone());
         self.journal.lost(&failure.reason);
         for (_, entry) in in_flight.entries.drain() {
-            let _ = entry.reply.send(Err(failure.clone()));
+            let buffers = entry.buffers.unwrap_or_default();
+            let _ = entry.reply.send(Err(Broken { failure: failure.clone(), buffers }));
         }
+        drop(in_flight);
+        self.ended.notify_one();
     }
 }
 
@@ -218,13 +278,19 @@ impl InFlight {
     }
 }
 
-async fn run(stream: Transport, shared: Arc<Shared>, outgoing: UnboundedReceiver<Outgoing>, request_time: Duration) {
+async fn run(
+    stream: Transport,
+    shared: Arc<Shared>,
+    outgoing: UnboundedReceiver<Outgoing>,
+    request_time: Duration,
+    headers: Headers,
+) {
     let (reader, writer) = stream.into_halves();
     let failure = tokio::select! {
         failure = read(BufReader::with_capacity(READ_BYTES, reader), &shared) => failure,
-        written = write(writer, outgoing, &shared) => match written {
+        written = write(writer, outgoing, &shared, headers) => match written {
             // The device was dropped.
-            Ok(()) => Failure { kind: ErrorKind::Io, reason: "the device was closed".into() },
+            Ok(()) => Failure::new(ErrorKind::Io, "the device was closed"),
             Err(error) => lost(&error),
         },
         failure = watch(&shared, request_time) => failure,
@@ -234,15 +300,20 @@ async fn run(stream: Transport, shared: Arc<Shared>, outgoing: UnboundedReceiver
 
 fn lost(error: &io::Error) -> Failure {
     let kind = if error.kind() == io::ErrorKind::TimedOut { ErrorKind::TimedOut } else { ErrorKind::Io };
-    let reason = match error.kind() {
+    let reason: Arc<str> = match error.kind() {
         io::ErrorKind::UnexpectedEof => "the server has ended the connection".into(),
         _ => format!("the connection failed: {error}").into(),
     };
-    Failure { kind, reason }
+    Failure { kind, reason, is_cut: kind == ErrorKind::Io }
 }
 
 /// Writes requests until the device is dropped; then writes `NBD_CMD_DISC`.
-async fn write(mut writer: WriteHalf, mut queue: UnboundedReceiver<Outgoing>, shared: &Shared) -> io::Result<()> {
+async fn write(
+    mut writer: WriteHalf,
+    mut queue: UnboundedReceiver<Outgoing>,
+    shared: &Shared,
+    headers: Headers,
+) -> io::Result<()> {
     let mut batch = Vec::with_capacity(BATCH_MAX);
     while queue.recv_many(&mut batch, BATCH_MAX).await > 0 {
         let mut slices: Vec<&[u8]> = Vec::with_capacity(2 * batch.len());
@@ -261,7 +332,7 @@ async fn write(mut writer: WriteHalf, mut queue: UnboundedReceiver<Outgoing>, sh
         }
         batch.clear();
     }
-    let goodbye = Header { flags: 0, command: request::DISC, cookie: 0, offset: 0, length: 0 }.encode();
+    let goodbye = Header { flags: 0, command: request::DISC, cookie: 0, offset: 0, length: 0 }.encode(headers);
     write_slices(&mut writer, &[&goodbye]).await?;
     writer.shutdown().await
 }
@@ -271,9 +342,7 @@ async fn read(mut reader: BufReader<ReadHalf>, shared: &Shared) -> Failure {
     match try_read(&mut reader, shared).await {
         Ok(never) => match never {},
         Err(ReadError::Io(error)) => lost(&error),
-        Err(ReadError::Rule(rule)) => {
-            Failure { kind: ErrorKind::Io, reason: format!("the server breaks the protocol: {rule}").into() }
-        }
+        Err(ReadError::Rule(rule)) => Failure::new(ErrorKind::Io, format!("the server breaks the protocol: {rule}")),
     }
 }
 
@@ -316,32 +385,44 @@ async fn try_read(reader: &mut BufReader<ReadHalf>, shared: &Shared) -> Result<s
                     break;
                 }
                 Step::Data { cookie, at, length } => {
-                    let mut buffers = take_buffers(shared, cookie)?;
-                    for slice in range(&mut buffers, at, length) {
+                    let mut lent = Lent::take(shared, cookie)?;
+                    for slice in range(&mut lent.buffers, at, length) {
                         read_all(reader, slice).await?;
                     }
-                    step = put_back(shared, cookie, buffers)?;
+                    drop(lent);
+                    step = shared.lock().replies.data_taken()?;
                 }
                 Step::Hole { cookie, at, length } => {
-                    let mut buffers = take_buffers(shared, cookie)?;
-                    range(&mut buffers, at, length).for_each(|slice| slice.fill(0));
-                    step = put_back(shared, cookie, buffers)?;
+                    let mut lent = Lent::take(shared, cookie)?;
+                    range(&mut lent.buffers, at, length).for_each(|slice| slice.fill(0));
+                    drop(lent);
+                    step = shared.lock().replies.data_taken()?;
                 }
             }
         }
     }
 }
 
-fn take_buffers(shared: &Shared, cookie: u64) -> Result<Vec<Buffer>, String> {
-    let mut in_flight = shared.lock();
-    let buffers = in_flight.entries.get_mut(&cookie).and_then(|entry| entry.buffers.take());
-    buffers.ok_or_else(|| "data for a request that has none".to_owned())
+/// The buffers of a request while data are read into them. They are put back also if reading ends early, so that the
+/// request can be sent again.
+struct Lent<'a> {
+    shared: &'a Shared,
+    cookie: u64,
+    buffers: Vec<Buffer>,
 }
 
-fn put_back(shared: &Shared, cookie: u64, buffers: Vec<Buffer>) -> Result<Step, String> {
-    let mut in_flight = shared.lock();
-    in_flight.give_back(cookie, buffers);
-    in_flight.replies.data_taken()
+impl Lent<'_> {
+    fn take(shared: &Shared, cookie: u64) -> Result<Lent<'_>, String> {
+        let buffers = shared.lock().entries.get_mut(&cookie).and_then(|entry| entry.buffers.take());
+        let buffers = buffers.ok_or_else(|| "data for a request that has none".to_owned())?;
+        Ok(Lent { shared, cookie, buffers })
+    }
+}
+
+impl Drop for Lent<'_> {
+    fn drop(&mut self) {
+        self.shared.lock().give_back(self.cookie, std::mem::take(&mut self.buffers));
+    }
 }
 
 /// The slices of the buffers that cover `length` bytes from position `at` on.
@@ -361,10 +442,10 @@ async fn watch(shared: &Shared, request_time: Duration) -> Failure {
     let mut pause = tokio::time::interval((request_time / 4).max(WATCH_TIME_MIN));
     loop {
         pause.tick().await;
-        let began = shared.lock().entries.values().map(|entry| entry.began).min();
-        if began.is_some_and(|began| began.elapsed() > request_time) {
-            let reason = format!("the server has not answered a request for {request_time:?}").into();
-            return Failure { kind: ErrorKind::TimedOut, reason };
+        let due = shared.lock().entries.values().map(|entry| entry.due).min();
+        if due.is_some_and(|due| due < Instant::now()) {
+            let reason = format!("the server has not answered a request for {request_time:?}");
+            return Failure::new(ErrorKind::TimedOut, reason);
         }
     }
 }

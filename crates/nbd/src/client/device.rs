@@ -5,9 +5,10 @@
 //! all other operations begin when they are awaited.
 //!
 //! # When a connection is lost
-//! Requests in flight on the connection fail with the reason, and the next request reconnects. If there were writes in
-//! flight, or answered writes that were not flushed yet, the server may have lost them (`journal`). The device then
-//! refuses all writes and flushes ([`ErrorKind::Latched`]) until it is opened again. Reads continue.
+//! The device reconnects in the background. Requests wait for it, at most for `patience` since the last connection has
+//! ended, and reads in flight are sent again. If there were writes in flight, or answered writes that were not flushed
+//! yet, the server may have lost them (`journal`). The device then refuses all writes and flushes
+//! ([`ErrorKind::Latched`]) until it is opened again. Reads continue.
 //!
 //! # When a server lacks a feature
 //! Without FLUSH, a flush does nothing, and `flush_survives` equals `write_survives`. Without FUA, a forced write is
@@ -15,27 +16,32 @@
 //! FAST_ZERO, `zero_quickly` always fails. Without `base:allocation`, all blocks count as mapped.
 
 use std::future::Future;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use nectary_block::{
     BlockDevice, Buffer, Context, Error, ErrorKind, Extent, Figures, Geometry, IoFuture, Operation, Request, Survives,
     WriteFlags,
 };
+use tokio::sync::{Notify, watch};
+use tokio::task::AbortHandle;
 
 use super::connect::ConnectOptions;
 use super::connection::Command;
 use super::handshake::Agreed;
 use super::journal::Journal;
-use super::operations::{RANGE_BYTES, allocation, flush, long_read, long_write, ranges, zeroes};
-use super::pool::{Inner, Slot, connect};
-use crate::limits::{CLIENT_CONNECTIONS, PAYLOAD_BYTES_MAX, REQUEST_TIME};
+use super::operations::{allocation, flush, long_read, long_write, quick_bytes, ranges, zeroes};
+use super::pool::{Inner, Presence, Slot, connect, keep};
+use crate::limits::{CLIENT_CONNECTIONS, PATIENCE, PAYLOAD_BYTES_MAX, REQUEST_TIME};
 use crate::url::Url;
 use crate::wire::command_flag::{FAST_ZERO, FUA};
 use crate::wire::{flag, request};
 
 /// The preferred length of a request. Longer requests are not faster per byte. *Units*: bytes.
 const PREFERRED_BYTES: u32 = 1 << 20;
+/// The time that each connection after the first one may take: this, or more if the first one was slow.
+const FURTHER_TIME: Duration = Duration::from_secs(1);
 /// The smallest block, the preferred block and the largest payload that are assumed if the server states none. The next
 /// two constants are the limits of a device's block size. *Units*: bytes.
 const DEFAULT_SIZES: (u32, u32, u32) = (1, 4096, PAYLOAD_BYTES_MAX);
@@ -45,6 +51,16 @@ const BLOCK_BYTES_MAX: u32 = 4096;
 /// A device whose data are on an NBD server.
 pub struct NbdDevice {
     inner: Arc<Inner>,
+    /// The task that replaces connections; `None` for a single session.
+    keeper: Option<AbortHandle>,
+}
+
+impl Drop for NbdDevice {
+    fn drop(&mut self) {
+        if let Some(keeper) = &self.keeper {
+            keeper.abort();
+        }
+    }
 }
 
 impl NbdDevice {
@@ -54,33 +70,44 @@ impl NbdDevice {
     /// server's blocks are larger than 4096 bytes.
     pub async fn connect(url: &Url, options: ConnectOptions) -> Result<NbdDevice, crate::Error> {
         let request_time = url.request_time.unwrap_or(REQUEST_TIME);
-        let journal = Journal::default();
-        let (first, agreed) = connect(url, &options, &journal, request_time).await?;
-        let (geometry, payload_bytes_max) = geometry(url, &agreed, options.unit_bytes)?;
+        let (journal, ended) = (Journal::default(), Arc::new(Notify::new()));
+        let began = Instant::now();
+        let (first, agreed) = connect(url, &options, &journal, request_time, &ended).await?;
+        let further_time = FURTHER_TIME.max(4 * began.elapsed());
+        let (geometry, exact_bytes, payload_bytes_max) = geometry(url, &agreed, &options)?;
+        let sector_bytes = agreed.block_sizes.unwrap_or(DEFAULT_SIZES).0.max(BLOCK_BYTES_MIN);
         let mut connections = vec![first];
         let wanted =
             if agreed.flags & flag::CAN_MULTI_CONN == 0 { 1 } else { url.connections.unwrap_or(CLIENT_CONNECTIONS) };
         while connections.len() < wanted as usize {
-            // A server may allow fewer connections than the device could use.
-            let Ok((next, _)) = connect(url, &options, &journal, request_time).await else { break };
+            // A server may allow fewer connections than the device could use, and leave the others without an answer.
+            let next = connect(url, &options, &journal, request_time, &ended);
+            let Ok(Ok((next, _))) = tokio::time::timeout(further_time, next).await else { break };
             connections.push(next);
         }
-        let slot = |connection| Slot { current: Mutex::new(Arc::new(connection)), connecting: Default::default() };
         let inner = Inner {
             url: url.clone(),
             spec: url.spec(),
             options,
             agreed,
             geometry,
+            exact_bytes,
+            sector_bytes,
             payload_bytes_max,
             request_time,
-            slots: connections.into_iter().map(slot).collect(),
+            patience: url.patience.unwrap_or(PATIENCE),
+            slots: connections.into_iter().map(Slot::new).collect(),
             next: AtomicUsize::new(0),
             journal,
+            presence: watch::Sender::new(Presence::Here),
+            ended,
             requests: AtomicU64::new(0),
             reconnects: AtomicU64::new(0),
         };
-        Ok(NbdDevice { inner: Arc::new(inner) })
+        let inner = Arc::new(inner);
+        let is_kept = !inner.options.is_single_session;
+        let keeper = is_kept.then(|| tokio::spawn(keep(Arc::downgrade(&inner), inner.ended.clone())).abort_handle());
+        Ok(NbdDevice { inner, keeper })
     }
 
     /// The reason why a connection of the device has ended; `None` if all connections work. With
@@ -100,8 +127,9 @@ impl NbdDevice {
     }
 }
 
-/// The geometry that follows from the server's answers, and the largest payload of one request.
-fn geometry(url: &Url, agreed: &Agreed, unit_bytes: Option<u32>) -> Result<(Geometry, u64), crate::Error> {
+/// The geometry that follows from the server's answers, the number of bytes without the padding of the last block, and
+/// the largest payload of one request.
+fn geometry(url: &Url, agreed: &Agreed, options: &ConnectOptions) -> Result<(Geometry, u64, u64), crate::Error> {
     let unsupported = |message: String| crate::Error::new(crate::ErrorKind::Unsupported, url.to_string(), message);
     let (minimum, preferred, payload) = agreed.block_sizes.unwrap_or(DEFAULT_SIZES);
     if minimum > BLOCK_BYTES_MAX {
@@ -109,31 +137,36 @@ fn geometry(url: &Url, agreed: &Agreed, unit_bytes: Option<u32>) -> Result<(Geom
             "the server's blocks have {minimum} bytes, at most {BLOCK_BYTES_MAX} are taken"
         )));
     }
-    let least = minimum.max(BLOCK_BYTES_MIN);
-    if let Some(unit) = unit_bytes.filter(|unit| *unit < minimum || !unit.is_power_of_two()) {
+    if let Some(unit) = options.unit_bytes.filter(|unit| *unit < minimum || !unit.is_power_of_two()) {
         return Err(unsupported(format!("the server's blocks have {minimum} bytes, {unit} are needed")));
     }
-    let mut block = unit_bytes.unwrap_or(preferred.clamp(least, BLOCK_BYTES_MAX));
-    while block > least && !agreed.size_bytes.is_multiple_of(u64::from(block)) {
-        block /= 2;
-    }
-    // A partial block at the end cannot be accessed.
-    let size_bytes = agreed.size_bytes / u64::from(block) * u64::from(block);
+    // The preferred size is no unit: partition tables count in the smallest one, or in sectors of 512 bytes.
+    let block = options.unit_bytes.unwrap_or(minimum.max(BLOCK_BYTES_MIN));
+    let whole = |bytes: u64, unit: u32| bytes / u64::from(unit) * u64::from(unit);
+    // What does not fill one of the server's smallest blocks cannot be accessed.
+    let (exact_bytes, size_bytes) = match options.pads_tail {
+        true => {
+            let exact_bytes = whole(agreed.size_bytes, minimum);
+            (exact_bytes, exact_bytes.next_multiple_of(u64::from(block)))
+        }
+        false => (whole(agreed.size_bytes, block), whole(agreed.size_bytes, block)),
+    };
     let payload = payload.min(PAYLOAD_BYTES_MAX) / block * block;
     if payload == 0 {
         return Err(unsupported("the server takes less than a block at once".to_owned()));
     }
     let has_flush = agreed.flags & flag::SEND_FLUSH != 0;
+    let preferred = payload.min(PREFERRED_BYTES.max(preferred));
     let geometry = Geometry {
         size_bytes,
         block_bytes: block,
         atomic_bytes: block.min(BLOCK_BYTES_MIN),
-        read_bytes_preferred: payload.min(PREFERRED_BYTES),
-        write_bytes_preferred: payload.min(PREFERRED_BYTES),
+        read_bytes_preferred: preferred,
+        write_bytes_preferred: preferred,
         write_survives: Survives::Process,
         flush_survives: if has_flush { Survives::Power } else { Survives::Process },
     };
-    Ok((geometry, u64::from(payload)))
+    Ok((geometry, exact_bytes, u64::from(payload)))
 }
 
 /// Waits for `work` until the request's deadline. Commands that were sent before the deadline continue after it.
@@ -165,6 +198,14 @@ impl BlockDevice for NbdDevice {
         self.inner.geometry
     }
 
+    fn exact_bytes(&self) -> u64 {
+        self.inner.exact_bytes
+    }
+
+    fn sector_bytes(&self) -> u32 {
+        self.inner.sector_bytes
+    }
+
     fn read_at(&self, offset: u64, buffers: Vec<Buffer>, context: Context) -> IoFuture<Vec<Buffer>> {
         let inner = &self.inner;
         let checked = Request::vectored(Operation::Read, offset, &buffers, context, || self.spec(), &inner.geometry);
@@ -173,13 +214,13 @@ impl BlockDevice for NbdDevice {
             Ok(request) => request,
             Err(error) => return refused(error),
         };
-        if request.length > inner.payload_bytes_max {
+        if !inner.is_one_command(&request) {
             return within(inner, request, long_read(inner.clone(), request, buffers));
         }
-        let length = request.length as u32;
+        let length = request.length;
         let sending = inner.send(Command { flags: 0, command: request::READ, offset, length, buffers, write: None });
         let of = inner.clone();
-        within(inner, request, async move { Ok(of.outcome(&request, sending.end().await)?.1) })
+        within(inner, request, async move { Ok(of.outcome(&request, sending.end(&of).await)?.1) })
     }
 
     fn write_at(
@@ -196,18 +237,18 @@ impl BlockDevice for NbdDevice {
             Ok(request) => Request { fua: flags.fua, ..request },
             Err(error) => return refused(error),
         };
-        if request.length > inner.payload_bytes_max {
+        if !inner.is_one_command(&request) {
             return within(inner, request, long_write(inner.clone(), request, buffers));
         }
         let fua = flags.fua && inner.has(flag::SEND_FUA);
         if let Err(error) = inner.check_writable(&request) {
             return refused(error);
         }
-        let (flags, length) = (if fua { FUA } else { 0 }, request.length as u32);
+        let (flags, length) = (if fua { FUA } else { 0 }, request.length);
         let sending = inner.send(Command { flags, command: request::WRITE, offset, length, buffers, write: Some(fua) });
         let of = inner.clone();
         within(inner, request, async move {
-            let (_, buffers) = of.outcome(&request, sending.end().await)?;
+            let (_, buffers) = of.outcome(&request, sending.end(&of).await)?;
             if request.fua && !fua {
                 flush(&of, &request).await?;
             }
@@ -241,7 +282,7 @@ impl BlockDevice for NbdDevice {
         let reason = match self.inner.agreed.flags & quick == quick {
             _ if length == 0 => None,
             // A quick zeroing uses only one command. If it used several, some could succeed and others fail.
-            true if length > RANGE_BYTES => Some("it is more than is zeroed at once"),
+            true if length > quick_bytes(&self.inner) => Some("it is more than is zeroed at once"),
             true => None,
             false => Some("the server has no fast zeroes"),
         };
@@ -332,9 +373,44 @@ mod tests {
     fn no_more_is_atomic_than_a_block() {
         let url = Url::parse("nbd://localhost/x").unwrap();
         let agreed = Agreed { size_bytes: 1 << 20, ..Agreed::default() };
-        for (unit_bytes, block, atomic) in [(None, 4096, 512), (Some(512), 512, 512), (Some(64), 64, 64)] {
-            let found = geometry(&url, &agreed, unit_bytes).unwrap().0;
+        for (unit_bytes, block, atomic) in [(None, 512, 512), (Some(4096), 4096, 512), (Some(64), 64, 64)] {
+            let options = ConnectOptions { unit_bytes, ..ConnectOptions::default() };
+            let found = geometry(&url, &agreed, &options).unwrap().0;
             assert_eq!((found.block_bytes, found.atomic_bytes), (block, atomic));
+        }
+    }
+
+    #[test]
+    fn smallest_block_is_the_sector() {
+        let url = Url::parse("nbd://localhost/x").unwrap();
+        for (block_sizes, block, preferred) in [
+            (None, 512, 1 << 20),
+            (Some((1, 4096, 32 << 20)), 512, 1 << 20),
+            (Some((512, 4096, 32 << 20)), 512, 1 << 20),
+            (Some((4096, 4096, 32 << 20)), 4096, 1 << 20),
+            (Some((512, 8 << 20, 32 << 20)), 512, 8 << 20),
+        ] {
+            let agreed = Agreed { size_bytes: 1 << 30, block_sizes, ..Agreed::default() };
+            let found = geometry(&url, &agreed, &ConnectOptions::default()).unwrap().0;
+            assert_eq!((found.block_bytes, found.read_bytes_preferred), (block, preferred), "{block_sizes:?}");
+        }
+    }
+
+    #[test]
+    fn odd_sizes_are_cut_or_padded() {
+        let url = Url::parse("nbd://localhost/x").unwrap();
+        for (minimum, size_bytes, exact, padded) in
+            [(1, 1500, 1500, 1536), (512, 1500, 1024, 1024), (4, 1503, 1500, 1536), (1, 1536, 1536, 1536)]
+        {
+            let block_sizes = Some((minimum, 4096, 32 << 20));
+            let agreed = Agreed { size_bytes, block_sizes, ..Agreed::default() };
+            let found = |pads_tail| {
+                let options = ConnectOptions { pads_tail, ..ConnectOptions::default() };
+                let (geometry, exact_bytes, _) = geometry(&url, &agreed, &options).unwrap();
+                (geometry.size_bytes, exact_bytes)
+            };
+            let cut = size_bytes / 512 * 512;
+            assert_eq!((found(false), found(true)), ((cut, cut), (padded, exact)), "{size_bytes}");
         }
     }
 }

@@ -32,10 +32,10 @@ impl ExtentList {
     }
 
     /// Adds an answer, which may cover more or less than the requested range. A partly mapped block counts as mapped.
-    pub fn add(&mut self, extents: &[(u32, u32)]) {
+    pub fn add(&mut self, extents: &[(u64, u32)]) {
         let whole = STATE_HOLE | STATE_ZERO;
         for &(length, flags) in extents {
-            let end = self.position.saturating_add(u64::from(length)).min(self.end);
+            let end = self.position.saturating_add(length).min(self.end);
             if flags & whole == whole {
                 let end = if end == self.end { end } else { end / self.block_bytes * self.block_bytes };
                 self.push(self.position.next_multiple_of(self.block_bytes), true);
@@ -48,9 +48,12 @@ impl ExtentList {
         }
     }
 
-    /// Returns the list. A range without an answer counts as mapped.
-    pub fn finish(mut self) -> Vec<Extent> {
+    /// Returns the list, whose last extent gets `padding` more bytes. A range without an answer counts as mapped.
+    pub fn finish(mut self, padding: u64) -> Vec<Extent> {
         self.push(self.end, true);
+        if let Some(last) = self.extents.last_mut() {
+            last.length += padding;
+        }
         self.extents
     }
 
@@ -84,14 +87,14 @@ mod tests {
         assert_eq!(list.left(), Some((4096 + 1800, 4096 - 1800)));
         list.add(&[(248, 0), (1 << 30, hole)]);
         assert_eq!(list.left(), None);
-        let found: Vec<_> = list.finish().iter().map(|e| (e.offset - 4096, e.length, e.mapped)).collect();
+        let found: Vec<_> = list.finish(0).iter().map(|e| (e.offset - 4096, e.length, e.mapped)).collect();
         assert_eq!(found, [(0, 512, true), (512, 1024, false), (1536, 512, true), (2048, 2048, false)]);
     }
 
     #[test]
     fn what_nobody_answers_is_mapped() {
         let list = ExtentList::new(0, 4096, 512);
-        assert_eq!(list.finish(), [Extent { offset: 0, length: 4096, mapped: true }]);
-        assert_eq!(ExtentList::new(0, 0, 512).finish(), []);
+        assert_eq!(list.finish(0), [Extent { offset: 0, length: 4096, mapped: true }]);
+        assert_eq!(ExtentList::new(0, 0, 512).finish(0), []);
     }
 }

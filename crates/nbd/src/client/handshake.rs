@@ -2,17 +2,19 @@
 //! actions.
 //!
 //! Owns: the order of options that the client sends, and how it continues when the server refuses one. If the client
-//! wants TLS, it requests TLS before everything else. Then it requests structured replies, `base:allocation`, and the
+//! wants TLS, it requests TLS before everything else. Then it requests extended headers, or structured replies if the
+//! server has none, `base:allocation`, and the
 //! export with its size constraints by `NBD_OPT_GO`, or by `NBD_OPT_EXPORT_NAME` if the server supports nothing newer.
 //! Promises: lengths are bounded before they are used; an unexpected reply ends the haggling with a reason.
 
+use nectary_block::DEVICE_BYTES_MAX;
 use serde::Serialize;
 
 use crate::error::ErrorKind;
 use crate::limits::{OPTION_REPLIES_MAX, OPTION_REPLY_BYTES_MAX};
 use crate::wire::bytes::{Reader, message, text};
 use crate::wire::option::{self, ContextRequest, InfoRequest, info, rep};
-use crate::wire::{ALLOCATION_CONTEXT, FIXED_NEWSTYLE, MAGIC, NO_ZEROES, OLD_STYLE_MAGIC, OPTION_MAGIC};
+use crate::wire::{ALLOCATION_CONTEXT, FIXED_NEWSTYLE, Headers, MAGIC, NO_ZEROES, OLD_STYLE_MAGIC, OPTION_MAGIC};
 
 /// The purpose for which a client connects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,7 +48,7 @@ pub(crate) enum Action {
 pub(crate) struct Agreed {
     pub size_bytes: u64,
     pub flags: u16,
-    pub is_structured: bool,
+    pub headers: Headers,
     pub allocation: Option<u32>,
     pub name: Option<String>,
     pub description: Option<String>,
@@ -178,7 +180,7 @@ impl Handshake {
     fn begin(&mut self, actions: &mut Vec<Action>) {
         match self.goal {
             Goal::List => self.send(option::LIST, &[], actions),
-            _ => self.send(option::STRUCTURED_REPLY, &[], actions),
+            _ => self.send(option::EXTENDED_HEADERS, &[], actions),
         }
     }
 
@@ -234,8 +236,12 @@ impl Handshake {
         }
         match (self.option, reply) {
             (option::STARTTLS, rep::ACK) => actions.push(Action::StartTls),
+            (option::EXTENDED_HEADERS, rep::ACK) => {
+                self.agreed.headers = Headers::Extended;
+                self.send_context(actions);
+            }
             (option::STRUCTURED_REPLY, rep::ACK) => {
-                self.agreed.is_structured = true;
+                self.agreed.headers = Headers::Structured;
                 self.send_context(actions);
             }
             (option::SET_META_CONTEXT, rep::META_CONTEXT) => {
@@ -268,14 +274,16 @@ impl Handshake {
         match (self.option, reply) {
             // The server accepts no option without TLS, so the connection fails.
             (_, rep::ERR_TLS_REQD) => {}
-            (option::STRUCTURED_REPLY, _) => {
-                return self.send_export(actions);
-            }
+            (option::EXTENDED_HEADERS, _) => return self.send(option::STRUCTURED_REPLY, &[], actions),
+            (option::STRUCTURED_REPLY, _) => return self.send_export(actions),
             (option::SET_META_CONTEXT, _) => {
                 self.agreed.allocation = None;
                 return self.send_export(actions);
             }
-            (option::INFO | option::GO, rep::ERR_UNSUP) => return self.send_export_name(actions),
+            // The older option cannot be used with extended headers.
+            (option::INFO | option::GO, rep::ERR_UNSUP) if !self.agreed.headers.is_extended() => {
+                return self.send_export_name(actions);
+            }
             _ => {}
         }
         let said = message(data);
@@ -361,6 +369,10 @@ impl Handshake {
     fn agree(&mut self, in_transmission: bool, actions: &mut Vec<Action>) {
         if self.goal == Goal::Info && !in_transmission {
             actions.push(Action::Send(option::encode(option::ABORT, &[])));
+        }
+        if self.agreed.size_bytes > DEVICE_BYTES_MAX {
+            let message = format!("the export has {} bytes; less than 8E are taken", self.agreed.size_bytes);
+            return actions.push(Action::Fail(ErrorKind::Unsupported, message));
         }
         if self.option == option::EXPORT_NAME {
             self.agreed.block_sizes = None;

@@ -21,6 +21,8 @@ pub struct ExportInfo {
     pub tls: bool,
     /// Whether replies are structured.
     pub structured_replies: bool,
+    /// Whether the headers are extended, which have 64-bit lengths.
+    pub extended_headers: bool,
     /// Whether the server can report which ranges are allocated (`base:allocation`).
     pub allocation: bool,
     /// Whether writes are refused.
@@ -39,7 +41,7 @@ pub struct ExportInfo {
 
 impl ExportInfo {
     /// The names of all abilities that an export can have.
-    pub const WORDS: [&'static str; 11] = [
+    pub const WORDS: [&'static str; 12] = [
         "write",
         "flush",
         "fua",
@@ -50,6 +52,7 @@ impl ExportInfo {
         "df",
         "multi-conn",
         "structured-replies",
+        "extended-headers",
         "allocation",
     ];
 
@@ -70,7 +73,8 @@ impl ExportInfo {
             has(flag::SEND_CACHE),
             has(flag::SEND_DF),
             has(flag::CAN_MULTI_CONN),
-            agreed.is_structured,
+            agreed.headers.is_structured(),
+            agreed.headers.is_extended(),
             agreed.allocation.is_some(),
         ];
         let can = ExportInfo::WORDS.iter().zip(is).filter(|(_, is)| *is).map(|(word, _)| *word).collect();
@@ -79,7 +83,8 @@ impl ExportInfo {
             description: agreed.description.clone(),
             size_bytes: agreed.size_bytes,
             tls: url.tls,
-            structured_replies: agreed.is_structured,
+            structured_replies: agreed.headers.is_structured(),
+            extended_headers: agreed.headers.is_extended(),
             allocation: agreed.allocation.is_some(),
             read_only: has(flag::READ_ONLY),
             rotational: has(flag::ROTATIONAL),

@@ -48,7 +48,8 @@ async fn open(scheme: &'static str, arguments: Arguments) -> Result<SharedDevice
     let url =
         Url::parse(&format!("{scheme}:{}", arguments.rest()?)).map_err(|error| arguments.invalid(error.message))?;
     arguments.finish()?;
-    let connected = NbdDevice::connect(&url, ConnectOptions::default()).await;
+    let options = ConnectOptions { pads_tail: arguments.options().pads_tail, ..ConnectOptions::default() };
+    let connected = NbdDevice::connect(&url, options).await;
     let device =
         connected.map_err(|error| Error::new(error.device_kind(), &url.spec(), Operation::Open, error.message))?;
     Ok(Arc::new(device))

@@ -6,17 +6,15 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use nectary_block::{Buffer, Error, ErrorKind, Extent, Request};
+use nectary_block::{Buffer, DEVICE_BYTES_MAX, Error, ErrorKind, Extent, Request};
 
-use super::connection::Command;
+use super::connection::{Command, LONG_RANGE_BYTES, RANGE_BYTES};
 use super::extents::ExtentList;
 use super::pool::Inner;
 use super::replies::Outcome;
-use crate::wire::command_flag::FUA;
+use crate::wire::command_flag::{FAST_ZERO, FUA};
 use crate::wire::{flag, request};
 
-/// The size of the pieces in which a zeroing or a discard of a long range is sent. *Units*: bytes.
-pub(super) const RANGE_BYTES: u64 = 1 << 30;
 /// The size of the pieces in which zeroes are written as data, if the server has no command for zeroes. *Units*: bytes.
 const ZEROES_BYTES: u64 = 1 << 20;
 /// The maximum number of pieces of a long operation that are in flight at once.
@@ -28,9 +26,13 @@ pub(super) async fn flush(inner: &Arc<Inner>, request: &Request) -> Result<(), E
     if inner.has(flag::SEND_FLUSH) {
         let command =
             Command { flags: 0, command: request::FLUSH, offset: 0, length: 0, buffers: Vec::new(), write: None };
-        let flushed = inner.outcome(request, inner.send(command).end().await);
-        if let Err(error) = flushed {
-            inner.journal.latch(format!("a flush failed: {}", error.detail));
+        let ended = inner.send(command).end(inner).await;
+        // If the connection was lost, the journal knows whether anything may be lost with it.
+        let is_answered = ended.is_ok();
+        if let Err(error) = inner.outcome(request, ended) {
+            if is_answered {
+                inner.journal.latch(format!("a flush failed: {}", error.detail));
+            }
             return Err(error);
         }
     }
@@ -38,39 +40,51 @@ pub(super) async fn flush(inner: &Arc<Inner>, request: &Request) -> Result<(), E
     Ok(())
 }
 
+/// The longest range of one discard or zeroing. *Units*: bytes.
+fn range_bytes(inner: &Inner) -> u64 {
+    if inner.agreed.headers.is_extended() { LONG_RANGE_BYTES } else { RANGE_BYTES }
+}
+
+/// The longest range of one quick command: a query of allocated ranges, or a zeroing that has to be quick. *Units*:
+/// bytes.
+pub(super) fn quick_bytes(inner: &Inner) -> u64 {
+    if inner.agreed.headers.is_extended() { DEVICE_BYTES_MAX } else { RANGE_BYTES }
+}
+
 /// Sends a command without data over a range, piece by piece.
 pub(super) async fn ranges(inner: &Arc<Inner>, request: &Request, command: u16, flags: u16) -> Result<(), Error> {
-    let (mut offset, end) = (request.offset, request.offset + request.length);
+    let (mut offset, end) = (request.offset, request.offset + inner.stored(request));
+    let step = if flags & FAST_ZERO == 0 { range_bytes(inner) } else { quick_bytes(inner) };
     while offset < end {
-        let length = (end - offset).min(RANGE_BYTES) as u32;
+        let length = (end - offset).min(step);
         inner.check_writable(request)?;
         let sending = inner.send(Command { flags, command, offset, length, buffers: Vec::new(), write: Some(false) });
-        inner.outcome(request, sending.end().await)?;
-        offset += u64::from(length);
+        inner.outcome(request, sending.end(inner).await)?;
+        offset += length;
     }
     Ok(())
 }
 
 /// Writes zeroes as data, for a server that has no command for zeroes.
 pub(super) async fn zeroes(inner: &Arc<Inner>, request: &Request) -> Result<(), Error> {
-    let (mut offset, end) = (request.offset, request.offset + request.length);
+    let (mut offset, end) = (request.offset, request.offset + inner.stored(request));
     let step = ZEROES_BYTES.min(inner.payload_bytes_max);
     let mut buffers = vec![Buffer::zeroed(step.min(request.length) as usize)];
     while offset < end {
-        let length = (end - offset).min(step) as u32;
+        let length = (end - offset).min(step);
         buffers.iter_mut().for_each(|buffer| buffer.set_len(length as usize));
         inner.check_writable(request)?;
         let sending =
             inner.send(Command { flags: 0, command: request::WRITE, offset, length, buffers, write: Some(false) });
-        buffers = inner.outcome(request, sending.end().await)?.1;
-        offset += u64::from(length);
+        buffers = inner.outcome(request, sending.end(inner).await)?.1;
+        offset += length;
     }
     Ok(())
 }
 
 /// The pieces of an operation, each no longer than the server accepts.
 fn pieces(inner: &Inner, request: &Request) -> impl Iterator<Item = (u64, usize)> + use<> {
-    let (offset, length, step) = (request.offset, request.length, inner.payload_bytes_max);
+    let (offset, length, step) = (request.offset, inner.stored(request), inner.payload_bytes_max);
     (0..length).step_by(step as usize).map(move |at| (offset + at, step.min(length - at) as usize))
 }
 
@@ -87,7 +101,7 @@ pub(super) async fn long_read(
             && let Some((offset, length)) = pieces.next()
         {
             let buffers = vec![Buffer::zeroed(length)];
-            let length = length as u32;
+            let length = length as u64;
             sent.push_back(inner.send(Command {
                 flags: 0,
                 command: request::READ,
@@ -97,8 +111,11 @@ pub(super) async fn long_read(
                 write: None,
             }));
         }
-        let Some(sending) = sent.pop_front() else { return Ok(buffers) };
-        let (_, found) = inner.outcome(&request, sending.end().await)?;
+        let Some(sending) = sent.pop_front() else {
+            into.zero_rest(&mut buffers);
+            return Ok(buffers);
+        };
+        let (_, found) = inner.outcome(&request, sending.end(&inner).await)?;
         found.iter().for_each(|piece| into.fill(&mut buffers, piece));
     }
 }
@@ -109,6 +126,11 @@ pub(super) async fn long_write(
     buffers: Vec<Buffer>,
 ) -> Result<Vec<Buffer>, Error> {
     let fua = request.fua && inner.has(flag::SEND_FUA);
+    if inner.stored(&request) < request.length && has_bytes_after(&buffers, inner.stored(&request)) {
+        let detail =
+            format!("the export has {} bytes; the rest of its last block takes nothing but zeroes", inner.exact_bytes);
+        return Err(inner.error(&request, ErrorKind::Full, &detail));
+    }
     let mut pieces = pieces(&inner, &request);
     let mut sent = VecDeque::new();
     let mut from = Cursor::default();
@@ -119,18 +141,28 @@ pub(super) async fn long_write(
             let mut piece = Buffer::zeroed(length);
             from.copy(&buffers, &mut piece);
             inner.check_writable(&request)?;
-            let (flags, length) = (if fua { FUA } else { 0 }, length as u32);
+            let (flags, length) = (if fua { FUA } else { 0 }, length as u64);
             let command =
                 Command { flags, command: request::WRITE, offset, length, buffers: vec![piece], write: Some(fua) };
             sent.push_back(inner.send(command));
         }
         let Some(sending) = sent.pop_front() else { break };
-        inner.outcome(&request, sending.end().await)?;
+        inner.outcome(&request, sending.end(&inner).await)?;
     }
     if request.fua && !fua {
         flush(&inner, &request).await?;
     }
     Ok(buffers)
+}
+
+/// Whether something else than zeroes follows the first `stored` bytes of the buffers.
+fn has_bytes_after(buffers: &[Buffer], stored: u64) -> bool {
+    let mut skip = usize::try_from(stored).unwrap_or(usize::MAX);
+    buffers.iter().any(|buffer| {
+        let start = skip.min(buffer.len());
+        skip -= start;
+        buffer[start..].iter().any(|&byte| byte != 0)
+    })
 }
 
 /// A position in a list of buffers.
@@ -160,6 +192,15 @@ impl Cursor {
         }
     }
 
+    /// Zeroes all buffers from this position on.
+    fn zero_rest(&self, buffers: &mut [Buffer]) {
+        let mut start = self.at;
+        for buffer in buffers.iter_mut().skip(self.index) {
+            buffer[start..].fill(0);
+            start = 0;
+        }
+    }
+
     /// Fills all of `piece` with bytes from the buffers.
     fn copy(&mut self, buffers: &[Buffer], mut piece: &mut [u8]) {
         while let Some(buffer) = buffers.get(self.index).filter(|_| !piece.is_empty()) {
@@ -175,16 +216,17 @@ impl Cursor {
 }
 
 pub(super) async fn allocation(inner: Arc<Inner>, request: Request) -> Result<Vec<Extent>, Error> {
-    let mut list = ExtentList::new(request.offset, request.length, inner.geometry.block_bytes);
+    let stored = inner.stored(&request);
+    let mut list = ExtentList::new(request.offset, stored, inner.geometry.block_bytes);
     while inner.agreed.allocation.is_some() && !list.is_full() {
         let Some((offset, length)) = list.left() else { break };
-        let length = length.min(RANGE_BYTES) as u32;
+        let length = length.min(quick_bytes(&inner));
         let command =
             Command { flags: 0, command: request::BLOCK_STATUS, offset, length, buffers: Vec::new(), write: None };
-        let (outcome, _) = inner.outcome(&request, inner.send(command).end().await)?;
+        let (outcome, _) = inner.outcome(&request, inner.send(command).end(&inner).await)?;
         if let Outcome::Status(extents) = outcome {
             list.add(&extents);
         }
     }
-    Ok(list.finish())
+    Ok(list.finish(request.length - stored))
 }

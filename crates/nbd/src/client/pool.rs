@@ -1,34 +1,65 @@
 //! The connections of a device.
 //!
-//! Owns: the choice of the connection for a request, replacing a connection that has ended, and turning the result of a
-//! command into the result of an operation. Promises: for each connection, at most one attempt to reconnect is under
-//! way; if the server's export has changed since the device was opened, the connection is refused.
+//! Owns: the choice of the connection for a request, replacing connections that have ended, the time for which requests
+//! wait for a server that is away, and turning the result of a command into the result of an operation. Promises: one
+//! task replaces connections, as soon as they have ended; if the server's export has changed since the device was
+//! opened, the connection is refused; a request that may have changed something is never sent twice.
+//!
+//! | the connection ends | a request |
+//! |---|---|
+//! | before it was sent | is sent on another connection |
+//! | after it was sent, and it changes nothing | is sent again, at most [`REPEATS_MAX`] times |
+//! | after it was sent, and it changes something | fails, and so do all later writes and flushes (`journal`) |
+//!
+//! While no connection works, requests wait until `patience` has passed since the last one ended; later ones fail at
+//! once until the server is back.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::{Duration, Instant};
 
 use nectary_block::{Buffer, Error, ErrorKind, Geometry, Request};
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot, watch};
 
 use super::connect::{ConnectOptions, Reached, open};
-use super::connection::{Command, Connection, Ended, Failure};
+use super::connection::{Broken, Command, Connection, Ended, Failure};
 use super::handshake::{Agreed, Goal};
 use super::journal::Journal;
 use super::replies::Outcome;
+use crate::limits::REPEATS_MAX;
 use crate::url::Url;
-use crate::wire::{errno, flag};
+use crate::wire::{errno, flag, request};
+
+/// The first and the longest pause between two attempts to reconnect.
+const PAUSE_MIN: Duration = Duration::from_millis(20);
+const PAUSE_MAX: Duration = Duration::from_secs(1);
 
 /// A place for one of the connections of a device. The connection may have ended.
-pub(super) struct Slot {
-    pub current: Mutex<Arc<Connection>>,
-    pub connecting: tokio::sync::Mutex<()>,
-}
+pub(super) struct Slot(Mutex<Arc<Connection>>);
 
 impl Slot {
-    pub fn current(&self) -> Arc<Connection> {
-        self.current.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    pub fn new(connection: Connection) -> Slot {
+        Slot(Mutex::new(Arc::new(connection)))
     }
+
+    pub fn current(&self) -> Arc<Connection> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn replace(&self, connection: Connection) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(connection);
+    }
+}
+
+/// Whether the server can be reached.
+#[derive(Clone)]
+pub(super) enum Presence {
+    Here,
+    /// No connection works since then, for this reason.
+    Away {
+        since: Instant,
+        reason: Arc<str>,
+    },
 }
 
 /// The state that a device and its operations share.
@@ -38,28 +69,61 @@ pub(super) struct Inner {
     pub options: ConnectOptions,
     pub agreed: Agreed,
     pub geometry: Geometry,
+    /// The number of bytes of the export that are used; the rest of the last block is padding.
+    pub exact_bytes: u64,
+    pub sector_bytes: u32,
     pub payload_bytes_max: u64,
     pub request_time: Duration,
+    pub patience: Duration,
     pub slots: Vec<Slot>,
     pub next: AtomicUsize,
     pub journal: Journal,
+    pub presence: watch::Sender<Presence>,
+    /// Notified when a connection has ended.
+    pub ended: Arc<Notify>,
     pub requests: AtomicU64,
     pub reconnects: AtomicU64,
 }
 
-/// Connects to an export, so that requests can be sent.
+/// Connects to an export, so that requests can be sent. `ended` is notified when the connection ends.
 pub(super) async fn connect(
     url: &Url,
     options: &ConnectOptions,
     journal: &Journal,
     request_time: Duration,
+    ended: &Arc<Notify>,
 ) -> Result<(Connection, Agreed), crate::Error> {
     match open(url, options, Goal::Transmit).await? {
         Reached::Export(stream, agreed) => {
-            Ok((Connection::start(stream, &agreed, journal.clone(), request_time), *agreed))
+            Ok((Connection::start(stream, &agreed, journal.clone(), request_time, ended.clone()), *agreed))
         }
         Reached::List(_) => {
             Err(crate::Error::new(crate::ErrorKind::Protocol, url.to_string(), "the server sent a list"))
+        }
+    }
+}
+
+/// Replaces connections that have ended, until the device is dropped. As long as others work, there is no hurry: a server
+/// that is short of connections would otherwise see one attempt after another.
+pub(super) async fn keep(inner: Weak<Inner>, ended: Arc<Notify>) {
+    let has_live = || inner.upgrade().is_some_and(|inner| inner.live().is_some());
+    loop {
+        ended.notified().await;
+        while has_live() {
+            let another = ended.notified();
+            if tokio::time::timeout(PAUSE_MAX, another).await.is_err() {
+                break;
+            }
+        }
+        let mut pause = PAUSE_MIN;
+        loop {
+            match inner.upgrade() {
+                Some(inner) if inner.mend().await => break,
+                Some(_) => {}
+                None => return,
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(PAUSE_MAX);
         }
     }
 }
@@ -69,56 +133,100 @@ impl Inner {
         self.agreed.flags & flag != 0
     }
 
+    /// The part of a request that the export has, without the padding of the last block. *Units*: bytes.
+    pub fn stored(&self, request: &Request) -> u64 {
+        request.length.min(self.exact_bytes.saturating_sub(request.offset))
+    }
+
+    /// Whether one command can carry a read or write: it is not too long, and has no padding.
+    pub fn is_one_command(&self, request: &Request) -> bool {
+        request.length <= self.payload_bytes_max && request.offset + request.length <= self.exact_bytes
+    }
+
     /// The failure of the first connection in the list that has ended; `None` if no connection has ended.
     pub fn failure(&self) -> Option<Failure> {
         self.slots.iter().find_map(|slot| slot.current().failure().cloned())
     }
 
-    /// A connection that has not ended; `None` if all connections have ended. The connections are used in turn.
+    /// A connection that has not ended; `None` if all connections have ended. The connections are used in turn. A device
+    /// of a single session has none after one of them has ended.
     fn live(&self) -> Option<Arc<Connection>> {
+        if self.options.is_single_session && self.failure().is_some() {
+            return None;
+        }
         let start = self.next.fetch_add(1, Ordering::Relaxed);
         let count = self.slots.len();
         (0..count).map(|step| self.slots[(start + step) % count].current()).find(|found| found.failure().is_none())
     }
 
-    /// Returns a connection that works. First replaces the connections that have ended; for each of them, at most one
-    /// caller tries to reconnect at a time.
+    /// Returns a connection that works; waits for one until `patience` has passed since the last one ended.
     async fn connection(&self) -> Result<Arc<Connection>, Failure> {
-        if self.options.is_single_session
-            && let Some(failure) = self.failure()
-        {
-            return Err(failure);
-        }
-        for slot in self.slots.iter().filter(|slot| slot.current().failure().is_some()) {
-            let _turn = match self.live() {
-                // If another caller is already reconnecting this slot, a connection that works is used without waiting.
-                Some(live) => match slot.connecting.try_lock() {
-                    Ok(turn) => turn,
-                    Err(_) => return Ok(live),
-                },
-                None => slot.connecting.lock().await,
-            };
-            if slot.current().failure().is_none() {
-                continue;
+        let (began, mut changes) = (Instant::now(), self.presence.subscribe());
+        loop {
+            let presence = changes.borrow_and_update().clone();
+            if let Some(live) = self.live() {
+                return Ok(live);
             }
+            if self.options.is_single_session
+                && let Some(failure) = self.failure()
+            {
+                return Err(failure);
+            }
+            let (since, reason) = match presence {
+                Presence::Here => (began, "its connections have ended".into()),
+                Presence::Away { since, reason } => (since, reason),
+            };
+            let changed = changes.changed();
+            if tokio::time::timeout_at((since + self.patience).into(), changed).await.is_err() {
+                let away = since.elapsed().as_secs_f64();
+                return Err(Failure::new(ErrorKind::Io, format!("the server has been away for {away:.1} s: {reason}")));
+            }
+        }
+    }
+
+    /// Tries once to replace each connection that has ended. *Returns* whether all connections work.
+    async fn mend(&self) -> bool {
+        if let Some(failure) = self.failure()
+            && self.live().is_none()
+        {
+            self.is_away(failure.reason);
+        }
+        let mut is_whole = true;
+        for slot in self.slots.iter().filter(|slot| slot.current().failure().is_some()) {
             match self.connect_again().await {
                 Ok(connection) => {
-                    *slot.current.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(connection);
+                    slot.replace(connection);
                     self.reconnects.fetch_add(1, Ordering::Relaxed);
+                    self.presence.send_replace(Presence::Here);
                 }
-                Err(error) => match self.live() {
-                    Some(live) => return Ok(live),
-                    None => return Err(Failure { kind: ErrorKind::Io, reason: error.to_string().into() }),
-                },
+                Err(error) => {
+                    if self.live().is_none() {
+                        self.is_away(error.message.into());
+                    }
+                    // The server would probably refuse the other connections, too.
+                    is_whole = false;
+                    break;
+                }
             }
         }
-        let gone = || Failure { kind: ErrorKind::Io, reason: "all connections have ended".into() };
-        self.live().ok_or_else(gone)
+        is_whole
+    }
+
+    /// Records that no connection works; the time counts from the first call.
+    fn is_away(&self, reason: Arc<str>) {
+        self.presence.send_modify(|presence| {
+            let since = match presence {
+                Presence::Here => Instant::now(),
+                Presence::Away { since, .. } => *since,
+            };
+            *presence = Presence::Away { since, reason };
+        });
     }
 
     async fn connect_again(&self) -> Result<Connection, crate::Error> {
-        let (connection, agreed) = connect(&self.url, &self.options, &self.journal, self.request_time).await?;
-        let is_same = agreed.size_bytes >= self.geometry.size_bytes
+        let connected = connect(&self.url, &self.options, &self.journal, self.request_time, &self.ended);
+        let (connection, agreed) = connected.await?;
+        let is_same = agreed.size_bytes >= self.exact_bytes
             && agreed.flags & self.agreed.flags == self.agreed.flags
             && agreed.block_sizes == self.agreed.block_sizes
             && agreed.allocation.is_some() == self.agreed.allocation.is_some();
@@ -129,27 +237,44 @@ impl Inner {
         Err(crate::Error::new(crate::ErrorKind::Protocol, self.url.to_string(), message))
     }
 
-    /// Sends a command. If all connections work and the chosen one has room for the command, it is sent immediately.
-    /// Otherwise it is sent when the result is awaited.
-    pub fn send(self: &Arc<Inner>, command: Command) -> Sending {
+    /// Sends a command. If a connection works and has room for the command, it is sent immediately. Otherwise it is sent
+    /// when the result is awaited.
+    pub fn send(&self, command: Command) -> Sending {
         self.requests.fetch_add(1, Ordering::Relaxed);
-        // A connection that has ended is replaced before the command is sent, even if other connections work.
-        let is_whole = self.slots.iter().all(|slot| slot.current().failure().is_none());
-        if let Some(connection) = self.live().filter(|_| is_whole)
-            && let Some(permits) = connection.try_permits(&command)
-        {
-            return match connection.submit(command, permits) {
-                Ok(receiver) => Sending::Sent(receiver),
-                Err(failure) => Sending::Failed(failure),
+        let Some(connection) = self.live() else { return Sending::Waits(command) };
+        let Some(permits) = connection.try_permits(&command) else { return Sending::Waits(command) };
+        let form = Form::of(&command);
+        match connection.submit(command, permits) {
+            Ok(receiver) => Sending::Sent(receiver, form),
+            Err((failure, _)) if failure.kind == ErrorKind::Latched => Sending::Failed(failure),
+            Err((_, command)) => Sending::Waits(command),
+        }
+    }
+
+    /// Sends a command on a connection that works, and waits until it ends.
+    async fn carry(&self, mut command: Command) -> Ended {
+        for _ in 0..REPEATS_MAX {
+            let connection = self.connection().await?;
+            let permits = connection.permits(&command).await?;
+            let form = Form::of(&command);
+            command = match connection.submit(command, permits) {
+                Ok(receiver) => match received(receiver).await {
+                    Err(broken) if self.can_repeat(form, &broken) => form.again(broken.buffers),
+                    ended => return ended,
+                },
+                Err((failure, _)) if failure.kind == ErrorKind::Latched => return Err(failure.into()),
+                Err((_, command)) => command,
             };
         }
-        let inner = self.clone();
-        Sending::Waits(Box::pin(async move {
-            let connection = inner.connection().await?;
-            let permits = connection.permits(&command).await?;
-            let receiver = connection.submit(command, permits)?;
-            receiver.await.unwrap_or_else(|_| Err(dropped()))
-        }))
+        let reason = format!("the server has ended the connection at this request {REPEATS_MAX} times");
+        Err(Failure::new(ErrorKind::Io, reason).into())
+    }
+
+    /// Whether a command whose connection has ended may be sent again. Commands that change something may not: a late
+    /// first copy could overwrite a later change. A flush may, if nothing is lost that it would have covered.
+    fn can_repeat(&self, form: Form, broken: &Broken) -> bool {
+        let changes = form.write.is_some() || (form.command == request::FLUSH && self.journal.latched().is_some());
+        broken.failure.is_cut && !changes && !self.options.is_single_session
     }
 
     /// Checks that the device accepts writes. *Errors*: the reason why it does not.
@@ -176,29 +301,55 @@ impl Inner {
                 Err(self.error(request, errno::to_kind(value), &detail))
             }
             Ok(done) => Ok(done),
-            Err(Failure { kind, reason }) => Err(self.error(request, kind, &reason)),
+            Err(Broken { failure: Failure { kind, reason, .. }, .. }) => Err(self.error(request, kind, &reason)),
         }
     }
 }
 
-fn dropped() -> Failure {
-    Failure { kind: ErrorKind::Io, reason: "the connection has ended".into() }
+/// A command without its buffers.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Form {
+    flags: u16,
+    command: u16,
+    offset: u64,
+    length: u64,
+    write: Option<bool>,
+}
+
+impl Form {
+    fn of(command: &Command) -> Form {
+        let Command { flags, command, offset, length, write, .. } = *command;
+        Form { flags, command, offset, length, write }
+    }
+
+    /// The same command once more.
+    fn again(self, buffers: Vec<Buffer>) -> Command {
+        let Form { flags, command, offset, length, write } = self;
+        Command { flags, command, offset, length, buffers, write }
+    }
+}
+
+async fn received(receiver: oneshot::Receiver<Ended>) -> Ended {
+    receiver.await.unwrap_or_else(|_| Err(Failure::new(ErrorKind::Io, "the connection has ended").into()))
 }
 
 /// A command that was sent, waits to be sent, or could not be sent.
 pub(super) enum Sending {
-    Sent(oneshot::Receiver<Ended>),
-    Waits(std::pin::Pin<Box<dyn Future<Output = Ended> + Send>>),
+    Sent(oneshot::Receiver<Ended>, Form),
+    Waits(Command),
     Failed(Failure),
 }
 
 impl Sending {
     /// Waits until the command ends.
-    pub async fn end(self) -> Ended {
+    pub async fn end(self, inner: &Inner) -> Ended {
         match self {
-            Sending::Sent(receiver) => receiver.await.unwrap_or_else(|_| Err(dropped())),
-            Sending::Waits(future) => future.await,
-            Sending::Failed(failure) => Err(failure),
+            Sending::Sent(receiver, form) => match received(receiver).await {
+                Err(broken) if inner.can_repeat(form, &broken) => inner.carry(form.again(broken.buffers)).await,
+                ended => ended,
+            },
+            Sending::Waits(command) => inner.carry(command).await,
+            Sending::Failed(failure) => Err(failure.into()),
         }
     }
 }

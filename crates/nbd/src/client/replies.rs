@@ -9,7 +9,7 @@ use std::collections::HashMap;
 
 use crate::limits::{ERROR_CHUNK_BYTES_MAX, EXTENTS_MAX, PIECES_MAX};
 use crate::wire::bytes::{Reader, message};
-use crate::wire::{CHUNK_MAGIC, SIMPLE_REPLY_MAGIC, reply};
+use crate::wire::{CHUNK_MAGIC, EXTENDED_CHUNK_MAGIC, Headers, SIMPLE_REPLY_MAGIC, reply};
 
 /// The kind of answer that a request expects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,7 +27,7 @@ pub(crate) enum Expected {
 pub(crate) enum Outcome {
     Done,
     /// The lengths and flags of extents, from the requested offset on.
-    Status(Vec<(u32, u32)>),
+    Status(Vec<(u64, u32)>),
     /// The server's error value and message.
     Refused(u32, String),
 }
@@ -55,6 +55,7 @@ enum State {
     Offset,
     Hole,
     Status,
+    StatusExtended,
     Error,
     /// The caller must read data or write zeroes.
     Taking,
@@ -70,16 +71,18 @@ struct Chunk {
 }
 
 struct Pending {
+    /// The offset of the request, which extended headers repeat.
+    offset: u64,
     expected: Expected,
     /// The ranges of the request's data that have arrived. They are sorted, and adjacent ranges are joined.
     pieces: Vec<(u32, u32)>,
-    status: Option<Vec<(u32, u32)>>,
+    status: Option<Vec<(u64, u32)>>,
     error: Option<(u32, String)>,
 }
 
 /// The replies of one connection.
 pub(crate) struct Replies {
-    is_structured: bool,
+    headers: Headers,
     allocation: Option<u32>,
     pending: HashMap<u64, Pending>,
     state: State,
@@ -87,13 +90,13 @@ pub(crate) struct Replies {
 }
 
 impl Replies {
-    pub fn new(is_structured: bool, allocation: Option<u32>) -> Replies {
-        Replies { is_structured, allocation, pending: HashMap::new(), state: State::Magic, chunk: Chunk::default() }
+    pub fn new(headers: Headers, allocation: Option<u32>) -> Replies {
+        Replies { headers, allocation, pending: HashMap::new(), state: State::Magic, chunk: Chunk::default() }
     }
 
     /// Records that a request is being sent. Its cookie must not be in flight.
-    pub fn expect(&mut self, cookie: u64, expected: Expected) {
-        self.pending.insert(cookie, Pending { expected, pieces: Vec::new(), status: None, error: None });
+    pub fn expect(&mut self, cookie: u64, offset: u64, expected: Expected) {
+        self.pending.insert(cookie, Pending { offset, expected, pieces: Vec::new(), status: None, error: None });
     }
 
     /// The number of bytes that the caller must read next.
@@ -101,10 +104,11 @@ impl Replies {
         match self.state {
             State::Magic => 4,
             State::Simple => reply::SIMPLE_BYTES - 4,
+            State::Chunk if self.headers.is_extended() => reply::EXTENDED_CHUNK_BYTES - 4,
             State::Chunk => reply::CHUNK_BYTES - 4,
             State::Offset => 8,
             State::Hole => 12,
-            State::Status | State::Error => self.chunk.length as usize,
+            State::Status | State::StatusExtended | State::Error => self.chunk.length as usize,
             State::Taking => 0,
         }
     }
@@ -120,8 +124,9 @@ impl Replies {
         match self.state {
             State::Magic => {
                 self.state = match reader.u32() {
-                    Some(SIMPLE_REPLY_MAGIC) => State::Simple,
-                    Some(CHUNK_MAGIC) if self.is_structured => State::Chunk,
+                    Some(SIMPLE_REPLY_MAGIC) if !self.headers.is_extended() => State::Simple,
+                    Some(CHUNK_MAGIC) if self.headers == Headers::Structured => State::Chunk,
+                    Some(EXTENDED_CHUNK_MAGIC) if self.headers.is_extended() => State::Chunk,
                     magic => {
                         return Err(format!(
                             "a reply begins with {:#010x} in place of a magic number",
@@ -135,14 +140,17 @@ impl Replies {
                 (Some(error), Some(cookie)) => self.simple(error, cookie),
                 _ => Err(short()),
             },
-            State::Chunk => match (reader.u16(), reader.u16(), reader.u64(), reader.u32()) {
-                (Some(flags), Some(kind), Some(cookie), Some(length)) => {
-                    let is_last = flags & reply::DONE != 0;
-                    self.chunk = Chunk { is_last, kind, cookie, length };
-                    self.chunk()
-                }
-                _ => Err(short()),
-            },
+            State::Chunk => {
+                let (Some(flags), Some(kind), Some(cookie)) = (reader.u16(), reader.u16(), reader.u64()) else {
+                    return Err(short());
+                };
+                let length = match self.headers.is_extended() {
+                    true => self.extended(cookie, &mut reader)?,
+                    false => reader.u32().ok_or_else(short)?,
+                };
+                self.chunk = Chunk { is_last: flags & reply::DONE != 0, kind, cookie, length };
+                self.chunk()
+            }
             State::Offset => {
                 let offset = reader.u64().ok_or_else(short)?;
                 let length = self.chunk.length - 8;
@@ -157,6 +165,7 @@ impl Replies {
                 Ok(Step::Hole { cookie: self.chunk.cookie, at, length })
             }
             State::Status => self.status(reader),
+            State::StatusExtended => self.status_extended(reader),
             State::Error => self.error(reader),
             State::Taking => Err("data were not taken".to_owned()),
         }
@@ -167,14 +176,24 @@ impl Replies {
         self.end_of_chunk()
     }
 
+    /// Reads the rest of an extended header; returns the length of the chunk.
+    fn extended(&mut self, cookie: u64, reader: &mut Reader<'_>) -> Result<u32, String> {
+        let (Some(offset), Some(length)) = (reader.u64(), reader.u64()) else { return Err(short()) };
+        let expected = self.known(cookie)?.offset;
+        if offset != expected {
+            return Err(format!("a reply at {offset} to a request at {expected}"));
+        }
+        u32::try_from(length).map_err(|_| format!("a chunk of {length} bytes"))
+    }
+
     fn simple(&mut self, error: u32, cookie: u64) -> Result<Step, String> {
         let expected = self.known(cookie)?.expected;
         self.chunk = Chunk { is_last: true, kind: 0, cookie, length: 0 };
         match expected {
-            Expected::Data { .. } | Expected::Status if self.is_structured && error == 0 => {
+            Expected::Data { .. } | Expected::Status if self.headers.is_structured() && error == 0 => {
                 Err("a simple reply to a request that is answered with data".to_owned())
             }
-            Expected::Data { .. } if self.is_structured => {
+            Expected::Data { .. } if self.headers.is_structured() => {
                 Err("a simple reply to a read, though structured ones were agreed on".to_owned())
             }
             Expected::Data { length, .. } if error == 0 => {
@@ -200,8 +219,19 @@ impl Replies {
                 self.state = State::Offset;
             }
             (reply::OFFSET_HOLE, Expected::Data { .. }) if length == 12 => self.state = State::Hole,
+            (reply::BLOCK_STATUS_EXT, Expected::Status)
+                if self.headers.is_extended()
+                    && length >= 24
+                    && (length - 8).is_multiple_of(16)
+                    && (length - 8) / 16 <= EXTENTS_MAX =>
+            {
+                self.state = State::StatusExtended;
+            }
             (reply::BLOCK_STATUS, Expected::Status)
-                if length >= 12 && (length - 4).is_multiple_of(8) && (length - 4) / 8 <= EXTENTS_MAX =>
+                if !self.headers.is_extended()
+                    && length >= 12
+                    && (length - 4).is_multiple_of(8)
+                    && (length - 4) / 8 <= EXTENTS_MAX =>
             {
                 self.state = State::Status;
             }
@@ -247,16 +277,38 @@ impl Replies {
     }
 
     fn status(&mut self, mut reader: Reader<'_>) -> Result<Step, String> {
-        let id = reader.u32();
-        if id != self.allocation {
-            return Err(format!("extents of the metadata context {id:?}, which was not chosen"));
-        }
+        self.check_context(reader.u32())?;
         let mut list = Vec::new();
         while let (Some(length), Some(flags)) = (reader.u32(), reader.u32()) {
-            if length == 0 {
-                return Err("an extent of no length".to_owned());
-            }
+            list.push((u64::from(length), flags));
+        }
+        self.extents(list)
+    }
+
+    fn status_extended(&mut self, mut reader: Reader<'_>) -> Result<Step, String> {
+        self.check_context(reader.u32())?;
+        let count = reader.u32().unwrap_or_default() as usize;
+        let mut list = Vec::new();
+        while let (Some(length), Some(flags)) = (reader.u64(), reader.u64()) {
+            let flags = u32::try_from(flags).map_err(|_| format!("an extent with the unknown flags {flags:#x}"))?;
             list.push((length, flags));
+        }
+        if list.len() != count {
+            return Err(format!("{} extents in place of {count}", list.len()));
+        }
+        self.extents(list)
+    }
+
+    fn check_context(&self, id: Option<u32>) -> Result<(), String> {
+        match id == self.allocation {
+            true => Ok(()),
+            false => Err(format!("extents of the metadata context {id:?}, which was not chosen")),
+        }
+    }
+
+    fn extents(&mut self, list: Vec<(u64, u32)>) -> Result<Step, String> {
+        if list.iter().any(|extent| extent.0 == 0) {
+            return Err("an extent of no length".to_owned());
         }
         if self.known(self.chunk.cookie)?.status.replace(list).is_some() {
             return Err("extents have come twice".to_owned());

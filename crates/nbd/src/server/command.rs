@@ -4,7 +4,7 @@
 
 use super::handshake::Agreed;
 use crate::limits::PAYLOAD_BYTES_MAX;
-use crate::wire::command_flag::{DF, FAST_ZERO, FUA, NO_HOLE, REQ_ONE};
+use crate::wire::command_flag::{DF, FAST_ZERO, FUA, NO_HOLE, PAYLOAD_LEN, REQ_ONE};
 use crate::wire::errno::{EINVAL, ENOSPC, ENOTSUP, EOVERFLOW, EPERM};
 use crate::wire::request::{self, Header};
 
@@ -23,13 +23,13 @@ pub(crate) enum Command {
     Flush,
     Trim {
         offset: u64,
-        length: u32,
+        length: u64,
         fua: bool,
     },
     /// Zeroes a range. If `quick` is true, the request must fail unless zeroing takes less time than writing.
     Zero {
         offset: u64,
-        length: u32,
+        length: u64,
         fua: bool,
         no_hole: bool,
         quick: bool,
@@ -40,7 +40,7 @@ pub(crate) enum Command {
     },
     Status {
         offset: u64,
-        length: u32,
+        length: u64,
         one: bool,
     },
 }
@@ -63,7 +63,8 @@ pub(crate) fn check(header: &Header, agreed: &Agreed) -> Result<Command, Refusal
     let Header { flags, command, offset, length, .. } = *header;
     let name = request::name(command);
     let allowed = match command {
-        request::READ if agreed.is_structured => FUA | DF,
+        request::READ if agreed.headers.is_structured() => FUA | DF,
+        request::WRITE if agreed.headers.is_extended() => FUA | PAYLOAD_LEN,
         request::READ | request::WRITE | request::FLUSH | request::TRIM | request::CACHE => FUA,
         request::WRITE_ZEROES => FUA | NO_HOLE | FAST_ZERO,
         request::BLOCK_STATUS => FUA | REQ_ONE,
@@ -82,28 +83,30 @@ pub(crate) fn check(header: &Header, agreed: &Agreed) -> Result<Command, Refusal
             _ => Err(Refusal::new(EINVAL, "a flush has neither offset nor length")),
         };
     }
-    if offset.checked_add(u64::from(length)).is_none_or(|end| end > agreed.size_bytes) {
+    if offset.checked_add(length).is_none_or(|end| end > agreed.size_bytes) {
         let error = if matches!(command, request::WRITE | request::WRITE_ZEROES) { ENOSPC } else { EINVAL };
         let message = format!("{length} bytes at {offset} leave the export, which has {} bytes", agreed.size_bytes);
         return Err(Refusal::new(error, message));
     }
     let fua = flags & FUA != 0;
-    let is_long = length > PAYLOAD_BYTES_MAX;
+    let is_long = length > u64::from(PAYLOAD_BYTES_MAX);
+    // The length of requests that transfer data, which are refused if they are long.
+    let short = length as u32;
     match command {
         request::READ if is_long => {
-            let error = if agreed.is_structured { EOVERFLOW } else { EINVAL };
+            let error = if agreed.headers.is_structured() { EOVERFLOW } else { EINVAL };
             Err(Refusal::new(error, format!("{length} bytes at once, at most {PAYLOAD_BYTES_MAX} are read")))
         }
-        request::READ => Ok(Command::Read { offset, length }),
+        request::READ => Ok(Command::Read { offset, length: short }),
         request::WRITE if is_long => {
             Err(Refusal::new(EINVAL, format!("{length} bytes at once, at most {PAYLOAD_BYTES_MAX} are written")))
         }
-        request::WRITE => Ok(Command::Write { offset, length, fua }),
+        request::WRITE => Ok(Command::Write { offset, length: short, fua }),
         request::TRIM => Ok(Command::Trim { offset, length, fua }),
         request::CACHE if is_long => {
             Err(Refusal::new(EOVERFLOW, format!("{length} bytes at once, at most {PAYLOAD_BYTES_MAX} are cached")))
         }
-        request::CACHE => Ok(Command::Cache { offset, length }),
+        request::CACHE => Ok(Command::Cache { offset, length: short }),
         request::WRITE_ZEROES if flags & FAST_ZERO != 0 && flags & NO_HOLE != 0 => {
             Err(Refusal::new(ENOTSUP, "zeroes that must not be holes are written as data"))
         }
@@ -133,10 +136,10 @@ pub(crate) struct Frame {
 impl Frame {
     /// The frame that contains the `length` bytes at `offset`. The frame ends within the device, because the device's
     /// size is a multiple of the block size.
-    pub fn of(offset: u64, length: u32, block_bytes: u32) -> Frame {
+    pub fn of(offset: u64, length: u64, block_bytes: u32) -> Frame {
         let block = u64::from(block_bytes);
         let start = offset - offset % block;
-        let end = (offset + u64::from(length)).next_multiple_of(block);
+        let end = (offset + length).next_multiple_of(block);
         Frame { start, length: (end - start) as usize, shift: (offset - start) as usize }
     }
 

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
 
 use nectary_block::{Buffer, Context, Stream};
-use nectary_host::Shutdown;
+use nectary_host::{Newcomer, Shutdown};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -25,7 +25,9 @@ use super::handshake::{ALLOCATION_ID, Action, Agreed, Handshake};
 use crate::limits::{CONNECTION_BYTES_MAX, HANDSHAKE_TIME_MAX, PAYLOAD_BYTES_MAX, REQUESTS_MAX};
 use crate::planted::{Bug, planted};
 use crate::transport::{ReadHalf, Transport, WriteHalf, read_all, write_slices};
-use crate::wire::reply;
+use crate::wire::Headers;
+use crate::wire::command_flag::PAYLOAD_LEN;
+use crate::wire::reply::{self, Answered};
 use crate::wire::request::{self, Header};
 
 /// The maximum number of bytes that are read from the stream at once.
@@ -36,14 +38,20 @@ const BATCH_MAX: usize = 64;
 
 /// Serves the client `peer` until the connection ends. *Errors*: if the client or the network has ended the connection,
 /// the reason.
-pub(super) async fn converse(stream: Transport, peer: &str, shared: &Arc<Shared>) -> Result<(), String> {
+pub(super) async fn converse(
+    stream: Transport,
+    peer: &str,
+    newcomer: Newcomer,
+    shared: &Arc<Shared>,
+) -> Result<(), String> {
     let agreed = tokio::select! {
         () = shared.stop.requested() => return Ok(()),
+        () = newcomer.displaced() => return Ok(()),
         agreed = tokio::time::timeout(HANDSHAKE_TIME_MAX, haggle(stream, shared)) => agreed,
     };
     let late = || format!("the client has not chosen an export within {HANDSHAKE_TIME_MAX:?}");
     let Some((stream, agreed)) = agreed.map_err(|_| late())?? else { return Ok(()) };
-    transmit(stream, agreed, peer, shared).await
+    transmit(stream, agreed, peer, newcomer, shared).await
 }
 
 /// Negotiates options with the client; returns `None` if the client leaves without requesting an export.
@@ -110,44 +118,54 @@ struct Reply {
 }
 
 impl Reply {
-    fn new(
-        cookie: u64,
-        is_structured: bool,
-        command: Option<Command>,
-        answer: Result<Answer, Refusal>,
-        permits: Permits,
-    ) -> Reply {
-        let cookie = if planted(Bug::WrongCookie) { cookie ^ (1 << 32) } else { cookie };
-        let mut head = Vec::with_capacity(32);
+    fn new(to: Answered, command: Option<Command>, answer: Result<Answer, Refusal>, permits: Permits) -> Reply {
+        let cookie = if planted(Bug::WrongCookie) { to.cookie ^ (1 << 32) } else { to.cookie };
+        let to = Answered { cookie, ..to };
+        let mut head = Vec::with_capacity(48);
         let (mut buffers, mut skip, mut data) = (Vec::new(), 0, 0);
         match answer {
-            Err(Refusal { error, message }) if is_structured => reply::error(&mut head, cookie, error, &message),
+            Err(Refusal { error, message }) if to.headers.is_structured() => {
+                reply::error(&mut head, to, error, &message);
+            }
             Err(Refusal { error, .. }) => reply::simple(&mut head, error, cookie),
-            Ok(Answer::Data { length: 0, .. }) if is_structured => {
-                reply::chunk(&mut head, reply::DONE, reply::NONE, cookie, 0);
+            Ok(Answer::Data { length: 0, .. }) if to.headers.is_structured() => {
+                reply::chunk(&mut head, to, reply::DONE, reply::NONE, 0);
             }
             Ok(Answer::Data { buffers: found, shift, length }) => {
                 (buffers, skip, data) = (found, shift, length as usize);
-                let Some(Command::Read { offset, .. }) = command.filter(|_| is_structured) else {
+                let Some(Command::Read { offset, .. }) = command.filter(|_| to.headers.is_structured()) else {
                     reply::simple(&mut head, 0, cookie);
                     return Reply { head, buffers, shift: skip, length: data, _permits: permits };
                 };
                 if planted(Bug::DataTwice) {
-                    reply::chunk(&mut head, 0, reply::OFFSET_DATA, cookie, 8 + 1);
+                    reply::chunk(&mut head, to, 0, reply::OFFSET_DATA, 8 + 1);
                     head.extend(offset.to_be_bytes());
                     head.push(0xdd);
                 }
-                reply::chunk(&mut head, reply::DONE, reply::OFFSET_DATA, cookie, 8 + length);
+                reply::chunk(&mut head, to, reply::DONE, reply::OFFSET_DATA, 8 + length);
                 head.extend(offset.to_be_bytes());
             }
-            Ok(Answer::Status(list)) => {
-                let bytes = 4 + 8 * list.len() as u32;
-                reply::chunk(&mut head, reply::DONE, reply::BLOCK_STATUS, cookie, bytes);
+            Ok(Answer::Status(list)) if to.headers.is_extended() => {
+                let count = list.len() as u32;
+                reply::chunk(&mut head, to, reply::DONE, reply::BLOCK_STATUS_EXT, 8 + 16 * count);
                 head.extend(ALLOCATION_ID.to_be_bytes());
+                head.extend(count.to_be_bytes());
                 for (length, flags) in list {
                     head.extend(length.to_be_bytes());
+                    head.extend(u64::from(flags).to_be_bytes());
+                }
+            }
+            Ok(Answer::Status(list)) => {
+                reply::chunk(&mut head, to, reply::DONE, reply::BLOCK_STATUS, 4 + 8 * list.len() as u32);
+                head.extend(ALLOCATION_ID.to_be_bytes());
+                for (length, flags) in list {
+                    // Without extended headers, no request and so no extent is longer.
+                    head.extend((length as u32).to_be_bytes());
                     head.extend(flags.to_be_bytes());
                 }
+            }
+            Ok(Answer::Done) if to.headers.is_extended() => {
+                reply::chunk(&mut head, to, reply::DONE, reply::NONE, 0);
             }
             Ok(Answer::Done) => reply::simple(&mut head, 0, cookie),
         }
@@ -195,16 +213,25 @@ impl Reading<'_> {
         if self.reader.fill_buf().await.map_err(failed)?.is_empty() {
             return Ok(None);
         }
-        let mut bytes = [0; request::BYTES];
-        read_all(&mut self.reader, &mut bytes).await.map_err(failed)?;
-        let header = Header::decode(&bytes)
+        let headers = self.agreed.headers;
+        let mut bytes = [0; request::EXTENDED_BYTES];
+        let bytes = &mut bytes[..request::header_bytes(headers)];
+        read_all(&mut self.reader, bytes).await.map_err(failed)?;
+        let header = Header::decode(bytes, headers)
             .map_err(|magic| format!("a request begins with {magic:#010x} in place of its magic number"))?;
         if header.command == request::DISC {
             return Ok(None);
         }
         let is_write = header.command == request::WRITE;
-        if is_write && header.length > PAYLOAD_BYTES_MAX {
-            return Err(format!("a write of {} bytes, at most {PAYLOAD_BYTES_MAX} are taken", header.length));
+        let has_payload = match headers.is_extended() {
+            true => header.flags & PAYLOAD_LEN != 0,
+            false => is_write,
+        };
+        if has_payload && header.length > u64::from(PAYLOAD_BYTES_MAX) {
+            return Err(format!("data of {} bytes, at most {PAYLOAD_BYTES_MAX} are taken", header.length));
+        }
+        if is_write && !has_payload {
+            return Err("a write whose flags say that it has no data".to_owned());
         }
         let command = check(&header, self.agreed);
         let block_bytes = self.agreed.export.device().geometry().block_bytes;
@@ -218,7 +245,7 @@ impl Reading<'_> {
                 }
                 payload = Some(data);
             }
-            Err(_) if is_write => self.skip(header.length as usize).await.map_err(failed)?,
+            Err(_) if has_payload => self.skip(header.length as usize).await.map_err(failed)?,
             _ => {}
         }
         Ok(Some(Request { header, command, payload, permits }))
@@ -233,9 +260,11 @@ impl Reading<'_> {
     ) -> Result<Permits, String> {
         let bytes = match command {
             Ok(Command::Read { offset, length } | Command::Write { offset, length, .. }) => {
-                Frame::of(*offset, *length, block_bytes).length as u32
+                Frame::of(*offset, u64::from(*length), block_bytes).length as u32
             }
-            Ok(Command::Zero { .. } | Command::Cache { .. } | Command::Status { .. }) => header.length.min(1 << 20),
+            Ok(Command::Zero { .. } | Command::Cache { .. } | Command::Status { .. }) => {
+                header.length.min(1 << 20) as u32
+            }
             _ => 0,
         };
         let take = async |semaphore: &Arc<Semaphore>, count: u32| {
@@ -260,7 +289,13 @@ impl Reading<'_> {
     }
 }
 
-async fn transmit(stream: Transport, agreed: Agreed, peer: &str, shared: &Arc<Shared>) -> Result<(), String> {
+async fn transmit(
+    stream: Transport,
+    agreed: Agreed,
+    peer: &str,
+    newcomer: Newcomer,
+    shared: &Arc<Shared>,
+) -> Result<(), String> {
     let _joined = agreed.export.joined(peer);
     let (reader, writer) = stream.into_halves();
     let (replies, queue) = unbounded_channel();
@@ -283,16 +318,22 @@ async fn transmit(stream: Transport, agreed: Agreed, peer: &str, shared: &Arc<Sh
     let ended = {
         let (mut stop, mut broken) = (std::pin::pin!(shared.stop.requested()), std::pin::pin!(broken.requested()));
         let mut taken = std::pin::pin!(agreed.export.ended().requested());
+        let mut newcomer = Some(newcomer);
         loop {
             let next = tokio::select! {
                 biased;
+                () = displaced(newcomer.as_ref()), if newcomer.is_some() => break Ok(()),
                 () = &mut stop => break Ok(()),
                 () = &mut broken => break Ok(()),
                 () = &mut taken => break Ok(()),
                 next = reading.next() => next,
             };
             match next {
-                Ok(Some(request)) => begin(request, &executor, agreed.is_structured, &replies, &mut running).await,
+                Ok(Some(request)) => {
+                    // Dropping it records that the connection is used.
+                    newcomer = None;
+                    begin(request, &executor, agreed.headers, &replies, &mut running).await;
+                }
                 Ok(None) => break Ok(()),
                 Err(reason) => break Err(reason),
             }
@@ -315,21 +356,30 @@ async fn transmit(stream: Transport, agreed: Agreed, peer: &str, shared: &Arc<Sh
     ended.and(written)
 }
 
+/// Waits until the connection has to give its place to another one.
+async fn displaced(newcomer: Option<&Newcomer>) {
+    match newcomer {
+        Some(newcomer) => newcomer.displaced().await,
+        None => std::future::pending().await,
+    }
+}
+
 /// Begins a request. If the device completes the request immediately, no separate task is started for it.
 async fn begin(
     request: Request,
     executor: &Arc<Executor>,
-    is_structured: bool,
+    headers: Headers,
     replies: &UnboundedSender<Reply>,
     running: &mut JoinSet<()>,
 ) {
     let Request { header, command, payload, permits } = request;
     let counters = &executor.export.counters;
+    let to = Answered { headers, cookie: header.cookie, offset: header.offset };
     let command = match command {
         Ok(command) => command,
         Err(refusal) => {
             counters.refused.fetch_add(1, Ordering::Relaxed);
-            let _ = replies.send(Reply::new(header.cookie, is_structured, None, Err(refusal), permits));
+            let _ = replies.send(Reply::new(to, None, Err(refusal), permits));
             return;
         }
     };
@@ -339,7 +389,7 @@ async fn begin(
         Box::pin(async move {
             let answer = executor.run(command, payload).await;
             // If the writer of replies has ended, the connection has ended, too.
-            let _ = replies.send(Reply::new(header.cookie, is_structured, Some(command), answer, permits));
+            let _ = replies.send(Reply::new(to, Some(command), answer, permits));
         })
     };
     if std::future::poll_fn(|context| Poll::Ready(work.as_mut().poll(context))).await.is_pending() {

@@ -32,7 +32,7 @@ pub(crate) enum Answer {
         length: u32,
     },
     /// The lengths and flags of extents, from the requested offset on.
-    Status(Vec<(u32, u32)>),
+    Status(Vec<(u64, u32)>),
 }
 
 /// The data of a write, after they are read from the client and before they are written to the device.
@@ -45,7 +45,7 @@ pub(crate) struct Payload {
 impl Payload {
     /// Allocates room for the data of a write of `length` bytes at `offset`.
     pub fn new(offset: u64, length: u32, block_bytes: u32) -> Payload {
-        let frame = Frame::of(offset, length, block_bytes);
+        let frame = Frame::of(offset, u64::from(length), block_bytes);
         let buffers = match frame.is_whole(length) {
             true => pieces(frame.length),
             // One buffer holds the whole frame. The partial blocks at its ends are read into it first.
@@ -132,7 +132,7 @@ impl Executor {
     }
 
     async fn read(&self, offset: u64, length: u32) -> Result<Answer, Error> {
-        let frame = Frame::of(offset, length, self.block_bytes());
+        let frame = Frame::of(offset, u64::from(length), self.block_bytes());
         let buffers = self.export.device().read_at(frame.start, pieces(frame.length), self.context).await?;
         Ok(Answer::Data { buffers, shift: frame.shift, length })
     }
@@ -180,9 +180,9 @@ impl Executor {
     }
 
     /// Discards the blocks that lie entirely in the range.
-    async fn trim(&self, offset: u64, length: u32, fua: bool) -> Result<Answer, Error> {
+    async fn trim(&self, offset: u64, length: u64, fua: bool) -> Result<Answer, Error> {
         let block = u64::from(self.block_bytes());
-        let (start, end) = (offset.next_multiple_of(block), (offset + u64::from(length)) / block * block);
+        let (start, end) = (offset.next_multiple_of(block), (offset + length) / block * block);
         if start < end {
             let _lock = self.export.ranges.lock(start, end, false).await;
             self.has_written.store(true, Ordering::Relaxed);
@@ -191,9 +191,9 @@ impl Executor {
         self.flush_if(fua).await
     }
 
-    async fn zero(&self, offset: u64, length: u32, no_hole: bool, quick: bool) -> Result<(), Error> {
+    async fn zero(&self, offset: u64, length: u64, no_hole: bool, quick: bool) -> Result<(), Error> {
         let block = self.block_bytes();
-        let end = offset + u64::from(length);
+        let end = offset + length;
         let (whole_start, whole_end) = {
             let block = u64::from(block);
             (offset.next_multiple_of(block), end / block * block)
@@ -204,7 +204,7 @@ impl Executor {
                 let detail = "part of a block is written as data";
                 let device = self.export.device();
                 let slow = Error::new(ErrorKind::Unsupported, &device.spec(), Operation::WriteZeroes, detail);
-                return Err(slow.at(offset, u64::from(length)));
+                return Err(slow.at(offset, length));
             }
             return self.zero_bytes(offset, end, block).await;
         }
@@ -242,7 +242,7 @@ impl Executor {
             return device.write_zeroes(start, end - start, self.context).await;
         }
         let mut position = start;
-        let mut buffers = vec![Buffer::zeroed(STEP_BYTES.min((end - start) as usize))];
+        let mut buffers = vec![Buffer::zeroed((end - start).min(STEP_BYTES as u64) as usize)];
         while position < end {
             let length = (end - position).min(STEP_BYTES as u64) as usize;
             buffers.iter_mut().for_each(|buffer| buffer.set_len(length));
@@ -261,7 +261,7 @@ impl Executor {
 
     /// Reads the range into the caches of the devices below.
     async fn cache(&self, offset: u64, length: u32) -> Result<Answer, Error> {
-        let frame = Frame::of(offset, length, self.block_bytes());
+        let frame = Frame::of(offset, u64::from(length), self.block_bytes());
         let mut position = frame.start;
         while position < frame.end() {
             let length = (frame.end() - position).min(STEP_BYTES as u64);
@@ -271,15 +271,15 @@ impl Executor {
         Ok(Answer::Done)
     }
 
-    async fn status(&self, offset: u64, length: u32, one: bool) -> Result<Answer, Error> {
+    async fn status(&self, offset: u64, length: u64, one: bool) -> Result<Answer, Error> {
         let frame = Frame::of(offset, length, self.block_bytes());
         let extents = self.export.device().allocation(frame.start, frame.length as u64, self.context).await?;
-        let end = offset + u64::from(length);
-        let mut list: Vec<(u32, u32)> = Vec::new();
+        let end = offset + length;
+        let mut list: Vec<(u64, u32)> = Vec::new();
         for Extent { offset: start, length, mapped } in extents {
             let (from, to) = (start.max(offset), (start + length).min(end));
             if from < to {
-                list.push(((to - from) as u32, if mapped { 0 } else { STATE_HOLE | STATE_ZERO }));
+                list.push((to - from, if mapped { 0 } else { STATE_HOLE | STATE_ZERO }));
             }
             if one && !list.is_empty() {
                 break;

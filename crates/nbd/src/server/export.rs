@@ -6,7 +6,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use nectary_block::SharedDevice;
+use nectary_block::{DEVICE_BYTES_MAX, SharedDevice};
 use nectary_host::Shutdown;
 use serde::Serialize;
 
@@ -19,6 +19,9 @@ use crate::wire::request;
 
 /// The minimum of the preferred block size that an export announces, in bytes.
 const PREFERRED_BYTES_MIN: u32 = 4096;
+
+/// The sector that clients assume if the smallest block of an export is smaller, in bytes.
+const SECTOR_BYTES: u32 = 512;
 
 /// A device that clients can use under a name.
 pub struct Export {
@@ -36,13 +39,18 @@ pub struct Export {
 impl Export {
     /// Makes an export of a device.
     ///
-    /// *Errors*: [`ErrorKind::Invalid`] if the name or description is longer than 4096 bytes or contains a NUL.
+    /// *Errors*: [`ErrorKind::Invalid`] if the name or description is longer than 4096 bytes or contains a NUL, or if the
+    /// device has 2^63 bytes or more.
     pub fn new(name: &str, description: &str, device: SharedDevice, read_only: bool) -> Result<Export, Error> {
         for part in [name, description] {
             if text(part.as_bytes()).is_err() {
                 let message = "a name or description has at most 4096 bytes, and no NUL";
                 return Err(Error::new(ErrorKind::Invalid, name.chars().take(200).collect::<String>(), message));
             }
+        }
+        if device.geometry().size_bytes > DEVICE_BYTES_MAX {
+            let message = format!("{} has {} bytes; a device has less than 8E", device.spec(), device.exact_bytes());
+            return Err(Error::new(ErrorKind::Invalid, name, message));
         }
         let (name, description) = (name.to_owned(), description.to_owned());
         let (ranges, counters) = (RangeLocks::default(), Counters::default());
@@ -127,7 +135,11 @@ impl Export {
 
     /// The smallest block, the preferred block and the largest payload, in bytes.
     pub(crate) fn block_sizes(&self) -> (u32, u32, u32) {
-        (1, self.device.geometry().block_bytes.max(PREFERRED_BYTES_MIN), PAYLOAD_BYTES_MAX)
+        let sector_bytes = self.device.sector_bytes();
+        // A client takes the smallest block as its sector, and 512 bytes if it is smaller. The server itself reads and
+        // writes any bytes.
+        let minimum = if sector_bytes > SECTOR_BYTES { sector_bytes } else { 1 };
+        (minimum, self.device.geometry().block_bytes.max(minimum).max(PREFERRED_BYTES_MIN), PAYLOAD_BYTES_MAX)
     }
 }
 

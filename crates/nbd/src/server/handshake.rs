@@ -20,7 +20,7 @@ use super::export::{Export, Exports, Missing};
 use crate::limits::{OPTION_BYTES_MAX, OPTION_SKIP_BYTES_MAX, OPTIONS_MAX};
 use crate::wire::bytes::text;
 use crate::wire::option::{self, ContextRequest, DataError, InfoRequest, info, rep};
-use crate::wire::{ALLOCATION_CONTEXT, FIXED_NEWSTYLE, MAGIC, NO_ZEROES, OPTION_MAGIC};
+use crate::wire::{ALLOCATION_CONTEXT, FIXED_NEWSTYLE, Headers, MAGIC, NO_ZEROES, OPTION_MAGIC};
 
 /// The number that the server gives to the only metadata context.
 pub(crate) const ALLOCATION_ID: u32 = 1;
@@ -45,7 +45,7 @@ pub(crate) enum Action {
 pub(crate) struct Agreed {
     pub export: Arc<Export>,
     pub size_bytes: u64,
-    pub is_structured: bool,
+    pub headers: Headers,
     pub has_allocation: bool,
 }
 
@@ -66,7 +66,7 @@ pub(crate) struct Handshake {
     is_fixed: bool,
     sends_zeroes: bool,
     options: u32,
-    is_structured: bool,
+    headers: Headers,
     /// The export for which the client last chose `base:allocation`.
     context: Option<Arc<Export>>,
 }
@@ -81,7 +81,7 @@ impl Handshake {
             is_fixed: false,
             sends_zeroes: true,
             options: 0,
-            is_structured: false,
+            headers: Headers::Simple,
             context: None,
         }
     }
@@ -136,7 +136,7 @@ impl Handshake {
     /// Records that the stream is encrypted. Everything that was agreed before is reset.
     pub fn encrypted(&mut self) {
         self.is_encrypted = true;
-        self.is_structured = false;
+        self.headers = Headers::Simple;
         self.context = None;
     }
 
@@ -185,12 +185,17 @@ impl Handshake {
             });
         }
         match option {
+            option::EXPORT_NAME if self.headers.is_extended() => {
+                actions.push(Action::End("NBD_OPT_EXPORT_NAME with extended headers".to_owned()));
+            }
             option::EXPORT_NAME => self.export_name(data, actions),
             option::ABORT => {
                 actions.push(acknowledge(option));
                 actions.push(Action::End("the client has ended the negotiation".to_owned()));
             }
-            option::LIST | option::STRUCTURED_REPLY | option::STARTTLS if !data.is_empty() => {
+            option::LIST | option::STRUCTURED_REPLY | option::EXTENDED_HEADERS | option::STARTTLS
+                if !data.is_empty() =>
+            {
                 actions.push(refuse(option, rep::ERR_INVALID, "this option has no data"));
             }
             option::LIST => {
@@ -202,8 +207,15 @@ impl Handshake {
                 }
                 actions.push(acknowledge(option));
             }
+            option::STRUCTURED_REPLY if self.headers.is_extended() => {
+                actions.push(refuse(option, rep::ERR_EXT_HEADER_REQD, "extended headers were chosen already"));
+            }
             option::STRUCTURED_REPLY => {
-                self.is_structured = true;
+                self.headers = Headers::Structured;
+                actions.push(acknowledge(option));
+            }
+            option::EXTENDED_HEADERS => {
+                self.headers = Headers::Extended;
                 actions.push(acknowledge(option));
             }
             option::STARTTLS if self.is_encrypted => {
@@ -233,7 +245,7 @@ impl Handshake {
         };
         let agreed = self.agreed(export);
         let mut out = agreed.size_bytes.to_be_bytes().to_vec();
-        out.extend(agreed.export.flags(self.is_structured).to_be_bytes());
+        out.extend(agreed.export.flags(self.headers.is_structured()).to_be_bytes());
         if self.sends_zeroes {
             out.extend([0; 124]);
         }
@@ -243,8 +255,8 @@ impl Handshake {
 
     fn agreed(&self, export: Arc<Export>) -> Agreed {
         let has_allocation = self.context.as_ref().is_some_and(|chosen| Arc::ptr_eq(chosen, &export));
-        let size_bytes = export.device().geometry().size_bytes;
-        Agreed { export, size_bytes, is_structured: self.is_structured, has_allocation }
+        let size_bytes = export.device().exact_bytes();
+        Agreed { export, size_bytes, headers: self.headers, has_allocation }
     }
 
     fn info(&mut self, option: u32, data: &[u8], actions: &mut Vec<Action>) {
@@ -263,7 +275,7 @@ impl Handshake {
             actions.push(Action::Send(option::encode_reply(option, rep::INFO, &data)));
         };
         let mut payload = agreed.size_bytes.to_be_bytes().to_vec();
-        payload.extend(export.flags(self.is_structured).to_be_bytes());
+        payload.extend(export.flags(self.headers.is_structured()).to_be_bytes());
         tell(info::EXPORT, &payload);
         if request.requests.contains(&info::NAME) {
             tell(info::NAME, export.name().as_bytes());
@@ -287,7 +299,7 @@ impl Handshake {
             // A failed choice of contexts also resets the earlier choice.
             self.context = None;
         }
-        if !self.is_structured {
+        if !self.headers.is_structured() {
             return actions.push(refuse(option, rep::ERR_INVALID, "structured replies come first"));
         }
         let request = match ContextRequest::decode(data) {

@@ -64,8 +64,8 @@ impl Listen {
             Listen::Tcp(address) if !address.ip().is_loopback() => Err(Error::new(
                 ErrorKind::Invalid,
                 self.to_string(),
-                "whoever reaches this address could read and write the export: use TLS with certificates of clients, \
-                 or say that the network is trusted (--insecure)",
+                "whoever reaches this address could read and write the export: use TLS with certificates of clients \
+                 (`nectary cert` makes them), or say that the network is trusted (--insecure)",
             )),
             _ => Ok(()),
         }
@@ -85,6 +85,7 @@ impl Listen {
             tls_certificates: None,
             connections: None,
             request_time: None,
+            patience: None,
         }
     }
 }

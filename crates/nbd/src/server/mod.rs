@@ -32,9 +32,9 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use nectary_block::Context;
-use nectary_host::{Shutdown, descriptors};
 use nectary_host::log::{Level, Throttle};
 use nectary_host::tls::ServerTls;
+use nectary_host::{Newcomer, Newcomers, Shutdown, descriptors};
 use serde::Serialize;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
@@ -51,13 +51,16 @@ pub use listen::Listen;
 /// The time for which the server waits after it could not accept a connection, for example because no file descriptor
 /// was free.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// The time that a displaced connection gets to close its descriptor.
+const DISPLACE_PAUSE: Duration = Duration::from_millis(1);
 
 /// The settings of a server. Callers start from the default and change single fields.
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct ServerOptions {
     /// The maximum number of clients that are served at the same time, reduced to what the limit of open descriptors
-    /// allows. The server disconnects further clients.
+    /// allows. A further client gets the place of one that has sent no request yet; if there is none, the server
+    /// disconnects it.
     pub connections_max: usize,
     /// The maximum number of bytes of requests in flight on all connections together. Values below 64 MiB count as 64
     /// MiB.
@@ -92,6 +95,8 @@ pub struct ServerFigures {
     pub accepted: u64,
     /// The number of connections that were refused because there were too many.
     pub turned_away: u64,
+    /// The number of connections without a request that were ended to make room for others.
+    pub displaced: u64,
     /// The number of connections that ended because of a fault of the client or the network.
     pub broken: u64,
     /// The reason why the last broken connection ended.
@@ -107,6 +112,8 @@ struct Shared {
     connections: AtomicU64,
     accepted: AtomicU64,
     turned_away: AtomicU64,
+    displaced: AtomicU64,
+    newcomers: Newcomers,
     broken: AtomicU64,
     next: AtomicU32,
     last_reason: std::sync::Mutex<Option<String>>,
@@ -159,6 +166,8 @@ impl Bound {
             connections: AtomicU64::new(0),
             accepted: AtomicU64::new(0),
             turned_away: AtomicU64::new(0),
+            displaced: AtomicU64::new(0),
+            newcomers: Newcomers::default(),
             broken: AtomicU64::new(0),
             next: AtomicU32::new(0),
             last_reason: std::sync::Mutex::new(None),
@@ -253,9 +262,19 @@ impl Shared {
             connections: load(&self.connections),
             accepted: load(&self.accepted),
             turned_away: load(&self.turned_away),
+            displaced: load(&self.displaced),
             broken: load(&self.broken),
             last_reason: self.reason().clone(),
         }
+    }
+
+    /// Ends the connection that has been open for longest without a request, if there is one.
+    fn displace(&self) -> bool {
+        let is_displaced = self.newcomers.displace();
+        if is_displaced {
+            self.displaced.fetch_add(1, Ordering::Relaxed);
+        }
+        is_displaced
     }
 
     fn reason(&self) -> std::sync::MutexGuard<'_, Option<String>> {
@@ -274,6 +293,11 @@ async fn accept(listener: Listener, threads: Option<Threads>, shared: Arc<Shared
             Some(_) = connections.join_next() => continue,
             accepted = listener.accept() => match accepted {
                 Ok(accepted) => accepted,
+                // No descriptor is free.
+                Err(error) if descriptors::is_lack(&error) && shared.displace() => {
+                    tokio::time::sleep(DISPLACE_PAUSE).await;
+                    continue;
+                }
                 Err(error) => {
                     descriptors::note_failed_accept(&error);
                     ACCEPT_FAILED.write(Level::Error, "nbd", format_args!("cannot accept: {error}"));
@@ -283,21 +307,23 @@ async fn accept(listener: Listener, threads: Option<Threads>, shared: Arc<Shared
             },
         };
         let max = shared.options.connections_max as u64;
-        if shared.connections.fetch_add(1, Ordering::Relaxed) >= max {
+        // The displaced connection ends soon; until then there is one more than `max`.
+        if shared.connections.fetch_add(1, Ordering::Relaxed) >= max && !shared.displace() {
             shared.connections.fetch_sub(1, Ordering::Relaxed);
             shared.turned_away.fetch_add(1, Ordering::Relaxed);
             TURNED_AWAY.write(Level::Warning, "nbd", format_args!("{peer} is turned away: there are {max} clients"));
             continue;
         }
         shared.accepted.fetch_add(1, Ordering::Relaxed);
+        let newcomer = shared.newcomers.add();
         match &threads {
             None => {
                 let shared = shared.clone();
-                connections.spawn(async move { serve_and_count(Ok(stream.stay()), peer, &shared).await });
+                connections.spawn(async move { serve_and_count(Ok(stream.stay()), peer, newcomer, &shared).await });
             }
             Some(threads) => match stream.leave() {
-                Ok(stream) => threads.serve(stream, peer).await,
-                Err(error) => serve_and_count(Err(error), peer, &shared).await,
+                Ok(stream) => threads.serve(stream, peer, newcomer).await,
+                Err(error) => serve_and_count(Err(error), peer, newcomer, &shared).await,
             },
         }
     }
@@ -310,16 +336,16 @@ async fn accept(listener: Listener, threads: Option<Threads>, shared: Arc<Shared
 }
 
 /// Serves a connection that was counted when it was accepted.
-async fn serve_and_count(stream: std::io::Result<Transport>, peer: String, shared: &Arc<Shared>) {
+async fn serve_and_count(stream: std::io::Result<Transport>, peer: String, newcomer: Newcomer, shared: &Arc<Shared>) {
     match stream {
-        Ok(stream) => serve(stream, peer, shared).await,
+        Ok(stream) => serve(stream, peer, newcomer, shared).await,
         Err(error) => break_off(&peer, &format!("its socket cannot be used: {error}"), shared),
     }
     shared.connections.fetch_sub(1, Ordering::Relaxed);
 }
 
-async fn serve(stream: Transport, peer: String, shared: &Arc<Shared>) {
-    if let Err(reason) = connection::converse(stream, &peer, shared).await {
+async fn serve(stream: Transport, peer: String, newcomer: Newcomer, shared: &Arc<Shared>) {
+    if let Err(reason) = connection::converse(stream, &peer, newcomer, shared).await {
         break_off(&peer, &reason, shared);
     }
 }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 
+use nectary_host::Newcomer;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
@@ -16,6 +17,9 @@ use super::listen::Moved;
 use super::{Shared, serve_and_count};
 use crate::error::Error;
 use crate::limits::CONNECTIONS_MAX;
+
+/// A client that is moved to a thread, with its name.
+type Client = (Moved, String, Newcomer);
 
 /// The threads of one address.
 pub(super) struct Threads {
@@ -25,7 +29,7 @@ pub(super) struct Threads {
 }
 
 struct Thread {
-    connections: mpsc::Sender<(Moved, String)>,
+    connections: mpsc::Sender<Client>,
     /// The number of connections on the thread.
     count: Arc<AtomicUsize>,
     handle: JoinHandle<()>,
@@ -53,11 +57,11 @@ impl Threads {
     }
 
     /// Gives a connection to the thread with the fewest connections. Waits if the queue of that thread is full.
-    pub async fn serve(&self, stream: Moved, peer: String) {
+    pub async fn serve(&self, stream: Moved, peer: String, newcomer: Newcomer) {
         let Some(thread) = self.list.iter().min_by_key(|thread| thread.count.load(Ordering::Relaxed)) else { return };
         thread.count.fetch_add(1, Ordering::Relaxed);
         // Sending fails only if the thread has panicked. The connection then ends, too.
-        let _ = thread.connections.send((stream, peer)).await;
+        let _ = thread.connections.send((stream, peer, newcomer)).await;
     }
 
     /// Waits for all connections, and then for the threads.
@@ -71,10 +75,10 @@ impl Threads {
     }
 }
 
-async fn serve_all(mut queue: mpsc::Receiver<(Moved, String)>, count: &Arc<AtomicUsize>, shared: &Arc<Shared>) {
+async fn serve_all(mut queue: mpsc::Receiver<Client>, count: &Arc<AtomicUsize>, shared: &Arc<Shared>) {
     let mut connections = JoinSet::new();
     loop {
-        let (stream, peer) = tokio::select! {
+        let (stream, peer, newcomer) = tokio::select! {
             Some(_) = connections.join_next() => continue,
             next = queue.recv() => match next {
                 Some(next) => next,
@@ -83,7 +87,7 @@ async fn serve_all(mut queue: mpsc::Receiver<(Moved, String)>, count: &Arc<Atomi
         };
         let (shared, count) = (shared.clone(), count.clone());
         connections.spawn(async move {
-            serve_and_count(stream.arrive(), peer, &shared).await;
+            serve_and_count(stream.arrive(), peer, newcomer, &shared).await;
             count.fetch_sub(1, Ordering::Relaxed);
         });
     }

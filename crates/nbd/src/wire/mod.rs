@@ -25,6 +25,34 @@ pub(crate) const SIMPLE_REPLY_MAGIC: u32 = 0x6744_6698;
 /// The four bytes that begin a chunk of a structured reply.
 pub(crate) const CHUNK_MAGIC: u32 = 0x668e_33ef;
 
+/// The four bytes that begin a request with an extended header.
+pub(crate) const EXTENDED_REQUEST_MAGIC: u32 = 0x21e4_1c71;
+/// The four bytes that begin a chunk with an extended header.
+pub(crate) const EXTENDED_CHUNK_MAGIC: u32 = 0x6e8a_278c;
+
+/// The headers of requests and replies that client and server have agreed on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Headers {
+    /// Requests of 32-bit lengths, simple replies.
+    #[default]
+    Simple,
+    /// The same requests; replies consist of chunks, except those without data.
+    Structured,
+    /// Requests of 64-bit lengths; all replies consist of chunks.
+    Extended,
+}
+
+impl Headers {
+    /// Whether the data of reads arrive in chunks.
+    pub fn is_structured(self) -> bool {
+        self != Headers::Simple
+    }
+
+    pub fn is_extended(self) -> bool {
+        self == Headers::Extended
+    }
+}
+
 /// The longest string that the protocol document allows, in bytes.
 pub(crate) const STRING_BYTES_MAX: usize = 4096;
 
@@ -55,6 +83,8 @@ pub(crate) mod command_flag {
     pub const DF: u16 = 1 << 2;
     pub const REQ_ONE: u16 = 1 << 3;
     pub const FAST_ZERO: u16 = 1 << 4;
+    /// With extended headers: the length is that of the data behind the header.
+    pub const PAYLOAD_LEN: u16 = 1 << 5;
 }
 
 /// The only supported metadata context.

@@ -22,6 +22,7 @@ pub(crate) const GO: u32 = 7;
 pub(crate) const STRUCTURED_REPLY: u32 = 8;
 pub(crate) const LIST_META_CONTEXT: u32 = 9;
 pub(crate) const SET_META_CONTEXT: u32 = 10;
+pub(crate) const EXTENDED_HEADERS: u32 = 11;
 
 /// The types of replies.
 pub(crate) mod rep {
@@ -39,6 +40,7 @@ pub(crate) mod rep {
     pub const ERR_SHUTDOWN: u32 = IS_ERROR | 7;
     pub const ERR_BLOCK_SIZE_REQD: u32 = IS_ERROR | 8;
     pub const ERR_TOO_BIG: u32 = IS_ERROR | 9;
+    pub const ERR_EXT_HEADER_REQD: u32 = IS_ERROR | 10;
 }
 
 /// The types of information about an export.
@@ -61,6 +63,7 @@ pub(crate) fn name(option: u32) -> &'static str {
         STRUCTURED_REPLY => "NBD_OPT_STRUCTURED_REPLY",
         LIST_META_CONTEXT => "NBD_OPT_LIST_META_CONTEXT",
         SET_META_CONTEXT => "NBD_OPT_SET_META_CONTEXT",
+        EXTENDED_HEADERS => "NBD_OPT_EXTENDED_HEADERS",
         _ => "an unknown option",
     }
 }
@@ -77,6 +80,7 @@ pub(crate) fn error_name(reply: u32) -> &'static str {
         rep::ERR_SHUTDOWN => "NBD_REP_ERR_SHUTDOWN",
         rep::ERR_BLOCK_SIZE_REQD => "NBD_REP_ERR_BLOCK_SIZE_REQD",
         rep::ERR_TOO_BIG => "NBD_REP_ERR_TOO_BIG",
+        rep::ERR_EXT_HEADER_REQD => "NBD_REP_ERR_EXT_HEADER_REQD",
         _ => "an unknown error",
     }
 }

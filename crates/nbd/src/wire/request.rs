@@ -1,10 +1,20 @@
 //! The header of a request.
 
-use super::REQUEST_MAGIC;
+use std::ops::Deref;
+
 use super::bytes::Reader;
+use super::command_flag::PAYLOAD_LEN;
+use super::{EXTENDED_REQUEST_MAGIC, Headers, REQUEST_MAGIC};
 
 /// The length of a request's header, in bytes.
 pub(crate) const BYTES: usize = 28;
+/// The length of an extended header, in bytes.
+pub(crate) const EXTENDED_BYTES: usize = 32;
+
+/// The length of a request's header, in bytes.
+pub(crate) fn header_bytes(headers: Headers) -> usize {
+    if headers.is_extended() { EXTENDED_BYTES } else { BYTES }
+}
 
 pub(crate) const READ: u16 = 0;
 pub(crate) const WRITE: u16 = 1;
@@ -22,13 +32,30 @@ pub(crate) struct Header {
     pub command: u16,
     pub cookie: u64,
     pub offset: u64,
-    pub length: u32,
+    /// At most 32 bits without extended headers.
+    pub length: u64,
+}
+
+/// An encoded header.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct HeaderBytes {
+    bytes: [u8; EXTENDED_BYTES],
+    length: usize,
+}
+
+impl Deref for HeaderBytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes[..self.length]
+    }
 }
 
 impl Header {
-    /// Reads a header. *Errors*: the found magic number, if it is wrong.
-    pub fn decode(bytes: &[u8; BYTES]) -> Result<Header, u32> {
+    /// Decodes a header of [`header_bytes`] bytes. *Errors*: the found magic number, if it is wrong.
+    pub fn decode(bytes: &[u8], headers: Headers) -> Result<Header, u32> {
         let mut reader = Reader::new(bytes);
+        let expected = if headers.is_extended() { EXTENDED_REQUEST_MAGIC } else { REQUEST_MAGIC };
         let mut next = || {
             let magic = reader.u32()?;
             let header = Header {
@@ -36,26 +63,34 @@ impl Header {
                 command: reader.u16()?,
                 cookie: reader.u64()?,
                 offset: reader.u64()?,
-                length: reader.u32()?,
+                length: if headers.is_extended() { reader.u64()? } else { u64::from(reader.u32()?) },
             };
             Some((magic, header))
         };
         match next() {
-            Some((REQUEST_MAGIC, header)) => Ok(header),
+            Some((magic, header)) if magic == expected => Ok(header),
             other => Err(other.map_or(0, |(magic, _)| magic)),
         }
     }
 
-    /// Encodes the header.
-    pub fn encode(&self) -> [u8; BYTES] {
-        let mut out = [0; BYTES];
-        out[..4].copy_from_slice(&REQUEST_MAGIC.to_be_bytes());
-        out[4..6].copy_from_slice(&self.flags.to_be_bytes());
-        out[6..8].copy_from_slice(&self.command.to_be_bytes());
-        out[8..16].copy_from_slice(&self.cookie.to_be_bytes());
-        out[16..24].copy_from_slice(&self.offset.to_be_bytes());
-        out[24..].copy_from_slice(&self.length.to_be_bytes());
-        out
+    /// Encodes the header. Without extended headers, the length must have at most 32 bits.
+    pub fn encode(&self, headers: Headers) -> HeaderBytes {
+        let mut bytes = [0; EXTENDED_BYTES];
+        let (magic, payload) = match headers.is_extended() {
+            true if self.command == WRITE => (EXTENDED_REQUEST_MAGIC, PAYLOAD_LEN),
+            true => (EXTENDED_REQUEST_MAGIC, 0),
+            false => (REQUEST_MAGIC, 0),
+        };
+        bytes[..4].copy_from_slice(&magic.to_be_bytes());
+        bytes[4..6].copy_from_slice(&(self.flags | payload).to_be_bytes());
+        bytes[6..8].copy_from_slice(&self.command.to_be_bytes());
+        bytes[8..16].copy_from_slice(&self.cookie.to_be_bytes());
+        bytes[16..24].copy_from_slice(&self.offset.to_be_bytes());
+        match headers.is_extended() {
+            true => bytes[24..].copy_from_slice(&self.length.to_be_bytes()),
+            false => bytes[24..28].copy_from_slice(&(self.length as u32).to_be_bytes()),
+        }
+        HeaderBytes { bytes, length: header_bytes(headers) }
     }
 }
 

@@ -157,7 +157,7 @@ async fn a_lost_connection_is_made_again_where_nothing_can_be_lost() {
     device.flush(Context::default()).await.unwrap();
     let served = restart(served, below.clone()).await;
     let deadline = std::time::Instant::now() + crate::support::PATIENCE;
-    while device.figures()[0].get("connections_live") > Some(0) {
+    while device.figures()[0].get("reconnects") < Some(2) {
         assert!(std::time::Instant::now() < deadline, "the end of the connections is not noticed");
         tokio::task::yield_now().await;
     }
@@ -191,11 +191,15 @@ async fn after_a_lost_connection_with_unflushed_writes_no_flush_pretends() {
 async fn restart(served: Served, below: SharedDevice) -> Served {
     let socket = served.socket.clone();
     served.server.stop().await.unwrap();
+    Served { server: start(&socket, below), socket }
+}
+
+/// Starts a server on a socket.
+fn start(socket: &std::path::Path, below: SharedDevice) -> Server {
     let export = nectary_nbd::Export::new("disk", "", below, false).unwrap();
     let exports = nectary_nbd::Exports::new(vec![export]).unwrap();
-    let listen = [nectary_nbd::Listen::Unix(socket.clone())];
-    let server = Server::start(&listen, exports, nectary_nbd::ServerOptions::default()).unwrap();
-    Served { server, socket }
+    let listen = [nectary_nbd::Listen::Unix(socket.to_owned())];
+    Server::start(&listen, exports, nectary_nbd::ServerOptions::default()).unwrap()
 }
 
 #[tokio::test]
@@ -212,4 +216,117 @@ async fn a_server_that_does_not_answer_costs_the_request_time_and_no_more() {
     // Later requests use a new connection.
     write(&device, 0, Buffer::zeroed(4096)).await.unwrap();
     device.flush(Context::default()).await.unwrap();
+}
+
+#[tokio::test]
+async fn odd_export_is_used_to_its_last_byte() {
+    const BYTES: usize = 8192 + 700;
+    let path = std::env::temp_dir().join(format!("nectary-nbd-odd-{}", std::process::id()));
+    std::fs::write(&path, vec![3; BYTES]).unwrap();
+    let options = nectary_block::OpenOptions { pads_tail: true, ..Default::default() };
+    let served = serve(nectary_block::open(path.to_str().unwrap(), &options).await.unwrap(), false);
+    let mut raw = served.transmitting().await;
+    // The export has every byte of the file, and not one more.
+    assert_eq!(raw.ask(0, 0, BYTES as u64 - 3, 3, &[]).await.data, [3; 3]);
+    assert_eq!(raw.ask(0, 0, BYTES as u64 - 3, 4, &[]).await.error, 22);
+    assert_eq!(raw.ask(1, 0, BYTES as u64 - 1, 2, &[4; 2]).await.error, 28);
+    assert_eq!(raw.ask(1, 1, BYTES as u64 - 1, 1, &[4]).await.error, 0);
+    assert_eq!(raw.ask(6, 0, BYTES as u64 - 5, 2, &[]).await.error, 0);
+    let mut options = ConnectOptions::default();
+    options.pads_tail = true;
+    let device = NbdDevice::connect(&served.url(2), options).await.unwrap();
+    let size = device.geometry().size_bytes;
+    assert_eq!((size, device.exact_bytes()), (8192 + 1024, BYTES as u64));
+    let found = read(&device, 8192, 1024).await.unwrap();
+    assert_eq!(found[695..701], [0, 0, 3, 3, 4, 0]);
+    let whole = read(&device, 0, size as usize).await.unwrap();
+    assert!(whole[..BYTES - 5].iter().all(|&byte| byte == 3) && whole[BYTES..].iter().all(|&byte| byte == 0));
+    let refused = write(&device, 8192, Buffer::copy_of(&[9; 1024])).await.map(drop).unwrap_err();
+    assert_eq!(refused.kind, ErrorKind::Full, "{refused}");
+    let mut buffer = Buffer::zeroed(1024);
+    buffer[..700].fill(6);
+    device.write_at(8192, vec![buffer], WriteFlags { fua: true }, Context::default()).await.unwrap();
+    let extents = device.allocation(0, size, Context::default()).await.unwrap();
+    assert_eq!(extents.iter().map(|extent| extent.length).sum::<u64>(), size);
+    device.write_zeroes(0, size, Context::default()).await.unwrap();
+    device.discard(0, size, Context::default()).await.unwrap();
+    device.flush(Context::default()).await.unwrap();
+    served.server.stop().await.unwrap();
+    assert_eq!(std::fs::read(&path).unwrap(), vec![0; BYTES]);
+    std::fs::remove_file(&path).unwrap();
+}
+
+#[tokio::test]
+async fn requests_wait_for_a_server_that_restarts() {
+    let below: SharedDevice = Arc::new(MemoryDevice::new(1 << 20));
+    let served = serve(below.clone(), false);
+    let device = served.device(2).await;
+    write(&*device, 0, Buffer::copy_of(&[1; 4096])).await.unwrap();
+    device.flush(Context::default()).await.unwrap();
+    let socket = served.socket.clone();
+    served.server.stop().await.unwrap();
+    let returns = async {
+        tokio::time::sleep(Duration::from_millis(150)).await;
+        start(&socket, below)
+    };
+    let work = async {
+        assert_eq!(read(&*device, 0, 4096).await.unwrap()[0], 1);
+        write(&*device, 4096, Buffer::copy_of(&[2; 4096])).await.unwrap();
+        device.flush(Context::default()).await.unwrap();
+        device.discard(8192, 4096, Context::default()).await.unwrap();
+        device.allocation(0, 8192, Context::default()).await.unwrap()
+    };
+    let (server, extents) = tokio::time::timeout(PATIENCE, async { tokio::join!(returns, work) }).await.unwrap();
+    assert!(extents[0].mapped);
+    server.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn server_that_is_away_costs_patience_once() {
+    let below: SharedDevice = Arc::new(MemoryDevice::new(1 << 20));
+    let served = serve(below.clone(), false);
+    let patience = Duration::from_millis(400);
+    let url = Url { patience: Some(patience), ..served.url(2) };
+    let device = NbdDevice::connect(&url, ConnectOptions::default()).await.unwrap();
+    let socket = served.socket.clone();
+    served.server.stop().await.unwrap();
+    let began = std::time::Instant::now();
+    let first = read(&device, 0, 4096).await.unwrap_err();
+    let waited = began.elapsed();
+    assert!(first.kind == ErrorKind::Io && first.detail.contains("has been away for"), "{first}");
+    assert!(waited >= patience / 2 && waited < PATIENCE, "{waited:?}");
+    // The time counts from the loss, so later requests fail at once.
+    let began = std::time::Instant::now();
+    read(&device, 0, 4096).await.unwrap_err();
+    device.flush(Context::default()).await.unwrap_err();
+    write(&device, 0, Buffer::zeroed(4096)).await.unwrap_err();
+    assert!(began.elapsed() < patience / 2, "{:?}", began.elapsed());
+    // Nothing was at stake, so everything works when the server is back.
+    let server = start(&socket, below);
+    let deadline = std::time::Instant::now() + PATIENCE;
+    while device.figures()[0].get("connections_live") != Some(2) {
+        assert!(std::time::Instant::now() < deadline, "it does not reconnect");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    write(&device, 0, Buffer::zeroed(4096)).await.unwrap();
+    device.flush(Context::default()).await.unwrap();
+    server.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn long_ranges_need_one_command() {
+    const BYTES: u64 = 16 << 30;
+    let served = serve(Arc::new(MemoryDevice::new(BYTES)), false);
+    let device = served.device(1).await;
+    let context = Context::default();
+    write(&*device, BYTES - 4096, Buffer::copy_of(&[1; 4096])).await.unwrap();
+    let extents = device.allocation(0, BYTES, context).await.unwrap();
+    assert_eq!((extents.len(), extents[0].mapped, extents[1].mapped), (2, false, true));
+    device.write_zeroes(0, BYTES, context).await.unwrap();
+    device.zero_quickly(0, BYTES, context).await.unwrap();
+    device.discard(4096, BYTES - 4096, context).await.unwrap();
+    assert_eq!(read(&*device, BYTES - 4096, 4096).await.unwrap()[0], 0);
+    let figures = served.server.reader()().1[0].figures();
+    assert_eq!((figures.others, figures.zeroes, figures.trims), (1, 2, 1), "{figures:?}");
+    served.server.stop().await.unwrap();
 }

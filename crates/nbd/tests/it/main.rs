@@ -2,5 +2,6 @@
 
 mod loopback;
 mod protocol;
+mod servers;
 #[path = "../support/mod.rs"]
 mod support;

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use crate::support::{Served, named, serve};
+use crate::support::{Served, named, serve, serve_few};
 use nectary_block::{
     BlockDevice, Context, Error, ErrorKind, Filter, IoFuture, MemoryDevice, Operation, SharedDevice, read,
 };
@@ -38,7 +38,7 @@ async fn every_option_is_answered_and_the_connection_goes_on() {
     let (at_limit, no_query) = (vec![0; 64 << 10], named("disk", &0u32.to_be_bytes()));
     for (option, data, reply) in [
         (99, &b"whatever"[..], ERR | 1),
-        (11, &b""[..], ERR | 1),
+        (11, &b"data"[..], ERR | 3),
         (4, &at_limit[..], ERR | 1),
         (4, &long[..], ERR | 9),
         (3, &b"data"[..], ERR | 3),
@@ -285,5 +285,106 @@ async fn more_requests_than_the_limit_wait_and_all_are_answered() {
         assert_eq!(seen.len() as u64, requests);
     };
     tokio::time::timeout(crate::support::PATIENCE, async { tokio::join!(send, receive) }).await.unwrap();
+    served.server.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn idle_connections_keep_no_client_out() {
+    for threads in [0, 2] {
+        let served = serve_few(Arc::new(MemoryDevice::new(SIZE)), threads, 8);
+        let mut working = served.transmitting().await;
+        assert_eq!(working.ask(READ, 0, 0, 4, &[]).await.error, 0);
+        // More idle connections than the limit: silent ones, ones that haggle, and ones that have the export.
+        let (mut silent, mut idle) = (Vec::new(), Vec::new());
+        for _ in 0..8 {
+            silent.push(tokio::net::UnixStream::connect(&served.socket).await.unwrap());
+            idle.push(served.raw().await);
+            idle.push(served.transmitting().await);
+        }
+        let mut late = served.transmitting().await;
+        assert_eq!(late.ask(READ, 0, 0, 4, &[]).await.error, 0);
+        assert_eq!(working.ask(READ, 0, 0, 4, &[]).await.error, 0, "a client that works keeps its connection");
+        let (figures, _) = served.server.reader()();
+        assert!(figures.displaced >= 16 && figures.turned_away == 0, "{figures:?}");
+        // If all connections are used, a further client is turned away.
+        let mut used = Vec::new();
+        for _ in 0..6 {
+            let mut client = served.transmitting().await;
+            assert_eq!(client.ask(READ, 0, 0, 4, &[]).await.error, 0);
+            used.push(client);
+        }
+        let mut refused = tokio::net::UnixStream::connect(&served.socket).await.unwrap();
+        let mut rest = Vec::new();
+        tokio::io::AsyncReadExt::read_to_end(&mut refused, &mut rest).await.unwrap();
+        assert!(rest.is_empty(), "it is turned away");
+        served.server.stop().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn extended_headers_carry_long_ranges() {
+    const LARGE: u64 = 1 << 42;
+    let served = serve(Arc::new(MemoryDevice::new(LARGE)), false);
+    let mut raw = served.raw().await;
+    raw.extended().await;
+    raw.option(8, &[]).await;
+    assert_eq!(raw.option_reply(8).await.0, ERR | 10, "the headers cannot become shorter again");
+    let query = [&1u32.to_be_bytes()[..], &15u32.to_be_bytes(), b"base:allocation"].concat();
+    raw.option(10, &named("disk", &query)).await;
+    assert_eq!((raw.option_reply(10).await.0, raw.option_reply(10).await.0), (4, 1));
+    assert_eq!(raw.go().await.0, LARGE);
+    let extents = |list: &[(u64, u64)]| -> Vec<u8> {
+        list.iter().flat_map(|&(length, flags)| [length, flags].map(u64::to_be_bytes).concat()).collect()
+    };
+    assert_eq!(raw.ask(WRITE, 1, LARGE - 65536, 65536, &[7; 65536]).await.error, 0);
+    assert_eq!(raw.ask(READ, 4, LARGE - 4, 4, &[]).await.data, [7; 4]);
+    let found = raw.ask_long(STATUS, 0, 0, LARGE, &[]).await.data;
+    assert_eq!(found, extents(&[(LARGE - 65536, 3), (65536, 0)]));
+    assert_eq!(raw.ask_long(STATUS, 8, 0, LARGE, &[]).await.data, extents(&[(LARGE - 65536, 3)]));
+    assert_eq!(raw.ask_long(TRIM, 1, 100, LARGE - 200, &[]).await.error, 0);
+    assert_eq!(raw.ask_long(ZEROES, 0, 1, LARGE - 2, &[]).await.error, 0);
+    let found = raw.ask(READ, 0, LARGE - 4, 4, &[]).await.data;
+    assert_eq!(found, [0, 0, 0, 7]);
+    assert_eq!(raw.ask_long(ZEROES, 16, 0, LARGE, &[]).await.error, 0);
+    assert_eq!(raw.ask(FLUSH, 0, 0, 0, &[]).await.error, 0);
+    // Wrong requests are errors, and the data behind one are skipped.
+    for (command, flags, offset, length, data, error) in [
+        (ZEROES, 0, 1, LARGE, &[][..], ENOSPC),
+        (TRIM, 0, 2, u64::MAX - 1, &[][..], EINVAL),
+        (READ, 0, 0, 1 << 33, &[][..], EOVERFLOW),
+        (CACHE, 0, 0, 1 << 33, &[][..], EOVERFLOW),
+        (READ, 32, 0, 5, &b"noise"[..], EINVAL),
+        (STATUS, 32, 0, 12, &b"more noise.."[..], EINVAL),
+        (WRITE, 32, LARGE, 5, &b"noise"[..], ENOSPC),
+    ] {
+        let found = raw.ask_long(command, flags, offset, length, data).await.error;
+        assert_eq!(found, error, "command {command} with flags {flags:#x}, {length} bytes at {offset}");
+    }
+    assert_eq!(raw.ask(READ, 0, 0, 4, &[]).await.data, [0; 4]);
+    served.server.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn breaches_of_extended_headers_end_connections() {
+    let served = memory(false);
+    // A write whose flags say that it has no data, data beyond the limit, and a header of the other kind.
+    for (command, flags, length) in [(WRITE, 0, 4096), (READ, 32, (32 << 20) + 1)] {
+        let mut raw = served.raw().await;
+        raw.extended().await;
+        raw.go().await;
+        let numbers = [0u64, 0, length].map(u64::to_be_bytes).concat();
+        let header = [&0x21e4_1c71u32.to_be_bytes()[..], &[flags, command].map(u16::to_be_bytes).concat(), &numbers];
+        raw.stream.write_all(&header.concat()).await.unwrap();
+        assert!(raw.is_closed().await);
+    }
+    let mut raw = served.raw().await;
+    raw.extended().await;
+    raw.go().await;
+    raw.stream.write_all(&[&0x2560_9513u32.to_be_bytes()[..], &[0; 28]].concat()).await.unwrap();
+    assert!(raw.is_closed().await);
+    let mut raw = served.raw().await;
+    raw.extended().await;
+    raw.option(1, b"disk").await;
+    assert!(raw.is_closed().await, "the oldest option has no extended headers");
     served.server.stop().await.unwrap();
 }

@@ -32,6 +32,13 @@ pub fn serve_from_threads(device: SharedDevice, threads: usize) -> Served {
     serve_with(device, false, options)
 }
 
+/// Serves a device to at most `connections_max` clients.
+pub fn serve_few(device: SharedDevice, threads: usize, connections_max: usize) -> Served {
+    let mut options = ServerOptions::default();
+    (options.threads, options.connections_max) = (threads, connections_max);
+    serve_with(device, false, options)
+}
+
 fn serve_with(device: SharedDevice, read_only: bool, options: ServerOptions) -> Served {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let name = format!("nectary-nbd-{}-{}.sock", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
@@ -60,7 +67,7 @@ impl Served {
         stream.read_exact(&mut greeting).await.unwrap();
         assert_eq!(&greeting[..16], b"NBDMAGICIHAVEOPT");
         stream.write_all(&3u32.to_be_bytes()).await.unwrap();
-        Raw { stream, is_structured: false }
+        Raw { stream, is_structured: false, is_extended: false }
     }
 
     /// Connects a client that has chosen the export and can send requests. The server answers with simple replies.
@@ -75,6 +82,7 @@ impl Served {
 pub struct Raw {
     pub stream: UnixStream,
     is_structured: bool,
+    is_extended: bool,
 }
 
 /// A reply in transmission.
@@ -129,6 +137,13 @@ impl Raw {
         self.is_structured = true;
     }
 
+    /// Negotiates extended headers.
+    pub async fn extended(&mut self) {
+        self.option(11, &[]).await;
+        assert_eq!(self.option_reply(11).await.0, 1);
+        self.is_extended = true;
+    }
+
     /// Selects the export; returns its size and flags.
     pub async fn go(&mut self) -> (u64, u16) {
         self.option(7, &named("disk", &0u16.to_be_bytes())).await;
@@ -140,12 +155,23 @@ impl Raw {
 
     /// Sends a request.
     pub async fn request(&mut self, command: u16, flags: u16, cookie: u64, offset: u64, length: u32, data: &[u8]) {
-        let mut bytes = 0x2560_9513u32.to_be_bytes().to_vec();
+        // With extended headers, a flag says that data follow.
+        let payload = if self.is_extended && command == 1 { 1 << 5 } else { 0 };
+        self.send(command, flags | payload, cookie, offset, u64::from(length), data).await;
+    }
+
+    /// Sends a request with exactly these flags.
+    async fn send(&mut self, command: u16, flags: u16, cookie: u64, offset: u64, length: u64, data: &[u8]) {
+        let magic = if self.is_extended { 0x21e4_1c71u32 } else { 0x2560_9513 };
+        let mut bytes = magic.to_be_bytes().to_vec();
         bytes.extend(flags.to_be_bytes());
         bytes.extend(command.to_be_bytes());
         bytes.extend(cookie.to_be_bytes());
         bytes.extend(offset.to_be_bytes());
-        bytes.extend(length.to_be_bytes());
+        match self.is_extended {
+            true => bytes.extend(length.to_be_bytes()),
+            false => bytes.extend((length as u32).to_be_bytes()),
+        }
         bytes.extend(data);
         self.stream.write_all(&bytes).await.unwrap();
     }
@@ -158,17 +184,29 @@ impl Raw {
             let data = if error == 0 { self.bytes(length).await } else { Vec::new() };
             return Reply { cookie, error, data };
         }
-        assert_eq!(magic, 0x668e_33ef);
+        assert_eq!(magic, if self.is_extended { 0x6e8a_278c } else { 0x668e_33ef });
         let (flags, kind, cookie) = (self.number(2).await, self.number(2).await, self.number(8).await);
         assert_eq!(flags & 1, 1, "this client wants one chunk");
-        let length = self.number(4).await as usize;
+        if self.is_extended {
+            self.number(8).await;
+        }
+        let length = self.number(if self.is_extended { 8 } else { 4 }).await as usize;
         let payload = self.bytes(length).await;
         match kind {
             0 => Reply { cookie, error: 0, data: Vec::new() },
             1 => Reply { cookie, error: 0, data: payload[8..].to_vec() },
             5 => Reply { cookie, error: 0, data: payload[4..].to_vec() },
+            6 => Reply { cookie, error: 0, data: payload[8..].to_vec() },
             _ => Reply { cookie, error: u32::from_be_bytes(payload[..4].try_into().unwrap()), data: Vec::new() },
         }
+    }
+
+    /// Sends a request of any length, with exactly these flags, and reads its reply.
+    pub async fn ask_long(&mut self, command: u16, flags: u16, offset: u64, length: u64, data: &[u8]) -> Reply {
+        self.send(command, flags, 78, offset, length, data).await;
+        let reply = self.reply(0).await;
+        assert_eq!(reply.cookie, 78);
+        reply
     }
 
     /// Sends a request and reads its reply.

@@ -69,21 +69,30 @@ pub fn if_range_holds(request: &HeaderMap, headers: &HeaderMap) -> bool {
         return headers.get(ETAG).is_some_and(|tag| strongly_match(condition, tag.as_bytes()));
     }
     let Some(modified) = headers.get(LAST_MODIFIED) else { return false };
-    // A modification date is a strong validator if the response was generated at least a second later.
-    let is_strong = match (headers.get(DATE).and_then(parse_date_s), parse_date_s(modified)) {
+    is_modified_before_date(headers, None) && condition == modified.as_bytes()
+}
+
+/// Whether a response's modification date is a strong validator: the response was generated at least a second later.
+/// `date_s` stands in for a missing `Date`. *Source*: RFC 9110, 8.8.2.2.
+fn is_modified_before_date(headers: &HeaderMap, date_s: Option<u64>) -> bool {
+    let seconds = |name| headers.get(name).and_then(parse_date_s);
+    match (seconds(DATE).or(date_s), seconds(LAST_MODIFIED)) {
         (Some(date_s), Some(modified_s)) => date_s > modified_s,
         _ => false,
-    };
-    is_strong && condition == modified.as_bytes()
+    }
 }
 
 /// Replaces a request's conditions by conditions that validate the stored response; false if the stored response has no
-/// validator.
+/// validator that an origin can be asked about.
+///
+/// A modification date that is not strong is not used: the resource may have changed again in the same second, and an
+/// origin that goes by the date would confirm the old body for ever.
 pub fn set_validation(request: &mut HeaderMap, stored: &HeaderMap) -> bool {
     for name in CONDITIONAL_HEADERS {
         request.remove(name);
     }
-    let (tag, modified) = (stored.get(ETAG), stored.get(LAST_MODIFIED));
+    let tag = stored.get(ETAG);
+    let modified = stored.get(LAST_MODIFIED).filter(|_| is_modified_before_date(stored, None));
     if let Some(tag) = tag {
         request.insert(IF_NONE_MATCH, tag.clone());
     }
@@ -93,16 +102,26 @@ pub fn set_validation(request: &mut HeaderMap, stored: &HeaderMap) -> bool {
     tag.is_some() || modified.is_some()
 }
 
-/// Whether a `304` with `headers` confirms the stored response. A `304` whose strong entity tag differs from the stored
-/// one does not.
-pub fn validates(headers: &HeaderMap, stored: &HeaderMap) -> bool {
+/// Whether a `304` with `headers`, which arrived at `response_ms`, confirms the stored response. *Source*: RFC 9111,
+/// 4.3.4.
+///
+/// | the `304` has | it confirms |
+/// |---|---|
+/// | an entity tag, and the stored response has one | if their opaque parts are the same |
+/// | only one of the two has an entity tag, or none has | if the `304` has a modification date: if the stored response has the same, and it is strong |
+/// | no validator | always: it answers the conditions of this proxy's request |
+///
+/// A strong tag may confirm a weak one with the same opaque part: origins that compress on the way out weaken the tags
+/// of their `200` responses alone.
+pub fn validates(headers: &HeaderMap, stored: &HeaderMap, response_ms: u64) -> bool {
     match (headers.get(ETAG), stored.get(ETAG)) {
-        (Some(fresh), Some(stored)) if fresh.as_bytes().starts_with(b"\"") => {
-            weakly_match(fresh.as_bytes(), stored.as_bytes())
-        }
-        (Some(fresh), None) => !fresh.as_bytes().starts_with(b"\""),
-        _ => true,
+        (Some(fresh), Some(stored)) => return weakly_match(fresh.as_bytes(), stored.as_bytes()),
+        (None, _) if !headers.contains_key(LAST_MODIFIED) => return true,
+        _ => {}
     }
+    let modified_s = |headers: &HeaderMap| headers.get(LAST_MODIFIED).and_then(parse_date_s);
+    let is_same = modified_s(headers).is_some_and(|fresh_s| modified_s(stored) == Some(fresh_s));
+    is_same && is_modified_before_date(headers, Some(response_ms / 1000))
 }
 
 #[cfg(test)]
@@ -182,17 +201,58 @@ mod tests {
     #[test]
     fn validation_replaces_the_clients_conditions() {
         let mut request = headers(&[("if-none-match", "\"mine\""), ("if-range", "\"mine\"")]);
-        assert!(set_validation(&mut request, &headers(&[("etag", "\"a\""), ("last-modified", EARLY)])));
+        let settled = [("etag", "\"a\""), ("last-modified", EARLY), ("date", LATE)];
+        assert!(set_validation(&mut request, &headers(&settled)));
         assert_eq!(request, headers(&[("if-none-match", "\"a\""), ("if-modified-since", EARLY)]));
+        assert!(set_validation(&mut request, &headers(&settled[1..])));
+        assert_eq!(request, headers(&[("if-modified-since", EARLY)]));
+        let in_one_second = [("etag", "\"a\""), ("last-modified", EARLY), ("date", EARLY)];
+        assert!(set_validation(&mut request, &headers(&in_one_second)));
+        assert_eq!(request, headers(&[("if-none-match", "\"a\"")]));
+        assert!(!set_validation(&mut request, &headers(&in_one_second[1..])));
         assert!(!set_validation(&mut request, &headers(&[])));
         assert!(request.is_empty());
     }
 
     #[test]
-    fn a_304_for_another_tag_validates_nothing() {
-        assert!(validates(&headers(&[("etag", "\"a\"")]), &headers(&[("etag", "\"a\"")])));
-        assert!(validates(&headers(&[]), &headers(&[("etag", "\"a\"")])));
-        assert!(!validates(&headers(&[("etag", "\"b\"")]), &headers(&[("etag", "\"a\"")])));
-        assert!(!validates(&headers(&[("etag", "\"b\"")]), &headers(&[])));
+    fn a_304_validates_only_the_same_validators() {
+        const TAG: (&str, &str) = ("etag", "\"a\"");
+        const WEAK: (&str, &str) = ("etag", "W/\"a\"");
+        const OTHER: (&str, &str) = ("etag", "\"b\"");
+        const OTHER_WEAK: (&str, &str) = ("etag", "W/\"b\"");
+        const MODIFIED: (&str, &str) = ("last-modified", EARLY);
+        const MODIFIED_LATE: (&str, &str) = ("last-modified", LATE);
+        const DATE: (&str, &str) = ("date", LATE);
+        const DATE_EARLY: (&str, &str) = ("date", EARLY);
+        // Each row has the headers of the `304`, those of the stored response, and whether the `304` confirms it.
+        let table: &[(Lines, Lines, bool)] = &[
+            (&[], &[TAG], true),
+            (&[], &[MODIFIED], true),
+            (&[], &[], true),
+            (&[TAG], &[TAG], true),
+            (&[WEAK], &[TAG], true),
+            (&[TAG], &[WEAK], true),
+            (&[OTHER], &[TAG], false),
+            (&[OTHER_WEAK], &[TAG], false),
+            (&[OTHER_WEAK], &[WEAK], false),
+            (&[OTHER], &[], false),
+            (&[OTHER_WEAK], &[], false),
+            (&[TAG, MODIFIED_LATE], &[TAG, MODIFIED], true),
+            (&[OTHER_WEAK, MODIFIED, DATE], &[TAG, MODIFIED], false),
+            (&[TAG, MODIFIED, DATE], &[MODIFIED], true),
+            (&[WEAK, MODIFIED], &[MODIFIED_LATE], false),
+            (&[MODIFIED, DATE], &[MODIFIED], true),
+            (&[MODIFIED, DATE], &[TAG, MODIFIED], true),
+            (&[MODIFIED, DATE], &[TAG], false),
+            (&[MODIFIED], &[MODIFIED], true),
+            (&[MODIFIED, DATE_EARLY], &[MODIFIED, DATE], false),
+            (&[MODIFIED_LATE, DATE], &[MODIFIED], false),
+            (&[MODIFIED_LATE], &[MODIFIED], false),
+            (&[("last-modified", "yesterday"), DATE], &[("last-modified", "yesterday")], false),
+        ];
+        for (fresh, stored, expected) in table {
+            let found = validates(&headers(fresh), &headers(stored), 784_200_000_000);
+            assert_eq!(found, *expected, "{fresh:?} for {stored:?}");
+        }
     }
 }

@@ -3,11 +3,12 @@
 //! Owns: the list of these headers, and removing them. *Source*: RFC 9110, 7.6.1; RFC 9111, 3.1.
 
 use http::header::{
-    AGE, CACHE_CONTROL, CDN_CACHE_CONTROL, CONNECTION, CONTENT_LENGTH, DATE, EXPIRES, FORWARDED, HOST, HeaderName,
+    AGE, CACHE_CONTROL, CDN_CACHE_CONTROL, CONNECTION, CONTENT_LENGTH, DATE, EXPIRES, HOST, HeaderName,
     PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, SET_COOKIE, TE, TRAILER, TRANSFER_ENCODING, UPGRADE, VARY, VIA,
 };
 use http::{HeaderMap, HeaderValue};
 
+use super::forwarded::is_forwarding;
 use super::list::Members;
 
 /// Removes every hop-by-hop header and those that `Connection` names.
@@ -37,11 +38,6 @@ pub fn remove_hop_by_hop(headers: &mut HeaderMap) {
 fn is_protected(name: &HeaderName) -> bool {
     [AGE, CACHE_CONTROL, CDN_CACHE_CONTROL, CONTENT_LENGTH, DATE, EXPIRES, HOST, SET_COOKIE, VARY, VIA].contains(name)
         || is_forwarding(name)
-}
-
-/// Whether a header describes earlier hops of a request.
-pub fn is_forwarding(name: &HeaderName) -> bool {
-    *name == FORWARDED || name.as_str().starts_with("x-forwarded-") || name == "x-real-ip"
 }
 
 #[cfg(test)]

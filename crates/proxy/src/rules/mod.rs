@@ -15,6 +15,7 @@ pub mod hop;
 pub mod invalidate;
 pub mod key;
 pub mod multipart;
+pub mod origin;
 pub mod policy;
 pub mod range;
 pub mod serve;
@@ -25,6 +26,7 @@ pub mod targeted;
 pub mod update;
 pub mod vary;
 
+pub use origin::{forwarded, key_headers};
 pub use syntax::date::parse_date_s;
 pub use syntax::{host, list, structured};
 

@@ -2,20 +2,22 @@
 //!
 //! Owns: the names in `Vary`, and the variant part of a key: for each name, in order, `name:value\n`, or `name\n` if
 //! the request lacks it. Values are normalised before they are compared: several lines are joined by commas, whitespace
-//! around commas is removed, other runs of whitespace become one space, and languages, codings and character sets
-//! become lower case. The order of values stays, because it may matter to an origin. The variant contains the names, so
-//! the variant alone is enough to decide whether a request matches. *Source*: RFC 9111, 4.1.
+//! around commas is removed, other runs of whitespace become one space, and languages and character sets become lower
+//! case. The order of values stays, because it may matter to an origin. `Accept-Encoding` has the normal form that
+//! requests to origins have, too (`origin/encodings`). The variant contains the names, so the variant alone is enough to
+//! decide whether a request matches. *Source*: RFC 9111, 4.1.
 
-use http::header::VARY;
+use http::header::{ACCEPT_ENCODING, VARY};
 use http::{HeaderMap, HeaderName};
 
 use super::list::members_of;
+use super::origin::encodings::normal_form;
 
 /// The maximum number of names by which stored responses of one URL may vary.
 pub const VARY_NAMES_MAX: usize = 16;
 
-/// Headers whose values are case-insensitive (RFC 9110, 8.3.2, 8.4.1 and 8.5.1).
-const WITHOUT_CASE: [&str; 3] = ["accept-charset", "accept-encoding", "accept-language"];
+/// Headers whose values are case-insensitive (RFC 9110, 8.3.2 and 8.5.1).
+const WITHOUT_CASE: [&str; 2] = ["accept-charset", "accept-language"];
 
 /// The request headers by which a response varies.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,8 +48,7 @@ impl Vary {
 
     /// Makes a `Vary` from names, which may be in any order.
     pub fn of(mut names: Vec<HeaderName>) -> Vary {
-        names.sort_unstable_by(|left, right| left.as_str().cmp(right.as_str()));
-        names.dedup();
+        sort_names(&mut names);
         match names.len() {
             0 => Vary::Nothing,
             1..=VARY_NAMES_MAX => Vary::Names(names),
@@ -66,6 +67,12 @@ impl Vary {
             }
         }
     }
+}
+
+/// Sorts names and removes those that occur twice.
+pub fn sort_names(names: &mut Vec<HeaderName>) {
+    names.sort_unstable_by(|left, right| left.as_str().cmp(right.as_str()));
+    names.dedup();
 }
 
 /// Appends the variant part of a request's key to `out`.
@@ -97,8 +104,14 @@ pub fn names_in(variant: &[u8]) -> Vec<HeaderName> {
         .collect()
 }
 
-/// Appends `:` and the normalised value of a header; appends nothing if the request lacks the header.
+/// Appends `:` and the normalised value of a header; appends nothing if the request lacks the header, unless the absence
+/// has a normal form.
 fn push_value(out: &mut Vec<u8>, name: &str, request: &HeaderMap) {
+    if name == ACCEPT_ENCODING.as_str() {
+        out.push(b':');
+        out.extend_from_slice(normal_form(request).as_bytes());
+        return;
+    }
     let mut lines = request.get_all(name).into_iter();
     let Some(first) = lines.next() else { return };
     out.push(b':');
@@ -193,10 +206,12 @@ mod tests {
     }
 
     #[test]
-    fn languages_and_codings_have_no_case_and_keep_their_order() {
+    fn languages_have_no_case_and_codings_a_normal_form() {
         for (name, first, second, expected) in [
             ("accept-language", "en, de", "eN,De", true),
             ("accept-encoding", "gzip", "GZIP", true),
+            ("accept-encoding", "gzip, br;q=0.5", "zstd, br, gzip", true),
+            ("accept-encoding", "gzip", "br", false),
             ("accept-language", "en, de", "de, en", false),
             ("accept", "text/html", "Text/HTML", false),
         ] {

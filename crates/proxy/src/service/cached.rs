@@ -6,6 +6,7 @@
 //! learned these headers from another request's fetch; or another fetch has just ended. The number of lookups is
 //! limited; after the last one the request goes to the origin alone.
 
+use futures_util::FutureExt;
 use http::header::SET_COOKIE;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode};
 use nectary_store::{FillHead, FillReader, FillRole, KeyRef, Object};
@@ -20,10 +21,11 @@ use super::reply::{Source, failed, from_stored, own};
 use super::request::ClientRequest;
 use crate::access_log::Outcome;
 use crate::body::ReplyBody;
+use crate::rules::cache_control::RequestDirectives;
 use crate::rules::cache_status::{CacheStatus, Forward};
 use crate::rules::range::first_byte;
 use crate::rules::serve::{Failure, Verdict, decide, decide_on_failure};
-use crate::rules::vary::{matches_variant, names_in, push_variant};
+use crate::rules::vary::{matches_variant, names_in, push_variant, sort_names};
 use crate::stored::response::Found;
 use crate::upstream::{FetchError, Probe};
 
@@ -38,10 +40,13 @@ struct Variant {
 }
 
 impl Variant {
-    fn learn(&mut self, names: &[HeaderName], headers: &HeaderMap) {
+    /// Learns the headers by which the URL varies, in addition to those by which every URL varies.
+    fn learn(&mut self, names: &[HeaderName], keyed: &[HeaderName], headers: &HeaderMap) {
         self.names = names.to_vec();
+        self.names.extend_from_slice(keyed);
+        sort_names(&mut self.names);
         self.bytes.clear();
-        push_variant(&mut self.bytes, names, headers);
+        push_variant(&mut self.bytes, &self.names, headers);
     }
 }
 
@@ -60,7 +65,12 @@ pub(super) async fn serve(mut request: ClientRequest) -> Response<ReplyBody> {
         // An object that is no response for this request is replaced.
         let mut unusable = None;
         if let Some(object) = worker.store.get(key).await {
-            match look_at(&worker, &request.key, &object, &request.directives, request.at_ms) {
+            let directives = directives_for(&request, &object, false);
+            match look_at(&worker, &request.key, &object, &directives, request.at_ms) {
+                // It was stored when these headers were not part of the key.
+                found if !found.is_marker() && variant.names.is_empty() && !worker.key_headers.is_empty() => {
+                    unusable = Some(object);
+                }
                 Lookup::Serve(_, age_s, ttl_s) => {
                     return answer(request, object.clone(), age_s, CacheStatus::Hit { ttl_s }, Outcome::Hit);
                 }
@@ -80,7 +90,7 @@ pub(super) async fn serve(mut request: ClientRequest) -> Response<ReplyBody> {
                     stale = Some(object);
                 }
                 Lookup::Varies(names) if variant.names.is_empty() => {
-                    variant.learn(names, &request.headers);
+                    variant.learn(names, &worker.key_headers, &request.headers);
                     why = Forward::VaryMiss;
                     continue;
                 }
@@ -109,7 +119,7 @@ pub(super) async fn serve(mut request: ClientRequest) -> Response<ReplyBody> {
             FillRole::Follower(reader) => match follow(request, why, reader, stale.clone()).await {
                 Followed::Answered(response) => return response,
                 Followed::Varies(again, names) => {
-                    variant.learn(&names, &again.headers);
+                    variant.learn(&names, &worker.key_headers, &again.headers);
                     why = Forward::VaryMiss;
                     request = again;
                 }
@@ -307,19 +317,52 @@ enum Followed {
     Alone(ClientRequest),
 }
 
+/// Whether an origin's response to another request was received after `request` had arrived. Then it meets every demand of
+/// `request` for validation, as the response to a fetch of its own would. `has_waited` says that the response was not
+/// there when `request` began to wait for it; this decides if both times are the same.
+fn came_after(request: &ClientRequest, response_ms: u64, has_waited: bool) -> bool {
+    // A time in the future is from before the clock was set back.
+    (response_ms > request.at_ms || (has_waited && response_ms == request.at_ms))
+        && response_ms <= request.worker.now_ms()
+}
+
+/// The directives of a request, without the demands that an object meets because it [came after](came_after) the
+/// request.
+fn directives_for(request: &ClientRequest, object: &Object, has_waited: bool) -> RequestDirectives {
+    if !request.features.has_directives {
+        return request.directives;
+    }
+    match object.decoded(|bytes| Found::read(bytes, &request.key, &request.worker.policy)) {
+        Found::Response(stored) if came_after(request, stored.stored.response_ms, has_waited) => {
+            request.directives.without_demands()
+        }
+        _ => request.directives,
+    }
+}
+
 /// Waits for the fetch that another request began.
 async fn follow(request: ClientRequest, why: Forward, mut reader: FillReader, stale: Option<Object>) -> Followed {
     let collapsed = |stored| CacheStatus::Forwarded { why, status: None, stored, collapsed: true };
-    match reader.head().await {
+    let known = reader.head().now_or_never();
+    let has_waited = known.is_none();
+    let head = match known {
+        Some(head) => head,
+        None => reader.head().await,
+    };
+    match head {
         FillHead::Streaming { variant, metadata, .. } => {
             if !matches_variant(&variant, &request.headers) {
                 return Followed::Varies(request, names_in(&variant));
             }
-            // The fetch has validated the response only for the other request. This request may need its own
-            // validation.
+            // The fetch has validated the response for the other request. This request may need its own validation, if
+            // the response was there before this request, or must never be used for another request.
             let found = Found::read(&metadata, &request.key, &request.worker.policy);
             let Found::Response(stored) = found else { return Followed::Alone(request) };
-            if let Verdict::Validate(_) = decide(&stored.stored, &request.directives, request.worker.now_ms()) {
+            let directives = match came_after(&request, stored.stored.response_ms, has_waited) {
+                true => request.directives.without_demands(),
+                false => request.directives,
+            };
+            if let Verdict::Validate(_) = decide(&stored.stored, &directives, request.worker.now_ms()) {
                 return Followed::Alone(request);
             }
             let stored = reader.is_promised();
@@ -329,8 +372,8 @@ async fn follow(request: ClientRequest, why: Forward, mut reader: FillReader, st
             }
         }
         FillHead::Object(object) => {
-            let now_ms = request.worker.now_ms();
-            match look_at(&request.worker, &request.key, &object, &request.directives, now_ms) {
+            let (directives, now_ms) = (directives_for(&request, &object, has_waited), request.worker.now_ms());
+            match look_at(&request.worker, &request.key, &object, &directives, now_ms) {
                 Lookup::Serve(_, age_s, _) | Lookup::ServeAndValidate(age_s, _) => {
                     let object = object.clone();
                     let stored = object.is_admitted();

@@ -34,6 +34,7 @@ pub(crate) struct Direct {
 #[derive(Debug, PartialEq, Eq)]
 struct Plain<'a> {
     path: &'a [u8],
+    host: &'a [u8],
     referrer: Option<&'a [u8]>,
     user_agent: Option<&'a [u8]>,
 }
@@ -42,11 +43,16 @@ impl Shortcut for Direct {
     fn answer(&self, request: &[u8], head: &mut Vec<u8>) -> Option<Bytes> {
         let plain = plain(request)?;
         let worker = &*self.worker;
-        let Mode::Reverse { key_prefix, .. } = &worker.mode else { return None };
+        let Mode::Reverse(reverse) = &worker.mode else { return None };
+        if !worker.key_headers.is_empty() {
+            return None;
+        }
         let scratch = &mut *worker.scratch.borrow_mut();
         let key = &mut scratch.0;
         key.clear();
-        key.extend_from_slice(key_prefix);
+        if !reverse.push_key_prefix(key, Some(plain.host)) {
+            return None;
+        }
         key.extend_from_slice(plain.path);
         if key.len() > worker.options.limits.url_bytes_max {
             return None;
@@ -107,12 +113,13 @@ fn plain(request: &[u8]) -> Option<Plain<'_>> {
     if !is_path {
         return None;
     }
-    let (mut hosts, mut referrer, mut user_agent) = (0, None, None);
+    let (mut hosts, mut host, mut referrer, mut user_agent) = (0, &b""[..], None, None);
     for line in lines {
         let colon = memchr::memchr(b':', line)?;
         let (name, value) = (&line[..colon], line[colon + 1..].trim_ascii());
         if name.eq_ignore_ascii_case(b"host") {
             hosts += 1;
+            host = value;
             if !is_host(value) {
                 return None;
             }
@@ -136,7 +143,7 @@ fn plain(request: &[u8]) -> Option<Plain<'_>> {
             return None;
         }
     }
-    (hosts == 1).then_some(Plain { path, referrer, user_agent })
+    (hosts == 1).then_some(Plain { path, host, referrer, user_agent })
 }
 
 /// Whether hyper accepts a byte in a path unchanged.

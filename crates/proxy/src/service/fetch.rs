@@ -5,6 +5,7 @@
 //! and reports it to the request that began the fetch. It writes the body into the fill, from which all waiting
 //! requests read. If the body is incomplete, the fill fails.
 
+use std::borrow::Cow;
 use std::rc::Rc;
 
 use futures_util::StreamExt;
@@ -26,6 +27,7 @@ use crate::rules::cookies::{self, Cookies};
 use crate::rules::hop::remove_hop_by_hop;
 use crate::rules::invalidate::origin_of;
 use crate::rules::key::Origin;
+use crate::rules::origin::encodings::normal_form;
 use crate::rules::serve::{Failure, decide_on_failure};
 use crate::rules::storable::Storability;
 use crate::rules::tags::{strip, tags_of};
@@ -75,7 +77,7 @@ impl ClientRequest {
     /// The origin that the request's URL names.
     pub(super) fn origin(&self) -> Option<Origin> {
         match &self.worker.mode {
-            Mode::Reverse { origin, .. } => Some(origin.clone()),
+            Mode::Reverse(reverse) => Some(reverse.origin.clone()),
             Mode::Forward => Origin::of(&self.uri),
         }
     }
@@ -95,11 +97,12 @@ impl ClientRequest {
             peer: self.client.address.ip(),
             is_trusted: self.client.is_trusted,
             is_told: is_reverse && !self.worker.options.forwarded.is_silent,
+            keyed: &self.worker.key_headers,
         };
         let origin = self.origin();
         let authority = match &self.worker.mode {
-            Mode::Reverse { authority, .. } => authority.clone(),
-            Mode::Forward => origin.as_ref().map(Origin::authority).unwrap_or_default(),
+            Mode::Reverse(reverse) => Cow::Borrowed(reverse.host_for(&self.key)),
+            Mode::Forward => Cow::Owned(origin.as_ref().map(Origin::authority).unwrap_or_default()),
         };
         let head =
             RequestHead::new(self.method.clone(), &self.uri, &self.headers, &authority, &self.worker.via, &forwarding);
@@ -114,6 +117,8 @@ impl Plan {
         // The method is GET even if a HEAD request found the stale response that must be validated.
         head.method = Method::GET;
         head.ask_for_all();
+        // All clients whose copy this may become are asked for in the same words.
+        head.headers.insert(ACCEPT_ENCODING, HeaderValue::from_static(normal_form(&request.headers)));
         Plan {
             worker: request.worker.clone(),
             key: request.key.clone(),
@@ -182,11 +187,12 @@ pub(super) async fn run(plan: Plan, mut fill: Fill, tell: oneshot::Sender<Told>)
         }
         let times = Times { request_ms, response_ms: worker.now_ms() };
         let (mut parts, body) = response.into_parts();
-        let is_close_delimited = is_close_delimited(&parts.headers, &body);
+        worker.adapt(&mut parts.headers);
+        let is_doubtful = worker.options.origin_rules.distrusts_close && is_close_delimited(&parts.headers, &body);
         remove_hop_by_hop(&mut parts.headers);
         if validates_stale && parts.status == StatusCode::NOT_MODIFIED {
             lease.finish();
-            let stored = stale.as_ref().filter(|stored| validates(&parts.headers, stored));
+            let stored = stale.as_ref().filter(|stored| validates(&parts.headers, stored, times.response_ms));
             if let (Some(stored), Some(object)) = (stored, &plan.stale) {
                 // The object keeps its tags, and gets those of the 304 in addition.
                 let is_tagged = tag(&plan, &mut fill, &parts.headers);
@@ -213,7 +219,7 @@ pub(super) async fn run(plan: Plan, mut fill: Fill, tell: oneshot::Sender<Told>)
             continue;
         }
         let response = Response::from_parts(parts, body);
-        fetch_body(&plan, fill, response, lease, times, is_close_delimited, tell).await;
+        fetch_body(&plan, fill, response, lease, times, is_doubtful, tell).await;
         return;
     }
 }
@@ -234,9 +240,10 @@ impl Drop for Counted {
     }
 }
 
-/// Whether a body ends only when the connection closes. Such a body looks the same whether it is complete or was cut
-/// off.
-pub(super) fn is_close_delimited(headers: &HeaderMap, body: &Incoming) -> bool {
+/// Whether a body ends only when the connection closes. It is complete if the connection closes cleanly: a reset, or the
+/// end of a TLS connection without its closing message, is an error of the body (RFC 9112, 8). If the origin's program
+/// crashes, its kernel closes cleanly as well, so the operator can distrust such bodies.
+fn is_close_delimited(headers: &HeaderMap, body: &Incoming) -> bool {
     body.size_hint().exact().is_none() && !headers.contains_key(TRANSFER_ENCODING)
 }
 
@@ -276,15 +283,18 @@ async fn fetch_body(
     response: Response<Incoming>,
     lease: Lease,
     times: Times,
-    is_close_delimited: bool,
+    is_doubtful: bool,
     tell: oneshot::Sender<Told>,
 ) {
     let worker = &plan.worker;
     let status = response.status();
     let verdict = storability_of(plan, &response, times);
-    let names = match Vary::parse(response.headers()).union(&plan.names) {
+    let vary = Vary::parse(response.headers()).union(&plan.names).union(&worker.key_headers);
+    // Together, the names that earlier responses brought and those of this one may be too many.
+    let is_bounded = vary != Vary::Any;
+    let names = match vary {
         Vary::Names(names) => names,
-        _ => Vec::new(),
+        Vary::Nothing | Vary::Any => Vec::new(),
     };
     let mut variant = Vec::new();
     push_variant(&mut variant, &names, &plan.headers);
@@ -296,7 +306,7 @@ async fn fetch_body(
         strip(&mut headers);
     }
     let own_cookies = if keeps_cookies(worker, &headers) { Vec::new() } else { cookies::take(&mut headers) };
-    let metadata = (is_tagged && verdict.is_storable() && !is_close_delimited)
+    let metadata = (is_tagged && is_bounded && verdict.is_storable() && !is_doubtful)
         .then(|| to_metadata(status, &headers, times))
         .flatten();
     let Some(metadata) = metadata else {

@@ -40,6 +40,7 @@ impl Herald {
     pub fn announce(&self, response: &Informational) {
         self.worker.stats.informational.add(1);
         let (Some(client), Some(mut headers)) = (&self.client, response.headers()) else { return };
+        self.worker.adapt(&mut headers);
         remove_hop_by_hop(&mut headers);
         headers.append(VIA, self.worker.via.clone());
         let mut bytes = Vec::new();

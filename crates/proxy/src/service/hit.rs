@@ -6,6 +6,7 @@
 use std::rc::Rc;
 use std::time::Instant;
 
+use http::header::HOST;
 use http::{Method, Request, Response};
 use hyper::body::{Body, Incoming};
 use nectary_store::KeyRef;
@@ -15,11 +16,12 @@ use super::reply::{Question, Source, from_stored};
 use super::request::{Client, Features, push_request_key};
 use crate::access_log::Outcome;
 use crate::body::ReplyBody;
-use crate::rules::vary::push_variant;
+use crate::rules::forwarded::remove_unkeyed;
+use crate::rules::vary::{push_variant, sort_names};
 use crate::worker::{Mode, Worker};
 
 /// Answers from memory, and reuses the request's map of headers for the response. If it cannot answer, returns `None`
-/// and leaves the request unchanged.
+/// and leaves the request unchanged, except that headers about earlier hops that the origin must not get are removed.
 pub(super) fn resident(
     worker: &Rc<Worker>,
     client: &Rc<Client>,
@@ -35,6 +37,10 @@ pub(super) fn resident(
         return None;
     };
     let features = Features::of(request.headers());
+    if features.has_forwarding {
+        // The key and the origin must see the same headers.
+        remove_unkeyed(request.headers_mut(), client.is_trusted, &worker.key_headers);
+    }
     let is_plain = !features.is_for_origin
         && !features.has_via
         && features.has_host(request.version())
@@ -46,15 +52,26 @@ pub(super) fn resident(
     let scratch = &mut *worker.scratch.borrow_mut();
     let (key, variant) = (&mut scratch.0, &mut scratch.1);
     key.clear();
-    if !push_request_key(worker, request.uri(), key) || key.len() > worker.options.limits.url_bytes_max {
+    if !push_request_key(worker, request.uri(), request.headers().get(HOST), key)
+        || key.len() > worker.options.limits.url_bytes_max
+    {
         return None;
     }
     let directives = features.directives(worker, request.headers());
     let mut object = worker.store.get_resident(KeyRef::new(key, b""))?;
     if let Lookup::Varies(names) = look_at(worker, key, &object, &directives, at_ms) {
         variant.clear();
-        push_variant(variant, names, request.headers());
+        if worker.key_headers.iter().all(|name| names.contains(name)) {
+            push_variant(variant, names, request.headers());
+        } else {
+            // The marker is from a time when these headers were not part of the key.
+            let mut all = [names, &worker.key_headers].concat();
+            sort_names(&mut all);
+            push_variant(variant, &all, request.headers());
+        }
         object = worker.store.get_resident(KeyRef::new(key, variant))?;
+    } else if !worker.key_headers.is_empty() {
+        return None;
     }
     let object = object;
     let Lookup::Serve(stored, age_s, ttl_s) = look_at(worker, key, &object, &directives, at_ms) else { return None };

@@ -19,7 +19,7 @@ pub(super) fn hint(request: &ClientRequest) {
     let page = request.headers.get(REFERER).and_then(|value| Uri::try_from(value.as_bytes()).ok());
     let Some(page) = page.filter(|page| page.authority().is_some()) else { return };
     let mut seed = Vec::new();
-    if push_request_key(&request.worker, &page, &mut seed) {
+    if push_request_key(&request.worker, &page, None, &mut seed) {
         request.worker.store.collocate(&request.key, &seed);
     }
 }

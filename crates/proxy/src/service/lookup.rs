@@ -28,6 +28,13 @@ pub(super) enum Lookup<'a> {
     Damaged,
 }
 
+impl Lookup<'_> {
+    /// Whether the object is a marker, and not a response.
+    pub fn is_marker(&self) -> bool {
+        matches!(self, Lookup::Varies(_))
+    }
+}
+
 /// Decides about an object under the primary key `key` at `now_ms`.
 #[inline]
 pub(super) fn look_at<'a>(

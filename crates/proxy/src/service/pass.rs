@@ -53,8 +53,9 @@ pub(super) async fn ask(
         _ => RequestBody::Empty,
     };
     let herald = request.herald();
-    let (response, lease) =
+    let (mut response, lease) =
         exchange(&request.worker.upstream, &to, head, body, &|response| herald.announce(response)).await?;
+    request.worker.adapt(response.headers_mut());
     invalidate(request, &response).await;
     Ok((response, lease))
 }

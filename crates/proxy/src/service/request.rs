@@ -9,13 +9,14 @@ use http::header::{
     CACHE_CONTROL, HOST, IF_MATCH, IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_UNMODIFIED_SINCE, PRAGMA, RANGE, REFERER,
     USER_AGENT, VIA,
 };
-use http::{HeaderMap, Method, Uri, Version};
+use http::{HeaderMap, HeaderValue, Method, Uri, Version};
 use tokio::net::TcpStream;
 
 use crate::access_log::Outcome;
 use crate::body::Ticket;
 use crate::room::Place;
 use crate::rules::cache_control::RequestDirectives;
+use crate::rules::forwarded::is_forwarding;
 use crate::rules::host::is_host;
 use crate::rules::key::{push_key, push_path};
 use crate::wire::deadlines::Watch;
@@ -77,17 +78,19 @@ impl ClientRequest {
 
 /// Appends the primary key of a request to `out`; false if the target has no key in the worker's mode.
 ///
-/// A reverse proxy uses its one origin for the key, whatever authority the client names.
-pub(crate) fn push_request_key(worker: &Worker, uri: &Uri, out: &mut Vec<u8>) -> bool {
+/// A reverse proxy uses its one origin for the key, whatever authority the client names, unless the operator wants the
+/// client's. Then the authority in the target counts more than `Host`.
+pub(crate) fn push_request_key(worker: &Worker, uri: &Uri, host: Option<&HeaderValue>, out: &mut Vec<u8>) -> bool {
     match &worker.mode {
         Mode::Forward => push_key(out, uri),
-        Mode::Reverse { key_prefix, .. } => {
-            let has_path = uri.path_and_query().is_none_or(|path| path.as_str() != "*");
-            if has_path {
-                out.extend_from_slice(key_prefix);
+        Mode::Reverse(reverse) => {
+            let named = uri.authority().map(|authority| authority.as_str().as_bytes());
+            let has_key = uri.path_and_query().is_none_or(|path| path.as_str() != "*")
+                && reverse.push_key_prefix(out, named.or_else(|| host.map(HeaderValue::as_bytes)));
+            if has_key {
                 push_path(out, uri);
             }
-            has_path
+            has_key
         }
     }
 }
@@ -106,6 +109,8 @@ pub(crate) struct Features {
     pub is_for_origin: bool,
     pub has_range: bool,
     pub has_via: bool,
+    /// Whether the request has headers about earlier hops.
+    pub has_forwarding: bool,
 }
 
 impl Features {
@@ -123,7 +128,7 @@ impl Features {
                 IF_MATCH | IF_UNMODIFIED_SINCE => found.is_for_origin = true,
                 RANGE => found.has_range = true,
                 VIA => found.has_via = true,
-                _ => {}
+                _ => found.has_forwarding |= is_forwarding(name),
             }
         }
         found

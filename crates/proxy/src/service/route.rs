@@ -7,7 +7,7 @@
 use std::rc::Rc;
 use std::time::Instant;
 
-use http::header::{MAX_FORWARDS, VIA};
+use http::header::{HOST, MAX_FORWARDS, VIA};
 use http::{Method, Request, Response, StatusCode};
 use hyper::body::{Body, Incoming};
 
@@ -29,7 +29,7 @@ pub(super) async fn route(
 ) -> Response<ReplyBody> {
     let (parts, body) = request.into_parts();
     let mut key = Vec::new();
-    let has_key = push_request_key(&worker, &parts.uri, &mut key);
+    let has_key = push_request_key(&worker, &parts.uri, parts.headers.get(HOST), &mut key);
     if !has_key {
         key = parts.uri.to_string().into_bytes();
     }

@@ -1,10 +1,9 @@
 //! The headers that tell an origin about earlier hops of a request: `Forwarded` and `X-Forwarded-*`.
 //!
-//! Owns: the treatment of these headers, which is the same for all methods. Such headers from a client are removed,
-//! unless the client is a proxy that the operator trusts. If the origin may learn the client's address, Nectary then
-//! adds its own elements, `for` and `proto`. Nectary does not forward the client's `Host`, which is not part of a
-//! reverse proxy's keys: if an origin used it to make links, one client could decide which links other clients get from
-//! the store. *Source*: RFC 7239.
+//! Owns: what Nectary adds to these headers, which is the same for all methods. `rules/forwarded` says which of a
+//! request's own headers stay. If the origin may learn the client's address, Nectary then adds its own elements, `for`
+//! and `proto`. It adds no host. `X-Forwarded-Proto` is always the same, unless the operator makes it a part of the
+//! key. *Source*: RFC 7239.
 
 use std::fmt::Write;
 use std::net::IpAddr;
@@ -12,29 +11,28 @@ use std::net::IpAddr;
 use http::header::FORWARDED;
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-use crate::rules::hop::is_forwarding;
+use crate::rules::forwarded::remove_unkeyed;
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 
 /// The earlier hops of a request.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Forwarding {
+pub(crate) struct Forwarding<'a> {
     /// The peer that sent the request.
     pub peer: IpAddr,
     /// Whether the peer's headers about earlier hops are trusted.
     pub is_trusted: bool,
     /// Whether the origin gets the client's address.
     pub is_told: bool,
+    /// The request headers that are part of every key.
+    pub keyed: &'a [HeaderName],
 }
 
-impl Forwarding {
+impl Forwarding<'_> {
     /// Turns a client's headers into those for an origin.
     pub fn apply(&self, headers: &mut HeaderMap) {
-        if !self.is_trusted {
-            let names: Vec<HeaderName> = headers.keys().filter(|name| is_forwarding(name)).cloned().collect();
-            names.iter().for_each(|name| _ = headers.remove(name));
-        }
+        remove_unkeyed(headers, self.is_trusted, self.keyed);
         if !self.is_told {
             return;
         }
@@ -89,6 +87,7 @@ mod tests {
             ("x-real-ip", "a"),
             ("accept", "x"),
         ];
+        let kept: Lines = &[("forwarded", "for=a"), ("x-forwarded-for", "a"), ("x-real-ip", "a"), ("accept", "x")];
         let own: Lines = &[
             ("accept", "x"),
             ("forwarded", "for=192.0.2.9;proto=http"),
@@ -100,7 +99,7 @@ mod tests {
             ("192.0.2.9", nobody, said, own),
             ("::ffff:192.0.2.9", trusted, &[("accept", "x")], own),
             ("192.0.2.9", silent, said, &[("accept", "x")]),
-            ("192.0.2.9", (true, false), said, said),
+            ("192.0.2.9", (true, false), said, kept),
             (
                 "192.0.2.9",
                 trusted,
@@ -108,8 +107,6 @@ mod tests {
                 &[
                     ("forwarded", "for=a, for=192.0.2.9;proto=http"),
                     ("x-forwarded-for", "a, 192.0.2.9"),
-                    ("x-forwarded-host", "a"),
-                    ("x-forwarded-anything", "a"),
                     ("x-real-ip", "a"),
                     ("accept", "x"),
                     ("x-forwarded-proto", "http"),
@@ -119,19 +116,26 @@ mod tests {
                 "192.0.2.9",
                 trusted,
                 &[("x-forwarded-for", "a"), ("x-forwarded-for", "b"), ("x-forwarded-proto", "https")],
-                &[("x-forwarded-for", "a, b, 192.0.2.9"), ("x-forwarded-proto", "https")],
+                &[("x-forwarded-for", "a, b, 192.0.2.9"), ("x-forwarded-proto", "http")],
+            ),
+            (
+                "192.0.2.9",
+                trusted,
+                &[("x-forwarded-for", "a"), ("x-forwarded-keyed", "b")],
+                &[("x-forwarded-for", "a, 192.0.2.9"), ("x-forwarded-proto", "http"), ("x-forwarded-keyed", "b")],
             ),
             (
                 "2001:db8::1",
                 trusted,
                 &[("forwarded", "for=a;proto=https")],
-                &[("forwarded", "for=a;proto=https, for=\"[2001:db8::1]\";proto=http")],
+                &[("forwarded", "for=a, for=\"[2001:db8::1]\";proto=http")],
             ),
         ];
+        let keyed = [HeaderName::from_static("x-forwarded-keyed")];
         for (peer, (is_trusted, is_told), before, after) in table {
             let mut map = headers(before);
             let peer = peer.parse().expect("an address");
-            Forwarding { peer, is_trusted: *is_trusted, is_told: *is_told }.apply(&mut map);
+            Forwarding { peer, is_trusted: *is_trusted, is_told: *is_told, keyed: &keyed }.apply(&mut map);
             assert_eq!(map, headers(after), "{before:?} from {peer}");
         }
     }

@@ -19,10 +19,25 @@ use crate::rules::hop::remove_hop_by_hop;
 use crate::wire::deadlines::Watch;
 use crate::wire::framing::Violation;
 
-/// Headers that make some origins answer a different request, for example for another URL. Neither the key nor `Vary`
-/// covers these headers, so a client that sets them could decide what other clients get from the store. They are
-/// removed from requests whose responses could be stored. [`Forwarding`] handles the headers about earlier hops.
-const UNKEYED: [&str; 4] = ["x-host", "x-http-method-override", "x-original-url", "x-rewrite-url"];
+/// Headers that make some origins answer a different request, for example for another URL, host or scheme. Neither the
+/// key nor `Vary` covers these headers, so a client that sets them could decide what other clients get from the store.
+/// They are removed from requests whose responses could be stored, unless the operator makes them a part of the key.
+/// [`Forwarding`] handles the headers about earlier hops.
+const UNKEYED: [&str; 13] = [
+    "front-end-https",
+    "x-host",
+    "x-http-host-override",
+    "x-http-method",
+    "x-http-method-override",
+    "x-method-override",
+    "x-original-host",
+    "x-original-uri",
+    "x-original-url",
+    "x-rewrite-uri",
+    "x-rewrite-url",
+    "x-scheme",
+    "x-url-scheme",
+];
 
 /// A request's head in the form that is sent to an origin.
 #[derive(Debug, Clone)]
@@ -41,7 +56,7 @@ impl RequestHead {
         headers: &HeaderMap,
         authority: &str,
         via: &HeaderValue,
-        forwarding: &Forwarding,
+        forwarding: &Forwarding<'_>,
     ) -> RequestHead {
         let mut headers = headers.clone();
         remove_hop_by_hop(&mut headers);
@@ -55,7 +70,8 @@ impl RequestHead {
             headers.insert(MAX_FORWARDS, HeaderValue::from(count.saturating_sub(1)));
         }
         if method == Method::GET || method == Method::HEAD {
-            UNKEYED.iter().for_each(|name| _ = headers.remove(*name));
+            let is_keyed = |unkeyed: &str| forwarding.keyed.iter().any(|name| name == unkeyed);
+            UNKEYED.iter().filter(|name| !is_keyed(name)).for_each(|name| _ = headers.remove(*name));
         }
         RequestHead { method, target: origin_form(uri), headers }
     }
@@ -211,7 +227,7 @@ mod tests {
         ]);
         let via = HeaderValue::from_static("1.1 nectary-1");
         let peer = "::ffff:192.0.2.9".parse().expect("an address");
-        let told = Forwarding { peer, is_trusted: false, is_told: true };
+        let told = Forwarding { peer, is_trusted: false, is_told: true, keyed: &[] };
         let uri: Uri = "http://ignored/p?q".parse().expect("a URL");
         let head = RequestHead::new(Method::GET, &uri, &from, "a:81", &via, &told);
         let expected = headers(&[
@@ -245,7 +261,7 @@ mod tests {
             headers(&[("range", "bytes=0-1"), ("if-none-match", "\"a\""), ("if-range", "\"a\""), ("accept", "x")]);
         let via = HeaderValue::from_static("v");
         let peer = "192.0.2.9".parse().expect("an address");
-        let silent = Forwarding { peer, is_trusted: false, is_told: false };
+        let silent = Forwarding { peer, is_trusted: false, is_told: false, keyed: &[] };
         let mut head = RequestHead::new(Method::GET, &"/".parse().expect("a path"), &from, "a", &via, &silent);
         head.ask_for_all();
         assert_eq!(head.headers, headers(&[("accept", "x"), ("host", "a"), ("via", "v")]));

@@ -51,6 +51,12 @@ impl Script {
         Script { steps: vec![Step::Send(bytes.to_vec())], ..Script::default() }
     }
 
+    /// All bytes that the script sends, without the rest of its steps.
+    pub fn bytes(&self) -> Vec<u8> {
+        let sent = |step: &Step| if let Step::Send(bytes) = step { bytes.clone() } else { Vec::new() };
+        self.steps.iter().flat_map(sent).collect()
+    }
+
     /// Adds a step that sends these bytes.
     pub fn then(mut self, bytes: &[u8]) -> Script {
         self.steps.push(Step::Send(bytes.to_vec()));

@@ -89,7 +89,8 @@ impl Pool {
 /// Allocates, touches and locks slabs.
 fn locked(slabs: u64) -> Result<Vec<Buffer>, DonorError> {
     let wanted_bytes = slabs * SLAB_BYTES as u64;
-    if let Some(available_bytes) = nectary_host::memory::available_bytes().filter(|&available| available < wanted_bytes) {
+    if let Some(available_bytes) = nectary_host::memory::available_bytes().filter(|&available| available < wanted_bytes)
+    {
         return Err(DonorError::NotThere { wanted_bytes, available_bytes });
     }
     let mut list = Vec::new();

@@ -463,7 +463,7 @@ mod tests {
             found
         };
         assert!(read(4096)[904..1004] == [6; 100] && read(8192) == [5; 4096] && read(0) == [0; 4096]);
-        tenant.rot(8192 + 77);
+        tenant.rot(8192 + 777);
         assert!(read(8192) == damaged_bytes() && read(4096)[..904] == [5; 904]);
         let mut part = vec![0; 100];
         tenant.read(8192, &mut part);

@@ -6,7 +6,7 @@
 use nectary_block::{Buffer, read};
 use serde::Serialize;
 
-use crate::format::{BLOCK_BYTES, GRANULE_BYTES, Place, Location, Record, RecordKind};
+use crate::format::{BLOCK_BYTES, GRANULE_BYTES, Location, Place, Record, RecordKind};
 use crate::names::key::{KeyHash, KeyRef};
 use crate::names::tag::TagHash;
 use crate::purge::rules::Verdict;

@@ -17,8 +17,10 @@ use crate::api::options::{CreateOptions, OpenOptions};
 use crate::background::Background;
 use crate::checkpoint::Checkpoints;
 use crate::checkpoint::warm::Warm;
+use crate::disk::health::Health;
 use crate::disk::overlay::Overlay;
 use crate::disk::span::Span;
+use crate::disk::watched::Watched;
 use crate::error::{Error, ErrorKind};
 use crate::format::BLOCK_BYTES;
 use crate::format::layout::{Layout, Member};
@@ -132,6 +134,9 @@ impl Store {
     ) -> Result<Store, Error> {
         let spec = device.spec();
         options.check().map_err(|error| error.at(&spec))?;
+        let health = Arc::new(Health::new(spec.clone(), options.device_deadline));
+        let bare = Arc::clone(&device);
+        let device = Watched::over(device, &health);
         let mut repairs = Vec::new();
         let device_bytes = device.geometry().size_bytes;
         if device_bytes < layout.span_bytes {
@@ -180,7 +185,7 @@ impl Store {
         let budget = Budget::of(options.memory_bytes, fixed, &layout, options.reinsert_percent > 0)
             .with_objects_bytes_max(options.objects_bytes_max);
         let (sender, receiver) = mpsc::channel(COMMANDS_MAX);
-        let span = Arc::new(Span::new(device, layout, recovered.position.epoch));
+        let span = Arc::new(Span::new(device, bare, &health, layout, recovered.position.epoch));
         let tables = Tables {
             index: recovered.index,
             presence: Presence::new(recovered.rest.loading.as_ref().map(|loading| loading.wanted())),
@@ -258,9 +263,13 @@ impl Store {
         );
         let handle = match options.background {
             Background::Caller => WriterHandle::Task(AbortOnDropHandle::new(tokio::spawn(writer.run()))),
-            Background::Threads => WriterHandle::Thread(writer_thread(writer).map_err(|error| {
-                Error::new(ErrorKind::Io, format!("{spec}: cannot start the writer's thread: {error}"))
-            })?),
+            Background::Threads => {
+                let (running, ended) = std::sync::mpsc::channel();
+                let thread = writer_thread(writer, running).map_err(|error| {
+                    Error::new(ErrorKind::Io, format!("{spec}: cannot start the writer's thread: {error}"))
+                })?;
+                WriterHandle::Thread(thread, ended)
+            }
         };
         let inner = Inner {
             puts,
@@ -276,9 +285,10 @@ impl Store {
     }
 }
 
-/// Runs the writer on its own thread and runtime.
-fn writer_thread(writer: Writer) -> std::io::Result<std::thread::JoinHandle<()>> {
+/// Runs the writer on its own thread and runtime. `running` is dropped when it ends.
+fn writer_thread(writer: Writer, running: std::sync::mpsc::Sender<()>) -> std::io::Result<std::thread::JoinHandle<()>> {
     std::thread::Builder::new().name("nectary-store".into()).spawn(move || {
+        let _running = running;
         match tokio::runtime::Builder::new_current_thread().enable_all().build() {
             Ok(runtime) => runtime.block_on(writer.run()),
             Err(error) => writer.cannot_run(&error),

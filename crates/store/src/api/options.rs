@@ -49,6 +49,10 @@ pub struct OpenOptions {
     /// The interval at which the device is flushed if something was written. With `None`, the device is flushed only at
     /// the end of each segment and at checkpoints, purges and syncs.
     pub flush_interval: Option<Duration>,
+    /// The longest time for which an operation on the device may take. After it, a read is a counted miss, and the callers
+    /// of purges, syncs and the close get an error; the store goes on when the device answers. With `None` they wait for
+    /// ever. The bound is not used while the store is being opened.
+    pub device_deadline: Option<Duration>,
     /// The largest part of a segment that may be rewritten before the segment is reclaimed, in percent. Objects
     /// requested since they were written are rewritten; those that are not in memory are read first. The value is at
     /// most [`REINSERT_PERCENT_MAX`]; 0, the default, turns re-insertion off.
@@ -89,6 +93,7 @@ impl Default for OpenOptions {
             objects_bytes_max: None,
             write_delay: Duration::from_millis(500),
             flush_interval: None,
+            device_deadline: Some(Duration::from_secs(2)),
             reinsert_percent: REINSERT_PERCENT_DEFAULT,
             rewrite_percent: REWRITE_PERCENT_DEFAULT,
             cluster_bytes: CLUSTER_BYTES_DEFAULT,

@@ -41,7 +41,9 @@ impl Store {
             None => Ok(false),
             Some(error) => Err(Error::new(
                 ErrorKind::Io,
-                format!("{error}; what can be read is blank, but this part may have data: force a new store if it has none"),
+                format!(
+                    "{error}; what can be read is blank, but this part may have data: force a new store if it has none"
+                ),
             )),
         }
     }

@@ -4,7 +4,9 @@
 //! with its test.
 
 use std::sync::atomic::Ordering;
+use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::sync::{mpsc, oneshot};
@@ -27,6 +29,9 @@ use crate::rewrite::Rewriting;
 use crate::state::State;
 use crate::write::{Command, MembershipChange};
 
+/// The interval at which the end of a store checks whether its device still answers.
+const SILENCE_STEP: Duration = Duration::from_millis(50);
+
 /// The state that the clones of an open store share.
 pub(crate) struct Inner {
     pub puts: Arc<Puts>,
@@ -42,7 +47,8 @@ pub(crate) struct Inner {
 
 /// The runtime of the writer.
 pub(crate) enum WriterHandle {
-    Thread(std::thread::JoinHandle<()>),
+    /// The thread, and the channel that is closed when it ends.
+    Thread(std::thread::JoinHandle<()>, std::sync::mpsc::Receiver<()>),
     /// The task is aborted when its handle is dropped.
     Task(#[expect(dead_code, reason = "held for its drop")] AbortOnDropHandle<()>),
 }
@@ -52,9 +58,15 @@ impl Drop for Inner {
         // The writer ends when nobody can send it commands any more.
         self.commands = None;
         let writer = self.writer.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take();
-        if let Some(WriterHandle::Thread(thread)) = writer {
-            let _ = thread.join();
+        let Some(WriterHandle::Thread(thread, ended)) = writer else { return };
+        let health = &self.puts.span.health;
+        while matches!(ended.recv_timeout(SILENCE_STEP), Err(RecvTimeoutError::Timeout)) {
+            // The thread of a device that does not answer ends with the process.
+            if health.is_silent() {
+                return;
+            }
         }
+        let _ = thread.join();
     }
 }
 
@@ -224,12 +236,16 @@ impl Store {
         fill.finish().await
     }
 
-    /// Waits until there is room for another put, or the store takes no more writes.
+    /// Waits until there is room for another put, the store takes no more writes, or the device does not answer.
     ///
     /// This is for callers that can wait; a proxy should rather not store the object. Another caller may use the room
     /// first.
     pub async fn wait_for_room(&self) {
-        self.puts().intake.queue.wait_for_room().await;
+        tokio::select! {
+            biased;
+            () = self.puts().intake.queue.wait_for_room() => {}
+            _ = self.span().health.silent() => {}
+        }
     }
 
     /// Hints that objects of the primary key `object` will be requested together with those of `seed`, like an image
@@ -419,12 +435,21 @@ impl Store {
         let (reply, answer) = oneshot::channel();
         let ended = || self.state().stopped_error();
         let commands = self.inner.commands.as_ref().ok_or_else(ended)?;
-        commands.send(command(reply)).await.map_err(|_| ended())?;
+        // Nobody waits for a device that does not answer.
+        tokio::select! {
+            biased;
+            sent = commands.send(command(reply)) => sent.map_err(|_| ended())?,
+            error = self.span().health.silent() => return Err(error),
+        }
         Ok(answer)
     }
 
     /// Waits for the writer's reply.
     pub(crate) async fn answer(&self, answer: oneshot::Receiver<Result<(), Error>>) -> Result<(), Error> {
-        answer.await.map_err(|_| self.state().stopped_error())?
+        tokio::select! {
+            biased;
+            answer = answer => answer.map_err(|_| self.state().stopped_error())?,
+            error = self.span().health.silent() => Err(error),
+        }
     }
 }

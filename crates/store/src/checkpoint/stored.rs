@@ -10,8 +10,7 @@ use nectary_block::{Buffer, Context, SharedDevice, read};
 use super::{CHUNK_BYTES, CheckpointHeader, HOT_CHUNKS_MAX, PAYLOAD_BYTES_MAX};
 use crate::format::layout::Layout;
 use crate::format::{
-    self, BLOCK_BYTES, CHUNK_HEADER_BYTES, COUNTER_MAX, CheckpointBody, ChunkBody, LogEnd, LogPosition,
-    Magic, Place,
+    self, BLOCK_BYTES, CHUNK_HEADER_BYTES, COUNTER_MAX, CheckpointBody, ChunkBody, LogEnd, LogPosition, Magic, Place,
 };
 use crate::index::Slots;
 use crate::memory::hot::HotPlace;

@@ -7,4 +7,5 @@ pub mod overlay;
 pub mod pace;
 pub mod segment;
 pub mod span;
+pub mod watched;
 mod window;

@@ -4,10 +4,10 @@
 //! for the operator. Promises: every read of records is counted, and a failed read is noted. Leaves to others: the
 //! meaning of the bytes (`state/record.rs`), and locations (`index`).
 
-use std::sync::Mutex;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use nectary_block::{Buffer, Context, SharedDevice};
+use nectary_block::{self as block, Buffer, Context, SharedDevice};
 
 use crate::counters::Counters;
 use crate::disk::health::Health;
@@ -17,9 +17,6 @@ use crate::format::layout::Layout;
 use crate::format::{GRANULE_BYTES, Location};
 use crate::names::key::{KeyHash, KeyRef, PrimaryHash, hash_key};
 use crate::names::tag::{TagHash, TagLedger, Tags, hash_tag};
-
-/// The largest number of notes that are kept for the operator; further notes are dropped.
-const NOTES_MAX: usize = 100;
 
 /// The range of one read, in whole blocks of the device. *Units*: bytes from the start of the device.
 #[derive(Debug, Clone, Copy)]
@@ -32,31 +29,33 @@ pub(crate) struct Extent {
 
 /// The device of an open span.
 pub(crate) struct Span {
+    /// The device, whose operations have the deadline of `health`.
     pub device: SharedDevice,
+    /// The same device without it, for reads that set their own.
+    bare: SharedDevice,
     pub layout: Layout,
-    pub counters: Counters,
-    pub health: Health,
+    pub counters: Arc<Counters>,
+    pub health: Arc<Health>,
     /// The speed of the ring.
     pub pace: Pace,
     /// The memory of tags, in bytes.
     pub tag_ledger: TagLedger,
     /// The epoch being written.
     head: AtomicU64,
-    notes: Mutex<Vec<String>>,
 }
 
 impl Span {
-    /// Makes the device of a span whose epoch `head` is being written.
-    pub fn new(device: SharedDevice, layout: Layout, head: u64) -> Span {
+    /// Makes the device of a span whose epoch `head` is being written; `bare` is the same device without deadlines.
+    pub fn new(device: SharedDevice, bare: SharedDevice, health: &Arc<Health>, layout: Layout, head: u64) -> Span {
         Span {
             device,
+            bare,
             layout,
-            counters: Counters::default(),
-            health: Health::default(),
+            counters: Arc::clone(&health.counters),
+            health: Arc::clone(health),
             pace: Pace::new(),
             tag_ledger: TagLedger::default(),
             head: AtomicU64::new(head),
-            notes: Mutex::default(),
         }
     }
 
@@ -117,9 +116,20 @@ impl Span {
 
     /// Reads an extent into a buffer of its length.
     pub async fn read_extent_into(&self, extent: Extent, buffer: Buffer) -> Result<Buffer, Error> {
+        let deadline = self.health.read_deadline()?;
         Counters::add(&self.counters.device_reads, 1);
         Counters::add(&self.counters.device_read_bytes, extent.end - extent.start);
-        match self.device.read_at(extent.start, vec![buffer], Context::default()).await {
+        let read = self.bare.read_at(extent.start, vec![buffer], Context::default());
+        let result = match deadline {
+            None => read.await,
+            // The device keeps the buffer of a read whose future is dropped.
+            Some(deadline) => match tokio::time::timeout_at(deadline.into(), read).await {
+                Ok(result) => result,
+                Err(_) => Err(self.late(extent)),
+            },
+        };
+        self.health.note_read(&result);
+        match result {
             Ok(mut buffers) => {
                 buffers.pop().ok_or_else(|| Error::new(ErrorKind::Io, format!("{}: no buffer", self.device.spec())))
             }
@@ -157,6 +167,13 @@ impl Span {
         )
     }
 
+    /// The error of a read that missed its deadline.
+    fn late(&self, extent: Extent) -> block::Error {
+        let detail = "the deadline passed; the device has not answered";
+        let error = block::Error::new(block::ErrorKind::TimedOut, &self.device.spec(), block::Operation::Read, detail);
+        error.at(extent.start, extent.end - extent.start)
+    }
+
     /// Notes that a record was found damaged.
     pub fn note_damage(&self, location: Location) {
         let address = self.address_of(location);
@@ -165,14 +182,11 @@ impl Span {
 
     /// Keeps a message for the operator; the number of messages is bounded.
     pub fn note(&self, message: String) {
-        let mut notes = self.notes.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        if notes.len() < NOTES_MAX {
-            notes.push(message);
-        }
+        self.health.note(message);
     }
 
     /// Returns the kept messages and removes them.
     pub fn take_notes(&self) -> Vec<String> {
-        std::mem::take(&mut *self.notes.lock().unwrap_or_else(|poisoned| poisoned.into_inner()))
+        self.health.take_notes()
     }
 }

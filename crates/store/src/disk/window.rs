@@ -92,7 +92,8 @@ impl<'a> Window<'a> {
             wanted = smaller(self.suspect.end - start, least).min(wanted);
         }
         // A read ends before what could not be read, if that leaves the requested bytes.
-        let stops = self.unreadable.iter().copied().chain(Some(self.suspect.start).filter(|_| !self.suspect.is_empty()));
+        let stops =
+            self.unreadable.iter().copied().chain(Some(self.suspect.start).filter(|_| !self.suspect.is_empty()));
         let stop = stops.filter(|&stop| stop >= start + least).min();
         wanted = stop.map_or(wanted, |stop| wanted.min(stop - start));
         let mut spare = spare.filter(|buffer| buffer.capacity() as u64 >= wanted);

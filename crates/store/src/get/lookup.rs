@@ -107,7 +107,14 @@ impl Lookup {
         hash: KeyHash,
         key: Option<KeyRef<'_>>,
     ) -> Result<Option<Arc<Entry>>, Error> {
-        self.state.presence.wait(hash).await;
+        // The part of the index that the key needs may be loading; a slow device must not make a client wait for ever.
+        if !self.state.presence.has(hash) {
+            let wait = self.state.presence.wait(hash);
+            match self.span.health.patience() {
+                Some(limit) => tokio::time::timeout(limit, wait).await.map_err(|_| self.span.health.silent_error())?,
+                None => wait.await,
+            }
+        }
         let candidates = self.state.index.candidates(hash);
         if candidates.is_empty() {
             return Ok(None);

@@ -194,7 +194,6 @@ impl Lookup {
     fn is_current(&self, hash: KeyHash, location: Location) -> bool {
         // Before the shard of the hash is loaded, the index may point to replaced versions.
         let is_loaded = self.state.presence.has(hash) || planted(Bug::NeighbourBeforeShard);
-        (is_loaded && self.state.index.leads_only_to(hash, location))
-            || planted(Bug::NeighbourIgnoresReplacement)
+        (is_loaded && self.state.index.leads_only_to(hash, location)) || planted(Bug::NeighbourIgnoresReplacement)
     }
 }

@@ -193,7 +193,8 @@ impl PurgeLog {
         let mut lost = cycles.is_empty();
         for &cycle in &cycles {
             let blocks = read_cycle(device, layout, cycle).await;
-            let snapshot_blocks = blocks.iter().filter_map(FoundBlock::intact).map(|block| block.snapshot_blocks).next();
+            let snapshot_blocks =
+                blocks.iter().filter_map(FoundBlock::intact).map(|block| block.snapshot_blocks).next();
             let snapshot_blocks = snapshot_blocks.unwrap_or(1);
             let whole = blocks.iter().take_while(|block| block.intact().is_some()).count();
             let beyond = blocks.iter().skip(whole).filter_map(FoundBlock::intact).count();

@@ -120,7 +120,8 @@ pub async fn survey(device: &SharedDevice, layout: &Layout) -> Survey {
         }
     }
     let begins = |half: usize| {
-        let cycles = heads[half].iter().filter_map(|copy| if let Copy::Written(cycle) = copy { Some(*cycle) } else { None });
+        let cycles =
+            heads[half].iter().filter_map(|copy| if let Copy::Written(cycle) = copy { Some(*cycle) } else { None });
         cycles.filter(move |cycle| cycle % 2 == half as u64)
     };
     let mut cycles: Vec<u64> = begins(0).chain(begins(1)).collect();

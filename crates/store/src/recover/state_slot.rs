@@ -8,8 +8,8 @@ use zerocopy::IntoBytes;
 
 use crate::error::Error;
 use crate::format::layout::{Layout, STATE_OFFSET};
-use crate::planted::{Bug, planted};
 use crate::format::{self, BLOCK_BYTES, COUNTER_MAX, HEADER_BYTES, Magic, OPEN_COUNT_SHIFT, Place, StateBody};
+use crate::planted::{Bug, planted};
 
 /// The last change of the set of present spans of a store, as one span recorded it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

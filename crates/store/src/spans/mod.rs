@@ -474,6 +474,11 @@ impl Spans {
             let next = Membership { number, id, before, before_number, since: 0, present: wanted };
             let told = join_all(there.iter().map(|(_, store)| store.set_membership(next))).await;
             last.0 = number;
+            let is_lost = there.iter().any(|(_, store)| store.stopped().is_some());
+            if let Some(error) = told.iter().find_map(|told| told.as_ref().err()).filter(|_| !is_lost) {
+                // A device that does not answer is not lost, and is not waited for.
+                return Err(error.clone());
+            }
             if told.iter().all(Result::is_ok) {
                 last.1 = (number, id);
                 inner.present.store(wanted, Ordering::Release);

@@ -299,6 +299,7 @@ impl Writer {
     pub async fn run(mut self) {
         // Gets wait for the index, so it is loaded first.
         self.bring_index().await;
+        self.span.health.arm();
         if self.is_left_as_found {
             return self.leave();
         }

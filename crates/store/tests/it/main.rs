@@ -17,6 +17,7 @@ mod read_only;
 mod regroup;
 mod reinsertion;
 mod shards;
+mod silence;
 mod tags;
 mod trouble;
 mod unpolled;

@@ -336,9 +336,14 @@ async fn what_a_loss_of_power_took_stays_away_where_segments_are_opened_for_purg
     drop(store);
     let mut image = device.image();
     let epoch = |block: &[u8]| u64::from_le_bytes(block[32..40].try_into().expect("eight bytes"));
-    let is_lost = |at: &usize| image[*at..].starts_with(b"NAPP") && epoch(&image[*at..]) == lost;
-    let start = (0..image.len()).step_by(4096).find(is_lost).expect("it has an append");
+    let start_of = |wanted: u64| {
+        let is_it = |at: &usize| image[*at..].starts_with(b"NAPP") && epoch(&image[*at..]) == wanted;
+        (0..image.len()).step_by(4096).find(is_it).expect("it has an append")
+    };
+    let (start, next) = (start_of(lost), start_of(lost + 1));
     image[start..start + SEGMENT_BYTES].fill(0);
+    // The beginning of the next segment would show that the lost one was written.
+    image[next..next + 4096].fill(0);
     let device = Arc::new(MemoryDevice::from_image(image));
     let bytes_of = async |store: &Store| {
         let object = store.get(KeyRef::new(key(replaced).as_bytes(), b"")).await?;

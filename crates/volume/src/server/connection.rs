@@ -10,6 +10,7 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use nectary_host::Newcomer;
 use nectary_host::log::{Level, Throttle};
 use nectary_host::tls::ServerTls;
 use tokio::io::{ReadHalf, split};
@@ -127,15 +128,22 @@ fn refusal(code: Code, words: impl Into<String>) -> Failure {
 }
 
 /// Serves a connection until it ends.
-pub(super) async fn serve(context: &Context, stream: Stream, peer: &str) {
+pub(super) async fn serve(context: &Context, stream: Stream, peer: &str, mut newcomer: Newcomer) {
     static ENDED: Throttle = Throttle::every(std::time::Duration::from_secs(10));
     let served = async {
-        let stream = net::secure(stream, context.tls.as_ref()).await?;
+        let stream = tokio::select! {
+            secured = net::secure(stream, context.tls.as_ref()) => secured?,
+            () = newcomer.displaced() => return Ok(()),
+        };
         let (mut reader, writer) = split(stream);
         let (frames, to_write) = mpsc::unbounded_channel();
         let talk = async {
-            let greeted = timeout(net::HELLO_TIME_MAX, greet(context, &mut reader, &frames)).await;
+            let greeted = tokio::select! {
+                greeted = timeout(net::HELLO_TIME_MAX, greet(context, &mut reader, &frames)) => greeted,
+                () = newcomer.displaced() => return Ok(()),
+            };
             let greeted = greeted.map_err(|_| std::io::Error::other("no greeting within 10 s"))??;
+            newcomer.is_used();
             match greeted {
                 Some(greeted) if greeted.role == ROLE_CONTROL => control(context, greeted, &mut reader, &frames).await,
                 Some(greeted) => bulk(context, greeted, &mut reader, &frames).await,

@@ -41,9 +41,9 @@ mod waits;
 use std::sync::Arc;
 
 use nectary_block::SharedDevice;
-use nectary_host::descriptors;
 use nectary_host::log::{Level, Throttle};
 use nectary_host::tls::ServerTls;
+use nectary_host::{Newcomers, descriptors};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::{JoinHandle, JoinSet};
 
@@ -175,7 +175,8 @@ impl Server {
         let context = Arc::new(connection::Context { requests, shared, tls: options.tls.clone() });
         let mut tasks = JoinSet::new();
         for listener in listeners {
-            tasks.spawn(accept(listener, context.clone()));
+            let connections_max = descriptors::connections_max(connection::CONNECTIONS_MAX);
+            tasks.spawn(accept(listener, context.clone(), connections_max));
         }
         Ok(Server { addresses, handle, stop, ended, tasks, owner })
     }
@@ -211,17 +212,18 @@ impl Server {
     }
 }
 
-/// Accepts connections. When this future is dropped, all its connections end.
-async fn accept(listener: Listener, context: Arc<connection::Context>) {
+/// Accepts connections, at most `connections_max` at a time. When this future is dropped, all its connections end.
+async fn accept(listener: Listener, context: Arc<connection::Context>, connections_max: usize) {
     static LOGGED: Throttle = Throttle::every(std::time::Duration::from_secs(60));
-    let connections_max = descriptors::connections_max(connection::CONNECTIONS_MAX);
     let mut connections = JoinSet::new();
+    // Connections that have not greeted. Each gives its place up if there is no room for another client.
+    let newcomers = Newcomers::default();
     loop {
         tokio::select! {
             accepted = listener.accept() => match accepted {
-                Ok((stream, peer)) if connections.len() < connections_max => {
-                    let context = context.clone();
-                    connections.spawn(async move { connection::serve(&context, stream, &peer).await });
+                Ok((stream, peer)) if connections.len() < connections_max || newcomers.displace() => {
+                    let (context, newcomer) = (context.clone(), newcomers.add());
+                    connections.spawn(async move { connection::serve(&context, stream, &peer, newcomer).await });
                 }
                 Ok((_, peer)) => {
                     descriptors::note_refused(format!("{connections_max} are served, which is the limit"));
@@ -230,6 +232,8 @@ async fn accept(listener: Listener, context: Arc<connection::Context>) {
                 Err(error) => {
                     descriptors::note_failed_accept(&error);
                     LOGGED.write(Level::Warning, "volume", format_args!("{}: {error}", listener.address()));
+                    // Perhaps no descriptor is free.
+                    newcomers.displace();
                     tokio::time::sleep(std::time::Duration::from_millis(100)).await;
                 }
             },

@@ -1,4 +1,4 @@
-//! The reuse of freed blocks and segments, and the choice of a session's valid connection.
+//! The reuse of freed blocks and segments, the choice of a session's valid connection, and room for connections.
 
 use std::sync::atomic::Ordering as AtomicOrdering;
 use std::time::Duration;
@@ -317,4 +317,31 @@ async fn waits_name_who_waits_and_for_whom() {
     assert_eq!(seen, [(WaitSubject::Token, 7), (WaitSubject::Asked, 7)]);
     assert_eq!((waits.longest[1].session, waits.requests, waits.locks), (sessions[0], 1, 0));
     assert_eq!(collected(&owner, WAIT_SHOWN), super::super::long_waits::ServerWaits::default());
+}
+
+#[tokio::test]
+async fn idle_connections_keep_no_host_out() {
+    use crate::net::{Address, Listener};
+    use crate::protocol::Message;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    let (_owner, shared, _pulse) = owner().await;
+    let path = std::env::temp_dir().join(format!("nectary-volume-idle-{}.sock", std::process::id()));
+    let listener = Listener::bind(&Address::Unix(path.clone())).await.expect("it listens");
+    let context = Arc::new(crate::server::connection::Context { requests: mpsc::channel(1).0, shared, tls: None });
+    let serving = tokio::spawn(crate::server::accept(listener, context, 4));
+    let connect = async || tokio::net::UnixStream::connect(&path).await.expect("it connects");
+    let mut idle = Vec::new();
+    for _ in 0..16 {
+        idle.push(connect().await);
+    }
+    // The next host is answered, although there were more connections than the limit.
+    let mut late = connect().await;
+    late.write_all(&Message::OtherVersion { least: 90, most: 91 }.encode(7, 0)).await.expect("it is sent");
+    let mut answer = Vec::new();
+    late.read_to_end(&mut answer).await.expect("it is answered");
+    let (header, answer) = Message::decode(&answer).expect("it is understood");
+    assert!(header.request == 7 && matches!(answer, Message::Failure(_)), "{answer:?}");
+    serving.abort();
+    let _ = serving.await;
 }

@@ -25,6 +25,7 @@ fn pipe_read() -> (Transfer, OwnedFd) {
         spec: "pipe".to_owned(),
         block_bytes: 512,
         size_bytes: AtomicU64::new(4096),
+        exact_bytes: AtomicU64::new(4096),
         latch: Default::default(),
     };
     let buffers = vec![Buffer::zeroed(4096)];

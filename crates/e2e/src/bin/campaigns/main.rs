@@ -15,6 +15,7 @@ mod bench_memory;
 mod bench_pressure;
 mod cache_tests;
 mod cache_tree;
+mod disk_faults;
 mod nbd_kernel;
 mod origin;
 mod package_clients;
@@ -51,6 +52,7 @@ enum Campaign {
     BenchPressure(bench_pressure::Arguments),
     CacheTests(cache_tests::Arguments),
     CacheTree(cache_tree::Arguments),
+    DiskFaults(disk_faults::Arguments),
     NbdKernel(nbd_kernel::Arguments),
     Origin(origin::Arguments),
     PackageClients(package_clients::Arguments),
@@ -75,6 +77,7 @@ fn main() -> Result<ExitCode> {
         Campaign::BenchPressure(arguments) => bench_pressure::campaign(arguments),
         Campaign::CacheTests(arguments) => cache_tests::campaign(&arguments),
         Campaign::CacheTree(arguments) => cache_tree::campaign(&arguments),
+        Campaign::DiskFaults(arguments) => disk_faults::campaign(&arguments),
         Campaign::NbdKernel(arguments) => nbd_kernel::campaign(&arguments),
         Campaign::Origin(arguments) => origin::campaign(&arguments),
         Campaign::PackageClients(arguments) => package_clients::campaign(&arguments),

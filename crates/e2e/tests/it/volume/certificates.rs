@@ -1,6 +1,8 @@
 //! A volume on a network that is not trusted: certificates of an authority that the volume has for itself.
 
 use nectary_e2e::live::missing;
+use nectary_e2e::nbd::{Server, try_run};
+use nectary_e2e::ram::Donor;
 use nectary_e2e::report::not_run;
 use nectary_e2e::volume::Volume;
 use serde_json::Value;
@@ -121,4 +123,57 @@ fn hosts_of_the_authority_mount_and_others_are_told_why_not() {
     let secured = options(&h2, "h2", "--tls-ca");
     let (code, text) = volume.try_run(&[&mount, &words(&secured)[..]].concat()).expect("it runs");
     assert!(code == Some(1) && text.contains("see whether it serves with --tls-cert"), "{text}");
+}
+
+#[test]
+fn one_authority_serves_exports_ram_and_volumes() {
+    if let Some(reason) = missing(false) {
+        return not_run(format!("volume: {reason}"));
+    }
+    let mut volume = Volume::new("256M").unwrap_or_else(|error| panic!("{error:#}"));
+    volume.stop_server().unwrap_or_else(|error| panic!("{error:#}"));
+    let at = |name: &str| volume.scratch.join(name).display().to_string();
+    let run = |arguments: &[&str]| {
+        let (status, text) = try_run(volume.scratch.path(), "nectary", arguments).expect("it runs");
+        (status.code(), text)
+    };
+    let done = |arguments: &[&str]| {
+        let (code, text) = run(arguments);
+        assert_eq!(code, Some(0), "{arguments:?}: {text}");
+        text
+    };
+    let (pki, server, client) = (at("pki"), at("server"), at("client"));
+    done(&["cert", "init", &pki]);
+    done(&["cert", "server", &pki, "localhost,127.0.0.1", "--out", &server]);
+    let said = done(&["cert", "client", &pki, "h2", "--out", &client]);
+    assert!(said.contains(&format!("?tls-certificates={client}")), "{said}");
+    let file = |folder: &str, name: &str| format!("{folder}/{name}");
+    let (cert, key) = (file(&server, "server-cert.pem"), file(&server, "server-key.pem"));
+    let ca = file(&server, "ca-cert.pem");
+    let serving = ["--tls-cert", &cert, "--tls-key", &key, "--tls-client-ca", &ca];
+    // An export, by the directory in the URL; nobody without a certificate of a client.
+    let folder = volume.scratch.path();
+    let export = Server::nectary(folder, "export", &[&["memory:1M"][..], &serving].concat()).expect("it serves");
+    let url = |folder: &str| format!("nbds+unix:///?socket={}&tls-certificates={folder}", export.socket.display());
+    done(&["nbd", "info", &url(&client)]);
+    let (code, text) = run(&["nbd", "info", &url(&server)]);
+    assert!(code == Some(1) && text.contains("equires a certificate"), "{text}");
+    // A certificate of a server is none of a client.
+    let [as_ca, as_cert, as_key] = ["--tls-ca", "--tls-cert", "--tls-key"];
+    let plain = format!("nbds+unix:///?socket={}", export.socket.display());
+    let (code, text) = run(&["nbd", "info", &plain, as_ca, &ca, as_cert, &cert, as_key, &key]);
+    assert!(code == Some(1), "{text}");
+    assert!(export.terminate().expect("it ends").0.success());
+    // A network RAM disk.
+    let donor = Donor::start(&volume.scratch, "donor", None, &[&["--memory", "8M"][..], &serving].concat());
+    let donor = donor.expect("it serves");
+    let spec = format!("ram(\"nbds://{}/?tls-certificates={client}\",id=disk,size=4M)", donor.address);
+    done(&["ram", "create", &spec]);
+    done(&["ram", "delete", &spec]);
+    // A volume.
+    let (cert, key) = (file(&client, "client-cert.pem"), file(&client, "client-key.pem"));
+    let address = volume.serve_at("127.0.0.1:0", &serving).unwrap_or_else(|error| panic!("{error:#}"));
+    let mounting = ["--tls-cert", &cert, "--tls-key", &key, "--tls-ca", &ca];
+    let mounted = volume.mount_from(&address, &mounting).unwrap_or_else(|error| panic!("{error:#}"));
+    fs::write(mounted.join("file"), b"encrypted").expect("it is written");
 }

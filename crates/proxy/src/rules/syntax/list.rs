@@ -41,6 +41,16 @@ pub fn members_of<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterato
     headers.get_all(name).into_iter().flat_map(|value| Members::new(value.as_bytes()))
 }
 
+/// The parts of a value between separators outside of quoted strings. Parts are trimmed, and may be empty.
+pub fn parts_of(value: &[u8], separator: u8) -> impl Iterator<Item = &[u8]> {
+    let mut rest = value;
+    std::iter::from_fn(move || {
+        let (part, others) = if rest.is_empty() { return None } else { split_at_unquoted(rest, separator) };
+        rest = others;
+        Some(part.trim_ascii())
+    })
+}
+
 /// Splits a directive into its name and its argument, if it has one.
 ///
 /// A quoted argument is unquoted. An argument with an unclosed quote, or with spaces around its `=`, is returned

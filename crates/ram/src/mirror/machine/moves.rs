@@ -1,5 +1,7 @@
 //! Another donor takes the place of one, and a third fails; donors that are waited for in vain.
 
+use bytes::Bytes;
+
 use super::bench::Bench;
 use super::*;
 

@@ -87,9 +87,9 @@ impl Areas {
         let mut pairs = vec![[0, 1], [2, 3]];
         for [first, second] in [&self.purge_logs, &self.checkpoints] {
             let blocks = (first.end - first.start) / BLOCK_BYTES;
-            pairs.extend((0..blocks).map(|block| {
-                [first.start / BLOCK_BYTES + block, second.start / BLOCK_BYTES + block]
-            }));
+            pairs.extend(
+                (0..blocks).map(|block| [first.start / BLOCK_BYTES + block, second.start / BLOCK_BYTES + block]),
+            );
         }
         pairs
     }

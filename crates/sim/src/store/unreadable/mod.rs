@@ -158,7 +158,13 @@ pub fn run(amount: Amount, mut progress: impl FnMut(u64)) -> Report {
         };
         let end = amount.store_bytes / BLOCK_BYTES;
         let single = (0..end).filter(|block| tries(block) || *block == end - 1).map(|block| vec![block]);
-        let pairs = filled.areas.pairs().into_iter().filter(|[first, _]| tries(first)).map(|pair| pair.to_vec());
+        // All pairs whose loss purges everything are tried: there are few.
+        let purges = |block| {
+            let is_log = filled.areas.area(block) == Area::PurgeLog;
+            is_log && filled.areas.may_have_purges(&filled.image, block)
+        };
+        let pairs = filled.areas.pairs().into_iter().filter(|[first, _]| tries(first) || purges(*first));
+        let pairs = pairs.map(|pair| pair.to_vec());
         if let Some(wrong) = image::wrong_states(&filled.image).filter(|_| is_killed) {
             report.differs(wrong);
         }
@@ -180,7 +186,7 @@ pub fn run(amount: Amount, mut progress: impl FnMut(u64)) -> Report {
 /// Runs one seed with a planted bug.
 pub fn replay_planted(bug: Bug, seed: u64) -> Option<Caught> {
     plant(Some(bug));
-    let report = run(Amount { seed, store_bytes: 8 << 20, stride: 16, keys: 20 }, |_| {});
+    let report = run(Amount { seed, store_bytes: 8 << 20, stride: 64, keys: 8 }, |_| {});
     plant(None);
     let broken = report.differences.first()?.clone();
     Some(Caught { case: Case::of_seed(seed), broken, account: format!("{report:?}") })

@@ -174,7 +174,9 @@ fn chunk_at(state: &FillState, position: u64) -> Option<Bytes> {
 fn left_behind(position: u64) -> Error {
     Error::new(
         ErrorKind::Busy,
-        format!("nothing was read after byte {position} of the body while other readers waited; ask for the object again"),
+        format!(
+            "nothing was read after byte {position} of the body while other readers waited; ask for the object again"
+        ),
     )
 }
 

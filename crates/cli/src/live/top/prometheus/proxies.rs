@@ -106,6 +106,10 @@ const STORE: &[Metric] = &[
     ("device_reads_total", COUNTER, "Records read from the device.", &[("", "/counts/device_reads")]),
     ("device_read_bytes_total", COUNTER, "Bytes read from the device.", &[("", "/counts/device_read_bytes")]),
     ("device_read_errors_total", COUNTER, "Reads that failed on the device.", &[("", "/counts/device_read_errors")]),
+    ("reads_late_total", COUNTER, "Reads that missed their deadline.", &[("", "/counts/reads_late")]),
+    ("writes_late_total", COUNTER, "Writes and flushes that missed their deadline.", &[("", "/counts/writes_late")]),
+    ("writes_failed_total", COUNTER, "Writes that failed on the device.", &[("", "/counts/writes_failed")]),
+    ("flushes_failed_total", COUNTER, "Flushes that failed on the device.", &[("", "/counts/flushes_failed")]),
     (
         "device_written_bytes_total",
         COUNTER,

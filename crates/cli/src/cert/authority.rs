@@ -1,7 +1,7 @@
 //! Making and reading certificates, and the authority that signs them, as texts.
 //!
 //! Owns: the contents of certificates, and the time for which they are valid. Promises: the certificate of a host is
-//! valid no longer than its authority's, and is accepted for both sides of a connection. Leaves to others: files
+//! valid no longer than its authority's, and is accepted only for the sides that it was made for. Leaves to others: files
 //! (`cert`), and handshakes (`nectary_host::tls`).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -32,6 +32,25 @@ const CERTIFICATES_MAX: usize = 4096;
 pub struct Certified {
     pub certificate: String,
     pub key: String,
+}
+
+/// The sides of a connection on which a certificate is accepted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Usage {
+    Server,
+    Client,
+    Both,
+}
+
+impl Usage {
+    fn purposes(self) -> Vec<ExtendedKeyUsagePurpose> {
+        use ExtendedKeyUsagePurpose::{ClientAuth, ServerAuth};
+        match self {
+            Usage::Server => vec![ServerAuth],
+            Usage::Client => vec![ClientAuth],
+            Usage::Both => vec![ServerAuth, ClientAuth],
+        }
+    }
 }
 
 /// The contents of a certificate.
@@ -125,7 +144,7 @@ impl Authority {
     /// certificate's name.
     ///
     /// *Errors*: the authority is not valid any more; a name is not valid.
-    pub fn certify(&self, hosts: &[String], now_s: i64, days: u32) -> Result<Certified, String> {
+    pub fn certify(&self, hosts: &[String], usage: Usage, now_s: i64, days: u32) -> Result<Certified, String> {
         let ends_s = (now_s + i64::from(days) * DAY).min(self.shown.ends_s);
         if ends_s <= now_s {
             return Err(format!("the authority {} ended on {}", self.shown.name, day(self.shown.ends_s)));
@@ -141,7 +160,7 @@ impl Authority {
         of.is_ca = IsCa::ExplicitNoCa;
         of.use_authority_key_identifier_extension = true;
         of.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-        of.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+        of.extended_key_usages = usage.purposes();
         let made = || {
             let key = KeyPair::generate()?;
             Ok(Certified { certificate: of.signed_by(&key, &self.issuer)?.pem(), key: key.serialize_pem() })
@@ -218,7 +237,7 @@ mod tests {
     fn a_host_has_its_names_and_counts_no_longer_than_its_authority() {
         let (authority, _) = authority("builds");
         let hosts = ["h1.example", "h1", "10.0.0.1", "fd00::1"].map(str::to_owned);
-        let made = authority.certify(&hosts, NOW, 730).unwrap();
+        let made = authority.certify(&hosts, Usage::Both, NOW, 730).unwrap();
         let expected = Shown {
             name: "h1.example".to_owned(),
             issuer: "builds".to_owned(),
@@ -230,9 +249,9 @@ mod tests {
         assert_eq!(read(&made.certificate), Ok(vec![expected]));
         assert!(made.key.contains("PRIVATE KEY"));
         let late = NOW + (AUTHORITY_DAYS - 10) * DAY;
-        let short = authority.certify(&hosts, late, 730).unwrap();
+        let short = authority.certify(&hosts, Usage::Both, late, 730).unwrap();
         assert_eq!(read(&short.certificate).unwrap()[0].ends_s, authority.shown.ends_s);
-        let error = authority.certify(&hosts, NOW + AUTHORITY_DAYS * DAY, 730).err().unwrap();
+        let error = authority.certify(&hosts, Usage::Both, NOW + AUTHORITY_DAYS * DAY, 730).err().unwrap();
         assert!(error.contains("ended on 2037-01-1"), "{error}");
     }
 
@@ -243,7 +262,7 @@ mod tests {
         let (_, other) = authority("builds");
         let error = |certificate: &str, key: &str| Authority::read(certificate, key).err().unwrap_or_default();
         assert!(error(&made.certificate, &other.key).contains("do not belong together"));
-        let host = first.certify(&["h1".to_owned()], NOW, 1).unwrap();
+        let host = first.certify(&["h1".to_owned()], Usage::Both, NOW, 1).unwrap();
         assert!(error(&host.certificate, &host.key).contains("is not one of an authority"));
         assert!(error(&made.certificate, "no key").contains("its key cannot be read"));
         assert!(error("nothing", &made.key).contains("there is no certificate"));

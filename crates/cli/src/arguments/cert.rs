@@ -1,4 +1,4 @@
-//! The options of `volume cert`.
+//! The options of `cert`.
 
 use std::path::PathBuf;
 
@@ -6,22 +6,34 @@ use clap::{Args, Subcommand};
 
 use super::{TEMPLATE, exit};
 
-/// Certificates of a volume's hosts.
+/// An authority, and certificates that it signs.
 #[derive(Debug, Subcommand)]
-pub enum VolumeCertCommand {
+pub enum CertCommand {
     /// Make an authority: its certificate `ca.pem` for every host, and its key `ca.key`, which stays secret
     #[command(help_template = TEMPLATE, before_help = "Examples:
-  nectary volume cert init ./pki --name builds", after_help = exit::HELP)]
+  nectary cert init ./pki --name builds", after_help = exit::HELP)]
     Init(CertInitArguments),
-    /// Make the certificate of a host, for its server and its mounts
+    /// Make the certificate of a server: `server-cert.pem`, `server-key.pem` and `ca-cert.pem`
     #[command(help_template = TEMPLATE, before_help = "Examples:
-  nectary volume cert host ./pki h1 --out ./h1
-  nectary volume cert host ./pki h1.example,h1,10.0.0.1 --out ./h1", after_help = exit::HELP)]
+  nectary cert server ./pki h1.example,h1,10.0.0.1 --out ./h1
+  nectary ram donate --listen :7070 --memory 8G --tls-cert h1/server-cert.pem \\
+    --tls-key h1/server-key.pem --tls-client-ca h1/ca-cert.pem", after_help = exit::HELP)]
+    Server(CertHostArguments),
+    /// Make the certificate of a client: `client-cert.pem`, `client-key.pem` and `ca-cert.pem`, the names that
+    /// `tls-certificates=DIR` in an NBD URL finds
+    #[command(help_template = TEMPLATE, before_help = "Examples:
+  nectary cert client ./pki h2 --out ./h2
+  nectary attach '\"nbds://h1/disk?tls-certificates=/root/h2\"'", after_help = exit::HELP)]
+    Client(CertHostArguments),
+    /// Make one certificate for both sides: `HOSTNAME.pem`, `HOSTNAME.key` and `ca.pem`, for a volume's server and mounts
+    #[command(help_template = TEMPLATE, before_help = "Examples:
+  nectary cert host ./pki h1 --out ./h1
+  nectary cert host ./pki h1.example,h1,10.0.0.1 --out ./h1", after_help = exit::HELP)]
     Host(CertHostArguments),
     /// Show whose certificates a file has, and when they end
     #[command(help_template = TEMPLATE, before_help = "Examples:
-  nectary volume cert show h1/h1.pem
-  nectary volume cert show h1/h1.pem --json | jq .certificates[0].days_left",
+  nectary cert show h1/h1.pem
+  nectary cert show h1/h1.pem --json | jq .certificates[0].days_left",
         after_help = SHOW_HELP)]
     Show(CertShowArguments),
 }
@@ -31,27 +43,28 @@ Exit codes:
   0  every certificate counts              3  one ends within 30 days
   1  one has ended, or is damaged          4  no such file";
 
-/// `volume cert init`.
+/// `cert init`.
 #[derive(Debug, Args)]
 pub struct CertInitArguments {
     /// The folder of the authority; it is made
     #[arg(value_name = "DIR")]
     pub directory: PathBuf,
     /// Name of the authority, for people, at most 64 bytes
-    #[arg(long, value_name = "TEXT", default_value = "nectary volume")]
+    #[arg(long, value_name = "TEXT", default_value = "nectary")]
     pub name: String,
 }
 
-/// `volume cert host`.
+/// `cert server`, `cert client` and `cert host`.
 #[derive(Debug, Args)]
 pub struct CertHostArguments {
     /// The folder of the authority
     #[arg(value_name = "DIR")]
     pub directory: PathBuf,
-    /// The host, then further names and addresses that clients reach it by, for example h1.example,h1,10.0.0.1
+    /// The host, then further names and addresses that clients reach it by, for example h1.example,h1,10.0.0.1;
+    /// localhost for Unix sockets
     #[arg(value_name = "HOSTNAME[,ADDR]", value_delimiter = ',', required = true)]
     pub hosts: Vec<String>,
-    /// Folder for `HOSTNAME.pem`, `HOSTNAME.key` and `ca.pem`; it is made
+    /// Folder for the certificate, its key and the certificate of the authority; it is made
     #[arg(long, value_name = "DIR", default_value = ".")]
     pub out: PathBuf,
     /// How long it counts, at most as long as the authority's
@@ -59,7 +72,7 @@ pub struct CertHostArguments {
     pub days: u32,
 }
 
-/// `volume cert show`.
+/// `cert show`.
 #[derive(Debug, Args)]
 pub struct CertShowArguments {
     /// A file of certificates (PEM)

@@ -1,8 +1,10 @@
-//! `nectary volume cert`: makes a volume's authority and certificates of hosts, and shows the certificates in a file.
+//! `nectary cert`: makes an authority and the certificates of servers and clients, and shows the certificates in a file.
 //!
 //! Owns: the files, and the output. Promises: no file is overwritten; a key is readable only by its owner from the
 //! moment that its file exists; new files are on disk when the command ends. Leaves to others: making and reading
 //! certificates (`authority`).
+
+mod authority;
 
 use std::fmt::Write as _;
 use std::fs::{DirBuilder, File, OpenOptions};
@@ -15,8 +17,8 @@ use anyhow::Context;
 use nectary_host::log::{self, Level};
 use serde_json::{Value, json};
 
-use super::authority::{self, Authority, Certified, DAY, Shown, day};
-use crate::arguments::{CertHostArguments, CertInitArguments, CertShowArguments, VolumeCertCommand};
+use self::authority::{Authority, Certified, DAY, Shown, Usage, day};
+use crate::arguments::{CertCommand, CertHostArguments, CertInitArguments, CertShowArguments};
 use crate::exit::{DEGRADED, FAILED, Failure, GOOD, NOT_FOUND, USAGE};
 use crate::output;
 
@@ -29,11 +31,13 @@ const PUBLIC: u32 = 0o644;
 const SECRET: u32 = 0o600;
 
 /// Runs the command.
-pub fn run(command: &VolumeCertCommand) -> Result<u8, Failure> {
+pub fn run(command: &CertCommand) -> Result<u8, Failure> {
     match command {
-        VolumeCertCommand::Init(arguments) => init(arguments),
-        VolumeCertCommand::Host(arguments) => host(arguments),
-        VolumeCertCommand::Show(arguments) => show(arguments),
+        CertCommand::Init(arguments) => init(arguments),
+        CertCommand::Server(arguments) => host(arguments, Usage::Server),
+        CertCommand::Client(arguments) => host(arguments, Usage::Client),
+        CertCommand::Host(arguments) => host(arguments, Usage::Both),
+        CertCommand::Show(arguments) => show(arguments),
     }
 }
 
@@ -86,13 +90,13 @@ fn make(folder: &Path, files: &[New<'_>], remedy: &str) -> Result<(), Failure> {
 fn init(arguments: &CertInitArguments) -> Result<u8, Failure> {
     let folder = &arguments.directory;
     let now_s = now_s();
-    let Certified { certificate, key } = authority::new(&arguments.name, now_s)
-        .map_err(|problem| Failure::new(USAGE, problem, "give --name, as the name of the volume"))?;
+    let Certified { certificate, key } =
+        authority::new(&arguments.name, now_s).map_err(|problem| Failure::new(USAGE, problem, "give --name"))?;
     let files = [
         New { path: folder.join(KEY), mode: SECRET, text: &key },
         New { path: folder.join(CERTIFICATE), mode: PUBLIC, text: &certificate },
     ];
-    make(folder, &files, "use this authority: `nectary volume cert host DIR HOSTNAME`; or name another DIR")?;
+    make(folder, &files, "use this authority: `nectary cert server DIR HOSTNAME`; or name another DIR")?;
     let ends = authority::read(&certificate).ok().and_then(|shown| shown.first().map(|shown| day(shown.ends_s)));
     let shown = folder.display();
     output::text(&format!(
@@ -112,9 +116,34 @@ fn text_of(path: &Path, remedy: &str) -> Result<String, Failure> {
     })
 }
 
+/// The names of a certificate's file, of its key's, and of the authority's certificate beside them. Servers and clients
+/// get the names that NBD clients look for in a directory.
+fn names(host: &str, usage: Usage) -> [String; 3] {
+    match usage {
+        Usage::Server => ["server-cert.pem", "server-key.pem", "ca-cert.pem"].map(str::to_owned),
+        Usage::Client => ["client-cert.pem", "client-key.pem", "ca-cert.pem"].map(str::to_owned),
+        Usage::Both => [format!("{host}.pem"), format!("{host}.key"), CERTIFICATE.to_owned()],
+    }
+}
+
+/// What to do with the files, one line for each kind of part.
+fn uses(usage: Usage, out: &Path, [its, its_key, beside]: [&Path; 3]) -> String {
+    let (its, its_key, beside) = (its.display(), its_key.display(), beside.display());
+    let serve = format!("serve:  --tls-cert {its} --tls-key {its_key} --tls-client-ca {beside}\n");
+    let mount = format!("mount:  --tls-cert {its} --tls-key {its_key} --tls-ca {beside}\n");
+    // A URL names the directory from anywhere.
+    let out = std::path::absolute(out).unwrap_or_else(|_| out.to_owned());
+    let url = format!("URL:    nbds://HOST/EXPORT?tls-certificates={}\n", out.display());
+    match usage {
+        Usage::Server => serve,
+        Usage::Client => mount + &url,
+        Usage::Both => serve + &mount,
+    }
+}
+
 /// Makes a certificate for a host.
-fn host(arguments: &CertHostArguments) -> Result<u8, Failure> {
-    let remedy = "`nectary volume cert init DIR` makes an authority; its certificate is DIR/ca.pem, its key DIR/ca.key";
+fn host(arguments: &CertHostArguments, usage: Usage) -> Result<u8, Failure> {
+    let remedy = "`nectary cert init DIR` makes an authority; its certificate is DIR/ca.pem, its key DIR/ca.key";
     let folder = &arguments.directory;
     let (certificate, key) = (text_of(&folder.join(CERTIFICATE), remedy)?, text_of(&folder.join(KEY), remedy)?);
     let authority = Authority::read(&certificate, &key)
@@ -124,31 +153,28 @@ fn host(arguments: &CertHostArguments) -> Result<u8, Failure> {
             Failure::new(USAGE, problem, "give what clients reach the host by, as h1.example,h1,10.0.0.1")
         })?;
     }
-    let made = authority.certify(&arguments.hosts, now_s(), arguments.days);
+    let made = authority.certify(&arguments.hosts, usage, now_s(), arguments.days);
     let made =
         made.map_err(|problem| Failure::new(FAILED, problem, "make another authority, and give it to all hosts"))?;
     let Some(name) = arguments.hosts.first() else { return Ok(USAGE) };
     let out = &arguments.out;
-    let (its, its_key) = (out.join(format!("{name}.pem")), out.join(format!("{name}.key")));
+    let [its, its_key, beside] = names(name, usage).map(|file| out.join(file));
     let mut files = vec![
         New { path: its_key.clone(), mode: SECRET, text: &made.key },
         New { path: its.clone(), mode: PUBLIC, text: &made.certificate },
     ];
     // If several hosts use the same folder, the same authority's certificate may already be there.
-    let beside = out.join(CERTIFICATE);
     if std::fs::read_to_string(&beside).ok().as_deref() != Some(certificate.as_str()) {
         files.push(New { path: beside.clone(), mode: PUBLIC, text: &certificate });
     }
     make(out, &files, "name another folder with --out, or remove the old files first")?;
     let shown = authority::read(&made.certificate).unwrap_or_default();
     let ends = shown.first().map(|shown| day(shown.ends_s)).unwrap_or_default();
-    let (its, its_key, beside) = (its.display(), its_key.display(), beside.display());
     output::text(&format!(
-        "{name} ({}), signed by {}, until {ends}\n\
-         serve:  --tls-cert {its} --tls-key {its_key} --tls-client-ca {beside}\n\
-         mount:  --tls-cert {its} --tls-key {its_key} --tls-ca {beside}\n",
+        "{name} ({}), signed by {}, until {ends}\n{}",
         arguments.hosts.join(", "),
         authority.shown.name,
+        uses(usage, out, [&its, &its_key, &beside]),
     ))?;
     Ok(GOOD)
 }
@@ -158,11 +184,7 @@ pub fn note_end(path: &Path) {
     let Some(shown) = std::fs::read_to_string(path).ok().and_then(|text| authority::read(&text).ok()) else { return };
     let Some(first) = shown.first().filter(|shown| shown.ends_s < now_s() + SOON_DAYS * DAY) else { return };
     let (path, ends) = (path.display(), day(first.ends_s));
-    log::write(
-        Level::Warning,
-        "volume",
-        format_args!("{path}: it ends on {ends}; `nectary volume cert host` makes a new one"),
-    );
+    log::write(Level::Warning, "cert", format_args!("{path}: it ends on {ends}; `nectary cert` makes a new one"));
 }
 
 /// Shows the certificates in a file.

@@ -1,0 +1,160 @@
+//! A device that does not answer costs misses and errors, and nobody waits for it.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::common::{body, options};
+use nectary_block::{Filter, IoFuture, MemoryDevice, Operation, Request, SharedDevice};
+use nectary_store::{CreateOptions, ErrorKind, KeyRef, OpenOptions, SpanDevice, Spans, Store};
+use tokio::sync::watch;
+
+/// Holds operations of the chosen kinds while it is shut.
+struct Gate {
+    inner: SharedDevice,
+    shut: watch::Receiver<Vec<Operation>>,
+}
+
+impl Filter for Gate {
+    fn inner(&self) -> &SharedDevice {
+        &self.inner
+    }
+    fn spec(&self) -> String {
+        "gate".into()
+    }
+    fn around<T: Send + 'static>(
+        &self,
+        request: Request,
+        operation: impl FnOnce(&SharedDevice) -> IoFuture<T> + Send + 'static,
+    ) -> IoFuture<T> {
+        let (inner, mut shut) = (self.inner.clone(), self.shut.clone());
+        Box::pin(async move {
+            let _ = shut.wait_for(|shut| !shut.contains(&request.operation)).await;
+            operation(&inner).await
+        })
+    }
+}
+
+const LIMIT: Duration = Duration::from_millis(100);
+/// Far more than a few deadlines.
+const SOON: Duration = Duration::from_secs(3);
+
+fn here() -> OpenOptions {
+    OpenOptions { device_deadline: Some(LIMIT), ..options() }
+}
+
+async fn gated(bytes: u64) -> (Arc<MemoryDevice>, SharedDevice, watch::Sender<Vec<Operation>>) {
+    let memory = Arc::new(MemoryDevice::new(bytes));
+    Store::create(memory.clone(), &CreateOptions::default()).await.unwrap();
+    let (gate, shut) = watch::channel(Vec::new());
+    (memory.clone(), Arc::new(Gate { inner: memory, shut }), gate)
+}
+
+async fn put(store: &Store, name: &str, length: usize) {
+    store.put(KeyRef::new(name.as_bytes(), b""), "m".into(), body(1, length)).await.unwrap();
+}
+
+#[tokio::test]
+async fn silent_reads_are_misses_until_answered() {
+    let (memory, device, gate) = gated(8 << 20).await;
+    let store = Store::open(memory, here()).await.unwrap();
+    for number in 0..20 {
+        put(&store, &format!("key {number}"), 3000).await;
+    }
+    put(&store, "long", 600_000).await;
+    store.close().await.unwrap();
+    drop(store);
+    let store = Store::open(device, here()).await.unwrap();
+    let object = store.get(KeyRef::new(b"long", b"")).await.unwrap();
+    gate.send(vec![Operation::Read]).unwrap();
+    let begun = Instant::now();
+    let error = store.try_get(KeyRef::new(b"key 0", b"")).await.map(|_| ()).expect_err("nobody knows whether it is there");
+    assert_eq!((error.kind, error.device_kind()), (ErrorKind::Io, Some(nectary_block::ErrorKind::TimedOut)));
+    for number in 0..20 {
+        assert!(store.get(KeyRef::new(format!("key {number}").as_bytes(), b"")).await.is_none());
+    }
+    let mut reader = object.reader(0..u64::MAX);
+    while let Some(Ok(_)) = reader.next().await {}
+    assert!(begun.elapsed() < SOON, "{:?}", begun.elapsed());
+    let stat = store.stat();
+    assert!(stat.trouble.unwrap().contains("has not answered"));
+    assert!(stat.counts.reads_late >= 1 && stat.counts.reads_avoided >= 15, "{:?}", stat.counts);
+    assert!(store.take_notes().iter().any(|note| note.contains("not answered in time")));
+    gate.send(Vec::new()).unwrap();
+    let begun = Instant::now();
+    while store.get(KeyRef::new(b"key 1", b"")).await.is_none() {
+        assert!(begun.elapsed() < SOON, "it answers again");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(store.stat().trouble, None);
+}
+
+#[tokio::test]
+async fn silent_writes_fail_purges_and_use_nothing_twice() {
+    for held in [vec![Operation::Write], vec![Operation::Flush]] {
+        let (memory, device, gate) = gated(8 << 20).await;
+        let store = Store::open(device, here()).await.unwrap();
+        put(&store, "before", 3000).await;
+        store.sync().await.unwrap();
+        gate.send(held).unwrap();
+        let begun = Instant::now();
+        assert_eq!(store.purge_key(b"before").await.unwrap_err().kind, ErrorKind::Io);
+        put(&store, "during", 3000).await;
+        assert!(store.sync().await.is_err() && store.purge_all().await.is_err());
+        assert!(store.checkpoint().await.is_err());
+        assert!(begun.elapsed() < SOON, "{:?}", begun.elapsed());
+        assert!(store.stat().trouble.is_some());
+        gate.send(Vec::new()).unwrap();
+        let begun = Instant::now();
+        while store.sync().await.is_err() {
+            assert!(begun.elapsed() < SOON, "it answers again");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        put(&store, "after", 3000).await;
+        store.sync().await.unwrap();
+        assert_eq!(store.stat().trouble, None);
+        assert!(store.stat().counts.writes_late >= 1);
+        drop(store);
+        let store = Store::open(memory, here()).await.unwrap();
+        assert!(store.get(KeyRef::new(b"before", b"")).await.is_none());
+        assert!(store.get(KeyRef::new(b"after", b"")).await.is_some());
+    }
+}
+
+#[tokio::test]
+async fn end_does_not_wait_for_a_silent_device() {
+    let (_memory, device, gate) = gated(8 << 20).await;
+    let store = Store::open(device, here()).await.unwrap();
+    put(&store, "before", 3000).await;
+    gate.send(vec![Operation::Read, Operation::Write, Operation::Flush]).unwrap();
+    let begun = Instant::now();
+    assert!(store.close().await.is_err());
+    drop(store);
+    assert!(begun.elapsed() < SOON, "{:?}", begun.elapsed());
+    gate.send(Vec::new()).unwrap();
+}
+
+#[tokio::test]
+async fn silent_span_fails_purges_and_its_keys_alone() {
+    let blank = Arc::new(MemoryDevice::new(8 << 20));
+    let (gate, shut) = watch::channel(Vec::new());
+    let span = |name: &str, device: SharedDevice| SpanDevice { spec: name.into(), device: Ok(device), size_bytes: 0 };
+    let gate_device = Arc::new(Gate { inner: blank, shut });
+    let spans = vec![span("good", Arc::new(MemoryDevice::new(8 << 20))), span("silent", gate_device)];
+    let store = Spans::open(spans, here()).await.unwrap();
+    gate.send(vec![Operation::Write, Operation::Flush]).unwrap();
+    let begun = Instant::now();
+    for number in 0..20 {
+        let name = format!("key {number}");
+        store.put(KeyRef::new(name.as_bytes(), b""), "m".into(), body(1, 3000)).await.unwrap();
+        assert!(store.get(KeyRef::new(name.as_bytes(), b"")).await.is_some());
+    }
+    assert!(store.purge_all().await.is_err());
+    assert!(begun.elapsed() < SOON, "{:?}", begun.elapsed());
+    gate.send(Vec::new()).unwrap();
+    let begun = Instant::now();
+    while store.purge_all().await.is_err() {
+        assert!(begun.elapsed() < SOON, "it answers again");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    store.close().await.unwrap();
+}
