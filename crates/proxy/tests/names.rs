@@ -149,6 +149,6 @@ async fn silent_names_delay_only_their_client() {
     for name in ["good.test", "127.0.0.1"] {
         assert_eq!(ask_from("127.0.0.3", proxy.address, &url(name, &origin)).await.reply(false).await.status, 200);
     }
-    assert!(begin.elapsed() < Duration::from_millis(900), "{:?}", begin.elapsed());
+    assert!(begin.elapsed() < Duration::from_secs(3), "{:?}", begin.elapsed());
     assert_eq!(asked(), 16, "a client has a share of the lookups");
 }

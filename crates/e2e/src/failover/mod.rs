@@ -12,7 +12,7 @@ pub use site::{Fault, Site};
 
 use crate::content;
 use crate::http::{Connection, Failure, Response};
-use crate::nectary::{Nectary, ProxyCommand, find};
+use crate::nectary::{Nectary, ProxyCommand, binary, find};
 use crate::rng::Rng;
 use crate::scratch::Scratch;
 use anyhow::{Context, Result};
@@ -92,13 +92,17 @@ impl fmt::Display for Counts {
     }
 }
 
-/// Why this machine cannot run rounds; `None` if it can. They need a mount namespace, for a file of hosts of their own.
+/// Why this machine cannot run rounds; `None` if it can. They need a mount namespace, for a file of hosts of their own,
+/// and a `nectary` that has an option for the time of the first byte.
 pub fn missing() -> Option<String> {
     let mut command = Command::new("unshare");
     command.args([namespace(), "mount", "--bind", "/etc/hosts", "/etc/hosts"]);
-    let done = command.output();
-    let is_possible = done.is_ok_and(|done| done.status.success());
-    (!is_possible).then(|| "no mount namespace with a file of hosts can be made (`unshare`, `mount --bind`)".to_owned())
+    if !command.output().is_ok_and(|done| done.status.success()) {
+        return Some("no mount namespace with a file of hosts can be made (`unshare`, `mount --bind`)".to_owned());
+    }
+    let help = binary().ok().and_then(|binary| Command::new(binary).args(["proxy", "--help"]).output().ok());
+    let has_option = help.is_some_and(|help| String::from_utf8_lossy(&help.stdout).contains("--first-byte"));
+    (!has_option).then(|| "this `nectary proxy` has no option --first-byte".to_owned())
 }
 
 /// The option for a mount namespace: one who is not root becomes root of a user namespace.

@@ -1,5 +1,6 @@
 //! One request to an origin and its response.
 
+use std::cell::Cell;
 use std::future::{Future, poll_fn};
 use std::net::SocketAddr;
 use std::pin::pin;
@@ -200,7 +201,8 @@ async fn try_addresses(
 }
 
 /// Sends a request at the other addresses of an origin after one has not answered in time, if it may be repeated. They
-/// are raced, so that one more that is silent does not double the wait again.
+/// are raced, so that one more that is silent does not double the wait again. If none of them accepts a connection, those
+/// that were tried before are tried again, because they may be back.
 async fn race_others(
     upstream: &Rc<Upstream>,
     to: &Destination,
@@ -212,9 +214,17 @@ async fn race_others(
     let Some(head) = head else { return Err(failed) };
     let Ok(mut others) = addresses_of(upstream, to, &tried).await else { return Err(failed) };
     others.truncate(REPEATS_MAX);
-    let head = &head;
+    if !others.is_empty() {
+        others.extend(&tried);
+    }
+    let (head, tried, has_connected) = (&head, &tried, &Cell::new(false));
     let attempt = |&address: &SocketAddr| async move {
-        let error = match connect_in_time(upstream, to, address).await {
+        if has_connected.get() && tried.contains(&address) {
+            return Err(FetchError::TimedOut("responding"));
+        }
+        let connected = connect_in_time(upstream, to, address).await;
+        has_connected.set(has_connected.get() || connected.is_ok());
+        let error = match connected {
             Err(error) => error,
             Ok(fresh) => match send(upstream, to, fresh, head.clone().with_body(RequestBody::Empty), hear).await {
                 Sent::Answered(response, lease) => return Ok((response, lease)),

@@ -17,6 +17,10 @@ use crate::rounds::{Lack, Problems, first_line, shard};
 /// Every fault must be there in this number of rounds.
 const ALL_FAULTS_ROUNDS: u64 = 20;
 
+/// The time between two changes of the faults. It is longer than an answer may take, so that one address is well from
+/// each request's begin to its end.
+const PHASE: Duration = Duration::from_millis(3200);
+
 /// Breaks the addresses of a proxy's origin under load.
 #[derive(Args)]
 pub struct Arguments {
@@ -44,7 +48,7 @@ pub fn campaign(arguments: &Arguments) -> Result<ExitCode> {
     }
     let seed = seed_or_new(arguments.seed);
     let (at, of) = shard(&arguments.shard)?;
-    let extent = Extent { phases: arguments.phases, phase: Duration::from_secs(2), is_planted: arguments.plant };
+    let extent = Extent { phases: arguments.phases, phase: PHASE, is_planted: arguments.plant };
     let (mut all, mut problems, mut ran) = (Counts::default(), Problems::default(), 0);
     for number in (0..arguments.rounds).filter(|number| number % of == at) {
         let round_seed = seed.wrapping_add(number);
