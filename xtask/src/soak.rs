@@ -319,6 +319,13 @@ const CAMPAIGNS: &[Campaign] = &[
         extents: &[("{sessions}", "12", "3")],
     },
     Campaign {
+        name: "restarts",
+        program: Program::Of { program: "e2e-campaigns", campaign: "restarts" },
+        arguments: &["--restarts", "{restarts}", "--seed", "{seed}"],
+        environment: &[],
+        extents: &[("{restarts}", "50", "10")],
+    },
+    Campaign {
         name: "package-clients",
         program: Program::Of { program: "e2e-campaigns", campaign: "package-clients" },
         arguments: &[],

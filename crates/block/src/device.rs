@@ -192,6 +192,16 @@ pub trait BlockDevice: Send + Sync + 'static {
     /// *Errors*: those who keep the record cannot be told. What was flushed is safe nevertheless.
     fn close(&self) -> IoFuture<()>;
 
+    /// Ends this use of the device as [`close`](Self::close) does, and gives the device up at once, so that another
+    /// process can own it although this one still holds it. *Returns* whether reads still work; they then see what the
+    /// next owner writes. Writes fail.
+    ///
+    /// *Errors*: those of `close`; or the device could not be given up.
+    fn release(&self) -> IoFuture<bool> {
+        let closed = self.close();
+        Box::pin(async move { closed.await.map(|()| false) })
+    }
+
     /// Whether others may write to the device below, so that its bytes may change without a write here.
     fn is_shared(&self) -> bool {
         false

@@ -12,6 +12,7 @@ mod cache;
 mod cache_live;
 mod cache_mount;
 mod cert;
+mod limits;
 mod nbd;
 mod origin;
 mod ram;
@@ -46,6 +47,7 @@ pub use cache::{CacheCommand, SimulateArguments};
 pub use cache_live::{CacheAdviseArguments, CacheFlushArguments, CachePathArguments, CacheSetArguments, TopArguments};
 pub use cache_mount::{CacheMountArguments, CacheStatArguments, CacheUmountArguments};
 pub use cert::{CertCommand, CertHostArguments, CertInitArguments, CertShowArguments};
+pub use limits::LimitArguments;
 pub use nbd::{ExportArguments, InfoArguments, ListArguments, NbdCommand, ServerArguments};
 pub use origin::OriginArguments;
 pub use ram::{RamCommand, RamSimulateArguments};
@@ -96,6 +98,7 @@ pub struct Arguments {
 
 /// The commands.
 #[derive(Debug, Subcommand)]
+#[expect(clippy::large_enum_variant, reason = "a process has one")]
 pub enum Command {
     /// Run a caching HTTP proxy
     #[command(
@@ -355,6 +358,8 @@ pub struct ProxyArguments {
     pub access_log: AccessLog,
     #[command(flatten)]
     pub engine: EngineArguments,
+    #[command(flatten)]
+    pub limits: LimitArguments,
 }
 
 /// The memory of the store of a proxy by default. *Units*: bytes.

@@ -5,6 +5,7 @@
 
 use std::ops::Deref;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Context;
 use nectary_block::{self as block, Engine, Registry, SharedDevice, format_size};
@@ -38,6 +39,7 @@ pub fn registry_listing(caches: &Caches, disks: &Opened) -> Registry {
 pub struct OpenStore {
     store: Spans,
     devices: Vec<SharedDevice>,
+    is_closed: AtomicBool,
 }
 
 impl Deref for OpenStore {
@@ -49,6 +51,24 @@ impl Deref for OpenStore {
 }
 
 impl OpenStore {
+    fn new(store: Spans, devices: Vec<SharedDevice>) -> OpenStore {
+        OpenStore { store, devices, is_closed: AtomicBool::new(false) }
+    }
+
+    /// Closes the store, and gives its devices up, so that the next process can open it. Bodies that are being read go
+    /// on where the devices can still be read. A second call does nothing.
+    pub async fn release(&self) -> Result<(), anyhow::Error> {
+        if self.is_closed.swap(true, Ordering::Relaxed) {
+            return Ok(());
+        }
+        self.store.close().await?;
+        let mut released = Ok(());
+        for device in &self.devices {
+            released = released.and(device.release().await.map(drop));
+        }
+        Ok(released?)
+    }
+
     /// Closes the store, and then its devices.
     pub async fn close(&self) -> Result<(), anyhow::Error> {
         self.store.close().await?;
@@ -141,17 +161,13 @@ pub async fn open_store(
         let options = OpenOptions { memory_bytes: TOOL_MEMORY_BYTES.max(count * MEMORY_BYTES_MIN), ..options };
         let named = span_devices_with(spec, spans, &device_options).await;
         let devices = opened(&named);
-        let failed = named.iter().filter_map(|named| named.device.as_ref().err());
-        if let Some(error) = failed.into_iter().find(|error| error.kind == ErrorKind::Busy).cloned() {
-            close(&devices).await?;
-            return Err(error.into());
-        }
+        refuse_busy(&named, &devices).await?;
         if all_blank(&named).await {
             close(&devices).await?;
             return Err(absent(spec));
         }
         let store = Spans::open(named, options).await.with_context(|| format!("cannot open the store on {spec}"))?;
-        return Ok(OpenStore { store: say_notes(store, access), devices });
+        return Ok(OpenStore::new(say_notes(store, access), devices));
     }
     let device = registry().open(spec, &device_options).await?;
     let devices = vec![device.clone()];
@@ -160,7 +176,19 @@ pub async fn open_store(
         return Err(absent(spec));
     }
     let store = Store::open(device, options).await.with_context(|| format!("cannot open the store on {spec}"))?;
-    Ok(OpenStore { store: store.into(), devices })
+    Ok(OpenStore::new(store.into(), devices))
+}
+
+/// Fails if another process has one of the devices open: such a span is not missing.
+async fn refuse_busy(named: &[SpanDevice], devices: &[SharedDevice]) -> Result<(), Failure> {
+    let mut failed = named.iter().filter_map(|named| named.device.as_ref().err());
+    match failed.find(|error| error.kind == ErrorKind::Busy).cloned() {
+        Some(error) => {
+            close(devices).await?;
+            Err(error.into())
+        }
+        None => Ok(()),
+    }
 }
 
 fn absent(spec: &str) -> Failure {
@@ -248,12 +276,13 @@ pub async fn open_or_create_store(arguments: &ProxyArguments, options: OpenOptio
     if !spans.spans.is_empty() {
         let named = span_devices(spec, spans, engine, Some(size_bytes)).await;
         let devices = opened(&named);
+        refuse_busy(&named, &devices).await?;
         let found = match arguments.forget_if_spans_missing {
             true => Spans::open_or_forget(named, options).await,
             false => Spans::open(named, options).await,
         };
         return match found {
-            Ok(store) => Ok(OpenStore { store: say_notes(store, Access::Write), devices }),
+            Ok(store) => Ok(OpenStore::new(say_notes(store, Access::Write), devices)),
             Err(error) if error.kind == ErrorKind::Absent => Err(Failure::new(
                 NOT_FOUND,
                 format!("{}: {}", context(), error.message),
@@ -285,5 +314,5 @@ pub async fn open_or_create_store(arguments: &ProxyArguments, options: OpenOptio
     }
     let devices = vec![device.clone()];
     let store = Store::open(device, options).await.with_context(context)?;
-    Ok(OpenStore { store: store.into(), devices })
+    Ok(OpenStore::new(store.into(), devices))
 }

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use nectary_host::{State, Status};
 use nectary_proxy::{Reopener, StatsReader};
 use nectary_store::Stat;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::machine;
 
@@ -19,6 +19,8 @@ pub struct Running {
     pub stats: StatsReader,
     /// What opens its files again.
     pub reopener: Reopener,
+    /// Its limits.
+    pub limits: Value,
 }
 
 /// Returns the status of the proxy with this name; `running` is `None` while it is starting.
@@ -89,6 +91,7 @@ pub fn status(name: &str, stat: &Stat, running: Option<&Running>) -> Status {
     status.with_detail(json!({
         "addresses": running.map(|running| &running.addresses),
         "connections": running.and_then(|running| running.stats.connection_limits()),
+        "limits": running.map(|running| &running.limits),
         "requests": stats,
         "access_log_failure": log_failure,
         "origin_failure": origin_down.map(|down| down.last),

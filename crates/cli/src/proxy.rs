@@ -1,27 +1,29 @@
 //! `nectary proxy`: a caching HTTP proxy over a store.
 //!
-//! Owns: the order in which the proxy's parts start (signals, addresses, store, control socket, proxy) and stop (in
-//! reverse), and the effect of signals.
-//! Promises: if the command ends successfully, all accepted requests are finished and their objects are written. Leaves
-//! to others: the work of each part.
+//! Owns: the order in which the proxy's parts start (signals, addresses, store, control socket, proxy) and stop
+//! (listeners, control socket, store, and then the requests under way), and the effect of signals.
+//! Promises: if the command ends successfully, all accepted requests are finished, and every object that was whole in
+//! time is written. A stop gives the store up at once, so that the next process can open it while this one still sends.
+//! Leaves to others: the work of each part.
 
 use std::io::ErrorKind;
+use std::net::TcpListener;
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use nectary_block::format_size;
 use nectary_host::log::{self, Level, Throttle};
 use nectary_host::{
     ControlServer, Fault, FaultKind, Limits, Methods, ReopenSignals, RuntimeDirectory, Shutdown, Status, allocator,
-    descriptors, memory,
+    control, descriptors, inherited, memory,
 };
 use nectary_proxy::{Bound, ForwardedOptions, OriginUrl, Proxy, ProxyOptions, Reopener};
 use nectary_store::{MEMORY_BYTES_MIN, OpenOptions, Spans};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::arguments::ProxyArguments;
-use crate::device::open_or_create_store;
+use crate::device::{OpenStore, open_or_create_store};
 use crate::exit::{BUSY, FAILED, Failure, GOOD, USAGE};
 use crate::health;
 use crate::machine;
@@ -29,6 +31,12 @@ use crate::purge::purge;
 
 /// The interval at which the store's notices are checked.
 const NOTES_INTERVAL: Duration = Duration::from_secs(1);
+/// The longest time for which a process that takes listeners over waits for the store.
+const STORE_PATIENCE: Duration = Duration::from_secs(30);
+/// The time between two attempts to open the store.
+const STORE_PAUSE: Duration = Duration::from_millis(20);
+/// The longest time in which the next process must answer a purge.
+const SUCCESSOR_TIME_MAX: Duration = Duration::from_secs(5);
 
 /// A warning says so if `--memory` leaves less than this share of the memory that may be used, and less than
 /// `MEMORY_LEFT_BYTES`, for all else.
@@ -58,27 +66,54 @@ pub async fn run(arguments: &ProxyArguments) -> Result<u8, Failure> {
     // The options and addresses are checked before a store is opened or made.
     check_memory(arguments)?;
     check_descriptors(arguments)?;
-    let bound = bind(proxy_options(arguments)?)?;
+    let bound = with_successor(arguments, bind(proxy_options(arguments)?, inherited::tcp_listeners())?)?;
     // A slow disk does not keep a signal waiting. What was read or made so far is found by the next start.
     let store = tokio::select! {
-        store = open_or_create_store(arguments, options) => store?,
+        store = open_store(arguments, options, bound.has_successor()) => store?,
         () = shutdown.requested() => {
             log::write(Level::Note, "proxy", format_args!("stopped before the store was open"));
             return Ok(GOOD);
         }
     };
     let served = serve(arguments, bound, &store, &shutdown, reopen_signals).await;
-    let closed = store.close().await.context("cannot write what was left");
+    let closed = store.release().await.context("cannot write what was left");
     served?;
     closed?;
     log::write(Level::Note, "proxy", format_args!("stopped"));
     Ok(GOOD)
 }
 
+/// Lets the process that serves inherited listeners next be told what it has to purge.
+fn with_successor(arguments: &ProxyArguments, bound: Bound) -> Result<Bound, Failure> {
+    if !bound.has_successor() {
+        return Ok(bound);
+    }
+    let socket = RuntimeDirectory::open()?.socket(&part(arguments))?;
+    Ok(bound.with_successor(Arc::new(move |params: &Value| {
+        let told = control::request(&socket, "purge", params.clone(), SUCCESSOR_TIME_MAX);
+        told.map(drop).map_err(|error| error.to_string())
+    })))
+}
+
+/// Opens the store. A process that takes listeners over waits until the one before it has given the store up.
+async fn open_store(arguments: &ProxyArguments, options: OpenOptions, is_next: bool) -> Result<OpenStore, Failure> {
+    let deadline = Instant::now() + STORE_PATIENCE;
+    loop {
+        match open_or_create_store(arguments, options.clone()).await {
+            Err(failure) if failure.code() == BUSY && is_next && Instant::now() < deadline => {
+                static WAITS: Throttle = Throttle::every(STORE_PATIENCE);
+                WAITS.write(Level::Note, "proxy", format_args!("waits for the store: {}", failure.message()));
+                tokio::time::sleep(STORE_PAUSE).await;
+            }
+            opened => return opened,
+        }
+    }
+}
+
 async fn serve(
     arguments: &ProxyArguments,
     bound: Bound,
-    store: &Spans,
+    store: &OpenStore,
     shutdown: &Shutdown,
     signals: ReopenSignals,
 ) -> Result<(), Failure> {
@@ -86,18 +121,20 @@ async fn serve(
     // The control socket is made before the proxy listens, so that two proxies that start at the same time cannot share
     // an address by mistake.
     let control = start_control(arguments, store, &proxy_of_status)?;
-    let served = match bound.serve(store.clone(), shutdown.clone()) {
+    match bound.serve(Spans::clone(store), shutdown.clone()) {
         Ok(proxy) => {
             announce(arguments, &proxy, store);
             let addresses = proxy.addresses().to_vec();
-            let running = health::Running { addresses, stats: proxy.stats(), reopener: proxy.reopener() };
+            let limits = arguments.limits.limits().figures();
+            let running = health::Running { addresses, stats: proxy.stats(), reopener: proxy.reopener(), limits };
             let _ = proxy_of_status.set(running);
-            wait(arguments, proxy, store, signals).await
+            wait(arguments, proxy, (store, control), signals).await
         }
-        Err(error) => Err(error.into()),
-    };
-    control.stop().await;
-    served
+        Err(error) => {
+            control.stop().await;
+            Err(error.into())
+        }
+    }
 }
 
 /// Refuses less memory than the store needs, and more than the machine has or a memory group allows: otherwise the kernel
@@ -142,8 +179,8 @@ fn check_descriptors(arguments: &ProxyArguments) -> Result<(), Failure> {
 }
 
 /// Binds the addresses; the error names the program that already uses one.
-fn bind(options: ProxyOptions) -> Result<Bound, Failure> {
-    Proxy::bind(options).map_err(|error| {
+fn bind(options: ProxyOptions, inherited: Vec<TcpListener>) -> Result<Bound, Failure> {
+    Proxy::bind_with(options, inherited).map_err(|error| {
         let nectary_proxy::Error::Listen { address, error: reason } = &error else { return error.into() };
         let elsewhere = "or choose another address with --listen";
         match reason.kind() {
@@ -175,18 +212,36 @@ fn bind(options: ProxyOptions) -> Result<Bound, Failure> {
 async fn wait(
     arguments: &ProxyArguments,
     proxy: Proxy,
-    store: &Spans,
+    (store, control): (&OpenStore, ControlServer),
     mut signals: ReopenSignals,
 ) -> Result<(), Failure> {
     static NOTES: Throttle = Throttle::every(Duration::from_secs(60));
     let reopener = proxy.reopener();
+    let stats = proxy.stats();
+    let mut left = std::pin::pin!(proxy.left());
     let mut ended = tokio::task::spawn_blocking(move || proxy.wait());
+    let (mut control, mut released) = (Some(control), Ok(()));
     let mut ticks = tokio::time::interval(NOTES_INTERVAL);
     let mut looking_up = std::pin::pin!(look_up(arguments.origin.origin.as_ref()));
     let mut is_looked_up = false;
     loop {
         tokio::select! {
-            ended = &mut ended => return Ok(ended.context("the proxy panicked")??),
+            ended = &mut ended => {
+                if let Some(control) = control.take() {
+                    released = give_up(store, control).await;
+                }
+                ended.context("the proxy panicked")??;
+                return released;
+            }
+            // The control socket goes first: who can open the store can also make the socket.
+            () = &mut left, if control.is_some() => if let Some(control) = control.take() {
+                released = give_up(store, control).await;
+                let open = stats.snapshot().connections_open;
+                if open > 0 {
+                    let text = format_args!("the store is closed; {open} connections go on without it");
+                    log::write(Level::Note, "proxy", text);
+                }
+            },
             signal = signals.next() => match reopen(reopener.clone()).await.as_slice() {
                 [] => log::write(Level::Note, "proxy", format_args!("{signal}: log and certificates reopened")),
                 failed => for error in failed {
@@ -194,11 +249,18 @@ async fn wait(
                 },
             },
             () = &mut looking_up, if !is_looked_up => is_looked_up = true,
-            _ = ticks.tick() => for note in store.take_notes() {
+            // What a closed store cannot read may be what the next process has written.
+            _ = ticks.tick(), if control.is_some() => for note in store.take_notes() {
                 NOTES.write(Level::Warning, "store", format_args!("{note}"));
             },
         }
     }
+}
+
+/// Gives up the name of this part and the store.
+async fn give_up(store: &OpenStore, control: ControlServer) -> Result<(), Failure> {
+    control.stop().await;
+    Ok(store.release().await.context("cannot write what was left")?)
 }
 
 /// Opens the log and the certificates again; returns what failed.
@@ -243,6 +305,7 @@ fn proxy_options(arguments: &ProxyArguments) -> Result<ProxyOptions, Failure> {
         store_set_cookie: arguments.store_set_cookie,
         forwarded: ForwardedOptions { trusted: arguments.trust_forwarded.clone(), is_silent: arguments.no_forwarded },
         admin: arguments.admin.options()?,
+        limits: arguments.limits.limits(),
         ..ProxyOptions::default()
     })
 }
@@ -322,6 +385,13 @@ fn announce(arguments: &ProxyArguments, proxy: &Proxy, store: &Spans) {
     }
     for address in proxy.admin_addresses() {
         log::write(Level::Note, "proxy", format_args!("administration at http://{address}"));
+    }
+    let limits = proxy.stats().connection_limits();
+    if let Some(limits) = limits.filter(|limits| limits.clients_max < u64::from(arguments.limits.connections_max) / 2) {
+        let (clients, files) = (limits.clients_max, limits.descriptors);
+        let text =
+            format_args!("at most {clients} clients at a time, as {files} files may be open: raise `ulimit -Hn`");
+        log::write(Level::Warning, "proxy", text);
     }
     let (size, memory) = (format_size(stat.span_bytes), format_size(arguments.memory_bytes()));
     let entries = found_entries(stat.entries, stat.index_loading, stat.recovery.duration_us / 1000);

@@ -29,6 +29,7 @@ pub mod peers;
 pub mod pressure;
 pub mod ram;
 pub mod report;
+pub mod restart;
 pub mod ring;
 pub mod rng;
 pub mod scratch;

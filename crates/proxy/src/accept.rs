@@ -6,11 +6,13 @@
 
 use std::net::{SocketAddr, TcpListener as StdListener};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use nectary_host::log::{Level, Throttle};
 use nectary_host::{Shutdown, descriptors};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
 
 use crate::connections::Door;
 use crate::room::Peer;
@@ -21,6 +23,9 @@ use crate::worker::Worker;
 /// The longest time that the worker waits for connections to end after it has cut them off.
 const CUT_OFF: Duration = Duration::from_secs(1);
 
+/// The longest time that leaving the store waits for purges.
+const LEAVE: Duration = Duration::from_secs(1);
+
 /// Limits how often a failed accept is logged. Without free file descriptors, every accept fails.
 static ACCEPT_FAILED: Throttle = Throttle::every(Duration::from_secs(60));
 
@@ -29,6 +34,7 @@ pub(crate) async fn run(
     worker: Rc<Worker>,
     listeners: Vec<(StdListener, Door)>,
     shutdown: Shutdown,
+    exit: Exit,
 ) -> std::io::Result<()> {
     let tasks = &worker.connections.tasks;
     let mut accepting = Vec::new();
@@ -42,8 +48,14 @@ pub(crate) async fn run(
         () = shutdown.requested() => {}
     }
     accepting.iter().for_each(|task| task.abort());
+    leave(&worker).await;
+    exit.left.add_permits(1);
     worker.upstream.close();
-    worker.connections.drain();
+    if exit.has_successor {
+        worker.connections.let_go()
+    } else {
+        worker.connections.drain()
+    }
     tasks.close();
     let drained = async {
         tokio::select! {
@@ -58,6 +70,24 @@ pub(crate) async fn run(
     }
     worker.log.finish();
     Ok(())
+}
+
+/// How a worker stops.
+pub(crate) struct Exit {
+    /// Gets a permit when the worker no longer changes the store.
+    pub left: Arc<Semaphore>,
+    /// Whether another process serves the same listeners next, so that no request may be lost.
+    pub has_successor: bool,
+}
+
+/// Leaves the store. Requests from now on do not use it, and fetches go on for their clients alone once it is closed.
+/// What unsafe requests under way may change is purged, because their answers may come too late for that.
+async fn leave(worker: &Worker) {
+    worker.is_leaving.set(true);
+    let changing = worker.changing.borrow().clone();
+    let purges = changing.iter().map(|key| worker.store.purge_key(key));
+    // A purge that fails is reported by the request itself.
+    _ = tokio::time::timeout(LEAVE, futures_util::future::join_all(purges)).await;
 }
 
 /// Accepts connections until the task is aborted.

@@ -4,6 +4,7 @@
 //! disconnected. At the end of the exchange, the connection's [`Watch`] is told and the request is logged. A body that
 //! cannot be completed ends with an error, on which hyper aborts the connection: a partial body never looks complete.
 
+use std::ops::Range;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
@@ -28,6 +29,18 @@ pub(crate) struct BodyError(pub String);
 /// Pieces of a body as they arrive.
 pub(crate) type Pieces = Pin<Box<dyn Stream<Item = Result<Bytes, BodyError>>>>;
 
+/// Gets the given range of a body from its origin, once the store no longer has it. *Errors*: the origin does not have
+/// the same body.
+pub(crate) type Resume = Box<dyn FnOnce(Range<u64>) -> Resuming>;
+type Resuming = Pin<Box<dyn Future<Output = Result<Pieces, BodyError>>>>;
+
+/// Where the pieces of a stored body come from.
+enum Supply {
+    /// The store; the number is the end of the range.
+    Store(BodyReader, u64, Option<Resume>),
+    Origin(Pieces),
+}
+
 /// The bytes of a response.
 pub(crate) enum Content {
     /// No bytes.
@@ -39,8 +52,8 @@ pub(crate) enum Content {
 }
 
 impl Content {
-    /// The bytes of a range of a stored object.
-    pub fn of_object(object: &Object, range: std::ops::Range<u64>) -> Content {
+    /// The bytes of a range of a stored object. If the store loses some of them meanwhile, `resume` gets the rest.
+    pub fn of_object(object: &Object, range: Range<u64>, resume: Option<Resume>) -> Content {
         let length = range.end - range.start;
         if length == 0 {
             return Content::Empty;
@@ -49,9 +62,24 @@ impl Content {
             Some(whole) if length == object.body_bytes() => Content::Whole(whole.clone()),
             Some(whole) => Content::Whole(whole.slice(range.start as usize..range.end as usize)),
             None => {
-                let pieces = unfold(object.reader(range), async |mut reader| {
-                    let piece = reader.next().await?;
-                    Some((piece.map_err(|error| BodyError(error.to_string())), reader))
+                let end = range.end;
+                let supply = Supply::Store(object.reader(range), end, resume);
+                let pieces = unfold(supply, async |mut supply| {
+                    if let Supply::Store(reader, end, resume) = &mut supply {
+                        match reader.next().await? {
+                            Ok(piece) => return Some((Ok(piece), supply)),
+                            Err(error) => match resume.take() {
+                                None => return Some((Err(BodyError(error.to_string())), supply)),
+                                Some(resume) => match resume(*end - reader.remaining()..*end).await {
+                                    Ok(pieces) => supply = Supply::Origin(pieces),
+                                    Err(error) => return Some((Err(error), supply)),
+                                },
+                            },
+                        }
+                    }
+                    let Supply::Origin(pieces) = &mut supply else { return None };
+                    let piece = pieces.next().await?;
+                    Some((piece, supply))
                 });
                 Content::Pieces(Box::pin(pieces), Some(length))
             }
@@ -80,7 +108,7 @@ impl Content {
     }
 
     /// A range of a body that arrives in pieces. No bytes after the range are read.
-    pub fn of_part(pieces: Pieces, range: std::ops::Range<u64>) -> Content {
+    pub fn of_part(pieces: Pieces, range: Range<u64>) -> Content {
         let length = range.end.saturating_sub(range.start);
         let pieces = unfold((pieces, range.start), async |(mut pieces, mut skipped_bytes)| {
             loop {

@@ -13,9 +13,12 @@ use std::time::Duration;
 use tokio_util::task::TaskTracker;
 
 use crate::options::ProxyOptions;
-use crate::room::{Place, Room};
+use crate::room::Room;
 use crate::stats::WorkerStats;
 use crate::wire::deadlines::{Clock, Deadlines, Side, Watch, until_killed};
+
+/// The time for which a connection without a request stays open while a worker lets its clients go.
+const LINGER: Duration = Duration::from_secs(1);
 
 /// The users of an address that the proxy listens on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,6 +45,8 @@ pub(crate) struct Connections {
     clock: Rc<Clock>,
     clients: Allowed,
     origins: Allowed,
+    /// The tick at which the worker began to let its clients go; `None` before.
+    leaving_since: Cell<Option<u32>>,
     next: Cell<u64>,
     open: RefCell<HashMap<u64, Rc<Watch>>>,
 }
@@ -51,22 +56,29 @@ impl Connections {
     pub fn new(options: &ProxyOptions, room: Arc<Room>) -> Rc<Connections> {
         let limits = &options.limits;
         let ticks = Deadlines::ticks;
+        let silence = |time: Duration| if time.is_zero() { Deadlines::NEVER } else { ticks(time) };
         let clients = Deadlines {
             idle: ticks(limits.keep_alive_timeout),
             head: ticks(limits.head_timeout),
-            body: ticks(limits.body_timeout),
-            write: ticks(limits.write_timeout),
-            tunnel: ticks(limits.tunnel_timeout),
+            body: silence(limits.body_timeout),
+            write: silence(limits.write_timeout),
+            tunnel: silence(limits.tunnel_timeout),
             linger: ticks(Duration::from_secs(1)),
         };
-        let origins =
-            Deadlines { idle: ticks(limits.origin_idle_timeout), head: ticks(limits.response_timeout), ..clients };
+        let body = silence(limits.origin_body_timeout);
+        let origins = Deadlines {
+            idle: ticks(limits.origin_idle_timeout),
+            head: ticks(limits.response_timeout),
+            body,
+            ..clients
+        };
         Rc::new(Connections {
             tasks: TaskTracker::new(),
             room,
             clock: Rc::default(),
             clients: Allowed { deadlines: clients, head_bytes_max: limits.request_head_bytes_max },
             origins: Allowed { deadlines: origins, head_bytes_max: limits.response_head_bytes_max },
+            leaving_since: Cell::new(None),
             next: Cell::new(0),
             open: RefCell::default(),
         })
@@ -89,24 +101,36 @@ impl Connections {
         Enlisted { connections: self.clone(), number }
     }
 
-    /// Runs a connection to an origin until the connection ends by itself or its watch ends it; then its place is free.
-    pub fn supervise<F: Future + 'static>(self: &Rc<Self>, watch: Rc<Watch>, connection: F, place: Place) {
+    /// Runs a connection to an origin until the connection ends by itself or its watch ends it.
+    pub fn supervise<F: Future + 'static>(self: &Rc<Self>, watch: Rc<Watch>, connection: F) {
         let enlisted = self.enlist(watch.clone());
         self.tasks.spawn_local(async move {
             until_killed(&watch, connection).await;
-            drop((enlisted, place));
+            drop(enlisted);
         });
     }
 
     /// Advances the clock by one tick and ends overdue connections.
     pub fn sweep(&self, stats: &WorkerStats) {
         self.clock.advance();
+        let linger = Deadlines::ticks(LINGER);
+        let is_over = |since: u32| self.clock.tick().wrapping_sub(since) > linger;
+        if self.leaving_since.get().is_some_and(is_over) {
+            let open = self.open.borrow();
+            open.values().filter(|watch| watch.idle_since().is_some_and(is_over)).for_each(|watch| watch.drain());
+        }
         for watch in self.open.borrow().values() {
             if !watch.is_killed() && watch.is_overdue() {
                 stats.overdue_connections.add(1);
                 watch.kill();
             }
         }
+    }
+
+    /// Lets every connection end after its next answer, and one without a request after [`LINGER`]. A client that sends
+    /// a request at this moment gets an answer, whereas a connection that is closed at once loses the request.
+    pub fn let_go(&self) {
+        self.leaving_since.set(Some(self.clock.tick()));
     }
 
     /// Lets every connection end after the exchange that is under way on it.

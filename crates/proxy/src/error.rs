@@ -27,6 +27,12 @@ pub enum Error {
         /// The address.
         address: SocketAddr,
     },
+    /// A listening socket that the process inherited has an address that is not named.
+    #[error("no address to listen on is that of the inherited socket {}", .address.map_or("?".to_owned(), |it| it.to_string()))]
+    Inherited {
+        /// The address of the socket, if it is known.
+        address: Option<SocketAddr>,
+    },
     /// The access log cannot be opened.
     #[error("cannot open the access log {path}: {what}")]
     AccessLog {

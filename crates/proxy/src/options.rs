@@ -15,6 +15,9 @@ use crate::origin_options::OriginOptions;
 use crate::rules::default_ttl::Rule;
 use crate::rules::key::Origin;
 
+/// The number of headers for which hyper needs no allocation.
+pub(crate) const HEADERS: usize = 100;
+
 /// How a proxy runs.
 #[derive(Debug, Clone)]
 pub struct ProxyOptions {
@@ -146,8 +149,11 @@ pub struct Limits {
     /// The maximum number of client connections of all workers together. Further connections are answered by `503` and
     /// closed.
     pub connections_max: usize,
-    /// The longest head of a request. A longer head is answered by `431`, and so is a head with more than 100 headers.
+    /// The longest head of a request. A longer head is answered by `431`.
     pub request_head_bytes_max: usize,
+    /// The maximum number of headers of a request, which is otherwise answered by `431`, and of an origin's response, for
+    /// which the client otherwise gets `502`. More than 100 cost an allocation for each message.
+    pub headers_max: usize,
     /// The longest URL. A longer URL is answered by `414`.
     pub url_bytes_max: usize,
     /// The longest body of a request. A longer body is answered by `413`, and its connection ends.
@@ -164,16 +170,18 @@ pub struct Limits {
     pub head_timeout: Duration,
     /// The longest time between two requests on a client's connection.
     pub keep_alive_timeout: Duration,
-    /// The longest time in which no byte of an expected body arrives from a client or an origin.
+    /// The longest time in which no byte of an expected body arrives from a client; zero for no limit.
     pub body_timeout: Duration,
-    /// The longest time in which the peer accepts no byte of a response or request.
+    /// The longest time in which no byte of an expected body arrives from an origin; zero for no limit.
+    pub origin_body_timeout: Duration,
+    /// The longest time in which the peer accepts no byte of a response or request; zero for no limit.
     pub write_timeout: Duration,
     /// The longest time for connecting to an origin. This time covers the attempts at all addresses of the origin, and
     /// TLS.
     pub connect_timeout: Duration,
     /// The longest time from sending a request to an origin to the end of the response's head.
     pub response_timeout: Duration,
-    /// The longest time in which a tunnel carries no byte in either direction.
+    /// The longest time in which a tunnel carries no byte in either direction; zero for no limit.
     pub tunnel_timeout: Duration,
     /// The time for which an unused connection to an origin is kept.
     pub origin_idle_timeout: Duration,
@@ -188,6 +196,7 @@ impl Default for Limits {
         Limits {
             connections_max: 10_000,
             request_head_bytes_max: 32 * 1024,
+            headers_max: HEADERS,
             url_bytes_max: 8000,
             request_body_bytes_max: 1 << 30,
             response_head_bytes_max: 32 * 1024,
@@ -196,6 +205,7 @@ impl Default for Limits {
             head_timeout: Duration::from_secs(20),
             keep_alive_timeout: Duration::from_secs(75),
             body_timeout: Duration::from_secs(60),
+            origin_body_timeout: Duration::from_secs(60),
             write_timeout: Duration::from_secs(60),
             connect_timeout: Duration::from_secs(10),
             response_timeout: Duration::from_secs(60),
@@ -204,6 +214,34 @@ impl Default for Limits {
             origin_idle_connections_max: 128,
             drain_timeout: Duration::from_secs(30),
         }
+    }
+}
+
+impl Limits {
+    /// The limits as JSON, under names with their units.
+    pub fn figures(&self) -> serde_json::Value {
+        let seconds = |time: Duration| time.as_secs_f64();
+        serde_json::json!({
+            "connections_max": self.connections_max,
+            "request_head_bytes_max": self.request_head_bytes_max,
+            "response_head_bytes_max": self.response_head_bytes_max,
+            "headers_max": self.headers_max,
+            "url_bytes_max": self.url_bytes_max,
+            "upload_bytes_max": self.request_body_bytes_max,
+            "fills_max": self.fills_max,
+            "range_start_bytes_max": self.range_fill_start_bytes_max,
+            "origin_idle_max": self.origin_idle_connections_max,
+            "head_seconds": seconds(self.head_timeout),
+            "keep_alive_seconds": seconds(self.keep_alive_timeout),
+            "client_silence_seconds": seconds(self.body_timeout),
+            "send_silence_seconds": seconds(self.write_timeout),
+            "connect_seconds": seconds(self.connect_timeout),
+            "first_byte_seconds": seconds(self.response_timeout),
+            "origin_silence_seconds": seconds(self.origin_body_timeout),
+            "origin_keep_alive_seconds": seconds(self.origin_idle_timeout),
+            "tunnel_silence_seconds": seconds(self.tunnel_timeout),
+            "drain_seconds": seconds(self.drain_timeout),
+        })
     }
 }
 

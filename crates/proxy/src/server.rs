@@ -12,8 +12,9 @@ use std::time::Duration;
 use nectary_host::Shutdown;
 use nectary_store::Spans;
 use socket2::{Domain, Protocol, Socket, Type};
+use tokio::sync::Semaphore;
 
-use crate::accept;
+use crate::accept::{self, Exit};
 use crate::access_log::{LogBuffer, LogQueue, LogWriter, OpenLog};
 use crate::connections::Door;
 use crate::error::Error;
@@ -21,6 +22,7 @@ use crate::options::ProxyOptions;
 use crate::room::{ConnectionLimits, Room};
 use crate::rules::key_headers;
 use crate::stats::{OriginState, StatsReader, WorkerStats};
+use crate::successor::{PurgeElsewhere, Successor};
 use crate::upstream::{KnownOrigins, OriginTrust};
 use crate::worker::Worker;
 
@@ -43,6 +45,7 @@ pub struct Proxy {
     workers: Vec<JoinHandle<Result<(), Error>>>,
     log: Option<LogWriter>,
     trust: Arc<OriginTrust>,
+    left: Arc<Semaphore>,
 }
 
 impl Proxy {
@@ -58,6 +61,15 @@ impl Proxy {
     /// [`Error::OriginCa`] if the file of certificates cannot be read or has none; [`Error::AdminWithoutToken`] if an
     /// address needs a token and there is none; [`Error::AccessLog`] if the log cannot be opened.
     pub fn bind(options: ProxyOptions) -> Result<Bound, Error> {
+        Proxy::bind_with(options, Vec::new())
+    }
+
+    /// Like [`bind`](Proxy::bind), with listening sockets that the process inherited. Each of them is used instead of a
+    /// new one for the address that it has. Another process has them too and serves them next, so at the end no request
+    /// on an open connection is lost: the proxy answers each client's next request before it closes its connection.
+    ///
+    /// *Errors*: also [`Error::Inherited`] if no address is that of an inherited socket.
+    pub fn bind_with(options: ProxyOptions, inherited: Vec<TcpListener>) -> Result<Bound, Error> {
         if options.listen.is_empty() {
             return Err(Error::NoAddress);
         }
@@ -77,7 +89,25 @@ impl Proxy {
         let mut sockets: Vec<Vec<(Socket, Door)>> = (0..worker_count).map(|_| Vec::new()).collect();
         let clients = options.listen.iter().map(|address| (*address, Door::Clients));
         let admin = options.admin.listen.iter().map(|address| (*address, Door::Admin));
+        let has_successor = !inherited.is_empty();
+        let mut inherited = inherited.into_iter().map(Some).collect::<Vec<_>>();
         for (mut address, door) in clients.chain(admin) {
+            let found = inherited.iter_mut().find(|socket| {
+                let own = socket.as_ref().and_then(|socket| socket.local_addr().ok());
+                own.is_some_and(|own| own == address)
+            });
+            if let Some(socket) = found.and_then(Option::take) {
+                let failed = |error| Error::Listen { address, error };
+                socket.set_nonblocking(true).map_err(failed)?;
+                for of_worker in &mut sockets {
+                    of_worker.push((socket.try_clone().map_err(failed)?.into(), door));
+                }
+                match door {
+                    Door::Clients => addresses.push(address),
+                    Door::Admin => admin_addresses.push(address),
+                }
+                continue;
+            }
             // The workers share each address with `SO_REUSEPORT`. A second proxy could share the address unnoticed, so
             // the address is first bound exclusively.
             bind(address, false).map_err(|error| Error::Listen { address, error })?;
@@ -92,8 +122,21 @@ impl Proxy {
                 Door::Admin => admin_addresses.push(address),
             }
         }
+        if let Some(socket) = inherited.into_iter().flatten().next() {
+            return Err(Error::Inherited { address: socket.local_addr().ok() });
+        }
         let log = OpenLog::open(&options.access_log)?;
-        Ok(Bound { options: Arc::new(options), addresses, admin_addresses, sockets, log, trust })
+        let options = Arc::new(options);
+        Ok(Bound {
+            options,
+            addresses,
+            admin_addresses,
+            sockets,
+            log,
+            trust,
+            has_successor,
+            successor: Successor::default(),
+        })
     }
 
     /// The addresses on which the proxy listens for clients, in the order of the options, with the ports that were
@@ -120,6 +163,13 @@ impl Proxy {
     /// The [`Shutdown`] that ends the proxy.
     pub fn shutdown(&self) -> &Shutdown {
         &self.shutdown
+    }
+
+    /// Waits until the proxy was told to stop and no worker changes the store any more. From then on the caller may close
+    /// the store: requests under way end without it, and what they have not read yet is read by the closed store.
+    pub fn left(&self) -> impl Future<Output = ()> + Send + use<> {
+        let (left, workers) = (self.left.clone(), self.workers.len() as u32);
+        async move { drop(left.acquire_many(workers).await) }
     }
 
     /// Waits until the proxy has ended; blocks the thread. If one worker fails, the others are stopped.
@@ -170,18 +220,31 @@ pub struct Bound {
     sockets: Vec<Vec<(Socket, Door)>>,
     log: Option<OpenLog>,
     trust: Arc<OriginTrust>,
+    has_successor: bool,
+    successor: Successor,
 }
 
 impl Bound {
+    /// Whether another process serves inherited listeners next.
+    pub fn has_successor(&self) -> bool {
+        self.has_successor
+    }
+
+    /// Sets how the next process is told to purge what requests under way at the end of this one change.
+    pub fn with_successor(self, purge: PurgeElsewhere) -> Bound {
+        Bound { successor: Successor(Some(purge)), ..self }
+    }
+
     /// Listens, starts the workers and returns; requests are accepted from then on.
     ///
     /// The proxy serves until `shutdown` is requested; then it stops accepting, finishes requests under way within the
-    /// drain timeout and ends. The store must stay open until [`Proxy::wait`] returns.
+    /// drain timeout and ends. The store must stay open until [`Proxy::left`] returns.
     ///
     /// *Errors*: [`Error::Listen`] or [`Error::Worker`] if an address or a thread cannot be used or started. After an
     /// error no thread keeps running.
     pub fn serve(self, store: impl Into<Spans>, shutdown: Shutdown) -> Result<Proxy, Error> {
-        let Bound { options, addresses, admin_addresses, sockets, log, trust } = self;
+        let Bound { options, addresses, admin_addresses, sockets, log, trust, has_successor, successor } = self;
+        let left = Arc::new(Semaphore::new(0));
         let store: Spans = store.into();
         let mut listeners = Vec::new();
         for of_worker in sockets {
@@ -200,8 +263,9 @@ impl Bound {
         for (index, listeners) in listeners.into_iter().enumerate() {
             let (options, store, stats, own) = (options.clone(), store.clone(), stats[index].clone(), shutdown.clone());
             let log = log.as_ref().map(|writer| LogBuffer::new(writer.queue(), stats.clone()));
-            let shared = (stats, origin.clone(), known.clone(), room.clone());
-            let work = move || serve(index, options, store, shared, log, instance, listeners, own);
+            let shared = (stats, origin.clone(), known.clone(), room.clone(), successor.clone());
+            let exit = Exit { left: left.clone(), has_successor };
+            let work = move || serve(index, options, store, shared, log, instance, listeners, (own, exit));
             let spawned = std::thread::Builder::new().name(format!("proxy-{index}")).spawn(work);
             match spawned {
                 Ok(worker) => workers.push(worker),
@@ -211,7 +275,7 @@ impl Bound {
                 }
             }
         }
-        Ok(Proxy { addresses, admin_addresses, stats: reader, shutdown, workers, log, trust })
+        Ok(Proxy { addresses, admin_addresses, stats: reader, shutdown, workers, log, trust, left })
     }
 }
 
@@ -232,11 +296,17 @@ fn serve(
     index: usize,
     options: Arc<ProxyOptions>,
     store: Spans,
-    (stats, origin, known, room): (Arc<WorkerStats>, Arc<OriginState>, Arc<KnownOrigins>, Arc<Room>),
+    (stats, origin, known, room, successor): (
+        Arc<WorkerStats>,
+        Arc<OriginState>,
+        Arc<KnownOrigins>,
+        Arc<Room>,
+        Successor,
+    ),
     log: Option<LogBuffer>,
     instance: u32,
     listeners: Vec<(TcpListener, Door)>,
-    shutdown: Shutdown,
+    (shutdown, exit): (Shutdown, Exit),
 ) -> Result<(), Error> {
     let failed = |error: std::io::Error| Error::Worker { worker: index, what: format!("failed: {error}") };
     // When this worker ends, even by a panic, the other workers end, too.
@@ -246,8 +316,8 @@ fn serve(
         .build_local(tokio::runtime::LocalOptions::default())
         .map_err(failed)?;
     let result = runtime.block_on(async {
-        let worker = Worker::new(options, store, stats, origin, known, log, room, instance);
-        accept::run(worker, listeners, shutdown).await
+        let worker = Worker::new(options, store, stats, origin, known, log, room, successor, instance);
+        accept::run(worker, listeners, shutdown, exit).await
     });
     drop(stop_others);
     // A thread that waits for a disk which does not answer does not keep the worker.

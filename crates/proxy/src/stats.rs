@@ -57,7 +57,7 @@ counters! {
     own_responses,
     /// Requests that failed at the origin (the client got 502 or 504).
     origin_failures,
-    /// `CONNECT` requests that opened a tunnel.
+    /// Requests that opened a tunnel: `CONNECT`, and those that switched to WebSocket.
     tunnels,
     /// `PURGE` requests whose purge was done.
     purges,
@@ -82,6 +82,8 @@ counters! {
     origin_requests,
     /// Informational responses (1xx) that came from origins before final ones.
     informational,
+    /// Stored bodies whose rest came from the origin, because the store no longer had it.
+    resumed,
     /// Responses that could not be fetched or stored to their end. No part of such a response is kept.
     failed_fills,
     /// Requests that were answered with a status from 200 to 299, tunnels included.

@@ -12,6 +12,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use http::uri::Authority;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use nectary_store::Spans;
+use serde_json::json;
 
 use crate::access_log::{LogBuffer, RequestLog};
 use crate::connections::Connections;
@@ -28,6 +29,7 @@ use crate::rules::origin::host_sent::{HostChoice, OriginHost, push_host};
 use crate::rules::origin::references::OwnReferences;
 use crate::rules::policy::Policy;
 use crate::stats::{OriginState, WorkerStats};
+use crate::successor::Successor;
 use crate::upstream::{KnownOrigins, Upstream};
 
 /// The longest request head that can be answered without hyper, in bytes.
@@ -120,6 +122,13 @@ pub(crate) struct Worker {
     pub pseudonym: String,
     /// The number of fetches for the store that are under way.
     pub fills: Cell<usize>,
+    /// Whether the worker stops: it serves the requests of open connections without the store, which another process
+    /// may have opened.
+    pub is_leaving: Cell<bool>,
+    /// The process that serves next.
+    successor: Successor,
+    /// The keys that the unsafe requests under way may change.
+    pub changing: RefCell<Vec<Vec<u8>>>,
     /// The same moment on two clocks: on the monotonic clock, and in Unix milliseconds.
     epoch: Cell<(Instant, u64)>,
 }
@@ -135,6 +144,7 @@ impl Worker {
         known: Arc<KnownOrigins>,
         log: Option<LogBuffer>,
         room: Arc<Room>,
+        successor: Successor,
         instance: u32,
     ) -> Rc<Worker> {
         let mode = match &options.origin {
@@ -166,9 +176,32 @@ impl Worker {
             via,
             pseudonym,
             fills: Cell::new(0),
+            is_leaving: Cell::new(false),
+            changing: RefCell::default(),
+            successor,
             epoch: Cell::new((Instant::now(), unix_ms())),
             options,
         })
+    }
+
+    /// Purges a key; once this worker has left the store, the next process is told. *Errors*: the purge is not durable.
+    pub async fn purge_key(&self, key: &[u8]) -> Result<(), String> {
+        if self.is_leaving.get() && self.successor.is_expected() {
+            return self.successor.purge(json!({ "key": String::from_utf8_lossy(key) })).await;
+        }
+        match self.store.purge_key(key).await {
+            // It was purged when this worker left the store.
+            Err(_) if self.is_leaving.get() && self.changing.borrow().iter().any(|changing| changing == key) => Ok(()),
+            purged => purged.map_err(|error| error.to_string()),
+        }
+    }
+
+    /// Purges a tag, as [`purge_key`](Worker::purge_key) does a key.
+    pub async fn purge_tag(&self, tag: &[u8]) -> Result<(), String> {
+        if self.is_leaving.get() && self.successor.is_expected() {
+            return self.successor.purge(json!({ "tags": [String::from_utf8_lossy(tag)] })).await;
+        }
+        self.store.purge_tag(tag).await.map_err(|error| error.to_string())
     }
 
     /// The current time, on the monotonic clock and in Unix milliseconds.

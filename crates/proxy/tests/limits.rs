@@ -150,3 +150,41 @@ async fn fetches_beyond_the_limit_are_passed_on_and_not_stored() {
     while !get(proxy.address, &origin.url("/a"), &[]).await.cache_status().contains("stored") {}
     assert!(get(proxy.address, &origin.url("/a"), &[]).await.is_hit());
 }
+
+#[tokio::test]
+async fn events_live_as_long_as_silence_is_allowed() {
+    let head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n3\r\none\r\n";
+    for (silence, is_whole) in [(Duration::ZERO, true), (Duration::from_millis(250), false)] {
+        let origin = Origin::start().await;
+        origin.on("/events", Script::raw(head).wait("next").then(b"3\r\ntwo\r\n0\r\n\r\n"));
+        let mut options = options();
+        // The limit on the bodies of clients does not matter for what origins send.
+        options.limits.body_timeout = Duration::from_millis(250);
+        options.limits.origin_body_timeout = silence;
+        let proxy = TestProxy::start(options).await;
+        let mut client = Client::connect(proxy.address).await;
+        client.send(request(&[&format!("GET {} HTTP/1.1", origin.url("/events"))]).as_bytes()).await;
+        let pause = tokio::time::sleep(Duration::from_millis(1500));
+        let (reply, ()) = tokio::join!(client.reply(false), async {
+            pause.await;
+            origin.open("next");
+        });
+        assert_eq!((reply.is_complete, reply.text().starts_with("one")), (is_whole, true), "{silence:?}: {reply:?}");
+    }
+}
+
+#[tokio::test]
+async fn the_number_of_headers_is_a_limit() {
+    let origin = Origin::start().await;
+    let many: Vec<String> = (0..150).map(|number| format!("x-{number}: y")).collect();
+    let lines: Vec<&str> = many.iter().map(String::as_str).collect();
+    origin.on("/a", Script::ok(&lines, b"x"));
+    for (max, status) in [(200, 200), (100, 502)] {
+        let mut options = options();
+        options.limits.headers_max = max;
+        let proxy = TestProxy::start(options).await;
+        assert_eq!(get(proxy.address, &origin.url("/a"), &[]).await.status, status, "{max}");
+        let reply = get(proxy.address, &origin.url("/b"), &lines).await;
+        assert_eq!(reply.status, if max == 200 { 404 } else { 431 }, "{max}");
+    }
+}

@@ -30,6 +30,7 @@ mod start_errors;
 mod tags;
 mod targeted;
 mod tunnels;
+mod upgrades;
 mod validation;
 mod vary;
 mod ways_agree;

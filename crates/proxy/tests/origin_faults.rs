@@ -215,7 +215,7 @@ async fn a_body_that_stalls_is_cut_off_and_not_stored() {
     let head = b"HTTP/1.1 200 OK\r\ncache-control: max-age=60\r\ncontent-length: 10\r\n\r\n01234";
     origin.on("/a", Script::raw(head).hang());
     let mut options = options();
-    options.limits.body_timeout = Duration::from_millis(500);
+    options.limits.origin_body_timeout = Duration::from_millis(500);
     let proxy = TestProxy::start(options).await;
     let reply = get(proxy.address, &origin.url("/a"), &[]).await;
     assert!(!reply.is_complete && reply.text() == "01234");

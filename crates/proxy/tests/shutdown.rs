@@ -2,6 +2,12 @@
 
 use std::time::{Duration, Instant};
 
+use std::sync::Arc;
+
+use nectary_block::{Buffer, MemoryDevice, SharedDevice};
+use nectary_host::Shutdown;
+use nectary_proxy::Proxy;
+use nectary_store::{CreateOptions, OpenOptions, Store};
 use tokio::net::TcpStream;
 
 use crate::common::*;
@@ -75,4 +81,112 @@ async fn several_workers_share_a_port_and_end_together() {
     assert_eq!(proxy.stats().requests, 20);
     assert_eq!(origin.count(), 1);
     proxy.stop().await;
+}
+
+/// A proxy that has inherited its listener, over a store on a device that the test can change.
+async fn inheriting(device: &SharedDevice) -> (Proxy, Store, Shutdown) {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let listen = vec![listener.local_addr().expect("an address")];
+    let store = Store::open(device.clone(), OpenOptions { warm_up: false, ..OpenOptions::default() }).await;
+    let (store, shutdown) = (store.expect("an open store"), Shutdown::new());
+    let bound = Proxy::bind_with(nectary_proxy::ProxyOptions { listen, ..options() }, vec![listener]).expect("bound");
+    (bound.serve(store.clone(), shutdown.clone()).expect("a proxy"), store, shutdown)
+}
+
+async fn new_device() -> SharedDevice {
+    let device: SharedDevice = Arc::new(MemoryDevice::new(256 << 20));
+    Store::create(device.clone(), &CreateOptions::default()).await.expect("a store");
+    device
+}
+
+async fn ended(proxy: Proxy) {
+    tokio::task::spawn_blocking(move || proxy.wait()).await.expect("joined").expect("a good end");
+}
+
+#[tokio::test]
+async fn the_next_request_is_answered_without_the_store() {
+    let device = new_device().await;
+    let (proxy, store, shutdown) = inheriting(&device).await;
+    let origin = Origin::start().await;
+    origin.on("/a", Script::fresh(b"old")).on("/a", Script::fresh(b"new"));
+    let line = format!("GET {} HTTP/1.1", origin.url("/a"));
+    let mut client = Client::connect(proxy.addresses()[0]).await;
+    let mut purging = Client::connect(proxy.addresses()[0]).await;
+    assert_eq!(client.ask(&[&line]).await.text(), "old");
+    assert!(client.ask(&[&line]).await.is_hit());
+    assert!(purging.ask(&[&line]).await.is_hit());
+    shutdown.request();
+    proxy.left().await;
+    store.close().await.expect("closed");
+    let reply = client.ask(&[&line]).await;
+    assert_eq!((reply.text().as_str(), reply.header("connection").as_str()), ("new", "close"), "{reply:?}");
+    let purge = purging.ask(&[&format!("PURGE {} HTTP/1.1", origin.url("/a")), AUTHORIZATION]).await;
+    assert_eq!((purge.status, purge.header("connection").as_str()), (503, "close"));
+    ended(proxy).await;
+}
+
+#[tokio::test]
+async fn a_fetch_goes_on_when_the_store_closes() {
+    let device = new_device().await;
+    let (proxy, store, shutdown) = inheriting(&device).await;
+    let origin = Origin::start().await;
+    let (first, rest) = (vec![1; 3 << 20], vec![2; 5 << 20]);
+    let head = b"HTTP/1.1 200 OK\r\ncache-control: max-age=60\r\ncontent-length: 8388608\r\n\r\n";
+    origin.on("/a", Script::raw(&[&head[..], &first].concat()).wait("rest").then(&rest));
+    let mut client = Client::connect(proxy.addresses()[0]).await;
+    client.send(request(&[&format!("GET {} HTTP/1.1", origin.url("/a"))]).as_bytes()).await;
+    assert_eq!(client.head().await.status, 200);
+    assert_eq!(client.take(first.len()).await, first);
+    shutdown.request();
+    let begun = Instant::now();
+    proxy.left().await;
+    store.close().await.expect("closed");
+    assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
+    origin.open("rest");
+    assert!(client.take(rest.len()).await == rest);
+    let stats = proxy.stats();
+    ended(proxy).await;
+    assert_eq!(stats.snapshot().failed_fills, 0);
+}
+
+#[tokio::test]
+async fn what_the_store_lost_comes_from_the_origin() {
+    let device = new_device().await;
+    let origin = Origin::start().await;
+    let body: Vec<u8> = (0..24u32 << 20).map(|at| (at >> 12) as u8).collect();
+    let headers = ["cache-control: max-age=3600", "etag: \"a\""];
+    origin.on("/a", Script::ok(&headers, &body));
+    let line = format!("GET {} HTTP/1.1", origin.url("/a"));
+    let (proxy, store, shutdown) = inheriting(&device).await;
+    assert!(Client::connect(proxy.addresses()[0]).await.ask(&[&line]).await.body == body);
+    shutdown.request();
+    ended(proxy).await;
+    store.close().await.expect("closed");
+    drop(store);
+    // The next store has nothing in memory.
+    let (proxy, store, shutdown) = inheriting(&device).await;
+    let mut client = Client::connect(proxy.addresses()[0]).await;
+    client.send(request(&[&line]).as_bytes()).await;
+    let head = client.head().await;
+    assert!(head.is_hit(), "{head:?}");
+    let mut found = client.take(1 << 20).await;
+    shutdown.request();
+    proxy.left().await;
+    store.close().await.expect("closed");
+    let size = device.geometry().size_bytes;
+    for offset in (0..size).step_by(1 << 20) {
+        device
+            .write_at(offset, vec![Buffer::zeroed(1 << 20)], Default::default(), Default::default())
+            .await
+            .expect("written");
+    }
+    origin.now("/a", Script::range(&["etag: \"a\""], &body));
+    found.extend(client.take(body.len() - found.len()).await);
+    assert!(found == body, "the bytes are those of the whole body");
+    let got = origin.got().pop().expect("a request");
+    assert_eq!(got.header("if-range"), "\"a\"");
+    assert!(got.header("range").ends_with(&format!("-{}", body.len() - 1)), "{}", got.header("range"));
+    let stats = proxy.stats();
+    ended(proxy).await;
+    assert_eq!(stats.snapshot().resumed, 1);
 }

@@ -377,6 +377,13 @@ impl BlockDevice for FileDevice {
     fn close(&self) -> IoFuture<()> {
         ready(Ok(()))
     }
+
+    fn release(&self) -> IoFuture<bool> {
+        self.on_locks(|shared, _| {
+            let released = sys::give_up(&shared.file);
+            released.map_err(|error| Error::from_os(&error, &shared.spec, Operation::Open)).map(|()| true)
+        })
+    }
 }
 
 /// Chooses the engine that the caller wants, if this host supports it.

@@ -6,6 +6,7 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use crate::buffer::Buffer;
@@ -87,6 +88,23 @@ pub(super) fn lock_exclusive(file: &File) -> io::Result<()> {
 pub(super) fn lock_shared(file: &File) -> io::Result<()> {
     // SAFETY: the call takes no pointers.
     retry(|| unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_SH | libc::LOCK_NB) as i64 }).map(drop)
+}
+
+/// Gives up every lock and claim of an open file. The descriptor stays valid: it then refers to the same file, opened
+/// only for reading.
+pub(super) fn give_up(file: &File) -> io::Result<()> {
+    let descriptor = file.as_raw_fd();
+    // SAFETY: the call takes no pointers.
+    let flags = retry(|| unsafe { libc::fcntl(descriptor, libc::F_GETFL) as i64 })? as libc::c_int;
+    let reading = std::fs::OpenOptions::new()
+        .read(true)
+        .custom_flags(flags & libc::O_DIRECT)
+        .open(format!("/proc/self/fd/{descriptor}"))?;
+    // Requests in flight keep the old description, and with it the lock, until they end: no late write lands in what
+    // the next owner has written.
+    // SAFETY: both descriptors are open, and `descriptor` stays owned by `file`. The call replaces it in one step, so
+    // no other thread can find it closed.
+    retry(|| unsafe { libc::dup3(reading.as_raw_fd(), descriptor, libc::O_CLOEXEC) as i64 }).map(drop)
 }
 
 /// Describes a lock of a range; `kind` is `F_WRLCK`, `F_RDLCK` or `F_UNLCK`.

@@ -116,6 +116,31 @@ async fn second_owner_is_refused_and_told_who_has_it() {
 }
 
 #[tokio::test]
+async fn a_released_file_has_a_new_owner_and_is_read() {
+    for engine in ENGINES {
+        let directory = Directory::new();
+        let first = device(&directory, engine).await;
+        let filled = |byte| {
+            let mut buffer = Buffer::zeroed(4096);
+            buffer.fill(byte);
+            buffer
+        };
+        write(&first, 0, filled(1)).await.unwrap();
+        assert!(first.release().await.unwrap());
+        let second = FileDevice::open_file(directory.file(), &OpenOptions::default()).await.unwrap();
+        assert_eq!(read(&first, 0, 4096).await.unwrap()[0], 1);
+        write(&second, 0, filled(2)).await.unwrap();
+        assert_eq!(read(&first, 0, 4096).await.unwrap()[0], 2);
+        assert!(write(&first, 0, filled(3)).await.is_err());
+        let third = FileDevice::open_file(directory.file(), &OpenOptions::default()).await.err().unwrap();
+        assert_eq!(third.kind, ErrorKind::Busy);
+        drop(first);
+        let third = FileDevice::open_file(directory.file(), &OpenOptions::default()).await.err().unwrap();
+        assert_eq!(third.kind, ErrorKind::Busy, "the end of the first owner takes nothing from the second");
+    }
+}
+
+#[tokio::test]
 async fn truncated_file_is_an_error_that_names_expected_and_found() {
     for engine in ENGINES {
         let directory = Directory::new();

@@ -116,6 +116,11 @@ pub trait Filter: Send + Sync + Sized + 'static {
     fn close(&self) -> IoFuture<()> {
         self.inner().close()
     }
+
+    /// See [`BlockDevice::release`].
+    fn release(&self) -> IoFuture<bool> {
+        self.inner().release()
+    }
 }
 
 impl<F: Filter> BlockDevice for F {
@@ -157,6 +162,9 @@ impl<F: Filter> BlockDevice for F {
     }
     fn close(&self) -> IoFuture<()> {
         Filter::close(self)
+    }
+    fn release(&self) -> IoFuture<bool> {
+        Filter::release(self)
     }
     fn exact_bytes(&self) -> u64 {
         self.inner().exact_bytes()

@@ -41,6 +41,8 @@ struct Request {
     method: String,
     target: String,
     if_none_match: Option<String>,
+    range: Option<(u64, u64)>,
+    if_range: Option<String>,
     vary_value: String,
     close: bool,
     body_bytes: usize,
@@ -120,6 +122,14 @@ impl Connection {
             self.flush().await?;
             return Ok(true);
         }
+        if let Some((first, last)) = request.range
+            && resource.ranges
+            && first <= last
+            && last < resource.bytes
+            && (request.if_range.is_none() || request.if_range == tag)
+        {
+            return self.part(&resource, seed, version, tag.as_deref(), first..last + 1).await;
+        }
         let framing = match (resource.close, resource.chunked) {
             (true, _) => Framing::Close,
             (false, true) => Framing::Chunked,
@@ -140,6 +150,32 @@ impl Connection {
         Ok(!resource.close)
     }
 
+    /// Sends one part of the body.
+    async fn part(
+        &mut self,
+        resource: &Resource,
+        seed: u64,
+        version: u64,
+        tag: Option<&str>,
+        range: std::ops::Range<u64>,
+    ) -> io::Result<bool> {
+        self.head("206 Partial Content", resource, version, tag, Framing::Length(range.end - range.start));
+        let end = self.out.len() - 2;
+        self.out.truncate(end);
+        let line = format!("Content-Range: bytes {}-{}/{}\r\n\r\n", range.start, range.end - 1, resource.bytes);
+        self.out.extend_from_slice(line.as_bytes());
+        let mut offset = range.start;
+        while offset < range.end {
+            let count = PIECE_BYTES.min(range.end - offset) as usize;
+            let start = self.out.len();
+            self.out.resize(start + count, 0);
+            content::fill(seed, offset, &mut self.out[start..]);
+            offset += count as u64;
+            self.flush().await?;
+        }
+        Ok(true)
+    }
+
     fn head(&mut self, status: &str, resource: &Resource, version: u64, tag: Option<&str>, framing: Framing) {
         let fixed = format!("HTTP/1.1 {status}\r\nServer: e2e-origin\r\nContent-Type: application/octet-stream\r\n");
         self.out.extend_from_slice(fixed.as_bytes());
@@ -157,6 +193,9 @@ impl Connection {
         }
         if let Some(date) = resource.last_modified() {
             line("Last-Modified", &date);
+        }
+        if resource.ranges {
+            line("Accept-Ranges", "bytes");
         }
         if let Some(name) = &resource.vary {
             line("Vary", name);
@@ -344,6 +383,8 @@ fn parse(head: &[u8]) -> Option<Request> {
         method,
         target: target.to_owned(),
         if_none_match: None,
+        range: None,
+        if_range: None,
         vary_value: String::new(),
         close: false,
         body_bytes: 0,
@@ -353,6 +394,11 @@ fn parse(head: &[u8]) -> Option<Request> {
         let value = value.trim();
         if name.eq_ignore_ascii_case("if-none-match") {
             request.if_none_match = Some(value.to_owned());
+        } else if name.eq_ignore_ascii_case("range") {
+            let ends = value.strip_prefix("bytes=").and_then(|range| range.split_once('-'));
+            request.range = ends.and_then(|(first, last)| Some((first.parse().ok()?, last.parse().ok()?)));
+        } else if name.eq_ignore_ascii_case("if-range") {
+            request.if_range = Some(value.to_owned());
         } else if name.eq_ignore_ascii_case("connection") {
             request.close = value.eq_ignore_ascii_case("close");
         } else if name.eq_ignore_ascii_case("content-length") {

@@ -13,6 +13,7 @@ use crate::content;
 /// | `modified=N` | `Last-Modified`: N days after 2020-01-01, N up to 30 |
 /// | `chunked` | chunked framing |
 /// | `close` | the body ends with the connection, and the length is not announced |
+/// | `ranges` | `Accept-Ranges: bytes`; a range of one part is sent as 206 if `If-Range`, where there is one, is the tag |
 /// | `tags=TEXT` | `Surrogate-Key: TEXT`; `+` stands for a space |
 /// | `vary=NAME` | `Vary: NAME`; the value of that request header is part of the content's identity |
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,6 +30,8 @@ pub struct Resource {
     pub chunked: bool,
     /// Whether the end of the connection marks the end of the body.
     pub close: bool,
+    /// Whether ranges are served.
+    pub ranges: bool,
     /// Value of `Surrogate-Key`.
     pub tags: Option<String>,
     /// Name of the header that `Vary` names.
@@ -47,6 +50,7 @@ impl Resource {
             modified_days: None,
             chunked: false,
             close: false,
+            ranges: false,
             tags: None,
             vary: None,
         };
@@ -61,6 +65,7 @@ impl Resource {
                 "modified" => resource.modified_days = value.parse().ok(),
                 "chunked" => resource.chunked = true,
                 "close" => resource.close = true,
+                "ranges" => resource.ranges = true,
                 "tags" => resource.tags = Some(value.replace('+', " ")),
                 "vary" => resource.vary = Some(value.to_ascii_lowercase()),
                 _ => {}

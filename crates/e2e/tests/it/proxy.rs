@@ -9,6 +9,7 @@ mod faulty_origin;
 mod faulty_store;
 mod npm;
 mod pressure;
+mod restart;
 mod shutdown;
 mod sigkill;
 mod sigkill_lapping;

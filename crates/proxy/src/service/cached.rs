@@ -19,6 +19,7 @@ use super::partial;
 use super::pass::{self, Size};
 use super::reply::{Source, failed, from_stored, own};
 use super::request::ClientRequest;
+use super::rest;
 use crate::access_log::Outcome;
 use crate::body::ReplyBody;
 use crate::rules::cache_control::RequestDirectives;
@@ -223,9 +224,11 @@ fn answer(
     let Found::Response(stored) = object.decoded(read) else {
         return failed(&request, &FetchError::Broken("what was stored cannot be read".into()), status);
     };
+    // An object that is one record is whole in memory already.
+    let resume = if object.whole().is_none() { rest::of(&request, stored, object.body_bytes()) } else { None };
     let headers = std::mem::take(&mut request.headers);
     let question = request.question();
-    from_stored(&question, headers, stored, Source::Object(object.clone()), age_s, status.value(), outcome)
+    from_stored(&question, headers, stored, Source::Object(object.clone(), resume), age_s, status.value(), outcome)
 }
 
 /// Returns the object with its age and its remaining lifetime in seconds, if it may be served although the origin

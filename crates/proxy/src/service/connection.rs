@@ -11,7 +11,8 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use http::{Request, Response};
+use http::header::CONNECTION;
+use http::{HeaderValue, Request, Response};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::Service;
@@ -25,6 +26,7 @@ use super::{direct, hit, refusal, route, tunnel};
 use crate::admin::is_loopback;
 use crate::body::ReplyBody;
 use crate::connections::Door;
+use crate::options::HEADERS;
 use crate::wire::deadlines::{Watch, until_killed};
 use crate::wire::stream::{SharedStream, WatchedStream};
 use crate::worker::{Mode, Worker};
@@ -51,7 +53,11 @@ pub(crate) async fn serve(worker: Rc<Worker>, watch: Rc<Watch>, stream: TcpStrea
     let direct = direct::Direct { worker: worker.clone(), client: client.clone() };
     let stream = SharedStream::new(WatchedStream::new(stream, watch.clone()));
     let front = Front { worker: worker.clone(), client: client.clone() };
-    let mut connection = http1::Builder::new()
+    let mut builder = http1::Builder::new();
+    if worker.options.limits.headers_max != HEADERS {
+        builder.max_headers(worker.options.limits.headers_max);
+    }
+    let mut connection = builder
         .max_buf_size(BUFFER_BYTES_MAX.max(worker.options.limits.request_head_bytes_max + 8192))
         .serve_connection(TokioIo::new(stream.clone()), front);
     let is_direct = !client.is_admin && matches!(worker.mode, Mode::Reverse { .. });
@@ -63,6 +69,7 @@ pub(crate) async fn serve(worker: Rc<Worker>, watch: Rc<Watch>, stream: TcpStrea
         }
         if is_direct
             && !watch.is_draining()
+            && !worker.is_leaving.get()
             && stream.poll_shortcut(context, &direct, &mut worker.room.borrow_mut()).is_pending()
         {
             return if watch.violation().is_some() && stream.is_refused() {
@@ -110,9 +117,8 @@ pub(crate) async fn serve(worker: Rc<Worker>, watch: Rc<Watch>, stream: TcpStrea
         return;
     }
     let opened = client.tunnel.borrow_mut().take();
-    if let Some((origin, ticket, place)) = opened {
-        tunnel::run(&watch, stream, parts.read_buf, origin, ticket).await;
-        drop(place);
+    if let Some(opened) = opened {
+        tunnel::run(&watch, stream, parts.read_buf, opened).await;
         return;
     }
     if watch.is_killed() {
@@ -231,7 +237,10 @@ impl Service<Request<Incoming>> for Front {
         }
         let (worker, client) = (self.worker.clone(), self.client.clone());
         Answer::Pending(Box::pin(async move {
-            let response = route::route(worker, client.clone(), request, started, at_ms).await;
+            let mut response = route::route(worker.clone(), client.clone(), request, started, at_ms).await;
+            if worker.is_leaving.get() && client.tunnel.borrow().is_none() {
+                response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+            }
             client.watch.answered();
             response
         }))

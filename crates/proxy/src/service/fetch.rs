@@ -367,7 +367,8 @@ async fn fetch_body(
         }
     }
     if fill.finish().await.is_err() {
-        worker.stats.failed_fills.add(1);
+        // A worker that stops has left the store: the body went to its clients alone.
+        worker.stats.failed_fills.add(u64::from(!worker.is_leaving.get()));
         return;
     }
     if !names.is_empty()
@@ -410,7 +411,7 @@ fn is_trouble(status: StatusCode) -> bool {
 /// Purges stored responses that the origin has superseded.
 async fn purge(worker: &Worker, key: &[u8]) {
     worker.stats.invalidations.add(1);
-    if let Err(error) = worker.store.purge_key(key).await {
+    if let Err(error) = worker.purge_key(key).await {
         let url = String::from_utf8_lossy(key);
         PURGE_FAILED.write(Level::Error, "proxy", format_args!("cannot purge {url} durably: {error}"));
     }

@@ -41,8 +41,10 @@ pub(super) fn resident(
         // The key and the origin must see the same headers.
         remove_unkeyed(request.headers_mut(), client.is_trusted, &worker.key_headers);
     }
-    let is_plain = !features.is_for_origin
+    let is_plain = !worker.is_leaving.get()
+        && !features.is_for_origin
         && !features.has_via
+        && !features.has_upgrade
         && features.has_host(request.version())
         && (client.is_admitted || matches!(worker.mode, Mode::Reverse { .. }))
         && request.body().is_end_stream();
@@ -81,6 +83,6 @@ pub(super) fn resident(
     let version = request.version();
     let headers = std::mem::take(request.headers_mut());
     let question = Question { worker, client, method: &method, version, key, features, started, at_ms };
-    let source = Source::Object(object.clone());
+    let source = Source::Object(object.clone(), None);
     Some(from_stored(&question, headers, stored, source, age_s, cache_status, Outcome::Hit))
 }

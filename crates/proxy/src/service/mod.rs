@@ -3,8 +3,9 @@
 //! Owns: the path of a request through the proxy. `connection` runs hyper on a client's stream. `direct` and `hit`
 //! answer at once from memory if `lookup` finds a fresh response. `route` chooses the path of all other requests:
 //! `cached` (look up, join or begin a fetch), `fetch` (the task that fills the store), `partial` (a range of a response
-//! that turns out not to be storable), `pass` (straight to the origin), `tunnel`, `purge` (if `admin` allows it).
-//! `reply` makes responses, `refusal` answers bytes that are not a request, `herald` passes `1xx` responses on, and
+//! that turns out not to be storable), `pass` (straight to the origin), `tunnel`, `upgrade` (a tunnel if the
+//! origin agrees), `purge` (if `admin` allows it).
+//! `reply` makes responses, `rest` continues a stored body from its origin, `refusal` answers bytes that are not a request, `herald` passes `1xx` responses on, and
 //! `locality` tells the store which objects belong together.
 
 mod admin;
@@ -22,7 +23,9 @@ mod purge;
 pub(crate) mod refusal;
 mod reply;
 mod request;
+mod rest;
 mod route;
 mod tunnel;
+mod upgrade;
 
 pub(crate) use direct::plain_path;

@@ -53,11 +53,33 @@ pub(super) async fn ask(
         _ => RequestBody::Empty,
     };
     let herald = request.herald();
+    let _changing = Changing::begin(request);
     let (mut response, lease) =
         exchange(&request.worker.upstream, &to, head, body, &|response| herald.announce(response)).await?;
     request.worker.adapt(response.headers_mut());
     invalidate(request, &response).await;
     Ok((response, lease))
+}
+
+/// Keeps the key of an unsafe request among those that requests under way may change, until it is dropped.
+struct Changing<'a>(&'a ClientRequest);
+
+impl<'a> Changing<'a> {
+    fn begin(request: &'a ClientRequest) -> Option<Changing<'a>> {
+        is_unsafe(&request.method).then(|| {
+            request.worker.changing.borrow_mut().push(request.key.clone());
+            Changing(request)
+        })
+    }
+}
+
+impl Drop for Changing<'_> {
+    fn drop(&mut self) {
+        let mut changing = self.0.worker.changing.borrow_mut();
+        if let Some(index) = changing.iter().position(|key| *key == self.0.key) {
+            changing.swap_remove(index);
+        }
+    }
 }
 
 /// The reason why a response is not stored.
@@ -165,13 +187,13 @@ async fn invalidate(request: &ClientRequest, response: &Response<Incoming>) {
     }
     for key in invalidated(&request.method, &request.key, response.status(), response.headers()) {
         request.worker.stats.invalidations.add(1);
-        if let Err(error) = request.worker.store.purge_key(&key).await {
+        if let Err(error) = request.worker.purge_key(&key).await {
             let url = String::from_utf8_lossy(&key);
             PURGE_FAILED.write(Level::Error, "proxy", format_args!("cannot purge {url} durably: {error}"));
         }
     }
     let groups = invalidated_groups_of(response.headers(), origin_of(&request.key));
-    let purges = groups.iter().take(TAGS_MAX).map(|group| request.worker.store.purge_tag(group));
+    let purges = groups.iter().take(TAGS_MAX).map(|group| request.worker.purge_tag(group));
     for error in join_all(purges).await.into_iter().filter_map(Result::err) {
         let url = String::from_utf8_lossy(&request.key);
         PURGE_FAILED.write(Level::Error, "proxy", format_args!("cannot purge a group of {url} durably: {error}"));

@@ -15,7 +15,7 @@ use nectary_store::{FillReader, Object};
 
 use super::request::{Client, ClientRequest, Features};
 use crate::access_log::{Line, Outcome};
-use crate::body::{Content, ReplyBody, Ticket};
+use crate::body::{Content, ReplyBody, Resume, Ticket};
 use crate::rules::cache_status::CacheStatus;
 use crate::rules::conditional::{if_range_holds, is_not_modified};
 use crate::rules::multipart::Multipart;
@@ -31,8 +31,8 @@ const LOGGED_AT_ONCE_BYTES_MAX: u64 = 64 * 1024;
 
 /// The source of a stored response's body.
 pub(crate) enum Source {
-    /// The store.
-    Object(Object),
+    /// The store, and the way to get the rest of a body that the store loses while it is read.
+    Object(Object, Option<Resume>),
     /// A fetch under way, with the body's length if it is known.
     Fill(FillReader, Option<u64>),
 }
@@ -40,15 +40,15 @@ pub(crate) enum Source {
 impl Source {
     fn body_bytes(&self) -> Option<u64> {
         match self {
-            Source::Object(object) => Some(object.body_bytes()),
+            Source::Object(object, _) => Some(object.body_bytes()),
             Source::Fill(_, body_bytes) => *body_bytes,
         }
     }
 
     fn content(self, range: Option<Range<u64>>) -> Content {
         match (self, range) {
-            (Source::Object(object), None) => Content::of_object(&object, 0..object.body_bytes()),
-            (Source::Object(object), Some(range)) => Content::of_object(&object, range),
+            (Source::Object(object, resume), None) => Content::of_object(&object, 0..object.body_bytes(), resume),
+            (Source::Object(object, resume), Some(range)) => Content::of_object(&object, range, resume),
             (Source::Fill(reader, length), None) => Content::of_fill(reader, length),
             (Source::Fill(mut reader, _), Some(range)) => {
                 reader.skip_to(range.start);
@@ -117,7 +117,7 @@ pub(crate) fn from_stored(
                 range = Some(part);
             }
             // The body of a fetch under way can only be read once, from front to end.
-            Wanted::Parts(several) if matches!(source, Source::Object(_)) => {
+            Wanted::Parts(several) if matches!(source, Source::Object(..)) => {
                 status = StatusCode::PARTIAL_CONTENT;
                 parts = Some(multipart(&several, stored, size));
             }
@@ -131,7 +131,7 @@ pub(crate) fn from_stored(
     let mut multipart_type = None;
     let content = match (&source, parts) {
         _ if !has_body => Content::Empty,
-        (Source::Object(object), Some(parts)) => {
+        (Source::Object(object, _), Some(parts)) => {
             multipart_type = Some(parts.content_type.clone());
             Content::of_parts(object, *parts)
         }

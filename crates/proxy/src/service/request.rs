@@ -7,14 +7,13 @@ use std::time::Instant;
 
 use http::header::{
     CACHE_CONTROL, HOST, IF_MATCH, IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_UNMODIFIED_SINCE, PRAGMA, RANGE, REFERER,
-    USER_AGENT, VIA,
+    UPGRADE, USER_AGENT, VIA,
 };
 use http::{HeaderMap, HeaderValue, Method, Uri, Version};
-use tokio::net::TcpStream;
 
+use super::tunnel::Tunnel;
 use crate::access_log::Outcome;
 use crate::body::Ticket;
-use crate::room::Place;
 use crate::rules::cache_control::RequestDirectives;
 use crate::rules::forwarded::is_forwarding;
 use crate::rules::host::is_host;
@@ -36,7 +35,7 @@ pub(crate) struct Client {
     /// Whether the body of the client's last request was refused. If so, the client may still be sending it.
     pub is_at_fault: Cell<bool>,
     /// The other end of a tunnel that a request has opened.
-    pub tunnel: RefCell<Option<(TcpStream, Ticket, Place)>>,
+    pub tunnel: RefCell<Option<Tunnel>>,
 }
 
 /// A request without its body.
@@ -109,6 +108,8 @@ pub(crate) struct Features {
     pub is_for_origin: bool,
     pub has_range: bool,
     pub has_via: bool,
+    /// Whether the request asks for another protocol.
+    pub has_upgrade: bool,
     /// Whether the request has headers about earlier hops.
     pub has_forwarding: bool,
 }
@@ -128,6 +129,7 @@ impl Features {
                 IF_MATCH | IF_UNMODIFIED_SINCE => found.is_for_origin = true,
                 RANGE => found.has_range = true,
                 VIA => found.has_via = true,
+                UPGRADE => found.has_upgrade = true,
                 _ => found.has_forwarding |= is_forwarding(name),
             }
         }

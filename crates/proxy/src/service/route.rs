@@ -13,7 +13,7 @@ use hyper::body::{Body, Incoming};
 
 use super::reply::own;
 use super::request::{Client, ClientRequest, Features, push_request_key};
-use super::{admin, cached, pass, purge, tunnel};
+use super::{admin, cached, pass, purge, tunnel, upgrade};
 use crate::body::ReplyBody;
 use crate::rules::cache_status::Forward;
 use crate::rules::list::members_of;
@@ -50,6 +50,10 @@ pub(super) async fn route(
     if let Some(refusal) = refuse(&request, &body) {
         return refusal;
     }
+    if request.worker.is_leaving.get() && request.method.as_str() == "PURGE" {
+        let text = "This proxy stops, and cannot purge any more. Send it again.";
+        return own(&request, StatusCode::SERVICE_UNAVAILABLE, "stopping", text, true);
+    }
     if request.method.as_str() == "PURGE" {
         return match admin::refuse_purge(&request) {
             Some(refusal) => refusal,
@@ -78,6 +82,13 @@ pub(super) async fn route(
     }
     if !is_empty || request.features.is_for_origin {
         return pass::pass(request, Some(body), Forward::Bypass).await;
+    }
+    if is_empty && upgrade::is_wanted(&request) {
+        return upgrade::open(request).await;
+    }
+    if request.worker.is_leaving.get() {
+        // Another process may have opened the store, so nothing in it is certain to be valid.
+        return pass::pass(request, None, Forward::Bypass).await;
     }
     cached::serve(request).await
 }

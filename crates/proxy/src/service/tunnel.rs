@@ -1,4 +1,4 @@
-//! `CONNECT`: copies bytes both ways between a client and an origin, without reading them.
+//! `CONNECT`, and tunnels as a whole: copies bytes both ways between a client and an origin, without reading them.
 //!
 //! Owns: the check of the port, and copying until both directions have ended, the tunnel was idle for too long, or the
 //! worker cuts off its connections. Bytes that the client sent right after the request's head are sent to the origin
@@ -15,12 +15,22 @@ use super::reply::{failed, finish, own};
 use super::request::ClientRequest;
 use crate::access_log::Outcome;
 use crate::body::{Content, ReplyBody, Ticket};
+use crate::room::Place;
 use crate::rules::cache_status::{CacheStatus, Forward};
 use crate::rules::key::Origin;
-use crate::upstream::connect_tcp;
+use crate::upstream::{Duplex, connect_tcp};
 use crate::wire::deadlines::{Watch, until_killed};
 use crate::wire::stream::WatchedStream;
 use crate::worker::Mode;
+
+/// The other end of a tunnel that a request has opened.
+pub(crate) struct Tunnel {
+    pub origin: Box<dyn Duplex>,
+    /// The bytes that the origin sent right after its response's head.
+    pub early: Bytes,
+    pub ticket: Ticket,
+    pub place: Place,
+}
 
 /// The maximum number of bytes that are copied at a time.
 const COPY_BYTES: usize = 16 * 1024;
@@ -43,7 +53,8 @@ pub(super) async fn open(request: ClientRequest) -> Response<ReplyBody> {
     match connect_tcp(&request.worker.upstream, &to).await {
         Ok((stream, place)) => {
             let ticket = request.ticket(200, Outcome::Tunnel, None);
-            *request.client.tunnel.borrow_mut() = Some((stream, ticket, place));
+            *request.client.tunnel.borrow_mut() =
+                Some(Tunnel { origin: Box::new(stream), early: Bytes::new(), ticket, place });
             finish(&request.client, StatusCode::OK, HeaderMap::new(), Content::Empty, None)
         }
         Err(error) => {
@@ -56,25 +67,26 @@ pub(super) async fn open(request: ClientRequest) -> Response<ReplyBody> {
     }
 }
 
-/// Copies until the tunnel ends. `early` has the bytes that arrived right after the request's head.
-pub(super) async fn run(
-    watch: &Rc<Watch>,
-    client: WatchedStream<TcpStream>,
-    early: Bytes,
-    mut origin: TcpStream,
-    mut ticket: Ticket,
-) {
+/// Copies until the tunnel ends. `early` has the bytes that the client sent right after its request's head.
+pub(super) async fn run(watch: &Rc<Watch>, client: WatchedStream<TcpStream>, early: Bytes, tunnel: Tunnel) {
+    let Tunnel { origin, early: early_of_origin, mut ticket, place: _place } = tunnel;
     let (mut client_read, mut client_write) = tokio::io::split(client);
+    let (mut origin_read, mut origin_write) = tokio::io::split(origin);
     let sent_bytes = &mut ticket.sent_bytes;
     let work = async {
-        let (mut origin_read, mut origin_write) = origin.split();
         let up = async {
             if origin_write.write_all(&early).await.is_err() {
                 return;
             }
             copy(&mut client_read, &mut origin_write, &mut 0).await;
         };
-        let down = copy(&mut origin_read, &mut client_write, sent_bytes);
+        let down = async {
+            if client_write.write_all(&early_of_origin).await.is_err() {
+                return;
+            }
+            *sent_bytes += early_of_origin.len() as u64;
+            copy(&mut origin_read, &mut client_write, sent_bytes).await;
+        };
         // A peer that has stopped sending still receives the rest of the other peer's bytes.
         tokio::join!(up, down);
     };

@@ -14,17 +14,23 @@ use nectary_host::log::{Level, Throttle};
 use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
+use tokio::sync::oneshot;
 use tokio_rustls::client::TlsStream;
 
 use super::error::{CONNECTING, FetchError, LOOKUP};
 use super::names::NO_ADDRESS;
 use super::race::race;
 use super::socket::Socket;
+use super::switch::Inside;
 use super::{ALIVE_MAX, Destination, Idle, Upstream, trust};
+use crate::options::HEADERS;
 use crate::room::Place;
 use crate::rules::key::Origin;
 use crate::wire::deadlines::Side;
 use crate::wire::stream::WatchedStream;
+
+/// The maximum number of bytes that hyper buffers, unless longer heads are allowed. It is hyper's default.
+const BUFFER_BYTES_MAX: usize = 8192 + 4096 * 100;
 
 /// Limits how often a refused certificate of an origin is logged.
 static REFUSED: Throttle = Throttle::every(Duration::from_secs(60));
@@ -48,15 +54,18 @@ pub(crate) async fn connect_tcp(upstream: &Upstream, to: &Destination) -> Result
 }
 
 /// Opens a connection to one of an origin's addresses, except those that were `tried` before; `None` if it has no other.
+/// If `may_switch`, it is for one request, which asks for another protocol.
 pub(super) async fn connect(
     upstream: &Upstream,
     to: &Destination,
     tried: &[SocketAddr],
+    may_switch: bool,
 ) -> Result<Option<Idle>, FetchError> {
     // The last time at which a connection was opened, on which TLS then begins.
     let opened = Cell::new(None);
     let is_promising = || opened.get().is_some_and(|at: Instant| at.elapsed() < TLS_DELAY);
-    connect_to_one(upstream, to, tried, is_promising, |address| connect_at(upstream, to, address, &opened)).await
+    connect_to_one(upstream, to, tried, is_promising, |address| connect_at(upstream, to, address, &opened, may_switch))
+        .await
 }
 
 /// Opens a connection to an address of an origin. `opened` gets the time at which TLS begins.
@@ -65,15 +74,17 @@ async fn connect_at(
     to: &Destination,
     address: SocketAddr,
     opened: &Cell<Option<Instant>>,
+    may_switch: bool,
 ) -> Result<Idle, FetchError> {
     let (tcp, place) = open(upstream, address).await?;
     opened.set(Some(Instant::now()));
     upstream.stats.origin_connections.add(1);
     let socket = Socket::new(tcp);
     if to.origin.https {
-        handshake(upstream, tls(upstream, &to.origin, socket.clone()).await?, socket, (address, place)).await
+        handshake(upstream, tls(upstream, &to.origin, socket.clone()).await?, socket, (address, place), may_switch)
+            .await
     } else {
-        handshake(upstream, socket.clone(), socket, (address, place)).await
+        handshake(upstream, socket.clone(), socket, (address, place), may_switch).await
     }
 }
 
@@ -84,7 +95,7 @@ pub(super) async fn connect_in_time(
     address: SocketAddr,
 ) -> Result<Idle, FetchError> {
     let limit = upstream.options.limits.connect_timeout;
-    let result = tokio::time::timeout(limit, connect_at(upstream, to, address, &Cell::new(None))).await;
+    let result = tokio::time::timeout(limit, connect_at(upstream, to, address, &Cell::new(None), false)).await;
     result.unwrap_or(Err(FetchError::TimedOut(CONNECTING)))
 }
 
@@ -173,15 +184,40 @@ async fn handshake<S>(
     stream: S,
     socket: Socket,
     (address, place): (SocketAddr, Place),
+    may_switch: bool,
 ) -> Result<Idle, FetchError>
 where
     S: AsyncRead + AsyncWrite + Unpin + 'static,
 {
     let watch = upstream.connections.new_watch(Side::Origin);
     let stream = TokioIo::new(WatchedStream::new(stream, watch.clone()));
+    let mut builder = http1::Builder::new();
+    let limits = &upstream.options.limits;
+    if limits.headers_max != HEADERS {
+        builder.max_headers(limits.headers_max);
+    }
+    // hyper buffers a head as a whole.
+    if limits.response_head_bytes_max + 8192 > BUFFER_BYTES_MAX {
+        builder.max_buf_size(limits.response_head_bytes_max + 8192);
+    }
     let (sender, connection) =
-        http1::handshake(stream).await.map_err(|error| FetchError::Connect(error.to_string()))?;
-    upstream.connections.supervise(watch.clone(), connection, place);
+        builder.handshake(stream).await.map_err(|error| FetchError::Connect(error.to_string()))?;
+    let inside = if may_switch {
+        let (tell, inside) = oneshot::channel();
+        upstream.connections.supervise(watch.clone(), async move {
+            if let Ok(parts) = connection.without_shutdown().await {
+                let stream = Box::new(parts.io.into_inner().into_inner());
+                _ = tell.send(Inside { stream, early: parts.read_buf, place });
+            }
+        });
+        Some(inside)
+    } else {
+        upstream.connections.supervise(watch.clone(), async move {
+            _ = connection.await;
+            drop(place);
+        });
+        None
+    };
     let since = Instant::now();
-    Ok(Idle { sender, watch, socket, address, since, alive: ALIVE_MAX })
+    Ok(Idle { sender, watch, socket, inside, address, since, alive: ALIVE_MAX })
 }

@@ -15,6 +15,7 @@ use super::connect::{addresses_of, connect, connect_in_time};
 use super::error::FetchError;
 use super::race::race;
 use super::request::BodyProgress;
+use super::switch::WaitInside;
 use super::{ALIVE_MAX, Destination, Idle, RequestBody, RequestHead, Upstream};
 use crate::body::{BodyError, Pieces};
 use crate::rules::serve::Failure;
@@ -34,6 +35,16 @@ pub(crate) struct Lease {
 }
 
 impl Lease {
+    /// The lease of a connection for one request without a body.
+    pub(super) fn of_one(upstream: &Rc<Upstream>, to: &Destination, connection: Idle) -> Lease {
+        Lease { upstream: upstream.clone(), to: to.clone(), connection: Some(connection), progress: None }
+    }
+
+    /// What receives the connection after it has switched to another protocol.
+    pub(super) fn into_inside(mut self) -> Option<WaitInside> {
+        self.connection.as_mut()?.inside.take()
+    }
+
     /// Returns the connection to the worker's idle connections, for the next exchange.
     pub fn finish(mut self) {
         if let Some(connection) = self.connection.take() {
@@ -59,7 +70,7 @@ impl Lease {
     }
 
     /// The error of an exchange that failed in hyper. The connection's watch may know a more exact cause.
-    fn explain(&self, error: &hyper::Error) -> FetchError {
+    pub(super) fn explain(&self, error: &hyper::Error) -> FetchError {
         let Some(connection) = &self.connection else { return FetchError::Broken(error.to_string()) };
         if let Some(violation) = connection.watch.violation() {
             return FetchError::Refused(violation);
@@ -158,7 +169,7 @@ async fn try_addresses(
         }
     }
     loop {
-        let connected = connect(upstream, to, &tried).await;
+        let connected = connect(upstream, to, &tried, false).await;
         match (&upstream.origin, &connected) {
             (None, _) | (_, Ok(None) | Err(FetchError::Crowded)) => {}
             (Some(origin), connected) => origin.note(connected.as_ref().err()),

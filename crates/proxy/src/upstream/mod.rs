@@ -16,6 +16,7 @@ mod names;
 mod race;
 mod request;
 mod socket;
+mod switch;
 mod trust;
 
 pub(crate) use connect::connect_tcp;
@@ -25,6 +26,7 @@ pub(crate) use forwarding::Forwarding;
 pub(crate) use health::Probe;
 pub(crate) use known::KnownOrigins;
 pub(crate) use request::{BodyFault, RequestBody, RequestHead};
+pub(crate) use switch::{Duplex, Switched, switch};
 pub(crate) use trust::OriginTrust;
 
 use std::cell::{Cell, RefCell};
@@ -40,6 +42,7 @@ use nectary_host::descriptors;
 
 use self::names::Lookups;
 use self::socket::Socket;
+use self::switch::WaitInside;
 use crate::connections::Connections;
 use crate::options::ProxyOptions;
 use crate::room::{Peer, Place};
@@ -103,6 +106,8 @@ struct Idle {
     sender: SendRequest<RequestBody>,
     watch: Rc<Watch>,
     socket: Socket,
+    /// On a connection that may switch to another protocol: what receives it then.
+    inside: Option<WaitInside>,
     /// The origin's address at the other end.
     address: SocketAddr,
     /// The time since which the connection waits.
@@ -214,7 +219,8 @@ impl Upstream {
     }
 
     fn keep(&self, to: &Destination, mut connection: Idle) {
-        if self.is_closed.get() || self.connections.room.is_crowded() || !connection.is_usable() {
+        let is_refused = self.is_closed.get() || self.connections.room.is_crowded();
+        if is_refused || connection.inside.is_some() || !connection.is_usable() {
             return;
         }
         let mut idle = self.idle.borrow_mut();

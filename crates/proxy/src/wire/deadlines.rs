@@ -58,10 +58,13 @@ pub struct Deadlines {
 }
 
 impl Deadlines {
+    /// The number of ticks of a limit that never passes.
+    pub const NEVER: u32 = u32::MAX / 2;
+
     /// The number of ticks in a duration, rounded up; at least 1.
     pub fn ticks(duration: Duration) -> u32 {
         let ticks = duration.as_millis().div_ceil(TICK.as_millis());
-        u32::try_from(ticks).unwrap_or(u32::MAX / 2).clamp(1, u32::MAX / 2)
+        u32::try_from(ticks).unwrap_or(Deadlines::NEVER).clamp(1, Deadlines::NEVER)
     }
 }
 
@@ -156,6 +159,17 @@ impl Watch {
         }
     }
 
+    /// On a connection to an origin, after [`begin`](Watch::begin): the request asks for another protocol.
+    pub fn await_switch(&self) {
+        self.framing.borrow_mut().await_switch();
+    }
+
+    /// On a connection to a client: the connection switches to another protocol after the answer under way. False if the
+    /// client has already sent something else.
+    pub fn switch(&self) -> bool {
+        self.framing.borrow_mut().switch()
+    }
+
     /// Records that an exchange has ended, with or without success.
     pub fn end(&self) {
         self.busy.set(self.busy.get().saturating_sub(1));
@@ -214,6 +228,11 @@ impl Watch {
     /// Whether an exchange is under way.
     pub fn is_busy(&self) -> bool {
         self.busy.get() > 0
+    }
+
+    /// The tick of the last activity; `None` while an exchange is under way or a write waits.
+    pub fn idle_since(&self) -> Option<u32> {
+        self.is_settled().then(|| self.active.get())
     }
 
     /// Whether no exchange is under way and no write waits. This can be true although part of the next request's head

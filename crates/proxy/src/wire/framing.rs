@@ -7,7 +7,7 @@
 //!   list;
 //! - transfer codings other than exactly `chunked`, once, in HTTP/1.1;
 //! - in requests: lines that end in a bare LF, spaces in chunk sizes, more than one empty line before a request;
-//! - folded lines; unrequested bytes after a response; a `101` (the proxy never requests an upgrade);
+//! - folded lines; unrequested bytes after a response; a `101` that was not asked for;
 //! - versions other than 1.x. A message with a later minor version is read as HTTP/1.1.
 //!
 //! Invariants: (1) a violation in a head is reported at an offset before the end of that head, so hyper never gets the
@@ -91,6 +91,8 @@ pub struct Framing {
     /// In a reader of responses: whether a response is awaited, and whether it answers a HEAD.
     awaited: bool,
     bodiless: bool,
+    /// In a reader of responses: whether the request asks for another protocol.
+    may_switch: bool,
     /// Informational responses to the current request: their number, the one that is being read, and those that the
     /// caller has not taken yet.
     informational_count: u32,
@@ -117,6 +119,7 @@ impl Framing {
             is_response: false,
             awaited: true,
             bodiless: false,
+            may_switch: false,
             informational_count: 0,
             informational_now: None,
             informational: Vec::new(),
@@ -135,7 +138,23 @@ impl Framing {
     pub fn await_response(&mut self, to_head: bool) {
         self.awaited = true;
         self.bodiless = to_head;
+        self.may_switch = false;
         self.informational_count = 0;
+    }
+
+    /// Records that the request that is being sent asks for another protocol: a `101` may come, after which the bytes
+    /// have no framing.
+    pub fn await_switch(&mut self) {
+        self.may_switch = true;
+    }
+
+    /// Records that the next byte has no framing. False, and nothing changes, if bytes of another message have come.
+    pub fn switch(&mut self) -> bool {
+        let is_between = self.phase() == Phase::Between && self.empty_lines == 0;
+        if is_between {
+            self.state = State::Opaque;
+        }
+        is_between
     }
 
     /// Whether the head of a final response, or the rest of that head, is still to come.
@@ -432,6 +451,10 @@ impl Framing {
             });
         }
         match head.status {
+            101 if self.may_switch => {
+                self.informational_now = None;
+                return Ok(State::Opaque);
+            }
             101 => return Err(Violation::Switching),
             100..=199 => {
                 self.informational_count += 1;

@@ -32,7 +32,7 @@ pub enum Violation {
     Chunk,
     /// A status line cannot be read.
     StatusLine,
-    /// The origin sent a `101`, although the proxy never requests another protocol.
+    /// The origin sent a `101`, although the request did not ask for another protocol.
     Switching,
     /// There are more informational responses before a final one than the limit allows.
     TooManyInformational,

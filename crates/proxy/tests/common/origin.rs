@@ -24,6 +24,8 @@ enum Step {
     Repeat(Vec<u8>),
     /// Waits until the test opens a gate.
     Wait(&'static str),
+    /// Sends the range of the body that the request names, with these header lines.
+    Range(String, Vec<u8>),
     /// Waits for ever.
     Hang,
 }
@@ -49,6 +51,12 @@ impl Script {
     /// A script that sends these bytes and nothing else.
     pub fn raw(bytes: &[u8]) -> Script {
         Script { steps: vec![Step::Send(bytes.to_vec())], ..Script::default() }
+    }
+
+    /// A `206` response with `headers` and the range, of one part, that the request names.
+    pub fn range(headers: &[&str], body: &[u8]) -> Script {
+        let lines = headers.iter().map(|line| format!("{line}\r\n")).collect();
+        Script { steps: vec![Step::Range(lines, body.to_vec())], then_close: false, then_reset: false }
     }
 
     /// All bytes that the script sends, without the rest of its steps.
@@ -223,6 +231,7 @@ async fn serve(mut stream: TcpStream, state: Arc<Mutex<State>>) {
     let mut buffer = Vec::new();
     while let Some(got) = read_request(&mut stream, &mut buffer).await {
         let path = got.line.split(' ').nth(1).unwrap_or("").to_owned();
+        let range = got.header("range");
         let script = {
             let mut state = state.lock().expect("state");
             state.got.push(got);
@@ -247,6 +256,21 @@ async fn serve(mut stream: TcpStream, state: Arc<Mutex<State>>) {
                 Step::Wait(gate) => {
                     let gate = state.lock().expect("state").gate(gate);
                     gate.acquire().await.expect("open for ever").forget();
+                }
+                Step::Range(lines, body) => {
+                    let ends = range.strip_prefix("bytes=").and_then(|range| range.split_once('-')).expect("a range");
+                    let (first, last): (usize, usize) =
+                        (ends.0.parse().expect("a number"), ends.1.parse().expect("a number"));
+                    let head = format!(
+                        "HTTP/1.1 206 Partial Content\r\n{lines}content-length: {}\r\ncontent-range: bytes \
+                         {first}-{last}/{}\r\n\r\n",
+                        last + 1 - first,
+                        body.len()
+                    );
+                    let bytes = [head.as_bytes(), &body[first..=last]].concat();
+                    if stream.write_all(&bytes).await.is_err() {
+                        return;
+                    }
                 }
                 Step::Hang => std::future::pending().await,
             }

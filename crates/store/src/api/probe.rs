@@ -5,7 +5,7 @@
 
 use nectary_block::{SharedDevice, read};
 
-use crate::Store;
+use crate::api::store::Store;
 use crate::error::{Error, ErrorKind};
 use crate::format::BLOCK_BYTES;
 use crate::recover;

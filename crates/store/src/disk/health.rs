@@ -22,7 +22,7 @@ use nectary_block as block;
 use tokio::sync::Notify;
 
 use crate::counters::Counters;
-use crate::error::{Error, ErrorKind};
+use crate::error::Error;
 
 /// The largest number of notes that are kept for the operator; further notes are dropped.
 const NOTES_MAX: usize = 100;
@@ -35,7 +35,7 @@ pub(crate) struct Health {
     spec: String,
     /// The longest time for which an operation may take; `None` if there is no bound.
     limit: Option<Duration>,
-    /// Whether reads fail at the deadline. While a store is being opened they do not.
+    /// Whether all reads fail at the deadline. While a store is being opened, only those of callers do.
     is_armed: AtomicBool,
     /// Whether a flush failed, and what was written since the last good flush is not rewritten yet.
     is_latched: AtomicBool,
@@ -75,7 +75,7 @@ impl Health {
         self.is_armed.store(true, Ordering::Release);
     }
 
-    /// The longest time for which a read may take now.
+    /// The longest time for which a read of the store's own may take now.
     pub fn limit(&self) -> Option<Duration> {
         self.limit.filter(|_| self.is_armed.load(Ordering::Acquire))
     }
@@ -103,7 +103,7 @@ impl Health {
 
     /// The deadline of a read that begins now. *Errors*: the device does not answer, so no read is tried.
     pub fn read_deadline(&self) -> Result<Option<Instant>, Error> {
-        let Some(limit) = self.limit() else { return Ok(None) };
+        let Some(limit) = self.limit else { return Ok(None) };
         let now = Instant::now();
         let at = self.read_at_us.load(Ordering::Acquire);
         if at > 0 {
@@ -170,7 +170,8 @@ impl Health {
     /// The error of a call that does not wait for the device any longer.
     pub fn silent_error(&self) -> Error {
         let limit = self.limit.unwrap_or_default();
-        Error::new(ErrorKind::Io, format!("{}: the device has not answered for {limit:?}", self.spec))
+        let detail = format!("the device has not answered for {limit:?}");
+        block::Error::new(block::ErrorKind::TimedOut, &self.spec, block::Operation::Read, detail).into()
     }
 
     /// Why nothing is written, or nothing is read, at present; `None` if the device takes writes and answers.

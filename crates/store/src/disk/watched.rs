@@ -4,9 +4,8 @@
 //! Owns: which operations have which deadline. Leaves to others: what a silent device means (`health`).
 
 use std::sync::Arc;
-use std::time::Instant;
 
-use nectary_block::{Buffer, Context, Filter, IoFuture, Request, SharedDevice};
+use nectary_block::{Buffer, Context, Error, ErrorKind, Filter, IoFuture, Operation, Request, SharedDevice};
 
 use super::health::Health;
 
@@ -43,16 +42,26 @@ impl Filter for Watched {
 
     fn read_at(&self, offset: u64, buffers: Vec<Buffer>, context: Context) -> IoFuture<Vec<Buffer>> {
         let health = Arc::clone(&self.health);
-        let Some(limit) = self.health.limit() else {
+        if self.health.limit().is_none() {
             // A part of the store that cannot be read now would count as damaged, so the open waits for it.
             let read = self.inner.read_at(offset, buffers, context);
             return Box::pin(async move { health.watch(read).await });
+        }
+        let length = buffers.iter().map(|buffer| buffer.len() as u64).sum();
+        let spec = self.inner.spec();
+        let late = move |detail| Error::new(ErrorKind::TimedOut, &spec, Operation::Read, detail).at(offset, length);
+        let Ok(Some(deadline)) = self.health.read_deadline() else {
+            // Whoever scans a segment block by block does not wait for each of them.
+            let error = late("the device does not answer; it was not tried");
+            return Box::pin(std::future::ready(Err(error)));
         };
-        let deadline = Instant::now() + limit;
-        let deadline = Some(context.deadline.map_or(deadline, |own| own.min(deadline)));
-        let read = self.inner.read_at(offset, buffers, Context { deadline, ..context });
+        let read = self.inner.read_at(offset, buffers, context);
         Box::pin(async move {
-            let result = read.await;
+            let result = match tokio::time::timeout_at(deadline.into(), read).await {
+                Ok(result) => result,
+                // The device keeps the buffers of a read whose future is dropped.
+                Err(_) => Err(late("the deadline passed; the device has not answered")),
+            };
             health.note_read(&result);
             result
         })

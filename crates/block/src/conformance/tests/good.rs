@@ -60,7 +60,7 @@ async fn filters_keep_the_promises_of_the_device_below() {
         }),
         ("delay", |device| {
             let delay = std::time::Duration::from_micros(1);
-            let options = crate::DelayOptions { read: delay, write: delay, flush: delay };
+            let options = crate::DelayOptions { read: delay, write: delay, flush: delay, ..Default::default() };
             Arc::new(crate::DelayFilter::new(device, options))
         }),
         ("record", |device| Recorder::new().wrap(device)),

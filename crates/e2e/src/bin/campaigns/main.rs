@@ -10,9 +10,7 @@
 //! one program, because each program is linked with all dependencies.
 
 mod attach_filesystems;
-mod bench_large;
-mod bench_memory;
-mod bench_pressure;
+mod bench;
 mod cache_tests;
 mod cache_tree;
 mod disk_faults;
@@ -21,6 +19,7 @@ mod origin;
 mod package_clients;
 mod proxy_origins;
 mod ram_donors;
+mod restarts;
 mod rounds;
 mod sigkill;
 mod volume_databases;
@@ -47,9 +46,9 @@ struct Arguments {
 #[derive(Subcommand)]
 enum Campaign {
     AttachFilesystems(attach_filesystems::Arguments),
-    BenchLarge(bench_large::Arguments),
-    BenchMemory(bench_memory::Arguments),
-    BenchPressure(bench_pressure::Arguments),
+    BenchLarge(bench::large::Arguments),
+    BenchMemory(bench::memory::Arguments),
+    BenchPressure(bench::pressure::Arguments),
     CacheTests(cache_tests::Arguments),
     CacheTree(cache_tree::Arguments),
     DiskFaults(disk_faults::Arguments),
@@ -58,6 +57,7 @@ enum Campaign {
     PackageClients(package_clients::Arguments),
     ProxyOrigins(proxy_origins::Arguments),
     RamDonors(ram_donors::Arguments),
+    Restarts(restarts::Arguments),
     Sigkill(sigkill::Arguments),
     VolumeDatabases(volume_databases::Arguments),
     VolumeKills(volume_kills::Arguments),
@@ -72,9 +72,9 @@ enum Campaign {
 fn main() -> Result<ExitCode> {
     match Arguments::parse().campaign {
         Campaign::AttachFilesystems(arguments) => attach_filesystems::campaign(&arguments),
-        Campaign::BenchLarge(arguments) => bench_large::campaign(&arguments),
-        Campaign::BenchMemory(arguments) => bench_memory::campaign(arguments),
-        Campaign::BenchPressure(arguments) => bench_pressure::campaign(arguments),
+        Campaign::BenchLarge(arguments) => bench::large::campaign(&arguments),
+        Campaign::BenchMemory(arguments) => bench::memory::campaign(arguments),
+        Campaign::BenchPressure(arguments) => bench::pressure::campaign(arguments),
         Campaign::CacheTests(arguments) => cache_tests::campaign(&arguments),
         Campaign::CacheTree(arguments) => cache_tree::campaign(&arguments),
         Campaign::DiskFaults(arguments) => disk_faults::campaign(&arguments),
@@ -83,6 +83,7 @@ fn main() -> Result<ExitCode> {
         Campaign::PackageClients(arguments) => package_clients::campaign(&arguments),
         Campaign::ProxyOrigins(arguments) => proxy_origins::campaign(&arguments),
         Campaign::RamDonors(arguments) => ram_donors::campaign(&arguments),
+        Campaign::Restarts(arguments) => restarts::campaign(&arguments),
         Campaign::Sigkill(arguments) => sigkill::campaign(arguments),
         Campaign::VolumeDatabases(arguments) => volume_databases::campaign(&arguments),
         Campaign::VolumeKills(arguments) => volume_kills::campaign(&arguments),

@@ -95,5 +95,4 @@ pub fn merge(found: &[Found<'_>], trust_remaining: bool) -> Result<Merged, Refus
 }
 
 #[cfg(test)]
-#[path = "merge/tests.rs"]
 mod tests;
