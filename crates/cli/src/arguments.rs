@@ -96,6 +96,7 @@ pub struct Arguments {
 
 /// The commands.
 #[derive(Debug, Subcommand)]
+#[expect(clippy::large_enum_variant, reason = "a process has one")]
 pub enum Command {
     /// Run a caching HTTP proxy
     #[command(

@@ -491,7 +491,9 @@ fn attached_export_has_sectors_of_512_bytes() {
     ] {
         let server = Server::nbdkit(folder, name, arguments).unwrap();
         let spec = format!("\"{}\"", server.url(""));
-        let device = run(folder, "nectary", &["attach", &spec]).unwrap().trim().to_owned();
+        // There may be warnings before the path.
+        let printed = run(folder, "nectary", &["attach", &spec]).unwrap();
+        let device = printed.lines().last().unwrap_or_default().to_owned();
         let found = run(folder, "blockdev", &["--getss", "--getsize64", &device]);
         run(folder, "nectary", &["detach", &device]).unwrap();
         // The size is rounded up to sectors, and not down.

@@ -6,7 +6,7 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-use nectary_host::tls::ClientTls;
+use nectary_host::tls::{ClientTls, explain};
 use tokio::io::AsyncWriteExt;
 use tokio::net::UnixStream;
 
@@ -85,7 +85,11 @@ async fn haggle(url: &Url, tls: Option<ClientTls>, goal: Goal) -> Result<Reached
         io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => {
             Error::new(ErrorKind::Protocol, url.to_string(), "the server ended the connection in the handshake")
         }
-        _ => Error::from_io(&error, &url.to_string(), "the handshake failed"),
+        // With TLS 1.3, a server refuses a certificate only after the client's part of the TLS handshake.
+        _ => match explain(&error) {
+            Some(text) => Error::new(ErrorKind::Tls, url.to_string(), format!("TLS: {text}")),
+            None => Error::from_io(&error, &url.to_string(), "the handshake failed"),
+        },
     };
     let mut machine = Handshake::new(goal, &url.export, url.tls);
     loop {
@@ -101,7 +105,10 @@ async fn haggle(url: &Url, tls: Option<ClientTls>, goal: Goal) -> Result<Reached
                         return Err(Error::new(ErrorKind::Tls, url.to_string(), "no certificates"));
                     };
                     let encrypted = tls.connect(&url.server_name(), stream).await;
-                    let message = |error: io::Error| format!("TLS with \"{}\": {error}", url.server_name());
+                    let message = |error: io::Error| {
+                        let text = explain(&error).unwrap_or_else(|| error.to_string());
+                        format!("TLS with \"{}\": {text}", url.server_name())
+                    };
                     stream = Box::new(
                         encrypted.map_err(|error| Error::new(ErrorKind::Tls, url.to_string(), message(error)))?,
                     );

@@ -18,7 +18,7 @@
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nectary_block::{
     BlockDevice, Buffer, Context, Error, ErrorKind, Extent, Figures, Geometry, IoFuture, Operation, Request, Survives,
@@ -40,8 +40,8 @@ use crate::wire::{flag, request};
 
 /// The preferred length of a request. Longer requests are not faster per byte. *Units*: bytes.
 const PREFERRED_BYTES: u32 = 1 << 20;
-/// The longest time for each connection after the first one.
-const FURTHER_TIME_MAX: Duration = Duration::from_secs(1);
+/// The time that each connection after the first one may take: this, or more if the first one was slow.
+const FURTHER_TIME: Duration = Duration::from_secs(1);
 /// The smallest block, the preferred block and the largest payload that are assumed if the server states none. The next
 /// two constants are the limits of a device's block size. *Units*: bytes.
 const DEFAULT_SIZES: (u32, u32, u32) = (1, 4096, PAYLOAD_BYTES_MAX);
@@ -71,7 +71,9 @@ impl NbdDevice {
     pub async fn connect(url: &Url, options: ConnectOptions) -> Result<NbdDevice, crate::Error> {
         let request_time = url.request_time.unwrap_or(REQUEST_TIME);
         let (journal, ended) = (Journal::default(), Arc::new(Notify::new()));
+        let began = Instant::now();
         let (first, agreed) = connect(url, &options, &journal, request_time, &ended).await?;
+        let further_time = FURTHER_TIME.max(4 * began.elapsed());
         let (geometry, exact_bytes, payload_bytes_max) = geometry(url, &agreed, &options)?;
         let sector_bytes = agreed.block_sizes.unwrap_or(DEFAULT_SIZES).0.max(BLOCK_BYTES_MIN);
         let mut connections = vec![first];
@@ -80,7 +82,7 @@ impl NbdDevice {
         while connections.len() < wanted as usize {
             // A server may allow fewer connections than the device could use, and leave the others without an answer.
             let next = connect(url, &options, &journal, request_time, &ended);
-            let Ok(Ok((next, _))) = tokio::time::timeout(FURTHER_TIME_MAX, next).await else { break };
+            let Ok(Ok((next, _))) = tokio::time::timeout(further_time, next).await else { break };
             connections.push(next);
         }
         let inner = Inner {

@@ -3,7 +3,7 @@
 use super::report::{Checked, Problem, What};
 use super::{Donors, Progress, READ_BYTES};
 use crate::device::together::together;
-use crate::format::{Geometry, Stripes};
+use crate::format::{Geometry, Stripes, is_damaged};
 use crate::mirror::{Ring, is_lost};
 
 /// The maximum number of pieces that are read at the same time, each from two donors.
@@ -103,6 +103,9 @@ fn compare(checked: &mut Checked, geometry: &Geometry, piece: &Piece, one: &[u8]
     let block = blocks.first().map(|number| first + number);
     let names = piece.donors.map(|donor| checked.donors.get(donor).map_or("?", |donor| donor.name.as_str()));
     let (count, stripe) = (blocks.len(), piece.stripe);
-    let text = format!("stripe {stripe}: {count} blocks differ between {} and {}", names[0], names[1]);
+    let has_damage = |copy: &[u8]| blocks.iter().any(|at| copy.chunks(size).nth(*at as usize).is_some_and(is_damaged));
+    let says = [one, two].map(has_damage).into_iter().zip(names).filter(|(says, _)| *says).map(|(_, name)| name);
+    let says: String = says.map(|name| format!("; {name} says that its memory is damaged")).collect();
+    let text = format!("stripe {stripe}: {count} blocks differ between {} and {}{says}", names[0], names[1]);
     checked.problem(Problem { block, ..Problem::of(What::CopiesDiffer, text) });
 }

@@ -228,7 +228,7 @@ impl Machine {
         if self.membership.standing[donor] != Standing::Trusted || self.phase != Phase::Open {
             return;
         }
-        let former = self.membership.view.members[donor].clone();
+        let former = self.membership.view.members[donor];
         self.decide(donor, Standing::Trusted, MemberState::Present);
         let joined = self.membership.view.epoch;
         self.seat(donor, Member { incarnation, joined, state: MemberState::Present });

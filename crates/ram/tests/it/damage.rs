@@ -39,9 +39,10 @@ async fn damage_before_attaching_is_not_returned() {
     for redundancy in ["mirror", "parity", "adaptive"] {
         let (_donors, named) = damaged(redundancy).await;
         let device = RedundantDevice::open(options(&named)).await.unwrap();
+        let (first, bytes) = ((PLACE - 8) * BLOCK, 16 * BLOCK);
         for _ in 0..8 {
-            let found = read(&device, 0, 6 << 20).await.unwrap();
-            assert!(found[..] == contents()[..], "{redundancy}");
+            let found = read(&device, first as u64, bytes).await.unwrap();
+            assert!(found[..] == contents()[first..first + bytes], "{redundancy}");
         }
     }
 }

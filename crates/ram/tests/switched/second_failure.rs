@@ -7,10 +7,11 @@ use crate::support::{PATIENCE, Serving, create, options};
 use nectary_block::{BlockDevice, Buffer, Context, read, write};
 use nectary_ram::live::{RedundantDevice, planted};
 
-const BYTES: u64 = 24 << 20;
-const BLOCK: usize = 4096;
+const BYTES: u64 = 8 << 20;
+/// The length of a write and of a read. *Units*: bytes.
+const BLOCK: usize = 256 << 10;
 /// The most parts of a move that are left when it is near its end. *Units*: bytes.
-const NEAR_END_BYTES: u64 = 3 << 20;
+const NEAR_END_BYTES: u64 = 2 << 20;
 
 /// Who begins the move.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,7 +45,7 @@ async fn second_failure(redundancy: &str, members: usize, moving: Move, is_early
     let names: Vec<String> = donors.iter().map(|donor| donor.name()).collect();
     let spare = if moving == Move::Sigterm { format!(",{};spare", names[members]) } else { String::new() };
     let named = format!("ram({}{spare},id=disk,redundancy={redundancy},patience=10s)", names[..members].join(","));
-    create(&named.replace(",redundancy", ",size=24M,redundancy")).await.unwrap();
+    create(&named.replace(",redundancy", ",size=8M,redundancy")).await.unwrap();
     let device = Arc::new(RedundantDevice::open(options(&named)).await.unwrap());
     for block in (0..BYTES / BLOCK as u64).step_by(3) {
         write(&*device, block * BLOCK as u64, Buffer::copy_of(&content(block, 1))).await.unwrap();
@@ -71,7 +72,7 @@ async fn second_failure(redundancy: &str, members: usize, moving: Move, is_early
     let dead = donors.remove(1).end().await;
     // Writes go on once the dead donor is left, and everything is there.
     let began = Instant::now();
-    for block in (0..BYTES / BLOCK as u64).step_by(97) {
+    for block in (0..BYTES / BLOCK as u64).step_by(7) {
         write(&*device, block * BLOCK as u64, Buffer::copy_of(&content(block, 2))).await.unwrap();
     }
     device.flush(Context::default()).await.unwrap();
@@ -84,13 +85,13 @@ async fn second_failure(redundancy: &str, members: usize, moving: Move, is_early
         // The spare takes the place of the dead one, or that of the leaving one if this was over before.
         wait("the spare has a place", &device, || number(&device, "replaced") + number(&device, "rebuilt") > 0).await;
     }
-    let expected = |block: u64| match (block.is_multiple_of(97), block.is_multiple_of(3)) {
+    let expected = |block: u64| match (block.is_multiple_of(7), block.is_multiple_of(3)) {
         (true, _) => content(block, 2),
         (_, true) => content(block, 1),
         _ => vec![0; BLOCK],
     };
     let check = async |device: &RedundantDevice| {
-        for block in (0..BYTES / BLOCK as u64).step_by(11).chain((0..BYTES / BLOCK as u64).step_by(97)) {
+        for block in 0..BYTES / BLOCK as u64 {
             let found = read(device, block * BLOCK as u64, BLOCK).await.unwrap();
             assert!(found[..] == expected(block)[..], "{case}: block {block}");
         }

@@ -47,7 +47,6 @@ pub struct Move {
 /// A client.
 pub struct Client {
     pub machine: Machine,
-    pub id: u64,
     pub is_alive: bool,
     pub is_attached: bool,
     pub paused_until_us: u64,
@@ -67,11 +66,10 @@ pub struct Client {
 }
 
 impl Client {
-    pub fn new(machine: Machine, id: u64, places: Vec<usize>, spares: Vec<usize>) -> Client {
+    pub fn new(machine: Machine, places: Vec<usize>, spares: Vec<usize>) -> Client {
         let count = places.len();
         Client {
             machine,
-            id,
             is_alive: true,
             is_attached: false,
             paused_until_us: 0,

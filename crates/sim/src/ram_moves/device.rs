@@ -157,13 +157,6 @@ impl Machine {
         }
     }
 
-    pub fn base_figures(&self) -> mirror::Figures {
-        match self {
-            Machine::InPlace(machine) => machine.figures(),
-            Machine::Log(machine) => machine.base_figures(),
-        }
-    }
-
     /// What the donor that is being filled has.
     pub fn filled(&self) -> u64 {
         let progress = match self {

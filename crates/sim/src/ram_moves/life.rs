@@ -10,8 +10,8 @@ use super::client::{Client, LOOK_EVERY_US, Pending};
 use super::coverage::Scenario;
 use super::device::Machine;
 use super::network::{Happening, MILLISECOND};
-use super::world::{Procedure, Stage, World};
-use crate::ram::blocks::{BLOCK_BYTES, number_of};
+use super::world::{Stage, World};
+use crate::ram::blocks::BLOCK_BYTES;
 
 impl World {
     pub fn begin_client(&mut self, intent: Intent, geometry: Geometry, places: Vec<usize>) {
@@ -21,7 +21,7 @@ impl World {
         let is_spare = |host: &usize| !places.contains(host) && Some(*host) != other;
         let spares: Vec<usize> = self.names.iter().copied().filter(is_spare).collect();
         let count = places.len();
-        self.clients.push(Client::new(machine, id, places, spares));
+        self.clients.push(Client::new(machine, places, spares));
         self.current = self.clients.len() - 1;
         (0..count).for_each(|place| self.plan_connect(self.current, place, 0));
         self.network.plan(self.now_us(), Happening::Wake { client: self.current });
@@ -39,7 +39,7 @@ impl World {
         let client = self.clients.len();
         let seen: Vec<usize> =
             self.names.iter().copied().filter(|host| self.network.is_reachable(client, *host)).collect();
-        if take_over && !self.values_survive_take_over() {
+        if take_over && !self.policy.is_in_place() {
             self.values.crash();
         }
         self.finish_switch(&seen);
@@ -68,11 +68,6 @@ impl World {
         self.geometry = geometry;
         self.tell(|| format!("client {client} attaches with hosts {places:?}"));
         self.begin_client(Intent::Attach { take_over, trust_remaining }, geometry, places);
-    }
-
-    /// Whether what was acknowledged survives the loss of the client.
-    fn values_survive_take_over(&self) -> bool {
-        self.policy.is_in_place()
     }
 
     fn finish_switch(&mut self, seen: &[usize]) {
@@ -247,14 +242,5 @@ impl World {
         hosts
             .map(|(at, host)| format!("host {at} up {} {:?}", host.is_up, host.model.record.as_ref().map(of)))
             .collect()
-    }
-
-    /// Whether a block's bytes are those of some change; for descriptions.
-    pub fn number_at(&self, bytes: &[u8], block: u64) -> Option<u64> {
-        number_of(bytes, block)
-    }
-
-    pub fn is_growth(&self) -> bool {
-        self.procedure == Procedure::Growth
     }
 }

@@ -4,7 +4,7 @@
 //! what a client's owner does (`client`), the fault (`faults`), attaching (`life`).
 
 use nectary_ram::format::{Geometry, Stamp};
-use nectary_ram::mirror::{DonorRequest, Event, Intent, Reply, Request};
+use nectary_ram::mirror::{DonorRequest, Event, Intent, Request};
 use nectary_ram::placement::Policy;
 
 use super::client::{Client, LOOK_EVERY_US, Pending};
@@ -60,8 +60,8 @@ pub struct World {
     pub current: usize,
     /// The hosts in the order of the SPEC: donors, then spares, then others.
     pub names: Vec<usize>,
-    /// How many of them are no spares: the donors, and the other donor of a replacement.
     pub geometry: Geometry,
+    /// The geometry with which it may grow.
     pub grown: Geometry,
     pub stage: Stage,
     pub procedure: Procedure,
@@ -436,9 +436,5 @@ impl World {
             Stage::Reread if is_there && client.pending.is_empty() && self.final_left == 0 => self.stage = Stage::Done,
             _ => {}
         }
-    }
-
-    pub fn reply_of(&self, reply: &Reply) -> bool {
-        matches!(reply, Reply::Done)
     }
 }

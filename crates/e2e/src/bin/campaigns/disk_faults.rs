@@ -83,7 +83,7 @@ pub fn campaign(arguments: &Arguments) -> Result<ExitCode> {
     let (mut answered, mut cut) = (0, 0);
     for round in 0..arguments.rounds {
         let fault = [Fault::Hang, Fault::Slow, Fault::Fail][(round % 3) as usize];
-        let ends_during = (seed + round / 3) % 2 == 0;
+        let ends_during = (seed + round / 3).is_multiple_of(2);
         let (counts, found) = run(seed.wrapping_add(round), fault, ends_during)?;
         let load = |count: &AtomicU64| count.load(Ordering::Acquire);
         println!(
@@ -124,7 +124,7 @@ fn run(seed: u64, fault: Fault, ends_during: bool) -> Result<(Arc<Counts>, Vec<S
                     random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
                     let url = (random >> 33) % URLS;
                     // One URL of 20 is longer than a record.
-                    let size = if url % 20 == 0 { 900_000 } else { 40_000 };
+                    let size = if url.is_multiple_of(20) { 900_000 } else { 40_000 };
                     ask(&mut connection, &format!("/o/{url}?size={size}"), &counts, &stop);
                 }
             })

@@ -282,6 +282,8 @@ fn open_options(random: &mut Random, seed: u64) -> OpenOptions {
         background: Background::Caller,
         is_read_only: false,
         seed: None,
+        // The device of these runs answers everything in the end.
+        device_deadline: None,
     }
 }
 
