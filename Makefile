@@ -37,7 +37,7 @@ program:
 	cargo build --profile dist --locked
 	@cd $${CARGO_TARGET_DIR:-target}/dist && if objdump -h nectary | grep -q debug_line; then \
 	  objcopy --only-keep-debug nectary nectary.debug && \
-	  objcopy --strip-debug --add-gnu-debuglink=nectary.debug nectary; fi
+	  objcopy --strip-debug --add-gnu-debuglink=nectary.debug nectary nectary.new && mv nectary.new nectary; fi
 
 test:
 	@ci/setup test

@@ -5,8 +5,11 @@
 //! command line, not the implementation.
 
 use std::fs;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener};
 use std::path::PathBuf;
 use std::process::Command;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
@@ -48,6 +51,17 @@ pub struct Namespace {
     pub address: String,
 }
 
+/// The second byte of this process's addresses. Its name among abstract sockets keeps other processes from taking it.
+fn own_net() -> u32 {
+    static NET: OnceLock<(u32, Option<UnixListener>)> = OnceLock::new();
+    let taken = |net: u32| {
+        let address = SocketAddr::from_abstract_name(format!("nectary-e2e-net-{net}")).ok()?;
+        Some((net, Some(UnixListener::bind_addr(&address).ok()?)))
+    };
+    let first = std::process::id() % 200;
+    NET.get_or_init(|| (0..200).find_map(|next| taken((first + next) % 200 + 10)).unwrap_or((first + 10, None))).0
+}
+
 impl Namespace {
     /// Makes another namespace; a process can have at most [`NAMESPACES_MAX`] at the same time.
     pub fn new(scratch: &Scratch) -> Result<Namespace> {
@@ -55,7 +69,7 @@ impl Namespace {
         let (pid, number) = (std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed) % NAMESPACES_MAX);
         let name = format!("nectary-{pid}-{number}");
         // Each namespace has a net of four addresses.
-        let (high, middle, low) = (pid % 200 + 10, 192 + number / 64, number % 64 * 4);
+        let (high, middle, low) = (own_net(), 192 + number / 64, number % 64 * 4);
         let [outer, inner] = [1, 2].map(|host| format!("10.{high}.{middle}.{}", low + host));
         let link = format!("nrd{}-{number}", pid % 100_000);
         let this = Namespace { name: name.clone(), address: inner.clone() };

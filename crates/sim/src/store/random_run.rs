@@ -239,7 +239,10 @@ fn open_options(restarts: u64, background: Background) -> OpenOptions {
     let cluster_read = [ClusterRead::Cluster, ClusterRead::Auto, ClusterRead::Object][(restarts % 3) as usize];
     let (reinsert_percent, rewrite_percent) = [(10, 20), (0, 100), (10, 100), (0, 20)][(restarts % 4) as usize];
     let index_loading = [IndexLoading::Shards, IndexLoading::Apart][(restarts / 2 % 2) as usize];
-    let usual = OpenOptions { admission: admission(restarts), index_loading, background, ..OpenOptions::default() };
+    // The model knows no device that is silent for a while, and operations that end late may take longer than that.
+    let device_deadline = None;
+    let admission = admission(restarts);
+    let usual = OpenOptions { admission, index_loading, background, device_deadline, ..OpenOptions::default() };
     OpenOptions { memory_bytes: 24 << 20, write_delay, reinsert_percent, rewrite_percent, cluster_read, ..usual }
 }
 

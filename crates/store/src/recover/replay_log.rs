@@ -87,6 +87,10 @@ impl RollForward<'_> {
         let first = header.position.epoch;
         let mut end = first;
         loop {
+            // Each segment has one epoch, so no log that can be followed is longer than a cycle.
+            if end - first > self.layout.segment_count {
+                return false;
+            }
             match self.epoch_found(end + 1).await {
                 Some(found) if found == end + 1 => end += 1,
                 Some(found) if found > end + 1 => return false,
