@@ -84,7 +84,7 @@ async fn a_body_without_a_clean_close_is_not_stored() {
     let head = b"HTTP/1.1 200 OK\r\ncache-control: max-age=60\r\n\r\nfirst";
     origin.on("/reset", Script::raw(head).wait("reset").reset()).on("/stall", Script::raw(head).hang());
     let mut options = options();
-    options.limits.body_timeout = Duration::from_millis(300);
+    options.limits.origin_body_timeout = Duration::from_millis(300);
     options.limits.drain_timeout = Duration::from_millis(100);
     let mut proxy = TestProxy::start(options).await;
     for (count, path) in [(1, "/reset"), (2, "/stall"), (3, "/stall")] {

@@ -105,6 +105,10 @@ async fn closed(bytes: u64, objects: u64, length: usize) -> Snapshot {
     for number in 0..objects {
         put(&store, number, length).await;
     }
+    // A close while the index loads would write nothing.
+    while store.stat().index_loading {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
     store.close().await.unwrap();
     memory.snapshot()
 }
@@ -121,8 +125,8 @@ async fn unreadable_ends_of_the_device_lose_nothing() {
         let store = Store::open(scratched.device(), options()).await.unwrap();
         assert_eq!(count(&store, 0..100).await, 100, "block {block}");
         store.close().await.unwrap();
-        // Block 5 is one of the purge log that was never written.
-        assert!(scratched.bad.lock().unwrap().is_empty() || block >= 5, "block {block} is written again");
+        // From block 4 on is the purge log, which only purges write.
+        assert!(scratched.bad.lock().unwrap().is_empty() || block >= 4, "block {block} is written again");
     }
 }
 
