@@ -25,6 +25,8 @@ const WINDOW_BYTES: u64 = 1 << 20;
 const WINDOW_BYTES_AHEAD: u64 = 4 << 20;
 /// The size of a read if appends are large and only their headers are needed, in bytes.
 const HEADER_WINDOW_BYTES: u64 = 16 << 10;
+/// A segment that begins with so many zeroes was never used.
+const BLANK_BYTES: u64 = 16 * BLOCK_BYTES;
 /// Appends of at least this many bytes count as large.
 const LARGE_APPEND_BYTES: u64 = 128 << 10;
 
@@ -279,10 +281,10 @@ impl<'a> SegmentReader<'a> {
             }
             // A segment that was never used is blank. A segment whose first header is damaged is searched to its end,
             // because appends of an earlier cycle may follow.
-            if blank && position >= 16 * BLOCK_BYTES {
+            if blank && position >= BLANK_BYTES {
                 return None;
             }
-            self.window.read_bytes = if blank { HEADER_WINDOW_BYTES } else { self.window_bytes_max };
+            self.window.read_bytes = if blank { BLANK_BYTES } else { self.window_bytes_max };
             position += BLOCK_BYTES;
         }
         newest
