@@ -1,12 +1,9 @@
 //! Runs all tests, crate by crate, each crate within its time budget.
 //!
 //! Owns: the order, the times and the counts. The crates of the lowest floors come first, so that a bug first fails the
-//! tests of the crate that has it, and not those of a crate that depends on this crate. Beside it run processes
-//! of the crates whose tests mostly wait.
+//! tests of the crate that has it, and not those of a crate that depends on this crate. Beside them run the
+//! crates whose tests mostly wait.
 
-use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -34,10 +31,9 @@ const ORDER: &[&str] = &[
     "nectary-e2e",
 ];
 
-/// The crates whose tests run beside those of all others: they mostly wait, for what they have started and for deadlines.
-const WAITING: &[&str] = &["nectary-e2e", "nectary-ram"];
-/// The number of their processes that run at a time.
-const WAITING_MAX: usize = 2;
+/// Crates whose tests run beside those of all others, since they mostly wait: for what they have started, and for
+/// deadlines. Those that mount, or make mount namespaces with copies of all mounts, are together, one after another.
+const WAITING: &[&[&str]] = &[&["nectary-attach", "nectary-fuse", "nectary-trace", "nectary-e2e"], &["nectary-ram"]];
 
 /// The crates each of whose modules of tests is a process of its own. Their tests measure memory or time (`buffer`,
 /// `e2e`), plant bugs or shorten waits for the whole process (`ram`, `sim`), mount and kill what they have started
@@ -132,17 +128,33 @@ fn run(options: &Options, workspace: &Workspace, report: &mut Report) {
     members.sort_by_key(|member| ORDER.iter().position(|name| *name == member.name).unwrap_or(ORDER.len()));
     let (started, meter) = (Instant::now(), Meter::start());
     let test = Test { part: options.name.as_deref(), binaries: &binaries, workspace };
-    let (waiting, computing): (Vec<_>, Vec<_>) =
-        members.into_iter().partition(|member| WAITING.contains(&member.name.as_str()));
+    let lane = |names: &[&str], report: &mut Report| {
+        let members = members.iter().filter(|member| names.contains(&member.name.as_str()));
+        members.for_each(|member| test.one(member, report));
+    };
     std::thread::scope(|scope| {
-        let beside = scope.spawn(|| test.beside(&waiting));
-        computing.iter().for_each(|member| test.one(member, report));
+        let waiting: Vec<_> = WAITING
+            .iter()
+            .map(|names| {
+                let lane = &lane;
+                scope.spawn(move || {
+                    let mut report = Report::default();
+                    lane(names, &mut report);
+                    report
+                })
+            })
+            .collect();
+        let waits = |name: &str| WAITING.iter().any(|names| names.contains(&name));
+        let others: Vec<&str> = members.iter().map(|member| member.name.as_str()).filter(|name| !waits(name)).collect();
+        lane(&others, report);
         if crates.is_empty() && options.name.is_none() {
             doctests(workspace, report);
         }
-        match beside.join() {
-            Ok(results) => report.add(results),
-            Err(_) => report.failed(format!("{}: the run of these tests ended with a panic", WAITING.join(", "))),
+        for (handle, names) in waiting.into_iter().zip(WAITING) {
+            match handle.join() {
+                Ok(results) => report.add(results),
+                Err(_) => report.failed(format!("{}: the run of these tests ended with a panic", names.join(", "))),
+            }
         }
     });
     report.took(started.elapsed(), Meter::share_of_others(meter));
@@ -177,44 +189,6 @@ impl Test<'_> {
         if !processes.is_empty() {
             self.told(member, taken, meter, report);
         }
-    }
-
-    /// Runs the tests of crates whose tests mostly wait, [`WAITING_MAX`] processes at a time.
-    fn beside(&self, members: &[&Package]) -> Report {
-        let meter = Meter::start();
-        let mut report = Report::default();
-        let processes: Vec<Process> = members.iter().flat_map(|member| self.processes(member, &mut report)).collect();
-        let next = AtomicUsize::new(0);
-        let work = || {
-            let mut results = Vec::new();
-            while let Some(process) = processes.get(next.fetch_add(1, Ordering::Relaxed)) {
-                let mut report = Report::default();
-                let taken = self.process(process, &mut report);
-                results.push((&process.member.name, taken, report));
-            }
-            results
-        };
-        let results = std::thread::scope(|scope| {
-            let workers: Vec<_> = (0..WAITING_MAX).map(|_| scope.spawn(work)).collect();
-            workers.into_iter().map(ScopedJoinHandle::join).collect::<Vec<_>>()
-        });
-        let mut taken: BTreeMap<&str, Duration> = BTreeMap::new();
-        for result in results {
-            let Ok(result) = result else {
-                report.failed("the run of these tests ended with a panic");
-                continue;
-            };
-            for (name, time, results) in result {
-                *taken.entry(name).or_default() += time;
-                report.add(results);
-            }
-        }
-        for member in members {
-            if let Some(taken) = taken.get(member.name.as_str()) {
-                self.told(member, *taken, meter, &mut report);
-            }
-        }
-        report
     }
 
     /// Shows and records how long the processes of a crate took together.
