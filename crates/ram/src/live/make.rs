@@ -4,6 +4,8 @@
 //! overwritten; a device that was made only on some donors can be made again; a device with a living client is not
 //! deleted.
 
+use std::time::Duration;
+
 use nectary_block::{Error, ErrorKind, Operation, format_size};
 
 use super::client::donor_bytes;
@@ -49,6 +51,10 @@ fn parity_stripe_bytes(bytes: u64, data_donors: u64) -> Option<u32> {
     stripe.filter(|stripe| *stripe <= STRIPE_BYTES_MAX)
 }
 
+/// The time between two looks at a part that is left of a deleted device, and the largest number of them.
+const LEFT_PAUSE: Duration = Duration::from_millis(50);
+const LEFT_LOOKS_MAX: usize = 40;
+
 /// Makes a device on donors that have nothing of it yet.
 ///
 /// *Errors*: a donor does not answer, has the device already, or has too little memory; two donors may fail together.
@@ -66,7 +72,18 @@ pub async fn create(options: &RamOptions) -> Result<Made, Error> {
     let members = geometry.members;
     let part = donor_bytes(&geometry);
     // Spares get nothing before they take a place.
-    let seen = look(&RamOptions { spares: Vec::new(), ..options.clone() }, client).await;
+    let alone = RamOptions { spares: Vec::new(), ..options.clone() };
+    let mut seen = look(&alone, client).await;
+    // A donor frees a part that was deleted when the last connection to it has ended.
+    for _ in 0..LEFT_LOOKS_MAX {
+        let is_left = |donor: &Seen| matches!(&donor.state, Ok(there) if Record::is_absent(&there.area) && part_bytes(there) != part);
+        if !seen.iter().any(is_left) {
+            break;
+        }
+        drop(seen);
+        tokio::time::sleep(LEFT_PAUSE).await;
+        seen = look(&alone, client).await;
+    }
     check_makes(options, &seen)?;
     let (mut away, mut taken, mut small) = (Vec::new(), Vec::new(), Vec::new());
     for donor in &seen {
