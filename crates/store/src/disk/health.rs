@@ -155,7 +155,7 @@ impl Health {
         self.overdue.load(Ordering::Acquire) > 0
     }
 
-    /// Waits until the device is silent. *Returns* the error for whoever waits for the writer.
+    /// Waits until the device is silent. *Returns* the error for callers of the writer.
     pub async fn silent(&self) -> Error {
         loop {
             let mut silenced = std::pin::pin!(self.silenced.notified());

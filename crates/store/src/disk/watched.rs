@@ -51,7 +51,7 @@ impl Filter for Watched {
         let spec = self.inner.spec();
         let late = move |detail| Error::new(ErrorKind::TimedOut, &spec, Operation::Read, detail).at(offset, length);
         let Ok(Some(deadline)) = self.health.read_deadline() else {
-            // Whoever scans a segment block by block does not wait for each of them.
+            // A scan of a segment block by block does not wait for each of them.
             let error = late("the device does not answer; it was not tried");
             return Box::pin(std::future::ready(Err(error)));
         };

@@ -186,7 +186,7 @@ impl Writer {
     /// Notes a failure after which the writer tries again later, or gives up.
     pub(super) fn in_trouble(&mut self, error: &Error) {
         if self.state.stopped().is_some() {
-            // Whoever still waits gets the error.
+            // Those that still wait get the error.
             return self.fail(error);
         }
         if !self.is_of_latch(error) && error.kind == ErrorKind::Stopped {

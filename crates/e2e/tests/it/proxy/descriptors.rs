@@ -1,4 +1,4 @@
-//! The limit of open file descriptors: idle clients do not keep others out, and whoever is refused is told so.
+//! The limit of open file descriptors: idle clients do not keep others out, and a refused client is told so.
 
 use anyhow::{Context, Result};
 use nectary_e2e::filled::Filled;

@@ -11,7 +11,7 @@
 //! | one of them | `br`, or `gzip` |
 //! | none, or it has no such header | `identity` |
 //!
-//! Other codings are left out: whoever accepts `zstd` or `deflate` accepts one of these two as well, and each further
+//! Other codings are left out: a client of `zstd` or `deflate` accepts one of these two as well, and each further
 //! coding would double the copies. A client never gets a coding that it does not accept. Preferences (`q`) of the client
 //! are lost except for 0, which refuses. *Source*: RFC 9110, 12.5.3.
 
