@@ -49,7 +49,7 @@ pub const DEVICE_BYTES_MAX: u64 = i64::MAX as u64;
 /// The error text of a device that cannot zero ranges quickly.
 pub(crate) const SLOW_ZEROES: &str = "zeroes may take as long here as data: write them";
 
-/// The name and value of the [option](BlockDevice::set_option) that clears the latch of a failed flush. A caller that sets it
+/// The name and value of the [option](BlockDevice::set_option) that clears the latch of a failed flush. Who sets it
 /// must rewrite everything that was written since the last flush that succeeded, and flush again.
 pub const CLEAR_LATCH: (&str, &str) = ("latched", "no");
 
