@@ -165,9 +165,7 @@ impl Image {
         let free = self.free.blocks_beside(kept);
         let wanted = blocks.min(SPACE_BLOCKS_MAX).min((free / SPACE_PART).max(64)).min(free);
         if wanted == 0 {
-            // Space that is being freed can be granted soon.
-            let errno = if self.is_freeing() { libc::EAGAIN } else { libc::ENOSPC };
-            return Err(Failure { errno, ..full() });
+            return Err(full(self.is_freeing()));
         }
         let (granted, mutations) = self.attempt(|change, parts| {
             let (mut granted, mut left) = (Vec::new(), wanted);

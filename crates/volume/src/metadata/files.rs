@@ -282,8 +282,8 @@ impl Parts<'_> {
     ) -> Result<()> {
         let mut at = start;
         while at < end {
-            let granted =
-                self.free.take((end - at).min(EXTENT_BLOCKS_MAX.into()), self.reserve.data).ok_or_else(full)?;
+            let granted = self.free.take((end - at).min(EXTENT_BLOCKS_MAX.into()), self.reserve.data);
+            let granted = granted.ok_or_else(|| full(self.is_freeing))?;
             change.use_space(granted.block, granted.blocks, ExtentState::Data, number, 0)?;
             let blocks = granted.blocks as u32;
             map(change, number, found, &Mapped { file_block: at, blocks, block: granted.block, is_unwritten: true })?;

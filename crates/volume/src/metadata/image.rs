@@ -75,6 +75,8 @@ pub struct Image {
     /// For each session, its last operation before this start: unacknowledged replies are counted from this number.
     pub(super) done_before: HashMap<u64, u64>,
     pub(super) drained: HashMap<u64, u64>,
+    /// Whether a checkpoint would free segments of the journal.
+    is_journal_long: bool,
 }
 
 impl Image {
@@ -101,6 +103,7 @@ impl Image {
             acknowledged: BTreeMap::new(),
             done_before: HashMap::new(),
             drained: HashMap::new(),
+            is_journal_long: false,
         };
         for (number, session) in image.sessions() {
             image.numbers.insert(number, session.acknowledged);
@@ -153,7 +156,7 @@ impl Image {
         &mut self,
         work: impl FnOnce(&mut Change<'_>, &mut Parts<'_>) -> Result<T>,
     ) -> Result<(T, Vec<Mutation>)> {
-        let (mut volume, reserve) = (self.volume, self.reserve());
+        let (mut volume, reserve, is_freeing) = (self.volume, self.reserve(), self.is_freeing());
         let mut change = Change::new(&mut self.tables);
         let mut parts = Parts {
             volume: &mut volume,
@@ -161,6 +164,7 @@ impl Image {
             reserve,
             opened: &self.opened,
             is_grace: !self.awaited.is_empty(),
+            is_freeing,
             hash_key: &self.hash_key,
             dying: Vec::new(),
         };
@@ -339,9 +343,14 @@ impl Image {
         Ok(server(mutations))
     }
 
-    /// Whether space is being freed.
+    /// Whether space is being freed, or will be by a checkpoint: a request that finds none is repeated.
     pub(super) fn is_freeing(&self) -> bool {
-        !self.draining.is_empty() || !self.dying.is_empty()
+        !self.draining.is_empty() || !self.dying.is_empty() || self.is_journal_long
+    }
+
+    /// Notes whether a checkpoint would free segments of the journal.
+    pub fn set_journal_long(&mut self, is_long: bool) {
+        self.is_journal_long = is_long;
     }
 
     /// Returns how many blocks are being freed: whoever needs space waits for them. *Units*: blocks.
@@ -432,6 +441,7 @@ pub(super) struct Parts<'a> {
     pub opened: &'a HashMap<u64, BTreeSet<u64>>,
     /// Whether sessions from before a restart may have more inodes open than the server knows.
     pub is_grace: bool,
+    pub is_freeing: bool,
     pub hash_key: &'a [u8; 16],
     pub dying: Vec<u64>,
 }

@@ -85,8 +85,10 @@ pub fn free_space(tables: &Tables, label: &Label) -> Result<FreeSpace> {
     Ok(FreeSpace { blocks, reserved: free.blocks() - blocks })
 }
 
-pub(super) fn full() -> Failure {
-    Failure { code: Code::Full, errno: libc::ENOSPC, words: String::new() }
+/// The refusal of a request that finds no space: EAGAIN while some is being freed.
+pub(super) fn full(is_freeing: bool) -> Failure {
+    let errno = if is_freeing { libc::EAGAIN } else { libc::ENOSPC };
+    Failure { code: Code::Full, errno, words: String::new() }
 }
 
 impl Image {
@@ -113,10 +115,10 @@ impl Image {
 impl Parts<'_> {
     /// Checks that metadata may grow.
     ///
-    /// *Errors*: ENOSPC when the reserve would be used.
+    /// *Errors*: ENOSPC when the reserve would be used, EAGAIN if space is being freed.
     pub fn may_grow(&self) -> Result<()> {
         match self.free.segments() < self.reserve.growth {
-            true => Err(full()),
+            true => Err(full(self.is_freeing)),
             false => Ok(()),
         }
     }

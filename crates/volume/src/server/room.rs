@@ -68,17 +68,23 @@ impl Room {
         Ok(())
     }
 
-    /// Takes the segments for a checkpoint, if one is due and there is room. The transactions of taking them are added
-    /// to `next`.
+    /// Tells the image whether a checkpoint would free segments.
+    pub fn tell(&self, image: &mut Image, log: &Log) {
+        // A checkpoint frees all segments of the journal except the newest.
+        image.set_journal_long(log.segments() > 1 && !self.is_short());
+    }
+
+    /// Takes the segments for a checkpoint, if one is due and there is room. It is due earlier while a request waits
+    /// for space. The transactions of taking them are added to `next`.
     pub fn for_checkpoint(
         &mut self,
         image: &mut Image,
         log: &Log,
         next: &mut Batch,
+        is_awaited: bool,
     ) -> Result<Option<Vec<u64>>, Failure> {
-        // A checkpoint frees all segments of the journal except the newest.
-        let is_tight = image.free_segments() <= image.checkpoint_segments() + 1 && log.segments() > 1;
-        if !log.checkpoint_due() && !is_tight {
+        let is_tight = is_awaited || image.free_segments() <= image.checkpoint_segments() + 1;
+        if !log.checkpoint_due() && !(is_tight && log.segments() > 1) {
             self.again_at = None;
             return Ok(None);
         }

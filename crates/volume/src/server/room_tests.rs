@@ -80,10 +80,35 @@ impl Life {
 
     /// Fills a new file with all blocks that are granted.
     async fn fill(&mut self, name: &str) -> FileId {
+        let (file, _) = self.fill_waiting(name).await;
+        self.tick().await.expect("it goes on");
+        let session = self.session;
+        assert_eq!(free(&mut self.owner, session), 0);
+        file
+    }
+
+    /// Requests space as a client does, which repeats its request while space is being freed, until there is none;
+    /// returns the new file that has it, and its blocks.
+    async fn fill_waiting(&mut self, name: &str) -> (FileId, u64) {
         let Ok(Answer::Attributes(made)) = self.create(name) else { panic!("{name} is not made") };
-        let (file, mut at, session) = (made.id(), 0, self.session);
-        let stamp = self.owner.stamp();
-        while let Ok(asked) = self.owner.image.ask(stamp, session, &Question::Space { blocks: 1 << 18 }) {
+        let (file, mut at, mut waits) = (made.id(), 0, 0);
+        loop {
+            let stamp = self.owner.stamp();
+            let asked = self.owner.image.ask(stamp, self.session, &Question::Space { blocks: 1 << 18 });
+            self.owner.note_shortage(asked.as_ref().err());
+            let asked = match asked {
+                Ok(asked) => asked,
+                Err(failure) if failure.errno == libc::EAGAIN => {
+                    waits += 1;
+                    assert!(waits < 100, "space is being freed for ever");
+                    self.tick().await.expect("it goes on");
+                    continue;
+                }
+                Err(failure) => {
+                    assert_eq!(failure.errno, libc::ENOSPC, "{failure:?}");
+                    return (file, at);
+                }
+            };
             self.owner.next.extend(asked.transaction);
             let Answer::Space(granted) = asked.answer else { panic!("no space") };
             let mut extents = Vec::new();
@@ -96,9 +121,6 @@ impl Life {
             let commit = Operation::Commit { file, truncate_generation, size, modified_ns: 1, changed_ns: 1, extents };
             self.try_operate(&commit).expect("it is committed");
         }
-        self.tick().await.expect("it goes on");
-        assert_eq!(free(&mut self.owner, session), 0);
-        file
     }
 
     /// Sets a large attribute repeatedly, so that the journal grows and the tables do not, until `checkpoints` more
@@ -186,6 +208,22 @@ async fn a_full_disk_refuses_what_grows_and_its_server_goes_on_and_starts_again(
     life.create("new").expect("there is room again");
     let session = life.session;
     assert!(free(&mut life.owner, session) > 10_000, "what the files had is free");
+}
+
+#[tokio::test]
+async fn removed_files_leave_as_much_room_after_restarts() {
+    let device = volume_of("again", DISK_BYTES).await;
+    let mut life = Life::start(&device, &on(0, false, &[])).await.expect("it starts");
+    let (_, first) = life.fill_waiting("data").await;
+    for start in 0..2 {
+        drop(life);
+        life = Life::start(&device, &on(0, true, &[])).await.unwrap_or_else(|error| panic!("start {start}: {error}"));
+    }
+    life.unlink("data").expect("it is removed");
+    // The journals of the earlier servers are freed by a checkpoint, which nothing but the shortage makes due.
+    let (_, again) = life.fill_waiting("data").await;
+    let segment = life.owner.shared.label.segment_blocks;
+    assert!(again + segment >= first, "{first} blocks at first, then {again}, in segments of {segment}");
 }
 
 #[tokio::test]

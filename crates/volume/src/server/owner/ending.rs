@@ -78,9 +78,14 @@ impl Owner {
         }
     }
 
+    /// Whether a request waits for space that is being freed.
+    pub(super) fn is_space_awaited(&self) -> bool {
+        self.short_at.is_some_and(|at| at.elapsed() < SHORTAGE)
+    }
+
     /// Returns the sessions that hold back space which others wait for.
     pub(super) fn awaited_for_space(&self) -> Vec<u64> {
-        match self.short_at.is_some_and(|at| at.elapsed() < SHORTAGE) {
+        match self.is_space_awaited() {
             true => self.image.holding_back(),
             false => Vec::new(),
         }

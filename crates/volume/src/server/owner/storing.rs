@@ -36,6 +36,7 @@ impl Owner {
         self.in_flight = None;
         self.sequence = result.map_err(|error| why(error, &self.image))?;
         self.room.stored(&mut log);
+        self.room.tell(&mut self.image, &log);
         self.log = Some(log);
         self.overview.appends += 1;
         self.shared.drained_to.store(self.sequence, Ordering::Release);
@@ -57,6 +58,7 @@ impl Owner {
         self.next.extend(transactions);
         let Some(mut log) = self.log.take() else { return Ok(()) };
         let done = self.with_log(&mut log).await;
+        self.room.tell(&mut self.image, &log);
         self.log = Some(log);
         done
     }
@@ -64,7 +66,9 @@ impl Owner {
     async fn with_log(&mut self, log: &mut Log) -> Result<(), ServerError> {
         self.room.renew(log).await?;
         self.next.extend(self.image.set_aside()?);
-        let Some(segments) = self.room.for_checkpoint(&mut self.image, log, &mut self.next)? else { return Ok(()) };
+        let is_awaited = self.is_space_awaited();
+        let segments = self.room.for_checkpoint(&mut self.image, log, &mut self.next, is_awaited)?;
+        let Some(segments) = segments else { return Ok(()) };
         // The tables are those of the appends so far.
         let stored = log.append(self.next.take()).await;
         self.sequence = stored.map_err(|error| why(error, &self.image))?;
