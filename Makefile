@@ -39,9 +39,10 @@ program:
 	  objcopy --only-keep-debug nectary nectary.debug && \
 	  objcopy --strip-debug --add-gnu-debuglink=nectary.debug nectary nectary.new && mv nectary.new nectary; fi
 
+# What only the tests need is installed during the build.
 test:
-	@ci/setup test
-	@cargo xtask test
+	@ci/setup run
+	@cargo xtask test --setup
 
 quick:
 	@ci/setup run

@@ -30,9 +30,10 @@ use anyhow::Result;
 
 const USAGE: &str = "\
 cargo xtask check                 formatting, lints, floors, rooms, licences, files and documents
-cargo xtask test [CRATE]... [--name PART]
+cargo xtask test [CRATE]... [--name PART] [--setup]
                                   the checks, then every test, crate by crate, within its time budget; or the tests of
-                                  some crates, or those whose names have a part
+                                  some crates, or those whose names have a part; --setup installs what they need during
+                                  the build
 cargo xtask quick [--since REVISION]
                                   the checks and tests of what differs from a revision (the upstream branch, or else
                                   the last commit), and of the crates that use it; long ones are left out and named

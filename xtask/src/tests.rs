@@ -4,6 +4,8 @@
 //! tests of the crate that has it, and not those of a crate that depends on this crate. Beside them run the
 //! crates whose tests mostly wait.
 
+use std::process::Command;
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -44,6 +46,12 @@ const PROCESS_PER_MODULE: &[&str] =
 /// The time of a process that takes longer than this is shown.
 const LONG: Duration = Duration::from_secs(3);
 
+/// The longest time of `ci/setup test`.
+const SETUP_LIMIT: Duration = Duration::from_secs(1800);
+
+/// How long its failure is waited for before anything else begins.
+const SETUP_EARLY: Duration = Duration::from_secs(1);
+
 /// The longest time in which a test program lists its tests.
 const LIST_LIMIT: Duration = Duration::from_secs(60);
 
@@ -54,6 +62,8 @@ pub struct Options {
     pub crates: Vec<String>,
     /// A part of their names.
     pub name: Option<String>,
+    /// Whether `ci/setup test` runs during the checks and the build.
+    pub has_setup: bool,
 }
 
 impl Options {
@@ -66,6 +76,7 @@ impl Options {
         while let Some(argument) = rest.next() {
             match argument.as_str() {
                 "--name" => options.name = Some(rest.next().context("--name needs a part of a test's name")?.clone()),
+                "--setup" => options.has_setup = true,
                 package => options.crates.push(package.to_owned()),
             }
         }
@@ -83,10 +94,23 @@ pub fn command(options: &Options) -> Result<bool> {
         bail!("there is no crate {unknown}; there are {}", known.join(", "));
     }
     let mut report = Report::default();
+    let setup = options.has_setup.then(|| setup(&workspace));
+    // A user who may not install packages is told at once.
+    let began = Instant::now();
+    while setup.as_ref().is_some_and(|setup| !setup.is_finished()) && began.elapsed() < SETUP_EARLY {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let setup = match setup {
+        Some(setup) if setup.is_finished() => match setup_ended(setup) {
+            Ok(()) => None,
+            Err(words) => bail!(words),
+        },
+        setup => setup,
+    };
     if crates.is_empty() && options.name.is_none() {
         checks::run(&workspace, &mut report);
     }
-    run(options, &workspace, &mut report);
+    run(options, &workspace, setup, &mut report);
     report.judge_time();
     print!("{}", report.summary());
     Ok(report.is_good())
@@ -101,7 +125,7 @@ pub fn quick(since: Option<&str>) -> Result<bool> {
     let mut report = Report::default();
     checks::run_some(&workspace, &choice.crates, &mut report);
     if !choice.crates.is_empty() {
-        run(&Options { crates: choice.crates, name: None }, &workspace, &mut report);
+        run(&Options { crates: choice.crates, ..Options::default() }, &workspace, None, &mut report);
     }
     for name in &choice.left_out {
         println!("left out: {name}: its tests take up to {} s; make test runs them", budgets::seconds(name));
@@ -111,8 +135,25 @@ pub fn quick(since: Option<&str>) -> Result<bool> {
     Ok(report.is_good())
 }
 
-/// Builds and runs the chosen tests; all of them include the examples in doc comments.
-fn run(options: &Options, workspace: &Workspace, report: &mut Report) {
+/// Installs what the tests need, which waits for a network more than it computes.
+fn setup(workspace: &Workspace) -> JoinHandle<Result<Ended>> {
+    let mut command = Command::new(workspace.root.join("ci/setup"));
+    command.arg("test");
+    std::thread::spawn(move || process::run(&mut command, SETUP_LIMIT, process::shown))
+}
+
+/// Waits for the end of [`setup`]; the error is what failed.
+fn setup_ended(setup: JoinHandle<Result<Ended>>) -> std::result::Result<(), String> {
+    match setup.join() {
+        Ok(Ok(ended)) if ended.success => Ok(()),
+        Ok(Ok(ended)) => Err(format!("ci/setup test: {}", ended.how)),
+        Ok(Err(error)) => Err(format!("ci/setup test: {error:#}")),
+        Err(_) => Err("ci/setup test: the thread that runs it ended with a panic".to_owned()),
+    }
+}
+
+/// Builds and runs the chosen tests, once `setup` has ended; all of them include the examples in doc comments.
+fn run(options: &Options, workspace: &Workspace, setup: Option<JoinHandle<Result<Ended>>>, report: &mut Report) {
     let crates = &options.crates;
     let binaries = match Binaries::build(workspace, crates) {
         Ok(binaries) => binaries,
@@ -122,6 +163,9 @@ fn run(options: &Options, workspace: &Workspace, report: &mut Report) {
         Ok(again) if again.is_empty() => report.passed(1),
         Ok(again) => report.failed(format!("a build from a shell compiles again: {}", again.join(", "))),
         Err(error) => report.failed(format!("{error:#}")),
+    }
+    if let Some(Err(words)) = setup.map(setup_ended) {
+        return report.failed(words);
     }
     let mut members = workspace.members();
     members.retain(|member| crates.is_empty() || crates.contains(&member.name));
