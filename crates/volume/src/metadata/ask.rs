@@ -9,7 +9,7 @@ use super::names::{find, is_directory};
 use super::records::{decode_xattr, inode, keys_of, posix, server};
 use super::reserve::full;
 use crate::format::{Extent, ExtentState, Key, Name, Table};
-use crate::protocol::{Answer, FILE_BLOCKS_MAX, Failure, FileId, Listed, Mapped, Question, Shape, Statistics};
+use crate::protocol::{Answer, FILE_BLOCKS_MAX, FileId, Listed, Mapped, Question, Shape, Statistics};
 
 /// The maximum number of names in an answer.
 const ENTRIES_MAX: u32 = 1024;
