@@ -22,7 +22,7 @@ use nectary_block::{Buffer, Error, ErrorKind, Geometry, Request};
 use tokio::sync::{Notify, oneshot, watch};
 
 use super::connect::{ConnectOptions, Reached, open};
-use super::connection::{Broken, Command, Connection, Ended, Failure};
+use super::connection::{Broken, Command, Connection, Ended, Failure, refusal};
 use super::handshake::{Agreed, Goal};
 use super::journal::Journal;
 use super::replies::Outcome;
@@ -296,9 +296,7 @@ impl Inner {
     pub fn outcome(&self, request: &Request, ended: Ended) -> Result<(Outcome, Vec<Buffer>), Error> {
         match ended {
             Ok((Outcome::Refused(value, message), _)) => {
-                let separator = if message.is_empty() { "" } else { ": " };
-                let detail = format!("the server answers {}{separator}{message}", errno::name(value));
-                Err(self.error(request, errno::to_kind(value), &detail))
+                Err(self.error(request, errno::to_kind(value), &refusal(value, &message)))
             }
             Ok(done) => Ok(done),
             Err(Broken { failure: Failure { kind, reason, .. }, .. }) => Err(self.error(request, kind, &reason)),
