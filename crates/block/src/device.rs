@@ -15,7 +15,7 @@
 //!    had completed, on any handle, before the flush was called: these writes survive [`Geometry::flush_survives`]. A
 //!    write with [`WriteFlags::fua`] completes only when it survives the same events without a flush.
 //! 6. *Failure*: after a failed write, only its own range is undefined, and the device goes on. After a failed flush
-//!    the device may latch: further writes and flushes then fail with
+//!    or forced write the device may latch: further writes and flushes then fail with
 //!    [`ErrorKind::Latched`](crate::ErrorKind::Latched), while reads still work. A caller that can rewrite everything
 //!    that it wrote since the last flush that succeeded clears the latch with the option [`CLEAR_LATCH`].
 //! 7. *Zeroes*: zeroed and never-written ranges read as zeroes; discarded ranges read as either their old contents or

@@ -3,8 +3,8 @@
 //! Owns: the device, its promises and the latch that refuses writes after a failure. Reads, writes and flushes go
 //! through one of two engines: `uring` (a ring of the calling thread, so that an operation costs no thread switch) or
 //! `posix` (a pool of threads). All other operations are rare, and go through the pool. Promises: one owner at a time;
-//! buffers stay owned until the kernel is done with them; after a failed flush the device refuses all writes until the
-//! caller clears the latch.
+//! buffers stay owned until the kernel is done with them; after a failed flush or forced write the device refuses all
+//! writes until the caller clears the latch.
 
 mod holder;
 mod locks;
@@ -140,7 +140,8 @@ impl FileDevice {
         };
         let Request { operation, offset, length, deadline, .. } = request;
         let shared = self.shared.clone();
-        let transfer = Transfer { shared: shared.clone(), operation, offset, length, buffers, fua, done: 0 };
+        let failures = shared.failures();
+        let transfer = Transfer { shared: shared.clone(), operation, offset, length, buffers, fua, done: 0, failures };
         let work = match self.engine {
             Engine::Posix => self.pool.transfer(transfer),
             _ => match uring::transfer(&handle, transfer) {
@@ -167,7 +168,7 @@ impl FileDevice {
             return ready(Err(outside(&self.shared.spec, request.operation)));
         }
         let (shared, spec) = (self.shared.clone(), self.shared.spec.clone());
-        let work = move || work(&shared).inspect_err(|error| shared.latch_after(error));
+        let work = move || work(&shared).inspect_err(|error| shared.latch_after(error, request.fua));
         let name = spec.clone();
         let work = self.pool.run(work, move |kind, detail| request.error(kind, || name.clone(), detail));
         within(request.deadline, work, move || request.error(ErrorKind::TimedOut, || spec, late()))
@@ -258,7 +259,7 @@ impl BlockDevice for FileDevice {
             .and_then(|request| {
                 self.check_writable(&request)?;
                 self.shared.check_latch(Operation::Write, offset, request.length)?;
-                Ok(request)
+                Ok(Request { fua: flags.fua, ..request })
             });
         match checked {
             Ok(request) if self.has_padding(&request) => {

@@ -126,7 +126,9 @@ pub(super) fn grow(shared: &Shared, is_disk: bool, size_bytes: u64) -> Result<()
             return Err(Error::new(ErrorKind::Unsupported, &shared.spec, Operation::Grow, detail).at(0, size_bytes));
         }
     } else {
-        open::allocate(&shared.file, size_bytes).and_then(|()| shared.file.sync_all()).map_err(failed)?;
+        open::allocate(&shared.file, size_bytes).map_err(failed)?;
+        // The kernel reports lost writes here as in a flush.
+        shared.file.sync_all().map_err(failed).inspect_err(|error| shared.latch(error))?;
     }
     shared.size_bytes.fetch_max(size_bytes, Ordering::AcqRel);
     shared.exact_bytes.fetch_max(size_bytes, Ordering::AcqRel);

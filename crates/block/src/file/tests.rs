@@ -208,6 +208,43 @@ async fn failed_flush_latches_until_cleared() {
     }
 }
 
+/// The kernel may have told the forced write that an earlier one is lost, and tells no later flush.
+#[tokio::test]
+async fn failed_forced_write_latches() {
+    for engine in ENGINES {
+        let directory = Directory::new();
+        let device = broken(&directory, engine).await;
+        let flags = WriteFlags { fua: true };
+        let forced = device.write_at(0, vec![Buffer::zeroed(4096)], flags, Context::default()).await;
+        assert_eq!(forced.map(drop).unwrap_err().kind, ErrorKind::Io);
+        let error = device.flush(Context::default()).await.unwrap_err();
+        assert!(error.kind == ErrorKind::Latched && error.detail.contains("write"), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn flush_beside_a_failed_one_fails() {
+    let directory = Directory::new();
+    let device = device(&directory, Engine::Posix).await;
+    let flush = |shared: &Arc<Shared>| Transfer {
+        shared: shared.clone(),
+        operation: Operation::Flush,
+        offset: 0,
+        length: 0,
+        buffers: Vec::new(),
+        fua: false,
+        done: 0,
+        failures: shared.failures(),
+    };
+    let (first, second) = (flush(&device.shared), flush(&device.shared));
+    let failed = first.error(ErrorKind::Io, "lost".to_owned());
+    assert_eq!(first.end(Err(failed)).unwrap_err().kind, ErrorKind::Io);
+    // Who clears the latch rewrites what no flush has covered, so this one must not count.
+    device.set_option(CLEAR_LATCH.0, CLEAR_LATCH.1).await.unwrap();
+    assert_eq!(second.end(Ok(())).unwrap_err().kind, ErrorKind::Latched);
+    device.flush(Context::default()).await.unwrap();
+}
+
 #[tokio::test]
 async fn growth_keeps_contents_and_never_shrinks() {
     for engine in ENGINES {

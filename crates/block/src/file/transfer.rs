@@ -14,6 +14,8 @@ use crate::error::{Error, ErrorKind, Operation};
 #[derive(Default)]
 pub(super) struct Latch {
     is_set: AtomicBool,
+    /// The number of failures that have set the latch.
+    failures: AtomicU64,
     /// The first failed flush since the device was opened or the latch was cleared.
     first: Mutex<Option<String>>,
 }
@@ -40,17 +42,29 @@ impl Shared {
         Err(Error::new(ErrorKind::Latched, &self.spec, operation, detail).at(offset, length))
     }
 
-    /// Latches the device, so that it refuses writes, if `error` is that of a flush: the kernel forgets which pages it
-    /// could not write, so a later flush that succeeds would prove nothing.
+    /// Latches the device, so that it refuses writes, if `error` is that of a flush or of a forced write: the kernel
+    /// reports only once that it could not write a page, and then forgets the page. It may be that of an earlier write,
+    /// so a later flush that succeeds would prove nothing.
     ///
-    /// A failed write does not latch. The caller knows its range, and only the contents of this range are unknown.
-    pub fn latch_after(&self, error: &Error) {
-        if error.operation == Operation::Flush {
-            // Only the first failure is kept, because later failures are its consequence.
-            let mut first = self.latch.first.lock().unwrap_or_else(PoisonError::into_inner);
-            first.get_or_insert_with(|| error.to_string());
-            self.latch.is_set.store(true, Ordering::Release);
+    /// Another failed write does not latch. The caller knows its range, and only the contents of this range are unknown.
+    pub fn latch_after(&self, error: &Error, is_forced: bool) {
+        if error.operation == Operation::Flush || is_forced && error.kind == ErrorKind::Io {
+            self.latch(error);
         }
+    }
+
+    /// Latches the device because the kernel may have reported lost writes in `error`.
+    pub fn latch(&self, error: &Error) {
+        // Only the first failure is kept, because later failures are its consequence.
+        let mut first = self.latch.first.lock().unwrap_or_else(PoisonError::into_inner);
+        first.get_or_insert_with(|| error.to_string());
+        self.latch.failures.fetch_add(1, Ordering::AcqRel);
+        self.latch.is_set.store(true, Ordering::Release);
+    }
+
+    /// The number of failures that have set the latch so far.
+    pub fn failures(&self) -> u64 {
+        self.latch.failures.load(Ordering::Acquire)
     }
 
     /// Clears the latch, because the caller rewrites everything that it wrote since the last flush that succeeded.
@@ -71,6 +85,8 @@ pub(super) struct Transfer {
     pub fua: bool,
     /// The number of bytes that have been moved.
     pub done: u64,
+    /// The number of failures that had set the latch when the operation began.
+    pub failures: u64,
 }
 
 /// The meaning of the number of bytes that the kernel has moved.
@@ -125,14 +141,14 @@ impl Transfer {
         Error::from_os(error, &self.shared.spec, self.operation).at(self.offset, self.length)
     }
 
-    /// Ends the operation: returns the buffers or the error. After a failed flush the device latches.
+    /// Ends the operation: returns the buffers or the error. After a failed flush or forced write the device latches.
+    /// A flush during which that happens fails, too: the kernel has told the other one what concerns both.
     pub fn end(self, result: Result<(), Error>) -> Result<Vec<Buffer>, Error> {
-        match result {
-            Ok(()) => Ok(self.buffers),
-            Err(error) => {
-                self.shared.latch_after(&error);
-                Err(error)
-            }
+        if let Err(error) = &result {
+            self.shared.latch_after(error, self.fua);
+        } else if self.operation == Operation::Flush && self.shared.failures() != self.failures {
+            return Err(self.error(ErrorKind::Latched, "another flush or forced write failed meanwhile".to_owned()));
         }
+        result.map(|()| self.buffers)
     }
 }

@@ -21,9 +21,9 @@ use super::journal::{Journal, Token};
 use super::replies::{Expected, Outcome, Replies, Step};
 use crate::limits::{CONNECTION_BYTES_MAX, REQUESTS_MAX};
 use crate::transport::{ReadHalf, Transport, WriteHalf, read_all, write_slices};
-use crate::wire::Headers;
 use crate::wire::command_flag::FAST_ZERO;
 use crate::wire::request::{self, Header, HeaderBytes};
+use crate::wire::{Headers, errno};
 
 /// The maximum number of bytes that are read from the stream at once.
 const READ_BYTES: usize = 128 << 10;
@@ -112,6 +112,7 @@ struct Entry {
     buffers: Option<Vec<Buffer>>,
     outcome: Option<Outcome>,
     token: Option<Token>,
+    is_flush: bool,
     reply: oneshot::Sender<Ended>,
     _permits: Permits,
 }
@@ -207,8 +208,8 @@ impl Connection {
         let cookie = in_flight.cookie;
         let (data, buffers) = if command == request::WRITE { (Some(buffers), None) } else { (None, Some(buffers)) };
         in_flight.replies.expect(cookie, offset, expected);
-        let entry =
-            Entry { due: self.due(command, flags, length), buffers, outcome: None, token, reply, _permits: permits };
+        let (due, is_flush) = (self.due(command, flags, length), command == request::FLUSH);
+        let entry = Entry { due, buffers, outcome: None, token, is_flush, reply, _permits: permits };
         in_flight.entries.insert(cookie, entry);
         let header = Header { flags, command, cookie, offset, length }.encode(self.headers);
         // If the task has just ended, `fail` ends this request, too.
@@ -230,6 +231,23 @@ impl Connection {
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, InFlight> {
         self.in_flight.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Records the server's answer to a request. A flush that fails latches the device here, also if nobody waits for
+    /// the flush any more.
+    fn answered(&self, cookie: u64, outcome: Outcome) {
+        let mut in_flight = self.lock();
+        if let Outcome::Refused(value, message) = &outcome
+            && let Some(entry) = in_flight.entries.get(&cookie)
+        {
+            let is_forced = entry.token.as_ref().is_some_and(Token::is_forced);
+            if entry.is_flush {
+                self.journal.latch(format!("a flush failed: {}", refusal(*value, message)));
+            } else if is_forced && *value == errno::EIO {
+                self.journal.force_failed(&refusal(*value, message));
+            }
+        }
+        in_flight.answered(cookie, outcome);
     }
 
     /// Ends the connection and fails every request in flight.
@@ -296,6 +314,12 @@ async fn run(
         failure = watch(&shared, request_time) => failure,
     };
     shared.fail(failure);
+}
+
+/// The words for an error that the server answers.
+pub(super) fn refusal(value: u32, message: &str) -> String {
+    let separator = if message.is_empty() { "" } else { ": " };
+    format!("the server answers {}{separator}{message}", errno::name(value))
 }
 
 fn lost(error: &io::Error) -> Failure {
@@ -381,7 +405,7 @@ async fn try_read(reader: &mut BufReader<ReadHalf>, shared: &Shared) -> Result<s
             match step {
                 Step::More => break,
                 Step::Done(cookie, outcome) => {
-                    shared.lock().answered(cookie, outcome);
+                    shared.answered(cookie, outcome);
                     break;
                 }
                 Step::Data { cookie, at, length } => {

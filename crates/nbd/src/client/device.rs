@@ -32,7 +32,7 @@ use super::connection::Command;
 use super::handshake::Agreed;
 use super::journal::Journal;
 use super::operations::{allocation, flush, long_read, long_write, quick_bytes, ranges, zeroes};
-use super::pool::{Inner, Presence, Slot, connect, keep};
+use super::pool::{Inner, Presence, Slot, connect, is_same_export, keep};
 use crate::limits::{CLIENT_CONNECTIONS, PATIENCE, PAYLOAD_BYTES_MAX, REQUEST_TIME};
 use crate::url::Url;
 use crate::wire::command_flag::{FAST_ZERO, FUA};
@@ -82,7 +82,11 @@ impl NbdDevice {
         while connections.len() < wanted as usize {
             // A server may allow fewer connections than the device could use, and leave the others without an answer.
             let next = connect(url, &options, &journal, request_time, &ended);
-            let Ok(Ok((next, _))) = tokio::time::timeout(further_time, next).await else { break };
+            let Ok(Ok((next, found))) = tokio::time::timeout(further_time, next).await else { break };
+            // The server may have been replaced since the first connection.
+            if !is_same_export(&agreed, exact_bytes, &found) {
+                break;
+            }
             connections.push(next);
         }
         let inner = Inner {

@@ -50,16 +50,36 @@ impl Journal {
         }
     }
 
-    /// Records that a flush has succeeded; `covered` is what [`begin_flush`](Self::begin_flush) returned for it.
-    /// Several flushes may cover the same writes, and may end in any order.
-    pub fn flushed(&self, covered: u64) {
+    /// Records that the server has answered a flush; `covered` is what [`begin_flush`](Self::begin_flush) returned for
+    /// it. Several flushes may cover the same writes, and may end in any order. *Errors*: the reason why the answer proves
+    /// nothing: meanwhile another flush has failed, after which a server forgets what it could not store, or the server
+    /// was lost and this is the answer of its successor.
+    pub fn flushed(&self, covered: u64) -> Result<(), String> {
         let mut state = self.lock();
+        if let Some(reason) = &state.latched {
+            return Err(reason.clone());
+        }
         state.covered = state.covered.max(covered);
+        Ok(())
     }
 
     /// Refuses all writes and flushes from now on.
     pub fn latch(&self, reason: String) {
         self.lock().latched.get_or_insert(reason);
+    }
+
+    /// Records that a forced write has failed. Most servers force a write by a flush of everything, and their kernel reports
+    /// only once that it has lost a write: maybe an earlier one, which no later flush would tell.
+    pub fn force_failed(&self, reason: &str) {
+        let mut state = self.lock();
+        let unflushed = state.unflushed();
+        if unflushed > 0 {
+            let detail = format!(
+                "a forced write failed ({reason}) with {unflushed} writes that no flush had covered: the server may have \
+                 lost them; open the device again"
+            );
+            state.latched.get_or_insert(detail);
+        }
     }
 
     /// Records that a connection has ended, for the reason `reason`.
@@ -94,6 +114,11 @@ pub(super) struct Token {
 }
 
 impl Token {
+    /// Whether the write is forced to the disk (FUA).
+    pub fn is_forced(&self) -> bool {
+        self.fua
+    }
+
     /// Records that the server has executed or refused the write.
     pub fn answered(mut self, is_success: bool) {
         self.is_done = true;
@@ -129,7 +154,7 @@ mod tests {
         journal.begin(false).unwrap().answered(true);
         let covered = journal.begin_flush().unwrap();
         journal.begin(false).unwrap().answered(true);
-        journal.flushed(covered);
+        journal.flushed(covered).unwrap();
         journal.lost("one write came after the flush began");
         assert!(journal.latched().unwrap().contains("0 writes under way and 1 that"));
         assert!(journal.begin(true).is_err() && journal.begin_flush().is_err());
@@ -140,11 +165,33 @@ mod tests {
         let journal = Journal::default();
         journal.begin(false).unwrap().answered(true);
         let (first, second) = (journal.begin_flush().unwrap(), journal.begin_flush().unwrap());
-        journal.flushed(first);
+        journal.flushed(first).unwrap();
         journal.begin(false).unwrap().answered(true);
-        journal.flushed(second);
+        journal.flushed(second).unwrap();
         journal.lost("no flush covers the second write");
         assert!(journal.latched().unwrap().contains("0 writes under way and 1 that"));
+    }
+
+    #[test]
+    fn flush_beside_a_failed_one_proves_nothing() {
+        let journal = Journal::default();
+        journal.begin(false).unwrap().answered(true);
+        let (failing, other) = (journal.begin_flush().unwrap(), journal.begin_flush().unwrap());
+        journal.latch("a flush failed".to_owned());
+        assert_eq!(
+            (journal.flushed(other), journal.flushed(failing)),
+            (Err("a flush failed".to_owned()), Err("a flush failed".to_owned()))
+        );
+    }
+
+    #[test]
+    fn failed_forced_write_stops_writes_where_others_are_unflushed() {
+        let journal = Journal::default();
+        journal.force_failed("EIO");
+        assert_eq!(journal.latched(), None);
+        journal.begin(false).unwrap().answered(true);
+        journal.force_failed("EIO");
+        assert!(journal.latched().unwrap().contains("a forced write failed (EIO) with 1 writes"));
     }
 
     #[test]

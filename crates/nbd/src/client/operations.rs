@@ -26,18 +26,10 @@ pub(super) async fn flush(inner: &Arc<Inner>, request: &Request) -> Result<(), E
     if inner.has(flag::SEND_FLUSH) {
         let command =
             Command { flags: 0, command: request::FLUSH, offset: 0, length: 0, buffers: Vec::new(), write: None };
-        let ended = inner.send(command).end(inner).await;
-        // If the connection was lost, the journal knows whether anything may be lost with it.
-        let is_answered = ended.is_ok();
-        if let Err(error) = inner.outcome(request, ended) {
-            if is_answered {
-                inner.journal.latch(format!("a flush failed: {}", error.detail));
-            }
-            return Err(error);
-        }
+        // If it fails, or the connection is lost, the journal knows whether anything may be lost with it.
+        inner.outcome(request, inner.send(command).end(inner).await)?;
     }
-    inner.journal.flushed(covered);
-    Ok(())
+    inner.journal.flushed(covered).map_err(|reason| inner.error(request, ErrorKind::Latched, &reason))
 }
 
 /// The longest range of one discard or zeroing. *Units*: bytes.

@@ -22,7 +22,7 @@ use nectary_block::{Buffer, Error, ErrorKind, Geometry, Request};
 use tokio::sync::{Notify, oneshot, watch};
 
 use super::connect::{ConnectOptions, Reached, open};
-use super::connection::{Broken, Command, Connection, Ended, Failure};
+use super::connection::{Broken, Command, Connection, Ended, Failure, refusal};
 use super::handshake::{Agreed, Goal};
 use super::journal::Journal;
 use super::replies::Outcome;
@@ -33,6 +33,8 @@ use crate::wire::{errno, flag, request};
 /// The first and the longest pause between two attempts to reconnect.
 const PAUSE_MIN: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
+/// The pause after connections were replaced. A server that ends every connection at once is not asked more often.
+const PAUSE_AGAIN: Duration = Duration::from_millis(50);
 
 /// A place for one of the connections of a device. The connection may have ended.
 pub(super) struct Slot(Mutex<Arc<Connection>>);
@@ -125,7 +127,19 @@ pub(super) async fn keep(inner: Weak<Inner>, ended: Arc<Notify>) {
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(PAUSE_MAX);
         }
+        tokio::time::sleep(PAUSE_AGAIN).await;
     }
+}
+
+/// Whether what was agreed on another connection serves a device that was opened with `first`, and uses `exact_bytes`.
+/// The longest ranges follow from the headers: shorter headers cannot carry their lengths.
+pub(super) fn is_same_export(first: &Agreed, exact_bytes: u64, found: &Agreed) -> bool {
+    found.size_bytes >= exact_bytes
+        && found.flags & first.flags == first.flags
+        && found.flags & flag::READ_ONLY == first.flags & flag::READ_ONLY
+        && found.block_sizes == first.block_sizes
+        && found.headers >= first.headers
+        && found.allocation.is_some() == first.allocation.is_some()
 }
 
 impl Inner {
@@ -159,7 +173,8 @@ impl Inner {
         (0..count).map(|step| self.slots[(start + step) % count].current()).find(|found| found.failure().is_none())
     }
 
-    /// Returns a connection that works; waits for one until `patience` has passed since the last one ended.
+    /// Returns a connection that works; waits for one until `patience` has passed since the last one ended, or, if the
+    /// server returns and is lost again meanwhile, since the call.
     async fn connection(&self) -> Result<Arc<Connection>, Failure> {
         let (began, mut changes) = (Instant::now(), self.presence.subscribe());
         loop {
@@ -174,7 +189,7 @@ impl Inner {
             }
             let (since, reason) = match presence {
                 Presence::Here => (began, "its connections have ended".into()),
-                Presence::Away { since, reason } => (since, reason),
+                Presence::Away { since, reason } => (since.min(began), reason),
             };
             let changed = changes.changed();
             if tokio::time::timeout_at((since + self.patience).into(), changed).await.is_err() {
@@ -226,14 +241,11 @@ impl Inner {
     async fn connect_again(&self) -> Result<Connection, crate::Error> {
         let connected = connect(&self.url, &self.options, &self.journal, self.request_time, &self.ended);
         let (connection, agreed) = connected.await?;
-        let is_same = agreed.size_bytes >= self.exact_bytes
-            && agreed.flags & self.agreed.flags == self.agreed.flags
-            && agreed.block_sizes == self.agreed.block_sizes
-            && agreed.allocation.is_some() == self.agreed.allocation.is_some();
-        if is_same {
+        if is_same_export(&self.agreed, self.exact_bytes, &agreed) {
             return Ok(connection);
         }
-        let message = "the export is not what it was when it was opened: size, flags or blocks; open the device again";
+        let message = "the export is not what it was when it was opened: size, flags, blocks or headers; open the device \
+                       again";
         Err(crate::Error::new(crate::ErrorKind::Protocol, self.url.to_string(), message))
     }
 
@@ -296,9 +308,7 @@ impl Inner {
     pub fn outcome(&self, request: &Request, ended: Ended) -> Result<(Outcome, Vec<Buffer>), Error> {
         match ended {
             Ok((Outcome::Refused(value, message), _)) => {
-                let separator = if message.is_empty() { "" } else { ": " };
-                let detail = format!("the server answers {}{separator}{message}", errno::name(value));
-                Err(self.error(request, errno::to_kind(value), &detail))
+                Err(self.error(request, errno::to_kind(value), &refusal(value, &message)))
             }
             Ok(done) => Ok(done),
             Err(Broken { failure: Failure { kind, reason, .. }, .. }) => Err(self.error(request, kind, &reason)),

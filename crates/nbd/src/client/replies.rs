@@ -353,3 +353,29 @@ impl Replies {
 fn short() -> String {
     "a reply is shorter than it must be".to_owned()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::reply::Answered;
+
+    /// Feeds one reply without data; returns how it ends.
+    fn fed(offset: u64, bytes_cut: usize) -> Result<Step, String> {
+        let mut replies = Replies::new(Headers::Extended, None);
+        replies.expect(7, 4096, Expected::Nothing);
+        let mut bytes = Vec::new();
+        let to = Answered { headers: Headers::Extended, cookie: 7, offset };
+        reply::chunk(&mut bytes, to, reply::DONE, reply::NONE, 0);
+        bytes.truncate(bytes.len() - bytes_cut);
+        let (magic, rest) = bytes.split_at(replies.wants());
+        assert_eq!(replies.take(magic), Ok(Step::More));
+        replies.take(rest)
+    }
+
+    #[test]
+    fn reply_to_another_offset_is_refused() {
+        assert_eq!(fed(4096, 0), Ok(Step::Done(7, Outcome::Done)));
+        assert!(fed(0, 0).is_err_and(|rule| rule.contains("a reply at 0 to a request at 4096")));
+        assert!(fed(4096, 1).is_err());
+    }
+}

@@ -30,8 +30,9 @@ pub(crate) const EXTENDED_REQUEST_MAGIC: u32 = 0x21e4_1c71;
 /// The four bytes that begin a chunk with an extended header.
 pub(crate) const EXTENDED_CHUNK_MAGIC: u32 = 0x6e8a_278c;
 
-/// The headers of requests and replies that client and server have agreed on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+/// The headers of requests and replies that client and server have agreed on. The later ones can do all that the earlier
+/// ones can.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub(crate) enum Headers {
     /// Requests of 32-bit lengths, simple replies.
     #[default]

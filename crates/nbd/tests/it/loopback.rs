@@ -55,6 +55,20 @@ async fn a_flush_over_nbd_survives_a_loss_of_power() {
     check_durability(make, crash).await.unwrap();
 }
 
+#[tokio::test]
+async fn forced_zeroes_survive_a_loss_of_power() {
+    const FUA: u16 = 1;
+    const WRITE: u16 = 1;
+    const ZEROES: u16 = 6;
+    let below = VolatileDevice::new(1 << 20);
+    let served = serve(Arc::new(owned(below.clone())), false);
+    let mut client = served.transmitting().await;
+    assert_eq!(client.ask(WRITE, FUA, 0, 8192, &[3; 8192]).await.error, 0);
+    assert_eq!(client.ask(ZEROES, FUA, 0, 4096, &[]).await.error, 0);
+    let found = read(&*below.crash(), 0, 8192).await.unwrap();
+    assert!(found[..4096] == [0; 4096] && found[4096..] == [3; 4096]);
+}
+
 /// Wraps a shared volatile device into a device that a server can own.
 fn owned(below: Arc<VolatileDevice>) -> impl nectary_block::BlockDevice {
     nectary_block::StatsFilter::new(below)

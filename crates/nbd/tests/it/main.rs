@@ -2,6 +2,8 @@
 
 mod loopback;
 mod protocol;
+mod returning;
+mod script;
 mod servers;
 #[path = "../support/mod.rs"]
 mod support;

@@ -229,7 +229,11 @@ impl Tenant {
             for block in edges(&range) {
                 match has(written, block) {
                     true => note_damage(sums, block, memory),
-                    false => memory[whole(block)].fill(0),
+                    false => {
+                        memory[whole(block)].fill(0);
+                        // What was damaged is gone.
+                        sums.iter_mut().for_each(|sums| sums[block] = NO_SUM);
+                    }
                 }
             }
             memory[range.clone()].copy_from_slice(piece);
@@ -477,6 +481,12 @@ mod tests {
         tenant.zero(8192, 4096);
         tenant.write(8292, &[8; 10]);
         assert!(read(8192)[..100] == [0; 100] && read(8192)[100] == 8);
+        tenant.rot(8192);
+        tenant.write(8292, &[9; 10]);
+        assert!(read(8192) == damaged_bytes());
+        tenant.zero(8192, 4096);
+        tenant.write(8292, &[8; 10]);
+        assert!(read(8192)[..100] == [0; 100] && read(8192)[100] == 8, "a trimmed block is not damaged");
     }
 
     #[test]

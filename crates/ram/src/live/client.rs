@@ -10,7 +10,8 @@ use crate::moving::Members;
 use crate::scrub::Progress;
 use crate::{format::FormatError, log};
 
-/// The interface of a machine for its owner, besides what a move sees of it; each method calls the machine's method of the same name.
+/// The interface of a machine for its owner, besides what a move sees of it; each method calls the machine's method of
+/// the same name.
 pub trait Client: Members + Send {
     fn step(&mut self, now_us: Moment, event: Event);
     fn take_actions(&mut self) -> Vec<Action>;

@@ -247,7 +247,12 @@ impl Owner {
             Command::Detach { reply } => {
                 self.detaching.push(reply);
                 if self.detaching.len() == 1 {
-                    self.end_move(Err("the device is being detached".to_owned().into()));
+                    // Once all donors were told of a switch, only what the former one holds is left.
+                    let is_over = self.moving.as_ref().is_some_and(|moving| moving.plan.stage() == Stage::Emptying);
+                    self.end_move(match is_over {
+                        true => Ok(()),
+                        false => Err("the device is being detached".to_owned().into()),
+                    });
                     self.step(Event::Detach);
                 }
             }

@@ -178,13 +178,18 @@ impl Machine {
             true => self.ask_copy_of_member(number, piece, to, why),
             false => self.ask(number, piece, 0, Some(to)).is_ok(),
         };
-        let may_go_on = is_possible || why == Why::Rebuild && self.give_up_wrong_blocks(&mut operation, to);
+        let may_go_on = is_possible
+            || why == Why::Rebuild && self.give_up_wrong_blocks(&mut operation, to)
+            || why == Why::Resync && self.take_other_copy(number, &mut operation.pieces[0]);
         if !may_go_on {
             return self.end_copy(number, operation, false);
         }
         if operation.pieces[0].data.is_some() {
             if operation.parts.is_empty() {
-                operation.parts.push(Part { donor: to, piece: 0, state: PartState::Unsent });
+                let wrong = &operation.pieces[0].wrong;
+                let to = if why == Why::Resync && !wrong.is_empty() { wrong.clone() } else { vec![to] };
+                operation.parts =
+                    to.into_iter().map(|donor| Part { donor, piece: 0, state: PartState::Unsent }).collect();
             }
             for at in 0..operation.parts.len() {
                 self.send_copy(number, &mut operation, at);
@@ -195,6 +200,31 @@ impl Machine {
             }
         }
         self.operations.insert(number, operation);
+    }
+
+    /// Makes the copies of a mirror equal after a crash although the one that is copied has damaged blocks: the other one
+    /// is copied. If both have some, each block comes from the copy in which it is not damaged, and stays so if it is in
+    /// both. *Returns* whether the copy can go on.
+    fn take_other_copy(&mut self, number: u64, piece: &mut Piece) -> bool {
+        if self.configuration.geometry.is_parity() || piece.wrong.is_empty() {
+            return false;
+        }
+        if self.ask(number, piece, 0, None).is_ok() {
+            return true;
+        }
+        let size = self.configuration.geometry.block_bytes as usize;
+        let whole = (piece.blocks.end - piece.blocks.start) as usize * size;
+        let copies: Vec<&Bytes> = piece.doubted.values().filter(|data| data.len() == whole).collect();
+        let [one, two] = copies[..] else { return false };
+        let mut data = one.to_vec();
+        let both = data.chunks_mut(size).zip(two.chunks(size));
+        for (block, (bytes, other)) in piece.blocks.clone().zip(both) {
+            if self.checksums.is_right(block, bytes) == Some(false) {
+                bytes.copy_from_slice(other);
+            }
+        }
+        piece.data = Some(data.into());
+        true
     }
 
     /// Stops a copy. What another donor than its target is about to store is waited for.

@@ -321,6 +321,7 @@ mod tests {
     struct Seen {
         standing: Vec<Standing>,
         may_replace: bool,
+        is_told: bool,
     }
 
     impl Members for Seen {
@@ -333,7 +334,7 @@ mod tests {
         }
 
         fn is_view_stored(&self) -> bool {
-            true
+            self.is_told
         }
 
         fn may_replace(&self, _: Donor) -> bool {
@@ -342,6 +343,10 @@ mod tests {
     }
 
     const WELL: Standing = Standing::Trusted;
+
+    fn seen(may_replace: bool) -> Seen {
+        Seen { standing: vec![WELL; 2], may_replace, is_told: true }
+    }
 
     fn plan(bytes: u64) -> Plan {
         let mut plan = Plan::new(0, bytes, PART_BYTES, 0);
@@ -352,7 +357,7 @@ mod tests {
     #[test]
     fn part_that_changes_while_copied_is_copied_again() {
         let mut plan = plan(40 * PART_BYTES - 8);
-        let seen = Seen { standing: vec![WELL; 2], may_replace: true };
+        let seen = seen(true);
         let mut copied = Vec::new();
         for now_us in (0..2_000_000).step_by(5000) {
             match plan.next(now_us, &seen, true) {
@@ -380,7 +385,7 @@ mod tests {
     #[test]
     fn unwell_donors_and_requests_hold_the_switch_up() {
         let mut plan = plan(PART_BYTES);
-        let mut seen = Seen { standing: vec![WELL; 2], may_replace: false };
+        let mut seen = seen(false);
         let at = PAUSE_EVERY_US;
         assert_eq!(plan.next(at, &seen, false), Next::Copy { part: 0, offset: 0, bytes: PART_BYTES });
         plan.copied(0, true);
@@ -394,9 +399,29 @@ mod tests {
     }
 
     #[test]
+    fn part_under_way_holds_the_switch_up() {
+        let (mut plan, seen, at) = (plan(PART_BYTES), seen(true), PAUSE_EVERY_US);
+        assert!(matches!(plan.next(at, &seen, true), Next::Copy { part: 0, .. }) && plan.is_paused());
+        assert_eq!(plan.next(at, &seen, true), Next::Wait);
+        plan.copied(0, false);
+        assert!(matches!(plan.next(at, &seen, true), Next::Copy { part: 0, .. }));
+        plan.copied(0, true);
+        assert_eq!(plan.next(at, &seen, true), Next::Switch);
+    }
+
+    #[test]
+    fn former_donor_is_emptied_after_all_were_told() {
+        let (mut plan, mut seen) = (plan(PART_BYTES), Seen { is_told: false, ..seen(false) });
+        plan.switched();
+        assert_eq!(plan.next(0, &seen, true), Next::Wait);
+        seen.is_told = true;
+        assert_eq!(plan.next(0, &seen, true), Next::Empty);
+    }
+
+    #[test]
     fn lost_donor_ends_the_move_of_another() {
         let mut plan = plan(PART_BYTES);
-        let mut seen = Seen { standing: vec![WELL, Standing::Leaving], may_replace: false };
+        let mut seen = Seen { standing: vec![WELL, Standing::Leaving], ..seen(false) };
         assert!(matches!(plan.next(0, &seen, true), Next::Copy { .. }), "it is not decided yet");
         seen.standing[1] = Standing::Out;
         assert_eq!(plan.next(0, &seen, true), Next::Stop(Stop::OtherLost(1)));

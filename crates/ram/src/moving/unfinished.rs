@@ -28,9 +28,18 @@ pub fn unfinished(newest: &Record, former: Found<'_>, other: Found<'_>, client: 
         && former.record.geometry == newest.geometry
         && other.record.geometry == newest.geometry
         && former.record.view.members.len() == newest.view.members.len();
+    // What an earlier move of the place has left is not what was copied.
+    let was_copied = other.record.view.members.get(usize::from(position))?.incarnation == former.incarnation;
     let has_stopped = former.record.is_of(former.incarnation) && former.record.view.number() < newest.view.number();
     let is_copy = !other.record.is_of(other.incarnation) && other.record.view.number() < newest.view.number();
-    if !is_named || !is_same || !has_stopped || !is_copy || !newest.is_ready || planted(Bug::SwitchUnfinished) {
+    if !is_named
+        || !is_same
+        || !was_copied
+        || !has_stopped
+        || !is_copy
+        || !newest.is_ready
+        || planted(Bug::SwitchUnfinished)
+    {
         return None;
     }
     let stamp = |before: Stamp| Stamp { client, revision: before.next_revision(), ..before };
@@ -82,6 +91,9 @@ mod tests {
         assert_eq!((fenced.stamp.client, fenced.stamp.revision, fenced.view.epoch), (77, 6, 5));
         assert_eq!((finished.stamp.client, finished.view.epoch, finished.position), (77, 6, 1));
         assert!(finished.dirty.has(3) && !finished.dirty.has(2), "the marks at the switch");
+        // One that had the place before the former one, and could not be emptied.
+        let earlier = record(3, place(8, 1), 0);
+        assert_eq!(unfinished(&newest, found(&earlier, 8), found(&copy, 20), 77), None);
         // The former one has gone on; it was started again; the other one was, or has been used already.
         let on = record(7, place(11, 1), 3);
         for (former, was, copy, is) in

@@ -30,7 +30,7 @@ fn pipe_read() -> (Transfer, OwnedFd) {
     };
     let buffers = vec![Buffer::zeroed(4096)];
     let (operation, length) = (Operation::Read, 4096);
-    (Transfer { shared: Arc::new(shared), operation, offset: 0, length, buffers, fua: false, done: 0 }, to)
+    (Transfer { shared: Arc::new(shared), operation, offset: 0, length, buffers, fua: false, done: 0, failures: 0 }, to)
 }
 
 #[test]
