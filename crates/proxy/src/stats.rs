@@ -82,8 +82,10 @@ counters! {
     origin_requests,
     /// Informational responses (1xx) that came from origins before final ones.
     informational,
-    /// Stored bodies whose rest came from the origin, because the store no longer had it.
+    /// Stored bodies, and ranges of them, whose rest came from the origin, because the store no longer gave it.
     resumed,
+    /// Stored bodies that were cut off, because neither the store nor the origin gave the rest.
+    cut_off,
     /// Responses that could not be fetched or stored to their end. No part of such a response is kept.
     failed_fills,
     /// Requests that were answered with a status from 200 to 299, tunnels included.

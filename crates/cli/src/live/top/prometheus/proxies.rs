@@ -51,6 +51,12 @@ const PROXY: &[Metric] = &[
         "Responses that were not fetched or stored to their end.",
         &[("", "/failed_fills")],
     ),
+    (
+        "interrupted_bodies_total",
+        COUNTER,
+        "Stored bodies that the store lost while they were sent, by what followed.",
+        &[("resumed", "/resumed"), ("cut_off", "/cut_off")],
+    ),
     ("invalidations_total", COUNTER, "Keys purged because of an unsafe request.", &[("", "/invalidations")]),
     ("purges_refused_total", COUNTER, "PURGE requests refused.", &[("", "/purges_refused")]),
     ("connections_total", COUNTER, "Connections of clients accepted.", &[("", "/connections")]),
