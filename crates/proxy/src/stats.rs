@@ -70,6 +70,8 @@ counters! {
     /// Connections of clients that were refused, and connections to origins that were not opened, because there were
     /// too many.
     excess_connections,
+    /// Connections of idle clients that were ended to make room for other clients.
+    displaced_connections,
     /// Connections that were ended because a time limit passed.
     overdue_connections,
     /// Connections accepted.

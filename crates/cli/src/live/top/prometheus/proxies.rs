@@ -64,8 +64,14 @@ const PROXY: &[Metric] = &[
     (
         "connections_refused_total",
         COUNTER,
-        "Connections refused or ended early, by reason: no valid request, too many connections, too slow.",
-        &[("invalid", "/refused_connections"), ("excess", "/excess_connections"), ("overdue", "/overdue_connections")],
+        "Connections refused or ended early, by reason: no valid request, too many connections, idle when others came, \
+         too slow.",
+        &[
+            ("invalid", "/refused_connections"),
+            ("excess", "/excess_connections"),
+            ("displaced", "/displaced_connections"),
+            ("overdue", "/overdue_connections"),
+        ],
     ),
     ("origin_connections_total", COUNTER, "Connections opened to origins.", &[("", "/origin_connections")]),
     ("origin_requests_total", COUNTER, "Requests sent to origins.", &[("", "/origin_requests")]),
