@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nectary_block::{MemoryDevice, SharedDevice};
-use nectary_store::{CreateOptions, KeyRef, OpenOptions, Store};
+use nectary_store::{CreateOptions, OpenOptions, Store};
 
 use crate::common::*;
 
@@ -68,7 +68,12 @@ impl Disk {
             device_deadline: mine.hangs().then_some(DEADLINE),
             ..OpenOptions::default()
         };
-        TestProxy::over(options, mine.under(self.device.clone()), store_options).await
+        let proxy = TestProxy::over(options, mine.under(self.device.clone()), store_options).await;
+        while proxy.store.stat().index_loading {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        mine.arm();
+        proxy
     }
 
     /// A mine under the word at this offset.
@@ -245,48 +250,4 @@ async fn without_origin_or_validator_it_ends() {
     let begun = Instant::now();
     let reply = get(proxy.address, &url, &[]).await;
     assert!(!reply.is_complete && body.starts_with(&reply.body) && begun.elapsed() < SOON);
-}
-
-/// A client that reads the head of a response, and then nothing for a while.
-async fn slow_client(address: std::net::SocketAddr, url: &str) -> (Client, Reply) {
-    let socket = tokio::net::TcpSocket::new_v4().expect("a socket");
-    socket.set_recv_buffer_size(16 << 10).expect("an option");
-    let mut client = Client::of(socket.connect(address).await.expect("a connection"));
-    client.send(request(&[&format!("GET {url} HTTP/1.1")]).as_bytes()).await;
-    let head = client.head().await;
-    (client, head)
-}
-
-#[tokio::test]
-async fn slow_reader_of_a_fetch_goes_on() {
-    let body: Vec<u8> = [body(2), body(3), body(4), body(5)].concat();
-    let head = response("200 OK", &[FRESH, TAG, "transfer-encoding: chunked"]);
-    let chunks = [&head[..], format!("{:x}\r\n", body.len()).as_bytes(), &body, b"\r\n0\r\n\r\n"].concat();
-    for script in [Script::ok(&[FRESH, TAG], &body), Script::raw(&chunks)] {
-        let device: SharedDevice = Arc::new(MemoryDevice::new(256 << 20));
-        Store::create(device.clone(), &CreateOptions::default()).await.expect("a store");
-        let (mine, origin) = (Mine::default(), Origin::start().await);
-        let store_options = OpenOptions {
-            memory_bytes: 32 << 20,
-            write_delay: Duration::from_millis(10),
-            device_deadline: Some(3 * DEADLINE),
-            ..OpenOptions::default()
-        };
-        let proxy = TestProxy::over(options(), mine.under(device), store_options).await;
-        origin.on("/a", script).on("/a", Script::range(&[TAG], &body));
-        let url = origin.url("/a");
-        let (mut client, head) = slow_client(proxy.address, &url).await;
-        // The fetch ends, and its first bytes have left memory, long before the client reads them.
-        let begun = Instant::now();
-        while proxy.store.get(KeyRef::new(url.as_bytes(), b"")).await.is_none() {
-            assert!(begun.elapsed() < SOON, "it is not stored: {:?}", proxy.store.stat().counts);
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-        mine.silence();
-        let reply = client.body(head).await;
-        assert!(reply.is_complete && reply.body == body, "{} bytes", reply.body.len());
-        assert_eq!((proxy.stats().resumed, proxy.stats().cut_off), (1, 0));
-        let range = origin.got().pop().expect("a request").header("range");
-        assert!(range.ends_with(&format!("-{}", body.len() - 1)), "{range}");
-    }
 }

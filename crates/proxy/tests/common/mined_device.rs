@@ -20,22 +20,23 @@ pub enum Fault {
 pub struct Mine {
     charge: Option<(Fault, Arc<[u8]>)>,
     is_silent: Arc<AtomicBool>,
+    is_armed: Arc<AtomicBool>,
 }
 
 impl Mine {
     /// A mine at the reads that have this text.
     pub fn at(fault: Fault, text: &[u8]) -> Mine {
-        Mine { charge: Some((fault, text.into())), is_silent: Arc::default() }
+        Mine { charge: Some((fault, text.into())), ..Mine::default() }
+    }
+
+    /// Arms the mine. Before that nothing happens, so an open may read what it likes.
+    pub fn arm(&self) {
+        self.is_armed.store(true, Ordering::SeqCst);
     }
 
     /// Whether the device will become silent.
     pub fn hangs(&self) -> bool {
         matches!(self.charge, Some((Fault::Hang, _)))
-    }
-
-    /// From now on no read is answered.
-    pub fn silence(&self) {
-        self.is_silent.store(true, Ordering::SeqCst);
     }
 
     /// Puts the mine under a device.
@@ -68,6 +69,9 @@ impl Filter for MinedDevice {
             }
             let buffers = read.await?;
             let Some((fault, text)) = &mine.charge else { return Ok(buffers) };
+            if !mine.is_armed.load(Ordering::SeqCst) {
+                return Ok(buffers);
+            }
             let bytes: Vec<u8> = buffers.iter().flat_map(|buffer| buffer.iter().copied()).collect();
             if memmem::find(&bytes, text).is_none() {
                 return Ok(buffers);
