@@ -15,7 +15,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 
 use crate::connections::Door;
-use crate::room::Peer;
+use crate::room::{Peer, Place};
 use crate::service::{connection, refusal};
 use crate::wire::deadlines::{Side, TICK};
 use crate::worker::Worker;
@@ -42,6 +42,7 @@ pub(crate) async fn run(
         let listener = TcpListener::from_std(listener)?;
         accepting.push(tasks.spawn_local(accept(worker.clone(), listener, door)));
     }
+    accepting.push(tasks.spawn_local(give_places(worker.clone())));
     let sweeping = sweep(worker.clone());
     tokio::select! {
         () = sweeping => {}
@@ -94,7 +95,7 @@ async fn leave(worker: &Worker) {
 async fn accept(worker: Rc<Worker>, listener: TcpListener, door: Door) {
     loop {
         match listener.accept().await {
-            Ok((stream, client)) => admit(&worker, stream, client, door),
+            Ok((stream, client)) => admit(&worker, stream, client, door).await,
             Err(error) => {
                 // Most likely no file descriptor is free. Wait until open connections have ended.
                 descriptors::note_failed_accept(&error);
@@ -106,27 +107,59 @@ async fn accept(worker: Rc<Worker>, listener: TcpListener, door: Door) {
     }
 }
 
-fn admit(worker: &Rc<Worker>, stream: TcpStream, client: SocketAddr, door: Door) {
+/// Gives other workers the places of idle clients.
+async fn give_places(worker: Rc<Worker>) {
+    let mut askers = worker.connections.room.give();
+    while let Some(asker) = askers.recv().await {
+        // A place that is not wanted any more is free.
+        _ = asker.send(worker.connections.displace(&worker.stats));
+    }
+}
+
+/// Serves a new client if there is a place for it, or a client that is idle. Otherwise refuses it.
+async fn admit(worker: &Rc<Worker>, stream: TcpStream, client: SocketAddr, door: Door) {
     let peer = if door == Door::Admin { Peer::Admin } else { Peer::Client };
-    let Some(place) = worker.connections.room.take(peer) else {
-        let max = worker.connections.room.max(peer);
-        worker.stats.excess_connections.add(1);
-        descriptors::note_refused(format!("{max} clients are served, which is the limit"));
-        // The send buffer of a new connection has room for this answer. If the write fails all the same, the client
-        // only sees the connection close.
-        _ = stream.try_write(&refusal::too_many_connections(worker.now_ms()));
-        return;
-    };
+    let room = &worker.connections.room;
+    if let Some(place) = room.take(peer) {
+        return serve(worker, stream, client, door, place);
+    }
+    if door == Door::Admin {
+        return refuse(worker, &stream, peer);
+    }
+    if let Some(place) = worker.connections.displace(&worker.stats) {
+        serve(worker, stream, client, door, place);
+        // The displaced connection closes its descriptor before the next client is accepted.
+        return tokio::task::yield_now().await;
+    }
+    let worker = worker.clone();
+    worker.clone().connections.tasks.spawn_local(async move {
+        match worker.connections.room.ask().await {
+            Some(place) => serve(&worker, stream, client, door, place),
+            None => refuse(&worker, &stream, peer),
+        }
+    });
+}
+
+fn refuse(worker: &Worker, stream: &TcpStream, peer: Peer) {
+    let max = worker.connections.room.max(peer);
+    worker.stats.excess_connections.add(1);
+    descriptors::note_refused(format!("{max} clients are served, which is the limit"));
+    // The send buffer of a new connection has room for this answer. If the write fails all the same, the client only
+    // sees the connection close.
+    _ = stream.try_write(&refusal::too_many_connections(worker.now_ms()));
+}
+
+fn serve(worker: &Rc<Worker>, stream: TcpStream, client: SocketAddr, door: Door, place: Place) {
     worker.stats.connections.add(1);
     worker.stats.connections_open.add(1);
     _ = stream.set_nodelay(true);
     let watch = worker.connections.new_watch(Side::Client);
-    let enlisted = worker.connections.enlist(watch.clone());
+    let enlisted = worker.connections.enlist(watch.clone(), Some(place));
     let worker = worker.clone();
     worker.clone().connections.tasks.spawn_local(async move {
         connection::serve(worker.clone(), watch, stream, client, door).await;
         worker.stats.connections_open.subtract(1);
-        drop((enlisted, place));
+        drop(enlisted);
     });
 }
 

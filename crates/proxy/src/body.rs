@@ -11,35 +11,16 @@ use std::task::{Context, Poll};
 use std::time::Instant;
 
 use bytes::{Buf, Bytes};
+use futures_util::StreamExt;
 use futures_util::stream::unfold;
-use futures_util::{Stream, StreamExt};
 use http::{HeaderValue, Method, Version};
 use http_body::{Body, Frame, SizeHint};
-use nectary_store::{BodyReader, FillReader, Object};
+use nectary_store::{FillReader, Object};
 
 use crate::access_log::{Line, Outcome, RequestLog};
+use crate::pieces::{BodyError, Pieces, Resume, StoredBody};
 use crate::rules::multipart::{Multipart, Section};
 use crate::wire::deadlines::Watch;
-
-/// The reason why a body was cut short.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub(crate) struct BodyError(pub String);
-
-/// Pieces of a body as they arrive.
-pub(crate) type Pieces = Pin<Box<dyn Stream<Item = Result<Bytes, BodyError>>>>;
-
-/// Gets the given range of a body from its origin, once the store no longer has it. *Errors*: the origin does not have
-/// the same body.
-pub(crate) type Resume = Box<dyn FnOnce(Range<u64>) -> Resuming>;
-type Resuming = Pin<Box<dyn Future<Output = Result<Pieces, BodyError>>>>;
-
-/// Where the pieces of a stored body come from.
-enum Supply {
-    /// The store; the number is the end of the range.
-    Store(BodyReader, u64, Option<Resume>),
-    Origin(Pieces),
-}
 
 /// The bytes of a response.
 pub(crate) enum Content {
@@ -52,7 +33,8 @@ pub(crate) enum Content {
 }
 
 impl Content {
-    /// The bytes of a range of a stored object. If the store loses some of them meanwhile, `resume` gets the rest.
+    /// The bytes of a range of a stored object. If the store loses some of them meanwhile, `resume` gets the rest; it is
+    /// needed only for objects that are not in one piece.
     pub fn of_object(object: &Object, range: Range<u64>, resume: Option<Resume>) -> Content {
         let length = range.end - range.start;
         if length == 0 {
@@ -61,49 +43,22 @@ impl Content {
         match object.whole() {
             Some(whole) if length == object.body_bytes() => Content::Whole(whole.clone()),
             Some(whole) => Content::Whole(whole.slice(range.start as usize..range.end as usize)),
-            None => {
-                let end = range.end;
-                let supply = Supply::Store(object.reader(range), end, resume);
-                let pieces = unfold(supply, async |mut supply| {
-                    if let Supply::Store(reader, end, resume) = &mut supply {
-                        match reader.next().await? {
-                            Ok(piece) => return Some((Ok(piece), supply)),
-                            Err(error) => match resume.take() {
-                                None => return Some((Err(BodyError(error.to_string())), supply)),
-                                Some(resume) => match resume(*end - reader.remaining()..*end).await {
-                                    Ok(pieces) => supply = Supply::Origin(pieces),
-                                    Err(error) => return Some((Err(error), supply)),
-                                },
-                            },
-                        }
-                    }
-                    let Supply::Origin(pieces) = &mut supply else { return None };
-                    let piece = pieces.next().await?;
-                    Some((piece, supply))
-                });
-                Content::Pieces(Box::pin(pieces), Some(length))
-            }
+            None => Content::Pieces(StoredBody::of_object(object, range, resume).into_pieces(), Some(length)),
         }
     }
 
-    /// Several ranges of a stored object, with the text that `multipart/byteranges` needs around each range.
-    pub fn of_parts(object: &Object, multipart: Multipart) -> Content {
+    /// Several ranges of a stored object, with the text that `multipart/byteranges` needs around each range. If the store
+    /// loses a range meanwhile, `resume` gets the rest of it, and all of the later ones.
+    pub fn of_parts(object: &Object, multipart: Multipart, resume: Option<Resume>) -> Content {
         let length = multipart.body_bytes();
-        let state = (object.clone(), multipart.sections.into_iter(), None::<BodyReader>);
-        let pieces = unfold(state, async |(object, mut sections, mut under_way)| {
-            loop {
-                if let Some(reader) = &mut under_way
-                    && let Some(piece) = reader.next().await
-                {
-                    let piece = piece.map_err(|error| BodyError(error.to_string()));
-                    return Some((piece, (object, sections, under_way)));
-                }
-                match sections.next()? {
-                    Section::Text(text) => return Some((Ok(text), (object, sections, None))),
-                    Section::Object(range) => under_way = Some(object.reader(range)),
-                }
-            }
-        });
+        let state = Parts {
+            object: object.clone(),
+            sections: multipart.sections.into_iter(),
+            resume,
+            running: None,
+            why: None,
+        };
+        let pieces = unfold(state, async |mut parts| Some((parts.next().await?, parts)));
         Content::Pieces(Box::pin(pieces), Some(length))
     }
 
@@ -127,16 +82,49 @@ impl Content {
         Content::Pieces(Box::pin(pieces), Some(length))
     }
 
-    /// The next `length` bytes of a fill from the reader's position, or all bytes from there on if `length` is `None`.
-    pub fn of_fill(reader: FillReader, length: Option<u64>) -> Content {
+    /// The bytes of a fill from `start` on: `length` bytes, or all if `length` is `None`. If the store loses some of them
+    /// meanwhile, `resume` gets the rest.
+    pub fn of_fill(reader: FillReader, start: u64, length: Option<u64>, resume: Option<Resume>) -> Content {
         if length == Some(0) {
             return Content::Empty;
         }
-        let pieces = unfold(reader, async |mut reader| {
-            let piece = reader.next().await?;
-            Some((piece.map_err(|error| BodyError(error.to_string())), reader))
-        });
-        Content::Pieces(Box::pin(pieces), length)
+        Content::Pieces(StoredBody::of_fill(reader, start, length, resume).into_pieces(), length)
+    }
+}
+
+/// Several ranges of a stored object on their way.
+struct Parts {
+    object: Object,
+    sections: std::vec::IntoIter<Section>,
+    resume: Option<Resume>,
+    running: Option<StoredBody>,
+    /// Why the store lost an earlier range, if it did. Then it is not tried again: its device may be silent.
+    why: Option<String>,
+}
+
+impl Parts {
+    async fn next(&mut self) -> Option<Result<Bytes, BodyError>> {
+        loop {
+            if let Some(mut body) = self.running.take() {
+                match body.next().await {
+                    Some(piece) => {
+                        self.running = Some(body);
+                        return Some(piece);
+                    }
+                    None => self.why = body.into_loss().or(self.why.take()),
+                }
+            }
+            match self.sections.next()? {
+                Section::Text(text) => return Some(Ok(text)),
+                Section::Object(range) => {
+                    let resume = self.resume.clone();
+                    self.running = Some(match &self.why {
+                        Some(why) => StoredBody::of_lost(&self.object, range, resume, why.clone()),
+                        None => StoredBody::of_object(&self.object, range, resume),
+                    });
+                }
+            }
+        }
     }
 }
 

@@ -1,10 +1,11 @@
 //! The open connections of one worker.
 //!
-//! Owns: a [`Watch`] for each connection, the clock of the watches, and ending connections that are overdue, drained or
-//! cut off. Leaves to others: the decision when connections are drained and cut off (`accept`), and the requests on a
+//! Owns: a [`Watch`] for each connection, the clock of the watches, and ending connections that are overdue, drained,
+//! displaced or cut off. Leaves to others: the decision when connections are drained and cut off (`accept`), and the requests on a
 //! connection (`service`, `upstream`).
 
 use std::cell::{Cell, RefCell};
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -13,12 +14,16 @@ use std::time::Duration;
 use tokio_util::task::TaskTracker;
 
 use crate::options::ProxyOptions;
-use crate::room::Room;
+use crate::room::{Peer, Place, Room};
 use crate::stats::WorkerStats;
 use crate::wire::deadlines::{Clock, Deadlines, Side, Watch, until_killed};
 
 /// The time for which a connection without a request stays open while a worker lets its clients go.
 const LINGER: Duration = Duration::from_secs(1);
+
+/// A client that has waited for less than this time between two requests keeps its place when others want one: its next
+/// request may be on its way. The same is true for a client that has just come.
+const IDLE_MIN: Duration = Duration::from_secs(1);
 
 /// The users of an address that the proxy listens on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,7 +53,14 @@ pub(crate) struct Connections {
     /// The tick at which the worker began to let its clients go; `None` before.
     leaving_since: Cell<Option<u32>>,
     next: Cell<u64>,
-    open: RefCell<HashMap<u64, Rc<Watch>>>,
+    open: RefCell<HashMap<u64, Open>>,
+}
+
+/// An open connection.
+struct Open {
+    watch: Rc<Watch>,
+    /// The place of a client's connection; that of a connection to an origin is elsewhere.
+    place: Option<Place>,
 }
 
 impl Connections {
@@ -93,17 +105,35 @@ impl Connections {
         Watch::new(side, self.clock.clone(), allowed.deadlines, allowed.head_bytes_max)
     }
 
-    /// Lets the sweeper check a connection until the returned value is dropped.
-    pub fn enlist(self: &Rc<Self>, watch: Rc<Watch>) -> Enlisted {
+    /// Lets the sweeper check a connection until the returned value is dropped. A client's connection keeps its place
+    /// until then, unless another client [displaces](Self::displace) it.
+    pub fn enlist(self: &Rc<Self>, watch: Rc<Watch>, place: Option<Place>) -> Enlisted {
         let number = self.next.get();
         self.next.set(number + 1);
-        self.open.borrow_mut().insert(number, watch);
+        self.open.borrow_mut().insert(number, Open { watch, place });
         Enlisted { connections: self.clone(), number }
+    }
+
+    /// Ends the connection of the client that has been idle for longest, and returns its place; `None` if no client is
+    /// idle. *Cost*: looks at every open connection.
+    pub fn displace(&self, stats: &WorkerStats) -> Option<Place> {
+        let idle_min = Deadlines::ticks(IDLE_MIN);
+        let mut open = self.open.borrow_mut();
+        let idle = open.iter_mut().filter_map(|(number, open)| {
+            let is_client = open.place.as_ref().is_some_and(|place| place.peer() == Peer::Client);
+            let ticks = open.watch.idle_ticks().filter(|ticks| is_client && *ticks >= idle_min)?;
+            Some((ticks, Reverse(*number), open))
+        });
+        let (_, _, longest) = idle.max_by_key(|(ticks, number, _)| (*ticks, *number))?;
+        let place = longest.place.take()?;
+        longest.watch.drain();
+        stats.displaced_connections.add(1);
+        Some(place)
     }
 
     /// Runs a connection to an origin until the connection ends by itself or its watch ends it.
     pub fn supervise<F: Future + 'static>(self: &Rc<Self>, watch: Rc<Watch>, connection: F) {
-        let enlisted = self.enlist(watch.clone());
+        let enlisted = self.enlist(watch.clone(), None);
         self.tasks.spawn_local(async move {
             until_killed(&watch, connection).await;
             drop(enlisted);
@@ -117,9 +147,10 @@ impl Connections {
         let is_over = |since: u32| self.clock.tick().wrapping_sub(since) > linger;
         if self.leaving_since.get().is_some_and(is_over) {
             let open = self.open.borrow();
-            open.values().filter(|watch| watch.idle_since().is_some_and(is_over)).for_each(|watch| watch.drain());
+            let watches = open.values().map(|open| &open.watch);
+            watches.filter(|watch| watch.idle_since().is_some_and(is_over)).for_each(|watch| watch.drain());
         }
-        for watch in self.open.borrow().values() {
+        for Open { watch, .. } in self.open.borrow().values() {
             if !watch.is_killed() && watch.is_overdue() {
                 stats.overdue_connections.add(1);
                 watch.kill();
@@ -135,12 +166,12 @@ impl Connections {
 
     /// Lets every connection end after the exchange that is under way on it.
     pub fn drain(&self) {
-        self.open.borrow().values().for_each(|watch| watch.drain());
+        self.open.borrow().values().for_each(|open| open.watch.drain());
     }
 
     /// Ends every connection now.
     pub fn kill(&self) {
-        self.open.borrow().values().for_each(|watch| watch.kill());
+        self.open.borrow().values().for_each(|open| open.watch.kill());
     }
 }
 

@@ -24,6 +24,7 @@ pub mod fuzzing;
 mod hit_for_miss;
 mod options;
 mod origin_options;
+mod pieces;
 mod rendered_values;
 mod room;
 pub mod rules;

@@ -2,12 +2,14 @@
 //!
 //! Owns: the division of the process's file descriptors between the two sides, and the places that open connections
 //! take. All workers share the places, so a worker that gets more clients than others refuses none that the proxy has
-//! room for. A place is taken when a connection is accepted or opened, and no request on it looks at the places.
+//! room for. A place is taken when a connection is accepted or opened, and no request on it looks at the places. If there
+//! is none, a worker can ask the others for the place of an idle client.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use nectary_host::descriptors;
+use tokio::sync::{mpsc, oneshot};
 
 /// The descriptors that a worker has beside its connections: those of its runtime and its listeners, and some that are
 /// open for a moment.
@@ -15,6 +17,12 @@ const WORKER_DESCRIPTORS: u64 = 16;
 
 /// The maximum number of connections for administration.
 const ADMINS_MAX: u64 = 16;
+
+/// The number of requests for a place that wait at a worker. Beyond it, a new client is refused.
+const ASKERS_MAX: usize = 64;
+
+/// A request of another worker for the place of an idle client.
+pub(crate) type Asker = oneshot::Sender<Option<Place>>;
 
 /// How many connections a proxy may have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
@@ -47,6 +55,8 @@ impl ConnectionLimits {
 pub(crate) struct Room {
     pub limits: ConnectionLimits,
     taken: [AtomicU64; 3],
+    /// The workers that can give up a place.
+    givers: Mutex<Vec<mpsc::Sender<Asker>>>,
 }
 
 /// The peer of a connection.
@@ -71,7 +81,7 @@ pub(crate) struct Place {
 impl Room {
     /// Starts without connections.
     pub fn new(limits: ConnectionLimits) -> Arc<Room> {
-        Arc::new(Room { limits, taken: Default::default() })
+        Arc::new(Room { limits, taken: Default::default(), givers: Mutex::default() })
     }
 
     /// The maximum number of connections to such peers.
@@ -92,9 +102,38 @@ impl Room {
         Some(Place { room: self.clone(), peer })
     }
 
+    /// Lets other workers ask the caller for places of idle clients, until it drops the receiver.
+    pub fn give(&self) -> mpsc::Receiver<Asker> {
+        let (giver, askers) = mpsc::channel(ASKERS_MAX);
+        self.givers.lock().unwrap_or_else(PoisonError::into_inner).push(giver);
+        askers
+    }
+
+    /// The place of an idle client of some worker; `None` if none has one, or if too many ask. *Cancel safety*: a place
+    /// that comes too late is free again.
+    pub async fn ask(&self) -> Option<Place> {
+        let givers = self.givers.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        for giver in givers {
+            let (asker, place) = oneshot::channel();
+            if giver.try_send(asker).is_ok()
+                && let Ok(Some(place)) = place.await
+            {
+                return Some(place);
+            }
+        }
+        None
+    }
+
     /// Whether so many connections to origins are open that an unused one should be closed.
     pub fn is_crowded(&self) -> bool {
         self.taken[Peer::Origin as usize].load(Ordering::Relaxed) > self.limits.origins_max / 2
+    }
+}
+
+impl Place {
+    /// The peer of the connection that has the place.
+    pub fn peer(&self) -> Peer {
+        self.peer
     }
 }
 
@@ -117,6 +156,33 @@ mod tests {
         assert_eq!(divided(900, 10_000), (450, 450));
         assert_eq!(divided(900, 100), (100, 800));
         assert_eq!(divided(0, 100), (1, 1));
+    }
+
+    #[tokio::test]
+    async fn asked_workers_give_places_or_not() {
+        let room = Room::new(ConnectionLimits::divided(1024, 2, 10));
+        let place = room.take(Peer::Client);
+        assert!(place.is_some() && room.ask().await.is_none(), "no worker gives places yet");
+        drop(room.give());
+        let (mut poor, mut rich) = (room.give(), room.give());
+        let answers = async {
+            let asker = poor.recv().await.expect("asked first");
+            asker.send(None).expect("it waits");
+            let asker = rich.recv().await.expect("asked next");
+            asker.send(place).expect("it waits");
+        };
+        let (given, ()) = tokio::join!(room.ask(), answers);
+        assert!(given.is_some() && room.take(Peer::Client).is_none(), "the place was passed on");
+        drop((poor, rich));
+        assert!(room.ask().await.is_none());
+        // One more than the limit is not kept waiting.
+        let full = room.give();
+        let mut waiting: Vec<_> = (0..ASKERS_MAX).map(|_| Box::pin(room.ask())).collect();
+        for ask in &mut waiting {
+            assert!(futures_util::poll!(ask).is_pending());
+        }
+        assert!(room.ask().await.is_none());
+        drop(full);
     }
 
     #[test]

@@ -70,6 +70,8 @@ counters! {
     /// Connections of clients that were refused, and connections to origins that were not opened, because there were
     /// too many.
     excess_connections,
+    /// Connections of idle clients that were ended to make room for other clients.
+    displaced_connections,
     /// Connections that were ended because a time limit passed.
     overdue_connections,
     /// Connections accepted.
@@ -82,8 +84,10 @@ counters! {
     origin_requests,
     /// Informational responses (1xx) that came from origins before final ones.
     informational,
-    /// Stored bodies whose rest came from the origin, because the store no longer had it.
+    /// Stored bodies, and ranges of them, whose rest came from the origin, because the store no longer gave it.
     resumed,
+    /// Stored bodies that were cut off, because neither the store nor the origin gave the rest.
+    cut_off,
     /// Responses that could not be fetched or stored to their end. No part of such a response is kept.
     failed_fills,
     /// Requests that were answered with a status from 200 to 299, tunnels included.

@@ -101,19 +101,121 @@ async fn connections_beyond_the_limit_are_refused_politely() {
     options.limits.connections_max = 2;
     let proxy = TestProxy::start(options).await;
     let line = format!("GET {} HTTP/1.1", origin.url("/a"));
-    let mut first = Client::connect(proxy.address).await;
-    let mut second = Client::connect(proxy.address).await;
-    assert_eq!(first.ask(&[&line]).await.status, 200);
-    assert_eq!(second.ask(&[&line]).await.status, 200);
+    let (mut first, mut second) = (Client::connect(proxy.address).await, Client::connect(proxy.address).await);
+    // Both are in a request, however long it takes.
+    for client in [&mut first, &mut second] {
+        assert_eq!(client.ask(&[&line]).await.status, 200);
+        client.send(&request(&[&line]).as_bytes()[..9]).await;
+    }
     let mut third = Client::connect(proxy.address).await;
     let reply = third.reply(false).await;
     assert_eq!((reply.status, reply.header("retry-after").as_str()), (503, "1"));
     assert!(reply.header("date").ends_with(" GMT") && reply.header("connection") == "close");
+    second.send(&request(&[&line]).as_bytes()[9..]).await;
+    assert_eq!(second.reply(false).await.status, 200, "a client in a request keeps its place");
     drop(first);
     proxy.wait_for(|stats| stats.connections_open == 1).await;
     let mut third = Client::connect(proxy.address).await;
     assert_eq!(third.ask(&[&line]).await.status, 200);
-    assert_eq!(proxy.stats().excess_connections, 1);
+    assert_eq!((proxy.stats().excess_connections, proxy.stats().displaced_connections), (1, 0));
+}
+
+/// Connects and asks until the proxy has a place: clients are idle only after a while.
+async fn served(address: std::net::SocketAddr, line: &str) -> Client {
+    loop {
+        let mut client = Client::connect(address).await;
+        client.send(request(&[line]).as_bytes()).await;
+        // A refused client may see its connection reset before it reads the refusal.
+        if client.reply_or_end().await.is_some_and(|reply| reply.status == 200) {
+            return client;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test]
+async fn idle_clients_keep_no_newcomer_out() {
+    let origin = Origin::start().await;
+    origin.on("/a", Script::fresh(b"x"));
+    let mut options = options();
+    options.limits.connections_max = 4;
+    let proxy = TestProxy::start(options).await;
+    let line = format!("GET {} HTTP/1.1", origin.url("/a"));
+    let mut busy = Client::connect(proxy.address).await;
+    busy.send(&request(&[&line]).as_bytes()[..9]).await;
+    // The silent one has never sent a request.
+    let mut silent = Client::connect(proxy.address).await;
+    proxy.wait_for(|stats| stats.connections == 2).await;
+    let (mut older, mut newer) = (Client::connect(proxy.address).await, Client::connect(proxy.address).await);
+    assert_eq!(older.ask(&[&line]).await.status, 200);
+    assert_eq!(newer.ask(&[&line]).await.status, 200);
+    let mut newcomers = Vec::new();
+    for (number, longest) in [&mut silent, &mut older].into_iter().enumerate() {
+        newcomers.push(served(proxy.address, &line).await);
+        assert!(longest.rest().await.is_empty(), "the {number}. is disconnected");
+        assert_eq!(newer.ask(&[&line]).await.status, 200, "the others are not");
+        assert_eq!(proxy.stats().displaced_connections, number as u64 + 1);
+    }
+    busy.send(&request(&[&line]).as_bytes()[9..]).await;
+    assert_eq!(busy.reply(false).await.status, 200);
+    for client in &mut newcomers {
+        assert_eq!(client.ask(&[&line]).await.status, 200);
+    }
+    drop((busy, newer, newcomers));
+    proxy.wait_for(|stats| stats.connections_open == 0).await;
+    // All places are free again: as many as before are served, and no client is displaced.
+    let mut clients = Vec::new();
+    for _ in 0..4 {
+        clients.push(Client::connect(proxy.address).await);
+        assert_eq!(clients.last_mut().expect("a client").ask(&[&line]).await.status, 200);
+    }
+    assert_eq!(proxy.stats().displaced_connections, 2);
+}
+
+#[tokio::test]
+async fn eleven_hundred_idle_clients_displace_nobody_new() {
+    nectary_host::descriptors::raise();
+    let origin = Origin::start().await;
+    origin.on("/a", Script::fresh(b"x"));
+    let mut options = options();
+    (options.limits.connections_max, options.workers) = (1000, 2);
+    let proxy = TestProxy::start(options).await;
+    let line = format!("GET {} HTTP/1.1", origin.url("/a"));
+    let mut idle = Vec::new();
+    for _ in 0..1100 {
+        idle.push(tokio::net::TcpStream::connect(proxy.address).await.expect("a connection"));
+    }
+    let begun = std::time::Instant::now();
+    let mut newcomers = Vec::new();
+    for _ in 0..50 {
+        newcomers.push(served(proxy.address, &line).await);
+    }
+    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+    for client in &mut newcomers {
+        assert_eq!(client.ask(&[&line]).await.status, 200, "no newcomer is displaced");
+    }
+    let stats = proxy.stats();
+    assert!(stats.displaced_connections >= 50, "{stats:?}");
+    proxy.wait_for(|stats| stats.connections_open <= 1000).await;
+}
+
+#[tokio::test]
+async fn workers_give_each_other_idle_places() {
+    let origin = Origin::start().await;
+    origin.on("/a", Script::fresh(b"x"));
+    let mut options = options();
+    (options.limits.connections_max, options.workers) = (1, 4);
+    let proxy = TestProxy::start(options).await;
+    let line = format!("GET {} HTTP/1.1", origin.url("/a"));
+    let mut last = served(proxy.address, &line).await;
+    // One client after another takes the only place; most come to another worker than the one before.
+    for displaced in 1..=6 {
+        let next = served(proxy.address, &line).await;
+        assert!(last.rest().await.is_empty());
+        last = next;
+        assert_eq!(proxy.stats().displaced_connections, displaced);
+    }
+    assert_eq!(last.ask(&[&line]).await.status, 200);
 }
 
 #[tokio::test]

@@ -13,6 +13,7 @@ mod forwarding;
 mod framing_refused;
 mod https_origin;
 mod informational;
+mod interrupted_bodies;
 mod limits;
 mod locality;
 mod log_of_requests;

@@ -126,7 +126,7 @@ async fn encodings_of_all_browsers_share_their_copies() {
     ];
     let odd: Vec<String> = (0..51).flat_map(|at| [format!("gzip;q=0.{at:03}1"), format!("x-odd-{at}, br")]).collect();
     let origin = Origin::start().await;
-    for body in ["0", "1", "2", "3", "4"] {
+    for body in ["0", "1", "2", "3", "4", "5"] {
         origin.on("/a", Script::ok(&["cache-control: max-age=60", "vary: accept-encoding"], body.as_bytes()));
     }
     let proxy = TestProxy::forward().await;
@@ -140,8 +140,32 @@ async fn encodings_of_all_browsers_share_their_copies() {
         }
     }
     let asked: Vec<String> = origin.got().iter().map(|got| got.header("accept-encoding")).collect();
-    assert_eq!(asked, ["br, gzip", "gzip", "identity", "br"]);
+    assert_eq!(asked, ["br, zstd, gzip", "br, gzip", "gzip", "identity", "br"]);
     assert!(get(proxy.address, &origin.url("/a"), &[]).await.is_hit(), "no wish is like `identity`");
+}
+
+#[tokio::test]
+async fn six_browsers_share_two_copies() {
+    // What Chrome, Edge, Firefox, Opera, Samsung Internet and Safari send.
+    let browsers = [
+        "gzip, deflate, br, zstd",
+        "gzip, deflate, br, zstd",
+        "gzip, deflate, br, zstd",
+        "gzip, deflate, br, zstd",
+        "gzip, deflate, br",
+        "gzip, deflate, br",
+    ];
+    let origin = Origin::start().await;
+    let lines = |coding| ["cache-control: max-age=60", "vary: accept-encoding", coding];
+    origin.on("/a", Script::ok(&lines("content-encoding: zstd"), b"in zstd"));
+    origin.on("/a", Script::ok(&lines("content-encoding: br"), b"in br"));
+    let proxy = TestProxy::forward().await;
+    for wish in browsers.iter().chain(&browsers) {
+        let reply = get(proxy.address, &origin.url("/a"), &[&format!("accept-encoding: {wish}")]).await;
+        let expected = if wish.ends_with("zstd") { ("zstd", "in zstd") } else { ("br", "in br") };
+        assert_eq!((reply.header("content-encoding").as_str(), reply.text().as_str()), expected, "{wish}");
+    }
+    assert_eq!(origin.count(), 2);
 }
 
 #[tokio::test]

@@ -13,5 +13,6 @@ mod restart;
 mod shutdown;
 mod sigkill;
 mod sigkill_lapping;
+mod silent_disk;
 mod spans;
 mod status_keys;

@@ -210,7 +210,9 @@ mod tests {
         for (name, first, second, expected) in [
             ("accept-language", "en, de", "eN,De", true),
             ("accept-encoding", "gzip", "GZIP", true),
-            ("accept-encoding", "gzip, br;q=0.5", "zstd, br, gzip", true),
+            ("accept-encoding", "gzip, br;q=0.5", "deflate, br, gzip", true),
+            ("accept-encoding", "gzip, br, zstd", "zstd, br;q=0.5, gzip", true),
+            ("accept-encoding", "gzip, br", "zstd, br, gzip", false),
             ("accept-encoding", "gzip", "br", false),
             ("accept-language", "en, de", "de, en", false),
             ("accept", "text/html", "Text/HTML", false),

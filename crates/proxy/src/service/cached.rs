@@ -225,7 +225,7 @@ fn answer(
         return failed(&request, &FetchError::Broken("what was stored cannot be read".into()), status);
     };
     // An object that is one record is whole in memory already.
-    let resume = if object.whole().is_none() { rest::of(&request, stored, object.body_bytes()) } else { None };
+    let resume = if object.whole().is_none() { rest::of(&request, stored) } else { None };
     let headers = std::mem::take(&mut request.headers);
     let question = request.question();
     from_stored(&question, headers, stored, Source::Object(object.clone(), resume), age_s, status.value(), outcome)
@@ -412,9 +412,11 @@ async fn stream(
         return Err(request);
     };
     let age_s = stored.stored.age_ms(request.worker.now_ms()) / 1000;
+    let is_kept = body_bytes.is_some_and(|bytes| reader.is_kept(bytes));
+    let resume = if is_kept { None } else { rest::of(&request, &stored) };
     let headers = std::mem::take(&mut request.headers);
     let question = request.question();
-    let source = Source::Fill(reader, body_bytes);
+    let source = Source::Fill(reader, body_bytes, resume);
     Ok(from_stored(&question, headers, &stored, source, age_s, cache_status.value(), outcome))
 }
 

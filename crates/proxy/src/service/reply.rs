@@ -15,7 +15,8 @@ use nectary_store::{FillReader, Object};
 
 use super::request::{Client, ClientRequest, Features};
 use crate::access_log::{Line, Outcome};
-use crate::body::{Content, ReplyBody, Resume, Ticket};
+use crate::body::{Content, ReplyBody, Ticket};
+use crate::pieces::Resume;
 use crate::rules::cache_status::CacheStatus;
 use crate::rules::conditional::{if_range_holds, is_not_modified};
 use crate::rules::multipart::Multipart;
@@ -33,15 +34,15 @@ const LOGGED_AT_ONCE_BYTES_MAX: u64 = 64 * 1024;
 pub(crate) enum Source {
     /// The store, and the way to get the rest of a body that the store loses while it is read.
     Object(Object, Option<Resume>),
-    /// A fetch under way, with the body's length if it is known.
-    Fill(FillReader, Option<u64>),
+    /// A fetch under way, with the body's length if it is known, and the way to get what the store loses of it.
+    Fill(FillReader, Option<u64>, Option<Resume>),
 }
 
 impl Source {
     fn body_bytes(&self) -> Option<u64> {
         match self {
             Source::Object(object, _) => Some(object.body_bytes()),
-            Source::Fill(_, body_bytes) => *body_bytes,
+            Source::Fill(_, body_bytes, _) => *body_bytes,
         }
     }
 
@@ -49,10 +50,10 @@ impl Source {
         match (self, range) {
             (Source::Object(object, resume), None) => Content::of_object(&object, 0..object.body_bytes(), resume),
             (Source::Object(object, resume), Some(range)) => Content::of_object(&object, range, resume),
-            (Source::Fill(reader, length), None) => Content::of_fill(reader, length),
-            (Source::Fill(mut reader, _), Some(range)) => {
+            (Source::Fill(reader, length, resume), None) => Content::of_fill(reader, 0, length, resume),
+            (Source::Fill(mut reader, _, resume), Some(range)) => {
                 reader.skip_to(range.start);
-                Content::of_fill(reader, Some(range.end - range.start))
+                Content::of_fill(reader, range.start, Some(range.end - range.start), resume)
             }
         }
     }
@@ -131,9 +132,9 @@ pub(crate) fn from_stored(
     let mut multipart_type = None;
     let content = match (&source, parts) {
         _ if !has_body => Content::Empty,
-        (Source::Object(object, _), Some(parts)) => {
+        (Source::Object(object, resume), Some(parts)) => {
             multipart_type = Some(parts.content_type.clone());
-            Content::of_parts(object, *parts)
+            Content::of_parts(object, *parts, resume.clone())
         }
         _ => source.content(range.clone()),
     };

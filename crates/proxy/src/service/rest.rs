@@ -1,112 +1,251 @@
-//! The rest of a stored body whose store no longer has it.
+//! The rest of a stored body whose store no longer gives it.
 //!
 //! Owns: the request for the rest, and the check that its response continues the same representation. A body that is
-//! read from the disk can lose its rest in three ways: its oldest part is overwritten, the device fails, or the process
-//! has given the store up to the next one. The response's head has been sent by then, so without the rest the
-//! connection must end. *Source*: RFC 9110, 13.1.5, 14.4 and 15.3.7.
+//! read from the store can lose its rest at any byte (`pieces`). The response's head has been sent by then, so without
+//! the rest the connection must end. The rest is believed only with the strong validator of the stored response, its
+//! exact range and its exact length; whatever else the origin answers ends the connection, and so does a failure in the
+//! middle of the rest. The origin is asked in the words of the fetch that filled the store. *Source*: RFC 9110, 8.8.2.2,
+//! 13.1.5, 14.4 and 15.3.7.
 
 use std::ops::Range;
+use std::rc::Rc;
+use std::time::Duration;
 
-use http::header::{CONTENT_ENCODING, CONTENT_RANGE, DATE, ETAG, IF_RANGE, LAST_MODIFIED, RANGE};
+use http::header::{
+    ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_RANGE, CONTENT_TYPE, DATE, ETAG, HeaderName, IF_RANGE, LAST_MODIFIED,
+    RANGE,
+};
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode};
+use hyper::body::Body;
+use nectary_host::log::{Level, Throttle};
 
 use super::reply::content_range;
 use super::request::ClientRequest;
-use crate::body::{BodyError, Resume};
+use crate::pieces::{BodyError, Lost, Pieces, Resume, exactly};
+use crate::rules::origin::encodings::normal_form;
 use crate::rules::parse_date_s;
 use crate::stored::response::StoredResponse;
-use crate::upstream::{RequestBody, exchange, pieces};
+use crate::upstream::{Destination, RequestBody, RequestHead, exchange, pieces};
+use crate::worker::Worker;
 
-/// A way to get the rest of the response that answers a request; `None` if nothing can prove that the origin's rest
-/// continues it.
-pub(super) fn of(request: &ClientRequest, stored: &StoredResponse, size_bytes: u64) -> Option<Resume> {
-    if request.method != Method::GET || stored.head.status != StatusCode::OK {
+/// Limits how often it is logged that a body goes on from the origin. A silent disk interrupts many.
+static RESUMED: Throttle = Throttle::every(Duration::from_secs(60));
+
+/// Limits how often it is logged that a body was cut off.
+static CUT_OFF: Throttle = Throttle::every(Duration::from_secs(60));
+
+/// The request for the rest of a response, without its range.
+struct Rest {
+    worker: Rc<Worker>,
+    url: Vec<u8>,
+    /// The origin's address and the head of the request; `None` if nothing could prove that a rest continues the response.
+    request: Option<(Destination, RequestHead)>,
+    /// The headers of the stored response.
+    stored: HeaderMap,
+}
+
+/// A way to get the rest of the stored response that answers a request; `None` if its body is not sent.
+pub(super) fn of(request: &ClientRequest, stored: &StoredResponse) -> Option<Resume> {
+    if request.method != Method::GET {
         return None;
     }
-    let (Some(to), mut head) = request.upstream() else { return None };
-    let stored = stored.headers();
-    let condition = strong_validator(&stored)?;
-    head.ask_for_all();
-    head.headers.insert(IF_RANGE, condition);
-    let worker = request.worker.clone();
-    Some(Box::new(move |range: Range<u64>| {
-        Box::pin(async move {
-            let text = format!("bytes={}-{}", range.start, range.end.saturating_sub(1));
-            head.headers.insert(RANGE, HeaderValue::try_from(text).expect("digits and punctuation"));
-            let asked = exchange(&worker.upstream, &to, head, RequestBody::Empty, &|_| {}).await;
-            let (response, lease) = asked.map_err(|error| BodyError(error.to_string()))?;
-            if !continues(&response, &stored, &range, size_bytes) {
-                return Err(BodyError("the store no longer has the rest, and the origin has another body now".into()));
-            }
-            worker.stats.resumed.add(1);
-            Ok(pieces(response.into_body(), lease))
-        })
+    let headers = stored.headers();
+    let validator = strong_validator(&headers).filter(|_| stored.head.status == StatusCode::OK);
+    let rest = Rest {
+        worker: request.worker.clone(),
+        url: request.key.clone(),
+        request: validator.and_then(|(_, value)| conditional(request, value)),
+        stored: headers,
+    };
+    let rest = Rc::new(rest);
+    Some(Rc::new(move |lost| {
+        let rest = rest.clone();
+        Box::pin(async move { rest.get(lost).await })
     }))
 }
 
+/// The request for a range of the response to `request`, if its representation has this validator.
+fn conditional(request: &ClientRequest, validator: HeaderValue) -> Option<(Destination, RequestHead)> {
+    let (to, mut head) = request.upstream();
+    head.ask_for_all();
+    head.headers.insert(ACCEPT_ENCODING, HeaderValue::from_static(normal_form(&request.headers)));
+    head.headers.insert(IF_RANGE, validator);
+    Some((to?, head))
+}
+
+impl Rest {
+    /// Gets lost bytes, counts and logs that, or that the body is cut off.
+    async fn get(&self, lost: Lost) -> Result<Pieces, BodyError> {
+        let url = String::from_utf8_lossy(&self.url);
+        let (stats, start, why) = (&self.worker.stats, lost.start, &lost.why);
+        let found = self.find(&lost).await;
+        match &found {
+            Ok(_) => {
+                stats.resumed.add(1);
+                let message = format_args!("{url}: from byte {start} on the body comes from the origin ({why})");
+                RESUMED.write(Level::Warning, "proxy", message);
+            }
+            Err(error) => {
+                stats.cut_off.add(1);
+                let message = format_args!("{url}: the body is cut off at byte {start} ({why}): {error}");
+                CUT_OFF.write(Level::Warning, "proxy", message);
+            }
+        }
+        found
+    }
+
+    async fn find(&self, lost: &Lost) -> Result<Pieces, BodyError> {
+        let refused = |why: &str| BodyError(why.to_owned());
+        let (to, mut head) = self.request.clone().ok_or_else(|| refused("it has no strong validator"))?;
+        let size_bytes = lost.size_bytes.ok_or_else(|| refused("its length is not known yet"))?;
+        let range = lost.start..lost.end.unwrap_or(size_bytes);
+        if range.is_empty() || range.end > size_bytes {
+            return Err(refused("it has no such bytes"));
+        }
+        let text = format!("bytes={}-{}", range.start, range.end - 1);
+        head.headers.insert(RANGE, HeaderValue::try_from(text).expect("digits and punctuation"));
+        let asked = exchange(&self.worker.upstream, &to, head, RequestBody::Empty, &|_| {}).await;
+        let (response, lease) = asked.map_err(|error| BodyError(error.to_string()))?;
+        if let Some(odd) = difference(&response, &self.stored, &range, size_bytes) {
+            return Err(BodyError(format!("the origin does not have the same body now: {odd}")));
+        }
+        Ok(exactly(pieces(response.into_body(), lease), range.end - range.start))
+    }
+}
+
 /// The entity tag if it is strong, else the modification date if it is a strong validator.
-fn strong_validator(headers: &HeaderMap) -> Option<HeaderValue> {
+fn strong_validator(headers: &HeaderMap) -> Option<(HeaderName, HeaderValue)> {
     if let Some(tag) = headers.get(ETAG) {
-        return tag.as_bytes().starts_with(b"\"").then(|| tag.clone());
+        return tag.as_bytes().starts_with(b"\"").then(|| (ETAG, tag.clone()));
     }
     let modified = headers.get(LAST_MODIFIED)?;
     let is_strong = headers.get(DATE).and_then(parse_date_s)? > parse_date_s(modified)?;
-    is_strong.then(|| modified.clone())
+    is_strong.then(|| (LAST_MODIFIED, modified.clone()))
 }
 
-/// Whether a response has exactly this range of the stored representation.
-fn continues<B>(response: &Response<B>, stored: &HeaderMap, range: &Range<u64>, size_bytes: u64) -> bool {
+/// In what a response differs from exactly this range of the stored representation; `None` if it is that range.
+fn difference<B: Body>(
+    response: &Response<B>,
+    stored: &HeaderMap,
+    range: &Range<u64>,
+    size_bytes: u64,
+) -> Option<&'static str> {
     let headers = response.headers();
-    // A `206` need not repeat the modification date if it has an entity tag.
-    let is_same = |name| headers.get(&name).is_none_or(|value| stored.get(&name) == Some(value));
-    response.status() == StatusCode::PARTIAL_CONTENT
-        && headers.get(CONTENT_RANGE) == Some(&content_range(range, size_bytes))
-        && is_same(ETAG)
-        && is_same(LAST_MODIFIED)
-        && is_same(CONTENT_ENCODING)
+    let only = |name: &HeaderName| {
+        let mut values = headers.get_all(name).iter();
+        values.next().filter(|_| values.next().is_none())
+    };
+    // A `206` need not repeat the modification date if it has an entity tag. But it must have the validator: an origin
+    // that ignores `If-Range` would otherwise pass off any body of the same length.
+    let is_same = |name: &HeaderName| !headers.contains_key(name) || only(name) == stored.get(name);
+    let length = range.end - range.start;
+    let is_multipart =
+        |value: &HeaderValue| value.as_bytes().get(..10).is_some_and(|kind| kind.eq_ignore_ascii_case(b"multipart/"));
+    if response.status() != StatusCode::PARTIAL_CONTENT {
+        return Some("the status is not 206");
+    }
+    if only(&CONTENT_RANGE) != Some(&content_range(range, size_bytes)) {
+        return Some("the range is another one");
+    }
+    if response.body().size_hint().exact().is_some_and(|bytes| bytes != length) {
+        return Some("the length is not that of the range");
+    }
+    if headers.get(CONTENT_TYPE).is_some_and(is_multipart) {
+        return Some("it has several parts");
+    }
+    let validator = strong_validator(stored).map(|(name, _)| name);
+    if !validator.is_some_and(|name| headers.contains_key(name)) {
+        return Some("it has no validator");
+    }
+    (!is_same(&ETAG) || !is_same(&LAST_MODIFIED) || !is_same(&CONTENT_ENCODING)).then_some("the validators differ")
 }
 
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
+    use http_body_util::{BodyExt, Full, StreamBody};
+
     use super::*;
     use crate::rules::headers;
 
     const EARLY: &str = "Sun, 06 Nov 1994 08:49:37 GMT";
     const LATE: &str = "Sun, 06 Nov 1994 09:49:37 GMT";
 
+    type Lines<'a> = &'a [(&'a str, &'a str)];
+
     #[test]
     fn only_strong_validators_ask_for_the_rest() {
-        type Lines<'a> = &'a [(&'a str, &'a str)];
-        let table: [(Lines, Option<&str>); 5] = [
+        let table: [(Lines, Option<&str>); 6] = [
             (&[("etag", "\"a\"")], Some("\"a\"")),
             (&[("etag", "W/\"a\""), ("last-modified", EARLY), ("date", LATE)], None),
             (&[("last-modified", EARLY), ("date", LATE)], Some(EARLY)),
             (&[("last-modified", EARLY), ("date", EARLY)], None),
+            (&[("last-modified", EARLY)], None),
             (&[], None),
         ];
         for (lines, expected) in table {
             let found = strong_validator(&headers(lines));
-            assert_eq!(found.as_ref().and_then(|value| value.to_str().ok()), expected, "{lines:?}");
+            let value = found.as_ref().and_then(|(_, value)| value.to_str().ok());
+            assert_eq!(value, expected, "{lines:?}");
         }
+    }
+
+    /// What is wrong with a response as the bytes 5 to 9 of 10 of a stored one.
+    fn wrong(stored: Lines, status: u16, lines: Lines, body: Option<&'static [u8]>) -> Option<&'static str> {
+        let body = match body {
+            Some(body) => Full::new(Bytes::from_static(body)).boxed(),
+            // A body of unknown length, as one in chunks.
+            None => StreamBody::new(futures_util::stream::empty()).boxed(),
+        };
+        let mut response = Response::new(body);
+        *response.status_mut() = StatusCode::from_u16(status).expect("a status");
+        *response.headers_mut() = headers(lines);
+        difference(&response, &headers(stored), &(5..10), 10)
     }
 
     #[test]
     fn another_representation_does_not_continue() {
-        let stored = headers(&[("etag", "\"a\""), ("last-modified", EARLY)]);
-        let check = |status: u16, lines: &[(&str, &str)]| {
-            let mut response = Response::new(());
-            *response.status_mut() = StatusCode::from_u16(status).expect("a status");
-            *response.headers_mut() = headers(lines);
-            continues(&response, &stored, &(5..10), 10)
-        };
-        assert!(check(206, &[("content-range", "bytes 5-9/10"), ("etag", "\"a\"")]));
-        assert!(check(206, &[("content-range", "bytes 5-9/10")]));
-        assert!(!check(200, &[("etag", "\"a\"")]));
-        for wrong in ["bytes 4-9/10", "bytes 5-8/10", "bytes 5-9/11", "bytes 5-9/*"] {
-            assert!(!check(206, &[("content-range", wrong)]), "{wrong}");
+        const FIVE: Option<&[u8]> = Some(b"56789");
+        const RANGE: (&str, &str) = ("content-range", "bytes 5-9/10");
+        const TAG: (&str, &str) = ("etag", "\"a\"");
+        let tagged: Lines = &[TAG, ("last-modified", EARLY), ("date", LATE), ("content-encoding", "br")];
+        let dated: Lines = &[("last-modified", EARLY), ("date", LATE)];
+        for body in [FIVE, None] {
+            assert_eq!(wrong(tagged, 206, &[RANGE, TAG], body), None);
+            assert_eq!(
+                wrong(tagged, 206, &[RANGE, TAG, ("last-modified", EARLY), ("content-encoding", "br")], body),
+                None
+            );
+            assert_eq!(wrong(dated, 206, &[RANGE, ("last-modified", EARLY)], body), None);
         }
-        assert!(!check(206, &[("content-range", "bytes 5-9/10"), ("etag", "\"b\"")]));
-        assert!(!check(206, &[("content-range", "bytes 5-9/10"), ("last-modified", LATE)]));
-        assert!(!check(206, &[("content-range", "bytes 5-9/10"), ("content-encoding", "gzip")]));
+        for status in [200, 204, 304, 412, 416, 503] {
+            assert!(wrong(tagged, status, &[RANGE, TAG], FIVE).is_some(), "{status}");
+        }
+        for range in ["bytes 4-9/10", "bytes 5-8/10", "bytes 5-9/11", "bytes 5-9/*", "bytes */10", "lines 5-9/10", ""] {
+            assert!(wrong(tagged, 206, &[("content-range", range), TAG], FIVE).is_some(), "{range}");
+        }
+        assert!(wrong(tagged, 206, &[TAG], FIVE).is_some(), "no range");
+        assert!(wrong(tagged, 206, &[RANGE, RANGE, TAG], FIVE).is_some(), "two ranges");
+        for body in [&b"5678"[..], b"567890", b""] {
+            assert!(wrong(tagged, 206, &[RANGE, TAG], Some(body)).is_some(), "{body:?}");
+        }
+        for line in [
+            ("etag", "\"b\""),
+            ("etag", "W/\"a\""),
+            ("last-modified", LATE),
+            ("content-encoding", "gzip"),
+            ("content-type", "Multipart/byteranges; boundary=x"),
+        ] {
+            assert!(wrong(tagged, 206, &[RANGE, line], FIVE).is_some(), "{line:?}");
+            assert!(wrong(tagged, 206, &[RANGE, TAG, line], FIVE).is_some(), "{line:?} beside the right tag");
+        }
+        assert!(wrong(tagged, 206, &[RANGE], FIVE).is_some(), "no validator");
+        assert!(
+            wrong(tagged, 206, &[RANGE, ("last-modified", EARLY)], FIVE).is_some(),
+            "not the validator of the request"
+        );
+        assert!(wrong(dated, 206, &[RANGE], FIVE).is_some(), "no date");
+        assert!(wrong(dated, 206, &[RANGE, ("last-modified", LATE)], FIVE).is_some(), "another date");
+        assert!(wrong(dated, 206, &[RANGE, ("last-modified", EARLY), TAG], FIVE).is_some(), "a tag that was not there");
     }
 }

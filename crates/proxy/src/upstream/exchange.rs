@@ -18,7 +18,7 @@ use super::race::race;
 use super::request::BodyProgress;
 use super::switch::WaitInside;
 use super::{ALIVE_MAX, Destination, Idle, RequestBody, RequestHead, Upstream};
-use crate::body::{BodyError, Pieces};
+use crate::pieces::{BodyError, Pieces};
 use crate::rules::serve::Failure;
 use crate::wire::framing::Violation;
 use crate::wire::informational::Informational;

@@ -13,7 +13,7 @@ use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 
 use super::Forwarding;
-use crate::body::BodyError;
+use crate::pieces::BodyError;
 use crate::rules::conditional::CONDITIONAL_HEADERS;
 use crate::rules::hop::remove_hop_by_hop;
 use crate::wire::deadlines::Watch;

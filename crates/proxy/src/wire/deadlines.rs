@@ -235,6 +235,12 @@ impl Watch {
         self.is_settled().then(|| self.active.get())
     }
 
+    /// On a connection to a client: the ticks since the last activity, if the client has everything that it requested and
+    /// has sent no part of another request; else `None`.
+    pub fn idle_ticks(&self) -> Option<u32> {
+        self.is_fresh().then(|| self.clock.tick().wrapping_sub(self.active.get()))
+    }
+
     /// Whether no exchange is under way and no write waits. This can be true although part of the next request's head
     /// has arrived.
     pub fn is_settled(&self) -> bool {

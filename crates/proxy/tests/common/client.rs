@@ -134,10 +134,19 @@ impl Client {
     }
 
     async fn read_reply(&mut self, to_head: bool) -> Option<Reply> {
-        let mut reply = self.read_head().await?;
+        let reply = self.read_head().await?;
         if to_head || reply.status == 204 || reply.status == 304 {
             return Some(reply);
         }
+        Some(self.read_body(reply).await)
+    }
+
+    /// Reads the body of a response whose head was read.
+    pub async fn body(&mut self, head: Reply) -> Reply {
+        tokio::time::timeout(LIMIT, self.read_body(head)).await.expect("in time")
+    }
+
+    async fn read_body(&mut self, mut reply: Reply) -> Reply {
         if reply.header("transfer-encoding").eq_ignore_ascii_case("chunked") {
             self.read_chunks(&mut reply).await;
         } else if let Ok(length) = reply.header("content-length").parse::<usize>() {
@@ -152,7 +161,7 @@ impl Client {
             while self.more().await {}
             reply.body = std::mem::take(&mut self.buffer);
         }
-        Some(reply)
+        reply
     }
 
     async fn read_chunks(&mut self, reply: &mut Reply) {

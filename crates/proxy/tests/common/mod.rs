@@ -3,12 +3,14 @@
 
 pub mod client;
 pub mod full_listener;
+pub mod mined_device;
 pub mod names;
 pub mod origin;
 pub mod proxy;
 
 pub use client::{Client, Reply, get, request};
 pub use full_listener::FullListener;
+pub use mined_device::{Fault, Mine};
 pub use names::{Files, NameServer, Says};
 pub use origin::{Origin, Script};
 pub use proxy::{AUTHORIZATION, TestProxy, options, token};

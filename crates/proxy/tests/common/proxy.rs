@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use nectary_block::MemoryDevice;
+use nectary_block::{MemoryDevice, SharedDevice};
 use nectary_host::Shutdown;
 use nectary_proxy::{AdminOptions, AdminToken, Proxy, ProxyOptions, ProxyStats};
 use nectary_store::{AdmissionOptions, CreateOptions, OpenOptions, Store};
@@ -41,9 +41,14 @@ impl TestProxy {
 
     /// Starts a proxy whose store follows the given admission rule.
     pub async fn start_with(options: ProxyOptions, admission: AdmissionOptions) -> TestProxy {
-        let device: nectary_block::SharedDevice = Arc::new(MemoryDevice::new(256 << 20));
+        let device: SharedDevice = Arc::new(MemoryDevice::new(256 << 20));
         Store::create(device.clone(), &CreateOptions::default()).await.expect("a store");
         let store_options = OpenOptions { memory_bytes: 64 << 20, admission, ..OpenOptions::default() };
+        TestProxy::over(options, device, store_options).await
+    }
+
+    /// Starts a proxy over the store that a device has.
+    pub async fn over(options: ProxyOptions, device: SharedDevice, store_options: OpenOptions) -> TestProxy {
         let store = Store::open(device, store_options).await;
         let store = store.expect("an open store");
         let shutdown = Shutdown::new();

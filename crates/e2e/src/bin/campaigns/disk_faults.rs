@@ -2,8 +2,9 @@
 //!
 //! In each round the fault begins and ends while clients ask without a pause; half of the rounds end the proxy during
 //! the fault. Prints one line per round and the sums. The exit code is 0 only if every request was answered, or its
-//! connection ended, within five seconds; every purge was answered in that time; the status said what is wrong; writing
-//! went on after the fault; and SIGTERM ended the proxy in time.
+//! connection ended, within five seconds; no answer had a wrong byte, and no body was cut off whose origin serves ranges;
+//! every purge was answered in time; the status said what is wrong; writing went on after the fault; and SIGTERM ended
+//! the proxy in time.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -13,9 +14,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use clap::Args;
+use nectary_e2e::content;
 use nectary_e2e::http::{Connection, Failure};
 use nectary_e2e::nectary::{AUTHORIZATION, Nectary, ProxyCommand, find};
-use nectary_e2e::origin::Origin;
+use nectary_e2e::origin::{Origin, Resource};
 use nectary_e2e::report::seed_or_new;
 use nectary_e2e::scratch::Scratch;
 
@@ -69,8 +71,12 @@ struct Counts {
     answered: AtomicU64,
     /// Answers of the proxy that say that it failed.
     failed: AtomicU64,
-    /// Connections that ended in the middle of a body.
+    /// Connections that ended in the middle of a body that its origin cannot continue.
     cut: AtomicU64,
+    /// Connections that ended in the middle of a body that its origin could have continued.
+    cut_needlessly: AtomicU64,
+    /// Answers with other bytes than the origin's.
+    wrong: AtomicU64,
     /// Requests without an answer in the limit.
     unanswered: AtomicU64,
     slowest_ms: AtomicU64,
@@ -80,14 +86,15 @@ struct Counts {
 pub fn campaign(arguments: &Arguments) -> Result<ExitCode> {
     let seed = seed_or_new(arguments.seed);
     let mut problems = Problems::default();
-    let (mut answered, mut cut) = (0, 0);
+    let (mut answered, mut cut, mut resumed) = (0, 0, 0);
     for round in 0..arguments.rounds {
         let fault = [Fault::Hang, Fault::Slow, Fault::Fail][(round % 3) as usize];
         let ends_during = (seed + round / 3).is_multiple_of(2);
-        let (counts, found) = run(seed.wrapping_add(round), fault, ends_during)?;
+        let (counts, continued, found) = run(seed.wrapping_add(round), fault, ends_during)?;
         let load = |count: &AtomicU64| count.load(Ordering::Acquire);
         println!(
-            "round {round} {fault:?}{}: {} answered (slowest {} ms), {} failed, {} cut, {} unanswered",
+            "round {round} {fault:?}{}: {} answered (slowest {} ms), {continued} with a rest from the origin, {} failed, {} \
+             cut, {} unanswered",
             if ends_during { ", ended during the fault" } else { "" },
             load(&counts.answered),
             load(&counts.slowest_ms),
@@ -97,14 +104,16 @@ pub fn campaign(arguments: &Arguments) -> Result<ExitCode> {
         );
         answered += load(&counts.answered);
         cut += load(&counts.cut);
+        resumed += continued;
         problems.extend(found.into_iter().map(|what| format!("round {round} {fault:?}: {what}")));
     }
-    println!("disk-faults: {} rounds, {answered} answered, {cut} cut", arguments.rounds);
+    let rounds = arguments.rounds;
+    println!("disk-faults: {rounds} rounds, {answered} answered, {resumed} with a rest from the origin, {cut} cut");
     Ok(problems.exit())
 }
 
-/// Runs one round. Returns the counts and the problems.
-fn run(seed: u64, fault: Fault, ends_during: bool) -> Result<(Arc<Counts>, Vec<String>)> {
+/// Runs one round. Returns the counts, the number of bodies whose rest came from the origin, and the problems.
+fn run(seed: u64, fault: Fault, ends_during: bool) -> Result<(Arc<Counts>, u64, Vec<String>)> {
     let scratch = Scratch::new("disk-faults")?;
     let trigger = scratch.join("fault");
     let origin = Origin::start()?;
@@ -123,9 +132,13 @@ fn run(seed: u64, fault: Fault, ends_during: bool) -> Result<(Arc<Counts>, Vec<S
                 while !stop.load(Ordering::Acquire) {
                     random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
                     let url = (random >> 33) % URLS;
-                    // One URL of 20 is longer than a record.
-                    let size = if url.is_multiple_of(20) { 900_000 } else { 40_000 };
-                    ask(&mut connection, &format!("/o/{url}?size={size}"), &counts, &stop);
+                    // One URL of 30 has several fragments, and the origin serves ranges of half of these.
+                    let what = match url % 60 {
+                        0 => "size=3000000&ranges",
+                        30 => "size=3000000",
+                        _ => "size=40000",
+                    };
+                    ask(&mut connection, &format!("/o/{url}?{what}"), &counts, &stop);
                 }
             })
         })
@@ -150,6 +163,7 @@ fn run(seed: u64, fault: Fault, ends_during: bool) -> Result<(Arc<Counts>, Vec<S
     }
     stop.store(true, Ordering::Release);
     clients.into_iter().for_each(|client| drop(client.join()));
+    let resumed = find(&nectary.control()?.status()?, "resumed").and_then(|count| count.as_u64()).unwrap_or(0);
     let begun = Instant::now();
     if let Err(error) = nectary.terminate(END) {
         problems.push(format!("SIGTERM did not end it after {:?}: {error:#}", begun.elapsed()));
@@ -162,7 +176,13 @@ fn run(seed: u64, fault: Fault, ends_during: bool) -> Result<(Arc<Counts>, Vec<S
     if counts.answered.load(Ordering::Acquire) < 100 {
         problems.push("there was hardly any load".to_owned());
     }
-    Ok((counts, problems))
+    for (count, what) in [(&counts.wrong, "answers had wrong bytes"), (&counts.cut_needlessly, "bodies were cut off")] {
+        let count = count.load(Ordering::Acquire);
+        if count > 0 {
+            problems.push(format!("{count} {what}"));
+        }
+    }
+    Ok((counts, resumed, problems))
 }
 
 fn ask(connection: &mut Connection, target: &str, counts: &Counts, stop: &AtomicBool) {
@@ -173,10 +193,17 @@ fn ask(connection: &mut Connection, target: &str, counts: &Counts, stop: &Atomic
         return;
     }
     counts.slowest_ms.fetch_max(taken.as_millis() as u64, Ordering::AcqRel);
+    let bytes = Resource::parse(target).bytes;
+    let is_right = |body: &[u8]| content::first_difference(content::seed(target, 1), 0, body).is_none();
     let counter = match result {
         _ if taken > LIMIT => &counts.unanswered,
-        Ok(response) if response.status == 200 => &counts.answered,
+        Ok(response) if response.status == 200 && response.body.len() as u64 == bytes && is_right(&response.body) => {
+            &counts.answered
+        }
+        Ok(response) if response.status == 200 => &counts.wrong,
         Ok(_) => &counts.failed,
+        Err(Failure::Truncated { response, .. }) if !is_right(&response.body) => &counts.wrong,
+        Err(Failure::Truncated { .. }) if target.ends_with("ranges") => &counts.cut_needlessly,
         Err(Failure::Truncated { .. }) => &counts.cut,
         Err(_) => &counts.unanswered,
     };

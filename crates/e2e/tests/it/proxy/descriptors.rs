@@ -4,6 +4,7 @@ use anyhow::{Context, Result};
 use nectary_e2e::filled::Filled;
 use nectary_e2e::http::Connection;
 use nectary_e2e::nectary;
+use std::io::Write;
 use std::net::TcpStream;
 use std::time::Duration;
 
@@ -38,11 +39,18 @@ fn too_many_clients_are_refused_and_shown() -> Result<()> {
     let mut nectary = filled.command.start()?;
     let mut known = Connection::new(nectary.listen, Duration::from_secs(5));
     assert_eq!(known.get(&filled.targets[0])?.status, 200);
-    // More than the whole limit: none of them may keep the proxy from accepting the next one.
-    let idle: Vec<_> = (0..250).map(|_| TcpStream::connect(nectary.listen)).collect::<Result<_, _>>()?;
+    let rest = format!("{} HTTP/1.1\r\nHost: {}\r\n\r\n", filled.targets[2], nectary.listen);
+    known.send(b"GET ")?;
+    // More than the whole limit, each with a part of a request: none of them may keep the proxy from accepting the next.
+    let mut idle: Vec<_> = (0..250).map(|_| TcpStream::connect(nectary.listen)).collect::<Result<_, _>>()?;
+    for stream in &mut idle {
+        // Those that were refused may be closed already.
+        let _ = stream.write_all(b"GET ");
+    }
     let refused = Connection::new(nectary.listen, Duration::from_secs(5)).get(&filled.targets[1])?;
     assert_eq!((refused.status, refused.header("retry-after")), (503, Some("1")));
-    assert_eq!(known.get(&filled.targets[2])?.status, 200, "a client that is served gets a miss from the origin");
+    let miss = known.exchange(rest.as_bytes(), "GET")?;
+    assert_eq!(miss.status, 200, "a client that is served gets a miss from the origin");
     let (status, text) = nectary::run(&["status", "--json"], filled.scratch.path())?;
     assert!(status.code() == Some(3) && text.contains("connections were refused"), "{text}");
     drop(idle);
@@ -54,5 +62,26 @@ fn too_many_clients_are_refused_and_shown() -> Result<()> {
     }
     nectary.terminate(Duration::from_secs(20))?;
     println!("hard limit 200: 503 beyond the places, a miss for a served client, and shown in the status");
+    Ok(())
+}
+
+#[test]
+fn many_idle_clients_keep_nobody_out() -> Result<()> {
+    let mut filled = Filled::new("idle-clients", 5, 3)?;
+    filled.command.wrapper = under("ulimit -n 200");
+    let mut nectary = filled.command.start()?;
+    let idle: Vec<_> = (0..250).map(|_| TcpStream::connect(nectary.listen)).collect::<Result<_, _>>()?;
+    let begun = std::time::Instant::now();
+    let mut client = Connection::new(nectary.listen, Duration::from_secs(5));
+    while client.get(&filled.targets[0]).map(|response| response.status).ok() != Some(200) {
+        assert!(begun.elapsed() < Duration::from_secs(3), "idle clients keep a new one out");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let status = nectary.control()?.status()?;
+    let displaced = nectary::find(&status, "displaced_connections").and_then(|count| count.as_u64());
+    assert!(displaced.is_some_and(|count| count > 0), "{status}");
+    drop(idle);
+    nectary.terminate(Duration::from_secs(20))?;
+    println!("hard limit 200: beside 250 idle clients a new one is served in {:?}", begun.elapsed());
     Ok(())
 }

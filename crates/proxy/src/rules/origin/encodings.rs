@@ -2,18 +2,20 @@
 //!
 //! Owns: the normal form of `Accept-Encoding`, which stands in keys and in requests that fill the store. Browsers and
 //! programs write the same few wishes in many ways, and an origin that varies by this header would otherwise get a
-//! request, and the store a copy, for each of them. The normal form names those of `br` and `gzip` that the client
-//! accepts, so there are four:
+//! request, and the store a copy, for each of them. The normal form names those of `br`, `zstd` and `gzip` that the client
+//! accepts, in the order of the size of their results. There are five:
 //!
 //! | the client accepts | normal form |
 //! |---|---|
-//! | both | `br, gzip` |
-//! | one of them | `br`, or `gzip` |
-//! | none, or it has no such header | `identity` |
+//! | all three: current browsers with Chromium's or Firefox's engine | `br, zstd, gzip` |
+//! | `br` and `gzip`: Safari, older browsers | `br, gzip` |
+//! | one of these two | `br`, or `gzip` |
+//! | neither, or it has no such header | `identity` |
 //!
-//! Other codings are left out: a client of `zstd` or `deflate` accepts one of these two as well, and each further
-//! coding would double the copies. A client never gets a coding that it does not accept. Preferences (`q`) of the client
-//! are lost except for 0, which refuses. *Source*: RFC 9110, 12.5.3.
+//! So `zstd` counts only beside both others: clients that have it without them are rare, and their forms would double the
+//! copies; they get `gzip`, `br` or `identity`. It must be named, because `*` is written by programs that do not know it.
+//! `deflate` and all other codings are left out. A client never gets a coding that it does not accept. Preferences (`q`) of
+//! the client are lost except for 0, which refuses. *Source*: RFC 9110, 12.5.3.
 
 use http::HeaderMap;
 use http::header::ACCEPT_ENCODING;
@@ -22,7 +24,7 @@ use super::super::list::{members_of, parts_of};
 
 /// The normal form of a request's `Accept-Encoding`. *Cost*: no allocation.
 pub fn normal_form(request: &HeaderMap) -> &'static str {
-    let (mut br, mut gzip, mut any) = (None, None, false);
+    let (mut br, mut zstd, mut gzip, mut any) = (None, None, None, false);
     for member in members_of(request, &ACCEPT_ENCODING) {
         let mut parts = parts_of(member, b';');
         let coding = parts.next().unwrap_or_default();
@@ -31,11 +33,14 @@ pub fn normal_form(request: &HeaderMap) -> &'static str {
             gzip.get_or_insert(is_accepted);
         } else if coding.eq_ignore_ascii_case(b"br") {
             br.get_or_insert(is_accepted);
+        } else if coding.eq_ignore_ascii_case(b"zstd") {
+            zstd.get_or_insert(is_accepted);
         } else if coding == b"*" {
             any = is_accepted;
         }
     }
     match (br.unwrap_or(any), gzip.unwrap_or(any)) {
+        (true, true) if zstd == Some(true) => "br, zstd, gzip",
         (true, true) => "br, gzip",
         (true, false) => "br",
         (false, true) => "gzip",
@@ -56,12 +61,19 @@ mod tests {
     use crate::rules::headers;
 
     #[test]
-    fn many_wishes_have_four_forms() {
+    fn many_wishes_have_five_forms() {
         let table: &[(&[&str], &str)] = &[
-            (&["gzip, deflate, br, zstd"], "br, gzip"),
+            (&["gzip, deflate, br, zstd"], "br, zstd, gzip"),
+            (&["ZSTD;q=0.1", "br", "x-gzip"], "br, zstd, gzip"),
+            (&["*, zstd"], "br, zstd, gzip"),
+            (&["zstd, br, gzip, zstd;q=0"], "br, zstd, gzip"),
+            (&["br, gzip, zstd;q=0"], "br, gzip"),
+            (&["br, gzip, x-zstd, dcz, dcb"], "br, gzip"),
             (&["gzip, deflate, br"], "br, gzip"),
             (&["br;q=1.0, gzip;q=0.8, *;q=0.1"], "br, gzip"),
-            (&["deflate, gzip, br, zstd"], "br, gzip"),
+            (&["deflate, gzip, br, zstd"], "br, zstd, gzip"),
+            (&["gzip, deflate, zstd"], "gzip"),
+            (&["zstd, br"], "br"),
             (&["gzip", "br"], "br, gzip"),
             (&["*"], "br, gzip"),
             (&["gzip, deflate"], "gzip"),

@@ -77,6 +77,25 @@ impl FillReader {
         self.fill.lock().is_promised
     }
 
+    /// The length of the whole body in bytes, if it was announced or the body has ended. *Cost*: a lock.
+    pub fn body_bytes(&self) -> Option<u64> {
+        let state = self.fill.lock();
+        let announced = state.head.as_ref().and_then(|head| head.body_bytes);
+        announced.or_else(|| matches!(state.phase, Phase::Done).then_some(state.received))
+    }
+
+    /// Whether the reader surely gets every byte unless the fetch fails, because a body of this length is kept in memory
+    /// until it has ended.
+    pub fn is_kept(&self, body_bytes: u64) -> bool {
+        body_bytes <= self.lookup.span.layout.whole_bytes_max
+    }
+
+    /// Whether the fetch ended without the whole body. If it did not, an error of [`next`](Self::next) says that the store
+    /// does not have the next bytes, or that this reader was too slow. *Cost*: a lock.
+    pub fn has_failed(&self) -> bool {
+        matches!(self.fill.lock().phase, Phase::Failed | Phase::Declined | Phase::Object(_))
+    }
+
     /// Skips the body up to `offset`; call it before the first [`next`](Self::next).
     pub fn skip_to(&mut self, offset: u64) {
         self.moved_to(offset);

@@ -51,6 +51,12 @@ const PROXY: &[Metric] = &[
         "Responses that were not fetched or stored to their end.",
         &[("", "/failed_fills")],
     ),
+    (
+        "interrupted_bodies_total",
+        COUNTER,
+        "Stored bodies that the store lost while they were sent, by what followed.",
+        &[("resumed", "/resumed"), ("cut_off", "/cut_off")],
+    ),
     ("invalidations_total", COUNTER, "Keys purged because of an unsafe request.", &[("", "/invalidations")]),
     ("purges_refused_total", COUNTER, "PURGE requests refused.", &[("", "/purges_refused")]),
     ("connections_total", COUNTER, "Connections of clients accepted.", &[("", "/connections")]),
@@ -58,8 +64,14 @@ const PROXY: &[Metric] = &[
     (
         "connections_refused_total",
         COUNTER,
-        "Connections refused or ended early, by reason: no valid request, too many connections, too slow.",
-        &[("invalid", "/refused_connections"), ("excess", "/excess_connections"), ("overdue", "/overdue_connections")],
+        "Connections refused or ended early, by reason: no valid request, too many connections, idle when others came, \
+         too slow.",
+        &[
+            ("invalid", "/refused_connections"),
+            ("excess", "/excess_connections"),
+            ("displaced", "/displaced_connections"),
+            ("overdue", "/overdue_connections"),
+        ],
     ),
     ("origin_connections_total", COUNTER, "Connections opened to origins.", &[("", "/origin_connections")]),
     ("origin_requests_total", COUNTER, "Requests sent to origins.", &[("", "/origin_requests")]),

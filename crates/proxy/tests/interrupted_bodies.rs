@@ -1,0 +1,253 @@
+//! A stored body whose disk stops answering, or fails, in the middle goes on from the origin at the same byte, or its
+//! connection ends.
+//!
+//! The body has different bytes in each word, so a mine (`common/mined_device`) can lie under one of them, and no range
+//! of another place equals the right one.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use nectary_block::{MemoryDevice, SharedDevice};
+use nectary_store::{CreateOptions, OpenOptions, Store};
+
+use crate::common::*;
+
+/// The deadline of the disk.
+const DEADLINE: Duration = Duration::from_millis(300);
+/// The limits of the origin: for the head of a response, and between the bytes of its body.
+const ORIGIN: Duration = Duration::from_millis(500);
+/// Far more than these three together, and far less than the client's own limit.
+const SOON: Duration = Duration::from_secs(6);
+const LENGTH: usize = 10 << 20;
+/// A stored body is read in fragments of this length.
+const FRAGMENT: usize = 1 << 20;
+const TAG: &str = "etag: \"a\"";
+const FRESH: &str = "cache-control: max-age=3600";
+
+fn body(seed: u64) -> Vec<u8> {
+    let word = |at: usize| ((at as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ seed).to_le_bytes();
+    (0..LENGTH / 8).flat_map(word).collect()
+}
+
+/// A store with one body, and the origin that has it.
+struct Disk {
+    device: SharedDevice,
+    origin: Origin,
+    body: Vec<u8>,
+}
+
+impl Disk {
+    /// Stores the body, which comes with these headers.
+    async fn with(headers: &[&str]) -> Disk {
+        let device: SharedDevice = Arc::new(MemoryDevice::new(256 << 20));
+        Store::create(device.clone(), &CreateOptions::default()).await.expect("a store");
+        let (origin, body) = (Origin::start().await, body(0));
+        let headers = [&[FRESH], headers].concat();
+        origin.on("/a", Script::ok(&headers, &body));
+        origin.on("/a", Script::range(&headers, &body));
+        let disk = Disk { device, origin, body };
+        let mut proxy = disk.proxy(&Mine::default()).await;
+        assert!(get(proxy.address, &disk.url(), &["accept-encoding: br"]).await.body == disk.body);
+        proxy.stop().await;
+        proxy.store.close().await.expect("closed");
+        disk
+    }
+
+    fn url(&self) -> String {
+        self.origin.url("/a")
+    }
+
+    /// A proxy whose memory is empty, over a mine.
+    async fn proxy(&self, mine: &Mine) -> TestProxy {
+        let mut options = options();
+        (options.limits.response_timeout, options.limits.origin_body_timeout) = (ORIGIN, ORIGIN);
+        let store_options = OpenOptions {
+            memory_bytes: 64 << 20,
+            warm_up: false,
+            // On a busy machine, a deadline would also lose what comes before the mine.
+            device_deadline: mine.hangs().then_some(DEADLINE),
+            ..OpenOptions::default()
+        };
+        let proxy = TestProxy::over(options, mine.under(self.device.clone()), store_options).await;
+        while proxy.store.stat().index_loading {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        mine.arm();
+        proxy
+    }
+
+    /// A mine under the word at this offset.
+    fn mine(&self, fault: Fault, offset: usize) -> Mine {
+        Mine::at(fault, &self.body[offset..offset + 8])
+    }
+}
+
+/// The bytes of each part of a response with several ranges.
+fn parts(reply: &Reply) -> Vec<Vec<u8>> {
+    let content_type = reply.header("content-type");
+    let boundary = content_type.strip_prefix("multipart/byteranges; boundary=").expect("several parts");
+    let delimiter = format!("\r\n--{boundary}").into_bytes();
+    let starts: Vec<usize> = memchr::memmem::find_iter(&reply.body, &delimiter).collect();
+    let part = |ends: &[usize]| {
+        let part = &reply.body[ends[0] + delimiter.len()..ends[1]];
+        part[memchr::memmem::find(part, b"\r\n\r\n").expect("headers") + 4..].to_vec()
+    };
+    starts.windows(2).map(part).collect()
+}
+
+#[tokio::test]
+async fn interrupted_body_goes_on_exactly() {
+    let disk = Disk::with(&[TAG]).await;
+    let offsets = [0, FRAGMENT - 8, FRAGMENT, 3 * FRAGMENT + 4096, 7 * FRAGMENT + 8, LENGTH - 8];
+    for (fault, offset) in [Fault::Hang, Fault::Unreadable].into_iter().flat_map(|fault| offsets.map(|at| (fault, at)))
+    {
+        let proxy = disk.proxy(&disk.mine(fault, offset)).await;
+        let (begun, asked) = (Instant::now(), disk.origin.count());
+        let clients = ["1.1", "1.1", "1.1", "1.0"].map(|version| {
+            let (address, line) = (proxy.address, format!("GET {} HTTP/{version}", disk.url()));
+            tokio::spawn(async move {
+                let mut client = Client::connect(address).await;
+                client.ask(&[&line, "accept-encoding: gzip;q=0.1, br, zstd", "if-none-match: \"b\""]).await
+            })
+        });
+        for client in clients {
+            let reply = client.await.expect("joined");
+            assert_eq!((reply.status, reply.is_complete, reply.is_hit()), (200, true, true), "{fault:?} {offset}");
+            assert!(reply.body == disk.body, "{fault:?} {offset}: other bytes");
+        }
+        assert!(begun.elapsed() < SOON, "{fault:?} {offset}: {:?}", begun.elapsed());
+        let stats = proxy.stats();
+        assert_eq!((stats.resumed, stats.cut_off), (4, 0), "{fault:?} {offset}");
+        for got in &disk.origin.got()[asked..] {
+            let range = got.header("range");
+            let start = range.strip_prefix("bytes=").and_then(|range| range.strip_suffix(&format!("-{}", LENGTH - 1)));
+            let start: usize = start.and_then(|start| start.parse().ok()).expect("a range up to the end");
+            assert!(start.is_multiple_of(FRAGMENT) && start <= offset, "{range} for {offset}");
+            assert!(fault == Fault::Hang || start == offset / FRAGMENT * FRAGMENT, "{range} for {offset}");
+            assert_eq!(got.header("if-range"), "\"a\"");
+            assert_eq!(
+                (got.header("accept-encoding").as_str(), got.header("if-none-match").as_str()),
+                ("br, zstd, gzip", "")
+            );
+        }
+        assert_eq!(disk.origin.count() - asked, 4, "{fault:?} {offset}");
+        let head = Client::connect(proxy.address).await.ask(&[&format!("HEAD {} HTTP/1.1", disk.url())]).await;
+        assert_eq!((head.status, head.header("content-length")), (200, LENGTH.to_string()));
+    }
+}
+
+#[tokio::test]
+async fn interrupted_ranges_go_on_to_their_ends() {
+    let date = format!("date: {}", httpdate::fmt_http_date(std::time::SystemTime::now()));
+    let disk = Disk::with(&["last-modified: Sun, 06 Nov 1994 08:49:37 GMT", &date]).await;
+    let last = LENGTH - 1;
+    for fault in [Fault::Hang, Fault::Unreadable] {
+        // Each row has the place of the mine, the ranges, and the number of ranges whose rest comes from the origin.
+        for (offset, ranges, resumed) in [
+            (0, vec![0..1], 1),
+            (5 * FRAGMENT, vec![3..last], 1),
+            (5 * FRAGMENT, vec![5 * FRAGMENT + 77..5 * FRAGMENT + 79], 1),
+            (9 * FRAGMENT, vec![9 * FRAGMENT - 5..9 * FRAGMENT - 1], 0),
+            (5 * FRAGMENT, vec![0..9, 4 * FRAGMENT + 1..6 * FRAGMENT, 8 * FRAGMENT..8 * FRAGMENT + 1, last..last], 3),
+            (2 * FRAGMENT, vec![last - 1..last, 2 * FRAGMENT + 5..2 * FRAGMENT + 6, 0..0], 2),
+        ] {
+            // With nothing read ahead, the ranges that end before the mine come from the disk.
+            let proxy = disk.proxy(&disk.mine(fault, offset)).await;
+            let texts: Vec<_> = ranges.iter().map(|range| format!("{}-{}", range.start, range.end)).collect();
+            let range = format!("range: bytes={}", texts.join(","));
+            let reply = get(proxy.address, &disk.url(), &[&range, "if-range: Sun, 06 Nov 1994 08:49:37 GMT"]).await;
+            assert_eq!((reply.status, reply.is_complete), (206, true), "{fault:?} {range}");
+            let found = if ranges.len() > 1 { parts(&reply) } else { vec![reply.body.clone()] };
+            assert_eq!(found.len(), ranges.len());
+            for (found, range) in found.iter().zip(&ranges) {
+                assert!(*found == disk.body[range.start..=range.end], "{fault:?} {range:?}: {} bytes", found.len());
+            }
+            let stats = proxy.stats();
+            assert_eq!((stats.resumed, stats.cut_off), (resumed, 0), "{fault:?} {range}");
+        }
+    }
+}
+
+/// The head of a response with these lines.
+fn response(status: &str, lines: &[&str]) -> Vec<u8> {
+    let lines: String = lines.iter().map(|line| format!("{line}\r\n")).collect();
+    format!("HTTP/1.1 {status}\r\n{lines}\r\n").into_bytes()
+}
+
+#[tokio::test]
+async fn odd_rest_ends_the_connection() {
+    let disk = Disk::with(&[TAG]).await;
+    let start = 4 * FRAGMENT;
+    let (other, rest) = (body(1), disk.body[start..].to_vec());
+    let part = "206 Partial Content";
+    let range = format!("content-range: bytes {start}-{}/{LENGTH}", LENGTH - 1);
+    let length = format!("content-length: {}", rest.len());
+    let head = response(part, &[&range, TAG, &length]);
+    let chunked = response(part, &[&range, TAG, "transfer-encoding: chunked"]);
+    let chunk = |bytes: &[u8]| [format!("{:x}\r\n", bytes.len()).as_bytes(), bytes, b"\r\n"].concat();
+    // Each row has a name, the origin's answer, and whether its first bytes may be passed on.
+    let table = [
+        ("ranges are ignored", Script::ok(&[TAG], &disk.body), false),
+        ("another object", Script::ok(&["etag: \"b\""], &other), false),
+        ("another tag", Script::range(&["etag: \"b\""], &other), false),
+        ("a weak tag", Script::range(&["etag: W/\"a\""], &other), false),
+        ("no tag", Script::range(&[], &other), false),
+        ("another coding", Script::range(&[TAG, "content-encoding: br"], &other), false),
+        ("another length", Script::range(&[TAG], &[other.clone(), vec![0]].concat()), false),
+        (
+            "another start",
+            Script::raw(&response(part, &["content-range: bytes 0-9/10", TAG, "content-length: 10"])),
+            false,
+        ),
+        ("fewer bytes", Script::raw(&response(part, &[&range, TAG, "content-length: 3"])).then(b"abc"), false),
+        ("not found", Script::response("404 Not Found", &[], b"no"), false),
+        ("an error", Script::response("503 Service Unavailable", &[], b"no"), false),
+        ("no range", Script::response("416 Range Not Satisfiable", &[], b"no"), false),
+        ("no answer", Script::default().hang(), false),
+        ("half a head", Script::raw(&head[..40]).hang(), false),
+        ("nonsense", Script::raw(b"nonsense\r\n\r\n").close(), false),
+        ("a reset", Script::default().reset(), false),
+        ("stalls", Script::raw(&head).then(&rest[..FRAGMENT + 5]).hang(), true),
+        ("breaks off", Script::raw(&head).then(&rest[..FRAGMENT + 5]).close(), true),
+        ("is reset", Script::raw(&head).then(&rest[..5]).reset(), true),
+        ("short in chunks", Script::raw(&chunked).then(&chunk(&rest[..FRAGMENT])).then(b"0\r\n\r\n"), true),
+        ("bad chunks", Script::raw(&chunked).then(&chunk(&rest[..FRAGMENT])).then(b"xyz\r\n"), true),
+    ];
+    for (number, (name, script, begins)) in table.into_iter().enumerate() {
+        // A device that becomes silent may lose an earlier fragment, too; the answers with a fixed range need this one.
+        let fault = if begins || number.is_multiple_of(2) { Fault::Unreadable } else { Fault::Hang };
+        let proxy = disk.proxy(&disk.mine(fault, start + 8)).await;
+        disk.origin.now("/a", script);
+        let begun = Instant::now();
+        let reply = get(proxy.address, &disk.url(), &[]).await;
+        assert!(reply.is_hit() && !reply.is_complete, "{name}: {} bytes", reply.body.len());
+        assert!(disk.body.starts_with(&reply.body), "{name}: wrong bytes");
+        assert!(begins || reply.body.len() <= start, "{name}: {} bytes", reply.body.len());
+        assert!(begun.elapsed() < SOON, "{name}: {:?}", begun.elapsed());
+        proxy.wait_for(|stats| (stats.cut_off, stats.resumed) == (u64::from(!begins), u64::from(begins))).await;
+    }
+    // A chunked rest of the right length is good.
+    let proxy = disk.proxy(&disk.mine(Fault::Unreadable, start + 8)).await;
+    disk.origin.now("/a", Script::raw(&chunked).then(&chunk(&rest)).then(b"0\r\n\r\n"));
+    assert!(get(proxy.address, &disk.url(), &[]).await.body == disk.body);
+}
+
+#[tokio::test]
+async fn without_origin_or_validator_it_ends() {
+    for headers in [&[][..], &["etag: W/\"a\""], &["last-modified: Sun, 06 Nov 1994 08:49:37 GMT"]] {
+        let disk = Disk::with(headers).await;
+        let proxy = disk.proxy(&disk.mine(Fault::Hang, FRAGMENT)).await;
+        let asked = disk.origin.count();
+        let reply = get(proxy.address, &disk.url(), &[]).await;
+        assert!(!reply.is_complete && disk.body.starts_with(&reply.body), "{headers:?}");
+        assert_eq!((disk.origin.count(), proxy.stats().cut_off), (asked, 1), "nothing could be proved: {headers:?}");
+    }
+    let disk = Disk::with(&[TAG]).await;
+    let proxy = disk.proxy(&disk.mine(Fault::Hang, FRAGMENT)).await;
+    let url = disk.url();
+    let Disk { origin, body, .. } = disk;
+    drop(origin);
+    let begun = Instant::now();
+    let reply = get(proxy.address, &url, &[]).await;
+    assert!(!reply.is_complete && body.starts_with(&reply.body) && begun.elapsed() < SOON);
+}
