@@ -86,6 +86,8 @@ pub struct Watch {
     framing: RefCell<Framing>,
     /// The number of exchanges under way.
     busy: Cell<u32>,
+    /// The number of exchanges that have begun.
+    begun: Cell<u64>,
     /// Whether bytes of a response may still be in the buffer of hyper, which writes them.
     unflushed: Cell<bool>,
     /// The ticks at which three things began, if they still go on: reading a head, waiting in a read, waiting in a
@@ -127,6 +129,7 @@ impl Watch {
             deadlines,
             framing: RefCell::new(framing),
             busy: Cell::new(0),
+            begun: Cell::new(0),
             unflushed: Cell::new(false),
             head_since: Cell::new(None),
             read_since: Cell::new(None),
@@ -149,6 +152,7 @@ impl Watch {
     /// may come; `to_head` says that the request is a HEAD.
     pub fn begin(&self, to_head: bool) {
         self.busy.set(self.busy.get() + 1);
+        self.begun.set(self.begun.get() + 1);
         self.unflushed.set(true);
         self.active.set(self.clock.tick());
         if self.side == Side::Origin {
@@ -167,7 +171,12 @@ impl Watch {
     /// On a connection to a client: the connection switches to another protocol after the answer under way. False if the
     /// client has already sent something else.
     pub fn switch(&self) -> bool {
-        self.framing.borrow_mut().switch()
+        self.framing.borrow_mut().switch(self.begun.get())
+    }
+
+    /// Records an exchange that is over at once: the shortcut has answered a request.
+    pub(super) fn on_shortcut(&self) {
+        self.begun.set(self.begun.get() + 1);
     }
 
     /// Records that an exchange has ended, with or without success.
