@@ -267,6 +267,9 @@ async fn send(
     upstream.stats.origin_requests.add(1);
     connection.watch.begin(request.method() == Method::HEAD);
     let progress = request.body().progress();
+    if let Some(progress) = &progress {
+        connection.watch.pause_while(progress.is_awaited.clone());
+    }
     let mut response = pin!(connection.sender.try_send_request(request));
     let (watch, address) = (connection.watch.clone(), connection.address);
     let mut lease = Lease { upstream: upstream.clone(), to: to.clone(), connection: Some(connection), progress };

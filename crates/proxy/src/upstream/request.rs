@@ -132,6 +132,8 @@ pub(crate) struct BodyProgress {
     pub fault: Cell<Option<BodyFault>>,
     /// Whether the whole body was read from the client.
     pub is_complete: Cell<bool>,
+    /// Whether the next part of the body is awaited from the client.
+    pub is_awaited: Rc<Cell<bool>>,
 }
 
 /// A client's mistake in the body of its request.
@@ -179,7 +181,9 @@ impl Body for RequestBody {
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let RequestBody::Client(body) = &mut *self else { return Poll::Ready(None) };
         let fault = loop {
-            let frame = match std::task::ready!(Pin::new(&mut body.incoming).poll_frame(context)) {
+            let polled = Pin::new(&mut body.incoming).poll_frame(context);
+            body.progress.is_awaited.set(polled.is_pending());
+            let frame = match std::task::ready!(polled) {
                 Some(Ok(frame)) => frame,
                 Some(Err(_)) => break body.watch.violation().map_or(BodyFault::EndedEarly, BodyFault::Framing),
                 None => {
