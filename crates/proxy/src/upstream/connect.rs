@@ -114,7 +114,7 @@ pub(super) async fn addresses_of(
     }
     addresses.retain(|address| to.reach.includes(address.ip()));
     if addresses.is_empty() {
-        return Err(FetchError::Connect("the proxy's own machine is not for its clients".into()));
+        return Err(FetchError::OutOfReach);
     }
     addresses.retain(|address| !tried.contains(address));
     Ok(addresses)
