@@ -332,7 +332,7 @@ pub struct ProxyArguments {
     #[arg(long, value_name = "SIZE", value_parser = parse_cluster_size, default_value = "64K")]
     pub cluster_size: u64,
     /// How long the store's disk may take for an operation: then a read is a miss, and a purge fails; 0 for no bound
-    #[arg(long, value_name = "TIME", value_parser = nectary_proxy::parse_duration, default_value = "2s")]
+    #[arg(long, value_name = "TIME", value_parser = parse_deadline, default_value = "2s")]
     pub disk_deadline: Duration,
     #[command(flatten)]
     pub admission: AdmissionArguments,
@@ -377,6 +377,11 @@ impl ProxyArguments {
         let by_limit = || memory::limit().map_or(MEMORY_BYTES, |limit| limit.default_of(MEMORY_BYTES, least));
         self.memory.unwrap_or_else(by_limit)
     }
+}
+
+/// Reads a deadline, which may be shorter than a second; 0 needs no unit.
+fn parse_deadline(text: &str) -> Result<Duration, String> {
+    nectary_proxy::parse_duration(text).or_else(|_| limits::parse_any_time(text))
 }
 
 /// Reads the size of a cluster, which the store then checks; 0 needs no unit.

@@ -87,6 +87,13 @@ pub fn status(name: &str, stat: &Stat, running: Option<&Running>) -> Status {
             format!("the origin takes no connections: {} in a row failed, the last: {}", down.failures, down.last);
         let remedy = "look whether the origin runs and --origin names it; what is stored and fresh is served meanwhile";
         status = status.with_problem(State::Degraded, what, remedy);
+    } else if let Some(failing) = running.and_then(|running| running.stats.origin_failing()) {
+        let what = format!(
+            "the origin fails: {} requests in a row got no good answer, the last: {}",
+            failing.failures, failing.last
+        );
+        let remedy = "look at the origin's log; what is stored is served meanwhile, stale where that is allowed";
+        status = status.with_problem(State::Degraded, what, remedy);
     }
     status.with_detail(json!({
         "addresses": running.map(|running| &running.addresses),

@@ -179,7 +179,8 @@ pub struct Limits {
     /// The longest time for connecting to an origin. This time covers the attempts at all addresses of the origin, and
     /// TLS.
     pub connect_timeout: Duration,
-    /// The longest time from sending a request to an origin to the end of the response's head.
+    /// The longest time from sending a request to an origin to the end of the response's head. The time in which the
+    /// client sends nothing of the request's body does not count.
     pub response_timeout: Duration,
     /// The longest time in which a tunnel carries no byte in either direction; zero for no limit.
     pub tunnel_timeout: Duration,

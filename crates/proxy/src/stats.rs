@@ -124,36 +124,62 @@ impl Counter {
     }
 }
 
-/// The number of connections that must fail in a row before an origin counts as down. A single failure may be chance.
+/// The number of connections or requests that must fail in a row before an origin counts as down. A single failure may
+/// be chance.
 const FAILURES_MIN: u64 = 3;
 
-/// Whether the origin of a reverse proxy accepts connections. Workers update this only when they open a connection.
+/// Whether the origin of a reverse proxy accepts connections and answers requests. Workers update this when they open a
+/// connection, and when an exchange ends.
 #[derive(Debug, Default)]
 pub(crate) struct OriginState {
-    /// Connections that failed since the last success.
+    connections: Streak,
+    answers: Streak,
+}
+
+/// Failures since the last success.
+#[derive(Debug, Default)]
+struct Streak {
     failures: AtomicU64,
     last: Mutex<String>,
 }
 
-impl OriginState {
-    /// Records that a connection was opened (`failure` is `None`), or why it could not be opened.
-    pub fn note(&self, failure: Option<&impl std::fmt::Display>) {
+impl Streak {
+    fn note(&self, failure: Option<&dyn std::fmt::Display>) {
         match failure {
-            None => self.failures.store(0, Ordering::Relaxed),
+            None if self.failures.load(Ordering::Relaxed) > 0 => self.failures.store(0, Ordering::Relaxed),
+            None => {}
             Some(failure) => {
-                self.failures.fetch_add(1, Ordering::Relaxed);
                 *self.last.lock().unwrap_or_else(PoisonError::into_inner) = failure.to_string();
+                self.failures.fetch_add(1, Ordering::Relaxed);
             }
         }
     }
+
+    fn report(&self) -> Option<OriginDown> {
+        let failures = self.failures.load(Ordering::Relaxed);
+        let last = || self.last.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        (failures >= FAILURES_MIN).then(|| OriginDown { failures, last: last() })
+    }
 }
 
-/// An origin that accepts no connections.
+impl OriginState {
+    /// Records that a connection was opened (`failure` is `None`), or why it could not be opened.
+    pub fn note_connection(&self, failure: Option<&dyn std::fmt::Display>) {
+        self.connections.note(failure);
+    }
+
+    /// Records that a request was answered (`failure` is `None`), or why it was not, or the error that is its answer.
+    pub fn note_answer(&self, failure: Option<&dyn std::fmt::Display>) {
+        self.answers.note(failure);
+    }
+}
+
+/// An origin that accepts no connections, or does not answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OriginDown {
-    /// The number of connections that failed in a row.
+    /// The number of connections or requests that failed in a row.
     pub failures: u64,
-    /// Why the last connection failed.
+    /// Why the last one failed.
     pub last: String,
 }
 
@@ -193,9 +219,13 @@ impl StatsReader {
 
     /// The state of a reverse proxy's origin if the last few connections to it all failed; else `None`.
     pub fn origin_down(&self) -> Option<OriginDown> {
-        let failures = self.origin.failures.load(Ordering::Relaxed);
-        let last = || self.origin.last.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        (failures >= FAILURES_MIN).then(|| OriginDown { failures, last: last() })
+        self.origin.connections.report()
+    }
+
+    /// The state of a reverse proxy's origin if the last few `GET`, `HEAD` and `OPTIONS` requests to it all got no answer,
+    /// or one that says that the origin failed; else `None`.
+    pub fn origin_failing(&self) -> Option<OriginDown> {
+        self.origin.answers.report()
     }
 
     /// Adds up the counters of all workers.
@@ -221,13 +251,13 @@ mod tests {
         assert_eq!((sum.hits, sum.connections_open, sum.misses), (6, 4, 0));
         assert_eq!(reader.origin_down(), None);
         for _ in 0..2 {
-            reader.origin.note(Some(&"refused"));
+            reader.origin.note_connection(Some(&"refused"));
             assert_eq!(reader.origin_down(), None, "it may be chance");
         }
-        reader.origin.note(Some(&"gone"));
+        reader.origin.note_connection(Some(&"gone"));
         assert_eq!(reader.origin_down(), Some(OriginDown { failures: 3, last: "gone".into() }));
-        reader.origin.note(None::<&str>.as_ref());
-        assert_eq!(reader.origin_down(), None);
+        reader.origin.note_connection(None);
+        assert_eq!((reader.origin_down(), reader.origin_failing()), (None, None));
         assert_eq!(serde_json::to_value(&sum).expect("serialisable")["hits"], 6);
     }
 }

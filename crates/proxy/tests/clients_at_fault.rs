@@ -1,5 +1,7 @@
 //! A client's mistake is answered with an error that blames the client. It does not count as a failure of the origin.
 
+use std::time::Duration;
+
 use nectary_proxy::ProxyOptions;
 use tokio::io::AsyncWriteExt;
 
@@ -181,4 +183,32 @@ async fn what_came_before_a_refused_head_is_answered_whole() {
         assert!(client.rest().await.is_empty());
     }
     assert!(origin.got().iter().all(|got| !got.line.contains("/b")));
+}
+
+/// The time in which a client sends nothing is no time in which its origin does not answer.
+#[tokio::test]
+async fn slow_uploads_do_not_blame_the_origin() {
+    let origin = Origin::start().await;
+    origin.on("/a", Script::ok(&["cache-control: no-store"], b"got"));
+    let mut options = options();
+    options.limits.response_timeout = Duration::from_millis(500);
+    options.limits.body_timeout = Duration::ZERO;
+    let proxy = TestProxy::start(options).await;
+    for (length, last) in [("content-length: 4", "wo"), ("transfer-encoding: chunked", "2\r\nwo\r\n0\r\n\r\n")] {
+        let mut client = Client::connect(proxy.address).await;
+        client.send(request(&[&format!("POST {} HTTP/1.1", origin.url("/a")), length]).as_bytes()).await;
+        client.send(if length.starts_with('c') { b"tw" } else { b"2\r\ntw\r\n" }).await;
+        tokio::time::sleep(Duration::from_millis(1600)).await;
+        client.send(last.as_bytes()).await;
+        let reply = client.reply(false).await;
+        assert_eq!((reply.status, reply.text().as_str()), (200, "got"), "{length}");
+    }
+    assert_eq!(proxy.stats().origin_failures, 0);
+    // An origin that does not answer a whole request is too slow.
+    origin.on("/slow", Script::raw(b"").hang());
+    let mut client = Client::connect(proxy.address).await;
+    let line = format!("POST {} HTTP/1.1", origin.url("/slow"));
+    client.send(request(&[&line, "content-length: 2"]).as_bytes()).await;
+    client.send(b"tw").await;
+    assert_eq!(client.reply(false).await.status, 504);
 }

@@ -171,3 +171,28 @@ async fn too_many_key_headers_are_refused_at_start() {
     assert!(bind(names.len() - 1).is_ok());
     assert!(matches!(bind(names.len()), Err(Error::KeyHeaders { count: 9 })));
 }
+
+/// The proxy tells the origin the client's address, which is in no key.
+#[tokio::test]
+async fn responses_by_client_address_are_not_shared() {
+    let origin = Origin::start().await;
+    for name in ["X-Forwarded-For", "Forwarded"] {
+        let path = format!("/{name}");
+        origin.on(&path, Script::ok(&["cache-control: max-age=60", &format!("vary: {name}")], b"for one address"));
+        let proxy = reverse(&origin, ForwardedOptions::default()).await;
+        let keyed = TestProxy::start(with_key_headers(&origin, ForwardedOptions::default(), &[name])).await;
+        for proxy in [&proxy, &proxy, &keyed, &keyed] {
+            assert!(!get(proxy.address, &path, &[]).await.is_hit(), "{name}");
+        }
+        // An origin that is not told the address answers the same to all.
+        let silent = reverse(&origin, ForwardedOptions { is_silent: true, ..ForwardedOptions::default() }).await;
+        get(silent.address, &path, &[]).await;
+        assert!(get(silent.address, &path, &[]).await.is_hit(), "{name}");
+        // The address that a trusted peer names is in the key.
+        let trusting = reverse(&origin, trusting("127.0.0.1")).await;
+        let said = |number| format!("{name}: {}192.0.2.{number}", if name == "Forwarded" { "for=" } else { "" });
+        get(trusting.address, &path, &[&said(1)]).await;
+        assert!(get(trusting.address, &path, &[&said(1)]).await.is_hit(), "{name}");
+        assert!(!get(trusting.address, &path, &[&said(2)]).await.is_hit(), "{name}");
+    }
+}

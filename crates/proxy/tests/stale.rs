@@ -246,3 +246,47 @@ async fn a_probe_finds_the_origin_back() {
     get_until(&proxy, "/a", "new").await;
     assert!(begin.elapsed() < Duration::from_secs(8));
 }
+
+/// Whether an unsafe request fails may depend on what its client sends, so it says nothing about other requests.
+#[tokio::test]
+async fn unsafe_requests_change_no_origins_health() {
+    let origin = Origin::start().await;
+    origin.on("/broken", Script::raw(b"").close()).on("/unavailable", unavailable());
+    let proxy = TestProxy::reverse(origin.address).await;
+    for path in ["/a", "/b"] {
+        origin.on(path, stale("", b"old")).on(path, Script::fresh(b"new"));
+        assert_eq!(get(proxy.address, path, &[]).await.text(), "old");
+    }
+    let post = async |path: &str| {
+        let lines = [&format!("POST {path} HTTP/1.1"), "content-length: 0"];
+        Client::connect(proxy.address).await.ask(&lines).await.status
+    };
+    for _ in 0..3 {
+        assert_eq!(post("/broken").await, 502);
+    }
+    assert_eq!(get(proxy.address, "/a", &[]).await.text(), "new", "the origin is asked first");
+    for _ in 0..3 {
+        assert_eq!(get(proxy.address, "/broken", &[]).await.status, 502);
+    }
+    assert_eq!(post("/unavailable").await, 503);
+    assert_eq!(get(proxy.address, "/b", &[]).await.text(), "old", "the origin still fails");
+}
+
+/// An origin that accepts connections may still fail, which the operator has to know.
+#[tokio::test]
+async fn a_failing_origin_is_reported() {
+    let origin = Origin::start().await;
+    origin.on("/broken", Script::raw(b"").close()).on("/down", unavailable()).on("/a", Script::fresh(b"x"));
+    let proxy = TestProxy::reverse(origin.address).await;
+    for (path, last) in [("/broken", "broke the exchange"), ("/down", "it answered 503")] {
+        for _ in 0..3 {
+            assert_eq!(proxy.reader().origin_failing(), None);
+            get(proxy.address, path, &[]).await;
+        }
+        let failing = proxy.reader().origin_failing().expect("failing");
+        assert!(failing.failures == 3 && failing.last.contains(last), "{failing:?}");
+        assert_eq!(proxy.reader().origin_down(), None, "it accepts connections");
+        get(proxy.address, "/a", &["cache-control: no-cache"]).await;
+        assert_eq!(proxy.reader().origin_failing(), None);
+    }
+}

@@ -96,3 +96,27 @@ async fn a_switch_to_another_protocol_is_502() {
     .await;
     assert_eq!(Client::connect(proxy.address).await.ask(&ASK).await.status, 502);
 }
+
+/// What a client sends before the answer could be a request or the new protocol.
+#[tokio::test]
+async fn bytes_before_the_switch_are_refused() {
+    let origin = Origin::start().await;
+    origin.on("/socket", Script::raw(b"").wait("answer").then(SWITCH).close());
+    origin.on("/a", Script::fresh(b"x"));
+    let proxy = TestProxy::reverse(origin.address).await;
+    origin.open("answer");
+    for early in ["GET /a HTTP/1.1\r\nhost: a\r\n\r\n", "GET /a HT", "\r\n"] {
+        let mut client = Client::connect(proxy.address).await;
+        // Requests that were answered before do not matter.
+        for line in ["x-plain: no", "accept: */*"] {
+            assert_eq!(client.ask(&["GET /a HTTP/1.1", line]).await.text(), "x");
+        }
+        client.send((request(&ASK) + early).as_bytes()).await;
+        let reply = client.reply(false).await;
+        assert_eq!((reply.status, reply.cache_status().as_str()), (400, "nectary; detail=early-bytes"), "{early:?}");
+        let mut client = Client::connect(proxy.address).await;
+        assert_eq!(client.ask(&["GET /a HTTP/1.1"]).await.text(), "x");
+        client.send(request(&ASK).as_bytes()).await;
+        assert_eq!(client.head().await.status, 101);
+    }
+}

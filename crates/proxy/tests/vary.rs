@@ -182,3 +182,24 @@ async fn what_is_not_stored_is_encoded_as_each_wishes() {
     let asked: Vec<String> = origin.got().iter().map(|got| got.header("accept-encoding")).collect();
     assert_eq!(asked, ["identity", "zstd", "zstd"]);
 }
+
+/// An origin does not get what `Connection` names, so its response must not be found by that.
+#[tokio::test]
+async fn headers_of_one_hop_select_no_variant() {
+    let origin = Origin::start().await;
+    for body in [b"none", b"ours"] {
+        origin.on("/a", Script::ok(&["cache-control: max-age=60", "vary: origin"], body));
+    }
+    let proxy = TestProxy::forward().await;
+    let (url, page) = (origin.url("/a"), "origin: https://page.example");
+    let named = [page, "connection: keep-alive, Origin"];
+    assert_eq!(get(proxy.address, &url, &named).await.text(), "none");
+    assert_eq!(origin.got()[0].header("origin"), "");
+    let reply = get(proxy.address, &url, &[page]).await;
+    assert_eq!((reply.text().as_str(), reply.is_hit()), ("ours", false));
+    for lines in [&named[..], &[]] {
+        let reply = get(proxy.address, &url, lines).await;
+        assert!(reply.is_hit() && reply.text() == "none", "{lines:?}: {reply:?}");
+    }
+    assert_eq!(origin.count(), 2);
+}

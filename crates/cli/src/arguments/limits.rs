@@ -45,10 +45,10 @@ pub struct LimitArguments {
     #[arg(long, value_name = "TIME", value_parser = parse_time, default_value = "75s")]
     pub keep_alive: Duration,
     /// How long a client may send nothing of its request's body; 0s for any time
-    #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "60s")]
+    #[arg(long, value_name = "TIME", value_parser = parse_any_time, default_value = "60s")]
     pub client_silence: Duration,
     /// How long a client or an origin may take no byte of what is sent to it; 0s for any time
-    #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "60s")]
+    #[arg(long, value_name = "TIME", value_parser = parse_any_time, default_value = "60s")]
     pub send_silence: Duration,
     /// How long connecting to an origin may take, at all its addresses and with TLS
     #[arg(long, value_name = "TIME", value_parser = parse_time, default_value = "10s")]
@@ -57,16 +57,16 @@ pub struct LimitArguments {
     #[arg(long, value_name = "TIME", value_parser = parse_time, default_value = "60s")]
     pub first_byte: Duration,
     /// How long an origin may send nothing of a response's body; longer for streams of events, 0s for any time
-    #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "60s")]
+    #[arg(long, value_name = "TIME", value_parser = parse_any_time, default_value = "60s")]
     pub origin_silence: Duration,
     /// How long an unused connection to an origin is kept
     #[arg(long, value_name = "TIME", value_parser = parse_time, default_value = "30s")]
     pub origin_keep_alive: Duration,
     /// How long a tunnel (CONNECT, WebSocket) may carry nothing in either direction; 0s for any time
-    #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "10m")]
+    #[arg(long, value_name = "TIME", value_parser = parse_any_time, default_value = "10m")]
     pub tunnel_silence: Duration,
     /// How long responses may go on after SIGTERM; the store is closed at once
-    #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "30s")]
+    #[arg(long, value_name = "TIME", value_parser = parse_any_time, default_value = "30s")]
     pub drain: Duration,
 }
 
@@ -106,9 +106,20 @@ fn parse_head_size(text: &str) -> Result<u64, String> {
     }
 }
 
-/// Reads a time that has an end.
-fn parse_time(text: &str) -> Result<Duration, String> {
+/// The longest time that a limit may have. Longer ones have no use, and sums of them could be too large.
+const TIME_MAX: Duration = Duration::from_secs(366 * 24 * 3600);
+
+/// Reads a time, which may be zero.
+pub(super) fn parse_any_time(text: &str) -> Result<Duration, String> {
     match parse_duration(text)? {
+        time if time > TIME_MAX => Err("a limit is a year at most".to_owned()),
+        time => Ok(time),
+    }
+}
+
+/// Reads a time that is not zero.
+fn parse_time(text: &str) -> Result<Duration, String> {
+    match parse_any_time(text)? {
         Duration::ZERO => Err("this time must be longer than 0s".to_owned()),
         time => Ok(time),
     }
@@ -134,6 +145,16 @@ mod tests {
     }
 
     #[test]
+    fn disk_deadlines_may_be_short() {
+        for (text, ms) in [("250ms", 250), ("1.5s", 1500), ("2s", 2000), ("5", 5000), ("0", 0)] {
+            assert_eq!(crate::arguments::parse_deadline(text), Ok(Duration::from_millis(ms)), "{text}");
+        }
+        assert!(
+            crate::arguments::parse_deadline("9999999h").is_err() && crate::arguments::parse_deadline("x").is_err()
+        );
+    }
+
+    #[test]
     fn every_limit_is_an_option() {
         let given = "--connections-max 1 --request-head-max 2K --response-head-max 3K --headers-max 4 --url-max 5 \
                      --upload-max 6 --fills-max 7 --range-start-max 8 --origin-idle-max 9 --head-time 10s \
@@ -145,6 +166,14 @@ mod tests {
         given.iter().for_each(|(name, value)| assert_ne!(value, &usual[name], "{name} has no option"));
         for wrong in ["--url-max x", "--request-head-max 5", "--head-time 0s", "--headers-max 0", "--drain 5"] {
             assert!(limits(wrong).is_none(), "{wrong}");
+        }
+        for option in
+            ["head-time", "keep-alive", "client-silence", "connect-time", "first-byte", "tunnel-silence", "drain"]
+        {
+            assert!(limits(&format!("--{option} 8784h")).is_some(), "{option}");
+            for wrong in ["8785h", "5000000000000000000s", "9223372036854775807s"] {
+                assert!(limits(&format!("--{option} {wrong}")).is_none(), "{option} {wrong}");
+            }
         }
     }
 }

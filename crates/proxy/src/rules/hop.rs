@@ -2,31 +2,19 @@
 //!
 //! Owns: the list of these headers, and removing them. *Source*: RFC 9110, 7.6.1; RFC 9111, 3.1.
 
+use http::HeaderMap;
 use http::header::{
     AGE, CACHE_CONTROL, CDN_CACHE_CONTROL, CONNECTION, CONTENT_LENGTH, DATE, EXPIRES, HOST, HeaderName,
     PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, SET_COOKIE, TE, TRAILER, TRANSFER_ENCODING, UPGRADE, VARY, VIA,
 };
-use http::{HeaderMap, HeaderValue};
 
 use super::forwarded::is_forwarding;
-use super::list::Members;
+use super::list::members_of;
 
 /// Removes every hop-by-hop header and those that `Connection` names.
-///
-/// Headers that caching and framing depend on stay even if `Connection` names them. Otherwise `Connection:
-/// cache-control` would turn a private response into a shared one.
 pub fn remove_hop_by_hop(headers: &mut HeaderMap) {
-    if headers.contains_key(CONNECTION) {
-        let lines: Vec<HeaderValue> = headers.get_all(CONNECTION).iter().cloned().collect();
-        for name in lines.iter().flat_map(|line| Members::new(line.as_bytes())) {
-            if let Ok(name) = HeaderName::from_bytes(name)
-                && !is_protected(&name)
-            {
-                headers.remove(name);
-            }
-        }
-        headers.remove(CONNECTION);
-    }
+    remove_named(headers);
+    headers.remove(CONNECTION);
     for name in [TE, TRAILER, TRANSFER_ENCODING, UPGRADE, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION] {
         headers.remove(name);
     }
@@ -35,8 +23,27 @@ pub fn remove_hop_by_hop(headers: &mut HeaderMap) {
     }
 }
 
+/// Removes the headers that `Connection` names; returns whether there were any. In requests they are removed before the
+/// variant part of a key is made: an origin does not get them, so its response must not be found by their values.
+///
+/// Headers that caching and framing depend on stay even if `Connection` names them. Otherwise `Connection:
+/// cache-control` would turn a private response into a shared one. `Upgrade` stays for this connection. *Cost*: no
+/// allocation for `keep-alive` and `close`.
+pub fn remove_named(headers: &mut HeaderMap) -> bool {
+    let is_option = |name: &&[u8]| name.eq_ignore_ascii_case(b"keep-alive") || name.eq_ignore_ascii_case(b"close");
+    let names: Vec<HeaderName> = members_of(headers, &CONNECTION)
+        .filter(|name| !is_option(name))
+        .filter_map(|name| HeaderName::from_bytes(name).ok())
+        .filter(|name| !is_protected(name) && headers.contains_key(name))
+        .collect();
+    names.iter().for_each(|name| _ = headers.remove(name));
+    !names.is_empty()
+}
+
 fn is_protected(name: &HeaderName) -> bool {
-    [AGE, CACHE_CONTROL, CDN_CACHE_CONTROL, CONTENT_LENGTH, DATE, EXPIRES, HOST, SET_COOKIE, VARY, VIA].contains(name)
+    [AGE, CACHE_CONTROL, CDN_CACHE_CONTROL, CONNECTION, CONTENT_LENGTH, DATE, EXPIRES, HOST, SET_COOKIE, UPGRADE, VARY]
+        .contains(name)
+        || *name == VIA
         || is_forwarding(name)
 }
 

@@ -4,7 +4,7 @@
 //! *Source*: RFC 9111, 3.2 and 4.3.4.
 
 use http::HeaderMap;
-use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, HeaderName};
+use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, ETAG, HeaderName};
 
 const ABOUT_THE_BODY: [HeaderName; 3] = [CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE];
 
@@ -12,7 +12,9 @@ const ABOUT_THE_BODY: [HeaderName; 3] = [CONTENT_ENCODING, CONTENT_LENGTH, CONTE
 /// from the `304`.
 ///
 /// Every header of the `304` replaces all stored lines of the same name; other stored headers stay. The old `Age` and
-/// `Date` are removed even if the `304` has none: they would make the response look as old as before.
+/// `Date` are removed even if the `304` has none: they would make the response look as old as before. A weak `ETag` stays
+/// if that of the `304` is strong: it would promise that the stored bytes are those of every response with this tag, so
+/// that parts of both could be joined.
 pub fn merged(stored: &HeaderMap, fresh: &HeaderMap) -> HeaderMap {
     let mut result = stored.clone();
     result.remove(http::header::AGE);
@@ -20,7 +22,7 @@ pub fn merged(stored: &HeaderMap, fresh: &HeaderMap) -> HeaderMap {
         result.remove(http::header::DATE);
     }
     for name in fresh.keys() {
-        if ABOUT_THE_BODY.contains(name) {
+        if ABOUT_THE_BODY.contains(name) || (*name == ETAG && is_weak(stored) && !is_weak(fresh)) {
             continue;
         }
         result.remove(name);
@@ -29,6 +31,10 @@ pub fn merged(stored: &HeaderMap, fresh: &HeaderMap) -> HeaderMap {
         }
     }
     result
+}
+
+fn is_weak(headers: &HeaderMap) -> bool {
+    headers.get(ETAG).is_some_and(|tag| tag.as_bytes().starts_with(b"W/"))
 }
 
 #[cfg(test)]
@@ -48,6 +54,10 @@ mod tests {
             (&[("content-encoding", "gzip")], &[("content-encoding", "br")], &[("content-encoding", "gzip")]),
             (&[("content-type", "a/b")], &[("content-type", "c/d")], &[("content-type", "c/d")]),
             (&[("cache-control", "max-age=1")], &[("cache-control", "max-age=9")], &[("cache-control", "max-age=9")]),
+            (&[("etag", "W/\"a\"")], &[("etag", "\"a\"")], &[("etag", "W/\"a\"")]),
+            (&[("etag", "W/\"a\"")], &[("etag", "W/\"b\"")], &[("etag", "W/\"b\"")]),
+            (&[("etag", "\"a\"")], &[("etag", "W/\"a\"")], &[("etag", "W/\"a\"")]),
+            (&[], &[("etag", "\"a\"")], &[("etag", "\"a\"")]),
             (&[("age", "100"), ("date", "x")], &[], &[]),
             (&[("age", "100"), ("date", "x")], &[("date", "y")], &[("date", "y")]),
         ];

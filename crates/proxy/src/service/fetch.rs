@@ -9,7 +9,7 @@ use std::borrow::Cow;
 use std::rc::Rc;
 
 use futures_util::StreamExt;
-use http::header::{ACCEPT_ENCODING, TRANSFER_ENCODING, VIA};
+use http::header::{ACCEPT_ENCODING, FORWARDED, TRANSFER_ENCODING, VIA};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode};
 use hyper::body::{Body, Incoming};
 use nectary_host::log::Level;
@@ -296,6 +296,7 @@ async fn fetch_body(
         Vary::Names(names) => names,
         Vary::Nothing | Vary::Any => Vec::new(),
     };
+    let is_of_client = varies_by_address(plan, &names);
     let mut variant = Vec::new();
     push_variant(&mut variant, &names, &plan.headers);
     let mut headers = response.headers().clone();
@@ -306,7 +307,7 @@ async fn fetch_body(
         strip(&mut headers);
     }
     let own_cookies = if keeps_cookies(worker, &headers) { Vec::new() } else { cookies::take(&mut headers) };
-    let metadata = (is_tagged && is_bounded && verdict.is_storable() && !is_doubtful)
+    let metadata = (is_tagged && is_bounded && !is_of_client && verdict.is_storable() && !is_doubtful)
         .then(|| to_metadata(status, &headers, times))
         .flatten();
     let Some(metadata) = metadata else {
@@ -378,6 +379,13 @@ async fn fetch_body(
         // If the marker cannot be stored, later requests do not find the variant. This only costs a miss.
         _ = worker.store.put(KeyRef::new(&plan.key, b""), marker, bytes::Bytes::new()).await;
     }
+}
+
+/// Whether a response with these names in `Vary` depends on the client's address, which the proxy has told the origin
+/// and which is in no key.
+fn varies_by_address(plan: &Plan, names: &[HeaderName]) -> bool {
+    let is_added = |name: &HeaderName| plan.head.headers.contains_key(name) && !plan.headers.contains_key(name);
+    names.iter().any(|name| (*name == FORWARDED || name == "x-forwarded-for") && is_added(name))
 }
 
 /// Remembers that the response to such a request could not be stored.

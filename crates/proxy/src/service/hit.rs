@@ -17,11 +17,13 @@ use super::request::{Client, Features, push_request_key};
 use crate::access_log::Outcome;
 use crate::body::ReplyBody;
 use crate::rules::forwarded::remove_unkeyed;
+use crate::rules::hop::remove_named;
 use crate::rules::vary::{push_variant, sort_names};
 use crate::worker::{Mode, Worker};
 
 /// Answers from memory, and reuses the request's map of headers for the response. If it cannot answer, returns `None`
-/// and leaves the request unchanged, except that headers about earlier hops that the origin must not get are removed.
+/// and leaves the request unchanged, except that headers which the origin must not get are removed: those that
+/// `Connection` names, and some about earlier hops.
 pub(super) fn resident(
     worker: &Rc<Worker>,
     client: &Rc<Client>,
@@ -36,9 +38,12 @@ pub(super) fn resident(
     } else {
         return None;
     };
-    let features = Features::of(request.headers());
+    let mut features = Features::of(request.headers());
+    // The key and the origin must see the same headers.
+    if features.has_connection && remove_named(request.headers_mut()) {
+        features = Features::of(request.headers());
+    }
     if features.has_forwarding {
-        // The key and the origin must see the same headers.
         remove_unkeyed(request.headers_mut(), client.is_trusted, &worker.key_headers);
     }
     let is_plain = !worker.is_leaving.get()

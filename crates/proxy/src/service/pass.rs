@@ -66,7 +66,8 @@ struct Changing<'a>(&'a ClientRequest);
 
 impl<'a> Changing<'a> {
     fn begin(request: &'a ClientRequest) -> Option<Changing<'a>> {
-        is_unsafe(&request.method).then(|| {
+        // What begins after the worker has left the store was not purged then.
+        (is_unsafe(&request.method) && !request.worker.is_leaving.get()).then(|| {
             request.worker.changing.borrow_mut().push(request.key.clone());
             Changing(request)
         })

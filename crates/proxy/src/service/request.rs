@@ -6,8 +6,8 @@ use std::rc::Rc;
 use std::time::Instant;
 
 use http::header::{
-    CACHE_CONTROL, HOST, IF_MATCH, IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_UNMODIFIED_SINCE, PRAGMA, RANGE, REFERER,
-    UPGRADE, USER_AGENT, VIA,
+    CACHE_CONTROL, CONNECTION, HOST, IF_MATCH, IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_UNMODIFIED_SINCE, PRAGMA, RANGE,
+    REFERER, UPGRADE, USER_AGENT, VIA,
 };
 use http::{HeaderMap, HeaderValue, Method, Uri, Version};
 
@@ -112,6 +112,8 @@ pub(crate) struct Features {
     pub has_upgrade: bool,
     /// Whether the request has headers about earlier hops.
     pub has_forwarding: bool,
+    /// Whether the request has `Connection`, which may name other headers.
+    pub has_connection: bool,
 }
 
 impl Features {
@@ -130,6 +132,7 @@ impl Features {
                 RANGE => found.has_range = true,
                 VIA => found.has_via = true,
                 UPGRADE => found.has_upgrade = true,
+                CONNECTION => found.has_connection = true,
                 _ => found.has_forwarding |= is_forwarding(name),
             }
         }

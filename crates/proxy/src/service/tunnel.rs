@@ -77,13 +77,13 @@ pub(super) async fn run(watch: &Rc<Watch>, client: WatchedStream<TcpStream>, ear
     let sent_bytes = &mut ticket.sent_bytes;
     let work = async {
         let up = async {
-            if origin_write.write_all(&early).await.is_err() {
+            if send(&mut origin_write, &early).await.is_err() {
                 return;
             }
             copy(&mut client_read, &mut origin_write, &mut 0).await;
         };
         let down = async {
-            if client_write.write_all(&early_of_origin).await.is_err() {
+            if send(&mut client_write, &early_of_origin).await.is_err() {
                 return;
             }
             *sent_bytes += early_of_origin.len() as u64;
@@ -95,13 +95,20 @@ pub(super) async fn run(watch: &Rc<Watch>, client: WatchedStream<TcpStream>, ear
     until_killed(watch, work).await;
 }
 
+/// Sends bytes. TLS accepts bytes that it keeps back while the peer is slow, so they are flushed: the peer may wait for
+/// them before it sends anything.
+async fn send(to: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) -> std::io::Result<()> {
+    to.write_all(bytes).await?;
+    to.flush().await
+}
+
 /// Copies one direction to its end, then shuts down writing on the receiver's stream.
 async fn copy(from: &mut (impl AsyncRead + Unpin), to: &mut (impl AsyncWrite + Unpin), copied_bytes: &mut u64) {
     let mut room = vec![0; COPY_BYTES];
     loop {
         match from.read(&mut room).await {
             Ok(count) if count > 0 => {
-                if to.write_all(&room[..count]).await.is_err() {
+                if send(to, &room[..count]).await.is_err() {
                     return;
                 }
                 *copied_bytes += count as u64;
@@ -110,4 +117,26 @@ async fn copy(from: &mut (impl AsyncRead + Unpin), to: &mut (impl AsyncWrite + U
         }
     }
     _ = to.shutdown().await;
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::BufWriter;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn bytes_are_sent_before_more_are_awaited() {
+        let (mut client, mut from) = tokio::io::duplex(64);
+        let (to, mut origin) = tokio::io::duplex(64);
+        client.write_all(b"ping").await.expect("room");
+        let (mut to, mut copied, mut found) = (BufWriter::new(to), 0, [0; 4]);
+        // The client sends nothing more before it has an answer.
+        tokio::select! {
+            () = copy(&mut from, &mut to, &mut copied) => panic!("the client goes on"),
+            read = origin.read_exact(&mut found) => { read.expect("four bytes"); }
+            () = tokio::time::sleep(std::time::Duration::from_secs(5)) => panic!("the bytes were kept back"),
+        }
+        assert_eq!(&found, b"ping");
+    }
 }

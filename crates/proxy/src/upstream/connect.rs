@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
+use nectary_host::descriptors;
 use nectary_host::log::{Level, Throttle};
 use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -114,7 +115,7 @@ pub(super) async fn addresses_of(
     }
     addresses.retain(|address| to.reach.includes(address.ip()));
     if addresses.is_empty() {
-        return Err(FetchError::Connect("the proxy's own machine is not for its clients".into()));
+        return Err(FetchError::OutOfReach);
     }
     addresses.retain(|address| !tried.contains(address));
     Ok(addresses)
@@ -157,7 +158,14 @@ async fn connect_to_one<T, F: Future<Output = Result<T, FetchError>>>(
 
 /// Opens a TCP connection. *Errors*: also if there is no place for it.
 async fn open(upstream: &Upstream, address: SocketAddr) -> Result<(TcpStream, Place), FetchError> {
-    let failed = |error: std::io::Error| FetchError::Connect(error.to_string());
+    let failed = |error: std::io::Error| match descriptors::is_lack(&error) {
+        // The origin is not to blame.
+        true => {
+            descriptors::note_refused(format!("no file descriptor was free for a connection to an origin: {error}"));
+            FetchError::Crowded
+        }
+        false => FetchError::Connect(error.to_string()),
+    };
     let place = upstream.place().await?;
     let stream = TcpStream::connect(address).await.map_err(failed)?;
     stream.set_nodelay(true).map_err(failed)?;

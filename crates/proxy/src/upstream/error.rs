@@ -16,6 +16,9 @@ pub(crate) enum FetchError {
     /// The connection could not be opened.
     #[error("cannot connect to the origin: {0}")]
     Connect(String),
+    /// The client must not reach the origin's addresses through this proxy.
+    #[error("cannot connect to the origin: the proxy's own machine is not for its clients")]
+    OutOfReach,
     /// The proxy has too many connections to origins.
     #[error("the proxy has too many connections to origins at present")]
     Crowded,
@@ -34,12 +37,19 @@ pub(crate) enum FetchError {
 }
 
 impl FetchError {
+    /// Whether no connection could be made, so that nothing of the request was sent.
+    pub fn is_of_connecting(&self) -> bool {
+        matches!(self, FetchError::Connect(_) | FetchError::TimedOut(CONNECTING))
+    }
+
     /// The kind of failure, for the rules about stale responses.
     pub fn failure(&self) -> Failure {
         match self {
-            FetchError::Connect(_) | FetchError::Crowded | FetchError::TimedOut(_) | FetchError::Broken(_) => {
-                Failure::Unreachable
-            }
+            FetchError::Connect(_)
+            | FetchError::OutOfReach
+            | FetchError::Crowded
+            | FetchError::TimedOut(_)
+            | FetchError::Broken(_) => Failure::Unreachable,
             FetchError::Client(_) | FetchError::Refused(_) => Failure::Error,
         }
     }

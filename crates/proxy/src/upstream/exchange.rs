@@ -121,10 +121,25 @@ pub(crate) async fn exchange(
     let health = &upstream.known.health;
     let may_repeat = is_repeatable(&head.method) && body.is_empty();
     let result = try_addresses(upstream, to, head, body, may_repeat, hear).await;
+    let note = |failure: Option<&dyn std::fmt::Display>| {
+        upstream.origin.iter().for_each(|origin| origin.note_answer(failure));
+    };
     match &result {
-        Ok((response, _)) if may_repeat && Failure::of(response.status()).is_some() => health.note_error(&to.origin),
-        Ok(_) => health.note_success(&to.origin),
-        Err(error) => health.note_failure(&to.origin, error),
+        Ok((response, _)) if Failure::of(response.status()).is_none() => {
+            health.note_success(&to.origin);
+            note(None);
+        }
+        Ok((response, _)) if may_repeat => {
+            health.note_error(&to.origin);
+            note(Some(&format_args!("it answered {}", response.status())));
+        }
+        Err(FetchError::Client(_) | FetchError::Crowded | FetchError::OutOfReach) => {}
+        Err(error) if may_repeat || error.is_of_connecting() => {
+            health.note_failure(&to.origin, error);
+            note(Some(error));
+        }
+        // Whether such a request fails may depend on what its client sends, which says nothing about other requests.
+        _ => {}
     }
     result
 }
@@ -173,7 +188,9 @@ async fn try_addresses(
         let connected = connect(upstream, to, &tried, false).await;
         match (&upstream.origin, &connected) {
             (None, _) | (_, Ok(None) | Err(FetchError::Crowded)) => {}
-            (Some(origin), connected) => origin.note(connected.as_ref().err()),
+            (Some(origin), connected) => {
+                origin.note_connection(connected.as_ref().err().map(|error| error as &dyn std::fmt::Display));
+            }
         }
         let (fresh, sending) = match (connected, request, failed) {
             (Ok(Some(fresh)), Some(sending), _) => (fresh, sending),
@@ -267,6 +284,9 @@ async fn send(
     upstream.stats.origin_requests.add(1);
     connection.watch.begin(request.method() == Method::HEAD);
     let progress = request.body().progress();
+    if let Some(progress) = &progress {
+        connection.watch.pause_while(progress.is_awaited.clone());
+    }
     let mut response = pin!(connection.sender.try_send_request(request));
     let (watch, address) = (connection.watch.clone(), connection.address);
     let mut lease = Lease { upstream: upstream.clone(), to: to.clone(), connection: Some(connection), progress };

@@ -52,7 +52,9 @@ impl Health {
     pub fn note_failure(&self, origin: &Origin, error: &FetchError) {
         let weight = match error {
             FetchError::TimedOut(CONNECTING) => FAILURES_MIN,
-            FetchError::TimedOut(LOOKUP) | FetchError::Client(_) | FetchError::Crowded => return,
+            FetchError::TimedOut(LOOKUP) | FetchError::Client(_) | FetchError::OutOfReach | FetchError::Crowded => {
+                return;
+            }
             _ => 1,
         };
         self.add(origin, weight, error.failure());
@@ -135,6 +137,10 @@ mod tests {
         health.note_error(&origin(2));
         assert!(health.look_at(&origin(1), now).is_none());
         assert_eq!(health.look_at(&origin(2), now).expect("failing").0, Failure::Error);
+        for blameless in [FetchError::OutOfReach, FetchError::Crowded, FetchError::TimedOut(LOOKUP)] {
+            (0..FAILURES_MIN).for_each(|_| health.note_failure(&origin(3), &blameless));
+            assert!(!health.origins().contains_key(&origin(3)), "{blameless}");
+        }
         health.note_failure(&origin(3), &FetchError::TimedOut(CONNECTING));
         assert_eq!(health.look_at(&origin(3), now).expect("failing").0, Failure::Unreachable);
         health.note_success(&origin(3));

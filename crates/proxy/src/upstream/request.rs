@@ -8,23 +8,26 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use http::header::{EXPECT, HOST, MAX_FORWARDS, RANGE, VIA};
 use http::uri::PathAndQuery;
-use http::{HeaderMap, HeaderValue, Method, Request, Uri};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri};
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 
 use super::Forwarding;
 use crate::pieces::BodyError;
 use crate::rules::conditional::CONDITIONAL_HEADERS;
+use crate::rules::forwarded::is_alike;
 use crate::rules::hop::remove_hop_by_hop;
 use crate::wire::deadlines::Watch;
 use crate::wire::framing::Violation;
 
-/// Headers that make some origins answer a different request, for example for another URL, host or scheme. Neither the
-/// key nor `Vary` covers these headers, so a client that sets them could decide what other clients get from the store.
-/// They are removed from requests whose responses could be stored, unless the operator makes them a part of the key.
-/// [`Forwarding`] handles the headers about earlier hops.
-const UNKEYED: [&str; 13] = [
+/// Headers that make some origins answer a different request, for example for another URL, host or scheme, or use
+/// another proxy (`Proxy`, which programs of CGI get as the variable `HTTP_PROXY`). Neither the key nor `Vary` covers
+/// these headers, so a client that sets them could decide what other clients get from the store. They are removed from
+/// requests whose responses could be stored, unless the operator makes them a part of the key, and so are names that
+/// have underscores instead of hyphens. [`Forwarding`] handles the headers about earlier hops.
+const UNKEYED: [&str; 14] = [
     "front-end-https",
+    "proxy",
     "x-host",
     "x-http-host-override",
     "x-http-method",
@@ -70,8 +73,12 @@ impl RequestHead {
             headers.insert(MAX_FORWARDS, HeaderValue::from(count.saturating_sub(1)));
         }
         if method == Method::GET || method == Method::HEAD {
-            let is_keyed = |unkeyed: &str| forwarding.keyed.iter().any(|name| name == unkeyed);
-            UNKEYED.iter().filter(|name| !is_keyed(name)).for_each(|name| _ = headers.remove(*name));
+            let is_unkeyed = |name: &&HeaderName| {
+                !forwarding.keyed.contains(name)
+                    && UNKEYED.iter().any(|unkeyed| is_alike(name.as_str().as_bytes(), unkeyed.as_bytes()))
+            };
+            let removed: Vec<HeaderName> = headers.keys().filter(is_unkeyed).cloned().collect();
+            removed.iter().for_each(|name| _ = headers.remove(name));
         }
         RequestHead { method, target: origin_form(uri), headers }
     }
@@ -125,6 +132,8 @@ pub(crate) struct BodyProgress {
     pub fault: Cell<Option<BodyFault>>,
     /// Whether the whole body was read from the client.
     pub is_complete: Cell<bool>,
+    /// Whether the next part of the body is awaited from the client.
+    pub is_awaited: Rc<Cell<bool>>,
 }
 
 /// A client's mistake in the body of its request.
@@ -172,7 +181,9 @@ impl Body for RequestBody {
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let RequestBody::Client(body) = &mut *self else { return Poll::Ready(None) };
         let fault = loop {
-            let frame = match std::task::ready!(Pin::new(&mut body.incoming).poll_frame(context)) {
+            let polled = Pin::new(&mut body.incoming).poll_frame(context);
+            body.progress.is_awaited.set(polled.is_pending());
+            let frame = match std::task::ready!(polled) {
                 Some(Ok(frame)) => frame,
                 Some(Err(_)) => break body.watch.violation().map_or(BodyFault::EndedEarly, BodyFault::Framing),
                 None => {
@@ -223,6 +234,9 @@ mod tests {
             ("x-forwarded-for", "192.0.2.1"),
             ("x-forwarded-host", "evil"),
             ("x-original-url", "/evil"),
+            ("x_original-url", "/evil"),
+            ("x_forwarded_host", "evil"),
+            ("proxy", "evil"),
             ("expect", "100-continue"),
         ]);
         let via = HeaderValue::from_static("1.1 nectary-1");

@@ -86,6 +86,8 @@ pub struct Watch {
     framing: RefCell<Framing>,
     /// The number of exchanges under way.
     busy: Cell<u32>,
+    /// The number of exchanges that have begun.
+    begun: Cell<u64>,
     /// Whether bytes of a response may still be in the buffer of hyper, which writes them.
     unflushed: Cell<bool>,
     /// The ticks at which three things began, if they still go on: reading a head, waiting in a read, waiting in a
@@ -100,6 +102,8 @@ pub struct Watch {
     /// On a connection to an origin: the tick at which the wait for the head of the final response began, and the task
     /// that receives informational responses.
     answer_since: Cell<Option<u32>>,
+    /// On a connection to an origin: whether more of the request under way is awaited from the client.
+    client_awaited: RefCell<Option<Rc<Cell<bool>>>>,
     listener: RefCell<Option<Waker>>,
     /// On a connection to a client: the informational responses that must be written, whether there are any, and
     /// whether they may be written now. They may be written if everything that hyper has written so far is flushed, so
@@ -127,6 +131,7 @@ impl Watch {
             deadlines,
             framing: RefCell::new(framing),
             busy: Cell::new(0),
+            begun: Cell::new(0),
             unflushed: Cell::new(false),
             head_since: Cell::new(None),
             read_since: Cell::new(None),
@@ -134,6 +139,7 @@ impl Watch {
             active,
             unsent: Cell::new(false),
             answer_since: Cell::new(None),
+            client_awaited: RefCell::new(None),
             listener: RefCell::new(None),
             announced: RefCell::new(Vec::new()),
             has_announced: Cell::new(false),
@@ -149,14 +155,28 @@ impl Watch {
     /// may come; `to_head` says that the request is a HEAD.
     pub fn begin(&self, to_head: bool) {
         self.busy.set(self.busy.get() + 1);
+        self.begun.set(self.begun.get() + 1);
         self.unflushed.set(true);
         self.active.set(self.clock.tick());
         if self.side == Side::Origin {
             self.unsent.set(true);
             self.answer_since.set(Some(self.clock.tick()));
+            *self.client_awaited.borrow_mut() = None;
             self.framing.borrow_mut().await_response(to_head);
             self.read_since.set(Some(self.clock.tick()));
         }
+    }
+
+    /// On a connection to an origin, after [`begin`](Watch::begin): the origin is not waited for while `is_awaited` says
+    /// that the client has not sent the next part of the request. Other limits bound that time.
+    pub fn pause_while(&self, is_awaited: Rc<Cell<bool>>) {
+        *self.client_awaited.borrow_mut() = Some(is_awaited);
+    }
+
+    /// Whether the peer is an origin that cannot answer yet, because the client has not sent the next part of the request
+    /// and all that it has sent is written.
+    fn is_client_awaited(&self) -> bool {
+        self.is_written() && self.client_awaited.borrow().as_ref().is_some_and(|awaited| awaited.get())
     }
 
     /// On a connection to an origin, after [`begin`](Watch::begin): the request asks for another protocol.
@@ -167,7 +187,12 @@ impl Watch {
     /// On a connection to a client: the connection switches to another protocol after the answer under way. False if the
     /// client has already sent something else.
     pub fn switch(&self) -> bool {
-        self.framing.borrow_mut().switch()
+        self.framing.borrow_mut().switch(self.begun.get())
+    }
+
+    /// Records an exchange that is over at once: the shortcut has answered a request.
+    pub(super) fn on_shortcut(&self) {
+        self.begun.set(self.begun.get() + 1);
     }
 
     /// Records that an exchange has ended, with or without success.
@@ -337,6 +362,9 @@ impl Watch {
         let limits = &self.deadlines;
         if phase != Phase::Opaque && past(&self.write_since, limits.write) {
             return true;
+        }
+        if phase == Phase::Between && self.is_client_awaited() {
+            return false;
         }
         // Informational responses do not extend the limit on the wait for a final response's head.
         if past(&self.answer_since, limits.head) {

@@ -87,6 +87,8 @@ pub struct Framing {
     /// The part of the current line that has been read so far.
     partial: Vec<u8>,
     empty_lines: u8,
+    /// In a reader of requests: the number of heads that have been read to their ends.
+    heads: u64,
     is_response: bool,
     /// In a reader of responses: whether a response is awaited, and whether it answers a HEAD.
     awaited: bool,
@@ -116,6 +118,7 @@ impl Framing {
             head_bytes_max,
             partial: Vec::new(),
             empty_lines: 0,
+            heads: 0,
             is_response: false,
             awaited: true,
             bodiless: false,
@@ -148,9 +151,10 @@ impl Framing {
         self.may_switch = true;
     }
 
-    /// Records that the next byte has no framing. False, and nothing changes, if bytes of another message have come.
-    pub fn switch(&mut self) -> bool {
-        let is_between = self.phase() == Phase::Between && self.empty_lines == 0;
+    /// Records that the next byte has no framing, after `requests` requests. False, and nothing changes, if bytes of
+    /// another message have come.
+    pub fn switch(&mut self, requests: u64) -> bool {
+        let is_between = self.phase() == Phase::Between && self.empty_lines == 0 && self.heads == requests;
         if is_between {
             self.state = State::Opaque;
         }
@@ -443,6 +447,7 @@ impl Framing {
     fn end_of_head(&mut self) -> Result<State, Violation> {
         let head = self.head;
         if !self.is_response {
+            self.heads += 1;
             return Ok(match (head.connect, head.chunked, head.length) {
                 (true, _, _) => State::Opaque,
                 (_, true, _) => State::ChunkSize(Size::default()),

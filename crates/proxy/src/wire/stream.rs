@@ -225,7 +225,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> SharedStream<S> {
             let request = buffer.filled();
             let is_whole = !request.is_empty() && front.stream.watch.is_fresh();
             match is_whole.then(|| shortcut.answer(request, &mut front.head)).flatten() {
-                Some(body) => front.body = body,
+                Some(body) => {
+                    front.body = body;
+                    front.stream.watch.on_shortcut();
+                }
                 None => {
                     front.came.extend_from_slice(request);
                     front.keep_start(request);

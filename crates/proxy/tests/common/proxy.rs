@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use nectary_block::{MemoryDevice, SharedDevice};
 use nectary_host::Shutdown;
-use nectary_proxy::{AdminOptions, AdminToken, Proxy, ProxyOptions, ProxyStats};
+use nectary_proxy::{AdminOptions, AdminToken, Proxy, ProxyOptions, ProxyStats, StatsReader};
 use nectary_store::{AdmissionOptions, CreateOptions, OpenOptions, Store};
 
 /// A running proxy, which is stopped when it is dropped.
@@ -71,6 +71,11 @@ impl TestProxy {
     /// The proxy's counters.
     pub fn stats(&self) -> ProxyStats {
         self.proxy.as_ref().expect("running").stats().snapshot()
+    }
+
+    /// The reader of the proxy's counters.
+    pub fn reader(&self) -> StatsReader {
+        self.proxy.as_ref().expect("running").stats()
     }
 
     /// What reopens the proxy's files.

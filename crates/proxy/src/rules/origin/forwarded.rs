@@ -19,9 +19,19 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 
 use super::super::list::{members_of, parts_of};
 
-/// Whether a header describes earlier hops of a request.
+/// Whether a header describes earlier hops of a request. Names with underscores count as those with hyphens: origins
+/// that get headers as variables of CGI cannot tell them apart.
 pub fn is_forwarding(name: &HeaderName) -> bool {
-    *name == FORWARDED || name.as_str().starts_with("x-forwarded") || name == "x-real-ip"
+    match name.as_str().as_bytes() {
+        [b'x', b'-' | b'_', rest @ ..] => rest.starts_with(b"forwarded") || is_alike(rest, b"real-ip"),
+        name => name == b"forwarded",
+    }
+}
+
+/// Whether a name, in lower case, is `expected` except that it may have underscores instead of hyphens.
+pub fn is_alike(name: &[u8], expected: &[u8]) -> bool {
+    let is_same = |(found, expected): (&u8, &u8)| found == expected || (*found == b'_' && *expected == b'-');
+    name.len() == expected.len() && name.iter().zip(expected).all(is_same)
 }
 
 /// Removes what an origin must not get, from the headers of a request whose peer is trusted or not. `keyed` are the
@@ -84,6 +94,9 @@ mod tests {
             ("x-forwarded", "a"),
             ("x-real-ip", "a"),
             ("accept", "x"),
+            ("x_forwarded_for", "a"),
+            ("x-forwarded_host", "a"),
+            ("x_real-ip", "a"),
         ];
         let addresses: Lines =
             &[("forwarded", "for=192.0.2.1"), ("x-forwarded-for", "a"), ("x-real-ip", "a"), ("accept", "x")];
@@ -92,7 +105,7 @@ mod tests {
             (false, &["x-forwarded-host", "forwarded"], &[("accept", "x")]),
             (true, &[], addresses),
             (true, &["accept", "x-forwarded-proto"], &[addresses, &[("x-forwarded-proto", "https")]].concat()),
-            (true, &["forwarded"], &[&said[..2], &said[6..]].concat()),
+            (true, &["forwarded"], &[&said[..2], &said[6..8]].concat()),
         ];
         for (is_trusted, keyed, after) in table {
             let keyed: Vec<_> = keyed.iter().map(|name| HeaderName::from_static(name)).collect();

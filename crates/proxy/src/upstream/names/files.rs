@@ -102,15 +102,19 @@ impl SystemFiles {
 }
 
 impl<T> Parsed<T> {
-    /// Reads a file if it is not the same as before; returns whether it was read. A file that cannot be read counts as
-    /// empty.
+    /// Reads a file if it is not the same as before; returns whether it was read. A file that does not exist counts as
+    /// empty. If it cannot be read, for example because no file descriptor is free, what it said before counts until the
+    /// next check.
     fn follow(&mut self, path: &Path, parse: fn(&str) -> T) -> bool {
         let stamp = std::fs::metadata(path).ok().map(|it| (it.dev(), it.ino(), it.len(), it.ctime(), it.ctime_nsec()));
         if stamp == self.stamp {
             return false;
         }
         let mut bytes = Vec::new();
-        _ = File::open(path).and_then(|file| file.take(FILE_BYTES_MAX).read_to_end(&mut bytes));
+        let read = File::open(path).and_then(|file| file.take(FILE_BYTES_MAX).read_to_end(&mut bytes));
+        if read.is_err() && stamp.is_some() {
+            return false;
+        }
         self.content = Arc::new(parse(&String::from_utf8_lossy(&bytes)));
         self.stamp = stamp;
         true
@@ -244,6 +248,15 @@ mod tests {
         std::fs::write(folder.join("new"), "1.1.1.1 a b").expect("written");
         std::fs::rename(folder.join("new"), &paths.hosts).expect("renamed");
         std::fs::remove_file(&paths.resolv_conf).expect("removed");
+        now += CHECK_EVERY;
+        assert_eq!(files.look_at(now).changes, 2);
+        std::fs::rename(&paths.hosts, folder.join("kept")).expect("renamed");
+        std::fs::create_dir(&paths.hosts).expect("a folder, which cannot be read");
+        now += CHECK_EVERY;
+        assert_eq!(files.look_at(now).hosts.len(), 2, "what it said before");
+        std::fs::remove_dir(&paths.hosts).expect("removed");
+        std::fs::rename(folder.join("kept"), &paths.hosts).expect("renamed");
+        std::fs::write(&paths.hosts, "1.1.1.1 a c").expect("written");
         now += CHECK_EVERY;
         let seen = files.look_at(now);
         assert_eq!((seen.hosts.len(), seen.changes, *seen.servers == parse_servers("")), (2, 2, true));

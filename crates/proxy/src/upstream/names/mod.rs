@@ -20,6 +20,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
 use futures_util::future::{LocalBoxFuture, Shared, WeakShared};
+use nectary_host::descriptors;
 
 use self::files::{FilesNow, SystemFiles, local_addresses};
 use self::query::Said;
@@ -209,8 +210,11 @@ impl Lookups {
             return Ok(lookup);
         }
         under_way.retain(|_, lookup| lookup.upgrade().is_some());
-        let places: Vec<_> = (0..SOCKETS).map_while(|_| self.room.take(Peer::Origin)).collect();
-        if places.len() < SOCKETS {
+        // A process that may have few descriptors has room for less.
+        let wanted = SOCKETS.min(usize::try_from(self.room.max(Peer::Origin)).unwrap_or(SOCKETS));
+        let places: Vec<_> = (0..wanted).map_while(|_| self.room.take(Peer::Origin)).collect();
+        if places.len() < wanted {
+            descriptors::note_refused("so many connections to origins are open that no name could be looked up");
             return Err(FetchError::Crowded);
         }
         let (names, asked, timeout) = (self.names.clone(), name.clone(), self.timeout);

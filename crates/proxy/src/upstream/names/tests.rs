@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::*;
+use crate::room::ConnectionLimits;
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -88,4 +89,14 @@ fn local_names_are_not_asked_for() {
     }
     assert!(names.known("notlocalhost", now).is_none() && names.known("a.notinvalid", now).is_none());
     assert!(names.known("a.invalid.", now).expect("known").is_err());
+}
+
+#[test]
+fn a_lookup_fits_into_little_room() {
+    let room = Room::new(ConnectionLimits { descriptors: 100, clients_max: 1, origins_max: 1 });
+    let lookups = Lookups::new(Arc::new(names()), room.clone(), SECOND);
+    let lookup = lookups.join("a".to_owned()).expect("a place");
+    assert!(matches!(lookups.join("b".to_owned()), Err(FetchError::Crowded)));
+    drop(lookup);
+    assert!(room.take(Peer::Origin).is_some());
 }
