@@ -1,20 +1,37 @@
-//! A device that can be switched off, as by pulling a cable.
+//! A device that can be switched off, as by pulling a cable, for good or for a number of operations.
 //!
 //! Promises: while it is off, every operation fails and none reaches the device below.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use nectary_block::{Error, ErrorKind, Filter, IoFuture, Request, SharedDevice};
 
-/// The handle that switches a [`Switch`] off and on.
+/// The number of operations to fail of a device that is switched off for good.
+const FOR_GOOD: u64 = u64::MAX;
+
+/// The handle that switches a [`Switch`] off and on: the number of operations that will fail.
 #[derive(Debug, Clone, Default)]
-pub struct Off(Arc<AtomicBool>);
+pub struct Off(Arc<AtomicU64>);
 
 impl Off {
     /// Switches the device off, or on again.
     pub fn set(&self, is_off: bool) {
-        self.0.store(is_off, Ordering::SeqCst);
+        self.0.store(if is_off { FOR_GOOD } else { 0 }, Ordering::SeqCst);
+    }
+
+    /// Switches the device off for the next `operations` operations.
+    pub fn fail(&self, operations: u64) {
+        self.0.store(operations, Ordering::SeqCst);
+    }
+
+    /// Whether the next operation fails; counts it.
+    fn fails_one(&self) -> bool {
+        let count = |left: u64| match left {
+            FOR_GOOD => Some(FOR_GOOD),
+            left => left.checked_sub(1),
+        };
+        self.0.fetch_update(Ordering::SeqCst, Ordering::SeqCst, count).is_ok()
     }
 }
 
@@ -45,10 +62,31 @@ impl Filter for Switch {
         request: Request,
         operation: impl FnOnce(&SharedDevice) -> IoFuture<T> + Send + 'static,
     ) -> IoFuture<T> {
-        if self.off.0.load(Ordering::SeqCst) {
+        if self.off.fails_one() {
             let error = Error::new(ErrorKind::Io, &self.spec(), request.operation, "it is switched off");
             return Box::pin(std::future::ready(Err(error)));
         }
         operation(&self.inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nectary_block::{MemoryDevice, read};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn switched_off_operations_fail_and_later_ones_pass() {
+        let off = Off::default();
+        let device = Switch::new(Arc::new(MemoryDevice::new(1 << 20)), &off);
+        let passes = async || read(&device, 0, 4096).await.is_ok();
+        assert!(passes().await);
+        off.fail(2);
+        assert_eq!([passes().await, passes().await, passes().await], [false, false, true]);
+        off.set(true);
+        assert_eq!([passes().await, passes().await], [false, false]);
+        off.set(false);
+        assert!(passes().await);
     }
 }

@@ -138,34 +138,38 @@ impl Bug {
     pub const ADMISSION: [Bug; 2] = [Bug::UnadmittedLeavesOlder, Bug::WriteBudgetNotDebited];
 
     /// Bugs that only overlapping operations reveal.
-    pub const CONCURRENT: [Bug; 6] = [
+    pub const CONCURRENT: [Bug; 10] = [
         Bug::ReadUnchecked,
         Bug::PurgeOfManyUnlogged,
         Bug::ShortPurgeLogBelieved,
         Bug::WrittenTooEarly,
         Bug::CompactionUnflushed,
         Bug::PlaceBeforePurge,
+        Bug::WaiterIgnoresPurge,
+        Bug::SyncOfRunningFlush,
+        Bug::UnadmittedNameForgotten,
+        Bug::OlderFillReplaces,
     ];
 
     /// Bugs that the loss and return of spans reveal.
-    pub const SPANS: [Bug; 4] =
-        [Bug::ReturningSpanTrusted, Bug::StandInTrusted, Bug::ReturnMissed, Bug::OlderCopyTrusted];
+    pub const SPANS: [Bug; 5] = [
+        Bug::ReturningSpanTrusted,
+        Bug::StandInTrusted,
+        Bug::ReturnMissed,
+        Bug::OlderCopyTrusted,
+        Bug::LossDuringPurgeIgnored,
+    ];
 
     /// Bugs that show where a part of the device cannot be read, or is damaged.
     pub const UNREADABLE: [Bug; 3] = [Bug::FailedReadIsMiss, Bug::UnreadableIsBlank, Bug::StateInOneSlot];
 
     /// Bugs of which no check is known to catch them. A bug moves to another list when a check catches it.
-    pub const UNCAUGHT: [Bug; 10] = [
-        Bug::WaiterIgnoresPurge,
+    pub const UNCAUGHT: [Bug; 5] = [
         Bug::EraForgetsWaiting,
         Bug::GivenUpForgotten,
         Bug::CutNotSettled,
-        Bug::SyncOfRunningFlush,
         Bug::NeighbourBeforeShard,
-        Bug::UnadmittedNameForgotten,
-        Bug::OlderFillReplaces,
         Bug::DamageUncovers,
-        Bug::LossDuringPurgeIgnored,
     ];
 
     /// Bugs in decoders (missing checks) that fuzz targets must find.

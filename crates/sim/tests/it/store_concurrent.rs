@@ -15,6 +15,7 @@ fn many_clients_at_once_see_what_a_store_could_have_said_that_does_one_thing_at_
     let _alone = alone();
     let report = run_many(seed(), 2000, |_| true);
     println!("seed {}: {report:?}", seed());
+    println!("{}", report.situations.describe());
     assert!(report.broken.is_empty(), "{}", report.broken.join("\n"));
     assert!(
         report.operations >= OPERATIONS * report.runs
@@ -25,8 +26,10 @@ fn many_clients_at_once_see_what_a_store_could_have_said_that_does_one_thing_at_
             && report.faults() >= report.runs,
         "{report:?}"
     );
+    let missing = report.situations.missing();
+    assert!(missing.is_empty(), "never reached: {missing:?}");
     for bug in Bug::CONCURRENT {
-        let caught = run_planted(bug, seed(), 5000);
+        let caught = run_planted(bug, seed(), 10_000);
         println!("planted: {}: {caught:?}", bug.name());
         let Some(caught) = caught else { panic!("{} survived", bug.name()) };
         assert_eq!(replay_planted(bug, caught.case.seed), Some(caught), "a seed repeats its run");

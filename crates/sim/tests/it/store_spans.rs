@@ -8,7 +8,8 @@ use crate::support::{alone, seed_or};
 
 /// Bugs that are caught within a few stores. The third bug of [`Bug::SPANS`] shows only in one of hundreds of stores;
 /// `store-spans` searches for it.
-const PLANTED: [Bug; 3] = [Bug::ReturningSpanTrusted, Bug::StandInTrusted, Bug::OlderCopyTrusted];
+const PLANTED: [Bug; 4] =
+    [Bug::ReturningSpanTrusted, Bug::StandInTrusted, Bug::OlderCopyTrusted, Bug::LossDuringPurgeIgnored];
 
 fn run_sample(seed: u64, stores: u64) -> SpansReport {
     let options = SpansOptions { seed, stores, events: 12, keys: 120, stops_at_difference: true };
@@ -27,6 +28,8 @@ fn spans_that_go_and_come_back_bring_nothing_back_and_take_nothing_else() {
             && report.returns > 5
             && report.demanded > 300
             && report.refused > 0
+            && report.failed_in_purge.iter().all(|count| *count > 0)
+            && report.opened_without > 0
             && report.put_back.iter().all(|count| *count > 0),
         "{report:?}"
     );

@@ -1,6 +1,8 @@
 //! The public interface of a store of one span.
 
 pub mod check;
+#[cfg(feature = "planted")]
+mod held;
 mod open;
 pub mod options;
 mod probe;

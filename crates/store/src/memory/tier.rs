@@ -496,7 +496,7 @@ impl MemoryTier {
     }
 
     /// Takes the lock of the policy, for tests.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "planted"))]
     pub fn hold(&self) -> impl Drop + '_ {
         self.lock()
     }

@@ -17,7 +17,6 @@ use crate::intake::admission::{self, Decision};
 use crate::intake::queue::{Refused, Reserved, Unwritten};
 use crate::intake::{Intake, NotCommitted};
 use crate::memory::entry::{Entry, EntryKind, EntryParts};
-use crate::names::key::KeyHash;
 use crate::planted::{Bug, planted};
 use crate::purge::rules::Verdict;
 use crate::put::fill::table::FillTable;
@@ -82,7 +81,7 @@ impl Puts {
         };
         let entry = committed.map_err(|refused| self.refusal(refused))?;
         if kind.is_object() {
-            self.accepted(entry.hash, entry.generation, decision, body_bytes);
+            self.accepted(decision, body_bytes);
             if !entry.is_in_memory_alone() {
                 self.rewriting.note_put(&entry);
             }
@@ -90,9 +89,8 @@ impl Puts {
         Ok(entry)
     }
 
-    /// Notes that a version of a key was accepted.
-    pub fn accepted(&self, hash: KeyHash, generation: u64, decision: Decision, body_bytes: u64) {
-        self.fills.supersede_older(hash, generation);
+    /// Counts an accepted version.
+    pub fn accepted(&self, decision: Decision, body_bytes: u64) {
         let counters = &self.span.counters;
         Counters::add(&counters.puts, 1);
         Counters::add(&counters.put_bytes, body_bytes);
@@ -118,6 +116,7 @@ impl Puts {
                 let previous = memory.put_unwritten(&entry);
                 return Ok(Unwritten::of(entry, previous));
             }
+            self.supersede_older(&parts);
             let entry = Arc::new(Entry::new(parts, self.state.draw()));
             let previous = memory.put_unwritten(&entry).filter(|previous| previous.hash == entry.hash);
             Ok(Unwritten::of(entry, previous))
@@ -140,6 +139,7 @@ impl Puts {
             if self.intake.may_be_on_disk(parts.hash) {
                 return Ok(Kept::MustBeWritten(parts));
             }
+            self.supersede_older(&parts);
             if !planted(Bug::UnadmittedNameForgotten) {
                 names.note(parts.primary_hash);
             }
@@ -163,6 +163,7 @@ impl Puts {
             if self.is_stale(&parts) || self.intake.may_be_on_disk(parts.hash) {
                 return Err(NotCommitted::Stale);
             }
+            self.supersede_older(&parts);
             let older = memory.peek(parts.hash);
             // From here on, a hit must not queue the older version for writing.
             older.iter().for_each(|older| older.set_replaced());
@@ -172,6 +173,13 @@ impl Puts {
             memory.remove_same(&older);
         }
         Ok(sequence)
+    }
+
+    /// Notes, under the lock of the queue, that an object is committed: fills that began before must not replace it.
+    fn supersede_older(&self, parts: &EntryParts) {
+        if parts.kind.is_object() {
+            self.fills.supersede_older(parts.primary_hash, parts.hash, parts.generation);
+        }
     }
 
     /// Whether an entry must not be committed: a purge or a newer version came after its put or fill began.

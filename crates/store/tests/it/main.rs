@@ -6,6 +6,7 @@ mod clusters;
 mod common;
 mod crashes_in_a_row;
 mod damage;
+mod fills;
 mod flushes;
 mod golden_images;
 mod older_copy_of_a_span;

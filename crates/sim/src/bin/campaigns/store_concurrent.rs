@@ -77,6 +77,9 @@ impl Concurrent for StoreConcurrent {
             report.broken_count,
             report.trace
         );
+        println!("situations (wanted at least one of each): {}", report.situations.describe());
+        let missing = report.situations.missing();
+        missing.iter().for_each(|missing| println!("NEVER REACHED: {missing}"));
         report.operations >= OPERATIONS * report.runs
             && overlapping >= OVERLAPPING_PERCENT_MIN
             && hits >= HITS_PERCENT_MIN
@@ -85,6 +88,7 @@ impl Concurrent for StoreConcurrent {
             && report.gets_lapped >= lapped_min(report.runs)
             && report.reads_shared > 0
             && report.reclaimed > 0
+            && missing.is_empty()
     }
 
     fn print_states(states: &CrashReport, images: u64) -> bool {
@@ -107,6 +111,7 @@ impl Concurrent for StoreConcurrent {
             "operations": report.operations, "overlapping": report.overlapping, "gets": report.gets,
             "hits": report.hits, "demanded": report.demanded, "faults": report.faults(),
             "reads_held": report.reads_held, "gets_lapped": report.gets_lapped,
+            "situations": report.situations.describe(), "situations_missing": report.situations.missing(),
         })
     }
 }

@@ -59,11 +59,19 @@ pub fn run(options: &Options) -> ExitCode {
     }
     let [killed, stopped, failed] = report.ends;
     let [earlier, same] = report.put_back;
+    let [for_good, for_some] = report.failed_in_purge;
     println!(
         "seed {}: {} stores, {} operations, {} spans lost while serving, {} came back, ends: {killed} killed, {stopped} clean, {failed} \
          by a loss of power; {} opens ended by a crash, {} refused; spans put back as they were in an earlier life {earlier}, \
-         in the same {same}",
-        shared.seed, stores, report.operations, report.losses, report.returns, report.torn_opens, report.refused
+         in the same {same}; during a purge {for_good} failed for good and {for_some} for some operations, {} opens without them",
+        shared.seed,
+        stores,
+        report.operations,
+        report.losses,
+        report.returns,
+        report.torn_opens,
+        report.refused,
+        report.opened_without
     );
     println!(
         "{} hits, {} misses; after a loss {} hits demanded of other spans, {} missing; differences {}",
@@ -80,11 +88,14 @@ pub fn run(options: &Options) -> ExitCode {
         && report.losses >= stores
         && report.returns >= stores
         && report.demanded >= stores
-        && earlier + same >= stores / 2;
+        && earlier + same >= stores / 2
+        && for_good >= stores / 4
+        && for_some >= stores / 4
+        && report.opened_without >= stores / 8;
     shared.log(&serde_json::json!({
         "check": NAME, "seed": shared.seed, "stores": stores, "operations": report.operations,
         "losses": report.losses, "returns": report.returns, "ends": report.ends, "refused": report.refused,
-        "put_back": report.put_back, "hits": report.hits, "misses": report.misses, "demanded": report.demanded,
+        "put_back": report.put_back, "failed_in_purge": report.failed_in_purge, "opened_without": report.opened_without, "hits": report.hits, "misses": report.misses, "demanded": report.demanded,
         "demanded_missing": report.demanded_missing, "differences": report.differences.len(),
         "planted": caught, "planted_survived": survivors, "seconds": begun.elapsed().as_secs(), "passed": good,
     }));

@@ -3,11 +3,14 @@
 //! Promises: the history has each answer before the client that got it continues. A client that is dropped in the
 //! middle leaves its operation open, as a killed process does.
 
+use std::time::Duration;
+
 use futures_util::future::join_all;
 use nectary_store::{ErrorKind, FillHead, FillRole, Object};
 
 use super::history::{Get, Outcome, Purge, Scope, Seen, Synced, Time, Version, name_of};
-use super::world::{KEYS, TAGS, World, body_of, key_name, key_ref, key_variant, metadata, numbers};
+use super::situations::Situation;
+use super::world::{KEYS, RARE_KEYS, TAGS, World, body_of, key_name, key_ref, key_variant, metadata, numbers};
 use crate::store::{primary, tag};
 
 /// The maximum number of concurrent purges in a storm.
@@ -18,6 +21,10 @@ const STAMPEDE: u64 = 6;
 const SYNCS: u64 = 3;
 /// The longest time for which an operation that was begun is not polled, in milliseconds.
 const UNPOLLED_MS: u64 = 60;
+/// The longest time for which such an operation is polled before, in milliseconds.
+const POLLED_MS: u64 = 12;
+/// The share of operations that use a rare key, in a run in which not everything is admitted, in percent.
+const RARE_PERCENT: u64 = 4;
 /// For clients that advance the ring: the length of the shortest body, and the range of lengths above it, in bytes.
 /// Each body is several records, so that its put waits for the disk instead of being refused.
 const PUSHED_BYTES: (u64, u64) = (12 << 10, 8 << 10);
@@ -58,8 +65,13 @@ pub async fn push(world: &World) {
     loop {
         world.pause(8).await;
         let key = KEYS / 2 + world.below(u64::from(KEYS / 2)) as u32;
-        put(world, key, (PUSHED_BYTES.0 + world.below(PUSHED_BYTES.1)) as usize).await;
+        put(world, key, pushed(world)).await;
     }
+}
+
+/// Draws the length of a body that is several records.
+fn pushed(world: &World) -> usize {
+    (PUSHED_BYTES.0 + world.below(PUSHED_BYTES.1)) as usize
 }
 
 /// Purges a key and then gets it twice; the purge has removed the key's object from memory.
@@ -73,6 +85,9 @@ async fn purge_and_get(world: &World, key: u32) {
 async fn operate(world: &World) {
     if world.is_lapping && world.chance(20) {
         return purge_and_get(world, world.below(u64::from(KEYS / 2)) as u32).await;
+    }
+    if world.is_choosy() && world.chance(RARE_PERCENT) {
+        return fill_and_purge(world).await;
     }
     // A few keys are requested often, so that operations overlap.
     let key = if world.chance(50) { world.below(4) } else { world.below(KEYS.into()) } as u32;
@@ -91,33 +106,66 @@ async fn operate(world: &World) {
         93..=95 => sync(world).await,
         96 => _ = join_all((0..SYNCS).map(|_| put_and_sync(world))).await,
         97 => _ = world.store().checkpoint().await,
-        98 => leave_unpolled(world, get(world, key)).await,
         _ => match world.below(10) {
-            0..=4 => leave_unpolled(world, get(world, key)).await,
-            5 | 6 => leave_unpolled(world, sync(world)).await,
-            7 => leave_unpolled(world, fill(world, key)).await,
-            8 => leave_unpolled(world, put(world, key, 1000)).await,
-            _ => leave_unpolled(world, purge(world, Scope::Name(name_of(key)))).await,
+            0..=4 => leave_unpolled(world, get(world, key), (Situation::GetResumed, Situation::GetDropped)).await,
+            5 => leave_unpolled(world, sync(world), (Situation::SyncResumed, Situation::SyncDropped)).await,
+            6 => leave_unpolled(world, fill(world, key), (Situation::FillResumed, Situation::FillDropped)).await,
+            7 | 8 => {
+                let put = put(world, key, pushed(world));
+                leave_unpolled(world, put, (Situation::PutResumed, Situation::PutDropped)).await;
+            }
+            _ => {
+                let purge = purge(world, Scope::Name(name_of(key)));
+                leave_unpolled(world, purge, (Situation::PurgeResumed, Situation::PurgeDropped)).await;
+            }
         },
     }
 }
 
-/// Begins an operation, then does not poll it for a while, and then finishes it or drops it.
-async fn leave_unpolled(world: &World, operation: impl Future<Output = ()>) {
+/// Begins an operation, then does not poll it for a while, and then finishes it or drops it; counts which.
+async fn leave_unpolled(world: &World, operation: impl Future<Output = ()>, counted: (Situation, Situation)) {
     let mut operation = Box::pin(operation);
-    if futures_util::poll!(&mut operation).is_ready() {
+    // Most operations wait for the device several times; stop at any of these times.
+    let polled = Duration::from_millis(world.below(POLLED_MS + 1));
+    if tokio::time::timeout(polled, &mut operation).await.is_ok() {
         return;
     }
     world.pause(UNPOLLED_MS).await;
+    let (resumed, dropped) = counted;
     if world.chance(50) {
         operation.await;
+        world.note(resumed);
+    } else {
+        drop(operation);
+        world.note(dropped);
     }
+}
+
+/// Fills a key whose name the store does not know, and purges it. If it was not admitted, it is in memory alone.
+async fn fill_and_purge(world: &World) {
+    let key = KEYS + world.below(RARE_KEYS.into()) as u32;
+    fill(world, key).await;
+    world.pause(10).await;
+    let is_in_memory_alone = {
+        let history = world.history.borrow();
+        let last = history.versions.iter().rev().find(|version| version.key == key);
+        last.is_some_and(|last| matches!(last.outcome, Outcome::Accepted { is_admitted: false, .. }))
+    };
+    purge(world, Scope::Name(name_of(key))).await;
+    if is_in_memory_alone {
+        world.note(Situation::PurgedInMemoryAlone);
+    }
+    get(world, key).await;
 }
 
 /// Writes and flushes everything put so far; the store must have flushed it when this returns.
 async fn sync(world: &World) {
     let store = world.store();
-    let wanted = store.sequences().last.0;
+    let sequences = store.sequences();
+    let wanted = sequences.last.0;
+    if world.is_flushing() && sequences.last > sequences.written {
+        world.note(Situation::SyncDuringFlush);
+    }
     if let Ok(sequences) = store.sync().await {
         let mut history = world.history.borrow_mut();
         let at = history.tick();
@@ -142,7 +190,7 @@ fn length(world: &World) -> usize {
     }) as usize
 }
 
-fn begin_version(world: &World, key: u32, length: usize, tags: u32, content: Option<&Version>) -> u32 {
+fn begin_version(world: &World, key: u32, length: usize, tags: u32, content: Option<&Version>, is_fill: bool) -> u32 {
     let (number, head) = (world.draw_version(), world.head());
     let mut history = world.history.borrow_mut();
     let began = history.tick();
@@ -156,6 +204,7 @@ fn begin_version(world: &World, key: u32, length: usize, tags: u32, content: Opt
         began,
         ended: None,
         outcome: Outcome::Unknown,
+        is_fill,
         life,
         head: content.is_none().then_some(head),
     });
@@ -187,7 +236,7 @@ pub async fn put(world: &World, key: u32, length: usize) {
     if world.chance(40) {
         store.collocate(&key_name(key), &primary(world.below(3) as u32));
     }
-    let number = begin_version(world, key, length, tags, None);
+    let number = begin_version(world, key, length, tags, None, false);
     let (name, names) = (key_name(key), names(tags));
     let names: Vec<&[u8]> = names.iter().map(Vec::as_slice).collect();
     let bytes = body_of(key, number, length).into();
@@ -282,7 +331,7 @@ async fn fill(world: &World, key: u32) {
     let (name, length, tags) = (key_name(key), length(world), tags(world));
     let resident = world.chance(70).then(|| store.get_resident(key_ref(&name, key))).flatten();
     let began = begin_get(world);
-    let number = begin_version(world, key, length, tags, None);
+    let number = begin_version(world, key, length, tags, None, true);
     let mut fill = match store.begin_fill(key_ref(&name, key), resident.as_ref()) {
         FillRole::Leader(fill) => fill,
         FillRole::Resident(object) => {
@@ -331,8 +380,21 @@ async fn fill(world: &World, key: u32) {
         }
         world.pause(8).await;
     }
+    note_overtaken(world, key, number);
     let finished = fill.finish().await;
     world.end_version(number, finished.map(|sequence| sequence.0).map_err(|error| is_refusal(&error)));
+}
+
+/// Counts a fill that ends after a version that began later.
+fn note_overtaken(world: &World, key: u32, number: u32) {
+    let is_overtaken = {
+        let history = world.history.borrow();
+        let since = history.versions.iter().rev().take_while(|version| version.number != number);
+        since.filter(|version| version.key == key).any(|version| matches!(version.outcome, Outcome::Accepted { .. }))
+    };
+    if is_overtaken {
+        world.note(Situation::FillOvertaken);
+    }
 }
 
 /// Stores new metadata for a stored object, as after a 304.
@@ -348,12 +410,13 @@ async fn refresh(world: &World, key: u32) {
     end_get(world, key, began, Some(Seen { version: old, sequence: stale.sequence().0 }), false, false);
     let old = world.history.borrow().versions.iter().find(|version| version.number == old).cloned();
     let old = old.expect("what is seen was put");
-    let number = begin_version(world, key, old.length, old.tags, Some(&old));
+    let number = begin_version(world, key, old.length, old.tags, Some(&old), true);
     let FillRole::Leader(fill) = store.begin_fill(key_ref(&name, key), Some(&stale)) else {
         world.end_version(number, Err(true));
         return;
     };
     world.pause(10).await;
+    note_overtaken(world, key, number);
     let refreshed = fill.refresh(&stale, metadata(number, old.content)).await;
     let outcome = refreshed.map(|object| object.sequence().0).map_err(|error| is_refusal(&error));
     world.end_version(number, outcome);

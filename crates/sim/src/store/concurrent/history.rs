@@ -15,7 +15,8 @@
 //! | came back | an earlier get showed that a crash had lost `v`: a lost version must stay lost |
 //! | purged | a purge that covers `v` began after `v` and returned before the get began |
 //!
-//! A sync that returned has flushed everything that was accepted before it began.
+//! A fill stores what was fetched after it began, so it must not replace a version that began after the fill, although
+//! the two overlap. A sync that returned has flushed everything that was accepted before it began.
 //!
 //! A miss is explained by a purge, a newer version, a refusal, a crash, admission, or the ring: the ring may have
 //! reclaimed the segment of a version that was written long ago. Any other miss is also a violation.
@@ -48,6 +49,8 @@ pub struct Version {
     pub began: Time,
     pub ended: Option<Time>,
     pub outcome: Outcome,
+    /// Whether a fill stores it.
+    pub is_fill: bool,
     /// The life in which its put or fill began.
     pub life: usize,
     /// The segment epoch that was being written when it began; `None` if part of it is older.
@@ -236,7 +239,8 @@ impl History {
         for Synced { at, wanted, flushed } in self.syncs.iter().filter(is_short) {
             checked.broken.push(format!("a sync ended at {at} with {flushed:#x} flushed, not {wanted:#x}"));
         }
-        let mut keys: Vec<u32> = self.gets.iter().map(|get| get.key).collect();
+        let gets = self.gets.iter().map(|get| get.key);
+        let mut keys: Vec<u32> = gets.chain(self.versions.iter().map(|version| version.key)).collect();
         keys.sort_unstable();
         keys.dedup();
         for key in keys {
@@ -261,6 +265,14 @@ impl<'a> Register<'a> {
     }
 
     fn check(&self, moment: Time, checked: &mut Checked) {
+        for version in self.versions.iter().filter(|version| version.ended.is_some_and(|ended| ended > moment)) {
+            if let Some(newer) = self.replaced_newer(version) {
+                checked.broken.push(format!(
+                    "key {}, fill from {} to {:?} in life {}: version {} replaced {}, which began later",
+                    version.key, version.began, version.ended, version.life, version.number, newer.number
+                ));
+            }
+        }
         for (at, get) in self.gets.iter().enumerate().filter(|(_, get)| get.began > moment) {
             let broken = match get.seen {
                 Some(seen) => {
@@ -283,6 +295,17 @@ impl<'a> Register<'a> {
                 ));
             }
         }
+    }
+
+    /// The version that a fill replaced although that version began after the fill; both are in the same life, because
+    /// a fill ends with its life.
+    fn replaced_newer(&self, fill: &Version) -> Option<&'a Version> {
+        let Outcome::Accepted { sequence, .. } = fill.outcome else { return None };
+        let is_replaced = |other: &&&Version| {
+            other.began > fill.began
+                && matches!(other.outcome, Outcome::Accepted { sequence: own, .. } if own < sequence)
+        };
+        self.versions.iter().filter(|_| fill.is_fill).find(is_replaced).copied()
     }
 
     fn version(&self, number: u32) -> Option<&'a Version> {
@@ -426,6 +449,7 @@ mod tests {
             began,
             ended: Some(ended),
             outcome,
+            is_fill: false,
             life,
             head: Some(1),
         });
@@ -460,6 +484,18 @@ mod tests {
         assert_eq!(broken(&history), "");
         get(&mut history, 10, 11, Some((1, 5)));
         assert!(broken(&history).contains("replaced by 2"), "{}", broken(&history));
+    }
+
+    #[test]
+    fn fill_that_replaces_what_began_later_is_found_out() {
+        let mut history = replaced();
+        history.versions[0].ended = Some(9);
+        history.versions[0].outcome = Outcome::Accepted { sequence: 7, is_admitted: true };
+        assert_eq!(broken(&history), "", "puts that overlap have any order");
+        history.versions[0].is_fill = true;
+        assert!(broken(&history).contains("version 1 replaced 2"), "{}", broken(&history));
+        history.versions[0].began = 3;
+        assert_eq!(broken(&history), "", "version 2 did not begin later");
     }
 
     #[test]

@@ -1,13 +1,17 @@
 //! Runs many concurrent clients on one store, and checks that a possible order of the calls explains their answers.
 //!
 //! Owns: a run (clients, lives, and the ends of lives), and the results of many runs. `world`: the store and its
-//! device; `client`: operations; `ending`: how lives end; `history`: the allowed answers; `crash`: crash states of such
+//! device; `client`: operations; `ending`: how lives end; `history`: the allowed answers; `situations`: the situations
+//! that runs must reach; `late_entry`: a purge at a moment that only threads can have; `crash`: crash states of such
 //! runs. A seed repeats a run exactly.
 
 mod client;
 pub mod crash;
 mod ending;
+mod flushing;
 mod history;
+mod late_entry;
+pub mod situations;
 mod world;
 
 use std::pin::pin;
@@ -20,6 +24,7 @@ use crate::late::in_virtual_time;
 use crate::planted::{Case, Caught};
 use ending::Way;
 use history::End;
+use situations::Situations;
 use world::World;
 
 /// The minimum number of operations of a run.
@@ -30,6 +35,8 @@ pub const CLIENTS: (u64, u64) = (4, 8);
 const PUSHERS: u64 = 2;
 /// The largest number of crashes in a row, besides the one that ends a life with clients.
 const ROW_MAX: u64 = 3;
+/// One run in this many also purges an object between its read and its entry into memory.
+const LATE_ENTRY: u64 = 250;
 /// The largest number of violations that are described.
 const BROKEN_MAX: usize = 10;
 
@@ -62,6 +69,8 @@ pub struct Report {
     pub reads_shared: u64,
     /// Purges that returned.
     pub purges: u64,
+    /// How often the runs reached each situation.
+    pub situations: Situations,
     /// The number of violations.
     pub broken_count: u64,
     /// Descriptions of the first violations.
@@ -74,6 +83,14 @@ impl Report {
     /// The number of lives that did not end with a clean stop.
     pub fn faults(&self) -> u64 {
         self.ends[0] + self.ends[2] + self.ends[3]
+    }
+
+    /// Adds a violation.
+    fn describe(&mut self, seed: u64, broken: &str) {
+        self.broken_count += 1;
+        if self.broken.len() < BROKEN_MAX {
+            self.broken.push(format!("seed {seed}: {broken}"));
+        }
     }
 }
 
@@ -102,19 +119,20 @@ pub fn run(seed: u64, report: &mut Report) {
     });
     let history = world.history.borrow();
     let checked = history.check();
+    if seed.is_multiple_of(LATE_ENTRY) {
+        late_entry::run(seed / LATE_ENTRY, seed, report);
+    }
     report.runs += 1;
+    report.situations.add(&world.situations());
     report.operations += world.operations.get();
     report.overlapping += world.overlapping.get();
     report.gets_lapped += world.lapped.get();
     report.gets += history.gets.iter().filter(|get| !get.follows).count() as u64;
     report.hits += checked.hits;
     report.demanded += checked.demanded;
-    report.broken_count += checked.broken.len() as u64;
     report.trace = xxhash_rust::xxh3::xxh3_64_with_seed(format!("{history:?}").as_bytes(), report.trace);
     for broken in checked.broken {
-        if report.broken.len() < BROKEN_MAX {
-            report.broken.push(format!("seed {seed}: {broken}"));
-        }
+        report.describe(seed, &broken);
     }
 }
 

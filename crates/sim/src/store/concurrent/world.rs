@@ -16,7 +16,9 @@ use nectary_store::{
     AdmissionOptions, AdmitRule, Background, ClusterRead, CreateOptions, IndexLoading, KeyRef, OpenOptions, Store,
 };
 
+use super::flushing::{FlushesInFlight, Flushing};
 use super::history::{End, History, Life, Outcome, Told};
+use super::situations::{Situation, Situations};
 use crate::disk::{Disk, DiskOptions};
 use crate::held::{Held, Hold, Which};
 use crate::late::{Delays, Late, Owned, UnderWay};
@@ -44,6 +46,9 @@ const HELD_PERCENT: u64 = 20;
 const HELD_BYTES_MAX: u64 = STORE_BYTES;
 /// The number of keys of a run.
 pub const KEYS: u32 = 24;
+/// The number of further keys, in a run in which not everything is admitted. Each is seldom used, so that the store
+/// knows nothing of its name.
+pub const RARE_KEYS: u32 = 160;
 /// The number of tags of a run.
 pub const TAGS: u32 = 6;
 
@@ -53,7 +58,7 @@ pub struct World {
     pub history: RefCell<History>,
     pub store: RefCell<Option<Store>>,
     /// How many operations on each key are in flight.
-    pub busy: RefCell<[u32; KEYS as usize]>,
+    pub busy: RefCell<[u32; (KEYS + RARE_KEYS) as usize]>,
     pub operations: Cell<u64>,
     /// Operations that began while another one on the same key was in flight.
     pub overlapping: Cell<u64>,
@@ -61,6 +66,9 @@ pub struct World {
     unadmitted: Cell<u64>,
     /// Gets during which the ring overwrote every segment.
     pub lapped: Cell<u64>,
+    /// How often the run reached each situation.
+    situations: RefCell<Situations>,
+    flushes: RefCell<FlushesInFlight>,
     /// Whether reads are held while the ring completes a cycle.
     pub is_lapping: bool,
     pub(super) hold: RefCell<Hold>,
@@ -113,11 +121,13 @@ impl World {
             random: RefCell::new(Random::new(seed ^ 0x5eed)),
             history: RefCell::new(history),
             store: RefCell::new(None),
-            busy: RefCell::new([0; KEYS as usize]),
+            busy: RefCell::new([0; (KEYS + RARE_KEYS) as usize]),
             operations: Cell::new(0),
             overlapping: Cell::new(0),
             unadmitted: Cell::new(0),
             lapped: Cell::new(0),
+            situations: RefCell::default(),
+            flushes: RefCell::default(),
             is_lapping: false,
             hold: RefCell::new(Hold::new(seed, HELD, 0, 0)),
             next_version: Cell::new(next_version),
@@ -150,7 +160,9 @@ impl World {
             Some(recorder) => recorder.wrap(late),
             None => late,
         };
-        Arc::new(Owned::new(recorded, &under_way))
+        let flushes = FlushesInFlight::default();
+        self.flushes.replace(flushes.clone());
+        Arc::new(Flushing::new(Arc::new(Owned::new(recorded, &under_way)), &flushes))
     }
 
     /// Opens the store: a new life begins.
@@ -162,7 +174,7 @@ impl World {
     fn begin_life(&self, store: Store, after: End) {
         let stat = store.stat();
         self.unadmitted.set(0);
-        *self.busy.borrow_mut() = [0; KEYS as usize];
+        *self.busy.borrow_mut() = [0; (KEYS + RARE_KEYS) as usize];
         let mut history = self.history.borrow_mut();
         let began = history.tick();
         history.lives.push(Life {
@@ -192,6 +204,26 @@ impl World {
         if let Some(recorder) = &*self.recorder.borrow() {
             recorder.mark(history.now);
         }
+    }
+
+    /// Counts a situation.
+    pub fn note(&self, situation: Situation) {
+        self.situations.borrow_mut().note(situation);
+    }
+
+    /// How often the run reached each situation.
+    pub fn situations(&self) -> Situations {
+        self.situations.borrow().clone()
+    }
+
+    /// Whether the device is being flushed.
+    pub fn is_flushing(&self) -> bool {
+        self.flushes.borrow().any()
+    }
+
+    /// Whether the store does not admit everything.
+    pub fn is_choosy(&self) -> bool {
+        self.options.admission != AdmissionOptions::default()
     }
 
     /// The open store.

@@ -3,7 +3,6 @@
 //! Owns: the head, the window of chunks, and how a body becomes an entry, or fragments and a head. Promises: an
 //! unfinished fill stores no object.
 
-use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -54,11 +53,12 @@ pub struct Fill {
 }
 
 impl Fill {
-    pub(super) fn new(puts: &Arc<Puts>, key: KeyRef<'_>, primary_hash: PrimaryHash, hash: KeyHash) -> Fill {
+    /// Makes a fill; `is_put` says that it is a put of a long body.
+    pub(super) fn new(puts: &Arc<Puts>, key: KeyRef<'_>, is_put: bool) -> Fill {
+        let (primary_hash, hash) = puts.span.hash(key);
         let fill = FillUnderWay {
             hash,
-            generation: puts.fills.begin(primary_hash, || puts.state.draw()),
-            superseded: AtomicBool::new(false),
+            generation: puts.fills.begin(primary_hash, is_put, || puts.state.draw()),
             state: Mutex::new(FillState::default()),
             changed: Notify::new(),
         };
@@ -290,9 +290,8 @@ impl Fill {
     pub(crate) fn let_go_by(mut self, body_bytes: u64) -> Result<Sequence, Error> {
         let decision = self.decision;
         let gone = self.parts(EntryKind::Whole, Bytes::new(), body_bytes).and_then(|parts| {
-            let (hash, generation) = (parts.hash, parts.generation);
             let sequence = self.puts.let_go_by(parts).map_err(|refused| self.puts.refusal(refused))?;
-            self.puts.accepted(hash, generation, decision, body_bytes);
+            self.puts.accepted(decision, body_bytes);
             Ok(Sequence(sequence))
         });
         self.end(Phase::Done);

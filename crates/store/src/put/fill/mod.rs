@@ -85,13 +85,12 @@ pub(crate) fn begin(puts: &Arc<Puts>, key: KeyRef<'_>, stale: Option<&Object>) -
     {
         return FillRole::Resident(Object::new(entry, &puts.lookup));
     }
-    let fill = Fill::new(puts, key, primary_hash, hash);
+    let fill = Fill::new(puts, key, false);
     fills.insert(hash, Arc::clone(&fill.fill));
     FillRole::Leader(fill)
 }
 
 /// Begins a fill without followers: a put of a long body.
 pub(crate) fn begin_alone(puts: &Arc<Puts>, key: KeyRef<'_>) -> Fill {
-    let (primary_hash, hash) = puts.span.hash(key);
-    Fill::new(puts, key, primary_hash, hash)
+    Fill::new(puts, key, true)
 }

@@ -1,10 +1,12 @@
 //! The running fills, and the state of each.
 //!
-//! Owns: the running fills, the memory of a fill, and the state that its leader and followers share. Leaves to others:
-//! the two sides of a fill (`leader`, `reader`).
+//! Owns: the running fills, the versions that are committed while they run, the memory of a fill, and the state that its
+//! leader and followers share. Promises: a fill knows of each newer version of the object that it stores, also if later
+//! requests cannot join the fill, and if it began under another variant. Leaves to others: the two sides of a fill
+//! (`leader`, `reader`).
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use bytes::Bytes;
@@ -19,6 +21,9 @@ use crate::state::State;
 /// The largest distance between a fill that is not stored and its slowest follower, in bytes.
 pub const WINDOW_BYTES_MAX: u64 = 2 << 20;
 
+/// The number of variants of a key that are noted one by one, if they are committed while fills of the key run.
+const VARIANTS_MAX: usize = 16;
+
 /// The table of the running fills.
 pub struct FillTable {
     fills: Mutex<HashMap<KeyHash, Arc<FillUnderWay>>>,
@@ -29,13 +34,44 @@ pub struct FillTable {
     pub bytes_max: u64,
 }
 
-/// The running fills: a list by generation, and their number per key.
+/// The running fills, by their generations, and what is known of their primary keys.
 #[derive(Default)]
 struct Running {
-    /// The primary key of each fill, by the fill's generation.
-    primaries: BTreeMap<u64, PrimaryHash>,
-    /// The number of fills per primary key.
-    counts: HashMap<PrimaryHash, u64>,
+    fills: BTreeMap<u64, RunningFill>,
+    keys: HashMap<PrimaryHash, RunningKey>,
+}
+
+struct RunningFill {
+    primary: PrimaryHash,
+    /// Whether it is a put of a long body, which may replace a version that was put meanwhile.
+    is_put: bool,
+}
+
+/// A primary key that is being filled.
+#[derive(Default)]
+struct RunningKey {
+    /// The number of its fills.
+    count: u64,
+    /// The newest version of each variant that was committed since the oldest of these fills began.
+    newest: Vec<(KeyHash, u64)>,
+    /// The newest version of all variants for which `newest` has no room.
+    newest_of_others: u64,
+}
+
+impl RunningKey {
+    fn note(&mut self, hash: KeyHash, generation: u64) {
+        match self.newest.iter_mut().find(|(noted, _)| *noted == hash) {
+            Some((_, newest)) => *newest = generation.max(*newest),
+            None if self.newest.len() < VARIANTS_MAX => self.newest.push((hash, generation)),
+            None => self.newest_of_others = generation.max(self.newest_of_others),
+        }
+    }
+
+    /// The newest version of a variant, or a newer one of another variant.
+    fn newest(&self, hash: KeyHash) -> u64 {
+        let noted = self.newest.iter().find(|(noted, _)| *noted == hash);
+        noted.map_or(self.newest_of_others, |(_, generation)| *generation)
+    }
 }
 
 impl FillTable {
@@ -45,31 +81,31 @@ impl FillTable {
 
     /// The generation of the oldest running fill; `u64::MAX` if no fill is running.
     pub fn generation_min(&self) -> u64 {
-        self.running().primaries.first_key_value().map_or(u64::MAX, |(generation, _)| *generation)
+        self.running().fills.first_key_value().map_or(u64::MAX, |(generation, _)| *generation)
     }
 
     /// Whether a fill of a primary key is running.
     pub fn is_running(&self, primary: PrimaryHash) -> bool {
-        self.running().counts.contains_key(&primary)
+        self.running().keys.contains_key(&primary)
     }
 
     /// Registers a fill and draws its generation. Both happen under one lock, so that no purge that affects the fill is
     /// forgotten between the two steps.
-    pub fn begin(&self, primary: PrimaryHash, draw: impl FnOnce() -> u64) -> u64 {
+    pub fn begin(&self, primary: PrimaryHash, is_put: bool, draw: impl FnOnce() -> u64) -> u64 {
         let mut running = self.running();
         let generation = draw();
-        running.primaries.insert(generation, primary);
-        *running.counts.entry(primary).or_default() += 1;
+        running.fills.insert(generation, RunningFill { primary, is_put });
+        running.keys.entry(primary).or_default().count += 1;
         generation
     }
 
     pub fn end(&self, generation: u64) {
         let mut running = self.running();
-        let Some(primary) = running.primaries.remove(&generation) else { return };
-        if let Some(count) = running.counts.get_mut(&primary) {
-            *count -= 1;
-            if *count == 0 {
-                running.counts.remove(&primary);
+        let Some(RunningFill { primary, .. }) = running.fills.remove(&generation) else { return };
+        if let Some(key) = running.keys.get_mut(&primary) {
+            key.count -= 1;
+            if key.count == 0 {
+                running.keys.remove(&primary);
             }
         }
     }
@@ -93,17 +129,20 @@ impl FillTable {
         self.bytes.fetch_sub(bytes, Ordering::Relaxed) - bytes
     }
 
-    /// Whether a newer version of the key was committed after this generation's fill began.
+    /// Whether the fill of a generation must not store an object, because a newer version of the object was committed
+    /// after the fill began. If very many variants of its key were committed, a newer version of another variant may
+    /// count too. Call it under the lock that orders sequences.
     pub fn is_superseded(&self, hash: KeyHash, generation: u64) -> bool {
-        self.lock()
-            .get(&hash)
-            .is_some_and(|fill| fill.generation == generation && fill.superseded.load(Ordering::Acquire))
+        let running = self.running();
+        let Some(fill) = running.fills.get(&generation).filter(|fill| !fill.is_put) else { return false };
+        running.keys.get(&fill.primary).is_some_and(|key| key.newest(hash) > generation)
     }
 
-    /// Notes that a version of `generation` was committed: an older fill of the key must not replace it.
-    pub fn supersede_older(&self, hash: KeyHash, generation: u64) {
-        if let Some(fill) = self.lock().get(&hash).filter(|fill| fill.generation < generation) {
-            fill.superseded.store(true, Ordering::Release);
+    /// Notes that a version of `generation` is committed: an older fill must not replace it. Call it under the lock that
+    /// orders sequences.
+    pub fn supersede_older(&self, primary: PrimaryHash, hash: KeyHash, generation: u64) {
+        if let Some(key) = self.running().keys.get_mut(&primary) {
+            key.note(hash, generation);
         }
     }
 
@@ -122,7 +161,6 @@ impl FillTable {
 pub struct FillUnderWay {
     pub hash: KeyHash,
     pub generation: u64,
-    pub superseded: AtomicBool,
     pub state: Mutex<FillState>,
     pub changed: Notify,
 }
@@ -195,5 +233,32 @@ impl FillUnderWay {
     pub fn enter(&self, phase: Phase) {
         self.lock().phase = phase;
         self.changed.notify_waiters();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fills_are_superseded_by_newer_versions_alone() {
+        let table = FillTable::new(0);
+        let (key, other) = (PrimaryHash(1), PrimaryHash(2));
+        let hash = |number: usize| KeyHash(number as u128);
+        table.supersede_older(key, hash(0), 9);
+        for (generation, is_put) in [(10, false), (20, false), (25, true)] {
+            assert_eq!(table.begin(key, is_put, || generation), generation);
+        }
+        assert!(!table.is_superseded(hash(0), 10));
+        table.supersede_older(key, hash(0), 20);
+        table.supersede_older(other, hash(0), 30);
+        assert_eq!([10, 20, 25].map(|fill| table.is_superseded(hash(0), fill)), [true, false, false]);
+        assert!(!table.is_superseded(hash(1), 10), "another variant");
+        (1..=VARIANTS_MAX).for_each(|variant| table.supersede_older(key, hash(variant), 30));
+        let superseded =
+            |fill| (0..VARIANTS_MAX + 2).filter(|variant| table.is_superseded(hash(*variant), fill)).count();
+        assert_eq!([10, 20, 25].map(superseded), [VARIANTS_MAX + 2, VARIANTS_MAX + 1, 0]);
+        [10, 20, 25].into_iter().for_each(|fill| table.end(fill));
+        assert!(table.running().keys.is_empty() && table.running().fills.is_empty());
     }
 }

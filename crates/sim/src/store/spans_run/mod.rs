@@ -4,7 +4,10 @@
 //! After an end, the last synced version or a later one may be found. After a purge, no version that began before it
 //! may be found. These rules do not depend on the spans that are present: a loss causes only misses, and only of
 //! objects on the lost span. If a span is restored from an older copy while another span was present all the time, no
-//! purged object reappears. No replaced object reappears either, unless the copy is from the same life.
+//! purged object reappears. No replaced object reappears either, unless the copy is from the same life. Leaves to
+//! others: spans that fail during a purge (`failing`).
+
+mod failing;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -61,6 +64,10 @@ pub struct SpansReport {
     pub losses: u64,
     /// Spans that returned.
     pub returns: u64,
+    /// Spans that failed during a purge: for good, and for a few operations.
+    pub failed_in_purge: [u64; 2],
+    /// Opens without a span that had failed during a purge that returned; each had to succeed.
+    pub opened_without: u64,
     /// Ends by a kill, by a clean stop, and by a loss of power.
     pub ends: [u64; 3],
     /// Spans restored from older copies: from copies made before the last open, and from copies made since then.
@@ -115,6 +122,8 @@ struct Run {
     opens: u64,
     /// Whether all spans are present at the next open.
     keeps_all: bool,
+    /// Which spans are missing at the next open, which must succeed; `None` if this is drawn.
+    missing: Option<Vec<bool>>,
     report: SpansReport,
     seed: u64,
 }
@@ -148,6 +157,7 @@ pub async fn run(options: SpansOptions, mut progress: impl FnMut(u64)) -> SpansR
             version: 0,
             opens: 0,
             keeps_all: false,
+            missing: None,
             report: std::mem::take(&mut report),
             seed,
         };
@@ -336,7 +346,8 @@ impl Run {
 
     async fn event(&mut self) {
         match self.random.below(10) {
-            0..=3 => self.lose().await,
+            0..=2 => self.lose().await,
+            3 => self.fail_in_purge().await,
             way => {
                 self.end([0, 0, 1, 1, 2, 2][way as usize - 4]).await;
                 if self.random.chance(40) {
@@ -376,14 +387,16 @@ impl Run {
         let _ = store.sync().await;
         let gone: Vec<u32> =
             store.stat().spans.iter().filter(|span| span.lost.is_some()).map(|span| span.number).collect();
-        for (key, span) in held.into_iter().filter(|(_, span)| span.is_none_or(|span| !gone.contains(&span))) {
-            // Objects that were purged meanwhile need not be found.
+        for (key, span) in held {
             let Expected { is_shaken, is_purged, .. } = self.expected[key as usize];
-            if is_shaken || is_purged {
+            // A key of the lost span is looked at too: the span that stands in for it must have nothing older.
+            let is_found = self.get(key).await;
+            // Objects that were purged meanwhile need not be found.
+            if is_shaken || is_purged || span.is_some_and(|span| gone.contains(&span)) {
                 continue;
             }
             self.report.demanded += 1;
-            if !self.get(key).await {
+            if !is_found {
                 self.report.demanded_missing += 1;
                 self.differ(format!("key {key} of span {span:?} is gone, span {gone:?} was lost"));
             }
@@ -395,7 +408,9 @@ impl Run {
         let Some(store) = self.store.take() else { return };
         self.report.ends[way] += 1;
         self.fills.clear();
-        if way == 1 && store.close().await.is_ok() {
+        // A span that fails before anything notices makes the close fail; then the end is that of a kill.
+        let is_clean = way == 1 && store.close().await.is_ok();
+        if is_clean {
             self.expected.iter_mut().for_each(|expected| expected.durable = expected.durable.max(expected.oldest));
         }
         if way == 2 {
@@ -405,7 +420,7 @@ impl Run {
         }
         drop(store);
         self.settle().await;
-        if way != 1 {
+        if !is_clean {
             self.expected.iter_mut().for_each(|expected| expected.oldest = expected.durable);
         }
     }
@@ -450,7 +465,7 @@ impl Run {
     /// Opens the store. Sometimes a crash interrupts a first attempt, so that some disks lack the last change of the
     /// membership.
     async fn reopen(&mut self) {
-        if self.version > 0 && self.random.chance(30) {
+        if self.version > 0 && self.missing.is_none() && self.random.chance(30) {
             let before: Vec<Arc<Disk>> = self.devices.iter().map(|device| device.disk.crash()).collect();
             self.devices.iter_mut().for_each(|device| device.flushed = Some(Images::default()));
             self.open().await;
@@ -487,13 +502,17 @@ impl Run {
     /// Opens the store with some spans returned and some missing.
     async fn open(&mut self) {
         let mut tries = 0;
+        let mut missing = self.missing.take();
         loop {
             tries += 1;
             assert!(tries < OPENS_MAX, "seed {}: the store opens no more: {:?}", self.seed, self.report.differences);
             let is_new = self.version == 0;
             for span in 0..self.devices.len() {
+                let is_away = match &missing {
+                    Some(missing) => missing[span],
+                    None => !is_new && self.random.chance(25) && !self.keeps_all,
+                };
                 let device = &mut self.devices[span];
-                let is_away = !is_new && self.random.chance(25) && !self.keeps_all;
                 let was_away = std::mem::replace(&mut device.is_away, is_away);
                 device.off.set(false);
                 self.report.returns += u64::from(was_away && !device.is_away);
@@ -520,6 +539,7 @@ impl Run {
             match Spans::open(named, options).await {
                 Ok(store) => {
                     self.opens += 1;
+                    self.report.opened_without += u64::from(missing.is_some());
                     let has_begun =
                         |span: &SpanStat| span.stat.as_ref().is_none_or(|stat| stat.recovery.open_count == 1);
                     if store.stat().spans.iter().all(has_begun) {
@@ -531,6 +551,9 @@ impl Run {
                 }
                 Err(error) if error.kind == ErrorKind::Absent && self.devices.iter().any(|device| device.is_away) => {
                     self.report.refused += 1;
+                    if missing.take().is_some() {
+                        self.differ(format!("no other span knows of the loss of a span during a purge: {error}"));
+                    }
                 }
                 Err(error) => {
                     self.differ(format!("the store does not open: {error}"));
