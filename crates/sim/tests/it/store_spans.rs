@@ -26,6 +26,7 @@ fn spans_that_go_and_come_back_bring_nothing_back_and_take_nothing_else() {
         report.losses > 10
             && report.returns > 5
             && report.demanded > 300
+            && report.demanded_after_end > 100
             && report.refused > 0
             && report.put_back.iter().all(|count| *count > 0),
         "{report:?}"

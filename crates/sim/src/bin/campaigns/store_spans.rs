@@ -66,10 +66,12 @@ pub fn run(options: &Options) -> ExitCode {
         shared.seed, stores, report.operations, report.losses, report.returns, report.torn_opens, report.refused
     );
     println!(
-        "{} hits, {} misses; after a loss {} hits demanded of other spans, {} missing; differences {}",
+        "{} hits, {} misses; hits demanded of other spans after a loss {}, and of all spans after an end {}; {} missing; \
+         differences {}",
         report.hits,
         report.misses,
         report.demanded,
+        report.demanded_after_end,
         report.demanded_missing,
         report.differences.len()
     );
@@ -80,11 +82,13 @@ pub fn run(options: &Options) -> ExitCode {
         && report.losses >= stores
         && report.returns >= stores
         && report.demanded >= stores
+        && report.demanded_after_end >= stores
         && earlier + same >= stores / 2;
     shared.log(&serde_json::json!({
         "check": NAME, "seed": shared.seed, "stores": stores, "operations": report.operations,
         "losses": report.losses, "returns": report.returns, "ends": report.ends, "refused": report.refused,
         "put_back": report.put_back, "hits": report.hits, "misses": report.misses, "demanded": report.demanded,
+        "demanded_after_end": report.demanded_after_end,
         "demanded_missing": report.demanded_missing, "differences": report.differences.len(),
         "planted": caught, "planted_survived": survivors, "seconds": begun.elapsed().as_secs(), "passed": good,
     }));
