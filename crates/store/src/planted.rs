@@ -104,6 +104,38 @@ nectary_block::planted_bugs! {
     LossDuringPurgeIgnored = 81 => "loss of a span during a purge ignored",
     /// A block of the purge log that cannot be read counts as not written.
     UnreadableIsBlank = 82 => "unreadable block of the purge log taken for blank",
+    /// If both states are lost, the open count is not raised above those in the log.
+    OpenCountOfLogIgnored = 110 => "open count of the log ignored",
+    /// In a segment without an intact append, records of an earlier open than that of the last flushed one are valid.
+    EarlierOpenKeptAlone = 111 => "records of an earlier open kept in a segment without appends",
+    /// Records are valid in the segment that is overwritten next, although a part of it is damaged.
+    TornTailKept = 112 => "records kept in a segment whose overwriting had begun",
+    /// A new cycle of the purge log gets the number of an earlier one that a crash interrupted.
+    PurgeCycleReused = 113 => "cycle of an interrupted compaction used again",
+    /// An open serves before its open count is flushed.
+    OpenUnflushed = 114 => "open count not flushed",
+    /// A checkpoint does not wait for the appends before its log position.
+    CheckpointAheadOfAppends = 115 => "checkpoint that does not wait for appends in flight",
+    /// The first append after a crash states that everything which was found had been flushed.
+    CutStatedAsFlushed = 116 => "what a crash cut off stated as flushed",
+    /// The time of the last return of a span is kept in memory alone.
+    ReturnNotRecorded = 117 => "return of a span not recorded on disk",
+    /// A get that tells a failed device from a miss trusts stand-ins of an earlier absence.
+    StandInFoundByTry = 118 => "stand-in trusted by a get that tells errors",
+    /// A fill returns a stand-in of an earlier absence as the resident object.
+    StandInJoined = 119 => "stand-in trusted by a fill",
+    /// A purge that one span has counts as durable on every present span.
+    HeldByOneSpan = 120 => "purge that one span has taken for held by all",
+    /// The last purge that a span has is applied to it again, as one that it missed.
+    KnownPurgeRepeated = 121 => "purge that a span has repeated on it as missed",
+    /// A span that begins empty does not get the number of the last purge.
+    EmptySpanUnnumbered = 122 => "empty span without the number of the last purge",
+    /// An open for reading does not compare the purges of the spans.
+    ReaderIgnoresOrder = 123 => "reader that does not compare the purges of spans",
+    /// An open for reading makes a store on a blank device.
+    ReaderMakesStore = 124 => "reader that makes a store on a blank device",
+    /// In a store that is opened for reading, spans that take no writes count as lost.
+    ReaderTakesLosses = 125 => "reader that takes its spans for lost",
 }
 
 /// Lists of the bugs, one for each kind of test that finds them.
@@ -159,6 +191,31 @@ impl Bug {
         Bug::OlderCopyTrusted,
         Bug::LossDuringPurgeIgnored,
     ];
+
+    /// Bugs that show after two or three crashes in a row, with damage between them.
+    pub const RECOVERY: [Bug; 7] = [
+        Bug::OpenCountOfLogIgnored,
+        Bug::EarlierOpenKeptAlone,
+        Bug::TornTailKept,
+        Bug::PurgeCycleReused,
+        Bug::OpenUnflushed,
+        Bug::CheckpointAheadOfAppends,
+        Bug::CutStatedAsFlushed,
+    ];
+
+    /// Bugs that show where a span returns, stands in for another one, or missed purges.
+    pub const SPAN_RETURNS: [Bug; 6] = [
+        Bug::ReturnNotRecorded,
+        Bug::StandInFoundByTry,
+        Bug::StandInJoined,
+        Bug::HeldByOneSpan,
+        Bug::KnownPurgeRepeated,
+        Bug::EmptySpanUnnumbered,
+    ];
+
+    /// Bugs that show in stores that are opened only for reading.
+    pub const READ_ONLY: [Bug; 4] =
+        [Bug::ReaderIgnoresOrder, Bug::ReaderMakesStore, Bug::ReaderTakesLosses, Bug::ShortPurgeLogBelieved];
 
     /// Bugs that show where a part of the device cannot be read, or is damaged.
     pub const UNREADABLE: [Bug; 3] = [Bug::FailedReadIsMiss, Bug::UnreadableIsBlank, Bug::StateInOneSlot];

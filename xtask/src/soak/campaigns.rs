@@ -252,6 +252,13 @@ pub const CAMPAIGNS: &[Campaign] = &[
         extents: &[],
     },
     Campaign {
+        name: "store-directed",
+        program: Program::Of { program: "sim-campaigns", campaign: "store-directed" },
+        arguments: &["--seed", "{seed}"],
+        environment: &[],
+        extents: &[],
+    },
+    Campaign {
         name: "sigkill",
         program: Program::Of { program: "e2e-campaigns", campaign: "sigkill" },
         arguments: &["--rounds", "{kills}", "--seed", "{seed}", "--first-hit", "median"],

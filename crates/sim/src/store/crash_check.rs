@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nectary_block::{MemoryDevice, SharedDevice};
-use nectary_store::{Background, KeyRef, Store};
+use nectary_store::{Background, KeyRef, Object, Store};
 
 use crate::crash::CrashModel;
 use crate::store::expectation::{Expectation, RecoveredStore};
@@ -87,10 +87,15 @@ pub async fn check(
 /// Reads a whole object; a read that breaks off is a miss.
 pub async fn read(store: &Store, key: KeyRef<'_>) -> Option<(Vec<u8>, Vec<u8>)> {
     let object = store.get(key).await?;
+    Some((object.metadata().to_vec(), whole(&object).await?))
+}
+
+/// The whole body of an object; `None` if its read breaks off.
+pub async fn whole(object: &Object) -> Option<Vec<u8>> {
     let mut bytes = Vec::with_capacity(object.body_bytes() as usize);
     let mut reader = object.reader(0..u64::MAX);
     while let Some(piece) = reader.next().await {
         bytes.extend_from_slice(&piece.ok()?);
     }
-    Some((object.metadata().to_vec(), bytes))
+    Some(bytes)
 }

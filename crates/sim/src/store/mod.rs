@@ -6,6 +6,7 @@
 pub mod concurrent;
 pub mod crash_check;
 pub mod crash_run;
+pub mod directed;
 pub mod expectation;
 pub mod random_run;
 pub mod spans_run;

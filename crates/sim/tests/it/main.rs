@@ -13,6 +13,7 @@ mod ram_simulation;
 mod store_admission;
 mod store_concurrent;
 mod store_crash_states;
+mod store_directed;
 mod store_model;
 mod store_planted_bugs;
 mod store_spans;

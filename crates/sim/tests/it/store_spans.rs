@@ -27,6 +27,7 @@ fn spans_that_go_and_come_back_bring_nothing_back_and_take_nothing_else() {
         report.losses > 10
             && report.returns > 5
             && report.demanded > 300
+            && report.demanded_after_end > 100
             && report.refused > 0
             && report.failed_in_purge.iter().all(|count| *count > 0)
             && report.opened_without > 0

@@ -3,7 +3,7 @@
 //! Owns: the assembly of a span from its parts. Each part gets its share of memory, and handles to the other parts that
 //! it uses.
 
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -38,6 +38,7 @@ use crate::locality::groups::Groups;
 use crate::locality::hints::Hints;
 use crate::memory::tier::MemoryTier;
 use crate::memory::warm_list::WarmList;
+use crate::planted::{Bug, planted};
 use crate::purge::log::PurgeLog;
 use crate::purge::rules::rules_max;
 use crate::put::commit::Puts;
@@ -196,6 +197,10 @@ impl Store {
         };
         let (since, purge_number) = (recovered.membership.since, recovered.purge_log.order().number);
         let progress = Progress::new(recovered.clock, recovered.recovered_sequence, since, purge_number);
+        if planted(Bug::CutStatedAsFlushed) {
+            // The clock is above everything that was found.
+            progress.flushed.store(recovered.clock, Ordering::Release);
+        }
         let state = Arc::new(State::new(&span, tables, progress));
         let wake_bytes = budget.append_bytes.min(budget.unwritten_bytes / 2);
         let queue = Queue::new(budget.unwritten_bytes, wake_bytes, recovered.recovered_sequence, names);

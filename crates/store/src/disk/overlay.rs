@@ -213,4 +213,18 @@ mod tests {
         assert_eq!(read(&*device, 96 << 10, 4096).await.unwrap()[..], [3; 4096]);
         assert!(below.image() == vec![1; 64 << 10]);
     }
+
+    #[tokio::test]
+    async fn used_buffers_are_zeroed_beyond_the_end() {
+        let below = Arc::new(MemoryDevice::new(16 << 10));
+        write(&*below, 0, Buffer::copy_of(&[1; 16 << 10])).await.unwrap();
+        let device = Overlay::over(below);
+        device.grow(64 << 10).await.unwrap();
+        let used = [8 << 10, 24 << 10].map(|bytes| Buffer::copy_of(&vec![9; bytes]));
+        let found = device.read_at(0, used.into(), Context::default()).await.unwrap();
+        let found: Vec<u8> = found.iter().flat_map(|buffer| buffer.iter().copied()).collect();
+        assert!(found[..16 << 10] == [1; 16 << 10] && found[16 << 10..] == [0; 16 << 10]);
+        let used = vec![Buffer::copy_of(&[9; 4096])];
+        assert_eq!(device.read_at(32 << 10, used, Context::default()).await.unwrap()[0][..], [0; 4096]);
+    }
 }

@@ -64,7 +64,11 @@ impl Recovered {
     /// some of its records.
     pub fn since(&self, number: u64) -> Option<impl Iterator<Item = &PurgeRecord>> {
         let records = self.records.iter().zip(&self.numbers);
-        (!self.lost).then(|| records.filter(move |(_, own)| **own > number).map(|(record, _)| record))
+        (!self.lost).then(|| {
+            records
+                .filter(move |(_, own)| **own + u64::from(planted(Bug::KnownPurgeRepeated)) > number)
+                .map(|(record, _)| record)
+        })
     }
 }
 
@@ -180,7 +184,8 @@ impl PurgeLog {
     /// The number of the next cycle. It selects the other half of the log. It is higher than the numbers of all blocks
     /// that may still be there, so no old block is mistaken for one of the new cycle.
     fn next_cycle(&self) -> u64 {
-        let next = self.end.cycle.max(self.cycle_seen) + 1;
+        let seen = if planted(Bug::PurgeCycleReused) { 0 } else { self.cycle_seen };
+        let next = self.end.cycle.max(seen) + 1;
         if next % 2 == self.end.cycle % 2 { next + 1 } else { next }
     }
 

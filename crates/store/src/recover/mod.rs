@@ -104,7 +104,8 @@ pub async fn recover(
 
     // If a state slot is damaged, the sequences and generations found give a lower bound of the open count.
     let generation_max = purge.records.iter().map(|record| record.generation.get()).max().unwrap_or(0);
-    let seen_count = open_count_of(scanned.last_sequence.max(generation_max));
+    let logged = if planted(Bug::OpenCountOfLogIgnored) { 0 } else { scanned.last_sequence };
+    let seen_count = open_count_of(logged.max(generation_max));
     let mut repairs: Vec<Repair> = repair_superblock(device, layout).await;
     let membership = previous.newest.membership;
     let open_count = begin_open(device, layout, previous.next_open_count(seen_count), membership).await?;
@@ -171,7 +172,9 @@ async fn begin_open(
         open_count += 1;
         write_state(device, layout, &slot(open_count)).await?;
     }
-    device.flush(Default::default()).await?;
+    if !planted(Bug::OpenUnflushed) {
+        device.flush(Default::default()).await?;
+    }
     Ok(open_count)
 }
 

@@ -129,7 +129,7 @@ impl<'a> RollForward<'a> {
         }
         // A gap in the segment that is overwritten next may mean that overwriting had begun. Lost records may have
         // replaced the records found in this segment, so none of these is used.
-        if is_next && scanned.damaged {
+        if is_next && scanned.damaged && !planted(Bug::TornTailKept) {
             found.clear();
         }
         scanned.opens.retain(|first| open_count_of(first.first_sequence) > open_count_of(last_sequence));
@@ -224,7 +224,8 @@ impl<'a> RollForward<'a> {
 fn keep_flushed(found: &mut Vec<LoggedRecord>, scanned: &mut Scanned, before: u64, flushed: u64) {
     let has_last = found.iter().any(|record| record.sequence == flushed);
     found.retain(|record| {
-        has_last && record.sequence <= flushed && open_count_of(record.sequence) == open_count_of(flushed)
+        let is_of_same = open_count_of(record.sequence) == open_count_of(flushed);
+        has_last && record.sequence <= flushed && (is_of_same || planted(Bug::EarlierOpenKeptAlone))
     });
     scanned.salvaged = found.len() as u64;
     scanned.last_sequence = if has_last { flushed } else { before };

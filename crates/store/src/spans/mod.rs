@@ -189,6 +189,7 @@ impl Spans {
         }
         self.notice_losses().await;
         let (store, stands_in) = self.place(key.primary).ok_or_else(all_lost)?;
+        let stands_in = stands_in && !planted(Bug::StandInFoundByTry);
         Ok(store.try_get(key).await?.filter(|object| is_current(store, stands_in, object)))
     }
 
@@ -201,7 +202,7 @@ impl Spans {
         }
         let (store, stands_in) = self.place(key.primary).ok_or_else(all_lost)?;
         match store.begin_fill(key, stale) {
-            FillRole::Resident(object) if !is_current(store, stands_in, &object) => {
+            FillRole::Resident(object) if !is_current(store, stands_in, &object) && !planted(Bug::StandInJoined) => {
                 Ok(store.begin_fill(key, Some(&object)))
             }
             role => Ok(role),
@@ -346,7 +347,8 @@ impl Spans {
     async fn purge_turn(&self) -> (PurgeOrder, Arc<OwnedMutexGuard<u64>>) {
         let mut last = Arc::clone(&self.inner.purge_turn).lock_owned().await;
         *last += 1;
-        let held = self.present().map(|(_, store)| store.purge_number()).min().unwrap_or(0);
+        let numbers = || self.present().map(|(_, store)| store.purge_number());
+        let held = if planted(Bug::HeldByOneSpan) { numbers().max() } else { numbers().min() }.unwrap_or(0);
         (PurgeOrder { number: *last, held }, Arc::new(last))
     }
 

@@ -82,7 +82,7 @@ impl Spans {
     }
 
     async fn open_with(mut devices: Vec<SpanDevice>, options: OpenOptions, begins_again: bool) -> Result<Spans, Error> {
-        if options.is_read_only {
+        if options.is_read_only && !(planted(Bug::ReaderMakesStore) && devices.len() == 1) {
             for named in &mut devices {
                 let failed = Error::invalid("the device was given twice");
                 named.device = std::mem::replace(&mut named.device, Err(failed)).map(Overlay::over);
@@ -137,7 +137,10 @@ impl Spans {
                 Part { found, spec, number, size_bytes, is_believed, missed: Vec::new() }
             })
             .collect();
-        let order = compare_purges(&mut parts);
+        let order = match is_read_only && planted(Bug::ReaderIgnoresOrder) {
+            true => PurgeOrder::default(),
+            false => compare_purges(&mut parts),
+        };
         // Spans that missed purges are opened first: they get these purges before another span forgets them.
         parts.sort_by_key(|part| part.found.order().number);
         for Part { found, spec, number, size_bytes, is_believed, missed } in parts {
@@ -189,7 +192,7 @@ impl Spans {
             spans,
             any,
             present: AtomicU64::new(0),
-            is_closed: AtomicBool::new(is_read_only),
+            is_closed: AtomicBool::new(is_read_only && !planted(Bug::ReaderTakesLosses)),
             membership: tokio::sync::Mutex::new((known.number, last_in_force(&memberships, &known))),
             purge_turn: Arc::new(tokio::sync::Mutex::new(order.number)),
             notes: Mutex::new(notes),
@@ -405,5 +408,6 @@ async fn begin_again(
     Store::create_span(device.clone(), &create, member).await?;
     let layout = recovery::read_superblock(&device).await?;
     // The span is empty, so it missed nothing.
+    let order = if planted(Bug::EmptySpanUnnumbered) { PurgeOrder::default() } else { order };
     Store::open_span(device, layout, options.clone(), SpanPurges { order, ..SpanPurges::default() }).await
 }

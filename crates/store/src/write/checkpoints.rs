@@ -89,7 +89,9 @@ impl Writer {
         if !due || is_early || self.checkpoint.is_some() {
             return;
         }
-        while let Some(written) = self.in_flight.next().await {
+        while !planted(Bug::CheckpointAheadOfAppends)
+            && let Some(written) = self.in_flight.next().await
+        {
             self.complete(written).await;
         }
         // A task may still be writing a hot list, possibly into the area that this checkpoint overwrites.

@@ -23,7 +23,8 @@ impl Writer {
             change.membership.present & !self.membership.present != 0 && !(has_missed && planted(Bug::ReturnMissed));
         let since = if is_return { self.state.draw() } else { self.membership.since };
         let membership = Membership { since, ..change.membership };
-        let state = StateSlot { open_count: self.open_count + 1, is_clean: false, membership };
+        let stated = Membership { since: if planted(Bug::ReturnNotRecorded) { 0 } else { since }, ..membership };
+        let state = StateSlot { open_count: self.open_count + 1, is_clean: false, membership: stated };
         let result = match self.state.stopped() {
             Some(_) => Err(self.state.stopped_error()),
             None => match write_state(&self.span.device, &self.span.layout, &state).await {

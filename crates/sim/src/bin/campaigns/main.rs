@@ -14,6 +14,7 @@ mod ram_simulation;
 mod shared;
 mod store_concurrent;
 mod store_crash_states;
+mod store_directed;
 mod store_model;
 mod store_spans;
 mod store_unreadable;
@@ -48,6 +49,8 @@ enum Campaign {
     StoreConcurrent(concurrent::Options),
     /// A store that is opened after a crash at any moment
     StoreCrashStates(store_crash_states::Options),
+    /// Directed scenarios of a store: crashes in a row, losses of spans, and readers
+    StoreDirected(store_directed::Options),
     /// Operations on a store against a model, with restarts and damage
     StoreModel(store_model::Options),
     /// Stores of several spans that are lost and return, against a model
@@ -71,6 +74,7 @@ fn main() -> ExitCode {
         Campaign::RamSimulation(options) => ram_simulation::run(&options),
         Campaign::StoreConcurrent(options) => concurrent::run::<StoreConcurrent>(&options),
         Campaign::StoreCrashStates(options) => store_crash_states::run(&options),
+        Campaign::StoreDirected(options) => store_directed::run(&options),
         Campaign::StoreModel(options) => store_model::run(&options),
         Campaign::StoreSpans(options) => store_spans::run(&options),
         Campaign::StoreUnreadable(options) => store_unreadable::run(&options),

@@ -74,10 +74,12 @@ pub fn run(options: &Options) -> ExitCode {
         report.opened_without
     );
     println!(
-        "{} hits, {} misses; after a loss {} hits demanded of other spans, {} missing; differences {}",
+        "{} hits, {} misses; hits demanded of other spans after a loss {}, and of all spans after an end {}; {} missing; \
+         differences {}",
         report.hits,
         report.misses,
         report.demanded,
+        report.demanded_after_end,
         report.demanded_missing,
         report.differences.len()
     );
@@ -88,6 +90,7 @@ pub fn run(options: &Options) -> ExitCode {
         && report.losses >= stores
         && report.returns >= stores
         && report.demanded >= stores
+        && report.demanded_after_end >= stores
         && earlier + same >= stores / 2
         && for_good >= stores / 4
         && for_some >= stores / 4
@@ -95,7 +98,9 @@ pub fn run(options: &Options) -> ExitCode {
     shared.log(&serde_json::json!({
         "check": NAME, "seed": shared.seed, "stores": stores, "operations": report.operations,
         "losses": report.losses, "returns": report.returns, "ends": report.ends, "refused": report.refused,
-        "put_back": report.put_back, "failed_in_purge": report.failed_in_purge, "opened_without": report.opened_without, "hits": report.hits, "misses": report.misses, "demanded": report.demanded,
+        "put_back": report.put_back, "failed_in_purge": report.failed_in_purge, "opened_without": report.opened_without,
+        "hits": report.hits, "misses": report.misses, "demanded": report.demanded,
+        "demanded_after_end": report.demanded_after_end,
         "demanded_missing": report.demanded_missing, "differences": report.differences.len(),
         "planted": caught, "planted_survived": survivors, "seconds": begun.elapsed().as_secs(), "passed": good,
     }));

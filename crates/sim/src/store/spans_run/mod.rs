@@ -24,6 +24,7 @@ use crate::flushed::{Flushed, Images};
 use crate::late::{Late, Owned, UnderWay, in_virtual_time};
 use crate::planted::{Case, Caught};
 use crate::random::Random;
+use crate::store::crash_check::whole;
 use crate::store::{body, primary, variant};
 use crate::switch::{Off, Switch};
 
@@ -33,6 +34,8 @@ const SPAN_BYTES: u64 = 4 << 20;
 const FILLS_MAX: usize = 4;
 /// Within this many opens, each with other spans missing, one must succeed.
 const OPENS_MAX: u32 = 500;
+/// A store notices the loss of a span at the latest after this time.
+const LOSS_TIME: Duration = Duration::from_secs(60);
 /// The number of operations between two events.
 const OPERATIONS_PER_EVENT: u64 = 60;
 
@@ -78,6 +81,8 @@ pub struct SpansReport {
     pub refused: u64,
     /// Gets that had to hit, because their span was not the lost one.
     pub demanded: u64,
+    /// Gets that had to hit after an end, because all spans were there.
+    pub demanded_after_end: u64,
     /// Gets that had to hit and missed.
     pub demanded_missing: u64,
     /// The answers that differ from the model.
@@ -229,21 +234,38 @@ impl Run {
             89 => self.purge_many(false).await,
             90..=93 => self.begin_fill(key),
             94..=97 => self.finish_fill().await,
-            _ => self.sync().await,
+            _ => _ = self.sync().await,
         }
     }
 
-    /// Reads a key and compares; returns whether it was found.
+    /// Reads a key and compares; returns whether it was found. The calls that find objects take turns.
     async fn get(&mut self, key: u32) -> bool {
-        let name = primary(key);
-        let found = self.store().get(KeyRef::new(&name, variant(key))).await;
-        let Some((version, bytes)) = (match found {
-            Some(object) => contents(&object).await,
-            None => None,
-        }) else {
-            self.report.misses += 1;
-            return false;
+        let (name, store, way) = (primary(key), self.store(), self.report.operations % 3);
+        let at = KeyRef::new(&name, variant(key));
+        let found = match way {
+            0 => store.try_get(at).await.ok().flatten(),
+            _ => store.get(at).await,
         };
+        // A get may have read into memory what it did not return.
+        let resident = match way {
+            0 => None,
+            1 => store.get_resident(at),
+            _ => match store.begin_fill(at, None) {
+                Ok(FillRole::Resident(object)) => Some(object),
+                _ => None,
+            },
+        };
+        let mut is_found = false;
+        for object in found.into_iter().chain(resident) {
+            is_found |= self.compare(key, &object).await;
+        }
+        self.report.misses += u64::from(!is_found);
+        is_found
+    }
+
+    /// Compares an object with what may be found; returns whether it could be read.
+    async fn compare(&mut self, key: u32, object: &Object) -> bool {
+        let Some((version, bytes)) = contents(object).await else { return false };
         let Expected { oldest, newest, .. } = self.expected[key as usize];
         if bytes != body(self.seed, key, version, length(version)) {
             self.differ(format!("key {key}: wrong bytes under version {version}"));
@@ -338,10 +360,13 @@ impl Run {
         self.purged(purge.is_ok(), |key| primary(key).starts_with(&prefix));
     }
 
-    async fn sync(&mut self) {
-        if self.store().sync().await.is_ok() {
+    /// Flushes everything; returns whether that succeeded.
+    async fn sync(&mut self) -> bool {
+        let is_good = self.store().sync().await.is_ok();
+        if is_good {
             self.expected.iter_mut().for_each(|expected| expected.durable = expected.durable.max(expected.oldest));
         }
+        is_good
     }
 
     async fn event(&mut self) {
@@ -349,11 +374,43 @@ impl Run {
             0..=2 => self.lose().await,
             3 => self.fail_in_purge().await,
             way => {
+                // Before every second end nothing is flushed, so that the end may take something.
+                let is_flushed = self.report.ends.iter().sum::<u64>() % 2 == 0 && self.sync().await;
+                let held = if is_flushed { self.held().await } else { Vec::new() };
                 self.end([0, 0, 1, 1, 2, 2][way as usize - 4]).await;
-                if self.random.chance(40) {
-                    self.put_back();
+                let is_put_back = self.random.chance(40) && self.put_back();
+                let is_torn = self.reopen().await;
+                if !is_put_back && !is_torn && self.devices.iter().all(|device| !device.is_away) {
+                    self.demand_all(held).await;
                 }
-                self.reopen().await;
+            }
+        }
+    }
+
+    /// The keys that are found; none if a span is lost, or the ring has overwritten anything.
+    async fn held(&mut self) -> Vec<u32> {
+        let store = self.store();
+        let is_whole = |span: &SpanStat| {
+            span.lost.is_none() && span.stat.as_ref().is_some_and(|stat| stat.counts.segments_reclaimed == 0)
+        };
+        let mut held = Vec::new();
+        if store.stat().spans.iter().all(is_whole) {
+            for key in 0..self.expected.len() as u32 {
+                if self.get(key).await {
+                    held.push(key);
+                }
+            }
+        }
+        held
+    }
+
+    /// Checks that all keys that were found before the end are found: all spans are there, as the end left them.
+    async fn demand_all(&mut self, held: Vec<u32>) {
+        for key in held {
+            self.report.demanded_after_end += 1;
+            if !self.get(key).await {
+                self.report.demanded_missing += 1;
+                self.differ(format!("key {key} is gone after an end, and all spans are there"));
             }
         }
     }
@@ -384,6 +441,10 @@ impl Run {
             self.operate().await;
         }
         let _ = store.sync().await;
+        if patience.is_multiple_of(2) {
+            // The store tries again for less than this time; then the span counts as lost, and others stand in for it.
+            tokio::time::sleep(LOSS_TIME).await;
+        }
         let _ = store.sync().await;
         let gone: Vec<u32> =
             store.stat().spans.iter().filter(|span| span.lost.is_some()).map(|span| span.number).collect();
@@ -441,14 +502,15 @@ impl Run {
         }
     }
 
-    /// Restores an older copy of a span, if another span was present all the time and can notice it.
-    fn put_back(&mut self) {
+    /// Restores an older copy of a span, if another span was present all the time and can notice it; returns whether it
+    /// did.
+    fn put_back(&mut self) -> bool {
         let there: Vec<usize> = (0..self.devices.len()).filter(|span| !self.devices[*span].is_away).collect();
         let span = self.random.below(self.devices.len() as u64) as usize;
         if !there.iter().any(|other| *other != span) {
-            return;
+            return false;
         }
-        let Some((opens, disk)) = self.devices[span].copy.take() else { return };
+        let Some((opens, disk)) = self.devices[span].copy.take() else { return false };
         self.devices[span].disk = disk;
         let is_same_life = opens == self.opens;
         self.report.put_back[usize::from(is_same_life)] += 1;
@@ -460,12 +522,14 @@ impl Run {
         }
         // The spans that can notice the old copy must be present at the next open.
         self.keeps_all = true;
+        true
     }
 
     /// Opens the store. Sometimes a crash interrupts a first attempt, so that some disks lack the last change of the
-    /// membership.
-    async fn reopen(&mut self) {
-        if self.version > 0 && self.missing.is_none() && self.random.chance(30) {
+    /// membership; returns whether one did.
+    async fn reopen(&mut self) -> bool {
+        let is_torn = self.version > 0 && self.missing.is_none() && self.random.chance(30);
+        if is_torn {
             let before: Vec<Arc<Disk>> = self.devices.iter().map(|device| device.disk.crash()).collect();
             self.devices.iter_mut().for_each(|device| device.flushed = Some(Images::default()));
             self.open().await;
@@ -497,6 +561,7 @@ impl Run {
         }
         self.open().await;
         self.keeps_all = false;
+        is_torn
     }
 
     /// Opens the store with some spans returned and some missing.
@@ -533,6 +598,8 @@ impl Run {
                 write_delay: Duration::from_millis(5),
                 index_loading: IndexLoading::Shards,
                 background: Background::Caller,
+                // Deadlines are on the real clock, which stands still in virtual time: all reads would miss theirs.
+                device_deadline: None,
                 seed: Some(self.random.bits()),
                 ..OpenOptions::default()
             };
@@ -591,12 +658,7 @@ fn named(span: usize, device: &Device, late: Option<(&UnderWay, u64)>) -> SpanDe
 /// Returns the version and the body of an object; `None` if the body cannot be read to its end.
 async fn contents(object: &Object) -> Option<(u32, Vec<u8>)> {
     let version = u32::from_le_bytes(object.metadata()[..].try_into().ok()?);
-    let mut bytes = Vec::with_capacity(object.body_bytes() as usize);
-    let mut reader = object.reader(0..u64::MAX);
-    while let Some(piece) = reader.next().await {
-        bytes.extend_from_slice(&piece.ok()?);
-    }
-    Some((version, bytes))
+    Some((version, whole(object).await?))
 }
 
 /// Returns the length of a version's body: most bodies are small, and some have several fragments.
