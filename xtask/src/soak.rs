@@ -81,6 +81,20 @@ const CAMPAIGNS: &[Campaign] = &[
         extents: &[("{workloads}", "200", "20"), ("{states}", "10000", "1000")],
     },
     Campaign {
+        name: "store-crash-chains",
+        program: Program::Of { program: "sim-campaigns", campaign: "store-crash-chains" },
+        arguments: &["--seed", "{seed}", "--chains", "{chains}"],
+        environment: &[],
+        extents: &[("{chains}", "1000", "60")],
+    },
+    Campaign {
+        name: "store-moments",
+        program: Program::Of { program: "sim-campaigns", campaign: "store-moments" },
+        arguments: &["--seed", "{seed}", "--runs", "{runs}"],
+        environment: &[],
+        extents: &[("{runs}", "200", "20")],
+    },
+    Campaign {
         name: "store-unreadable",
         program: Program::Of { program: "sim-campaigns", campaign: "store-unreadable" },
         arguments: &["--seed", "{seed}", "--stride", "{stride}"],

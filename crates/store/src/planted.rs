@@ -152,19 +152,24 @@ impl Bug {
         [Bug::ReturningSpanTrusted, Bug::StandInTrusted, Bug::ReturnMissed, Bug::OlderCopyTrusted];
 
     /// Bugs that show where a part of the device cannot be read, or is damaged.
-    pub const UNREADABLE: [Bug; 3] = [Bug::FailedReadIsMiss, Bug::UnreadableIsBlank, Bug::StateInOneSlot];
+    pub const UNREADABLE: [Bug; 4] =
+        [Bug::FailedReadIsMiss, Bug::UnreadableIsBlank, Bug::StateInOneSlot, Bug::DamageUncovers];
+
+    /// Bugs that only several crashes in a row reveal.
+    pub const CHAINS: [Bug; 2] = [Bug::GivenUpForgotten, Bug::CutNotSettled];
+
+    /// Bugs that purges of waiting objects reveal.
+    pub const WAITING: [Bug; 1] = [Bug::EraForgetsWaiting];
+
+    /// Bugs that gets reveal which are answered while the index is loaded.
+    pub const SHARDS: [Bug; 1] = [Bug::NeighbourBeforeShard];
 
     /// Bugs of which no check is known to catch them. A bug moves to another list when a check catches it.
-    pub const UNCAUGHT: [Bug; 10] = [
+    pub const UNCAUGHT: [Bug; 5] = [
         Bug::WaiterIgnoresPurge,
-        Bug::EraForgetsWaiting,
-        Bug::GivenUpForgotten,
-        Bug::CutNotSettled,
         Bug::SyncOfRunningFlush,
-        Bug::NeighbourBeforeShard,
         Bug::UnadmittedNameForgotten,
         Bug::OlderFillReplaces,
-        Bug::DamageUncovers,
         Bug::LossDuringPurgeIgnored,
     ];
 

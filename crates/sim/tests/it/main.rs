@@ -14,6 +14,7 @@ mod store_admission;
 mod store_concurrent;
 mod store_crash_states;
 mod store_model;
+mod store_moments;
 mod store_planted_bugs;
 mod store_spans;
 mod store_unreadable;
