@@ -95,6 +95,13 @@ const CAMPAIGNS: &[Campaign] = &[
         extents: &[("{runs}", "200", "20")],
     },
     Campaign {
+        name: "store-faults",
+        program: Program::Of { program: "sim-campaigns", campaign: "store-faults" },
+        arguments: &["--seed", "{seed}", "--runs", "{runs}"],
+        environment: &[],
+        extents: &[("{runs}", "2000", "100")],
+    },
+    Campaign {
         name: "store-unreadable",
         program: Program::Of { program: "sim-campaigns", campaign: "store-unreadable" },
         arguments: &["--seed", "{seed}", "--stride", "{stride}"],

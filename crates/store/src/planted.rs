@@ -164,6 +164,9 @@ impl Bug {
     /// Bugs that gets reveal which are answered while the index is loaded.
     pub const SHARDS: [Bug; 1] = [Bug::NeighbourBeforeShard];
 
+    /// Bugs that show where a place cannot be read for long, or the device is silent at times.
+    pub const FAULTS: [Bug; 1] = [Bug::FailedReadIsMiss];
+
     /// Bugs of which no check is known to catch them. A bug moves to another list when a check catches it.
     pub const UNCAUGHT: [Bug; 5] = [
         Bug::WaiterIgnoresPurge,

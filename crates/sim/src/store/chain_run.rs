@@ -194,9 +194,14 @@ async fn link(
     let crash = CrashOptions { max_per_epoch: 6, seed: random.bits(), ..CrashOptions::default() };
     let states: Vec<CrashState> = CrashStates::on(&Base::new(snapshot), &recorder.take(), crash).collect();
     let count = states.len() as u64;
-    // Half of the links end late, when segments were opened; the others end at any moment.
-    let first = if random.chance(50) { count - count / 8 - 1 } else { 0 };
-    let last = &states[(first + random.below(count - first)) as usize];
+    // A third of the links end late, when segments were opened, and a third with a torn write; the others end at any
+    // moment.
+    let torn: Vec<_> = states.iter().filter(|state| state.is_torn).collect();
+    let last = match random.below(3) {
+        0 => &states[(count - 1 - random.below(count / 8 + 1)) as usize],
+        1 if !torn.is_empty() => torn[random.below(torn.len() as u64) as usize],
+        _ => &states[random.below(count) as usize],
+    };
     let others: Vec<_> = (0..states_per_link).map(|_| &states[random.below(count) as usize]).collect();
     for state in others {
         let known = state.last_mark().map_or(events_before, |mark| mark as usize);

@@ -8,6 +8,7 @@ pub mod concurrent;
 pub mod crash_check;
 pub mod crash_run;
 pub mod expectation;
+pub mod fault_run;
 pub mod random_run;
 pub mod shard_run;
 pub mod spans_run;

@@ -23,18 +23,17 @@ use crate::late::in_virtual_time;
 use crate::planted::{Case, Caught};
 use crate::random::Random;
 use crate::store::crash_check::read;
-use crate::store::workload::open_options;
+use crate::store::workload::{SEGMENT_BYTES, open_options};
 use crate::store::{body, primary, variant};
 
 const STORE_BYTES: u64 = 8 << 20;
-const SEGMENT_BYTES: u64 = 64 << 10;
 /// The smallest number of short objects, and how many more there may be. They take a part of the ring, so all are there.
 const KEYS_MIN: u64 = 300;
 const KEYS_MORE: u64 = 700;
 /// The largest length of a short body, in bytes.
 const SHORT_BYTES_MAX: u64 = 400;
 /// The length of a long body, in bytes. It has so many fragments that most shards have one.
-const LONG_BYTES: usize = 2 << 20;
+const LONG_BYTES: usize = 3 << 19;
 /// The largest number of differences that are described.
 const DIFFERENCES_MAX: usize = 10;
 
@@ -129,7 +128,9 @@ async fn killed(seed: u64, keys: u32, replaced: &[u32]) -> Arc<MemoryDevice> {
     for key in 0..keys {
         put(&store, key, 1).await;
     }
-    let FillRole::Leader(mut fill) = store.begin_fill(KeyRef::new(b"long", b""), None) else { unreachable!("no other") };
+    let FillRole::Leader(mut fill) = store.begin_fill(KeyRef::new(b"long", b""), None) else {
+        unreachable!("no other")
+    };
     assert!(fill.start(b"", "long".into(), Some(LONG_BYTES as u64)));
     fill.write(body(0, keys, 1, LONG_BYTES).into()).await.expect("the device works");
     store.sync().await.expect("the device works");

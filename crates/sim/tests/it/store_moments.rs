@@ -1,6 +1,7 @@
-//! A sample of two moments of a running store that other simulations seldom meet; `store-moments` runs more.
+//! Samples of moments of a running store that other simulations seldom meet, and of devices with faults; `store-moments`
+//! and `store-faults` run more.
 
-use nectary_sim::store::{shard_run, waiting_run};
+use nectary_sim::store::{fault_run, shard_run, waiting_run};
 use nectary_store::planted::Bug;
 
 use crate::support::{alone, replay_of_another_process_says_the_same, seed_or};
@@ -34,5 +35,22 @@ fn get_between_two_shards_takes_nothing_replaced() {
         println!("planted: {}: {caught:?}", bug.name());
         let Some(caught) = caught else { panic!("{} survived", bug.name()) };
         replay_of_another_process_says_the_same("store-moments", bug.name(), &caught);
+    }
+}
+
+#[test]
+fn device_with_faults_costs_what_is_stated() {
+    let _alone = alone();
+    let seed = seed_or(46_000_000);
+    let report = fault_run::run(seed, 60, |_| {});
+    println!("seed {seed}: {report:?}");
+    assert!(report.violations.is_empty(), "{}", report.violations.join("\n"));
+    let seldom = [report.silences, report.failed_reads, report.errors, report.demanded, report.purges[1]];
+    assert!(seldom.iter().all(|&count| count > 30) && report.stopped > 30, "{report:?}");
+    for bug in Bug::FAULTS {
+        let caught = (seed..seed + 20).find_map(|seed| fault_run::replay_planted(bug, seed));
+        println!("planted: {}: {caught:?}", bug.name());
+        let Some(caught) = caught else { panic!("{} survived", bug.name()) };
+        replay_of_another_process_says_the_same("store-faults", bug.name(), &caught);
     }
 }

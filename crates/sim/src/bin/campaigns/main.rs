@@ -15,6 +15,7 @@ mod shared;
 mod store_concurrent;
 mod store_crash_chains;
 mod store_crash_states;
+mod store_faults;
 mod store_model;
 mod store_moments;
 mod store_spans;
@@ -52,6 +53,8 @@ enum Campaign {
     StoreCrashChains(store_crash_chains::Options),
     /// A store that is opened after a crash at any moment
     StoreCrashStates(store_crash_states::Options),
+    /// A store on a device with a place that cannot be read, or on one that is silent at times
+    StoreFaults(store_faults::Options),
     /// Operations on a store against a model, with restarts and damage
     StoreModel(store_model::Options),
     /// Purges of objects that wait to be written, and gets while an index is loaded
@@ -78,6 +81,7 @@ fn main() -> ExitCode {
         Campaign::StoreConcurrent(options) => concurrent::run::<StoreConcurrent>(&options),
         Campaign::StoreCrashChains(options) => store_crash_chains::run(&options),
         Campaign::StoreCrashStates(options) => store_crash_states::run(&options),
+        Campaign::StoreFaults(options) => store_faults::run(&options),
         Campaign::StoreModel(options) => store_model::run(&options),
         Campaign::StoreMoments(options) => store_moments::run(&options),
         Campaign::StoreSpans(options) => store_spans::run(&options),
