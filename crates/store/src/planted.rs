@@ -218,16 +218,20 @@ impl Bug {
         [Bug::ReaderIgnoresOrder, Bug::ReaderMakesStore, Bug::ReaderTakesLosses, Bug::ShortPurgeLogBelieved];
 
     /// Bugs that show where a part of the device cannot be read, or is damaged.
-    pub const UNREADABLE: [Bug; 3] = [Bug::FailedReadIsMiss, Bug::UnreadableIsBlank, Bug::StateInOneSlot];
+    pub const UNREADABLE: [Bug; 4] =
+        [Bug::FailedReadIsMiss, Bug::UnreadableIsBlank, Bug::StateInOneSlot, Bug::DamageUncovers];
 
-    /// Bugs of which no check is known to catch them. A bug moves to another list when a check catches it.
-    pub const UNCAUGHT: [Bug; 5] = [
-        Bug::EraForgetsWaiting,
-        Bug::GivenUpForgotten,
-        Bug::CutNotSettled,
-        Bug::NeighbourBeforeShard,
-        Bug::DamageUncovers,
-    ];
+    /// Bugs that only several crashes in a row reveal.
+    pub const CHAINS: [Bug; 2] = [Bug::GivenUpForgotten, Bug::CutNotSettled];
+
+    /// Bugs that purges of waiting objects reveal.
+    pub const WAITING: [Bug; 1] = [Bug::EraForgetsWaiting];
+
+    /// Bugs that gets reveal which are answered while the index is loaded.
+    pub const SHARDS: [Bug; 1] = [Bug::NeighbourBeforeShard];
+
+    /// Bugs that show where a place cannot be read for long, or the device is silent at times.
+    pub const FAULTS: [Bug; 1] = [Bug::FailedReadIsMiss];
 
     /// Bugs in decoders (missing checks) that fuzz targets must find.
     pub const DECODERS: [Bug; 3] = [Bug::RecordBoundUnchecked, Bug::AppendBoundUnchecked, Bug::CheckpointSlotUnchecked];

@@ -252,6 +252,27 @@ pub const CAMPAIGNS: &[Campaign] = &[
         extents: &[],
     },
     Campaign {
+        name: "store-crash-chains",
+        program: Program::Of { program: "sim-campaigns", campaign: "store-crash-chains" },
+        arguments: &["--seed", "{seed}", "--chains", "{chains}"],
+        environment: &[],
+        extents: &[("{chains}", "1000", "60")],
+    },
+    Campaign {
+        name: "store-moments",
+        program: Program::Of { program: "sim-campaigns", campaign: "store-moments" },
+        arguments: &["--seed", "{seed}", "--runs", "{runs}"],
+        environment: &[],
+        extents: &[("{runs}", "200", "20")],
+    },
+    Campaign {
+        name: "store-faults",
+        program: Program::Of { program: "sim-campaigns", campaign: "store-faults" },
+        arguments: &["--seed", "{seed}", "--runs", "{runs}"],
+        environment: &[],
+        extents: &[("{runs}", "2000", "100")],
+    },
+    Campaign {
         name: "store-directed",
         program: Program::Of { program: "sim-campaigns", campaign: "store-directed" },
         arguments: &["--seed", "{seed}"],

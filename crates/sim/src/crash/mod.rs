@@ -88,6 +88,8 @@ pub struct CrashState {
     pub snapshot: Snapshot,
     /// A hash of the image: equal images have equal hashes.
     pub hash: u64,
+    /// Whether a write survived in part.
+    pub is_torn: bool,
     /// The number of events of the recording that had happened.
     pub point: usize,
     /// The event with which the last successful flush had ended, if there was one.
@@ -259,6 +261,7 @@ impl CrashStates {
         }
         let kept = plan::chosen(&doubt, &plan.choice, self.options.subset_size);
         let description = describe(self.model, point, history.event_count, doubt.len(), &kept);
+        let is_torn = kept.iter().any(|(_, part)| *part != Part::Whole);
         let certain = history
             .begun_before(point)
             .iter()
@@ -278,6 +281,7 @@ impl CrashStates {
             model: self.model,
             snapshot: image.snapshot,
             hash: image.hash,
+            is_torn,
             point,
             flushed_through: history.flushed_through(point),
             marks: self.marks.clone(),

@@ -7,7 +7,7 @@ use nectary_block::{MemoryDevice, SharedDevice};
 use nectary_store::{Background, KeyRef, Object, Store};
 
 use crate::crash::CrashModel;
-use crate::store::expectation::{Expectation, RecoveredStore};
+use crate::store::expectation::{Expectation, RecoveredStore, Version};
 use crate::store::workload::{KEYS, open_options};
 use crate::store::{body, primary, variant};
 
@@ -47,6 +47,21 @@ pub async fn check(
     while stat.sequences.written.0.is_multiple_of(2) && store.stat().warming {
         tokio::time::sleep(Duration::from_micros(100)).await;
     }
+    compare(&store, crash, expectation, &mut verdict, |_, _| ()).await;
+    let counts = store.stat().counts;
+    (verdict.neighbours, verdict.warmed) = (counts.neighbours_taken, counts.warmed);
+    verdict
+}
+
+/// Gets every key of a store that was opened after a crash; `found` gets each key and the version that was found.
+pub async fn compare(
+    store: &Store,
+    crash: CrashModel,
+    expectation: &Expectation,
+    verdict: &mut Verdict,
+    mut found: impl FnMut(u32, Option<u32>),
+) {
+    let stat = store.stat();
     let recovered =
         RecoveredStore { sequence: stat.sequences.written.0, head: stat.head_epoch, segment_count: stat.segment_count };
     let durable = expectation.durable(crash);
@@ -57,31 +72,28 @@ pub async fn check(
         let allowed = expectation.allowed(key, crash, recovered);
         verdict.demanded += u32::from(allowed.must_hit);
         let name = primary(key);
-        let found = read(&store, KeyRef::new(&name, variant(key))).await;
-        match found {
-            None if allowed.must_hit => {
+        let object = read(store, KeyRef::new(&name, variant(key))).await;
+        let Some((metadata, bytes)) = object else {
+            if allowed.must_hit {
                 verdict.violations.push(format!("key {key}: missing; recovered up to {:#x}", recovered.sequence));
             }
-            None => {}
-            Some((metadata, bytes)) => {
-                let right = allowed.versions.iter().any(|version| {
-                    metadata == version.number.to_le_bytes() && bytes == body(0, key, version.number, version.length)
-                });
-                if right {
-                    verdict.live += 1;
-                } else {
-                    let numbers: Vec<u32> = allowed.versions.iter().map(|version| version.number).collect();
-                    verdict.violations.push(format!(
-                        "key {key}: {} bytes with metadata {metadata:?} that no allowed version ({numbers:?}) has",
-                        bytes.len()
-                    ));
-                }
-            }
+            found(key, None);
+            continue;
+        };
+        let is_it = |version: &&Version| {
+            metadata == version.number.to_le_bytes() && bytes == body(0, key, version.number, version.length)
+        };
+        if let Some(version) = allowed.versions.iter().find(is_it) {
+            verdict.live += 1;
+            found(key, Some(version.number));
+        } else {
+            let numbers: Vec<u32> = allowed.versions.iter().map(|version| version.number).collect();
+            verdict.violations.push(format!(
+                "key {key}: {} bytes with metadata {metadata:?} that no allowed version ({numbers:?}) has",
+                bytes.len()
+            ));
         }
     }
-    let counts = store.stat().counts;
-    (verdict.neighbours, verdict.warmed) = (counts.neighbours_taken, counts.warmed);
-    verdict
 }
 
 /// Reads a whole object; a read that breaks off is a miss.

@@ -10,6 +10,8 @@
 //! | the last version at or below the recovered sequence, or a later one | may be the hit |
 //! | a version that was not admitted to the disk | may be the hit, and hides older ones |
 //! | anything older, purged by its key or by one of its tags, or never put | must not hit |
+//! | a version that was found after an earlier crash | must hit, or a later one |
+//! | a version that was not found after an earlier crash | must not hit |
 //!
 //! A version that was purged by tag may still be in the index. There it hides the versions that it replaced, so these
 //! need not be found.
@@ -37,6 +39,17 @@ pub struct Version {
     pub in_memory_alone: bool,
     /// Whether a crash may have lost it.
     pub uncertain: bool,
+    /// What a get after a crash said of it, if there was one.
+    pub after_crash: Option<AfterCrash>,
+}
+
+/// What a get after a crash said of a version.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AfterCrash {
+    /// It was found, so it is on the disk.
+    Found,
+    /// Another version was found, or none: it must not reappear.
+    Gone,
 }
 
 /// Something that happened.
@@ -57,8 +70,12 @@ pub enum Event {
     TagPurgeReturned { tag: u32 },
     /// The store reported its sequences.
     Sequences { written: u64, flushed: u64 },
+    /// The store crashed; a loss of power may take what was written and not flushed.
+    Crashed { model: CrashModel },
     /// The store was opened again after a crash, having recovered everything up to a sequence.
     Reopened { recovered: u64 },
+    /// The first get of a key after a crash found this version, or none.
+    Found { key: u32, version: Option<u32> },
 }
 
 #[derive(Debug, Clone, Default)]
@@ -115,6 +132,7 @@ impl Expectation {
                     sequence: None,
                     in_memory_alone: false,
                     uncertain: false,
+                    after_crash: None,
                 })
             }
             Event::Accepted { key, version, sequence, admitted } => {
@@ -143,6 +161,14 @@ impl Expectation {
                 self.written = self.written.max(written);
                 self.flushed = self.flushed.max(flushed);
             }
+            Event::Crashed { model } => self.written = self.durable(model),
+            Event::Found { key, version } => {
+                for known in self.keys.get_mut(&key).into_iter().flat_map(|history| &mut history.versions) {
+                    let is_it = Some(known.number) == version;
+                    known.after_crash = Some(if is_it { AfterCrash::Found } else { AfterCrash::Gone });
+                    known.uncertain &= !is_it;
+                }
+            }
             Event::Reopened { recovered } => {
                 for version in self.keys.values_mut().flat_map(|history| &mut history.versions) {
                     version.uncertain |= version.sequence.is_none_or(|sequence| sequence > recovered);
@@ -155,6 +181,14 @@ impl Expectation {
     /// The keys that were ever put or purged.
     pub fn keys(&self) -> impl Iterator<Item = u32> + '_ {
         self.keys.keys().copied()
+    }
+
+    /// Whether a later version of a key was accepted than this one.
+    pub fn is_followed(&self, key: u32, version: u32) -> bool {
+        let versions = self.keys.get(&key).map_or(&[][..], |history| &history.versions);
+        let accepted = |later: &Version| later.sequence.is_some() && later.after_crash.is_none();
+        let at = versions.iter().position(|known| known.number == version);
+        at.is_some_and(|at| versions[at + 1..].iter().any(accepted))
     }
 
     /// The sequence up to which everything must be recovered.
@@ -178,20 +212,25 @@ impl Expectation {
         };
         let purged = |version: &Version| key_purged(version, false) || tag_purged(version, false);
         let maybe_purged = |version: &Version| key_purged(version, true) || tag_purged(version, true);
-        let certain = |version: &Version| !version.uncertain && version.sequence.is_some_and(|at| at <= store.sequence);
+        let is_written = |version: &Version, through: u64| {
+            version.after_crash == Some(AfterCrash::Found) || version.sequence.is_some_and(|at| at <= through)
+        };
+        let is_gone = |version: &Version| version.after_crash == Some(AfterCrash::Gone);
+        let certain = |version: &Version| !version.uncertain && is_written(version, store.sequence);
         let oldest = history.versions.iter().rposition(&certain).unwrap_or(0);
         let versions: Vec<Version> = history.versions[oldest.min(history.versions.len())..]
             .iter()
-            .filter(|version| !purged(version))
+            .filter(|version| !purged(version) && !is_gone(version))
             .cloned()
             .collect();
         let durable = self.durable(crash).max(store.sequence);
         let candidates = &history.versions[oldest.min(history.versions.len())..];
         let must_hit = candidates.iter().enumerate().any(|(index, version)| {
             !version.uncertain
+                && !is_gone(version)
                 && !version.in_memory_alone
                 && !candidates[index + 1..].iter().any(|later| tag_purged(later, true))
-                && version.sequence.is_some_and(|at| at <= durable)
+                && is_written(version, durable)
                 && !maybe_purged(version)
                 && version.head + store.segment_count > store.head + 3
         });
@@ -259,6 +298,25 @@ mod tests {
         expectation.tell(&Event::Reopened { recovered: 6 });
         let allowed = expectation.allowed(1, CrashModel::Process, STORE);
         assert_eq!((numbers(&allowed), allowed.must_hit), (vec![1, 2], true));
+    }
+
+    #[test]
+    fn what_was_found_after_a_crash_stays_and_what_was_not_stays_away() {
+        let mut expectation = Expectation::default();
+        put(&mut expectation, 1, 5);
+        put(&mut expectation, 2, 8);
+        put(&mut expectation, 3, 9);
+        expectation.tell(&Event::Sequences { written: 9, flushed: 5 });
+        expectation.tell(&Event::Crashed { model: CrashModel::Power });
+        assert_eq!(expectation.durable(CrashModel::Process), 5);
+        expectation.tell(&Event::Reopened { recovered: 6 });
+        expectation.tell(&Event::Found { key: 1, version: Some(2) });
+        let later = RecoveredStore { sequence: 7, ..STORE };
+        let allowed = expectation.allowed(1, CrashModel::Power, later);
+        assert_eq!((numbers(&allowed), allowed.must_hit), (vec![2], true));
+        expectation.tell(&Event::Found { key: 1, version: None });
+        let allowed = expectation.allowed(1, CrashModel::Power, later);
+        assert_eq!((numbers(&allowed), allowed.must_hit), (vec![], false));
     }
 
     #[test]

@@ -3,14 +3,18 @@
 //! Owns: models of the store that share no code with it, and checkers that compare. Leaves to others: the possible
 //! crash states (`crate::crash`), and the store itself.
 
+pub mod chain_run;
 pub mod concurrent;
 pub mod crash_check;
 pub mod crash_run;
 pub mod directed;
 pub mod expectation;
+pub mod fault_run;
 pub mod random_run;
+pub mod shard_run;
 pub mod spans_run;
 pub mod unreadable;
+pub mod waiting_run;
 pub mod workload;
 
 /// The body of a version of a key: a pure function, so that any mix of two versions is noticed.

@@ -19,7 +19,8 @@ use crate::store::{body, primary, tag, variant};
 
 /// The size of the store in bytes: some ten segments of 32 KiB.
 pub const STORE_BYTES: u64 = 512 << 10;
-const SEGMENT_BYTES: u64 = 32 << 10;
+/// The size of a segment in bytes.
+pub const SEGMENT_BYTES: u64 = 32 << 10;
 /// The number of keys of a workload.
 pub const KEYS: u32 = 24;
 /// One operation in this many purges everything; some others purge by prefix or tag.
@@ -53,13 +54,14 @@ pub struct Workload {
     pub rewritten: u64,
 }
 
-struct Running {
-    random: Random,
+/// A store, and the operations on it.
+pub(super) struct Running {
+    pub random: Random,
     device: SharedDevice,
     /// `None` only between two stores.
     store: Option<Store>,
     recorder: Option<Recorder>,
-    events: Vec<Event>,
+    pub events: Vec<Event>,
     next_version: u32,
     options: OpenOptions,
     reinserted: u64,
@@ -67,6 +69,8 @@ struct Running {
     rewritten: u64,
     /// The number of puts that the open store has not admitted so far.
     unadmitted: u64,
+    /// If it is set, keys of this parity are neither put nor purged.
+    spared: Option<u32>,
 }
 
 /// Returns the options with which stores are opened. With background work on the caller's thread and in virtual time, a
@@ -129,6 +133,7 @@ pub async fn run(seed: u64, operations: u32, background: Background) -> Workload
         tied: 0,
         rewritten: 0,
         unadmitted: 0,
+        spared: None,
     };
 
     // Before the recording, the ring often completes one to three cycles, so that there are reclaimed segments,
@@ -158,6 +163,7 @@ pub async fn run(seed: u64, operations: u32, background: Background) -> Workload
         tied,
         rewritten,
         unadmitted: 0,
+        spared: None,
     };
     running.tell(Event::Reopened { recovered: running.store().sequences().written.0 });
     for _ in 0..operations {
@@ -209,7 +215,64 @@ fn names(tags: u32) -> Vec<Vec<u8>> {
 }
 
 impl Running {
-    fn store(&self) -> &Store {
+    /// Opens a store whose device is recorded. `events` and `next_version` are those of its earlier lives. *Errors*:
+    /// the message, if it does not open.
+    pub async fn open(
+        device: SharedDevice,
+        recorder: &Recorder,
+        options: OpenOptions,
+        random: Random,
+        events: Vec<Event>,
+        next_version: u32,
+    ) -> Result<Running, String> {
+        recorder.mark(events.len() as u64);
+        let store = Store::open(device.clone(), options.clone()).await.map_err(|error| error.to_string())?;
+        let mut running = Running {
+            random,
+            device,
+            store: Some(store),
+            recorder: Some(recorder.clone()),
+            events,
+            next_version,
+            options,
+            reinserted: 0,
+            tied: 0,
+            rewritten: 0,
+            unadmitted: 0,
+            spared: None,
+        };
+        running.tell(Event::Reopened { recovered: running.store().sequences().written.0 });
+        Ok(running)
+    }
+
+    /// Does operations, but no crash and no checkpoint, and leaves keys of one parity alone.
+    pub async fn work(&mut self, operations: u64, spared: u32) {
+        self.spared = Some(spared);
+        for _ in 0..operations {
+            match self.random.below(100) {
+                0..=63 => self.put().await,
+                64..=67 => self.purge().await,
+                68..=70 => self.fill_across_a_purge().await,
+                71..=80 => self.sync().await,
+                81..=90 => self.look().await,
+                _ => self.wait_for_the_writer().await,
+            }
+        }
+    }
+
+    /// Ends the store without a clean stop; returns the events, and the number of the last version.
+    pub fn end(mut self) -> (Vec<Event>, u32) {
+        self.leave();
+        (self.events, self.next_version)
+    }
+
+    /// Draws a key below `bound` that may be put and purged.
+    fn key(&mut self, bound: u32) -> u32 {
+        let key = self.random.below(bound.into()) as u32;
+        if self.spared == Some(key % 2) { key ^ 1 } else { key }
+    }
+
+    pub fn store(&self) -> &Store {
         self.store.as_ref().expect("a store is open between operations")
     }
 
@@ -230,7 +293,7 @@ impl Running {
         self.unadmitted = 0;
     }
 
-    fn tell(&mut self, event: Event) {
+    pub fn tell(&mut self, event: Event) {
         self.events.push(event);
         if let Some(recorder) = &self.recorder {
             recorder.mark(self.events.len() as u64);
@@ -263,7 +326,7 @@ impl Running {
     fn begin(&mut self) -> (u32, u32, usize, u32) {
         // A few keys are replaced all the time; the others stay long enough to be re-inserted.
         let keys = if self.random.chance(75) { BUSY_KEYS } else { KEYS };
-        let key = self.random.below(keys.into()) as u32;
+        let key = self.key(keys);
         self.next_version += 1;
         // Up to 4 KiB, a body is one record here; longer bodies are stored as fragments.
         let length = match self.random.below(10) {
@@ -304,7 +367,7 @@ impl Running {
     }
 
     async fn purge(&mut self) {
-        let key = self.random.below(KEYS.into()) as u32;
+        let key = self.key(KEYS);
         self.tell(Event::PurgeBegan { key });
         if self.store().purge_key(&primary(key)).await.is_ok() {
             self.tell(Event::PurgeReturned { key });

@@ -15,6 +15,7 @@ mod store_concurrent;
 mod store_crash_states;
 mod store_directed;
 mod store_model;
+mod store_moments;
 mod store_planted_bugs;
 mod store_spans;
 mod store_unreadable;

@@ -16,10 +16,11 @@
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nectary_block as block;
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 use crate::counters::Counters;
 use crate::error::Error;

@@ -351,7 +351,7 @@ impl<'a> SegmentReader<'a> {
             let mut fragments = None;
             let mut damaged = false;
             if care == Care::Verify {
-                match self.whole_record(position + start * GRANULE_BYTES, bytes, hash).await {
+                match self.whole_record(position + start * GRANULE_BYTES, bytes, entry).await {
                     Some(record) => fragments = fragments_of(&record),
                     None => damaged = true,
                 }
@@ -373,11 +373,14 @@ impl<'a> SegmentReader<'a> {
         whole
     }
 
-    async fn whole_record(&mut self, position: u64, length: u64, hash: KeyHash) -> Option<Record> {
+    /// Returns the record of an entry of a table, if it is intact. A torn append may leave a record of the same key that
+    /// an earlier open wrote at the same place, and that a crash cut off from the log: its sequence is another one.
+    async fn whole_record(&mut self, position: u64, length: u64, entry: &TableEntry) -> Option<Record> {
         let place = self.place(position);
         let bytes = self.window.bytes_at(position, length).await?;
         let record = Record::decode(bytes, place).ok()?;
-        (record.fields.key_hash.get() == hash.0 && record.body_is_whole(bytes)).then_some(record)
+        let is_it = record.fields.key_hash == entry.key_hash && record.fields.sequence == entry.sequence;
+        (is_it && record.body_is_whole(bytes)).then_some(record)
     }
 
     async fn salvage(

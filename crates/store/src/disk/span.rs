@@ -123,7 +123,7 @@ impl Span {
         let result = match deadline {
             None => read.await,
             // The device keeps the buffer of a read whose future is dropped.
-            Some(deadline) => match tokio::time::timeout_at(deadline.into(), read).await {
+            Some(deadline) => match tokio::time::timeout_at(deadline, read).await {
                 Ok(result) => result,
                 Err(_) => Err(self.late(extent)),
             },

@@ -57,7 +57,7 @@ impl Filter for Watched {
         };
         let read = self.inner.read_at(offset, buffers, context);
         Box::pin(async move {
-            let result = match tokio::time::timeout_at(deadline.into(), read).await {
+            let result = match tokio::time::timeout_at(deadline, read).await {
                 Ok(result) => result,
                 // The device keeps the buffers of a read whose future is dropped.
                 Err(_) => Err(late("the deadline passed; the device has not answered")),

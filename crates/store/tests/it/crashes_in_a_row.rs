@@ -216,3 +216,31 @@ async fn a_version_that_an_open_had_recovered_is_found_alone_where_damage_takes_
     let store = without_rewriting(Arc::new(MemoryDevice::from_image(image))).await;
     assert_eq!((length(&store, "key").await, length(&store, "later").await), (Some(20), Some(3000)));
 }
+
+#[tokio::test]
+async fn torn_append_shows_no_earlier_record() {
+    let (device, epoch) = with_a_full_segment().await;
+    let store = without_rewriting(device.clone()).await;
+    put_in_a_segment_of_its_own(&store).await;
+    drop(store);
+    // The first sector of the append never reached the disk, so the next open gives the append up.
+    let earlier = device.image();
+    let start = appends(&earlier, epoch)[0];
+    let mut torn = earlier.clone();
+    torn[start..start + 512].fill(0);
+    let device = Arc::new(MemoryDevice::from_image(torn));
+    let store = without_rewriting(device.clone()).await;
+    assert_eq!(length(&store, "key").await, Some(10));
+    // That open writes records of the same keys and lengths to the same places. Of its append, the header and the table
+    // reach the disk, and the record of the key does not.
+    put_in_a_segment_of_its_own(&store).await;
+    drop(store);
+    let mut image = device.image();
+    let is_of_key = |at: &usize| image[*at..].starts_with(b"NREC") && image[*at + 112] == 3;
+    let record = (start..start + BLOCK_BYTES).step_by(64).find(is_of_key).expect("the record of the key");
+    let sector = record / 512 * 512;
+    assert!(sector >= start + 1024, "the table is in other sectors");
+    image[sector..start + BLOCK_BYTES].copy_from_slice(&earlier[sector..start + BLOCK_BYTES]);
+    let store = without_rewriting(Arc::new(MemoryDevice::from_image(image))).await;
+    assert_eq!(length(&store, "key").await, Some(10), "what was lost stays lost");
+}

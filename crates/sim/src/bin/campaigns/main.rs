@@ -13,9 +13,12 @@ mod ram_moves;
 mod ram_simulation;
 mod shared;
 mod store_concurrent;
+mod store_crash_chains;
 mod store_crash_states;
 mod store_directed;
+mod store_faults;
 mod store_model;
+mod store_moments;
 mod store_spans;
 mod store_unreadable;
 mod volume_crash_states;
@@ -47,12 +50,18 @@ enum Campaign {
     RamSimulation(ram_simulation::Options),
     /// Many concurrent clients on one store, and crash states of such stores
     StoreConcurrent(concurrent::Options),
+    /// A store that crashes several times in a row, with work between the crashes
+    StoreCrashChains(store_crash_chains::Options),
     /// A store that is opened after a crash at any moment
     StoreCrashStates(store_crash_states::Options),
     /// Directed scenarios of a store: crashes in a row, losses of spans, and readers
     StoreDirected(store_directed::Options),
+    /// A store on a device with a place that cannot be read, or on one that is silent at times
+    StoreFaults(store_faults::Options),
     /// Operations on a store against a model, with restarts and damage
     StoreModel(store_model::Options),
+    /// Purges of objects that wait to be written, and gets while an index is loaded
+    StoreMoments(store_moments::Options),
     /// Stores of several spans that are lost and return, against a model
     StoreSpans(store_spans::Options),
     /// A store of which each block in turn cannot be read
@@ -73,9 +82,12 @@ fn main() -> ExitCode {
         Campaign::RamMoves(options) => ram_moves::run(&options),
         Campaign::RamSimulation(options) => ram_simulation::run(&options),
         Campaign::StoreConcurrent(options) => concurrent::run::<StoreConcurrent>(&options),
+        Campaign::StoreCrashChains(options) => store_crash_chains::run(&options),
         Campaign::StoreCrashStates(options) => store_crash_states::run(&options),
         Campaign::StoreDirected(options) => store_directed::run(&options),
+        Campaign::StoreFaults(options) => store_faults::run(&options),
         Campaign::StoreModel(options) => store_model::run(&options),
+        Campaign::StoreMoments(options) => store_moments::run(&options),
         Campaign::StoreSpans(options) => store_spans::run(&options),
         Campaign::StoreUnreadable(options) => store_unreadable::run(&options),
         Campaign::VolumeCrashStates(options) => volume_crash_states::run(&options),
