@@ -84,7 +84,8 @@ impl Room {
         is_awaited: bool,
     ) -> Result<Option<Vec<u64>>, Failure> {
         let is_tight = is_awaited || image.free_segments() <= image.checkpoint_segments() + 1;
-        if !log.checkpoint_due() && !(is_tight && log.segments() > 1) {
+        let is_due = log.checkpoint_due() || (is_tight && log.segments() > 1);
+        if !is_due {
             self.again_at = None;
             return Ok(None);
         }

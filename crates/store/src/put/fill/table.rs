@@ -60,9 +60,10 @@ struct RunningKey {
 
 impl RunningKey {
     fn note(&mut self, hash: KeyHash, generation: u64) {
+        let has_room = self.newest.len() < VARIANTS_MAX;
         match self.newest.iter_mut().find(|(noted, _)| *noted == hash) {
             Some((_, newest)) => *newest = generation.max(*newest),
-            None if self.newest.len() < VARIANTS_MAX => self.newest.push((hash, generation)),
+            None if has_room => self.newest.push((hash, generation)),
             None => self.newest_of_others = generation.max(self.newest_of_others),
         }
     }
