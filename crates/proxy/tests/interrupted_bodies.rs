@@ -144,23 +144,27 @@ async fn interrupted_ranges_go_on_to_their_ends() {
     for fault in [Fault::Hang, Fault::Unreadable] {
         // Each row has the place of the mine, the ranges, and the number of ranges whose rest comes from the origin.
         for (offset, ranges, resumed) in [
-            (0, vec![0..1], 1),
-            (5 * FRAGMENT, vec![3..last], 1),
-            (5 * FRAGMENT, vec![5 * FRAGMENT + 77..5 * FRAGMENT + 79], 1),
-            (9 * FRAGMENT, vec![9 * FRAGMENT - 5..9 * FRAGMENT - 1], 0),
-            (5 * FRAGMENT, vec![0..9, 4 * FRAGMENT + 1..6 * FRAGMENT, 8 * FRAGMENT..8 * FRAGMENT + 1, last..last], 3),
-            (2 * FRAGMENT, vec![last - 1..last, 2 * FRAGMENT + 5..2 * FRAGMENT + 6, 0..0], 2),
+            (0, &[(0, 1)][..], 1),
+            (5 * FRAGMENT, &[(3, last)], 1),
+            (5 * FRAGMENT, &[(5 * FRAGMENT + 77, 5 * FRAGMENT + 79)], 1),
+            (9 * FRAGMENT, &[(9 * FRAGMENT - 5, 9 * FRAGMENT - 1)], 0),
+            (
+                5 * FRAGMENT,
+                &[(0, 9), (4 * FRAGMENT + 1, 6 * FRAGMENT), (8 * FRAGMENT, 8 * FRAGMENT + 1), (last, last)],
+                3,
+            ),
+            (2 * FRAGMENT, &[(last - 1, last), (2 * FRAGMENT + 5, 2 * FRAGMENT + 6), (0, 0)], 2),
         ] {
             // With nothing read ahead, the ranges that end before the mine come from the disk.
             let proxy = disk.proxy(&disk.mine(fault, offset)).await;
-            let texts: Vec<_> = ranges.iter().map(|range| format!("{}-{}", range.start, range.end)).collect();
+            let texts: Vec<_> = ranges.iter().map(|(first, last)| format!("{first}-{last}")).collect();
             let range = format!("range: bytes={}", texts.join(","));
             let reply = get(proxy.address, &disk.url(), &[&range, "if-range: Sun, 06 Nov 1994 08:49:37 GMT"]).await;
             assert_eq!((reply.status, reply.is_complete), (206, true), "{fault:?} {range}");
             let found = if ranges.len() > 1 { parts(&reply) } else { vec![reply.body.clone()] };
             assert_eq!(found.len(), ranges.len());
-            for (found, range) in found.iter().zip(&ranges) {
-                assert!(*found == disk.body[range.start..=range.end], "{fault:?} {range:?}: {} bytes", found.len());
+            for (found, (first, last)) in found.iter().zip(ranges) {
+                assert!(*found == disk.body[*first..=*last], "{fault:?} {first}-{last}: {} bytes", found.len());
             }
             let stats = proxy.stats();
             assert_eq!((stats.resumed, stats.cut_off), (resumed, 0), "{fault:?} {range}");

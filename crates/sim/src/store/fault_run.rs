@@ -356,7 +356,8 @@ impl World {
         match found {
             Err(error) => {
                 report.errors += 1;
-                if !has_failed && !(self.is_silence && is_silent) {
+                let is_excused = has_failed || (self.is_silence && is_silent);
+                if !is_excused {
                     self.breaks(report, format!("key {key} is an error, but no read failed: {error}"));
                 }
             }

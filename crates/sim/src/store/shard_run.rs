@@ -143,11 +143,13 @@ async fn killed(seed: u64, keys: u32, replaced: &[u32]) -> Arc<MemoryDevice> {
     device
 }
 
+type Get = Pin<Box<dyn Future<Output = Option<Answer>> + Send>>;
+
 /// A get that goes on whenever it is woken, within the call that wakes it.
 struct Eager {
     key: u32,
     version: u32,
-    get: Mutex<Option<Pin<Box<dyn Future<Output = Option<Answer>> + Send>>>>,
+    get: Mutex<Option<Get>>,
     answer: Mutex<Option<Option<Answer>>>,
     /// Whether the answer came within a wake-up.
     is_early: AtomicBool,

@@ -13,7 +13,6 @@ mod ram_simulation;
 mod store_admission;
 mod store_concurrent;
 mod store_crash_states;
-mod store_directed;
 mod store_model;
 mod store_moments;
 mod store_planted_bugs;

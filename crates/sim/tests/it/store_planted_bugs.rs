@@ -1,10 +1,12 @@
-//! The crash-state check and the model run catch each planted bug, and the same seed catches it again.
+//! The crash-state check, the model run and the directed scenarios catch each of their planted bugs, and the same seed
+//! catches it again.
 
 use nectary_sim::store::crash_run::{self, CrashRunOptions};
+use nectary_sim::store::directed::{self, SCENARIOS};
 use nectary_sim::store::random_run::{self, Plant};
 use nectary_store::planted::Bug;
 
-use crate::support::{alone, replay_of_another_process_says_the_same};
+use crate::support::{alone, replay_of_another_process_says_the_same, seed_or};
 
 #[test]
 fn each_planted_bug_is_caught() {
@@ -26,4 +28,22 @@ fn each_planted_bug_is_caught() {
         assert_eq!(random_run::replay_planted(plant, caught.case.seed), Some(caught.clone()), "a seed repeats its run");
         replay_of_another_process_says_the_same("store-model", plant.name(), &caught);
     }
+}
+
+#[test]
+fn crashes_losses_and_readers_keep_promises() {
+    let _alone = alone();
+    let seed = seed_or(1);
+    let broken = directed::run(seed..seed + 2);
+    assert!(broken.is_empty(), "{}", broken.join("\n"));
+    let bugs = Bug::RECOVERY.into_iter().chain(Bug::SPAN_RETURNS).chain(Bug::READ_ONLY);
+    for bug in bugs {
+        let caught = directed::replay_planted(bug, seed);
+        println!("planted: {}: {caught:?}", bug.name());
+        let Some(caught) = caught else { panic!("{} survived", bug.name()) };
+        assert_eq!(directed::replay_planted(bug, seed), Some(caught), "a seed repeats its run");
+    }
+    let is_listed =
+        |bug| Bug::RECOVERY.contains(&bug) || Bug::SPAN_RETURNS.contains(&bug) || Bug::READ_ONLY.contains(&bug);
+    assert!(SCENARIOS.iter().all(|scenario| is_listed(scenario.bug)), "each scenario has a bug that shows in it");
 }
