@@ -112,13 +112,19 @@ async fn interrupted_body_goes_on_exactly() {
         });
         for client in clients {
             let reply = client.await.expect("joined");
-            assert_eq!((reply.status, reply.is_complete, reply.is_hit()), (200, true, true), "{fault:?} {offset}");
+            // A client that comes after the device became silent, or with whose first read it does, is a miss.
+            let is_right = reply.is_hit() || fault == Fault::Hang;
+            assert_eq!((reply.status, reply.is_complete, is_right), (200, true, true), "{fault:?} {offset}");
             assert!(reply.body == disk.body, "{fault:?} {offset}: other bytes");
         }
         assert!(begun.elapsed() < SOON, "{fault:?} {offset}: {:?}", begun.elapsed());
         let stats = proxy.stats();
-        assert_eq!((stats.resumed, stats.cut_off), (4, 0), "{fault:?} {offset}");
-        for got in &disk.origin.got()[asked..] {
+        assert_eq!(stats.cut_off, 0, "{fault:?} {offset}");
+        let got = disk.origin.got()[asked..].to_vec();
+        let rests = got.iter().filter(|got| !got.header("range").is_empty());
+        assert_eq!(rests.clone().count() as u64, stats.resumed, "{fault:?} {offset}");
+        assert!(fault == Fault::Hang || (stats.resumed, got.len()) == (4, 4), "{fault:?} {offset}: {}", stats.resumed);
+        for got in rests {
             let range = got.header("range");
             let start = range.strip_prefix("bytes=").and_then(|range| range.strip_suffix(&format!("-{}", LENGTH - 1)));
             let start: usize = start.and_then(|start| start.parse().ok()).expect("a range up to the end");
@@ -130,7 +136,6 @@ async fn interrupted_body_goes_on_exactly() {
                 ("br, zstd, gzip", "")
             );
         }
-        assert_eq!(disk.origin.count() - asked, 4, "{fault:?} {offset}");
         let head = Client::connect(proxy.address).await.ask(&[&format!("HEAD {} HTTP/1.1", disk.url())]).await;
         assert_eq!((head.status, head.header("content-length")), (200, LENGTH.to_string()));
     }
@@ -167,7 +172,10 @@ async fn interrupted_ranges_go_on_to_their_ends() {
                 assert!(*found == disk.body[*first..=*last], "{fault:?} {first}-{last}: {} bytes", found.len());
             }
             let stats = proxy.stats();
-            assert_eq!((stats.resumed, stats.cut_off), (resumed, 0), "{fault:?} {range}");
+            assert_eq!(stats.cut_off, 0, "{fault:?} {range}");
+            // A device that becomes silent may be silent before the ranges are read; then the request is a miss.
+            let is_right = stats.resumed == resumed || fault == Fault::Hang && !reply.is_hit();
+            assert!(is_right, "{fault:?} {range}: {} resumed, not {resumed}", stats.resumed);
         }
     }
 }
@@ -240,14 +248,14 @@ async fn odd_rest_ends_the_connection() {
 async fn without_origin_or_validator_it_ends() {
     for headers in [&[][..], &["etag: W/\"a\""], &["last-modified: Sun, 06 Nov 1994 08:49:37 GMT"]] {
         let disk = Disk::with(headers).await;
-        let proxy = disk.proxy(&disk.mine(Fault::Hang, FRAGMENT)).await;
+        let proxy = disk.proxy(&disk.mine(Fault::Hang, 4 * FRAGMENT)).await;
         let asked = disk.origin.count();
         let reply = get(proxy.address, &disk.url(), &[]).await;
         assert!(!reply.is_complete && disk.body.starts_with(&reply.body), "{headers:?}");
         assert_eq!((disk.origin.count(), proxy.stats().cut_off), (asked, 1), "nothing could be proved: {headers:?}");
     }
     let disk = Disk::with(&[TAG]).await;
-    let proxy = disk.proxy(&disk.mine(Fault::Hang, FRAGMENT)).await;
+    let proxy = disk.proxy(&disk.mine(Fault::Hang, 4 * FRAGMENT)).await;
     let url = disk.url();
     let Disk { origin, body, .. } = disk;
     drop(origin);
