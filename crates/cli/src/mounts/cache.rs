@@ -28,8 +28,8 @@ use crate::{output, runtime};
 const COMPONENT: &str = "cache";
 /// The longest time in which each part must answer.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// A mounted cache that uses more than this share of its descriptors is degraded. *Units*: percent.
-const DESCRIPTORS_PERCENT_MAX: u64 = 80;
+/// A mounted cache that keeps more than this share of the descriptors that it may keep is degraded. *Units*: percent.
+const KEPT_PERCENT_MAX: usize = 80;
 
 /// Mounts a directory.
 pub fn mount(arguments: &CacheMountArguments) -> Result<u8, Failure> {
@@ -58,9 +58,9 @@ async fn stay(arguments: &CacheMountArguments) -> Result<u8, Failure> {
         ..Options::default()
     };
     check_options(&cache)?;
-    let is_exclusive = arguments.exclusive;
+    let (is_exclusive, uses_handles) = (arguments.exclusive, !arguments.by_names);
     let control = TREES.claim(&directory, arguments.leave_terminal)?;
-    let tree = Arc::new(Tree::start(TreeOptions { source, directory, cache, is_exclusive })?);
+    let tree = Arc::new(Tree::start(TreeOptions { source, directory, cache, is_exclusive, uses_handles })?);
     let requests = serve_control(&control, &tree);
     if let Err(failure) = announce(arguments, &tree) {
         tree.unmount(true)?;
@@ -116,10 +116,11 @@ fn serve_control(control: &ControlServer, tree: &Arc<Tree>) -> Requests {
 fn status(tree: &Tree) -> Status {
     let (options, figures, now) = (tree.options(), tree.figures(), tree.cache().options());
     let mut status = Status::healthy(COMPONENT, &options.directory.display().to_string());
-    if figures.nodes as u64 * 100 > figures.descriptors_max * DESCRIPTORS_PERCENT_MAX {
-        let what = format!("{} of {} open files are taken", figures.nodes, figures.descriptors_max);
-        status =
-            status.with_problem(State::Degraded, what, "raise the limit of open files (ulimit -Hn), mount it again");
+    if figures.kept * 100 > figures.kept_max * KEPT_PERCENT_MAX {
+        let what =
+            format!("{} of {} descriptors are kept for deleted files that are open", figures.kept, figures.kept_max);
+        let remedy = "close such files, or raise the limit of open files (ulimit -Hn) and mount it again";
+        status = status.with_problem(State::Degraded, what, remedy);
     }
     if !is_tree(&options.directory) {
         let what = left_behind(tree.held_elsewhere());
@@ -153,6 +154,12 @@ fn status(tree: &Tree) -> Status {
         "block_bytes": now.block_bytes,
         "memory_bytes": now.memory_bytes,
         "nodes": figures.nodes,
+        "node_bytes": figures.node_bytes,
+        "descriptors": figures.descriptors,
+        "descriptors_max": figures.descriptors_max,
+        "descriptors_kept": figures.kept,
+        "descriptors_kept_max": figures.kept_max,
+        "reopens_by": if figures.uses_handles { "handles" } else { "names" },
         "waits": figures_of_waits(&waits, &[]),
         "cache": cache,
         "streams": streams,
