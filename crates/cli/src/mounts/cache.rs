@@ -192,21 +192,38 @@ fn mounted(directory: Option<&Path>) -> Result<Vec<(Part, Status)>, Failure> {
 
 /// Unmounts a cache.
 pub fn umount(arguments: &CacheUmountArguments) -> Result<u8, Failure> {
-    let directory = &std::path::absolute(&arguments.directory).context("cannot find the current directory")?;
-    let found = mounted(Some(directory))?;
-    let Some((part, _)) = found.first() else {
-        if is_tree(directory) {
-            TREES.release_dead(directory)?;
-            // Its process lives, and does not answer, or has another runtime directory.
-            if is_tree(directory) {
-                unmount_tree(directory, arguments.lazy)?;
-            }
-            return Ok(GOOD);
-        }
-        let message = format!("{}: no cache is mounted there", directory.display());
+    let given = std::path::absolute(&arguments.directory).context("cannot find the current directory")?;
+    // A dead mount cannot be resolved, so its path is used as given.
+    let directory = &given.canonicalize().unwrap_or(given);
+    let all = parts(&RuntimeDirectory::open()?, PATIENCE)?;
+    let is_of = |status: &Status| status.component == COMPONENT && Path::new(&status.name) == directory;
+    if let Some(part) = all.iter().find(|part| part.status.as_ref().is_ok_and(is_of)) {
+        ask_to_unmount(part, arguments.lazy)?;
+        return Ok(GOOD);
+    }
+    let shown = directory.display();
+    if !is_tree(directory) {
+        let message = format!("{shown}: no cache is mounted there");
         return Err(Failure::new(NOT_FOUND, message, "`nectary cache stat` lists those that are"));
-    };
-    ask_to_unmount(part, arguments.lazy)?;
+    }
+    TREES.release_dead(directory)?;
+    if !is_tree(directory) {
+        return Ok(GOOD);
+    }
+    // Its process lives, and does not answer, or has another runtime directory.
+    let name = format!("{}.sock", TREES.socket_of(directory));
+    let silent = all.into_iter().find(|part| part.path.ends_with(&name));
+    if let Some(error) = silent.and_then(|part| part.status.err()) {
+        let message =
+            format!("{shown}: its process does not answer on its control socket, and it stays mounted: {error}");
+        let remedy = format!("try again; if it never answers, `umount {shown}` unmounts it without its process");
+        return Err(Failure::new(FAILED, message, remedy));
+    }
+    unmount_tree(directory, arguments.lazy)?;
+    if is_tree(directory) {
+        let message = format!("{shown}: another cache is mounted there below the one that was unmounted");
+        return Err(Failure::new(FAILED, message, "repeat the command to unmount it, too"));
+    }
     Ok(GOOD)
 }
 
