@@ -13,6 +13,7 @@ use nectary_attach::{Tree, TreeOptions, WAIT_SHOWN, is_tree, leave_terminal, unm
 use nectary_block::format_size;
 use nectary_buffer::{Mode, Options};
 use nectary_host::control::{Part, parts};
+use nectary_host::memory::resident_bytes;
 use nectary_host::{ControlServer, Methods, RuntimeDirectory, Shutdown, State, Status};
 use serde_json::{Value, json};
 
@@ -153,6 +154,7 @@ fn status(tree: &Tree) -> Status {
         "policy": now.policy,
         "block_bytes": now.block_bytes,
         "memory_bytes": now.memory_bytes,
+        "resident_bytes": resident_bytes(),
         "nodes": figures.nodes,
         "node_bytes": figures.node_bytes,
         "descriptors": figures.descriptors,
@@ -254,7 +256,9 @@ pub fn stat(arguments: &CacheStatArguments) -> Result<u8, Failure> {
         let _ = writeln!(text, "  against LRU {} reads saved, {} lost", number("reads_saved"), number("reads_lost"));
         let _ = writeln!(text, "  reads below {}", number("source_reads"));
         let used = format_size(number("used_bytes"));
-        let _ = writeln!(text, "  memory      {used} of {}", format_size(detail["memory_bytes"].as_u64().unwrap_or(0)));
+        let size = |name: &str| format_size(detail[name].as_u64().unwrap_or(0));
+        let (memory, resident) = (size("memory_bytes"), size("resident_bytes"));
+        let _ = writeln!(text, "  memory      {used} of {memory}, {resident} resident in the whole process");
     }
     if found.is_empty() {
         text.push_str("no cache is mounted\n");
