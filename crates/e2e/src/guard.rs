@@ -171,6 +171,13 @@ pub fn files_max() -> u64 {
     if known { limit.rlim_max } else { 1024 }
 }
 
+/// Lets this process have as many files open as its children.
+pub fn raise_files() {
+    let files = libc::rlimit { rlim_cur: files_max(), rlim_max: files_max() };
+    // SAFETY: a plain system call that reads the structure it is given.
+    let _ = unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &files) };
+}
+
 /// Returns the path of a program with this name on the PATH (or in the system directories), if there is one.
 pub fn find_program(name: &str) -> Option<PathBuf> {
     let path = std::env::var("PATH").unwrap_or_default();

@@ -89,6 +89,23 @@ impl Live {
         Live::mounted_in(Scratch::in_memory("live-mount")?, arguments, fill)
     }
 
+    /// Mounts a source by a process with a hard limit of open files, after `fill` has put files into it; with
+    /// `in_memory` the source is in memory.
+    pub fn mounted_under(
+        descriptors: u64,
+        in_memory: bool,
+        arguments: &[&str],
+        fill: impl FnOnce(&Path),
+    ) -> Result<Live> {
+        let scratch = if in_memory { Scratch::in_memory("live-mount")? } else { Scratch::new("live-mount")? };
+        let scratch = furnished(scratch)?;
+        fill(&scratch.join("source"));
+        let mut command = Command::new("sh");
+        command.args(["-c", &format!("ulimit -n {descriptors} && exec \"$0\" \"$@\"")]).arg(binary()?);
+        command.args(["cache", "mount"]).arg(scratch.join("source")).arg(scratch.join("shown")).args(arguments);
+        Live::start(command, scratch, true)
+    }
+
     fn mounted_in(scratch: Scratch, arguments: &[&str], fill: impl FnOnce(&Path)) -> Result<Live> {
         let scratch = furnished(scratch)?;
         fill(&scratch.join("source"));

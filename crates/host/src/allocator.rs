@@ -1,7 +1,8 @@
-//! Settings of the system's allocator for large blocks.
+//! The system's allocator: when freed memory is returned to the system.
 //!
-//! Owns: two settings of glibc. Promises: a block of 128 KiB or more is returned to the system as soon as it is freed.
-//! So a budget that counts the bytes of blocks also limits the resident memory.
+//! Owns: two settings of glibc, and the request to return all free pages. Promises: with the settings, a block of
+//! 128 KiB or more is returned to the system as soon as it is freed. So a budget that counts the bytes of blocks also
+//! limits the resident memory.
 
 /// The minimum size of a block that gets its own mapping. *Units*: bytes.
 #[cfg(target_env = "gnu")]
@@ -23,5 +24,16 @@ pub fn give_back_large_blocks() {
     unsafe {
         libc::mallopt(libc::M_MMAP_THRESHOLD, MAPPED_BYTES_MIN);
         libc::mallopt(libc::M_TRIM_THRESHOLD, HEAP_FREE_BYTES_MAX);
+    }
+}
+
+/// Returns to the system every page of the allocator that holds no live block. *Cost*: visits all free memory; other
+/// threads that allocate may wait for it. On other allocators the call has no effect.
+pub fn give_back_free_pages() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: the call takes an integer; live blocks stay valid.
+    #[allow(unsafe_code)]
+    unsafe {
+        libc::malloc_trim(0);
     }
 }

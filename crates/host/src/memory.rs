@@ -48,6 +48,11 @@ pub fn available_bytes() -> Option<u64> {
     available_at(Path::new("/"))
 }
 
+/// The memory of this process that is in the machine's memory now, files that it has mapped included. *Units*: bytes.
+pub fn resident_bytes() -> Option<u64> {
+    kilobytes(&fs::read_to_string("/proc/self/status").ok()?, "VmRSS:")
+}
+
 fn limit_at(root: &Path) -> Option<MemoryLimit> {
     let machine = meminfo(root, "MemTotal:").map(|bytes| MemoryLimit { bytes, group: None });
     let groups =
@@ -61,7 +66,11 @@ fn available_at(root: &Path) -> Option<u64> {
 }
 
 fn meminfo(root: &Path, name: &str) -> Option<u64> {
-    let table = fs::read_to_string(root.join("proc/meminfo")).ok()?;
+    kilobytes(&fs::read_to_string(root.join("proc/meminfo")).ok()?, name)
+}
+
+/// A field of a table of the kernel that counts in kB. *Units*: bytes.
+fn kilobytes(table: &str, name: &str) -> Option<u64> {
     let line = table.lines().find_map(|line| line.strip_prefix(name))?;
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
@@ -228,5 +237,6 @@ mod tests {
         assert_eq!(limit_at(Path::new("/nowhere")), None);
         assert!(limit().is_some_and(|limit| limit.bytes > 1 << 20));
         assert!(available_bytes().is_some());
+        assert!(resident_bytes().is_some_and(|bytes| bytes > 100 << 10));
     }
 }

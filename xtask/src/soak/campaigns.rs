@@ -315,6 +315,13 @@ pub const CAMPAIGNS: &[Campaign] = &[
         extents: &[("{operations}", "1000000", "100000")],
     },
     Campaign {
+        name: "cache-files",
+        program: Program::Of { program: "e2e-campaigns", campaign: "cache-files" },
+        arguments: &["--files", "{files}"],
+        environment: &[],
+        extents: &[("{files}", "1000000", "50000")],
+    },
+    Campaign {
         name: "nbd-kernel",
         program: Program::Of { program: "e2e-campaigns", campaign: "nbd-kernel" },
         arguments: &["--sessions", "{sessions}", "--seed", "{seed}"],

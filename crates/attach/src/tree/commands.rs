@@ -4,12 +4,12 @@
 //! and `..` are refused, so a path cannot leave the source. Promises: show and drop add no nodes; a pinned file keeps
 //! its node until it is unpinned, so that its blocks are not dropped together with the node.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::ffi::CString;
+use std::fs::File;
 use std::ops::Range;
-use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
@@ -17,7 +17,7 @@ use nectary_block::{ErrorKind, Operation};
 use nectary_buffer::{BufferCache, Dropped, Holding, Mode};
 use nectary_fuse::Errno;
 
-use super::names::{StreamName, node_path};
+use super::names::StreamName;
 use super::nodes::{Node, ROOT};
 use super::{Tree, sys};
 
@@ -64,7 +64,7 @@ pub struct HeldFile {
 
 /// The node that a path names.
 struct Found {
-    descriptor: OwnedFd,
+    descriptor: File,
     stat: libc::stat64,
 }
 
@@ -76,11 +76,7 @@ impl Tree {
 
     /// The name of a stream, if it is known.
     pub fn stream_name(&self, stream: nectary_block::Stream) -> Option<StreamName> {
-        let mut name = self.file_system.bytes.names.get(stream)?;
-        if let Ok(path) = Path::new(&name.path).strip_prefix(&self.options.source) {
-            name.path = path.display().to_string();
-        }
-        Some(name)
+        self.file_system.bytes.names.get(stream)
     }
 
     /// Makes all data that were written through the tree durable; returns the files for which this failed, with the
@@ -194,20 +190,30 @@ impl Tree {
         }
         let failed = |source| PathError::Failed { path: shown_text(path), source };
         let of_system = |error: Errno| failed(of_errno(error, path));
-        let (node, _) = file_system.nodes.know(found.descriptor).map_err(of_system)?;
+        let mut above = self.look_up_all(path).map_err(of_system)?;
+        let Some(node) = above.pop().filter(|node| Some(node.number) == self.known(&found).map(|node| node.number))
+        else {
+            self.forget_all(&above);
+            return Err(PathError::Absent { path: shown_text(path) });
+        };
         let pinned = match file_system.open(&node).map_err(of_system) {
             Ok(file) => {
-                let size = node.attributes().map_or(0, |attributes| attributes.size);
+                let size = file_system.nodes.attributes(&node).map_or(0, |attributes| attributes.size);
                 let length = range.end.min(size).saturating_sub(range.start);
                 let pinned = if length == 0 { Ok(0) } else { self.cache().pin(file.id, range.start, length).await };
                 pinned.map_err(failed)
             }
             Err(error) => Err(error),
         };
-        // The kernel may forget the node from now on. The pin keeps one look-up of the node, and only one.
-        let is_kept = pinned.is_ok() && self.pinned().insert(node.number);
-        if !is_kept {
-            nectary_fuse::FileSystem::forget(&**file_system, node.number, 1);
+        // The kernel may forget the node from now on. The pin keeps one look-up of the node, and only one, and of each
+        // directory above it, by whose names it is opened.
+        above.push(node.clone());
+        let mut all = self.pinned();
+        if pinned.is_ok() && !all.contains_key(&node.number) {
+            all.insert(node.number, above);
+        } else {
+            drop(all);
+            self.forget_all(&above);
         }
         pinned
     }
@@ -220,14 +226,38 @@ impl Tree {
             let Ok(bytes) = self.cache().unpin(file.id, range.start, range.end - range.start) else { continue };
             unpinned += bytes;
             let is_left = self.cache().holding(file.id, 0, u64::MAX, 0).is_ok_and(|held| held.pinned_bytes > 0);
-            if !is_left && self.pinned().remove(&node.number) {
-                nectary_fuse::FileSystem::forget(&*self.file_system, node.number, 1);
-            }
+            let released = if is_left { None } else { self.pinned().remove(&node.number) };
+            self.forget_all(&released.unwrap_or_default());
         }
         Ok(unpinned)
     }
 
-    fn pinned(&self) -> std::sync::MutexGuard<'_, BTreeSet<u64>> {
+    /// Looks up each name of a path, which counts as a look-up of each node.
+    fn look_up_all(&self, path: &[u8]) -> Result<Vec<Arc<Node>>, Errno> {
+        let mut found: Vec<Arc<Node>> = Vec::new();
+        let nodes = &self.file_system.nodes;
+        let root = nodes.get(ROOT)?;
+        for name in names_in(path) {
+            let parent = found.last().unwrap_or(&root);
+            let name = CString::new(name).map_err(|_| Errno::new(libc::EINVAL))?;
+            match nodes.look_up(parent, &name) {
+                Ok((node, _)) => found.push(node),
+                Err(error) => {
+                    self.forget_all(&found);
+                    return Err(error);
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    fn forget_all(&self, nodes: &[Arc<Node>]) {
+        for node in nodes.iter().rev() {
+            nectary_fuse::FileSystem::forget(&*self.file_system, node.number, 1);
+        }
+    }
+
+    fn pinned(&self) -> std::sync::MutexGuard<'_, BTreeMap<u64, Vec<Arc<Node>>>> {
         self.pinned.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -241,7 +271,7 @@ impl Tree {
     }
 
     fn known(&self, found: &Found) -> Option<Arc<Node>> {
-        self.file_system.nodes.find((found.stat.st_dev, found.stat.st_ino))
+        self.file_system.nodes.find(&found.descriptor)
     }
 
     /// The known nodes below a directory, with their paths below the tree.
@@ -256,10 +286,9 @@ impl Tree {
             .collect()
     }
 
-    /// The path of a node below the tree.
-    pub(super) fn path_of(&self, node: &Node) -> Option<PathBuf> {
-        let path = node_path(node).ok()?;
-        path.strip_prefix(&self.options.source).map(Path::to_owned).ok()
+    /// The path of a node below the tree; of a deleted file it is not known.
+    pub(super) fn path_of(&self, node: &Arc<Node>) -> Option<PathBuf> {
+        self.file_system.nodes.path_of(node)
     }
 
     /// Opens the node of a path below the tree.
@@ -272,8 +301,10 @@ impl Tree {
             _ => PathError::Failed { path: shown_text(path), source: of_errno(error, path) },
         };
         let root = self.file_system.nodes.get(ROOT).map_err(failed)?;
-        let mut descriptor = root.descriptor.try_clone().map_err(|error| failed(error.into()))?;
-        for name in path.split(|&byte| byte == b'/').filter(|name| !name.is_empty() && *name != b".") {
+        let nodes = &self.file_system.nodes;
+        let root = nodes.descriptor(&root).map_err(failed)?;
+        let mut descriptor = root.try_clone().map_err(|error| failed(error.into()))?;
+        for name in names_in(path) {
             if name == b".." {
                 return Err(invalid(path, "it has \"..\" in it: name it as it is below the mounted directory"));
             }
@@ -281,7 +312,7 @@ impl Tree {
                 return Err(invalid(path, &format!("a name in it is longer than {NAME_BYTES_MAX} bytes")));
             }
             let Ok(name) = CString::new(name) else { return Err(invalid(path, "it has a zero byte in it")) };
-            descriptor = sys::look_up(&descriptor, &name).map_err(failed)?;
+            descriptor = nodes.opening(|| sys::look_up(&descriptor, &name)).map_err(failed)?;
             if sys::stat(&descriptor).map_err(failed)?.st_mode & libc::S_IFMT == libc::S_IFLNK {
                 return Err(invalid(path, "it has a symbolic link in it: name what that points to"));
             }
@@ -306,10 +337,14 @@ fn invalid(path: &[u8], problem: &str) -> PathError {
     PathError::Invalid { path: shown_text(path), problem: problem.to_owned() }
 }
 
+/// The names in a path, without empty names and without `.`.
+fn names_in(path: &[u8]) -> impl Iterator<Item = &[u8]> {
+    path.split(|&byte| byte == b'/').filter(|name| !name.is_empty() && *name != b".")
+}
+
 /// A path without empty names and without `.`.
 fn shown(path: &[u8]) -> PathBuf {
-    let names = path.split(|&byte| byte == b'/').filter(|name| !name.is_empty() && *name != b".");
-    names.map(std::ffi::OsStr::from_bytes).collect()
+    names_in(path).map(std::ffi::OsStr::from_bytes).collect()
 }
 
 /// The beginning of a path, for messages.

@@ -10,16 +10,17 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use nectary_block::{Buffer, Context, Error, WriteFlags};
-use nectary_buffer::{BufferCache, FileId, Pinned, READ_BLOCKS_MAX, Source, stream_of};
+use nectary_buffer::{BufferCache, FileId, Pinned, READ_BLOCKS_MAX, stream_of};
 use nectary_fuse::{Caller, Data, Errno, Pool, Read, Reply, Write};
 
 use super::handles::{OpenFile, is_synced};
 use super::names::StreamNames;
+use super::nodes::Nodes;
 use super::processes::Processes;
-use super::source::{Shared, errno};
+use super::source::errno;
 
-/// How many times a read is tried if the file becomes shorter meanwhile.
-const TRIES_MAX: u32 = 3;
+/// How many times a read is tried if others change the file meanwhile.
+const TRIES_MAX: u32 = 8;
 
 /// The cache, and the other parts that reads and writes need.
 pub struct Bytes {
@@ -31,14 +32,16 @@ pub struct Bytes {
     pub processes: Processes,
     /// The names of streams.
     pub names: StreamNames,
+    nodes: Arc<Nodes>,
     block_bytes: u64,
 }
 
 impl Bytes {
-    /// Makes a value that reads and writes through `cache`; large reads use `memory`.
-    pub fn new(cache: BufferCache, memory: Pool) -> Bytes {
+    /// Makes a value that reads and writes through the cache of `nodes`; large reads use `memory`.
+    pub fn new(nodes: Arc<Nodes>, memory: Pool) -> Bytes {
+        let cache = nodes.cache.clone();
         let block_bytes = u64::from(cache.options().block_bytes);
-        Bytes { cache, memory, processes: Processes::default(), names: StreamNames::default(), block_bytes }
+        Bytes { cache, memory, processes: Processes::default(), names: StreamNames::default(), nodes, block_bytes }
     }
 
     fn context(&self, caller: Caller, file: &OpenFile) -> Context {
@@ -46,15 +49,23 @@ impl Bytes {
         let part = if self.processes.is_by_session() { 0 } else { file.node.number };
         let stream = stream_of(owner.into(), part);
         if file.named.swap(owner, Ordering::Relaxed) != owner {
-            self.names.learn(stream, owner, &file.node);
+            self.names.learn(stream, owner, &self.nodes, &file.node);
         }
         Context { stream, ..Context::default() }
     }
 
     /// The number of bytes that a read returns, given the current size of the file.
     fn length(file: &OpenFile, read: Read) -> u64 {
-        let size = Shared(file.file.source.clone()).size_bytes();
-        u64::from(read.size).min(size.saturating_sub(read.offset))
+        u64::from(read.size).min(file.file.source.sight.size().saturating_sub(read.offset))
+    }
+
+    /// Examines a file whose end a read has reached, because others may have appended to it. A failure is left to the
+    /// read of what they have appended.
+    fn look_behind_end(&self, file: &OpenFile, read: Read) -> u64 {
+        if !self.nodes.is_exclusive && read.size > 0 {
+            let _ = file.file.source.look(None);
+        }
+        Bytes::length(file, read)
     }
 
     fn blocks(&self, offset: u64, length: u64) -> u64 {
@@ -70,13 +81,20 @@ impl Bytes {
         reply: Reply,
         spawn: impl FnOnce(std::pin::Pin<Box<dyn Future<Output = ()> + Send>>),
     ) {
-        let length = Bytes::length(file, read);
+        let sight = &file.file.source.sight;
+        let mut epoch = sight.epoch();
+        let mut length = Bytes::length(file, read);
         if length == 0 {
-            return reply.bytes(&[]);
+            length = self.look_behind_end(file, read);
+            if length == 0 {
+                return reply.bytes(&[]);
+            }
+            epoch = sight.epoch();
         }
         let context = self.context(caller, file);
         if self.blocks(read.offset, length) <= READ_BLOCKS_MAX as u64
             && let Some(pins) = self.cache.try_read(file.file.id, read.offset, length, context)
+            && sight.is_since(epoch)
         {
             return answer(reply, &pins);
         }
@@ -87,21 +105,31 @@ impl Bytes {
 
     async fn read_slowly(&self, file: &OpenFile, read: Read, context: Context, reply: Reply) {
         for tries in 1.. {
+            let sight = &file.file.source.sight;
+            let epoch = sight.epoch();
             let length = Bytes::length(file, read);
             if length == 0 {
                 return reply.bytes(&[]);
             }
+            // A file that others change all the time is returned as it was at some of these moments.
+            let is_current = || sight.is_since(epoch) || tries == TRIES_MAX;
             let error = if self.blocks(read.offset, length) <= READ_BLOCKS_MAX as u64 {
                 match self.cache.read(file.file.id, read.offset, length, context).await {
-                    Ok(pins) => return answer(reply, &pins),
-                    Err(error) => error,
+                    Ok(pins) if is_current() => return answer(reply, &pins),
+                    Ok(_) => None,
+                    Err(error) => Some(error),
                 }
             } else {
                 match self.read_in_pieces(file.file.id, read.offset, length, context).await {
-                    Ok(Some(data)) => return reply.parts(&data.parts()),
+                    Ok(Some(data)) if is_current() => return reply.parts(&data.parts()),
+                    Ok(Some(_)) => None,
                     Ok(None) => return reply.errno(libc::ENOMEM),
-                    Err(error) => error,
+                    Err(error) => Some(error),
                 }
+            };
+            let Some(error) = error else {
+                tokio::task::yield_now().await;
+                continue;
             };
             if tries == TRIES_MAX || Bytes::length(file, read) >= length {
                 return reply.error(failed(&error));

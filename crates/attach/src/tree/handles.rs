@@ -4,12 +4,12 @@
 //! other effect.
 
 use std::collections::HashMap;
-use std::fs::File;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use nectary_fuse::Errno;
 
+use super::descriptors::Ticket;
 use super::nodes::Node;
 use super::source::CachedFile;
 
@@ -30,11 +30,23 @@ pub struct OpenFile {
     pub named: AtomicU32,
 }
 
+/// An open directory.
+pub struct OpenDirectory {
+    /// Its node.
+    pub node: Arc<Node>,
+    /// The directory, open for reading.
+    pub ticket: Ticket,
+    /// Held while entries are read, because the descriptor has one offset.
+    pub reading: Mutex<()>,
+}
+
 /// An open file or directory.
 #[derive(Clone)]
-enum Handle {
+pub enum Handle {
+    /// A file.
     File(Arc<OpenFile>),
-    Directory(Arc<Mutex<File>>),
+    /// A directory.
+    Directory(Arc<OpenDirectory>),
 }
 
 /// All open files and directories.
@@ -58,8 +70,8 @@ impl Handles {
     }
 
     /// Adds an open directory; returns its number.
-    pub fn add_directory(&self, directory: File) -> u64 {
-        self.add(Handle::Directory(Arc::new(Mutex::new(directory))))
+    pub fn add_directory(&self, directory: OpenDirectory) -> u64 {
+        self.add(Handle::Directory(Arc::new(directory)))
     }
 
     fn get(&self, number: u64) -> Result<Handle, Errno> {
@@ -76,15 +88,15 @@ impl Handles {
     }
 
     /// An open directory.
-    pub fn directory(&self, number: u64) -> Result<Arc<Mutex<File>>, Errno> {
+    pub fn directory(&self, number: u64) -> Result<Arc<OpenDirectory>, Errno> {
         match self.get(number)? {
             Handle::Directory(directory) => Ok(directory),
             Handle::File(_) => Err(Errno::new(libc::ENOTDIR)),
         }
     }
 
-    /// Removes a handle, which closes it.
-    pub fn remove(&self, number: u64) {
-        self.handles.write().unwrap_or_else(PoisonError::into_inner).remove(&number);
+    /// Removes and returns a handle.
+    pub fn remove(&self, number: u64) -> Option<Handle> {
+        self.handles.write().unwrap_or_else(PoisonError::into_inner).remove(&number)
     }
 }

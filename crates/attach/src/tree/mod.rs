@@ -8,8 +8,11 @@
 //! | file | what is in it |
 //! |---|---|
 //! | `serve` | what each request means |
+//! | `entries` | changes of names: making, linking, renaming, removing |
 //! | `nodes`, `handles` | the nodes that the kernel knows, and the files that programs have open |
+//! | `descriptors`, `reach` | the bounded table of open descriptors, and how closed ones are opened again |
 //! | `data`, `source` | bytes: to the cache, and from the cache to the file |
+//! | `sight` | what is known of a file: its size, and whether others have changed it |
 //! | `processes`, `names` | which process a thread belongs to, and the names of streams |
 //! | `commands` | commands of users on a mounted tree |
 //! | `access_lists` | the duties of a file system with access control lists |
@@ -18,15 +21,21 @@
 mod access_lists;
 mod commands;
 mod data;
+mod descriptors;
+mod entries;
 mod handles;
 mod names;
 mod nodes;
+#[cfg(test)]
+mod nodes_tests;
 mod processes;
+mod reach;
 mod serve;
+mod sight;
 mod source;
 mod sys;
 
-use std::os::fd::OwnedFd;
+use std::fs::File;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -42,6 +51,7 @@ use crate::long_calls::{LongWaits, WaitReason};
 use crate::mount_list::{OtherNamespace, device_of, is_mounted_as};
 pub use commands::{HeldFile, PathError};
 use data::Bytes;
+use descriptors::Descriptors;
 pub use names::StreamName;
 use nodes::Nodes;
 pub(crate) use processes::Processes;
@@ -51,6 +61,13 @@ use serve::TreeFileSystem;
 const READ_BYTES: usize = 4 << 20;
 /// The unit in which this memory is handed out. *Units*: bytes.
 const READ_UNIT_BYTES: usize = 64 << 10;
+/// The largest number of threads that wait for the source.
+const BLOCKING_THREADS_MAX: usize = 512;
+/// The descriptors that a thread that serves requests may hold beside those in the table: that of the connection, two
+/// directories, and what is being opened.
+const OF_WORKER: usize = 6;
+/// The descriptors that a thread that waits for the source may hold beside those in the table.
+const OF_BLOCKING_THREAD: usize = 2;
 /// The file system type in lists of mounts, after `fuse.`.
 const SUBTYPE: &str = "nectary-cache";
 
@@ -67,6 +84,9 @@ pub struct TreeOptions {
     /// hour instead of a second, and opening a file again does not check for changes. Other changes may then stay
     /// unseen.
     pub is_exclusive: bool,
+    /// Whether files are opened again by their file handles where the source has such. Otherwise they are opened by
+    /// their names.
+    pub uses_handles: bool,
 }
 
 /// A directory that is mounted through a cache.
@@ -78,18 +98,27 @@ pub struct Tree {
     threads: Mutex<Vec<JoinHandle<std::io::Result<()>>>>,
     /// The number of the mounted file system's device, as lists of mounts show it.
     device: Option<String>,
-    descriptors_max: u64,
-    /// The nodes of pinned files; a pin keeps one look-up of its node.
-    pinned: Mutex<std::collections::BTreeSet<u64>>,
+    /// The nodes of pinned files, and the directories above each; a pin keeps one look-up of each of them.
+    pinned: Mutex<std::collections::BTreeMap<u64, Vec<Arc<nodes::Node>>>>,
 }
 
 /// The counters and contents of a tree.
 #[derive(Debug, Clone)]
 pub struct TreeFigures {
-    /// The number of files, directories and other nodes that the kernel knows now; each uses a descriptor.
+    /// The number of files, directories and other nodes that the kernel knows now.
     pub nodes: usize,
-    /// The largest number of descriptors that the process may have.
-    pub descriptors_max: u64,
+    /// The memory of these nodes, without that of opened files. *Units*: bytes.
+    pub node_bytes: usize,
+    /// The descriptors of files and directories that are open now.
+    pub descriptors: usize,
+    /// The largest number of such descriptors.
+    pub descriptors_max: usize,
+    /// The descriptors of open and of deleted files, which stay open.
+    pub kept: usize,
+    /// The largest number of kept descriptors.
+    pub kept_max: usize,
+    /// Whether nodes are opened again by file handles; otherwise by their names.
+    pub uses_handles: bool,
     /// The cache's counters.
     pub cache: Stats,
     /// The cache's counters by stream.
@@ -100,20 +129,25 @@ impl Tree {
     /// Mounts `source` at `directory`. The mount hides the directory's own contents; `directory` may be the source
     /// itself.
     ///
-    /// This call changes the process: its umask becomes 0, and its limit of open descriptors is raised to the maximum.
+    /// This call changes the process: its umask becomes 0, and its limit of open descriptors is raised to the maximum. The
+    /// tree then uses most of the descriptors that are free.
     ///
     /// *Errors*: this machine lacks a feature, a directory cannot be opened, or an option is invalid.
     pub fn start(options: TreeOptions) -> Result<Tree, Error> {
         let channel = Channel::open(true)?;
         sys::clear_mask();
-        let descriptors_max = nectary_host::descriptors::raise().soft;
+        let limit = nectary_host::descriptors::raise().soft;
+        let blocking_threads = usize::try_from(limit / 8).unwrap_or(usize::MAX).clamp(16, BLOCKING_THREADS_MAX);
         let root = open_directory(&options.source)?;
         open_directory(&options.directory)?;
         let (handle, is_ready) = std::sync::mpsc::channel();
         let (stop, stopped) = oneshot::channel::<Arc<TreeFileSystem>>();
         let waiter =
             std::thread::Builder::new().name("nectary-tree".to_owned()).spawn(move || -> std::io::Result<()> {
-                let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+                let runtime = tokio::runtime::Builder::new_current_thread()
+                    .enable_all()
+                    .max_blocking_threads(blocking_threads)
+                    .build()?;
                 let _ = handle.send(runtime.handle().clone());
                 runtime.block_on(async {
                     // `stopped` ends without a value if the mount could not be made.
@@ -136,9 +170,16 @@ impl Tree {
             BufferCache::new(options.cache.clone())?
         };
         let read_only = options.cache.mode == Mode::ReadOnly;
-        let bytes = Arc::new(Bytes::new(cache, Pool::new(READ_BYTES / READ_UNIT_BYTES, READ_UNIT_BYTES)));
-        let file_system = Nodes::new(root, options.is_exclusive)
-            .and_then(|nodes| TreeFileSystem::new(nodes, bytes, read_only, runtime))
+        // Threads hold descriptors for the time of a call, also such as have left the table.
+        let of_threads = Limits::default().workers * OF_WORKER + blocking_threads * OF_BLOCKING_THREAD;
+        let descriptors = Descriptors::new(nectary_host::descriptors::for_connections(of_threads as u64));
+        let file_system = Nodes::new(root, descriptors, cache, options.is_exclusive, options.uses_handles)
+            .and_then(|nodes| {
+                let nodes = Arc::new(nodes);
+                let memory = Pool::new(READ_BYTES / READ_UNIT_BYTES, READ_UNIT_BYTES);
+                let bytes = Arc::new(Bytes::new(nodes.clone(), memory));
+                TreeFileSystem::new(nodes, bytes, read_only, runtime)
+            })
             .map_err(|error| {
                 Error::os("looking at the directory", std::io::Error::from_raw_os_error(error.number()))
             })?;
@@ -169,7 +210,7 @@ impl Tree {
         });
         let crew = crew.map_err(|error| Error::os("starting a thread", error))?;
         let threads = Mutex::new(vec![crew, waiter]);
-        Ok(Tree { options, file_system, connection, ended, threads, device, descriptors_max, pinned: Mutex::default() })
+        Ok(Tree { options, file_system, connection, ended, threads, device, pinned: Mutex::default() })
     }
 
     /// The options with which it was mounted.
@@ -180,8 +221,19 @@ impl Tree {
     /// Its counters and contents.
     pub fn figures(&self) -> TreeFigures {
         let cache = &self.file_system.bytes.cache;
-        let nodes = self.file_system.nodes.count();
-        TreeFigures { nodes, descriptors_max: self.descriptors_max, cache: cache.stats(), streams: cache.streams() }
+        let nodes = &self.file_system.nodes;
+        let (count, node_bytes) = nodes.count();
+        TreeFigures {
+            nodes: count,
+            node_bytes,
+            descriptors: nodes.descriptors.count(),
+            descriptors_max: nodes.descriptors.places(),
+            kept: nodes.descriptors.kept(),
+            kept_max: nodes.descriptors.kept_max(),
+            uses_handles: nodes.reach.uses_handles(),
+            cache: cache.stats(),
+            streams: cache.streams(),
+        }
     }
 
     /// Returns the calls that have been in progress for longer than `longer_than`. Programs keep their locks in the
@@ -246,9 +298,9 @@ impl Tree {
     }
 }
 
-fn open_directory(path: &Path) -> Result<OwnedFd, Error> {
+fn open_directory(path: &Path) -> Result<File, Error> {
     let opened = std::fs::OpenOptions::new().read(true).custom_flags(libc::O_PATH | libc::O_DIRECTORY).open(path);
-    opened.map(OwnedFd::from).map_err(|source| Error::Os { what: path.display().to_string(), source })
+    opened.map_err(|source| Error::Os { what: path.display().to_string(), source })
 }
 
 /// Unmounts a tree, even if its process was killed.

@@ -3,14 +3,12 @@
 //! Owns: a bounded table of names. A name is looked up once per open file and process, not at each read.
 
 use std::collections::HashMap;
-use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use nectary_block::Stream;
 
-use super::nodes::Node;
+use super::nodes::{Node, Nodes};
 
 /// The largest number of stored names. At this limit all are deleted; they are looked up again when files are opened.
 const NAMES_MAX: usize = 4096;
@@ -24,7 +22,7 @@ pub struct StreamName {
     pub process: u32,
     /// The command name of the process; empty if `/proc` does not have the process.
     pub command: String,
-    /// The path of the source file when the process first read it; only its end if it is long.
+    /// The path of the file below the tree when the process first read it; only its end if it is long.
     pub path: String,
 }
 
@@ -36,9 +34,9 @@ pub struct StreamNames {
 
 impl StreamNames {
     /// Stores the name of a stream.
-    pub fn learn(&self, stream: Stream, process: u32, node: &Node) {
+    pub fn learn(&self, stream: Stream, process: u32, nodes: &Nodes, node: &Arc<Node>) {
         let command = std::fs::read_to_string(format!("/proc/{process}/comm")).unwrap_or_default();
-        let path = node_path(node).unwrap_or_default();
+        let path = nodes.path_of(node).unwrap_or_default();
         let text = path.as_os_str().as_bytes();
         let end = String::from_utf8_lossy(&text[text.len().saturating_sub(PATH_BYTES_MAX)..]);
         let path = if text.len() > PATH_BYTES_MAX { format!("…{end}") } else { end.into_owned() };
@@ -53,9 +51,4 @@ impl StreamNames {
     pub fn get(&self, stream: Stream) -> Option<StreamName> {
         self.names.lock().unwrap_or_else(PoisonError::into_inner).get(&stream.0).cloned()
     }
-}
-
-/// The current path of a node in the source; for a deleted file it ends with ` (deleted)`.
-pub fn node_path(node: &Node) -> std::io::Result<PathBuf> {
-    std::fs::read_link(Path::new("/proc/self/fd").join(node.descriptor.as_raw_fd().to_string()))
 }

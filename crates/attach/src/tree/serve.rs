@@ -4,27 +4,26 @@
 //! the cache. Leaves to the kernel: permissions, which it checks by mode, owner and access control list; and locks,
 //! which work between programs that use the mount.
 
-use std::ffi::CStr;
-use std::os::fd::OwnedFd;
+use std::fs::File;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use nectary_block::Context;
 use nectary_fuse::protocol::{decode_device, open_flags, valid};
-use nectary_fuse::{
-    Call, Caller, Entry, Errno, FileSystem, Listing, Reply, Request, SetAttributes, Wishes, Write, features,
-};
+use nectary_fuse::{Call, Entry, Errno, FileSystem, Listing, Reply, Request, SetAttributes, Wishes, Write, features};
 use tokio::runtime::Handle as Runtime;
 use tokio::task::JoinSet;
 
 use super::access_lists;
 use super::data::Bytes;
-use super::handles::{Handles, OpenFile};
+use super::descriptors::Ticket;
+use super::handles::{Handle, Handles, OpenDirectory, OpenFile};
 use super::nodes::{Node, Nodes};
-use super::source::{CachedFile, FileSource, Shared, errno};
+use super::source::{CachedFile, FileSource, OwnChange, Shared, errno};
 use super::sys::{self, SetTime};
 
-type Result<T> = std::result::Result<T, Errno>;
+/// The result of a request.
+pub(super) type Result<T> = std::result::Result<T, Errno>;
 
 /// The size of the buffer for reading a directory. *Units*: bytes.
 const DIRECTORY_BYTES: usize = 32 << 10;
@@ -33,7 +32,7 @@ const DIRENT_HEAD_BYTES: usize = 19;
 
 /// A source directory behind a cache, as a FUSE file system.
 pub struct TreeFileSystem {
-    pub(super) nodes: Nodes,
+    pub(super) nodes: Arc<Nodes>,
     handles: Handles,
     pub(super) bytes: Arc<Bytes>,
     /// Whether changes are refused.
@@ -45,7 +44,7 @@ pub struct TreeFileSystem {
 impl TreeFileSystem {
     /// Makes the file system of the source of `nodes`. File contents go through `bytes`; requests that wait run in
     /// `runtime`.
-    pub fn new(nodes: Nodes, bytes: Arc<Bytes>, read_only: bool, runtime: Runtime) -> Result<TreeFileSystem> {
+    pub fn new(nodes: Arc<Nodes>, bytes: Arc<Bytes>, read_only: bool, runtime: Runtime) -> Result<TreeFileSystem> {
         let (handles, read_only) = (Handles::default(), AtomicBool::new(read_only));
         Ok(TreeFileSystem { nodes, handles, bytes, read_only, runtime, tasks: Mutex::new(JoinSet::new()) })
     }
@@ -63,7 +62,7 @@ impl TreeFileSystem {
         let _ = self.bytes.cache.close().await;
     }
 
-    fn changes(&self) -> Result<()> {
+    pub(super) fn changes(&self) -> Result<()> {
         if self.read_only.load(Ordering::Acquire) { Err(Errno::new(libc::EROFS)) } else { Ok(()) }
     }
 
@@ -71,94 +70,23 @@ impl TreeFileSystem {
     pub(super) fn open(&self, node: &Arc<Node>) -> Result<Arc<CachedFile>> {
         let mut file = node.file.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(file) = &*file {
-            if !self.nodes.is_exclusive && file.source.look()? {
-                self.bytes.cache.invalidate(file.id, 0, u64::MAX);
+            if !self.nodes.is_exclusive {
+                file.source.look(None)?;
             }
             return Ok(file.clone());
         }
-        let source = Arc::new(FileSource::open(&node.descriptor, format!("file {} of the tree", node.number))?);
+        let source = Arc::new(FileSource::open(&self.nodes, node)?);
         let id = self.bytes.cache.add(Arc::new(Shared(source.clone()))).map_err(|error| errno(&error))?;
+        source.cached_as(id);
         let cached = Arc::new(CachedFile { id, source });
         *file = Some(cached.clone());
         Ok(cached)
     }
 
-    /// Updates the cache after a change of a file that bypassed the cache.
-    fn changed(&self, node: &Node, offset: u64, length: u64) {
-        if let Some(file) = node.file() {
-            let _ = file.source.look();
-            self.bytes.cache.invalidate(file.id, offset, length);
-        }
-    }
-
-    /// Sets the owner of a new node to the caller, and the group too, unless the directory's set-group-id bit
-    /// determines it.
-    fn give(&self, parent: &Node, descriptor: &OwnedFd, caller: Caller, mode: u32) -> Result<()> {
-        let parent = sys::stat(&parent.descriptor)?;
-        let group = (parent.st_mode & libc::S_ISGID == 0).then_some(caller.group);
-        sys::set_owner(descriptor, Some(caller.user), group)?;
-        // The change of owner cleared these bits, so they are set again. The other bits may come from the directory's
-        // default list.
-        let bits = if mode & libc::S_IFMT == libc::S_IFREG { mode & 0o6000 } else { 0 };
-        if bits == 0 { Ok(()) } else { sys::set_mode(descriptor, sys::stat(descriptor)?.st_mode & 0o777 | bits) }
-    }
-
-    /// Makes a named node with `make`, which gets the final mode; `mode` is the mode and the umask of the request.
-    fn make(
-        &self,
-        request: &Request<'_>,
-        name: &CStr,
-        mode: (u32, u32),
-        make: impl FnOnce(&OwnedFd, u32) -> Result<()>,
-    ) -> Result<Entry> {
-        self.changes()?;
-        let parent = self.nodes.get(request.node)?;
-        let mode = access_lists::mode_of_new(&parent.descriptor, mode);
-        make(&parent.descriptor, mode)?;
-        let descriptor = sys::look_up(&parent.descriptor, name)?;
-        self.give(&parent, &descriptor, request.caller, mode)?;
-        Ok(self.nodes.know(descriptor)?.1)
-    }
-
-    /// Creates and opens a file, with or without a name.
-    fn create(&self, request: &Request<'_>, name: Option<&CStr>, mode: (u32, u32), flags: i32) -> Result<(Entry, u64)> {
-        self.changes()?;
-        let parent = self.nodes.get(request.node)?;
-        let mode = access_lists::mode_of_new(&parent.descriptor, mode) & 0o7777;
-        let descriptor = match name {
-            Some(name) => match sys::create(&parent.descriptor, name, mode) {
-                Ok(_) => {
-                    let descriptor = sys::look_up(&parent.descriptor, name)?;
-                    self.give(&parent, &descriptor, request.caller, mode | libc::S_IFREG)?;
-                    descriptor
-                }
-                // The file exists already; that is an error only with `O_EXCL`.
-                Err(error) if error.number() == libc::EEXIST && flags & libc::O_EXCL == 0 => {
-                    sys::look_up(&parent.descriptor, name)?
-                }
-                Err(error) => return Err(error),
-            },
-            None => {
-                let descriptor = OwnedFd::from(sys::create_nameless(&parent.descriptor, mode)?);
-                self.give(&parent, &descriptor, request.caller, mode | libc::S_IFREG)?;
-                descriptor
-            }
-        };
-        let (node, mut entry) = self.nodes.know(descriptor)?;
-        let opened = self.open(&node).and_then(|file| {
-            file.source.writer(&node.descriptor)?;
-            Ok(file)
-        });
-        match opened {
-            Ok(file) => {
-                entry.attributes = node.attributes()?;
-                Ok((entry, self.handles.add_file(node, file, flags)))
-            }
-            Err(error) => {
-                self.forget(node.number, 1);
-                Err(error)
-            }
-        }
+    /// Adds an open file.
+    pub(super) fn add_file(&self, node: &Arc<Node>, file: Arc<CachedFile>, flags: i32) -> Result<u64> {
+        self.nodes.add_open(node)?;
+        Ok(self.handles.add_file(node.clone(), file, flags))
     }
 
     fn open_handle(&self, node: u64, flags: i32) -> Result<u64> {
@@ -166,29 +94,68 @@ impl TreeFileSystem {
         let file = self.open(&node)?;
         if flags & libc::O_ACCMODE != libc::O_RDONLY {
             self.changes()?;
-            file.source.writer(&node.descriptor)?;
+            file.source.writer()?;
         }
-        Ok(self.handles.add_file(node, file, flags))
+        self.add_file(&node, file, flags)
+    }
+
+    fn open_directory(&self, node: u64) -> Result<u64> {
+        let node = self.nodes.get(node)?;
+        let directory = OpenDirectory { node, ticket: Ticket::default(), reading: Mutex::default() };
+        self.directory(&directory)?;
+        self.nodes.add_open(&directory.node)?;
+        Ok(self.handles.add_directory(directory))
+    }
+
+    /// An open directory, open for reading.
+    fn directory(&self, directory: &OpenDirectory) -> Result<Arc<File>> {
+        if let Some(opened) = self.nodes.descriptors.get(&directory.ticket) {
+            return Ok(opened);
+        }
+        let descriptor = self.nodes.descriptor(&directory.node)?;
+        let flags = libc::O_RDONLY | libc::O_DIRECTORY;
+        let opened = Arc::new(self.nodes.opening(|| sys::open(&descriptor, flags))?);
+        self.nodes.descriptors.put(&directory.ticket, opened.clone());
+        Ok(opened)
+    }
+
+    fn release(&self, handle: u64) {
+        match self.handles.remove(handle) {
+            Some(Handle::File(file)) => self.nodes.remove_open(&file.node),
+            Some(Handle::Directory(directory)) => {
+                self.nodes.descriptors.close(&directory.ticket);
+                self.nodes.remove_open(&directory.node);
+            }
+            None => {}
+        }
+    }
+
+    /// The descriptor of a node, by the node's number.
+    fn at(&self, number: u64) -> Result<Arc<File>> {
+        self.nodes.descriptor(&*self.nodes.get(number)?)
     }
 
     fn set(&self, number: u64, change: SetAttributes) -> Result<nectary_fuse::Attributes> {
         self.changes()?;
         let node = self.nodes.get(number)?;
+        let descriptor = self.nodes.descriptor(&node)?;
+        let mut own = OwnChange::of(&node);
         let has = |bit| change.valid & bit != 0;
         if has(valid::MODE) {
-            sys::set_mode(&node.descriptor, change.mode)?;
+            sys::set_mode(&descriptor, change.mode)?;
         }
         if has(valid::USER | valid::GROUP) {
             let user = has(valid::USER).then_some(change.user);
-            sys::set_owner(&node.descriptor, user, has(valid::GROUP).then_some(change.group))?;
+            sys::set_owner(&*descriptor, user, has(valid::GROUP).then_some(change.group))?;
         }
         if has(valid::SIZE) {
-            let before = sys::stat(&node.descriptor)?.st_size as u64;
-            let set = sys::open(&node.descriptor, libc::O_WRONLY)?.set_len(change.size);
+            let before = sys::stat(&*descriptor)?.st_size as u64;
             // Drops the blocks from the shorter size on: the last block in memory may have bytes that the file no
             // longer has.
-            self.changed(&node, change.size.min(before), u64::MAX);
-            set?;
+            if let Some(own) = &mut own {
+                own.bytes(change.size.min(before), u64::MAX);
+            }
+            self.nodes.opening(|| sys::open(&descriptor, libc::O_WRONLY))?.set_len(change.size)?;
         }
         let time = |is_set, is_now, (seconds, ns)| match (has(is_now), has(is_set)) {
             (true, _) => SetTime::Now,
@@ -198,19 +165,18 @@ impl TreeFileSystem {
         if has(valid::ACCESSED | valid::MODIFIED | valid::ACCESSED_NOW | valid::MODIFIED_NOW) {
             let accessed = time(valid::ACCESSED, valid::ACCESSED_NOW, change.accessed);
             let modified = time(valid::MODIFIED, valid::MODIFIED_NOW, change.modified);
-            sys::set_times(&node.descriptor, accessed, modified)?;
-            if let Some(file) = node.file() {
-                let _ = file.source.look();
-            }
+            sys::set_times(&descriptor, accessed, modified)?;
         }
-        node.attributes()
+        drop(own);
+        self.nodes.attributes(&node)
     }
 
     /// Lists a directory; with `plus` each entry counts as a look-up.
     fn list(&self, number: u64, handle: u64, offset: u64, size: u32, plus: bool) -> Result<Listing> {
         let parent = self.nodes.get(number)?;
-        let directory = self.handles.directory(handle)?;
-        let directory = directory.lock().unwrap_or_else(PoisonError::into_inner);
+        let open = self.handles.directory(handle)?;
+        let _reading = open.reading.lock().unwrap_or_else(PoisonError::into_inner);
+        let directory = self.directory(&open)?;
         let mut listing = Listing::new(size, plus);
         let mut entries = vec![0; DIRECTORY_BYTES.min((size as usize).max(4096))];
         let count = sys::read_directory(&directory, offset, &mut entries)?;
@@ -248,39 +214,27 @@ impl TreeFileSystem {
         self.changes()?;
         let (from, to) = (self.handles.file(copy.handle)?, self.handles.file(copy.to_handle)?);
         // This does not use the descriptor with direct I/O, because a copy may begin at any offset.
-        let reader = sys::open(&from.node.descriptor, libc::O_RDONLY)?;
-        let writer = to.file.source.writer(&to.node.descriptor)?;
-        let copied = sys::copy(&reader, copy.offset, writer, copy.to_offset, copy.length);
-        self.changed(&to.node, copy.to_offset, copy.length);
-        copied
+        let descriptor = self.nodes.descriptor(&from.node)?;
+        let reader = self.nodes.opening(|| sys::open(&descriptor, libc::O_RDONLY))?;
+        let writer = to.file.source.writer()?;
+        let mut own = OwnChange::of(&to.node);
+        if let Some(own) = &mut own {
+            own.bytes(copy.to_offset, copy.length);
+        }
+        sys::copy(&reader, copy.offset, &writer, copy.to_offset, copy.length)
     }
 
     fn allocate(&self, handle: u64, offset: u64, length: u64, mode: i32) -> Result<()> {
         self.changes()?;
         let open = self.handles.file(handle)?;
-        let done = sys::allocate(open.file.source.writer(&open.node.descriptor)?, mode, offset, length);
+        let writer = open.file.source.writer()?;
         // Some modes move the bytes after the range.
         let moves = mode & (libc::FALLOC_FL_COLLAPSE_RANGE | libc::FALLOC_FL_INSERT_RANGE) != 0;
-        self.changed(&open.node, offset, if moves { u64::MAX } else { length });
-        done
-    }
-
-    fn rename(&self, request: &Request<'_>, name: &CStr, parent: u64, new_name: &CStr, flags: u32) -> Result<()> {
-        self.changes()?;
-        let (from, to) = (self.nodes.get(request.node)?, self.nodes.get(parent)?);
-        sys::rename(&from.descriptor, name, &to.descriptor, new_name, flags)
-    }
-
-    fn link(&self, request: &Request<'_>, node: u64, new_name: &CStr) -> Result<Entry> {
-        self.changes()?;
-        let (node, parent) = (self.nodes.get(node)?, self.nodes.get(request.node)?);
-        sys::link(&node.descriptor, &parent.descriptor, new_name)?;
-        Ok(self.nodes.look_up(&parent, new_name)?.1)
-    }
-
-    fn unlink(&self, parent: u64, name: &CStr, is_directory: bool) -> Result<()> {
-        self.changes()?;
-        sys::unlink(&self.nodes.get(parent)?.descriptor, name, is_directory)
+        let mut own = OwnChange::of(&open.node);
+        if let Some(own) = &mut own {
+            own.bytes(offset, if moves { u64::MAX } else { length });
+        }
+        sys::allocate(&writer, mode, offset, length)
     }
 
     /// Removes the file of a node from the cache after the kernel has forgotten the node.
@@ -331,7 +285,7 @@ impl FileSystem for TreeFileSystem {
                     found => entry(reply, found),
                 }
             }
-            Call::GetAttributes { .. } => match node().and_then(|node| node.attributes()) {
+            Call::GetAttributes { .. } => match node().and_then(|node| self.nodes.attributes(&node)) {
                 Ok(attributes) => reply.attributes(&attributes, self.nodes.valid()),
                 Err(error) => reply.error(error),
             },
@@ -341,7 +295,7 @@ impl FileSystem for TreeFileSystem {
                 let set = self.set(number, change);
                 self.changed_by(handle, reply, set, move |reply, attributes| reply.attributes(&attributes, valid_for));
             }
-            Call::ReadLink => match node().and_then(|node| sys::read_link(&node.descriptor)) {
+            Call::ReadLink => match self.at(number).and_then(|node| sys::read_link(&node)) {
                 Ok(target) => reply.bytes(&target),
                 Err(error) => reply.error(error),
             },
@@ -350,11 +304,11 @@ impl FileSystem for TreeFileSystem {
             }
             Call::MakeNode { name, mode, device, umask } => {
                 let device = decode_device(device);
-                let make = |parent: &OwnedFd, mode| sys::make_node(parent, name, mode, device);
+                let make = |parent: &File, mode| sys::make_node(parent, name, mode, device);
                 entry(reply, self.make(&request, name, (mode, umask), make));
             }
             Call::MakeDirectory { name, mode, umask } => {
-                let make = |parent: &OwnedFd, mode| sys::make_directory(parent, name, mode);
+                let make = |parent: &File, mode| sys::make_directory(parent, name, mode);
                 entry(reply, self.make(&request, name, (mode & 0o7777, umask), make));
             }
             Call::Unlink { name } => reply.done(self.unlink(number, name, false)),
@@ -389,12 +343,12 @@ impl FileSystem for TreeFileSystem {
                 (Err(error), _) => reply.error(error),
                 (Ok(_), None) => reply.errno(libc::EINVAL),
             },
-            Call::StatFs => match node().and_then(|node| sys::sizes(&node.descriptor)) {
+            Call::StatFs => match self.at(number).and_then(|node| sys::sizes(&node)) {
                 Ok(sizes) => reply.statfs(&sizes),
                 Err(error) => reply.error(error),
             },
             Call::Release { handle, .. } | Call::ReleaseDirectory { handle } => {
-                self.handles.remove(handle);
+                self.release(handle);
                 reply.ok();
             }
             Call::Sync { handle, .. } => match self.handles.file(handle) {
@@ -408,52 +362,52 @@ impl FileSystem for TreeFileSystem {
                 Err(error) => reply.error(error),
             },
             Call::SyncDirectory { handle, .. } => {
-                let synced = self
-                    .handles
-                    .directory(handle)
-                    .and_then(|directory| Ok(directory.lock().unwrap_or_else(PoisonError::into_inner).sync_all()?));
+                let directory = self.handles.directory(handle).and_then(|open| self.directory(&open));
+                let synced = directory.and_then(|directory| Ok(directory.sync_all()?));
                 reply.done(synced);
             }
             Call::SyncFileSystem => {
-                reply.done(self.nodes.get(super::nodes::ROOT).and_then(|root| sys::sync_file_system(&root.descriptor)));
+                reply.done(self.at(super::nodes::ROOT).and_then(|root| sys::sync_file_system(&root)));
             }
             Call::SetXattr { name, value, flags, kill_group_id } => {
                 let set = self.changes().and_then(|()| node()).and_then(|node| {
-                    sys::set_xattr(&node.descriptor, name, value, flags)?;
-                    if kill_group_id { access_lists::clear_group_bit(&node.descriptor) } else { Ok(()) }
+                    let descriptor = self.nodes.descriptor(&node)?;
+                    let _own = OwnChange::of(&node);
+                    sys::set_xattr(&descriptor, name, value, flags)?;
+                    if kill_group_id { access_lists::clear_group_bit(&descriptor) } else { Ok(()) }
                 });
                 reply.done(set);
             }
             Call::GetXattr { name, size } => {
-                match node().and_then(|node| access_lists::xattr(&node.descriptor, name, size as usize)) {
+                match self.at(number).and_then(|node| access_lists::xattr(&node, name, size as usize)) {
                     Ok(value) => reply.xattr(&value),
                     Err(error) => reply.error(error),
                 }
             }
-            Call::ListXattr { size } => match node().and_then(|node| sys::xattr_names(&node.descriptor, size as usize))
-            {
+            Call::ListXattr { size } => match self.at(number).and_then(|node| sys::xattr_names(&node, size as usize)) {
                 Ok(names) => reply.xattr(&names),
                 Err(error) => reply.error(error),
             },
             Call::RemoveXattr { name } => {
                 let removed = self.changes().and_then(|()| node());
-                reply.done(removed.and_then(|node| sys::remove_xattr(&node.descriptor, name)));
+                reply.done(removed.and_then(|node| {
+                    let descriptor = self.nodes.descriptor(&node)?;
+                    let _own = OwnChange::of(&node);
+                    sys::remove_xattr(&descriptor, name)
+                }));
             }
-            Call::OpenDirectory { .. } => {
-                let flags = libc::O_RDONLY | libc::O_DIRECTORY;
-                match node().and_then(|node| sys::open(&node.descriptor, flags)) {
-                    Ok(directory) => reply.opened(self.handles.add_directory(directory), 0),
-                    Err(error) => reply.error(error),
-                }
-            }
+            Call::OpenDirectory { .. } => match self.open_directory(number) {
+                Ok(handle) => reply.opened(handle, 0),
+                Err(error) => reply.error(error),
+            },
             Call::ReadDirectory { handle, offset, size, plus } => match self.list(number, handle, offset, size, plus) {
                 Ok(listing) => reply.listing(&listing),
                 Err(error) => reply.error(error),
             },
-            Call::Access { mask } => reply.done(node().and_then(|node| sys::access(&node.descriptor, mask))),
+            Call::Access { mask } => reply.done(self.at(number).and_then(|node| sys::access(&node, mask))),
             Call::Seek { offset, whence, .. } => {
-                let found =
-                    node().and_then(|node| sys::seek(&sys::open(&node.descriptor, libc::O_RDONLY)?, offset, whence));
+                let opened = self.at(number).and_then(|node| self.nodes.opening(|| sys::open(&node, libc::O_RDONLY)));
+                let found = opened.and_then(|file| sys::seek(&file, offset, whence));
                 match found {
                     Ok(offset) => reply.position(offset),
                     Err(error) => reply.error(error),
@@ -486,7 +440,10 @@ impl TreeFileSystem {
         self.changes()?;
         let file = self.handles.file(write.handle)?;
         if write.kill_privileges {
-            sys::drop_rights(&node()?.descriptor)?;
+            let node = node()?;
+            let descriptor = self.nodes.descriptor(&node)?;
+            let _own = OwnChange::of(&node);
+            sys::drop_rights(&descriptor)?;
         }
         Ok(file)
     }

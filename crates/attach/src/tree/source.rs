@@ -1,20 +1,23 @@
 //! A file of the source directory, as a source of the cache.
 //!
-//! Owns: its descriptors, its size, and its last known state. Reads bypass the kernel's page cache if the file system
-//! allows it, so that nothing is cached twice. Writes use the page cache, because they may begin at any offset.
-//! Promises: changes by others are noticed when the file is opened, by its size and modification time.
+//! Owns: its reader, its writer, and what is known of its bytes (`sight`). Reader and writer are opened when they are
+//! needed, and are closed with the last open file of the node, or when the table of descriptors is full. Reads bypass
+//! the kernel's page cache if the file system allows it, so that nothing is cached twice. Writes use the page cache,
+//! because they may begin at any offset.
 
 use std::fs::File;
 use std::io;
-use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
 
 use nectary_block::{BUFFER_ALIGNMENT, Buffer, Context, Error, IoFuture, Operation, WriteFlags};
 use nectary_buffer::{FileId, Source};
 use nectary_fuse::Errno;
 
+use super::descriptors::Ticket;
+use super::nodes::{Node, Nodes};
+use super::sight::{Change, Sight};
 use super::sys;
 
 /// A file in the cache.
@@ -27,71 +30,153 @@ pub struct CachedFile {
 
 /// A file of the source directory.
 pub struct FileSource {
-    name: String,
-    reader: File,
-    /// The descriptor for writing, which the first write opens.
-    writer: OnceLock<File>,
-    size: AtomicU64,
-    /// The size and modification time (seconds and nanoseconds) after the last change through this value, or at the
-    /// last open.
-    seen: Mutex<(u64, i64, i64)>,
+    /// The number of the node.
+    number: u64,
+    nodes: Weak<Nodes>,
+    node: Weak<Node>,
+    reader: Ticket,
+    writer: Ticket,
+    /// Its number in the cache, once it has one.
+    id: OnceLock<FileId>,
+    /// What is known of the file's size and times.
+    pub sight: Sight,
+    /// Whether the file was changed through this mount since it was last made durable.
+    is_unsynced: AtomicBool,
     /// Whether the kernel has forgotten the file. Flushes then do nothing, because no program requests them.
     is_retired: AtomicBool,
 }
 
+fn stale() -> Errno {
+    Errno::new(libc::ESTALE)
+}
+
+fn of_errno(error: Errno) -> io::Error {
+    io::Error::from_raw_os_error(error.number())
+}
+
 impl FileSource {
-    /// Opens a file for reading.
-    pub fn open(node: &OwnedFd, name: String) -> Result<FileSource, Errno> {
-        let reader = match sys::open(node, libc::O_RDONLY | libc::O_DIRECT) {
-            Err(error) if error.number() == libc::EINVAL => sys::open(node, libc::O_RDONLY)?,
-            opened => opened?,
-        };
+    /// Makes the source of a node's file; opens the file for reading, so that an error is an error of `open`.
+    pub fn open(nodes: &Arc<Nodes>, node: &Arc<Node>) -> Result<FileSource, Errno> {
         let source = FileSource {
-            name,
-            reader,
-            writer: OnceLock::new(),
-            size: AtomicU64::new(0),
-            seen: Mutex::new((0, 0, 0)),
+            number: node.number,
+            nodes: Arc::downgrade(nodes),
+            node: Arc::downgrade(node),
+            reader: Ticket::default(),
+            writer: Ticket::default(),
+            id: OnceLock::new(),
+            sight: Sight::new(nodes.is_exclusive),
+            is_unsynced: AtomicBool::new(false),
             is_retired: AtomicBool::new(false),
         };
-        source.look()?;
+        source.sight.begin(&source.stat()?);
+        source.reader()?;
         Ok(source)
     }
 
-    /// Reads size and modification time, and returns whether they have changed since the last call.
-    pub fn look(&self) -> Result<bool, Errno> {
-        // The file is examined under the lock, so that the later of two concurrent calls determines the stored size.
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        let stat = sys::stat(&self.reader)?;
-        let now = (stat.st_size as u64, stat.st_mtime, stat.st_mtime_nsec);
-        self.size.store(now.0, Ordering::Release);
-        Ok(std::mem::replace(&mut *seen, now) != now)
+    /// Stores the file's number in the cache.
+    pub fn cached_as(&self, id: FileId) {
+        let _ = self.id.set(id);
     }
 
-    /// The descriptor for writing; the first call opens `node`.
-    pub fn writer(&self, node: &OwnedFd) -> Result<&File, Errno> {
-        if self.writer.get().is_none() {
-            // If two calls race, the second descriptor is closed again.
-            let _ = self.writer.set(sys::open(node, libc::O_RDWR)?);
+    /// The current attributes of the file.
+    fn stat(&self) -> Result<libc::stat64, Errno> {
+        let (nodes, node) = self.owners()?;
+        sys::stat(&*nodes.descriptor(&node)?)
+    }
+
+    fn name(&self) -> String {
+        format!("file {} of the tree", self.number)
+    }
+
+    fn owners(&self) -> Result<(Arc<Nodes>, Arc<Node>), Errno> {
+        Ok((self.nodes.upgrade().ok_or(stale())?, self.node.upgrade().ok_or(stale())?))
+    }
+
+    fn opened(&self, ticket: &Ticket, open: impl Fn(&File) -> Result<File, Errno>) -> Result<Arc<File>, Errno> {
+        let (nodes, node) = self.owners()?;
+        if let Some(file) = nodes.descriptors.get(ticket) {
+            return Ok(file);
         }
-        self.writer.get().ok_or(Errno::new(libc::EIO))
+        let descriptor = nodes.descriptor(&node)?;
+        let file = Arc::new(nodes.opening(|| open(&descriptor))?);
+        nodes.descriptors.put(ticket, file.clone());
+        Ok(file)
     }
 
-    /// Marks that the cache is about to remove the file.
+    /// The file, open for reading without the page cache if the file system allows it.
+    fn reader(&self) -> Result<Arc<File>, Errno> {
+        self.opened(&self.reader, |node| match sys::open(node, libc::O_RDONLY | libc::O_DIRECT) {
+            Err(error) if error.number() == libc::EINVAL => sys::open(node, libc::O_RDONLY),
+            opened => opened,
+        })
+    }
+
+    /// The file, open for writing.
+    pub fn writer(&self) -> Result<Arc<File>, Errno> {
+        self.opened(&self.writer, |node| sys::open(node, libc::O_RDWR))
+    }
+
+    /// Closes the reader and the writer; they are opened again when they are needed.
+    pub fn close(&self, nodes: &Nodes) {
+        nodes.descriptors.close(&self.reader);
+        nodes.descriptors.close(&self.writer);
+    }
+
+    /// Marks that the cache is about to remove the file, and closes the file.
     pub fn retire(&self) {
         self.is_retired.store(true, Ordering::Release);
+        if let Some(nodes) = self.nodes.upgrade() {
+            self.close(&nodes);
+        }
     }
 
-    /// Makes the written bytes durable.
-    fn sync(&self) -> io::Result<()> {
-        if self.is_retired.load(Ordering::Acquire) {
-            return Ok(());
+    /// Makes old bytes of the file leave the cache.
+    fn invalidate(&self, offset: u64, length: u64) {
+        if let (Some(nodes), Some(id)) = (self.nodes.upgrade(), self.id.get()) {
+            nodes.cache.invalidate(*id, offset, length);
         }
-        self.writer.get().unwrap_or(&self.reader).sync_all()
+    }
+
+    /// Examines the file; if others have changed it, its bytes in memory are dropped. `found` are attributes that were
+    /// read before; the current ones are returned.
+    pub fn look(&self, found: Option<&libc::stat64>) -> Result<libc::stat64, Errno> {
+        self.sight.look(found, || self.stat(), |offset, length| self.invalidate(offset, length))
+    }
+
+    /// Begins a change through this mount; [`end_change`](Self::end_change) must follow.
+    fn begin_change(&self) {
+        self.is_unsynced.store(true, Ordering::Release);
+        self.sight.begin_change(|| self.stat(), |offset, length| self.invalidate(offset, length));
+    }
+
+    fn end_change(&self, change: Change) {
+        // A flush that began before the end does not count.
+        self.is_unsynced.store(true, Ordering::Release);
+        self.sight.end_change(change, || self.stat(), |offset, length| self.invalidate(offset, length));
+    }
+
+    /// Whether a flush has something to do: a program may have the file open and request it, or this mount has changed
+    /// the file.
+    fn needs_sync(&self) -> bool {
+        let is_open = || self.node.upgrade().is_some_and(|node| node.is_open());
+        !self.is_retired.load(Ordering::Acquire) && (self.is_unsynced.load(Ordering::Acquire) || is_open())
+    }
+
+    /// Makes the changes durable.
+    fn sync(&self) -> io::Result<()> {
+        self.is_unsynced.store(false, Ordering::Release);
+        let writer = self.nodes.upgrade().and_then(|nodes| nodes.descriptors.get(&self.writer));
+        let file = writer.map_or_else(|| self.reader().map_err(of_errno), Ok);
+        let synced = file.and_then(|file| file.sync_all());
+        if synced.is_err() {
+            self.is_unsynced.store(true, Ordering::Release);
+        }
+        synced
     }
 
     /// Fills the buffers from the file; bytes beyond its end become zeroes.
     fn fill(&self, offset: u64, buffers: &mut [Buffer]) -> io::Result<()> {
+        let reader = self.reader().map_err(of_errno)?;
         let mut offset = offset;
         for buffer in buffers {
             let wanted = buffer.len();
@@ -99,7 +184,7 @@ impl FileSource {
             buffer.set_len(wanted.next_multiple_of(BUFFER_ALIGNMENT).min(buffer.capacity()));
             let mut read = 0;
             while read < wanted {
-                match self.reader.read_at(&mut buffer[read..], offset + read as u64) {
+                match reader.read_at(&mut buffer[read..], offset + read as u64) {
                     Ok(0) => break,
                     Ok(count) => read += count,
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -121,14 +206,62 @@ impl FileSource {
         Ok(())
     }
 
-    fn store(&self, offset: u64, buffers: &[Buffer]) -> io::Result<()> {
-        let writer = self.writer.get().ok_or_else(|| io::Error::from_raw_os_error(libc::EBADF))?;
+    fn store(&self, offset: u64, buffers: &[Buffer]) -> io::Result<u64> {
+        let writer = self.writer().map_err(of_errno)?;
         let mut offset = offset;
         for buffer in buffers {
             writer.write_all_at(buffer, offset)?;
             offset += buffer.len() as u64;
         }
-        Ok(())
+        Ok(offset)
+    }
+
+    fn zero(&self, offset: u64, length: u64) -> io::Result<u64> {
+        const PIECE_BYTES: usize = 1 << 20;
+        let zeroes = Buffer::zeroed(PIECE_BYTES.min(length as usize));
+        let (mut offset, mut left) = (offset, length);
+        let writer = self.writer().map_err(of_errno)?;
+        while left > 0 {
+            let piece = left.min(zeroes.len() as u64) as usize;
+            writer.write_all_at(&zeroes[..piece], offset)?;
+            (offset, left) = (offset + piece as u64, left - piece as u64);
+        }
+        Ok(offset)
+    }
+
+    /// Does a change of bytes that goes through the cache; `act` returns the offset of its end.
+    fn written(&self, act: impl FnOnce(&FileSource) -> io::Result<u64>) -> io::Result<()> {
+        self.begin_change();
+        let end = act(self);
+        self.end_change(end.as_ref().map_or(Change::Failed, |end| Change::Written(*end)));
+        end.map(drop)
+    }
+}
+
+/// A change of a file through this mount that does not go through the cache. It ends when the value is dropped.
+pub struct OwnChange {
+    file: Arc<CachedFile>,
+    change: Change,
+}
+
+impl OwnChange {
+    /// Begins a change of a node; `None` if its file is not in the cache. Only attributes are about to change, unless
+    /// [`bytes`](Self::bytes) says more.
+    pub fn of(node: &Node) -> Option<OwnChange> {
+        let file = node.file()?;
+        file.source.begin_change();
+        Some(OwnChange { file, change: Change::Attributes })
+    }
+
+    /// Says that bytes of a range change, or the size.
+    pub fn bytes(&mut self, offset: u64, length: u64) {
+        self.change = Change::Bytes(offset, length);
+    }
+}
+
+impl Drop for OwnChange {
+    fn drop(&mut self) {
+        self.file.source.end_change(self.change);
     }
 }
 
@@ -139,7 +272,7 @@ fn blocking<T: Send + 'static>(
     work: impl FnOnce(&FileSource) -> io::Result<T> + Send + 'static,
 ) -> IoFuture<T> {
     let task = tokio::task::spawn_blocking(move || {
-        work(&source).map_err(|error| Error::from_os(&error, &source.name, operation))
+        work(&source).map_err(|error| Error::from_os(&error, &source.name(), operation))
     });
     Box::pin(async move {
         match task.await {
@@ -154,11 +287,11 @@ pub struct Shared(pub Arc<FileSource>);
 
 impl Source for Shared {
     fn name(&self) -> String {
-        self.0.name.clone()
+        self.0.name()
     }
 
     fn size_bytes(&self) -> u64 {
-        self.0.size.load(Ordering::Acquire)
+        self.0.sight.size()
     }
 
     fn is_shared(&self) -> bool {
@@ -181,14 +314,15 @@ impl Source for Shared {
         _context: Context,
     ) -> IoFuture<Vec<Buffer>> {
         blocking(self.0.clone(), Operation::Write, move |source| {
-            let stored = source.store(offset, &buffers);
-            // Examines the file again, because even a failed write may have changed it.
-            let _ = source.look();
-            stored.map(|()| buffers)
+            source.written(|source| source.store(offset, &buffers))?;
+            Ok(buffers)
         })
     }
 
     fn flush(&self, _context: Context) -> IoFuture<()> {
+        if !self.0.needs_sync() {
+            return Box::pin(std::future::ready(Ok(())));
+        }
         blocking(self.0.clone(), Operation::Flush, FileSource::sync)
     }
 
@@ -197,19 +331,7 @@ impl Source for Shared {
     }
 
     fn write_zeroes(&self, offset: u64, length: u64, _context: Context) -> IoFuture<()> {
-        blocking(self.0.clone(), Operation::Write, move |source| {
-            const PIECE_BYTES: usize = 1 << 20;
-            let zeroes = Buffer::zeroed(PIECE_BYTES.min(length as usize));
-            let (mut offset, mut left) = (offset, length);
-            let writer = source.writer.get().ok_or_else(|| io::Error::from_raw_os_error(libc::EBADF))?;
-            while left > 0 {
-                let piece = left.min(zeroes.len() as u64) as usize;
-                writer.write_all_at(&zeroes[..piece], offset)?;
-                (offset, left) = (offset + piece as u64, left - piece as u64);
-            }
-            let _ = source.look();
-            Ok(())
-        })
+        blocking(self.0.clone(), Operation::Write, move |source| source.written(|source| source.zero(offset, length)))
     }
 }
 

@@ -36,10 +36,75 @@ fn owned(descriptor: RawFd) -> Result<OwnedFd> {
 }
 
 /// Opens a node of any kind in a directory with `O_PATH`.
-pub fn look_up(parent: &OwnedFd, name: &CStr) -> Result<OwnedFd> {
+pub fn look_up(parent: &File, name: &CStr) -> Result<File> {
     let flags = libc::O_PATH | libc::O_NOFOLLOW | libc::O_CLOEXEC;
     // SAFETY: the name is a string that ends with a zero byte and outlives the call.
-    owned(unsafe { libc::openat(parent.as_raw_fd(), name.as_ptr(), flags) })
+    owned(unsafe { libc::openat(parent.as_raw_fd(), name.as_ptr(), flags) }).map(File::from)
+}
+
+/// The longest file handle that is stored. *Units*: bytes.
+const HANDLE_BYTES_MAX: usize = 20;
+
+/// A file handle: it names a node of a file system for as long as the node exists, and no other node later.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FileHandle {
+    kind: i32,
+    length: u8,
+    bytes: [u8; HANDLE_BYTES_MAX],
+}
+
+/// The layout in which the kernel takes and returns handles.
+#[repr(C)]
+struct HandleLayout {
+    length: u32,
+    kind: i32,
+    bytes: [u8; HANDLE_BYTES_MAX],
+}
+
+/// Returns the handle of a node, and the number of its mount.
+///
+/// *Errors*: `EOPNOTSUPP` if the file system has no handles, `EOVERFLOW` if they are too long.
+pub fn handle(node: &File) -> Result<(FileHandle, i32)> {
+    let mut layout = HandleLayout { length: HANDLE_BYTES_MAX as u32, kind: 0, bytes: [0; HANDLE_BYTES_MAX] };
+    let mut mount = 0;
+    // SAFETY: the layout is that of the call, with room for as many bytes as it says; all arguments outlive the call.
+    done(unsafe {
+        let handle = (&raw mut layout).cast::<libc::file_handle>();
+        libc::name_to_handle_at(node.as_raw_fd(), EMPTY.as_ptr(), handle, &raw mut mount, libc::AT_EMPTY_PATH)
+    })?;
+    let length = (layout.length as usize).min(HANDLE_BYTES_MAX) as u8;
+    Ok((FileHandle { kind: layout.kind, length, bytes: layout.bytes }, mount))
+}
+
+/// Opens the node of a handle with `O_PATH`; `mount` is a directory of its mount that is open for reading.
+///
+/// *Errors*: `ESTALE` if the node no longer exists.
+pub fn open_by_handle(mount: &File, handle: &FileHandle) -> Result<File> {
+    let mut layout = HandleLayout { length: handle.length.into(), kind: handle.kind, bytes: handle.bytes };
+    let flags = libc::O_PATH | libc::O_NOFOLLOW | libc::O_CLOEXEC;
+    // SAFETY: the layout is that of the call, and outlives it.
+    let opened = unsafe { libc::open_by_handle_at(mount.as_raw_fd(), (&raw mut layout).cast(), flags) };
+    owned(opened).map(File::from)
+}
+
+/// The time at which a node was made, in seconds and nanoseconds; `(0, 0)` if the file system does not store it.
+pub fn born(node: &File) -> Result<(i64, u32)> {
+    // SAFETY: all zeroes are a value of this layout.
+    let mut stat: libc::statx = unsafe { std::mem::zeroed() };
+    let (flags, mask) = (libc::AT_EMPTY_PATH, libc::STATX_BTIME);
+    // SAFETY: the path is a string that ends with a zero byte, the buffer has the layout that the call writes.
+    done(unsafe { libc::statx(node.as_raw_fd(), EMPTY.as_ptr(), flags, mask, &raw mut stat) })?;
+    let is_known = stat.stx_mask & libc::STATX_BTIME != 0;
+    Ok(if is_known { (stat.stx_btime.tv_sec, stat.stx_btime.tv_nsec) } else { (0, 0) })
+}
+
+/// The number of the kind of a node's file system.
+pub fn file_system_kind(node: &File) -> Result<i64> {
+    // SAFETY: all zeroes are a value of this layout.
+    let mut found: libc::statfs64 = unsafe { std::mem::zeroed() };
+    // SAFETY: the buffer has the layout that the call writes.
+    done(unsafe { libc::fstatfs64(node.as_raw_fd(), &raw mut found) })?;
+    Ok(found.f_type as i64)
 }
 
 /// Returns the attributes of a node.
@@ -52,45 +117,45 @@ pub fn stat(node: &impl AsRawFd) -> Result<libc::stat64> {
 }
 
 /// Opens a node for reading or writing.
-pub fn open(node: &OwnedFd, flags: libc::c_int) -> Result<File> {
+pub fn open(node: &File, flags: libc::c_int) -> Result<File> {
     // SAFETY: the path is a string that ends with a zero byte and outlives the call.
     owned(unsafe { libc::open(path(node.as_raw_fd()).as_ptr(), flags | libc::O_CLOEXEC) }).map(File::from)
 }
 
 /// Makes a file and opens it; the name must not exist.
-pub fn create(parent: &OwnedFd, name: &CStr, mode: u32) -> Result<File> {
+pub fn create(parent: &File, name: &CStr, mode: u32) -> Result<File> {
     let flags = libc::O_CREAT | libc::O_EXCL | libc::O_RDWR | libc::O_NOFOLLOW | libc::O_CLOEXEC;
     // SAFETY: the name is a string that ends with a zero byte and outlives the call.
     owned(unsafe { libc::openat(parent.as_raw_fd(), name.as_ptr(), flags, mode) }).map(File::from)
 }
 
 /// Makes a file without a name.
-pub fn create_nameless(parent: &OwnedFd, mode: u32) -> Result<File> {
+pub fn create_nameless(parent: &File, mode: u32) -> Result<File> {
     let flags = libc::O_TMPFILE | libc::O_RDWR | libc::O_CLOEXEC;
     // SAFETY: the path is a string that ends with a zero byte and outlives the call.
     owned(unsafe { libc::open(path(parent.as_raw_fd()).as_ptr(), flags, mode) }).map(File::from)
 }
 
 /// Makes a file, device, pipe or socket.
-pub fn make_node(parent: &OwnedFd, name: &CStr, mode: u32, device: u64) -> Result<()> {
+pub fn make_node(parent: &File, name: &CStr, mode: u32, device: u64) -> Result<()> {
     // SAFETY: the name is a string that ends with a zero byte and outlives the call.
     done(unsafe { libc::mknodat(parent.as_raw_fd(), name.as_ptr(), mode, device) })
 }
 
 /// Makes a directory.
-pub fn make_directory(parent: &OwnedFd, name: &CStr, mode: u32) -> Result<()> {
+pub fn make_directory(parent: &File, name: &CStr, mode: u32) -> Result<()> {
     // SAFETY: the name is a string that ends with a zero byte and outlives the call.
     done(unsafe { libc::mkdirat(parent.as_raw_fd(), name.as_ptr(), mode) })
 }
 
 /// Makes a symbolic link.
-pub fn make_link(parent: &OwnedFd, name: &CStr, target: &CStr) -> Result<()> {
+pub fn make_link(parent: &File, name: &CStr, target: &CStr) -> Result<()> {
     // SAFETY: both are strings that end with a zero byte and outlive the call.
     done(unsafe { libc::symlinkat(target.as_ptr(), parent.as_raw_fd(), name.as_ptr()) })
 }
 
 /// Gives a node an additional name.
-pub fn link(node: &OwnedFd, parent: &OwnedFd, name: &CStr) -> Result<()> {
+pub fn link(node: &File, parent: &File, name: &CStr) -> Result<()> {
     let from = path(node.as_raw_fd());
     let flags = libc::AT_SYMLINK_FOLLOW;
     // SAFETY: both are strings that end with a zero byte and outlive the call.
@@ -98,20 +163,20 @@ pub fn link(node: &OwnedFd, parent: &OwnedFd, name: &CStr) -> Result<()> {
 }
 
 /// Removes a name; `is_directory` says whether it names a directory.
-pub fn unlink(parent: &OwnedFd, name: &CStr, is_directory: bool) -> Result<()> {
+pub fn unlink(parent: &File, name: &CStr, is_directory: bool) -> Result<()> {
     let flags = if is_directory { libc::AT_REMOVEDIR } else { 0 };
     // SAFETY: the name is a string that ends with a zero byte and outlives the call.
     done(unsafe { libc::unlinkat(parent.as_raw_fd(), name.as_ptr(), flags) })
 }
 
 /// Renames a node, possibly into another directory.
-pub fn rename(from: &OwnedFd, name: &CStr, to: &OwnedFd, new_name: &CStr, flags: u32) -> Result<()> {
+pub fn rename(from: &File, name: &CStr, to: &File, new_name: &CStr, flags: u32) -> Result<()> {
     // SAFETY: both are strings that end with a zero byte and outlive the call.
     done(unsafe { libc::renameat2(from.as_raw_fd(), name.as_ptr(), to.as_raw_fd(), new_name.as_ptr(), flags) })
 }
 
 /// Reads the target of a symbolic link.
-pub fn read_link(node: &OwnedFd) -> Result<Vec<u8>> {
+pub fn read_link(node: &File) -> Result<Vec<u8>> {
     let mut bytes = vec![0u8; libc::PATH_MAX as usize];
     // SAFETY: the buffer has the length given to the call.
     let count = unsafe { libc::readlinkat(node.as_raw_fd(), EMPTY.as_ptr(), bytes.as_mut_ptr().cast(), bytes.len()) };
@@ -123,14 +188,14 @@ pub fn read_link(node: &OwnedFd) -> Result<Vec<u8>> {
 }
 
 /// Clears the bits that give rights to whoever runs a file: a program without the right to keep them writes to it.
-pub fn drop_rights(node: &OwnedFd) -> Result<()> {
+pub fn drop_rights(node: &File) -> Result<()> {
     let mode = stat(node)?.st_mode;
     let kept = nectary_fuse::without_rights(mode);
     if kept == mode { Ok(()) } else { set_mode(node, kept) }
 }
 
 /// Sets permissions.
-pub fn set_mode(node: &OwnedFd, mode: u32) -> Result<()> {
+pub fn set_mode(node: &File, mode: u32) -> Result<()> {
     // SAFETY: the path is a string that ends with a zero byte and outlives the call.
     done(unsafe { libc::chmod(path(node.as_raw_fd()).as_ptr(), mode & 0o7777) })
 }
@@ -161,14 +226,14 @@ impl SetTime {
 }
 
 /// Sets the times of access and of modification.
-pub fn set_times(node: &OwnedFd, accessed: SetTime, modified: SetTime) -> Result<()> {
+pub fn set_times(node: &File, accessed: SetTime, modified: SetTime) -> Result<()> {
     let times = [accessed.layout(), modified.layout()];
     // SAFETY: the path is a string that ends with a zero byte; the array has the two times that the call reads.
     done(unsafe { libc::utimensat(node.as_raw_fd(), EMPTY.as_ptr(), times.as_ptr(), libc::AT_EMPTY_PATH) })
 }
 
 /// Sets an extended attribute.
-pub fn set_xattr(node: &OwnedFd, name: &CStr, value: &[u8], flags: u32) -> Result<()> {
+pub fn set_xattr(node: &File, name: &CStr, value: &[u8], flags: u32) -> Result<()> {
     let path = path(node.as_raw_fd());
     let flags = flags as libc::c_int;
     // SAFETY: both are strings that end with a zero byte; the value has the length given to the call.
@@ -177,7 +242,7 @@ pub fn set_xattr(node: &OwnedFd, name: &CStr, value: &[u8], flags: u32) -> Resul
 
 /// Returns the value of an extended attribute, if it has at most `bytes_max` bytes. If `bytes_max` is 0, returns as
 /// many zeroes as the value has bytes.
-pub fn xattr(node: &OwnedFd, name: &CStr, bytes_max: usize) -> Result<Vec<u8>> {
+pub fn xattr(node: &File, name: &CStr, bytes_max: usize) -> Result<Vec<u8>> {
     let path = path(node.as_raw_fd());
     let mut value = vec![0u8; bytes_max];
     // SAFETY: both are strings that end with a zero byte; the buffer has the length given to the call.
@@ -187,7 +252,7 @@ pub fn xattr(node: &OwnedFd, name: &CStr, bytes_max: usize) -> Result<Vec<u8>> {
 
 /// Returns the names of all extended attributes, each with its zero byte, if they have at most `bytes_max` bytes. If
 /// `bytes_max` is 0, returns as many zeroes as they have bytes.
-pub fn xattr_names(node: &OwnedFd, bytes_max: usize) -> Result<Vec<u8>> {
+pub fn xattr_names(node: &File, bytes_max: usize) -> Result<Vec<u8>> {
     let path = path(node.as_raw_fd());
     let mut names = vec![0u8; bytes_max];
     // SAFETY: the path is a string that ends with a zero byte; the buffer has the length given to the call.
@@ -202,7 +267,7 @@ fn value_of(mut value: Vec<u8>, count: isize) -> Result<Vec<u8>> {
 }
 
 /// Removes an extended attribute.
-pub fn remove_xattr(node: &OwnedFd, name: &CStr) -> Result<()> {
+pub fn remove_xattr(node: &File, name: &CStr) -> Result<()> {
     // SAFETY: both are strings that end with a zero byte and outlive the call.
     done(unsafe { libc::removexattr(path(node.as_raw_fd()).as_ptr(), name.as_ptr()) })
 }
@@ -249,14 +314,14 @@ pub fn read_directory(directory: &File, offset: u64, bytes: &mut [u8]) -> Result
 }
 
 /// Makes all data written to a file system durable.
-pub fn sync_file_system(node: &OwnedFd) -> Result<()> {
+pub fn sync_file_system(node: &File) -> Result<()> {
     let file = open(node, libc::O_RDONLY | libc::O_DIRECTORY)?;
     // SAFETY: the call takes a number only.
     done(unsafe { libc::syncfs(file.as_raw_fd()) })
 }
 
 /// Returns the sizes of a file system.
-pub fn sizes(node: &OwnedFd) -> Result<StatFs> {
+pub fn sizes(node: &File) -> Result<StatFs> {
     // SAFETY: all zeroes are a value of this layout.
     let mut sizes: libc::statvfs64 = unsafe { std::mem::zeroed() };
     // SAFETY: the buffer has the layout that the call writes.
@@ -274,7 +339,7 @@ pub fn sizes(node: &OwnedFd) -> Result<StatFs> {
 }
 
 /// Checks whether this process's own user has access.
-pub fn access(node: &OwnedFd, mask: u32) -> Result<()> {
+pub fn access(node: &File, mask: u32) -> Result<()> {
     // SAFETY: the path is a string that ends with a zero byte and outlives the call.
     done(unsafe { libc::access(path(node.as_raw_fd()).as_ptr(), mask as libc::c_int) })
 }

@@ -117,8 +117,10 @@ impl Shown {
         mount.attach(&source).unwrap();
         let mut shown = Shown { slow, tree: None, crew: Some(crew), scratch };
         let cache = Options { memory_bytes: 16 << 20, policy: "lru".to_owned(), ..Options::default() };
-        shown.tree =
-            Some(Tree::start(TreeOptions { source, directory, cache, is_exclusive: false }).expect("it is shown"));
+        shown.tree = Some(
+            Tree::start(TreeOptions { source, directory, cache, is_exclusive: false, uses_handles: true })
+                .expect("it is shown"),
+        );
         shown
     }
 

@@ -40,7 +40,8 @@ impl Shown {
         fs::create_dir_all(&source).unwrap();
         fs::create_dir_all(&directory).unwrap();
         let cache = Options { memory_bytes: 16 << 20, policy: "lru".to_owned(), mode, ..Options::default() };
-        let tree = Tree::start(TreeOptions { source, directory, cache, is_exclusive }).expect("it is shown");
+        let tree = Tree::start(TreeOptions { source, directory, cache, is_exclusive, uses_handles: true })
+            .expect("it is shown");
         Some(Shown { tree, scratch })
     }
 

@@ -167,6 +167,7 @@ fn show(setup: &Setup) -> Result<(Tree, Recorded), Error> {
         directory: setup.directory.clone(),
         cache,
         is_exclusive: false,
+        uses_handles: true,
     })?;
     tree.set_streams_by_session(setup.by_session);
     let record = Recorded::default();

@@ -79,7 +79,13 @@ pub fn through_fuse(folder: &Path, extent: &Extent) -> Result<Vec<ThroughFuse>, 
             mounted::memory_for(policy, extent.blocks)?
         };
         let cache = mounted::options(policy, memory_bytes);
-        trees.push(Tree::start(TreeOptions { source: source.clone(), directory, cache, is_exclusive: false })?);
+        trees.push(Tree::start(TreeOptions {
+            source: source.clone(),
+            directory,
+            cache,
+            is_exclusive: false,
+            uses_handles: true,
+        })?);
     }
     let times = measure(&fixed, &trees, extent);
     for tree in &trees {

@@ -29,6 +29,9 @@ pub struct CacheMountArguments {
     /// Nobody else changes SOURCE: names and attributes are believed for an hour, not for a second
     #[arg(long)]
     pub exclusive: bool,
+    /// Open files again by their names, as where SOURCE has no file handles; for tests
+    #[arg(long, hide = true)]
+    pub by_names: bool,
     /// Return once it is mounted, and go on in the background
     #[arg(long)]
     pub background: bool,

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use nectary_attach::PathError;
 use nectary_block::{Context, Error, ErrorKind, Operation, parse_size};
 use nectary_buffer::{Holding, Opened};
+use nectary_host::allocator::give_back_free_pages;
 use nectary_host::{Fault, FaultKind, Methods};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -283,7 +284,10 @@ impl Cached {
         let done = match change.option.as_str() {
             "memory" => {
                 let bytes = parse_size(&change.value).map_err(|error| wrong(error, "write a size, as 512M or 2G"))?;
-                cache.set_memory(bytes).await
+                let set = cache.set_memory(bytes).await;
+                // The allocator would keep the memory of evicted blocks for later ones.
+                let _ = tokio::task::spawn_blocking(give_back_free_pages).await;
+                set
             }
             "policy" => cache.set_policy(&change.value).await,
             "mode" => {

@@ -13,6 +13,7 @@ use nectary_attach::{Tree, TreeOptions, WAIT_SHOWN, is_tree, leave_terminal, unm
 use nectary_block::format_size;
 use nectary_buffer::{Mode, Options};
 use nectary_host::control::{Part, parts};
+use nectary_host::memory::resident_bytes;
 use nectary_host::{ControlServer, Methods, RuntimeDirectory, Shutdown, State, Status};
 use serde_json::{Value, json};
 
@@ -28,8 +29,8 @@ use crate::{output, runtime};
 const COMPONENT: &str = "cache";
 /// The longest time in which each part must answer.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// A mounted cache that uses more than this share of its descriptors is degraded. *Units*: percent.
-const DESCRIPTORS_PERCENT_MAX: u64 = 80;
+/// A mounted cache that keeps more than this share of the descriptors that it may keep is degraded. *Units*: percent.
+const KEPT_PERCENT_MAX: usize = 80;
 
 /// Mounts a directory.
 pub fn mount(arguments: &CacheMountArguments) -> Result<u8, Failure> {
@@ -58,9 +59,9 @@ async fn stay(arguments: &CacheMountArguments) -> Result<u8, Failure> {
         ..Options::default()
     };
     check_options(&cache)?;
-    let is_exclusive = arguments.exclusive;
+    let (is_exclusive, uses_handles) = (arguments.exclusive, !arguments.by_names);
     let control = TREES.claim(&directory, arguments.leave_terminal)?;
-    let tree = Arc::new(Tree::start(TreeOptions { source, directory, cache, is_exclusive })?);
+    let tree = Arc::new(Tree::start(TreeOptions { source, directory, cache, is_exclusive, uses_handles })?);
     let requests = serve_control(&control, &tree);
     if let Err(failure) = announce(arguments, &tree) {
         tree.unmount(true)?;
@@ -116,10 +117,11 @@ fn serve_control(control: &ControlServer, tree: &Arc<Tree>) -> Requests {
 fn status(tree: &Tree) -> Status {
     let (options, figures, now) = (tree.options(), tree.figures(), tree.cache().options());
     let mut status = Status::healthy(COMPONENT, &options.directory.display().to_string());
-    if figures.nodes as u64 * 100 > figures.descriptors_max * DESCRIPTORS_PERCENT_MAX {
-        let what = format!("{} of {} open files are taken", figures.nodes, figures.descriptors_max);
-        status =
-            status.with_problem(State::Degraded, what, "raise the limit of open files (ulimit -Hn), mount it again");
+    if figures.kept * 100 > figures.kept_max * KEPT_PERCENT_MAX {
+        let what =
+            format!("{} of {} descriptors are kept for deleted files that are open", figures.kept, figures.kept_max);
+        let remedy = "close such files, or raise the limit of open files (ulimit -Hn) and mount it again";
+        status = status.with_problem(State::Degraded, what, remedy);
     }
     if !is_tree(&options.directory) {
         let what = left_behind(tree.held_elsewhere());
@@ -152,7 +154,14 @@ fn status(tree: &Tree) -> Status {
         "policy": now.policy,
         "block_bytes": now.block_bytes,
         "memory_bytes": now.memory_bytes,
+        "resident_bytes": resident_bytes(),
         "nodes": figures.nodes,
+        "node_bytes": figures.node_bytes,
+        "descriptors": figures.descriptors,
+        "descriptors_max": figures.descriptors_max,
+        "descriptors_kept": figures.kept,
+        "descriptors_kept_max": figures.kept_max,
+        "reopens_by": if figures.uses_handles { "handles" } else { "names" },
         "waits": figures_of_waits(&waits, &[]),
         "cache": cache,
         "streams": streams,
@@ -185,21 +194,38 @@ fn mounted(directory: Option<&Path>) -> Result<Vec<(Part, Status)>, Failure> {
 
 /// Unmounts a cache.
 pub fn umount(arguments: &CacheUmountArguments) -> Result<u8, Failure> {
-    let directory = &std::path::absolute(&arguments.directory).context("cannot find the current directory")?;
-    let found = mounted(Some(directory))?;
-    let Some((part, _)) = found.first() else {
-        if is_tree(directory) {
-            TREES.release_dead(directory)?;
-            // Its process lives, and does not answer, or has another runtime directory.
-            if is_tree(directory) {
-                unmount_tree(directory, arguments.lazy)?;
-            }
-            return Ok(GOOD);
-        }
-        let message = format!("{}: no cache is mounted there", directory.display());
+    let given = std::path::absolute(&arguments.directory).context("cannot find the current directory")?;
+    // A dead mount cannot be resolved, so its path is used as given.
+    let directory = &given.canonicalize().unwrap_or(given);
+    let all = parts(&RuntimeDirectory::open()?, PATIENCE)?;
+    let is_of = |status: &Status| status.component == COMPONENT && Path::new(&status.name) == directory;
+    if let Some(part) = all.iter().find(|part| part.status.as_ref().is_ok_and(is_of)) {
+        ask_to_unmount(part, arguments.lazy)?;
+        return Ok(GOOD);
+    }
+    let shown = directory.display();
+    if !is_tree(directory) {
+        let message = format!("{shown}: no cache is mounted there");
         return Err(Failure::new(NOT_FOUND, message, "`nectary cache stat` lists those that are"));
-    };
-    ask_to_unmount(part, arguments.lazy)?;
+    }
+    TREES.release_dead(directory)?;
+    if !is_tree(directory) {
+        return Ok(GOOD);
+    }
+    // Its process lives, and does not answer, or has another runtime directory.
+    let name = format!("{}.sock", TREES.socket_of(directory));
+    let silent = all.into_iter().find(|part| part.path.ends_with(&name));
+    if let Some(error) = silent.and_then(|part| part.status.err()) {
+        let message =
+            format!("{shown}: its process does not answer on its control socket, and it stays mounted: {error}");
+        let remedy = format!("try again; if it never answers, `umount {shown}` unmounts it without its process");
+        return Err(Failure::new(FAILED, message, remedy));
+    }
+    unmount_tree(directory, arguments.lazy)?;
+    if is_tree(directory) {
+        let message = format!("{shown}: another cache is mounted there below the one that was unmounted");
+        return Err(Failure::new(FAILED, message, "repeat the command to unmount it, too"));
+    }
     Ok(GOOD)
 }
 
@@ -230,7 +256,9 @@ pub fn stat(arguments: &CacheStatArguments) -> Result<u8, Failure> {
         let _ = writeln!(text, "  against LRU {} reads saved, {} lost", number("reads_saved"), number("reads_lost"));
         let _ = writeln!(text, "  reads below {}", number("source_reads"));
         let used = format_size(number("used_bytes"));
-        let _ = writeln!(text, "  memory      {used} of {}", format_size(detail["memory_bytes"].as_u64().unwrap_or(0)));
+        let size = |name: &str| format_size(detail[name].as_u64().unwrap_or(0));
+        let (memory, resident) = (size("memory_bytes"), size("resident_bytes"));
+        let _ = writeln!(text, "  memory      {used} of {memory}, {resident} resident in the whole process");
     }
     if found.is_empty() {
         text.push_str("no cache is mounted\n");

@@ -3,6 +3,7 @@
 //! Owns: the mounted directory in which they run, the expected results of each, and the comparison of the mount with
 //! its source. Leaves to others: the mount's process (`live`), installing the tools (`ci/setup`).
 
+mod crowd;
 pub(crate) mod exerciser;
 mod posix;
 mod programs;
@@ -17,6 +18,7 @@ use anyhow::{Context, Result, ensure};
 
 use crate::live::Live;
 
+pub use crowd::{DESCRIPTORS, NODE_BYTES_MAX, visit};
 pub use exerciser::exercise;
 pub use posix::{Comparison, Tests, compare};
 pub use programs::run_programs;

@@ -11,6 +11,7 @@
 
 mod attach_filesystems;
 mod bench;
+mod cache_files;
 mod cache_tests;
 mod cache_tree;
 mod disk_faults;
@@ -49,6 +50,7 @@ enum Campaign {
     BenchLarge(bench::large::Arguments),
     BenchMemory(bench::memory::Arguments),
     BenchPressure(bench::pressure::Arguments),
+    CacheFiles(cache_files::Arguments),
     CacheTests(cache_tests::Arguments),
     CacheTree(cache_tree::Arguments),
     DiskFaults(disk_faults::Arguments),
@@ -75,6 +77,7 @@ fn main() -> Result<ExitCode> {
         Campaign::BenchLarge(arguments) => bench::large::campaign(&arguments),
         Campaign::BenchMemory(arguments) => bench::memory::campaign(arguments),
         Campaign::BenchPressure(arguments) => bench::pressure::campaign(arguments),
+        Campaign::CacheFiles(arguments) => Ok(cache_files::campaign(&arguments)),
         Campaign::CacheTests(arguments) => cache_tests::campaign(&arguments),
         Campaign::CacheTree(arguments) => cache_tree::campaign(&arguments),
         Campaign::DiskFaults(arguments) => disk_faults::campaign(&arguments),

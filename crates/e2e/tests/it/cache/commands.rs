@@ -8,6 +8,7 @@ use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
 use std::process::Stdio;
 use std::time::Instant;
 
@@ -393,4 +394,28 @@ fn top_draws_itself_again_each_second_on_terminals_of_80_and_140_columns() {
         }
     }
     programs.kill();
+}
+
+/// What the process has in memory beside its cache. *Units*: bytes.
+const BASE_BYTES_MAX: u64 = 48 << 20;
+
+#[test]
+fn less_memory_goes_back_to_the_system() {
+    if let Some(reason) = missing(false) {
+        return not_run(format!("cache set: {reason}"));
+    }
+    let fill = |source: &Path| fs::write(source.join("file"), vec![b'a'; 150 << 20]).expect("it is written");
+    let live = Live::mounted_in_memory(&["--memory", "160M", "--policy", "lru"], fill).expect("it is mounted");
+    let resident = || {
+        let detail = live.run(&["cache", "stat", "--json"]).json()["caches"][0]["detail"].clone();
+        detail["resident_bytes"].as_u64().expect("its resident memory")
+    };
+    let mut file = fs::File::open(live.shown("file")).expect("it opens");
+    std::io::copy(&mut file, &mut std::io::sink()).expect("it is read");
+    let full = resident();
+    assert!(full > 120 << 20 && full < (160 << 20) + BASE_BYTES_MAX, "{full} bytes are resident");
+    live.run(&["cache", "set", &live.name, "--memory", "32M"]).exits(0);
+    let less = resident();
+    assert!(less < (32 << 20) + BASE_BYTES_MAX, "{full} bytes were resident, {less} are left");
+    assert!(live.run(&["cache", "stat"]).exits(0).text.contains("resident in the whole process"));
 }
