@@ -112,10 +112,9 @@ impl Writer {
 
     /// The highest sequence in the log before the writer's position.
     ///
-    /// After a crash that cut the log, records beyond the recovered sequence are there: the position is after them, so
-    /// they count, too. Otherwise the next open would read on from the position with the lower sequence. It would accept
-    /// records which an earlier open wrote there and which this open does not accept, so an object that this open does
-    /// not have would reappear.
+    /// After a crash that cut the log, there are records beyond the recovered sequence. The position is after them, so
+    /// they count. Otherwise the next open would read on from the position with a lower sequence. It would accept
+    /// records there that an earlier open wrote and that this open does not accept, so lost objects would reappear.
     pub(super) fn last_sequence(&self) -> u64 {
         self.state.progress.written.load(Ordering::Acquire).max(self.logged_sequence)
     }
