@@ -252,6 +252,7 @@ impl Store {
                 checkpoint_number: recovered.checkpoint_number,
                 open_count: recovered.open_count,
                 membership: recovered.membership,
+                logged_sequence: recovered.logged_sequence,
                 is_cut: recovered.is_cut,
                 opening: Opening::of(options.background, options.index_loading),
                 memory_bytes: options.memory_bytes,

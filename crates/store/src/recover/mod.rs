@@ -53,6 +53,8 @@ pub struct Recovered {
     pub membership: Membership,
     /// Every put up to this sequence is found, except if it was purged, replaced, reclaimed or damaged.
     pub recovered_sequence: u64,
+    /// The last sequence in the log, found or lost.
+    pub logged_sequence: u64,
     /// Whether a crash cut the log, that is, records were found after a gap.
     pub is_cut: bool,
     /// The checkpoint that was used; `None` if all segments were scanned.
@@ -152,6 +154,7 @@ pub async fn recover(
         open_count,
         membership,
         recovered_sequence,
+        logged_sequence: scanned.last_sequence,
         is_cut: recovered_sequence < scanned.last_sequence,
         checkpoint: used,
         recovery,

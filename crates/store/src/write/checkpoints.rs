@@ -98,7 +98,7 @@ impl Writer {
         self.end_hot().await;
         let checkpoints = self.checkpoints.clone();
         let (position, purge_end) = (self.position, self.purge_end);
-        let last_sequence = self.state.progress.written.load(Ordering::Acquire);
+        let last_sequence = self.last_sequence();
         self.checkpoint_number += 1;
         self.checkpoint_at = None;
         let number = self.checkpoint_number;
@@ -108,6 +108,15 @@ impl Writer {
         self.checkpoint_waiting = std::mem::take(&mut self.checkpoints_asked);
         self.checkpoint =
             Some(task(async move { write_checkpoint(&checkpoints, number, position, last_sequence, purge_end).await }));
+    }
+
+    /// The highest sequence in the log before the writer's position.
+    ///
+    /// After a crash that cut the log, there are records beyond the recovered sequence. The position is after them, so
+    /// they count. Otherwise the next open would read on from the position with a lower sequence. It would accept
+    /// records there that an earlier open wrote and that this open does not accept, so lost objects would reappear.
+    pub(super) fn last_sequence(&self) -> u64 {
+        self.state.progress.written.load(Ordering::Acquire).max(self.logged_sequence)
     }
 
     /// If a crash had cut the log, waits until a checkpoint contains everything before the cut. Recovery verifies

@@ -71,7 +71,7 @@ impl Writer {
         if self.state.stopped().is_some() {
             return Err(self.state.stopped_error());
         }
-        let last_sequence = self.state.progress.written.load(Ordering::Acquire);
+        let last_sequence = self.last_sequence();
         let number = self.checkpoint_number + 1;
         write_checkpoint(&self.checkpoints, number, self.position, last_sequence, self.purge_end).await?;
         let state = StateSlot { open_count: self.open_count, is_clean: true, membership: self.membership };

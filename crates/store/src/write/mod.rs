@@ -92,6 +92,8 @@ pub(crate) struct Start {
     pub checkpoint_number: u64,
     pub open_count: u64,
     pub membership: Membership,
+    /// The last sequence in the log, found or lost.
+    pub logged_sequence: u64,
     /// Whether a crash cut the log: records were found after a gap.
     pub is_cut: bool,
     /// The limits that decide how the index is read.
@@ -204,6 +206,8 @@ pub(crate) struct Writer {
     /// The highest sequence in a started append. Before the first append, this is a sequence below all sequences drawn
     /// since the open.
     appended_sequence: u64,
+    /// The last sequence that was in the log when the store was opened, found or lost.
+    logged_sequence: u64,
     /// Whether recovery found that a crash had cut the log, and no checkpoint has been written since.
     is_cut: bool,
     /// The number of the last written state slot, and its membership.
@@ -273,6 +277,7 @@ impl Writer {
             appended_count: start.replayed.appends,
             appended_records: start.replayed.records,
             appended_sequence: start.open_count << OPEN_COUNT_SHIFT,
+            logged_sequence: start.logged_sequence,
             is_cut: start.is_cut,
             open_count: start.open_count,
             membership: start.membership,

@@ -244,3 +244,47 @@ async fn torn_append_shows_no_earlier_record() {
     let store = without_rewriting(Arc::new(MemoryDevice::from_image(image))).await;
     assert_eq!(length(&store, "key").await, Some(10), "what was lost stays lost");
 }
+
+#[tokio::test]
+async fn checkpoint_after_a_cut_revives_nothing() {
+    let (device, epoch) = with_a_full_segment().await;
+    let store = without_rewriting(device.clone()).await;
+    for number in 0..3 {
+        store.put(key(&format!("beside {number}")), "m".into(), body(2, 1500)).await.expect("room");
+    }
+    store.put(key("key"), "m".into(), body(2, 20)).await.expect("room");
+    store.sync().await.expect("it syncs");
+    drop(store);
+    let mut image = device.image();
+    let start = appends(&image, epoch)[0];
+    let is_of_key = |at: &usize| image[*at..].starts_with(b"NREC") && image[*at + 112] == 3;
+    let record = (start..start + SEGMENT_BYTES).step_by(64).find(is_of_key).expect("the record of the key");
+    assert!(record >= start + BLOCK_BYTES, "the record is not in the first block");
+    // The first sector of the append never reached the disk, so the next open gives the append up.
+    image[start..start + 512].fill(0);
+    let device = Arc::new(MemoryDevice::from_image(image));
+    let store = without_rewriting(device.clone()).await;
+    assert_eq!(length(&store, "key").await, Some(10));
+    // That open writes an append of one block to the same place, and the end of it never reaches the disk.
+    put_unflushed(&store, "first").await;
+    drop(store);
+    let mut image = device.image();
+    assert_eq!(appends(&image, epoch), [start]);
+    image[start + 2048] ^= 1;
+    for is_closed in [false, true] {
+        let device = Arc::new(MemoryDevice::from_image(image.clone()));
+        let store = without_rewriting(device.clone()).await;
+        assert_eq!((length(&store, "key").await, length(&store, "first").await), (Some(10), None));
+        // The position of the checkpoint is after the append, and before the record.
+        match is_closed {
+            true => store.close().await.expect("it closes"),
+            false => store.checkpoint().await.expect("a checkpoint"),
+        }
+        let store = without_rewriting(device.clone()).await;
+        assert_eq!(length(&store, "key").await, Some(10), "what was lost stays lost");
+        put(&store, "later", 30).await;
+        drop(store);
+        let store = without_rewriting(device).await;
+        assert_eq!((length(&store, "key").await, length(&store, "later").await), (Some(10), Some(30)));
+    }
+}
