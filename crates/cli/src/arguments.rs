@@ -381,7 +381,10 @@ impl ProxyArguments {
 
 /// Reads a deadline, which may be shorter than a second; 0 needs no unit.
 fn parse_deadline(text: &str) -> Result<Duration, String> {
-    nectary_proxy::parse_duration(text).or_else(|_| limits::parse_any_time(text))
+    match nectary_proxy::parse_duration(text) {
+        Ok(time) => limits::at_most_a_year(time),
+        Err(_) => limits::parse_any_time(text),
+    }
 }
 
 /// Reads the size of a cluster, which the store then checks; 0 needs no unit.

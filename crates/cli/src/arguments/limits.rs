@@ -111,10 +111,12 @@ const TIME_MAX: Duration = Duration::from_secs(366 * 24 * 3600);
 
 /// Reads a time, which may be zero.
 pub(super) fn parse_any_time(text: &str) -> Result<Duration, String> {
-    match parse_duration(text)? {
-        time if time > TIME_MAX => Err("a limit is a year at most".to_owned()),
-        time => Ok(time),
-    }
+    at_most_a_year(parse_duration(text)?)
+}
+
+/// Refuses a time that is too long for a limit.
+pub(super) fn at_most_a_year(time: Duration) -> Result<Duration, String> {
+    if time > TIME_MAX { Err("a limit is a year at most".to_owned()) } else { Ok(time) }
 }
 
 /// Reads a time that is not zero.
