@@ -167,6 +167,13 @@ async fn interrupted_ranges_go_on_to_their_ends() {
             let texts: Vec<_> = ranges.iter().map(|(first, last)| format!("{first}-{last}")).collect();
             let range = format!("range: bytes={}", texts.join(","));
             let reply = get(proxy.address, &disk.url(), &[&range, "if-range: Sun, 06 Nov 1994 08:49:37 GMT"]).await;
+            // A device that becomes silent may be silent before the ranges are read; then the request is a miss, and
+            // several ranges of a miss get the whole.
+            let is_miss = fault == Fault::Hang && !reply.is_hit();
+            if is_miss && reply.status == 200 {
+                assert!(reply.is_complete && reply.body == disk.body, "{range}: {} bytes", reply.body.len());
+                continue;
+            }
             assert_eq!((reply.status, reply.is_complete), (206, true), "{fault:?} {range}");
             let found = if ranges.len() > 1 { parts(&reply) } else { vec![reply.body.clone()] };
             assert_eq!(found.len(), ranges.len());
@@ -175,8 +182,7 @@ async fn interrupted_ranges_go_on_to_their_ends() {
             }
             let stats = proxy.stats();
             assert_eq!(stats.cut_off, 0, "{fault:?} {range}");
-            // A device that becomes silent may be silent before the ranges are read; then the request is a miss.
-            let is_right = stats.resumed == resumed || fault == Fault::Hang && !reply.is_hit();
+            let is_right = stats.resumed == resumed || is_miss;
             assert!(is_right, "{fault:?} {range}: {} resumed, not {resumed}", stats.resumed);
         }
     }
