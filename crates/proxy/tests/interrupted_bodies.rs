@@ -182,7 +182,8 @@ async fn interrupted_ranges_go_on_to_their_ends() {
             }
             let stats = proxy.stats();
             assert_eq!(stats.cut_off, 0, "{fault:?} {range}");
-            let is_right = stats.resumed == resumed || is_miss;
+            // Which ranges were read before the silence is not certain either.
+            let is_right = stats.resumed == resumed || fault == Fault::Hang && stats.resumed <= ranges.len() as u64;
             assert!(is_right, "{fault:?} {range}: {} resumed, not {resumed}", stats.resumed);
         }
     }
