@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn changes_by_others_around_own_ones_drop_bytes() {
+    fn changes_around_own_ones_drop_bytes() {
         let sight = sight(&stat(10, 1, 1));
         let dropped = Cell::new(Vec::new());
         let note = |offset, length| {

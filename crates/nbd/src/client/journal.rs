@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn failed_forced_write_stops_writes_where_others_are_unflushed() {
+    fn failed_forced_write_stops_unflushed_writes() {
         let journal = Journal::default();
         journal.force_failed("EIO");
         assert_eq!(journal.latched(), None);

@@ -410,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn former_donor_is_emptied_after_all_were_told() {
+    fn former_donor_is_emptied_last() {
         let (mut plan, mut seen) = (plan(PART_BYTES), Seen { is_told: false, ..seen(false) });
         plan.switched();
         assert_eq!(plan.next(0, &seen, true), Next::Wait);

@@ -74,7 +74,7 @@ async fn damage_before_attaching_is_found_and_repaired() {
 /// A client is lost with an unfinished write, and one copy of that stripe has damaged memory: afterwards both copies are
 /// equal nevertheless, so that a block does not seem to change back and forth.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn damage_in_an_unfinished_stripe_leaves_equal_copies() {
+async fn damaged_unfinished_stripe_leaves_equal_copies() {
     const UNFINISHED: usize = PLACE + 2;
     let mut written = contents();
     let other: Vec<u8> = pattern().iter().map(|byte| byte ^ 0x5a).collect();

@@ -32,7 +32,7 @@ async fn every_crash_state_keeps_what_was_promised() {
 }
 
 #[test]
-fn crashes_in_a_row_keep_what_was_promised() {
+fn crashes_in_a_row_keep_promises() {
     let _alone = alone();
     let seed = seed_or(43_000_000);
     let options = ChainOptions { seed, chains: 60, states_per_link: 2 };

@@ -39,7 +39,7 @@ async fn displaced_fill_replaces_no_newer_version() {
 }
 
 #[tokio::test]
-async fn fill_of_another_variant_replaces_no_newer_version() {
+async fn fill_of_variant_replaces_no_newer_version() {
     let (_, store) = fresh(16 << 20).await;
     let (fill, other) = (leader(&store, b""), leader(&store, b"br"));
     store.put(KeyRef::new(PAGE, b"gzip"), "m".into(), vec![2; 100].into()).await.unwrap();

@@ -211,7 +211,7 @@ async fn a_full_disk_refuses_what_grows_and_its_server_goes_on_and_starts_again(
 }
 
 #[tokio::test]
-async fn removed_files_leave_as_much_room_after_restarts() {
+async fn removed_files_leave_room_after_restarts() {
     let device = volume_of("again", DISK_BYTES).await;
     let mut life = Life::start(&device, &on(0, false, &[])).await.expect("it starts");
     let (_, first) = life.fill_waiting("data").await;

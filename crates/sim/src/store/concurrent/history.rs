@@ -487,7 +487,7 @@ mod tests {
     }
 
     #[test]
-    fn fill_that_replaces_what_began_later_is_found_out() {
+    fn fill_that_replaces_newer_is_noticed() {
         let mut history = replaced();
         history.versions[0].ended = Some(9);
         history.versions[0].outcome = Outcome::Accepted { sequence: 7, is_admitted: true };
