@@ -13,11 +13,14 @@ ARGS   ?=
 # Where rustup puts cargo, for shells that have not been started again since.
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
-.PHONY: help run program test quick check soak bench clean
+PACKAGES = deb rpm tarball
+
+.PHONY: help run program $(PACKAGES) test quick check soak bench clean
 
 help:
 	@echo 'make run     a caching forward proxy on $(LISTEN), its store in ./$(DATA)'
 	@echo 'make program builds the program that it runs, target/dist/nectary'
+	@echo 'make deb     a Debian package; make rpm, make tarball: the others; all in target/package'
 	@echo 'make test    every default check and test; the last line is the count'
 	@echo 'make quick  the checks and tests of what has changed, and of what uses it; ARGS="--since REVISION"'
 	@echo 'make check   the checks alone: formatting, lints, licences, dependencies, documents'
@@ -38,6 +41,11 @@ program:
 	@cd $${CARGO_TARGET_DIR:-target}/dist && if objdump -h nectary | grep -q debug_line; then \
 	  objcopy --only-keep-debug nectary nectary.debug && \
 	  objcopy --strip-debug --add-gnu-debuglink=nectary.debug nectary nectary.new && mv nectary.new nectary; fi
+
+# PROGRAM=FILE packs another program than target/dist/nectary.
+$(PACKAGES): $(if $(PROGRAM),,program)
+	@ci/setup packages
+	@PROGRAM=$(PROGRAM) packaging/make $@
 
 # What only the tests need is installed during the build.
 test:

@@ -16,6 +16,7 @@ pub const DOCTESTS: &str = "doc examples";
 const SECONDS: &[(&str, u64)] = &[
     ("nectary-block", 18),
     ("nectary-host", 5),
+    ("nectary-config", 5),
     ("nectary-cache", 10),
     ("nectary-buffer", 5),
     ("nectary-nbd", 5),
@@ -26,13 +27,13 @@ const SECONDS: &[(&str, u64)] = &[
     ("nectary-trace", 5),
     ("nectary-attach", 10),
     ("nectary-fuse", 5),
-    ("nectary-proxy", 45),
+    ("nectary-proxy", 75),
     ("nectary-bench", 5),
     ("nectary-volume", 40),
     ("nectary-foyer", 5),
     ("nectary", 20),
     ("nectary-capi", 5),
-    ("nectary-e2e", 367),
+    ("nectary-e2e", 332),
     ("xtask", 10),
     (DOCTESTS, 25),
 ];

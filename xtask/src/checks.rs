@@ -10,7 +10,7 @@ use anyhow::Result;
 
 use crate::metadata::{Workspace, cargo};
 use crate::report::Report;
-use crate::{circles, floors, house, licences, process, rooms};
+use crate::{circles, features, floors, house, licences, process, rooms};
 
 /// The longest time of a check; one that takes longer is assumed to hang. Lints need the most time, because they
 /// compile everything.
@@ -51,6 +51,7 @@ pub fn run_some(workspace: &Workspace, crates: &[String], report: &mut Report) {
 /// Runs the checks that compile nothing.
 fn read_only(workspace: &Workspace, report: &mut Report) {
     listed(report, "dependency direction", &floors::problems(&workspace.members()));
+    listed(report, "one set of features", &features::problems(workspace));
     listed(report, "rooms", &rooms::problems(&workspace.root));
     listed(report, "licences", &licences::problems(&workspace.packages));
     listed(report, "circles of files", &circles::problems(&workspace.root));

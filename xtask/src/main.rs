@@ -10,6 +10,7 @@ mod binaries;
 mod budgets;
 mod checks;
 mod circles;
+mod features;
 mod floors;
 mod house;
 mod libtest;

@@ -321,7 +321,7 @@ impl BufferCache {
         let state = self.shared.lock();
         let block = self.shared.block_bytes as u64;
         let free = self.shared.memory.available_permits() as u64;
-        let dirty = |id: &u64| state.entries.get(id).and_then(|entry| entry.dirty);
+        let dirty = |id: &u64| state.entries.get(id).and_then(|entry| entry.dirty.as_deref());
         let unwritten = state.dirty.iter().filter(|id| dirty(id).is_some_and(|dirty| dirty.failed.is_some())).count();
         let oldest = state.dirty_by_age.values().next().and_then(dirty);
         let counts = &state.counts;
@@ -362,7 +362,7 @@ impl BufferCache {
             places.insert(stats.stream, place);
         }
         let others = all.len() - 1;
-        for dirty in state.dirty.iter().filter_map(|id| state.entries.get(id)?.dirty) {
+        for dirty in state.dirty.iter().filter_map(|id| state.entries.get(id)?.dirty.as_deref()) {
             let place = places.get(&Some(dirty.stream)).copied().unwrap_or(others);
             all[place].dirty_bytes += block;
         }

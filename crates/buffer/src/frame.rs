@@ -10,6 +10,10 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tokio::sync::OwnedSemaphorePermit;
 
+/// The memory of a frame besides its bytes: the frame and its counters, and what the allocator adds to each of the two
+/// allocations. *Units*: bytes.
+pub(crate) const FRAME_BYTES: u64 = (size_of::<Frame>() + 2 * size_of::<usize>()).next_multiple_of(16) as u64 + 2 * 16;
+
 /// One version of a block.
 pub(crate) struct Frame {
     pub bytes: Box<[u8]>,

@@ -36,6 +36,7 @@
 
 mod cache;
 mod device;
+mod entries;
 mod frame;
 mod locks;
 mod names;

@@ -1,16 +1,20 @@
 //! The options of a cache, and the division of its memory.
 //!
-//! Owns: [`Options`], their limits, and the budget. Memory is counted in frames; a frame is one block with its share of
-//! the tables. The policy gets most frames, which are its *capacity*. The rest is the buffer's own budget, for blocks
-//! that are being read or written, blocks that are read ahead or held by readers, and blocks that the policy evicted
-//! before they were written back. So the policy can evict any victim, and decides exactly as in a simulation.
+//! Owns: [`Options`], their limits, and the budget. Memory is divided into blocks (*frames*) and the tables about them:
+//! there are as many frames as fit with their tables, whose memory is known before they grow
+//! ([`nectary_cache::table_bytes`]). The policy gets most frames, which are its *capacity*. The rest is the buffer's own
+//! budget, for blocks that are being read or written, blocks that are read ahead or held by readers, and blocks that the
+//! policy evicted before they were written back. So the policy can evict any victim, and decides exactly as in a
+//! simulation.
 
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
 use nectary_block::{Error, ErrorKind, Operation, format_size};
+use nectary_cache::table_bytes;
 
+use crate::entries;
 use crate::users::history::REFERENCE_BYTES;
 
 /// The default block size. *Units*: bytes.
@@ -29,8 +33,17 @@ const WRITE_BACK_BYTES_MAX: u64 = 1 << 20;
 /// bytes.
 const HISTORY_DIVISOR: u64 = 64;
 const HISTORY_BYTES_MAX: u64 = 4 << 20;
-/// The memory per block for the buffer's own tables and the shadow LRU. *Units*: bytes.
-const TABLE_BYTES: u64 = 512;
+/// The memory of the state of a dirty block, and of its places in the two orders of dirty blocks. *Units*: bytes.
+const DIRTY_BYTES: u64 = 128;
+/// The memory of the counts and verdicts of streams and of requests in progress; in a small cache, its memory divided by
+/// `STREAMS_DIVISOR`. *Units*: bytes.
+const STREAMS_BYTES: u64 = 2 << 20;
+const STREAMS_DIVISOR: u64 = 32;
+/// A policy is charged at most the memory of the cache divided by `POLICY_DIVISOR`. Otherwise caches below 32 MiB would
+/// be refused under policies that need some MiB for many streams.
+const POLICY_DIVISOR: u64 = 4;
+/// The name of the policy with which saved and lost reads are counted.
+const LRU: &str = "lru";
 
 /// The handling of writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -123,11 +136,10 @@ impl Options {
             return invalid(format!("no policy is called \"{}\"; known are {known}", self.policy));
         }
         if self.small_frames().is_none() && self.all_frames() < MEMORY_BLOCKS_MIN {
-            // If the policy takes a fixed part of memory, that part is a quarter of a small memory.
-            let quarters = if policy_fixed_bytes(&self.policy) > 0 { 4 } else { 3 };
-            let least = MEMORY_BLOCKS_MIN * self.frame_bytes() * quarters / 3;
-            let memory_bytes = (least + 1).next_multiple_of(1 << 20);
-            let (given, least) = (format_size(self.memory_bytes), format_size(memory_bytes));
+            let sizes = (1..).map(|mega: u64| Options { memory_bytes: mega << 20, ..self.clone() });
+            let least = sizes.map_while(|options| (options.all_frames() < MEMORY_BLOCKS_MIN).then_some(options)).last();
+            let least = least.map_or(0, |options| options.memory_bytes) + (1 << 20);
+            let (given, least) = (format_size(self.memory_bytes), format_size(least));
             return invalid(format!("{given} of memory are too little for blocks of this size; give at least {least}"));
         }
         if !(0.01..=0.5).contains(&self.dirty_share) {
@@ -151,15 +163,31 @@ impl Options {
         }
     }
 
-    /// The memory of a block with its tables. *Units*: bytes.
-    fn frame_bytes(&self) -> u64 {
-        u64::from(self.block_bytes) + TABLE_BYTES + policy_bytes(&self.policy)
+    /// The number of frames that fit in memory together with all tables.
+    fn all_frames(&self) -> u64 {
+        let lru = if self.policy == LRU { None } else { Some(self.as_lru().budget().capacity) };
+        let (mut least, mut most) = (0, self.memory_bytes / u64::from(self.block_bytes) + 1);
+        while least + 1 < most {
+            let frames = least + (most - least) / 2;
+            if self.used_bytes(frames, lru) <= self.memory_bytes { least = frames } else { most = frames }
+        }
+        least
     }
 
-    /// The number of frames that fit in memory.
-    fn all_frames(&self) -> u64 {
-        let fixed = policy_fixed_bytes(&self.policy).min(self.memory_bytes / 4);
-        (self.memory_bytes - fixed - self.history_bytes()) / self.frame_bytes()
+    /// The same cache with LRU as its policy.
+    fn as_lru(&self) -> Options {
+        Options { policy: LRU.to_owned(), ..self.clone() }
+    }
+
+    /// The memory of this many frames and of all tables; `lru` is the capacity of the LRU that runs beside another
+    /// policy. *Units*: bytes.
+    fn used_bytes(&self, frames: u64, lru: Option<u64>) -> u64 {
+        let Budget { capacity, dirty_max, .. } = self.divide(frames);
+        let shadow = table_bytes(LRU, lru.unwrap_or(capacity));
+        let policy = table_bytes(&self.policy, capacity).min(self.memory_bytes / POLICY_DIVISOR);
+        let tables = policy + shadow + entries::bytes_of(frames) + dirty_max * DIRTY_BYTES;
+        let streams = (self.memory_bytes / STREAMS_DIVISOR).min(STREAMS_BYTES);
+        frames * u64::from(self.block_bytes) + tables + streams + self.history_bytes()
     }
 
     /// The memory for remembered references. *Units*: bytes.
@@ -181,43 +209,34 @@ impl Options {
         if let Some(frames) = self.small_frames() {
             let dirty = if self.mode == Mode::WriteBack { frames / 4 } else { 0 };
             let (capacity, ahead) = (frames - dirty - frames / 2, self.readahead_bytes / u64::from(self.block_bytes));
-            return Budget { frames, capacity, dirty_max: dirty, ahead_max: 2, run_max: 3, ahead, history: 64 };
+            let (capacity_lru, dirty_max) = (capacity, dirty);
+            return Budget { frames, capacity, capacity_lru, dirty_max, ahead_max: 2, run_max: 3, ahead, history: 64 };
         }
-        let all = self.all_frames();
+        let budget = self.divide(self.all_frames());
+        let capacity_lru = if self.policy == LRU { budget.capacity } else { self.as_lru().budget().capacity };
+        Budget { capacity_lru, ..budget }
+    }
+
+    /// Divides this many frames.
+    fn divide(&self, all: u64) -> Budget {
         let run = (WRITE_BACK_BYTES_MAX / u64::from(self.block_bytes)).min(all / 64).max(1);
         // A write-back copies its blocks, and these copies take memory too.
         let is_back = self.mode == Mode::WriteBack;
-        let frames = if is_back { all - run * WRITE_BACKS_MAX as u64 } else { all };
+        let frames = if is_back { all.saturating_sub(run * WRITE_BACKS_MAX as u64) } else { all };
         let dirty = if is_back { (frames as f64 * self.dirty_share) as u64 } else { 0 };
         let dirty = if is_back { dirty.max(READ_BLOCKS_MAX as u64) } else { 0 };
         let flight = (frames / 16).max(2 * READ_BLOCKS_MAX as u64);
+        let capacity = frames.saturating_sub(dirty + flight);
         Budget {
             frames,
-            capacity: frames - dirty - flight,
+            capacity,
+            capacity_lru: capacity,
             dirty_max: dirty,
             ahead_max: flight / 2 - 2,
             run_max: run,
             ahead: self.readahead_bytes / u64::from(self.block_bytes),
             history: self.history_bytes() / REFERENCE_BYTES,
         }
-    }
-}
-
-/// The memory of a policy's tables per block. *Units*: bytes.
-fn policy_bytes(policy: &str) -> u64 {
-    match policy {
-        "adaptive" => 2048,
-        "dear" => 768,
-        _ => 256,
-    }
-}
-
-/// The memory that a policy takes at any size of the cache, for streams and for evicted ids. *Units*: bytes.
-fn policy_fixed_bytes(policy: &str) -> u64 {
-    match policy {
-        "adaptive" => 16 << 20,
-        "dear" => 8 << 20,
-        _ => 0,
     }
 }
 
@@ -228,6 +247,8 @@ pub(crate) struct Budget {
     pub frames: u64,
     /// The capacity of the policy while nothing is pinned.
     pub capacity: u64,
+    /// The capacity of LRU in a cache of the same memory, with which saved and lost reads are counted.
+    pub capacity_lru: u64,
     /// The maximum number of dirty blocks.
     pub dirty_max: u64,
     /// The maximum number of blocks that are read ahead and not referenced yet.
@@ -261,13 +282,33 @@ mod tests {
     }
 
     #[test]
+    fn memory_buys_blocks_less_what_tables_take() {
+        let blocks = |policy: &str, memory_bytes| {
+            let options = Options { memory_bytes, policy: policy.to_owned(), ..Options::default() };
+            let all = options.all_frames();
+            let lru = options.as_lru().budget().capacity;
+            let lru = (policy != LRU).then_some(lru);
+            let (used, more) = (options.used_bytes(all, lru), options.used_bytes(all + 1, lru));
+            assert!(used <= memory_bytes && more > memory_bytes, "{policy}: {used} and {more} of {memory_bytes}");
+            options.budget().capacity as f64
+        };
+        for memory_bytes in [256 << 20, 1 << 30, 64 << 30] {
+            for policy in nectary_cache::NAMES {
+                let share = blocks(policy, memory_bytes) / blocks(LRU, memory_bytes);
+                let least = if *policy == "dear" { 0.93 } else { 0.96 };
+                assert!((least..=1.002).contains(&share), "{policy} holds {share} of what LRU holds");
+            }
+        }
+    }
+
+    #[test]
     fn what_no_cache_has_is_refused_in_words() {
         let good = Options::default();
         for (options, words) in [
             (Options { block_bytes: 5000, ..good.clone() }, "power of two"),
             (Options { block_bytes: 128 << 10, ..good.clone() }, "4K to 64K"),
             (Options { policy: "best".to_owned(), ..good.clone() }, "known are"),
-            (Options { memory_bytes: 1 << 20, ..good.clone() }, "at least 8M"),
+            (Options { memory_bytes: 1 << 20, ..good.clone() }, "at least "),
             (Options { dirty_share: 0.9, ..good.clone() }, "1% to 50%"),
         ] {
             let error = options.check().unwrap_err();

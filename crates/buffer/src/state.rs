@@ -25,6 +25,7 @@ use nectary_cache::{Access, Lru, Policy};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use crate::entries::Entries;
 use crate::frame::Frame;
 use crate::locks::RangeLocks;
 use crate::names::Reference;
@@ -90,7 +91,7 @@ pub(crate) struct Entry {
     pub is_resident: bool,
     /// The number of the readahead that read the block; `None` once the block is referenced.
     pub ahead: Option<u64>,
-    pub dirty: Option<Dirty>,
+    pub dirty: Option<Box<Dirty>>,
     pub holds: u32,
     /// The stream of the last reference to the block.
     pub stream: Stream,
@@ -137,9 +138,9 @@ pub(crate) struct File {
 
 /// All state under the mutex.
 pub(crate) struct State {
-    pub entries: HashMap<u64, Entry>,
+    pub entries: Entries,
     pub policy: Box<dyn Policy>,
-    /// An LRU of the same capacity with the same references, for the counts of saved and lost reads.
+    /// An LRU of the same memory with the same references, for the counts of saved and lost reads.
     pub shadow: Lru,
     pub verdicts: Verdicts,
     pub files: HashMap<u32, File>,
@@ -178,8 +179,8 @@ pub(crate) struct Referred {
 impl State {
     pub fn new(policy: Box<dyn Policy>, verdicts: Verdicts, budget: Budget, mode: Mode) -> State {
         State {
-            entries: HashMap::new(),
-            shadow: Lru::new(policy.capacity()),
+            entries: Entries::default(),
+            shadow: Lru::new(budget.capacity_lru),
             policy,
             verdicts,
             files: HashMap::new(),
@@ -322,7 +323,7 @@ impl State {
             None => {
                 let number = version;
                 let dirty = Dirty { number, since: now, version, stream, failed: None, is_writing: false };
-                entry.dirty = Some(dirty);
+                entry.dirty = Some(Box::new(dirty));
                 self.dirty.insert(id);
                 self.dirty_by_age.insert(number, id);
             }

@@ -44,7 +44,7 @@ pub struct Stats {
     pub hits: u64,
     /// The number of references that missed.
     pub misses: u64,
-    /// The number of hits that an LRU of the same capacity would have missed.
+    /// The number of hits that an LRU of the same memory would have missed.
     pub saved: u64,
     /// The number of misses that such an LRU would have hit.
     pub lost: u64,

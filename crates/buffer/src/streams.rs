@@ -80,7 +80,7 @@ pub struct StreamStats {
     pub hits: u64,
     /// The number of references that missed.
     pub misses: u64,
-    /// The number of hits that an LRU of the same capacity over all streams would have missed.
+    /// The number of hits that an LRU of the same memory over all streams would have missed.
     pub saved: u64,
     /// The number of misses that such an LRU would have hit.
     pub lost: u64,

@@ -234,7 +234,7 @@ impl Shared {
         let held: Vec<u64> = self.parts(span).collect();
         let (mut loads, mut missing) = (Vec::new(), Vec::new());
         for &id in &held {
-            let entry = state.entries.entry(id).or_insert_with(|| {
+            let entry = state.entries.get_or_insert_with(id, || {
                 let load = Arc::new(Load::default());
                 missing.push((crate::names::block_of(id), load.clone()));
                 Entry::new(Content::Loading(load), false)

@@ -60,7 +60,7 @@ impl State {
         let mut due = Due { ids: Vec::new(), wake: None };
         let mut wake = |at: Instant| due.wake = Some(due.wake.map_or(at, |wake| wake.min(at)));
         for id in self.dirty_by_age.values() {
-            let Some(dirty) = self.entries.get(id).and_then(|entry| entry.dirty) else { continue };
+            let Some(dirty) = self.entries.get(id).and_then(|entry| entry.dirty.as_deref()) else { continue };
             if dirty.is_writing {
                 excess = excess.saturating_sub(1);
                 continue;
@@ -141,8 +141,11 @@ impl Shared {
         let ids: Vec<u64> = {
             let state = self.lock();
             let is_missed = |id: &&u64| {
-                let is_writing =
-                    state.entries.get(*id).and_then(|entry| entry.dirty).is_some_and(|dirty| dirty.is_writing);
+                let is_writing = state
+                    .entries
+                    .get(id)
+                    .and_then(|entry| entry.dirty.as_deref())
+                    .is_some_and(|dirty| dirty.is_writing);
                 is_writing && planted(Bug::FlushMissesWriteBack)
             };
             state.dirty.range(ids).filter(|id| !is_missed(id)).copied().collect()

@@ -21,6 +21,7 @@
 //! ```
 #![deny(unsafe_code)]
 
+mod charge;
 pub mod detect;
 mod eviction;
 mod policies;
@@ -29,6 +30,7 @@ mod registry;
 mod structures;
 mod watch;
 
+pub use charge::table_bytes;
 pub use policies::adaptive::{Adaptive, Tuning};
 pub use policies::arc::Arc;
 pub use policies::clock::Clock;
@@ -36,6 +38,7 @@ pub use policies::dear::{self, Dear};
 pub use policies::fifo::Fifo;
 pub use policies::gdsf::Gdsf;
 pub use policies::lfu::Lfu;
+pub use policies::lhd::Lhd;
 pub use policies::lirs::Lirs;
 pub use policies::lru::Lru;
 pub use policies::min::{Future, Min};
@@ -46,4 +49,4 @@ pub use policies::two_q::TwoQ;
 pub use policies::w_tinylfu::WTinyLfu;
 pub use policy::{Access, LeaderChange, Policy, REFUSALS_MAX, Reason, Stream};
 pub use registry::{NAMES, by_name, explaining};
-pub use watch::{Event, EventSink, Ledger, StreamPeriod, Watched, WindowReport};
+pub use watch::{Event, EventSink, Ledger, StreamPeriod, Watched, WindowReport, lru_capacity};

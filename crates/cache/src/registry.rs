@@ -4,13 +4,13 @@
 
 use crate::detect::PeriodSink;
 use crate::{
-    Adaptive, Arc, Clock, Dear, Fifo, Gdsf, Lfu, Lirs, Lru, Mru, Policy, S3Fifo, Sieve, TwoQ, WTinyLfu, Watched,
+    Adaptive, Arc, Clock, Dear, Fifo, Gdsf, Lfu, Lhd, Lirs, Lru, Mru, Policy, S3Fifo, Sieve, TwoQ, WTinyLfu, Watched,
 };
 
 /// Every name that [`by_name`] knows, in the order in which help texts list them.
 pub const NAMES: &[&str] = &[
     "fifo", "lru", "mru", "lfu", "lfu-aged", "clock", "2q", "arc", "lirs", "s3fifo", "sieve", "wtinylfu", "gdsf",
-    "dear", "adaptive",
+    "lhd", "dear", "adaptive",
 ];
 
 /// Makes the policy called `name`; `None` if no policy has that name.
@@ -31,6 +31,7 @@ pub fn by_name(name: &str, capacity: u64) -> Option<Box<dyn Policy>> {
         "sieve" => Box::new(Sieve::new(capacity)),
         "wtinylfu" => Box::new(WTinyLfu::new(capacity)),
         "gdsf" => Box::new(Gdsf::new(capacity)),
+        "lhd" => Box::new(Lhd::new(capacity)),
         "dear" => Box::new(Dear::new(capacity)),
         "adaptive" => Box::new(Adaptive::new(capacity)),
         _ => return None,

@@ -12,11 +12,13 @@ mod cache;
 mod cache_live;
 mod cache_mount;
 mod cert;
+mod config;
 mod limits;
 mod nbd;
 mod origin;
 mod ram;
 mod store;
+mod tls;
 mod trace;
 mod trace_record;
 mod volume;
@@ -25,7 +27,7 @@ use std::net::SocketAddr;
 use std::str::FromStr;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use nectary_block::parse_size;
 use nectary_host::memory;
 use nectary_proxy::rules::default_ttl::Rule;
@@ -43,10 +45,11 @@ pub use bench::{
     SeedPrograms, SeedTable,
 };
 pub use bench_io::{BenchIoArguments, IoMatrix};
-pub use cache::{CacheCommand, SimulateArguments};
+pub use cache::{CacheCommand, CurveArguments, SimulateArguments};
 pub use cache_live::{CacheAdviseArguments, CacheFlushArguments, CachePathArguments, CacheSetArguments, TopArguments};
 pub use cache_mount::{CacheMountArguments, CacheStatArguments, CacheUmountArguments};
 pub use cert::{CertCommand, CertHostArguments, CertInitArguments, CertShowArguments};
+pub use config::ConfigArguments;
 pub use limits::LimitArguments;
 pub use nbd::{ExportArguments, InfoArguments, ListArguments, NbdCommand, ServerArguments};
 pub use origin::OriginArguments;
@@ -55,6 +58,7 @@ pub use store::{
     CreateArguments, DeleteArguments, DeviceArguments, GetArguments, PurgeArguments, PutArguments, ReadArguments,
     SpanArguments, StoreCommand,
 };
+pub use tls::ClientTlsArguments;
 pub use trace::{ConvertArguments, StatArguments as TraceStatArguments, TraceCommand};
 pub use trace_record::RecordArguments;
 pub use volume::{
@@ -241,6 +245,9 @@ pub enum Command {
   nectary top --json | jq '.caches[].figures.reads_saved'
   nectary top --prometheus > /var/lib/node_exporter/nectary.prom", after_help = exit::HELP)]
     Top(TopArguments),
+    /// Print every command and option as JSON, for manual pages and completions
+    #[command(hide = true)]
+    Describe,
 }
 
 /// How devices are read and written.
@@ -277,7 +284,7 @@ pub struct StatusArguments {
 #[derive(Debug, Args)]
 pub struct ProxyArguments {
     /// Address to listen on, for example 127.0.0.1:8080, [::1]:8080, or :8080 for every address; may be given again
-    #[arg(long, value_name = "ADDR", required = true, value_parser = parse_listen)]
+    #[arg(long, value_name = "ADDR", required_unless_present = "config", value_parser = parse_listen)]
     pub listen: Vec<SocketAddr>,
     #[command(flatten)]
     pub origin: OriginArguments,
@@ -300,8 +307,8 @@ pub struct ProxyArguments {
     #[command(flatten)]
     pub admin: AdminArguments,
     /// Device of the store, made if it is absent: a path, `disk:/dev/sdb`, `memory:2G`
-    #[arg(long, value_name = "SPEC")]
-    pub store: String,
+    #[arg(long, value_name = "SPEC", required_unless_present = "config")]
+    pub store: Option<String>,
     #[command(flatten)]
     pub spans: SpanArguments,
     /// Begin empty instead of failing, if the missing spans may have served without the others
@@ -359,6 +366,10 @@ pub struct ProxyArguments {
     #[command(flatten)]
     pub engine: EngineArguments,
     #[command(flatten)]
+    pub file: ConfigArguments,
+    #[command(flatten)]
+    pub tls: ClientTlsArguments,
+    #[command(flatten)]
     pub limits: LimitArguments,
 }
 
@@ -366,6 +377,11 @@ pub struct ProxyArguments {
 const MEMORY_BYTES: u64 = 256 << 20;
 
 impl ProxyArguments {
+    /// The SPEC of the store's first device.
+    pub fn store_spec(&self) -> &str {
+        self.store.as_deref().unwrap_or_default()
+    }
+
     /// The size of a store that is created, or of each of its spans. *Units*: bytes.
     pub fn size_bytes(&self) -> u64 {
         self.size.unwrap_or(4 << 30)
@@ -377,6 +393,19 @@ impl ProxyArguments {
         let by_limit = || memory::limit().map_or(MEMORY_BYTES, |limit| limit.default_of(MEMORY_BYTES, least));
         self.memory.unwrap_or_else(by_limit)
     }
+}
+
+/// Reads the command line. *Errors*: what to print instead; also if `proxy` has a file and options that it could say.
+pub fn of_command_line() -> Result<Arguments, clap::Error> {
+    let mut command = Arguments::command();
+    let matches = command.try_get_matches_from_mut(std::env::args_os())?;
+    if let Some(("proxy", proxy)) = matches.subcommand()
+        && let Some(option) = ConfigArguments::given_beside(proxy)
+    {
+        let text = format!("{option} cannot be given beside --config: write it into the file");
+        return Err(command.error(clap::error::ErrorKind::ArgumentConflict, text));
+    }
+    Arguments::from_arg_matches(&matches)
 }
 
 /// Reads a deadline, which may be shorter than a second; 0 needs no unit.
@@ -411,7 +440,6 @@ pub(crate) fn parse_listen(text: &str) -> Result<SocketAddr, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     #[test]
     fn the_command_line_is_consistent() {

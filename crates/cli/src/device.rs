@@ -265,7 +265,8 @@ fn check_path(spec: &str) -> Result<(), Failure> {
 
 /// Opens the store of a proxy; creates it if the devices are absent or blank.
 pub async fn open_or_create_store(arguments: &ProxyArguments, options: OpenOptions) -> Result<OpenStore, Failure> {
-    let ProxyArguments { store: spec, spans, engine, .. } = arguments;
+    let ProxyArguments { spans, engine, .. } = arguments;
+    let spec = &arguments.store_spec().to_owned();
     let size_bytes = arguments.size_bytes();
     options.check().with_context(|| format!("cannot open a store on {spec}"))?;
     for spec in std::iter::once(spec).chain(&spans.spans) {

@@ -3,13 +3,15 @@
 //! Owns: the counters that indicate a problem, and the remedies.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use nectary_host::{State, Status};
-use nectary_proxy::{Reopener, StatsReader};
+use nectary_proxy::{OriginDown, Reopener, ShownCertificate, StatsReader};
 use nectary_store::Stat;
 use serde_json::{Value, json};
 
 use crate::machine;
+use crate::proxy::live_config::LiveConfig;
 
 /// A running proxy.
 pub struct Running {
@@ -21,6 +23,8 @@ pub struct Running {
     pub reopener: Reopener,
     /// Its limits.
     pub limits: Value,
+    /// Its configuration file, if it has one.
+    pub config: Option<Arc<LiveConfig>>,
 }
 
 /// Returns the status of the proxy with this name; `running` is `None` while it is starting.
@@ -81,28 +85,73 @@ pub fn status(name: &str, stat: &Stat, running: Option<&Running>) -> Status {
         let remedy = "free space where it is written, or write it to a faster place; a restart clears this count";
         status = status.with_problem(State::Degraded, what, remedy);
     }
-    let origin_down = running.and_then(|running| running.stats.origin_down());
-    if let Some(down) = &origin_down {
-        let what =
-            format!("the origin takes no connections: {} in a row failed, the last: {}", down.failures, down.last);
-        let remedy = "look whether the origin runs and --origin names it; what is stored and fresh is served meanwhile";
-        status = status.with_problem(State::Degraded, what, remedy);
-    } else if let Some(failing) = running.and_then(|running| running.stats.origin_failing()) {
+    let origins_down = running.map(|running| running.stats.origins_down()).unwrap_or_default();
+    for down in &origins_down {
         let what = format!(
-            "the origin fails: {} requests in a row got no good answer, the last: {}",
-            failing.failures, failing.last
+            "{} takes no connections: {} in a row failed, the last: {}",
+            subject(down),
+            down.failures,
+            down.last
+        );
+        let remedy = match down.name.is_empty() {
+            true => "look whether the origin runs and --origin names it; what is stored and fresh is served meanwhile",
+            false => "look whether it runs and the file names it; its origin's other servers are asked meanwhile",
+        };
+        status = status.with_problem(State::Degraded, what, remedy);
+    }
+    let origins_failing = running.map(|running| running.stats.origins_failing()).unwrap_or_default();
+    let is_down = |failing: &&OriginDown| origins_down.iter().any(|down| down.server_url == failing.server_url);
+    for failing in origins_failing.iter().filter(|failing| !is_down(failing)) {
+        let what = format!(
+            "{} fails: {} requests in a row got no good answer, the last: {}",
+            subject(failing),
+            failing.failures,
+            failing.last
         );
         let remedy = "look at the origin's log; what is stored is served meanwhile, stale where that is allowed";
         status = status.with_problem(State::Degraded, what, remedy);
     }
+    let config = running.and_then(|running| running.config.as_ref());
+    if let Some(config) = config {
+        status = config.report(status);
+    }
+    let certificates = running.map(|running| running.stats.certificates()).unwrap_or_default();
+    for (what, remedy) in certificates.iter().filter_map(certificate_problem) {
+        status = status.with_problem(State::Degraded, what, remedy);
+    }
     status.with_detail(json!({
+        "certificates": certificates,
+        "latencies": running.map(|running| running.stats.latencies()),
         "addresses": running.map(|running| &running.addresses),
         "connections": running.and_then(|running| running.stats.connection_limits()),
         "limits": running.map(|running| &running.limits),
         "requests": stats,
         "access_log_failure": log_failure,
-        "origin_failure": origin_down.map(|down| down.last),
+        "origin_failure": origins_down.first().map(|down| &down.last),
+        "configuration": config.map(|config| config.figures()),
         "process": { "resident_bytes": machine::resident_bytes() },
         "store": stat,
     }))
+}
+
+/// The server of an origin, as the subject of a sentence.
+fn subject(down: &OriginDown) -> String {
+    match down.name.is_empty() {
+        true => "the origin".to_owned(),
+        false => format!("the server {} of the origin `{}`", down.server_url, down.name),
+    }
+}
+
+/// The days before the end of a certificate from which on somebody should renew it.
+const RENEW_DAYS: i64 = 7;
+
+/// What is wrong with a certificate that clients are shown, and what to do; `None` if nothing is.
+pub fn certificate_problem(certificate: &ShownCertificate) -> Option<(String, &'static str)> {
+    let (path, days) = (certificate.path.display(), certificate.days_left());
+    let remedy = "put a newer one into its place, then `nectary` reads it at SIGHUP (`systemctl reload`)";
+    match days {
+        ..0 => Some((format!("the certificate {path} has ended: clients refuse it"), remedy)),
+        0..RENEW_DAYS => Some((format!("the certificate {path} ends in {days} days"), remedy)),
+        _ => None,
+    }
 }

@@ -8,6 +8,7 @@ mod attach;
 mod bench;
 mod cache;
 mod cert;
+mod describe;
 mod device;
 mod exit;
 mod export;
@@ -22,6 +23,7 @@ mod progress;
 mod proxy;
 mod purge;
 mod ram;
+mod services;
 mod status;
 mod store;
 mod trace;
@@ -31,9 +33,7 @@ mod volume;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::Parser;
-
-use arguments::{Arguments, Command};
+use arguments::Command;
 use exit::Failure;
 use mounts::helper::Helper;
 use nectary_host::descriptors;
@@ -47,7 +47,10 @@ fn main() -> ExitCode {
         descriptors::raise();
         return helper.run(words.collect());
     }
-    let arguments = Arguments::parse();
+    let arguments = match arguments::of_command_line() {
+        Ok(arguments) => arguments,
+        Err(error) => error.exit(),
+    };
     match run(&arguments.command) {
         Ok(code) => ExitCode::from(code),
         Err(failure) => failure.report(),
@@ -74,6 +77,7 @@ fn run(command: &Command) -> Result<u8, Failure> {
         Command::Bench(command) => bench::run(command),
         Command::Status(arguments) => status::run(arguments),
         Command::Top(arguments) => live::top::run(arguments),
+        Command::Describe => describe::run(),
     }
 }
 

@@ -6,6 +6,10 @@
 //! time is written. A stop gives the store up at once, so that the next process can open it while this one still sends.
 //! Leaves to others: the work of each part.
 
+mod config_file;
+pub mod live_config;
+mod printed_config;
+
 use std::io::ErrorKind;
 use std::net::TcpListener;
 use std::sync::{Arc, OnceLock};
@@ -15,10 +19,12 @@ use anyhow::Context;
 use nectary_block::format_size;
 use nectary_host::log::{self, Level, Throttle};
 use nectary_host::{
-    ControlServer, Fault, FaultKind, Limits, Methods, ReopenSignals, RuntimeDirectory, Shutdown, Status, allocator,
-    control, descriptors, inherited, memory,
+    ControlServer, Fault, FaultKind, Limits, Methods, ReopenSignals, RuntimeDirectory, Shutdown, State, Status,
+    allocator, control, descriptors, inherited, memory,
 };
-use nectary_proxy::{Bound, ForwardedOptions, OriginUrl, Proxy, ProxyOptions, Reopener};
+use nectary_proxy::{
+    AdminAnswer, AdminPage, AdminPages, Bound, ForwardedOptions, OriginUrl, Proxy, ProxyOptions, Reopener,
+};
 use nectary_store::{MEMORY_BYTES_MIN, OpenOptions, Spans};
 use serde_json::{Value, json};
 
@@ -26,8 +32,11 @@ use crate::arguments::ProxyArguments;
 use crate::device::{OpenStore, open_or_create_store};
 use crate::exit::{BUSY, FAILED, Failure, GOOD, USAGE};
 use crate::health;
+use crate::live::top;
 use crate::machine;
 use crate::purge::purge;
+use crate::services::service_manager::{self, Watchdog};
+use live_config::LiveConfig;
 
 /// The interval at which the store's notices are checked.
 const NOTES_INTERVAL: Duration = Duration::from_secs(1);
@@ -48,7 +57,17 @@ const WORKER_DESCRIPTORS: u64 = 6;
 const START_DESCRIPTORS: u64 = 32;
 
 /// Runs the proxy until a signal requests its end.
-pub async fn run(arguments: &ProxyArguments) -> Result<u8, Failure> {
+pub async fn run(given: &ProxyArguments) -> Result<u8, Failure> {
+    if given.file.print_config {
+        return printed_config::print(given);
+    }
+    let of_file = match &given.file.config {
+        Some(path) if given.file.check_config => return config_file::check(path).await,
+        Some(path) => Some(config_file::options_of(path)?),
+        None => None,
+    };
+    let arguments = of_file.as_ref().unwrap_or(given);
+    let live_config = given.file.config.clone().map(|path| Arc::new(LiveConfig::new(path)));
     allocator::give_back_large_blocks();
     let shutdown = Shutdown::new();
     let _signals = shutdown.on_signals().context("cannot listen for signals")?;
@@ -66,7 +85,10 @@ pub async fn run(arguments: &ProxyArguments) -> Result<u8, Failure> {
     // The options and addresses are checked before a store is opened or made.
     check_memory(arguments)?;
     check_descriptors(arguments)?;
-    let bound = with_successor(arguments, bind(proxy_options(arguments)?, inherited::tcp_listeners())?)?;
+    let reports = Arc::new(OnceLock::new());
+    let mut proxy_options = proxy_options(arguments)?;
+    proxy_options.admin.pages = Some(pages(reports.clone()));
+    let bound = with_successor(arguments, bind(proxy_options, inherited::tcp_listeners())?)?;
     // A slow disk does not keep a signal waiting. What was read or made so far is found by the next start.
     let store = tokio::select! {
         store = open_store(arguments, options, bound.has_successor()) => store?,
@@ -75,7 +97,7 @@ pub async fn run(arguments: &ProxyArguments) -> Result<u8, Failure> {
             return Ok(GOOD);
         }
     };
-    let served = serve(arguments, bound, &store, &shutdown, reopen_signals).await;
+    let served = serve(arguments, bound, &store, &shutdown, (reopen_signals, reports, live_config)).await;
     let closed = store.release().await.context("cannot write what was left");
     served?;
     closed?;
@@ -115,20 +137,29 @@ async fn serve(
     bound: Bound,
     store: &OpenStore,
     shutdown: &Shutdown,
-    signals: ReopenSignals,
+    (signals, reports, live_config): (ReopenSignals, Arc<OnceLock<Report>>, Option<Arc<LiveConfig>>),
 ) -> Result<(), Failure> {
     let proxy_of_status = Arc::new(OnceLock::new());
+    let report = report(arguments, store, &proxy_of_status);
+    let _ = reports.set(report.clone());
     // The control socket is made before the proxy listens, so that two proxies that start at the same time cannot share
     // an address by mistake.
-    let control = start_control(arguments, store, &proxy_of_status)?;
+    let control = start_control(arguments, store, &proxy_of_status, report)?;
     match bound.serve(Spans::clone(store), shutdown.clone()) {
         Ok(proxy) => {
             announce(arguments, &proxy, store);
             let addresses = proxy.addresses().to_vec();
-            let limits = arguments.limits.limits().figures();
-            let running = health::Running { addresses, stats: proxy.stats(), reopener: proxy.reopener(), limits };
+            let running = health::Running {
+                addresses,
+                stats: proxy.stats(),
+                reopener: proxy.reopener(),
+                limits: limits_of(arguments).figures(),
+                config: live_config.clone(),
+            };
             let _ = proxy_of_status.set(running);
-            wait(arguments, proxy, (store, control), signals).await
+            let _watchdog = Watchdog::start();
+            service_manager::ready(&format!("serves {}", served_addresses(arguments)));
+            wait(arguments, proxy, (store, control), (signals, live_config)).await
         }
         Err(error) => {
             control.stop().await;
@@ -213,7 +244,7 @@ async fn wait(
     arguments: &ProxyArguments,
     proxy: Proxy,
     (store, control): (&OpenStore, ControlServer),
-    mut signals: ReopenSignals,
+    (mut signals, live_config): (ReopenSignals, Option<Arc<LiveConfig>>),
 ) -> Result<(), Failure> {
     static NOTES: Throttle = Throttle::every(Duration::from_secs(60));
     let reopener = proxy.reopener();
@@ -222,7 +253,7 @@ async fn wait(
     let mut ended = tokio::task::spawn_blocking(move || proxy.wait());
     let (mut control, mut released) = (Some(control), Ok(()));
     let mut ticks = tokio::time::interval(NOTES_INTERVAL);
-    let mut looking_up = std::pin::pin!(look_up(arguments.origin.origin.as_ref()));
+    let mut looking_up = std::pin::pin!(look_up(origins_of(arguments)));
     let mut is_looked_up = false;
     loop {
         tokio::select! {
@@ -235,6 +266,7 @@ async fn wait(
             }
             // The control socket goes first: who can open the store can also make the socket.
             () = &mut left, if control.is_some() => if let Some(control) = control.take() {
+                service_manager::stopping("finishes what is under way");
                 released = give_up(store, control).await;
                 let open = stats.snapshot().connections_open;
                 if open > 0 {
@@ -242,10 +274,14 @@ async fn wait(
                     log::write(Level::Note, "proxy", text);
                 }
             },
-            signal = signals.next() => match reopen(reopener.clone()).await.as_slice() {
+            signal = signals.next() => match (&live_config, signal) {
+                // What went wrong is in the log and in the status.
+                (Some(config), "SIGHUP") => _ = reload(config.clone(), reopener.clone(), signal).await,
+                _ => match reopen(reopener.clone()).await.as_slice() {
                 [] => log::write(Level::Note, "proxy", format_args!("{signal}: log and certificates reopened")),
                 failed => for error in failed {
                     log::write(Level::Error, "proxy", format_args!("{signal}: {error}; what was open stays in use"));
+                },
                 },
             },
             () = &mut looking_up, if !is_looked_up => is_looked_up = true,
@@ -271,26 +307,66 @@ async fn reopen(reopener: Reopener) -> Vec<String> {
     }
 }
 
-/// Warns if the name of the origin has no address now. The proxy runs all the same: it serves what is stored.
-async fn look_up(origin: Option<&OriginUrl>) {
-    let Some(origin) = origin else { return };
-    let reason = match tokio::net::lookup_host(origin.host_and_port()).await.map(|mut found| found.next()) {
-        Ok(Some(_)) => return,
-        Ok(None) => "it has no address".to_owned(),
-        Err(error) => error.to_string(),
+/// Reads the configuration file again and uses it.
+async fn reload(config: Arc<LiveConfig>, reopener: Reopener, cause: &'static str) -> Result<(), String> {
+    match tokio::task::spawn_blocking(move || config.reload(&reopener, cause)).await {
+        Ok(Ok(())) => {
+            service_manager::status(&format!("serves by the file that was read at {cause}"));
+            Ok(())
+        }
+        Ok(Err(error)) => {
+            service_manager::status(&format!("the former file stays in use, as the new one is wrong: {error}"));
+            Err(error)
+        }
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+/// The servers of origins: each with its URL, its host and its port.
+fn origins_of(arguments: &ProxyArguments) -> Vec<(String, String, u16)> {
+    if let Some(config) = &arguments.file.read {
+        let servers = config.origins.iter().flat_map(|origin| &origin.servers).map(|server| &server.url);
+        return servers.map(|url| (url.to_string(), url.host.clone(), url.port)).collect();
+    }
+    let of_url = |url: &OriginUrl| {
+        let (host, port) = url.host_and_port();
+        (url.to_string(), host.to_owned(), port)
     };
-    log::write(
-        Level::Warning,
-        "proxy",
-        format_args!(
-            "cannot look up the origin {origin}: {reason}; see --origin and DNS. Each fetch looks it up again"
-        ),
-    );
+    arguments.origin.origin.iter().map(of_url).collect()
+}
+
+/// Warns if the name of an origin's server has no address now. The proxy runs all the same: it serves what is stored.
+async fn look_up(servers: Vec<(String, String, u16)>) {
+    for (url, host, port) in servers {
+        let reason = match tokio::net::lookup_host((host, port)).await.map(|mut found| found.next()) {
+            Ok(Some(_)) => continue,
+            Ok(None) => "it has no address".to_owned(),
+            Err(error) => error.to_string(),
+        };
+        log::write(
+            Level::Warning,
+            "proxy",
+            format_args!(
+                "cannot look up the origin {url}: {reason}; see --origin and DNS. Each fetch looks it up again"
+            ),
+        );
+    }
+}
+
+/// The limits that the options or the file say.
+fn limits_of(arguments: &ProxyArguments) -> nectary_proxy::Limits {
+    let of_file = arguments.file.read.as_ref().and_then(|config| nectary_proxy::options_of(config).ok());
+    of_file.map_or_else(|| arguments.limits.limits(), |options| options.limits)
 }
 
 fn proxy_options(arguments: &ProxyArguments) -> Result<ProxyOptions, Failure> {
+    if let Some(config) = &arguments.file.read {
+        return nectary_proxy::options_of(config).map_err(|problems| nectary_proxy::Error::Config(problems).into());
+    }
     Ok(ProxyOptions {
         listen: arguments.listen.clone(),
+        certificates: arguments.tls.certificates()?,
+        redirect: arguments.tls.redirect_listen.clone(),
         origin: arguments.origin.origin.clone(),
         origin_ca: arguments.origin.origin_ca.clone(),
         origin_rules: arguments.origin.rules(),
@@ -310,17 +386,48 @@ fn proxy_options(arguments: &ProxyArguments) -> Result<ProxyOptions, Failure> {
     })
 }
 
+/// The addresses at which clients are served.
+fn served_addresses(arguments: &ProxyArguments) -> String {
+    arguments.listen.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
+}
+
+/// What tells the state of the proxy.
+type Report = Arc<dyn Fn() -> Status + Send + Sync>;
+
+fn report(arguments: &ProxyArguments, store: &Spans, proxy: &Arc<OnceLock<health::Running>>) -> Report {
+    let (store, proxy) = (store.clone(), proxy.clone());
+    let name = served_addresses(arguments);
+    Arc::new(move || health::status(&name, &store.stat(), proxy.get()))
+}
+
+/// The pages of the addresses for administration.
+fn pages(report: Arc<OnceLock<Report>>) -> AdminPages {
+    let plain = |is_good, text| AdminAnswer { is_good, content_type: "text/plain; charset=utf-8", text };
+    AdminPages(Arc::new(move |page| {
+        let Some(report) = report.get() else { return plain(page == AdminPage::Health, "starting".to_owned()) };
+        match page {
+            AdminPage::Health => plain(true, "running".to_owned()),
+            AdminPage::Ready => {
+                let status = report();
+                let problems = status.problems.iter().map(|problem| format!("\n{}", problem.what)).collect::<String>();
+                plain(status.state != State::Broken, format!("{}{problems}", status.state.as_str()))
+            }
+            AdminPage::Metrics => {
+                let text = top::metrics_of(&report()).trim_end().to_owned();
+                AdminAnswer { is_good: true, content_type: "text/plain; version=0.0.4; charset=utf-8", text }
+            }
+        }
+    }))
+}
+
 fn start_control(
     arguments: &ProxyArguments,
     store: &Spans,
     proxy: &Arc<OnceLock<health::Running>>,
+    report: Report,
 ) -> Result<ControlServer, Failure> {
     let mut methods = Methods::new();
-    methods.status({
-        let (store, proxy) = (store.clone(), proxy.clone());
-        let name = arguments.listen.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
-        move || -> Status { health::status(&name, &store.stat(), proxy.get()) }
-    });
+    methods.status(move || report());
     let of_stat = store.clone();
     methods.register("stat", "the store's size, contents and counters", move |_| {
         let stat = serde_json::to_value(of_stat.stat());
@@ -336,23 +443,48 @@ fn start_control(
         }
     });
     let of_reopen = proxy.clone();
-    methods.register("reopen", "opens the access log again, and reads --origin-ca again, as SIGUSR1 does", move |_| {
-        let proxy = of_reopen.clone();
+    methods.register(
+        "reopen",
+        "opens the access log again, and reads certificates again, as SIGUSR1 does",
+        move |_| {
+            let proxy = of_reopen.clone();
+            async move {
+                let Some(running) = proxy.get() else {
+                    return Err(Fault::new(
+                        FaultKind::Busy,
+                        "the proxy is starting".to_owned(),
+                        "try again in a moment",
+                    ));
+                };
+                let failed = reopen(running.reopener.clone()).await;
+                match failed.is_empty() {
+                    true => Ok(json!({})),
+                    false => {
+                        Err(Fault::new(FaultKind::Failed, failed.join("; "), "what was open stays in use; mend it"))
+                    }
+                }
+            }
+        },
+    );
+    let of_reload = proxy.clone();
+    methods.register("reload", "reads the configuration file again and uses it, as SIGHUP does", move |_| {
+        let proxy = of_reload.clone();
         async move {
             let Some(running) = proxy.get() else {
                 return Err(Fault::new(FaultKind::Busy, "the proxy is starting".to_owned(), "try again in a moment"));
             };
-            let failed = reopen(running.reopener.clone()).await;
-            match failed.is_empty() {
-                true => Ok(json!({})),
-                false => Err(Fault::new(FaultKind::Failed, failed.join("; "), "what was open stays in use; mend it")),
-            }
+            let Some(config) = &running.config else {
+                let what = "the proxy has no configuration file".to_owned();
+                return Err(Fault::new(FaultKind::Invalid, what, "start it with --config"));
+            };
+            let reloaded = reload(config.clone(), running.reopener.clone(), "reload").await;
+            reloaded.map(|()| json!({})).map_err(|error| Fault::new(FaultKind::Failed, error, "mend the file"))
         }
     });
-    let of_purge = store.clone();
+    let of_purge = (store.clone(), proxy.clone());
     methods.register("purge", "purges a key, a prefix, tags, or all; durable when answered", move |params| {
-        let store = of_purge.clone();
-        async move { purge(&store, params).await }
+        let (store, proxy) = of_purge.clone();
+        async move { purge(&store, proxy.get().map(|running| &running.reopener), params).await }
     });
     Ok(ControlServer::start(&RuntimeDirectory::open()?, &part(arguments), methods, Limits::default())?)
 }
@@ -376,12 +508,24 @@ fn found_entries(entries: u64, is_loading: bool, milliseconds: u64) -> String {
 
 fn announce(arguments: &ProxyArguments, proxy: &Proxy, store: &Spans) {
     let stat = store.stat();
-    let kind = match &arguments.origin.origin {
-        Some(origin) => format!("reverse proxy of {origin}"),
-        None => "forward proxy".to_owned(),
+    let kind = match (&arguments.file.read, &arguments.origin.origin) {
+        (Some(config), _) if config.sites.is_empty() => "forward proxy".to_owned(),
+        (Some(config), _) => format!("proxy of {} sites", config.sites.len()),
+        (None, Some(origin)) => format!("reverse proxy of {origin}"),
+        (None, None) => "forward proxy".to_owned(),
     };
+    let certificates = proxy.stats().certificates();
+    let scheme = if certificates.is_empty() { "http" } else { "https" };
     for address in proxy.addresses() {
-        log::write(Level::Note, "proxy", format_args!("{kind} on http://{address}"));
+        log::write(Level::Note, "proxy", format_args!("{kind} on {scheme}://{address}"));
+    }
+    for address in proxy.redirect_addresses() {
+        log::write(Level::Note, "proxy", format_args!("clients of http://{address} are sent to https"));
+    }
+    for certificate in &certificates {
+        if let Some((what, _)) = health::certificate_problem(certificate) {
+            log::write(Level::Warning, "proxy", format_args!("{what}"));
+        }
     }
     for address in proxy.admin_addresses() {
         log::write(Level::Note, "proxy", format_args!("administration at http://{address}"));

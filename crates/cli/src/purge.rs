@@ -4,6 +4,7 @@
 //! …]}` and `{"all": true}`. Promises: a purge answered with `ok` is durable. Leaves to others: purging the store.
 
 use nectary_host::{Fault, FaultKind};
+use nectary_proxy::Reopener;
 use nectary_store::{Error, ErrorKind, Spans};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -19,15 +20,15 @@ enum Purge {
 }
 
 /// Purges the objects that the parameters name.
-pub async fn purge(store: &Spans, params: Value) -> Result<Value, Fault> {
+pub async fn purge(store: &Spans, reopener: Option<&Reopener>, params: Value) -> Result<Value, Fault> {
     let wrong = |message: String| {
         let remedy = r#"say one of {"key": URL}, {"prefix": TEXT}, {"tags": [TAG]}, {"all": true}"#;
         Fault::new(FaultKind::Invalid, message, remedy)
     };
     let purge: Purge = serde_json::from_value(params).map_err(|error| wrong(format!("not a purge: {error}")))?;
     let purged = match &purge {
-        Purge::Key(key) => store.purge_key(key.as_bytes()).await,
-        Purge::Prefix(prefix) if !prefix.is_empty() => store.purge_prefix(prefix.as_bytes()).await,
+        Purge::Key(url) => purge_keys(store, keys(reopener, url, false)).await,
+        Purge::Prefix(url) if !url.is_empty() => purge_prefixes(store, keys(reopener, url, true)).await,
         Purge::Tags(tags) if !tags.is_empty() => purge_tags(store, tags).await,
         Purge::All(true) => store.purge_all().await,
         _ => return Err(wrong("a purge of nothing".to_owned())),
@@ -40,6 +41,27 @@ pub async fn purge(store: &Spans, params: Value) -> Result<Value, Fault> {
         };
         Fault::new(kind, error.message, "see `nectary status`")
     })
+}
+
+/// The keys of a URL: a site's are found by any of its names.
+fn keys(reopener: Option<&Reopener>, url: &str, is_prefix: bool) -> Vec<Vec<u8>> {
+    reopener.map_or_else(|| vec![url.as_bytes().to_vec()], |reopener| reopener.keys_of(url, is_prefix))
+}
+
+/// Purges keys. *Errors*: that of the first that fails; those after it were not begun.
+async fn purge_keys(store: &Spans, keys: Vec<Vec<u8>>) -> Result<(), Error> {
+    for key in keys {
+        store.purge_key(&key).await?;
+    }
+    Ok(())
+}
+
+/// Purges all keys that begin so, as [`purge_keys`] does.
+async fn purge_prefixes(store: &Spans, prefixes: Vec<Vec<u8>>) -> Result<(), Error> {
+    for prefix in prefixes {
+        store.purge_prefix(&prefix).await?;
+    }
+    Ok(())
 }
 
 /// Purges all objects that have one of these tags.

@@ -4,13 +4,14 @@
 
 use std::time::Duration;
 
-use nectary_host::control::{Part, parts};
+use nectary_host::control::Part;
 use nectary_host::{RuntimeDirectory, State};
 use serde_json::{Value, json};
 
 use crate::arguments::StatusArguments;
 use crate::exit::{Failure, NOT_FOUND};
 use crate::output;
+use crate::services::running_parts::running_parts;
 
 /// The longest time in which each part must answer.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -18,7 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Runs the command.
 pub fn run(arguments: &StatusArguments) -> Result<u8, Failure> {
     let directory = RuntimeDirectory::open()?;
-    let parts = parts(&directory, PATIENCE)?;
+    let parts = running_parts(&directory, PATIENCE)?;
     if arguments.json {
         let list: Vec<Value> = parts.iter().map(as_json).collect();
         output::json(&list)?;

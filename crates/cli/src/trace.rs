@@ -50,6 +50,7 @@ fn figures(name: &str, stat: &Stat, warning: Option<String>) -> Value {
         "streams": stat.streams,
         "reads": stat.references - stat.writes,
         "writes": stat.writes,
+        "deletes": stat.deletes,
         "reuses": stat.reuses(),
         "reuse_median": stat.reuse_median,
         "repeats": stat.repeats,
@@ -57,19 +58,22 @@ fn figures(name: &str, stat: &Stat, warning: Option<String>) -> Value {
         "distinct_bytes": stat.distinct_bytes,
         "block_min": stat.range.0,
         "block_max": stat.range.1,
+        "estimate": stat.is_estimate,
         "warning": warning,
     })
 }
 
 fn text(name: &str, stat: &Stat, warning: Option<String>) -> String {
     let share = |part: u64, whole: u64| format!("{part} ({:.1} %)", 100.0 * part as f64 / whole.max(1) as f64);
+    let about = if stat.is_estimate { "about " } else { "" };
     let mut lines = vec![
         name.to_owned(),
         format!("  references       {}", stat.references),
-        format!("  distinct blocks  {}, numbers {} to {}", stat.distinct, stat.range.0, stat.range.1),
+        format!("  distinct blocks  {about}{}, numbers {} to {}", stat.distinct, stat.range.0, stat.range.1),
         format!("  streams          {}", stat.streams),
         format!("  reads            {}", share(stat.references - stat.writes, stat.references)),
         format!("  writes           {}", share(stat.writes, stat.references)),
+        format!("  deletes          {}", stat.deletes),
         format!("  reuses           {}", share(stat.reuses(), stat.references)),
         format!("  reuse distance   {} references or less for half of them", stat.reuse_median),
         format!("  immediate        {}", share(stat.repeats, stat.references)),
@@ -87,7 +91,7 @@ fn convert(arguments: &ConvertArguments) -> Result<u8, Failure> {
     let format = match arguments.into {
         Some(format) => format,
         None => Format::by_ending(&arguments.to).ok_or_else(|| {
-            let endings: Vec<&str> = FORMATS.iter().map(|entry| entry.endings[0]).collect();
+            let endings: Vec<&str> = FORMATS.iter().filter_map(|entry| entry.endings.first()).copied().collect();
             let to = arguments.to.display();
             Error::Usage(format!("{to}: no format has this ending ({}); name it with --into", endings.join(" ")))
         })?,
@@ -98,12 +102,35 @@ fn convert(arguments: &ConvertArguments) -> Result<u8, Failure> {
     let (from, to) = (&arguments.from, &arguments.to);
     let converted = convert_trace(&mut *reader, from, to, format, identity, &|done| bar.set_position(done))?;
     bar.finish_and_clear();
+    if arguments.json {
+        output::json(&json!({
+            "trace": arguments.to.display().to_string(),
+            "format": format.name(),
+            "references": converted.references,
+            "streams_lost": converted.streams_are_lost,
+            "writes_lost": converted.writes_are_lost,
+            "sizes_lost": converted.sizes_are_lost,
+            "deletes_lost": converted.deletes_are_lost,
+            "renumbered": converted.renumbered,
+            "warning": reader.warning(),
+        }))?;
+        return Ok(GOOD);
+    }
     let mut text = format!("{}: {} references\n", arguments.to.display(), converted.references);
     if converted.streams_are_lost {
         text += "  its streams are left out: the format has none\n";
     }
     if converted.writes_are_lost {
         text += "  its writes are taken for reads: the format has none\n";
+    }
+    if converted.sizes_are_lost {
+        text += "  the sizes of its objects are left out: the format has none\n";
+    }
+    if converted.renumbered > 0 {
+        text += &format!("  {} block numbers are new: the format has no room for the old ones\n", converted.renumbered);
+    }
+    if converted.deletes_are_lost {
+        text += "  its deletes are left out: the format has none\n";
     }
     if let Some(warning) = reader.warning() {
         text += &format!("  note: {warning}\n");

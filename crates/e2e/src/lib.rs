@@ -25,6 +25,7 @@ pub mod mirror;
 pub mod nbd;
 pub mod nectary;
 pub mod origin;
+pub mod packages;
 pub mod peers;
 pub mod pressure;
 pub mod ram;

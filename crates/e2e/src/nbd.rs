@@ -36,7 +36,16 @@ impl Server {
         let mut command = Command::new(binary()?);
         command.arg("export").args(arguments).arg("--nbd").arg(format!("unix:{}", socket.display()));
         command.env("NECTARY_RUNTIME_DIR", runtime);
-        Server::start(folder, name, command, socket)
+        let server = Server::start(folder, name, command, socket)?;
+        // It prints its URLs (nbd+unix: or nbds+unix:) once it also has its control socket.
+        let deadline = Instant::now() + PATIENCE;
+        while !server.process.log_text().contains("+unix:") {
+            if Instant::now() > deadline {
+                bail!("{name} prints no URL\n{}", server.process.log_tail());
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Ok(server)
     }
 
     /// Runs another program that listens on `socket`.

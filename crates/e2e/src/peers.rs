@@ -87,6 +87,38 @@ http {{
         Self::start(name, command, address, scratch, cpu)
     }
 
+    /// Starts nginx with HTTP/2 and without TLS: one worker, which passes all requests on.
+    pub fn nginx_http2(origin: SocketAddr) -> Result<Self> {
+        let program = guard::find_program("nginx").context("nginx is not installed (Debian package nginx-light)")?;
+        let (scratch, address) = (Scratch::in_memory("nginx-http2")?, free_address()?);
+        let folder = scratch.path().display();
+        let configuration = format!(
+            "daemon off;
+master_process off;
+pid {folder}/pid;
+error_log stderr crit;
+events {{ worker_connections 1024; }}
+http {{
+  access_log off;
+  client_body_temp_path {folder}/client;
+  proxy_temp_path {folder}/proxy;
+  fastcgi_temp_path {folder}/fastcgi;
+  uwsgi_temp_path {folder}/uwsgi;
+  scgi_temp_path {folder}/scgi;
+  server {{
+    listen {address} http2;
+    location / {{ proxy_pass http://{origin}; }}
+  }}
+}}
+"
+        );
+        let file = scratch.join("nginx.conf");
+        std::fs::write(&file, configuration)?;
+        let mut command = Command::new(&program);
+        command.arg("-p").arg(scratch.path()).arg("-c").arg(&file).arg("-e").arg("stderr");
+        Self::start(version("nginx", &program, "-v"), command, address, scratch, None)
+    }
+
     /// Starts Varnish: malloc storage, one pool of `threads` threads.
     pub fn varnish(origin: SocketAddr, threads: usize, cpu: Option<usize>) -> Result<Self> {
         let program = guard::find_program("varnishd").context("varnishd is not installed (Debian package varnish)")?;

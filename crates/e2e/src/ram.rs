@@ -49,6 +49,8 @@ pub struct Namespace {
     pub name: String,
     /// The address inside the namespace.
     pub address: String,
+    /// The end of its link in the namespace of this process.
+    link: String,
 }
 
 /// The second byte of this process's addresses. Its name among abstract sockets keeps other processes from taking it.
@@ -72,7 +74,7 @@ impl Namespace {
         let (high, middle, low) = (own_net(), 192 + number / 64, number % 64 * 4);
         let [outer, inner] = [1, 2].map(|host| format!("10.{high}.{middle}.{}", low + host));
         let link = format!("nrd{}-{number}", pid % 100_000);
-        let this = Namespace { name: name.clone(), address: inner.clone() };
+        let this = Namespace { name: name.clone(), address: inner.clone(), link: link.clone() };
         for line in [
             format!("netns add {name}"),
             format!("link add {link} type veth peer name eth0 netns {name}"),
@@ -93,6 +95,16 @@ impl Namespace {
     pub fn set_link(&self, scratch: &Scratch, is_up: bool) -> Result<()> {
         let state = if is_up { "up" } else { "down" };
         run(scratch, "ip", &["-n", &self.name, "link", "set", "eth0", state]).map(drop)
+    }
+
+    /// Limits what is sent to the namespace, in the form of tc (`64mbps` is 64 MB a second), or removes the limit.
+    pub fn set_rate(&self, scratch: &Scratch, rate: Option<&str>) -> Result<()> {
+        let of_link = ["dev", self.link.as_str(), "root"];
+        let Some(rate) = rate else {
+            return run(scratch, "tc", &[&["qdisc", "del"][..], &of_link].concat()).map(drop);
+        };
+        let limit = ["tbf", "rate", rate, "burst", "256kb", "latency", "100ms"];
+        run(scratch, "tc", &[&["qdisc", "replace"][..], &of_link, &limit].concat()).map(drop)
     }
 }
 

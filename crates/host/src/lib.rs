@@ -26,6 +26,7 @@ mod runtime_directory;
 mod shutdown;
 mod status;
 pub mod tls;
+pub mod unsent;
 
 pub use control::{ControlServer, Fault, FaultKind, Limits, Methods};
 pub use error::Error;

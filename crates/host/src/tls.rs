@@ -172,7 +172,8 @@ fn refused(path: &Path, problem: impl ToString) -> Error {
     Error::Tls { path: path.to_owned(), problem: problem.to_string() }
 }
 
-fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Error> {
+/// Reads the certificates of a file in PEM, at least one. *Errors*: [`Error::Tls`].
+pub fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Error> {
     let read =
         CertificateDer::pem_file_iter(path).and_then(|list| list.take(CERTIFICATES_MAX).collect::<Result<Vec<_>, _>>());
     match read {
@@ -182,7 +183,8 @@ fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Error>
     }
 }
 
-fn read_key(path: &Path) -> Result<PrivateKeyDer<'static>, Error> {
+/// Reads the private key of a file in PEM. *Errors*: [`Error::Tls`].
+pub fn read_key(path: &Path) -> Result<PrivateKeyDer<'static>, Error> {
     PrivateKeyDer::from_pem_file(path).map_err(|error| refused(path, format!("no private key (PEM): {error}")))
 }
 

@@ -59,7 +59,7 @@ impl Outcome {
     }
 
     /// Counts the request, and the status that answered it.
-    pub fn count(self, status: u16, stats: &WorkerStats) {
+    fn count(self, status: u16, stats: &WorkerStats) {
         match status {
             200..300 => stats.responses_2xx.add(1),
             300..400 => stats.responses_3xx.add(1),
@@ -122,9 +122,15 @@ impl RequestLog {
         self.lines.borrow().is_some()
     }
 
+    /// Counts a request without logging it.
+    pub fn count(&self, outcome: Outcome, status: u16, duration: Duration) {
+        outcome.count(status, &self.stats);
+        self.stats.latencies.note(outcome, duration);
+    }
+
     /// Counts and logs a request.
     pub fn note(&self, line: &Line<'_>) {
-        line.outcome.count(line.status, &self.stats);
+        self.count(line.outcome, line.status, line.duration);
         if let Some(lines) = &mut *self.lines.borrow_mut() {
             lines.push(line);
         }
@@ -330,7 +336,7 @@ mod tests {
             log.push(&line(&long, None));
         }
         assert!(log.lines.len() < KEPT_BYTES_MAX + (2 << 20));
-        let reader = crate::stats::StatsReader::new(vec![stats], Arc::default());
+        let reader = crate::stats::StatsReader::new(vec![stats]);
         assert!(reader.snapshot().log_lines_lost > 10);
         let kept: usize = queue.take_all().iter().chain([&log.lines]).map(|lines| lines.len() >> 20).sum();
         assert_eq!(kept as u64 + reader.snapshot().log_lines_lost, 40);

@@ -9,6 +9,7 @@ use std::fs::File;
 use std::io::Read;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
+use std::sync::Arc;
 
 use subtle::ConstantTimeEq;
 
@@ -29,6 +30,52 @@ pub struct AdminOptions {
     pub token: Option<AdminToken>,
     /// Whether a purge request that came through another proxy is allowed.
     pub relayed: bool,
+    /// What the addresses for administration answer to `GET`; nothing if it is `None`.
+    pub pages: Option<AdminPages>,
+}
+
+/// A page of the addresses for administration.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AdminPage {
+    /// `/metrics`: all counters, for Prometheus.
+    Metrics,
+    /// `/healthz`: whether the process answers.
+    Health,
+    /// `/readyz`: whether it should get requests.
+    Ready,
+}
+
+impl AdminPage {
+    /// The page with this path.
+    pub(crate) fn of(path: &str) -> Option<AdminPage> {
+        match path {
+            "/metrics" => Some(AdminPage::Metrics),
+            "/healthz" => Some(AdminPage::Health),
+            "/readyz" => Some(AdminPage::Ready),
+            _ => None,
+        }
+    }
+}
+
+/// The content of a page.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AdminAnswer {
+    /// Whether the answer is `200`; otherwise it is `503`.
+    pub is_good: bool,
+    /// The type of the text.
+    pub content_type: &'static str,
+    /// The text.
+    pub text: String,
+}
+
+/// What makes the pages of the addresses for administration. It may block the thread for a moment.
+#[derive(Clone)]
+pub struct AdminPages(pub Arc<dyn Fn(AdminPage) -> AdminAnswer + Send + Sync>);
+
+impl fmt::Debug for AdminPages {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("AdminPages")
+    }
 }
 
 impl AdminOptions {
@@ -140,6 +187,7 @@ mod tests {
             listen: vec![listen.parse().expect("an address")],
             token,
             relayed: false,
+            pages: None,
         };
         assert!(options("127.0.0.1:1", None).check().is_ok() && options("[::1]:1", None).check().is_ok());
         let token = AdminToken::parse(b"0123456789abcdef").ok();

@@ -1,7 +1,7 @@
 //! Bodies on their way to a client.
 //!
 //! Owns: giving the bytes of a response to hyper, and ending the exchange after the last byte or when the client has
-//! disconnected. At the end of the exchange, the connection's [`Watch`] is told and the request is logged. A body that
+//! disconnected. At its end the [`Exchange`] is told and the request is logged. A body that
 //! cannot be completed ends with an error, on which hyper aborts the connection: a partial body never looks complete.
 
 use std::ops::Range;
@@ -20,7 +20,8 @@ use nectary_store::{FillReader, Object};
 use crate::access_log::{Line, Outcome, RequestLog};
 use crate::pieces::{BodyError, Pieces, Resume, StoredBody};
 use crate::rules::multipart::{Multipart, Section};
-use crate::wire::deadlines::Watch;
+use crate::wire::exchange::Exchange;
+use crate::wire::http2::{PIECE_BYTES_MAX, Piece};
 
 /// The bytes of a response.
 pub(crate) enum Content {
@@ -131,32 +132,52 @@ impl Parts {
 /// A response's body.
 pub(crate) struct ReplyBody {
     content: Content,
-    watch: Rc<Watch>,
+    /// The rest of a piece that is longer than a stream of HTTP/2 gets at once.
+    rest: Bytes,
+    exchange: Exchange,
     ticket: Option<Box<Ticket>>,
 }
 
 impl ReplyBody {
-    /// Makes the body of an exchange that has begun on `watch`. The exchange ends when the body is dropped.
-    pub fn new(content: Content, watch: Rc<Watch>, ticket: Option<Box<Ticket>>) -> ReplyBody {
-        ReplyBody { content, watch, ticket }
+    /// Makes the body of an exchange that has begun. The exchange ends when the body is dropped.
+    pub fn new(content: Content, exchange: Exchange, ticket: Option<Box<Ticket>>) -> ReplyBody {
+        ReplyBody { content, rest: Bytes::new(), exchange, ticket }
+    }
+}
+
+impl ReplyBody {
+    /// The next part of the rest. It is copied, so that a client that takes nothing does not keep the whole in memory.
+    fn next_of_rest(&mut self) -> Piece {
+        let part = self.rest.split_to(self.rest.len().min(PIECE_BYTES_MAX));
+        self.given(Bytes::copy_from_slice(&part))
+    }
+
+    fn given(&mut self, piece: Bytes) -> Piece {
+        if let Some(ticket) = &mut self.ticket {
+            ticket.sent_bytes += piece.len() as u64;
+        }
+        Piece::new(piece, self.exchange.stream())
     }
 }
 
 impl Drop for ReplyBody {
     fn drop(&mut self) {
-        self.watch.end();
+        self.exchange.end();
     }
 }
 
 impl Body for ReplyBody {
-    type Data = Bytes;
+    type Data = Piece;
     type Error = BodyError;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+    ) -> Poll<Option<Result<Frame<Piece>, BodyError>>> {
         let this = &mut *self;
+        if !this.rest.is_empty() {
+            return Poll::Ready(Some(Ok(Frame::data(this.next_of_rest()))));
+        }
         let piece = match &mut this.content {
             Content::Empty => return Poll::Ready(None),
             Content::Whole(bytes) => {
@@ -183,21 +204,23 @@ impl Body for ReplyBody {
                 }
             },
         };
-        if let Some(ticket) = &mut this.ticket {
-            ticket.sent_bytes += piece.len() as u64;
+        if this.exchange.stream().is_some() && piece.len() > PIECE_BYTES_MAX {
+            this.rest = piece;
+            return Poll::Ready(Some(Ok(Frame::data(this.next_of_rest()))));
         }
-        Poll::Ready(Some(Ok(Frame::data(piece))))
+        Poll::Ready(Some(Ok(Frame::data(this.given(piece)))))
     }
 
     fn is_end_stream(&self) -> bool {
-        matches!(self.content, Content::Empty | Content::Pieces(_, Some(0)))
+        self.rest.is_empty() && matches!(self.content, Content::Empty | Content::Pieces(_, Some(0)))
     }
 
     fn size_hint(&self) -> SizeHint {
+        let rest = self.rest.len() as u64;
         match &self.content {
-            Content::Empty => SizeHint::with_exact(0),
-            Content::Whole(bytes) => SizeHint::with_exact(bytes.len() as u64),
-            Content::Pieces(_, Some(left)) => SizeHint::with_exact(*left),
+            Content::Empty => SizeHint::with_exact(rest),
+            Content::Whole(bytes) => SizeHint::with_exact(rest + bytes.len() as u64),
+            Content::Pieces(_, Some(left)) => SizeHint::with_exact(rest + *left),
             Content::Pieces(_, None) => SizeHint::default(),
         }
     }

@@ -1,6 +1,6 @@
 //! The open connections of one worker.
 //!
-//! Owns: a [`Watch`] for each connection, the clock of the watches, and ending connections that are overdue, drained,
+//! Owns: the state of each connection ([`Connection`]), the clock of all, and ending connections that are overdue, drained,
 //! displaced or cut off. Leaves to others: the decision when connections are drained and cut off (`accept`), and the requests on a
 //! connection (`service`, `upstream`).
 
@@ -13,10 +13,12 @@ use std::time::Duration;
 
 use tokio_util::task::TaskTracker;
 
-use crate::options::ProxyOptions;
+use crate::options::{OriginTimes, ProxyOptions};
 use crate::room::{Peer, Place, Room};
 use crate::stats::WorkerStats;
-use crate::wire::deadlines::{Clock, Deadlines, Side, Watch, until_killed};
+use crate::wire::http1::watch::{Side, Watch};
+use crate::wire::http2::Multiplexed;
+use crate::wire::transport::{Clock, Connection, Deadlines, until_killed};
 
 /// The time for which a connection without a request stays open while a worker lets its clients go.
 const LINGER: Duration = Duration::from_secs(1);
@@ -30,11 +32,15 @@ const IDLE_MIN: Duration = Duration::from_secs(1);
 pub(crate) enum Door {
     /// Clients.
     Clients,
+    /// Clients, over TLS.
+    Tls,
+    /// Clients that are sent to the addresses with TLS.
+    Redirect,
     /// Administration only.
     Admin,
 }
 
-/// The limits of the connections on one side of the proxy.
+/// The limits of the connections of clients.
 #[derive(Debug, Clone, Copy)]
 struct Allowed {
     deadlines: Deadlines,
@@ -49,7 +55,7 @@ pub(crate) struct Connections {
     pub room: Arc<Room>,
     clock: Rc<Clock>,
     clients: Allowed,
-    origins: Allowed,
+    origin_head_bytes_max: usize,
     /// The tick at which the worker began to let its clients go; `None` before.
     leaving_since: Cell<Option<u32>>,
     next: Cell<u64>,
@@ -58,7 +64,7 @@ pub(crate) struct Connections {
 
 /// An open connection.
 struct Open {
-    watch: Rc<Watch>,
+    connection: Rc<dyn Connection>,
     /// The place of a client's connection; that of a connection to an origin is elsewhere.
     place: Option<Place>,
 }
@@ -68,7 +74,6 @@ impl Connections {
     pub fn new(options: &ProxyOptions, room: Arc<Room>) -> Rc<Connections> {
         let limits = &options.limits;
         let ticks = Deadlines::ticks;
-        let silence = |time: Duration| if time.is_zero() { Deadlines::NEVER } else { ticks(time) };
         let clients = Deadlines {
             idle: ticks(limits.keep_alive_timeout),
             head: ticks(limits.head_timeout),
@@ -77,56 +82,61 @@ impl Connections {
             tunnel: silence(limits.tunnel_timeout),
             linger: ticks(Duration::from_secs(1)),
         };
-        let body = silence(limits.origin_body_timeout);
-        let origins = Deadlines {
-            idle: ticks(limits.origin_idle_timeout),
-            head: ticks(limits.response_timeout),
-            body,
-            ..clients
-        };
         Rc::new(Connections {
             tasks: TaskTracker::new(),
             room,
             clock: Rc::default(),
             clients: Allowed { deadlines: clients, head_bytes_max: limits.request_head_bytes_max },
-            origins: Allowed { deadlines: origins, head_bytes_max: limits.response_head_bytes_max },
+            origin_head_bytes_max: limits.response_head_bytes_max,
             leaving_since: Cell::new(None),
             next: Cell::new(0),
             open: RefCell::default(),
         })
     }
 
-    /// Makes the watch of a new connection.
-    pub fn new_watch(&self, side: Side) -> Rc<Watch> {
-        let allowed = match side {
-            Side::Client => self.clients,
-            Side::Origin => self.origins,
+    /// The state of a new connection of HTTP/2 from a client.
+    pub fn multiplexed(&self) -> Rc<Multiplexed> {
+        Multiplexed::new(self.clock.clone(), self.clients.deadlines)
+    }
+
+    /// Makes the watch of a new connection of HTTP/1 from a client.
+    pub fn new_watch(&self) -> Rc<Watch> {
+        Watch::new(Side::Client, self.clock.clone(), self.clients.deadlines, self.clients.head_bytes_max)
+    }
+
+    /// Makes the watch of a new connection of HTTP/1 to an origin with these times.
+    pub fn new_origin_watch(&self, times: &OriginTimes) -> Rc<Watch> {
+        let deadlines = Deadlines {
+            idle: Deadlines::ticks(times.idle),
+            head: Deadlines::ticks(times.response),
+            body: silence(times.silence),
+            ..self.clients.deadlines
         };
-        Watch::new(side, self.clock.clone(), allowed.deadlines, allowed.head_bytes_max)
+        Watch::new(Side::Origin, self.clock.clone(), deadlines, self.origin_head_bytes_max)
     }
 
     /// Lets the sweeper check a connection until the returned value is dropped. A client's connection keeps its place
     /// until then, unless another client [displaces](Self::displace) it.
-    pub fn enlist(self: &Rc<Self>, watch: Rc<Watch>, place: Option<Place>) -> Enlisted {
+    pub fn enlist(self: &Rc<Self>, connection: Rc<dyn Connection>, place: Option<Place>) -> Enlisted {
         let number = self.next.get();
         self.next.set(number + 1);
-        self.open.borrow_mut().insert(number, Open { watch, place });
+        self.open.borrow_mut().insert(number, Open { connection, place });
         Enlisted { connections: self.clone(), number }
     }
 
-    /// Ends the connection of the client that has been idle for longest, and returns its place; `None` if no client is
-    /// idle. *Cost*: looks at every open connection.
-    pub fn displace(&self, stats: &WorkerStats) -> Option<Place> {
+    /// Ends the connection of the peer of this kind that has been idle for longest, and returns its place; `None` if
+    /// none is idle. *Cost*: looks at every open connection.
+    pub fn displace(&self, peer: Peer, stats: &WorkerStats) -> Option<Place> {
         let idle_min = Deadlines::ticks(IDLE_MIN);
         let mut open = self.open.borrow_mut();
         let idle = open.iter_mut().filter_map(|(number, open)| {
-            let is_client = open.place.as_ref().is_some_and(|place| place.peer() == Peer::Client);
-            let ticks = open.watch.idle_ticks().filter(|ticks| is_client && *ticks >= idle_min)?;
+            let is_such = open.place.as_ref().is_some_and(|place| place.peer() == peer);
+            let ticks = open.connection.idle_ticks().filter(|ticks| is_such && *ticks >= idle_min)?;
             Some((ticks, Reverse(*number), open))
         });
         let (_, _, longest) = idle.max_by_key(|(ticks, number, _)| (*ticks, *number))?;
         let place = longest.place.take()?;
-        longest.watch.drain();
+        longest.connection.transport().drain();
         stats.displaced_connections.add(1);
         Some(place)
     }
@@ -135,7 +145,7 @@ impl Connections {
     pub fn supervise<F: Future + 'static>(self: &Rc<Self>, watch: Rc<Watch>, connection: F) {
         let enlisted = self.enlist(watch.clone(), None);
         self.tasks.spawn_local(async move {
-            until_killed(&watch, connection).await;
+            until_killed(&watch.transport, connection).await;
             drop(enlisted);
         });
     }
@@ -144,16 +154,16 @@ impl Connections {
     pub fn sweep(&self, stats: &WorkerStats) {
         self.clock.advance();
         let linger = Deadlines::ticks(LINGER);
-        let is_over = |since: u32| self.clock.tick().wrapping_sub(since) > linger;
-        if self.leaving_since.get().is_some_and(is_over) {
+        if self.leaving_since.get().is_some_and(|since| self.clock.since(since) > linger) {
             let open = self.open.borrow();
-            let watches = open.values().map(|open| &open.watch);
-            watches.filter(|watch| watch.idle_since().is_some_and(is_over)).for_each(|watch| watch.drain());
+            let transports = open.values().map(|open| open.connection.transport());
+            let settled = transports.filter(|transport| transport.settled_ticks().is_some_and(|ticks| ticks > linger));
+            settled.for_each(|transport| transport.drain());
         }
-        for Open { watch, .. } in self.open.borrow().values() {
-            if !watch.is_killed() && watch.is_overdue() {
+        for Open { connection, .. } in self.open.borrow().values() {
+            if !connection.transport().is_killed() && connection.is_overdue() {
                 stats.overdue_connections.add(1);
-                watch.kill();
+                connection.transport().kill();
             }
         }
     }
@@ -162,23 +172,38 @@ impl Connections {
     /// a request at this moment gets an answer, whereas a connection that is closed at once loses the request.
     pub fn let_go(&self) {
         self.leaving_since.set(Some(self.clock.tick()));
+        self.open.borrow().values().for_each(|open| open.connection.let_go());
     }
 
     /// Lets every connection end after the exchange that is under way on it.
     pub fn drain(&self) {
-        self.open.borrow().values().for_each(|open| open.watch.drain());
+        self.open.borrow().values().for_each(|open| open.connection.transport().drain());
     }
 
     /// Ends every connection now.
     pub fn kill(&self) {
-        self.open.borrow().values().for_each(|open| open.watch.kill());
+        self.open.borrow().values().for_each(|open| open.connection.transport().kill());
     }
+}
+
+/// The ticks in which no byte may arrive; zero is for no limit.
+fn silence(time: Duration) -> u32 {
+    if time.is_zero() { Deadlines::NEVER } else { Deadlines::ticks(time) }
 }
 
 /// A connection that the sweeper checks.
 pub(crate) struct Enlisted {
     connections: Rc<Connections>,
     number: u64,
+}
+
+impl Enlisted {
+    /// Lets the sweeper check another state of the same connection, which has turned out to be of another protocol.
+    pub fn replace(&self, connection: Rc<dyn Connection>) {
+        if let Some(open) = self.connections.open.borrow_mut().get_mut(&self.number) {
+            open.connection = connection;
+        }
+    }
 }
 
 impl Drop for Enlisted {

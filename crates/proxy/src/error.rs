@@ -49,6 +49,23 @@ pub enum Error {
         /// What is wrong.
         what: String,
     },
+    /// A certificate for clients cannot be used.
+    #[error("cannot show the certificate in {path}: {what}")]
+    Certificate {
+        /// The path of the file.
+        path: PathBuf,
+        /// What is wrong.
+        what: String,
+    },
+    /// A file of a certificate or key for clients cannot be read.
+    #[error(transparent)]
+    Tls(nectary_host::Error),
+    /// Clients are to be sent to an address with TLS, and there is none.
+    #[error("{address} sends clients to TLS, and there is no certificate: give --tls-cert and --tls-key")]
+    RedirectWithoutTls {
+        /// The address.
+        address: SocketAddr,
+    },
     /// Other machines can reach an address for administration, and there is no token.
     #[error(
         "the address for administration {address} can be reached from other machines: give a token \
@@ -72,6 +89,9 @@ pub enum Error {
         /// The number of different headers.
         count: usize,
     },
+    /// A configuration asks for what the proxy does not do, or names files that cannot be used.
+    #[error(transparent)]
+    Config(crate::configured::refused::ConfigProblems),
     /// A worker cannot start, or ended by a panic.
     #[error("worker {worker} {what}")]
     Worker {

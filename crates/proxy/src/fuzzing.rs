@@ -4,7 +4,7 @@
 
 pub use crate::stored::metadata::{Entries, Metadata, ResponseHead, decode, encode_marker, encode_response};
 pub use crate::stored::response::{Found, StoredResponse, to_metadata};
-pub use crate::wire::framing::{Framing, Phase, Violation};
+pub use crate::wire::http1::framing::{Framing, Phase, Violation};
 
 /// The path that a request head names; `None` unless the head is complete and so simple that the proxy answers it
 /// without hyper.

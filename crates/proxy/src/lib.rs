@@ -1,4 +1,4 @@
-//! A caching HTTP/1.1 proxy over a store.
+//! A caching HTTP proxy over a store: HTTP/1.1 and HTTP/2, with and without TLS.
 //!
 //! Owns: the rules of HTTP caching (pure functions in [`rules`]), the format of a stored response (`stored`), the
 //! server, the client of origins, tunnels, purges and the access log.
@@ -17,19 +17,23 @@ mod accept;
 mod access_log;
 mod admin;
 mod body;
+mod configured;
 mod connections;
 mod error;
 #[doc(hidden)]
 pub mod fuzzing;
 mod hit_for_miss;
+mod latency;
 mod options;
 mod origin_options;
 mod pieces;
+mod reload;
 mod rendered_values;
 mod room;
 pub mod rules;
 mod server;
 mod service;
+mod sites;
 mod stats;
 mod stored;
 mod successor;
@@ -37,15 +41,19 @@ mod upstream;
 mod wire;
 mod worker;
 
-pub use admin::{AdminOptions, AdminToken, TOKEN_BYTES_MAX, TOKEN_BYTES_MIN};
+pub use accept::{CertificateFiles, ShownCertificate, TlsRules};
+pub use admin::{AdminAnswer, AdminOptions, AdminPage, AdminPages, AdminToken, TOKEN_BYTES_MAX, TOKEN_BYTES_MIN};
+pub use configured::{ConfigProblems, check as check_config, options_of, unchanged_parts};
 pub use error::Error;
+pub use latency::{LATENCY_BOUNDS_US, Latency};
 pub use options::{AccessLog, ClientNet, ForwardedOptions, Limits, NameFiles, OriginUrl, ProxyOptions};
 pub use origin_options::OriginOptions;
+pub use reload::Reopener;
 pub use room::ConnectionLimits;
 pub use rules::default_ttl::{Rule as DefaultTtlRule, parse_duration};
 pub use rules::key_headers::{KEY_HEADERS_MAX, KeyHeader};
 pub use rules::origin::host_sent::OriginHost;
-pub use server::{Bound, Proxy, Reopener, run};
+pub use server::{Bound, Proxy, run};
 pub use stats::{OriginDown, ProxyStats, StatsReader};
 pub use stored::by_hand;
 pub use successor::PurgeElsewhere;

@@ -6,10 +6,13 @@
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::Uri;
+use nectary_config::ProxyConfig;
 
+use crate::accept::{CertificateFiles, TlsRules};
 use crate::admin::{AdminOptions, is_loopback};
 use crate::origin_options::OriginOptions;
 use crate::rules::default_ttl::Rule;
@@ -23,6 +26,14 @@ pub(crate) const HEADERS: usize = 100;
 pub struct ProxyOptions {
     /// The addresses to listen on; port 0 picks a free port.
     pub listen: Vec<SocketAddr>,
+    /// The certificates for clients. If there are any, the addresses to listen on are for TLS, with HTTP/1.1 and HTTP/2.
+    pub certificates: Vec<CertificateFiles>,
+    /// The rules of TLS with clients.
+    pub tls: TlsRules,
+    /// The sites, routes and origins of a configuration file; `None` for one origin or a forward proxy.
+    pub config: Option<Arc<ProxyConfig>>,
+    /// Addresses without TLS, at which clients are sent to the same URL with TLS.
+    pub redirect: Vec<SocketAddr>,
     /// The origin of a reverse proxy; `None` for a forward proxy.
     pub origin: Option<OriginUrl>,
     /// The number of worker threads; 0 for one per processor.
@@ -64,6 +75,10 @@ impl Default for ProxyOptions {
     fn default() -> ProxyOptions {
         ProxyOptions {
             listen: vec![SocketAddr::from(([127, 0, 0, 1], 8080))],
+            certificates: Vec::new(),
+            tls: TlsRules::default(),
+            config: None,
+            redirect: Vec::new(),
             origin: None,
             workers: 0,
             default_ttl: Vec::new(),
@@ -246,6 +261,34 @@ impl Limits {
     }
 }
 
+/// The times and counts of the connections to an origin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct OriginTimes {
+    /// For connecting, at all addresses of a server and with TLS.
+    pub connect: Duration,
+    /// From the request to the end of the response's head.
+    pub response: Duration,
+    /// In which no byte of an expected body arrives; zero for no limit.
+    pub silence: Duration,
+    /// For which an unused connection is kept.
+    pub idle: Duration,
+    /// The unused connections that a worker keeps to a server.
+    pub idle_max: usize,
+}
+
+impl OriginTimes {
+    /// The times that the proxy's limits say.
+    pub fn of(limits: &Limits) -> OriginTimes {
+        OriginTimes {
+            connect: limits.connect_timeout,
+            response: limits.response_timeout,
+            silence: limits.origin_body_timeout,
+            idle: limits.origin_idle_timeout,
+            idle_max: limits.origin_idle_connections_max,
+        }
+    }
+}
+
 /// The URL of a reverse proxy's origin: scheme, host and port.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OriginUrl(pub(crate) Origin);
@@ -287,6 +330,16 @@ pub struct ClientNet {
 }
 
 impl ClientNet {
+    /// The address of the network.
+    pub fn address(&self) -> IpAddr {
+        self.address
+    }
+
+    /// The bits that all addresses of the network share.
+    pub fn prefix_bits(&self) -> u8 {
+        self.prefix_bits
+    }
+
     /// Whether the network contains an address.
     pub fn contains(&self, client: IpAddr) -> bool {
         match (self.address, client.to_canonical()) {

@@ -7,24 +7,27 @@ use std::collections::HashSet;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Duration;
 
+use nectary_config::ProxyConfig;
 use nectary_host::Shutdown;
 use nectary_store::Spans;
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::sync::Semaphore;
 
-use crate::accept::{self, Exit};
-use crate::access_log::{LogBuffer, LogQueue, LogWriter, OpenLog};
+use crate::accept::{self, Certificates, Exit, Tls};
+use crate::access_log::{LogBuffer, LogWriter, OpenLog};
+use crate::configured::sites_of;
 use crate::connections::Door;
 use crate::error::Error;
-use crate::options::ProxyOptions;
+use crate::options::{OriginTimes, ProxyOptions};
+use crate::reload::Reopener;
 use crate::room::{ConnectionLimits, Room};
 use crate::rules::key_headers;
-use crate::stats::{OriginState, StatsReader, WorkerStats};
+use crate::sites::{LiveSites, preset};
+use crate::stats::{StatsReader, WorkerStats};
 use crate::successor::{PurgeElsewhere, Successor};
-use crate::upstream::{KnownOrigins, OriginTrust};
-use crate::worker::Worker;
+use crate::upstream::{KnownOrigins, OriginRules, OriginTrust};
+use crate::worker::{Common, Worker};
 
 /// How long the end of a worker waits for its threads.
 const BLOCKING_WAIT: std::time::Duration = std::time::Duration::from_millis(500);
@@ -32,19 +35,20 @@ const BLOCKING_WAIT: std::time::Duration = std::time::Duration::from_millis(500)
 /// The maximum number of connections that wait to be accepted, per listener.
 const BACKLOG: i32 = 1024;
 
-/// The longest time for which reopening the access log waits for an earlier write.
-const REOPEN_PATIENCE: Duration = Duration::from_secs(5);
-
 /// A running proxy.
 #[derive(Debug)]
 pub struct Proxy {
     addresses: Vec<SocketAddr>,
+    redirect_addresses: Vec<SocketAddr>,
     admin_addresses: Vec<SocketAddr>,
     stats: StatsReader,
     shutdown: Shutdown,
     workers: Vec<JoinHandle<Result<(), Error>>>,
     log: Option<LogWriter>,
-    trust: Arc<OriginTrust>,
+    sites: LiveSites,
+    /// The configuration file with which the proxy started, if there is one.
+    started: Option<Arc<ProxyConfig>>,
+    tls: Option<Arc<Tls>>,
     left: Arc<Semaphore>,
 }
 
@@ -79,19 +83,36 @@ impl Proxy {
             return Err(Error::KeyHeaders { count });
         }
         let mut named = HashSet::new();
-        let fixed = options.listen.iter().chain(&options.admin.listen).filter(|address| address.port() != 0);
+        let all = options.listen.iter().chain(&options.redirect).chain(&options.admin.listen);
+        let fixed = all.filter(|address| address.port() != 0);
         if let Some(&address) = fixed.into_iter().find(|address| !named.insert(**address)) {
             return Err(Error::AddressTwice { address });
         }
-        let trust = Arc::new(OriginTrust::new(options.origin_ca.as_deref())?);
+        let sites = LiveSites::new(match &options.config {
+            Some(config) => sites_of(config, 0).map_err(Error::Config)?,
+            None => {
+                let trust = Arc::new(OriginTrust::new(options.origin_ca.as_deref())?);
+                let times = OriginTimes::of(&options.limits);
+                preset(&options, Arc::new(OriginRules { times, trust, tls_name: None, retries: 0 }))
+            }
+        });
+        let certificates = match options.certificates.as_slice() {
+            [] => None,
+            files => Some(Certificates::new(files.to_vec(), options.tls)?),
+        };
+        if let (None, Some(&address)) = (&certificates, options.redirect.first()) {
+            return Err(Error::RedirectWithoutTls { address });
+        }
         let worker_count = options.worker_count();
-        let (mut addresses, mut admin_addresses) = (Vec::new(), Vec::new());
+        let (mut addresses, mut redirect_addresses, mut admin_addresses) = (Vec::new(), Vec::new(), Vec::new());
         let mut sockets: Vec<Vec<(Socket, Door)>> = (0..worker_count).map(|_| Vec::new()).collect();
-        let clients = options.listen.iter().map(|address| (*address, Door::Clients));
+        let door = if certificates.is_some() { Door::Tls } else { Door::Clients };
+        let clients = options.listen.iter().map(|address| (*address, door));
+        let redirect = options.redirect.iter().map(|address| (*address, Door::Redirect));
         let admin = options.admin.listen.iter().map(|address| (*address, Door::Admin));
         let has_successor = !inherited.is_empty();
         let mut inherited = inherited.into_iter().map(Some).collect::<Vec<_>>();
-        for (mut address, door) in clients.chain(admin) {
+        for (mut address, door) in clients.chain(redirect).chain(admin) {
             let found = inherited.iter_mut().find(|socket| {
                 let own = socket.as_ref().and_then(|socket| socket.local_addr().ok());
                 own.is_some_and(|own| own == address)
@@ -103,7 +124,8 @@ impl Proxy {
                     of_worker.push((socket.try_clone().map_err(failed)?.into(), door));
                 }
                 match door {
-                    Door::Clients => addresses.push(address),
+                    Door::Clients | Door::Tls => addresses.push(address),
+                    Door::Redirect => redirect_addresses.push(address),
                     Door::Admin => admin_addresses.push(address),
                 }
                 continue;
@@ -118,7 +140,8 @@ impl Proxy {
                 of_worker.push((socket, door));
             }
             match door {
-                Door::Clients => addresses.push(address),
+                Door::Clients | Door::Tls => addresses.push(address),
+                Door::Redirect => redirect_addresses.push(address),
                 Door::Admin => admin_addresses.push(address),
             }
         }
@@ -129,14 +152,23 @@ impl Proxy {
         let options = Arc::new(options);
         Ok(Bound {
             options,
+            tls: certificates
+                .zip(addresses.first())
+                .map(|(certificates, first): (_, &SocketAddr)| Arc::new(Tls { certificates, port: first.port() })),
             addresses,
+            redirect_addresses,
             admin_addresses,
             sockets,
             log,
-            trust,
+            sites,
             has_successor,
             successor: Successor::default(),
         })
+    }
+
+    /// The addresses at which clients are sent to TLS.
+    pub fn redirect_addresses(&self) -> &[SocketAddr] {
+        &self.redirect_addresses
     }
 
     /// The addresses on which the proxy listens for clients, in the order of the options, with the ports that were
@@ -157,7 +189,12 @@ impl Proxy {
 
     /// What reopens the proxy's files. It can still be used after the proxy has ended.
     pub fn reopener(&self) -> Reopener {
-        Reopener { log: self.log.as_ref().map(LogWriter::queue), trust: self.trust.clone() }
+        Reopener {
+            log: self.log.as_ref().map(LogWriter::queue),
+            sites: self.sites.clone(),
+            tls: self.tls.clone(),
+            started: self.started.clone(),
+        }
     }
 
     /// The [`Shutdown`] that ends the proxy.
@@ -191,35 +228,18 @@ impl Proxy {
     }
 }
 
-/// Opens again what a proxy has open by a name: the file of the access log and the certificates that are trusted for
-/// origins. It is cheap to clone, and any thread can use it.
-#[derive(Debug, Clone)]
-pub struct Reopener {
-    log: Option<Arc<LogQueue>>,
-    trust: Arc<OriginTrust>,
-}
-
-impl Reopener {
-    /// Opens the access log by its name and reads the certificates; blocks the thread until that is done.
-    ///
-    /// Lines logged before may be in the new file. If the log could not be written, this tries at once. New connections
-    /// to origins use the certificates. *Errors*: what could not be opened; the proxy goes on with what it has.
-    pub fn reopen(&self) -> Vec<Error> {
-        let log = self.log.as_ref().map_or(Ok(()), |log| log.reopen(REOPEN_PATIENCE));
-        [log, self.trust.reload()].into_iter().filter_map(Result::err).collect()
-    }
-}
-
 /// A proxy that has bound its addresses but does not listen yet.
 #[derive(Debug)]
 pub struct Bound {
     options: Arc<ProxyOptions>,
     addresses: Vec<SocketAddr>,
+    redirect_addresses: Vec<SocketAddr>,
     admin_addresses: Vec<SocketAddr>,
     /// The sockets of each worker, and the users of each socket's address.
     sockets: Vec<Vec<(Socket, Door)>>,
     log: Option<OpenLog>,
-    trust: Arc<OriginTrust>,
+    sites: LiveSites,
+    tls: Option<Arc<Tls>>,
     has_successor: bool,
     successor: Successor,
 }
@@ -243,7 +263,18 @@ impl Bound {
     /// *Errors*: [`Error::Listen`] or [`Error::Worker`] if an address or a thread cannot be used or started. After an
     /// error no thread keeps running.
     pub fn serve(self, store: impl Into<Spans>, shutdown: Shutdown) -> Result<Proxy, Error> {
-        let Bound { options, addresses, admin_addresses, sockets, log, trust, has_successor, successor } = self;
+        let Bound {
+            options,
+            addresses,
+            redirect_addresses,
+            admin_addresses,
+            sockets,
+            log,
+            sites,
+            tls,
+            has_successor,
+            successor,
+        } = self;
         let left = Arc::new(Semaphore::new(0));
         let store: Spans = store.into();
         let mut listeners = Vec::new();
@@ -253,19 +284,28 @@ impl Bound {
         let limits = ConnectionLimits::new(options.limits.connections_max, listeners.len());
         let room = Room::new(limits);
         let stats: Vec<_> = listeners.iter().map(|_| Arc::new(WorkerStats::default())).collect();
-        let origin = Arc::new(OriginState::default());
-        let reader = StatsReader::new(stats.clone(), origin.clone()).with_limits(limits);
+        let reader =
+            StatsReader::new(stats.clone()).with_sites(sites.clone()).with_limits(limits).with_tls(tls.clone());
         let log = log.map(|log| LogWriter::start(log, reader.clone())).transpose()?;
         let reader = reader.with_log(log.as_ref().map(LogWriter::queue));
-        let known = Arc::new(KnownOrigins::new(trust.clone(), options.names.clone()));
-        let instance = random();
+        let known = Arc::new(KnownOrigins::new(options.names.clone()));
+        let started = options.config.clone();
+        let common = Common {
+            options,
+            store,
+            sites: sites.clone(),
+            known,
+            room,
+            successor,
+            tls: tls.clone(),
+            instance: random(),
+        };
         let mut workers = Vec::new();
         for (index, listeners) in listeners.into_iter().enumerate() {
-            let (options, store, stats, own) = (options.clone(), store.clone(), stats[index].clone(), shutdown.clone());
+            let (common, stats, own) = (common.clone(), stats[index].clone(), shutdown.clone());
             let log = log.as_ref().map(|writer| LogBuffer::new(writer.queue(), stats.clone()));
-            let shared = (stats, origin.clone(), known.clone(), room.clone(), successor.clone());
             let exit = Exit { left: left.clone(), has_successor };
-            let work = move || serve(index, options, store, shared, log, instance, listeners, (own, exit));
+            let work = move || serve(index, common, (stats, log), listeners, (own, exit));
             let spawned = std::thread::Builder::new().name(format!("proxy-{index}")).spawn(work);
             match spawned {
                 Ok(worker) => workers.push(worker),
@@ -275,7 +315,19 @@ impl Bound {
                 }
             }
         }
-        Ok(Proxy { addresses, admin_addresses, stats: reader, shutdown, workers, log, trust, left })
+        Ok(Proxy {
+            addresses,
+            redirect_addresses,
+            admin_addresses,
+            stats: reader,
+            shutdown,
+            workers,
+            log,
+            sites,
+            started,
+            tls,
+            left,
+        })
     }
 }
 
@@ -291,20 +343,10 @@ pub fn run(
     proxy.wait()
 }
 
-#[allow(clippy::too_many_arguments)]
 fn serve(
     index: usize,
-    options: Arc<ProxyOptions>,
-    store: Spans,
-    (stats, origin, known, room, successor): (
-        Arc<WorkerStats>,
-        Arc<OriginState>,
-        Arc<KnownOrigins>,
-        Arc<Room>,
-        Successor,
-    ),
-    log: Option<LogBuffer>,
-    instance: u32,
+    common: Common,
+    (stats, log): (Arc<WorkerStats>, Option<LogBuffer>),
     listeners: Vec<(TcpListener, Door)>,
     (shutdown, exit): (Shutdown, Exit),
 ) -> Result<(), Error> {
@@ -316,7 +358,7 @@ fn serve(
         .build_local(tokio::runtime::LocalOptions::default())
         .map_err(failed)?;
     let result = runtime.block_on(async {
-        let worker = Worker::new(options, store, stats, origin, known, log, room, successor, instance);
+        let worker = Worker::new(common, stats, log);
         accept::run(worker, listeners, shutdown, exit).await
     });
     drop(stop_others);

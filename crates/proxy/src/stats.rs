@@ -9,8 +9,11 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use crate::accept::{ShownCertificate, Tls};
 use crate::access_log::LogQueue;
+use crate::latency::{self, Latencies, Latency};
 use crate::room::ConnectionLimits;
+use crate::sites::LiveSites;
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
@@ -19,6 +22,8 @@ macro_rules! counters {
         #[repr(align(128))]
         pub(crate) struct WorkerStats {
             $($(#[$doc])* pub $name: Counter,)*
+            /// How long requests took.
+            pub latencies: Latencies,
         }
 
         /// The counters of all workers at one moment.
@@ -74,8 +79,16 @@ counters! {
     displaced_connections,
     /// Connections that were ended because a time limit passed.
     overdue_connections,
+    /// Streams of HTTP/2 that were ended because a time limit passed.
+    cut_streams,
     /// Connections accepted.
     connections,
+    /// Connections on which TLS was agreed.
+    handshakes,
+    /// Connections that were ended because TLS could not be agreed in time.
+    failed_handshakes,
+    /// Connections that spoke HTTP/2.
+    http2_connections,
     /// Connections open now (gauge).
     connections_open,
     /// Connections opened to origins.
@@ -119,7 +132,7 @@ impl Counter {
         self.0.store(self.0.load(Ordering::Relaxed).wrapping_sub(count), Ordering::Relaxed);
     }
 
-    fn get(&self) -> u64 {
+    pub fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 }
@@ -128,7 +141,7 @@ impl Counter {
 /// be chance.
 const FAILURES_MIN: u64 = 3;
 
-/// Whether the origin of a reverse proxy accepts connections and answers requests. Workers update this when they open a
+/// Whether a server of an origin accepts connections and answers requests. Workers update this when they open a
 /// connection, and when an exchange ends.
 #[derive(Debug, Default)]
 pub(crate) struct OriginState {
@@ -155,14 +168,37 @@ impl Streak {
         }
     }
 
+    fn continue_from(&self, former: &Streak) {
+        let last = former.last.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = last;
+        self.failures.store(former.failures.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+
     fn report(&self) -> Option<OriginDown> {
         let failures = self.failures.load(Ordering::Relaxed);
         let last = || self.last.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        (failures >= FAILURES_MIN).then(|| OriginDown { failures, last: last() })
+        let (name, server_url) = (String::new(), String::new());
+        (failures >= FAILURES_MIN).then(|| OriginDown { name, server_url, failures, last: last() })
     }
 }
 
 impl OriginState {
+    /// Goes on from what another record of the same server says.
+    pub fn continue_from(&self, former: &OriginState) {
+        self.connections.continue_from(&former.connections);
+        self.answers.continue_from(&former.answers);
+    }
+
+    /// The failures of the last connections, if there were several in a row.
+    pub fn connection_failures(&self) -> Option<OriginDown> {
+        self.connections.report()
+    }
+
+    /// The failures of the last requests, if there were several in a row.
+    pub fn answer_failures(&self) -> Option<OriginDown> {
+        self.answers.report()
+    }
+
     /// Records that a connection was opened (`failure` is `None`), or why it could not be opened.
     pub fn note_connection(&self, failure: Option<&dyn std::fmt::Display>) {
         self.connections.note(failure);
@@ -174,9 +210,13 @@ impl OriginState {
     }
 }
 
-/// An origin that accepts no connections, or does not answer.
+/// A server of an origin that accepts no connections, or does not answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OriginDown {
+    /// The name of the origin; empty if there is only one.
+    pub name: String,
+    /// The URL of the server.
+    pub server_url: String,
     /// The number of connections or requests that failed in a row.
     pub failures: u64,
     /// Why the last one failed.
@@ -187,19 +227,35 @@ pub struct OriginDown {
 #[derive(Debug, Clone)]
 pub struct StatsReader {
     workers: Arc<[Arc<WorkerStats>]>,
-    origin: Arc<OriginState>,
+    sites: Option<LiveSites>,
     log: Option<Arc<LogQueue>>,
     limits: Option<ConnectionLimits>,
+    tls: Option<Arc<Tls>>,
 }
 
 impl StatsReader {
-    pub(crate) fn new(workers: Vec<Arc<WorkerStats>>, origin: Arc<OriginState>) -> StatsReader {
-        StatsReader { workers: workers.into(), origin, log: None, limits: None }
+    pub(crate) fn new(workers: Vec<Arc<WorkerStats>>) -> StatsReader {
+        StatsReader { workers: workers.into(), sites: None, log: None, limits: None, tls: None }
+    }
+
+    /// A reader that also tells which servers of origins fail.
+    pub(crate) fn with_sites(self, sites: LiveSites) -> StatsReader {
+        StatsReader { sites: Some(sites), ..self }
     }
 
     /// A reader that also tells how many connections the proxy may have.
     pub(crate) fn with_limits(self, limits: ConnectionLimits) -> StatsReader {
         StatsReader { limits: Some(limits), ..self }
+    }
+
+    /// A reader that also tells which certificates clients are shown.
+    pub(crate) fn with_tls(self, tls: Option<Arc<Tls>>) -> StatsReader {
+        StatsReader { tls, ..self }
+    }
+
+    /// The certificates that clients are shown; none if they do not use TLS.
+    pub fn certificates(&self) -> Vec<ShownCertificate> {
+        self.tls.as_ref().map(|tls| tls.certificates.shown()).unwrap_or_default()
     }
 
     /// How many connections the proxy may have.
@@ -217,15 +273,30 @@ impl StatsReader {
         self.log.as_ref().and_then(|log| log.failure())
     }
 
-    /// The state of a reverse proxy's origin if the last few connections to it all failed; else `None`.
+    /// The first of [`origins_down`](StatsReader::origins_down): the state of a reverse proxy's origin.
     pub fn origin_down(&self) -> Option<OriginDown> {
-        self.origin.connections.report()
+        self.origins_down().into_iter().next()
     }
 
-    /// The state of a reverse proxy's origin if the last few `GET`, `HEAD` and `OPTIONS` requests to it all got no answer,
-    /// or one that says that the origin failed; else `None`.
+    /// The first of [`origins_failing`](StatsReader::origins_failing): the state of a reverse proxy's origin.
     pub fn origin_failing(&self) -> Option<OriginDown> {
-        self.origin.answers.report()
+        self.origins_failing().into_iter().next()
+    }
+
+    /// The servers of origins to which the last few connections all failed; none of a forward proxy.
+    pub fn origins_down(&self) -> Vec<OriginDown> {
+        self.sites.as_ref().map(|sites| sites.servers_with(OriginState::connection_failures)).unwrap_or_default()
+    }
+
+    /// The servers of origins of which the last few `GET`, `HEAD` and `OPTIONS` requests all got no answer, or one that
+    /// says that the server failed; none of a forward proxy.
+    pub fn origins_failing(&self) -> Vec<OriginDown> {
+        self.sites.as_ref().map(|sites| sites.servers_with(OriginState::answer_failures)).unwrap_or_default()
+    }
+
+    /// How long requests took, by what the cache did with them, of all workers together.
+    pub fn latencies(&self) -> Vec<Latency> {
+        latency::sum(self.workers.iter().map(|worker| &worker.latencies))
     }
 
     /// Adds up the counters of all workers.
@@ -239,25 +310,40 @@ impl StatsReader {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::options::{OriginTimes, ProxyOptions};
+    use crate::sites::preset;
+    use crate::upstream::{OriginRules, OriginTrust};
 
     #[test]
     fn a_snapshot_adds_up_all_workers_and_an_origin_is_down_after_three_failures() {
         let workers: Vec<_> = (0..3).map(|_| Arc::new(WorkerStats::default())).collect();
-        let reader = StatsReader::new(workers.clone(), Arc::default());
+        let (sites, state) = sites_of_one();
+        let reader = StatsReader::new(workers.clone()).with_sites(sites);
         workers.iter().for_each(|worker| worker.hits.add(2));
         workers[0].connections_open.add(5);
         workers[0].connections_open.subtract(1);
         let sum = reader.snapshot();
         assert_eq!((sum.hits, sum.connections_open, sum.misses), (6, 4, 0));
-        assert_eq!(reader.origin_down(), None);
+        assert_eq!(reader.origins_down(), []);
         for _ in 0..2 {
-            reader.origin.note_connection(Some(&"refused"));
-            assert_eq!(reader.origin_down(), None, "it may be chance");
+            state.note_connection(Some(&"refused"));
+            assert_eq!(reader.origins_down(), [], "it may be chance");
         }
-        reader.origin.note_connection(Some(&"gone"));
-        assert_eq!(reader.origin_down(), Some(OriginDown { failures: 3, last: "gone".into() }));
-        reader.origin.note_connection(None);
-        assert_eq!((reader.origin_down(), reader.origin_failing()), (None, None));
+        state.note_connection(Some(&"gone"));
+        let down = reader.origins_down();
+        assert_eq!((down[0].failures, &*down[0].last, &*down[0].server_url), (3, "gone", "http://a:81"));
+        state.note_connection(None);
+        assert_eq!((reader.origins_down(), reader.origins_failing()), (vec![], vec![]));
         assert_eq!(serde_json::to_value(&sum).expect("serialisable")["hits"], 6);
+    }
+
+    fn sites_of_one() -> (LiveSites, Arc<OriginState>) {
+        let options =
+            ProxyOptions { origin: Some("http://a:81".parse().expect("an origin")), ..ProxyOptions::default() };
+        let trust = Arc::new(OriginTrust::new(None).expect("no file"));
+        let times = OriginTimes::of(&options.limits);
+        let sites = preset(&options, Arc::new(OriginRules { times, trust, tls_name: None, retries: 0 }));
+        let state = sites.pools()[0].servers[0].state.clone();
+        (LiveSites::new(sites), state)
     }
 }

@@ -127,3 +127,107 @@ async fn an_address_for_administration_serves_purges_alone() {
     assert_eq!(Client::connect(admin).await.ask(&["PURGE /a HTTP/1.1"]).await.status, 200);
     assert!(!get(reverse.address, "/a", &[]).await.is_hit());
 }
+
+#[tokio::test]
+async fn pages_are_for_administration_alone() {
+    use nectary_proxy::{AdminAnswer, AdminPage, AdminPages};
+    let pages = AdminPages(std::sync::Arc::new(|page| AdminAnswer {
+        is_good: page != AdminPage::Ready,
+        content_type: "text/plain",
+        text: format!("{page:?}"),
+    }));
+    let origin = Origin::start().await;
+    let open = holding(&origin, AdminOptions { pages: Some(pages.clone()), ..listener() }).await;
+    let address = open.admin_address.expect("one");
+    for (path, status, text) in
+        [("/metrics", 200, "Metrics\n"), ("/healthz", 200, "Health\n"), ("/readyz", 503, "Ready\n")]
+    {
+        let reply = get(address, path, &["host: localhost"]).await;
+        assert_eq!((reply.status, reply.text().as_str()), (status, text));
+        assert_eq!(reply.header("content-type"), "text/plain");
+        let reply = get(open.address, path, &[]).await;
+        assert_eq!(reply.status, 400, "it is a forward proxy, and serves no pages");
+        let reply = Client::connect(address).await.ask(&[&format!("POST {path} HTTP/1.1")]).await;
+        assert_eq!((reply.status, reply.cache_status().as_str()), (405, "nectary; detail=admin-only"));
+    }
+    assert_eq!(get(address, "/metric", &[]).await.status, 405);
+    let bare = Client::connect(address).await.ask(&["HEAD /metrics HTTP/1.1", "host: localhost"]).await;
+    assert_eq!((bare.status, bare.header("content-length").as_str()), (200, "8"));
+    let reply = Client::connect(address).await.ask(&["POST /metrics HTTP/1.1"]).await;
+    assert_eq!(reply.header("allow"), "GET, HEAD, PURGE");
+    // Who balances load needs no token.
+    let closed = holding(&origin, AdminOptions { pages: Some(pages), token: Some(token()), ..listener() }).await;
+    let address = closed.admin_address.expect("one");
+    assert_eq!(get(address, "/metrics", &[]).await.status, 401);
+    assert_eq!(get(address, "/metrics", &[AUTHORIZATION]).await.status, 200);
+    assert_eq!((get(address, "/healthz", &[]).await.status, get(address, "/readyz", &[]).await.status), (200, 503));
+}
+
+/// A page of the web can make its own name mean this machine, and then read what it gets here.
+#[tokio::test]
+async fn browsers_see_and_purge_nothing() {
+    use nectary_proxy::{AdminAnswer, AdminPage, AdminPages};
+    let pages = AdminPages(std::sync::Arc::new(|page| AdminAnswer {
+        is_good: page != AdminPage::Ready,
+        content_type: "text/plain",
+        text: "state\nproblem".into(),
+    }));
+    let origin = Origin::start().await;
+    let open = holding(&origin, AdminOptions { pages: Some(pages.clone()), ..listener() }).await;
+    let address = open.admin_address.expect("one");
+    for host in ["localhost", "LocalHost:8090", "127.0.0.1:8090", "[::1]:8090", "192.0.2.1"] {
+        let host = format!("host: {host}");
+        assert_eq!(get(address, "/metrics", &[&host]).await.text(), "state\nproblem\n", "{host}");
+        assert_eq!(get(address, "/readyz", &[&host]).await.text(), "state\nproblem\n", "{host}");
+    }
+    for host in ["evil.test", "localhost.evil.test", "127.0.0.1.evil.test:8090", "xlocalhost"] {
+        let host = format!("host: {host}");
+        let reply = get(address, "/metrics", &[&host]).await;
+        assert_eq!((reply.status, reply.cache_status().as_str()), (403, "nectary; detail=admin-host"), "{host}");
+        let reply = get(address, "/readyz", &[&host]).await;
+        assert_eq!((reply.status, reply.text().as_str()), (503, "state\n"), "{host}");
+    }
+    let reply = get(address, "http://evil.test/metrics", &["host: localhost"]).await;
+    assert_eq!(reply.status, 403, "the target counts more than Host");
+    let reply = purge(address, &origin, &["origin: http://evil.test:8090"]).await;
+    assert_eq!((reply.status, reply.cache_status().as_str()), (403, "nectary; detail=purge-browser"));
+    assert!(is_hit(&open, &origin).await);
+    // A token is what a page of the web does not have.
+    let closed = holding(&origin, AdminOptions { pages: Some(pages), token: Some(token()), ..listener() }).await;
+    let address = closed.admin_address.expect("one");
+    assert_eq!(get(address, "/metrics", &["host: evil.test", AUTHORIZATION]).await.status, 200);
+    assert_eq!(get(address, "/readyz", &[]).await.text(), "state\n", "who has no token learns no more");
+    assert_eq!(get(address, "/readyz", &[AUTHORIZATION]).await.text(), "state\nproblem\n");
+    assert_eq!(purge(address, &origin, &["origin: http://own.test", AUTHORIZATION]).await.status, 200);
+}
+
+/// Sixteen connections are all that addresses for administration have.
+#[tokio::test]
+async fn idle_watchers_give_up_their_places() {
+    let origin = Origin::start().await;
+    let proxy = holding(&origin, listener()).await;
+    let address = proxy.admin_address.expect("one");
+    let mut idle = Vec::new();
+    for _ in 0..16 {
+        idle.push(Client::connect(address).await);
+    }
+    proxy.wait_for(|stats| stats.connections_open >= 16).await;
+    tokio::time::sleep(std::time::Duration::from_millis(1500)).await;
+    assert_eq!(get(address, "/metric", &[]).await.status, 405);
+    assert_eq!(proxy.stats().displaced_connections, 1);
+}
+
+#[tokio::test]
+async fn latency_is_counted_by_outcome() {
+    let origin = Origin::start().await;
+    let proxy = holding(&origin, AdminOptions::default()).await;
+    for _ in 0..3 {
+        assert!(is_hit(&proxy, &origin).await);
+    }
+    let of = |result: &str| {
+        let all = proxy.reader().latencies();
+        let found = all.iter().find(|latency| latency.result == result).expect("one").clone();
+        (found.buckets.iter().sum::<u64>(), found.sum_us > 0)
+    };
+    assert_eq!((of("hit"), of("miss"), of("failed")), ((3, true), (1, true), (0, false)));
+}

@@ -140,7 +140,7 @@ async fn later_minor_versions_are_served_as_1_1_and_other_major_ones_are_505() {
     }
     assert_eq!(origin.count(), 1);
     for text in [
-        "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        "PRI * HTTP/2.0\r\nhost: a\r\n\r\n",
         "GET /a HTTP/2.0\r\nhost: a\r\n\r\n",
         "GET /a HTTP/3.0\r\nhost: a\r\n\r\n",
         "GET /a HTTP/0.9\r\nhost: a\r\n\r\n",

@@ -3,6 +3,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use nectary_proxy::ProxyOptions;
 use rustls::pki_types::pem::PemObject;
@@ -23,7 +24,7 @@ async fn origin(response: &'static [u8]) -> (u16, JoinHandle<()>) {
     origin_that_ends(response, false).await
 }
 
-async fn origin_that_ends(response: &'static [u8], says_farewell: bool) -> (u16, JoinHandle<()>) {
+fn acceptor() -> tokio_rustls::TlsAcceptor {
     let certificate = CertificateDer::from_pem_file(fixture("cert.pem")).expect("a certificate");
     let key = PrivateKeyDer::from_pem_file(fixture("key.pem")).expect("a key");
     let config = rustls::ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
@@ -32,7 +33,11 @@ async fn origin_that_ends(response: &'static [u8], says_farewell: bool) -> (u16,
         .with_no_client_auth()
         .with_single_cert(vec![certificate], key)
         .expect("a certificate with its key");
-    let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(config));
+    tokio_rustls::TlsAcceptor::from(Arc::new(config))
+}
+
+async fn origin_that_ends(response: &'static [u8], says_farewell: bool) -> (u16, JoinHandle<()>) {
+    let acceptor = acceptor();
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let port = listener.local_addr().expect("an address").port();
     let task = tokio::spawn(async move {
@@ -48,6 +53,52 @@ async fn origin_that_ends(response: &'static [u8], says_farewell: bool) -> (u16,
         }
     });
     (port, task)
+}
+
+/// Starts a TLS origin that keeps its connections; returns its port, its task, and the counts of connections and of
+/// requests, which have no body or one of four bytes.
+async fn keeping_origin() -> (u16, JoinHandle<()>, Arc<[AtomicUsize; 2]>) {
+    let (acceptor, counts) = (acceptor(), Arc::new([const { AtomicUsize::new(0) }; 2]));
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let port = listener.local_addr().expect("an address").port();
+    let counting = counts.clone();
+    let task = tokio::spawn(async move {
+        let mut connections = tokio::task::JoinSet::new();
+        while let Ok((stream, _)) = listener.accept().await {
+            let (acceptor, counts) = (acceptor.clone(), counting.clone());
+            counts[0].fetch_add(1, Ordering::SeqCst);
+            connections.spawn(async move {
+                let Ok(mut stream) = acceptor.accept(stream).await else { return };
+                let mut got = Vec::new();
+                while stream.read_buf(&mut got).await.is_ok_and(|count| count > 0) {
+                    let text = String::from_utf8_lossy(&got).to_lowercase();
+                    let is_whole = text.ends_with("\r\n\r\n") && !text.contains("content-length: 4");
+                    if is_whole || text.ends_with("\r\n\r\nbody") {
+                        counts[1].fetch_add(1, Ordering::SeqCst);
+                        got.clear();
+                        let answer = b"HTTP/1.1 200 OK\r\ncache-control: no-store\r\ncontent-length: 1\r\n\r\n1";
+                        let _ = stream.write_all(answer).await;
+                    }
+                }
+            });
+        }
+    });
+    (port, task, counts)
+}
+
+#[tokio::test]
+async fn unsafe_requests_reuse_a_live_connection() {
+    let (port, task, counts) = keeping_origin().await;
+    let proxy = trusting(port, "localhost").await;
+    for method in ["POST", "PUT", "DELETE", "PATCH"].repeat(5) {
+        let mut client = Client::connect(proxy.address).await;
+        let head = request(&[&format!("{method} /a HTTP/1.1"), "content-length: 4"]);
+        client.send(format!("{head}body").as_bytes()).await;
+        assert_eq!(client.reply(false).await.status, 200);
+    }
+    let found = [0, 1].map(|count| counts[count].load(Ordering::SeqCst));
+    assert_eq!(found, [1, 20], "connections and requests");
+    task.abort();
 }
 
 async fn trusting(port: u16, host: &str) -> TestProxy {
@@ -127,4 +178,22 @@ async fn certificates_are_read_again_and_a_bad_file_changes_nothing() {
     assert_eq!(get(proxy.address, "/a", &[]).await.status, 200);
     task.abort();
     std::fs::remove_dir_all(&folder).expect("removed");
+}
+
+/// An address that accepts connections and is silent then costs a second, not the whole time for connecting.
+#[tokio::test]
+async fn an_address_that_is_silent_in_tls_is_passed_over() {
+    let (port, task) = origin(b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello").await;
+    let silent = TcpListener::bind(("127.0.0.2", port)).await.expect("the same port");
+    let files = Files::new("127.0.0.2 localhost\n127.0.0.1 localhost\n", None);
+    let url = Some(format!("https://localhost:{port}").parse().expect("an origin"));
+    let mut options =
+        ProxyOptions { origin: url, origin_ca: Some(fixture("ca.pem")), names: files.names.clone(), ..options() };
+    options.limits.connect_timeout = std::time::Duration::from_secs(5);
+    let proxy = TestProxy::start(options).await;
+    assert_eq!(get(proxy.address, "/a", &[]).await.text(), "hello");
+    // It comes last for a while.
+    assert_eq!((get(proxy.address, "/a", &[]).await.text(), proxy.stats().origin_connections), ("hello".into(), 3));
+    drop(silent);
+    task.abort();
 }

@@ -1,5 +1,5 @@
 //! A stored body whose disk stops answering, or fails, in the middle goes on from the origin at the same byte, or its
-//! connection ends.
+//! connection ends. The same is true for one that is still being fetched, for a reader that has fallen behind.
 //!
 //! The body has different bytes in each word, so a mine (`common/mined_device`) can lie under one of them, and no range
 //! of another place equals the right one.
@@ -282,4 +282,85 @@ async fn without_origin_or_validator_it_ends() {
             begun.elapsed()
         );
     }
+}
+
+/// A proxy over a store on a mine, and an origin that has sent a part of a body. The store keeps few fragments in memory.
+struct Running {
+    origin: Origin,
+    proxy: TestProxy,
+    body: Vec<u8>,
+}
+
+/// The text of the mine. It is in each fragment from the sixth on: whichever of them are in memory, one that is not is
+/// soon needed by a reader that has stood still, because the buffers of a connection are shorter than the rest.
+const MARK: &[u8] = b"the mine";
+const RUNNING_LENGTH: usize = 32 * FRAGMENT;
+/// The origin sends this much before the gate `rest`.
+const SENT: usize = 30 * FRAGMENT;
+
+impl Running {
+    async fn new(fault: Fault) -> Running {
+        let device: SharedDevice = Arc::new(MemoryDevice::new(256 << 20));
+        Store::create(device.clone(), &CreateOptions::default()).await.expect("a store");
+        let (origin, mut body) = (Origin::start().await, [body(0), body(2), body(3), body(4)].concat());
+        body.truncate(RUNNING_LENGTH);
+        body.chunks_mut(FRAGMENT).skip(5).for_each(|fragment| fragment[8..8 + MARK.len()].copy_from_slice(MARK));
+        let head = format!("HTTP/1.1 200 OK\r\n{FRESH}\r\n{TAG}\r\ncontent-length: {RUNNING_LENGTH}\r\n\r\n");
+        let script = Script::raw(head.as_bytes()).then(&body[..SENT]).wait("rest").then(&body[SENT..]);
+        origin.on("/a", script).on("/a", Script::range(&[TAG], &body));
+        let mine = Mine::at(fault, MARK);
+        mine.arm();
+        let store_options = OpenOptions {
+            memory_bytes: 64 << 20,
+            objects_bytes_max: Some(12 << 20),
+            write_delay: Duration::from_millis(10),
+            device_deadline: mine.hangs().then_some(DEADLINE),
+            ..OpenOptions::default()
+        };
+        let mut options = options();
+        options.limits.drain_timeout = Duration::from_millis(100);
+        let proxy = TestProxy::over(options, mine.under(device), store_options).await;
+        Running { origin, proxy, body }
+    }
+
+    /// A client that has asked with these headers and reads nothing yet.
+    async fn client(&self, headers: &[&str]) -> Client {
+        let socket = tokio::net::TcpSocket::new_v4().expect("a socket");
+        socket.set_recv_buffer_size(64 << 10).expect("an option");
+        let mut client = Client::of(socket.connect(self.proxy.address).await.expect("a connection"));
+        let line = format!("GET {} HTTP/1.1", self.origin.url("/a"));
+        client.send(request(&[&[&*line], headers].concat()).as_bytes()).await;
+        client
+    }
+}
+
+/// A disk that takes nothing more costs the object its place, and its readers nothing.
+#[tokio::test]
+async fn running_fetch_survives_a_disk_that_takes_nothing() {
+    for fault in [Fault::Unwritable, Fault::HangWrites] {
+        let running = Running::new(fault).await;
+        running.origin.open("rest");
+        let [mut leader, mut follower, mut part] =
+            [running.client(&[]).await, running.client(&[]).await, running.client(&["range: bytes=5-"]).await];
+        let replies = tokio::join!(leader.reply(false), follower.reply(false), part.reply(false));
+        for (reply, start) in [(replies.0, 0), (replies.1, 0), (replies.2, 5)] {
+            assert!(reply.is_complete && reply.body == running.body[start..], "{fault:?}: {} bytes", reply.body.len());
+        }
+        assert_eq!(running.proxy.stats().cut_off, 0, "{fault:?}");
+    }
+}
+
+/// An origin that breaks a body off is not asked for its rest: the whole is fetched by the next request.
+#[tokio::test]
+async fn a_broken_fetch_is_not_resumed() {
+    let (origin, body) = (Origin::start().await, body(0));
+    let head = format!("HTTP/1.1 200 OK\r\n{FRESH}\r\n{TAG}\r\ncontent-length: {LENGTH}\r\n\r\n");
+    origin.on("/a", Script::raw(head.as_bytes()).then(&body[..3 * FRAGMENT]).close());
+    origin.on("/a", Script::range(&[TAG, FRESH], &body));
+    let proxy = TestProxy::forward().await;
+    let reply = get(proxy.address, &origin.url("/a"), &[]).await;
+    assert!(!reply.is_complete && body.starts_with(&reply.body), "{} bytes", reply.body.len());
+    let stats = proxy.stats();
+    assert_eq!((origin.count(), stats.resumed, stats.cut_off, stats.failed_fills), (1, 0, 0, 1));
+    assert!(get(proxy.address, &origin.url("/a"), &[]).await.body == body);
 }

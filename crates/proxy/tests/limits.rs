@@ -1,6 +1,7 @@
 //! Every size, count and time that a client or an origin decides has a limit.
 
-use std::time::Duration;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
 
 use crate::common::*;
 
@@ -172,6 +173,29 @@ async fn idle_clients_keep_no_newcomer_out() {
     assert_eq!(proxy.stats().displaced_connections, 2);
 }
 
+/// The next request of a client that has just been answered may be on its way.
+#[tokio::test]
+async fn a_client_just_answered_keeps_its_place() {
+    let origin = Origin::start().await;
+    origin.on("/a", Script::fresh(b"x"));
+    let mut options = options();
+    options.limits.connections_max = 1;
+    let proxy = TestProxy::start(options).await;
+    let line = format!("GET {} HTTP/1.1", origin.url("/a"));
+    // A machine that stands still for a second makes the client idle; then it is tried again.
+    for _ in 0..20 {
+        let mut first = served(proxy.address, &line).await;
+        let (before, begun) = (proxy.stats().displaced_connections, std::time::Instant::now());
+        let refused = Client::connect(proxy.address).await.reply_or_end().await.is_none_or(|reply| reply.status == 503);
+        if begun.elapsed() < Duration::from_millis(700) {
+            assert!(refused && proxy.stats().displaced_connections == before);
+            assert_eq!(first.ask(&[&line]).await.status, 200);
+            return;
+        }
+    }
+    panic!("the machine is too slow");
+}
+
 #[tokio::test]
 async fn eleven_hundred_idle_clients_displace_nobody_new() {
     nectary_host::descriptors::raise();
@@ -218,6 +242,47 @@ async fn workers_give_each_other_idle_places() {
     assert_eq!(last.ask(&[&line]).await.status, 200);
 }
 
+/// Several are idle, and the one that has been so for longest goes.
+#[tokio::test]
+async fn the_longest_idle_client_is_displaced() {
+    let origin = Origin::start().await;
+    origin.on("/a", Script::fresh(b"x"));
+    let mut options = options();
+    options.limits.connections_max = 2;
+    let proxy = TestProxy::start(options).await;
+    let line = format!("GET {} HTTP/1.1", origin.url("/a"));
+    let mut older = served(proxy.address, &line).await;
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let mut newer = served(proxy.address, &line).await;
+    tokio::time::sleep(Duration::from_millis(1500)).await;
+    let _newcomer = served(proxy.address, &line).await;
+    assert!(older.rest().await.is_empty());
+    assert_eq!(newer.ask(&[&line]).await.status, 200);
+}
+
+/// Newcomers reach workers at random; none is refused while any worker has an idle client.
+#[tokio::test]
+async fn idle_clients_of_other_workers_make_room() {
+    let origin = Origin::start().await;
+    origin.on("/a", Script::fresh(b"x"));
+    let mut options = options();
+    (options.limits.connections_max, options.workers) = (8, 4);
+    let proxy = TestProxy::start(options).await;
+    let line = format!("GET {} HTTP/1.1", origin.url("/a"));
+    let mut idle = Vec::new();
+    for _ in 0..8 {
+        idle.push(served(proxy.address, &line).await);
+    }
+    tokio::time::sleep(Duration::from_millis(1600)).await;
+    let mut newcomers = Vec::new();
+    for _ in 0..8 {
+        newcomers.push(Client::connect(proxy.address).await);
+        assert_eq!(newcomers.last_mut().expect("a client").ask(&[&line]).await.status, 200);
+    }
+    let stats = proxy.stats();
+    assert_eq!((stats.displaced_connections, stats.excess_connections), (8, 0));
+}
+
 #[tokio::test]
 async fn connections_to_an_origin_are_used_again() {
     let origin = Origin::start().await;
@@ -227,6 +292,81 @@ async fn connections_to_an_origin_are_used_again() {
         assert_eq!(get(proxy.address, &origin.url("/a"), &[]).await.text(), "x");
     }
     assert_eq!((origin.count(), origin.connections()), (5, 1));
+}
+
+/// Waits until the proxy has closed `count` connections to the origin.
+async fn wait_for_ends(origin: &Origin, count: usize) {
+    let ends = origin.wait_for_ends(count);
+    tokio::time::timeout(Duration::from_secs(10), ends).await.expect("the proxy closes the connections");
+}
+
+#[tokio::test]
+async fn connections_to_an_origin_are_kept_for_a_while() {
+    let origin = Origin::start().await;
+    origin.on("/a", Script::ok(&["cache-control: no-store"], b"x"));
+    let mut options = options();
+    options.limits.origin_idle_timeout = Duration::from_millis(300);
+    let proxy = TestProxy::start(options).await;
+    for closed in 1..=2 {
+        assert_eq!(get(proxy.address, &origin.url("/a"), &[]).await.text(), "x");
+        wait_for_ends(&origin, closed).await;
+    }
+    assert_eq!(origin.connections(), 2);
+}
+
+#[tokio::test]
+async fn unused_connections_to_an_origin_are_bounded() {
+    let origin = Origin::start().await;
+    for path in ["/0", "/1", "/2"] {
+        let answer = b"HTTP/1.1 200 OK\r\ncache-control: no-store\r\ncontent-length: 1\r\n\r\nx";
+        origin.on(path, Script::raw(b"").wait("answer").then(answer));
+    }
+    let mut options = options();
+    options.limits.origin_idle_connections_max = 1;
+    let proxy = TestProxy::start(options).await;
+    let mut clients = Vec::new();
+    for number in 0..3 {
+        let mut client = Client::connect(proxy.address).await;
+        client.send(request(&[&format!("GET {} HTTP/1.1", origin.url(&format!("/{number}")))]).as_bytes()).await;
+        clients.push(client);
+    }
+    origin.wait_for(3).await;
+    origin.open("answer");
+    for client in &mut clients {
+        assert_eq!(client.reply(false).await.text(), "x");
+    }
+    wait_for_ends(&origin, 2).await;
+    // The one that is kept is used.
+    assert_eq!(get(proxy.address, &origin.url("/0"), &[]).await.text(), "x");
+    assert_eq!((origin.count(), origin.connections()), (4, 3));
+}
+
+#[tokio::test]
+async fn connecting_takes_no_longer_than_allowed() {
+    let probe = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = SocketAddr::from(([127, 0, 0, 31], probe.local_addr().expect("an address").port()));
+    let _full = FullListener::start(address).await;
+    let mut options = options();
+    options.limits.connect_timeout = Duration::from_millis(600);
+    let proxy = TestProxy::start(options).await;
+    let begun = Instant::now();
+    assert_eq!(get(proxy.address, &format!("http://{address}/a"), &[]).await.status, 504);
+    let taken = begun.elapsed();
+    assert!(taken >= Duration::from_millis(600) && taken < Duration::from_secs(6), "{taken:?}");
+}
+
+#[tokio::test]
+async fn heads_of_responses_are_bounded() {
+    let origin = Origin::start().await;
+    let long = format!("x-long: {}", "y".repeat(5000));
+    origin.on("/a", Script::fresh(b"x")).on("/long", Script::ok(&[&long, "cache-control: no-store"], b"x"));
+    for (max, status) in [(4096, 502), (8192, 200)] {
+        let mut options = options();
+        options.limits.response_head_bytes_max = max;
+        let proxy = TestProxy::start(options).await;
+        assert_eq!(get(proxy.address, &origin.url("/long"), &[]).await.status, status, "{max}");
+        assert_eq!(get(proxy.address, &origin.url("/a"), &[]).await.status, 200, "{max}");
+    }
 }
 
 #[tokio::test]

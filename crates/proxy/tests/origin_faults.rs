@@ -74,6 +74,11 @@ async fn a_clean_close_can_be_distrusted() {
     let reply = ask_twice(&origin, &proxy, "/a").await.expect("a response");
     assert_eq!((reply.status, reply.text().as_str()), (200, "who knows"));
     assert!(!reply.cache_status().contains("stored"));
+    // The last chunk says that a body is whole.
+    let chunked =
+        b"HTTP/1.1 200 OK\r\ncache-control: max-age=60\r\ntransfer-encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n\r\n";
+    origin.on("/chunked", Script::raw(chunked));
+    assert!(get(proxy.address, &origin.url("/chunked"), &[]).await.cache_status().contains("stored"));
 }
 
 /// A body that would have ended with its connection: the connection is reset, or nothing comes any more, or the proxy
@@ -245,9 +250,13 @@ async fn a_kept_connection_that_died_costs_no_request() {
 
 /// Sends a request with a body of four bytes, and returns the reply.
 async fn ask_with_body(proxy: &TestProxy, method: &str, url: &str) -> Reply {
-    let line = format!("{method} {url} HTTP/1.1");
+    ask_with(proxy, method, url, "body").await
+}
+
+async fn ask_with(proxy: &TestProxy, method: &str, url: &str, body: &str) -> Reply {
+    let (line, length) = (format!("{method} {url} HTTP/1.1"), format!("content-length: {}", body.len()));
     let mut client = Client::connect(proxy.address).await;
-    client.send(format!("{}body", request(&[&line, "content-length: 4"])).as_bytes()).await;
+    client.send(format!("{}{body}", request(&[&line, &length])).as_bytes()).await;
     client.reply(false).await
 }
 
@@ -296,16 +305,81 @@ async fn unsafe_requests_avoid_doubtful_connections() {
 /// A request with consequences that breaks on a kept connection is not sent again.
 #[tokio::test]
 async fn an_unsafe_request_is_never_sent_twice() {
-    for end in [Script::raw(b"").close(), Script::raw(b"").reset()] {
-        let origin = Origin::start().await;
-        origin.on("/a", Script::ok(&["cache-control: no-store"], b"1")).on("/a", end);
-        let proxy = TestProxy::forward().await;
-        let statuses = [
-            ask_with_body(&proxy, "POST", &origin.url("/a")).await.status,
-            ask_with_body(&proxy, "POST", &origin.url("/a")).await.status,
-        ];
-        assert_eq!((statuses, origin.count(), origin.connections()), ([200, 502], 2, 1));
+    // Nor is one with a body, whatever its method.
+    let empty = ["POST", "PUT", "DELETE", "PATCH"].map(|method| (method, ""));
+    for (method, body) in empty.into_iter().chain([("POST", "body"), ("GET", "body")]) {
+        for end in [Script::raw(b"").close(), Script::raw(b"").reset()] {
+            let origin = Origin::start().await;
+            origin.on("/a", Script::ok(&["cache-control: no-store"], b"1")).on("/a", end);
+            let proxy = TestProxy::forward().await;
+            let statuses = [
+                ask_with(&proxy, method, &origin.url("/a"), body).await.status,
+                ask_with(&proxy, method, &origin.url("/a"), body).await.status,
+            ];
+            assert_eq!((statuses, origin.count(), origin.connections()), ([200, 502], 2, 1), "{method}");
+        }
     }
+}
+
+/// The other half may be over when a request arrives.
+#[tokio::test]
+async fn half_the_announced_keep_alive_is_trusted() {
+    let origin = Origin::start().await;
+    origin.on("/a", Script::ok(&["cache-control: no-store", "keep-alive: timeout=1"], b"1"));
+    let proxy = TestProxy::forward().await;
+    for connections in 1..=2 {
+        assert_eq!(ask_with_body(&proxy, "POST", &origin.url("/a")).await.status, 200);
+        assert_eq!(origin.connections(), connections);
+        tokio::time::sleep(Duration::from_millis(600)).await;
+    }
+}
+
+/// An origin may answer before it has got the whole body. What is left of the body is not the next request.
+#[tokio::test]
+async fn early_answer_ends_its_connection() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = listener.local_addr().expect("an address");
+    let far = tokio::spawn(async move {
+        let mut open = Vec::new();
+        loop {
+            let (stream, _) = listener.accept().await.expect("a connection");
+            let mut far = Client::of(stream);
+            far.take("GET / HTTP/1.1".len()).await;
+            far.send(b"HTTP/1.1 200 OK\r\ncache-control: no-store\r\ncontent-length: 1\r\n\r\n1").await;
+            open.push(far);
+        }
+    });
+    let proxy = TestProxy::reverse(address).await;
+    let mut uploading = Client::connect(proxy.address).await;
+    uploading.send(format!("{}bo", request(&["POST / HTTP/1.1", "content-length: 4"])).as_bytes()).await;
+    assert_eq!(uploading.reply(false).await.text(), "1");
+    assert_eq!(get(proxy.address, "/", &[]).await.text(), "1");
+    assert_eq!(proxy.stats().origin_connections, 2);
+    far.abort();
+}
+
+/// An origin that reads nothing of a request does not hold its client up for ever.
+#[tokio::test]
+async fn an_origin_that_takes_nothing_is_given_up() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let mut options = ProxyOptions {
+        origin: Some(format!("http://{}", listener.local_addr().expect("an address")).parse().expect("an origin")),
+        ..options()
+    };
+    options.limits.write_timeout = Duration::from_millis(300);
+    let proxy = TestProxy::start(options).await;
+    let mut client = Client::connect(proxy.address).await;
+    client.send(request(&["POST / HTTP/1.1", "content-length: 100000000"]).as_bytes()).await;
+    let upload = async {
+        use tokio::io::AsyncWriteExt;
+        while client.stream.write_all(&[7; 1 << 16]).await.is_ok() {}
+    };
+    tokio::select! {
+        () = upload => {}
+        () = proxy.wait_for(|stats| stats.overdue_connections == 1) => {}
+        () = tokio::time::sleep(Duration::from_secs(15)) => panic!("the origin is still waited for"),
+    }
+    assert_eq!(proxy.stats().overdue_connections, 1);
 }
 
 #[tokio::test]

@@ -91,6 +91,8 @@ async fn references_to_the_origin_lead_to_the_proxy() {
     client.send(request(&["GET /x HTTP/1.1"]).as_bytes()).await;
     assert_eq!(client.head().await.header("link"), link);
     client.reply(false).await;
+    let switch = ["GET /no-store HTTP/1.1", "connection: upgrade", "upgrade: websocket"];
+    assert_eq!(Client::connect(proxy.address).await.ask(&switch).await.header("location"), "/to");
     for path in ["/x", "/no-store"] {
         let reply = get(proxy.address, path, &[]).await;
         assert_eq!(reply.is_hit(), path == "/x");

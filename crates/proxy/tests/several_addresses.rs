@@ -1,6 +1,7 @@
 //! The addresses of an origin are raced: one that does not work costs a fraction of a second, and is tried last for a
 //! while.
 
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use nectary_proxy::ProxyOptions;
@@ -98,6 +99,36 @@ async fn an_address_that_refuses_costs_no_time() {
     assert!(least_time(&site, &proxy, "/a").await < AT_ONCE);
 }
 
+/// A name with a dead address of IPv6, as of every dual-stack origin behind a broken route, and a good one of IPv4.
+#[tokio::test]
+async fn a_dead_address_of_ipv6_costs_one_delay() {
+    let Ok(probe) = std::net::TcpListener::bind("[::1]:0") else {
+        println!("NOT RUN: a dead address of IPv6: this machine has none");
+        return;
+    };
+    let port = probe.local_addr().expect("an address").port();
+    drop(probe);
+    let live = SocketAddr::from(([127, 0, 0, 21], port));
+    let origin = Origin::start_at(live).await;
+    origin.on("/a", Script::ok(CLOSED, b"1").close());
+    let local = IpAddr::from(Ipv6Addr::LOCALHOST);
+    // The second one has no route, or its packets are dropped: it is reserved for that.
+    for (dead, is_full) in [(local, true), (local, false), ("100::1".parse().expect("an address"), false)] {
+        let full = if is_full { Some(FullListener::start(SocketAddr::new(dead, port)).await) } else { None };
+        let server = NameServer::start().await;
+        server.on("site.test", Says::Addresses(vec![dead, live.ip()], 60));
+        let files = Files::new("", Some(server.address));
+        let proxy = TestProxy::start(ProxyOptions { names: files.names.clone(), ..options() }).await;
+        let (begun, url) = (Instant::now(), format!("http://site.test:{port}/a"));
+        let reply = get(proxy.address, &url, &[]).await;
+        let taken = begun.elapsed();
+        assert_eq!((reply.status, reply.text().as_str()), (200, "1"), "{dead}");
+        assert!(taken < Duration::from_secs(5), "{dead}: {taken:?}");
+        assert!(!is_full || taken > Duration::from_millis(200), "IPv6 is tried first: {taken:?}");
+        drop(full);
+    }
+}
+
 #[tokio::test]
 async fn a_tunnel_races_addresses_too() {
     let site = Site::new(&[At::Drops, At::Origin]).await;
@@ -184,4 +215,61 @@ async fn half_an_answer_is_not_repeated_or_stored() {
     assert_eq!((proxy.stats().failed_fills, site.origins[1].count()), (1, 0));
     let (reply, _) = timed(&site, &proxy, "/a").await;
     assert!(reply.is_complete && reply.text() == "0123456789" && !reply.is_hit());
+}
+
+#[tokio::test]
+async fn broken_exchange_is_repeated_few_times() {
+    let site = Site::new(&[At::Origin; 6]).await;
+    site.origins.iter().for_each(|origin| _ = origin.on("/a", Script::raw(b"").close()));
+    let proxy = site.proxy().await;
+    assert_eq!(timed(&site, &proxy, "/a").await.0.status, 502);
+    assert_eq!(site.origins.iter().map(Origin::count).sum::<usize>(), 4);
+}
+
+/// A kept connection tells as much about its address as a new one.
+#[tokio::test]
+async fn kept_connections_of_a_silent_address_are_given_up() {
+    let site = Site::new(&[At::Origin, At::Origin]).await;
+    let [silent, other] = &site.origins[..] else { panic!("two") };
+    for path in ["/a", "/b"] {
+        silent.on(path, Script::raw(b"").wait("both").then(&Script::ok(CLOSED, b"0").bytes()));
+    }
+    other.on("/a", Script::ok(CLOSED, b"1").close());
+    let proxy = site.proxy().await;
+    let urls = [site.url("/a"), site.url("/b")];
+    let both = async { tokio::join!(get(proxy.address, &urls[0], &[]), get(proxy.address, &urls[1], &[])) };
+    let opened = async {
+        silent.wait_for(2).await;
+        silent.open("both");
+    };
+    let (replies, ()) = tokio::join!(both, opened);
+    assert_eq!((replies.0.text(), replies.1.text(), silent.connections()), ("0".into(), "0".into(), 2));
+    silent.now("/a", Script::raw(b"").hang());
+    for _ in 0..3 {
+        assert_eq!(timed(&site, &proxy, "/a").await.0.text(), "1");
+    }
+    assert_eq!((silent.count(), silent.connections(), other.count()), (3, 2, 3));
+}
+
+/// The other addresses accept no connection, and the silent one may be back.
+#[tokio::test]
+async fn a_silent_address_is_asked_again_if_the_others_are_down() {
+    let site = Site::new(&[At::Origin, At::Refuses, At::Refuses]).await;
+    site.origins[0].on("/a", Script::raw(b"").hang()).on("/a", Script::ok(CLOSED, b"1"));
+    let proxy = site.proxy().await;
+    assert_eq!(timed(&site, &proxy, "/a").await.0.text(), "1");
+    assert_eq!(site.origins[0].count(), 2);
+}
+
+/// So many addresses are silent that the good one is not reached in time. It is reached by a later request, because those
+/// that were silent are tried last.
+#[tokio::test]
+async fn silent_addresses_of_a_failed_race_come_last() {
+    let site = Site::new(&[At::Drops, At::Drops, At::Drops, At::Drops, At::Origin]).await;
+    site.origins[0].on("/a", Script::ok(CLOSED, b"1").close());
+    let mut options = ProxyOptions { names: site.files.names.clone(), ..options() };
+    options.limits.connect_timeout = Duration::from_millis(900);
+    let proxy = TestProxy::start(options).await;
+    assert_eq!(timed(&site, &proxy, "/a").await.0.status, 504);
+    assert_eq!(timed(&site, &proxy, "/a").await.0.status, 200);
 }

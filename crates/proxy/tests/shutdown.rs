@@ -2,11 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use nectary_block::{Buffer, MemoryDevice, SharedDevice};
 use nectary_host::Shutdown;
-use nectary_proxy::Proxy;
+use nectary_proxy::{Proxy, ProxyOptions, PurgeElsewhere};
 use nectary_store::{CreateOptions, OpenOptions, Store};
 use tokio::net::TcpStream;
 
@@ -74,7 +74,7 @@ async fn connections_that_wait_are_closed_at_once() {
 async fn several_workers_share_a_port_and_end_together() {
     let origin = Origin::start().await;
     origin.on("/a", Script::fresh(b"x"));
-    let mut proxy = TestProxy::start(nectary_proxy::ProxyOptions { workers: 3, ..options() }).await;
+    let mut proxy = TestProxy::start(ProxyOptions { workers: 3, ..options() }).await;
     for _ in 0..20 {
         assert_eq!(get(proxy.address, &origin.url("/a"), &[]).await.text(), "x");
     }
@@ -83,13 +83,43 @@ async fn several_workers_share_a_port_and_end_together() {
     proxy.stop().await;
 }
 
+/// A client that gets a body without a length must not take the end of the proxy for the end of the body.
+#[tokio::test]
+async fn stop_resets_an_unfinished_body() {
+    use tokio::io::AsyncReadExt;
+    let origin = Origin::start().await;
+    origin.on("/a", Script::raw(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\n01234\r\n").hang());
+    let mut options = options();
+    options.limits.drain_timeout = Duration::from_millis(100);
+    let mut proxy = TestProxy::start(options).await;
+    let mut client = Client::connect(proxy.address).await;
+    client.send(format!("GET {} HTTP/1.0\r\n\r\n", origin.url("/a")).as_bytes()).await;
+    client.head().await;
+    assert_eq!(client.take(5).await, b"01234");
+    proxy.stop().await;
+    let error = client.stream.read(&mut [0; 8]).await.expect_err("no good end");
+    assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
+}
+
 /// A proxy that has inherited its listener, over a store on a device that the test can change.
 async fn inheriting(device: &SharedDevice) -> (Proxy, Store, Shutdown) {
+    inheriting_with(device, options(), None).await
+}
+
+async fn inheriting_with(
+    device: &SharedDevice,
+    options: ProxyOptions,
+    successor: Option<PurgeElsewhere>,
+) -> (Proxy, Store, Shutdown) {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let listen = vec![listener.local_addr().expect("an address")];
     let store = Store::open(device.clone(), OpenOptions { warm_up: false, ..OpenOptions::default() }).await;
     let (store, shutdown) = (store.expect("an open store"), Shutdown::new());
-    let bound = Proxy::bind_with(nectary_proxy::ProxyOptions { listen, ..options() }, vec![listener]).expect("bound");
+    let mut bound = Proxy::bind_with(ProxyOptions { listen, ..options }, vec![listener]).expect("bound");
+    assert!(bound.has_successor());
+    if let Some(successor) = successor {
+        bound = bound.with_successor(successor);
+    }
     (bound.serve(store.clone(), shutdown.clone()).expect("a proxy"), store, shutdown)
 }
 
@@ -125,6 +155,94 @@ async fn the_next_request_is_answered_without_the_store() {
     ended(proxy).await;
 }
 
+/// A plain request takes a way of its own, which must not lead into the store either.
+#[tokio::test]
+async fn a_plain_request_is_answered_without_the_store_too() {
+    let (device, origin) = (new_device().await, Origin::start().await);
+    origin.on("/a", Script::fresh(b"old")).on("/a", Script::fresh(b"new"));
+    let url = Some(format!("http://{}", origin.address).parse().expect("an origin"));
+    let (proxy, store, shutdown) = inheriting_with(&device, ProxyOptions { origin: url, ..options() }, None).await;
+    let mut client = Client::connect(proxy.addresses()[0]).await;
+    assert_eq!(client.ask(&["GET /a HTTP/1.1"]).await.text(), "old");
+    assert!(client.ask(&["GET /a HTTP/1.1"]).await.is_hit());
+    shutdown.request();
+    proxy.left().await;
+    store.close().await.expect("closed");
+    let reply = client.ask(&["GET /a HTTP/1.1"]).await;
+    assert_eq!((reply.text().as_str(), reply.header("connection").as_str()), ("new", "close"), "{reply:?}");
+    ended(proxy).await;
+}
+
+/// Such connections end after a second, long before the time for requests under way is over.
+#[tokio::test]
+async fn idle_connections_end_soon_with_inherited_listeners() {
+    let (device, origin) = (new_device().await, Origin::start().await);
+    origin.on("/a", Script::fresh(b"x"));
+    let (proxy, _store, shutdown) = inheriting(&device).await;
+    let (mut client, mut silent) =
+        (Client::connect(proxy.addresses()[0]).await, Client::connect(proxy.addresses()[0]).await);
+    assert_eq!(client.ask(&[&format!("GET {} HTTP/1.1", origin.url("/a"))]).await.text(), "x");
+    let begun = Instant::now();
+    shutdown.request();
+    assert!(client.rest().await.is_empty() && silent.rest().await.is_empty());
+    ended(proxy).await;
+    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+}
+
+/// What an unsafe request under way may change is gone before another process opens the store, which is told when the
+/// request has ended.
+#[tokio::test]
+async fn unsafe_requests_under_way_at_the_end_purge() {
+    for has_successor in [false, true] {
+        let (device, origin) = (new_device().await, Origin::start().await);
+        origin.on("/a", Script::fresh(b"old"));
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let heard = told.clone();
+        let successor: PurgeElsewhere = Arc::new(move |params| {
+            heard.lock().expect("a lock").push(params.clone());
+            Ok(())
+        });
+        let (proxy, store, shutdown) = inheriting_with(&device, options(), has_successor.then_some(successor)).await;
+        let url = origin.url("/a");
+        assert_eq!(get(proxy.addresses()[0], &url, &[]).await.text(), "old");
+        origin.now("/a", Script::raw(b"").wait("answer").then(b"HTTP/1.1 204 No Content\r\n\r\n"));
+        let mut client = Client::connect(proxy.addresses()[0]).await;
+        client.send(request(&[&format!("POST {url} HTTP/1.1"), "content-length: 0"]).as_bytes()).await;
+        origin.wait_for(2).await;
+        let key = nectary_store::KeyRef::new(url.as_bytes(), b"");
+        assert!(store.get(key).await.is_some());
+        shutdown.request();
+        proxy.left().await;
+        assert!(store.get(key).await.is_none(), "it may be changed already");
+        store.close().await.expect("closed");
+        origin.open("answer");
+        assert_eq!(client.reply(false).await.status, 204);
+        ended(proxy).await;
+        let expected = if has_successor { vec![serde_json::json!({ "key": url })] } else { Vec::new() };
+        assert_eq!(*told.lock().expect("a lock"), expected);
+    }
+}
+
+/// Each inherited socket is used for what its address is for.
+#[tokio::test]
+async fn an_inherited_socket_may_be_for_administration() {
+    let device = new_device().await;
+    let sockets = [(), ()].map(|()| std::net::TcpListener::bind("127.0.0.1:0").expect("a port"));
+    let [clients, admin] = [&sockets[0], &sockets[1]].map(|socket| socket.local_addr().expect("an address"));
+    let mut options = ProxyOptions { listen: vec![clients], workers: 2, ..options() };
+    options.admin.listen = vec![admin];
+    let proxy = Proxy::bind_with(options, sockets.into_iter().rev().collect()).expect("bound");
+    let store = Store::open(device, OpenOptions::default()).await.expect("an open store");
+    let shutdown = Shutdown::new();
+    let proxy = proxy.serve(store, shutdown.clone()).expect("a proxy");
+    assert_eq!((proxy.addresses(), proxy.admin_addresses()), (&[clients][..], &[admin][..]));
+    let refused = get(admin, "http://127.0.0.1:1/", &[]).await;
+    assert!(refused.cache_status().contains("admin-only"), "{refused:?}");
+    assert_eq!(get(clients, "http://127.0.0.1:1/", &[]).await.status, 502);
+    shutdown.request();
+    ended(proxy).await;
+}
+
 #[tokio::test]
 async fn a_fetch_goes_on_when_the_store_closes() {
     let device = new_device().await;
@@ -147,6 +265,38 @@ async fn a_fetch_goes_on_when_the_store_closes() {
     let stats = proxy.stats();
     ended(proxy).await;
     assert_eq!(stats.snapshot().failed_fills, 0);
+}
+
+/// Overwrites everything on a device that no store has open.
+async fn overwrite(device: &SharedDevice) {
+    for offset in (0..device.geometry().size_bytes).step_by(1 << 20) {
+        let zeroes = vec![Buffer::zeroed(1 << 20)];
+        device.write_at(offset, zeroes, Default::default(), Default::default()).await.expect("written");
+    }
+}
+
+#[tokio::test]
+async fn bodies_from_memory_go_on_at_a_stop() {
+    let device = new_device().await;
+    let (proxy, store, shutdown) = inheriting(&device).await;
+    let origin = Origin::start().await;
+    let body: Vec<u8> = (0..24u32 << 20).map(|at| (at >> 12) as u8).collect();
+    origin.on("/a", Script::ok(&["cache-control: max-age=3600", "etag: \"a\""], &body));
+    let line = format!("GET {} HTTP/1.1", origin.url("/a"));
+    assert!(Client::connect(proxy.addresses()[0]).await.ask(&[&line]).await.body == body);
+    let mut client = Client::connect(proxy.addresses()[0]).await;
+    client.send(request(&[&line]).as_bytes()).await;
+    assert!(client.head().await.is_hit());
+    let mut found = client.take(1 << 20).await;
+    shutdown.request();
+    proxy.left().await;
+    store.close().await.expect("closed");
+    overwrite(&device).await;
+    found.extend(client.take(body.len() - found.len()).await);
+    assert!(found == body, "the bytes are those of the whole body");
+    let stats = proxy.stats();
+    ended(proxy).await;
+    assert_eq!((origin.count(), stats.snapshot().resumed), (1, 0), "neither disk nor origin has the rest");
 }
 
 #[tokio::test]
@@ -173,13 +323,7 @@ async fn what_the_store_lost_comes_from_the_origin() {
     shutdown.request();
     proxy.left().await;
     store.close().await.expect("closed");
-    let size = device.geometry().size_bytes;
-    for offset in (0..size).step_by(1 << 20) {
-        device
-            .write_at(offset, vec![Buffer::zeroed(1 << 20)], Default::default(), Default::default())
-            .await
-            .expect("written");
-    }
+    overwrite(&device).await;
     origin.now("/a", Script::range(&["etag: \"a\""], &body));
     found.extend(client.take(body.len() - found.len()).await);
     assert!(found == body, "the bytes are those of the whole body");

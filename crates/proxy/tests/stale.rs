@@ -290,3 +290,74 @@ async fn a_failing_origin_is_reported() {
         assert_eq!(proxy.reader().origin_failing(), None);
     }
 }
+
+/// Errors by status count like broken exchanges, but allow less: what only an unreachable origin excuses is not served.
+#[tokio::test]
+async fn an_origin_that_answers_with_errors_is_failing() {
+    let origin = Origin::start().await;
+    let proxy = TestProxy::reverse(origin.address).await;
+    let fresh = Script::fresh(b"new").bytes();
+    origin.on("/a", stale(", stale-if-error=60", b"old")).on("/a", Script::raw(b"").wait("probe").then(&fresh));
+    origin.on("/b", stale("", b"old")).on("/b", Script::fresh(b"new")).on("/down", unavailable());
+    for path in ["/a", "/b"] {
+        assert_eq!(get(proxy.address, path, &[]).await.text(), "old");
+    }
+    for _ in 0..3 {
+        assert_eq!(get(proxy.address, "/down", &[]).await.status, 503);
+    }
+    for _ in 0..2 {
+        assert_eq!(get(proxy.address, "/a", &[]).await.text(), "old", "nobody waits for the origin");
+    }
+    assert_eq!(get(proxy.address, "/b", &[]).await.text(), "new", "this has no stale-if-error");
+    origin.open("probe");
+}
+
+/// A probe that gets no answer goes on alone: the origin gets no second one beside it.
+#[tokio::test]
+async fn a_silent_probe_stays_the_only_one() {
+    let origin = Origin::start().await;
+    let url = Some(format!("http://{}", origin.address).parse().expect("an origin"));
+    let mut options = ProxyOptions { origin: url, ..options() };
+    options.limits.drain_timeout = Duration::from_millis(100);
+    let proxy = TestProxy::start(options).await;
+    origin.on("/down", Script::raw(b"").close());
+    for path in ["/a", "/b", "/c"] {
+        origin.on(path, stale("", b"old")).on(path, Script::raw(b"").hang());
+        assert_eq!(get(proxy.address, path, &[]).await.text(), "old");
+    }
+    for _ in 0..3 {
+        assert_eq!(get(proxy.address, "/down", &[]).await.status, 502);
+    }
+    let asked = origin.count();
+    for path in ["/a", "/b", "/c"] {
+        assert_eq!(get(proxy.address, path, &[]).await.text(), "old");
+        // Longer than the pause between two probes.
+        tokio::time::sleep(Duration::from_millis(if path == "/a" { 1100 } else { 0 })).await;
+    }
+    assert_eq!(origin.count(), asked + 1);
+}
+
+/// A response that is refused is an error of the origin, which does not excuse what only an unreachable one does.
+#[tokio::test]
+async fn an_invalid_response_is_an_error_of_the_origin() {
+    let origin = Origin::start().await;
+    let invalid = Script::raw(b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\nab");
+    let proxy = TestProxy::forward().await;
+    for (path, more, expected) in [("/a", "", (502, false)), ("/b", ", stale-if-error=60", (200, true))] {
+        origin.on(path, stale(more, b"old")).on(path, invalid.clone());
+        assert_eq!(get(proxy.address, &origin.url(path), &[]).await.text(), "old");
+        let reply = get(proxy.address, &origin.url(path), &[]).await;
+        assert_eq!((reply.status, reply.text() == "old"), expected, "{path}");
+    }
+}
+
+/// A request that was never sent says the same about its origin, whatever its method.
+#[tokio::test]
+async fn unsafe_requests_that_cannot_connect_count() {
+    let proxy = TestProxy::reverse(std::net::SocketAddr::from(([127, 0, 0, 1], 1))).await;
+    for _ in 0..3 {
+        let reply = Client::connect(proxy.address).await.ask(&["POST /a HTTP/1.1", "content-length: 0"]).await;
+        assert_eq!(reply.status, 502);
+    }
+    assert_eq!(proxy.reader().origin_failing().map(|failing| failing.failures), Some(3));
+}

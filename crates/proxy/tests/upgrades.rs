@@ -58,6 +58,7 @@ async fn an_origin_may_decline_to_switch() {
     let reply = client.ask(&ASK).await;
     assert_eq!((reply.status, reply.text().as_str()), (426, "no"));
     assert_eq!(client.ask(&["GET /a HTTP/1.1"]).await.text(), "x", "the connection goes on");
+    assert_eq!(origin.connections(), 2, "the origin's is not used again");
 }
 
 #[tokio::test]

@@ -55,6 +55,19 @@ async fn a_304_for_something_else_is_not_believed() {
     assert_eq!(origin.got()[2].header("if-none-match"), "");
 }
 
+/// An origin that says `304` whatever it is asked is not asked for ever.
+#[tokio::test]
+async fn unasked_304_ends_the_matter() {
+    let origin = Origin::start().await;
+    origin
+        .on("/a", Script::ok(&["cache-control: max-age=0", "etag: \"x\""], b"old"))
+        .on("/a", Script::raw(b"HTTP/1.1 304 Not Modified\r\netag: \"other\"\r\n\r\n"));
+    let proxy = TestProxy::forward().await;
+    assert_eq!(get(proxy.address, &origin.url("/a"), &[]).await.text(), "old");
+    assert_eq!(get(proxy.address, &origin.url("/a"), &[]).await.status, 304);
+    assert_eq!(origin.count(), 3);
+}
+
 /// The body has changed, although the origin says `304`: these validators are not those of the stored response.
 #[tokio::test]
 async fn a_304_with_other_weak_validators_renews_nothing() {
@@ -184,6 +197,34 @@ async fn demands_for_validation_share_one_revalidation() {
             get(proxy.address, &origin.url("/a"), &[demand]).await;
             assert_eq!(origin.count(), 3, "{demand}");
         }
+    }
+}
+
+/// The store refuses the renewed headers if what they belong to is purged meanwhile. The origin has confirmed it all the
+/// same, and is there for those who wait.
+#[tokio::test]
+async fn a_purge_during_a_validation_fails_nobody() {
+    let origin = Origin::start().await;
+    origin.on("/a", Script::ok(&["cache-control: max-age=0, must-revalidate", "etag: \"x\""], b"hello"));
+    origin.on("/a", Script::raw(b"").wait("answer").then(b"HTTP/1.1 304 Not Modified\r\n\r\n"));
+    origin.on("/a", Script::ok(&["cache-control: max-age=0, must-revalidate", "etag: \"x\""], b"hello"));
+    let proxy = TestProxy::forward().await;
+    get(proxy.address, &origin.url("/a"), &[]).await;
+    let line = format!("GET {} HTTP/1.1", origin.url("/a"));
+    let mut clients = Vec::new();
+    for number in 1..=3 {
+        let mut client = Client::connect(proxy.address).await;
+        client.send(request(&[&line]).as_bytes()).await;
+        proxy.wait_for(|stats| stats.requests == 1 + number).await;
+        clients.push(client);
+    }
+    origin.wait_for(2).await;
+    let purge = format!("PURGE {} HTTP/1.1", origin.url("/a"));
+    assert_eq!(Client::connect(proxy.address).await.ask(&[&purge, AUTHORIZATION]).await.status, 200);
+    origin.open("answer");
+    for client in &mut clients {
+        let reply = client.reply(false).await;
+        assert_eq!((reply.status, reply.text().as_str()), (200, "hello"), "{reply:?}");
     }
 }
 

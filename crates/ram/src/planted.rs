@@ -57,6 +57,30 @@ pub enum Bug {
     MoveForgets = 25,
     /// A switch that was cut short by the end of the client is not finished when the device is attached.
     SwitchUnfinished = 27,
+    /// The range of a write does not count as changed when the write is answered.
+    AnswerForgotten = 28,
+    /// The range of a write does not count as changed when the connection is lost.
+    LossForgotten = 29,
+    /// Another donor takes the place although writes to the former one are not answered.
+    SwitchBeforeAnswer = 30,
+    /// A part that could not be copied is not copied again.
+    FailureForgotten = 31,
+    /// A part counts as copied although it was changed meanwhile.
+    ChangedWhileCopied = 32,
+    /// Requests that were kept in a pause are not sent after it.
+    KeptForgotten = 33,
+    /// A spare counts as filled, or the former donor is emptied, before all were told.
+    DoneUntold = 34,
+    /// What an earlier move was answered counts for the present one.
+    EarlierMoveAnswered = 35,
+    /// A move is done although the donor that took the place was lost before the others were told.
+    TakerLossIgnored = 36,
+    /// A switch that was cut short is finished with a copy of an earlier donor of the place.
+    EarlierCopyUsed = 37,
+    /// A switch that was cut short is finished although the former donor has gone on.
+    FormerHasGoneOn = 38,
+    /// A view that gives a place back has the number of the one that gave it away.
+    RevertUnnumbered = 39,
 }
 
 impl Bug {
@@ -105,8 +129,23 @@ impl Bug {
         Bug::DrainForgets,
     ];
 
-    /// The bugs of moves, which every policy can have.
-    pub const MOVES: [Bug; 4] = [Bug::MoveNotReverted, Bug::MoveHoldsSpare, Bug::MoveForgets, Bug::SwitchUnfinished];
+    /// The bugs of moves, which every policy can have. Those that need two moves in a row are not among them: their tests
+    /// are directed (`moves_planted`).
+    pub const MOVES: [Bug; 13] = [
+        Bug::MoveNotReverted,
+        Bug::MoveHoldsSpare,
+        Bug::MoveForgets,
+        Bug::SwitchUnfinished,
+        Bug::AnswerForgotten,
+        Bug::LossForgotten,
+        Bug::SwitchBeforeAnswer,
+        Bug::FailureForgotten,
+        Bug::ChangedWhileCopied,
+        Bug::KeptForgotten,
+        Bug::DoneUntold,
+        Bug::TakerLossIgnored,
+        Bug::RevertUnnumbered,
+    ];
 
     /// Returns the name of the bug in reports.
     pub fn name(self) -> &'static str {
@@ -136,6 +175,18 @@ impl Bug {
             Bug::MoveHoldsSpare => "move holds the spare of a lost donor",
             Bug::MoveForgets => "move forgets what changes meanwhile",
             Bug::SwitchUnfinished => "switch left unfinished by a lost client",
+            Bug::AnswerForgotten => "answered write not copied again",
+            Bug::LossForgotten => "write on a lost connection not copied again",
+            Bug::SwitchBeforeAnswer => "switch before the last write is answered",
+            Bug::FailureForgotten => "failed copy of a part not repeated",
+            Bug::ChangedWhileCopied => "part changed during its copy not copied again",
+            Bug::KeptForgotten => "request kept in a pause not sent",
+            Bug::DoneUntold => "move done before all are told",
+            Bug::EarlierMoveAnswered => "answer to an earlier move counted",
+            Bug::TakerLossIgnored => "loss after the switch taken for success",
+            Bug::EarlierCopyUsed => "switch finished with a copy of an earlier donor",
+            Bug::FormerHasGoneOn => "switch finished although the former donor has gone on",
+            Bug::RevertUnnumbered => "view that reverts a switch not numbered",
         }
     }
 }

@@ -6,9 +6,12 @@
 //!
 //! | into | kept | left out |
 //! |---|---|---|
-//! | `nectary` | blocks, streams, reads and writes | sizes other than the trace's block size |
-//! | `text` | blocks | streams, writes, sizes |
-//! | `oracleGeneral` | blocks, sizes | streams, writes |
+//! | `nectary` | blocks, streams, reads and writes | sizes of objects, times |
+//! | `text` | blocks | streams, writes, sizes, times |
+//! | `oracleGeneral` | blocks, sizes, times | streams, writes |
+//!
+//! Times to live and deletes are always left out. Nectary's format has files of 2^40 blocks. Larger block numbers
+//! whose upper bits name no volume or file, such as hashes, get new numbers in the order of their first references.
 
 use std::fs::{self, File};
 use std::io::{BufWriter, Seek, SeekFrom, Write};
@@ -20,7 +23,7 @@ use nectary_cache::Stream;
 use crate::error::{Error, Place, Result};
 use crate::formats::nectary::{self, FileEntry, FileKind, Header, Outcome, Process};
 use crate::formats::oracle_general::RECORD_BYTES;
-use crate::formats::{Format, Reader, Reference};
+use crate::formats::{COMPRESSED, Format, Operation, Reader, Reference};
 
 /// The formats that can be written.
 pub const WRITTEN: [Format; 3] = [Format::Nectary, Format::Text, Format::OracleGeneral];
@@ -33,7 +36,7 @@ const DISTINCT_MAX: usize = 1 << 27;
 const STREAMS_MAX: usize = 1 << 16;
 
 /// The result of a conversion.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Converted {
     /// The number of references that were written.
     pub references: u64,
@@ -41,6 +44,12 @@ pub struct Converted {
     pub streams_are_lost: bool,
     /// Whether the trace has writes but the format has none.
     pub writes_are_lost: bool,
+    /// Whether the trace has deletes; no format that is written has them.
+    pub deletes_are_lost: bool,
+    /// Whether the trace has objects with sizes but the format has none.
+    pub sizes_are_lost: bool,
+    /// The number of distinct blocks that have new numbers.
+    pub renumbered: u64,
 }
 
 /// Reads `reader` to its end and writes its references to the file `to`. An existing file is replaced. `identity`
@@ -75,7 +84,7 @@ fn part_of(to: &Path) -> Result<PathBuf> {
     if fs::metadata(to).is_ok_and(|found| !found.is_file()) {
         return Err(Error::Usage(format!("{}: this is there and is no regular file", to.display())));
     }
-    if [".gz", ".zst", ".zstd"].iter().any(|end| name.to_string_lossy().ends_with(end)) {
+    if COMPRESSED.iter().any(|end| name.to_string_lossy().ends_with(*end)) {
         let message = "traces are written plain; leave this ending out and compress the file afterwards";
         return Err(Error::Usage(format!("{}: {message}", to.display())));
     }
@@ -96,7 +105,7 @@ fn write(
     let mut target = match format {
         Format::Text => Target::Text(BufWriter::new(file)),
         Format::OracleGeneral => Target::OracleGeneral(Oracle::new(file)),
-        Format::Nectary => Target::Nectary(Box::new(Recorded::new(file, identity, from))),
+        Format::Nectary => Target::Nectary(Box::new(Recorded::new(file, identity, from, reader))),
         _ => {
             let names: Vec<&str> = WRITTEN.iter().map(|format| format.name()).collect();
             let message = format!("{} is only read; traces are written as {}", format.name(), names.join(", "));
@@ -104,7 +113,7 @@ fn write(
         }
     };
     let has_streams = matches!(format, Format::Nectary);
-    let mut converted = Converted { references: 0, streams_are_lost: false, writes_are_lost: false };
+    let mut converted = Converted::default();
     let mut batch = Vec::new();
     let mut first = None;
     loop {
@@ -113,17 +122,22 @@ fn write(
             break;
         }
         for reference in &batch {
+            if reference.operation == Operation::Delete {
+                converted.deletes_are_lost = true;
+                continue;
+            }
             target.reference(reference, part, from)?;
+            converted.references += 1;
             converted.streams_are_lost |= *first.get_or_insert(reference.stream) != reference.stream && !has_streams;
-            converted.writes_are_lost |= reference.is_write && !has_streams;
+            converted.writes_are_lost |= reference.operation == Operation::Write && !has_streams;
         }
-        converted.references += batch.len() as u64;
         progress(converted.references);
     }
     if converted.references == 0 {
         return Err(Error::malformed(&from.into(), Place::Whole, "at least one reference", "none"));
     }
-    target.finish(part)?;
+    converted.sizes_are_lost = reader.has_objects() && !matches!(format, Format::OracleGeneral);
+    converted.renumbered = target.finish(part)?;
     Ok(converted)
 }
 
@@ -143,13 +157,18 @@ impl Target {
         }
     }
 
-    fn finish(self, to: &Path) -> Result<()> {
+    /// Completes the file. *Returns* the number of distinct blocks that have new numbers.
+    fn finish(self, to: &Path) -> Result<u64> {
+        let mut renumbered = 0;
         let result = match self {
             Target::Text(mut output) => output.flush(),
             Target::OracleGeneral(oracle) => oracle.finish(),
-            Target::Nectary(recorded) => recorded.finish(),
+            Target::Nectary(recorded) => {
+                renumbered = recorded.numbers.len() as u64;
+                recorded.finish()
+            }
         };
-        result.map_err(|error| Error::io(to, error))
+        result.map(|()| renumbered).map_err(|error| Error::io(to, error))
     }
 }
 
@@ -163,14 +182,18 @@ struct Oracle {
     /// The number of records that are in the file already.
     written: u64,
     last: HashMap<u64, u64>,
+    first_s: Option<u64>,
 }
+
+/// The latest first time that is kept. *Units*: seconds; a trace of a century fits after it.
+const MAX_TIME_S: u64 = u32::MAX as u64 / 2;
 
 /// The number of the latest records that are kept in memory.
 const WINDOW_RECORDS: usize = 1 << 18;
 
 impl Oracle {
     fn new(output: File) -> Oracle {
-        Oracle { output, window: Vec::new(), written: 0, last: HashMap::new() }
+        Oracle { output, window: Vec::new(), written: 0, last: HashMap::new(), first_s: None }
     }
 
     fn reference(&mut self, reference: &Reference, to: &Path, from: &Path) -> Result<()> {
@@ -182,7 +205,10 @@ impl Oracle {
             let what = format!("more than {DISTINCT_MAX} distinct blocks, too many for oracleGeneral");
             return Err(Error::TooLarge { path: from.to_owned(), place: Place::Whole, what });
         }
-        self.window.extend((u32::try_from(now).unwrap_or(u32::MAX)).to_le_bytes());
+        // Times are those of the trace if they fit, and otherwise count from its first reference.
+        let first_s = *self.first_s.get_or_insert(if reference.time_s > MAX_TIME_S { reference.time_s } else { 0 });
+        let time_s = u32::try_from(reference.time_s.saturating_sub(first_s)).unwrap_or(u32::MAX);
+        self.window.extend(time_s.to_le_bytes());
         self.window.extend(reference.block.to_le_bytes());
         self.window.extend(reference.bytes.max(1).to_le_bytes());
         self.window.extend((-1_i64).to_le_bytes());
@@ -223,21 +249,31 @@ struct Recorded {
     start: Option<(File, [u8; 16])>,
     writer: Option<nectary::Writer<BufWriter<File>>>,
     name: String,
+    has_objects: bool,
+    has_areas: bool,
     processes: HashMap<Stream, u32>,
     files: HashMap<u64, u32>,
     streams: HashMap<(Stream, u64), u32>,
+    /// The new numbers of blocks.
+    numbers: HashMap<u64, u64>,
 }
 
+/// The area of the blocks that have new numbers; no other block is in it.
+const RENUMBERED: u64 = u64::MAX;
+
 impl Recorded {
-    fn new(output: File, identity: [u8; 16], from: &Path) -> Recorded {
+    fn new(output: File, identity: [u8; 16], from: &Path, reader: &dyn Reader) -> Recorded {
         let name = from.file_name().unwrap_or(from.as_os_str()).to_string_lossy().chars().take(200).collect();
         Recorded {
             start: Some((output, identity)),
             writer: None,
             name,
+            has_objects: reader.has_objects(),
+            has_areas: reader.has_areas(),
             processes: HashMap::new(),
             files: HashMap::new(),
             streams: HashMap::new(),
+            numbers: HashMap::new(),
         }
     }
 
@@ -249,13 +285,21 @@ impl Recorded {
         };
         let io = |error| Error::io(to, error);
         if let Some((output, identity)) = self.start.take() {
-            let block_bytes = reference.bytes.clamp(nectary::BLOCK_BYTES_MIN, nectary::BLOCK_BYTES_MAX);
-            let block_bytes = if reference.bytes == 0 { 8192 } else { block_bytes.next_power_of_two() };
+            let bytes = if self.has_objects { 0 } else { reference.bytes };
+            let block_bytes = bytes.clamp(nectary::BLOCK_BYTES_MIN, nectary::BLOCK_BYTES_MAX);
+            let block_bytes = if bytes == 0 { 8192 } else { block_bytes.next_power_of_two() };
             let header = Header { block_bytes, is_collapsed: false, is_reads_only: false };
             self.writer = Some(nectary::Writer::new(BufWriter::new(output), identity, &header).map_err(io)?);
         }
         let Some(writer) = &mut self.writer else { return Ok(()) };
-        let area = reference.block / nectary::BLOCKS_MAX;
+        let (mut area, mut block) = (reference.block / nectary::BLOCKS_MAX, reference.block % nectary::BLOCKS_MAX);
+        if area != 0 && !self.has_areas {
+            let next = self.numbers.len() as u64;
+            (area, block) = (RENUMBERED, *self.numbers.entry(reference.block).or_insert(next));
+            if self.numbers.len() > DISTINCT_MAX {
+                return Err(too_many("distinct block numbers above 2^40"));
+            }
+        }
         let known = self.streams.get(&(reference.stream, area)).copied();
         let stream = match known {
             Some(stream) => stream,
@@ -288,8 +332,7 @@ impl Recorded {
                 number
             }
         };
-        let block = reference.block % nectary::BLOCKS_MAX;
-        if !writer.references(stream, block, 1, reference.is_write).map_err(io)? {
+        if !writer.references(stream, block, 1, reference.operation == Operation::Write).map_err(io)? {
             return Err(too_many("references"));
         }
         Ok(())

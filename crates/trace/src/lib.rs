@@ -5,6 +5,7 @@
 #![deny(unsafe_code)]
 
 pub mod convert;
+pub mod curve;
 mod error;
 pub mod formats;
 pub mod record;

@@ -42,6 +42,13 @@ pub const CAMPAIGNS: &[Campaign] = &[
         extents: &[],
     },
     Campaign {
+        name: "curve",
+        program: Program::Tests { package: "nectary-trace", module: "curve" },
+        arguments: &["--show-output"],
+        environment: &[("CURVE_SEED", "{seed}"), ("CURVE_SEEDS", "{samples}")],
+        extents: &[("{samples}", "40", "4")],
+    },
+    Campaign {
         name: "store-model",
         program: Program::Of { program: "sim-campaigns", campaign: "store-model" },
         arguments: &["--seed", "{seed}", "--operations", "{operations}"],
@@ -124,6 +131,13 @@ pub const CAMPAIGNS: &[Campaign] = &[
         arguments: &["--redundancy", "parity", "--rounds", "{donor-rounds}", "--seed", "{seed}"],
         environment: &[],
         extents: &[("{donor-rounds}", "20", "1")],
+    },
+    Campaign {
+        name: "ram-second-failure",
+        program: Program::Of { program: "e2e-campaigns", campaign: "ram-second-failure" },
+        arguments: &["--shard", "{second-shard}", "--seed", "{seed}"],
+        environment: &[],
+        extents: &[("{second-shard}", "0/1", "0/7")],
     },
     Campaign {
         name: "ram-moves",
@@ -336,8 +350,22 @@ pub const CAMPAIGNS: &[Campaign] = &[
         extents: &[("{restarts}", "50", "10")],
     },
     Campaign {
+        name: "http2-spec",
+        program: Program::Of { program: "e2e-campaigns", campaign: "http2-spec" },
+        arguments: &[],
+        environment: &[],
+        extents: &[],
+    },
+    Campaign {
         name: "package-clients",
         program: Program::Of { program: "e2e-campaigns", campaign: "package-clients" },
+        arguments: &[],
+        environment: &[],
+        extents: &[],
+    },
+    Campaign {
+        name: "packages",
+        program: Program::Of { program: "e2e-campaigns", campaign: "packages" },
         arguments: &[],
         environment: &[],
         extents: &[],

@@ -50,6 +50,8 @@ struct CachedFile {
     changes: AtomicU64,
     /// The version of the inode that the cached blocks belong to, if the token was given back since the last read.
     kept: Mutex<Option<u64>>,
+    /// No block behind this is cached; the file may have become shorter since. *Units*: bytes.
+    reach: AtomicU64,
 }
 
 /// A file as the cache's source.
@@ -143,11 +145,13 @@ impl CachedContents {
     /// Looks for a range in memory, while the view of the file stays as it is.
     fn look(&self, cached: &CachedFile, view: View, offset: u64, length: usize, context: Context) -> Found {
         let end = offset.saturating_add(length as u64).min(view.size);
-        let size_before = cached.source.size.swap(view.size, Ordering::AcqRel);
+        cached.source.size.store(view.size, Ordering::Release);
+        let reach = cached.reach.fetch_max(view.size, Ordering::AcqRel).max(view.size);
         if let Some(version) = lock(&cached.kept).take()
             && version != view.version
         {
-            self.cache.invalidate(cached.id, 0, size_before.max(view.size));
+            self.cache.invalidate(cached.id, 0, reach);
+            cached.reach.store(view.size, Ordering::Release);
         }
         if offset >= end {
             return Found::All(Vec::new());
@@ -172,8 +176,8 @@ impl CachedContents {
                 self.make_room(&mut files);
                 let source = Arc::new(FileSource::default());
                 let cache_id = self.cache.add(source.clone()).ok()?;
-                let (changes, kept) = (AtomicU64::new(0), Mutex::new(None));
-                let cached = Arc::new(CachedFile { id: cache_id, source, changes, kept });
+                let (changes, kept, reach) = (AtomicU64::new(0), Mutex::new(None), AtomicU64::new(0));
+                let cached = Arc::new(CachedFile { id: cache_id, source, changes, kept, reach });
                 files.by_id.insert(id, cached.clone());
                 files.order.push_back(id);
                 cached
@@ -205,8 +209,8 @@ impl CachedContents {
     fn changed(&self, file: FileId, range: Range<u64>) {
         if let Some(cached) = lock(&self.files).by_id.get(&file) {
             cached.changes.fetch_add(1, Ordering::AcqRel);
-            let size = cached.source.size.load(Ordering::Acquire);
-            let end = range.end.min(size.max(range.start));
+            let reach = cached.reach.load(Ordering::Acquire);
+            let end = range.end.min(reach.max(range.start));
             self.cache.invalidate(cached.id, range.start, end - range.start);
         }
     }
@@ -214,6 +218,7 @@ impl CachedContents {
     fn written(&self, file: FileId, offset: u64, data: &[Buffer], size: u64) {
         if let Some(cached) = lock(&self.files).by_id.get(&file) {
             cached.source.size.store(size, Ordering::Release);
+            cached.reach.fetch_max(size, Ordering::AcqRel);
             let context = Context { stream: stream_of(0, file.inode), ..Context::default() };
             self.cache.put(cached.id, offset, data, context);
         }

@@ -91,8 +91,11 @@ impl Host {
     }
 }
 
-/// Runs operations of two hosts in turn. Returns a description of the first wrong read, and the number of hits.
-async fn run(seed: u64, deaf_to: Option<&'static str>) -> Result<u64, String> {
+/// Runs `operate` on two hosts. Returns its error, or the number of hits.
+async fn with_hosts(
+    deaf_to: Option<&'static str>,
+    operate: impl AsyncFnOnce(&mut [Host]) -> Result<(), String>,
+) -> Result<u64, String> {
     static RUNS: AtomicU32 = AtomicU32::new(0);
     let run = RUNS.fetch_add(1, Ordering::Relaxed);
     let directory = std::env::temp_dir().join(format!("nectary-contents-{}-{run}", std::process::id()));
@@ -126,13 +129,18 @@ async fn run(seed: u64, deaf_to: Option<&'static str>) -> Result<u64, String> {
     for _ in 0..2 {
         hosts.push(Host::new(device.clone(), socket.clone(), deaf_to).await);
     }
-    let result = operate(&mut hosts, seed).await;
+    let result = operate(&mut hosts).await;
     for host in &hosts {
         host.client.stop();
     }
     server.stop().await.unwrap();
     std::fs::remove_dir_all(&directory).unwrap();
     result.map(|()| hosts.iter().map(|host| host.contents.stats().hits).sum())
+}
+
+/// Runs operations of two hosts in turn. Returns a description of the first wrong read, and the number of hits.
+async fn run(seed: u64, deaf_to: Option<&'static str>) -> Result<u64, String> {
+    with_hosts(deaf_to, async |hosts| operate(hosts, seed).await).await
 }
 
 async fn operate(hosts: &mut [Host], seed: u64) -> Result<(), String> {
@@ -202,6 +210,26 @@ async fn a_cache_that_is_not_told_of_changes_or_of_tokens_given_back_is_noticed(
         }
         assert!(is_noticed, "not told of what was {deaf_to}");
     }
+}
+
+#[tokio::test]
+async fn cut_blocks_stay_gone_when_file_grows() {
+    let cut = async |hosts: &mut [Host]| {
+        let new = New { mode: libc::S_IFREG | 0o644, ..New::default() };
+        let id = hosts[0].client.create(ROOT, b"file", new).await.unwrap().id();
+        let here = hosts[0].file(id).await;
+        here.write(At::Offset(0), vec![Buffer::copy_of(&vec![5; SIZE_MAX as usize])]).await.unwrap();
+        assert_eq!(hosts[0].read(id, 150_000, 10_000).await, [5; 10_000]);
+        hosts[1].file(id).await.truncate(0).await.unwrap();
+        // The host that has the blocks learns of the cut by a write, not by a read.
+        hosts[0].contents.begin_write(&here);
+        here.write(At::Offset(0), vec![Buffer::copy_of(&[6; 100])]).await.unwrap();
+        assert_eq!(hosts[0].read(id, 0, 200).await, [6; 100]);
+        here.truncate(SIZE_MAX).await.unwrap();
+        let read = hosts[0].read(id, 150_000, 10_000).await;
+        if read == [0; 10_000] { Ok(()) } else { Err(format!("{:?} came back", &read[..4])) }
+    };
+    with_hosts(None, cut).await.unwrap();
 }
 
 #[test]

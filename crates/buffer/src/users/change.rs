@@ -92,9 +92,10 @@ impl BufferCache {
                 state.replace_policy(&options.policy, &budget);
             }
             state.fit_policy();
-            state.shadow.set_capacity(budget.capacity, &mut |_| true);
+            state.shadow.set_capacity(budget.capacity_lru, &mut |_| true);
             state.history = History::begun_late(budget.capacity, budget.history);
             state.trim_ahead();
+            state.entries.shrink();
             *self.shared.options() = options;
             less
         };

@@ -70,7 +70,7 @@ impl BufferCache {
             let length = block.min(size_bytes.saturating_sub(offset));
             let entry = state.entries.get(&id);
             let is_cached = entry.is_some_and(|entry| entry.frame().is_some());
-            let dirty = entry.and_then(|entry| entry.dirty);
+            let dirty = entry.and_then(|entry| entry.dirty.as_deref());
             let is_pinned = state.pins.contains(&id);
             let add = |to: &mut u64, is_it: bool| *to += if is_it { length } else { 0 };
             add(&mut holding.cached_bytes, is_cached);

@@ -110,6 +110,11 @@ impl Arc {
     }
 }
 
+/// The memory of a policy of `count` units of weight 1: as many ghosts as ids. *Units*: bytes.
+pub(crate) fn bytes_of(count: usize) -> u64 {
+    Arena::bytes_of(2 * count)
+}
+
 impl Evicts for Arc {
     fn step(&mut self, _: u64, refusals: usize, evict: &mut dyn FnMut(u64) -> bool) -> Step {
         let t1 = self.t1.weight as f64;

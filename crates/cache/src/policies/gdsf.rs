@@ -13,7 +13,7 @@
 //! # What happens
 //! | event | |
 //! |---|---|
-//! | hit | references + 1, up to 255; worth recomputed with the current age |
+//! | hit | references + 1, up to 65,535; worth recomputed with the current age |
 //! | miss | references 1 |
 //! | room is needed | evicts the id of the lowest worth, among equals the one whose worth was computed first; its worth becomes the age |
 //! | victim refused | it is *parked* with its references; after the next eviction, or when all others are parked too, it returns with a newly computed worth |
@@ -23,9 +23,8 @@
 //! 2. The age never falls, and no worth in the heap is below the age.
 //!
 //! # Cost
-//! O(log n) per reference and per victim; 67 to 77 bytes per resident id. Worth is a 64-bit number in units of 2^-28
-//! references per unit of weight. With weights of 1 it saturates only after 2^36 victims per unit of capacity; then all
-//! worths are equal, and the order is the order of the last references.
+//! O(log n) per reference and per victim; 67 to 77 bytes per resident id. Worth is a floating-point number of 64 bits: if
+//! the age is 2^53 times the worth of a reference, which takes as many victims, the order is that of the last references.
 //!
 //! # Source
 //! L. Cherkasova, "Improving WWW proxies performance with greedy-dual-size-frequency caching policy", HP Laboratories
@@ -37,12 +36,13 @@ use crate::policies::ranked::{Ranked, Ranking};
 use crate::structures::arena::Arena;
 use crate::structures::heap::Heap;
 
-/// The worth of one reference to an id of weight 1.
-const WORTH_UNIT: u64 = 1 << 28;
+/// The worth of one reference to an id of weight 1. Any unit gives the same order; this one also rounds as other
+/// programs do.
+const WORTH_UNIT: f64 = 1e6;
 
 const IN_HEAP: u8 = 0;
 
-/// An id's worth, and the time of its computation: among equal worths, the one computed earlier is lower.
+/// The bits of an id's worth, which is not negative, so that they are in the order of the worths; and the time of its computation: among equal worths, the one computed earlier is lower.
 type Worth = Reverse<(u64, u64)>;
 
 /// Greedy dual size frequency, over weighted ids.
@@ -51,7 +51,7 @@ pub type Gdsf = Ranked<ByWorth>;
 impl Gdsf {
     /// An empty policy of `capacity` units of weight.
     pub fn new(capacity: u64) -> Gdsf {
-        Ranked::of(capacity, ByWorth { age: 0, now: 0, heap: Heap::new() })
+        Ranked::of(capacity, ByWorth { age: 0.0, now: 0, heap: Heap::new() })
     }
 }
 
@@ -59,7 +59,7 @@ impl Gdsf {
 #[derive(Debug)]
 pub struct ByWorth {
     /// The worth of the last victim.
-    age: u64,
+    age: f64,
     now: u64,
     heap: Heap<Worth>,
 }
@@ -69,8 +69,8 @@ impl ByWorth {
     fn worth(&mut self, arena: &Arena, index: u32) -> Worth {
         self.now += 1;
         let entry = arena.entry(index);
-        let own = (u64::from(entry.hits) * WORTH_UNIT / entry.weight).max(1);
-        Reverse((self.age.saturating_add(own), self.now))
+        let own = f64::from(entry.hits) * WORTH_UNIT / entry.weight as f64;
+        Reverse(((self.age + own).to_bits(), self.now))
     }
 
     fn push(&mut self, arena: &mut Arena, index: u32) {
@@ -86,12 +86,17 @@ fn count(arena: &mut Arena, index: u32) {
     entry.hits = entry.hits.saturating_add(1);
 }
 
+/// The memory of `count` ids. *Units*: bytes.
+pub(crate) fn bytes_of(count: usize) -> u64 {
+    Arena::bytes_of(count) + Heap::<Worth>::bytes_of(count)
+}
+
 impl Ranking for ByWorth {
     fn name(&self) -> &'static str {
         "gdsf"
     }
 
-    fn lowest(&self) -> Option<u32> {
+    fn lowest(&mut self, _: &Arena) -> Option<u32> {
         self.heap.highest().map(|(_, index)| index)
     }
 
@@ -119,7 +124,7 @@ impl Ranking for ByWorth {
 
     fn take_victim(&mut self, arena: &mut Arena, index: u32) {
         if let Some((Reverse((worth, _)), _)) = self.heap.highest() {
-            self.age = worth;
+            self.age = f64::from_bits(worth);
         }
         self.take(arena, index);
     }
@@ -134,7 +139,7 @@ impl Ranking for ByWorth {
 
     fn credit(&mut self, arena: &mut Arena, index: u32, references: u32) -> bool {
         let entry = arena.entry_mut(index);
-        entry.hits = entry.hits.max(references.min(u32::from(u8::MAX)) as u8);
+        entry.hits = entry.hits.max(u16::try_from(references).unwrap_or(u16::MAX));
         true
     }
 }

@@ -195,6 +195,11 @@ impl ByFrequency {
     }
 }
 
+/// The memory of `count` ids. *Units*: bytes.
+pub(crate) fn bytes_of(count: usize) -> u64 {
+    Arena::bytes_of(count)
+}
+
 impl Ranking for ByFrequency {
     fn name(&self) -> &'static str {
         if self.is_aged { "lfu-aged" } else { "lfu" }
@@ -204,7 +209,7 @@ impl Ranking for ByFrequency {
         self.age(arena, count);
     }
 
-    fn lowest(&self) -> Option<u32> {
+    fn lowest(&mut self, _: &Arena) -> Option<u32> {
         self.groups.get(self.lowest as usize)?.queue.oldest()
     }
 

@@ -8,7 +8,7 @@
 //! Invariants: (1) the queue holds exactly the resident ids; (2) an id is newer than every id that was last referenced
 //! before it; a refused victim counts as referenced when it is refused.
 //!
-//! Cost: O(1) per reference plus O(1) per victim; 30 to 108 bytes per resident id, less if few ids are hit.
+//! Cost: O(1) per reference plus O(1) per victim; 30 to 48 bytes per resident id, less if few ids are hit.
 //!
 //! Source: P. J. Denning, "The working set model for program behavior", CACM 11(5), 1968, and folklore.
 

@@ -122,7 +122,7 @@ impl Ranking for ByNextReference {
         self.now += 1;
     }
 
-    fn lowest(&self) -> Option<u32> {
+    fn lowest(&mut self, _: &Arena) -> Option<u32> {
         self.heap.highest().map(|(_, index)| index)
     }
 

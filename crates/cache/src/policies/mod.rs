@@ -10,6 +10,7 @@ pub mod dear;
 pub(crate) mod fifo;
 pub(crate) mod gdsf;
 pub(crate) mod lfu;
+pub(crate) mod lhd;
 pub(crate) mod lirs;
 pub(crate) mod lru;
 pub(crate) mod min;

@@ -7,7 +7,7 @@
 //! and the bits of its gaps stay in the processor's cache. A miss touches a second random line, the victim's record,
 //! which is prefetched because the next victim is known.
 //!
-//! Cost: 16 bytes per place of the table, 4/3 to 8/3 places per id, and the cost of a timeline.
+//! Cost: 16 bytes per place of the table, 4/3 to 5/3 places per id, and the cost of a timeline.
 
 use crate::eviction::{Evicts, Step, make_room};
 use crate::policy::{Access, Policy, REFUSALS_MAX, Stream};
@@ -85,6 +85,12 @@ impl<D: Discipline> Ordered<D> {
         resident.position =
             if is_newest { self.order.put_newest(id, weight) } else { self.order.put_oldest(id, weight) };
     }
+}
+
+/// The memory of `count` ids, with gaps in their order if hits renew places. *Units*: bytes.
+pub(crate) fn bytes_of(count: usize, has_gaps: bool) -> u64 {
+    let (with_gaps, without) = Timeline::bytes_of(count);
+    Table::<Resident>::bytes_of(count) + if has_gaps { with_gaps } else { without }
 }
 
 impl Owner for Table<Resident> {

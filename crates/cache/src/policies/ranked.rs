@@ -22,7 +22,7 @@ pub trait Ranking: std::fmt::Debug + Send {
     }
 
     /// The next victim.
-    fn lowest(&self) -> Option<u32>;
+    fn lowest(&mut self, arena: &Arena) -> Option<u32>;
 
     /// Whether the lowest id may be evicted to make `room`; `room` is 0 if the room is not for a newcomer.
     fn may_leave(&self, room: u64) -> bool {
@@ -111,10 +111,12 @@ impl<R: Ranking> Ranked<R> {
 
 impl<R: Ranking> Evicts for Ranked<R> {
     fn step(&mut self, room: u64, _: usize, evict: &mut dyn FnMut(u64) -> bool) -> Step {
-        if self.ranking.lowest().is_none() {
+        let mut lowest = self.ranking.lowest(&self.arena);
+        if lowest.is_none() {
             self.unpark_oldest();
+            lowest = self.ranking.lowest(&self.arena);
         }
-        let Some(victim) = self.ranking.lowest() else { return Step::Nothing };
+        let Some(victim) = lowest else { return Step::Nothing };
         if !self.ranking.may_leave(room) {
             return Step::Nothing;
         }

@@ -34,7 +34,7 @@
 //!
 //! # Cost
 //! O(1) amortised per reference: a hit causes at most one later second chance, an insertion at most one move to main
-//! and one to the ghosts. 43 to 53 bytes per resident id or ghost.
+//! and one to the ghosts. 43 to 54 bytes per resident id or ghost.
 //!
 //! # Source
 //! J. Yang, Y. Zhang, Z. Qiu, Y. Yue, K. V. Rashmi, "FIFO queues are all you need for cache eviction", SOSP 2023,
@@ -47,9 +47,9 @@ use crate::structures::arena::{Arena, Queue};
 /// The small queue's share is the capacity divided by `SMALL_DIVISOR`.
 const SMALL_DIVISOR: u64 = 10;
 /// The highest count of hits.
-const HITS_MAX: u8 = 3;
+const HITS_MAX: u16 = 3;
 /// An id in small moves to main if it has more hits than `HITS_TO_MAIN`.
-const HITS_TO_MAIN: u8 = 1;
+const HITS_TO_MAIN: u16 = 1;
 
 const SMALL: u8 = 0;
 const MAIN: u8 = 1;
@@ -133,6 +133,11 @@ impl S3Fifo {
             self.arena.remove(&mut self.ghost, oldest);
         }
     }
+}
+
+/// The memory of a policy of `count` units of weight 1. *Units*: bytes.
+pub(crate) fn bytes_of(count: usize) -> u64 {
+    Arena::bytes_of(count + S3Fifo::new(count as u64).ghost_share() as usize)
 }
 
 impl Evicts for S3Fifo {

@@ -4,7 +4,7 @@
 //! policy has its own file).
 //!
 //! Cost: a hit is one look-up and one bit; a miss is O(1) amortised, because the hand only passes ids whose bit a hit
-//! has set. 43 to 53 bytes per resident id.
+//! has set. 43 to 54 bytes per resident id.
 
 use crate::eviction::{Evicts, Step, make_room};
 use crate::policy::{Access, Policy, REFUSALS_MAX, Stream};
@@ -50,6 +50,11 @@ impl<H: Hand> Swept<H> {
     pub fn new(capacity: u64) -> Swept<H> {
         Swept { capacity, circle: Circle { arena: Arena::new(), queue: Queue::new(0) }, hand: H::default() }
     }
+}
+
+/// The memory of `count` ids. *Units*: bytes.
+pub(crate) fn bytes_of(count: usize) -> u64 {
+    Arena::bytes_of(count)
 }
 
 impl<H: Hand> Evicts for Swept<H> {

@@ -75,6 +75,11 @@ impl TwoQ {
     }
 }
 
+/// The memory of a policy of `count` units of weight 1. *Units*: bytes.
+pub(crate) fn bytes_of(count: usize) -> u64 {
+    Arena::bytes_of(count + count / A1OUT_DIVISOR as usize)
+}
+
 impl Evicts for TwoQ {
     fn step(&mut self, _: u64, refusals: usize, evict: &mut dyn FnMut(u64) -> bool) -> Step {
         let is_a1in_turn = (self.a1in.weight > self.capacity / A1IN_DIVISOR) != (refusals % 2 == 1);

@@ -37,8 +37,8 @@
 //!
 //! # Cost
 //! O(1) amortised per reference: a hit touches one cache line of the id's record and one of the sketch, a miss two more
-//! of each, which are prefetched (`queues.rs`). 38 to 116 bytes per resident id, less if few ids are hit. Once any
-//! weight is not 1, the queues need 8 more bytes per position, up to 64 per id. Halving the sketch is one pass over 8
+//! of each, which are prefetched (`queues.rs`). 38 to 95 bytes per resident id, less if few ids are hit. Once any
+//! weight is not 1, the queues need 8 more bytes per position, up to 52 per id. Halving the sketch is one pass over 8
 //! bytes per id, once per 10 references per id.
 //!
 //! # Source
@@ -188,6 +188,14 @@ impl WTinyLfu {
             _ => Some(main),
         }
     }
+}
+
+/// The memory of a policy of `count` units of weight 1. *Units*: bytes.
+pub(crate) fn bytes_of(count: usize) -> u64 {
+    // Probation holds all of main until ids are hit there.
+    let window = (count as f64 * WINDOW_MAX) as usize;
+    let protected = (count as u64 * PROTECTED_PERCENT / 100) as usize;
+    Queues::<3>::bytes_of([window, count, protected]) + Sketch::bytes_of(count)
 }
 
 impl Evicts for WTinyLfu {

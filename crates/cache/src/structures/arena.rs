@@ -4,17 +4,15 @@
 //! is in at most one queue. Promises: a queue knows the sum of its entries' weights; nothing is allocated once slab and
 //! table have grown to the largest number of entries ever held. Leaves to others: the meaning of each queue.
 //!
-//! Cost: 32 bytes per entry in the slab and 11 to 21 in the table (4 bytes of index and 4 of hash, side by side, so
+//! Cost: 32 to 40 bytes per entry in the slab and 11 to 14 in the table (4 bytes of index and 4 of hash, side by side, so
 //! that finding an entry touches one cache line in addition to the entry's own).
 
-use crate::structures::memory::{Told, prefetch, with_capacity};
+use crate::structures::growth;
+use crate::structures::memory::{Told, prefetch};
 use crate::structures::table::{self, Record, Table};
 
 /// The slab index that marks the end of a chain; so a policy holds at most `u32::MAX` entries.
 const NONE: u32 = u32::MAX;
-
-/// The number of entries in the smallest slab.
-const ENTRIES_MIN: usize = 4;
 
 /// The slab index of an entry, and the hash of its id.
 #[derive(Debug, Clone, Copy)]
@@ -62,7 +60,7 @@ pub(crate) struct Entry {
     /// The number of the last queue that contained the entry; the policy numbers its queues.
     pub(crate) queue: u8,
     /// The number of hits, as far as the policy counts them.
-    pub(crate) hits: u8,
+    pub(crate) hits: u16,
 }
 
 /// A queue over entries of one arena, newest to oldest.
@@ -155,10 +153,7 @@ impl Arena {
             self.entries[index as usize] = entry;
             index
         } else if self.entries.len() < NONE as usize {
-            if self.entries.len() == self.entries.capacity() {
-                self.grow();
-            }
-            self.entries.push(entry);
+            growth::push(&mut self.entries, entry);
             (self.entries.len() - 1) as u32
         } else {
             return None;
@@ -167,11 +162,9 @@ impl Arena {
         Some(index)
     }
 
-    #[cold]
-    fn grow(&mut self) {
-        let mut entries = with_capacity((self.entries.len() * 2).max(ENTRIES_MIN));
-        entries.extend_from_slice(&self.entries);
-        self.entries = entries;
+    /// The memory of an arena that grew to hold `count` entries. *Units*: bytes.
+    pub(crate) fn bytes_of(count: usize) -> u64 {
+        growth::bytes_of::<Entry>(count) + Table::<Index>::bytes_of(count)
     }
 
     /// Forgets an entry, which must be in no queue.

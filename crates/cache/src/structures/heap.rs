@@ -4,9 +4,10 @@
 //! Owns: the order, and `place` in the entries. Promises: nothing is allocated once the heap has grown. Each node has
 //! four children, so there are half as many levels as in a binary heap, and the children of a node share a cache line.
 //!
-//! Cost: O(log n) per operation; 8 bytes per entry with keys of 32 bits.
+//! Cost: O(log n) per operation; 8 to 10 bytes per entry with keys of 32 bits.
 
 use crate::structures::arena::Arena;
+use crate::structures::growth;
 
 /// The number of children of a node.
 const CHILDREN: usize = 4;
@@ -29,6 +30,11 @@ impl<K: Copy + Ord> Heap<K> {
         Heap { nodes: Vec::new() }
     }
 
+    /// The memory of a heap that grew to hold `count` entries. *Units*: bytes.
+    pub(crate) fn bytes_of(count: usize) -> u64 {
+        growth::bytes_of::<Node<K>>(count)
+    }
+
     /// The key and the slab index of an entry with the highest key.
     pub(crate) fn highest(&self) -> Option<(K, u32)> {
         self.nodes.first().map(|node| (node.key, node.entry))
@@ -36,7 +42,7 @@ impl<K: Copy + Ord> Heap<K> {
 
     /// Adds an entry.
     pub(crate) fn push(&mut self, arena: &mut Arena, entry: u32, key: K) {
-        self.nodes.push(Node { key, entry });
+        growth::push(&mut self.nodes, Node { key, entry });
         self.rise(arena, self.nodes.len() - 1);
     }
 

@@ -4,6 +4,7 @@
 //! policy.
 
 pub(crate) mod arena;
+pub(crate) mod growth;
 pub(crate) mod hash;
 pub(crate) mod heap;
 pub(crate) mod memory;

@@ -8,7 +8,7 @@
 //! neighbours); this structure touches one cache line and one bit. In exchange an id has no fixed number: its place in
 //! the table is valid until another id is inserted or removed.
 //!
-//! Cost: 16 bytes per place of the table, 4/3 to 8/3 places per id, and the cost of a timeline per queue.
+//! Cost: 16 bytes per place of the table, 4/3 to 5/3 places per id, and the cost of a timeline per queue.
 
 use crate::structures::table::{Record, Table, hash};
 use crate::structures::timeline::{NOWHERE, Owner, Timeline};
@@ -50,6 +50,13 @@ impl<const COUNT: usize> Queues<COUNT> {
     /// Empty queues; they allocate nothing before the first id.
     pub(crate) fn new() -> Queues<COUNT> {
         Queues { table: Table::new(), timelines: std::array::from_fn(|_| Timeline::default()) }
+    }
+
+    /// The memory of queues of at most `counts` ids, where the largest count is that of all queues together. *Units*:
+    /// bytes.
+    pub(crate) fn bytes_of(counts: [usize; COUNT]) -> u64 {
+        let all = counts.into_iter().max().unwrap_or(0);
+        Table::<Entry>::bytes_of(all) + counts.into_iter().map(|count| Timeline::bytes_of(count).0).sum::<u64>()
     }
 
     /// The place of `id` in the table, valid until an id is inserted or removed.

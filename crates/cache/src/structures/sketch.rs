@@ -15,7 +15,7 @@
 //! 2. There are at least 16 counters per id, for the number of ids given to `fit`.
 //!
 //! # Cost
-//! One cache line per reference; 8 bytes per id. Halving is one pass over the table.
+//! One cache line per reference; 8 to 16 bytes per id. Halving is one pass over the table.
 //!
 //! # Source
 //! G. Cormode, S. Muthukrishnan, "An improved data stream summary: the count-min sketch and its applications", Journal
@@ -52,6 +52,11 @@ impl Sketch {
             doubled.extend_from_slice(&self.blocks);
             self.blocks = doubled;
         }
+    }
+
+    /// The memory of a sketch that grew to fit `ids` ids. *Units*: bytes.
+    pub(crate) fn bytes_of(ids: usize) -> u64 {
+        (ids.div_ceil(BLOCK_IDS).next_power_of_two() * size_of::<[u64; BLOCK_WORDS]>()) as u64
     }
 
     /// Counts one reference and returns the new estimate.

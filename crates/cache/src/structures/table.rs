@@ -9,8 +9,10 @@
 //! in the table and one for the record; this table touches only one. In exchange, records move when others are inserted
 //! or removed, so a caller must remember the id of a record instead of its place.
 //!
-//! Cost: 4/3 to 8/3 of the records' size (at most three quarters of the places are occupied, and the table doubles).
+//! Cost: 4/3 to 5/3 of the records' size (at most three quarters of the places are occupied, and the table grows by a
+//! quarter).
 
+use crate::structures::growth;
 use crate::structures::memory::{filled, prefetch};
 
 /// The size of a cache line. *Units*: bytes.
@@ -39,7 +41,6 @@ pub(crate) fn hash(id: u64) -> u32 {
 /// A table of records.
 #[derive(Debug, Clone)]
 pub(crate) struct Table<R> {
-    /// The places; their number is a power of two, or 0.
     places: Vec<R>,
     count: usize,
 }
@@ -60,8 +61,7 @@ impl<R: Record> Table<R> {
     /// removed.
     #[inline]
     pub(crate) fn find(&self, hash: u32, is_it: impl Fn(&R) -> bool) -> Option<usize> {
-        let last = self.places.len().checked_sub(1)?;
-        let mut place = hash as usize & last;
+        let mut place = self.home(hash);
         loop {
             let record = self.places.get(place)?;
             if record.is_vacant() {
@@ -70,7 +70,7 @@ impl<R: Record> Table<R> {
             if is_it(record) {
                 return Some(place);
             }
-            place = (place + 1) & last;
+            place = self.after(place);
         }
     }
 
@@ -99,17 +99,15 @@ impl<R: Record> Table<R> {
     /// Removes the record at an occupied place; displaced records after it move closer to the places of their hashes.
     #[inline]
     pub(crate) fn remove(&mut self, place: usize) {
-        let last = self.places.len() - 1;
         let (mut hole, mut place) = (place, place);
         self.count -= 1;
         loop {
-            place = (place + 1) & last;
+            place = self.after(place);
             let record = self.places[place];
             if record.is_vacant() {
                 break;
             }
-            let from_home = place.wrapping_sub(record.hash() as usize) & last;
-            if from_home >= (place.wrapping_sub(hole) & last) {
+            if self.distance(self.home(record.hash()), place) >= self.distance(hole, place) {
                 self.places[hole] = record;
                 hole = place;
             }
@@ -120,9 +118,9 @@ impl<R: Record> Table<R> {
     /// Prefetches the memory that a search or a removal needs: two cache lines if the next record is in another line.
     #[inline]
     pub(crate) fn prepare(&self, hash: u32) {
-        let last = self.places.len().wrapping_sub(1);
-        for hash in [hash, hash.wrapping_add(1)] {
-            if let Some(record) = self.places.get(hash as usize & last) {
+        let home = self.home(hash);
+        for place in [home, home + 1] {
+            if let Some(record) = self.places.get(place) {
                 prefetch(record);
             }
         }
@@ -132,9 +130,9 @@ impl<R: Record> Table<R> {
     /// and the next one.
     #[inline]
     pub(crate) fn prepare_removal(&self, hash: u32) {
-        let (last, line) = (self.places.len().wrapping_sub(1), LINE_BYTES / size_of::<R>());
-        for place in [hash as usize, (hash as usize).wrapping_add(line)] {
-            if let Some(record) = self.places.get(place & last) {
+        let (home, line) = (self.home(hash), LINE_BYTES / size_of::<R>());
+        for place in [home, home + line] {
+            if let Some(record) = self.places.get(place) {
                 prefetch(record);
             }
         }
@@ -144,23 +142,45 @@ impl<R: Record> Table<R> {
     /// it needs no access to memory.
     #[inline]
     pub(crate) fn guess(&self, hash: u32) -> Option<&R> {
-        self.places.get(hash as usize & self.places.len().wrapping_sub(1))
+        self.places.get(self.home(hash))
     }
 
     #[inline]
     fn put(&mut self, record: R) -> usize {
-        let last = self.places.len() - 1;
-        let mut place = record.hash() as usize & last;
+        let mut place = self.home(record.hash());
         while !self.places[place].is_vacant() {
-            place = (place + 1) & last;
+            place = self.after(place);
         }
         self.places[place] = record;
         place
     }
 
+    /// The place where the search for a hash starts: the hash, scaled to the number of places. *Returns* 0 if there is
+    /// no place.
+    #[inline]
+    fn home(&self, hash: u32) -> usize {
+        ((u64::from(hash) * self.places.len() as u64) >> 32) as usize
+    }
+
+    #[inline]
+    fn after(&self, place: usize) -> usize {
+        if place + 1 == self.places.len() { 0 } else { place + 1 }
+    }
+
+    /// The number of steps from one place to another.
+    #[inline]
+    fn distance(&self, from: usize, to: usize) -> usize {
+        if to >= from { to - from } else { to + self.places.len() - from }
+    }
+
+    /// The memory of a table that grew to hold `count` records. *Units*: bytes.
+    pub(crate) fn bytes_of(count: usize) -> u64 {
+        (growth::reached((count * 4).div_ceil(3), PLACES_MIN, 1) * size_of::<R>()) as u64
+    }
+
     #[cold]
     fn grow(&mut self) {
-        let places = (self.places.len() * 2).max(PLACES_MIN);
+        let places = if self.places.is_empty() { PLACES_MIN } else { growth::next(self.places.len(), 1) };
         let old = std::mem::replace(&mut self.places, filled(R::VACANT, places));
         old.into_iter().filter(|record| !record.is_vacant()).for_each(|record| {
             self.put(record);
@@ -201,7 +221,7 @@ mod tests {
     #[test]
     fn a_table_is_a_map() {
         let (mut table, mut map) = (Table::new(), HashMap::new());
-        let mut state = 7_u64;
+        let (mut state, mut most) = (7_u64, 0);
         for step in 0..200_000 {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             // The table grows and shrinks in turn, so that runs of displaced records form and are removed.
@@ -221,6 +241,8 @@ mod tests {
                 }
             }
             assert_eq!(table.count(), map.len());
+            most = most.max(map.len());
+            assert_eq!((table.places.capacity() * size_of::<Pair>()) as u64, Table::<Pair>::bytes_of(most));
         }
         for id in 0..3000 {
             assert_eq!(table.find_id(id).map(|place| table.get(place).value), map.get(&id).copied());

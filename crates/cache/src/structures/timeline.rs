@@ -3,7 +3,7 @@
 //!
 //! Owns: the ring, its ends, and the bits that tell which ids *count* (are still present). Promises: an id keeps its
 //! position until it is removed, except when the ring is full and [`Timeline::make_room`] closes the gaps; nothing is
-//! allocated before the first id, nor once the ring has four positions per id that counts. Leaves to others: storing
+//! allocated before the first id, nor once the ring has two positions per id that counts. Leaves to others: storing
 //! the position of each id ([`Owner`]).
 //!
 //! # Idea
@@ -11,19 +11,22 @@
 //! the id's bit, and the bits of a million ids fit in the processor's cache. The ids themselves are written and read
 //! sequentially, which is fast. The price is gaps in the ring. Gaps at the ends are skipped, up to 64 positions at
 //! once. The other gaps are closed when the ring is full: then every id gets a new position, which costs its owner a
-//! look-up. Gaps are closed only if the ids that count use less than a quarter of the positions; otherwise the ring is
-//! doubled. So there is at most one such look-up per three insertions.
+//! look-up. Gaps are closed only if the ids that count use at most half of the positions; otherwise the ring grows by a
+//! quarter. So there is at most one such look-up per insertion, and its memory is prefetched.
 //!
-//! Cost: 8 bytes and a bit per position, and 8 more bytes once a weight is not 1. A ring has at most 8 times as many
+//! Cost: 8 bytes and a bit per position, and 8 more bytes once a weight is not 1. A ring has at most 2.5 times as many
 //! positions as it ever had ids at the same time, and fewer if few ids are removed from the middle.
 
+use crate::structures::growth;
 use crate::structures::memory::{filled, grown};
 
-/// The number of positions in the smallest ring; at least the number of bits in a word.
-const POSITIONS_MIN: usize = 64;
-/// A full ring is doubled if at least one in `POSITIONS_PER_ID` positions has an id that counts; otherwise its gaps are
+/// The number of bits in a word; the number of positions is a multiple of it.
+const WORD_BITS: usize = 64;
+/// The number of positions in the smallest ring.
+const POSITIONS_MIN: usize = WORD_BITS;
+/// A full ring grows if more than one in `POSITIONS_PER_ID` positions has an id that counts; otherwise its gaps are
 /// closed.
-const POSITIONS_PER_ID: usize = 4;
+const POSITIONS_PER_ID: usize = 2;
 /// The largest number of positions. With it, a position fits in 32 bits and one value is free for [`NOWHERE`].
 const POSITIONS_MAX: usize = 1 << 31;
 
@@ -133,7 +136,8 @@ impl Timeline {
     /// The id at `distance` positions before `position`; an arbitrary id if that position was reused.
     #[inline]
     pub(crate) fn id_before(&self, position: u32, distance: usize) -> u64 {
-        self.ids[(position as usize).wrapping_sub(distance) & (self.ids.len().wrapping_sub(1))]
+        let (position, length) = (position as usize, self.ids.len());
+        self.ids[if position >= distance { position - distance } else { (position + length).saturating_sub(distance) }]
     }
 
     /// Replaces an id that counts by another; the weight stays.
@@ -209,20 +213,20 @@ impl Timeline {
         if self.span + length / GIVEN_UP_MIN <= length && length > 0 {
             return true;
         }
-        if self.count * POSITIONS_PER_ID >= length {
-            let doubled = (length * 2).max(POSITIONS_MIN);
-            if doubled > POSITIONS_MAX {
+        if self.count * POSITIONS_PER_ID > length || length == 0 {
+            let more = if length == 0 { POSITIONS_MIN } else { growth::next(length, WORD_BITS) };
+            if more > POSITIONS_MAX {
                 return false;
             }
             // The ids may wrap around the end of the memory. The rotation moves the oldest id to position 0, so that
-            // the ids stay in order when the memory is doubled.
+            // the ids stay in order when there is more memory.
             self.ids.rotate_left(self.start);
-            self.ids = grown(&self.ids, doubled, 0);
+            self.ids = grown(&self.ids, more, 0);
             if !self.weights.is_empty() {
                 self.weights.rotate_left(self.start);
-                self.weights = grown(&self.weights, doubled, 1);
+                self.weights = grown(&self.weights, more, 1);
             }
-            let counting = std::mem::replace(&mut self.counting, filled(0, doubled / 64));
+            let counting = std::mem::replace(&mut self.counting, filled(0, more / WORD_BITS));
             let start = std::mem::take(&mut self.start);
             self.close_gaps(Steps::new(&counting, start, self.span), owner);
         } else {
@@ -259,9 +263,20 @@ impl Timeline {
         (self.span, self.ahead) = (self.count, 0);
     }
 
+    /// The memory of a ring of `count` ids that change their places often, and of a ring in which only the oldest ids
+    /// are removed. *Units*: bytes.
+    pub(crate) fn bytes_of(count: usize) -> (u64, u64) {
+        let bytes = |positions| {
+            let positions = growth::reached(positions, POSITIONS_MIN, WORD_BITS);
+            (positions * size_of::<u64>() + positions / 8) as u64
+        };
+        (bytes(count * POSITIONS_PER_ID), bytes(count + 1))
+    }
+
     #[inline]
     fn place_after(&self, place: usize, distance: usize) -> usize {
-        (place + distance) & (self.ids.len().wrapping_sub(1))
+        let after = place + distance;
+        if after >= self.ids.len() { after - self.ids.len() } else { after }
     }
 
     /// The number of positions from `place` to the next one whose id counts, at most to the end of the word that holds
@@ -315,7 +330,9 @@ impl Iterator for Steps<'_> {
     #[inline]
     fn next(&mut self) -> Option<usize> {
         while self.step < self.span {
-            let place = (self.start + self.step) & (self.counting.len() * 64 - 1);
+            let after = self.start + self.step;
+            let positions = self.counting.len() * WORD_BITS;
+            let place = if after >= positions { after - positions } else { after };
             let word = self.counting[place / 64] >> (place % 64);
             if word != 0 {
                 let step = self.step + word.trailing_zeros() as usize;

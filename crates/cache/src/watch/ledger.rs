@@ -1,7 +1,7 @@
 //! The ledger: for each stream, the reads that the cache saves and loses in comparison with LRU, counted live.
 //!
 //! Owns: four sums per stream. Promises: for each stream, `saved - lost` is the number of misses that an LRU of the
-//! same capacity, shared by all streams, has on this stream's accesses, minus the number of misses that the cache has
+//! same memory, shared by all streams, has on this stream's accesses, minus the number of misses that the cache has
 //! on them. The first `STREAMS_MAX` - 1 streams have their own sums; all other streams share the last sums. Leaves to
 //! others: the simulation of the LRU.
 //!
@@ -13,7 +13,7 @@ use std::fmt;
 use crate::Stream;
 
 /// The largest number of ledgers, including the one that all further streams share.
-const STREAMS_MAX: usize = 16;
+pub(super) const STREAMS_MAX: usize = 16;
 
 /// The accesses of one stream that the cache saved and lost in comparison with LRU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -7,9 +7,10 @@
 //! Leaves to others: all decisions.
 //!
 //! # Cost
-//! If only periods are reported, each access causes one search in a table of at most 64 Ki blocks per stream.
-//! Otherwise, an LRU of the same capacity is simulated too, and each access of a window takes up to 64 bytes.
+//! If only periods are reported, each access touches one cache line of a table of at most 2 MiB (`histories.rs`).
+//! Otherwise, an LRU is simulated too, and each access of a window takes up to 64 bytes.
 
+mod histories;
 mod ledger;
 mod report;
 #[cfg(test)]
@@ -22,18 +23,42 @@ pub use report::{Event, EventSink, StreamPeriod};
 pub use window::WindowReport;
 
 use crate::detect::{PeriodEvent, PeriodSink};
-use crate::{Access, LeaderChange, Lru, Policy, Stream};
+use crate::{Access, LeaderChange, Lru, Policy, Stream, table_bytes};
 
+use histories::Histories;
 use ledger::Ledgers;
 use verdict::Detection;
 use window::Window;
+
+/// What decisions are compared with.
+struct Books {
+    lru: Lru,
+    /// The size of a block, by which memory is computed. *Units*: bytes.
+    block_bytes: u64,
+    window: Window,
+}
+
+/// The number of ids that an LRU holds in the memory of a policy of `capacity` ids: an LRU has smaller tables than most
+/// policies, so it holds more blocks. *Units*: ids.
+pub fn lru_capacity(policy: &str, capacity: u64, block_bytes: u64) -> u64 {
+    let bytes =
+        |policy, count: u64| u128::from(count) * u128::from(block_bytes) + u128::from(table_bytes(policy, count));
+    let memory = bytes(policy, capacity);
+    let most = memory / u128::from(block_bytes.max(1)) + 1;
+    let (mut least, mut most) = (0, u64::try_from(most).unwrap_or(u64::MAX));
+    while least + 1 < most {
+        let middle = least + (most - least) / 2;
+        if bytes("lru", middle) <= memory { least = middle } else { most = middle }
+    }
+    least
+}
 
 /// A policy with a listener.
 ///
 /// ```
 /// use nectary_cache::{Access, Lirs, Policy, Stream, Watched};
 ///
-/// let mut cache = Watched::new(Box::new(Lirs::new(500)), Box::new(|event| println!("{event}")));
+/// let mut cache = Watched::new(Box::new(Lirs::new(500)), 8192, Box::new(|event| println!("{event}")));
 /// for step in 0..10_000 {
 ///     cache.reference(step % 1000, 1, Stream(7), &mut |_| true);
 /// }
@@ -46,17 +71,20 @@ pub struct Watched {
     ledgers: Ledgers,
     /// The detectors, by slot of the stream.
     detections: Vec<Detection>,
-    /// The LRU and the current window; `None` if only periods are reported.
-    books: Option<(Lru, Window)>,
+    histories: Histories,
+    /// `None` if only periods are reported.
+    books: Option<Books>,
     sink: EventSink,
 }
 
 impl Watched {
-    /// Watches `policy`, and reports all events to `sink`.
-    pub fn new(policy: Box<dyn Policy>, sink: EventSink) -> Watched {
+    /// Watches `policy`, and reports all events to `sink`. The ledgers compare with an LRU of as many ids as an LRU can
+    /// hold in the memory of `policy`, for blocks of `block_bytes` bytes. *Units*: bytes.
+    pub fn new(policy: Box<dyn Policy>, block_bytes: u64, sink: EventSink) -> Watched {
         let capacity = policy.capacity();
-        let books = Some((Lru::new(capacity), Window::new(capacity)));
-        Watched { policy, ledgers: Ledgers::default(), detections: Vec::new(), books, sink }
+        let lru = Lru::new(lru_capacity(policy.name(), capacity, block_bytes));
+        let books = Some(Books { lru, block_bytes, window: Window::new(capacity) });
+        Watched { books, ..Watched::unbooked(policy, sink) }
     }
 
     /// Watches `policy`, but reports only periods to `sink`; the ledgers then do not compare with LRU.
@@ -66,7 +94,18 @@ impl Watched {
                 sink(period.period);
             }
         });
-        Watched { books: None, ..Watched::new(policy, sink) }
+        Watched::unbooked(policy, sink)
+    }
+
+    /// The memory of [`Watched::periods`] for a policy of `capacity` units of weight, besides the policy's own. *Units*:
+    /// bytes.
+    pub(crate) fn bytes_of(capacity: u64) -> u64 {
+        Histories::bytes_of(capacity) + Detection::bytes_of() * ledger::STREAMS_MAX as u64
+    }
+
+    fn unbooked(policy: Box<dyn Policy>, sink: EventSink) -> Watched {
+        let histories = Histories::new(policy.capacity());
+        Watched { policy, ledgers: Ledgers::default(), detections: Vec::new(), histories, books: None, sink }
     }
 
     /// The accesses of a stream that the policy saved and lost in comparison with LRU. The first fifteen streams have
@@ -78,7 +117,7 @@ impl Watched {
     fn count(&mut self, id: u64, weight: u64, stream: Stream, is_hit: bool) {
         let slot = self.ledgers.slot(stream);
         let is_lru_hit = match &mut self.books {
-            Some((lru, _)) => lru.reference(id, weight, stream, &mut |_| true) == Access::Hit,
+            Some(books) => books.lru.reference(id, weight, stream, &mut |_| true) == Access::Hit,
             None => is_hit,
         };
         self.ledgers.of_slot(slot).count(is_hit, is_lru_hit);
@@ -86,14 +125,14 @@ impl Watched {
             (self.sink)(Event::Leader(change));
         }
         let capacity = self.policy.capacity();
-        let window = self.books.as_mut().and_then(|(_, window)| window.count(id, weight, is_hit, capacity));
+        let window = self.books.as_mut().and_then(|books| books.window.count(id, weight, is_hit, capacity));
         if let Some(report) = window {
             (self.sink)(Event::Window(report));
         }
         if slot == self.detections.len() {
             self.detections.push(Detection::new());
         }
-        if let Some(report) = self.detections[slot].count(id) {
+        if let Some(report) = self.detections[slot].count(id, self.histories.refer(id, stream)) {
             let replacement = self.policy.replacement(stream);
             let period = PeriodEvent { stream, report: &report, replacement };
             (self.sink)(Event::Period(StreamPeriod { period, ledger: *self.ledgers.of_slot(slot) }));
@@ -102,10 +141,10 @@ impl Watched {
 }
 
 /// Offers a victim to `evict`, and records the eviction if `evict` gives the victim up.
-fn evicts(id: u64, books: &mut Option<(Lru, Window)>, evict: &mut dyn FnMut(u64) -> bool) -> bool {
+fn evicts(id: u64, books: &mut Option<Books>, evict: &mut dyn FnMut(u64) -> bool) -> bool {
     let is_given_up = evict(id);
-    if let Some((_, window)) = books.as_mut().filter(|_| is_given_up) {
-        window.evict(id);
+    if let Some(books) = books.as_mut().filter(|_| is_given_up) {
+        books.window.evict(id);
     }
     is_given_up
 }
@@ -143,9 +182,9 @@ impl Policy for Watched {
     }
 
     fn remove(&mut self, id: u64) -> bool {
-        if let Some((lru, window)) = &mut self.books {
-            lru.remove(id);
-            window.remove(id);
+        if let Some(books) = &mut self.books {
+            books.lru.remove(id);
+            books.window.remove(id);
         }
         self.policy.remove(id)
     }
@@ -155,10 +194,11 @@ impl Policy for Watched {
     }
 
     fn set_capacity(&mut self, capacity: u64, evict: &mut dyn FnMut(u64) -> bool) {
-        let Watched { policy, books, .. } = self;
+        let Watched { policy, books, histories, .. } = self;
         policy.set_capacity(capacity, &mut |victim| evicts(victim, books, evict));
-        if let Some((lru, window)) = books {
-            lru.set_capacity(capacity, &mut |_| true);
+        histories.set_capacity(capacity);
+        if let Some(Books { lru, block_bytes, window }) = books {
+            lru.set_capacity(lru_capacity(policy.name(), capacity, *block_bytes), &mut |_| true);
             window.resize();
         }
     }

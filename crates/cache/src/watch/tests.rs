@@ -19,7 +19,7 @@ fn zipf(state: &mut u64, count: u64) -> u64 {
 fn a_watched_policy_decides_what_it_decides_unwatched() {
     for name in NAMES {
         let mut plain = by_name(name, 200).expect("listed");
-        let mut watched = Watched::new(by_name(name, 200).expect("listed"), Box::new(|_| ()));
+        let mut watched = Watched::new(by_name(name, 200).expect("listed"), 8192, Box::new(|_| ()));
         let mut state = 7;
         for step in 0..5000_u64 {
             let id = if step % 3 == 0 { step / 3 % 300 } else { 1000 + zipf(&mut state, 900) };
@@ -41,8 +41,10 @@ fn a_watched_policy_decides_what_it_decides_unwatched() {
 #[test]
 fn the_ledger_is_that_of_a_separate_simulation() {
     let mut state = 7;
-    let mut watched = Watched::new(Box::new(Adaptive::new(300)), Box::new(|_| ()));
-    // A naive LRU, oldest id first.
+    let mut watched = Watched::new(Box::new(Adaptive::new(300)), 8192, Box::new(|_| ()));
+    // A naive LRU of as much memory as the policy and its tables take, oldest id first.
+    let capacity_lru = lru_capacity("adaptive", 300, 8192);
+    assert!(capacity_lru > 300);
     let mut lru: Vec<u64> = Vec::new();
     let mut expected = [Ledger::default(); 3];
     for step in 0..30_000_u64 {
@@ -56,7 +58,7 @@ fn the_ledger_is_that_of_a_separate_simulation() {
         let position = lru.iter().position(|other| *other == id);
         lru.retain(|other| *other != id);
         lru.push(id);
-        if lru.len() > 300 {
+        if lru.len() as u64 > capacity_lru {
             lru.remove(0);
         }
         let ledger = &mut expected[stream as usize];
@@ -76,7 +78,7 @@ fn every_period_window_and_change_of_leader_is_told() {
     let lines = Arc::new(Mutex::new(Vec::new()));
     let sink = Arc::clone(&lines);
     let tell = Box::new(move |event: Event<'_>| sink.lock().expect("not poisoned").push(event.to_string()));
-    let mut watched = Watched::new(Box::new(Adaptive::new(500)), tell);
+    let mut watched = Watched::new(Box::new(Adaptive::new(500)), 8192, tell);
     let mut state = 5;
     for step in 0..60_000_u64 {
         let id = if step < 10_000 { step % 800 } else { 10_000 + step / 8 + zipf(&mut state, 450) };

@@ -11,10 +11,8 @@
 //! numbers of new blocks rise (or fall) from one block to the next more often than in a random order. In a random order
 //! n/2 of n steps rise on average, with variance (n+2)/12 (the Eulerian distribution).
 
-use crate::detect::{Detector, Known, Parameters, PeriodReport, Verdict};
+use crate::detect::{Detector, History, Parameters, PeriodReport, Verdict};
 
-/// The largest number of blocks with a history, for each stream; these take 3.5 MB.
-const KNOWN_MAX: usize = 1 << 16;
 /// The least evidence for a verdict: a normal distribution is farther from its mean in 0.5 % of cases. *Units*:
 /// standard deviations.
 const EVIDENCE_MIN: f64 = 2.81;
@@ -22,22 +20,24 @@ const EVIDENCE_MIN: f64 = 2.81;
 /// The detection of one stream.
 pub(super) struct Detection {
     detector: Detector,
-    known: Known,
     last: u64,
     rises: f64,
     falls: f64,
 }
 
 impl Detection {
-    /// Starts the detection of a new stream.
-    pub(super) fn new() -> Detection {
-        let (detector, known) = (Detector::new(Parameters::default()), Known::new(KNOWN_MAX));
-        Detection { detector, known, last: 0, rises: 0.0, falls: 0.0 }
+    /// The memory of one detection. *Units*: bytes.
+    pub(super) fn bytes_of() -> u64 {
+        size_of::<Detection>() as u64 + 3 * size_of::<u64>() as u64 * u64::from(Parameters::default().period)
     }
 
-    /// Counts an access. Returns the report if a period ended; it has a verdict only if there is evidence.
-    pub(super) fn count(&mut self, id: u64) -> Option<PeriodReport> {
-        let history = self.known.refer(id);
+    /// Starts the detection of a new stream.
+    pub(super) fn new() -> Detection {
+        Detection { detector: Detector::new(Parameters::default()), last: 0, rises: 0.0, falls: 0.0 }
+    }
+
+    /// Counts an access to a block with this history. Returns the report if a period ended; it has a verdict only if there is evidence.
+    pub(super) fn count(&mut self, id: u64, history: &mut History) -> Option<PeriodReport> {
         if history.frequency() == 0 {
             self.rises += f64::from(id > self.last);
             self.falls += f64::from(id < self.last);
@@ -91,6 +91,21 @@ fn evidence(mut samples: Vec<(u64, u64)>) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Stream;
+    use crate::watch::histories::Histories;
+
+    /// A detection with histories of its own.
+    struct Alone(Detection, Histories);
+
+    impl Alone {
+        fn new() -> Alone {
+            Alone(Detection::new(), Histories::new(u64::MAX))
+        }
+
+        fn count(&mut self, id: u64) -> Option<PeriodReport> {
+            self.0.count(id, self.1.refer(id, Stream(0)))
+        }
+    }
 
     #[test]
     fn evidence_is_the_correlation_of_ranks_with_equal_ones_averaged() {
@@ -104,7 +119,7 @@ mod tests {
         for universe in [3000, 2_000_000, 20_000_000] {
             let mut random = 0x2545_f491_4f6c_dd1d_u64;
             let (mut periods, mut verdicts) = (0, 0);
-            let mut detection = Detection::new();
+            let mut detection = Alone::new();
             for _ in 0..500_000 {
                 random ^= random << 13;
                 random ^= random >> 7;
@@ -121,7 +136,7 @@ mod tests {
     #[test]
     fn a_scan_is_sequential_in_either_direction() {
         for direction in [1, u64::MAX] {
-            let mut detection = Detection::new();
+            let mut detection = Alone::new();
             let verdicts: Vec<Verdict> = (0..5000_u64)
                 .filter_map(|step| detection.count(9000_u64.wrapping_add(step.wrapping_mul(direction))))
                 .map(|report| report.verdict)
@@ -132,7 +147,7 @@ mod tests {
 
     #[test]
     fn a_loop_is_found_in_its_second_round() {
-        let mut detection = Detection::new();
+        let mut detection = Alone::new();
         for step in 0..3000_u64 {
             if let Some(report) = detection.count(step % 1200).filter(|_| step >= 1999) {
                 assert_eq!(report.verdict, Verdict::Looping, "at {step}");

@@ -1,35 +1,11 @@
 //! Tests that a reference allocates nothing once a policy's tables have grown; the allocator counts allocations.
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
-
 use nectary_cache::{NAMES, Stream, by_name};
 
-thread_local! {
-    static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
-}
+use crate::counting::allocations;
 
 /// The largest number of rounds in which tables may still grow.
 const GROWING_ROUNDS_MAX: usize = 12;
-
-struct Counting;
-
-// SAFETY: every call is passed on to the system's allocator unchanged; the counter allocates nothing.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.with(|count| count.set(count.get() + 1));
-        // SAFETY: the caller keeps the contract of the system's allocator.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: the caller keeps the contract of the system's allocator for `dealloc`.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 #[test]
 fn references_allocate_nothing_once_grown() {
@@ -45,9 +21,9 @@ fn references_allocate_nothing_once_grown() {
             }
         };
         let mut allocations_of_round = || {
-            let before = ALLOCATIONS.with(Cell::get);
+            let before = allocations();
             refer(policy.as_mut(), 250_000);
-            ALLOCATIONS.with(Cell::get) - before
+            allocations() - before
         };
         allocations_of_round();
         // A policy with one table per frequency grows for more than one round, but less and less.

@@ -11,7 +11,8 @@ use super::parse_listen;
 /// Who may purge over HTTP.
 #[derive(Debug, Args)]
 pub struct AdminArguments {
-    /// Address for administration, which serves PURGE alone; without a token a loopback address; may be given again
+    /// Address for administration, which serves PURGE, /metrics, /healthz and /readyz; without a token a loopback
+    /// address; may be given again
     #[arg(long, value_name = "ADDR", value_parser = parse_listen)]
     pub admin_listen: Vec<SocketAddr>,
     /// File with the token that PURGE must show as `Authorization: Bearer TOKEN`; with it PURGE is served on every
@@ -27,7 +28,8 @@ impl AdminArguments {
     /// The checked options, with the token read from its file.
     pub fn options(&self) -> Result<AdminOptions, Error> {
         let token = self.admin_token_file.as_deref().map(AdminToken::read).transpose()?;
-        let options = AdminOptions { listen: self.admin_listen.clone(), token, relayed: self.admin_relayed };
+        let options =
+            AdminOptions { listen: self.admin_listen.clone(), token, relayed: self.admin_relayed, pages: None };
         options.check()?;
         Ok(options)
     }

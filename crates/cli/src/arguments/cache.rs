@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
+use nectary_trace::curve::{SAMPLES, SAMPLES_MAX};
+use nectary_trace::simulate::counting::Extent;
 
 use super::TEMPLATE;
 use super::cache_live::{CacheAdviseArguments, CacheFlushArguments, CachePathArguments, CacheSetArguments};
@@ -28,10 +30,25 @@ pub enum CacheCommand {
     nectary cache simulate cs.trace.gz --policy dear --size 768 --explain
   A volume of the MSR Cambridge traces, 4 KiB blocks:
     nectary cache simulate prxy_0.csv.gz --block 4K --size 1G --json |
-      jq '.rows[] | {policy, misses}'",
+      jq '.rows[] | {policy, misses}'
+  Objects with sizes: misses and missed bytes after a day, hour by hour:
+    nectary cache simulate cluster52.zst --format twitter --size 1G,4G \\
+      --policy lru,s3fifo,gdsf --warm-up 1d --window 1h --csv",
         after_help = exit::HELP
     )]
     Simulate(SimulateArguments),
+    /// Compute the LRU curve of traces of any length in one pass, from a sample, with its error
+    #[command(
+        help_template = TEMPLATE,
+        before_help = "Examples:
+  Misses of LRU at all sizes, within the printed error:
+    nectary cache curve cluster52.zst --format twitter
+  A smaller error, at these sizes:
+    nectary cache curve prxy_0.csv.gz --size 1000..100000:1000 \\
+      --samples 1000000 --csv",
+        after_help = exit::HELP
+    )]
+    Curve(CurveArguments),
     /// Show a directory through a cache that sees each program's reads
     #[command(
         help_template = TEMPLATE,
@@ -135,16 +152,16 @@ pub enum CacheCommand {
 /// `cache simulate`.
 #[derive(Debug, Args)]
 pub struct SimulateArguments {
-    /// The traces, plain, gzip or zstd; - is the standard input
+    /// The traces, plain, gzip, xz or zstd; - is the standard input
     #[arg(value_name = "TRACE", required = true)]
     pub traces: Vec<PathBuf>,
     #[command(flatten)]
     pub read: ReadArguments,
-    /// Policies, separated by commas, or all
+    /// Policies, separated by commas, or all; for objects with sizes, all has gdsf and lhd, too
     #[arg(long, value_name = "NAMES", value_delimiter = ',', default_value = "all")]
     pub policy: Vec<String>,
-    /// Sizes of the cache: blocks (768), bytes (6MiB), percent of distinct blocks (10%), lists (512,768) and ranges
-    /// (100..1000:100)
+    /// Sizes of the cache: blocks or objects (768), bytes (6MiB), percent of distinct blocks, or of the bytes of distinct
+    /// objects (10%), lists (512,768) and ranges (100..1000:100)
     #[arg(long, value_name = "SIZES", default_value = "5%,10%,20%,40%,60%")]
     pub size: String,
     /// Simulate the traces together, in proportion to their lengths, each with separate streams and blocks
@@ -153,6 +170,22 @@ pub struct SimulateArguments {
     /// Take only the first N references of each trace
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub limit: Option<u64>,
+    /// Read each trace once, in memory that does not depend on its length, or twice if something is in percent; this
+    /// is the default for traces of more than 134217728 references
+    #[arg(long)]
+    pub stream: bool,
+    /// Leave out writes
+    #[arg(long)]
+    pub only_reads: bool,
+    /// Objects are valid for this time (90s, 5m, 1h, 2d), instead of that in the trace
+    #[arg(long, value_name = "TIME", value_parser = parse_ttl)]
+    pub ttl: Option<u32>,
+    /// Do not count the first references: their number (100000), percent of all (20%), or a time (90s, 5m, 1h, 2d)
+    #[arg(long, value_name = "EXTENT", value_parser = Extent::parse)]
+    pub warm_up: Option<Extent>,
+    /// Count misses over time, in windows of so many references, percent of all, or time
+    #[arg(long, value_name = "EXTENT", value_parser = parse_window)]
+    pub window: Option<Extent>,
     /// Show misses in percent of references
     #[arg(long)]
     pub ratio: bool,
@@ -171,7 +204,51 @@ pub struct SimulateArguments {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+    /// Print CSV: a line for each policy and size, or for each window of them
+    #[arg(long, conflicts_with = "json")]
+    pub csv: bool,
     /// Runs at a time [default: one for each processor]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,
+}
+
+/// `cache curve`.
+#[derive(Debug, Args)]
+pub struct CurveArguments {
+    /// The traces, plain, gzip, xz or zstd; - is the standard input
+    #[arg(value_name = "TRACE", required = true)]
+    pub traces: Vec<PathBuf>,
+    #[command(flatten)]
+    pub read: ReadArguments,
+    /// Sizes of the cache: blocks (768), or bytes (6MiB) for objects with sizes, lists and ranges (100..1000:100)
+    /// [default: powers of two]
+    #[arg(long, value_name = "SIZES")]
+    pub size: Option<String>,
+    /// Blocks or objects in the sample, each for 128 bytes of memory; with no more of them in the trace, the curve is exact
+    #[arg(long, value_name = "N", default_value_t = SAMPLES as u64,
+        value_parser = clap::value_parser!(u64).range(1000..=SAMPLES_MAX as u64))]
+    pub samples: u64,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Print CSV: a line for each size
+    #[arg(long, conflicts_with = "json")]
+    pub csv: bool,
+}
+
+/// Reads a time to live. *Units*: seconds.
+fn parse_ttl(text: &str) -> Result<u32, String> {
+    match Extent::parse(text) {
+        Ok(Extent::Seconds(seconds @ 1..)) => u32::try_from(seconds).map_err(|_| "at most 136 years".to_owned()),
+        _ => Err("expected a time of at least a second (90s, 5m, 1h, 2d)".to_owned()),
+    }
+}
+
+/// Reads the length of windows.
+fn parse_window(text: &str) -> Result<Extent, String> {
+    match Extent::parse(text)? {
+        Extent::References(0) | Extent::Seconds(0) => Err("a window of nothing; make it longer".to_owned()),
+        Extent::Percent(percent) if percent <= 0.0 => Err("a window of nothing; make it longer".to_owned()),
+        extent => Ok(extent),
+    }
 }

@@ -37,8 +37,10 @@ pub struct ReadArguments {
     /// Format of the traces [default: guessed by name and content]
     #[arg(long, value_name = "FORMAT", value_parser = parse_format)]
     pub format: Option<Format>,
-    /// Columns of CSV, from 1: offset=N or block=N, and size, op, stream, volume, sep; several as 2+3 [default: those
-    /// of MSR Cambridge, volume=2+3,op=4,offset=5,size=6]
+    /// Columns of CSV in their order (time,key,size,op; - for an unused one), by number (offset=5,size=6,volume=2+3) or
+    /// by the names of the header (key=object_id,size=bytes): offset, sector, block or key, and size, sectors, op, time,
+    /// time_ms, time_us, time_ns, time_100ns, ttl, count, stream, volume, sep; read=0,write=1,delete=2 say what values of
+    /// op mean [default: those that the header names, else those of MSR Cambridge, volume=2+3,op=4,offset=5,size=6]
     #[arg(long, value_name = "COLUMNS", value_parser = Columns::parse)]
     pub columns: Option<Columns>,
     /// Size of a block, for sizes of caches in bytes and for traces whose requests have offsets in bytes [default: that
@@ -50,16 +52,14 @@ pub struct ReadArguments {
 impl ReadArguments {
     /// The options of the reader.
     pub fn options(&self) -> ReadOptions {
-        let columns = self.columns.clone().unwrap_or_else(Columns::msr);
-        let block_bytes = self.block.unwrap_or(ReadOptions::default().block_bytes);
-        ReadOptions { format: self.format, block_bytes, columns }
+        ReadOptions { format: self.format, block_bytes: self.block, columns: self.columns.clone() }
     }
 }
 
 /// `trace stat`.
 #[derive(Debug, Args)]
 pub struct StatArguments {
-    /// The traces, plain, gzip or zstd; - is the standard input
+    /// The traces, plain, gzip, xz or zstd; - is the standard input
     #[arg(value_name = "TRACE", required = true)]
     pub traces: Vec<PathBuf>,
     #[command(flatten)]
@@ -72,7 +72,7 @@ pub struct StatArguments {
 /// `trace convert`.
 #[derive(Debug, Args)]
 pub struct ConvertArguments {
-    /// The trace, plain, gzip or zstd; - is the standard input
+    /// The trace, plain, gzip, xz or zstd; - is the standard input
     #[arg(value_name = "IN")]
     pub from: PathBuf,
     /// The file to be written; it replaces an existing one
@@ -83,6 +83,9 @@ pub struct ConvertArguments {
     /// Format of OUT: nectary, text or oracleGeneral [default: by its name]
     #[arg(long, value_name = "FORMAT", value_parser = parse_format)]
     pub into: Option<Format>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Reads the name of a format.

@@ -27,6 +27,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::exit::{BUSY, FAILED, Failure, GOOD};
 use crate::output;
+use crate::services::service_manager;
 
 /// The longest time of unmounting.
 pub const UMOUNT_PATIENCE: Duration = Duration::from_secs(60);
@@ -199,6 +200,7 @@ impl Kind {
             redirect_output(&log).with_context(|| format!("cannot write to {}", log.display()))?;
             self.note(what);
         }
+        service_manager::ready(what);
         Ok(())
     }
 }

@@ -21,6 +21,7 @@ use serde_json::json;
 
 use crate::exit::{Failure, GOOD, USAGE, listening};
 use crate::output;
+use crate::services::service_manager;
 
 /// The examples of the command.
 pub const EXAMPLES: &str = "Examples:
@@ -122,7 +123,9 @@ pub async fn run(arguments: &DonateArguments) -> Result<u8, Failure> {
         unix @ Listen::Unix(_) => format!("{}\n", unix.url("", arguments.tls_cert.is_some())),
     });
     output::text(&addresses.collect::<String>())?;
+    service_manager::ready("lends memory");
     shutdown.requested().await;
+    service_manager::stopping("waits for its clients to leave");
     leave(&donor, arguments.grace).await;
     control.stop().await;
     server.stop().await.context("the end of the last requests")?;
@@ -144,7 +147,8 @@ fn check_public(arguments: &DonateArguments, tls: Option<&ServerTls>) -> Result<
     }
 }
 
-/// Waits for clients to leave, because their data here is lost when the donor ends.
+/// Waits for clients to leave, because their data here is lost when the donor ends. A client that has crashed or is cut
+/// off has not left: what is here may be all that is left of its data.
 async fn leave(donor: &Donor, grace: Duration) {
     donor.leave();
     let note = |text: String| log::write(Level::Note, "donor", format_args!("{text}"));
@@ -153,11 +157,16 @@ async fn leave(donor: &Donor, grace: Duration) {
         let devices = donor.figures().devices.into_iter().filter(|device| device.used_bytes > 0);
         let line = |device: nectary_ram::donor::DeviceFigures| {
             let (used, connections) = (format_size(device.used_bytes), device.connections);
-            format!("{used} of device {} ({connections} connections)", device.id)
+            let is_away = device.is_attached && connections == 0;
+            let clients = if is_away { "its client is away".to_owned() } else { format!("{connections} connections") };
+            format!("{used} of device {} ({clients})", device.id)
         };
         devices.map(line).collect()
     };
-    let has_clients = || donor.figures().devices.iter().any(|device| device.used_bytes > 0 && device.connections > 0);
+    let has_clients = || {
+        let mut held = donor.figures().devices.into_iter().filter(|device| device.used_bytes > 0);
+        held.any(|device| device.connections > 0 || device.is_attached)
+    };
     if has_clients() {
         let (held, seconds) = (holding().join(", "), grace.as_secs());
         let move_it =

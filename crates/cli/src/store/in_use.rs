@@ -6,10 +6,11 @@
 use std::time::Duration;
 
 use nectary_host::RuntimeDirectory;
-use nectary_host::control::{Part, parts};
+use nectary_host::control::Part;
 use serde_json::{Value, json};
 
 use crate::exit::{BUSY, Failure};
+use crate::services::running_parts::running_parts;
 
 /// The longest time in which each part must answer.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -34,7 +35,7 @@ pub fn explained(failure: Failure, instead: &Instead) -> Failure {
 
 /// The running proxy that an error message names by its process.
 fn holder(message: &str) -> Option<Part> {
-    let parts = parts(&RuntimeDirectory::open().ok()?, PATIENCE).ok()?;
+    let parts = running_parts(&RuntimeDirectory::open().ok()?, PATIENCE).ok()?;
     let is_holder = |part: &Part| {
         part.status
             .as_ref()

@@ -24,6 +24,7 @@ use super::mount::host_name;
 use crate::arguments::{VolumeReleaseArguments, VolumeServeArguments};
 use crate::exit::{BUSY, FAILED, Failure, GOOD, NOT_FOUND, USAGE};
 use crate::output;
+use crate::services::service_manager;
 
 /// The longest time in which each part must answer.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -66,6 +67,7 @@ pub async fn run(arguments: &VolumeServeArguments) -> Result<u8, Failure> {
     };
     let _ = leading.set(server.handle());
     let shown = output::text(&server.addresses().iter().map(|address| format!("{address}\n")).collect::<String>());
+    service_manager::ready(&format!("leads {name}"));
     let ended = match &shown {
         Ok(()) => tokio::select! {
             () = shutdown.requested() => Ok(()),

@@ -4,6 +4,7 @@ mod a_running_proxy;
 mod common;
 mod experiments;
 mod interface;
+mod objects;
 mod ram_simulations;
 mod recordings;
 mod small_files;

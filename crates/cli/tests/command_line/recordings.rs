@@ -7,6 +7,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use nectary_trace::formats::Operation;
 use nectary_trace::formats::nectary::{BLOCKS_MAX, Nectary, Outcome};
 
 use crate::common::Scratch;
@@ -55,7 +56,9 @@ fn read(path: &Path) -> (Vec<u64>, Option<Outcome>) {
     let mut reader = Nectary::new(path, bytes.as_slice()).unwrap();
     let mut blocks = Vec::new();
     while let Some(reference) = reader.next_reference().unwrap() {
-        if reader.files()[(reference.block / BLOCKS_MAX) as usize].name == "in" && !reference.is_write {
+        if reader.files()[(reference.block / BLOCKS_MAX) as usize].name == "in"
+            && reference.operation == Operation::Read
+        {
             blocks.push(reference.block % BLOCKS_MAX);
         }
     }

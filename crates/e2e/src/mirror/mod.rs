@@ -4,6 +4,8 @@
 //! byte is checked, and the counts of the load. Promises that nothing remains when a rig is dropped: no process, mount
 //! or namespace. Leaves to others: the order of faults (the test, the campaign).
 
+pub mod pattern;
+pub mod second_failure;
 mod spares;
 
 use std::fs::{self, File};

@@ -319,7 +319,8 @@ pub fn run_planted(load: &'static Load, seed: u64) -> Result<bool> {
                 Ok(())
             })?
             .tally;
-            if is_planted {
+            // After a late purge of everything, no key may be where the zeros are. Each other bug concerns a certain key.
+            if is_planted && (plant != Plant::ZeroedStore || plant.is_told_by(&total)) {
                 break;
             }
         }

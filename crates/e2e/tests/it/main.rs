@@ -7,7 +7,9 @@
 mod attach;
 mod cache;
 mod nbd;
+mod packages;
 mod proxy;
+mod proxy_config_file;
 mod ram;
 mod readme;
 mod volume;

@@ -1,6 +1,7 @@
 //! Tests NBD with real programs: other clients on our server, our client on other servers, and TLS.
 
 use std::io::{Read, Seek, Write};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -499,6 +500,47 @@ fn attached_export_has_sectors_of_512_bytes() {
         // The size is rounded up to sectors, and not down.
         let size = if sector == "512" { "1049600" } else { "1048576" };
         assert_eq!(found.unwrap().split_whitespace().collect::<Vec<_>>(), [sector, size], "{name}");
+    }
+}
+
+#[test]
+fn attached_odd_file_is_used_to_its_last_byte() {
+    if lacks("attached odd file", &["blockdev"]) {
+        return;
+    }
+    if let Some(reason) = nectary_e2e::attach::missing(nectary_e2e::attach::FileSystem::Ext4) {
+        return not_run(format!("attached odd file: {reason}"));
+    }
+    let scratch = Scratch::new("attach-odd").unwrap();
+    let folder = scratch.path();
+    let (file, bytes) = (scratch.join("odd-file"), ODD_BYTES);
+    write_image(&file, bytes, 8).unwrap();
+    let mut expected = std::fs::read(&file).unwrap();
+    let _turn = nectary_e2e::attach::turns::alone();
+    for spec in [text(&file), format!("cache({},memory=8M)", text(&file))] {
+        let printed = run(folder, "nectary", &["attach", &spec]).unwrap();
+        let device = printed.lines().last().unwrap_or_default().to_owned();
+        let used = (|| -> anyhow::Result<(u64, Vec<u8>)> {
+            let size = run(folder, "blockdev", &["--getsize64", &device])?.trim().parse()?;
+            let disk = std::fs::File::options().read(true).write(true).open(&device)?;
+            let mut found = vec![1; size as usize];
+            disk.read_exact_at(&mut found, 0)?;
+            // The last byte, and the first one of the last sector.
+            for at in [bytes - 1, bytes / 512 * 512] {
+                expected[at] ^= 0x55;
+                disk.write_all_at(&expected[at..=at], at as u64)?;
+            }
+            disk.sync_all()?;
+            Ok((size, found))
+        })();
+        run(folder, "nectary", &["detach", &device]).unwrap();
+        let (size, found) = used.unwrap_or_else(|error| panic!("{spec}: {error:#}"));
+        assert_eq!(size, (bytes as u64).next_multiple_of(512), "{spec}");
+        let mut before = expected.clone();
+        [bytes - 1, bytes / 512 * 512].iter().for_each(|at| before[*at] ^= 0x55);
+        assert!(found[..bytes] == before[..], "{spec}: other bytes");
+        assert!(found[bytes..].iter().all(|byte| *byte == 0), "{spec}: the rest of the sector");
+        assert!(std::fs::read(&file).unwrap() == expected, "{spec}: the file has what was written, and its size");
     }
 }
 

@@ -9,3 +9,4 @@ mod mirror;
 mod parity;
 mod replace;
 mod scrub;
+mod second_failure;

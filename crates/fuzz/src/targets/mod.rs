@@ -4,6 +4,7 @@
 //! file of its crate, and a folder with the target's name in `corpus/`.
 
 mod block;
+mod config;
 mod fuse;
 mod http;
 mod http_reference;
@@ -76,6 +77,15 @@ pub const TARGETS: &[Target] = &[
     Target { name: "block-recording", run: block::recording, seeds: block::recording_seeds, ..TARGET },
     Target { name: "block-spec", run: block::spec, seeds: block::spec_seeds, words: block::WORDS, ..TARGET },
     Target { name: "block-sizes", run: block::sizes, seeds: block::size_seeds, words: block::WORDS, ..TARGET },
+    Target {
+        name: "config-file",
+        run: config::file,
+        seeds: config::file_seeds,
+        words: config::WORDS,
+        memory_bytes_max: 32 * MIB,
+        mutants: 3000,
+        ..TARGET
+    },
     Target { name: "fuse-request", run: fuse::request, seeds: fuse::request_seeds, words: fuse::WORDS, ..TARGET },
     Target { name: "nbd-server", run: nbd::server, seeds: nbd::server_seeds, ..NBD },
     Target { name: "nbd-client", run: nbd::client, seeds: nbd::client_seeds, ..NBD },

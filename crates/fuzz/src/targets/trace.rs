@@ -1,4 +1,4 @@
-//! Targets of `nectary-trace`: every trace format, uncompressed and compressed with gzip or zstd.
+//! Targets of `nectary-trace`: every trace format, uncompressed and compressed with gzip, xz or zstd.
 //!
 //! Each target reads a trace to its end or to its first error. An error names the file and contains no control
 //! characters.
@@ -29,6 +29,8 @@ pub const WORDS: &[&[u8]] = &[
     b"1048576",
     b"block=1,",
     b"sep=;",
+    b"\"",
+    b"key,size",
     b"volume=2+3,offset=5,size=6,op=4",
 ];
 
@@ -86,7 +88,7 @@ pub fn csv(input: &[u8]) {
     let end = input.iter().position(|&byte| byte == b'\n').unwrap_or(0);
     let columns = std::str::from_utf8(&input[..end]).ok().and_then(|line| Columns::parse(line).ok());
     let lines = if columns.is_some() { &input[end..] } else { input };
-    check(lines, &ReadOptions { columns: columns.unwrap_or_else(Columns::msr), ..of(Format::Csv) });
+    check(lines, &ReadOptions { columns, ..of(Format::Csv) });
 }
 
 /// Reads both versions of VSCSI.
@@ -114,10 +116,14 @@ pub fn nectary(input: &[u8]) {
     check(&bytes, &of(Format::Nectary));
 }
 
-/// Reads bytes that begin like gzip or zstd; the format is guessed.
+/// Reads bytes that begin like gzip, xz or zstd; the format is guessed.
 pub fn compressed(input: &[u8]) {
     let (choices, rest) = choices(input);
-    let magic: &[u8] = if choices & 1 == 1 { &[0x1f, 0x8b, 8] } else { &[0x28, 0xb5, 0x2f, 0xfd] };
+    let magic: &[u8] = match choices % 3 {
+        0 => &[0x28, 0xb5, 0x2f, 0xfd],
+        1 => &[0x1f, 0x8b, 8],
+        _ => b"\xfd7zXZ\0",
+    };
     let mut bytes = rest.to_vec();
     let length = magic.len().min(bytes.len());
     bytes[..length].copy_from_slice(&magic[..length]);
@@ -125,7 +131,7 @@ pub fn compressed(input: &[u8]) {
 }
 
 fn is_compressed(input: &[u8]) -> bool {
-    input.starts_with(&[0x1f, 0x8b]) || input.starts_with(&[0x28, 0xb5, 0x2f, 0xfd])
+    [&[0x1f, 0x8b][..], &[0x28, 0xb5, 0x2f, 0xfd], b"\xfd7zXZ\0"].iter().any(|magic| input.starts_with(magic))
 }
 
 /// Makes lines and comments.
@@ -145,6 +151,8 @@ pub fn csv_seeds() -> Vec<Vec<u8>> {
         b"128166372003061629,host,0,Read,8192,16384,77\n128166372003061630,host,1,Write,0,512,9\n".to_vec(),
         b"block=1,op=2,stream=3,sep=;\n7;r;a\n8;W;b\n".to_vec(),
         b"time,host,disk,op,offset,size\n1,h,0,Read,0,0\n".to_vec(),
+        b"time,key,size,op,ttl\n1.5,\"a,\"\"b\",7,set,60\n2,c,0,delete,\n".to_vec(),
+        b"\xef\xbb\xbfkey=id,size=bytes\nid  bytes\nx    9\n".to_vec(),
     ]
 }
 

@@ -371,7 +371,7 @@ mod tests {
 
     fn start(target: &AccessLog) -> LogWriter {
         let log = OpenLog::open(target).expect("opened").expect("a log");
-        LogWriter::start(log, StatsReader::new(Vec::new(), Arc::default())).expect("a thread")
+        LogWriter::start(log, StatsReader::new(Vec::new())).expect("a thread")
     }
 
     /// Waits until the condition holds; if it never does, the test fails.
@@ -453,7 +453,7 @@ mod tests {
         let folder = folder("torn");
         let path = folder.join("log");
         let (target, queue) = (AccessLog::File(path.clone()), Arc::new(LogQueue::default()));
-        let stats = StatsReader::new(Vec::new(), Arc::default());
+        let stats = StatsReader::new(Vec::new());
         let file = append_to(&path).expect("a file");
         let mut thread = Thread { target, file, queue, stats, lost_before: None };
         let mut at = 6;

@@ -4,6 +4,7 @@
 //! of the whole path and query if it has a `*`. The first rule that matches counts. Without rules there is no default.
 //! [`freshness`](super::freshness) decides to which responses the default applies.
 
+use std::fmt;
 use std::time::Duration;
 
 use super::cache_control::DELTA_SECONDS_MAX;
@@ -43,6 +44,21 @@ impl Rule {
         Ok(Rule { host: host.to_ascii_lowercase().into_bytes(), path: path.as_bytes().to_vec(), ttl_s })
     }
 
+    /// The host: a name, `*.` and a name, or `*`.
+    pub fn host(&self) -> &str {
+        std::str::from_utf8(&self.host).unwrap_or_default()
+    }
+
+    /// The path: the beginning of paths, or a pattern with `*`; empty for all.
+    pub fn path(&self) -> &str {
+        std::str::from_utf8(&self.path).unwrap_or_default()
+    }
+
+    /// The lifetime.
+    pub fn ttl(&self) -> Duration {
+        Duration::from_secs(self.ttl_s)
+    }
+
     fn matches(&self, host: &[u8], path: &[u8]) -> bool {
         let host_matches = match self.host.strip_prefix(b"*") {
             Some(suffix) => host.ends_with(suffix),
@@ -52,10 +68,23 @@ impl Rule {
     }
 }
 
+/// Writes the rule as it is read.
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}={}s", self.host(), self.path(), self.ttl_s)
+    }
+}
+
 impl DefaultTtl {
     /// Makes a set of rules, which are tried in the given order.
     pub fn new(rules: Vec<Rule>) -> DefaultTtl {
         DefaultTtl { rules }
+    }
+
+    /// The same lifetime in seconds for every URL, or none.
+    pub fn of_all(ttl_s: Option<u64>) -> DefaultTtl {
+        let rule = |ttl_s: u64| Rule { host: b"*".to_vec(), path: Vec::new(), ttl_s: ttl_s.min(DELTA_SECONDS_MAX) };
+        DefaultTtl { rules: ttl_s.map(rule).into_iter().collect() }
     }
 
     /// The default lifetime, in seconds, for a URL given as its primary key.

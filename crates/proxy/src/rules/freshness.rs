@@ -51,16 +51,36 @@ pub fn is_explicit(headers: &HeaderMap, directives: &ResponseDirectives) -> bool
     directives.s_maxage.is_some() || directives.max_age.is_some() || expires(headers, directives).is_some()
 }
 
+/// The lifetime in seconds that the operator gives to a response without one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OperatorTtl {
+    /// A default for its URL, if there is one. It applies to some statuses only.
+    Usual(Option<u64>),
+    /// For exactly its status.
+    OfStatus(u64),
+}
+
 /// The freshness lifetime of a response received at `response_ms`; `default_ttl_s` is the operator's default for its
-/// URL.
-///
-/// A response whose `Expires` is not a date is stale. The default does not apply to responses with `no-cache`,
-/// `no-store` or `private`.
+/// URL. See [`lifetime_by`].
 pub fn lifetime(
     status: StatusCode,
     headers: &HeaderMap,
     directives: &ResponseDirectives,
     default_ttl_s: Option<u64>,
+    response_ms: u64,
+) -> Freshness {
+    lifetime_by(status, headers, directives, OperatorTtl::Usual(default_ttl_s), response_ms)
+}
+
+/// The freshness lifetime of a response received at `response_ms`; `default` is the operator's.
+///
+/// A response whose `Expires` is not a date is stale. The default does not apply to responses with `no-cache`,
+/// `no-store` or `private`.
+pub fn lifetime_by(
+    status: StatusCode,
+    headers: &HeaderMap,
+    directives: &ResponseDirectives,
+    default: OperatorTtl,
     response_ms: u64,
 ) -> Freshness {
     let explicit = |seconds: u64| Freshness { lifetime_ms: seconds * 1000, source: Source::Explicit };
@@ -71,8 +91,11 @@ pub fn lifetime(
     if let Some(expires) = expires(headers, directives) {
         return explicit(parse_date_s(expires).map_or(0, |expires_s| expires_s.saturating_sub(date_s)));
     }
+    let default_ttl_s = match default {
+        OperatorTtl::Usual(ttl_s) => ttl_s.filter(|_| takes_default_ttl(status)),
+        OperatorTtl::OfStatus(ttl_s) => Some(ttl_s),
+    };
     if let Some(seconds) = default_ttl_s
-        && takes_default_ttl(status)
         && !(directives.no_cache || directives.no_store || directives.private)
     {
         return Freshness { lifetime_ms: seconds * 1000, source: Source::DefaultTtl };

@@ -8,7 +8,7 @@ use http::{HeaderMap, Method, StatusCode};
 use super::cache_control::{RequestDirectives, ResponseDirectives};
 use super::cookies::{Cookies, cookies};
 use super::default_ttl::DefaultTtl;
-use super::freshness::{Freshness, lifetime};
+use super::freshness::{Freshness, OperatorTtl, lifetime_by};
 use super::storable::{Storability, storability};
 use super::targeted;
 
@@ -17,6 +17,10 @@ use super::targeted;
 pub struct Policy {
     /// The operator's lifetimes for responses that have no lifetime.
     pub default_ttl: DefaultTtl,
+    /// The same by status, instead of `default_ttl`.
+    pub status_ttl: Vec<(u16, u64)>,
+    /// The time beyond its lifetime for which a response that does not say is served while it is validated, in seconds.
+    pub while_revalidate_s: u32,
     /// Whether this is a reverse proxy, which obeys `CDN-Cache-Control`. A forward proxy ignores that header.
     pub is_for_origin: bool,
     /// Whether responses with `Set-Cookie` are stored in the same way as responses without it.
@@ -24,6 +28,8 @@ pub struct Policy {
     /// The time beyond its lifetime for which a response without `stale-if-error` is served while the origin cannot be
     /// reached, in seconds; 0 if it never is.
     pub stale_unreachable_s: u64,
+    /// The number of the configuration that this is of. A stored response that was judged by another one is judged again.
+    pub generation: u32,
 }
 
 impl Policy {
@@ -42,7 +48,15 @@ impl Policy {
         directives: &ResponseDirectives,
         response_ms: u64,
     ) -> Freshness {
-        lifetime(status, headers, directives, self.default_ttl.for_key(key), response_ms)
+        let default = if self.status_ttl.is_empty() {
+            OperatorTtl::Usual(self.default_ttl.for_key(key))
+        } else {
+            match self.status_ttl.iter().find(|(of, _)| *of == status.as_u16()) {
+                Some((_, ttl_s)) => OperatorTtl::OfStatus(*ttl_s),
+                None => OperatorTtl::Usual(self.default_ttl.for_key(key)),
+            }
+        };
+        lifetime_by(status, headers, directives, default, response_ms)
     }
 
     /// The treatment of a response's cookies.

@@ -7,7 +7,7 @@ use http::header::{AUTHORIZATION, ETAG, LAST_MODIFIED};
 use http::{HeaderMap, Method, StatusCode};
 
 use super::cache_control::{RequestDirectives, ResponseDirectives};
-use super::freshness::{Freshness, is_explicit, is_heuristically_cacheable};
+use super::freshness::{Freshness, Source, is_explicit, is_heuristically_cacheable};
 use super::vary::Vary;
 
 /// Whether a response may be stored, or the reason why it must not be stored.
@@ -92,7 +92,11 @@ pub fn storability(
     {
         return Storability::Authorization;
     }
-    if !(response.public || is_explicit(headers, response) || is_heuristically_cacheable(status)) {
+    if !(response.public
+        || is_explicit(headers, response)
+        || is_heuristically_cacheable(status)
+        || freshness.source == Source::DefaultTtl)
+    {
         return Storability::NotAllowed;
     }
     if matches!(Vary::parse(headers), Vary::Any) {

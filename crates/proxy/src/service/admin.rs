@@ -1,13 +1,23 @@
-//! Decides for each request whether its client may purge.
+//! Decides for each request whether its client may purge, and answers the other requests at an address for
+//! administration.
 //!
 //! Owns: the refusals. Each refusal tells the operator what to do; no refusal reveals whether a token was nearly right.
+//! Without a token, whoever runs programs on this machine may use the addresses for administration. Pages of the web
+//! that are open in a browser on it may not: such a page can send requests here under a name of its own that it has
+//! made to mean this machine (DNS rebinding).
 
-use http::header::{AUTHORIZATION, WWW_AUTHENTICATE};
-use http::{HeaderValue, Response, StatusCode};
+use std::net::IpAddr;
 
-use super::reply::own;
+use http::header::{AUTHORIZATION, HOST, ORIGIN, WWW_AUTHENTICATE};
+use http::uri::Authority;
+use http::{HeaderValue, Method, Response, StatusCode};
+
+use super::reply::{own, own_with};
 use super::request::ClientRequest;
+use crate::access_log::Outcome;
+use crate::admin::AdminPage;
 use crate::body::ReplyBody;
+use crate::rules::cache_status::CacheStatus;
 
 /// Headers that proxies and TLS terminators add to requests that they pass on.
 const RELAYED: [&str; 6] =
@@ -24,7 +34,7 @@ pub(super) fn refuse_purge(request: &ClientRequest) -> Option<Response<ReplyBody
 
 fn refusal_of_purge(request: &ClientRequest) -> Option<Response<ReplyBody>> {
     let options = &request.worker.options.admin;
-    if !request.client.is_admin && options.token.is_none() {
+    if !request.client.is_admin() && options.token.is_none() {
         let text = "PURGE is not served here. The operator can start the proxy with --admin-listen ADDRESS or with \
                     --admin-token-file FILE, or purge over the control socket.";
         return Some(own(request, StatusCode::METHOD_NOT_ALLOWED, "purge-off", text, true));
@@ -38,22 +48,70 @@ fn refusal_of_purge(request: &ClientRequest) -> Option<Response<ReplyBody>> {
         );
         return Some(own(request, StatusCode::FORBIDDEN, "purge-relayed", &text, true));
     }
-    let token = options.token.as_ref()?;
-    let mut shown = request.headers.get_all(AUTHORIZATION).iter();
-    match (shown.next(), shown.next()) {
-        (Some(value), None) if token.is_shown_by(value.as_bytes()) => None,
-        _ => {
-            let text = "PURGE needs the token of --admin-token-file, as `Authorization: Bearer TOKEN`.";
-            let mut response = own(request, StatusCode::UNAUTHORIZED, "purge-token", text, true);
-            let scheme = HeaderValue::from_static("Bearer realm=\"nectary\"");
-            response.headers_mut().insert(WWW_AUTHENTICATE, scheme);
-            Some(response)
-        }
+    // Browsers send `Origin` with every request that does not merely read.
+    if options.token.is_none() && request.headers.contains_key(ORIGIN) {
+        let text = "This PURGE was sent by a page in a browser: it has `Origin`. To purge from there, start the proxy \
+                    with --admin-token-file.";
+        return Some(own(request, StatusCode::FORBIDDEN, "purge-browser", text, true));
     }
+    refuse_without_token(request, "purge-token")
 }
 
-/// Refuses everything except purges on an address for administration.
-pub(super) fn refuse_other(request: &ClientRequest) -> Response<ReplyBody> {
-    let text = "This address is for administration: it serves PURGE alone. Send all else to an address of --listen.";
+/// Whether a request names this machine by an address or as `localhost`, or names none, as no page of the web can.
+fn names_this_machine(request: &ClientRequest) -> bool {
+    let of_header = || request.headers.get(HOST).and_then(|host| Authority::try_from(host.as_bytes()).ok());
+    let Some(authority) = request.uri.authority().cloned().or_else(of_header) else { return true };
+    let host = authority.host();
+    let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+    bare.eq_ignore_ascii_case("localhost") || bare.parse::<IpAddr>().is_ok()
+}
+
+/// Refuses a request that does not show the token, if there is one.
+fn refuse_without_token(request: &ClientRequest, detail: &'static str) -> Option<Response<ReplyBody>> {
+    if shows_token(request) {
+        return None;
+    }
+    let text = "This needs the token of --admin-token-file, as `Authorization: Bearer TOKEN`.";
+    let mut response = own(request, StatusCode::UNAUTHORIZED, detail, text, true);
+    let scheme = HeaderValue::from_static("Bearer realm=\"nectary\"");
+    response.headers_mut().insert(WWW_AUTHENTICATE, scheme);
+    Some(response)
+}
+
+/// Whether a request shows the token, if there is one.
+fn shows_token(request: &ClientRequest) -> bool {
+    let Some(token) = &request.worker.options.admin.token else { return true };
+    let mut shown = request.headers.get_all(AUTHORIZATION).iter();
+    matches!((shown.next(), shown.next()), (Some(value), None) if token.is_shown_by(value.as_bytes()))
+}
+
+/// Answers a request other than a purge on an address for administration: a page, or a refusal.
+pub(super) async fn answer(request: &ClientRequest) -> Response<ReplyBody> {
+    let is_read = request.method == Method::GET || request.method == Method::HEAD;
+    let pages = request.worker.options.admin.pages.as_ref().filter(|_| is_read);
+    let Some((page, pages)) = AdminPage::of(request.uri.path()).zip(pages) else { return refuse_other(request) };
+    let has_token = request.worker.options.admin.token.is_some();
+    let is_trusted = if has_token { shows_token(request) } else { names_this_machine(request) };
+    if page == AdminPage::Metrics && !is_trusted {
+        let text = "Without a token, pages are served to requests that name this machine as `localhost` or by an \
+                    address. Use one of these, or start the proxy with --admin-token-file.";
+        let refusal = refuse_without_token(request, "metrics-token");
+        return refusal.unwrap_or_else(|| own(request, StatusCode::FORBIDDEN, "admin-host", text, true));
+    }
+    let make = pages.0.clone();
+    let Ok(answer) = tokio::task::spawn_blocking(move || make(page)).await else {
+        return own(request, StatusCode::INTERNAL_SERVER_ERROR, "page", "This page cannot be made.", false);
+    };
+    let status = if answer.is_good { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    let cache_status = CacheStatus::Own { detail: "administration" };
+    // Who balances load may not have the token, and learns nothing but whether this proxy works.
+    let text = if is_trusted { answer.text.as_str() } else { answer.text.lines().next().unwrap_or_default() };
+    own_with(request, status, cache_status, Outcome::Own, answer.content_type, text, false)
+}
+
+/// Refuses everything except purges and pages on an address for administration.
+fn refuse_other(request: &ClientRequest) -> Response<ReplyBody> {
+    let text = "This address is for administration: it serves PURGE, and GET of /metrics, /healthz and /readyz. Send all \
+                else to an address of --listen.";
     own(request, StatusCode::METHOD_NOT_ALLOWED, "admin-only", text, true)
 }

@@ -53,7 +53,7 @@ impl Variant {
 
 /// Answers a GET or HEAD request that has no body.
 pub(super) async fn serve(mut request: ClientRequest) -> Response<ReplyBody> {
-    let worker = request.worker.clone();
+    let (worker, route) = (request.worker.clone(), request.route.clone());
     let mut variant = Variant::default();
     let mut why = Forward::UriMiss;
     locality::hint(&request);
@@ -67,9 +67,9 @@ pub(super) async fn serve(mut request: ClientRequest) -> Response<ReplyBody> {
         let mut unusable = None;
         if let Some(object) = worker.store.get(key).await {
             let directives = directives_for(&request, &object, false);
-            match look_at(&worker, &request.key, &object, &directives, request.at_ms) {
+            match look_at(&request.route.policy, &request.key, &object, &directives, request.at_ms) {
                 // It was stored when these headers were not part of the key.
-                found if !found.is_marker() && variant.names.is_empty() && !worker.key_headers.is_empty() => {
+                found if !found.is_marker() && variant.names.is_empty() && !route.key_headers.is_empty() => {
                     unusable = Some(object);
                 }
                 Lookup::Serve(_, age_s, ttl_s) => {
@@ -91,7 +91,7 @@ pub(super) async fn serve(mut request: ClientRequest) -> Response<ReplyBody> {
                     stale = Some(object);
                 }
                 Lookup::Varies(names) if variant.names.is_empty() => {
-                    variant.learn(names, &worker.key_headers, &request.headers);
+                    variant.learn(names, &route.key_headers, &request.headers);
                     why = Forward::VaryMiss;
                     continue;
                 }
@@ -120,7 +120,7 @@ pub(super) async fn serve(mut request: ClientRequest) -> Response<ReplyBody> {
             FillRole::Follower(reader) => match follow(request, why, reader, stale.clone()).await {
                 Followed::Answered(response) => return response,
                 Followed::Varies(again, names) => {
-                    variant.learn(&names, &worker.key_headers, &again.headers);
+                    variant.learn(&names, &route.key_headers, &again.headers);
                     why = Forward::VaryMiss;
                     request = again;
                 }
@@ -159,7 +159,7 @@ fn failing(request: &ClientRequest) -> Option<(Failure, Option<Probe>)> {
     if !upstream.has_failing() {
         return None;
     }
-    upstream.failing(&request.origin()?)
+    upstream.failing(&request.destination()?)
 }
 
 /// Returns a stale object that may be served because its origin is failing, without asking the origin again. If nobody
@@ -220,7 +220,7 @@ fn answer(
     status: CacheStatus,
     outcome: Outcome,
 ) -> Response<ReplyBody> {
-    let read = |bytes: &_| Found::read(bytes, &request.key, &request.worker.policy);
+    let read = |bytes: &_| Found::read(bytes, &request.key, &request.route.policy);
     let Found::Response(stored) = object.decoded(read) else {
         return failed(&request, &FetchError::Broken("what was stored cannot be read".into()), status);
     };
@@ -234,10 +234,11 @@ fn answer(
 /// Returns the object with its age and its remaining lifetime in seconds, if it may be served although the origin
 /// failed.
 fn stale_on(request: &ClientRequest, stale: Option<Object>, failure: Failure) -> Option<(Object, u64, i64)> {
-    let (object, policy) = (stale?, &request.worker.policy);
+    let (object, policy) = (stale?, &request.route.policy);
     let Found::Response(stored) = object.decoded(|bytes| Found::read(bytes, &request.key, policy)) else { return None };
     let (now_ms, unreachable_s) = (request.worker.now_ms(), policy.stale_unreachable_s);
-    let (age_s, ttl_s) = decide_on_failure(&stored.stored, &request.directives, now_ms, failure, unreachable_s)?;
+    let (age_s, ttl_s) =
+        decide_on_failure(&stored.facts(&request.key, policy), &request.directives, now_ms, failure, unreachable_s)?;
     Some((object.clone(), age_s, ttl_s))
 }
 
@@ -335,7 +336,7 @@ fn directives_for(request: &ClientRequest, object: &Object, has_waited: bool) ->
     if !request.features.has_directives {
         return request.directives;
     }
-    match object.decoded(|bytes| Found::read(bytes, &request.key, &request.worker.policy)) {
+    match object.decoded(|bytes| Found::read(bytes, &request.key, &request.route.policy)) {
         Found::Response(stored) if came_after(request, stored.stored.response_ms, has_waited) => {
             request.directives.without_demands()
         }
@@ -359,7 +360,7 @@ async fn follow(request: ClientRequest, why: Forward, mut reader: FillReader, st
             }
             // The fetch has validated the response for the other request. This request may need its own validation, if
             // the response was there before this request, or must never be used for another request.
-            let found = Found::read(&metadata, &request.key, &request.worker.policy);
+            let found = Found::read(&metadata, &request.key, &request.route.policy);
             let Found::Response(stored) = found else { return Followed::Alone(request) };
             let directives = match came_after(&request, stored.stored.response_ms, has_waited) {
                 true => request.directives.without_demands(),
@@ -376,7 +377,7 @@ async fn follow(request: ClientRequest, why: Forward, mut reader: FillReader, st
         }
         FillHead::Object(object) => {
             let (directives, now_ms) = (directives_for(&request, &object, has_waited), request.worker.now_ms());
-            match look_at(&request.worker, &request.key, &object, &directives, now_ms) {
+            match look_at(&request.route.policy, &request.key, &object, &directives, now_ms) {
                 Lookup::Serve(_, age_s, _) | Lookup::ServeAndValidate(age_s, _) => {
                     let object = object.clone();
                     let stored = object.is_admitted();
@@ -408,7 +409,7 @@ async fn stream(
         }
         FillHead::Declined | FillHead::Failed => return Err(request),
     };
-    let Found::Response(stored) = Found::read(&metadata, &request.key, &request.worker.policy) else {
+    let Found::Response(stored) = Found::read(&metadata, &request.key, &request.route.policy) else {
         return Err(request);
     };
     let age_s = stored.stored.age_ms(request.worker.now_ms()) / 1000;
@@ -421,7 +422,7 @@ async fn stream(
 }
 
 fn age_of(request: &ClientRequest, object: &Object) -> u64 {
-    match object.decoded(|bytes| Found::read(bytes, &request.key, &request.worker.policy)) {
+    match object.decoded(|bytes| Found::read(bytes, &request.key, &request.route.policy)) {
         Found::Response(stored) => stored.stored.age_ms(request.worker.now_ms()) / 1000,
         _ => 0,
     }

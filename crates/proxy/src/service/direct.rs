@@ -14,11 +14,12 @@ use nectary_store::KeyRef;
 use super::lookup::{Lookup, look_at};
 use super::request::Client;
 use crate::access_log::{Line, Outcome};
+use crate::connections::Door;
 use crate::rules::cache_control::RequestDirectives;
 use crate::rules::host::is_host;
 use crate::rules::key::push_decimal;
-use crate::wire::stream::Shortcut;
-use crate::worker::{Mode, Worker};
+use crate::wire::http1::stream::Shortcut;
+use crate::worker::Worker;
 
 /// The longest body that is sent here. A longer body may not fit into the send buffer, so hyper sends it, and its bytes
 /// are counted when they are sent.
@@ -43,17 +44,18 @@ impl Shortcut for Direct {
     fn answer(&self, request: &[u8], head: &mut Vec<u8>) -> Option<Bytes> {
         let plain = plain(request)?;
         let worker = &*self.worker;
-        let Mode::Reverse(reverse) = &worker.mode else { return None };
-        if !worker.key_headers.is_empty() {
+        let sites = worker.sites.borrow();
+        let route = sites.find(Some(plain.host), plain.path);
+        if !(route.is_stored() && route.is_plain()) {
             return None;
         }
         let scratch = &mut *worker.scratch.borrow_mut();
         let key = &mut scratch.0;
         key.clear();
-        if !reverse.push_key_prefix(key, Some(plain.host)) {
+        if !route.key.push_prefix(key, Some(plain.host)) {
             return None;
         }
-        key.extend_from_slice(plain.path);
+        route.push_path(plain.path, key);
         if key.len() > worker.options.limits.url_bytes_max {
             return None;
         }
@@ -61,7 +63,9 @@ impl Shortcut for Direct {
         let body = object.whole().filter(|body| body.len() <= BODY_BYTES_MAX)?.clone();
         let (started, at_ms) = worker.now();
         let nothing = RequestDirectives::default();
-        let Lookup::Serve(stored, age_s, ttl_s) = look_at(worker, key, &object, &nothing, at_ms) else { return None };
+        let Lookup::Serve(stored, age_s, ttl_s) = look_at(&route.policy, key, &object, &nothing, at_ms) else {
+            return None;
+        };
         if stored.head.status != StatusCode::OK {
             return None;
         }
@@ -82,7 +86,7 @@ impl Shortcut for Direct {
                 client: self.client.address.ip(),
                 at_ms,
                 method: &Method::GET,
-                url: key,
+                url: &route.logged_url(key, self.client.door == Door::Tls, Some(plain.host), plain.path),
                 version: Version::HTTP_11,
                 status: 200,
                 body_bytes: body.len() as u64,
@@ -93,7 +97,7 @@ impl Shortcut for Direct {
                 object_bytes: Some(body.len() as u64),
             });
         } else {
-            Outcome::Hit.count(200, &worker.stats);
+            worker.log.count(Outcome::Hit, 200, started.elapsed());
         }
         Some(body)
     }

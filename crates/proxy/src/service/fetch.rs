@@ -7,6 +7,7 @@
 
 use std::borrow::Cow;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use futures_util::StreamExt;
 use http::header::{ACCEPT_ENCODING, FORWARDED, TRANSFER_ENCODING, VIA};
@@ -19,29 +20,33 @@ use tokio::sync::oneshot;
 use super::herald::Herald;
 use super::pass::PURGE_FAILED;
 use super::request::ClientRequest;
+use crate::connections::Door;
 use crate::hit_for_miss::Reason;
 use crate::rules::age::Times;
 use crate::rules::cache_control::RequestDirectives;
 use crate::rules::conditional::{set_validation, validates};
 use crate::rules::cookies::{self, Cookies};
 use crate::rules::hop::remove_hop_by_hop;
-use crate::rules::invalidate::origin_of;
+use crate::rules::invalidate::{is_unsafe, origin_of};
 use crate::rules::key::Origin;
-use crate::rules::origin::encodings::normal_form;
 use crate::rules::serve::{Failure, decide_on_failure};
 use crate::rules::storable::Storability;
 use crate::rules::tags::{strip, tags_of};
 use crate::rules::update::merged;
 use crate::rules::vary::{Vary, push_variant};
+use crate::sites::{HostSent, SiteRoute, Target};
 use crate::stored::metadata::encode_marker;
 use crate::stored::response::{Found, to_metadata};
-use crate::upstream::{Destination, FetchError, Forwarding, Lease, Reach, RequestBody, RequestHead, exchange, pieces};
-use crate::wire::informational::Informational;
-use crate::worker::{Mode, Worker};
+use crate::upstream::{
+    Destination, FetchError, Forwarding, Lease, OriginRules, Reach, RequestBody, RequestHead, exchange, pieces,
+};
+use crate::wire::http1::informational::Informational;
+use crate::worker::Worker;
 
 /// A fetch that has not begun yet.
 pub(super) struct Plan {
     worker: Rc<Worker>,
+    route: Arc<SiteRoute>,
     key: Vec<u8>,
     /// The client's headers, to which `Vary` refers.
     headers: HeaderMap,
@@ -74,39 +79,49 @@ pub(super) enum Told {
 }
 
 impl ClientRequest {
-    /// The origin that the request's URL names.
-    pub(super) fn origin(&self) -> Option<Origin> {
-        match &self.worker.mode {
-            Mode::Reverse(reverse) => Some(reverse.origin.clone()),
-            Mode::Forward => Origin::of(&self.uri),
+    /// The destination of this request; `None` if its URL names no origin.
+    pub(super) fn destination(&self) -> Option<Destination> {
+        match &self.route.target {
+            Target::Named(rules) => Some(self.named_destination(Origin::of(&self.uri)?, rules.clone())),
+            Target::Pool(pool) => {
+                let sends_own_host = self.route.host == HostSent::Server;
+                Some(Destination::of_pool(pool, sends_own_host, self.client.address.ip()))
+            }
+            _ => None,
         }
     }
 
-    /// The destination of this request at an origin.
-    pub(super) fn destination(&self, origin: Origin) -> Destination {
-        let is_from_here = self.client.is_loopback || matches!(self.worker.mode, Mode::Reverse { .. });
-        let reach = if is_from_here { Reach::Everywhere } else { Reach::Beyond };
-        Destination { origin, reach, client: self.client.address.ip() }
+    /// The destination at an origin that the client names.
+    pub(super) fn named_destination(&self, origin: Origin, rules: Arc<OriginRules>) -> Destination {
+        let reach = if self.client.is_loopback { Reach::Everywhere } else { Reach::Beyond };
+        Destination::new(origin, reach, self.client.address.ip(), rules)
     }
 
     /// The destination of this request, and the head to send to it.
     pub(super) fn upstream(&self) -> (Option<Destination>, RequestHead) {
+        let route = &*self.route;
         // Only the origin of a reverse proxy is told the client's address; the origins of a forward proxy are not.
-        let is_reverse = matches!(self.worker.mode, Mode::Reverse { .. });
         let forwarding = Forwarding {
             peer: self.client.address.ip(),
+            is_secure: self.client.door == Door::Tls,
             is_trusted: self.client.is_trusted,
-            is_told: is_reverse && !self.worker.options.forwarded.is_silent,
-            keyed: &self.worker.key_headers,
+            is_told: !route.is_forward() && !route.is_silent,
+            keyed: &route.key_headers,
         };
-        let origin = self.origin();
-        let authority = match &self.worker.mode {
-            Mode::Reverse(reverse) => Cow::Borrowed(reverse.host_for(&self.key)),
-            Mode::Forward => Cow::Owned(origin.as_ref().map(Origin::authority).unwrap_or_default()),
+        let to = self.destination();
+        let authority = match &route.target {
+            Target::Pool(pool) => Cow::Borrowed(route.host_for(&self.key, &pool.servers[0].authority)),
+            _ => Cow::Owned(to.as_ref().map(|to| to.origin.authority()).unwrap_or_default()),
         };
-        let head =
-            RequestHead::new(self.method.clone(), &self.uri, &self.headers, &authority, &self.worker.via, &forwarding);
-        (origin.map(|origin| self.destination(origin)), head)
+        let via = self.worker.via_of(self.version);
+        let mut head = RequestHead::new(self.method.clone(), &self.uri, &self.headers, &authority, via, &forwarding);
+        if !is_unsafe(&self.method)
+            && let Some(target) = route.target_sent(&self.uri)
+        {
+            head.target = target;
+        }
+        route.request_headers.apply(&mut head.headers);
+        (to, head)
     }
 }
 
@@ -118,9 +133,10 @@ impl Plan {
         head.method = Method::GET;
         head.ask_for_all();
         // All clients whose copy this may become are asked for in the same words.
-        head.headers.insert(ACCEPT_ENCODING, HeaderValue::from_static(normal_form(&request.headers)));
+        head.accept(&request.headers, &request.route.request_headers);
         Plan {
             worker: request.worker.clone(),
+            route: request.route.clone(),
             key: request.key.clone(),
             headers: request.headers.clone(),
             directives: request.directives,
@@ -134,22 +150,22 @@ impl Plan {
 
     /// Like [`Plan::new`], for a fetch that no client waits for. Nobody receives its informational responses.
     pub fn for_later(request: &ClientRequest, names: Vec<HeaderName>, stale: Object) -> Plan {
-        Plan { herald: Herald::silent(&request.worker), ..Plan::new(request, names, Some(stale)) }
+        Plan { herald: Herald::silent(&request.worker, &request.route), ..Plan::new(request, names, Some(stale)) }
     }
 
     /// Whether the stored response may be served although the origin failed.
     fn allows_stale_on(&self, failure: Failure) -> bool {
-        let (Some(object), policy) = (&self.stale, &self.worker.policy) else { return false };
+        let (Some(object), policy) = (&self.stale, &self.route.policy) else { return false };
         let Found::Response(stored) = object.decoded(|bytes| Found::read(bytes, &self.key, policy)) else {
             return false;
         };
         let (now_ms, unreachable_s) = (self.worker.now_ms(), policy.stale_unreachable_s);
-        decide_on_failure(&stored.stored, &self.directives, now_ms, failure, unreachable_s).is_some()
+        decide_on_failure(&stored.facts(&self.key, policy), &self.directives, now_ms, failure, unreachable_s).is_some()
     }
 
     fn stale_headers(&self) -> Option<HeaderMap> {
         let object = self.stale.as_ref()?;
-        match object.decoded(|bytes| Found::read(bytes, &self.key, &self.worker.policy)) {
+        match object.decoded(|bytes| Found::read(bytes, &self.key, &self.route.policy)) {
             Found::Response(stored) => Some(stored.headers()),
             _ => None,
         }
@@ -187,8 +203,8 @@ pub(super) async fn run(plan: Plan, mut fill: Fill, tell: oneshot::Sender<Told>)
         }
         let times = Times { request_ms, response_ms: worker.now_ms() };
         let (mut parts, body) = response.into_parts();
-        worker.adapt(&mut parts.headers);
-        let is_doubtful = worker.options.origin_rules.distrusts_close && is_close_delimited(&parts.headers, &body);
+        plan.route.adapt(&mut parts.headers);
+        let is_doubtful = plan.route.distrusts_close && is_close_delimited(&parts.headers, &body);
         remove_hop_by_hop(&mut parts.headers);
         if validates_stale && parts.status == StatusCode::NOT_MODIFIED {
             lease.finish();
@@ -197,13 +213,13 @@ pub(super) async fn run(plan: Plan, mut fill: Fill, tell: oneshot::Sender<Told>)
                 // The object keeps its tags, and gets those of the 304 in addition.
                 let is_tagged = tag(&plan, &mut fill, &parts.headers);
                 let mut fresh = parts.headers.clone();
-                let own_cookies = if keeps_cookies(&worker, &merged(stored, &fresh)) {
+                let own_cookies = if keeps_cookies(&plan.route, &merged(stored, &fresh)) {
                     Vec::new()
                 } else {
                     cookies::take(&mut fresh)
                 };
                 let mut headers = merged(stored, &fresh);
-                if worker.options.strip_tags {
+                if plan.route.strips_tags {
                     strip(&mut headers);
                 }
                 // The object's key in the store depends on the names in `Vary`, so these names must not change.
@@ -256,7 +272,7 @@ async fn refresh(
     times: Times,
     (tell, cookies): (oneshot::Sender<Told>, Vec<HeaderValue>),
 ) {
-    let status = match object.decoded(|bytes| Found::read(bytes, &plan.key, &plan.worker.policy)) {
+    let status = match object.decoded(|bytes| Found::read(bytes, &plan.key, &plan.route.policy)) {
         Found::Response(stored) => stored.head.status,
         _ => StatusCode::OK,
     };
@@ -289,7 +305,7 @@ async fn fetch_body(
     let worker = &plan.worker;
     let status = response.status();
     let verdict = storability_of(plan, &response, times);
-    let vary = Vary::parse(response.headers()).union(&plan.names).union(&worker.key_headers);
+    let vary = Vary::parse(response.headers()).union(&plan.names).union(&plan.route.key_headers);
     // Together, the names that earlier responses brought and those of this one may be too many.
     let is_bounded = vary != Vary::Any;
     let names = match vary {
@@ -303,10 +319,10 @@ async fn fetch_body(
     headers.append(VIA, worker.via.clone());
     // An object that cannot be found by its tags must not be stored.
     let is_tagged = tag(plan, &mut fill, &headers);
-    if worker.options.strip_tags {
+    if plan.route.strips_tags {
         strip(&mut headers);
     }
-    let own_cookies = if keeps_cookies(worker, &headers) { Vec::new() } else { cookies::take(&mut headers) };
+    let own_cookies = if keeps_cookies(&plan.route, &headers) { Vec::new() } else { cookies::take(&mut headers) };
     let metadata = (is_tagged && is_bounded && !is_of_client && verdict.is_storable() && !is_doubtful)
         .then(|| to_metadata(status, &headers, times))
         .flatten();
@@ -402,13 +418,14 @@ fn remember_size(plan: &Plan, names: &[HeaderName], now_ms: u64) {
 
 /// Gives the fetched object the tags that `headers` name; false if a tag is too long or there are too many.
 fn tag(plan: &Plan, fill: &mut Fill, headers: &HeaderMap) -> bool {
-    let tags = tags_of(headers, origin_of(&plan.key));
+    let mut tags = tags_of(headers, origin_of(&plan.key));
+    tags.extend_from_slice(&plan.route.tags);
     fill.tag(tags.iter().map(Vec::as_slice)).is_ok()
 }
 
 /// Whether cookies are stored with the response that has these headers.
-fn keeps_cookies(worker: &Worker, headers: &HeaderMap) -> bool {
-    worker.policy.cookies(headers) == Cookies::Kept
+fn keeps_cookies(route: &SiteRoute, headers: &HeaderMap) -> bool {
+    route.policy.cookies(headers) == Cookies::Kept
 }
 
 /// Whether a status says nothing about the resource, because it is a server error or no status of HTTP (RFC 9110, 15).
@@ -427,5 +444,5 @@ async fn purge(worker: &Worker, key: &[u8]) {
 
 fn storability_of(plan: &Plan, response: &Response<Incoming>, times: Times) -> Storability {
     let request = (&Method::GET, &plan.key[..], &plan.headers, &plan.directives);
-    plan.worker.policy.storability(request, (response.status(), response.headers(), times.response_ms))
+    plan.route.policy.storability(request, (response.status(), response.headers(), times.response_ms))
 }

@@ -6,18 +6,21 @@
 //! 9110, 15.2.
 
 use std::rc::Rc;
+use std::sync::Arc;
 
 use http::Version;
 use http::header::VIA;
 
 use super::request::{Client, ClientRequest};
 use crate::rules::hop::remove_hop_by_hop;
-use crate::wire::informational::{Informational, render};
+use crate::sites::SiteRoute;
+use crate::wire::http1::informational::{Informational, render};
 use crate::worker::Worker;
 
 /// The destination of the informational responses to one request.
 pub(super) struct Herald {
     worker: Rc<Worker>,
+    route: Arc<SiteRoute>,
     /// The client; `None` if it does not get informational responses.
     client: Option<Rc<Client>>,
 }
@@ -26,25 +29,25 @@ impl ClientRequest {
     /// The destination of informational responses to this request.
     pub(super) fn herald(&self) -> Herald {
         let client = (self.version >= Version::HTTP_11).then(|| self.client.clone());
-        Herald { worker: self.worker.clone(), client }
+        Herald { worker: self.worker.clone(), route: self.route.clone(), client }
     }
 }
 
 impl Herald {
     /// Makes a herald that passes informational responses to no client.
-    pub fn silent(worker: &Rc<Worker>) -> Herald {
-        Herald { worker: worker.clone(), client: None }
+    pub fn silent(worker: &Rc<Worker>, route: &Arc<SiteRoute>) -> Herald {
+        Herald { worker: worker.clone(), route: route.clone(), client: None }
     }
 
     /// Passes an informational response on, unless one of its lines is not a header. hyper refuses such a response.
     pub fn announce(&self, response: &Informational) {
         self.worker.stats.informational.add(1);
         let (Some(client), Some(mut headers)) = (&self.client, response.headers()) else { return };
-        self.worker.adapt(&mut headers);
+        self.route.adapt(&mut headers);
         remove_hop_by_hop(&mut headers);
         headers.append(VIA, self.worker.via.clone());
         let mut bytes = Vec::new();
         render(response.status, &headers, &mut bytes);
-        client.watch.announce(&bytes);
+        client.exchange.announce(&bytes);
     }
 }

@@ -13,13 +13,13 @@ use nectary_store::KeyRef;
 
 use super::lookup::{Lookup, look_at};
 use super::reply::{Question, Source, from_stored};
-use super::request::{Client, Features, push_request_key};
+use super::request::{Client, Features};
 use crate::access_log::Outcome;
 use crate::body::ReplyBody;
 use crate::rules::forwarded::remove_unkeyed;
 use crate::rules::hop::remove_named;
 use crate::rules::vary::{push_variant, sort_names};
-use crate::worker::{Mode, Worker};
+use crate::worker::Worker;
 
 /// Answers from memory, and reuses the request's map of headers for the response. If it cannot answer, returns `None`
 /// and leaves the request unchanged, except that headers which the origin must not get are removed: those that
@@ -38,20 +38,24 @@ pub(super) fn resident(
     } else {
         return None;
     };
+    let sites = worker.sites.borrow();
+    let route = &**sites.find_for(request.uri(), request.headers());
     let mut features = Features::of(request.headers());
     // The key and the origin must see the same headers.
     if features.has_connection && remove_named(request.headers_mut()) {
         features = Features::of(request.headers());
     }
     if features.has_forwarding {
-        remove_unkeyed(request.headers_mut(), client.is_trusted, &worker.key_headers);
+        remove_unkeyed(request.headers_mut(), client.is_trusted, &route.key_headers);
     }
     let is_plain = !worker.is_leaving.get()
         && !features.is_for_origin
         && !features.has_via
         && !features.has_upgrade
         && features.has_host(request.version())
-        && (client.is_admitted || matches!(worker.mode, Mode::Reverse { .. }))
+        && route.is_stored()
+        && route.admits(client.address.ip())
+        && (client.is_admitted || !route.is_forward())
         && request.body().is_end_stream();
     if !is_plain {
         return None;
@@ -59,35 +63,38 @@ pub(super) fn resident(
     let scratch = &mut *worker.scratch.borrow_mut();
     let (key, variant) = (&mut scratch.0, &mut scratch.1);
     key.clear();
-    if !push_request_key(worker, request.uri(), request.headers().get(HOST), key)
+    if !route.push_request_key(request.uri(), request.headers().get(HOST), key)
         || key.len() > worker.options.limits.url_bytes_max
     {
         return None;
     }
-    let directives = features.directives(worker, request.headers());
+    let directives = features.directives(route, request.headers());
     let mut object = worker.store.get_resident(KeyRef::new(key, b""))?;
-    if let Lookup::Varies(names) = look_at(worker, key, &object, &directives, at_ms) {
+    if let Lookup::Varies(names) = look_at(&route.policy, key, &object, &directives, at_ms) {
         variant.clear();
-        if worker.key_headers.iter().all(|name| names.contains(name)) {
+        if route.key_headers.iter().all(|name| names.contains(name)) {
             push_variant(variant, names, request.headers());
         } else {
             // The marker is from a time when these headers were not part of the key.
-            let mut all = [names, &worker.key_headers].concat();
+            let mut all = [names, &route.key_headers].concat();
             sort_names(&mut all);
             push_variant(variant, &all, request.headers());
         }
         object = worker.store.get_resident(KeyRef::new(key, variant))?;
-    } else if !worker.key_headers.is_empty() {
+    } else if !route.key_headers.is_empty() {
         return None;
     }
     let object = object;
-    let Lookup::Serve(stored, age_s, ttl_s) = look_at(worker, key, &object, &directives, at_ms) else { return None };
+    let Lookup::Serve(stored, age_s, ttl_s) = look_at(&route.policy, key, &object, &directives, at_ms) else {
+        return None;
+    };
     // An object that is not in one piece may have lost some of its fragments; `route` handles that.
     object.whole()?;
     let cache_status = worker.rendered.borrow_mut().hit(ttl_s);
     let version = request.version();
     let headers = std::mem::take(request.headers_mut());
-    let question = Question { worker, client, method: &method, version, key, features, started, at_ms };
+    let question =
+        Question { worker, route, client, method: &method, uri: request.uri(), version, key, features, started, at_ms };
     let source = Source::Object(object.clone(), None);
     Some(from_stored(&question, headers, stored, source, age_s, cache_status, Outcome::Hit))
 }

@@ -8,7 +8,8 @@
 use http::Uri;
 use http::header::{ACCEPT, REFERER};
 
-use super::request::{ClientRequest, push_request_key};
+use super::request::ClientRequest;
+use crate::sites::path_of;
 
 /// Tells the store the page to which the requested object belongs, if `Referer` names a page.
 pub(super) fn hint(request: &ClientRequest) {
@@ -18,8 +19,10 @@ pub(super) fn hint(request: &ClientRequest) {
     }
     let page = request.headers.get(REFERER).and_then(|value| Uri::try_from(value.as_bytes()).ok());
     let Some(page) = page.filter(|page| page.authority().is_some()) else { return };
+    let host = page.authority().map(|authority| authority.as_str().as_bytes());
+    let route = request.worker.sites.borrow().find(host, path_of(&page)).clone();
     let mut seed = Vec::new();
-    if push_request_key(&request.worker, &page, None, &mut seed) {
+    if route.push_request_key(&page, None, &mut seed) {
         request.worker.store.collocate(&request.key, &seed);
     }
 }

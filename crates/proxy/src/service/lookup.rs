@@ -9,9 +9,9 @@ use nectary_store::Object;
 
 use crate::rules::cache_control::RequestDirectives;
 use crate::rules::cache_status::Forward;
+use crate::rules::policy::Policy;
 use crate::rules::serve::{Verdict, decide};
 use crate::stored::response::{Found, StoredResponse};
-use crate::worker::Worker;
 
 /// The treatment of an object that was found.
 pub(super) enum Lookup<'a> {
@@ -38,18 +38,24 @@ impl Lookup<'_> {
 /// Decides about an object under the primary key `key` at `now_ms`.
 #[inline]
 pub(super) fn look_at<'a>(
-    worker: &Worker,
+    policy: &Policy,
     key: &[u8],
     object: &'a Object,
     directives: &RequestDirectives,
     now_ms: u64,
 ) -> Lookup<'a> {
-    match object.decoded(|bytes| Found::read(bytes, key, &worker.policy)) {
-        Found::Response(stored) => match decide(&stored.stored, directives, now_ms) {
-            Verdict::Serve { age_s, ttl_s } => Lookup::Serve(stored, age_s, ttl_s),
-            Verdict::ServeAndValidate { age_s, ttl_s } => Lookup::ServeAndValidate(age_s, ttl_s),
-            Verdict::Validate(why) => Lookup::Validate(why),
-        },
+    match object.decoded(|bytes| Found::read(bytes, key, policy)) {
+        Found::Response(stored) => {
+            let verdict = match stored.judged_anew(key, policy) {
+                None => decide(&stored.stored, directives, now_ms),
+                Some(facts) => decide(&facts, directives, now_ms),
+            };
+            match verdict {
+                Verdict::Serve { age_s, ttl_s } => Lookup::Serve(stored, age_s, ttl_s),
+                Verdict::ServeAndValidate { age_s, ttl_s } => Lookup::ServeAndValidate(age_s, ttl_s),
+                Verdict::Validate(why) => Lookup::Validate(why),
+            }
+        }
         Found::Marker(names) => Lookup::Varies(names),
         Found::Damaged => Lookup::Damaged,
     }

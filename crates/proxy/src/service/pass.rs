@@ -48,7 +48,7 @@ pub(super) async fn ask(
     };
     let body = match body {
         Some(body) if !body.is_end_stream() => {
-            RequestBody::of_client(body, request.worker.options.limits.request_body_bytes_max, &request.client.watch)
+            RequestBody::of_client(body, request.worker.options.limits.request_body_bytes_max, &request.client.exchange)
         }
         _ => RequestBody::Empty,
     };
@@ -56,7 +56,7 @@ pub(super) async fn ask(
     let _changing = Changing::begin(request);
     let (mut response, lease) =
         exchange(&request.worker.upstream, &to, head, body, &|response| herald.announce(response)).await?;
-    request.worker.adapt(response.headers_mut());
+    request.route.adapt(response.headers_mut());
     invalidate(request, &response).await;
     Ok((response, lease))
 }
@@ -116,9 +116,10 @@ pub(super) fn forward_part(
     let size = review(&request, &response, size);
     let (mut parts, body) = response.into_parts();
     remove_hop_by_hop(&mut parts.headers);
-    if request.worker.options.strip_tags {
+    if request.route.strips_tags {
         strip(&mut parts.headers);
     }
+    request.route.response_headers.apply(&mut parts.headers);
     parts.headers.append(VIA, request.worker.via.clone());
     let status = parts.status.as_u16();
     let cache_status = match size {
@@ -169,7 +170,7 @@ fn review(request: &ClientRequest, response: &Response<Incoming>, size: Size) ->
     }
     let facts = (&request.method, &request.key[..], &request.headers, &request.directives);
     let found = (response.status(), response.headers(), request.at_ms);
-    if !worker.policy.storability(facts, found).is_storable() {
+    if !request.route.policy.storability(facts, found).is_storable() {
         return size;
     }
     // A body without a length may turn out to be too long.

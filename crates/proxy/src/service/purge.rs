@@ -22,13 +22,16 @@ use crate::rules::cache_status::CacheStatus;
 use crate::rules::invalidate::origin_of;
 use crate::rules::key::push_key;
 use crate::rules::tags::{are_about_tags, tags_of};
+use crate::sites::Target;
 
 /// The longest time that a purge looks whether something is stored.
 const LOOK_TIME_MAX: Duration = Duration::from_millis(100);
 
 /// Purges the request's URL or tags. *Durability*: the purge is durable before the response is sent.
 pub(super) async fn purge(mut request: ClientRequest, has_key: bool) -> Response<ReplyBody> {
-    let key = if has_key { None } else { key_of_host(&request) };
+    // A host that no site has names nothing that is stored.
+    let is_named = has_key || request.worker.sites.borrow().has_names();
+    let key = if is_named { None } else { key_of_host(&request) };
     let has_key = has_key || key.is_some();
     if let Some(key) = key {
         request.key = key;
@@ -37,8 +40,15 @@ pub(super) async fn purge(mut request: ClientRequest, has_key: bool) -> Response
         return purge_tags(&request, &tags_of(&request.headers, origin_of(&request.key))).await;
     }
     if !has_key {
-        let text =
-            "PURGE needs a URL (a whole one, or a path with a Host header), or tags in Surrogate-Key or Cache-Tag.";
+        let text = match request.route.target {
+            Target::NoSite => "No site has this host. `nectary store purge` removes what a former one stored.",
+            Target::NoRoute => {
+                "The site of this host has no route for this path. `nectary store purge` removes what it stored."
+            }
+            _ => {
+                "PURGE needs a URL (a whole one, or a path with a Host header), or tags in Surrogate-Key or Cache-Tag."
+            }
+        };
         return own(&request, StatusCode::BAD_REQUEST, "no-url", text, false);
     }
     let url = String::from_utf8_lossy(&request.key).into_owned();

@@ -11,7 +11,7 @@ use http::{Method, Uri, Version};
 use super::request::Client;
 use crate::access_log::{Line, Outcome};
 use crate::stored::response::http_date;
-use crate::wire::framing::Violation;
+use crate::wire::http1::framing::Violation;
 use crate::worker::Worker;
 
 /// The maximum number of bytes of a refused start line that are logged.

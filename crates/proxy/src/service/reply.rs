@@ -4,26 +4,30 @@
 //! The response is whole or partial, a `304` or a `416`, and has `Age` and `Cache-Status`. This file also decides what
 //! is logged about a response.
 
+use std::borrow::Cow;
 use std::ops::Range;
 use std::rc::Rc;
 use std::time::Instant;
 
 use bytes::Bytes;
-use http::header::{ACCEPT_RANGES, AGE, ALLOW, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, REFERER, USER_AGENT};
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, Version};
+use http::header::{ACCEPT_RANGES, AGE, ALLOW, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, HOST, REFERER, USER_AGENT};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, Uri, Version};
 use nectary_store::{FillReader, Object};
 
 use super::request::{Client, ClientRequest, Features};
 use crate::access_log::{Line, Outcome};
+use crate::admin::AdminPage;
 use crate::body::{Content, ReplyBody, Ticket};
+use crate::connections::Door;
 use crate::pieces::Resume;
 use crate::rules::cache_status::CacheStatus;
 use crate::rules::conditional::{if_range_holds, is_not_modified};
 use crate::rules::multipart::Multipart;
 use crate::rules::range::{Wanted, wanted};
+use crate::sites::SiteRoute;
 use crate::stored::response::StoredResponse;
 use crate::upstream::{BodyFault, FetchError};
-use crate::worker::{Mode, Worker};
+use crate::worker::Worker;
 
 /// The name of the header `Cache-Status`.
 pub(crate) const CACHE_STATUS: HeaderName = http::header::CACHE_STATUS;
@@ -62,8 +66,10 @@ impl Source {
 /// The parts of a request that are needed to answer it from a stored response.
 pub(crate) struct Question<'a> {
     pub worker: &'a Rc<Worker>,
+    pub route: &'a SiteRoute,
     pub client: &'a Rc<Client>,
     pub method: &'a Method,
+    pub uri: &'a Uri,
     pub version: Version,
     pub key: &'a [u8],
     pub features: Features,
@@ -71,13 +77,25 @@ pub(crate) struct Question<'a> {
     pub at_ms: u64,
 }
 
+impl Question<'_> {
+    /// The URL for the log.
+    fn logged_url(&self, headers: &HeaderMap) -> Cow<'_, [u8]> {
+        let named = self.uri.authority().map(|authority| authority.as_str().as_bytes());
+        let host = named.or_else(|| headers.get(HOST).map(HeaderValue::as_bytes));
+        let path = self.uri.path_and_query().map_or(&b""[..], |path| path.as_str().as_bytes());
+        self.route.logged_url(self.key, self.client.door == Door::Tls, host, path)
+    }
+}
+
 impl ClientRequest {
     /// The parts of this request that [`from_stored`] needs.
     pub fn question(&self) -> Question<'_> {
         Question {
             worker: &self.worker,
+            route: &self.route,
             client: &self.client,
             method: &self.method,
+            uri: &self.uri,
             version: self.version,
             key: &self.key,
             features: self.features,
@@ -146,6 +164,7 @@ pub(crate) fn from_stored(
     } else {
         stored.write_headers(&mut headers);
     }
+    question.route.response_headers.apply(&mut headers);
     if question.method == Method::HEAD
         && status != StatusCode::NOT_MODIFIED
         && let Some(size) = body_bytes
@@ -196,7 +215,7 @@ fn log(
                 at_ms: question.at_ms,
                 started: question.started,
                 method: question.method.clone(),
-                url: question.key.to_vec(),
+                url: question.logged_url(headers).into_owned(),
                 version: question.version,
                 status: status.as_u16(),
                 referrer: headers.get(REFERER).cloned(),
@@ -210,14 +229,14 @@ fn log(
     let worker = question.worker;
     worker.stats.body_bytes_sent.add(sent_bytes);
     if !worker.log.is_on() {
-        outcome.count(status.as_u16(), &worker.stats);
+        worker.log.count(outcome, status.as_u16(), question.started.elapsed());
         return None;
     }
     worker.log.note(&Line {
         client: question.client.address.ip(),
         at_ms: question.at_ms,
         method: question.method,
-        url: question.key,
+        url: &question.logged_url(headers),
         version: question.version,
         status: status.as_u16(),
         body_bytes: sent_bytes,
@@ -238,7 +257,7 @@ pub(crate) fn finish(
     content: Content,
     ticket: Option<Box<Ticket>>,
 ) -> Response<ReplyBody> {
-    let mut response = Response::new(ReplyBody::new(content, client.watch.clone(), ticket));
+    let mut response = Response::new(ReplyBody::new(content, client.exchange.clone(), ticket));
     *response.status_mut() = status;
     *response.headers_mut() = headers;
     response
@@ -289,11 +308,12 @@ pub(crate) fn own_with(
 
 /// The methods that are served at the address to which a request was sent.
 fn allowed(request: &ClientRequest) -> HeaderValue {
-    if request.client.is_admin {
-        return HeaderValue::from_static("PURGE");
+    if request.client.is_admin() {
+        let is_page = request.worker.options.admin.pages.is_some() && AdminPage::of(request.uri.path()).is_some();
+        return HeaderValue::from_static(if is_page { "GET, HEAD, PURGE" } else { "PURGE" });
     }
     let mut methods = "GET, HEAD, OPTIONS, POST, PUT, PATCH, DELETE".to_owned();
-    if matches!(request.worker.mode, Mode::Forward) {
+    if request.route.is_forward() {
         methods.push_str(", CONNECT");
     }
     if request.worker.options.admin.token.is_some() {

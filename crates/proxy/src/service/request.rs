@@ -3,25 +3,27 @@
 use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Instant;
 
 use http::header::{
     CACHE_CONTROL, CONNECTION, HOST, IF_MATCH, IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_UNMODIFIED_SINCE, PRAGMA, RANGE,
     REFERER, UPGRADE, USER_AGENT, VIA,
 };
-use http::{HeaderMap, HeaderValue, Method, Uri, Version};
+use http::{HeaderMap, Method, Uri, Version};
 
 use super::tunnel::Tunnel;
 use crate::access_log::Outcome;
 use crate::body::Ticket;
+use crate::connections::Door;
 use crate::rules::cache_control::RequestDirectives;
 use crate::rules::forwarded::is_forwarding;
 use crate::rules::host::is_host;
-use crate::rules::key::{push_key, push_path};
-use crate::wire::deadlines::Watch;
-use crate::worker::{Mode, Worker};
+use crate::sites::SiteRoute;
+use crate::wire::exchange::Exchange;
+use crate::worker::Worker;
 
-/// One client's connection.
+/// A client: its connection with HTTP/1, one stream of it with HTTP/2.
 pub(crate) struct Client {
     pub address: SocketAddr,
     /// Whether the client may use a forward proxy.
@@ -29,18 +31,37 @@ pub(crate) struct Client {
     pub is_loopback: bool,
     /// Whether the client's headers about earlier hops are trusted.
     pub is_trusted: bool,
-    /// Whether the client connected to an address for administration.
-    pub is_admin: bool,
-    pub watch: Rc<Watch>,
+    /// What the address to which the client connected is for.
+    pub door: Door,
+    pub exchange: Exchange,
     /// Whether the body of the client's last request was refused. If so, the client may still be sending it.
     pub is_at_fault: Cell<bool>,
     /// The other end of a tunnel that a request has opened.
     pub tunnel: RefCell<Option<Tunnel>>,
 }
 
+impl Client {
+    /// The same client in another exchange.
+    pub fn with(&self, exchange: Exchange) -> Client {
+        Client { exchange, is_at_fault: Cell::default(), tunnel: RefCell::default(), ..*self }
+    }
+
+    /// Whether the client connected to an address for administration.
+    pub fn is_admin(&self) -> bool {
+        self.door == Door::Admin
+    }
+
+    /// Whether the client connected to an address at which it gets responses of origins.
+    pub fn gets_content(&self) -> bool {
+        matches!(self.door, Door::Clients | Door::Tls)
+    }
+}
+
 /// A request without its body.
 pub(crate) struct ClientRequest {
     pub worker: Rc<Worker>,
+    /// The route of the request. A new configuration does not change it.
+    pub route: Arc<SiteRoute>,
     pub client: Rc<Client>,
     pub method: Method,
     pub uri: Uri,
@@ -71,25 +92,6 @@ impl ClientRequest {
             outcome,
             object_bytes,
             sent_bytes: 0,
-        }
-    }
-}
-
-/// Appends the primary key of a request to `out`; false if the target has no key in the worker's mode.
-///
-/// A reverse proxy uses its one origin for the key, whatever authority the client names, unless the operator wants the
-/// client's. Then the authority in the target counts more than `Host`.
-pub(crate) fn push_request_key(worker: &Worker, uri: &Uri, host: Option<&HeaderValue>, out: &mut Vec<u8>) -> bool {
-    match &worker.mode {
-        Mode::Forward => push_key(out, uri),
-        Mode::Reverse(reverse) => {
-            let named = uri.authority().map(|authority| authority.as_str().as_bytes());
-            let has_key = uri.path_and_query().is_none_or(|path| path.as_str() != "*")
-                && reverse.push_key_prefix(out, named.or_else(|| host.map(HeaderValue::as_bytes)));
-            if has_key {
-                push_path(out, uri);
-            }
-            has_key
         }
     }
 }
@@ -149,11 +151,11 @@ impl Features {
     }
 
     /// The directives of `headers`, without those that the operator ignores.
-    pub fn directives(&self, worker: &Worker, headers: &HeaderMap) -> RequestDirectives {
+    pub fn directives(&self, route: &SiteRoute, headers: &HeaderMap) -> RequestDirectives {
         if !self.has_directives {
             return RequestDirectives::default();
         }
         let found = RequestDirectives::parse(headers);
-        if worker.options.ignore_request_cache_control { found.without_demands() } else { found }
+        if route.ignores_demands { found.without_demands() } else { found }
     }
 }

@@ -12,8 +12,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use http::header::{
-    ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_RANGE, CONTENT_TYPE, DATE, ETAG, HeaderName, IF_RANGE, LAST_MODIFIED,
-    RANGE,
+    CONTENT_ENCODING, CONTENT_RANGE, CONTENT_TYPE, DATE, ETAG, HeaderName, IF_RANGE, LAST_MODIFIED, RANGE,
 };
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode};
 use hyper::body::Body;
@@ -22,7 +21,6 @@ use nectary_host::log::{Level, Throttle};
 use super::reply::content_range;
 use super::request::ClientRequest;
 use crate::pieces::{BodyError, Lost, Pieces, Resume, exactly};
-use crate::rules::origin::encodings::normal_form;
 use crate::rules::parse_date_s;
 use crate::stored::response::StoredResponse;
 use crate::upstream::{Destination, RequestBody, RequestHead, exchange, pieces};
@@ -68,7 +66,7 @@ pub(super) fn of(request: &ClientRequest, stored: &StoredResponse) -> Option<Res
 fn conditional(request: &ClientRequest, validator: HeaderValue) -> Option<(Destination, RequestHead)> {
     let (to, mut head) = request.upstream();
     head.ask_for_all();
-    head.headers.insert(ACCEPT_ENCODING, HeaderValue::from_static(normal_form(&request.headers)));
+    head.accept(&request.headers, &request.route.request_headers);
     head.headers.insert(IF_RANGE, validator);
     Some((to?, head))
 }

@@ -8,35 +8,42 @@ use std::rc::Rc;
 use std::time::Instant;
 
 use http::header::{HOST, MAX_FORWARDS, VIA};
-use http::{Method, Request, Response, StatusCode};
+use http::{Method, Request, Response, StatusCode, Version};
 use hyper::body::{Body, Incoming};
 
+use super::redirect::{redirect, redirect_to};
 use super::reply::own;
-use super::request::{Client, ClientRequest, Features, push_request_key};
+use super::request::{Client, ClientRequest, Features};
 use super::{admin, cached, pass, purge, tunnel, upgrade};
 use crate::body::ReplyBody;
+use crate::connections::Door;
 use crate::rules::cache_status::Forward;
 use crate::rules::list::members_of;
-use crate::worker::{Mode, Worker};
+use crate::sites::Target;
+use crate::wire::http2::Form;
+use crate::worker::Worker;
 
 /// Answers a request that [`hit`](super::hit) could not answer.
 pub(super) async fn route(
     worker: Rc<Worker>,
     client: Rc<Client>,
     request: Request<Incoming>,
+    form: Form,
     started: Instant,
     at_ms: u64,
 ) -> Response<ReplyBody> {
     let (parts, body) = request.into_parts();
+    let route = worker.sites.borrow().find_for(&parts.uri, &parts.headers).clone();
     let mut key = Vec::new();
-    let has_key = push_request_key(&worker, &parts.uri, parts.headers.get(HOST), &mut key);
+    let has_key = route.push_request_key(&parts.uri, parts.headers.get(HOST), &mut key);
     if !has_key {
         key = parts.uri.to_string().into_bytes();
     }
     let features = Features::of(&parts.headers);
     let request = ClientRequest {
-        directives: features.directives(&worker, &parts.headers),
+        directives: features.directives(&route, &parts.headers),
         worker,
+        route,
         client,
         method: parts.method,
         uri: parts.uri,
@@ -47,8 +54,14 @@ pub(super) async fn route(
         started,
         at_ms,
     };
+    if let Err((status, problem)) = form {
+        return own(&request, status, "malformed", problem, true);
+    }
     if let Some(refusal) = refuse(&request, &body) {
         return refusal;
+    }
+    if request.client.door == Door::Redirect {
+        return redirect(&request);
     }
     if request.worker.is_leaving.get() && request.method.as_str() == "PURGE" {
         let text = "This proxy stops, and cannot purge any more. Send it again.";
@@ -60,19 +73,24 @@ pub(super) async fn route(
             None => purge::purge(request, has_key).await,
         };
     }
-    if request.client.is_admin {
-        return admin::refuse_other(&request);
+    if request.client.is_admin() {
+        return admin::answer(&request).await;
+    }
+    if request.method == Method::CONNECT && request.version > Version::HTTP_11 {
+        return own(&request, StatusCode::NOT_IMPLEMENTED, "connect", "Tunnels need HTTP/1.1.", false);
     }
     if request.method == Method::CONNECT {
         return tunnel::open(request).await;
     }
+    if let Some(answer) = of_proxy(&request) {
+        return answer;
+    }
     if !has_key {
-        let text = match request.worker.mode {
-            Mode::Forward => {
-                "This is a forward proxy: ask it for whole URLs, as `GET http://example.org/ HTTP/1.1`, or set it as \
-                 your client's http_proxy. To cache one site, start it with --origin."
-            }
-            Mode::Reverse { .. } => "This target names nothing at the origin.",
+        let text = if request.route.is_forward() {
+            "This is a forward proxy: ask it for whole URLs, as `GET http://example.org/ HTTP/1.1`, or set it as your \
+             client's http_proxy. To cache one site, start it with --origin."
+        } else {
+            "This target names nothing at the origin."
         };
         return own(&request, StatusCode::BAD_REQUEST, "no-url", text, false);
     }
@@ -80,7 +98,7 @@ pub(super) async fn route(
     if !(request.method == Method::GET || request.method == Method::HEAD) {
         return pass::pass(request, Some(body), Forward::Method).await;
     }
-    if !is_empty || request.features.is_for_origin {
+    if !is_empty || request.features.is_for_origin || (request.route.is_pass && !upgrade::is_wanted(&request)) {
         return pass::pass(request, Some(body), Forward::Bypass).await;
     }
     if is_empty && upgrade::is_wanted(&request) {
@@ -91,6 +109,25 @@ pub(super) async fn route(
         return pass::pass(request, None, Forward::Bypass).await;
     }
     cached::serve(request).await
+}
+
+/// Answers a request whose route leads to no origin.
+fn of_proxy(request: &ClientRequest) -> Option<Response<ReplyBody>> {
+    match &request.route.target {
+        Target::Named(_) | Target::Pool(_) => None,
+        Target::Redirect(to) => Some(redirect_to(request, to)),
+        Target::NoSite => {
+            // A client of HTTP/2 may have taken this connection because of its certificate; it can then try another one.
+            let is_http2 = request.version > Version::HTTP_11;
+            let status = if is_http2 { StatusCode::MISDIRECTED_REQUEST } else { StatusCode::NOT_FOUND };
+            Some(own(request, status, "no-site", "No site has this host.", false))
+        }
+        Target::NoRoute => Some(own(request, StatusCode::NOT_FOUND, "no-route", "This site has nothing here.", false)),
+        Target::Ambiguous => {
+            let text = "This path can be read in two ways. Write it without codes, dots and double slashes.";
+            Some(own(request, StatusCode::BAD_REQUEST, "ambiguous-path", text, false))
+        }
+    }
 }
 
 /// Refuses a request that must not reach the store or an origin.
@@ -108,10 +145,13 @@ fn refuse(request: &ClientRequest, body: &Incoming) -> Option<Response<ReplyBody
     if body.size_hint().lower() > limits.request_body_bytes_max {
         return refusal(StatusCode::PAYLOAD_TOO_LARGE, "body-too-large", "The request's body is too large.");
     }
-    let is_for_admin = request.client.is_admin || request.method.as_str() == "PURGE";
-    if matches!(request.worker.mode, Mode::Forward) && !request.client.is_admitted && !is_for_admin {
+    let is_for_admin = request.client.is_admin() || request.method.as_str() == "PURGE";
+    if request.route.is_forward() && !request.client.is_admitted && !is_for_admin {
         let text = "This proxy does not serve your address. Its operator can allow it.";
         return refusal(StatusCode::FORBIDDEN, "client-not-admitted", text);
+    }
+    if !is_for_admin && !request.route.admits(request.client.address.ip()) {
+        return refusal(StatusCode::FORBIDDEN, "client-not-allowed", "This is not for clients with your address.");
     }
     if request.method == Method::TRACE {
         return refusal(StatusCode::METHOD_NOT_ALLOWED, "trace", "TRACE is not served.");

@@ -11,19 +11,20 @@ use std::rc::Rc;
 use bytes::Bytes;
 use http::{HeaderMap, Response, StatusCode};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::net::TcpStream;
 
 use super::reply::{failed, finish, own};
 use super::request::ClientRequest;
+use crate::accept::ClientStream;
 use crate::access_log::Outcome;
 use crate::body::{Content, ReplyBody, Ticket};
 use crate::room::Place;
 use crate::rules::cache_status::{CacheStatus, Forward};
 use crate::rules::key::Origin;
+use crate::sites::Target;
 use crate::upstream::{Duplex, connect_tcp};
-use crate::wire::deadlines::{Watch, until_killed};
-use crate::wire::stream::WatchedStream;
-use crate::worker::Mode;
+use crate::wire::http1::stream::WatchedStream;
+use crate::wire::http1::watch::Watch;
+use crate::wire::transport::until_killed;
 
 /// The other end of a tunnel that a request has opened.
 pub(crate) struct Tunnel {
@@ -39,9 +40,9 @@ const COPY_BYTES: usize = 16 * 1024;
 
 /// Connects to the target of the request. The tunnel begins when the response has been sent.
 pub(super) async fn open(request: ClientRequest) -> Response<ReplyBody> {
-    if matches!(request.worker.mode, Mode::Reverse { .. }) {
+    let Target::Named(rules) = &request.route.target else {
         return own(&request, StatusCode::METHOD_NOT_ALLOWED, "connect", "This is no forward proxy.", true);
-    }
+    };
     let target = request.uri.authority().and_then(|authority| Origin::new(true, authority));
     let Some(target) = target.filter(|_| request.uri.authority().is_some_and(|it| it.port().is_some())) else {
         return own(&request, StatusCode::BAD_REQUEST, "no-port", "CONNECT needs a host and a port.", true);
@@ -51,7 +52,7 @@ pub(super) async fn open(request: ClientRequest) -> Response<ReplyBody> {
         return own(&request, StatusCode::FORBIDDEN, "port-not-admitted", &text, true);
     }
     let forwarded = |status| CacheStatus::Forwarded { why: Forward::Method, status, stored: false, collapsed: false };
-    let to = request.destination(target);
+    let to = request.named_destination(target, rules.clone());
     match connect_tcp(&request.worker.upstream, &to).await {
         Ok((stream, place)) => {
             let ticket = request.ticket(200, Outcome::Tunnel, None);
@@ -70,7 +71,7 @@ pub(super) async fn open(request: ClientRequest) -> Response<ReplyBody> {
 }
 
 /// Copies until the tunnel ends. `early` has the bytes that the client sent right after its request's head.
-pub(super) async fn run(watch: &Rc<Watch>, client: WatchedStream<TcpStream>, early: Bytes, tunnel: Tunnel) {
+pub(super) async fn run(watch: &Rc<Watch>, client: WatchedStream<ClientStream>, early: Bytes, tunnel: Tunnel) {
     let Tunnel { origin, early: early_of_origin, mut ticket, place: _place } = tunnel;
     let (mut client_read, mut client_write) = tokio::io::split(client);
     let (mut origin_read, mut origin_write) = tokio::io::split(origin);
@@ -92,7 +93,7 @@ pub(super) async fn run(watch: &Rc<Watch>, client: WatchedStream<TcpStream>, ear
         // A peer that has stopped sending still receives the rest of the other peer's bytes.
         tokio::join!(up, down);
     };
-    until_killed(watch, work).await;
+    until_killed(&watch.transport, work).await;
 }
 
 /// Sends bytes. TLS accepts bytes that it keeps back while the peer is slow, so they are flushed: the peer may wait for

@@ -47,8 +47,8 @@ pub(super) async fn open(request: ClientRequest) -> Response<ReplyBody> {
     let (mut headers, inside) = match switch(&request.worker.upstream, &to, head).await {
         Ok(Switched::Yes(headers, inside)) => (headers, inside),
         Ok(Switched::No(mut response, lease)) => {
-            request.worker.adapt(response.headers_mut());
-            return pass::forward(request, response, lease, Forward::Bypass, Size::Any);
+            request.route.adapt(response.headers_mut());
+            return pass::forward(request, response, *lease, Forward::Bypass, Size::Any);
         }
         Err(error) => return failed(&request, &error, unanswered),
     };
@@ -57,11 +57,12 @@ pub(super) async fn open(request: ClientRequest) -> Response<ReplyBody> {
         return failed(&request, &error, unanswered);
     }
     // What a client sends before the answer could be a request or the new protocol.
-    if !request.client.watch.switch() {
+    if !request.client.exchange.switch() {
         let text = "Something was sent before the protocol was switched.";
         return own(&request, StatusCode::BAD_REQUEST, "early-bytes", text, true);
     }
     remove_hop_by_hop(&mut headers);
+    request.route.response_headers.apply(&mut headers);
     headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
     headers.insert(UPGRADE, WEBSOCKET);
     headers.append(VIA, request.worker.via.clone());

@@ -14,6 +14,7 @@ use http::{HeaderMap, HeaderValue, StatusCode};
 
 use super::metadata::{Entries, Metadata, ResponseHead, decode, encode_response};
 use crate::rules::age::{Times, corrected_initial_age_ms};
+use crate::rules::freshness::Source;
 use crate::rules::policy::Policy;
 use crate::rules::serve::Stored;
 
@@ -46,6 +47,8 @@ pub struct StoredResponse {
     pub head: ResponseHead,
     /// The facts that decide whether the response may be served.
     pub stored: Stored,
+    /// The policy by which it was judged, if the operator has a say in its lifetime; `None` if the origin alone has.
+    judged_by: Option<u32>,
     entries: Entries,
 }
 
@@ -55,8 +58,40 @@ impl StoredResponse {
         let directives = policy.directives(&headers);
         let response_ms = head.times.response_ms;
         let freshness = policy.lifetime(key, head.status, &headers, &directives, response_ms);
-        let stored = Stored::new(response_ms, head.initial_age_ms, freshness.lifetime_ms, &directives);
-        StoredResponse { head, stored, entries }
+        let mut stored = Stored::new(response_ms, head.initial_age_ms, freshness.lifetime_ms, &directives);
+        let says_all = freshness.source == Source::Explicit && directives.stale_while_revalidate.is_some();
+        if directives.stale_while_revalidate.is_none() {
+            stored.while_revalidate_s = policy.while_revalidate_s;
+        }
+        let judged_by = (!says_all).then_some(policy.generation);
+        StoredResponse { head, stored, judged_by, entries }
+    }
+
+    /// The facts by which `policy` decides about the response. They were computed when it was read, unless the operator has
+    /// changed the rules since then.
+    pub fn facts(&self, key: &[u8], policy: &Policy) -> Stored {
+        self.judged_anew(key, policy).unwrap_or(self.stored)
+    }
+
+    /// The facts if the operator has changed the rules since the response was read.
+    #[inline]
+    pub fn judged_anew(&self, key: &[u8], policy: &Policy) -> Option<Stored> {
+        match self.judged_by {
+            Some(generation) if generation != policy.generation => Some(self.judge(key, policy)),
+            _ => None,
+        }
+    }
+
+    #[cold]
+    fn judge(&self, key: &[u8], policy: &Policy) -> Stored {
+        let headers = self.headers();
+        let directives = policy.directives(&headers);
+        let freshness = policy.lifetime(key, self.head.status, &headers, &directives, self.head.times.response_ms);
+        let mut facts = Stored { lifetime_ms: freshness.lifetime_ms, ..self.stored };
+        if directives.stale_while_revalidate.is_none() {
+            facts.while_revalidate_s = policy.while_revalidate_s;
+        }
+        facts
     }
 
     /// The response's headers, without `Age` and `Content-Length`.
@@ -143,6 +178,9 @@ mod tests {
         let default_ttl = DefaultTtl::new(vec![Rule::parse("a/x=90").expect("a rule")]);
         let rules = Policy { default_ttl, ..Policy::default() };
         assert_eq!(stored(&[], &rules).stored.lifetime_ms, 90_000);
+        let later = Policy { generation: 1, ..Policy::default() };
+        assert_eq!(stored(&[], &rules).facts(b"http://a/x", &later).lifetime_ms, 0);
+        assert_eq!(stored(&[], &rules).facts(b"http://a/x", &rules).lifetime_ms, 90_000);
         assert_eq!(stored(&[("expires", "0")], &rules).stored.lifetime_ms, 0);
     }
 

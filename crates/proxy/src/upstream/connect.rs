@@ -26,9 +26,7 @@ use super::switch::Inside;
 use super::{ALIVE_MAX, Destination, Idle, Upstream, trust};
 use crate::options::HEADERS;
 use crate::room::Place;
-use crate::rules::key::Origin;
-use crate::wire::deadlines::Side;
-use crate::wire::stream::WatchedStream;
+use crate::wire::http1::stream::WatchedStream;
 
 /// The maximum number of bytes that hyper buffers, unless longer heads are allowed. It is hyper's default.
 const BUFFER_BYTES_MAX: usize = 8192 + 4096 * 100;
@@ -82,10 +80,9 @@ async fn connect_at(
     upstream.stats.origin_connections.add(1);
     let socket = Socket::new(tcp);
     if to.origin.https {
-        handshake(upstream, tls(upstream, &to.origin, socket.clone()).await?, socket, (address, place), may_switch)
-            .await
+        handshake(upstream, to, tls(to, socket.clone()).await?, socket, (address, place), may_switch).await
     } else {
-        handshake(upstream, socket.clone(), socket, (address, place), may_switch).await
+        handshake(upstream, to, socket.clone(), socket, (address, place), may_switch).await
     }
 }
 
@@ -95,7 +92,7 @@ pub(super) async fn connect_in_time(
     to: &Destination,
     address: SocketAddr,
 ) -> Result<Idle, FetchError> {
-    let limit = upstream.options.limits.connect_timeout;
+    let limit = to.rules.times.connect;
     let result = tokio::time::timeout(limit, connect_at(upstream, to, address, &Cell::new(None), false)).await;
     result.unwrap_or(Err(FetchError::TimedOut(CONNECTING)))
 }
@@ -107,7 +104,7 @@ pub(super) async fn addresses_of(
     tried: &[SocketAddr],
 ) -> Result<Vec<SocketAddr>, FetchError> {
     let found = upstream.lookups.look_up(to.origin.bare_host(), to.client);
-    let found = tokio::time::timeout(upstream.options.limits.connect_timeout, found).await;
+    let found = tokio::time::timeout(to.rules.times.connect, found).await;
     let found = found.map_err(|_| FetchError::TimedOut(LOOKUP))??;
     let mut addresses = upstream.known.addresses.order(&found, to.origin.port, Instant::now());
     if addresses.is_empty() {
@@ -131,11 +128,14 @@ async fn connect_to_one<T, F: Future<Output = Result<T, FetchError>>>(
     attempt: impl Fn(SocketAddr) -> F,
 ) -> Result<Option<T>, FetchError> {
     let memory = &upstream.known.addresses;
-    let limit = upstream.options.limits.connect_timeout;
+    let limit = to.rules.times.connect;
     let deadline = tokio::time::Instant::now() + limit;
     let addresses = addresses_of(upstream, to, tried).await?;
+    // The number of addresses at which an attempt has begun.
+    let begun = &Cell::new(0usize);
     let attempt = &attempt;
     let limited = |&address: &SocketAddr| async move {
+        begun.set(begun.get() + 1);
         let result = tokio::time::timeout(limit, attempt(address)).await;
         let result = result.unwrap_or(Err(FetchError::TimedOut(CONNECTING)));
         if !matches!(result, Ok(_) | Err(FetchError::Crowded)) {
@@ -152,7 +152,12 @@ async fn connect_to_one<T, F: Future<Output = Result<T, FetchError>>>(
         }
         Ok(Err(Some(error))) => Err(error),
         Ok(Err(None)) => Ok(None),
-        Err(_) => Err(FetchError::TimedOut(CONNECTING)),
+        Err(_) => {
+            // The last one may have had too little time. The next race begins with it and those that had no turn.
+            let silent = &addresses[..begun.get().saturating_sub(1)];
+            silent.iter().for_each(|&address| memory.note_failure(address, Instant::now()));
+            Err(FetchError::TimedOut(CONNECTING))
+        }
     }
 }
 
@@ -173,10 +178,11 @@ async fn open(upstream: &Upstream, address: SocketAddr) -> Result<(TcpStream, Pl
 }
 
 /// Begins TLS on a connection to an origin.
-async fn tls(upstream: &Upstream, origin: &Origin, socket: Socket) -> Result<TlsStream<Socket>, FetchError> {
-    let connector = upstream.known.trust.connector().map_err(FetchError::Connect)?;
-    let name =
-        ServerName::try_from(origin.bare_host().to_owned()).map_err(|error| FetchError::Connect(error.to_string()))?;
+async fn tls(to: &Destination, socket: Socket) -> Result<TlsStream<Socket>, FetchError> {
+    let (origin, rules) = (&to.origin, &to.rules);
+    let connector = rules.trust.connector().map_err(FetchError::Connect)?;
+    let name = rules.tls_name.as_deref().unwrap_or(origin.bare_host()).to_owned();
+    let name = ServerName::try_from(name).map_err(|error| FetchError::Connect(error.to_string()))?;
     connector.connect(name, socket).await.map_err(|error| {
         if let Some(remedy) = trust::remedy(&error) {
             let authority = origin.authority();
@@ -189,6 +195,7 @@ async fn tls(upstream: &Upstream, origin: &Origin, socket: Socket) -> Result<Tls
 /// Runs hyper on a stream, in a separate task that ends when the connection ends.
 async fn handshake<S>(
     upstream: &Upstream,
+    to: &Destination,
     stream: S,
     socket: Socket,
     (address, place): (SocketAddr, Place),
@@ -197,7 +204,7 @@ async fn handshake<S>(
 where
     S: AsyncRead + AsyncWrite + Unpin + 'static,
 {
-    let watch = upstream.connections.new_watch(Side::Origin);
+    let watch = upstream.connections.new_origin_watch(&to.rules.times);
     let stream = TokioIo::new(WatchedStream::new(stream, watch.clone()));
     let mut builder = http1::Builder::new();
     let limits = &upstream.options.limits;

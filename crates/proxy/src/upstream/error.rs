@@ -2,7 +2,7 @@
 
 use super::BodyFault;
 use crate::rules::serve::Failure;
-use crate::wire::framing::Violation;
+use crate::wire::http1::framing::Violation;
 
 /// The step that took too long if no address accepted a connection.
 pub(super) const CONNECTING: &str = "connecting";

@@ -5,10 +5,12 @@ use std::future::{Future, poll_fn};
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::rc::Rc;
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use futures_util::stream::unfold;
-use http::{HeaderMap, Method, Request, Response};
+use http::header::HOST;
+use http::{HeaderMap, HeaderValue, Method, Request, Response};
 use http_body_util::BodyExt;
 use hyper::body::{Body, Incoming};
 
@@ -17,11 +19,11 @@ use super::error::FetchError;
 use super::race::race;
 use super::request::BodyProgress;
 use super::switch::WaitInside;
-use super::{ALIVE_MAX, Destination, Idle, RequestBody, RequestHead, Upstream};
+use super::{ALIVE_MAX, Destination, Idle, Pool, RequestBody, RequestHead, Upstream};
 use crate::pieces::{BodyError, Pieces};
 use crate::rules::serve::Failure;
-use crate::wire::framing::Violation;
-use crate::wire::informational::Informational;
+use crate::wire::http1::framing::Violation;
+use crate::wire::http1::informational::Informational;
 
 /// A connection in use for one exchange.
 ///
@@ -76,7 +78,7 @@ impl Lease {
         if let Some(violation) = connection.watch.violation() {
             return FetchError::Refused(violation);
         }
-        if connection.watch.is_killed() {
+        if connection.watch.transport.is_killed() {
             return FetchError::TimedOut("responding");
         }
         let mut text = error.to_string();
@@ -118,11 +120,76 @@ pub(crate) async fn exchange(
     body: RequestBody,
     hear: Hear<'_>,
 ) -> Result<(Response<Incoming>, Lease), FetchError> {
+    match &to.pool {
+        Some((pool, sends_own_host)) => in_turns(upstream, to, (pool, *sends_own_host), (head, body), hear).await,
+        None => at_server(upstream, to, head, body, hear).await.map_err(|unanswered| unanswered.error),
+    }
+}
+
+/// A request without an answer.
+struct Unanswered {
+    error: FetchError,
+    /// The request, if nothing of it was sent.
+    unsent: Option<Request<RequestBody>>,
+}
+
+impl From<FetchError> for Unanswered {
+    fn from(error: FetchError) -> Unanswered {
+        Unanswered { error, unsent: None }
+    }
+}
+
+/// Asks the servers of a pool one after the other until one answers. A request that may not be repeated goes to the next
+/// server only if nothing of it was sent.
+async fn in_turns(
+    upstream: &Rc<Upstream>,
+    to: &Destination,
+    (pool, sends_own_host): (&Arc<Pool>, bool),
+    (mut head, mut body): (RequestHead, RequestBody),
+    hear: Hear<'_>,
+) -> Result<(Response<Incoming>, Lease), FetchError> {
+    let may_repeat = is_repeatable(&head.method) && body.is_empty();
+    let mut order = pool.order(&upstream.known.health, may_repeat, Instant::now());
+    order.truncate(pool.rules.retries.saturating_add(1));
+    let mut failed = FetchError::Connect("the origin has no server".into());
+    for (server, probe) in order {
+        if sends_own_host {
+            let host = HeaderValue::from_str(&server.authority).expect("an authority is visible ASCII");
+            head.headers.insert(HOST, host);
+        }
+        let sent = std::mem::replace(&mut body, RequestBody::Empty);
+        let Unanswered { error, unsent } = match at_server(upstream, &to.at(server), head.clone(), sent, hear).await {
+            Ok(answered) => return Ok(answered),
+            Err(unanswered) => unanswered,
+        };
+        drop(probe);
+        let has_other = match &error {
+            FetchError::Crowded | FetchError::Client(_) | FetchError::OutOfReach | FetchError::Refused(_) => false,
+            _ if may_repeat => true,
+            error => error.is_of_connecting() && unsent.is_some(),
+        };
+        body = unsent.map_or(RequestBody::Empty, Request::into_body);
+        failed = error;
+        if !has_other {
+            break;
+        }
+    }
+    Err(failed)
+}
+
+/// Sends a request to a server, and records whether it works.
+async fn at_server(
+    upstream: &Rc<Upstream>,
+    to: &Destination,
+    head: RequestHead,
+    body: RequestBody,
+    hear: Hear<'_>,
+) -> Result<(Response<Incoming>, Lease), Unanswered> {
     let health = &upstream.known.health;
     let may_repeat = is_repeatable(&head.method) && body.is_empty();
     let result = try_addresses(upstream, to, head, body, may_repeat, hear).await;
     let note = |failure: Option<&dyn std::fmt::Display>| {
-        upstream.origin.iter().for_each(|origin| origin.note_answer(failure));
+        to.state.iter().for_each(|server| server.note_answer(failure));
     };
     match &result {
         Ok((response, _)) if Failure::of(response.status()).is_none() => {
@@ -133,8 +200,8 @@ pub(crate) async fn exchange(
             health.note_error(&to.origin);
             note(Some(&format_args!("it answered {}", response.status())));
         }
-        Err(FetchError::Client(_) | FetchError::Crowded | FetchError::OutOfReach) => {}
-        Err(error) if may_repeat || error.is_of_connecting() => {
+        Err(Unanswered { error: FetchError::Client(_) | FetchError::Crowded | FetchError::OutOfReach, .. }) => {}
+        Err(Unanswered { error, .. }) if may_repeat || error.is_of_connecting() => {
             health.note_failure(&to.origin, error);
             note(Some(error));
         }
@@ -156,12 +223,12 @@ async fn try_addresses(
     body: RequestBody,
     may_repeat: bool,
     hear: Hear<'_>,
-) -> Result<(Response<Incoming>, Lease), FetchError> {
+) -> Result<(Response<Incoming>, Lease), Unanswered> {
     let copy = may_repeat.then(|| head.clone());
     let again = || copy.clone().map(|head| head.with_body(RequestBody::Empty));
     let mut request = Some(head.with_body(body));
     // The addresses that have failed, and the last failure.
-    let (mut tried, mut failed) = (Vec::new(), None);
+    let (mut tried, mut failed) = (Vec::new(), None::<FetchError>);
     while let Some(mut kept) = upstream.take(to, !may_repeat) {
         if kept.sender.ready().await.is_err() {
             continue;
@@ -179,39 +246,39 @@ async fn try_addresses(
             }
             Sent::Failed(error @ FetchError::TimedOut(_)) => {
                 upstream.note_failure(to, address);
-                return race_others(upstream, to, copy, vec![address], error, hear).await;
+                return Ok(race_others(upstream, to, copy, vec![address], error, hear).await?);
             }
-            Sent::Failed(error) => return Err(error),
+            Sent::Failed(error) => return Err(error.into()),
         }
     }
     loop {
         let connected = connect(upstream, to, &tried, false).await;
-        match (&upstream.origin, &connected) {
+        match (&to.state, &connected) {
             (None, _) | (_, Ok(None) | Err(FetchError::Crowded)) => {}
-            (Some(origin), connected) => {
-                origin.note_connection(connected.as_ref().err().map(|error| error as &dyn std::fmt::Display));
+            (Some(server), connected) => {
+                server.note_connection(connected.as_ref().err().map(|error| error as &dyn std::fmt::Display));
             }
         }
         let (fresh, sending) = match (connected, request, failed) {
             (Ok(Some(fresh)), Some(sending), _) => (fresh, sending),
-            (_, _, Some(error)) => return Err(error),
-            (Err(error), _, None) => return Err(error),
-            (Ok(_), _, None) => return Err(FetchError::Connect("the origin has no address".into())),
+            (_, _, Some(error)) => return Err(error.into()),
+            (Err(error), unsent, None) => return Err(Unanswered { error, unsent }),
+            (Ok(_), _, None) => return Err(FetchError::Connect("the origin has no address".into()).into()),
         };
         let address = fresh.address;
         let error = match send(upstream, to, fresh, sending, hear).await {
             Sent::Answered(response, lease) => return Ok((response, lease)),
             Sent::Failed(error @ (FetchError::Broken(_) | FetchError::TimedOut(_))) => error,
-            Sent::Failed(error) => return Err(error),
+            Sent::Failed(error) => return Err(error.into()),
             Sent::Not(_) => FetchError::Broken("it closed the connection at once".into()),
         };
         upstream.note_failure(to, address);
         tried.push(address);
         if matches!(error, FetchError::TimedOut(_)) {
-            return race_others(upstream, to, copy, tried, error, hear).await;
+            return Ok(race_others(upstream, to, copy, tried, error, hear).await?);
         }
         if !may_repeat || tried.len() > REPEATS_MAX {
-            return Err(error);
+            return Err(error.into());
         }
         (request, failed) = (again(), Some(error));
     }
@@ -254,7 +321,7 @@ async fn race_others(
         }
         Err(error)
     };
-    let delay = (upstream.options.limits.response_timeout / 4).min(OTHERS_DELAY_MAX);
+    let delay = (to.rules.times.response / 4).min(OTHERS_DELAY_MAX);
     match race(&others, delay, || false, attempt).await {
         Ok((winner, answered)) => {
             others[..winner].iter().for_each(|&address| upstream.note_failure(to, address));

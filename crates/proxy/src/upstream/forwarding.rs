@@ -21,6 +21,8 @@ const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto
 pub(crate) struct Forwarding<'a> {
     /// The peer that sent the request.
     pub peer: IpAddr,
+    /// Whether the request came over TLS.
+    pub is_secure: bool,
     /// Whether the peer's headers about earlier hops are trusted.
     pub is_trusted: bool,
     /// Whether the origin gets the client's address.
@@ -45,15 +47,19 @@ impl Forwarding<'_> {
                 IpAddr::V4(peer) => format!("for={peer}"),
                 IpAddr::V6(peer) => format!("for=\"[{peer}]\""),
             };
-            _ = write!(own, ";proto=http");
+            _ = write!(own, ";proto={}", self.scheme());
             extend(headers, FORWARDED, &own);
         }
         if has_other || !has_one {
             extend(headers, X_FORWARDED_FOR, &peer.to_string());
             if !headers.contains_key(X_FORWARDED_PROTO) {
-                headers.insert(X_FORWARDED_PROTO, HeaderValue::from_static("http"));
+                headers.insert(X_FORWARDED_PROTO, HeaderValue::from_static(self.scheme()));
             }
         }
+    }
+
+    fn scheme(&self) -> &'static str {
+        if self.is_secure { "https" } else { "http" }
     }
 }
 
@@ -135,8 +141,18 @@ mod tests {
         for (peer, (is_trusted, is_told), before, after) in table {
             let mut map = headers(before);
             let peer = peer.parse().expect("an address");
-            Forwarding { peer, is_trusted: *is_trusted, is_told: *is_told, keyed: &keyed }.apply(&mut map);
+            Forwarding { peer, is_secure: false, is_trusted: *is_trusted, is_told: *is_told, keyed: &keyed }
+                .apply(&mut map);
             assert_eq!(map, headers(after), "{before:?} from {peer}");
         }
+        let mut map = headers(&[]);
+        let peer = "192.0.2.9".parse().expect("an address");
+        Forwarding { peer, is_secure: true, is_trusted: false, is_told: true, keyed: &[] }.apply(&mut map);
+        let secure = [
+            ("forwarded", "for=192.0.2.9;proto=https"),
+            ("x-forwarded-for", "192.0.2.9"),
+            ("x-forwarded-proto", "https"),
+        ];
+        assert_eq!(map, headers(&secure));
     }
 }

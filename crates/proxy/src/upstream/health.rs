@@ -101,6 +101,16 @@ impl Health {
         Some((failing.last, probe))
     }
 
+    /// Whether an origin is failing, and the right to probe it if `may_probe` and nobody does. *Returns*: `None` if it is
+    /// not failing.
+    pub fn standing(self: &Arc<Self>, origin: &Origin, may_probe: bool, now: Instant) -> Option<Option<Probe>> {
+        if may_probe {
+            return self.look_at(origin, now).map(|(_, probe)| probe);
+        }
+        let origins = self.origins();
+        origins.get(origin).filter(|failing| failing.failures >= FAILURES_MIN).map(|_| None)
+    }
+
     fn origins(&self) -> MutexGuard<'_, HashMap<Origin, Failing>> {
         self.origins.lock().unwrap_or_else(PoisonError::into_inner)
     }

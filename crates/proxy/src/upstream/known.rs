@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use super::OriginTrust;
 use super::addresses::Addresses;
 use super::health::Health;
 use super::names::Names;
@@ -11,8 +10,6 @@ use crate::options::NameFiles;
 /// What all workers know about origins.
 #[derive(Debug)]
 pub(crate) struct KnownOrigins {
-    /// The certificates that are trusted.
-    pub(super) trust: Arc<OriginTrust>,
     /// The addresses that have failed.
     pub(super) addresses: Addresses,
     /// The origins that are failing.
@@ -23,8 +20,8 @@ pub(crate) struct KnownOrigins {
 
 impl KnownOrigins {
     /// Starts without knowledge.
-    pub fn new(trust: Arc<OriginTrust>, files: NameFiles) -> KnownOrigins {
+    pub fn new(files: NameFiles) -> KnownOrigins {
         let (addresses, health) = (Addresses::default(), Arc::default());
-        KnownOrigins { trust, addresses, health, names: Arc::new(Names::new(files)) }
+        KnownOrigins { addresses, health, names: Arc::new(Names::new(files)) }
     }
 }

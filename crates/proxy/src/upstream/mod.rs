@@ -13,6 +13,7 @@ mod forwarding;
 mod health;
 mod known;
 mod names;
+mod pool;
 mod race;
 mod request;
 mod socket;
@@ -25,9 +26,10 @@ pub(crate) use exchange::{Lease, exchange, pieces};
 pub(crate) use forwarding::Forwarding;
 pub(crate) use health::Probe;
 pub(crate) use known::KnownOrigins;
+pub(crate) use pool::{OriginRules, Pool, Server};
 pub(crate) use request::{BodyFault, RequestBody, RequestHead};
 pub(crate) use switch::{Duplex, Switched, switch};
-pub(crate) use trust::OriginTrust;
+pub(crate) use trust::{OriginTrust, TrustFiles};
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -49,20 +51,25 @@ use crate::room::{Peer, Place};
 use crate::rules::key::Origin;
 use crate::rules::serve::Failure;
 use crate::stats::{OriginState, WorkerStats};
-use crate::wire::deadlines::Watch;
+use crate::wire::http1::watch::Watch;
 
-/// The origin to which a request goes, and the addresses that may be used to reach it.
+/// The server to which a request goes, the addresses that may be used to reach it, and the rules for connections to it.
 #[derive(Debug, Clone)]
 pub(crate) struct Destination {
     pub origin: Origin,
     pub reach: Reach,
+    pub rules: Arc<OriginRules>,
+    /// The record of whether the server accepts connections and answers; `None` in a forward proxy.
+    pub state: Option<Arc<OriginState>>,
+    /// The servers of which one is chosen, if there are several; and whether each gets its own authority as `Host`.
+    pub pool: Option<(Arc<Pool>, bool)>,
     /// The client for which the origin's name is looked up. All clients share the connections to a destination.
     pub client: IpAddr,
 }
 
 impl PartialEq for Destination {
     fn eq(&self, other: &Destination) -> bool {
-        self.origin == other.origin && self.reach == other.reach
+        self.origin == other.origin && self.reach == other.reach && Arc::ptr_eq(&self.rules, &other.rules)
     }
 }
 
@@ -71,6 +78,33 @@ impl Eq for Destination {}
 impl Hash for Destination {
     fn hash<H: Hasher>(&self, state: &mut H) {
         (&self.origin, self.reach).hash(state);
+    }
+}
+
+impl Destination {
+    /// A destination whose server is not one of several.
+    pub fn new(origin: Origin, reach: Reach, client: IpAddr, rules: Arc<OriginRules>) -> Destination {
+        Destination { origin, reach, rules, state: None, pool: None, client }
+    }
+
+    /// The servers of a pool.
+    pub fn of_pool(pool: &Arc<Pool>, sends_own_host: bool, client: IpAddr) -> Destination {
+        let to = Destination::new(pool.servers[0].origin.clone(), Reach::Everywhere, client, pool.rules.clone());
+        match pool.servers.as_slice() {
+            [one] => to.at(one),
+            _ => Destination { pool: Some((pool.clone(), sends_own_host)), ..to },
+        }
+    }
+
+    /// The same destination at this server alone.
+    fn at(&self, server: &Server) -> Destination {
+        Destination {
+            origin: server.origin.clone(),
+            state: Some(server.state.clone()),
+            pool: None,
+            rules: self.rules.clone(),
+            ..*self
+        }
     }
 }
 
@@ -120,7 +154,7 @@ impl Idle {
     /// Whether another request may be sent on the connection. None may be sent if the connection has ended, or if the
     /// origin has sent bytes that were refused.
     fn is_usable(&self) -> bool {
-        !self.sender.is_closed() && !self.watch.is_killed() && self.watch.violation().is_none()
+        !self.sender.is_closed() && !self.watch.transport.is_killed() && self.watch.violation().is_none()
     }
 }
 
@@ -129,8 +163,6 @@ pub(crate) struct Upstream {
     options: Arc<ProxyOptions>,
     stats: Arc<WorkerStats>,
     connections: Rc<Connections>,
-    /// The record of whether the origin accepts connections; `None` in a forward proxy.
-    origin: Option<Arc<OriginState>>,
     idle: RefCell<HashMap<Destination, Vec<Idle>>>,
     known: Arc<KnownOrigins>,
     lookups: Lookups,
@@ -143,17 +175,20 @@ impl Upstream {
         options: Arc<ProxyOptions>,
         stats: Arc<WorkerStats>,
         connections: Rc<Connections>,
-        origin: Option<Arc<OriginState>>,
         known: Arc<KnownOrigins>,
     ) -> Rc<Upstream> {
         let lookups = Lookups::new(known.names.clone(), connections.room.clone(), options.limits.connect_timeout);
         let (idle, is_closed) = (RefCell::default(), Cell::new(false));
-        Rc::new(Upstream { options, stats, connections, origin, idle, known, lookups, is_closed })
+        Rc::new(Upstream { options, stats, connections, idle, known, lookups, is_closed })
     }
 
-    /// The kind of failure if an origin is failing, and the right to probe it if nobody does.
-    pub fn failing(&self, origin: &Origin) -> Option<(Failure, Option<Probe>)> {
-        self.known.health.look_at(origin, Instant::now())
+    /// The kind of failure if an origin is failing, and the right to probe it if nobody does. An origin of several servers
+    /// is failing if all of them are.
+    pub fn failing(&self, to: &Destination) -> Option<(Failure, Option<Probe>)> {
+        match &to.pool {
+            Some((pool, _)) => pool.failing(&self.known.health, Instant::now()),
+            None => self.known.health.look_at(&to.origin, Instant::now()),
+        }
     }
 
     /// Whether any origin may be failing. *Cost*: an atomic load.
@@ -229,7 +264,7 @@ impl Upstream {
             None => idle.entry(to.clone()).or_default(),
         };
         connection.since = Instant::now();
-        if connections.len() < self.options.limits.origin_idle_connections_max {
+        if connections.len() < to.rules.times.idle_max {
             connections.push(connection);
         }
     }

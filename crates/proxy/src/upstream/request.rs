@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use http::header::{EXPECT, HOST, MAX_FORWARDS, RANGE, VIA};
+use http::header::{ACCEPT_ENCODING, EXPECT, HOST, MAX_FORWARDS, RANGE, VIA};
 use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri};
 use http_body::{Body, Frame, SizeHint};
@@ -17,8 +17,10 @@ use crate::pieces::BodyError;
 use crate::rules::conditional::CONDITIONAL_HEADERS;
 use crate::rules::forwarded::is_alike;
 use crate::rules::hop::remove_hop_by_hop;
-use crate::wire::deadlines::Watch;
-use crate::wire::framing::Violation;
+use crate::rules::origin::encodings::normal_form;
+use crate::sites::HeaderEdits;
+use crate::wire::exchange::Exchange;
+use crate::wire::http1::framing::Violation;
 
 /// Headers that make some origins answer a different request, for example for another URL, host or scheme, or use
 /// another proxy (`Proxy`, which programs of CGI get as the variable `HTTP_PROXY`). Neither the key nor `Vary` covers
@@ -89,6 +91,14 @@ impl RequestHead {
         CONDITIONAL_HEADERS.iter().for_each(|name| _ = self.headers.remove(name));
     }
 
+    /// Asks for one of the encodings that a client accepts in the words that all clients share, unless the operator says
+    /// which.
+    pub fn accept(&mut self, client: &HeaderMap, edits: &HeaderEdits) {
+        if !edits.concerns(&ACCEPT_ENCODING) {
+            self.headers.insert(ACCEPT_ENCODING, HeaderValue::from_static(normal_form(client)));
+        }
+    }
+
     /// Makes the request that hyper sends.
     pub fn with_body(self, body: RequestBody) -> Request<RequestBody> {
         let mut request = Request::new(body);
@@ -121,7 +131,7 @@ pub(crate) struct ClientBody {
     incoming: Incoming,
     /// The number of further bytes that the body may have.
     left: u64,
-    watch: Rc<Watch>,
+    exchange: Exchange,
     progress: Rc<BodyProgress>,
 }
 
@@ -151,10 +161,10 @@ pub(crate) enum BodyFault {
 }
 
 impl RequestBody {
-    /// The body of a request that came on the connection with this `watch`.
-    pub fn of_client(incoming: Incoming, bytes_max: u64, watch: &Rc<Watch>) -> RequestBody {
+    /// The body of a request of this exchange.
+    pub fn of_client(incoming: Incoming, bytes_max: u64, exchange: &Exchange) -> RequestBody {
         let progress = Rc::default();
-        RequestBody::Client(ClientBody { incoming, left: bytes_max, watch: watch.clone(), progress })
+        RequestBody::Client(ClientBody { incoming, left: bytes_max, exchange: exchange.clone(), progress })
     }
 
     /// How far the body has come; `None` if the request has no body.
@@ -171,6 +181,13 @@ impl RequestBody {
     }
 }
 
+impl Drop for ClientBody {
+    /// Nobody waits for more of the body: the origin has answered early.
+    fn drop(&mut self) {
+        self.exchange.on_upload_polled(false);
+    }
+}
+
 impl Body for RequestBody {
     type Data = Bytes;
     type Error = BodyError;
@@ -183,9 +200,10 @@ impl Body for RequestBody {
         let fault = loop {
             let polled = Pin::new(&mut body.incoming).poll_frame(context);
             body.progress.is_awaited.set(polled.is_pending());
+            body.exchange.on_upload_polled(polled.is_pending());
             let frame = match std::task::ready!(polled) {
                 Some(Ok(frame)) => frame,
-                Some(Err(_)) => break body.watch.violation().map_or(BodyFault::EndedEarly, BodyFault::Framing),
+                Some(Err(_)) => break body.exchange.violation().map_or(BodyFault::EndedEarly, BodyFault::Framing),
                 None => {
                     body.progress.is_complete.set(true);
                     return Poll::Ready(None);
@@ -241,7 +259,7 @@ mod tests {
         ]);
         let via = HeaderValue::from_static("1.1 nectary-1");
         let peer = "::ffff:192.0.2.9".parse().expect("an address");
-        let told = Forwarding { peer, is_trusted: false, is_told: true, keyed: &[] };
+        let told = Forwarding { peer, is_secure: false, is_trusted: false, is_told: true, keyed: &[] };
         let uri: Uri = "http://ignored/p?q".parse().expect("a URL");
         let head = RequestHead::new(Method::GET, &uri, &from, "a:81", &via, &told);
         let expected = headers(&[
@@ -275,7 +293,7 @@ mod tests {
             headers(&[("range", "bytes=0-1"), ("if-none-match", "\"a\""), ("if-range", "\"a\""), ("accept", "x")]);
         let via = HeaderValue::from_static("v");
         let peer = "192.0.2.9".parse().expect("an address");
-        let silent = Forwarding { peer, is_trusted: false, is_told: false, keyed: &[] };
+        let silent = Forwarding { peer, is_secure: false, is_trusted: false, is_told: false, keyed: &[] };
         let mut head = RequestHead::new(Method::GET, &"/".parse().expect("a path"), &from, "a", &via, &silent);
         head.ask_for_all();
         assert_eq!(head.headers, headers(&[("accept", "x"), ("host", "a"), ("via", "v")]));

@@ -6,9 +6,11 @@
 //! *Circle*: this file uses `connect` and `exchange`, whose connections tell the `101` apart with this file's types.
 
 use std::rc::Rc;
+use std::time::Instant;
 
 use bytes::Bytes;
-use http::{HeaderMap, Response, StatusCode};
+use http::header::HOST;
+use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use hyper::body::Incoming;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::oneshot;
@@ -16,7 +18,7 @@ use tokio::sync::oneshot;
 use super::connect::connect;
 use super::error::FetchError;
 use super::exchange::Lease;
-use super::{Destination, RequestBody, RequestHead, Upstream};
+use super::{Destination, Idle, RequestBody, RequestHead, Upstream};
 use crate::room::Place;
 
 /// A stream in both directions.
@@ -40,22 +42,39 @@ pub(crate) enum Switched {
     /// The origin has switched; these are the headers of its response.
     Yes(HeaderMap, Inside),
     /// The origin answered with an ordinary response.
-    No(Response<Incoming>, Lease),
+    No(Response<Incoming>, Box<Lease>),
 }
 
 /// Sends a request whose head asks for another protocol.
 pub(crate) async fn switch(
     upstream: &Rc<Upstream>,
     to: &Destination,
-    head: RequestHead,
+    mut head: RequestHead,
 ) -> Result<Switched, FetchError> {
-    let fresh = connect(upstream, to, &[], true).await;
-    if let Err(error) = &fresh {
-        upstream.known.health.note_failure(&to.origin, error);
-    }
-    let Some(mut connection) = fresh? else {
-        return Err(FetchError::Connect("the origin has no address".into()));
+    let (chosen, connected) = match &to.pool {
+        Some((pool, sends_own_host)) => {
+            let mut order = pool.order(&upstream.known.health, false, Instant::now());
+            order.truncate(pool.rules.retries.saturating_add(1));
+            let mut found = (None, Err(FetchError::Connect("the origin has no server".into())));
+            // Nothing is sent to a server that accepts no connection, so the next one may get the request.
+            for (server, _) in order {
+                let at = to.at(server);
+                let connected = connect_at(upstream, &at).await;
+                if *sends_own_host {
+                    let host = HeaderValue::from_str(&server.authority).expect("an authority is visible ASCII");
+                    head.headers.insert(HOST, host);
+                }
+                let has_other = connected.as_ref().err().is_some_and(FetchError::is_of_connecting);
+                found = (Some(at), connected);
+                if !has_other {
+                    break;
+                }
+            }
+            found
+        }
+        None => (None, connect_at(upstream, to).await),
     };
+    let (to, mut connection) = (chosen.as_ref().unwrap_or(to), connected?);
     upstream.stats.origin_requests.add(1);
     connection.watch.begin(false);
     connection.watch.await_switch();
@@ -63,7 +82,7 @@ pub(crate) async fn switch(
     let lease = Lease::of_one(upstream, to, connection);
     let response = sent.map_err(|error| lease.explain(&error))?;
     if response.status() != StatusCode::SWITCHING_PROTOCOLS {
-        return Ok(Switched::No(response, lease));
+        return Ok(Switched::No(response, Box::new(lease)));
     }
     let (parts, _) = response.into_parts();
     match lease.into_inside() {
@@ -73,4 +92,13 @@ pub(crate) async fn switch(
         },
         None => Err(FetchError::Broken("the connection cannot switch".into())),
     }
+}
+
+/// A new connection on which the protocol may be switched. A failure counts for the server's health.
+async fn connect_at(upstream: &Rc<Upstream>, to: &Destination) -> Result<Idle, FetchError> {
+    let fresh = connect(upstream, to, &[], true).await;
+    if let Err(error) = &fresh {
+        upstream.known.health.note_failure(&to.origin, error);
+    }
+    fresh?.ok_or_else(|| FetchError::Connect("the origin has no address".into()))
 }

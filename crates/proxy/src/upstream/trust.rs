@@ -8,8 +8,9 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use rustls::pki_types::CertificateDer;
+use nectary_host::tls::{read_certificates, read_key};
 use rustls::pki_types::pem::{Error as PemError, PemObject};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{CertificateError, ClientConfig, RootCertStore};
 use tokio_rustls::TlsConnector;
 
@@ -18,16 +19,30 @@ use crate::error::Error;
 /// The maximum number of certificates that the operator's file may have.
 const CERTIFICATES_MAX: usize = 4096;
 
-/// The certificates that are trusted for origins.
+/// The files of TLS with the servers of an origin.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct TrustFiles {
+    /// Certificates that may sign the servers', in addition to the system's.
+    pub authorities: Option<PathBuf>,
+    /// The certificate that is shown to servers.
+    pub certificate: Option<PathBuf>,
+    /// Its private key.
+    pub key: Option<PathBuf>,
+}
+
+/// The certificates that are trusted for origins, and the one that is shown to them.
 pub(crate) struct OriginTrust {
-    /// The operator's file.
-    path: Option<PathBuf>,
+    files: TrustFiles,
     state: RwLock<State>,
 }
+
+/// A certificate with its chain and its key.
+type Shown = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
 
 struct State {
     /// The certificates of the operator's file.
     own: RootCertStore,
+    shown: Option<Shown>,
     /// The configuration with these and the system's certificates, once it is needed.
     config: Option<Arc<ClientConfig>>,
 }
@@ -35,14 +50,19 @@ struct State {
 impl OriginTrust {
     /// Reads the operator's file, if there is one. *Errors*: [`Error::OriginCa`].
     pub fn new(path: Option<&Path>) -> Result<OriginTrust, Error> {
-        let state = State { own: read(path)?, config: None };
-        Ok(OriginTrust { path: path.map(Path::to_owned), state: RwLock::new(state) })
+        OriginTrust::with_files(TrustFiles { authorities: path.map(Path::to_owned), ..TrustFiles::default() })
+    }
+
+    /// Reads the operator's files. *Errors*: [`Error::OriginCa`], [`Error::Tls`], [`Error::Certificate`].
+    pub fn with_files(files: TrustFiles) -> Result<OriginTrust, Error> {
+        let state = RwLock::new(State::read(&files)?);
+        Ok(OriginTrust { files, state })
     }
 
     /// Reads all certificates again. New connections use them. *Errors*: [`Error::OriginCa`]; what was trusted before
     /// then stays trusted.
     pub fn reload(&self) -> Result<(), Error> {
-        let state = State { own: read(self.path.as_deref())?, config: None };
+        let state = State::read(&self.files)?;
         *self.state.write().unwrap_or_else(PoisonError::into_inner) = state;
         Ok(())
     }
@@ -56,7 +76,7 @@ impl OriginTrust {
         let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
         let config = match &state.config {
             Some(config) => config.clone(),
-            None => Arc::new(configure(state.own.clone())?),
+            None => Arc::new(configure(state.own.clone(), state.shown.as_ref())?),
         };
         state.config = Some(config.clone());
         Ok(TlsConnector::from(config))
@@ -65,7 +85,24 @@ impl OriginTrust {
 
 impl fmt::Debug for OriginTrust {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("OriginTrust").field("path", &self.path).finish_non_exhaustive()
+        f.debug_struct("OriginTrust").field("files", &self.files).finish_non_exhaustive()
+    }
+}
+
+impl State {
+    fn read(files: &TrustFiles) -> Result<State, Error> {
+        let own = read(files.authorities.as_deref())?;
+        let shown = match (&files.certificate, &files.key) {
+            (Some(certificate), Some(key)) => {
+                let shown = (read_certificates(certificate).map_err(Error::Tls)?, read_key(key).map_err(Error::Tls)?);
+                let wrong = |what: String| Error::Certificate { path: certificate.clone(), what };
+                // What does not fit together is found now and not at the first connection.
+                configure(own.clone(), Some(&shown)).map_err(wrong)?;
+                Some(shown)
+            }
+            _ => None,
+        };
+        Ok(State { own, shown, config: None })
     }
 }
 
@@ -90,7 +127,7 @@ fn read(path: Option<&Path>) -> Result<RootCertStore, Error> {
 }
 
 /// Makes the configuration that trusts `roots` and the system's certificates.
-fn configure(mut roots: RootCertStore) -> Result<ClientConfig, String> {
+fn configure(mut roots: RootCertStore, shown: Option<&Shown>) -> Result<ClientConfig, String> {
     let found = rustls_native_certs::load_native_certs();
     roots.add_parsable_certificates(found.certs);
     if roots.is_empty() {
@@ -98,11 +135,16 @@ fn configure(mut roots: RootCertStore) -> Result<ClientConfig, String> {
         return Err(format!("no certificates to trust: {why}; install ca-certificates"));
     }
     let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let mut config = ClientConfig::builder_with_provider(provider)
+    let config = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .map_err(|error| format!("TLS: {error}"))?
-        .with_root_certificates(roots)
-        .with_no_client_auth();
+        .with_root_certificates(roots);
+    let mut config = match shown {
+        Some((chain, key)) => config
+            .with_client_auth_cert(chain.clone(), key.clone_key())
+            .map_err(|error| format!("the certificate for origins: {error}"))?,
+        None => config.with_no_client_auth(),
+    };
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(config)
 }

@@ -1,7 +1,6 @@
 //! The layer between the sockets and hyper: strict framing, informational responses and time limits.
 
-pub mod deadlines;
-pub mod framing;
-pub mod informational;
-pub mod stream;
-mod violation;
+pub mod exchange;
+pub mod http1;
+pub mod http2;
+pub mod transport;

@@ -15,7 +15,7 @@ pub struct FullListener {
 impl FullListener {
     /// Listens and fills the queue.
     pub async fn start(address: SocketAddr) -> FullListener {
-        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
+        let socket = Socket::new(Domain::for_address(address), Type::STREAM, None).expect("a socket");
         socket.set_reuse_address(true).expect("an option");
         socket.bind(&address.into()).expect("the address");
         socket.listen(0).expect("listening");

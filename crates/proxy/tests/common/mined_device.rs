@@ -1,18 +1,22 @@
-//! A device that fails, or stops answering, exactly where a test says: at the read that has a chosen text.
+//! A device that fails, or stops answering, exactly where a test says: at the read or write that has a chosen text.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 
 use memchr::memmem;
-use nectary_block::{Buffer, Context, Error, ErrorKind, Filter, IoFuture, Operation, SharedDevice};
+use nectary_block::{Buffer, Context, Error, ErrorKind, Filter, IoFuture, Operation, SharedDevice, WriteFlags};
 
-/// What happens at a read that has the text.
+/// What happens at a read or write that has the text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// This read, and all later ones, are never answered.
     Hang,
     /// This read, and each later one that has the text, is an error, as of an unreadable sector.
     Unreadable,
+    /// This write, and all later ones, are never answered.
+    HangWrites,
+    /// This write, and all later ones, are errors, as of a disk that has become read-only.
+    Unwritable,
 }
 
 /// The state of the device, which the test shares with it.
@@ -21,6 +25,8 @@ pub struct Mine {
     charge: Option<(Fault, Arc<[u8]>)>,
     is_silent: Arc<AtomicBool>,
     is_armed: Arc<AtomicBool>,
+    /// Why nothing can be written any more, if that is so.
+    writes_end: Arc<Mutex<Option<Fault>>>,
 }
 
 impl Mine {
@@ -36,7 +42,17 @@ impl Mine {
 
     /// Whether the device will become silent.
     pub fn hangs(&self) -> bool {
-        matches!(self.charge, Some((Fault::Hang, _)))
+        matches!(self.charge, Some((Fault::Hang | Fault::HangWrites, _)))
+    }
+
+    /// Whether these bytes have the text of a fault, and the mine is armed.
+    fn is_hit(&self, buffers: &[Buffer], faults: [Fault; 2]) -> Option<Fault> {
+        let (fault, text) = self.charge.as_ref().filter(|(fault, _)| faults.contains(fault))?;
+        if !self.is_armed.load(Ordering::SeqCst) {
+            return None;
+        }
+        let bytes: Vec<u8> = buffers.iter().flat_map(|buffer| buffer.iter().copied()).collect();
+        memmem::find(&bytes, text).map(|_| *fault)
     }
 
     /// Puts the mine under a device.
@@ -68,21 +84,34 @@ impl Filter for MinedDevice {
                 std::future::pending::<()>().await;
             }
             let buffers = read.await?;
-            let Some((fault, text)) = &mine.charge else { return Ok(buffers) };
-            if !mine.is_armed.load(Ordering::SeqCst) {
-                return Ok(buffers);
-            }
-            let bytes: Vec<u8> = buffers.iter().flat_map(|buffer| buffer.iter().copied()).collect();
-            if memmem::find(&bytes, text).is_none() {
-                return Ok(buffers);
-            }
-            match fault {
-                Fault::Hang => {
+            match mine.is_hit(&buffers, [Fault::Hang, Fault::Unreadable]) {
+                None => Ok(buffers),
+                Some(Fault::Hang) => {
                     mine.is_silent.store(true, Ordering::SeqCst);
                     std::future::pending().await
                 }
-                Fault::Unreadable => Err(Error::new(ErrorKind::Io, "mined", Operation::Read, "an unreadable sector")),
+                Some(_) => Err(Error::new(ErrorKind::Io, "mined", Operation::Read, "an unreadable sector")),
             }
         })
+    }
+
+    fn write_at(
+        &self,
+        offset: u64,
+        buffers: Vec<Buffer>,
+        flags: WriteFlags,
+        context: Context,
+    ) -> IoFuture<Vec<Buffer>> {
+        if let Some(fault) = self.mine.is_hit(&buffers, [Fault::HangWrites, Fault::Unwritable]) {
+            *self.mine.writes_end.lock().expect("a lock") = Some(fault);
+        }
+        match *self.mine.writes_end.lock().expect("a lock") {
+            None => self.inner.write_at(offset, buffers, flags, context),
+            Some(Fault::HangWrites) => Box::pin(std::future::pending()),
+            Some(_) => {
+                let error = Error::new(ErrorKind::Io, "mined", Operation::Write, "nothing can be written");
+                Box::pin(std::future::ready(Err(error)))
+            }
+        }
     }
 }

@@ -3,10 +3,12 @@
 
 pub mod client;
 pub mod full_listener;
+pub mod http2;
 pub mod mined_device;
 pub mod names;
 pub mod origin;
 pub mod proxy;
+pub mod sites;
 
 pub use client::{Client, Reply, get, request};
 pub use full_listener::FullListener;

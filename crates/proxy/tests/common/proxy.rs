@@ -13,6 +13,8 @@ pub struct TestProxy {
     pub address: SocketAddr,
     /// The first address for administration.
     pub admin_address: Option<SocketAddr>,
+    /// The first address at which clients are sent to TLS.
+    pub redirect_address: Option<SocketAddr>,
     pub store: Store,
     pub shutdown: Shutdown,
     proxy: Option<Proxy>,
@@ -54,7 +56,15 @@ impl TestProxy {
         let shutdown = Shutdown::new();
         let proxy = Proxy::start(options, store.clone(), shutdown.clone()).expect("a proxy");
         let admin_address = proxy.admin_addresses().first().copied();
-        TestProxy { address: proxy.addresses()[0], admin_address, store, shutdown, proxy: Some(proxy) }
+        let redirect_address = proxy.redirect_addresses().first().copied();
+        TestProxy {
+            address: proxy.addresses()[0],
+            admin_address,
+            redirect_address,
+            store,
+            shutdown,
+            proxy: Some(proxy),
+        }
     }
 
     /// A forward proxy.

@@ -36,6 +36,9 @@ pub struct DeviceFigures {
     pub used_bytes: u64,
     /// The number of connections to the device.
     pub connections: u64,
+    /// Whether a client has attached the device and not detached it, connected or not. Only clients of devices with
+    /// redundancy say so.
+    pub is_attached: bool,
     /// The client that uses the device, in hexadecimal; 0 for a client without a session.
     pub client: String,
     /// The addresses, or local processes, that the client's connections come from.

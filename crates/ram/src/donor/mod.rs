@@ -447,6 +447,7 @@ impl Entry {
             size_bytes: tenant.size_bytes(),
             used_bytes: tenant.written_bytes(),
             connections: self.connections(),
+            is_attached: tenant.is_attached(),
             client: format!("{:x}", tenant.holder().client),
             peers: self.peers(),
             requests: self.requests.load(Ordering::Relaxed),

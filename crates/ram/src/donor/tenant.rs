@@ -27,7 +27,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::BLOCK_BYTES;
 use super::pool::{Pool, SLAB_BYTES};
 use super::shelves::Shelves;
-use crate::format::damaged_bytes;
+use crate::format::{Stamp, damaged_bytes};
 use crate::live::planted::{Bug, planted};
 
 /// The number of blocks of a slab.
@@ -156,6 +156,12 @@ impl Tenant {
     /// progress, which only copy memory.
     pub fn gate_alone(&self) -> RwLockWriteGuard<'_, Gate> {
         self.gate.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether a client has attached the device and not detached it, connected or not. A client without a record of the
+    /// device does not say so.
+    pub fn is_attached(&self) -> bool {
+        self.has_metadata && Stamp::of(&self.gate().record).client != 0
     }
 
     /// Returns the session that may use the device now.

@@ -10,14 +10,13 @@ use nectary_block::format_size;
 use nectary_nbd::NbdDevice;
 use tokio::sync::oneshot;
 
-use super::planted::{Bug, planted};
 use super::remnants::{self, Present, area, trim};
 use super::report::MoveReport;
 use super::session::{Away, Ended, Target, begin, incarnation};
 use crate::donor::PROMISE_BYTES;
 use crate::format::{Record, Stamp};
-use crate::mirror::{Donor, DonorRequest, Moment, Reply, RequestId};
-use crate::moving::{PART_BYTES, Plan};
+use crate::mirror::{DonorRequest, Moment, Reply};
+use crate::moving::Plan;
 
 /// How a move ends.
 pub type Moved = Result<(), MoveError>;
@@ -69,9 +68,8 @@ pub struct Ready {
     pub incarnation: u64,
 }
 
-/// A move under way.
-pub struct Move {
-    pub plan: Plan,
+/// Both sides of a move under way: what the owner has of the other donor and of the former one.
+pub struct Sides {
     /// The other donor.
     pub target: Target,
     /// Of the session with the other donor.
@@ -83,60 +81,39 @@ pub struct Move {
     pub left: Option<Target>,
     /// The label of the donor that has no place: of the other one, then of the former one.
     pub label: String,
-    /// Requests that are kept meanwhile.
-    pub kept: Vec<(RequestId, DonorRequest)>,
     /// Whether nothing more may be copied.
     pub stopped: Arc<AtomicBool>,
     reply: Option<oneshot::Sender<Moved>>,
 }
 
-impl Move {
-    pub fn new(
-        donor: Donor,
-        target: Target,
-        epoch: u64,
-        bytes: u64,
-        now_us: Moment,
-        reply: oneshot::Sender<Moved>,
-    ) -> Move {
-        Move {
-            plan: Plan::new(donor, bytes, PART_BYTES, now_us),
+impl Sides {
+    pub fn new(target: Target, epoch: u64, reply: oneshot::Sender<Moved>) -> Sides {
+        Sides {
             target,
             epoch,
             ready: None,
             former: None,
             left: None,
             label: String::new(),
-            kept: Vec::new(),
             stopped: Arc::default(),
             reply: Some(reply),
         }
     }
 
-    pub fn donor(&self) -> Donor {
-        self.plan.donor
-    }
-
-    /// Bytes of the donor change, or may have been changed.
-    pub fn touch(&mut self, offset: u64, bytes: u64) {
-        if !planted(Bug::DrainForgets) {
-            self.plan.touch(offset, bytes);
-        }
-    }
-
-    /// Ends it.
-    pub fn end(&mut self, result: Moved) {
+    /// Says how the move has ended.
+    pub fn end(mut self, result: Moved) {
         self.stopped.store(true, Ordering::Relaxed);
         if let Some(reply) = self.reply.take() {
             let _ = reply.send(result);
         }
     }
+}
 
-    pub fn report(&self, now_us: Moment) -> MoveReport {
-        let (copied, all) = self.plan.progress();
-        let elapsed_ms = now_us.saturating_sub(self.plan.began_us()) / 1000;
-        MoveReport { donor: self.plan.donor, copied, all, elapsed_ms }
-    }
+/// The report of a move with this plan.
+pub fn move_report(plan: &Plan, now_us: Moment) -> MoveReport {
+    let (copied, all) = plan.progress();
+    let elapsed_ms = now_us.saturating_sub(plan.began_us()) / 1000;
+    MoveReport { donor: plan.donor, copied, all, elapsed_ms }
 }
 
 /// Connects to the other donor and makes this client its owner, with the record of the former one. `others` are the

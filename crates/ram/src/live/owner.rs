@@ -21,8 +21,8 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::{AbortHandle, JoinSet};
 
 use super::client::{Client, donor_bytes};
-use super::moving::{Move, MoveError, Moved, Ready};
-use super::peer::{PAUSE_MIN, Peer, changed};
+use super::moving::{MoveError, Moved, Ready, Sides, move_report};
+use super::peer::{PAUSE_MIN, Peer};
 use super::report::{DonorReport, MoveReport, RebuildReport, Report};
 use super::session::{Away, Ended, Reached, Target, begin, incarnation};
 use super::spares::Spares;
@@ -32,7 +32,7 @@ use crate::format::{Geometry, Record};
 use crate::mirror::{
     Action, Donor, DonorRequest, Event, LinkState, MirrorError, Moment, Refusal, Reply, Request, RequestId, Standing,
 };
-use crate::moving::Stage;
+use crate::moving::{Mover, Plan, Stage};
 use crate::scrub::Findings;
 
 /// The longest pause between attempts to connect.
@@ -121,9 +121,7 @@ pub struct Owner {
     /// By position.
     pub(super) labels: Vec<String>,
     pub(super) geometry: Geometry,
-    pub(super) moving: Option<Move>,
-    /// Counts moves: what belongs to another one is too late.
-    pub(super) moves: u64,
+    pub(super) mover: Mover<Sides>,
     /// Work that empties donors which took no place, by their addresses.
     pub(super) emptying: Vec<(String, AbortHandle)>,
     pub(super) spares: Spares,
@@ -162,6 +160,7 @@ impl Owner {
         let report = Report { spec: spec.clone(), ..report(&*machine, &peers, &places, None, None) };
         let (reports, watched) = watch::channel(report);
         let standing = machine.standing().to_vec();
+        let mover = Mover::new(peers.len());
         let owner = Owner {
             machine,
             peers,
@@ -181,8 +180,7 @@ impl Owner {
             standing,
             labels,
             geometry,
-            moving: None,
-            moves: 0,
+            mover,
             emptying: Vec::new(),
             spares: Spares::default(),
             scrubbing: Vec::new(),
@@ -248,7 +246,7 @@ impl Owner {
                 self.detaching.push(reply);
                 if self.detaching.len() == 1 {
                     // Once all donors were told of a switch, only what the former one holds is left.
-                    let is_over = self.moving.as_ref().is_some_and(|moving| moving.plan.stage() == Stage::Emptying);
+                    let is_over = self.mover.moving().is_some_and(|moving| moving.plan().stage() == Stage::Emptying);
                     self.end_move(match is_over {
                         true => Ok(()),
                         false => Err("the device is being detached".to_owned().into()),
@@ -312,17 +310,10 @@ impl Owner {
     }
 
     pub(super) fn send(&mut self, donor: Donor, request: RequestId, body: DonorRequest) {
-        if let Some(moving) = self.moving.as_mut().filter(|moving| moving.donor() == donor) {
-            if moving.plan.is_paused() {
-                return moving.kept.push((request, body));
-            }
-            let (offset, bytes) = changed(&body);
-            moving.touch(offset, bytes);
-        }
         let peer = &mut self.peers[donor];
+        let Some(body) = self.mover.send(donor, request, body, peer.device.is_some()) else { return };
         let Some(device) = &peer.device else { return };
         peer.requests += 1;
-        peer.under_way.insert(request, changed(&body));
         match &body {
             DonorRequest::Read { bytes, .. } => peer.read_bytes += bytes,
             DonorRequest::Write { data, .. } => peer.written_bytes += data.len() as u64,
@@ -355,13 +346,15 @@ impl Owner {
             Done::Dropped => {}
             // After a move another donor may have the place of one that said so.
             Done::Looked(number, leaving, answering) => {
-                self.spares.looked(if self.moves == number { leaving } else { Vec::new() }, answering);
+                let is_new = self.mover.number() == number;
+                self.mover.need.leaving = if is_new { leaving } else { Vec::new() };
+                self.spares.looked(answering);
             }
             Done::Connected(donor, epoch, _) | Done::Ended(donor, epoch, ..) if self.peers[donor].epoch != epoch => {}
-            Done::Prepared(number, _) | Done::Copied(number, ..) | Done::Emptied(number, _) if self.moves != number => {
-            }
+            Done::Prepared(number, _) | Done::Copied(number, ..) | Done::Emptied(number, _)
+                if !self.mover.is_present(number) => {}
             Done::Prepared(_, result) => self.prepared(result),
-            Done::Copied(_, part, result) => self.copied(part, result),
+            Done::Copied(number, part, result) => self.copied(number, part, result),
             Done::Emptied(_, result) => self.emptied(result),
             Done::Connected(donor, _, Ok(Reached { page, device })) => {
                 let peer = &mut self.peers[donor];
@@ -377,12 +370,7 @@ impl Owner {
                 self.connect(donor, pause);
             }
             Done::Ended(donor, _, request, Ended::Answered(reply)) => {
-                let range = self.peers[donor].under_way.remove(&request);
-                if let (Some(moving), Some((offset, bytes))) = (&mut self.moving, range)
-                    && moving.donor() == donor
-                {
-                    moving.touch(offset, bytes);
-                }
+                self.mover.answered(donor, request);
                 match &reply {
                     Reply::NotOwner => self.peers[donor].reason = Some("it serves another client".to_owned()),
                     Reply::Metadata { area, .. } if Record::is_absent(area) => self.peers[donor].was_empty = true,
@@ -427,7 +415,7 @@ impl Owner {
         }
         let ended = self.reports.borrow().ended.clone();
         let ended = ended.or_else(|| has_ended.then(|| "the device is detached".into()));
-        let moving = self.moving.as_ref().map(|moving| moving.report(now_us));
+        let moving = self.mover.moving().map(|moving| move_report(moving.plan(), now_us));
         let spares = (self.spares.list.len() as u64, self.spares.answering() as u64);
         let report = report(&*self.machine, &self.peers, &self.places, self.rebuild, moving);
         self.reports.send_replace(Report { ended, spares, spec: self.spec.clone(), ..report });
@@ -448,8 +436,8 @@ impl Owner {
     fn say(&self, donor: Donor, standing: Standing) {
         let peer = &self.peers[donor];
         let reason = peer.reason.as_deref().map(|reason| format!(" ({reason})")).unwrap_or_default();
-        let is_filling = |moving: &Move| moving.donor() == donor && moving.plan.stage() == Stage::Filling;
-        let takes_place = self.moving.as_ref().is_some_and(is_filling);
+        let is_filling = |plan: &Plan| plan.donor == donor && plan.stage() == Stage::Filling;
+        let takes_place = self.mover.moving().is_some_and(|moving| is_filling(moving.plan()));
         let (level, what) = match standing {
             Standing::Trusted => (Level::Note, "has everything that belongs on it"),
             Standing::Leaving => return,

@@ -1,6 +1,5 @@
-//! A donor as the owner of a device sees it: the connection, and what is on its way.
+//! A donor as the owner of a device sees it: the connection, and its counters.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,7 +7,6 @@ use nectary_host::Shutdown;
 use nectary_nbd::NbdDevice;
 
 use super::session::Target;
-use crate::mirror::{DonorRequest, RequestId};
 
 /// The first pause between attempts to connect.
 pub(super) const PAUSE_MIN: Duration = Duration::from_millis(20);
@@ -19,8 +17,6 @@ pub(super) struct Peer {
     pub(super) device: Option<Arc<NbdDevice>>,
     /// Counts connections and attempts; events of earlier ones are ignored.
     pub(super) epoch: u64,
-    /// Requests on their way, with the range that each changes.
-    pub(super) under_way: BTreeMap<RequestId, (u64, u64)>,
     /// Set when the machine has given the connection up.
     pub(super) ended: Shutdown,
     pub(super) pause: Duration,
@@ -40,7 +36,6 @@ impl Peer {
             target,
             device: None,
             epoch,
-            under_way: BTreeMap::new(),
             ended: Shutdown::new(),
             pause: PAUSE_MIN,
             reason: None,
@@ -57,14 +52,5 @@ impl Peer {
         self.device = None;
         self.reason = Some(reason);
         std::mem::take(&mut self.ended).request();
-    }
-}
-
-/// The bytes that a request changes: offset and length.
-pub(super) fn changed(body: &DonorRequest) -> (u64, u64) {
-    match body {
-        DonorRequest::Write { offset, data, .. } => (*offset, data.len() as u64),
-        DonorRequest::WriteZeroes { offset, bytes, .. } | DonorRequest::Trim { offset, bytes } => (*offset, *bytes),
-        _ => (0, 0),
     }
 }

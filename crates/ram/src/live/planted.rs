@@ -16,8 +16,6 @@ nectary_block::planted_bugs! {
     OldOwnerServed = 1 => "earlier owner served",
     /// Requests in flight when a connection is lost count as done.
     LostWriteAnswered = 2 => "write on a lost connection answered",
-    /// What is written while a donor is drained is not copied again.
-    DrainForgets = 3 => "drain forgets blocks written while it runs",
     /// A device that has grown places its blocks as one that was made with its present size.
     FormersIgnored = 4 => "former sizes ignored",
     /// A donor gets the new size before the donors have room for it.

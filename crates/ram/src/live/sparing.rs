@@ -12,8 +12,6 @@ use super::planted::{lost_after, may_give_up};
 use super::session::Target;
 use crate::device::address::Address;
 use crate::device::together::together;
-use crate::mirror::{LinkState, Standing};
-use crate::moving::Seen;
 
 /// How often donors are asked whether they are leaving.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -25,17 +23,12 @@ impl Owner {
             return;
         }
         let (now_us, lost_after_us) = (self.now_us(), lost_after().as_micros() as u64);
-        if let Some(moving) = &mut self.moving {
-            let (donor, standing) = (moving.donor(), self.machine.standing());
-            let is_well = |other: usize| {
-                standing[other] == Standing::Trusted && self.machine.link_state(other) == Some(LinkState::Claimed)
-            };
-            let are_well = (0..standing.len()).all(|other| other == donor || is_well(other));
-            let is_away = self.machine.link_state(donor) == Some(LinkState::Down);
+        let members = self.machine.members();
+        if let Some(moving) = self.mover.moving() {
+            let donor = moving.donor();
             // The machine counts it at length, so the report has it.
             let filled = self.reports.borrow().rebuild.as_ref().map_or(0, |rebuild| rebuild.copied);
-            let seen = Seen { standing: standing[donor], is_away, are_well, filled };
-            if let Some(why) = moving.plan.hopeless(now_us, lost_after_us, seen)
+            if let Some(why) = self.mover.hopeless(now_us, lost_after_us, members, filled)
                 && may_give_up()
             {
                 let reason = self.peers[donor].reason.as_deref();
@@ -43,14 +36,12 @@ impl Owner {
             }
             return;
         }
-        self.spares.need.track(now_us, self.machine.standing());
+        self.mover.need.track(now_us, members.standing());
         if self.spares.list.is_empty() {
             return;
         }
-        if let Some(donor) = self.spares.need.donor(now_us, lost_after_us) {
-            let spare = self.spares.list[self.spares.next % self.spares.list.len()].clone();
-            self.spares.next += 1;
-            self.spares.need.tried(now_us);
+        if let Some((donor, spare)) = self.mover.need.begin(now_us, lost_after_us, self.spares.list.len()) {
+            let spare = self.spares.list[spare].clone();
             let old = self.peers[donor].target.address.text.clone();
             // Nobody waits for the end, which is in the log.
             let (reply, _) = oneshot::channel();
@@ -61,7 +52,7 @@ impl Owner {
             let targets: Vec<Target> = self.peers.iter().map(|peer| peer.target.clone()).collect();
             let spare = |spare: &Address| Target { address: spare.clone(), ..targets[0].clone() };
             let spares: Vec<Target> = self.spares.list.iter().filter(|_| !targets.is_empty()).map(spare).collect();
-            let number = self.moves;
+            let number = self.mover.number();
             self.work.spawn(async move {
                 let look = |target: Target| async move { target.page().await.is_ok_and(|page| page.is_leaving) };
                 let ask = |target: Target| async move { target.page().await.is_ok().then_some(target.address.text) };

@@ -243,6 +243,9 @@ impl Machine {
         let Some(Replaced { donor, former }) = self.membership.replaced.take() else { return };
         self.drop_link(donor);
         self.decide(donor, Standing::Trusted, MemberState::Present);
+        if planted(Bug::RevertUnnumbered) {
+            self.membership.view.epoch -= 1;
+        }
         self.seat(donor, former);
         self.figures.reverted += 1;
         self.act(Action::Restore { donor });

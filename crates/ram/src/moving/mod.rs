@@ -5,7 +5,7 @@
 //! spare. Promises: the former donor is trusted, and gets every write, until the other one has everything and every
 //! donor is well; so the device is never less safe than before. A lost donor is filled before a living one is moved.
 //! Leaves to others: connections and copying (`live`), the decision that all are told (`mirror`, at `Event::Replaced`).
-//! No I/O and no clock, so the simulator drives the same code.
+//! No I/O and no clock: a live device and the simulator (`nectary_sim::ram_moves`) drive the same code, a [`Mover`].
 //!
 //! | stage | it goes on when | a second failure meanwhile |
 //! |---|---|---|
@@ -21,11 +21,15 @@
 //! | file | what is in it |
 //! |---|---|
 //! | `filling` | when a donor that is filled is given up |
+//! | `mover` | the move under way, and what requests change meanwhile |
 //! | `need` | which donor needs a spare, and when |
 //! | `unfinished` | a switch that the end of the client has cut short |
 
 mod filling;
+mod mover;
 mod need;
+#[cfg(test)]
+mod tests;
 mod unfinished;
 
 use std::collections::BTreeSet;
@@ -33,7 +37,8 @@ use std::collections::BTreeSet;
 use crate::mirror::{Donor, LinkState, Moment, Standing};
 use crate::planted::{Bug, planted};
 
-pub use filling::{Filling, Seen};
+use filling::{Filling, Seen};
+pub use mover::{Ended, Kept, Move, Mover, NotNow, Prepared};
 pub use need::Need;
 pub use unfinished::{Found, unfinished};
 
@@ -205,17 +210,17 @@ impl Plan {
     }
 
     /// The other donor is owned by this client and has the record of the former one, which is copied now.
-    pub fn prepared(&mut self) {
+    fn prepared(&mut self) {
         self.stage = Stage::Copying;
     }
 
     /// The other donor has the place of a left one.
-    pub fn placed(&mut self) {
+    fn placed(&mut self) {
         self.stage = Stage::Filling;
     }
 
     /// Bytes of the donor change, or may have been changed.
-    pub fn touch(&mut self, offset: u64, bytes: u64) {
+    fn touch(&mut self, offset: u64, bytes: u64) {
         if bytes > 0 && matches!(self.stage, Stage::Connecting | Stage::Copying) && !planted(Bug::MoveForgets) {
             let end = offset.saturating_add(bytes).min(self.bytes);
             self.lacking.extend(offset / self.part_bytes..end.div_ceil(self.part_bytes));
@@ -228,23 +233,24 @@ impl Plan {
     }
 
     /// The other donor has taken the place: what was kept comes again on the next connection.
-    pub fn switched(&mut self) {
+    fn switched(&mut self) {
         (self.paused_us, self.stage) = (None, Stage::Settling);
     }
 
     /// Returns why the other donor has to be given up, if it is being filled. `lost_after_us`: how long a lost donor is
     /// waited for.
-    pub fn hopeless(&mut self, now_us: Moment, lost_after_us: Moment, seen: Seen) -> Option<String> {
+    fn hopeless(&mut self, now_us: Moment, lost_after_us: Moment, seen: Seen) -> Option<String> {
         let is_placed = self.stage == Stage::Filling;
         is_placed.then(|| self.filling.hopeless(now_us, lost_after_us, seen))?
     }
 
     /// What to do next. `is_idle`: no request is on its way to the donor. Call it after each step of the machine, until
     /// it says [`Next::Wait`].
-    pub fn next(&mut self, now_us: Moment, members: &dyn Members, is_idle: bool) -> Next {
+    fn next(&mut self, now_us: Moment, members: &dyn Members, is_idle: bool) -> Next {
         let (donor, standing) = (self.donor, members.standing());
         let is_claimed = members.link_state(donor) == Some(LinkState::Claimed);
-        let is_settled = standing[donor] == Standing::Trusted && is_claimed && members.is_view_stored();
+        let is_told = members.is_view_stored() || planted(Bug::DoneUntold);
+        let is_settled = standing[donor] == Standing::Trusted && is_claimed && is_told;
         match self.stage {
             Stage::Connecting | Stage::Emptying => Next::Wait,
             Stage::Copying if standing[donor] != Standing::Trusted => Next::Stop(Stop::Left),
@@ -258,6 +264,7 @@ impl Plan {
                 self.next_copy(now_us, is_claimed, members.may_replace(donor), is_idle)
             }
             Stage::Settling | Stage::Filling if standing[donor] == Standing::Lost => Next::Stop(Stop::BothLost),
+            Stage::Settling if standing[donor] == Standing::Out && planted(Bug::TakerLossIgnored) => Next::Done,
             Stage::Settling if standing[donor] == Standing::Out => Next::Stop(Stop::TakerLost),
             Stage::Settling if is_settled => {
                 self.stage = Stage::Emptying;
@@ -270,7 +277,7 @@ impl Plan {
 
     fn next_copy(&mut self, now_us: Moment, is_claimed: bool, may_switch: bool, is_idle: bool) -> Next {
         let is_little = self.lacking.len() <= LAST_PARTS;
-        let has_tried = self.copied > ROUNDS_MAX * self.bytes.div_ceil(self.part_bytes);
+        let has_tried = self.copied > ROUNDS_MAX * self.parts();
         let may_pause = may_switch && now_us >= self.went_on_us + PAUSE_EVERY_US;
         match self.paused_us {
             Some(since_us) if now_us >= since_us + PAUSE_MAX_US || !may_switch => {
@@ -305,131 +312,25 @@ impl Plan {
     }
 
     /// A part was copied, or not.
-    pub fn copied(&mut self, part: u64, is_done: bool) {
+    fn copied(&mut self, part: u64, is_done: bool) {
         self.copying.remove(&part);
         match is_done {
             true => self.copied += 1,
+            false if planted(Bug::FailureForgotten) => {}
             false => _ = self.lacking.insert(part),
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    struct Seen {
-        standing: Vec<Standing>,
-        may_replace: bool,
-        is_told: bool,
-    }
-
-    impl Members for Seen {
-        fn standing(&self) -> &[Standing] {
-            &self.standing
-        }
-
-        fn link_state(&self, _: Donor) -> Option<LinkState> {
-            Some(LinkState::Claimed)
-        }
-
-        fn is_view_stored(&self) -> bool {
-            self.is_told
-        }
-
-        fn may_replace(&self, _: Donor) -> bool {
-            self.may_replace
+        if is_done && planted(Bug::ChangedWhileCopied) {
+            self.lacking.remove(&part);
         }
     }
 
-    const WELL: Standing = Standing::Trusted;
-
-    fn seen(may_replace: bool) -> Seen {
-        Seen { standing: vec![WELL; 2], may_replace, is_told: true }
+    /// The number of parts.
+    pub fn parts(&self) -> u64 {
+        self.bytes.div_ceil(self.part_bytes)
     }
 
-    fn plan(bytes: u64) -> Plan {
-        let mut plan = Plan::new(0, bytes, PART_BYTES, 0);
-        plan.prepared();
-        plan
-    }
-
-    #[test]
-    fn part_that_changes_while_copied_is_copied_again() {
-        let mut plan = plan(40 * PART_BYTES - 8);
-        let seen = seen(true);
-        let mut copied = Vec::new();
-        for now_us in (0..2_000_000).step_by(5000) {
-            match plan.next(now_us, &seen, true) {
-                Next::Copy { part, offset, bytes } => {
-                    assert_eq!(bytes, if part == 39 { PART_BYTES - 8 } else { PART_BYTES });
-                    if copied.len() == 5 {
-                        plan.touch(offset + 7, 1);
-                        plan.touch(40 * PART_BYTES, 99);
-                    }
-                    copied.push(part);
-                    plan.copied(part, copied.len() != 9);
-                }
-                Next::Switch => break,
-                Next::Wait | Next::GoOn => {}
-                other => panic!("{other:?}"),
-            }
-        }
-        assert!(plan.is_paused() && copied.len() == 42, "{copied:?}");
-        assert_eq!(plan.progress(), (40 * PART_BYTES - 8, 40 * PART_BYTES - 8));
-        copied.sort_unstable();
-        copied.dedup();
-        assert_eq!(copied, (0..40).collect::<Vec<_>>());
-    }
-
-    #[test]
-    fn unwell_donors_and_requests_hold_the_switch_up() {
-        let mut plan = plan(PART_BYTES);
-        let mut seen = seen(false);
-        let at = PAUSE_EVERY_US;
-        assert_eq!(plan.next(at, &seen, false), Next::Copy { part: 0, offset: 0, bytes: PART_BYTES });
-        plan.copied(0, true);
-        assert!(plan.next(at, &seen, true) == Next::Wait && !plan.is_paused());
-        seen.may_replace = true;
-        assert!(plan.next(at, &seen, false) == Next::Wait && plan.is_paused());
-        seen.may_replace = false;
-        assert!(plan.next(at + 1, &seen, true) == Next::GoOn && !plan.is_paused());
-        seen.may_replace = true;
-        assert_eq!(plan.next(2 * at + 1, &seen, true), Next::Switch);
-    }
-
-    #[test]
-    fn part_under_way_holds_the_switch_up() {
-        let (mut plan, seen, at) = (plan(PART_BYTES), seen(true), PAUSE_EVERY_US);
-        assert!(matches!(plan.next(at, &seen, true), Next::Copy { part: 0, .. }) && plan.is_paused());
-        assert_eq!(plan.next(at, &seen, true), Next::Wait);
-        plan.copied(0, false);
-        assert!(matches!(plan.next(at, &seen, true), Next::Copy { part: 0, .. }));
-        plan.copied(0, true);
-        assert_eq!(plan.next(at, &seen, true), Next::Switch);
-    }
-
-    #[test]
-    fn former_donor_is_emptied_last() {
-        let (mut plan, mut seen) = (plan(PART_BYTES), Seen { is_told: false, ..seen(false) });
-        plan.switched();
-        assert_eq!(plan.next(0, &seen, true), Next::Wait);
-        seen.is_told = true;
-        assert_eq!(plan.next(0, &seen, true), Next::Empty);
-    }
-
-    #[test]
-    fn lost_donor_ends_the_move_of_another() {
-        let mut plan = plan(PART_BYTES);
-        let mut seen = Seen { standing: vec![WELL, Standing::Leaving], ..seen(false) };
-        assert!(matches!(plan.next(0, &seen, true), Next::Copy { .. }), "it is not decided yet");
-        seen.standing[1] = Standing::Out;
-        assert_eq!(plan.next(0, &seen, true), Next::Stop(Stop::OtherLost(1)));
-        seen.standing = vec![Standing::Out, WELL];
-        assert_eq!(plan.next(0, &seen, true), Next::Stop(Stop::Left));
-        plan.switched();
-        assert_eq!(plan.next(0, &seen, true), Next::Stop(Stop::TakerLost));
-        seen.standing = vec![WELL; 2];
-        assert_eq!(plan.next(0, &seen, true), Next::Empty);
+    /// Whether the other donor lacks a part, or may lack it.
+    fn lacks(&self, part: u64) -> bool {
+        self.lacking.contains(&part) || self.copying.contains(&part)
     }
 }

@@ -20,6 +20,8 @@ pub struct Need {
     /// The donor that is left, and since when.
     left: Option<(Donor, Moment)>,
     tried_us: Option<Moment>,
+    /// Counts attempts with spares; the spares take turns.
+    attempts: usize,
     /// Whether each donor is leaving, by position; empty until donors were asked.
     pub leaving: Vec<bool>,
 }
@@ -34,7 +36,7 @@ impl Need {
     }
 
     /// Notes that an attempt begins.
-    pub fn tried(&mut self, now_us: Moment) {
+    fn tried(&mut self, now_us: Moment) {
         self.tried_us = Some(now_us);
         self.leaving.clear();
     }
@@ -50,12 +52,29 @@ impl Need {
     }
 
     /// Whether a donor has been left for so long that it counts as lost.
-    pub fn is_lost(&self, donor: Donor, now_us: Moment, lost_after_us: Moment) -> bool {
+    fn is_lost(&self, donor: Donor, now_us: Moment, lost_after_us: Moment) -> bool {
         self.left.is_some_and(|(left, since_us)| left == donor && now_us >= since_us + lost_after_us)
     }
 
+    /// Begins an attempt if a donor needs a spare now. *Returns* the donor, and which of `spares` spares to try.
+    pub fn begin(&mut self, now_us: Moment, lost_after_us: Moment, spares: usize) -> Option<(Donor, usize)> {
+        let donor = self.donor(now_us, lost_after_us).filter(|_| spares > 0)?;
+        let spare = self.attempts % spares;
+        self.attempts += 1;
+        self.tried(now_us);
+        Some((donor, spare))
+    }
+
+    /// Notes that a spare was given up before it was filled: another one is tried at once, until all were tried.
+    pub fn gave_up(&mut self, now_us: Moment, spares: usize) {
+        self.tried(now_us);
+        if !self.attempts.is_multiple_of(spares.max(1)) {
+            self.try_again();
+        }
+    }
+
     /// Returns the donor whose place a spare has to take now.
-    pub fn donor(&self, now_us: Moment, lost_after_us: Moment) -> Option<Donor> {
+    fn donor(&self, now_us: Moment, lost_after_us: Moment) -> Option<Donor> {
         if self.tried_us.is_some_and(|tried_us| now_us < tried_us + RETRY_AFTER_US) {
             return None;
         }

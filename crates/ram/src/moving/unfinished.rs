@@ -34,8 +34,8 @@ pub fn unfinished(newest: &Record, former: Found<'_>, other: Found<'_>, client: 
     let is_copy = !other.record.is_of(other.incarnation) && other.record.view.number() < newest.view.number();
     if !is_named
         || !is_same
-        || !was_copied
-        || !has_stopped
+        || !was_copied && !planted(Bug::EarlierCopyUsed)
+        || !has_stopped && !planted(Bug::FormerHasGoneOn)
         || !is_copy
         || !newest.is_ready
         || planted(Bug::SwitchUnfinished)

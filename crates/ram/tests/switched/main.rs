@@ -4,6 +4,7 @@
 mod grow;
 mod grow_planted;
 mod mirror_planted;
+mod moves_planted;
 mod parity;
 mod parity_planted;
 mod placement_planted;

@@ -8,7 +8,7 @@ use crate::support::{Serving, create, options};
 use nectary_block::{Buffer, write};
 use nectary_ram::check::{Health, check};
 use nectary_ram::live::RedundantDevice;
-use nectary_ram::live::planted::{Bug, plant};
+use nectary_ram::planted::{Bug, plant};
 
 /// A planted bug must be caught within this many drains.
 const DRAINS_MAX: usize = 10;
@@ -47,7 +47,7 @@ async fn a_drain_that_forgets_blocks_written_while_it_runs_is_found() {
     for _ in 0..3 {
         assert_eq!(drained().await, Health::Healthy);
     }
-    plant(Some(Bug::DrainForgets));
+    plant(Some(Bug::MoveForgets));
     for drain in 1..=DRAINS_MAX {
         if drained().await == Health::Broken {
             println!("caught by drain {drain}");
@@ -55,5 +55,5 @@ async fn a_drain_that_forgets_blocks_written_while_it_runs_is_found() {
             return;
         }
     }
-    panic!("{} survived", Bug::DrainForgets.name());
+    panic!("{} survived", Bug::MoveForgets.name());
 }

@@ -1,19 +1,19 @@
 //! A client of a run: the machine, and around it what the owner of a live device does for it.
 //!
-//! Owns: connections, moves and spares as `live` handles them, with the plan of `nectary_ram::moving`.
+//! Owns: connections, and the messages of a move. Leaves to others: what a move does, and what changes meanwhile, which
+//! is the `Mover` of `nectary_ram::moving` here as in a live device.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use nectary_ram::format::{Record, Stamp};
-use nectary_ram::mirror::{Action, DonorRequest, Event, LinkState, Reply, Standing};
-use nectary_ram::moving::{Need, Next, Plan, Seen, Stage, Stop};
+use nectary_ram::mirror::{Action, DonorRequest, Event, Reply};
+use nectary_ram::moving::{Ended, Mover, Next, Plan, Prepared, Stage, Stop};
 
 use super::coverage::Scenario;
 use super::device::{Machine, donor_bytes};
 use super::network::{Happening, MILLISECOND, Tag};
 use super::world::World;
-use crate::ram::donor::{is_change, range};
 
 /// How long a lost donor is waited for.
 pub const LOST_AFTER_US: u64 = 2000 * MILLISECOND;
@@ -32,16 +32,18 @@ pub enum Pending {
     Flush { versions: Vec<usize> },
 }
 
-/// A move under way.
-pub struct Move {
-    pub plan: Plan,
+/// Both sides of a move under way.
+pub struct Sides {
     /// The other donor.
     pub host: usize,
-    connection: Option<usize>,
+    pub connection: Option<usize>,
     /// The former donor, and the connection to it, once the other one has the place.
     pub former: Option<(usize, Option<usize>)>,
-    kept: Vec<(u64, DonorRequest)>,
     reading: BTreeSet<u64>,
+    /// What the other donor calls itself, once it is prepared.
+    pub incarnation: Option<u64>,
+    /// What the former donor called itself, and what it had, when the other one took its place.
+    pub at_switch: (u64, Vec<u8>),
 }
 
 /// A client.
@@ -54,13 +56,8 @@ pub struct Client {
     pub places: Vec<usize>,
     pub links: Vec<Option<usize>>,
     attempts: Vec<u64>,
-    under_way: Vec<BTreeMap<u64, (u64, u64)>>,
-    pub moving: Option<Move>,
-    /// Counts moves.
-    pub moves: u64,
-    pub need: Need,
+    pub mover: Mover<Sides>,
     pub spares: Vec<usize>,
-    next_spare: usize,
     pub pending: BTreeMap<u64, Pending>,
     pub next_id: u64,
 }
@@ -75,13 +72,9 @@ impl Client {
             paused_until_us: 0,
             links: vec![None; count],
             attempts: vec![0; count],
-            under_way: vec![BTreeMap::new(); count],
+            mover: Mover::new(count),
             places,
-            moving: None,
-            moves: 0,
-            need: Need::default(),
             spares,
-            next_spare: 0,
             pending: BTreeMap::new(),
             next_id: 1,
         }
@@ -120,7 +113,7 @@ impl World {
         match place {
             Some(donor) => self.step(client, Event::Connected { donor, incarnation }),
             None => {
-                let number = self.clients[client].moves;
+                let number = self.clients[client].mover.number();
                 self.network.send(connection, Tag::OtherArea(number), DonorRequest::ReadMetadata, &mut self.random);
             }
         }
@@ -129,11 +122,11 @@ impl World {
     /// The connection to the donor of a place is gone.
     fn lose(&mut self, client: usize, place: usize) {
         let state = &mut self.clients[client];
-        let ranges = std::mem::take(&mut state.under_way[place]);
-        if let Some(moving) = state.moving.as_mut().filter(|moving| moving.plan.donor == place) {
-            ranges.into_values().for_each(|(offset, bytes)| moving.plan.touch(offset, bytes));
-            moving.kept.clear();
-            std::mem::take(&mut moving.reading).into_iter().for_each(|part| moving.plan.copied(part, false));
+        state.mover.lost(place);
+        let number = state.mover.number();
+        if let Some(moving) = state.mover.moving_mut().filter(|moving| moving.donor() == place) {
+            let reading = std::mem::take(&mut moving.session.reading);
+            reading.into_iter().for_each(|part| state.mover.copied(number, part, false));
         }
         if let Some(connection) = state.links[place].take() {
             self.network.give_up(connection, &mut self.random);
@@ -153,13 +146,14 @@ impl World {
             return self.plan_connect(client, donor, 20 * MILLISECOND);
         }
         self.network.connections[connection].is_client_open = false;
-        let Some(moving) = &mut self.clients[client].moving else { return };
-        if moving.connection == Some(connection) {
-            moving.connection = None;
+        let Some(moving) = self.clients[client].mover.moving_mut() else { return };
+        let (stage, sides) = (moving.plan().stage(), &mut moving.session);
+        if sides.connection == Some(connection) {
+            sides.connection = None;
             self.end_move(client, false);
-        } else if moving.former.is_some_and(|(_, of)| of == Some(connection)) {
-            moving.former = moving.former.map(|(host, _)| (host, None));
-            if moving.plan.stage() == Stage::Emptying {
+        } else if sides.former.is_some_and(|(_, of)| of == Some(connection)) {
+            sides.former = sides.former.map(|(host, _)| (host, None));
+            if stage == Stage::Emptying {
                 self.end_move(client, true);
             }
         }
@@ -200,15 +194,9 @@ impl World {
 
     fn send(&mut self, client: usize, place: usize, request: u64, body: DonorRequest) {
         let state = &mut self.clients[client];
-        let changed = if is_change(&body) { range(&body).unwrap_or_default() } else { (0, 0) };
-        if let Some(moving) = state.moving.as_mut().filter(|moving| moving.plan.donor == place) {
-            if moving.plan.is_paused() {
-                return moving.kept.push((request, body));
-            }
-            moving.plan.touch(changed.0, changed.1);
-        }
-        let Some(connection) = state.links[place] else { return };
-        state.under_way[place].insert(request, changed);
+        let link = state.links[place];
+        let Some(body) = state.mover.send(place, request, body, link.is_some()) else { return };
+        let Some(connection) = link else { return };
         self.network.send(connection, Tag::Machine(request), body, &mut self.random);
     }
 
@@ -224,38 +212,39 @@ impl World {
     fn drive_move(&mut self, client: usize) -> bool {
         let now_us = self.network.now_us;
         let state = &mut self.clients[client];
-        let (number, Some(moving)) = (state.moves, &mut state.moving) else { return false };
-        let place = moving.plan.donor;
-        let next = moving.plan.next(now_us, state.machine.members(), state.under_way[place].is_empty());
+        let next = state.mover.next(now_us, state.machine.members());
+        let number = state.mover.number();
+        let Some(moving) = state.mover.moving_mut() else { return false };
+        let (place, sides) = (moving.donor(), &mut moving.session);
         match next {
             Next::Wait => return false,
             Next::Copy { part, offset, bytes } => match state.links[place] {
-                Some(connection) if moving.connection.is_some() => {
-                    moving.reading.insert(part);
+                Some(connection) if sides.connection.is_some() => {
+                    sides.reading.insert(part);
                     let body = DonorRequest::Read { offset, bytes };
                     self.network.send(connection, Tag::Read(number, part), body, &mut self.random);
                 }
                 _ => {
-                    moving.plan.copied(part, false);
+                    state.mover.copied(number, part, false);
                     return false;
                 }
             },
             Next::GoOn => {
-                let kept = std::mem::take(&mut moving.kept);
+                let kept = state.mover.take_kept();
                 kept.into_iter().for_each(|(request, body)| self.send(client, place, request, body));
             }
             Next::Switch => self.switch(client),
-            Next::Empty => match moving.former.and_then(|(_, connection)| connection) {
+            Next::Empty if !state.machine.members().is_view_stored() => {
+                self.break_with(format!("the former donor of place {place} is emptied before all are told"));
+            }
+            Next::Empty => match sides.former.and_then(|(_, connection)| connection) {
                 None => self.end_move(client, true),
                 Some(connection) => self.empty(connection, Some(number)),
             },
             Next::Done => self.end_move(client, true),
             Next::Stop(stop) => {
                 match stop {
-                    Stop::OtherLost(_) => {
-                        self.coverage.met(Scenario::OtherLost);
-                        self.clients[client].need.try_again();
-                    }
+                    Stop::OtherLost(_) => self.coverage.met(Scenario::OtherLost),
                     Stop::TakerLost => self.coverage.met(Scenario::TakerLost),
                     Stop::Left | Stop::BothLost => {}
                 }
@@ -272,21 +261,23 @@ impl World {
 
     fn switch(&mut self, client: usize) {
         self.coverage.met(Scenario::Switched);
+        self.check_switch(client);
         let state = &mut self.clients[client];
-        let Some(moving) = &mut state.moving else { return };
-        let Some(connection) = moving.connection.take() else { return };
-        let (donor, host) = (moving.plan.donor, moving.host);
-        moving.plan.switched();
-        moving.kept.clear();
-        state.under_way[donor].clear();
+        let Some(moving) = state.mover.moving_mut() else { return };
+        let (donor, sides) = (moving.donor(), &mut moving.session);
+        let Some(connection) = sides.connection.take() else { return };
+        let host = sides.host;
         let link = state.links[donor].replace(connection);
         if let Some(link) = link {
             self.network.connections[link].place = None;
         }
-        moving.former = Some((std::mem::replace(&mut state.places[donor], host), link));
+        let former = std::mem::replace(&mut state.places[donor], host);
+        sides.former = Some((former, link));
+        let model = &self.network.hosts[former].model;
+        sides.at_switch = (model.incarnation, model.memory.clone());
+        state.mover.switched();
         self.network.connections[connection].place = Some(donor);
         state.attempts[donor] += 1;
-        let former = moving.former.map_or(host, |(former, _)| former);
         self.rename(former, host);
         self.tell(|| format!("host {host} takes place {donor} of host {former}"));
         let incarnation = self.network.hosts[host].model.incarnation;
@@ -305,7 +296,8 @@ impl World {
     fn restore(&mut self, client: usize, donor: usize) {
         self.coverage.met(Scenario::Reverted);
         let state = &mut self.clients[client];
-        let former = state.moving.as_ref().filter(|moving| moving.plan.donor == donor).and_then(|moving| moving.former);
+        let former = state.mover.moving().filter(|moving| moving.donor() == donor);
+        let former = former.and_then(|moving| moving.session.former);
         let other = state.links[donor].take();
         self.lose(client, donor);
         if let Some((host, link)) = former {
@@ -319,29 +311,27 @@ impl World {
                 self.network.connections[other].place = None;
                 self.empty(other, None);
             }
-            self.clients[client].need.try_again();
+            self.clients[client].mover.need.try_again();
             self.end_move(client, false);
         }
         self.plan_connect(client, donor, 0);
     }
 
     fn end_move(&mut self, client: usize, is_done: bool) {
-        let state = &mut self.clients[client];
-        let Some(mut moving) = state.moving.take() else { return };
-        state.moves += 1;
-        let (host, place) = (moving.host, moving.plan.donor);
         if is_done {
-            let is_spare = moving.plan.stage() == Stage::Filling;
+            self.check_end(client);
+        }
+        let state = &mut self.clients[client];
+        let Some(Ended { donor, stage, kept, session: sides }) = state.mover.end(is_done) else { return };
+        let host = sides.host;
+        if is_done {
+            let is_spare = stage == Stage::Filling;
             self.coverage.met(if is_spare { Scenario::Spared } else { Scenario::Moved });
             state.spares.retain(|spare| *spare != host);
-            state.need.filled();
         }
-        let stage = moving.plan.stage();
-        self.tell(|| format!("the move of place {place} to host {host} ends in {stage:?}, done {is_done}"));
-        for (request, body) in std::mem::take(&mut moving.kept) {
-            self.send(client, place, request, body);
-        }
-        if let Some(connection) = moving.connection {
+        self.tell(|| format!("the move of place {donor} to host {host} ends in {stage:?}, done {is_done}"));
+        kept.into_iter().for_each(|(request, body)| self.send(client, donor, request, body));
+        if let Some(connection) = sides.connection {
             self.empty(connection, None);
         }
     }
@@ -351,25 +341,19 @@ impl World {
         let now_us = self.network.now_us;
         let bytes = donor_bytes(&self.geometry);
         let state = &mut self.clients[client];
-        let members = state.machine.members();
-        let standing = members.standing();
-        let are_whole = (0..standing.len()).all(|other| other == place || standing[other] == Standing::Trusted);
-        let is_there = match standing[place] {
-            Standing::Trusted => state.links[place].is_some(),
-            standing => standing == Standing::Out,
-        };
-        if state.moving.is_some() || !are_whole || !is_there || state.places.contains(&host) {
-            return false;
-        }
+        let checked = state.mover.check(place, state.machine.members(), state.links[place].is_some());
+        let Some(is_left) = checked.ok().filter(|_| !state.places.contains(&host)) else { return false };
         let part_bytes = (bytes / PARTS).max(crate::ram::blocks::BLOCK_BYTES as u64);
         let plan = Plan::new(place, bytes, part_bytes, now_us);
-        let (kept, reading) = (Vec::new(), BTreeSet::new());
-        state.moves += 1;
-        let number = state.moves;
+        let (reading, incarnation, at_switch) = (BTreeSet::new(), None, (0, Vec::new()));
+        let sides = Sides { host, connection: None, former: None, reading, incarnation, at_switch };
+        let number = state.mover.begin(plan, is_left, sides);
         self.tell(|| format!("place {place} is to be moved to host {host}"));
         let is_reachable = self.network.is_reachable(client, host);
         let connection = is_reachable.then(|| self.network.connect(client, host, None));
-        self.clients[client].moving = Some(Move { plan, host, connection, former: None, kept, reading });
+        if let Some(moving) = self.clients[client].mover.moving_mut() {
+            moving.session.connection = connection;
+        }
         match connection {
             Some(connection) => {
                 self.network.answer(connection, Happening::Connected { connection }, &mut self.random);
@@ -383,8 +367,8 @@ impl World {
 
     pub fn move_fails(&mut self, client: usize, number: u64) {
         let state = &self.clients[client];
-        let is_it = state.moves == number
-            && state.moving.as_ref().is_some_and(|moving| moving.plan.stage() == Stage::Connecting);
+        let moving = state.mover.moving().filter(|_| state.mover.number() == number);
+        let is_it = moving.is_some_and(|moving| moving.plan().stage() == Stage::Connecting);
         if state.is_alive && is_it {
             self.end_move(client, false);
             self.drive(client);
@@ -394,43 +378,27 @@ impl World {
     fn use_spares(&mut self, client: usize) {
         let now_us = self.network.now_us;
         let state = &mut self.clients[client];
-        let standing = state.machine.members().standing().to_vec();
-        if let Some(moving) = &mut state.moving {
-            let place = moving.plan.donor;
-            let members = state.machine.members();
-            let is_well = |other: usize| {
-                standing[other] == Standing::Trusted && members.link_state(other) == Some(LinkState::Claimed)
-            };
-            let are_well = (0..standing.len()).all(|other| other == place || is_well(other));
-            let is_away = members.link_state(place) == Some(LinkState::Down);
-            let seen = Seen { standing: standing[place], is_away, are_well, filled: state.machine.filled() };
-            if moving.plan.hopeless(now_us, LOST_AFTER_US, seen).is_some() {
+        let (members, filled) = (state.machine.members(), state.machine.filled());
+        if state.mover.moving().is_some() {
+            if state.mover.hopeless(now_us, LOST_AFTER_US, members, filled).is_some() {
                 self.give_up_filling(client);
             }
             return;
         }
-        state.need.track(now_us, &standing);
-        if state.spares.is_empty() {
-            return;
-        }
-        if let Some(place) = state.need.donor(now_us, LOST_AFTER_US) {
-            let spare = state.spares[state.next_spare % state.spares.len()];
-            state.next_spare += 1;
-            state.need.tried(now_us);
+        state.mover.need.track(now_us, members.standing());
+        if let Some((place, spare)) = state.mover.need.begin(now_us, LOST_AFTER_US, state.spares.len()) {
+            let spare = state.spares[spare];
             self.replace(client, place, spare);
         }
     }
 
     fn give_up_filling(&mut self, client: usize) {
         self.coverage.met(Scenario::SpareGivenUp);
-        let Some(moving) = &self.clients[client].moving else { return };
-        let (place, former, host) = (moving.plan.donor, moving.former, moving.host);
+        let Some(moving) = self.clients[client].mover.moving() else { return };
+        let (place, former, host) = (moving.donor(), moving.session.former, moving.session.host);
         self.end_move(client, false);
         let state = &mut self.clients[client];
-        state.need.tried(self.network.now_us);
-        if !state.next_spare.is_multiple_of(state.spares.len().max(1)) {
-            state.need.try_again();
-        }
+        state.mover.need.gave_up(self.network.now_us, state.spares.len());
         let Some((former, _)) = former else { return };
         self.lose(client, place);
         self.clients[client].places[place] = former;
@@ -443,19 +411,12 @@ impl World {
     pub fn answered(&mut self, connection: usize, tag: Tag, reply: Reply) {
         let at = &self.network.connections[connection];
         let (client, place) = (at.client, at.place);
-        let number = self.clients[client].moves;
         match (tag, reply) {
             (Tag::Machine(request), reply) => {
                 let Some(donor) = place.filter(|place| self.clients[client].links[*place] == Some(connection)) else {
                     return;
                 };
-                let state = &mut self.clients[client];
-                let range = state.under_way[donor].remove(&request);
-                if let (Some(moving), Some((offset, bytes))) = (&mut state.moving, range)
-                    && moving.plan.donor == donor
-                {
-                    moving.plan.touch(offset, bytes);
-                }
+                self.clients[client].mover.answered(donor, request);
                 return self.step(client, Event::Replied { donor, request, reply });
             }
             (Tag::Area(of), Reply::Metadata { area, .. }) => {
@@ -464,7 +425,7 @@ impl World {
             }
             (Tag::Emptied(None) | Tag::Area(None), _) => self.network.give_up(connection, &mut self.random),
             (Tag::Emptied(Some(of)) | Tag::Area(Some(of)), _) => {
-                if of == number {
+                if self.clients[client].mover.is_present(of) {
                     self.end_move(client, true);
                 }
                 self.network.give_up(connection, &mut self.random);
@@ -477,7 +438,7 @@ impl World {
                 | Tag::Read(of, _)
                 | Tag::Written(of, _),
                 _,
-            ) if of != number || self.clients[client].moving.is_none() => {}
+            ) if !self.clients[client].mover.is_present(of) => {}
             (tag, reply) => self.prepare(client, connection, tag, reply),
         }
         self.drive(client);
@@ -485,31 +446,29 @@ impl World {
 
     /// An answer to what a move has sent.
     fn prepare(&mut self, client: usize, connection: usize, tag: Tag, reply: Reply) {
-        let number = self.clients[client].moves;
         let bytes = donor_bytes(&self.geometry);
-        let Some(moving) = &mut self.clients[client].moving else { return };
-        let place = moving.plan.donor;
+        let state = &mut self.clients[client];
+        let number = state.mover.number();
+        let Some(moving) = state.mover.moving_mut() else { return };
+        let (place, is_left) = (moving.donor(), moving.is_left());
         match (tag, reply) {
-            (Tag::OtherArea(_), Reply::Metadata { area, .. }) => {
-                let is_left = self.clients[client].machine.members().standing()[place] == Standing::Out;
-                match self.clients[client].links[place] {
-                    _ if is_left => {
-                        let body = DonorRequest::SwapMetadata { expected: Stamp::of(&area), record: Bytes::new() };
-                        let tag = if area.is_empty() { None } else { Some(Tag::Stored(number)) };
-                        match tag {
-                            Some(tag) => self.network.send(connection, tag, body, &mut self.random),
-                            None => self.take_left_place(client),
-                        }
+            (Tag::OtherArea(_), Reply::Metadata { area, .. }) => match state.links[place] {
+                _ if is_left => {
+                    let body = DonorRequest::SwapMetadata { expected: Stamp::of(&area), record: Bytes::new() };
+                    let tag = if area.is_empty() { None } else { Some(Tag::Stored(number)) };
+                    match tag {
+                        Some(tag) => self.network.send(connection, tag, body, &mut self.random),
+                        None => self.prepared(client),
                     }
-                    Some(link) => {
-                        let tag = Tag::FormerArea(number, area);
-                        self.network.send(link, tag, DonorRequest::ReadMetadata, &mut self.random);
-                    }
-                    None => self.end_move(client, false),
                 }
-            }
+                Some(link) => {
+                    let tag = Tag::FormerArea(number, area);
+                    self.network.send(link, tag, DonorRequest::ReadMetadata, &mut self.random);
+                }
+                None => self.end_move(client, false),
+            },
             (Tag::FormerArea(_, there), Reply::Metadata { area, .. }) => {
-                let (Ok(record), Some(connection)) = (Record::decode(&area), moving.connection) else {
+                let (Ok(record), Some(connection)) = (Record::decode(&area), moving.session.connection) else {
                     return self.end_move(client, false);
                 };
                 let expected = Stamp::of(&there);
@@ -522,45 +481,51 @@ impl World {
                 let body = DonorRequest::Trim { offset: 0, bytes };
                 self.network.send(connection, Tag::Trimmed(number), body, &mut self.random);
             }
-            (Tag::Trimmed(_), Reply::Done) => match self.clients[client].machine.members().standing()[place] {
-                Standing::Out => self.take_left_place(client),
-                _ => self.clients[client].moving.iter_mut().for_each(|moving| moving.plan.prepared()),
-            },
-            (Tag::Read(_, at), Reply::Data(data)) => {
-                moving.reading.remove(&at);
-                let (offset, _) = moving.plan.part(at);
-                match moving.connection {
-                    Some(connection) => {
+            (Tag::Trimmed(_), Reply::Done) => self.prepared(client),
+            (Tag::Read(of, at), reply) => {
+                moving.session.reading.remove(&at);
+                let (offset, _) = moving.plan().part(at);
+                match (moving.session.connection, reply) {
+                    (Some(connection), Reply::Data(data)) => {
                         let body = DonorRequest::Write { offset, data, force: false };
-                        self.network.send(connection, Tag::Written(number, at), body, &mut self.random);
+                        self.network.send(connection, Tag::Written(of, at), body, &mut self.random);
                     }
-                    None => moving.plan.copied(at, false),
+                    _ => state.mover.copied(of, at, false),
                 }
             }
-            (Tag::Read(_, at), _) => {
-                moving.reading.remove(&at);
-                moving.plan.copied(at, false);
-            }
-            (Tag::Written(_, at), Reply::Done) => moving.plan.copied(at, true),
+            (Tag::Written(of, at), Reply::Done) => state.mover.copied(of, at, true),
             _ => self.end_move(client, false),
+        }
+    }
+
+    /// The other donor is prepared.
+    fn prepared(&mut self, client: usize) {
+        let state = &mut self.clients[client];
+        match state.mover.prepared(state.machine.members()) {
+            Some(Prepared::TakesPlace) => self.take_left_place(client),
+            Some(Prepared::IsBack) => self.end_move(client, false),
+            Some(Prepared::Copies) => {
+                if let Some(moving) = state.mover.moving_mut() {
+                    let host = moving.session.host;
+                    moving.session.incarnation = Some(self.network.hosts[host].model.incarnation);
+                }
+            }
+            None => {}
         }
     }
 
     /// Another donor takes the place of a left one, and is filled.
     fn take_left_place(&mut self, client: usize) {
         let state = &mut self.clients[client];
-        let Some(moving) = &mut state.moving else { return };
-        let (donor, host) = (moving.plan.donor, moving.host);
-        if let Some(connection) = moving.connection.take() {
+        let Some(moving) = state.mover.moving_mut() else { return };
+        let (donor, sides) = (moving.donor(), &mut moving.session);
+        let host = sides.host;
+        let former = std::mem::replace(&mut state.places[donor], host);
+        sides.former = Some((former, None));
+        if let Some(connection) = sides.connection.take() {
             self.network.give_up(connection, &mut self.random);
         }
-        moving.plan.placed();
         self.lose(client, donor);
-        let state = &mut self.clients[client];
-        let former = std::mem::replace(&mut state.places[donor], host);
-        if let Some(moving) = &mut state.moving {
-            moving.former = Some((former, None));
-        }
         self.rename(former, host);
         self.tell(|| format!("host {host} takes place {donor}, which was left, of host {former}"));
         self.step_only(client, Event::Disconnected { donor });

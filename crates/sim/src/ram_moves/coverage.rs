@@ -45,6 +45,8 @@ scenarios! {
     ClientKilled: "fault: the client killed",
     /// The client was stopped for a while.
     ClientStopped: "fault: the client stopped",
+    /// The connection to the donor that was copied broke.
+    Broken: "connections broken while copying",
     /// While the other donor was prepared.
     InConnecting: "fault while connecting",
     /// While parts were copied.

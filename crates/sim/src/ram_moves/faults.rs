@@ -1,7 +1,7 @@
 //! The fault of a run: what fails, and at which step of the procedure.
 //!
 //! Promises: at most one donor is lost or unreachable, beside one whose loss is the procedure itself; the client may end
-//! in addition.
+//! in addition. Connections to a donor that is copied break in addition, which costs time alone.
 
 use nectary_ram::mirror::Standing;
 use nectary_ram::moving::Stage as Of;
@@ -13,6 +13,10 @@ use crate::random::Random;
 
 /// If the moment of a fault has not come after this many events, it happens then.
 const EVENTS_MAX: u64 = 6000;
+/// How likely it is that a connection breaks at an event while a donor is copied.
+const BREAKS_PERCENT: u64 = 2;
+/// A donor that is stopped or cut off for less is not left.
+const SHORT_US: u64 = 500 * MILLISECOND;
 
 /// When a fault happens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,6 +38,10 @@ pub struct Faults {
     was_in: Option<(Of, bool)>,
     /// The number of events after the fault at which the client ends, too.
     kill_after: Option<u64>,
+    /// How many connections may still break.
+    breaks: u64,
+    /// Whether something has failed for which a donor may be left.
+    pub have_cost: bool,
 }
 
 impl Faults {
@@ -52,7 +60,8 @@ impl Faults {
             _ => At::Event(1 + random.below(400)),
         };
         let kill_after = random.chance(35).then(|| random.below(60) * random.below(20));
-        Faults { at: Some(at), events: 0, in_stage: 0, was_in: None, kill_after }
+        let breaks = [0, 0, 1, 4][random.below(4) as usize];
+        Faults { at: Some(at), events: 0, in_stage: 0, was_in: None, kill_after, breaks, have_cost: false }
     }
 
     pub fn are_over(&self) -> bool {
@@ -68,10 +77,14 @@ impl World {
         }
         self.faults.events += 1;
         let client = self.current;
-        let plan = self.clients[client].moving.as_ref().map(|moving| (moving.plan.stage(), moving.plan.is_paused()));
+        let plan = self.clients[client].mover.moving().map(|moving| (moving.plan().stage(), moving.plan().is_paused()));
         self.faults.in_stage = if plan == self.faults.was_in { self.faults.in_stage + 1 } else { 1 };
         self.faults.was_in = plan;
         let (events, in_stage) = (self.faults.events, self.faults.in_stage);
+        if matches!(plan, Some((Of::Copying, _))) && self.faults.breaks > 0 && self.random.chance(BREAKS_PERCENT) {
+            self.faults.breaks -= 1;
+            self.break_connection(client);
+        }
         match self.faults.at {
             Some(at) => {
                 let is_now = match at {
@@ -100,7 +113,18 @@ impl World {
         }
     }
 
+    /// The connection to the donor that is copied breaks.
+    fn break_connection(&mut self, client: usize) {
+        let state = &self.clients[client];
+        let place = state.mover.moving().map(|moving| moving.donor());
+        if let Some(connection) = place.and_then(|place| state.links[place]) {
+            self.coverage.met(Scenario::Broken);
+            self.network.plan(self.now_us(), Happening::ClientSeesEnd { connection });
+        }
+    }
+
     fn end_client(&mut self, client: usize) {
+        self.faults.have_cost = true;
         self.tell(|| "the client is killed".to_owned());
         self.network.plan(self.now_us(), Happening::Kill { client });
     }
@@ -124,6 +148,8 @@ impl World {
         let until_us = now_us + any_us;
         let kind = self.random.below(100);
         let may_lose = self.may_lose(host);
+        let is_short = (52..90).contains(&kind) && any_us < SHORT_US;
+        self.faults.have_cost |= !is_short;
         self.tell(|| format!("fault {kind} of host {host} in {plan:?}, {any_us} us, may be lost {may_lose}"));
         match kind {
             0..40 if may_lose => {
@@ -162,9 +188,10 @@ impl World {
     fn draw_host(&mut self) -> usize {
         let client = &self.clients[self.current];
         let mut hosts = client.places.clone();
-        if let Some(moving) = &client.moving {
-            hosts.extend([moving.host, moving.host]);
-            hosts.extend(moving.former.map(|(host, _)| host));
+        if let Some(moving) = client.mover.moving() {
+            let sides = &moving.session;
+            hosts.extend([sides.host, sides.host]);
+            hosts.extend(sides.former.map(|(host, _)| host));
         }
         hosts[self.random.below(hosts.len() as u64) as usize]
     }
@@ -187,11 +214,12 @@ impl World {
     fn may_lose(&self, host: usize) -> bool {
         let client = &self.clients[self.current];
         let is_donor = client.places.contains(&host);
-        let is_former = client.moving.as_ref().is_some_and(|moving| moving.former.is_some_and(|(at, _)| at == host));
+        let moving = client.mover.moving();
+        let is_former = moving.is_some_and(|moving| moving.session.former.is_some_and(|(at, _)| at == host));
         let is_serving = client.is_alive && client.is_attached && self.network.now_us >= client.paused_until_us;
         let is_told = client.machine.members().is_view_stored();
         let alone = self.clients.iter().filter(|client| client.is_alive).count() == 1;
-        let is_settling = client.moving.as_ref().is_some_and(|moving| moving.plan.stage() == Of::Settling);
+        let is_settling = moving.is_some_and(|moving| moving.plan().stage() == Of::Settling);
         match is_donor || is_former {
             true => is_serving && !self.is_degraded(host) && alone && (is_told || is_settling),
             false => true,

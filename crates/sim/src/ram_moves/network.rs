@@ -1,7 +1,8 @@
 //! Hosts that lend memory, connections to them, and the queue of events, in virtual time.
 //!
-//! Owns: the order of messages, and what cuts, pauses and kills do to them. Promises: messages of one connection arrive
-//! in order; those that a client sent before it gave a connection up may still be executed.
+//! Owns: the order of messages, and what cuts, pauses and kills do to them. Promises: answers of one connection arrive
+//! in order; a host executes the requests of one connection in any order, as they may overtake each other there; those
+//! that a client sent before it gave a connection up may still be executed.
 
 use std::collections::BTreeMap;
 
@@ -40,7 +41,7 @@ pub enum Happening {
     Connect { client: usize, place: usize, attempt: u64 },
     /// A connection is there.
     Connected { connection: usize },
-    /// A request arrives at its host.
+    /// A host executes a request.
     AtHost { connection: usize, tag: Tag, body: DonorRequest },
     /// An answer arrives at its client.
     AtClient { connection: usize, tag: Tag, reply: Reply },
@@ -137,7 +138,7 @@ impl Network {
     pub fn send(&mut self, connection: usize, tag: Tag, body: DonorRequest, random: &mut Random) {
         let at = &mut self.connections[connection];
         at.down_us = at.down_us.max(self.now_us + delay_us(random));
-        let at_us = at.down_us;
+        let at_us = at.down_us + delay_us(random);
         self.plan(at_us, Happening::AtHost { connection, tag, body });
     }
 

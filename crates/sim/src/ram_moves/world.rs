@@ -159,10 +159,11 @@ impl World {
             if self.now_us() > TIME_MAX_US {
                 let client = &self.clients[self.current];
                 let (state, stage) = (client.machine.state(), self.stage);
-                let moving = client.moving.as_ref().map(|moving| moving.plan.stage());
+                let moving = client.mover.moving().map(|moving| moving.plan().stage());
                 return self.break_with(format!("stuck in {stage:?}, {state}, move {moving:?}"));
             }
             self.happen(happening);
+            self.check_move();
             self.inject();
             self.advance();
         }
@@ -269,8 +270,8 @@ impl World {
         let is_leaving =
             |host: &usize| self.network.is_reachable(client, *host) && self.network.hosts[*host].is_leaving;
         let leaving: Vec<bool> = state.places.iter().map(is_leaving).collect();
-        if state.moving.is_none() {
-            self.clients[client].need.leaving = leaving;
+        if state.mover.moving().is_none() {
+            self.clients[client].mover.need.leaving = leaving;
         }
         self.drive(client);
         self.network.plan(self.now_us() + LOOK_EVERY_US, Happening::Look { client });
@@ -384,6 +385,7 @@ impl World {
     fn leaves(&mut self, host: usize) {
         if self.network.hosts[host].is_up {
             self.tell(|| format!("host {host} ends"));
+            self.faults.have_cost = true;
             self.network.hosts[host].model.restart(self.network.now_us, 0);
             self.network.hosts[host].is_up = false;
             self.network.end_all(host, None, true, &mut self.random);
@@ -409,7 +411,7 @@ impl World {
         match self.stage {
             Stage::Before if !self.is_created => {}
             Stage::Procedure if self.faults.are_over() && now_us >= self.until_us && is_there => {
-                if client.moving.is_some() {
+                if client.mover.moving().is_some() {
                     return;
                 }
                 self.tell(|| "no more faults: everything has to work".to_owned());

@@ -56,8 +56,10 @@ fn live_misses_ledger_and_verdicts_are_those_of_a_replay() {
     ] {
         let references: Arc<Mutex<Vec<(u64, u32)>>> = Arc::default();
         let to = references.clone();
-        let (stats, streams) = in_virtual_time(async {
+        let (stats, streams, capacity_lru) = in_virtual_time(async {
             let options = Options { memory_bytes: 12 << 20, policy: policy.to_owned(), mode, ..Options::default() };
+            let of_lru = Options { policy: "lru".to_owned(), ..options.clone() };
+            let of_lru = BufferCache::new(of_lru).expect("a cache is made");
             let cache = BufferCache::new(options).expect("a cache is made");
             let device = Arc::new(MemoryDevice::new(BLOCKS * 8192));
             let file = cache.add(Arc::new(DeviceSource::new(device))).expect("a file is added");
@@ -65,7 +67,7 @@ fn live_misses_ledger_and_verdicts_are_those_of_a_replay() {
                 to.lock().expect("no test panicked").push((reference.id, reference.stream.0));
             })));
             programs(&cache, file, 7).await;
-            (cache.stats(), cache.streams())
+            (cache.stats(), cache.streams(), of_lru.stats().capacity_blocks)
         });
         let references = references.lock().expect("no test panicked");
         assert_eq!(references.len(), 40_000, "each call refers once");
@@ -74,7 +76,7 @@ fn live_misses_ledger_and_verdicts_are_those_of_a_replay() {
         let replayed =
             misses(&mut *policies::make(policy, stats.capacity_blocks, &workload).expect("known"), &workload);
         assert_eq!(stats.misses, replayed, "{policy}, {mode}");
-        let lru = misses(&mut *policies::make("lru", stats.capacity_blocks, &workload).expect("known"), &workload);
+        let lru = misses(&mut *policies::make("lru", capacity_lru, &workload).expect("known"), &workload);
         assert_eq!(stats.misses + stats.saved - stats.lost, lru, "{policy}, {mode}: the ledger");
         assert_eq!(stats.hits + stats.misses, 40_000);
         verdicts(policy, stats.capacity_blocks, &workload, &streams);

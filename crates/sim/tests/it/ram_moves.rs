@@ -6,6 +6,20 @@ use nectary_sim::ram_moves::{replay_planted, run_many, run_planted};
 
 use crate::support::{alone, seed_or};
 
+/// A planted bug must be caught within this many runs.
+const PLANTED_RUNS_MAX: u64 = 2000;
+/// The planted bugs that a sample catches soon; `ram-moves` catches all.
+const PLANTED: [Bug; 8] = [
+    Bug::MoveNotReverted,
+    Bug::MoveForgets,
+    Bug::AnswerForgotten,
+    Bug::LossForgotten,
+    Bug::FailureForgotten,
+    Bug::ChangedWhileCopied,
+    Bug::DoneUntold,
+    Bug::TakerLossIgnored,
+];
+
 fn seed() -> u64 {
     seed_or(1_000_000)
 }
@@ -25,8 +39,13 @@ fn moves_lose_nothing_where_one_donor_is_down() {
         println!("{policy}, seed {}: {report:?}", seed());
         assert_eq!(report.lost, 0, "{policy}: {}", report.broken.join("\n"));
     }
-    for bug in [Bug::MoveNotReverted, Bug::MoveForgets] {
-        let caught = run_planted(bug, Policy::Mirror, seed(), 300);
+}
+
+#[test]
+fn planted_bugs_of_moves_are_caught() {
+    let _alone = alone();
+    for bug in PLANTED {
+        let caught = run_planted(bug, Policy::Mirror, seed(), PLANTED_RUNS_MAX);
         println!("planted: {}: {caught:?}", bug.name());
         let Some(caught) = caught else { panic!("{} survived", bug.name()) };
         let again = replay_planted(bug, Policy::Mirror, caught.case.seed);

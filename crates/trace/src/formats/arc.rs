@@ -3,8 +3,6 @@
 //!
 //! Owns: the expansion of a request into its blocks. All references are reads of one stream.
 
-use nectary_cache::Stream;
-
 use super::input::Input;
 use super::{BLOCKS_PER_RECORD_MAX, Reader, Reference, digits};
 use crate::error::{Result, quote};
@@ -44,7 +42,7 @@ impl Reader for Arc {
                 let expected = format!("a request of 1 to {BLOCKS_PER_RECORD_MAX} blocks below 2^64");
                 return Err(self.input.bad_line(expected, format!("{count} blocks from {first}")));
             }
-            let reference = |block| Reference { stream: Stream(0), block, bytes: BLOCK_BYTES, is_write: false };
+            let reference = |block| Reference { block, bytes: BLOCK_BYTES, ..Reference::default() };
             to.extend((first..first + count).map(reference));
             return Ok(true);
         }

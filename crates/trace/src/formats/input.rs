@@ -1,11 +1,11 @@
-//! Reads the bytes of a trace from a file or from standard input, plain or compressed with gzip or zstd.
+//! Reads the bytes of a trace from a file or from standard input, plain or compressed with gzip, xz or zstd.
 //!
 //! Owns: recognising compression by its magic, reading lines and fixed-size records, the places of lines and records
 //! for messages, and the bounds on their lengths. Promises: memory does not grow with the input; input that is cut
 //! short or fails to decompress is an error that names the place. Leaves to others: the meaning of lines and records.
 //!
-//! Cost: two buffers of 64 KiB, for compressed and for plain bytes; for zstd also the window that the frames require,
-//! at most 128 MiB.
+//! Cost: two buffers of 64 KiB, for compressed and for plain bytes; for xz and zstd also the window that the file
+//! requires, at most 128 MiB.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Cursor, Read};
@@ -13,6 +13,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use flate2::bufread::MultiGzDecoder;
+use lzma_rust2::XzReader;
 
 use super::zstd::ZstdDecoder;
 use crate::error::{Error, Place, Result, quote};
@@ -23,8 +24,15 @@ pub const LINE_BYTES_MAX: usize = 64 << 10;
 /// The number of bytes at the beginning of a file from which its format is guessed.
 pub const HEAD_BYTES: usize = 4096;
 
+/// The most memory that decompressing xz may take; `xz -9` needs half of it. *Units*: KiB.
+const XZ_KIB_MAX: u32 = 128 << 10;
+
 const BUFFER_BYTES: usize = 64 << 10;
+/// The mark with which some programs begin a text in UTF-8.
+pub const BYTE_ORDER_MARK: &[u8] = &[0xef, 0xbb, 0xbf];
+
 const GZIP_MAGIC: &[u8] = &[0x1f, 0x8b];
+const XZ_MAGIC: &[u8] = &[0xfd, b'7', b'z', b'X', b'Z', 0];
 const ZSTD_MAGIC: &[u8] = &[0x28, 0xb5, 0x2f, 0xfd];
 
 type Bytes = Box<dyn BufRead + Send>;
@@ -54,10 +62,13 @@ impl Input {
     pub fn from_reader(path: &Path, source: Box<dyn Read + Send>) -> Result<Input> {
         let io_error = |error| Error::io(path, error);
         let mut plain: Bytes = Box::new(BufReader::with_capacity(BUFFER_BYTES, source));
-        let (magic, plain_again) = peek(&mut plain, 4).map_err(io_error)?;
+        let (magic, plain_again) = peek(&mut plain, XZ_MAGIC.len()).map_err(io_error)?;
         let source = plain_again.chain(plain);
         let mut bytes: Bytes = if magic.starts_with(GZIP_MAGIC) {
             Box::new(BufReader::with_capacity(BUFFER_BYTES, MultiGzDecoder::new(source)))
+        } else if magic.starts_with(XZ_MAGIC) {
+            let decoder = XzReader::new_mem_limit(source, true, XZ_KIB_MAX);
+            Box::new(BufReader::with_capacity(BUFFER_BYTES, decoder))
         } else if magic.starts_with(ZSTD_MAGIC) {
             Box::new(BufReader::with_capacity(BUFFER_BYTES, ZstdDecoder::new(Box::new(source))))
         } else {
@@ -81,7 +92,8 @@ impl Input {
         &self.head
     }
 
-    /// The next line without its end; `None` at the end of the input.
+    /// The next line without its end, and without a byte order mark in front of the first one; `None` at the end of
+    /// the input.
     ///
     /// *Errors*: a line longer than [`LINE_BYTES_MAX`].
     pub fn line(&mut self) -> Result<Option<&[u8]>> {
@@ -103,7 +115,8 @@ impl Input {
         if self.buffer.last() == Some(&b'\r') {
             self.buffer.pop();
         }
-        Ok(Some(&self.buffer))
+        let mark = if self.line == 1 { BYTE_ORDER_MARK } else { &[] };
+        Ok(Some(self.buffer.strip_prefix(mark).unwrap_or(&self.buffer)))
     }
 
     /// Fills `record` with the next bytes; `false` at the end of the input.

@@ -29,7 +29,7 @@ pub const BLOCKS_PER_RECORD_MAX: u64 = 1 << 20;
 pub const STREAMS_MAX: usize = 1 << 16;
 
 /// One reference to one block, or to one object if a trace has objects.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Reference {
     /// The origin of the reference: the process and file, the volume, or the trace that it comes from.
     pub stream: Stream,
@@ -37,8 +37,24 @@ pub struct Reference {
     pub block: u64,
     /// The size of the block. *Units*: bytes; 0 if the trace does not give it.
     pub bytes: u32,
-    /// Whether the reference is a write; otherwise it is a read.
-    pub is_write: bool,
+    /// What is done with the block.
+    pub operation: Operation,
+    /// The time of the reference; only differences have a meaning. *Units*: seconds; 0 if the trace has no times.
+    pub time_s: u64,
+    /// The time after which the object is no longer valid. *Units*: seconds; 0 if it stays valid.
+    pub ttl_s: u32,
+}
+
+/// What a reference does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Operation {
+    /// Reads the block.
+    #[default]
+    Read,
+    /// Writes the block.
+    Write,
+    /// Deletes the block: no cache keeps it. A delete counts neither as a hit nor as a miss.
+    Delete,
 }
 
 /// A trace being read.
@@ -59,6 +75,21 @@ pub trait Reader: Send {
         None
     }
 
+    /// Whether the references are to objects, each with its own size, and not to blocks of one size.
+    fn has_objects(&self) -> bool {
+        false
+    }
+
+    /// Whether the references have times.
+    fn has_times(&self) -> bool {
+        false
+    }
+
+    /// Whether the upper bits of a block number name a volume or a file.
+    fn has_areas(&self) -> bool {
+        false
+    }
+
     /// A sentence for the user about a problem of a trace that was read to its end without an error.
     fn warning(&self) -> Option<String> {
         None
@@ -72,8 +103,12 @@ pub enum Format {
     Text,
     /// The requests of the ARC authors' traces.
     Arc,
-    /// Lines of values; an option says what the columns mean.
+    /// Lines of values; an option or the header says what the columns mean.
     Csv,
+    /// Twitter's cache traces, which are CSV.
+    Twitter,
+    /// The Storage Performance Council's traces, which are CSV.
+    Spc,
     /// VSCSI records, version 1 or 2.
     Vscsi,
     /// libCacheSim's oracleGeneral.
@@ -88,7 +123,7 @@ pub struct FormatEntry {
     pub format: Format,
     /// The names of the format for `--format`, the usual one first.
     pub names: &'static [&'static str],
-    /// The endings of the names of the format's files, before `.gz` or `.zst`.
+    /// The endings of the names of the format's files, before that of a compression.
     pub endings: &'static [&'static str],
     /// A description in one line.
     pub about: &'static str,
@@ -110,9 +145,21 @@ pub const FORMATS: &[FormatEntry] = &[
     },
     FormatEntry {
         format: Format::Csv,
-        names: &["csv", "msr"],
-        endings: &[".csv"],
-        about: "values by column; those of MSR Cambridge unless --columns says otherwise",
+        names: &["csv", "msr", "cachelib", "wikimedia"],
+        endings: &[".csv", ".tsv"],
+        about: "values by column: those of --columns, of the header, or of MSR Cambridge",
+    },
+    FormatEntry {
+        format: Format::Twitter,
+        names: &["twitter"],
+        endings: &[],
+        about: "Twitter's cache traces: time, key, sizes of key and value, client, operation, TTL",
+    },
+    FormatEntry {
+        format: Format::Spc,
+        names: &["spc"],
+        endings: &[".spc"],
+        about: "the Storage Performance Council's traces: unit, sector, bytes, operation, time",
     },
     FormatEntry {
         format: Format::Vscsi,
@@ -146,23 +193,27 @@ impl Format {
         FORMATS.iter().find(|entry| entry.format == self).map_or("", |entry| entry.names[0])
     }
 
-    /// The format whose ending `path` has, before a final `.gz` or `.zst`.
+    /// The format whose ending `path` has, before that of a compression.
     pub fn by_ending(path: &Path) -> Option<Format> {
         let name = path.file_name()?.to_string_lossy().to_ascii_lowercase();
-        let name = [".gz", ".zst", ".zstd"].iter().find_map(|end| name.strip_suffix(end)).unwrap_or(&name);
+        let name = COMPRESSED.iter().find_map(|end| name.strip_suffix(end)).unwrap_or(&name);
         let entry = FORMATS.iter().find(|entry| entry.endings.iter().any(|end| name.ends_with(end)))?;
         Some(entry.format)
     }
 
     /// Guesses the format of a file: first by the ending if it is that of a binary format, then by the first bytes,
     /// then by any ending.
-    fn guess(path: &Path, head: &[u8]) -> Option<Format> {
+    fn guess(path: &Path, head: &[u8], has_columns: bool) -> Option<Format> {
         let by_name = Format::by_ending(path);
         if matches!(by_name, Some(Format::Vscsi | Format::OracleGeneral | Format::Nectary)) {
             return by_name;
         }
         if nectary::Nectary::<Input>::is_likely(head) {
             Some(Format::Nectary)
+        } else if has_columns {
+            Some(Format::Csv)
+        } else if by_name == Some(Format::Spc) {
+            by_name
         } else if text::Text::is_likely(head) {
             Some(Format::Text)
         } else if arc::Arc::is_likely(head) {
@@ -177,20 +228,32 @@ impl Format {
     }
 }
 
+/// The endings of compressed files.
+pub const COMPRESSED: [&str; 4] = [".gz", ".xz", ".zst", ".zstd"];
+
 /// The options for reading a trace.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct ReadOptions {
     /// The format of the trace; guessed if `None`.
     pub format: Option<Format>,
-    /// The size of a block, for formats whose requests have offsets in bytes. *Units*: bytes.
-    pub block_bytes: u64,
-    /// The meaning of the columns of a CSV file.
-    pub columns: csv::Columns,
+    /// The size of a block, for formats whose requests have offsets in bytes; [`BLOCK_BYTES`] if `None`. *Units*: bytes.
+    pub block_bytes: Option<u64>,
+    /// The meaning of the columns of a CSV file. If `None`, they are those of the format, or else of the header.
+    pub columns: Option<csv::Columns>,
 }
 
-impl Default for ReadOptions {
-    fn default() -> ReadOptions {
-        ReadOptions { format: None, block_bytes: 8192, columns: csv::Columns::msr() }
+/// The size of a block if none is given. *Units*: bytes.
+pub const BLOCK_BYTES: u64 = 8192;
+
+impl ReadOptions {
+    /// The size of a block. *Units*: bytes.
+    pub fn block_bytes(&self) -> u64 {
+        self.block_bytes.unwrap_or(BLOCK_BYTES)
+    }
+
+    /// The same options; if they have no columns, then those of a preset.
+    fn with_columns(&self, preset: fn() -> csv::Columns) -> ReadOptions {
+        ReadOptions { columns: Some(self.columns.clone().unwrap_or_else(preset)), ..self.clone() }
     }
 }
 
@@ -202,10 +265,12 @@ pub fn open(path: &Path, options: &ReadOptions) -> Result<Box<dyn Reader>> {
 
 /// Reads a trace from an open input.
 pub fn from_input(input: Input, options: &ReadOptions) -> Result<Box<dyn Reader>> {
-    if options.block_bytes == 0 {
+    if options.block_bytes == Some(0) {
         return Err(Error::Usage("a block size of 0: give at least 1 byte".to_owned()));
     }
-    let Some(format) = options.format.or_else(|| Format::guess(input.path(), input.head())) else {
+    let guess = || Format::guess(input.path(), input.head(), options.columns.is_some());
+    let guessed = options.format.or_else(guess);
+    let Some(format) = guessed else {
         let names: Vec<&str> = FORMATS.iter().map(|entry| entry.names[0]).collect();
         let expected = format!("a trace of a known format (name it: --format {})", names.join("|"));
         let found = crate::error::quote(input.head());
@@ -214,7 +279,9 @@ pub fn from_input(input: Input, options: &ReadOptions) -> Result<Box<dyn Reader>
     Ok(match format {
         Format::Text => Box::new(text::Text::new(input)),
         Format::Arc => Box::new(arc::Arc::new(input)),
-        Format::Csv => Box::new(csv::Csv::new(input, options)),
+        Format::Csv => Box::new(csv::Csv::new(input, options)?),
+        Format::Twitter => Box::new(csv::Csv::new(input, &options.with_columns(csv::Columns::twitter))?),
+        Format::Spc => Box::new(csv::Csv::new(input, &options.with_columns(csv::Columns::spc))?),
         Format::Vscsi => Box::new(vscsi::Vscsi::new(input, options)?),
         Format::OracleGeneral => Box::new(oracle_general::OracleGeneral::new(input)),
         Format::Nectary => {
@@ -236,6 +303,7 @@ pub(crate) fn digits(text: &[u8]) -> Option<u64> {
 /// left out unless it is the only one.
 pub(crate) fn lines_of_head(head: &[u8]) -> impl Iterator<Item = &[u8]> {
     let is_cut = head.len() >= input::HEAD_BYTES;
+    let head = head.strip_prefix(input::BYTE_ORDER_MARK).unwrap_or(head);
     let whole = match head.iter().rposition(|&byte| byte == b'\n') {
         Some(end) if is_cut => &head[..end],
         _ => head,

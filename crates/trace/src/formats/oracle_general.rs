@@ -11,8 +11,6 @@
 //! format has no magic, so only the file's name or `--format` selects it; a next reference below -1 shows that the file
 //! has another format.
 
-use nectary_cache::Stream;
-
 use super::input::Input;
 use super::{Reader, Reference};
 use crate::error::Result;
@@ -48,11 +46,19 @@ impl Reader for OracleGeneral {
             return Err(self.input.bad_record(RECORD_BYTES, expected, next.to_string()));
         }
         to.push(Reference {
-            stream: Stream(0),
             block: u64::from_le_bytes(object),
             bytes: u32::from_le_bytes(size),
-            is_write: false,
+            time_s: u64::from(u32::from_le_bytes([record[0], record[1], record[2], record[3]])),
+            ..Reference::default()
         });
         Ok(true)
+    }
+
+    fn has_objects(&self) -> bool {
+        true
+    }
+
+    fn has_times(&self) -> bool {
+        true
     }
 }

@@ -3,8 +3,6 @@
 //!
 //! Owns: reading one number. Sizes and operations are unknown: every reference is a read of 0 bytes.
 
-use nectary_cache::Stream;
-
 use super::input::Input;
 use super::{Reader, Reference, digits};
 use crate::error::{Result, quote};
@@ -38,7 +36,7 @@ impl Reader for Text {
                 let found = quote(line);
                 return Err(self.input.bad_line("a block number from 0 to 2^64-1", found));
             };
-            to.push(Reference { stream: Stream(0), block, bytes: 0, is_write: false });
+            to.push(Reference { block, ..Reference::default() });
             return Ok(true);
         }
     }

@@ -14,10 +14,8 @@
 //! Owns: this layout, which is little-endian, and the expansion of a request into blocks. Operations that neither read
 //! nor write are skipped. There is one stream: the format does not record the origin of a request.
 
-use nectary_cache::Stream;
-
 use super::input::Input;
-use super::{BLOCKS_PER_RECORD_MAX, ReadOptions, Reader, Reference, blocks_of};
+use super::{BLOCKS_PER_RECORD_MAX, Operation, ReadOptions, Reader, Reference, blocks_of};
 use crate::error::{Error, Place, Result, quote};
 
 const SECTOR_BYTES: u64 = 512;
@@ -45,7 +43,7 @@ impl Vscsi {
                 return Err(Error::malformed(input.path(), Place::Offset(0), expected, found));
             }
         };
-        Ok(Vscsi { input, block_bytes: options.block_bytes, layout })
+        Ok(Vscsi { input, block_bytes: options.block_bytes(), layout })
     }
 
     /// Whether a file begins with records of this format.
@@ -81,10 +79,11 @@ impl Reader for Vscsi {
         let (length_at, operation_at) = if self.layout == 0 { (4, 12) } else { (8, 0) };
         let length = u32::from_le_bytes([0, 1, 2, 3].map(|byte| record[length_at + byte]));
         let operation = u16::from_le_bytes([record[operation_at], record[operation_at + 1]]);
-        let sector = u64::from_le_bytes([0, 1, 2, 3, 4, 5, 6, 7].map(|byte| record[16 + byte]));
-        let is_write = match operation {
-            0x08 | 0x28 | 0xa8 | 0x88 => false,
-            0x0a | 0x2a | 0xaa | 0x8a => true,
+        let long = |at: usize| u64::from_le_bytes([0, 1, 2, 3, 4, 5, 6, 7].map(|byte| record[at + byte]));
+        let (sector, time_us) = (long(16), long(24));
+        let operation = match operation {
+            0x08 | 0x28 | 0xa8 | 0x88 => Operation::Read,
+            0x0a | 0x2a | 0xaa | 0x8a => Operation::Write,
             _ => return Ok(true),
         };
         if length == 0 {
@@ -97,7 +96,13 @@ impl Reader for Vscsi {
             return Err(self.input.bad_record(record.len(), expected, format!("{length} bytes at sector {sector}")));
         };
         let bytes = u32::try_from(self.block_bytes).unwrap_or(u32::MAX);
-        to.extend((first..first + count).map(|block| Reference { stream: Stream(0), block, bytes, is_write }));
+        let time_s = time_us / 1_000_000;
+        let reference = |block| Reference { block, bytes, operation, time_s, ..Reference::default() };
+        to.extend((first..first + count).map(reference));
         Ok(true)
+    }
+
+    fn has_times(&self) -> bool {
+        true
     }
 }

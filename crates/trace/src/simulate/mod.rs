@@ -1,18 +1,30 @@
 //! Simulates policies over traces.
 //!
-//! Owns: workloads (traces in memory, mixed or not), sizes, runs on all cores, and their presentation. Leaves to
-//! others: the policies (`nectary-cache`), the options and the output (`nectary`).
+//! Owns: workloads (traces in memory, mixed or not) and streams (traces of any length), sizes, what is counted, runs on
+//! all cores, and their presentation. Leaves to others: the policies (`nectary-cache`), the options and the output
+//! (`nectary`).
 
+pub mod counting;
+mod cutter;
+pub(crate) mod distinct;
+mod load;
+mod mix;
+mod outline;
 pub mod policies;
 mod run;
 mod runs;
 mod said;
 pub mod sizes;
+pub mod stream;
 pub mod svg;
 pub mod table;
 mod workload;
 
-pub use run::misses;
+pub use counting::{Counting, Counts};
+pub use load::{LoadOptions, REFERENCES_MAX};
+pub use mix::TRACES_MAX;
+pub use outline::{Outline, WindowStart};
+pub use run::{count, misses};
 pub use runs::{Row, Run, run_all};
 pub use said::{Period, Said};
-pub use workload::{LoadOptions, REFERENCES_MAX, TRACES_MAX, Workload};
+pub use workload::{Life, Workload};

@@ -7,12 +7,16 @@ use nectary_cache::detect::PeriodEvent;
 use nectary_cache::{Dear, Event, Min, Policy, Watched};
 
 use super::said::{Period, Said};
+use super::sizes::Unit;
 use super::workload::Workload;
 
 /// All policies except variants, in the order in which every table has them. A variant is a policy that is a form of
 /// another one, such as `lfu-aged`.
 const ORDER: [&str; 14] =
     ["fifo", "lru", "mru", "lfu", "clock", "2q", "arc", "lirs", "s3fifo", "sieve", "wtinylfu", MIN, "dear", "adaptive"];
+
+/// The size of a block of a cache whose size is given in blocks. *Units*: bytes.
+const BLOCK_BYTES: u64 = 8192;
 
 /// The offline optimum.
 pub const MIN: &str = "min";
@@ -47,9 +51,14 @@ pub fn explains(name: &str) -> bool {
     name != MIN
 }
 
-/// Makes a policy that calls `sink` with each report: `dear` with its own reports, all others with those of
+/// Makes a policy of `capacity` units that calls `sink` with each report: `dear` with its own reports, all others with those of
 /// [`Watched`]. *Returns* `None` if no policy of that name makes reports.
-pub fn make_explaining(name: &str, capacity: u64, mut sink: Box<dyn FnMut(Said) + Send>) -> Option<Box<dyn Policy>> {
+pub fn make_explaining(
+    name: &str,
+    capacity: u64,
+    unit: Unit,
+    mut sink: Box<dyn FnMut(Said) + Send>,
+) -> Option<Box<dyn Policy>> {
     match name {
         "dear" => {
             let mut policy = Dear::new(capacity);
@@ -64,8 +73,17 @@ pub fn make_explaining(name: &str, capacity: u64, mut sink: Box<dyn FnMut(Said) 
                 };
                 sink(said(event.to_string(), period));
             });
-            Some(Box::new(Watched::new(nectary_cache::by_name(name, capacity)?, tell)))
+            Some(Box::new(Watched::new(nectary_cache::by_name(name, capacity)?, block_bytes(unit), tell)))
         }
+    }
+}
+
+/// The size of a block, for the memory of an LRU with which a policy is compared. In a cache measured in bytes, tables
+/// are not counted, so the LRU has the same size. *Units*: bytes.
+fn block_bytes(unit: Unit) -> u64 {
+    match unit {
+        Unit::Blocks => BLOCK_BYTES,
+        Unit::Bytes => u64::MAX,
     }
 }
 

@@ -11,8 +11,11 @@ use std::time::{Duration, Instant};
 
 use nectary_cache::Lru;
 
+use super::counting::{Counting, Counts, WHOLE};
+use super::run::count;
 use super::said::Said;
-use super::{Workload, misses, policies};
+use super::sizes::Unit;
+use super::{Workload, policies};
 use crate::error::{Error, Result};
 
 /// The description of one run.
@@ -22,10 +25,21 @@ pub struct Run<'a> {
     pub workload: &'a Workload,
     /// The name of the policy.
     pub policy: &'static str,
-    /// The capacity. *Units*: blocks.
+    /// The capacity.
     pub size: u64,
+    /// The unit of the capacity.
+    pub unit: Unit,
+    /// What is counted.
+    pub counting: &'a Counting,
     /// Whether a policy that detects patterns reports its findings of each period.
     pub is_explained: bool,
+}
+
+impl<'a> Run<'a> {
+    /// A run of `policy` at `size` blocks that counts all references.
+    pub fn new(workload: &'a Workload, policy: &'static str, size: u64) -> Run<'a> {
+        Run { workload, policy, size, unit: Unit::Blocks, counting: &WHOLE, is_explained: false }
+    }
 }
 
 /// The result of a run.
@@ -35,23 +49,18 @@ pub struct Row {
     pub trace: String,
     /// The policy's name.
     pub policy: &'static str,
-    /// The capacity. *Units*: blocks.
+    /// The capacity.
     pub size: u64,
-    /// The number of references.
-    pub references: u64,
-    /// The number of references that missed.
-    pub misses: u64,
+    /// The unit of the capacity.
+    pub unit: Unit,
+    /// The counts of all windows together.
+    pub counts: Counts,
+    /// The counts of each window.
+    pub windows: Vec<Counts>,
     /// The duration of the run.
     pub elapsed: Duration,
     /// The policy's reports, if they were requested and the policy makes any.
     pub said: Vec<Said>,
-}
-
-impl Row {
-    /// The share of references that were misses, from 0 to 1.
-    pub fn miss_ratio(&self) -> f64 {
-        self.misses as f64 / self.references as f64
-    }
 }
 
 /// Makes all `runs`, on `threads` threads or, if `None`, on one thread per core. Calls `progress` with the number of
@@ -88,24 +97,25 @@ pub fn run_all(runs: &[Run<'_>], threads: Option<usize>, progress: &(dyn Fn(usiz
 
 /// Makes one run.
 fn one(run: &Run<'_>) -> Option<Row> {
-    let workload = run.workload;
+    let Run { workload, unit, counting, .. } = *run;
     let said = Arc::new(Mutex::new(Vec::new()));
     let start = Instant::now();
-    let misses = if run.is_explained && policies::explains(run.policy) {
+    let windows = if run.is_explained && policies::explains(run.policy) {
         let to = Arc::clone(&said);
         let sink = Box::new(move |what| {
             if let Ok(mut said) = to.lock() {
                 said.push(what);
             }
         });
-        misses(&mut *policies::make_explaining(run.policy, run.size, sink)?, workload)
+        count(&mut *policies::make_explaining(run.policy, run.size, unit, sink)?, workload, unit, counting)
     } else if run.policy == "lru" {
-        misses(&mut Lru::new(run.size), workload)
+        count(&mut Lru::new(run.size), workload, unit, counting)
     } else {
-        misses(&mut *policies::make(run.policy, run.size, workload)?, workload)
+        count(&mut *policies::make(run.policy, run.size, workload)?, workload, unit, counting)
     };
     let elapsed = start.elapsed();
     let trace = workload.name().to_owned();
     let said = said.lock().map(|mut said| mem::take(&mut *said)).unwrap_or_default();
-    Some(Row { trace, policy: run.policy, size: run.size, references: workload.references(), misses, elapsed, said })
+    let counts = windows.iter().copied().sum();
+    Some(Row { trace, policy: run.policy, size: run.size, unit, counts, windows, elapsed, said })
 }

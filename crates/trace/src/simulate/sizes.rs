@@ -3,8 +3,49 @@
 //! Owns: the grammar `SIZE[,SIZE…]` with `A..B:STEP` for ranges (both ends included). Promises: a size of 0, and a size
 //! in bytes that is less than one block, are refused with a message.
 
+use super::workload::Workload;
+
+/// What sizes of caches depend on in a trace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shape {
+    /// Whether it has objects with sizes.
+    pub has_sizes: bool,
+    /// The number of distinct blocks or objects.
+    pub distinct: u64,
+    /// The sum of the sizes of all distinct objects. *Units*: bytes.
+    pub distinct_bytes: u64,
+}
+
+impl Workload {
+    /// What sizes of caches depend on.
+    pub fn shape(&self) -> Shape {
+        Shape { has_sizes: self.has_sizes(), distinct: self.distinct(), distinct_bytes: self.distinct_bytes() }
+    }
+}
+
 /// The maximum number of sizes in one list.
 pub const SIZES_MAX: usize = 10_000;
+
+/// The unit of a capacity.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub enum Unit {
+    /// Blocks, or objects whatever their sizes.
+    #[default]
+    Blocks,
+    /// Bytes of objects.
+    Bytes,
+}
+
+impl Unit {
+    /// The name of the unit for a trace that has objects or not.
+    pub fn name(self, has_objects: bool) -> &'static str {
+        match self {
+            Unit::Blocks if has_objects => "objects",
+            Unit::Blocks => "blocks",
+            Unit::Bytes => "bytes",
+        }
+    }
+}
 
 /// A size of a cache, which may depend on the trace.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -65,6 +106,24 @@ impl Size {
                 blocks => Ok(blocks),
             },
         }
+    }
+
+    /// The size for a trace; its blocks have `block_bytes` bytes. If the trace has objects with sizes, bytes are bytes of
+    /// objects, and a share is that of the bytes of all distinct objects.
+    ///
+    /// *Errors*: a size in bytes is less than one block.
+    pub fn of(self, shape: Shape, block_bytes: u64) -> Result<(Unit, u64), String> {
+        if shape.has_sizes {
+            match self {
+                Size::Blocks(_) => {}
+                Size::Bytes(bytes) => return Ok((Unit::Bytes, bytes)),
+                Size::Percent(percent) => {
+                    let bytes = (shape.distinct_bytes as f64 * percent / 100.0) as u64;
+                    return Ok((Unit::Bytes, bytes.max(1)));
+                }
+            }
+        }
+        Ok((Unit::Blocks, self.blocks(shape.distinct, block_bytes)?))
     }
 
     /// The number of the size, without its unit.

@@ -5,8 +5,9 @@
 
 use std::fmt::Write as _;
 
-use super::table::axes;
-use super::{Row, Workload};
+use super::sizes::Unit;
+use super::table::{axes, contents};
+use super::{Outline, Row};
 
 const WIDTH: f64 = 900.0;
 const PANEL: f64 = 460.0;
@@ -40,20 +41,20 @@ pub struct SvgOptions {
     pub is_ratio: bool,
 }
 
-/// A picture of `rows`, with a panel for each of `workloads`.
-pub fn svg(workloads: &[Workload], rows: &[Row], options: SvgOptions) -> String {
-    let height = PANEL * workloads.len() as f64;
+/// A picture of `rows`, with a panel for each trace.
+pub fn svg(outlines: &[Outline], rows: &[Row], options: SvgOptions) -> String {
+    let height = PANEL * outlines.len() as f64;
     let mut text = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" width=\"{WIDTH}\" \
          height=\"{height}\" font-family=\"sans-serif\" font-size=\"12\">\n\
          <rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n"
     );
-    for (index, workload) in workloads.iter().enumerate() {
-        let rows: Vec<&Row> = rows.iter().filter(|row| row.trace == workload.name()).collect();
-        let panel = Panel::new(&rows, options);
+    for (index, outline) in outlines.iter().enumerate() {
+        let rows: Vec<&Row> = rows.iter().filter(|row| row.trace == outline.name).collect();
+        let panel = Panel::new(outline, &rows, options);
         // Writing to a String does not fail.
         let _ = writeln!(text, "<g transform=\"translate(0 {})\">", PANEL * index as f64);
-        panel.draw(workload, &rows, &mut text);
+        panel.draw(outline, &rows, &mut text);
         text.push_str("</g>\n");
     }
     text.push_str("</svg>\n");
@@ -70,11 +71,13 @@ struct Panel {
     most: f64,
     sizes: Vec<u64>,
     names: Vec<&'static str>,
+    unit: &'static str,
 }
 
 impl Panel {
-    fn new(rows: &[&Row], options: SvgOptions) -> Panel {
+    fn new(outline: &Outline, rows: &[&Row], options: SvgOptions) -> Panel {
         let (sizes, names) = axes(rows);
+        let unit = rows.first().map_or(Unit::Blocks, |row| row.unit).name(outline.has_sizes);
         let on_axis = |size: Option<&u64>| {
             let size = size.copied().unwrap_or(1) as f64;
             if options.is_log { size.max(1.0).log10() } else { size }
@@ -88,7 +91,7 @@ impl Panel {
         }
         let most = rows.iter().map(|row| value(row, options)).fold(1e-9, f64::max);
         let step = step(most);
-        Panel { options, first, last, most: (most / step).ceil() * step, sizes, names }
+        Panel { options, first, last, most: (most / step).ceil() * step, sizes, names, unit }
     }
 
     fn x(&self, size: u64) -> f64 {
@@ -100,14 +103,13 @@ impl Panel {
         PANEL - BOTTOM - value / self.most * (PANEL - TOP - BOTTOM)
     }
 
-    fn draw(&self, workload: &Workload, rows: &[&Row], text: &mut String) {
+    fn draw(&self, outline: &Outline, rows: &[&Row], text: &mut String) {
         let (right, bottom) = (WIDTH - RIGHT, PANEL - BOTTOM);
-        let title = escape(workload.name());
-        let (references, distinct) = (workload.references(), workload.distinct());
+        let (title, contents) = (escape(&outline.name), contents(outline));
         let _ = writeln!(
             text,
             "<text x=\"{LEFT}\" y=\"26\" font-size=\"16\" font-weight=\"bold\">{title}</text>\n\
-             <text x=\"{LEFT}\" y=\"44\" fill=\"#555555\">{references} references, {distinct} distinct blocks</text>"
+             <text x=\"{LEFT}\" y=\"44\" fill=\"#555555\">{contents}</text>"
         );
         self.draw_axes(text);
         let mut ends: Vec<End<'_>> = Vec::new();
@@ -180,13 +182,14 @@ impl Panel {
                 bottom + 18.0
             );
         }
+        let unit = self.unit;
         let what = if self.options.is_ratio { "misses, % of references" } else { "misses" };
         let scale = if self.options.is_log { ", logarithmic" } else { "" };
         let (middle, half) = ((LEFT + right) / 2.0, (TOP + bottom) / 2.0);
         let _ = writeln!(
             text,
             "<path d=\"M{LEFT} {TOP}V{bottom}H{right}\" fill=\"none\" stroke=\"#333333\"/>\n\
-             <text x=\"{middle}\" y=\"{:.1}\" text-anchor=\"middle\">cache size, blocks{scale}</text>\n\
+             <text x=\"{middle}\" y=\"{:.1}\" text-anchor=\"middle\">cache size, {unit}{scale}</text>\n\
              <text transform=\"translate(22 {half}) rotate(-90)\" text-anchor=\"middle\">{what}</text>",
             bottom + 42.0
         );
@@ -211,7 +214,7 @@ impl Panel {
 }
 
 fn value(row: &Row, options: SvgOptions) -> f64 {
-    if options.is_ratio { 100.0 * row.miss_ratio() } else { row.misses as f64 }
+    if options.is_ratio { 100.0 * row.counts.miss_ratio() } else { row.counts.misses as f64 }
 }
 
 /// A round step that divides `most` into four to ten parts.
@@ -263,20 +266,23 @@ fn escape(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nectary_cache::Stream;
+    use crate::simulate::Counts;
+    use crate::simulate::sizes::Unit;
     use std::time::Duration;
 
     fn row(policy: &'static str, size: u64, misses: u64) -> Row {
         let elapsed = Duration::ZERO;
-        Row { trace: "a<b".to_owned(), policy, size, references: 100, misses, elapsed, said: Vec::new() }
+        let counts = Counts { references: 100, misses, ..Counts::default() };
+        let (unit, windows) = (Unit::Blocks, vec![counts]);
+        Row { trace: "a<b".to_owned(), policy, size, unit, counts, windows, elapsed, said: Vec::new() }
     }
 
     #[test]
     fn each_policy_has_a_curve_and_a_label_and_names_are_escaped() {
-        let workload = Workload::new("a<b", [(1, Stream(0))]);
+        let outline = Outline { name: "a<b".to_owned(), references: 1, distinct: 1, ..Outline::default() };
         let rows = [row("lru", 1, 90), row("lru", 1000, 10), row("fifo", 1, 95), row("fifo", 1000, 10)];
         for is_log in [false, true] {
-            let text = svg(std::slice::from_ref(&workload), &rows, SvgOptions { is_log, is_ratio: false });
+            let text = svg(std::slice::from_ref(&outline), &rows, SvgOptions { is_log, is_ratio: false });
             assert_eq!(text.matches("<polyline").count(), 2);
             assert!(text.contains(">lru</text>") && text.contains(">a&lt;b</text>"));
             assert!(!text.contains("NaN") && !text.contains("inf"), "{text}");
@@ -285,9 +291,9 @@ mod tests {
 
     #[test]
     fn one_size_and_no_misses_are_drawn_too() {
-        let workload = Workload::new("a<b", [(1, Stream(0))]);
+        let outline = Outline { name: "a<b".to_owned(), references: 1, distinct: 1, ..Outline::default() };
         for is_log in [false, true] {
-            let text = svg(std::slice::from_ref(&workload), &[row("lru", 1, 0)], SvgOptions { is_log, is_ratio: true });
+            let text = svg(std::slice::from_ref(&outline), &[row("lru", 1, 0)], SvgOptions { is_log, is_ratio: true });
             assert!(!text.contains("NaN") && !text.contains("inf"), "{text}");
         }
     }

@@ -4,7 +4,9 @@
 
 use std::fmt::Write as _;
 
-use super::{Row, Workload, policies};
+use super::counting::Counts;
+use super::sizes::Unit;
+use super::{Outline, Row, policies};
 
 /// The kind of numbers in the cells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -13,6 +15,10 @@ pub enum Cell {
     Misses,
     /// The share of references that missed. *Units*: percent.
     Ratio,
+    /// The sum of the sizes of the references that missed. *Units*: bytes.
+    Bytes,
+    /// The share of bytes that missed. *Units*: percent.
+    ByteRatio,
     /// The number of references per second, in millions.
     Speed,
 }
@@ -32,68 +38,126 @@ pub(super) fn axes(rows: &[&Row]) -> (Vec<u64>, Vec<&'static str>) {
     (sizes, names)
 }
 
-/// The rows of `workload` as a table, with a headline that gives the length of the trace.
-pub fn table(workload: &Workload, rows: &[Row], cell: Cell) -> String {
-    let rows: Vec<&Row> = rows.iter().filter(|row| row.trace == workload.name()).collect();
+/// The rows of a trace as a table, with a headline that gives the length of the trace.
+pub fn table(outline: &Outline, rows: &[Row], cell: Cell) -> String {
+    let rows: Vec<&Row> = rows.iter().filter(|row| row.trace == outline.name).collect();
     let (sizes, names) = axes(&rows);
-    let what = match cell {
-        Cell::Misses => "misses",
-        Cell::Ratio => "misses in % of references",
-        Cell::Speed => "million references/s",
-    };
-    let (name, references, distinct) = (workload.name(), workload.references(), workload.distinct());
-    let mut text = format!("{name}: {references} references, {distinct} distinct blocks; {what}\n");
+    let what = what(cell);
+    let mut text = format!("{}: {}; {what}\n", outline.name, contents(outline));
     let shown = |row: Option<&&Row>| match (row, cell) {
         (None, _) => "-".to_owned(),
-        (Some(row), Cell::Misses) => row.misses.to_string(),
-        (Some(row), Cell::Ratio) => format!("{:.2}", 100.0 * row.miss_ratio()),
-        (Some(row), Cell::Speed) => format!("{:.1}", row.references as f64 / row.elapsed.as_secs_f64() / 1e6),
+        (Some(row), Cell::Speed) => {
+            let references = row.windows.iter().map(|window| window.references).sum::<u64>();
+            format!("{:.1}", references as f64 / row.elapsed.as_secs_f64() / 1e6)
+        }
+        (Some(row), cell) => counted(&row.counts, cell),
     };
-    let columns: Vec<Vec<String>> = names
-        .iter()
-        .map(|name| {
-            let of_size = |&size: &u64| shown(rows.iter().find(|row| row.size == size && row.policy == *name));
-            std::iter::once((*name).to_owned()).chain(sizes.iter().map(of_size)).collect()
-        })
-        .collect();
-    let sizes: Vec<String> =
-        std::iter::once("size".to_owned()).chain(sizes.iter().map(|size| size.to_string())).collect();
-    for line in 0..sizes.len() {
-        for column in std::iter::once(&sizes).chain(&columns) {
+    let head = match rows.first().map_or(Unit::Blocks, |row| row.unit).name(outline.has_sizes) {
+        "blocks" => "size",
+        unit => unit,
+    };
+    let mut columns = vec![column(head, sizes.iter().map(u64::to_string))];
+    for name in names {
+        let of_size = |&size: &u64| shown(rows.iter().find(|row| row.size == size && row.policy == name));
+        columns.push(column(name, sizes.iter().map(of_size)));
+    }
+    layout(&columns, &mut text);
+    text
+}
+
+/// The windows of the rows of a trace as tables, one for each size: a row for each window, a column for each policy.
+pub fn windows(outline: &Outline, rows: &[Row], cell: Cell) -> String {
+    let rows: Vec<&Row> = rows.iter().filter(|row| row.trace == outline.name).collect();
+    let (sizes, names) = axes(&rows);
+    let starts = &outline.windows;
+    let mut text = String::new();
+    for size in sizes {
+        let unit = rows.first().map_or(Unit::Blocks, |row| row.unit).name(outline.has_sizes);
+        let _ = writeln!(text, "{} at {size} {unit}, over time; {}", outline.name, what(cell));
+        let mut columns = vec![column("from", starts.iter().map(|start| start.reference.to_string()))];
+        if starts.iter().any(|start| start.second.is_some()) {
+            columns.push(column("second", starts.iter().map(|start| start.second.unwrap_or(0).to_string())));
+        }
+        for name in &names {
+            let row = rows.iter().find(|row| row.size == size && row.policy == *name);
+            let windows = row.map_or(&[][..], |row| &row.windows[..]);
+            columns.push(column(name, windows.iter().map(|window| counted(window, cell))));
+        }
+        layout(&columns, &mut text);
+    }
+    text
+}
+
+/// The length of a trace, in words.
+pub(super) fn contents(outline: &Outline) -> String {
+    let Outline { references, distinct, distinct_bytes, .. } = outline;
+    let about = if outline.is_estimate { "about " } else { "" };
+    match outline.has_sizes {
+        false => format!("{references} references, {about}{distinct} distinct blocks"),
+        true => format!("{references} references, {about}{distinct} distinct objects of {distinct_bytes} bytes"),
+    }
+}
+
+fn what(cell: Cell) -> &'static str {
+    match cell {
+        Cell::Misses => "misses",
+        Cell::Ratio => "misses in % of references",
+        Cell::Bytes => "missed bytes",
+        Cell::ByteRatio => "misses in % of bytes",
+        Cell::Speed => "million references/s",
+    }
+}
+
+fn counted(counts: &Counts, cell: Cell) -> String {
+    match cell {
+        Cell::Misses => counts.misses.to_string(),
+        Cell::Bytes => counts.missed_bytes.to_string(),
+        Cell::ByteRatio => format!("{:.2}", 100.0 * counts.byte_miss_ratio().unwrap_or(0.0)),
+        Cell::Ratio | Cell::Speed => format!("{:.2}", 100.0 * counts.miss_ratio()),
+    }
+}
+
+fn column(head: &str, cells: impl Iterator<Item = String>) -> Vec<String> {
+    std::iter::once(head.to_owned()).chain(cells).collect()
+}
+
+/// Writes columns side by side, each aligned to the right.
+fn layout(columns: &[Vec<String>], text: &mut String) {
+    for line in 0..columns.iter().map(Vec::len).max().unwrap_or(0) {
+        for (index, column) in columns.iter().enumerate() {
             let width = column.iter().map(String::len).max().unwrap_or(0);
-            let gap = if std::ptr::eq(column, &sizes) { "" } else { "  " };
+            let gap = if index == 0 { "" } else { "  " };
             // Writing to a String does not fail.
-            let _ = write!(text, "{gap}{:>width$}", column[line]);
+            let _ = write!(text, "{gap}{:>width$}", column.get(line).map_or("", String::as_str));
         }
         text.push('\n');
     }
-    text
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nectary_cache::Stream;
     use std::time::Duration;
 
     #[test]
     fn rows_are_sizes_and_columns_policies_in_the_fixed_order() {
-        let workload = Workload::new("a", [1, 2, 1].map(|block| (block, Stream(0))));
+        let outline = Outline { name: "a".to_owned(), references: 3, distinct: 2, ..Outline::default() };
         let row = |policy, size, misses| Row {
             trace: "a".to_owned(),
             policy,
             size,
-            references: 3,
-            misses,
+            unit: Unit::Blocks,
+            counts: Counts { references: 3, misses, ..Counts::default() },
+            windows: Vec::new(),
             elapsed: Duration::from_micros(1),
             said: Vec::new(),
         };
         let rows = [row("s3fifo", 10, 2), row("lru", 10, 2), row("lru", 1, 3)];
-        let text = table(&workload, &rows, Cell::Misses);
+        let text = table(&outline, &rows, Cell::Misses);
         assert_eq!(
             text,
             "a: 3 references, 2 distinct blocks; misses\nsize  lru  s3fifo\n   1    3       -\n  10    2       2\n"
         );
-        assert!(table(&workload, &rows, Cell::Ratio).contains("66.67"));
+        assert!(table(&outline, &rows, Cell::Ratio).contains("66.67"));
     }
 }

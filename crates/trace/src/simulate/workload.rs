@@ -1,148 +1,91 @@
-//! Holds a trace in memory, and mixes several traces.
+//! Holds a trace in memory.
 //!
-//! Owns: the form of a trace in memory (8 bytes per reference, 12 with streams), the bound on its length, and the
-//! mixing. Promises: blocks and streams of different traces stay different in a mix; the same traces in the same order
-//! give the same mix.
+//! Owns: the form of a trace in memory. Each reference takes 8 bytes, and 4 more for each of these that the trace has:
+//! several streams, sizes of objects, times, times to live. A delete takes 16 bytes. While a trace is read, each distinct
+//! block takes up to 20 bytes more. Leaves to others: reading traces (`load`), mixing them (`mix`).
 
 use std::path::Path;
 use std::sync::OnceLock;
 
-use hashbrown::{HashMap, HashSet};
+use hashbrown::HashSet;
 use nectary_cache::{Future, Stream};
 
-use crate::error::{Error, Place, Result};
-use crate::formats::{self, ReadOptions, Reader};
-
-/// The default limit on the references of a run, which take 1 GiB.
-pub const REFERENCES_MAX: usize = 1 << 27;
-
-/// The maximum number of traces that can be mixed; the number of a trace is in the upper 16 bits of its blocks.
-pub const TRACES_MAX: usize = 1 << 16;
-
-const TRACE_SHIFT: u32 = 48;
+use super::load::empty;
+use crate::formats;
 
 /// The references of one run.
 #[derive(Debug, Clone)]
 pub struct Workload {
-    name: String,
-    blocks: Vec<u64>,
+    pub(super) name: String,
+    pub(super) blocks: Vec<u64>,
     /// The stream of each reference; empty if there is only one stream.
-    streams: Vec<Stream>,
-    distinct: u64,
+    pub(super) streams: Vec<Stream>,
+    /// The size of each reference; empty if the trace has no objects with sizes. *Units*: bytes.
+    pub(super) bytes: Vec<u32>,
+    /// The time of each reference since the first one; empty if the trace has no times. *Units*: seconds.
+    pub(super) times: Vec<u32>,
+    /// The life that each reference gives its object; empty if all objects live for ever.
+    pub(super) lives: Vec<Life>,
+    /// The deletes: a block, and the number of references before its delete.
+    pub(super) deletes: Vec<(usize, u64)>,
+    pub(super) distinct: u64,
+    pub(super) distinct_bytes: u64,
     /// The names of streams, sorted by stream; only the first [`NAMES_MAX`] streams that have a name are listed.
-    names: Vec<(Stream, String)>,
-    warning: Option<String>,
-    block_bytes: Option<u64>,
-    future: OnceLock<Option<Future>>,
+    pub(super) names: Vec<(Stream, String)>,
+    pub(super) warning: Option<String>,
+    pub(super) block_bytes: Option<u64>,
+    pub(super) future: OnceLock<Option<Future>>,
 }
 
 /// The maximum number of streams whose names are kept.
 pub const NAMES_MAX: usize = 1024;
 
-/// The options for loading a trace.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct LoadOptions {
-    /// The number of references to read, from the first on. If `None`, all references are read, and a trace with more
-    /// than [`REFERENCES_MAX`] is an error.
-    pub limit: Option<usize>,
+/// The time for which an object is valid.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Life(u32);
+
+impl Life {
+    /// The bit of a write.
+    const RENEWS: u32 = 1 << 31;
+
+    /// A life of `ttl_s` seconds, or for ever if that is 0. `renews` says whether the reference gives a new life to an
+    /// object that is resident.
+    pub(super) fn new(ttl_s: u32, renews: bool) -> Life {
+        Life(ttl_s.min(Life::RENEWS - 1) | if renews { Life::RENEWS } else { 0 })
+    }
+
+    /// Whether the reference gives a new life to an object that is resident.
+    pub fn renews(self) -> bool {
+        self.0 & Life::RENEWS != 0
+    }
+
+    /// The length of the life; `None` if it has no end. *Units*: seconds.
+    pub fn ttl_s(self) -> Option<u32> {
+        Some(self.0 & !Life::RENEWS).filter(|&ttl_s| ttl_s > 0)
+    }
 }
 
 impl Workload {
-    /// Reads a trace from a file.
-    pub fn load(path: &Path, read: &ReadOptions, options: &LoadOptions) -> Result<Workload> {
-        let mut reader = formats::open(path, read)?;
-        Workload::from_reader(path, &mut *reader, options)
-    }
-
-    /// Reads a trace to its end; the name of `path` becomes the name of the trace.
-    ///
-    /// *Errors*: those of the reader; a trace without a reference; a trace with more references than the bound.
-    pub fn from_reader(path: &Path, reader: &mut dyn Reader, options: &LoadOptions) -> Result<Workload> {
-        let references_max = options.limit.unwrap_or(REFERENCES_MAX);
-        let mut builder = Builder::default();
-        let mut batch = Vec::new();
-        while builder.blocks.len() < references_max || options.limit.is_none() {
-            batch.clear();
-            if !reader.read(&mut batch)? {
-                break;
-            }
-            let room = references_max - builder.blocks.len();
-            if batch.len() > room && options.limit.is_none() {
-                let what = format!("more than {REFERENCES_MAX} references; take the first ones with --limit");
-                return Err(Error::TooLarge { path: path.to_owned(), place: Place::Whole, what });
-            }
-            for reference in batch.iter().take(room) {
-                builder.push(reference.block, reference.stream);
-            }
-        }
-        if builder.blocks.is_empty() {
-            return Err(Error::malformed(&path.into(), Place::Whole, "at least one reference", "none"));
-        }
-        let mut workload = builder.finish(name_of(path));
-        workload.warning = reader.warning();
-        workload.block_bytes = reader.block_bytes();
-        let last = workload.last_stream().0.min(NAMES_MAX as u32 - 1);
-        let named = (0..=last).filter_map(|number| Some((Stream(number), reader.stream_name(Stream(number))?)));
-        workload.names = named.collect();
-        Ok(workload)
-    }
-
     /// A workload from references in memory.
     pub fn new(name: impl Into<String>, references: impl IntoIterator<Item = (u64, Stream)>) -> Workload {
-        let mut builder = Builder::default();
-        for (block, stream) in references {
-            builder.push(block, stream);
-        }
-        builder.finish(name.into())
+        let (blocks, streams): (Vec<u64>, Vec<Stream>) = references.into_iter().unzip();
+        let has_streams = streams.iter().any(|stream| stream.0 > 0);
+        let distinct = blocks.iter().collect::<HashSet<_>>().len() as u64;
+        let streams = if has_streams { streams } else { Vec::new() };
+        Workload { name: name.into(), blocks, streams, distinct, ..empty() }
     }
 
-    /// Mixes traces into one, in proportion to their lengths: the next reference comes from the trace of which the
-    /// smallest share has been used. If the shares are equal, the first such trace is next. Each trace keeps its own
-    /// streams in the mix.
-    ///
-    /// *Errors*: there are more than [`TRACES_MAX`] traces.
-    pub fn mix(parts: &[&Workload]) -> Result<Workload> {
-        if parts.len() > TRACES_MAX {
-            return Err(Error::Usage(format!("{} traces to mix; {TRACES_MAX} are the most", parts.len())));
+    /// A workload of objects with sizes, in bytes, from references in memory.
+    pub fn of_objects(name: impl Into<String>, references: impl IntoIterator<Item = (u64, u32)>) -> Workload {
+        let (blocks, bytes): (Vec<u64>, Vec<u32>) = references.into_iter().unzip();
+        let mut seen = HashSet::new();
+        let first = blocks.iter().zip(&bytes).filter(|(block, _)| seen.insert(**block));
+        let distinct_bytes = first.map(|(_, bytes)| u64::from(*bytes).max(1)).sum();
+        let distinct = seen.len() as u64;
+        match bytes.iter().all(|&bytes| bytes == 0) {
+            true => Workload { name: name.into(), blocks, distinct, ..empty() },
+            false => Workload { name: name.into(), blocks, bytes, distinct, distinct_bytes, ..empty() },
         }
-        let total = parts.iter().map(|part| part.blocks.len()).sum();
-        let mut blocks = Vec::with_capacity(total);
-        let mut streams = Vec::with_capacity(total);
-        let mut renamed: Vec<Renamed<'_>> = Vec::new();
-        let mut names = Vec::new();
-        let mut stream_base: u32 = 0;
-        for (number, part) in parts.iter().enumerate() {
-            renamed.push(Renamed::new(part, number as u64, stream_base));
-            let in_mix = |stream: Stream| Stream(stream_base.saturating_add(stream.0));
-            let own = part.names.iter().map(|(stream, name)| (in_mix(*stream), format!("{}: {name}", part.name)));
-            match part.names.is_empty() && part.streams.is_empty() {
-                true => names.push((in_mix(Stream(0)), part.name.clone())),
-                false => names.extend(own),
-            }
-            stream_base = stream_base.saturating_add(part.last_stream().0).saturating_add(1);
-        }
-        for _ in 0..total {
-            let mut next: Option<usize> = None;
-            for (index, part) in renamed.iter().enumerate() {
-                if part.share_is_below(next.map(|best| &renamed[best])) {
-                    next = Some(index);
-                }
-            }
-            let Some(next) = next else { break };
-            let (block, stream) = renamed[next].take();
-            blocks.push(block);
-            streams.push(stream);
-        }
-        let name = parts.iter().map(|part| part.name.as_str()).collect::<Vec<_>>().join("+");
-        if stream_base == 1 {
-            streams = Vec::new();
-        }
-        names.truncate(NAMES_MAX);
-        let distinct = parts.iter().map(|part| part.distinct).sum();
-        let block_bytes = parts.first().and_then(|part| part.block_bytes);
-        let block_bytes = block_bytes.filter(|bytes| parts.iter().all(|part| part.block_bytes == Some(*bytes)));
-        let (warning, future) = (None, OnceLock::new());
-        Ok(Workload { name, blocks, streams, distinct, names, warning, block_bytes, future })
     }
 
     /// The name of the workload: the name of its file without endings; for a mix, the names of its traces joined by
@@ -182,7 +125,45 @@ impl Workload {
         self.block_bytes
     }
 
-    fn last_stream(&self) -> Stream {
+    /// Whether the trace has objects with sizes.
+    pub fn has_sizes(&self) -> bool {
+        !self.bytes.is_empty()
+    }
+
+    /// Adds sizes to a chunk in which all are 0, if the trace has objects with sizes.
+    pub(super) fn complete(&mut self, has_objects: bool) {
+        if has_objects && self.bytes.is_empty() {
+            self.bytes.resize(self.blocks.len(), 0);
+        }
+    }
+
+    /// The size of the object of a reference, at least 1; 1 if the trace has no sizes. *Units*: bytes.
+    pub fn bytes(&self, index: usize) -> u32 {
+        self.bytes.get(index).map_or(1, |&bytes| bytes.max(1))
+    }
+
+    /// The sum of the sizes of all distinct objects, each at its first reference; 0 if the trace has no sizes. *Units*:
+    /// bytes.
+    pub fn distinct_bytes(&self) -> u64 {
+        self.distinct_bytes
+    }
+
+    /// The time of each reference since the first one, in seconds; empty if the trace has no times.
+    pub fn times(&self) -> &[u32] {
+        &self.times
+    }
+
+    /// The life that each reference gives its object; empty if all objects live for ever.
+    pub fn lives(&self) -> &[Life] {
+        &self.lives
+    }
+
+    /// The deletes, in order: the number of references before the delete, and the block.
+    pub fn deletes(&self) -> &[(usize, u64)] {
+        &self.deletes
+    }
+
+    pub(super) fn last_stream(&self) -> Stream {
         Stream(self.streams.iter().map(|stream| stream.0).max().unwrap_or(0))
     }
 
@@ -203,85 +184,11 @@ impl Workload {
     }
 }
 
-#[derive(Default)]
-struct Builder {
-    blocks: Vec<u64>,
-    streams: Vec<Stream>,
-    seen: HashSet<u64>,
-}
-
-impl Builder {
-    fn push(&mut self, block: u64, stream: Stream) {
-        if stream != Stream(0) && self.streams.is_empty() {
-            self.streams = vec![Stream(0); self.blocks.len()];
-            self.streams.push(stream);
-        } else if !self.streams.is_empty() {
-            self.streams.push(stream);
-        }
-        self.blocks.push(block);
-        self.seen.insert(block);
-    }
-
-    fn finish(self, name: String) -> Workload {
-        let distinct = self.seen.len() as u64;
-        Workload {
-            name,
-            blocks: self.blocks,
-            streams: self.streams,
-            distinct,
-            names: Vec::new(),
-            warning: None,
-            block_bytes: None,
-            future: OnceLock::new(),
-        }
-    }
-}
-
-/// A trace that is being mixed.
-struct Renamed<'a> {
-    part: &'a Workload,
-    taken: usize,
-    trace: u64,
-    stream_base: u32,
-    /// The new numbers of blocks, in the order in which the blocks appear, for traces whose own block numbers leave no
-    /// room for the trace's number.
-    numbers: Option<HashMap<u64, u64>>,
-}
-
-impl<'a> Renamed<'a> {
-    fn new(part: &'a Workload, trace: u64, stream_base: u32) -> Renamed<'a> {
-        let is_wide = part.blocks.iter().any(|&block| block >> TRACE_SHIFT != 0);
-        Renamed { part, taken: 0, trace, stream_base, numbers: is_wide.then(HashMap::new) }
-    }
-
-    /// Whether the trace has references left and a smaller share of it was used than of `other`.
-    fn share_is_below(&self, other: Option<&Renamed<'_>>) -> bool {
-        let length = self.part.blocks.len();
-        let Some(other) = other else { return self.taken < length };
-        let share = |taken: usize, of: usize| taken as u128 * of as u128;
-        self.taken < length && share(self.taken, other.part.blocks.len()) < share(other.taken, length)
-    }
-
-    fn take(&mut self) -> (u64, Stream) {
-        let block = self.part.blocks[self.taken];
-        let stream = self.part.streams.get(self.taken).map_or(0, |stream| stream.0);
-        self.taken += 1;
-        let number = match &mut self.numbers {
-            None => block,
-            Some(numbers) => {
-                let next = numbers.len() as u64;
-                *numbers.entry(block).or_insert(next)
-            }
-        };
-        (number | self.trace << TRACE_SHIFT, Stream(self.stream_base.saturating_add(stream)))
-    }
-}
-
 /// The name of a trace: its file's name without the endings of formats and compression.
-fn name_of(path: &Path) -> String {
+pub(super) fn name_of(path: &Path) -> String {
     let name = path.file_name().map_or_else(|| "-".into(), |name| name.to_string_lossy());
     let lower = name.to_ascii_lowercase();
-    let mut end = [".gz", ".zst", ".zstd"].iter().find_map(|end| lower.strip_suffix(end)).map_or(name.len(), str::len);
+    let mut end = formats::COMPRESSED.iter().find_map(|end| lower.strip_suffix(end)).map_or(name.len(), str::len);
     let endings = formats::FORMATS.iter().flat_map(|entry| entry.endings);
     let format_end = endings.filter(|ending| lower[..end].ends_with(*ending)).map(|ending| ending.len()).max();
     end -= format_end.unwrap_or(0);
@@ -291,28 +198,6 @@ fn name_of(path: &Path) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn workload(name: &str, blocks: &[u64]) -> Workload {
-        Workload::new(name, blocks.iter().map(|&block| (block, Stream(0))))
-    }
-
-    #[test]
-    fn a_mix_takes_from_each_trace_in_proportion_to_its_length() {
-        let (long, short) = (workload("a", &[1, 2, 3, 4]), workload("b", &[1, 2]));
-        let mix = Workload::mix(&[&long, &short]).expect("two traces");
-        let tag = 1 << TRACE_SHIFT;
-        assert_eq!(mix.blocks(), [1, tag | 1, 2, 3, tag | 2, 4]);
-        assert_eq!(mix.streams().iter().map(|stream| stream.0).collect::<Vec<_>>(), [0, 1, 0, 0, 1, 0]);
-        assert_eq!((mix.name(), mix.distinct()), ("a+b", 6));
-    }
-
-    #[test]
-    fn blocks_of_all_64_bits_stay_disjoint_in_a_mix() {
-        let wide = workload("a", &[u64::MAX, 7, u64::MAX]);
-        let mix = Workload::mix(&[&wide, &wide]).expect("two traces");
-        let tag = 1 << TRACE_SHIFT;
-        assert_eq!(mix.blocks(), [0, tag, 1, tag | 1, 0, tag]);
-    }
 
     #[test]
     fn a_trace_is_called_by_its_file_without_endings() {

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::mpsc::channel;
 
 use nectary_cache::detect::Verdict;
-use nectary_cache::{Access, Adaptive, Event, Policy, Stream, Watched, by_name};
+use nectary_cache::{Access, Adaptive, Event, Policy, Stream, Watched, by_name, lru_capacity};
 use nectary_trace::simulate::{Workload, misses};
 
 use crate::common::{load, traces};
@@ -74,8 +74,9 @@ fn the_ledger_is_that_of_a_separate_simulation_for_each_stream() {
     let Some(folder) = traces("the_ledger_is_that_of_a_separate_simulation_for_each_stream") else { return };
     let workload = mix(&folder, &["cs", "cpp", "ps"]);
     let blocks = 1000;
-    let mut adaptive = Watched::new(Box::new(Adaptive::new(blocks as u64)), Box::new(|_| ()));
-    // A naive LRU: the blocks, oldest first.
+    let mut adaptive = Watched::new(Box::new(Adaptive::new(blocks as u64)), 8192, Box::new(|_| ()));
+    // A naive LRU of the same memory: the blocks, oldest first.
+    let blocks_lru = lru_capacity("adaptive", blocks as u64, 8192);
     let mut lru: Vec<u64> = Vec::new();
     let mut expected = vec![(0_i64, 0_i64); 3];
     for (&block, &stream) in workload.blocks().iter().zip(workload.streams()) {
@@ -83,7 +84,7 @@ fn the_ledger_is_that_of_a_separate_simulation_for_each_stream() {
         let place = lru.iter().position(|other| *other == block);
         if let Some(place) = place {
             lru.remove(place);
-        } else if lru.len() == blocks {
+        } else if lru.len() as u64 == blocks_lru {
             lru.remove(0);
         }
         lru.push(block);
@@ -110,7 +111,7 @@ fn cscope_is_explained_as_sequential_then_looping() {
             sender.send(period.period.report.verdict).expect("the receiver outlives the policy");
         }
     });
-    misses(&mut Watched::new(Box::new(Adaptive::new(768)), sink), &load(&folder, "cs"));
+    misses(&mut Watched::new(Box::new(Adaptive::new(768)), 8192, sink), &load(&folder, "cs"));
     let verdicts: Vec<Verdict> = receiver.try_iter().collect();
     let sequential = verdicts.iter().take_while(|verdict| **verdict == Verdict::Sequential).count();
     let looping = verdicts.iter().filter(|verdict| **verdict == Verdict::Looping).count();

@@ -2,6 +2,7 @@
 
 mod adaptive;
 mod common;
+mod curve;
 mod dear;
 mod formats;
 mod record;

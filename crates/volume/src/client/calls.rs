@@ -14,17 +14,18 @@ use nectary_host::tls::ClientTls;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 
 use super::error::Error;
+use super::looks::{Changing, Looks};
 use super::refusals::{Refusals, Refused};
 use crate::format::Identity;
 use crate::net::Address;
 use crate::origin::Origin;
-use crate::protocol::{Answer, Code, Failure, FileId, Held, Locked, Message, Shape};
+use crate::protocol::{Answer, Attributes, Code, Failure, FileId, Held, Locked, Message, Shape};
 use crate::tokens::Why;
 
 /// The maximum number of calls of each kind without an answer; the sum is below the protocol's bound for a connection.
 /// Each kind has its own share, because some calls wait for other hosts, and these hosts may wait for calls of another
-/// kind from this host. Operations, and questions during a change of a file, wait for no other host. Questions that
-/// show attributes wait for commits of other hosts, requests for tokens wait for tokens of other hosts, questions to a
+/// kind from this host. Questions during a change of a file wait for no other host. Operations wait for names and
+/// attributes that other hosts keep, which these give back without a call. Questions that show attributes wait for commits of other hosts, requests for tokens wait for tokens of other hosts, questions to a
 /// restarted server wait for the calls that tell it what sessions hold, and lock requests wait for the programs that
 /// hold the locks.
 const OPERATIONS_MAX: usize = 64;
@@ -96,6 +97,19 @@ pub(super) enum Said {
     Answer(Answer),
     Granted(Grant),
     Found(Option<Locked>),
+    /// A name, or attributes, that the session may keep.
+    Looked(Looked),
+}
+
+/// The answer to a question about a name or attributes.
+#[derive(Debug)]
+pub(super) struct Looked {
+    /// Whether the session may keep the name.
+    pub is_name_kept: bool,
+    /// Whether the session may keep the attributes.
+    pub are_attributes_kept: bool,
+    /// `None`: there is no such name.
+    pub found: Option<Attributes>,
 }
 
 /// The kind of a call; each kind has its own share of the bound on calls.
@@ -155,6 +169,8 @@ pub(super) struct Waiting {
     /// The refused call, if `message` replaces it.
     pub refused: Option<Refused>,
     pub reply: oneshot::Sender<Result<Said, Failure>>,
+    /// What an operation changes is not kept before its answer.
+    pub _changing: Option<Changing>,
     /// The call's share of the bound on calls; it is returned with the answer.
     pub _turn: OwnedSemaphorePermit,
 }
@@ -212,6 +228,8 @@ pub(super) struct Inner {
     state: Mutex<State>,
     /// Wakes the control connection when it should send something.
     pub nudge: Notify,
+    /// Names and attributes that the session keeps.
+    pub looks: Arc<Looks>,
     /// The bounds on calls, one for each `Share`.
     pub turns: [Arc<Semaphore>; 6],
     /// I/O may begin until this time, counted from `start`. *Units*: nanoseconds.
@@ -266,6 +284,7 @@ impl Inner {
             origin,
             state: Mutex::new(State { next_number: 1, next_request: 1, ..State::default() }),
             nudge: Notify::new(),
+            looks: Arc::new(Looks::new()),
             turns: [OPERATIONS_MAX, QUESTIONS_MAX, LOOKS_MAX, TOKENS_MAX, RESTART_MAX, LOCKS_MAX]
                 .map(|turns| Arc::new(Semaphore::new(turns))),
             io_until_ns: AtomicU64::new(0),
@@ -294,6 +313,10 @@ impl Inner {
         self.newest_epoch.send_if_modified(|newest| {
             is_newest = epoch >= *newest;
             let is_newer = epoch > *newest;
+            if is_newer {
+                // The new server does not know what the session keeps. It assumes that this is dropped with the greeting.
+                self.looks.clear();
+            }
             *newest = epoch.max(*newest);
             is_newer
         });
@@ -484,6 +507,10 @@ impl Inner {
         state.control_trouble = None;
         let _ = self.events.send(Event::Durable(durable));
         let ns = |until: Duration| u64::try_from(until.as_nanos()).unwrap_or(u64::MAX);
+        if !self.may_begin() {
+            // The server may have forgotten what the session keeps.
+            self.looks.clear();
+        }
         self.io_until_ns.fetch_max(ns(sent + lease * IO_OF_LEASE.0 / IO_OF_LEASE.1), Ordering::AcqRel);
         self.lease_until_ns.fetch_max(ns(sent + lease), Ordering::AcqRel);
         self.renewed.notify_waiters();
@@ -499,6 +526,7 @@ impl Inner {
             std::mem::take(&mut state.waiting)
         };
         drop(waiting);
+        self.looks.clear();
         self.turns.iter().for_each(|turns| turns.close());
         let _ = self.ended.send_replace(true);
         self.renewed.notify_waiters();

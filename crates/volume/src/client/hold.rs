@@ -420,6 +420,12 @@ impl Client {
         while let Some(event) = events.recv().await {
             match event {
                 Event::Durable(sequence) => self.shared.session.set_drained(sequence),
+                // The server lets nobody change what it wants back before it hears this.
+                Event::Recalled(held, _) if matches!(held.token.what, What::Directory | What::Attributes) => {
+                    self.shared.session.looks().recalled(held.token);
+                    let held = Held { level: level::NONE, ..held };
+                    self.shared.session.say(&Message::Return { held, is_lost: false });
+                }
                 Event::Recalled(held, why) => {
                     while recalls.try_join_next().is_some() {}
                     let recalled = (held.sequence, held.level, why);

@@ -17,7 +17,7 @@ use tokio::io::{ReadHalf, split};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::calls::{ClientOptions, Event, Grant, Inner, Said, Trouble, Welcomed};
+use super::calls::{ClientOptions, Event, Grant, Inner, Looked, Said, Trouble, Welcomed};
 use super::error::Error;
 pub use crate::net::Address;
 use crate::net::{self, Stream};
@@ -280,6 +280,10 @@ async fn read_answers(inner: &Inner, reader: &mut ReadHalf<Stream>, epoch: u64) 
             Ok(Some(_)) if !inner.is_newest(epoch) => return Lost::Replaced,
             Ok(Some((header, _))) if header.epoch != epoch => return Lost::Broken(other_epoch(header.epoch, epoch)),
             Ok(Some((header, Message::Answer(answer)))) => inner.answered(header.request, Ok(Said::Answer(answer))),
+            Ok(Some((header, Message::Looked { names, attributes, found }))) => {
+                let looked = Looked { is_name_kept: names != 0, are_attributes_kept: attributes != 0, found };
+                inner.answered(header.request, Ok(Said::Looked(looked)));
+            }
             Ok(Some((header, Message::LockFound { lock }))) => inner.answered(header.request, Ok(Said::Found(lock))),
             Ok(Some((header, Message::Grant { held, is_watched, shape, .. }))) => {
                 inner.answered(header.request, Ok(Said::Granted(Grant { held, epoch, is_watched, shape })));

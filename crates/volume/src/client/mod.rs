@@ -20,6 +20,7 @@
 //! | `accesses` | times of access |
 //! | `locks` | locks of programs |
 //! | `session_device`, `siblings` | the disk, whose writes are counted; sessions of this host that have ended |
+//! | `looks` | names and attributes that the session keeps |
 //! | `hold` | which data may be cached, and giving tokens back when another host needs them |
 //! | `wait_kinds` | what calls wait for |
 
@@ -35,6 +36,7 @@ mod file;
 mod hold;
 mod link;
 mod locks;
+mod looks;
 mod names;
 mod open;
 mod refusals;

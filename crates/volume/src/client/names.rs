@@ -5,6 +5,7 @@
 
 use super::Client;
 use super::error::Error;
+use super::looks::{Known, Looks};
 use super::wait_kinds::WaitKind;
 use crate::format::{BLOCK_BYTES, INLINE_BYTES_MAX, TARGET_BYTES_MAX, XATTR_VALUE_BYTES_MAX};
 use crate::protocol::{Answer, Attributes, Changes, Code, FileId, Listed, Mapped, Operation, Question, Statistics};
@@ -86,13 +87,49 @@ impl Client {
 
     /// Looks up a name; `..` is also a name.
     pub async fn look_up(&self, directory: FileId, name: &[u8]) -> Result<Attributes, Error> {
+        if let Some(known) = self.kept(|looks| looks.name(directory, name)) {
+            return match known {
+                Known::Present(found) => Ok(self.shown(*found)),
+                Known::Absent => Err(Error::posix(libc::ENOENT)),
+            };
+        }
         let question = Question::Lookup { directory, name: name.to_vec() };
-        self.look_at(question, attributes, |found| self.overlay(found)).await
+        self.look_and_keep(question, Some((directory, name))).await
     }
 
     /// Returns the present attributes of an inode. Generation 0 matches any generation.
     pub async fn attributes(&self, file: FileId) -> Result<Attributes, Error> {
-        self.look_at(Question::GetAttributes { file }, attributes, |found| self.overlay(found)).await
+        if let Some(found) = self.kept(|looks| looks.attributes(file)) {
+            return Ok(self.shown(found));
+        }
+        self.look_and_keep(Question::GetAttributes { file }, None).await
+    }
+
+    /// Looks into what the session keeps, under its lease. The lease is looked at first: what is found then was so while
+    /// the lease held, also if this process pauses before it looks.
+    fn kept<T>(&self, look: impl FnOnce(&Looks) -> Option<T>) -> Option<T> {
+        let session = &self.shared.session;
+        if session.is_leased() { look(session.looks()) } else { None }
+    }
+
+    /// Requests a name or attributes, and keeps them if the server allows it.
+    async fn look_and_keep(&self, question: Question, name: Option<(FileId, &[u8])>) -> Result<Attributes, Error> {
+        let looks = self.shared.session.looks();
+        loop {
+            let asked = looks.now();
+            let looked = self.shared.session.look_to_keep(question.clone()).await?;
+            if let Some((directory, name)) = name.filter(|_| looked.is_name_kept) {
+                looks.keep_name(asked, directory, name, looked.found.as_ref().map(Attributes::id));
+            }
+            let mut found = looked.found.ok_or(Error::posix(libc::ENOENT))?;
+            if looked.are_attributes_kept {
+                looks.keep_attributes(asked, &found);
+            }
+            if !self.overlay(&mut found) || self.shared.session.is_leased() {
+                return Ok(found);
+            }
+            self.leased().await?;
+        }
     }
 
     /// Makes an inode with a name.

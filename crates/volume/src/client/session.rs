@@ -16,11 +16,12 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
 use super::calls::{
-    ClientOptions, Event, Grant, Inner, Said, SessionFigures, Share, State, Waiting, ended, is_try_lock, not_done,
-    wall_ns,
+    ClientOptions, Event, Grant, Inner, Looked, Said, SessionFigures, Share, State, Waiting, ended, is_try_lock,
+    not_done, wall_ns,
 };
 use super::error::Error;
 use super::link;
+use super::looks::Looks;
 use super::wait_kinds::WaitKind;
 use crate::origin::Origin;
 use crate::protocol::{Answer, Attributes, Code, Failure, FileId, Held, Locked, Message, Operation, Question, Token};
@@ -165,6 +166,23 @@ impl Session {
     /// Requests attributes: other hosts may have to commit first.
     pub async fn look(&self, question: Question) -> Result<Answer, Error> {
         self.question(Share::Looks, question).await
+    }
+
+    /// Requests a name or attributes that the session may keep.
+    pub async fn look_to_keep(&self, question: Question) -> Result<Looked, Error> {
+        let make = |state: &mut State| (Message::Question { session: state.session, question }, None);
+        match self.call(Share::Looks, make).await? {
+            Said::Looked(looked) => Ok(looked),
+            Said::Answer(Answer::Attributes(found)) => {
+                Ok(Looked { is_name_kept: false, are_attributes_kept: false, found: Some(found) })
+            }
+            _ => Err(Error::posix(libc::EIO)),
+        }
+    }
+
+    /// Returns the names and attributes that the session keeps.
+    pub fn looks(&self) -> &Looks {
+        &self.inner.looks
     }
 
     /// Tells a restarted server of a file that is open. Other questions may wait for the server to know this, so they
@@ -345,7 +363,13 @@ impl Session {
                         }
                         return Err(failure.into());
                     }
-                    let waiting = Waiting { message, number, share, blamed: 0, refused: None, reply, _turn: turn };
+                    let changing = match &message {
+                        Message::Operation { operation, .. } => Some(self.inner.looks.changing(operation)),
+                        _ => None,
+                    };
+                    let (blamed, refused) = (0, None);
+                    let waiting =
+                        Waiting { message, number, share, blamed, refused, reply, _changing: changing, _turn: turn };
                     if let Some(bulk) = state.bulk.as_ref().filter(|_| state.is_sent_at_once(&waiting)) {
                         let _ = bulk.send(frame);
                     }
@@ -410,6 +434,8 @@ fn refusal_of(message: &Message, frame: &[u8]) -> Option<Failure> {
 fn answered(said: Said) -> Result<Answer, Error> {
     match said {
         Said::Answer(answer) => Ok(answer),
+        Said::Looked(Looked { found: Some(found), .. }) => Ok(Answer::Attributes(found)),
+        Said::Looked(_) => Err(Error::posix(libc::ENOENT)),
         _ => Err(Error::posix(libc::EIO)),
     }
 }

@@ -18,6 +18,7 @@
 //! | `space` | used and free blocks |
 //! | `reserve` | what stays free for metadata |
 //! | `ask` | questions |
+//! | `touched` | which names and attributes an operation changes |
 //! | `offline` | files of a volume that is read without a server |
 //! | `check` | what must agree |
 
@@ -39,6 +40,7 @@ mod segments;
 mod space;
 #[cfg(test)]
 mod tests;
+mod touched;
 
 pub use check::check;
 pub use image::{Asked, Image, Stamp};

@@ -1,6 +1,6 @@
 //! All messages between a mount and the server.
 
-use super::{Answer, Failure, FileId, Operation, Question, Shape};
+use super::{Answer, Attributes, Failure, FileId, Operation, Question, Shape};
 
 /// The aspect of an object that a token protects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -246,6 +246,15 @@ pub enum Message {
     TestLock {
         /// The lock.
         lock: Locked,
+    },
+    /// The answer to a `Lookup` or `GetAttributes` that the session may keep until it is recalled.
+    Looked {
+        /// The number of the grant of the directory's names; 0: none.
+        names: u64,
+        /// The number of the grant of the attributes; 0: none.
+        attributes: u64,
+        /// The attributes; `None`: there is no such name.
+        found: Option<Attributes>,
     },
     /// The answer to `TestLock`.
     LockFound {

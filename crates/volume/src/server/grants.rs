@@ -14,8 +14,8 @@ use tokio::time::Instant;
 
 use super::connection::{Frames, Reply};
 use super::long_waits::WaitSubject;
-use crate::protocol::{Answer, Code, Failure, FileId, Held, Message, Question, Token};
-use crate::tokens::{Action, Arbiter, Late, Silence, verdict};
+use crate::protocol::{Answer, Code, Failure, FileId, Held, Message, Question, Token, What};
+use crate::tokens::{Action, Arbiter, Late, Looks, Silence, Why, level, verdict};
 
 /// A question that waits for commits of other hosts.
 pub(super) struct Looking {
@@ -34,11 +34,30 @@ pub(super) struct Acted {
     pub ready: Vec<Looking>,
     /// Requests for tokens that are granted.
     pub granted: Vec<(u64, Reply, Held)>,
+    /// The tickets of changes that can be made.
+    pub changes: Vec<u64>,
+}
+
+impl Acted {
+    pub fn is_empty(&self) -> bool {
+        self.ready.is_empty() && self.granted.is_empty() && self.changes.is_empty()
+    }
+}
+
+/// A request to change a file's data, while other sessions keep its attributes.
+struct Later {
+    session: u64,
+    token: Token,
+    level: u8,
+    waits: bool,
+    reply: Reply,
 }
 
 /// The tokens, and the calls that wait for them.
 pub(super) struct Grants {
     arbiter: Arbiter,
+    looks: Looks,
+    later: HashMap<u64, Later>,
     started: Instant,
     epoch: u64,
     next_ticket: u64,
@@ -55,6 +74,8 @@ impl Grants {
     pub fn new(epoch: u64, sessions: impl IntoIterator<Item = u64>) -> Grants {
         Grants {
             arbiter: Arbiter::new(epoch, sessions),
+            looks: Looks::new(epoch),
+            later: HashMap::new(),
             started: Instant::now(),
             epoch,
             next_ticket: 1,
@@ -95,21 +116,77 @@ impl Grants {
         self.arbiter.is_expected(session)
     }
 
-    /// Handles a session's request for a token.
+    /// Handles a session's request for a token. Before a session may change a file's data, no other one keeps the
+    /// file's attributes.
     pub fn acquire(&mut self, session: u64, (token, level, waits): (Token, u8, bool), reply: Reply) {
         let ticket = self.ticket();
+        let later = Later { session, token, level, waits, reply };
+        if level != level::WRITE || self.looks.begin_change(self.now(), session, &[attributes_of(token)], ticket) {
+            self.acquire_now(later, ticket);
+        } else {
+            self.later.insert(ticket, later);
+        }
+    }
+
+    fn acquire_now(&mut self, later: Later, ticket: u64) {
+        let Later { session, token, level, waits, reply } = later;
         self.acquiring.insert(ticket, (token.object, reply));
         self.arbiter.acquire(self.now(), session, token, level, ticket, waits);
+        if level == level::WRITE {
+            // From now on the arbiter knows that the session writes, or waits to.
+            self.looks.end_change(&[attributes_of(token)]);
+        }
     }
 
     /// Grants a token at once, if no other session's token conflicts.
     pub fn offer(&mut self, session: u64, token: Token, level: u8) -> Option<Held> {
+        if level == level::WRITE && self.looks.is_kept(session, attributes_of(token)) {
+            return None;
+        }
         self.arbiter.offer(self.now(), session, token, level)
+    }
+
+    /// Lets a session keep the names of a directory, or the attributes of an inode, that it is shown. Returns the number
+    /// of the grant.
+    pub fn offer_look(&mut self, session: u64, token: Token) -> Option<u64> {
+        let is_written = token.what == What::Attributes && self.arbiter.is_written(session, token.object);
+        if is_written || self.counts().2 > 0 {
+            return None;
+        }
+        self.looks.offer(self.now(), session, token)
+    }
+
+    /// Begins a change of names and attributes by a session; [`end_change`](Self::end_change) must follow it.
+    ///
+    /// *Errors*: the ticket by which [`act`](Self::act) says that other sessions do not keep them any more.
+    pub fn begin_change(&mut self, session: u64, tokens: &[Token]) -> Result<(), u64> {
+        let ticket = self.ticket();
+        match self.looks.begin_change(self.now(), session, tokens, ticket) {
+            true => Ok(()),
+            false => Err(ticket),
+        }
+    }
+
+    /// Forgets the names and attributes of sessions that were asked for some, and whose lease is over: a client drops what
+    /// it keeps before it uses a lease again. No session is ended for this.
+    pub fn forget_looks_of_silent(&mut self, silence: impl Fn(u64) -> Silence, lease: Duration) {
+        let is_over = |session: u64| u128::from(silence(session).answered_ms) > lease.as_millis();
+        let silent: BTreeSet<u64> =
+            self.looks.asked().map(|(session, ..)| session).filter(|session| is_over(*session)).collect();
+        silent.into_iter().for_each(|session| self.looks.forget(session));
+    }
+
+    /// Ends a change that was made, or is given up.
+    pub fn end_change(&mut self, tokens: &[Token]) {
+        self.looks.end_change(tokens);
     }
 
     /// Handles a token that a session returned, or the commit of a session.
     pub fn returned(&mut self, session: u64, held: Held) {
-        self.arbiter.returned(self.now(), session, held);
+        match held.token.what {
+            What::Directory | What::Attributes => self.looks.returned(session, held),
+            _ => self.arbiter.returned(self.now(), session, held),
+        }
     }
 
     /// Records what an earlier session says it holds. Returns a session that must be ended because the claims conflict.
@@ -121,12 +198,19 @@ impl Grants {
     pub fn controlled(&mut self, session: u64, frames: Frames) {
         self.controls.insert(session, frames);
         self.arbiter.repeat(session);
+        self.looks.repeat(session);
     }
 
     /// Removes a session that is over.
     pub fn forget(&mut self, session: u64) {
         self.controls.remove(&session);
         self.barred.remove(&session);
+        let gone: Vec<u64> =
+            self.later.iter().filter(|(_, later)| later.session == session).map(|(ticket, _)| *ticket).collect();
+        for later in gone.iter().filter_map(|ticket| self.later.remove(ticket)) {
+            self.looks.end_change(&[attributes_of(later.token)]);
+        }
+        self.looks.forget(session);
         self.arbiter.forget(self.now(), session);
     }
 
@@ -145,6 +229,15 @@ impl Grants {
     /// Sends the messages of the arbiter to clients, and returns what can be answered.
     pub fn act(&mut self) -> Acted {
         let mut acted = Acted::default();
+        for ticket in self.looks.take_ready() {
+            match self.later.remove(&ticket) {
+                Some(later) => self.acquire_now(later, ticket),
+                None => acted.changes.push(ticket),
+            }
+        }
+        for (session, held) in self.looks.take_recalls() {
+            self.tell(session, &Message::Recall { held, why: Why::Conflict as u8 });
+        }
         for action in self.arbiter.take_actions() {
             match action {
                 Action::Grant { session, ticket, held } => {
@@ -183,15 +276,17 @@ impl Grants {
             };
             (WaitSubject::Commit, inode, &looking.reply)
         });
-        acquiring.chain(looking)
+        let later = self.later.values().map(|later| (WaitSubject::Token, later.token.object.inode, &later.reply));
+        acquiring.chain(looking).chain(later)
     }
 
     /// Returns the sessions that must give a token back or commit, with its inode and for how long they have been asked.
     pub fn asked(&self) -> impl Iterator<Item = (u64, u64, Duration)> {
         let now = self.now();
-        self.arbiter.asked().map(move |(session, token, since)| {
-            (session, token.object.inode, Duration::from_millis(now.saturating_sub(since)))
-        })
+        let of_arbiter = self.arbiter.asked().map(|(session, token, since)| (session, token.object.inode, since));
+        of_arbiter
+            .chain(self.looks.asked())
+            .map(move |(session, inode, since)| (session, inode, Duration::from_millis(now.saturating_sub(since))))
     }
 
     /// Returns the sessions from before a restart that have not yet said what they hold, and the time since the start.
@@ -211,6 +306,10 @@ impl Grants {
         let (now, mut awaited) = (self.now(), self.arbiter.awaited(is_early));
         // A lock may be held for any time, so waiting for it (0) does not make its session slow.
         lockers.iter().for_each(|session| _ = awaited.entry(*session).or_insert(0));
+        for (session, _, since) in self.looks.asked().filter(|_| self.looks.has_waiting()) {
+            let known = awaited.entry(session).or_insert(since);
+            *known = if *known == 0 { since } else { since.min(*known) };
+        }
         let milliseconds = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         let sessions: BTreeSet<u64> = awaited.keys().chain(self.barred.keys()).copied().collect();
         let mut late = Vec::new();
@@ -228,6 +327,11 @@ impl Grants {
         }
         late
     }
+}
+
+/// Returns the token of the attributes of the file of a data token.
+fn attributes_of(token: Token) -> Token {
+    Token { object: token.object, what: What::Attributes }
 }
 
 /// Returns the files whose attributes an answer shows.

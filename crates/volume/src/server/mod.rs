@@ -12,6 +12,7 @@
 //! | `owner/storing` | appends, and answers that wait for them |
 //! | `room` | segments of the journal, and checkpoints |
 //! | `grants` | tokens: requests that wait, sessions that others wait for too long |
+//! | `changing` | operations that wait until no other session keeps what they change |
 //! | `locking` | file locks: requests that wait |
 //! | `pushes` | ends of files that kernels of other hosts are told |
 //! | `presence`, `newest` | when a session last renewed its lease; which of its connections is the newest |
@@ -23,6 +24,7 @@
 
 mod alone;
 mod batch;
+mod changing;
 mod connection;
 mod grants;
 mod leading;

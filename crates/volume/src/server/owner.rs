@@ -12,9 +12,10 @@
 //! Leaves to others: the effect of operations (`metadata`), and room for the journal (`room`).
 
 mod ending;
+mod operating;
 mod storing;
 
-use std::cmp::Ordering;
+use std::collections::BTreeSet;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -25,6 +26,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
 use super::batch::Batch;
+use super::changing::{Asked, Changing};
 use super::connection::{ROLE_BULK, ROLE_CONTROL, Reply, Shared};
 use super::grants::{Grants, Looking, files_of, is_look};
 use super::leading::{Led, lead};
@@ -42,7 +44,9 @@ use crate::format::{Session, SessionState, Table};
 use crate::journal::{DiskPulse, Log};
 use crate::metadata::{Image, Stamp};
 use crate::planted::{Bug, planted};
-use crate::protocol::{Answer, Code, Failure, FileId, Held as Granted, Message, Operation, Question, Token, What};
+#[cfg(test)]
+use crate::protocol::Operation;
+use crate::protocol::{Answer, Code, Failure, FileId, Held as Granted, Message, Question, Token, What};
 use crate::tokens::{Late, level};
 use ending::is_about_siblings;
 
@@ -52,6 +56,8 @@ const APPENDS_MAX: u64 = 64;
 const SESSION_LEASE_MS: u32 = 5000;
 /// The most time by which a client's clock may fall behind during a lease.
 const DRIFT: Duration = Duration::from_secs(1);
+/// After this time without an answered renewal a client answers nothing from what it keeps.
+const LEASE_AND_DRIFT: Duration = Duration::from_millis(SESSION_LEASE_MS as u64).saturating_add(DRIFT);
 
 /// The owner of a volume's metadata.
 pub(super) struct Owner {
@@ -69,6 +75,10 @@ pub(super) struct Owner {
     sequence: u64,
     presence: Presence,
     grants: Grants,
+    changing: Changing,
+    /// Sessions from before a restart of which this server has not heard yet: they may keep names and attributes.
+    unheard: BTreeSet<u64>,
+    started: Instant,
     locking: Locking,
     newest: Newest,
     pushes: Pushes,
@@ -98,7 +108,8 @@ impl Owner {
         let proofs = Proofs::new(device, image.sessions().into_iter().map(|(number, _)| number));
         let sessions = image.sessions().into_iter();
         let sessions = sessions.filter(|(_, session)| session.state == SessionState::Active);
-        let grants = Grants::new(log.epoch(), sessions.map(|(number, _)| number));
+        let unheard: BTreeSet<u64> = sessions.map(|(number, _)| number).collect();
+        let grants = Grants::new(log.epoch(), unheard.iter().copied());
         let overview = Overview { epoch: log.epoch(), ..Overview::default() };
         let owner = Owner {
             image,
@@ -111,6 +122,9 @@ impl Owner {
             sequence,
             presence: Presence::default(),
             grants,
+            changing: Changing::default(),
+            unheard,
+            started: Instant::now(),
             locking: Locking::default(),
             newest: Newest::default(),
             pushes: Pushes::default(),
@@ -159,6 +173,7 @@ impl Owner {
     fn collected(&self, longer_than: Duration) -> WaitCollector {
         let mut collected = WaitCollector::new(longer_than);
         let waiting = self.grants.waiting().chain(self.locking.waiting()).chain(self.pushes.waiting());
+        let waiting = waiting.chain(self.changing.waiting());
         waiting.for_each(|(subject, inode, reply)| collected.request(subject, inode, reply));
         let storing = self.held.iter().chain(&self.next_held).filter_map(Held::reply);
         storing.for_each(|reply| collected.request(WaitSubject::Storing, 0, reply));
@@ -235,17 +250,9 @@ impl Owner {
         }
         match request {
             Request::Operate { session, number, operation, reply } => {
-                let is_new = number == self.image.next_number(session);
-                let answer = self.operate(session, number, &operation);
-                self.overview.operations += 1;
-                if planted(Bug::AnsweredEarly) {
-                    return reply.send(answer);
+                if let Some(asked) = self.changing.in_turn(Asked { session, number, operation, reply }) {
+                    self.begin_operation(asked);
                 }
-                let level = match operation {
-                    Operation::Create { open: true, .. } if is_new => level::WRITE,
-                    _ => level::NONE,
-                };
-                self.answer(session, reply, answer, level);
             }
             Request::Ask { session, question, reply } if is_about_siblings(&question) => {
                 self.about_siblings(session, question, reply);
@@ -296,6 +303,7 @@ impl Owner {
                     }
                 });
                 if resumed.is_ok() {
+                    self.unheard.remove(&session);
                     self.proofs.returned(session);
                 }
                 self.hold(Held::Number(reply, resumed));
@@ -361,9 +369,34 @@ impl Owner {
                 Question::Close { file } if answer.is_ok() => self.pushes.unwatch(session, file.inode),
                 _ => {}
             }
+            if matches!(question, Question::Lookup { .. } | Question::GetAttributes { .. }) {
+                return self.answer_look(session, &question, reply, answer);
+            }
             let level = if let Question::Open { level, .. } = question { level } else { level::NONE };
             self.answer(session, reply, answer, level);
         }
+    }
+
+    /// Answers with a name or attributes, which the session may keep if nobody changes them.
+    fn answer_look(&mut self, session: u64, question: &Question, reply: Reply, answer: Result<Answer, Failure>) {
+        let found = match &answer {
+            Ok(Answer::Attributes(attributes)) => Some(attributes.clone()),
+            Err(failure) if failure.code == Code::Posix && failure.errno == libc::ENOENT => None,
+            _ => return self.hold(Held::Call(reply, answer)),
+        };
+        let mut offer = |object: FileId, what| self.grants.offer_look(session, Token { object, what }).unwrap_or(0);
+        let names = match question {
+            // The directory above changes with a rename of the directory, not of a name in it.
+            Question::Lookup { directory, name } if name != b".." => {
+                self.image.present(*directory).map_or(0, |directory| offer(directory, What::Directory))
+            }
+            _ => 0,
+        };
+        let attributes = found.as_ref().map_or(0, |found| offer(found.id(), What::Attributes));
+        if names == 0 && attributes == 0 {
+            return self.hold(Held::Call(reply, answer));
+        }
+        self.hold(Held::Grant(reply, Box::new(Message::Looked { names, attributes, found })));
     }
 
     /// Answers with attributes, and also grants this level of the file's token if no other session's token conflicts.
@@ -398,21 +431,45 @@ impl Owner {
         self.hold(Held::Grant(reply, Box::new(Message::Grant { held, minimum_ms, is_watched, shape })));
     }
 
-    /// Executes the actions of the arbiter.
+    /// Executes the actions of the tokens, and those that follow from them.
     fn act(&mut self) {
-        let acted = self.grants.act();
-        for (session, reply, held) in acted.granted {
-            self.grant(session, reply, held);
+        loop {
+            self.end_grace();
+            let acted = self.grants.act();
+            let is_last = acted.is_empty();
+            acted.changes.into_iter().for_each(|ticket| self.go_on(ticket));
+            for (session, reply, held) in acted.granted {
+                self.grant(session, reply, held);
+            }
+            for looking in acted.ready {
+                self.ask(looking);
+            }
+            if is_last {
+                return;
+            }
         }
-        for looking in acted.ready {
-            self.ask(looking);
-        }
-        if self.locking.is_early() && self.grants.counts().2 == 0 {
-            self.locking.end_grace();
-        }
+    }
+
+    /// Does what waited for sessions from before a restart: until each has said what it holds; or, for names, until each
+    /// has connected, with which it drops what it keeps, or may not use that any more.
+    fn end_grace(&mut self) {
         if self.grants.counts().2 == 0 {
+            if self.locking.is_early() {
+                self.locking.end_grace();
+            }
             let told = self.pushes.end_grace();
             told.iter().for_each(|(watcher, message)| self.grants.tell(*watcher, message));
+        }
+        if self.started.elapsed() > LEASE_AND_DRIFT {
+            self.unheard.clear();
+        }
+        if !self.unheard.is_empty() {
+            return;
+        }
+        for asked in self.changing.end_grace() {
+            let session = asked.session;
+            self.begin_operation(asked);
+            self.do_those_behind(session);
         }
     }
 
@@ -420,12 +477,12 @@ impl Owner {
     fn end_late_sessions(&mut self) {
         let presence = &self.presence;
         let silence = |session| presence.silence(session);
-        let lease = Duration::from_millis(SESSION_LEASE_MS.into()) + DRIFT;
+        self.grants.forget_looks_of_silent(silence, LEASE_AND_DRIFT);
         let mut lockers = self.locking.awaited();
         lockers.extend(self.pushes.awaited());
         lockers.extend(self.awaited_for_space());
         let is_early = self.locking.is_early() || self.pushes.is_early();
-        for (session, late) in self.grants.late((&lockers, is_early), silence, lease) {
+        for (session, late) in self.grants.late((&lockers, is_early), silence, LEASE_AND_DRIFT) {
             match late {
                 Late::Bar => drop(self.shared.barred().insert(session)),
                 Late::Unbar => drop(self.shared.barred().remove(&session)),
@@ -455,9 +512,16 @@ impl Owner {
     }
 
     fn forget(&mut self, session: u64) {
+        self.unheard.remove(&session);
         self.presence.forget(session);
         self.newest.forget(session);
         self.pushes.forget(session);
+        let (gone, tokens) = self.changing.forget(session);
+        // They are not done.
+        if let Err(over) = self.image.is_active(session) {
+            gone.into_iter().for_each(|asked| asked.reply.send(Err(over.clone())));
+        }
+        tokens.iter().for_each(|tokens| self.grants.end_change(tokens));
         self.grants.forget(session);
         self.locking.forget(session);
         self.proofs.forget(session);
@@ -468,26 +532,6 @@ impl Owner {
         self.forget(session);
         self.next.push(transaction);
         Ok(session)
-    }
-
-    fn operate(&mut self, session: u64, number: u64, operation: &Operation) -> Result<Answer, Failure> {
-        let next = self.image.next_number(session);
-        match number.cmp(&next) {
-            Ordering::Less => self.image.repeat(session, number, operation).unwrap_or_else(|| {
-                let words = format!("operation {number} of session {session} was acknowledged");
-                Err(Failure { code: Code::Forgotten, errno: libc::EIO, words })
-            }),
-            Ordering::Greater => {
-                let words = format!("operation {number} came, {next} is the next");
-                Err(Failure { code: Code::OutOfOrder, errno: libc::EIO, words })
-            }
-            Ordering::Equal => {
-                let (answer, transaction) = self.image.operate(self.stamp(), session, number, operation);
-                self.next.extend(transaction);
-                self.note_shortage(answer.as_ref().err());
-                answer
-            }
-        }
     }
 }
 

@@ -270,6 +270,15 @@ impl Arbiter {
         waits == 0
     }
 
+    /// Whether a session other than `except` may change the file's data, or waits to.
+    pub fn is_written(&self, except: u64, file: FileId) -> bool {
+        self.objects.get(&data(file)).is_some_and(|object| {
+            let mut waiters = object.waiters.iter();
+            object.writer(except).is_some()
+                || waiters.any(|waiter| waiter.session != except && waiter.level == level::WRITE)
+        })
+    }
+
     /// Frees the tokens of a session that is over.
     pub fn forget(&mut self, now: u64, session: u64) {
         let tokens: Vec<Token> = self.objects.keys().copied().collect();

@@ -10,11 +10,13 @@
 //! | `holding` | a client's side of one token |
 //! | `lease` | the times until which a client may act, and when a session is ended |
 //! | `locks` | file locks |
+//! | `looks` | the server's side of names and attributes that sessions keep |
 
 mod arbiter;
 mod holding;
 mod lease;
 mod locks;
+mod looks;
 #[cfg(test)]
 mod tests;
 
@@ -22,6 +24,7 @@ pub use arbiter::{Action, Arbiter, MINIMUM_MS};
 pub use holding::{Heard, Holding, Recalled};
 pub use lease::{CACHE_OF_LEASE, GIVE_BACK_MAX_MS, IO_OF_LEASE, Late, Lease, Silence, verdict};
 pub use locks::{Locks, Outcome, Ranges};
+pub use looks::{LOOKS_MAX, Looks};
 
 /// The levels of a data token, as the protocol defines them.
 pub mod level {

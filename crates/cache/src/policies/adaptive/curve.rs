@@ -10,7 +10,7 @@ use crate::structures::hash::hash;
 use crate::{Access, Policy, Stream};
 
 /// The measured sizes. *Units*: 1/32 of the capacity.
-const SIZES: [u64; 9] = [1, 2, 4, 6, 8, 12, 16, 24, 32];
+pub(crate) const SIZES: [u64; 9] = [1, 2, 4, 6, 8, 12, 16, 24, 32];
 
 /// The curve of one stream.
 pub(super) struct Curve {

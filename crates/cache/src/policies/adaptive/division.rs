@@ -16,7 +16,7 @@ use super::tuning::Tuning;
 use crate::{Access, Policy, Stream};
 
 /// The largest number of parts, which bounds the memory for curves. Further streams share the last part.
-const STREAMS_MAX: usize = 16;
+pub(crate) const STREAMS_MAX: usize = 16;
 
 /// The part of one stream.
 struct Part {
@@ -61,7 +61,7 @@ impl Division {
     fn admit(&mut self, stream: Stream) -> usize {
         let curve = || Curve::new(self.capacity, self.tuning);
         if self.parts.len() < STREAMS_MAX {
-            let (panel, curve) = (Panel::new("", 0, [0.0; 2], self.tuning), curve());
+            let (panel, curve) = (Panel::new("", 0, false, Tuning { prior: 0.0, ..self.tuning }), curve());
             self.parts.push(Part { stream, last: 0, panel, curve });
             return self.parts.len() - 1;
         }

@@ -2,20 +2,18 @@
 //!
 //! # Idea
 //! No policy is best for all workloads, and the best one is only known while the accesses happen. So LIRS, LRU, S3-FIFO
-//! and W-TinyLFU run as *shadow caches*: they hold metadata only. They see a sample of the ids, one in 2^k by their
-//! hash, and have 1/2^k of the capacity. If the capacity is at most [`Tuning::sample_max`], k is 0 and they see all
-//! ids. The shadow cache with the fewest misses leads, if its advantage is beyond chance; users are shown the misses as
-//! the reason (`panel.rs`). If the shadow caches see all ids, the cache holds the blocks that the leader holds and that
-//! were read (`follower.rs`). A sample does not show which blocks to hold. So with a sample, a new leader's policy
-//! begins empty; accessed blocks move to it, and the former policy evicts blocks to make room.
+//! and W-TinyLFU run as *shadow caches*: they hold metadata only. The shadow cache with the fewest misses leads, if its
+//! advantage is worth a change; users are shown the misses as the reason (`panel.rs`).
 //!
-//! With several streams, and if the shadow caches see all ids, one more shadow cache is divided between the streams
+//! Up to [`Tuning::sample_max`] units they see all ids, and the cache holds the blocks that the leader holds and that
+//! were read (`follower.rs`). With several streams, one more shadow cache is divided between the streams
 //! (`division.rs`). Each stream's curve of misses against size shows how many misses more memory would save
-//! (`curve.rs`). The imports between the files have no circle: this file is at the top and `tuning.rs` at the bottom.
+//! (`curve.rs`).
 //!
-//! # Cost
-//! An access to a sampled id also accesses each shadow cache, those of its stream's part, and the curve's 18 small
-//! caches if they sample the id; each holds at most 4 Ki units. Any other access costs as much as in a plain policy.
+//! In a larger cache the shadow caches see a sample of the ids, one in 2^k by their hash, and have 1/2^k of the capacity.
+//! A sample does not show which blocks to hold, so the contents have a policy: at first S3-FIFO, which is rarely far from
+//! the best there. After a change the former policy hands its blocks over, the least valuable first, some at each
+//! access; until then it keeps the others.
 //!
 //! # Source
 //! Following shadow caches: R. Subramanian, Y. Smaragdakis, G. H. Loh, "Adaptive caches: effective shaping of cache
@@ -30,10 +28,12 @@ mod panel;
 mod tests;
 mod tuning;
 
+pub(crate) use curve::SIZES;
+pub(crate) use division::STREAMS_MAX;
 pub use tuning::Tuning;
 
 use crate::structures::hash::hash;
-use crate::{Access, LeaderChange, Policy, REFUSALS_MAX, Reason, Stream};
+use crate::{Access, LeaderChange, Policy, Reason, Stream};
 
 use division::Division;
 use follower::Follower;
@@ -56,8 +56,8 @@ pub struct Adaptive {
     shift: u32,
     panel: Panel,
     current: Contents,
-    /// Former contents that are not empty yet, in the order in which they are emptied.
-    leaving: Vec<Contents>,
+    /// The former contents of a large cache while they hand their ids over; the capacity of the current ones is the rest.
+    leaving: Option<Box<dyn Policy>>,
     /// The first stream that accessed the cache.
     stream: Option<Stream>,
     /// The number of accesses so far, estimated from the sampled ones.
@@ -67,14 +67,13 @@ pub struct Adaptive {
 
 /// Residents, and the rule that chooses which of them is evicted.
 enum Contents {
-    /// A policy that decides without shadow caches.
+    /// A policy that decides without shadow caches, in a large cache.
     Alone(Box<dyn Policy>),
-    /// A cache that follows the contents of the leader. It is created only if the shadow caches see all ids.
+    /// A cache that follows the contents of the leader. The shadow caches see all ids.
     Following(Follower),
 }
 
 impl Contents {
-    /// Empty contents.
     fn new(leader: &str, capacity: u64, shift: u32) -> Contents {
         match shift {
             0 => Contents::Following(Follower::new(capacity)),
@@ -108,8 +107,7 @@ impl Adaptive {
         let shift = shift_of(capacity, &tuning);
         let panel = panel("", capacity, shift, tuning);
         let current = Contents::new(panel.leader().name(), capacity, shift);
-        let leaving = Vec::new();
-        Adaptive { tuning, capacity, shift, panel, current, leaving, stream: None, accesses: 0, change: None }
+        Adaptive { tuning, capacity, shift, panel, current, leaving: None, stream: None, accesses: 0, change: None }
     }
 
     /// The name of the policy that leads: a candidate, or `partition`.
@@ -130,10 +128,9 @@ impl Adaptive {
         }
         self.accesses += 1 << self.shift;
         let change = self.panel.access(id, weight, stream).1;
-        let leader = self.leader();
         if let Some((from, misses_before, misses_now)) = change {
             let reason = Reason { from: self.panel.policies[from].name(), misses_before, misses_now };
-            self.change = Some(LeaderChange { reference: self.accesses, leader, reason });
+            self.change = Some(LeaderChange { reference: self.accesses, leader: self.leader(), reason });
         }
         match &mut self.current {
             Contents::Following(follower) => {
@@ -142,71 +139,80 @@ impl Adaptive {
                 }
                 follower.guide(id, &self.panel);
             }
-            Contents::Alone(policy) if leader != policy.name() && self.leaving.is_empty() => self.take_over(),
+            Contents::Alone(policy) if self.leaving.is_none() && policy.name() != self.panel.leader().name() => {
+                let new = candidate(self.panel.leader().name(), 0);
+                self.leaving = Some(std::mem::replace(policy, new));
+            }
             Contents::Alone(_) => {}
         }
         self.access(id, weight, stream, evict)
     }
 
-    /// Makes empty contents the current ones; the former contents are emptied as room is needed.
-    fn take_over(&mut self) {
-        let new = Contents::new(self.leader(), self.capacity, self.shift);
-        self.leaving.push(std::mem::replace(&mut self.current, new));
-    }
-
     /// Handles an access, after the shadow caches have seen it (if its id is sampled).
     fn access(&mut self, id: u64, weight: u64, stream: Stream, evict: &mut dyn FnMut(u64) -> bool) -> Access {
-        if self.leaving.is_empty() {
+        let Some(old) = &mut self.leaving else {
             return self.current.policy_mut().reference(id, weight, stream, evict);
-        }
-        let fits = self.used() <= self.capacity;
-        let current = self.current.policy_mut();
-        let mut leaving = self.leaving.iter_mut().map(Contents::policy_mut);
-        if let Some(old) = leaving.find(|old| old.contains(id)) {
-            if !fits {
-                // The caller refused to evict victims, so the new contents may have no room for the id.
-                return old.reference(id, weight, stream, &mut |_| false);
-            }
+        };
+        if old.contains(id) {
             let used = old.used();
             old.remove(id);
-            current.reference(id, used - old.used(), stream, evict);
-            return Access::Hit;
+            let weight = used - old.used();
+            let is_kept = self.adopt(&[(id, weight)], evict);
+            return if is_kept { Access::Hit } else { Access::Bypassed };
         }
-        if !current.contains(id) && (weight > self.capacity || !self.make_room(weight, REFUSALS_MAX, evict)) {
-            return Access::Bypassed;
-        }
+        self.hand_over(weight, self.tuning.steps, evict);
         self.current.policy_mut().reference(id, weight, stream, evict)
     }
 
-    /// Evicts from the former contents until there is room; `false` if the caller refuses too many victims.
-    fn make_room(&mut self, room: u64, refusals_max: usize, evict: &mut dyn FnMut(u64) -> bool) -> bool {
-        let mut refusals = 0;
-        for place in 0..self.leaving.len() {
-            let over = self.used().saturating_add(room).saturating_sub(self.capacity);
-            let old = self.leaving[place].policy_mut();
-            old.set_capacity(old.used().saturating_sub(over), &mut |id| {
-                let is_given_up = refusals < refusals_max && evict(id);
-                refusals += usize::from(!is_given_up);
-                is_given_up
+    /// Hands over the ids that the former contents value least: `count` of them, and as many more as make the current
+    /// contents large enough for an id of weight `room`.
+    fn hand_over(&mut self, room: u64, count: u64, evict: &mut dyn FnMut(u64) -> bool) {
+        let mut handed = Vec::new();
+        while let Some(old) = &mut self.leaving
+            && ((handed.len() as u64) < count || self.capacity.saturating_sub(old.used()) < room)
+        {
+            let (used, place) = (old.used(), handed.len());
+            old.set_capacity(used.saturating_sub(1), &mut |id| {
+                handed.push((id, 0));
+                true
             });
+            match handed.get_mut(place) {
+                Some(least) => least.1 = used - old.used(),
+                None => self.leaving = None,
+            }
         }
-        self.leaving.retain(|old| !old.policy().is_empty());
-        self.leaving.is_empty() || self.used().saturating_add(room) <= self.capacity
+        self.adopt(&handed, evict);
+    }
+
+    /// Puts ids that have left the former contents into the current ones, each with its weight. *Returns* `false` if one
+    /// had to be evicted.
+    fn adopt(&mut self, ids: &[(u64, u64)], evict: &mut dyn FnMut(u64) -> bool) -> bool {
+        let rest = self.capacity.saturating_sub(self.leaving.as_ref().map_or(0, |old| old.used()));
+        let current = self.current.policy_mut();
+        // All room is there before the first id comes, so that a policy that distinguishes ids while it fills does.
+        current.set_capacity(rest, evict);
+        ids.iter().fold(true, |are_kept, (id, weight)| {
+            let access = current.reference(*id, *weight, Stream(0), evict);
+            (access != Access::Bypassed || !evict(*id)) && are_kept
+        })
     }
 
     fn all(&self) -> impl Iterator<Item = &dyn Policy> {
-        self.leaving.iter().chain([&self.current]).map(Contents::policy)
+        self.leaving.as_deref().into_iter().chain([self.current.policy()])
     }
 }
 
 /// The shadow caches of a cache of `capacity`, which see one in 2^`shift` ids.
 fn panel(leader: &str, capacity: u64, shift: u32, tuning: Tuning) -> Panel {
-    let lead = if shift == 0 { [tuning.prior[0], 0.0] } else { [tuning.prior[1], tuning.change] };
-    Panel::new(leader, capacity >> shift, lead, tuning)
+    Panel::new(leader, capacity >> shift, shift > 0, tuning)
 }
 
-fn shift_of(capacity: u64, tuning: &Tuning) -> u32 {
-    (0..).find(|shift| capacity >> shift <= tuning.sample_max).unwrap_or(0)
+/// A large cache has shadow caches of at most half of what is small.
+pub(crate) fn shift_of(capacity: u64, tuning: &Tuning) -> u32 {
+    match capacity > tuning.sample_max {
+        true => (1..).find(|shift| capacity >> shift <= tuning.sample_max / 2).unwrap_or(0),
+        false => 0,
+    }
 }
 
 /// Whether an id is in the sample of one in 2^`shift` ids. The sample uses other bits of the hash (from bit 40 on) than
@@ -246,8 +252,8 @@ impl Policy for Adaptive {
         if is_sampled(id, self.shift) {
             self.panel.remove(id);
         }
-        let all = self.leaving.iter_mut().chain([&mut self.current]);
-        all.fold(false, |was, contents| was | contents.policy_mut().remove(id))
+        let was_leaving = self.leaving.as_mut().is_some_and(|old| old.remove(id));
+        was_leaving | self.current.policy_mut().remove(id)
     }
 
     fn contains(&self, id: u64) -> bool {
@@ -256,6 +262,9 @@ impl Policy for Adaptive {
 
     fn set_capacity(&mut self, capacity: u64, evict: &mut dyn FnMut(u64) -> bool) {
         let (shift, before) = (shift_of(capacity, &self.tuning), self.shift);
+        self.hand_over(0, u64::MAX, evict);
+        self.current.policy_mut().set_capacity(capacity, evict);
+        self.capacity = capacity;
         if shift == before {
             self.panel.set_capacity(capacity >> shift);
         } else {
@@ -264,20 +273,16 @@ impl Policy for Adaptive {
             self.shift = shift;
         }
         if (shift == 0) != (before == 0) {
-            self.take_over();
+            let new = Contents::new(self.leader(), capacity, shift);
+            self.leaving = match std::mem::replace(&mut self.current, new) {
+                Contents::Alone(policy) => Some(policy),
+                Contents::Following(follower) => Some(Box::new(follower)),
+            };
+            self.hand_over(0, u64::MAX, evict);
         }
-        self.capacity = capacity;
         if let Contents::Following(follower) = &mut self.current {
             follower.regroup(&self.panel);
         }
-        self.make_room(0, usize::MAX, evict);
-        let rest = capacity.saturating_sub(self.leaving.iter().map(|old| old.policy().used()).sum());
-        let current = self.current.policy_mut();
-        // The current contents must not use room that the former contents have not given up yet.
-        if current.used() > rest {
-            current.set_capacity(rest, evict);
-        }
-        current.set_capacity(capacity, evict);
     }
 
     fn capacity(&self) -> u64 {

@@ -1,12 +1,15 @@
-//! A panel: shadow caches of several policies, one of which leads. A sign test selects the leader.
+//! A panel: shadow caches of several policies, one of which leads.
 //!
 //! Owns: the candidates, which hold metadata only, and for each pair the number of accesses that only the first missed.
-//! Promises: each candidate decides as its policy would in a cache of this capacity; the leader changes only if the
-//! difference is beyond chance, and users are shown the counts as the reason. Leaves to others: the contents.
+//! Promises: each candidate decides as its policy would in a cache of this capacity; users are shown the counts as the
+//! reason for a change of leader. Leaves to others: the contents.
 //!
-//! Counts fade, so that they cover about the last [`Tuning::window`]. Let `n` be the number of accesses in it that only
-//! one of two caches missed. If the two are equally good, each of these misses is a coin toss, so a difference up to
-//! the square root of `n` is chance. Policies that differ at many accesses, as in loops, need a larger difference.
+//! Counts fade, so that they cover about the last [`Tuning::window`]. Where shadow caches see all ids, a change moves no
+//! block, and a sign test decides: let `n` be the number of accesses in the window that only one of two caches missed; a
+//! difference up to the square root of `n` may be chance. Where they see a sample, a change costs misses until the
+//! contents are those of the new policy. So it must promise to save more: [`Tuning::change`] of the capacity and of the
+//! leader's misses in the window, and twice as much after each change, which fades in twice the window. So leaders do not
+//! take turns.
 
 use super::tuning::Tuning;
 use crate::{Access, Lirs, Lru, Policy, S3Fifo, Stream, WTinyLfu};
@@ -28,40 +31,49 @@ pub(super) fn candidate(name: &str, capacity: u64) -> Box<dyn Policy> {
 pub(super) struct Panel {
     tuning: Tuning,
     pub(super) capacity: u64,
-    /// The lead beyond chance with which a candidate becomes leader. *Units*: misses for each unit of capacity.
-    change: f64,
+    /// Whether the candidates see a sample of the ids.
+    is_sampled: bool,
+    /// The factor by which the saving that a change needs is raised since the last changes; at least 1.
+    patience: f64,
     /// The lead that the first candidate has at the start, without evidence. *Units*: misses.
     prior: f64,
     pub(super) policies: Vec<Box<dyn Policy>>,
     leader: usize,
     /// The evictions at the last access or change of capacity: the candidate and the id.
     pub(super) gone: Vec<(usize, u64)>,
+    /// The number of recent misses of each candidate.
+    misses: Vec<f64>,
     /// For each pair of candidates, the number of recent accesses that the first one missed and the second did not.
     only: Vec<Vec<f64>>,
     left: u64,
 }
 
 impl Panel {
-    /// Empty shadow caches. The candidate called `leader` leads, or else the first one, which is ahead by `prior`.
-    pub(super) fn new(leader: &str, capacity: u64, [prior, change]: [f64; 2], tuning: Tuning) -> Panel {
+    /// Empty shadow caches. The candidate called `leader` leads, or else the first one, which is ahead by a prior if the
+    /// candidates see all ids.
+    pub(super) fn new(leader: &str, capacity: u64, is_sampled: bool, tuning: Tuning) -> Panel {
+        let candidates = if is_sampled { tuning.candidates_sampled } else { tuning.candidates };
         let mut panel = Panel {
             tuning,
             capacity,
-            change,
-            prior: prior * capacity as f64,
+            is_sampled,
+            patience: 1.0,
+            prior: if is_sampled { 0.0 } else { tuning.prior * capacity as f64 },
             policies: Vec::new(),
-            leader: tuning.candidates.iter().position(|name| *name == leader).unwrap_or(0),
+            leader: candidates.iter().position(|name| *name == leader).unwrap_or(0),
+            misses: Vec::new(),
             gone: Vec::new(),
             only: Vec::new(),
             left: tuning.interval(capacity),
         };
-        tuning.candidates.iter().for_each(|name| panel.add(candidate(name, capacity)));
+        candidates.iter().for_each(|name| panel.add(candidate(name, capacity)));
         panel
     }
 
     /// Adds a candidate.
     pub(super) fn add(&mut self, policy: Box<dyn Policy>) {
         self.policies.push(policy);
+        self.misses.push(0.0);
         self.only.iter_mut().for_each(|row| row.push(0.0));
         self.only.push(vec![0.0; self.policies.len()]);
     }
@@ -85,6 +97,7 @@ impl Panel {
 
     /// Counts an access; `missed` has a bit for each cache that missed.
     fn count(&mut self, missed: u16) {
+        self.misses.iter_mut().enumerate().for_each(|(one, misses)| *misses += f64::from(missed >> one & 1));
         if missed != 0 && missed != (1 << self.only.len()) - 1 {
             for (_, row) in self.only.iter_mut().enumerate().filter(|(one, _)| missed >> one & 1 == 1) {
                 row.iter_mut().enumerate().for_each(|(other, only)| *only += f64::from(!missed >> other & 1));
@@ -95,11 +108,13 @@ impl Panel {
     /// Chooses a leader after an interval.
     fn choose(&mut self) -> Option<Change> {
         let from = self.leader;
-        let held = self.change * self.capacity as f64 + if from == 0 { self.prior } else { 0.0 };
+        let large = (self.capacity as f64).max(self.misses[from]) * self.tuning.change * self.patience;
+        let held = if self.is_sampled { large } else { f64::from(u8::from(from == 0)) * self.prior };
         let mut best = (from, 0.0);
         for other in (0..self.only.len()).filter(|other| *other != from) {
             let (misses, own) = (self.only[from][other], self.only[other][from]);
-            let lead = misses - own - self.tuning.roots * (misses + own).sqrt() - held;
+            let chance = if self.is_sampled { 0.0 } else { self.tuning.roots * (misses + own).sqrt() };
+            let lead = misses - own - chance - held;
             if lead > best.1 {
                 best = (other, lead);
             }
@@ -107,7 +122,11 @@ impl Panel {
         self.leader = best.0;
         let change = (from, self.only[from][best.0] as u64, self.only[best.0][from] as u64);
         let fade = self.tuning.fade(self.capacity);
-        self.only.iter_mut().flatten().for_each(|only| *only *= fade);
+        self.only.iter_mut().flatten().chain(&mut self.misses).for_each(|count| *count *= fade);
+        self.patience = 1.0 + (self.patience - 1.0) * fade.sqrt();
+        if from != best.0 {
+            self.patience *= 2.0;
+        }
         self.prior *= fade;
         self.left = self.tuning.interval(self.capacity);
         (from != best.0).then_some(change)
@@ -146,7 +165,7 @@ mod tests {
     use super::*;
 
     fn panel(capacity: u64) -> Panel {
-        Panel::new("", capacity, [0.2, 0.0], Tuning::default())
+        Panel::new("", capacity, false, Tuning::default())
     }
 
     #[test]
@@ -160,7 +179,7 @@ mod tests {
     #[test]
     fn seven_candidates_and_a_partition_have_a_bit_each() {
         let candidates = &["lirs", "lru", "s3fifo", "wtinylfu", "lru", "lru", "lru"];
-        let mut panel = Panel::new("", 10, [0.0, 0.0], Tuning { candidates, ..Tuning::default() });
+        let mut panel = Panel::new("", 10, false, Tuning { candidates, prior: 0.0, ..Tuning::default() });
         panel.add(candidate("lru", 10));
         (0..100).for_each(|id| _ = panel.access(id, 1, Stream(0)));
         assert!(panel.only.iter().flatten().all(|only| *only == 0.0), "all missed all");

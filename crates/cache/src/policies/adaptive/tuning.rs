@@ -5,7 +5,7 @@
 /// The constants, and switches with which the ablation study turns parts off.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Tuning {
-    /// The largest shadow cache; those of a larger cache see only a sample of the ids. It is small enough for a
+    /// The largest cache whose shadow caches see all ids; those of a larger cache see a sample. It is small enough for a
     /// processor's cache, and large enough to distinguish policies that differ by a percent. *Units*: units of weight.
     pub sample_max: u64,
     /// The number of accesses in which a counted miss fades to 1/e. A stream without an access in that time has ended.
@@ -13,19 +13,22 @@ pub struct Tuning {
     pub window: f64,
     /// The lead that changes the leader, in square roots of the number of accesses that only one of the two missed.
     pub roots: f64,
-    /// The first candidate's lead at the start: if shadow caches see all ids, and if they see a sample. It fades. LIRS
-    /// is first, because it is rarely far from the best. *Units*: misses for each unit of capacity.
-    pub prior: [f64; 2],
-    /// The additional lead that changes the leader if shadow caches see a sample, because the new policy then begins
-    /// empty. *Units*: misses for each unit of capacity.
+    /// The first candidate's lead at the start if shadow caches see all ids. It fades. LIRS is first, because it is rarely
+    /// far from the best. *Units*: misses for each unit of capacity.
+    pub prior: f64,
+    /// The saving for which the leader changes if shadow caches see a sample. *Units*: misses for each unit of capacity,
+    /// and for each miss of the leader in the window, whichever are more.
     pub change: f64,
     /// The number of times that a leader is chosen in as many accesses as the cache has units of capacity. A stream
-    /// gives another stream 1/`steps` of the capacity at a time.
+    /// gives another stream 1/`steps` of the capacity at a time. Former contents hand over as many ids at an access.
     pub steps: u64,
     /// The largest shadow cache of a curve; it is small, because there are many. *Units*: units of weight.
     pub curve_max: u64,
     /// The candidates, at most seven; the first one leads at the start.
     pub candidates: &'static [&'static str],
+    /// The candidates where shadow caches see a sample. LIRS is not one of them: it takes many accesses until contents that
+    /// it did not choose are as good as its own, and its tables are large.
+    pub candidates_sampled: &'static [&'static str],
     /// Whether the cache can be divided between streams.
     pub is_divided: bool,
 }
@@ -36,11 +39,12 @@ impl Default for Tuning {
             sample_max: 4 << 10,
             window: 10.0,
             roots: 1.0,
-            prior: [0.2, 0.1],
-            change: 0.03,
+            prior: 0.2,
+            change: 0.25,
             steps: 32,
             curve_max: 256,
             candidates: &["lirs", "lru", "s3fifo", "wtinylfu"],
+            candidates_sampled: &["s3fifo", "wtinylfu", "lru"],
             is_divided: true,
         }
     }

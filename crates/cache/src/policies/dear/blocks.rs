@@ -197,6 +197,11 @@ impl Blocks {
         Some(self.table.insert(block))
     }
 
+    /// The memory of `count` blocks. *Units*: bytes.
+    pub(super) fn bytes_of(count: usize) -> u64 {
+        Table::<Block>::bytes_of(count)
+    }
+
     /// Forgets a block, which must be in no timeline.
     #[inline]
     pub(super) fn forget(&mut self, at: usize) {

@@ -11,6 +11,7 @@
 use std::collections::VecDeque;
 
 use super::blocks::{Blocks, State};
+use crate::structures::growth;
 
 /// The record of a block is prefetched this many evictions before the block is forgotten.
 const AHEAD: usize = 16;
@@ -36,6 +37,12 @@ impl Ghosts {
         Ghosts { row: VecDeque::new(), keeping: Vec::new(), number: 0, count: 0 }
     }
 
+    /// The memory of a queue of `evictions` evictions. *Units*: bytes.
+    pub(super) fn bytes_of(evictions: usize) -> u64 {
+        let row = growth::reached(evictions, 1, 1) * size_of::<u64>();
+        (row + evictions.div_ceil(64).next_power_of_two() * size_of::<u64>()) as u64
+    }
+
     /// The number of remembered blocks.
     pub(super) fn count(&self) -> usize {
         self.count
@@ -49,6 +56,10 @@ impl Ghosts {
         self.number = self.number.wrapping_add(1);
         let block = blocks.get_mut(at);
         block.set_ghost(self.number);
+        if self.row.len() == self.row.capacity() {
+            let count = self.row.len();
+            self.row.reserve_exact(growth::next(count, 1) - count);
+        }
         self.row.push_back(block.id);
         let (word, bit) = self.bit(self.number);
         self.keeping[word] |= bit;

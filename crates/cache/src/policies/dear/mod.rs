@@ -77,6 +77,7 @@ use hashbrown::HashTable;
 use crate::detect::{self, Detector, PeriodEvent, PeriodSink};
 use crate::policy::{Access, Policy, REFUSALS_MAX, Stream};
 use crate::structures::hash::hash;
+use crate::structures::timeline::Timeline;
 use application::Application;
 use blocks::{Blocks, State};
 use ghosts::Ghosts;
@@ -101,6 +102,14 @@ impl Default for Parameters {
     fn default() -> Parameters {
         Parameters { detection: detect::Parameters::default(), streams_max: 256, ghosts_min: 1 << 16 }
     }
+}
+
+/// The memory of a policy of `count` units of weight 1 and its first stream; further streams take what *Cost* above
+/// says. *Units*: bytes.
+pub(crate) fn bytes_of(count: usize) -> u64 {
+    let evictions = Parameters::default().ghosts_min.max(count);
+    let orders = Timeline::bytes_of(count).0 * 2 + Timeline::bytes_of(count + evictions).1;
+    Blocks::bytes_of(count + evictions) + Ghosts::bytes_of(evictions + 1) + orders
 }
 
 /// The paper's detection based adaptive replacement, over weighted ids.

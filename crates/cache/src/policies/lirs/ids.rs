@@ -14,7 +14,7 @@
 //!
 //! A place in the table is valid until an id is inserted or forgotten.
 //!
-//! Cost: 16 bytes per place of the table, 4/3 to 8/3 places per id, and the cost of a timeline per order.
+//! Cost: 16 bytes per place of the table, 4/3 to 5/3 places per id, and the cost of a timeline per order.
 
 use crate::structures::table::{Record, Table, hash};
 use crate::structures::timeline::{NOWHERE, Owner, Timeline};
@@ -86,6 +86,12 @@ impl Ids {
     /// An empty table; nothing is allocated before the first id.
     pub(super) fn new() -> Ids {
         Ids { table: Table::new(), stack: Timeline::default(), queue: Timeline::default(), ghosts: Timeline::default() }
+    }
+
+    /// The memory of `count` resident ids, of which `hir` are HIR, and `ghosts` ghosts. *Units*: bytes.
+    pub(super) fn bytes_of(count: usize, hir: usize, ghosts: usize) -> u64 {
+        let orders = [count + ghosts, hir, ghosts].map(|count| Timeline::bytes_of(count).0);
+        Table::<Entry>::bytes_of(count + ghosts) + orders.iter().sum::<u64>()
     }
 
     /// The place of `id` in the table.

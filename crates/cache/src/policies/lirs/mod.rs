@@ -43,7 +43,7 @@
 //!
 //! # Cost
 //! O(1) amortised per reference: an id is pruned at most once per insertion into the stack. A hit touches one random
-//! cache line, that of the id's record. 21 to 43 bytes per resident id or ghost, and 8 to 65 more per order that
+//! cache line, that of the id's record. 21 to 27 bytes per resident id or ghost, and 8 to 21 more per order that
 //! contains it (`ids.rs`).
 //!
 //! # Source
@@ -157,6 +157,12 @@ impl Lirs {
             self.ids.push(at, weight);
         }
     }
+}
+
+/// The memory of a policy of `count` units of weight 1. *Units*: bytes.
+pub(crate) fn bytes_of(count: usize) -> u64 {
+    let hir = count - Lirs::new(count as u64).lir_share() as usize;
+    Ids::bytes_of(count, hir, count * GHOST_FACTOR as usize)
 }
 
 impl Evicts for Lirs {

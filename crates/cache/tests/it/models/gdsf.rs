@@ -3,11 +3,11 @@
 use super::{Evict, Item, Model};
 
 /// An id, its weight, its references, its worth, and the time when the worth was computed.
-type Valued = (u64, u64, u64, u64, u64);
+type Valued = (u64, u64, u64, f64, u64);
 
 pub struct Gdsf {
     capacity: u64,
-    age: u64,
+    age: f64,
     now: u64,
     valued: Vec<Valued>,
     /// The parked ids, in the order in which they were refused.
@@ -16,12 +16,12 @@ pub struct Gdsf {
 
 impl Gdsf {
     pub fn new(capacity: u64) -> Gdsf {
-        Gdsf { capacity, age: 0, now: 0, valued: Vec::new(), parked: Vec::new() }
+        Gdsf { capacity, age: 0.0, now: 0, valued: Vec::new(), parked: Vec::new() }
     }
 
     fn put(&mut self, id: u64, weight: u64, references: u64) {
         self.now += 1;
-        let worth = self.age + (references * (1 << 28) / weight).max(1);
+        let worth = self.age + references as f64 * 1e6 / weight as f64;
         self.valued.push((id, weight, references, worth, self.now));
     }
 
@@ -45,7 +45,7 @@ impl Gdsf {
 impl Model for Gdsf {
     fn hit(&mut self, id: u64) -> bool {
         let Some((_, weight, references, ..)) = self.take(id) else { return false };
-        self.put(id, weight, (references + 1).min(255));
+        self.put(id, weight, (references + 1).min(65_535));
         true
     }
 
@@ -53,7 +53,7 @@ impl Model for Gdsf {
         if self.valued.is_empty() {
             self.unpark();
         }
-        let victim = *self.valued.iter().min_by_key(|item| (item.3, item.4))?;
+        let victim = *self.valued.iter().min_by(|one, other| one.3.total_cmp(&other.3).then(one.4.cmp(&other.4)))?;
         self.take(victim.0);
         let is_given_up = evict(victim.0);
         if is_given_up {

@@ -12,13 +12,13 @@ use std::collections::HashMap;
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
-use nectary_host::control::parts;
-use nectary_host::{RuntimeDirectory, State};
+use nectary_host::{RuntimeDirectory, State, Status};
 use serde_json::{Value, json};
 
 use super::{PATIENCE, Running, Target};
 use crate::arguments::TopArguments;
 use crate::exit::{Failure, GOOD, NOT_FOUND};
+use crate::services::running_parts::running_parts;
 use crate::{output, volume};
 
 /// Terminal sequences: move the cursor to the corner, clear to the end of the line, clear below.
@@ -31,7 +31,8 @@ const COLUMNS_DEFAULT: usize = 80;
 const STREAMS_DEFAULT: usize = 10;
 
 /// The details of a proxy's status that are shown, beside all its counters.
-const PROXY_DETAILS: &[&str] = &["access_log_failure", "origin_failure", "process", "store"];
+const PROXY_DETAILS: &[&str] =
+    &["access_log_failure", "certificates", "latencies", "origin_failure", "process", "store"];
 /// The details of a volume server's status that are shown.
 const SERVER_DETAILS: &[&str] =
     &["operations", "questions", "appends", "checkpoints", "inodes", "free_bytes", "size_bytes", "tokens", "locks"];
@@ -51,6 +52,14 @@ pub struct Sample {
     pub volume_mounts: Vec<Value>,
     /// The state of every part: component, name, state as a number, and the number of problems.
     pub parts: Vec<Value>,
+}
+
+impl Sample {
+    /// A sample that has nothing but caches.
+    fn empty(caches: Vec<Value>) -> Sample {
+        let (proxies, volumes, volume_mounts, parts) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        Sample { at: Instant::now(), caches, proxies, volumes, volume_mounts, parts }
+    }
 }
 
 /// Shows frames until a signal arrives, or one frame.
@@ -110,9 +119,7 @@ fn sample(arguments: &TopArguments, streams: usize) -> Result<Sample, Failure> {
         let Ok(answer) = running.ask_for("top", json!({ "streams": streams }), PATIENCE) else { continue };
         caches.extend(answer["caches"].as_array().cloned().unwrap_or_default());
     }
-    let at = Instant::now();
-    let (proxies, volumes, volume_mounts, parts) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-    let mut sample = Sample { at, caches, proxies, volumes, volume_mounts, parts };
+    let mut sample = Sample::empty(caches);
     if arguments.name.is_none() {
         add_others(&mut sample)?;
     }
@@ -121,38 +128,50 @@ fn sample(arguments: &TopArguments, streams: usize) -> Result<Sample, Failure> {
 
 /// Adds the parts that are no caches, from their status, and the state of all parts.
 fn add_others(sample: &mut Sample) -> Result<(), Failure> {
-    for part in parts(&RuntimeDirectory::open()?, PATIENCE)? {
+    for part in running_parts(&RuntimeDirectory::open()?, PATIENCE)? {
         let Ok(status) = part.status else {
             let state = json!({ "component": "unknown", "name": part.path, "state": number_of(State::Broken) });
             sample.parts.push(state);
             continue;
         };
-        sample.parts.push(json!({
-            "component": status.component,
-            "name": status.name,
-            "state": number_of(status.state),
-            "problems": status.problems.len(),
-        }));
-        let detail = &status.detail;
-        let (list, names) = match status.component.as_str() {
-            "proxy" => (&mut sample.proxies, PROXY_DETAILS),
-            volume::SERVER => (&mut sample.volumes, SERVER_DETAILS),
-            volume::MOUNT => (&mut sample.volume_mounts, MOUNT_DETAILS),
-            _ => continue,
-        };
-        let mut shown = json!({ "name": status.name, "state": status.state.as_str() });
-        for name in names {
-            shown[*name] = detail[*name].clone();
-        }
-        if status.component == "proxy" {
-            add_counters(&mut shown, detail);
-        }
-        if status.component == volume::SERVER {
-            shown["sessions"] = sessions(detail);
-        }
-        list.push(shown);
+        add(sample, &status);
     }
     Ok(())
+}
+
+/// Adds a part that is no cache, from its status.
+fn add(sample: &mut Sample, status: &Status) {
+    sample.parts.push(json!({
+        "component": status.component,
+        "name": status.name,
+        "state": number_of(status.state),
+        "problems": status.problems.len(),
+    }));
+    let detail = &status.detail;
+    let (list, names) = match status.component.as_str() {
+        "proxy" => (&mut sample.proxies, PROXY_DETAILS),
+        volume::SERVER => (&mut sample.volumes, SERVER_DETAILS),
+        volume::MOUNT => (&mut sample.volume_mounts, MOUNT_DETAILS),
+        _ => return,
+    };
+    let mut shown = json!({ "name": status.name, "state": status.state.as_str() });
+    for name in names {
+        shown[*name] = detail[*name].clone();
+    }
+    if status.component == "proxy" {
+        add_counters(&mut shown, detail);
+    }
+    if status.component == volume::SERVER {
+        shown["sessions"] = sessions(detail);
+    }
+    list.push(shown);
+}
+
+/// The metrics of one part that is no cache, as text for Prometheus.
+pub fn metrics_of(status: &Status) -> String {
+    let mut sample = Sample::empty(Vec::new());
+    add(&mut sample, status);
+    prometheus::text(&sample)
 }
 
 /// The number of a state in the metrics: a greater one is worse.

@@ -16,8 +16,8 @@ const CACHE: &[(&str, &str, &str, &str)] = &[
     ("hits_total", "counter", "References that were in memory.", "hits"),
     ("misses_total", "counter", "References that were not in memory.", "misses"),
     ("pinned_hits_total", "counter", "Hits of pinned blocks.", "pinned_hits"),
-    ("reads_saved_total", "counter", "Hits that an LRU of the same size would have missed.", "reads_saved"),
-    ("reads_lost_total", "counter", "Misses that an LRU of the same size would have hit.", "reads_lost"),
+    ("reads_saved_total", "counter", "Hits that an LRU of the same memory would have missed.", "reads_saved"),
+    ("reads_lost_total", "counter", "Misses that an LRU of the same memory would have hit.", "reads_lost"),
     ("source_reads_total", "counter", "Reads of what is below.", "source_reads"),
     ("source_read_blocks_total", "counter", "Blocks of these reads.", "source_read_blocks"),
     ("read_errors_total", "counter", "Blocks whose read failed.", "read_errors"),
@@ -256,5 +256,34 @@ mod tests {
             }
         }
         assert!(seen.len() > 20);
+    }
+
+    #[test]
+    fn latency_is_a_histogram_in_seconds() {
+        let mut buckets = [0; 16];
+        (buckets[0], buckets[1], buckets[13], buckets[15]) = (2, 1, 3, 1);
+        let latency = json!({ "result": "hit", "buckets": buckets, "sum_us": 3_000_150 });
+        let certificate = json!({ "path": "/a\"b.pem", "not_after_s": 1_800_000_000 });
+        let proxy = json!({ "name": ":80", "latencies": [latency], "certificates": [certificate] });
+        let mut text = String::new();
+        proxies::proxies(&mut text, &[proxy]);
+        let latency = "nectary_proxy_request_duration_seconds";
+        let bucket = |bound: &str, count: u64| {
+            format!("{latency}_bucket{{proxy=\":80\",result=\"hit\",le=\"{bound}\"}} {count}\n")
+        };
+        for line in [
+            &bucket("0.00005", 2)[..],
+            &bucket("0.0001", 3),
+            &bucket("0.5", 3),
+            &bucket("1", 6),
+            &bucket("5", 6),
+            &bucket("+Inf", 7),
+            &format!("{latency}_sum{{proxy=\":80\",result=\"hit\"}} 3.00015\n"),
+            &format!("{latency}_count{{proxy=\":80\",result=\"hit\"}} 7\n"),
+            &format!("# TYPE {latency} histogram\n"),
+            "nectary_proxy_certificate_end_timestamp_seconds{proxy=\":80\",certificate=\"/a\\\"b.pem\"} 1800000000\n",
+        ] {
+            assert!(text.contains(line), "no {line} in\n{text}");
+        }
     }
 }

@@ -15,11 +15,12 @@ mod cache_files;
 mod cache_tests;
 mod cache_tree;
 mod disk_faults;
+mod http2_spec;
 mod nbd_kernel;
 mod origin;
-mod package_clients;
+mod packages;
 mod proxy_origins;
-mod ram_donors;
+mod ram;
 mod restarts;
 mod rounds;
 mod sigkill;
@@ -54,11 +55,14 @@ enum Campaign {
     CacheTests(cache_tests::Arguments),
     CacheTree(cache_tree::Arguments),
     DiskFaults(disk_faults::Arguments),
+    Http2Spec(http2_spec::Arguments),
     NbdKernel(nbd_kernel::Arguments),
     Origin(origin::Arguments),
-    PackageClients(package_clients::Arguments),
+    PackageClients(packages::clients::Arguments),
+    Packages(packages::installed::Arguments),
     ProxyOrigins(proxy_origins::Arguments),
-    RamDonors(ram_donors::Arguments),
+    RamDonors(ram::donors::Arguments),
+    RamSecondFailure(ram::second_failure::Arguments),
     Restarts(restarts::Arguments),
     Sigkill(sigkill::Arguments),
     VolumeDatabases(volume_databases::Arguments),
@@ -81,11 +85,14 @@ fn main() -> Result<ExitCode> {
         Campaign::CacheTests(arguments) => cache_tests::campaign(&arguments),
         Campaign::CacheTree(arguments) => cache_tree::campaign(&arguments),
         Campaign::DiskFaults(arguments) => disk_faults::campaign(&arguments),
+        Campaign::Http2Spec(arguments) => http2_spec::campaign(&arguments),
         Campaign::NbdKernel(arguments) => nbd_kernel::campaign(&arguments),
         Campaign::Origin(arguments) => origin::campaign(&arguments),
-        Campaign::PackageClients(arguments) => package_clients::campaign(&arguments),
+        Campaign::PackageClients(arguments) => packages::clients::campaign(&arguments),
+        Campaign::Packages(arguments) => packages::installed::campaign(&arguments),
         Campaign::ProxyOrigins(arguments) => proxy_origins::campaign(&arguments),
-        Campaign::RamDonors(arguments) => ram_donors::campaign(&arguments),
+        Campaign::RamDonors(arguments) => ram::donors::campaign(&arguments),
+        Campaign::RamSecondFailure(arguments) => ram::second_failure::campaign(&arguments),
         Campaign::Restarts(arguments) => restarts::campaign(&arguments),
         Campaign::Sigkill(arguments) => sigkill::campaign(arguments),
         Campaign::VolumeDatabases(arguments) => volume_databases::campaign(&arguments),

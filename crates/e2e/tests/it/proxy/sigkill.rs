@@ -12,7 +12,8 @@ const ROUNDS: u64 = 15;
 fn written_objects_survive_sigkill_and_purged_ones_do_not() {
     let seed = seed_or_new(std::env::var("NECTARY_E2E_SEED").ok().and_then(|text| text.parse().ok()));
     println!("seed {seed}");
-    let summary = sigkill::run(&Campaign::new(&ROOMY, seed, ROUNDS), |_| Ok(())).expect("the rounds end");
+    let summary =
+        sigkill::run(&Campaign::new(&ROOMY, seed, ROUNDS), |_| Ok(())).unwrap_or_else(|error| panic!("{error:#}"));
     println!("{}", sigkill::describe(&summary));
     // Other tests and builds may run at the same time, so judge the median time from a restart to
     // its first hit. The soak campaign judges each of these times.

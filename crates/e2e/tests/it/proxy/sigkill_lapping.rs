@@ -12,11 +12,10 @@ const ROUNDS: u64 = 5;
 fn sigkill_of_a_ring_that_laps_loses_only_what_was_lapped_and_no_purge_of_any_kind() {
     let seed = seed_or_new(std::env::var("NECTARY_E2E_SEED").ok().and_then(|text| text.parse().ok()));
     println!("seed {seed}");
-    assert!(
-        sigkill::run_planted(&LAPPING, seed).expect("the planted rounds end"),
-        "seed {seed}: a planted bug survived"
-    );
-    let summary = sigkill::run(&Campaign::new(&LAPPING, seed, ROUNDS), |_| Ok(())).expect("the rounds end");
+    let are_caught = sigkill::run_planted(&LAPPING, seed).unwrap_or_else(|error| panic!("planted: {error:#}"));
+    assert!(are_caught, "seed {seed}: a planted bug survived");
+    let summary =
+        sigkill::run(&Campaign::new(&LAPPING, seed, ROUNDS), |_| Ok(())).unwrap_or_else(|error| panic!("{error:#}"));
     println!("{}", sigkill::describe(&summary));
     let problems = summary.problems(InTime::Median);
     assert!(problems.is_empty(), "seed {seed}: {problems:?}\n{}", summary.tally.complaints.join("\n"));

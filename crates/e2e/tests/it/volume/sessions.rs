@@ -21,6 +21,31 @@ fn is_input_output<T: std::fmt::Debug>(result: io::Result<T>) -> bool {
 }
 
 #[test]
+fn paused_mount_goes_on_after_names_changed() {
+    if let Some(reason) = missing(false) {
+        return not_run(format!("volume: {reason}"));
+    }
+    let mut volume = Volume::new("512M").unwrap_or_else(|error| panic!("{error:#}"));
+    let (first, second) = (volume.mount().expect("it mounts"), volume.mount().expect("it mounts"));
+    let written = open(&first.join("f"));
+    written.write_all_at(b"synced", 0).and_then(|()| written.sync_all()).expect("it is synced");
+    for _ in 0..2 {
+        assert!(!first.join("made").exists());
+    }
+    volume.signal_mount(0, libc::SIGSTOP);
+    // It waits until the first mount may not use any more what it keeps of the root.
+    fs::create_dir(second.join("made")).expect("it is made");
+    volume.signal_mount(0, libc::SIGCONT);
+    assert!(first.join("made").is_dir(), "what it kept is gone");
+    written.write_all_at(b"after it", 0).and_then(|()| written.sync_all()).expect("its session goes on");
+    assert_eq!(fs::read(second.join("f")).expect("it is read"), b"after it");
+    assert!(!volume.log("m0").contains("ended"), "{}", volume.log("m0"));
+    drop(written);
+    let check = volume.finish().expect("it ends");
+    assert_eq!(check["problems"].as_array().map(Vec::len), Some(0), "{check}");
+}
+
+#[test]
 fn a_mount_whose_session_was_ended_for_another_one_goes_on_with_a_new_session() {
     if let Some(reason) = missing(false) {
         return not_run(format!("volume: {reason}"));

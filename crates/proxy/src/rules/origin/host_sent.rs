@@ -2,6 +2,7 @@
 //!
 //! Owns: the choice of that host. An origin may answer by it, so a host that clients choose must be in the key.
 
+use std::fmt;
 use std::str::FromStr;
 
 use super::super::host::is_host;
@@ -21,6 +22,17 @@ pub(crate) enum HostChoice {
     Fixed(String),
     /// The one that the client names. Each host has its own keys.
     Client,
+}
+
+/// Writes the choice as it is read.
+impl fmt::Display for OriginHost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match &self.0 {
+            HostChoice::Own => "origin",
+            HostChoice::Fixed(host) => host,
+            HostChoice::Client => "client",
+        })
+    }
 }
 
 impl FromStr for OriginHost {

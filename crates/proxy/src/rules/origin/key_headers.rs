@@ -4,6 +4,7 @@
 //! different values get different copies, and a purge of the URL purges all of them. Such a header reaches the origin
 //! although other headers of its kind are removed (see `forwarded`).
 
+use std::fmt;
 use std::str::FromStr;
 
 use http::HeaderName;
@@ -43,6 +44,12 @@ const REFUSED: [&str; 23] = [
 /// The name of a header that is part of every key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeyHeader(pub(crate) HeaderName);
+
+impl fmt::Display for KeyHeader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0.as_str())
+    }
+}
 
 impl FromStr for KeyHeader {
     type Err = String;

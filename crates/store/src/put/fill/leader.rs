@@ -258,7 +258,16 @@ impl Fill {
 
     /// Confirms a stale object with new metadata (after a 304). The object keeps its body and tags, and gets the tags
     /// that [`tag`](Self::tag) added.
+    ///
+    /// *Errors*: the store did not accept the metadata, for example because the object was purged meanwhile. Followers are
+    /// then told to fetch by themselves.
     pub async fn refresh(mut self, stale: &Object, metadata: Bytes) -> Result<Object, Error> {
+        let refreshed = self.commit_refreshed(stale, metadata);
+        self.end(refreshed.as_ref().map_or(Phase::Declined, |object| Phase::Object(object.clone())));
+        refreshed
+    }
+
+    fn commit_refreshed(&self, stale: &Object, metadata: Bytes) -> Result<Object, Error> {
         let entry = &stale.entry;
         if entry.primary_hash != self.primary_hash {
             return Err(Error::invalid("the object to be confirmed is not of this key and span"));
@@ -280,9 +289,7 @@ impl Fill {
             _ => Decision::Replaces,
         };
         let entry = self.puts.commit(parts, decision, None)?;
-        let object = Object::new(entry, &self.puts.lookup);
-        self.end(Phase::Object(object.clone()));
-        Ok(object)
+        Ok(Object::new(entry, &self.puts.lookup))
     }
 
     /// Ends a body that is neither admitted nor kept in memory. *Errors*: `Busy` if an object of its key was written in

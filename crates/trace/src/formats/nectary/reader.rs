@@ -13,7 +13,7 @@ use zerocopy::{FromBytes, IntoBytes};
 use super::layout::*;
 use super::{End, FileEntry, FileKind, Header, Map, Outcome, Process, Totals, Unseen};
 use crate::error::{Error, Place, Result, quote};
-use crate::formats::{self, Reference};
+use crate::formats::{self, Operation, Reference};
 
 /// The maximum number of references that one call of [`formats::Reader::read`] appends.
 const BATCH: u64 = 4096;
@@ -189,7 +189,8 @@ impl<R: Read> Nectary<R> {
             stream: Stream(self.run.stream),
             block: u64::from(file) * BLOCKS_MAX + self.run.block,
             bytes: self.header.block_bytes,
-            is_write: self.run.is_write,
+            operation: if self.run.is_write { Operation::Write } else { Operation::Read },
+            ..Reference::default()
         };
         self.run.left -= 1;
         self.run.block += 1;
@@ -430,6 +431,10 @@ impl<R: Read> Nectary<R> {
 }
 
 impl<R: Read + Send> formats::Reader for Nectary<R> {
+    fn has_areas(&self) -> bool {
+        true
+    }
+
     fn block_bytes(&self) -> Option<u64> {
         Some(self.header.block_bytes.into())
     }

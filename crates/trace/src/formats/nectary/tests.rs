@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::error::Error;
-use crate::formats::{Reader as _, Reference};
+use crate::formats::{Operation, Reader as _, Reference};
 
 const HEADER: Header = Header { block_bytes: 8192, is_collapsed: false, is_reads_only: true };
 
@@ -65,7 +65,8 @@ fn written(script: &Script) -> (Vec<u8>, Vec<Reference>) {
             stream: nectary_cache::Stream(stream as u32),
             block: u64::from(script.streams[stream].1) * BLOCKS_MAX + block,
             bytes: 8192,
-            is_write,
+            operation: if is_write { Operation::Write } else { Operation::Read },
+            ..Reference::default()
         }));
         if (index + 1) % script.flush_every == 0 {
             writer.flush().unwrap();
@@ -244,7 +245,8 @@ fn a_file_of_today_is_read_for_ever() {
     let bytes = [head, chunk, payload].concat();
     let (references, reader) = read(&bytes);
     let reader = reader.unwrap();
-    let found: Vec<(u64, bool)> = references.iter().map(|reference| (reference.block, reference.is_write)).collect();
+    let found: Vec<(u64, bool)> =
+        references.iter().map(|reference| (reference.block, reference.operation == Operation::Write)).collect();
     assert_eq!(found, [(0, false), (1, false), (0, true), (1, true), (2, false), (3, false), (4, false)]);
     assert_eq!(reader.files()[0].size_bytes, 4096);
     assert_eq!(reader.end().unwrap().outcome, Outcome::Exited(0));

@@ -8,7 +8,7 @@ use nectary_trace::formats::{Format, ReadOptions, Reader};
 use nectary_trace::simulate::{LoadOptions, REFERENCES_MAX, Workload};
 use nectary_trace::{Error, Reference, Result};
 
-use super::encode::{files, gzip, options, read, requests, zstd};
+use super::encode::{files, gzip, options, read, requests, xz, zstd};
 
 #[track_caller]
 fn refused(name: &str, bytes: &[u8], parts: &[&str]) {
@@ -39,14 +39,18 @@ fn garbage_negative_and_gigantic_numbers_are_refused_with_their_line() {
 fn bad_values_of_csv_are_refused_with_their_line_and_column() {
     refused("a.csv", b"1,h,0,Read,0,8,0\n1,h,0,Read,-5,8,0\n", &["line 2:", "offset", "column 5", "\"-5\""]);
     refused("a.csv", b"1,h,0,Read,0,8,0\n1,h,0,Read,5,huge,0\n", &["line 2:", "size", "column 6", "\"huge\""]);
-    refused("a.csv", b"1,h,0,Erase,0,8,0\n", &["line 1:", "read or write in column 4", "\"Erase\""]);
+    refused(
+        "a.csv",
+        b"1,h,0,Erase,0,8,0\n",
+        &["line 1:", "read, write or delete (or its meaning in --columns: read=VALUE) in column 4", "\"Erase\""],
+    );
     refused("a.csv", b"1,h,0,Read,0,8,0\n1,h\n", &["line 2:", "column 5", "\"1,h\""]);
     refused("a.csv", b"1,h,0,Read,0,18446744073709551615,0\n", &["line 1:", "at most 1048576 blocks"]);
     refused("a.csv", b"1,h,0,Read,18446744073709551615,9,0\n", &["line 1:", "within the volume"]);
     let long = [b"1,h,0,Read,0,8,0\n1,".as_slice(), &[b'x'; 300], b",0,Read,0,8,0\n"].concat();
     refused("a.csv", &long, &["line 2:", "names of at most 256 bytes"]);
     for wrong in
-        ["", "size=1", "offset=0", "offset=x", "offset=1,op=1+2", "offset=1,colour=2", "offset", "offset=1,sep=ab"]
+        ["", "size=1", "offset=0", "offset=1,op=1+2", "offset=1,colour=2", "offset=1,size=x", "offset=1,sep=ab"]
     {
         assert!(Columns::parse(wrong).is_err(), "{wrong}");
     }
@@ -59,7 +63,7 @@ fn what_is_cut_short_is_refused_with_its_offset() {
             let cut = &plain[..plain.len() - 5];
             refused(name, cut, &["offset", "expected a record of", "found the end of the file after"]);
         }
-        for whole in [gzip(&plain), zstd(&plain)] {
+        for whole in [gzip(&plain), xz(&plain), zstd(&plain)] {
             refused(name, &whole[..whole.len() - 1], &["expected whole compressed data"]);
             refused(name, &whole[..whole.len() / 2], &["expected whole compressed data"]);
         }
@@ -77,7 +81,7 @@ fn what_is_cut_short_is_refused_with_its_offset() {
 #[test]
 fn flipped_bits_in_compressed_files_are_noticed_by_their_checksums() {
     let plain = files(&requests(5, 400)).swap_remove(0).1;
-    for sound in [gzip(&plain), zstd(&plain)] {
+    for sound in [gzip(&plain), xz(&plain), zstd(&plain)] {
         let expected = read("a.trace", &sound, &options("a.trace")).0;
         let mut wrong = 0;
         for at in 12..sound.len() {
@@ -109,12 +113,30 @@ fn a_zstd_frame_that_asks_for_a_gigantic_window_is_refused() {
     refused("a.zst", &single, &["window of 9223372036854775808 bytes"]);
 }
 
+/// `xz` writes the size of the dictionary into the header of each block; this one has 256 MiB.
+#[test]
+fn an_xz_file_that_asks_for_too_much_memory_is_refused() {
+    let mut bytes = xz(b"1\n2\n3\n");
+    // The header of the first block follows the 12 bytes of the stream header: size, flags, filter, length, dictionary.
+    assert_eq!(bytes[14..16], [0x21, 1]);
+    bytes[16] = 34;
+    let sum = crc32(&bytes[12..20]).to_le_bytes();
+    bytes[20..24].copy_from_slice(&sum);
+    refused("a.xz", &bytes, &["damage", "memory"]);
+}
+
+fn crc32(bytes: &[u8]) -> u32 {
+    let mut crc = flate2::Crc::new();
+    crc.update(bytes);
+    crc.sum()
+}
+
 /// A trace without end.
 struct Endless;
 
 impl Reader for Endless {
     fn read(&mut self, to: &mut Vec<Reference>) -> Result<bool> {
-        let reference = |block| Reference { stream: nectary_cache::Stream(0), block, bytes: 0, is_write: false };
+        let reference = |block| Reference { block, ..Reference::default() };
         to.extend((0..1 << 20).map(reference));
         Ok(true)
     }
@@ -129,7 +151,9 @@ fn a_trace_without_references_or_with_too_many_is_refused_and_a_limit_cuts_it() 
         assert_eq!(text, "a.trace: expected at least one reference, found none");
     }
     let limit = Some(1_000_000);
-    let workload = Workload::from_reader(Path::new("endless"), &mut Endless, &LoadOptions { limit }).expect("cut");
+    let workload =
+        Workload::from_reader(Path::new("endless"), &mut Endless, &LoadOptions { limit, ..LoadOptions::default() })
+            .expect("cut");
     assert_eq!(workload.references(), 1_000_000);
     const { assert!(REFERENCES_MAX * 8 <= 1 << 30, "a GiB of references") };
 }

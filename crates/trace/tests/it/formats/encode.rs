@@ -5,6 +5,7 @@ use std::path::Path;
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
+use lzma_rust2::{XzOptions, XzWriter};
 use nectary_trace::formats::input::Input;
 use nectary_trace::formats::{Format, ReadOptions, from_input};
 use nectary_trace::{Error, Reference};
@@ -70,7 +71,8 @@ pub fn files(requests: &[Request]) -> Vec<(&'static str, Vec<u8>)> {
 pub fn options(name: &str) -> ReadOptions {
     let mut options = ReadOptions::default();
     if name.starts_with("columns") {
-        options.columns = nectary_trace::formats::csv::Columns::parse("op=1,block=2,stream=3,sep=;").expect("columns");
+        options.columns =
+            Some(nectary_trace::formats::csv::Columns::parse("op=1,block=2,stream=3,sep=;").expect("columns"));
         options.format = Some(Format::Csv);
     }
     options
@@ -100,6 +102,13 @@ pub fn read(name: &str, bytes: &[u8], options: &ReadOptions) -> (Vec<Reference>,
 /// Compresses bytes with gzip.
 pub fn gzip(bytes: &[u8]) -> Vec<u8> {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
+    encoder.write_all(bytes).expect("memory");
+    encoder.finish().expect("memory")
+}
+
+/// Compresses bytes with xz.
+pub fn xz(bytes: &[u8]) -> Vec<u8> {
+    let mut encoder = XzWriter::new(Vec::new(), XzOptions::with_preset(1)).expect("options");
     encoder.write_all(bytes).expect("memory");
     encoder.finish().expect("memory")
 }

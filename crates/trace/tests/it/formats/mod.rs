@@ -2,6 +2,7 @@
 //! memory.
 
 mod bad_input;
+mod columns;
 mod encode;
 mod mutations;
 mod read_back;

@@ -5,7 +5,7 @@
 
 use nectary_trace::Error;
 
-use super::encode::{files, gzip, options, read, requests, zstd};
+use super::encode::{files, gzip, options, read, requests, xz, zstd};
 
 struct Random(u64);
 
@@ -55,7 +55,8 @@ fn damaged_files_end_in_references_or_errors() {
     let mut random = Random(seed);
     let (mut refused, mut read_whole) = (0, 0);
     for (name, plain) in files(&requests(3, 120)) {
-        for (ending, sound) in [("", plain.clone()), (".gz", gzip(&plain)), (".zst", zstd(&plain))] {
+        for (ending, sound) in [("", plain.clone()), (".gz", gzip(&plain)), (".xz", xz(&plain)), (".zst", zstd(&plain))]
+        {
             for _ in 0..count {
                 let bytes = mutate(&sound, &mut random);
                 let name_of = format!("{name}{ending}");
@@ -79,7 +80,9 @@ fn damaged_files_end_in_references_or_errors() {
 #[test]
 fn random_bytes_end_in_references_or_errors() {
     let mut random = Random(7);
-    for magic in [&[][..], &[0x1f, 0x8b, 8], &[0x28, 0xb5, 0x2f, 0xfd], b"NECTTRC\0", b"1 2 3 4\n", b"7\n"] {
+    for magic in
+        [&[][..], &[0x1f, 0x8b, 8], &[0x28, 0xb5, 0x2f, 0xfd], b"\xfd7zXZ\0", b"NECTTRC\0", b"1 2 3 4\n", b"7\n"]
+    {
         for name in ["a", "a.trace", "a.lis", "a.csv", "a.vscsi", "a.oracleGeneral"] {
             for _ in 0..60 {
                 let bytes: Vec<u8> = (0..random.below(300)).map(|_| random.below(256) as u8).collect();

@@ -2,16 +2,16 @@
 
 use nectary_cache::Stream;
 use nectary_trace::Reference;
-use nectary_trace::formats::Format;
+use nectary_trace::formats::{Format, Operation};
 use proptest::prelude::*;
 
-use super::encode::{Request, files, gzip, options, read, requests, zstd};
+use super::encode::{Request, files, gzip, options, read, requests, xz, zstd};
 
 /// The references that a file of [`files`] should have.
 fn expected(name: &str, requests: &[Request]) -> Vec<Reference> {
     let mut references = Vec::new();
     let mut streams: Vec<u32> = Vec::new();
-    for request in requests {
+    for (index, request) in requests.iter().enumerate() {
         let known = streams.iter().position(|&stream| stream == request.stream);
         let number = known.unwrap_or_else(|| {
             streams.push(request.stream);
@@ -27,7 +27,11 @@ fn expected(name: &str, requests: &[Request]) -> Vec<Reference> {
             "bin" => (1, request.bytes, false, 0, 0),
             _ => (count, 8192, request.is_write, 0, 0),
         };
-        let reference = |block| Reference { stream: Stream(stream), block: block | tag, bytes, is_write };
+        let operation = if is_write { Operation::Write } else { Operation::Read };
+        let time_s = if name.ends_with(".bin") { index as u64 } else { 0 };
+        let stream = Stream(stream);
+        let reference =
+            |block| Reference { stream, block: block | tag, bytes, operation, time_s, ..Reference::default() };
         references.extend((first..first + count).map(reference));
     }
     references
@@ -36,13 +40,14 @@ fn expected(name: &str, requests: &[Request]) -> Vec<Reference> {
 fn check(requests: &[Request]) {
     for (name, plain) in files(requests) {
         let expected = expected(name, requests);
-        for (ending, bytes) in [("", plain.clone()), (".gz", gzip(&plain)), (".zst", zstd(&plain))] {
+        for (ending, bytes) in [("", plain.clone()), (".gz", gzip(&plain)), (".xz", xz(&plain)), (".zst", zstd(&plain))]
+        {
             let (found, result) = read(&format!("{name}{ending}"), &bytes, &options(name));
             assert!(result.is_ok(), "{name}{ending}: {result:?}");
             assert_eq!(found, expected, "{name}{ending}");
         }
-        // Compression is recognised by content, and a file may consist of several gzip members or zstd frames.
-        for twice in [gzip(&plain).repeat(2), zstd(&plain).repeat(2)] {
+        // Compression is recognised by content, and a file may consist of several gzip members, xz streams or zstd frames.
+        for twice in [gzip(&plain).repeat(2), xz(&plain).repeat(2), zstd(&plain).repeat(2)] {
             let (found, result) = read(name, &twice, &options(name));
             assert!(result.is_ok(), "{name} twice: {result:?}");
             assert_eq!(found.len(), 2 * expected.len(), "{name} twice");
@@ -110,5 +115,5 @@ fn a_first_line_of_names_is_skipped() {
     let text = b"Timestamp,Hostname,DiskNumber,Type,Offset,Size,ResponseTime\n1,h,0,Write,0,8192,0\n";
     let (found, result) = read("a.csv", text, &options("a.csv"));
     assert!(result.is_ok(), "{result:?}");
-    assert_eq!(found, [Reference { stream: Stream(0), block: 0, bytes: 8192, is_write: true }]);
+    assert_eq!(found, [Reference { bytes: 8192, operation: Operation::Write, ..Reference::default() }]);
 }

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use flate2::read::MultiGzDecoder;
+use nectary_trace::formats::Operation;
 use nectary_trace::formats::nectary::{BLOCKS_MAX, End, FileEntry, Nectary, Outcome, Process};
 use nectary_trace::record::{Options, record};
 
@@ -105,7 +106,7 @@ impl Trace {
         while let Some(reference) = reader.next_reference().unwrap() {
             let (process, file) = reader.stream(reference.stream).unwrap();
             assert_eq!(reference.block / BLOCKS_MAX, u64::from(file));
-            references.push((process, file, reference.block % BLOCKS_MAX, reference.is_write));
+            references.push((process, file, reference.block % BLOCKS_MAX, reference.operation == Operation::Write));
         }
         Trace {
             processes: reader.processes().to_vec(),

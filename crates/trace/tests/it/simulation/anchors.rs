@@ -38,9 +38,9 @@ pub fn load(folder: &Path, name: &str) -> Workload {
 }
 
 fn misses(workload: &Workload, points: &[(&'static str, u64)]) -> Vec<u64> {
-    let run = |&(policy, size): &(&'static str, u64)| Run { workload, policy, size, is_explained: false };
+    let run = |&(policy, size): &(&'static str, u64)| Run::new(workload, policy, size);
     let rows = run_all(&points.iter().map(run).collect::<Vec<_>>(), None, &|_| {}).expect("policies that there are");
-    rows.into_iter().map(|row| row.misses).collect()
+    rows.into_iter().map(|row| row.counts.misses).collect()
 }
 
 /// Compares one trace with its golden counts. *Returns* the number of points, all of which are equal.

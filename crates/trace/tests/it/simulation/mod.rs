@@ -5,4 +5,6 @@ mod anchors;
 mod generated;
 mod golden;
 mod naive;
+mod objects;
+mod streams;
 mod table;

@@ -35,8 +35,8 @@ fn naive(policy: &str, blocks: &[u64], size: usize) -> u64 {
 }
 
 fn simulated(policy: &'static str, workload: &Workload, size: u64) -> u64 {
-    let runs = [Run { workload, policy, size, is_explained: false }];
-    run_all(&runs, Some(1), &|_| {}).expect("a policy that there is")[0].misses
+    let runs = [Run::new(workload, policy, size)];
+    run_all(&runs, Some(1), &|_| {}).expect("a policy that there is")[0].counts.misses
 }
 
 proptest! {
@@ -72,10 +72,10 @@ proptest! {
         let workload = Workload::new("random", blocks.iter().map(|&block| (block, Stream(0))));
         let runs: Vec<Run<'_>> = policies::names()
             .into_iter()
-            .flat_map(|policy| [5, 20].map(|size| Run { workload: &workload, policy, size, is_explained: false }))
+            .flat_map(|policy| [5, 20].map(|size| Run::new(&workload, policy, size)))
             .collect();
         let counts = |threads| -> Vec<u64> {
-            run_all(&runs, Some(threads), &|_| {}).expect("policies").iter().map(|row| row.misses).collect()
+            run_all(&runs, Some(threads), &|_| {}).expect("policies").iter().map(|row| row.counts.misses).collect()
         };
         prop_assert_eq!(counts(1), counts(3));
     }

@@ -101,6 +101,7 @@ impl Message {
             Message::CancelLock { .. } => 104,
             Message::TestLock { .. } => 105,
             Message::LockFound { .. } => 106,
+            Message::Looked { .. } => 107,
             Message::Answer(answer) => answer.kind(),
             Message::Failure(_) => FAILURE,
         }
@@ -201,6 +202,10 @@ impl Message {
                 writer.u64(*size).u64(*number);
             }
             Message::LockFound { lock } => write_list(writer, lock.as_slice()),
+            Message::Looked { names, attributes, found } => {
+                writer.u64(*names).u64(*attributes);
+                write_list(writer, found.as_slice());
+            }
         }
     }
 
@@ -262,6 +267,10 @@ impl Message {
             104 => Message::CancelLock { request: reader.u64()? },
             105 => Message::TestLock { lock: Locked::read(reader)? },
             106 => Message::LockFound { lock: read_list(reader, "locks", 1)?.pop() },
+            107 => {
+                let (names, attributes) = (reader.u64()?, reader.u64()?);
+                Message::Looked { names, attributes, found: read_list(reader, "found", 1)?.pop() }
+            }
             FAILURE => Message::Failure(Failure::read(reader)?),
             _ => Message::Answer(Answer::read(kind, reader)?),
         })

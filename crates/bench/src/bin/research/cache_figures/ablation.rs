@@ -17,7 +17,7 @@ use super::{Judged, Options};
 
 type Variant = (&'static str, fn(&mut Tuning));
 
-const VARIANTS: [Variant; 21] = [
+const VARIANTS: [Variant; 24] = [
     ("**as it is**", |_| ()),
     ("without W-TinyLFU", |tuning| tuning.candidates = &["lirs", "lru", "s3fifo"]),
     ("without S3-FIFO", |tuning| tuning.candidates = &["lirs", "lru", "wtinylfu"]),
@@ -30,10 +30,13 @@ const VARIANTS: [Variant; 21] = [
     ("`window` twice", |tuning| tuning.window *= 2.0),
     ("`roots` 0: no sign test", |tuning| tuning.roots = 0.0),
     ("`roots` twice", |tuning| tuning.roots *= 2.0),
-    ("`prior` 0 where contents follow", |tuning| tuning.prior[0] = 0.0),
-    ("`prior` 0 where a sample chooses", |tuning| tuning.prior[1] = 0.0),
-    ("`prior` twice", |tuning| tuning.prior = tuning.prior.map(|prior| 2.0 * prior)),
-    ("`change` 0", |tuning| tuning.change = 0.0),
+    ("`prior` 0", |tuning| tuning.prior = 0.0),
+    ("`prior` twice", |tuning| tuning.prior *= 2.0),
+    ("large: S3-FIFO alone", |tuning| tuning.candidates_sampled = &["s3fifo"]),
+    ("large: without W-TinyLFU", |tuning| tuning.candidates_sampled = &["s3fifo", "lru"]),
+    ("large: without LRU", |tuning| tuning.candidates_sampled = &["s3fifo", "wtinylfu"]),
+    ("large: with LIRS", |tuning| tuning.candidates_sampled = &["s3fifo", "wtinylfu", "lru", "lirs"]),
+    ("`change` half", |tuning| tuning.change /= 2.0),
     ("`change` twice", |tuning| tuning.change *= 2.0),
     ("`steps` half", |tuning| tuning.steps /= 2),
     ("`steps` twice", |tuning| tuning.steps *= 2),

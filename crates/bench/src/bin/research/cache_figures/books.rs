@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::mpsc::channel;
 
-use nectary_cache::{Access, Adaptive, Event, Policy, Stream, Watched, WindowReport};
+use nectary_cache::{Access, Adaptive, Event, Policy, Stream, Watched, WindowReport, lru_capacity};
 use nectary_trace::simulate::Workload;
 
 /// The largest allowed difference between a ledger's sum and the simulation's sum. *Units*: percent.
@@ -15,6 +15,9 @@ const LEDGER_PERCENT_MAX: u64 = 2;
 const LEDGERS_OWN: usize = 15;
 /// The size of the cache, as a share of the distinct blocks. *Units*: percent.
 const PERCENT: u64 = 20;
+
+/// The size of a block, for the memory of the LRU. *Units*: bytes.
+const BLOCK_BYTES: u64 = 8192;
 
 /// The numbers of references, misses, saved and lost accesses.
 type Sums = [u64; 4];
@@ -81,6 +84,7 @@ fn play(workload: &Workload, capacity: u64) -> Played {
     let (sender, receiver) = channel();
     let adaptive = Watched::new(
         Box::new(Adaptive::new(capacity)),
+        BLOCK_BYTES,
         Box::new(move |event| {
             if let Event::Window(window) = event {
                 let _ = sender.send(window);
@@ -157,7 +161,7 @@ pub fn books<'a>(workloads: impl Iterator<Item = &'a Workload>) -> Vec<String> {
     println!("ledgers and windows against simulations of their own, at {PERCENT} % of the distinct blocks");
     for workload in workloads {
         let played = play(workload, (workload.distinct() * PERCENT / 100).max(1));
-        let simulated = simulate(workload, &played, played.capacity);
+        let simulated = simulate(workload, &played, lru_capacity("adaptive", played.capacity, BLOCK_BYTES));
         let (far, wrong) = (differing(&played, &simulated), windows_differing(workload, &played, played.capacity));
         ledgers += simulated.len();
         windows += played.windows.len();
@@ -173,7 +177,8 @@ pub fn books<'a>(workloads: impl Iterator<Item = &'a Workload>) -> Vec<String> {
         }
         // As planted faults, both simulations run with about nine tenths of the cache's size.
         let less = played.capacity * 9 / 10 + 1;
-        found += usize::from(differing(&played, &simulate(workload, &played, less)) > 0);
+        let less_lru = lru_capacity("adaptive", played.capacity, BLOCK_BYTES) * 9 / 10 + 1;
+        found += usize::from(differing(&played, &simulate(workload, &played, less_lru)) > 0);
         windows_found += usize::from(windows_differing(workload, &played, less) > 0);
     }
     println!("  {ledgers} ledgers, {windows} windows; planted faults told apart on {found} and {windows_found} traces");

@@ -25,15 +25,14 @@ pub fn dear(singles: &BTreeMap<String, Workload>, options: &Options) -> Result<V
         return Ok(vec!["dear: there is no such policy".to_owned()]);
     }
     let rows: Vec<_> = DEAR.iter().filter(|row| singles.contains_key(row.0)).collect();
-    let run =
-        |policy, row: &&(&str, u64, u64)| Run { workload: &singles[row.0], policy, size: row.1, is_explained: false };
+    let run = |policy, row: &&(&str, u64, u64)| Run::new(&singles[row.0], policy, row.1);
     let runs: Vec<Run<'_>> = rows.iter().flat_map(|row| [run("dear", row), run("lru", row)]).collect();
     let results = run_all(&runs, options.threads, &|_| {})?;
     let mut short = Vec::new();
     let mut saved = Vec::new();
     println!("dear against its table");
     for (&&(name, size, misses_max), result) in rows.iter().zip(results.chunks_exact(2)) {
-        let (dear, lru) = (result[0].misses, result[1].misses);
+        let (dear, lru) = (result[0].counts.misses, result[1].counts.misses);
         let below = 100.0 * (1.0 - dear as f64 / lru as f64);
         let verdict = if dear <= misses_max { "ok" } else { "SHORT" };
         println!(

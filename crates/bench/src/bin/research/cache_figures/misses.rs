@@ -59,7 +59,7 @@ pub fn judge(judged: &[Judged], options: &Options) -> Result<(Vec<Point>, Vec<St
     let mut runs = Vec::new();
     let places = || judged.iter().flat_map(|judged| judged.sizes.iter().map(move |size| (judged, *size)));
     for (Judged { workload, .. }, size) in places() {
-        runs.extend(columns.iter().map(|policy| Run { workload, policy, size, is_explained: false }));
+        runs.extend(columns.iter().map(|policy| Run::new(workload, policy, size)));
     }
     let rows = run_all(&runs, options.threads, &|_| {})?;
     if !options.is_quiet {
@@ -71,7 +71,10 @@ pub fn judge(judged: &[Judged], options: &Options) -> Result<(Vec<Point>, Vec<St
     let points: Vec<Point> = rows.map(|(rows, (judged, _))| point(judged.group, rows, options)).collect();
     let short = summary(policy, &points);
     if policy == "adaptive" {
-        let small = points.iter().zip(places()).filter(|(point, _)| point.is_over() && point.group != "generated");
+        let small = points
+            .iter()
+            .zip(places())
+            .filter(|(point, _)| point.is_over() && point.group != "generated" && !point.group.starts_with("public"));
         for (point, (judged, size)) in small {
             limits(point, &limit(&judged.workload, size));
         }
@@ -96,18 +99,18 @@ fn limits(point: &Point, limit: &Limit) {
 /// Makes a point from the rows of all policies, and prints its line of the table.
 fn point(group: &'static str, rows: &[Row], options: &Options) -> Point {
     let others = rows[1..].iter().filter(|row| row.policy != policies::MIN);
-    let best = others.min_by_key(|row| row.misses).unwrap_or(&rows[0]);
+    let best = others.min_by_key(|row| row.counts.misses).unwrap_or(&rows[0]);
     let point = Point {
         group,
         name: rows[0].trace.clone(),
         size: rows[0].size,
-        misses: rows[0].misses,
-        best: best.misses,
+        misses: rows[0].counts.misses,
+        best: best.counts.misses,
         best_policy: best.policy,
     };
     if !options.is_quiet {
         let mut line = format!("{:16} {:>6}", point.name, point.size);
-        rows.iter().for_each(|row| write!(line, " {:>8}", row.misses).unwrap_or(()));
+        rows.iter().for_each(|row| write!(line, " {:>8}", row.counts.misses).unwrap_or(()));
         let mark = if point.is_over() { "  SHORT" } else { "" };
         println!("{line}  {:+6.2} % ({}){mark}", point.above_percent(), point.best_policy);
     }

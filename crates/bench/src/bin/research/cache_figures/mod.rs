@@ -13,6 +13,7 @@ mod fork;
 mod generated;
 mod limit;
 mod misses;
+mod public;
 mod size;
 mod verdicts;
 
@@ -35,6 +36,7 @@ Examples:
 Usage: research cache-figures [--traces DIR] [OPTIONS]
 
   --traces DIR       where NAME.trace.gz are; without them only the parts that need none are run
+  --public DIR       where the public traces are, which `crates/bench/public-traces.py` writes
   --policy NAME      the policy that is judged against the best of the others [default: adaptive]
   --against A,B,…    the others [default: lru,arc,s3fifo,lirs,wtinylfu]
   --traces-of A,B,…  only these traces and the mixes of them
@@ -43,6 +45,7 @@ Usage: research cache-figures [--traces DIR] [OPTIONS]
                      single, pairs, triple: misses on the traces, their pairs, and cs+cpp+ps
                      recorded: misses on the traces that the project recorded
                      held-out: misses on the recorded traces that nothing was tuned on
+                     public: misses on public traces, below and above 4,096 blocks, and at both sides of it
                      generated: misses on generated accesses at 20,000 to 200,000 blocks
                      forks: how near any policy can be for certain at the points of the first five
                      ablation: all points again without each part, and with other constants
@@ -56,13 +59,14 @@ Usage: research cache-figures [--traces DIR] [OPTIONS]
 
 Exit codes: 0 every figure is reached, 1 one is not, 2 the command line or a trace is wrong";
 
-const PARTS: [&str; 13] = [
+const PARTS: [&str; 14] = [
     "dear",
     "single",
     "pairs",
     "triple",
     "recorded",
     "held-out",
+    "public",
     "generated",
     "forks",
     "ablation",
@@ -74,7 +78,7 @@ const PARTS: [&str; 13] = [
 /// The parts that run only if they are named.
 const PARTS_NAMED: [&str; 2] = ["ablation", "cost"];
 /// The parts whose points are judged.
-const PARTS_OF_POINTS: [&str; 6] = ["single", "pairs", "triple", "recorded", "held-out", "generated"];
+const PARTS_OF_POINTS: [&str; 7] = ["single", "pairs", "triple", "recorded", "held-out", "public", "generated"];
 /// The parts that need the papers' traces.
 const PARTS_OF_TRACES: [&str; 4] = ["dear", "single", "pairs", "triple"];
 const TRACES: [&str; 6] = ["gli", "cpp", "ps", "cs", "multi1", "sprite"];
@@ -87,6 +91,7 @@ const PERCENT: [u64; 5] = [5, 10, 20, 40, 60];
 
 struct Options {
     traces: Option<PathBuf>,
+    public: Option<PathBuf>,
     policy: String,
     against: Vec<String>,
     names: Vec<String>,
@@ -140,6 +145,7 @@ fn usage(error: &str) -> ExitCode {
 fn options(words: &[String]) -> Result<Option<Options>, String> {
     let mut options = Options {
         traces: None,
+        public: None,
         policy: "adaptive".to_owned(),
         against: list("lru,arc,s3fifo,lirs,wtinylfu"),
         names: TRACES.map(str::to_owned).to_vec(),
@@ -154,6 +160,7 @@ fn options(words: &[String]) -> Result<Option<Options>, String> {
         match word.as_str() {
             "--help" | "-h" => return Ok(None),
             "--traces" => options.traces = Some(value()?.into()),
+            "--public" => options.public = Some(value()?.into()),
             "--policy" => options.policy = value()?,
             "--against" => options.against = list(&value()?),
             "--traces-of" => options.names = list(&value()?),
@@ -238,6 +245,12 @@ fn figures(options: &Options) -> Result<Vec<String>, nectary_trace::Error> {
         let held_out = load(&data().join("held_out"), ".nectrace.gz", &HELD_OUT.map(str::to_owned))?;
         held_out.values().for_each(|workload| add("held out", recorded_name(workload), &[]));
     }
+    if wants("public") {
+        match &options.public {
+            Some(directory) => judged.extend(public::judged(directory)?),
+            None => println!("NOT RUN: public without --public"),
+        }
+    }
     if wants("generated") {
         let of_size = |size| generated::generated(size).map(move |workload| (size, workload));
         let all = generated::SIZES.into_iter().flat_map(of_size);
@@ -246,7 +259,7 @@ fn figures(options: &Options) -> Result<Vec<String>, nectary_trace::Error> {
     let (points, over) = misses::judge(&judged, options)?;
     short.extend(over);
     if wants("forks") {
-        judged.retain(|judged| judged.group != "generated");
+        judged.retain(|judged| judged.group != "generated" && !judged.group.starts_with("public"));
         short.extend(fork::forks(&judged, options));
     }
     if wants("ablation") {

@@ -44,6 +44,7 @@ fn count(capacity: u64, universe: u64) -> (usize, usize) {
     let (sender, receiver) = channel();
     let mut adaptive = Watched::new(
         Box::new(Adaptive::new(capacity)),
+        8192,
         Box::new(move |event| {
             if let Event::Period(period) = event {
                 let _ = sender.send(period.period.report.verdict);

@@ -14,6 +14,21 @@ use nectary_trace::simulate::Workload;
 const PACKAGE: &str = "libcachesim==0.3.5";
 const SCRIPT: &str = include_str!("misses.py");
 
+/// The misses of one run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Misses {
+    /// The number of references that missed.
+    pub count: u64,
+    /// The sum of the sizes of these references.
+    pub bytes: u64,
+}
+
+impl std::fmt::Display for Misses {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "{} misses of {} bytes", self.count, self.bytes)
+    }
+}
+
 /// An environment that has the outside program.
 pub struct Outside {
     folder: PathBuf,
@@ -42,12 +57,22 @@ impl Outside {
         PACKAGE
     }
 
-    /// The misses at each point, in the order of `points`. A point is a policy and a cache size.
-    pub fn misses(&self, workload: &Workload, points: &[(&'static str, u64)]) -> Result<Vec<u64>, String> {
-        let trace = self.folder.join(format!("trace-{}.txt", std::process::id()));
+    /// The name of a file for a trace of this process; `ending` tells the form of the trace.
+    pub fn trace_file(&self, ending: &str) -> PathBuf {
+        self.folder.join(format!("trace-{}{ending}", std::process::id()))
+    }
+
+    /// Writes the blocks of a workload as a trace.
+    pub fn write(&self, workload: &Workload) -> Result<PathBuf, String> {
+        let trace = self.trace_file(".txt");
         let mut text = String::new();
         workload.blocks().iter().for_each(|block| _ = writeln!(text, "{block}"));
         fs::write(&trace, text).map_err(|error| error.to_string())?;
+        Ok(trace)
+    }
+
+    /// The misses and missed bytes at each point, in the order of `points`. A point is a policy and a cache size.
+    pub fn misses(&self, trace: &Path, points: &[(&'static str, u64)]) -> Result<Vec<Misses>, String> {
         let mut wanted = String::new();
         points.iter().for_each(|(policy, size)| _ = writeln!(wanted, "{policy} {size} {}", trace.display()));
         let mut child = Command::new(self.python())
@@ -59,10 +84,12 @@ impl Outside {
         // Only a few kilobytes go each way, so no pipe fills up and blocks.
         let written = child.stdin.take().map_or(Ok(()), |mut stdin| stdin.write_all(wanted.as_bytes()));
         let output = child.wait_with_output().map_err(|error| error.to_string())?;
-        _ = fs::remove_file(&trace);
         written.map_err(|error| format!("the outside program reads nothing: {error}"))?;
-        let counts: Vec<u64> =
-            String::from_utf8_lossy(&output.stdout).lines().filter_map(|line| line.parse().ok()).collect();
+        let misses = |line: &str| {
+            let (count, bytes) = line.split_once(' ')?;
+            Some(Misses { count: count.parse().ok()?, bytes: bytes.parse().ok()? })
+        };
+        let counts: Vec<Misses> = String::from_utf8_lossy(&output.stdout).lines().filter_map(misses).collect();
         if !output.status.success() || counts.len() != points.len() {
             return Err(format!("the outside program: {}, {} of {} counts", output.status, counts.len(), points.len()));
         }

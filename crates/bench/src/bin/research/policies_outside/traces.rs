@@ -1,5 +1,7 @@
-//! The traces to compare: some are made from a seed, and those of the literature are read if they are present.
+//! The traces to compare, of blocks and of objects: some are made from a seed, and those of the literature are read if they are present.
 
+use std::collections::HashMap;
+use std::fmt::Write as _;
 use std::path::Path;
 
 use nectary_cache::Stream;
@@ -53,6 +55,42 @@ pub fn generated(seed: u64) -> Vec<Workload> {
     let made = kinds.iter().zip(0..).map(|((name, next), number)| {
         let mut random = Random(SplitMix64::seed_from_u64(seed.wrapping_mul(1000).wrapping_add(number)));
         Workload::new(*name, (0..REFERENCES).map(|time| (next(&mut random, time), Stream(0))))
+    });
+    made.collect()
+}
+
+/// The keys of objects.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Keys {
+    /// Text with quotes and separators.
+    Quoted,
+    /// Plain text, which every program reads.
+    Plain,
+}
+
+/// One trace of objects of each kind, as CSV. Their keys are text; their sizes differ much.
+pub fn objects(seed: u64, keys: Keys) -> Vec<(&'static str, String)> {
+    let kinds: [(&str, Next); 3] = [
+        ("objects-skewed", |random, _| random.skewed(4000, 4)),
+        ("objects-drifting", |random, time| time / 8 + random.skewed(1500, 3)),
+        ("objects-looped", |random, time| match time % 4 {
+            0 => 10_000 + time / 4 % 1500,
+            _ => random.skewed(2000, 3),
+        }),
+    ];
+    let made = kinds.iter().zip(100..).map(|((name, next), number)| {
+        let mut random = Random(SplitMix64::seed_from_u64(seed.wrapping_mul(1000).wrapping_add(number)));
+        let mut sizes: HashMap<u64, u64> = HashMap::new();
+        let mut text = String::from("time,key,size\n");
+        for time in 0..REFERENCES {
+            let object = next(&mut random, time);
+            let size = *sizes.entry(object).or_insert_with(|| 1 + random.skewed(1 << 20, 6));
+            let _ = match keys {
+                Keys::Quoted => writeln!(text, "{time},\"object \"\"{object}\"\", of {number}\",{size}"),
+                Keys::Plain => writeln!(text, "{time},/images/{number}/{object}.png,{size}"),
+            };
+        }
+        (*name, text)
     });
     made.collect()
 }

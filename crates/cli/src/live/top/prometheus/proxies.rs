@@ -5,12 +5,17 @@
 
 use std::fmt::Write as _;
 
+use nectary_proxy::LATENCY_BOUNDS_US;
 use serde_json::Value;
 
 use super::{escaped, plain};
 
 /// A metric: name, kind, help, and its figures: each the value of a label (or nothing), and a path in the JSON.
 type Metric = (&'static str, &'static str, &'static str, &'static [(&'static str, &'static str)]);
+
+/// The name of the histograms of how long requests took, and of the ends of certificates.
+const LATENCY: &str = "nectary_proxy_request_duration_seconds";
+const CERTIFICATE: &str = "nectary_proxy_certificate_end_timestamp_seconds";
 
 const COUNTER: &str = "counter";
 const GAUGE: &str = "gauge";
@@ -60,6 +65,14 @@ const PROXY: &[Metric] = &[
     ("invalidations_total", COUNTER, "Keys purged because of an unsafe request.", &[("", "/invalidations")]),
     ("purges_refused_total", COUNTER, "PURGE requests refused.", &[("", "/purges_refused")]),
     ("connections_total", COUNTER, "Connections of clients accepted.", &[("", "/connections")]),
+    (
+        "handshakes_total",
+        COUNTER,
+        "Connections of clients with TLS, by whether it was agreed.",
+        &[("good", "/handshakes"), ("failed", "/failed_handshakes")],
+    ),
+    ("http2_connections_total", COUNTER, "Connections of clients that spoke HTTP/2.", &[("", "/http2_connections")]),
+    ("http2_streams_cut_total", COUNTER, "Streams of HTTP/2 ended as their clients stalled.", &[("", "/cut_streams")]),
     ("connections_open", GAUGE, "Connections of clients open now.", &[("", "/connections_open")]),
     (
         "connections_refused_total",
@@ -150,6 +163,49 @@ pub fn proxies(text: &mut String, proxies: &[Value]) {
     let stores: Vec<_> = proxies.iter().map(|proxy| (plain(&proxy["name"]), &proxy["store"])).collect();
     family(text, "nectary_proxy", PROXY, &own);
     family(text, "nectary_store", STORE, &stores);
+    latencies(text, &own);
+    certificates(text, &own);
+}
+
+/// Formats the histograms of how long requests took.
+fn latencies(text: &mut String, proxies: &[(String, &Value)]) {
+    let mut lines = String::new();
+    for (name, values) in proxies {
+        for latency in values["latencies"].as_array().into_iter().flatten() {
+            let labels = format!("proxy=\"{}\",result=\"{}\"", escaped(name), escaped(&plain(&latency["result"])));
+            let counts = latency["buckets"].as_array().into_iter().flatten().filter_map(Value::as_u64);
+            let bounds = LATENCY_BOUNDS_US.iter().map(|us| (*us as f64 / 1e6).to_string());
+            let mut sum = 0;
+            for (count, bound) in counts.zip(bounds.chain(["+Inf".to_owned()])) {
+                sum += count;
+                let _ = writeln!(lines, "{LATENCY}_bucket{{{labels},le=\"{bound}\"}} {sum}");
+            }
+            let seconds = latency["sum_us"].as_u64().unwrap_or_default() as f64 / 1e6;
+            let _ = writeln!(lines, "{LATENCY}_sum{{{labels}}} {seconds}\n{LATENCY}_count{{{labels}}} {sum}");
+        }
+    }
+    if !lines.is_empty() {
+        let help = "From the end of a request's head to the last byte of its response, by what the cache did.";
+        let _ = write!(text, "# HELP {LATENCY} {help}\n# TYPE {LATENCY} histogram\n{lines}");
+    }
+}
+
+/// Formats the end of each certificate that clients are shown.
+fn certificates(text: &mut String, proxies: &[(String, &Value)]) {
+    let mut lines = String::new();
+    for (name, values) in proxies {
+        for certificate in values["certificates"].as_array().into_iter().flatten() {
+            let (Some(end), path) = (certificate["not_after_s"].as_i64(), plain(&certificate["path"])) else {
+                continue;
+            };
+            let (name, path) = (escaped(name), escaped(&path));
+            let _ = writeln!(lines, "{CERTIFICATE}{{proxy=\"{name}\",certificate=\"{path}\"}} {end}");
+        }
+    }
+    if !lines.is_empty() {
+        let help = "When a certificate for clients ends, in Unix time.";
+        let _ = write!(text, "# HELP {CERTIFICATE} {help}\n# TYPE {CERTIFICATE} gauge\n{lines}");
+    }
 }
 
 /// Formats the state of every part.

@@ -1,0 +1,89 @@
+//! The keys of the file.
+//!
+//! Owns: the name, the kind, the default and the meaning of each key, in the order in which they are printed. The reader
+//! refuses other keys, the printer writes these meanings as comments, and a test compares them with
+//! `docs/proxy-config.md`. Leaves to others: reading the values.
+
+mod process;
+mod routing;
+mod storage;
+mod upstream;
+
+pub use process::{ADMIN, CERTIFICATE, LISTENER, LOG, SERVER, TLS};
+pub use routing::{FORWARD, HEADERS, REDIRECT, ROUTE, SITE};
+pub use storage::{LIMITS, STORE};
+pub use upstream::{CHECK, EJECT, ORIGIN, ORIGIN_SERVER};
+
+/// A key of a table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Key {
+    /// Its name.
+    pub name: &'static str,
+    /// What it is set to, for example `SIZE`. The page explains the words in capitals.
+    pub kind: &'static str,
+    /// What counts if the key is absent: a value as the file has it, `required`, or words.
+    pub default: &'static str,
+    /// A value, as the file has it.
+    pub example: &'static str,
+    /// What it means, in a sentence or two.
+    pub meaning: &'static str,
+}
+
+/// A table of the file.
+#[derive(Debug, Clone, Copy)]
+pub struct Table {
+    /// Its header, for example `[store]` or `[[site.route]]`; for a table in a line its key and its parts.
+    pub header: &'static str,
+    /// What it is for, in a sentence.
+    pub meaning: &'static str,
+    /// Its keys in groups; the groups are only for what several tables share.
+    pub groups: &'static [&'static [Key]],
+}
+
+impl Table {
+    /// Its keys.
+    pub fn keys(&self) -> impl Iterator<Item = &'static Key> + use<> {
+        self.groups.iter().copied().flatten()
+    }
+
+    /// The key of this name.
+    pub fn key(&self, name: &str) -> Option<&'static Key> {
+        self.keys().find(|key| key.name == name)
+    }
+}
+
+/// The names of the tables at the top of the file.
+pub static TOP: [&str; 10] =
+    ["server", "listener", "store", "admin", "log", "tls", "limits", "forward-proxy", "origins", "site"];
+
+/// All tables, in the order of the page.
+pub static TABLES: [&Table; 17] = [
+    &LISTENER,
+    &TLS,
+    &CERTIFICATE,
+    &STORE,
+    &SERVER,
+    &ADMIN,
+    &LOG,
+    &LIMITS,
+    &FORWARD,
+    &ORIGIN,
+    &ORIGIN_SERVER,
+    &CHECK,
+    &EJECT,
+    &SITE,
+    &ROUTE,
+    &HEADERS,
+    &REDIRECT,
+];
+
+/// Makes a key.
+const fn key(
+    name: &'static str,
+    kind: &'static str,
+    default: &'static str,
+    example: &'static str,
+    meaning: &'static str,
+) -> Key {
+    Key { name, kind, default, example, meaning }
+}

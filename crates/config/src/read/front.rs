@@ -1,0 +1,91 @@
+//! Reads what belongs to the process: `[server]`, `[[listener]]`, `[tls]`, `[admin]` and `[log]`.
+//!
+//! Owns: their bounds. Leaves to others: whether they fit to each other (`consistency`).
+
+use super::findings::Findings;
+use super::table_reader::{LIST_MAX, TableReader, text_element};
+use crate::keys;
+use crate::place::Located;
+use crate::text::{Read, file_path, listen_address, network, socket_address};
+use crate::values::{
+    AdminConfig, CertificateConfig, ListenerConfig, LogConfig, LogFormat, LogTarget, ProcessConfig, TlsConfig,
+    TlsVersion, UnknownName,
+};
+
+/// The most worker threads.
+const WORKERS_MAX: u16 = 1024;
+
+/// Reads `[server]`.
+pub(super) fn process(out: &mut Findings, table: &TableReader<'_>) -> ProcessConfig {
+    ProcessConfig {
+        workers: table.number(out, "workers", 1..=WORKERS_MAX),
+        trust_forwarded: table.list(out, "trust-forwarded", network),
+        send_forwarded: table.switch(out, "send-forwarded"),
+    }
+}
+
+/// Reads a `[[listener]]`. *Errors*: `None`, and it is told, if it has no address.
+pub(super) fn listener(out: &mut Findings, table: &TableReader<'_>) -> Option<Located<ListenerConfig>> {
+    let address = table.required(out, "address", |out| table.text(out, "address", listen_address));
+    let (tls, redirect_to_https) = (table.switch(out, "tls"), table.switch(out, "redirect-to-https"));
+    let proxy_protocol_from = table.list(out, "proxy-protocol-from", network);
+    let listener = ListenerConfig { address: address?, tls, redirect_to_https, proxy_protocol_from };
+    Some(Located::new(listener, table.place))
+}
+
+/// Reads `[tls]`.
+pub(super) fn tls(out: &mut Findings, table: &TableReader<'_>) -> TlsConfig {
+    let mut certificates = Vec::new();
+    for value in table
+        .elements(out, "certificate", "tables, each with a header [[tls.certificate]]", LIST_MAX)
+        .into_iter()
+        .flatten()
+    {
+        if let Some(inner) = TableReader::open(out, &keys::CERTIFICATE, value) {
+            certificates.extend(certificate(out, &inner));
+        }
+    }
+    TlsConfig {
+        certificates,
+        unknown_name: table.choice(
+            out,
+            "unknown-name",
+            &[("first", UnknownName::First), ("refuse", UnknownName::Refuse)],
+        ),
+        version_min: table.choice(out, "version-min", &[("1.2", TlsVersion::Tls12), ("1.3", TlsVersion::Tls13)]),
+        client_ca: table.file(out, "client-ca"),
+    }
+}
+
+fn certificate(out: &mut Findings, table: &TableReader<'_>) -> Option<Located<CertificateConfig>> {
+    let cert = table.required(out, "cert", |out| table.file(out, "cert"));
+    let key = table.required(out, "key", |out| table.file(out, "key"));
+    Some(Located::new(CertificateConfig { cert: cert?, key: key? }, table.place))
+}
+
+/// Reads `[admin]`.
+pub(super) fn admin(out: &mut Findings, table: &TableReader<'_>) -> AdminConfig {
+    let listen = match table.get("listen") {
+        Some(value) if value.get_ref().is_str() => {
+            text_element(out, "listen", value, socket_address).into_iter().collect()
+        }
+        _ => table.list(out, "listen", socket_address),
+    };
+    AdminConfig { listen, token_file: table.file(out, "token-file"), relayed: table.switch(out, "relayed") }
+}
+
+/// Reads `[log]`.
+pub(super) fn log(out: &mut Findings, table: &TableReader<'_>) -> LogConfig {
+    LogConfig {
+        access: table.text(out, "access", log_target),
+        format: table.choice(out, "format", &[("combined", LogFormat::Combined), ("json", LogFormat::Json)]),
+    }
+}
+
+fn log_target(text: &str) -> Read<LogTarget> {
+    match text {
+        "none" => Ok(LogTarget::None),
+        "-" => Ok(LogTarget::Stdout),
+        path => file_path(path).map(LogTarget::File),
+    }
+}

@@ -1,0 +1,90 @@
+//! Addresses of listeners, and networks.
+//!
+//! Owns: their syntax. Promises: names of hosts are not looked up.
+
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+
+use super::{Read, Wrong};
+use crate::values::{ListenAddress, Network};
+
+/// The longest path of a Unix socket. *Units*: bytes.
+const SOCKET_PATH_MAX: usize = 107;
+
+/// Reads an address for clients: `127.0.0.1:8080`, `[::1]:8080`, `:80`, or `unix:/path`.
+pub(crate) fn listen_address(text: &str) -> Read<ListenAddress> {
+    let Some(path) = text.strip_prefix("unix:") else { return socket_address(text).map(ListenAddress::Socket) };
+    if !path.starts_with('/') || path.chars().any(char::is_control) {
+        return Err(Wrong::not(text, "a Unix socket", "write a whole path, such as `unix:/run/nectary/http.sock`"));
+    }
+    if path.len() > SOCKET_PATH_MAX {
+        return Err(Wrong::has(text, "a long path", format!("a socket's path has at most {SOCKET_PATH_MAX} bytes")));
+    }
+    Ok(ListenAddress::Unix(path.into()))
+}
+
+/// Reads an IP address and a port; `:80` is every address.
+pub(crate) fn socket_address(text: &str) -> Read<SocketAddr> {
+    let full = match text.strip_prefix("localhost:") {
+        Some(port) => format!("127.0.0.1:{port}"),
+        None if text.starts_with(':') => format!("[::]{text}"),
+        None => text.to_owned(),
+    };
+    full.parse().map_err(|_| Wrong::not(text, "an address", address_help(text)))
+}
+
+/// What was perhaps meant by something that is no address.
+fn address_help(text: &str) -> String {
+    let is_port = |port: &str| !port.starts_with('+') && port.parse::<u16>().is_ok();
+    if let Some(port) = text.strip_prefix("*:").filter(|port| is_port(port)) {
+        return format!("for every address write `:{port}`");
+    }
+    if is_port(text) {
+        return format!("for every address write `:{text}`");
+    }
+    if let Some((host, port)) = text.rsplit_once(':')
+        && host.parse::<Ipv6Addr>().is_ok()
+        && is_port(port)
+    {
+        return format!("write `[{host}]:{port}`");
+    }
+    if let Ok(address) = text.trim_matches(['[', ']']).parse::<IpAddr>() {
+        let shown = if address.is_ipv6() { format!("[{address}]:443") } else { format!("{address}:443") };
+        return format!("a port is missing: write for example `{shown}`");
+    }
+    if let Some((host, port)) = text.rsplit_once(':')
+        && host.trim_matches(['[', ']']).parse::<IpAddr>().is_ok()
+        && !is_port(port)
+    {
+        return "a port is a number from 0 to 65535".to_owned();
+    }
+    "write an IP address and a port, such as `127.0.0.1:8080`, `[::1]:8080` or `:80`".to_owned()
+}
+
+/// Reads an address, or an address and the bits of a network.
+pub(crate) fn network(text: &str) -> Read<Network> {
+    const HELP: &str = "write `192.0.2.7`, `192.0.2.0/24` or `2001:db8::/32`";
+    let (address, bits) = text.split_once('/').map_or((text, None), |(address, bits)| (address, Some(bits)));
+    let Ok(address) = address.parse::<IpAddr>() else { return Err(Wrong::not(text, "a network", HELP)) };
+    let bits_max: u8 = if address.is_ipv4() { 32 } else { 128 };
+    let Some(bits) = bits else {
+        return Network::new(address, bits_max).ok_or_else(|| Wrong::not(text, "a network", HELP));
+    };
+    let digits = !bits.is_empty() && bits.bytes().all(|byte| byte.is_ascii_digit());
+    let network = bits.parse().ok().filter(|_| digits).and_then(|bits| Network::new(address, bits));
+    let Some(network) = network else {
+        let kind = if address.is_ipv4() { "IPv4" } else { "IPv6" };
+        return Err(Wrong::not(
+            text,
+            "a network",
+            format!("a network of {kind} has 0 to {bits_max} bits after the `/`"),
+        ));
+    };
+    if network.address != address {
+        return Err(Wrong::has(
+            text,
+            "bits after those of the network",
+            format!("write `{network}` for the network, or `{address}` for the address"),
+        ));
+    }
+    Ok(network)
+}

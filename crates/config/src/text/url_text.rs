@@ -1,0 +1,66 @@
+//! URLs of servers, and where a redirect leads.
+//!
+//! Owns: their syntax.
+
+use super::{Read, Wrong, host_word, strange};
+use crate::problem::quoted;
+use crate::suggest::nearest;
+use crate::values::{ServerScheme, ServerUrl};
+
+/// The longest target of a redirect. *Units*: bytes.
+const TARGET_MAX: usize = 4096;
+
+const SCHEMES: [ServerScheme; 3] = [ServerScheme::Http, ServerScheme::Https, ServerScheme::H2];
+
+/// Reads the URL of a server: scheme, host and port.
+pub(crate) fn server_url(text: &str) -> Read<ServerUrl> {
+    const HELP: &str = "write scheme, host and port, such as `http://10.0.0.5:3000` or `https://app.example.org`";
+    let Some((scheme, rest)) = text.split_once("://") else {
+        let help = match host_word(text) {
+            Ok(_) => format!("a scheme is missing: write `http://{text}` or `https://{text}`"),
+            Err(_) => HELP.to_owned(),
+        };
+        return Err(Wrong::not(text, "the URL of a server", help));
+    };
+    let lower = scheme.to_ascii_lowercase();
+    let Some(scheme) = SCHEMES.into_iter().find(|known| known.name() == lower) else {
+        let perhaps = nearest(&lower, SCHEMES.map(ServerScheme::name));
+        let perhaps = perhaps.map_or(String::new(), |scheme| format!("perhaps `{scheme}`; "));
+        return Err(Wrong::has(text, "an unknown scheme", format!("{perhaps}allowed: http, https, h2")));
+    };
+    let authority = rest.strip_suffix('/').unwrap_or(rest);
+    if authority.contains('@') {
+        return Err(Wrong::has(
+            text,
+            "a user",
+            "to log in at a server, set the header authorization in request-headers",
+        ));
+    }
+    if let Some(end) = authority.find(['/', '?', '#']) {
+        let shown = format!("{}://{}", scheme.name(), &authority[..end]);
+        return Err(Wrong::has(text, "a path", format!("a server has none: write {}", quoted(&shown))));
+    }
+    let word = host_word(authority)?;
+    Ok(ServerUrl { scheme, port: word.port.unwrap_or(scheme.default_port()), host: word.host })
+}
+
+/// Reads where a redirect leads: a URL of `http` or `https`, or a path.
+pub(crate) fn redirect_target(text: &str) -> Read<String> {
+    const HELP: &str = "write a URL, such as `https://example.org/`, or a path, such as `/new/`";
+    if let Some(strange) = strange(text) {
+        return Err(Wrong::has(text, &strange, "write it percent-encoded, for example `%20` for a space"));
+    }
+    if text.contains('\\') {
+        return Err(Wrong::has(text, "a `\\`", "browsers take it for a `/`: write `%5C`"));
+    }
+    if text.len() > TARGET_MAX {
+        return Err(Wrong::not(text, "a place to redirect to", format!("it has at most {TARGET_MAX} bytes")));
+    }
+    if text.starts_with('/') && !text.starts_with("//") {
+        return Ok(text.to_owned());
+    }
+    let rest = text.strip_prefix("https://").or_else(|| text.strip_prefix("http://"));
+    let Some(rest) = rest else { return Err(Wrong::not(text, "a URL or a path", HELP)) };
+    host_word(rest.split(['/', '?', '#']).next().unwrap_or_default())?;
+    Ok(text.to_owned())
+}

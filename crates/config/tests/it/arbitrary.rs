@@ -1,0 +1,425 @@
+//! Random configurations that are right.
+//!
+//! Owns: a strategy for each table. What does not fit together is repaired, not filtered.
+
+use std::collections::HashSet;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use nectary_config::*;
+use proptest::collection::vec;
+use proptest::option;
+use proptest::prelude::*;
+use proptest::sample::select;
+
+/// A setting, which may be absent.
+fn setting<S: Strategy>(values: S) -> impl Strategy<Value = Setting<S::Value>>
+where
+    S::Value: Clone,
+{
+    option::of(values.prop_map(Located::nowhere))
+}
+
+/// A list of located values.
+fn list<S: Strategy>(values: S, count_max: usize) -> impl Strategy<Value = Vec<Located<S::Value>>>
+where
+    S::Value: Clone,
+{
+    vec(values.prop_map(Located::nowhere), 0..=count_max)
+}
+
+fn switch() -> impl Strategy<Value = Setting<bool>> {
+    setting(any::<bool>())
+}
+
+/// Times of whole milliseconds, not 0, up to a year.
+fn time() -> impl Strategy<Value = Setting<Duration>> {
+    setting(prop_oneof![1_u64..5000, 1_u64..=366 * 86_400_000].prop_map(Duration::from_millis))
+}
+
+/// Lifetimes of whole seconds.
+fn ttl() -> impl Strategy<Value = Setting<Duration>> {
+    setting((0_u64..=3650 * 86_400).prop_map(Duration::from_secs))
+}
+
+fn size() -> impl Strategy<Value = Setting<u64>> {
+    setting(prop_oneof![1_u64..100_000, any::<u64>().prop_map(|bytes| bytes.max(1))])
+}
+
+fn file() -> impl Strategy<Value = PathBuf> {
+    "[a-zA-Z0-9/._ \"'\\\\#=ü-]{1,20}".prop_map(|text| PathBuf::from(format!("/{text}")))
+}
+
+fn network() -> impl Strategy<Value = Network> {
+    let network = |(address, bits): (IpAddr, u8)| {
+        let bits_max = if address.is_ipv4() { 32 } else { 128 };
+        Network::new(address, bits % (bits_max + 1)).expect("not too many bits")
+    };
+    (any::<IpAddr>(), any::<u8>()).prop_map(network)
+}
+
+fn host() -> impl Strategy<Value = String> {
+    "[a-z][a-z0-9]{0,8}(\\.[a-z][a-z0-9-]{0,4}[a-z]){0,2}"
+}
+
+fn server_url() -> impl Strategy<Value = ServerUrl> {
+    let schemes = select(vec![ServerScheme::Http, ServerScheme::Https, ServerScheme::H2]);
+    let hosts = prop_oneof![host(), any::<std::net::Ipv6Addr>().prop_map(|address| address.to_string())];
+    (schemes, hosts, 1_u16..).prop_map(|(scheme, host, port)| ServerUrl { scheme, host, port })
+}
+
+prop_compose! {
+    fn listener()(
+        port in 1_u16..,
+        path in option::of("/[a-z/]{1,20}"),
+        tls in switch(),
+        redirect in switch(),
+        peers in list(network(), 2),
+    ) -> ListenerConfig {
+        let address = match path {
+            Some(path) => ListenAddress::Unix(path.into()),
+            None => ListenAddress::Socket(SocketAddr::from(([127, 0, 0, 1], port))),
+        };
+        ListenerConfig {
+            address: Located::nowhere(address),
+            tls,
+            redirect_to_https: redirect,
+            proxy_protocol_from: peers,
+        }
+    }
+}
+
+prop_compose! {
+    fn tls()(
+        files in vec((file(), file()), 1..3),
+        unknown_name in setting(select(vec![UnknownName::First, UnknownName::Refuse])),
+        version_min in setting(select(vec![TlsVersion::Tls12, TlsVersion::Tls13])),
+        client_ca in setting(file()),
+    ) -> TlsConfig {
+        let certificate = |(cert, key)| CertificateConfig { cert: Located::nowhere(cert), key: Located::nowhere(key) };
+        let certificates = files.into_iter().map(certificate).map(Located::nowhere).collect();
+        TlsConfig { certificates, unknown_name, version_min, client_ca }
+    }
+}
+
+prop_compose! {
+    fn store()(
+        device in "[a-z:/(),=]{1,20}",
+        spans in list("[a-z:/]{1,9}", 2),
+        forget_if_spans_missing in switch(),
+        size_bytes in size(),
+        memory_bytes in size(),
+        io in setting(select(vec![IoEngine::Auto, IoEngine::Uring, IoEngine::Posix])),
+        disk_deadline in time(),
+        admit in setting(select(vec![AdmitRule::All, AdmitRule::SecondRequest])),
+        bytes in (size(), any::<bool>()),
+        budget in setting((1_u64.., select(vec![1_u64, 60, 3600, 86400]))
+            .prop_map(|(bytes, seconds)| WriteBudget { bytes, period: Duration::from_secs(seconds) })),
+        percents in (setting(0_u32..=50), setting(0_u32..=100)),
+        cluster in (
+            setting(select(vec![ClusterRead::Auto, ClusterRead::Cluster, ClusterRead::Object])),
+            setting(select(vec![0_u64, 4096, 65536, 1 << 20])),
+        ),
+    ) -> StoreConfig {
+        StoreConfig {
+            device: Located::nowhere(device),
+            spans,
+            forget_if_spans_missing,
+            size_bytes,
+            memory_bytes,
+            io,
+            disk_deadline,
+            admit,
+            admit_bytes_min: if bytes.1 { bytes.0 } else { None },
+            admit_bytes_max: if bytes.1 { None } else { bytes.0 },
+            write_budget: budget,
+            reinsert_percent: percents.0,
+            rewrite_percent: percents.1,
+            cluster_read: cluster.0,
+            cluster_size_bytes: cluster.1,
+        }
+    }
+}
+
+prop_compose! {
+    fn limits()(
+        connections_max in setting(1_u32..),
+        heads in (setting(8000_u64..=16 << 20), setting(1024_u64..=16 << 20)),
+        headers_max in setting(1_u16..=10_000),
+        url_bytes_max in setting(1_u64..=8000),
+        upload_bytes_max in size(),
+        fills_max in setting(1_u32..),
+        range_start_bytes_max in size(),
+        origin_idle_max in setting(any::<u32>()),
+        times in vec(time(), 10),
+    ) -> LimitConfig {
+        LimitConfig {
+            connections_max,
+            request_head_bytes_max: heads.0,
+            response_head_bytes_max: heads.1,
+            headers_max,
+            url_bytes_max,
+            upload_bytes_max,
+            fills_max,
+            range_start_bytes_max,
+            origin_idle_max,
+            head_time: times[0],
+            keep_alive: times[1],
+            client_silence: times[2],
+            send_silence: times[3],
+            connect_time: times[4],
+            first_byte: times[5],
+            origin_silence: times[6],
+            origin_keep_alive: times[7],
+            tunnel_silence: times[8],
+            drain: times[9],
+        }
+    }
+}
+
+prop_compose! {
+    fn origin()(
+        servers in vec((server_url(), setting(1_u16..=1000)), 1..4),
+        host in setting(prop_oneof![
+            Just(HostRule::Own),
+            Just(HostRule::Site),
+            Just(HostRule::Client),
+            (host(), option::of(1_u16..)).prop_map(|(host, port)| {
+                HostRule::Fixed(port.map_or(format!("{host}.x"), |port| format!("{host}:{port}")))
+            }),
+        ]),
+        balance in setting(select(vec![Balance::RoundRobin, Balance::LeastOutstanding, Balance::Hash])),
+        store_close_delimited in switch(),
+        times in vec(time(), 7),
+        counts in (setting(any::<u32>()), setting(1_u32..), setting(any::<u32>()), setting(0_u32..=10)),
+        files in (setting(file()), setting(host()), option::of((file(), file()))),
+        check in setting(("/[a-z?=/]{0,9}", time(), time(), list(100_u16..=599, 3))),
+        eject in setting((setting(1_u32..=1000), time())),
+    ) -> OriginConfig {
+        let server = |(url, weight)| Located::nowhere(ServerConfig { url: Located::nowhere(url), weight });
+        let pair = files.2.map(|(cert, key)| (Located::nowhere(cert), Located::nowhere(key)));
+        let (client_cert, client_key) = pair.unzip();
+        OriginConfig {
+            name: Located::default(),
+            servers: servers.into_iter().map(server).collect(),
+            host,
+            balance,
+            store_close_delimited,
+            times: OriginTimes {
+                connect_time: times[0],
+                first_byte: times[1],
+                silence: times[2],
+                total_time: times[3],
+                keep_alive: times[4],
+                idle_max: counts.0,
+                queue_time: times[5],
+            },
+            tls: OriginTls { ca: files.0, tls_name: files.1, client_cert, client_key },
+            connections_max: counts.1,
+            queue_max: counts.2,
+            retries: counts.3,
+            check: check.map(|check| {
+                let (path, interval, time, status) = check.value;
+                Located::nowhere(HealthCheck { path: Located::nowhere(path), interval, time, status })
+            }),
+            eject: eject.map(|eject| Located::nowhere(EjectRules { failures: eject.value.0, time: eject.value.1 })),
+        }
+    }
+}
+
+fn filter() -> impl Strategy<Value = Setting<NameFilter>> {
+    let pattern = prop_oneof![
+        "[a-zA-Z0-9_\"%-]{1,9}".prop_map(NamePattern::Exact),
+        "[a-zA-Z0-9_-]{0,9}".prop_map(NamePattern::Prefix),
+    ];
+    let filter = (any::<bool>(), list(pattern, 3))
+        .prop_map(|(keeps, names)| if keeps { NameFilter::Keep(names) } else { NameFilter::Ignore(names) });
+    setting(filter)
+}
+
+fn status_ttl() -> impl Strategy<Value = Vec<(Located<u16>, Located<Duration>)>> {
+    let pair = |(status, ttl): (u16, u64)| (Located::nowhere(status), Located::nowhere(Duration::from_secs(ttl)));
+    proptest::collection::btree_map(200_u16..=599, 0_u64..1_000_000, 0..3)
+        .prop_map(move |map| map.into_iter().map(pair).collect())
+}
+
+fn header() -> impl Strategy<Value = String> {
+    "x-[a-z0-9.!_-]{1,9}"
+}
+
+prop_compose! {
+    fn rules()(
+        query in filter(),
+        cookies in filter(),
+        cookies_key in list("[a-zA-Z_-]{1,9}", 2),
+        key_headers in list(header(), 2),
+        ttls in vec(ttl(), 3),
+        status_ttl in status_ttl(),
+        switches in vec(switch(), 4),
+        tags in list("[a-zA-Z:\"\\\\]{1,9}", 2),
+    ) -> RouteRules {
+        RouteRules {
+            key: KeyRules { query, cookies, cookies_key, key_headers },
+            lifetimes: LifetimeRules {
+                default_ttl: ttls[0],
+                status_ttl,
+                stale_unreachable: ttls[1],
+                stale_while_revalidate: ttls[2],
+            },
+            pass: switches[0],
+            ignore_request_cache_control: switches[1],
+            store_set_cookie: switches[2],
+            strip_tags: switches[3],
+            tags,
+        }
+    }
+}
+
+prop_compose! {
+    fn edits()(names in vec((header(), option::of("[!-~ü]{0,3}[ -~]{0,5}[!-~]")), 0..4)) -> HeaderEdits {
+        let mut edits = HeaderEdits::default();
+        let mut known = HashSet::new();
+        for (name, value) in names {
+            let name = Located::nowhere(name);
+            match value {
+                _ if !known.insert(name.value.clone()) => {}
+                Some(value) => edits.set.push(HeaderValue { name, value: Located::nowhere(value.trim().to_owned()) }),
+                None => edits.remove.push(name),
+            }
+        }
+        edits
+    }
+}
+
+prop_compose! {
+    fn access()(allow in list(network(), 2), deny in list(network(), 2)) -> AccessRules {
+        AccessRules { allow, deny }
+    }
+}
+
+prop_compose! {
+    fn route()(
+        path in ("/[a-z/%4]{0,9}", any::<bool>()),
+        origin in any::<prop::sample::Index>(),
+        redirect in option::of(("/[a-z/]{0,9}", setting(select(vec![301_u16, 302, 307])), switch())),
+        rules in rules(),
+        request_headers in edits(),
+        response_headers in edits(),
+        access in access(),
+    ) -> (RouteConfig, prop::sample::Index) {
+        let encoded = path.0.replace('%', "%41");
+        let path = if path.1 { RoutePath::Exact(encoded) } else { RoutePath::Prefix(encoded) };
+        let to = |(to, status, keep_path): (String, _, _)| {
+            let to = Located::nowhere(format!("/{}", to.trim_start_matches('/')));
+            RouteAction::Redirect(Located::nowhere(Redirect { to, status, keep_path }))
+        };
+        let action = redirect.map_or(RouteAction::Origin(Located::default()), to);
+        let is_redirect = matches!(action, RouteAction::Redirect(_));
+        let config = RouteConfig {
+            path: Located::nowhere(path),
+            action,
+            rules: if is_redirect { RouteRules::default() } else { rules },
+            request_headers: if is_redirect { HeaderEdits::default() } else { request_headers },
+            response_headers,
+            access,
+        };
+        (config, origin)
+    }
+}
+
+prop_compose! {
+    fn site()(
+        names in vec((host(), any::<bool>()), 0..3),
+        access in access(),
+        routes in vec(route(), 1..4),
+    ) -> (SiteConfig, Vec<prop::sample::Index>) {
+        let name = |(name, is_wildcard)| if is_wildcard { SiteName::Wildcard(name) } else { SiteName::Exact(name) };
+        let names = names.into_iter().map(name).map(Located::nowhere).collect();
+        let (routes, origins): (Vec<_>, Vec<_>) = routes.into_iter().unzip();
+        let routes = routes.into_iter().map(Located::nowhere).collect();
+        (SiteConfig { names, default: None, access, routes }, origins)
+    }
+}
+
+/// Whole configurations.
+pub fn configuration() -> impl Strategy<Value = ProxyConfig> {
+    let process = (setting(1_u16..=1024), list(network(), 2), switch());
+    let log_target = prop_oneof![Just(LogTarget::None), Just(LogTarget::Stdout), file().prop_map(LogTarget::File)];
+    let log = (setting(log_target), setting(select(vec![LogFormat::Combined, LogFormat::Json])));
+    let admin = (vec(20_000_u16.., 0..3), setting(file()), switch());
+    let forward = setting((list(network(), 2), option::of(list(1_u16.., 2)), rules()));
+    let front = (vec(listener(), 1..4), tls(), store(), limits(), process, log, admin, forward);
+    let behind = (vec(origin(), 1..3), vec(site(), 1..3));
+    (front, behind).prop_map(|(front, (origins, sites))| {
+        let (listeners, tls, store, limits, process, log, admin, forward) = front;
+        let mut config = ProxyConfig {
+            server: ProcessConfig { workers: process.0, trust_forwarded: process.1, send_forwarded: process.2 },
+            listeners: unique(listeners, |listener| listener.address.value.clone()),
+            store,
+            admin: AdminConfig {
+                listen: unique(admin.0, |port| *port).into_iter().map(loopback).collect(),
+                token_file: admin.1,
+                relayed: admin.2,
+            },
+            log: LogConfig { access: log.0, format: log.1 },
+            tls,
+            limits,
+            forward: forward.map(|forward| {
+                let (allow, connect_ports, rules) = forward.value;
+                Located::nowhere(ForwardConfig { allow, connect_ports, rules })
+            }),
+            ..ProxyConfig::default()
+        };
+        for (index, mut origin) in origins.into_iter().enumerate() {
+            origin.name = Located::nowhere(if index == 0 { "a.b".to_owned() } else { format!("origin-{index}") });
+            config.origins.push(Located::nowhere(origin));
+        }
+        repair_sites(&mut config, sites);
+        repair_listeners(&mut config);
+        config
+    })
+}
+
+/// The first of the values that have the same key.
+fn unique<T, K: Eq + std::hash::Hash>(values: Vec<T>, key: impl Fn(&T) -> K) -> Vec<Located<T>> {
+    let mut known = HashSet::new();
+    values.into_iter().filter(|value| known.insert(key(value))).map(Located::nowhere).collect()
+}
+
+fn loopback(port: Located<u16>) -> Located<SocketAddr> {
+    Located::nowhere(SocketAddr::from(([127, 0, 0, 2], port.value)))
+}
+
+/// Gives routes their origins, and leaves out paths and names that are there before.
+fn repair_sites(config: &mut ProxyConfig, sites: Vec<(SiteConfig, Vec<prop::sample::Index>)>) {
+    let mut names = HashSet::new();
+    for (mut site, indices) in sites {
+        site.names.retain(|name| names.insert(name.value.clone()));
+        if site.names.is_empty() {
+            let is_first = config.sites.iter().all(|site| site.default.is_none());
+            if !is_first {
+                continue;
+            }
+            site.default = Some(Located::nowhere(true));
+        }
+        for (route, index) in site.routes.iter_mut().zip(indices) {
+            if let RouteAction::Origin(name) = &mut route.value.action {
+                *name = config.origins[index.index(config.origins.len())].name.clone();
+            }
+        }
+        let mut paths = HashSet::new();
+        site.routes.retain(|route| paths.insert(route.path.value.clone()));
+        config.sites.push(Located::nowhere(site));
+    }
+}
+
+/// Takes back what clients are sent to where there is none.
+fn repair_listeners(config: &mut ProxyConfig) {
+    let has_tls = config.listeners.iter().any(|listener| listener.tls.is_some_and(|tls| tls.value));
+    for listener in &mut config.listeners {
+        if !has_tls || listener.tls.is_some_and(|tls| tls.value) {
+            listener.value.redirect_to_https = None;
+        }
+    }
+}

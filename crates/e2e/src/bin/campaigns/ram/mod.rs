@@ -1,0 +1,4 @@
+//! Campaigns with network RAM disks: faults of their donors, and second failures.
+
+pub mod donors;
+pub mod second_failure;

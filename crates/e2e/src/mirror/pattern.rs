@@ -1,0 +1,136 @@
+//! A pattern over a whole block device, which is written and read back without the page cache.
+//!
+//! Owns: the version of each unit of the device, the writes that change them, and the comparison with what the device
+//! returns. A unit is known if its last write was acknowledged.
+
+use std::fs::File;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+
+use super::{Account, content};
+use crate::rng::Rng;
+
+/// What is written and read at a time. *Units*: bytes.
+const UNIT: usize = 64 << 10;
+/// The device is flushed after so many operations.
+const FLUSH_EVERY: u64 = 32;
+/// The pause after each operation. A copy of a donor takes again what was changed meanwhile, so it comes near its end only
+/// if that is less than it copies.
+const PAUSE: Duration = Duration::from_millis(15);
+
+/// Memory with the alignment that direct I/O needs.
+#[repr(C, align(4096))]
+struct Unit([u8; UNIT]);
+
+/// The versions that the units of a device have.
+#[derive(Debug, Clone)]
+pub struct Pattern {
+    versions: Vec<u64>,
+}
+
+fn open(device: &str) -> Result<File> {
+    let file = File::options().read(true).write(true).custom_flags(libc::O_DIRECT).open(device);
+    file.with_context(|| format!("cannot open {device}"))
+}
+
+impl Pattern {
+    /// Writes the first `bytes` of a device, and flushes it.
+    pub fn fill(device: &str, bytes: u64) -> Result<Pattern> {
+        let (file, mut memory) = (open(device)?, Box::new(Unit([0; UNIT])));
+        let units = bytes / UNIT as u64;
+        for unit in 0..units {
+            memory.0.copy_from_slice(&content(unit, 1, UNIT));
+            file.write_all_at(&memory.0, unit * UNIT as u64)?;
+        }
+        file.sync_all()?;
+        Ok(Pattern { versions: vec![1; units as usize] })
+    }
+
+    /// Reads everything. *Errors*: the first unit that cannot be read, or the number of units with other bytes.
+    pub fn verify(&self, device: &str) -> Result<()> {
+        let (file, mut memory) = (open(device)?, Box::new(Unit([0; UNIT])));
+        let mut wrong = Vec::new();
+        for (unit, version) in self.versions.iter().enumerate() {
+            file.read_exact_at(&mut memory.0, (unit * UNIT) as u64).with_context(|| format!("unit {unit}"))?;
+            if memory.0[..] != content(unit as u64, *version, UNIT)[..] {
+                wrong.push(unit);
+            }
+        }
+        let all = self.versions.len();
+        ensure!(wrong.is_empty(), "{} of {all} units are lost: {wrong:?}", wrong.len());
+        Ok(())
+    }
+
+    /// Writes and reads units in random order until the result is ended.
+    pub fn change(self, device: &str, seed: u64) -> Result<Changes> {
+        let (file, stop, done) = (open(device)?, Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let thread = {
+            let (stop, done) = (Arc::clone(&stop), Arc::clone(&done));
+            std::thread::spawn(move || self.change_until(&file, seed, &stop, &done))
+        };
+        Ok(Changes { stop, done, thread: Some(thread) })
+    }
+
+    fn change_until(mut self, file: &File, seed: u64, stop: &AtomicBool, done: &AtomicU64) -> (Pattern, Account) {
+        let (mut rng, mut memory) = (Rng::new(seed), Box::new(Unit([0; UNIT])));
+        let mut account = Account::default();
+        loop {
+            let unit = rng.index(self.versions.len());
+            let (offset, version) = ((unit * UNIT) as u64, &mut self.versions[unit]);
+            let ends = stop.load(Ordering::Relaxed);
+            let began = Instant::now();
+            let is_done = if ends || account.operations % FLUSH_EVERY == 0 {
+                file.sync_data().is_ok()
+            } else if rng.below(2) == 0 {
+                memory.0.copy_from_slice(&content(unit as u64, *version + 1, UNIT));
+                let written = file.write_all_at(&memory.0, offset).is_ok();
+                *version += u64::from(written);
+                written
+            } else {
+                let read = file.read_exact_at(&mut memory.0, offset).is_ok();
+                account.wrong += u64::from(read && memory.0[..] != content(unit as u64, *version, UNIT)[..]);
+                read
+            };
+            account.errors += u64::from(!is_done);
+            account.gap = account.gap.max(began.elapsed());
+            account.operations += 1;
+            done.store(account.operations, Ordering::Relaxed);
+            if ends {
+                return (self, account);
+            }
+            std::thread::sleep(PAUSE);
+        }
+    }
+}
+
+/// Changes of a pattern that are under way.
+pub struct Changes {
+    stop: Arc<AtomicBool>,
+    done: Arc<AtomicU64>,
+    thread: Option<JoinHandle<(Pattern, Account)>>,
+}
+
+impl Changes {
+    /// Returns the number of operations so far.
+    pub fn done(&self) -> u64 {
+        self.done.load(Ordering::Relaxed)
+    }
+
+    /// Flushes the device and ends; returns what is written, and the counts.
+    pub fn end(mut self) -> Result<(Pattern, Account)> {
+        self.stop.store(true, Ordering::Relaxed);
+        let thread = self.thread.take().context("it has ended")?;
+        thread.join().map_err(|_| anyhow::anyhow!("the changes panicked"))
+    }
+}
+
+impl Drop for Changes {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+}

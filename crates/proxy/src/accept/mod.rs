@@ -1,0 +1,187 @@
+//! The main loop of a worker: it accepts connections, does the periodic work, and ends when a stop is requested.
+//!
+//! Owns: accepting connections, and the periodic work: on every [`TICK`] the worker ends overdue connections, sends
+//! lines of the access log to their writer and drops ended origin connections. Promises: after a stop is requested,
+//! requests under way may still run until the drain timeout has passed.
+
+mod stream;
+mod tls;
+
+use std::net::{SocketAddr, TcpListener as StdListener};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use nectary_host::log::{Level, Throttle};
+use nectary_host::{Shutdown, descriptors};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+
+use crate::connections::Door;
+use crate::room::{Peer, Place};
+use crate::service::{connection, refusal};
+use crate::wire::transport::TICK;
+use crate::worker::Worker;
+
+pub(crate) use stream::ClientStream;
+pub use tls::{CertificateFiles, ShownCertificate, TlsRules};
+pub(crate) use tls::{Certificates, Tls};
+
+/// The longest time that the worker waits for connections to end after it has cut them off.
+const CUT_OFF: Duration = Duration::from_secs(1);
+
+/// The longest time that leaving the store waits for purges.
+const LEAVE: Duration = Duration::from_secs(1);
+
+/// Limits how often a failed accept is logged. Without free file descriptors, every accept fails.
+static ACCEPT_FAILED: Throttle = Throttle::every(Duration::from_secs(60));
+
+/// Serves until a stop is requested, then finishes requests under way, within the drain timeout.
+pub(crate) async fn run(
+    worker: Rc<Worker>,
+    listeners: Vec<(StdListener, Door)>,
+    shutdown: Shutdown,
+    exit: Exit,
+) -> std::io::Result<()> {
+    let tasks = &worker.connections.tasks;
+    let mut accepting = Vec::new();
+    for (listener, door) in listeners {
+        let listener = TcpListener::from_std(listener)?;
+        accepting.push(tasks.spawn_local(accept(worker.clone(), listener, door)));
+    }
+    accepting.push(tasks.spawn_local(give_places(worker.clone())));
+    accepting.push(tasks.spawn_local(worker.clone().follow_sites()));
+    let sweeping = sweep(worker.clone());
+    tokio::select! {
+        () = sweeping => {}
+        () = shutdown.requested() => {}
+    }
+    accepting.iter().for_each(|task| task.abort());
+    leave(&worker).await;
+    exit.left.add_permits(1);
+    worker.upstream.close();
+    if exit.has_successor {
+        worker.connections.let_go()
+    } else {
+        worker.connections.drain()
+    }
+    tasks.close();
+    let drained = async {
+        tokio::select! {
+            () = sweep(worker.clone()) => {}
+            () = tasks.wait() => {}
+        }
+    };
+    if tokio::time::timeout(worker.options.limits.drain_timeout, drained).await.is_err() {
+        // Requests still under way are cut off: their fills of the store fail, and clients see their connection abort.
+        worker.connections.kill();
+        _ = tokio::time::timeout(CUT_OFF, tasks.wait()).await;
+    }
+    worker.log.finish();
+    Ok(())
+}
+
+/// How a worker stops.
+pub(crate) struct Exit {
+    /// Gets a permit when the worker no longer changes the store.
+    pub left: Arc<Semaphore>,
+    /// Whether another process serves the same listeners next, so that no request may be lost.
+    pub has_successor: bool,
+}
+
+/// Leaves the store. Requests from now on do not use it, and fetches go on for their clients alone once it is closed.
+/// What unsafe requests under way may change is purged, because their answers may come too late for that.
+async fn leave(worker: &Worker) {
+    worker.is_leaving.set(true);
+    let changing = worker.changing.borrow().clone();
+    let purges = changing.iter().map(|key| worker.store.purge_key(key));
+    // A purge that fails is reported by the request itself.
+    _ = tokio::time::timeout(LEAVE, futures_util::future::join_all(purges)).await;
+}
+
+/// Accepts connections until the task is aborted.
+async fn accept(worker: Rc<Worker>, listener: TcpListener, door: Door) {
+    loop {
+        match listener.accept().await {
+            Ok((stream, client)) => admit(&worker, stream, client, door).await,
+            Err(error) => {
+                // Most likely no file descriptor is free. Wait until open connections have ended.
+                descriptors::note_failed_accept(&error);
+                worker.upstream.close_unused();
+                ACCEPT_FAILED.write(Level::Warning, "proxy", format_args!("cannot accept a connection: {error}"));
+                tokio::time::sleep(TICK).await;
+            }
+        }
+    }
+}
+
+/// Gives other workers the places of idle clients.
+async fn give_places(worker: Rc<Worker>) {
+    let mut askers = worker.connections.room.give();
+    while let Some(asker) = askers.recv().await {
+        // A place that is not wanted any more is free.
+        _ = asker.send(worker.connections.displace(Peer::Client, &worker.stats));
+    }
+}
+
+/// Serves a new client if there is a place for it, or a client that is idle. Otherwise refuses it.
+async fn admit(worker: &Rc<Worker>, stream: TcpStream, client: SocketAddr, door: Door) {
+    let peer = if door == Door::Admin { Peer::Admin } else { Peer::Client };
+    let room = &worker.connections.room;
+    if let Some(place) = room.take(peer) {
+        return serve(worker, stream, client, door, place);
+    }
+    if let Some(place) = worker.connections.displace(peer, &worker.stats) {
+        serve(worker, stream, client, door, place);
+        // The displaced connection closes its descriptor before the next client is accepted.
+        return tokio::task::yield_now().await;
+    }
+    if door == Door::Admin {
+        return refuse(worker, &stream, peer, door);
+    }
+    let worker = worker.clone();
+    worker.clone().connections.tasks.spawn_local(async move {
+        match worker.connections.room.ask().await {
+            Some(place) => serve(&worker, stream, client, door, place),
+            None => refuse(&worker, &stream, peer, door),
+        }
+    });
+}
+
+fn refuse(worker: &Worker, stream: &TcpStream, peer: Peer, door: Door) {
+    let max = worker.connections.room.max(peer);
+    worker.stats.excess_connections.add(1);
+    descriptors::note_refused(format!("{max} clients are served, which is the limit"));
+    // The send buffer of a new connection has room for this answer. If the write fails all the same, the client only
+    // sees the connection close, as one that expects TLS does.
+    if door != Door::Tls {
+        _ = stream.try_write(&refusal::too_many_connections(worker.now_ms()));
+    }
+}
+
+fn serve(worker: &Rc<Worker>, stream: TcpStream, client: SocketAddr, door: Door, place: Place) {
+    worker.stats.connections.add(1);
+    worker.stats.connections_open.add(1);
+    _ = stream.set_nodelay(true);
+    let watch = worker.connections.new_watch();
+    let enlisted = worker.connections.enlist(watch.clone(), Some(place));
+    let worker = worker.clone();
+    worker.clone().connections.tasks.spawn_local(async move {
+        connection::serve(worker.clone(), watch, stream, client, door, &enlisted).await;
+        worker.stats.connections_open.subtract(1);
+        drop(enlisted);
+    });
+}
+
+/// Does the periodic work of the worker on every tick, until the task is dropped.
+async fn sweep(worker: Rc<Worker>) {
+    let mut interval = tokio::time::interval(TICK);
+    interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        interval.tick().await;
+        worker.look_at_clocks();
+        worker.connections.sweep(&worker.stats);
+        worker.upstream.sweep();
+        worker.log.flush();
+    }
+}

@@ -1,0 +1,257 @@
+//! The certificates that the proxy shows its clients.
+//!
+//! Owns: reading them with their keys, the choice of one by the name that a client asks for, the protocols that are
+//! offered, and reading them again while the proxy runs. Promises: a file that cannot be used changes nothing; a
+//! connection keeps the certificates with which it began; sessions go on after the files were read again.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use nectary_host::tls::{read_certificates, read_key};
+use rustls::crypto::CryptoProvider;
+use rustls::server::{ClientHello, ProducesTickets, ResolvesServerCert};
+use rustls::sign::CertifiedKey;
+use rustls::version::TLS13;
+use rustls::{ServerConfig, SupportedProtocolVersion};
+use tokio_rustls::TlsAcceptor;
+use x509_parser::extensions::GeneralName;
+
+use crate::error::Error;
+
+/// The protocols that clients can choose, best first.
+const PROTOCOLS: [&[u8]; 2] = [b"h2", b"http/1.1"];
+
+/// The versions of TLS if 1.2 is refused.
+static ONLY_13: [&SupportedProtocolVersion; 1] = [&TLS13];
+
+/// The files of a certificate and of its key, both in PEM. The certificate's file may have its chain, too.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CertificateFiles {
+    /// The file of the certificate.
+    pub certificate: PathBuf,
+    /// The file of its private key.
+    pub key: PathBuf,
+}
+
+/// The rules of TLS with clients.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct TlsRules {
+    /// Whether a client that asks for a name without a certificate is refused; otherwise it gets the first certificate.
+    pub refuses_unknown: bool,
+    /// Whether TLS 1.2 is refused.
+    pub is_13_only: bool,
+}
+
+/// A certificate that a proxy shows its clients.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct ShownCertificate {
+    /// Its file.
+    pub path: PathBuf,
+    /// The names of hosts that it is for, in lower case; one that begins with `*.` is for all names with one more label.
+    pub names: Vec<String>,
+    /// The end of its validity. *Units*: Unix seconds.
+    pub not_after_s: i64,
+}
+
+impl ShownCertificate {
+    /// The days until it ends, rounded down; negative if it has ended.
+    pub fn days_left(&self) -> i64 {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs() as i64);
+        (self.not_after_s - now).div_euclid(24 * 3600)
+    }
+}
+
+/// The certificates of a proxy.
+pub(crate) struct Certificates {
+    provider: Arc<CryptoProvider>,
+    /// The keys of the tickets with which clients go on with their sessions.
+    ticketer: Arc<dyn ProducesTickets>,
+    state: RwLock<State>,
+}
+
+/// Certificates that were read, and are not in use yet.
+pub(crate) struct State {
+    files: Vec<CertificateFiles>,
+    rules: TlsRules,
+    config: Arc<ServerConfig>,
+    shown: Vec<ShownCertificate>,
+}
+
+impl Certificates {
+    /// Reads the files. The first certificate is shown to clients that ask for no name, or for one that no certificate is
+    /// for. *Errors*: [`Error::Certificate`].
+    pub fn new(files: Vec<CertificateFiles>, rules: TlsRules) -> Result<Certificates, Error> {
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let path = files.first().map(|files| files.certificate.clone()).unwrap_or_default();
+        let failed = |error: rustls::Error| Error::Certificate { path, what: error.to_string() };
+        let ticketer = rustls::crypto::ring::Ticketer::new().map_err(failed)?;
+        let state = RwLock::new(State::read(files, rules, &provider, &ticketer)?);
+        Ok(Certificates { provider, ticketer, state })
+    }
+
+    /// Reads the files again. New connections get what they have now. *Errors*: [`Error::Certificate`]; then what was
+    /// read before stays in use.
+    pub fn reload(&self) -> Result<(), Error> {
+        let (files, rules) = {
+            let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
+            (state.files.clone(), state.rules)
+        };
+        self.install(self.prepare(files, rules)?);
+        Ok(())
+    }
+
+    /// Reads other files, without using them yet. *Errors*: [`Error::Certificate`].
+    pub fn prepare(&self, files: Vec<CertificateFiles>, rules: TlsRules) -> Result<State, Error> {
+        State::read(files, rules, &self.provider, &self.ticketer)
+    }
+
+    /// Gives new connections what was read.
+    pub fn install(&self, state: State) {
+        *self.state.write().unwrap_or_else(PoisonError::into_inner) = state;
+    }
+
+    /// What does the handshake with a new client.
+    pub fn acceptor(&self) -> TlsAcceptor {
+        TlsAcceptor::from(self.state.read().unwrap_or_else(PoisonError::into_inner).config.clone())
+    }
+
+    /// The certificates that clients are shown.
+    pub fn shown(&self) -> Vec<ShownCertificate> {
+        self.state.read().unwrap_or_else(PoisonError::into_inner).shown.clone()
+    }
+}
+
+impl fmt::Debug for Certificates {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Certificates").finish_non_exhaustive()
+    }
+}
+
+impl State {
+    fn read(
+        files: Vec<CertificateFiles>,
+        rules: TlsRules,
+        provider: &Arc<CryptoProvider>,
+        ticketer: &Arc<dyn ProducesTickets>,
+    ) -> Result<State, Error> {
+        let (mut by_name, mut first, mut all) = (HashMap::new(), None, Vec::new());
+        for files in &files {
+            let path = &files.certificate;
+            let failed = |what: String| Error::Certificate { path: path.clone(), what };
+            let chain = read_certificates(path).map_err(Error::Tls)?;
+            let key = read_key(&files.key).map_err(Error::Tls)?;
+            let shown = describe(path.clone(), &chain[0]).map_err(&failed)?;
+            let certified = CertifiedKey::from_der(chain, key, provider)
+                .map_err(|error| failed(format!("with the key {}: {error}", files.key.display())))?;
+            let certified = Arc::new(certified);
+            first.get_or_insert_with(|| certified.clone());
+            for name in &shown.names {
+                // The certificate that was named first is the one for a name.
+                by_name.entry(name.clone()).or_insert_with(|| certified.clone());
+            }
+            all.push(shown);
+        }
+        let path = files.first().map(|files| files.certificate.clone()).unwrap_or_default();
+        let failed = |error: rustls::Error| Error::Certificate { path, what: error.to_string() };
+        let mut config = ServerConfig::builder_with_provider(provider.clone())
+            .with_protocol_versions(if rules.is_13_only { &ONLY_13 } else { rustls::DEFAULT_VERSIONS })
+            .map_err(failed)?
+            .with_no_client_auth()
+            .with_cert_resolver(Arc::new(ByName { by_name, first: first.filter(|_| !rules.refuses_unknown) }));
+        config.alpn_protocols = PROTOCOLS.map(<[u8]>::to_vec).to_vec();
+        config.ticketer = ticketer.clone();
+        Ok(State { files, rules, config: Arc::new(config), shown: all })
+    }
+}
+
+/// Reads what a certificate is for.
+fn describe(path: PathBuf, der: &[u8]) -> Result<ShownCertificate, String> {
+    let (_, certificate) = x509_parser::parse_x509_certificate(der).map_err(|error| error.to_string())?;
+    let alternatives = certificate.subject_alternative_name().map_err(|error| error.to_string())?;
+    let names = alternatives.iter().flat_map(|names| &names.value.general_names).filter_map(|name| match name {
+        GeneralName::DNSName(name) => Some(name.to_ascii_lowercase()),
+        _ => None,
+    });
+    let names = names.collect();
+    Ok(ShownCertificate { path, names, not_after_s: certificate.validity().not_after.timestamp() })
+}
+
+/// Chooses a certificate by the name that a client asks for.
+#[derive(Debug)]
+struct ByName {
+    by_name: HashMap<String, Arc<CertifiedKey>>,
+    first: Option<Arc<CertifiedKey>>,
+}
+
+impl ByName {
+    fn find(&self, name: Option<&str>) -> Option<Arc<CertifiedKey>> {
+        let of_name = name.and_then(|name| {
+            // A client must not send the dot at the end of a full name, but some do.
+            let name = name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase();
+            let exact = self.by_name.get(&name);
+            exact.or_else(|| self.by_name.get(&format!("*{}", &name[name.find('.')?..])))
+        });
+        of_name.or(self.first.as_ref()).cloned()
+    }
+}
+
+impl ResolvesServerCert for ByName {
+    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        self.find(hello.server_name())
+    }
+}
+
+/// What a worker needs for clients with TLS.
+#[derive(Debug)]
+pub(crate) struct Tls {
+    pub certificates: Certificates,
+    /// The port of the first address with TLS, to which other clients are sent.
+    pub port: u16,
+}
+
+impl Tls {
+    /// What does the handshake with a new client.
+    pub fn acceptor(&self) -> TlsAcceptor {
+        self.certificates.acceptor()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn certified() -> Arc<CertifiedKey> {
+        let key = rcgen::KeyPair::generate().expect("a key");
+        let params = rcgen::CertificateParams::default();
+        let certificate = params.self_signed(&key).expect("a certificate").der().clone();
+        let key = rustls::pki_types::PrivateKeyDer::try_from(key.serialize_der()).expect("a key");
+        let provider = rustls::crypto::ring::default_provider();
+        Arc::new(CertifiedKey::from_der(vec![certificate], key, &provider).expect("they fit"))
+    }
+
+    #[test]
+    fn name_finds_its_certificate() {
+        let (first, wild, exact) = (certified(), certified(), certified());
+        let by_name = [("*.wild.test", &wild), ("a.wild.test", &exact), ("other.test", &exact)];
+        let by_name = by_name.map(|(name, certified)| (name.to_owned(), certified.clone()));
+        let choice = ByName { by_name: by_name.into(), first: Some(first.clone()) };
+        for (name, expected) in [
+            (Some("other.test"), &exact),
+            (Some("OTHER.Test"), &exact),
+            (Some("other.test."), &exact),
+            (Some("a.wild.test"), &exact),
+            (Some("b.wild.test"), &wild),
+            (Some("B.WILD.test."), &wild),
+            (Some("a.b.wild.test"), &first),
+            (Some("wild.test"), &first),
+            (Some("test"), &first),
+            (None, &first),
+        ] {
+            let found = choice.find(name);
+            assert!(found.is_some_and(|found| Arc::ptr_eq(&found, expected)), "{name:?}");
+        }
+    }
+}

@@ -1,0 +1,218 @@
+//! The sites and routes of a configuration.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::uri::Authority;
+use http::{HeaderName, HeaderValue, StatusCode};
+use nectary_config::{
+    HeaderEdits as EditsConfig, HostRule, KeyRules, Located, NameFilter, NamePattern, ProxyConfig, RouteAction,
+    RouteConfig, RoutePath, RouteRules, SiteConfig, SiteName,
+};
+
+use super::accepted_origins::AcceptedOrigin;
+use super::refused::Refused;
+use super::{process_options, value_or};
+use crate::options::OriginTimes;
+use crate::rules::default_ttl::DefaultTtl;
+use crate::rules::key::Origin;
+use crate::rules::key_headers::{KEY_HEADERS_MAX, KeyHeader, names};
+use crate::rules::origin::host_sent::push_host;
+use crate::rules::origin::references::OwnReferences;
+use crate::rules::policy::Policy;
+use crate::sites::{
+    HeaderEdits, HostSent, Otherwise, PathRule, QueryRule, RedirectTo, Site, SiteKey, SiteRoute, Sites, Target,
+};
+use crate::upstream::{OriginRules, OriginTrust, TrustFiles};
+
+/// The name in the keys of a default site without names.
+const NO_NAME: &str = "*";
+
+/// The time for which a response is served while its origin cannot be reached, if nothing else is said.
+const STALE_UNREACHABLE: Duration = Duration::from_secs(24 * 3600);
+
+/// The table of sites. What is refused has routes that answer nothing.
+pub(super) fn sites(
+    config: &ProxyConfig,
+    origins: &[Option<AcceptedOrigin>],
+    generation: u32,
+    refused: &mut Refused,
+) -> Sites {
+    let parts = Parts { config, origins, generation };
+    let sites = config.sites.iter().map(|site| parts.site(site, refused)).collect();
+    let no_site = match &config.forward {
+        Some(forward) => {
+            let rules = OriginRules {
+                times: OriginTimes::of(&process_options::limits(&config.limits)),
+                trust: Arc::new(OriginTrust::with_files(TrustFiles::default()).expect("there is no file")),
+                tls_name: None,
+                retries: 0,
+            };
+            let route = parts.bare(SiteKey::of_origin(false, "", false), Target::Named(Arc::new(rules)));
+            parts.with_rules(route, &forward.rules, refused)
+        }
+        None => parts.nowhere(Target::NoSite),
+    };
+    if config.forward.is_some() && config.sites.is_empty() {
+        return Sites::one(no_site);
+    }
+    let otherwise = Otherwise {
+        no_site: Arc::new(no_site),
+        no_route: Arc::new(parts.nowhere(Target::NoRoute)),
+        ambiguous: Arc::new(parts.nowhere(Target::Ambiguous)),
+    };
+    Sites::named(sites, otherwise)
+}
+
+struct Parts<'a> {
+    config: &'a ProxyConfig,
+    origins: &'a [Option<AcceptedOrigin>],
+    generation: u32,
+}
+
+impl Parts<'_> {
+    fn site(&self, site: &Located<SiteConfig>, refused: &mut Refused) -> Site {
+        let routes = site.routes.iter().map(|route| {
+            let path = match &route.path.value {
+                RoutePath::Prefix(prefix) => PathRule::Prefix(prefix.as_bytes().to_vec()),
+                RoutePath::Exact(exact) => PathRule::Exact(exact.as_bytes().to_vec()),
+            };
+            (path, Arc::new(self.route(site, route, refused)))
+        });
+        Site {
+            routes: routes.collect(),
+            names: site.names.iter().map(|name| name_in_table(&name.value)).collect(),
+            is_default: value_or(&site.default, false),
+        }
+    }
+
+    fn route(&self, site: &SiteConfig, route: &RouteConfig, refused: &mut Refused) -> SiteRoute {
+        let first = site.names.first().map_or(NO_NAME.to_owned(), |name| name_in_table(&name.value));
+        let made = match &route.action {
+            RouteAction::Redirect(redirect) => {
+                let to = RedirectTo {
+                    status: StatusCode::from_u16(value_or(&redirect.status, 302)).unwrap_or(StatusCode::FOUND),
+                    url: redirect.to.value.clone(),
+                    keeps_path: value_or(&redirect.keep_path, false),
+                };
+                self.bare(SiteKey::of_site(&first, false, false), Target::Redirect(to))
+            }
+            RouteAction::Origin(name) => {
+                let index = self.config.origins.iter().position(|origin| origin.name.value == name.value);
+                match index.and_then(|index| self.origins[index].as_ref()) {
+                    Some(origin) => self.of_origin(&first, site, origin),
+                    // The origin itself was refused.
+                    None => self.nowhere(Target::NoRoute),
+                }
+            }
+        };
+        let mut made = self.with_rules(made, &route.rules, refused);
+        made.request_headers = edits(&route.request_headers);
+        made.response_headers = edits(&route.response_headers);
+        let access = if route.access.is_empty() { &site.access } else { &route.access };
+        made.access = (!access.is_empty()).then(|| access.clone());
+        made
+    }
+
+    fn of_origin(&self, first: &str, site: &SiteConfig, origin: &AcceptedOrigin) -> SiteRoute {
+        let servers = &origin.pool.servers;
+        let https = servers[0].origin.https;
+        let mut own: Vec<_> = servers.iter().map(|server| server.origin.clone()).collect();
+        let mut fixed = |host: &str| {
+            let mut authority = Vec::new();
+            push_host(&mut authority, host.as_bytes(), https);
+            own.extend(Authority::try_from(&authority[..]).ok().and_then(|host| Origin::new(https, &host)));
+            HostSent::Fixed(String::from_utf8_lossy(&authority).into_owned())
+        };
+        let host = match (&origin.host, site.names.first().map(|name| &name.value)) {
+            (HostRule::Own, _) => HostSent::Server,
+            (HostRule::Fixed(host), _) => fixed(host),
+            (HostRule::Site, Some(SiteName::Exact(_))) => fixed(first),
+            (HostRule::Site | HostRule::Client, _) => HostSent::Client,
+        };
+        let key = SiteKey::of_site(first, false, host == HostSent::Client);
+        let route = self.bare(key, Target::Pool(origin.pool.clone()));
+        let references = Some(OwnReferences::new(own));
+        SiteRoute { host, references, distrusts_close: origin.distrusts_close, ..route }
+    }
+
+    fn with_rules(&self, route: SiteRoute, rules: &RouteRules, refused: &mut Refused) -> SiteRoute {
+        let lifetimes = &rules.lifetimes;
+        let cookies = match rules.key.cookies.as_ref().map(|filter| &filter.value) {
+            Some(NameFilter::Keep(_)) => "cookies-keep",
+            _ => "cookies-ignore",
+        };
+        refused.not_yet(&rules.key.cookies, cookies);
+        if let Some(name) = rules.key.cookies_key.first() {
+            refused.refuse(name.place, "cookies-key", super::refused::NOT_YET);
+        }
+        let status_ttl = lifetimes.status_ttl.iter().map(|(status, ttl)| (status.value, ttl.as_secs())).collect();
+        let swr = value_or(&lifetimes.stale_while_revalidate, Duration::ZERO);
+        SiteRoute {
+            policy: Policy {
+                default_ttl: DefaultTtl::of_all(lifetimes.default_ttl.as_ref().map(|ttl| ttl.as_secs())),
+                status_ttl,
+                while_revalidate_s: u32::try_from(swr.as_secs()).unwrap_or(u32::MAX),
+                is_for_origin: !route.is_forward(),
+                stores_cookies: value_or(&rules.store_set_cookie, false),
+                stale_unreachable_s: value_or(&lifetimes.stale_unreachable, STALE_UNREACHABLE).as_secs(),
+                generation: self.generation,
+            },
+            is_pass: value_or(&rules.pass, false),
+            query: query(&rules.key),
+            key_headers: key_headers(&rules.key.key_headers, refused),
+            tags: rules.tags.iter().map(|tag| tag.value.clone().into_bytes()).collect(),
+            strips_tags: value_or(&rules.strip_tags, false),
+            ignores_demands: value_or(&rules.ignore_request_cache_control, false),
+            ..route
+        }
+    }
+
+    fn nowhere(&self, target: Target) -> SiteRoute {
+        self.bare(SiteKey::of_site(NO_NAME, false, false), target)
+    }
+
+    /// A route without rules.
+    fn bare(&self, key: SiteKey, target: Target) -> SiteRoute {
+        SiteRoute { is_silent: !value_or(&self.config.server.send_forwarded, true), ..SiteRoute::new(key, target) }
+    }
+}
+
+/// A site's name as the table has it, and as the keys of the site begin.
+fn name_in_table(name: &SiteName) -> String {
+    match name {
+        SiteName::Exact(name) if name.contains(':') => format!("[{name}]"),
+        name => name.to_string(),
+    }
+}
+
+fn query(rules: &KeyRules) -> QueryRule {
+    let texts = |patterns: &[Located<NamePattern>]| patterns.iter().map(|it| it.to_string()).collect::<Vec<_>>();
+    match rules.query.as_ref().map(|filter| &filter.value) {
+        None => QueryRule::All,
+        Some(NameFilter::Ignore(patterns)) => QueryRule::without(&texts(patterns)),
+        Some(NameFilter::Keep(patterns)) => QueryRule::only(&texts(patterns)),
+    }
+}
+
+fn key_headers(given: &[Located<String>], refused: &mut Refused) -> Vec<HeaderName> {
+    let mut headers: Vec<KeyHeader> = Vec::new();
+    for name in given {
+        match name.value.parse() {
+            Ok(header) => headers.push(header),
+            Err(error) => refused.refuse(name.place, "key-headers", error),
+        }
+    }
+    let found = names(&headers);
+    if found.len() > KEY_HEADERS_MAX {
+        refused.refuse(given[0].place, "key-headers", format!("at most {KEY_HEADERS_MAX} headers can be in a key"));
+    }
+    found
+}
+
+fn edits(config: &EditsConfig) -> HeaderEdits {
+    let name = |text: &str| HeaderName::from_bytes(text.as_bytes()).ok();
+    let removed = config.remove.iter().filter_map(|text| name(text)).collect();
+    let set = config.set.iter().filter_map(|edit| name(&edit.name).zip(HeaderValue::from_str(&edit.value).ok()));
+    HeaderEdits::new(removed, set.collect())
+}

@@ -1,0 +1,80 @@
+//! From the values of a configuration file to what the proxy runs with.
+//!
+//! Owns: the meaning of each value, and the refusal of each that this version does not act on, with its place: nothing in a
+//! file is silently ignored. Reading a file's certificates of origins is the only I/O. Leaves to others: the syntax and
+//! the consistency of a file (`nectary-config`), the store and what a command prints (the caller).
+
+mod accepted_origins;
+mod accepted_sites;
+mod changes;
+mod process_options;
+pub(crate) mod refused;
+
+use std::sync::Arc;
+
+use nectary_config::{Problem, ProxyConfig, Setting};
+
+pub use changes::unchanged_parts;
+pub use process_options::options_of;
+pub use refused::ConfigProblems;
+
+use crate::accept::Certificates;
+use crate::sites::Sites;
+use refused::Refused;
+
+/// The table of sites that a configuration describes. `generation` tells it from earlier ones.
+///
+/// *Errors*: what this version does not act on, and files of origins that cannot be used.
+pub(crate) fn sites_of(config: &Arc<ProxyConfig>, generation: u32) -> Result<Sites, ConfigProblems> {
+    let mut refused = Refused::new(&config.source);
+    let origins = accepted_origins::origins(config, &mut refused);
+    let sites = accepted_sites::sites(config, &origins, generation, &mut refused);
+    refused.finish(sites)
+}
+
+/// Checks a configuration as a start does: what it asks for, and the files that it names, but no address.
+///
+/// *Errors*: all that is wrong.
+pub fn check(config: &Arc<ProxyConfig>) -> Result<(), ConfigProblems> {
+    let (options, sites) = (options_of(config), sites_of(config, 0));
+    let mut refused = Refused::new(&config.source);
+    if let Ok(options) = &options
+        && !options.certificates.is_empty()
+        && let Err(error) = Certificates::new(options.certificates.clone(), options.tls)
+    {
+        let text = error.to_string();
+        let files = config.tls.certificates.iter().flat_map(|files| [(&files.key, "key"), (&files.cert, "cert")]);
+        let found = files.filter(|(path, _)| text.contains(&*path.value.to_string_lossy()));
+        // Of two paths the longer one is meant, which may begin with the other.
+        match found.max_by_key(|(path, _)| path.value.as_os_str().len()) {
+            Some((path, key)) => refused.refuse(path.place, key, text),
+            None => {
+                let place = config.tls.certificates.first().map(|certificate| certificate.place).unwrap_or_default();
+                refused.refuse(place, "certificate", text);
+            }
+        }
+    }
+    let mut problems = refused.problems();
+    problems.extend(options.err().into_iter().chain(sites.err()).flat_map(|found| found.0));
+    problems.sort_by_key(Problem::place);
+    if problems.is_empty() { Ok(()) } else { Err(ConfigProblems(problems)) }
+}
+
+/// The value of a key, or its default.
+fn value_or<T: Clone>(setting: &Setting<T>, default: T) -> T {
+    setting.as_ref().map_or(default, |found| found.value.clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bad_certificate_is_refused_at_its_place() {
+        let text = "[[listener]]\naddress = \"127.0.0.1:0\"\ntls = true\n[[tls.certificate]]\ncert = \"/none.pem\"\n\
+                    key = \"/none.key\"\n[store]\ndevice = \"memory:1G\"\n[forward-proxy]\n";
+        let (config, _) = ProxyConfig::parse("f", text).expect("the syntax is right");
+        let problems = check(&Arc::new(config)).expect_err("there are no files").to_string();
+        assert!(problems.starts_with("f:5:8: error: `cert`: /none.pem"), "{problems}");
+    }
+}

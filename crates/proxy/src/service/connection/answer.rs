@@ -1,0 +1,55 @@
+//! The answer to one request, of whatever protocol.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use http::header::CONNECTION;
+use http::{HeaderValue, Request, Response, Version};
+use hyper::body::Incoming;
+
+use super::super::request::Client;
+use super::super::{hit, route};
+use crate::body::ReplyBody;
+use crate::wire::http2::Form;
+use crate::worker::Worker;
+
+/// A response that is ready, or is still being made. A ready response costs no allocation.
+pub(super) enum Answer {
+    Ready(Option<Response<ReplyBody>>),
+    Pending(Pin<Box<dyn Future<Output = Response<ReplyBody>>>>),
+}
+
+/// Answers a request. `form` says why it must be refused, if it must be.
+pub(super) fn answer(worker: &Rc<Worker>, client: &Rc<Client>, mut request: Request<Incoming>, form: Form) -> Answer {
+    worker.stats.requests.add(1);
+    let (started, at_ms) = worker.now();
+    if form.is_ok()
+        && client.gets_content()
+        && let Some(response) = hit::resident(worker, client, &mut request, started, at_ms)
+    {
+        return Answer::Ready(Some(response));
+    }
+    let (worker, client) = (worker.clone(), client.clone());
+    Answer::Pending(Box::pin(async move {
+        let is_http1 = request.version() <= Version::HTTP_11;
+        let mut response = route::route(worker.clone(), client.clone(), request, form, started, at_ms).await;
+        if is_http1 && worker.is_leaving.get() && client.tunnel.borrow().is_none() {
+            response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        }
+        client.exchange.answered();
+        response
+    }))
+}
+
+impl Future for Answer {
+    type Output = Result<Response<ReplyBody>, Infallible>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        match &mut *self {
+            Answer::Ready(response) => Poll::Ready(Ok(response.take().expect("polled once after it was ready"))),
+            Answer::Pending(work) => work.as_mut().poll(context).map(Ok),
+        }
+    }
+}

@@ -1,0 +1,268 @@
+//! One client's connection of HTTP/1, from the first byte to the last.
+//!
+//! Owns: running hyper on the watched stream until hyper or the [`Watch`] ends the connection, tunnels after a
+//! `CONNECT`, and closing a connection after a refusal. After a refusal, the proxy reads and discards the client's
+//! further bytes for a short time: if it closed the connection at once, the refusal could be lost.
+
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::Poll;
+use std::time::Duration;
+
+use http::{Request, Response};
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::Service;
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+
+use super::super::refusal::Refusal;
+use super::super::request::Client;
+use super::super::{direct, refusal, tunnel};
+use super::answer::{Answer, answer};
+use super::{LINGER, discard};
+use crate::accept::ClientStream;
+use crate::body::ReplyBody;
+use crate::options::HEADERS;
+use crate::wire::http1::stream::{SharedStream, WatchedStream};
+use crate::wire::http1::watch::Watch;
+use crate::wire::transport::until_killed;
+use crate::worker::Worker;
+
+/// The maximum number of bytes that hyper buffers in each direction of a connection, unless longer heads are allowed.
+const BUFFER_BYTES_MAX: usize = 64 * 1024;
+
+/// Serves a client until its connection ends.
+pub(super) async fn serve(worker: Rc<Worker>, watch: Rc<Watch>, stream: ClientStream, client: Rc<Client>) {
+    let direct = direct::Direct { worker: worker.clone(), client: client.clone() };
+    let stream = SharedStream::new(WatchedStream::new(stream, watch.clone()));
+    let front = Front { worker: worker.clone(), watch: watch.clone(), client: client.clone() };
+    let mut builder = http1::Builder::new();
+    if worker.options.limits.headers_max != HEADERS {
+        builder.max_headers(worker.options.limits.headers_max);
+    }
+    let mut connection = builder
+        .max_buf_size(BUFFER_BYTES_MAX.max(worker.options.limits.request_head_bytes_max + 8192))
+        .serve_connection(TokioIo::new(stream.clone()), front);
+    let is_direct = client.gets_content() && worker.sites.borrow().may_be_direct();
+    let mut is_draining = false;
+    let ended = poll_fn(|context| {
+        watch.transport.register(context);
+        if watch.transport.is_killed() {
+            return Poll::Ready(if watch.transport.is_settled() { Ended::Well } else { Ended::InAnAnswer });
+        }
+        if is_direct
+            && !watch.transport.is_draining()
+            && !worker.is_leaving.get()
+            && stream.poll_shortcut(context, &direct, &mut worker.room.borrow_mut()).is_pending()
+        {
+            return if watch.violation().is_some() && stream.is_refused() {
+                Poll::Ready(Ended::Refused)
+            } else {
+                Poll::Pending
+            };
+        }
+        if watch.transport.is_draining() && !is_draining && watch.transport.is_written() {
+            is_draining = true;
+            Pin::new(&mut connection).graceful_shutdown();
+        }
+        // Only one kind of error needs a reset: a response's body that could not be completed. Without a reset the
+        // client might not notice that the body is incomplete.
+        let polled = connection.poll_without_shutdown(context);
+        if polled.is_pending() && watch.has_announced() {
+            stream.announce(context);
+        }
+        if polled.is_pending() && watch.transport.is_draining() && !is_draining && watch.transport.is_written() {
+            // The last bytes of an answer have just been written. The next poll ends the connection.
+            context.waker().wake_by_ref();
+        }
+        if polled.is_pending() && watch.violation().is_some() && stream.is_refused() {
+            return Poll::Ready(Ended::Refused);
+        }
+        if polled.is_pending() && is_draining && watch.transport.is_settled() {
+            // The client may have sent part of a request. A partial request does not count as under way.
+            return Poll::Ready(Ended::Well);
+        }
+        polled.map(|result| match result {
+            Err(error) if error.is_user() => Ended::InAnAnswer,
+            Err(error) if error.is_parse() => Ended::Malformed(Malformed::of(&error)),
+            _ => Ended::Well,
+        })
+    })
+    .await;
+    let parts = connection.into_parts();
+    drop(parts.io);
+    let start = stream.start();
+    let Some(stream) = stream.into_inner() else { return };
+    if ended == Ended::InAnAnswer {
+        // A body without a length ends when its connection closes. The connection is reset; otherwise a cut body would
+        // look complete.
+        abort(&stream.into_inner());
+        return;
+    }
+    let opened = client.tunnel.borrow_mut().take();
+    if let Some(opened) = opened {
+        tunnel::run(&watch, stream, parts.read_buf, opened).await;
+        return;
+    }
+    if watch.transport.is_killed() {
+        return;
+    }
+    let malformed = if let Ended::Malformed(malformed) = ended { Some(malformed) } else { None };
+    if watch.violation().is_some() || malformed.is_some() {
+        worker.stats.refused_connections.add(1);
+    }
+    // The part of the refused head that hyper got, and the rest.
+    let mut head = parts.read_buf.to_vec();
+    head.extend_from_slice(&watch.refused_bytes());
+    if let Some(malformed) = malformed {
+        // The client may still be sending the refused request.
+        client.is_at_fault.set(true);
+        refusal::note(&worker, &client, malformed.head(&head, &start), malformed.status, 0);
+    }
+    let refusal = watch.violation().filter(|_| ended == Ended::Refused);
+    let refusal = refusal.map(|violation| refusal::of(violation, worker.now_ms()));
+    if let Some(refusal) = &refusal {
+        refusal::note(&worker, &client, &head, refusal.status, refusal.body_bytes);
+    }
+    end(&watch, client.is_at_fault.get(), stream, refusal).await;
+}
+
+/// The way in which hyper's work on a connection ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ended {
+    /// Nothing remains to be sent.
+    Well,
+    /// hyper has not read the last request to its end, and this request must still be refused.
+    Refused,
+    /// hyper has refused the head of the last request, and has answered it.
+    Malformed(Malformed),
+    /// The connection ended before an answer was complete.
+    InAnAnswer,
+}
+
+/// A refusal by hyper.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Malformed {
+    status: u16,
+    /// Whether the target is at fault. hyper may then have taken the head out of its buffer.
+    is_target: bool,
+}
+
+impl Malformed {
+    fn of(error: &hyper::Error) -> Malformed {
+        let is_about_target = error.to_string().contains("URI");
+        let status = match (error.is_parse_too_large(), is_about_target) {
+            (true, true) => 414,
+            (true, false) => 431,
+            (false, _) => 400,
+        };
+        Malformed { status, is_target: is_about_target && status == 400 }
+    }
+
+    /// The head that was refused: at the beginning of hyper's buffer, or at the beginning of the bytes that came last.
+    /// It is empty if other requests came between the two.
+    fn head<'a>(self, buffer: &'a [u8], start: &'a [u8]) -> &'a [u8] {
+        if !self.is_target {
+            return buffer;
+        }
+        [buffer, start].into_iter().find(|head| refusal::has_bad_target(head)).unwrap_or_default()
+    }
+}
+
+/// Makes a connection end with a reset.
+fn abort(stream: &ClientStream) {
+    _ = socket2::SockRef::from(stream.tcp()).set_linger(Some(Duration::ZERO));
+}
+
+/// Ends a stream: sends the refusal of the unanswered request, shuts down writing, and discards incoming bytes until
+/// the client closes or [`LINGER`] has passed.
+async fn end<S: AsyncRead + AsyncWrite + Unpin>(
+    watch: &Watch,
+    is_at_fault: bool,
+    mut stream: WatchedStream<S>,
+    refusal: Option<Refusal>,
+) {
+    // Both may have to wait for the client to read: TLS ends with a message.
+    let ending = async {
+        if let Some(refusal) = &refusal {
+            _ = stream.write_all(&refusal.bytes).await;
+        }
+        stream.shutdown().await.is_ok()
+    };
+    let mut is_shut = false;
+    until_killed(&watch.transport, async { is_shut = ending.await }).await;
+    if is_shut && (watch.violation().is_some() || is_at_fault) {
+        _ = tokio::time::timeout(LINGER, discard(&mut stream.into_inner(), &watch.transport)).await;
+    }
+}
+
+/// The service that hyper calls for every request of a connection.
+struct Front {
+    worker: Rc<Worker>,
+    watch: Rc<Watch>,
+    client: Rc<Client>,
+}
+
+impl Service<Request<Incoming>> for Front {
+    type Response = Response<ReplyBody>;
+    type Error = std::convert::Infallible;
+    type Future = Answer;
+
+    fn call(&self, request: Request<Incoming>) -> Answer {
+        self.watch.begin(false);
+        answer(&self.worker, &self.client, request, Ok(()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::task::Context;
+
+    use tokio::io::ReadBuf;
+
+    use super::*;
+    use crate::wire::http1::watch::Side;
+    use crate::wire::transport::{Clock, Connection, Deadlines};
+
+    /// A stream with room for no more than was written. TLS has a last message, for which it waits.
+    struct Full;
+
+    impl AsyncRead for Full {
+        fn poll_read(self: Pin<&mut Self>, _: &mut Context<'_>, _: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+            Poll::Pending
+        }
+    }
+
+    impl AsyncWrite for Full {
+        fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+            Poll::Ready(Ok(bytes.len()))
+        }
+
+        fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Pending
+        }
+    }
+
+    #[tokio::test]
+    async fn end_that_nobody_takes_is_overdue() {
+        let limits = Deadlines { idle: 100, head: 100, body: 100, write: 3, tunnel: 100, linger: 100 };
+        let clock = Rc::new(Clock::default());
+        let watch = Watch::new(Side::Client, clock.clone(), limits, 1000);
+        let mut ending = Box::pin(end(&watch, false, WatchedStream::new(Full, watch.clone()), None));
+        assert!(futures_util::poll!(&mut ending).is_pending());
+        for _ in 0..4 {
+            assert!(!watch.is_overdue());
+            clock.advance();
+        }
+        assert!(watch.is_overdue());
+        watch.transport.kill();
+        assert!(futures_util::poll!(&mut ending).is_ready(), "nothing holds the connection");
+    }
+}

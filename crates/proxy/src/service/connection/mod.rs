@@ -1,0 +1,212 @@
+//! The beginning of a client's connection: TLS, and the choice of the protocol.
+//!
+//! Owns: the handshake within the time for a request's head, and the recognition of HTTP/2: by the protocol that TLS has
+//! chosen, or by the first bytes of a connection without TLS. Promises: a client that is silent meanwhile is idle: it
+//! gives up its place when others want one, and when the worker stops. `http1` and `http2` run hyper on the stream, and
+//! `answer` begins the answer to each request.
+
+mod answer;
+mod http1;
+mod http2;
+
+use std::future::poll_fn;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::Poll;
+use std::time::Duration;
+
+use nectary_host::log::{Level, Throttle};
+use tokio::io::{AsyncRead, AsyncReadExt, Interest};
+use tokio::net::TcpStream;
+
+use super::request::Client;
+use crate::accept::ClientStream;
+use crate::admin::is_loopback;
+use crate::connections::{Door, Enlisted};
+use crate::wire::exchange::Exchange;
+use crate::wire::http1::watch::Watch;
+use crate::wire::http2::PREFACE;
+use crate::wire::transport::{Transport, until_killed};
+use crate::worker::Worker;
+
+/// The time for which the proxy still reads and discards the bytes of a client whose connection ends, so that the
+/// client can read the last answer: the kernel drops what is unsent if bytes come for a socket that is closed.
+const LINGER: Duration = Duration::from_secs(1);
+
+/// The maximum number of bytes that are read and discarded for that.
+const LINGER_BYTES_MAX: usize = 256 * 1024;
+
+/// Limits how often failed handshakes are logged.
+static HANDSHAKE_FAILED: Throttle = Throttle::every(Duration::from_secs(60));
+
+/// Serves a client until its connection ends.
+pub(crate) async fn serve(
+    worker: Rc<Worker>,
+    watch: Rc<Watch>,
+    stream: TcpStream,
+    address: SocketAddr,
+    door: Door,
+    enlisted: &Enlisted,
+) {
+    let client = Client {
+        address,
+        is_admitted: worker.options.admits(address.ip()),
+        is_loopback: is_loopback(address.ip()),
+        is_trusted: worker.options.forwarded.trusts(address.ip()),
+        door,
+        exchange: Exchange::Http1(watch.clone()),
+        is_at_fault: Default::default(),
+        tunnel: Default::default(),
+    };
+    let limit = worker.options.limits.head_timeout;
+    let greeting = async {
+        match door {
+            Door::Tls => tokio::time::timeout(limit, handshake(&worker, stream, address)).await.unwrap_or_else(|_| {
+                worker.stats.failed_handshakes.add(1);
+                None
+            }),
+            Door::Admin => Some((ClientStream::Plain(stream), false)),
+            Door::Clients | Door::Redirect => {
+                let is_http2 = is_http2(&stream, limit).await;
+                if is_http2.is_none() {
+                    worker.stats.overdue_connections.add(1);
+                }
+                Some((ClientStream::Plain(stream), is_http2?))
+            }
+        }
+    };
+    let Some((stream, is_http2)) = unless_ended(&watch.transport, greeting).await.flatten() else { return };
+    if is_http2 {
+        let connection = worker.connections.multiplexed();
+        enlisted.replace(connection.clone());
+        http2::serve(worker, connection, stream, client).await;
+    } else {
+        http1::serve(worker, watch, stream, Rc::new(client)).await;
+    }
+}
+
+/// Does the proxy's part of the handshake. *Returns*: the stream, and whether HTTP/2 was chosen; `None` if it failed.
+async fn handshake(worker: &Worker, stream: TcpStream, address: SocketAddr) -> Option<(ClientStream, bool)> {
+    let tls = worker.tls.as_ref()?;
+    match tls.acceptor().accept(stream).await {
+        Ok(stream) => {
+            worker.stats.handshakes.add(1);
+            let is_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+            Some((ClientStream::Tls(Box::new(stream)), is_http2))
+        }
+        Err(error) => {
+            worker.stats.failed_handshakes.add(1);
+            HANDSHAKE_FAILED.write(Level::Note, "proxy", format_args!("no TLS with {}: {error}", address.ip()));
+            None
+        }
+    }
+}
+
+/// Whether a connection begins as one of HTTP/2. Nothing is read from it. *Returns*: `None` if the client sends too
+/// little to tell for `limit`, which is the time that a head may take.
+async fn is_http2(stream: &TcpStream, limit: Duration) -> Option<bool> {
+    // A client that sends nothing at all is idle; others have a head to send.
+    if stream.readable().await.is_err() {
+        return Some(false);
+    }
+    tokio::time::timeout(limit, begins_as_http2(stream)).await.ok()
+}
+
+/// Waits for enough bytes to tell. *Cost*: one look at each part that comes. A client that sends a few bytes must not
+/// cost more than one that sends none.
+async fn begins_as_http2(stream: &TcpStream) -> bool {
+    let mut first = [0; PREFACE.len()];
+    loop {
+        let Ok(ready) = stream.ready(Interest::READABLE).await else { return false };
+        let Ok(count) = stream.peek(&mut first).await else { return false };
+        if count == 0 || count == PREFACE.len() || first[..count] != PREFACE[..count] {
+            return count > 0 && first[..count] == *PREFACE;
+        }
+        if ready.is_read_closed() {
+            return false;
+        }
+        // The bytes stay where they are, so the stream is told that only further ones make it readable.
+        _ = stream.try_io(Interest::READABLE, || Err::<(), _>(io::Error::from(io::ErrorKind::WouldBlock)));
+    }
+}
+
+/// Reads and discards what a client sends, until it closes its side, [`LINGER_BYTES_MAX`] have come, or the connection
+/// must end.
+async fn discard(stream: &mut (impl AsyncRead + Unpin), transport: &Transport) {
+    let reading = async {
+        let (mut left, mut room) = (LINGER_BYTES_MAX, [0; 4096]);
+        while left > 0 {
+            match stream.read(&mut room).await {
+                Ok(0) | Err(_) => return,
+                Ok(count) => left = left.saturating_sub(count),
+            }
+        }
+    };
+    until_killed(transport, reading).await;
+}
+
+/// Runs `work` until it is done, or until the connection must end. *Returns*: `None` if that was first.
+async fn unless_ended<T>(transport: &Transport, work: impl Future<Output = T>) -> Option<T> {
+    let mut work = pin!(work);
+    poll_fn(|context| {
+        transport.register(context);
+        if transport.is_killed() || transport.is_draining() {
+            return Poll::Ready(None);
+        }
+        work.as_mut().poll(context).map(Some)
+    })
+    .await
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::AsyncWriteExt;
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_millis(400);
+
+    async fn connected() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let client = TcpStream::connect(listener.local_addr().expect("an address")).await.expect("a connection");
+        (client, listener.accept().await.expect("a connection").0)
+    }
+
+    #[tokio::test]
+    async fn part_of_the_preface_costs_few_looks() {
+        let (mut client, stream) = connected().await;
+        client.write_all(&PREFACE[..3]).await.expect("room");
+        let mut looking = pin!(is_http2(&stream, LIMIT));
+        let mut polls = 0;
+        let found = poll_fn(|context| {
+            polls += 1;
+            looking.as_mut().poll(context)
+        });
+        assert_eq!(found.await, None);
+        assert!(polls <= 8, "polled {polls} times");
+    }
+
+    #[tokio::test]
+    async fn preface_is_found_in_pieces() {
+        for (sent, expected) in
+            [(PREFACE, true), (&b"PRI * HTTP/2.0\r\nhost: a\r\n\r\n"[..], false), (&b"POST /"[..], false)]
+        {
+            let (mut client, stream) = connected().await;
+            let sending = async {
+                for byte in sent {
+                    client.write_all(&[*byte]).await.expect("room");
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                }
+            };
+            let (found, ()) = tokio::join!(is_http2(&stream, Duration::from_secs(20)), sending);
+            assert_eq!(found, Some(expected));
+        }
+        let (mut client, stream) = connected().await;
+        client.write_all(&PREFACE[..3]).await.expect("room");
+        client.shutdown().await.expect("its side");
+        assert_eq!(is_http2(&stream, Duration::from_secs(20)).await, Some(false), "no more can come");
+    }
+}

@@ -1,0 +1,70 @@
+//! The table in use, which a reload replaces.
+//!
+//! Owns: handing a new table to all workers. Each worker has its own reference to the table, so a request takes no lock;
+//! it keeps the route with which it began.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use tokio::sync::watch;
+
+use super::Sites;
+use crate::stats::{OriginDown, OriginState};
+
+/// The table in use.
+#[derive(Debug, Clone)]
+pub(crate) struct LiveSites {
+    table: Arc<watch::Sender<Arc<Sites>>>,
+    generation: Arc<AtomicU32>,
+}
+
+impl LiveSites {
+    /// Begins with a table.
+    pub fn new(sites: Sites) -> LiveSites {
+        LiveSites { table: Arc::new(watch::Sender::new(Arc::new(sites))), generation: Arc::default() }
+    }
+
+    /// The table in use.
+    pub fn now(&self) -> Arc<Sites> {
+        self.table.borrow().clone()
+    }
+
+    /// The servers of origins for which `report` says that they fail.
+    pub fn servers_with(&self, report: impl Fn(&OriginState) -> Option<OriginDown>) -> Vec<OriginDown> {
+        let mut found = Vec::new();
+        for pool in self.now().pools() {
+            for server in &pool.servers {
+                let server_url = format!("{}://{}", server.origin.scheme(), server.authority);
+                found.extend(report(&server.state).map(|down| OriginDown {
+                    name: pool.name.clone(),
+                    server_url,
+                    ..down
+                }));
+            }
+        }
+        found
+    }
+
+    /// A number that no table has had yet; the first has 0.
+    pub fn next_generation(&self) -> u32 {
+        self.generation.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// Replaces the table. Every worker uses it for the requests that it gets from a moment later on. A server that stays
+    /// keeps the record of its failures.
+    pub fn replace(&self, sites: Sites) {
+        let former = self.now().pools();
+        let servers = former.iter().flat_map(|pool| &pool.servers);
+        let known: HashMap<_, _> = servers.map(|server| (&server.origin, &server.state)).collect();
+        for server in sites.pools().iter().flat_map(|pool| &pool.servers) {
+            known.get(&server.origin).iter().for_each(|state| server.state.continue_from(state));
+        }
+        self.table.send_replace(Arc::new(sites));
+    }
+
+    /// What tells a worker of each new table.
+    pub fn follow(&self) -> watch::Receiver<Arc<Sites>> {
+        self.table.subscribe()
+    }
+}

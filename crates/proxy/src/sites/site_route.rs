@@ -1,0 +1,259 @@
+//! The rules by which requests of one kind are answered.
+
+use std::borrow::Cow;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use http::header::HOST;
+use http::uri::PathAndQuery;
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri};
+
+use nectary_config::AccessRules;
+
+use super::{HeaderEdits, QueryRule, SiteKey};
+use crate::rules::key::push_key;
+use crate::rules::origin::references::OwnReferences;
+use crate::rules::policy::Policy;
+use crate::upstream::{OriginRules, Pool};
+
+/// What answers the requests of a route.
+#[derive(Debug, Clone)]
+pub(crate) enum Target {
+    /// The origin that the request's URL names, as a forward proxy has it.
+    Named(Arc<OriginRules>),
+    /// A server of an origin.
+    Pool(Arc<Pool>),
+    /// The proxy itself, with another URL.
+    Redirect(RedirectTo),
+    /// No site has the host that the client names.
+    NoSite,
+    /// The site has nothing at this path.
+    NoRoute,
+    /// Origins that decode a path would see another route's in it.
+    Ambiguous,
+}
+
+/// Where clients are sent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct RedirectTo {
+    pub status: StatusCode,
+    /// A URL, or a path of the same site.
+    pub url: String,
+    /// Whether path and query of the request follow it.
+    pub keeps_path: bool,
+}
+
+impl RedirectTo {
+    /// The `Location` for a request; `None` if it would not be one. A path that begins with several slashes would be read
+    /// as a host, so one is left of them.
+    pub fn location(&self, uri: &Uri) -> Option<HeaderValue> {
+        if !self.keeps_path {
+            return HeaderValue::from_str(&self.url).ok();
+        }
+        let path = uri.path_and_query().map_or("", PathAndQuery::as_str).trim_start_matches(['/', '\\']);
+        HeaderValue::from_str(&format!("{}/{path}", self.url.strip_suffix('/').unwrap_or(&self.url))).ok()
+    }
+}
+
+/// The `Host` that an origin gets.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum HostSent {
+    /// The authority of the server that is asked.
+    Server,
+    /// Always this one.
+    Fixed(String),
+    /// The one in the key, which the client names.
+    Client,
+}
+
+/// A route: what a request's key is, where its response comes from, and how long that is good for.
+#[derive(Debug)]
+pub(crate) struct SiteRoute {
+    pub key: SiteKey,
+    pub target: Target,
+    pub host: HostSent,
+    pub policy: Policy,
+    /// Whether nothing is stored and nothing is answered from the store.
+    pub is_pass: bool,
+    pub query: QueryRule,
+    /// The request headers that are part of every key, sorted.
+    pub key_headers: Vec<HeaderName>,
+    /// The changes of requests to the origin.
+    pub request_headers: HeaderEdits,
+    /// The changes of responses to clients.
+    pub response_headers: HeaderEdits,
+    /// The origin's references to itself, which clients get in a form that is right for each of them.
+    pub references: Option<OwnReferences>,
+    /// Who may use the route; everyone if it is `None`.
+    pub access: Option<AccessRules>,
+    /// The tags of every stored response, beside those that it names.
+    pub tags: Vec<Vec<u8>>,
+    /// Whether bodies that end with the origin's connection are not stored.
+    pub distrusts_close: bool,
+    /// Whether tags are removed from responses to clients.
+    pub strips_tags: bool,
+    /// Whether clients' demands for a fresher response are ignored.
+    pub ignores_demands: bool,
+    /// Whether the origin is not told who asked.
+    pub is_silent: bool,
+}
+
+impl SiteRoute {
+    /// A route without rules.
+    pub fn new(key: SiteKey, target: Target) -> SiteRoute {
+        SiteRoute {
+            key,
+            target,
+            host: HostSent::Server,
+            policy: Policy::default(),
+            is_pass: false,
+            query: QueryRule::All,
+            key_headers: Vec::new(),
+            request_headers: HeaderEdits::default(),
+            response_headers: HeaderEdits::default(),
+            references: None,
+            access: None,
+            tags: Vec::new(),
+            distrusts_close: false,
+            strips_tags: false,
+            ignores_demands: false,
+            is_silent: false,
+        }
+    }
+
+    /// Whether a client with this address may use the route.
+    #[inline]
+    pub fn admits(&self, client: IpAddr) -> bool {
+        self.access.as_ref().is_none_or(|access| access.admits(client))
+    }
+
+    /// Whether clients name any origin, as those of a forward proxy do.
+    pub fn is_forward(&self) -> bool {
+        matches!(self.target, Target::Named(_))
+    }
+
+    /// Whether requests may be answered from the store.
+    #[inline]
+    pub fn is_stored(&self) -> bool {
+        matches!(self.target, Target::Named(_) | Target::Pool(_)) && !self.is_pass
+    }
+
+    /// Whether nothing but URL and host decides about the answer to a plain request, and the stored headers are sent as
+    /// they are.
+    #[inline]
+    pub fn is_plain(&self) -> bool {
+        self.key_headers.is_empty() && self.response_headers.is_empty() && self.access.is_none() && !self.is_forward()
+    }
+
+    /// The URL of a request as the access log has it: what the client asked for, where the key is not that.
+    pub fn logged_url<'a>(&self, key: &'a [u8], is_tls: bool, host: Option<&[u8]>, path: &[u8]) -> Cow<'a, [u8]> {
+        let has_url = matches!(self.target, Target::NoSite | Target::NoRoute | Target::Ambiguous);
+        if !(self.key.is_of_site || has_url) {
+            return Cow::Borrowed(key);
+        }
+        let scheme = if is_tls { &b"https://"[..] } else { b"http://" };
+        Cow::Owned([scheme, host.unwrap_or_default(), path].concat())
+    }
+
+    /// Appends the primary key of a request to `out`; false if the target has no key.
+    ///
+    /// Unless the client's host is in the key, the key has the site's, whatever authority the client names. The authority
+    /// in the target counts more than `Host`.
+    pub fn push_request_key(&self, uri: &Uri, host: Option<&HeaderValue>, out: &mut Vec<u8>) -> bool {
+        match self.target {
+            Target::Named(_) => push_key(out, uri),
+            Target::NoSite | Target::NoRoute | Target::Ambiguous => false,
+            Target::Pool(_) | Target::Redirect(_) => {
+                let named = uri.authority().map(|authority| authority.as_str().as_bytes());
+                let has_key = uri.path_and_query().is_none_or(|path| path.as_str() != "*")
+                    && self.key.push_prefix(out, named.or_else(|| host.map(HeaderValue::as_bytes)));
+                if has_key {
+                    self.push_path(path_of(uri), out);
+                }
+                has_key
+            }
+        }
+    }
+
+    /// Appends the path of a key and what counts of its query; an empty path is `/`.
+    #[inline]
+    pub fn push_path(&self, path_and_query: &[u8], out: &mut Vec<u8>) {
+        if path_and_query.first() != Some(&b'/') {
+            out.push(b'/');
+        }
+        self.query.push(path_and_query, out);
+    }
+
+    /// The path and query that the origin gets, if it is not the request's: a response that may be stored must not depend
+    /// on what is not in the key.
+    pub fn target_sent(&self, uri: &Uri) -> Option<PathAndQuery> {
+        if self.query.is_all() || self.is_pass {
+            return None;
+        }
+        let mut target = Vec::new();
+        self.push_path(path_of(uri), &mut target);
+        PathAndQuery::try_from(target).ok()
+    }
+
+    /// The `Host` that a server with this authority gets with a request that has this key.
+    pub fn host_for<'a>(&'a self, key: &'a [u8], authority: &'a str) -> &'a str {
+        match &self.host {
+            HostSent::Server => authority,
+            HostSent::Fixed(host) => host,
+            HostSent::Client => self.key.client_host_of(key).unwrap_or(authority),
+        }
+    }
+
+    /// Makes an origin's response fit for all clients, before anything else is read from its headers.
+    pub fn adapt(&self, headers: &mut HeaderMap) {
+        if let Some(references) = &self.references {
+            references.rewrite(headers);
+        }
+    }
+}
+
+/// The authority that a request names: that of its target, else its `Host`.
+pub(super) fn authority_of<'a>(uri: &'a Uri, headers: &'a HeaderMap) -> Option<&'a [u8]> {
+    let named = uri.authority().map(|authority| authority.as_str().as_bytes());
+    named.or_else(|| headers.get(HOST).map(HeaderValue::as_bytes))
+}
+
+/// Path and query of a URI.
+pub(crate) fn path_of(uri: &Uri) -> &[u8] {
+    uri.path_and_query().map_or(b"", |path| path.as_str().as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_redirect_leads_to_no_other_host() {
+        let location = |url: &str, keeps_path, uri: &str| {
+            let to = RedirectTo { status: StatusCode::FOUND, url: url.to_owned(), keeps_path };
+            let uri = uri.parse().expect("a target");
+            to.location(&uri).map(|value| value.to_str().expect("ASCII").to_owned()).unwrap_or_default()
+        };
+        assert_eq!(location("https://b/x", false, "/y?z"), "https://b/x");
+        assert_eq!(location("https://b", true, "/y?z"), "https://b/y?z");
+        assert_eq!(location("https://b/x/", true, "http://a/y?z"), "https://b/x/y?z");
+        assert_eq!(location("https://b", true, "http://a"), "https://b/");
+        assert_eq!(location("/", true, "//evil/"), "/evil/");
+        assert_eq!(location("/", true, "/\\evil/"), "/evil/");
+        assert_eq!(location("/new", true, "//evil/"), "/new/evil/");
+    }
+
+    #[test]
+    fn the_log_has_what_clients_asked_for() {
+        let logged = |key: SiteKey, is_tls, host: Option<&str>| {
+            let to = RedirectTo { status: StatusCode::FOUND, url: "/".to_owned(), keeps_path: false };
+            let route = SiteRoute::new(key, Target::Redirect(to));
+            let url = route.logged_url(b"http://key/a", is_tls, host.map(str::as_bytes), b"/a?b");
+            String::from_utf8(url.into_owned()).expect("text")
+        };
+        let site = || SiteKey::of_site("one.test", true, true);
+        assert_eq!(logged(site(), true, Some("www.one.test:8443")), "https://www.one.test:8443/a?b");
+        assert_eq!(logged(site(), false, None), "http:///a?b");
+        assert_eq!(logged(SiteKey::of_origin(true, "own", false), true, Some("x")), "http://key/a");
+    }
+}

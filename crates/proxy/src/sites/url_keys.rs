@@ -1,0 +1,49 @@
+//! The keys of a URL that an operator names, for example to purge it.
+//!
+//! Owns: finding the site of a URL, whichever of its names and whether `http` or `https` the operator writes.
+
+use http::Uri;
+
+use super::site_table::Sites;
+
+/// A URL, or the beginning of URLs.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct KeysOfUrl<'a> {
+    pub url: &'a str,
+    pub is_prefix: bool,
+}
+
+impl Sites {
+    /// The keys under which responses for a URL may be stored: one, or several if URLs that begin so have keys of several
+    /// forms. A URL of no site is its own key; so is the beginning of a host, unless it is a site's name: then it is all
+    /// of the site.
+    pub fn keys_of(&self, wanted: &KeysOfUrl<'_>) -> Vec<Vec<u8>> {
+        let as_it_is = || vec![wanted.url.as_bytes().to_vec()];
+        if !self.has_names() {
+            return as_it_is();
+        }
+        let Some((_, rest)) = wanted.url.split_once("://") else { return as_it_is() };
+        let (host, path) = match rest.find('/') {
+            Some(slash) => rest.split_at(slash),
+            None if wanted.is_prefix && !self.is_named(rest.as_bytes()) => return as_it_is(),
+            None => (rest, "/"),
+        };
+        if !wanted.is_prefix {
+            let Ok(uri) = wanted.url.parse::<Uri>() else { return as_it_is() };
+            let mut key = Vec::new();
+            let has_key = self.find(Some(host.as_bytes()), path.as_bytes()).push_request_key(&uri, None, &mut key);
+            return if has_key { vec![key] } else { as_it_is() };
+        }
+        let mut keys: Vec<Vec<u8>> = Vec::new();
+        for route in self.routes_of(host.as_bytes()) {
+            let mut key = Vec::new();
+            if route.key.push_prefix(&mut key, Some(host.as_bytes())) {
+                key.extend_from_slice(path.as_bytes());
+                if !keys.contains(&key) {
+                    keys.push(key);
+                }
+            }
+        }
+        if keys.is_empty() { as_it_is() } else { keys }
+    }
+}

@@ -1,0 +1,124 @@
+//! Tests of the bytes that reach hyper: no complete head of a refused request, and no request that the shortcut
+//! answers.
+
+use std::future::poll_fn;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use super::*;
+use crate::wire::http1::framing::Violation;
+use crate::wire::transport::{Clock, Deadlines};
+
+const DEADLINES: Deadlines = Deadlines { idle: 10, head: 5, body: 7, write: 6, tunnel: 20, linger: 2 };
+
+fn watch(side: Side) -> Rc<Watch> {
+    Watch::new(side, Rc::new(Clock::default()), DEADLINES, 1024)
+}
+
+#[tokio::test]
+async fn a_parser_never_sees_the_end_of_a_refused_head() {
+    for (sent, seen) in [
+        ("GET / HTTP/1.1\r\nA: b\n\r\n", &b"GET / HTTP/1.1\r\n"[..]),
+        ("GET / HTTP/1.1\r\n\r\nGET / HTTP/1.1\r\n folded\r\n\r\n", b"GET / HTTP/1.1\r\n\r\nGET / HTTP/1.1\r\n"),
+    ] {
+        let (mut peer, own) = tokio::io::duplex(4096);
+        let watch = watch(Side::Client);
+        let mut stream = SharedStream::new(WatchedStream::new(own, watch.clone()));
+        peer.write_all(sent.as_bytes()).await.expect("room");
+        let mut found = [0; 256];
+        let count = stream.read(&mut found).await.expect("as much as was accepted");
+        assert_eq!(&found[..count], seen);
+        assert!(watch.violation().is_some() && !stream.is_refused(), "the parser may still be at work");
+        let mut more = ReadBuf::new(&mut found);
+        let polled = poll_fn(|context| Poll::Ready(Pin::new(&mut stream).poll_read(context, &mut more))).await;
+        assert!(polled.is_pending() && stream.is_refused());
+        watch.begin(false);
+        assert!(!stream.is_refused(), "what came before is still to be answered");
+    }
+}
+
+#[tokio::test]
+async fn a_bad_body_is_an_error_for_its_reader() {
+    let (mut peer, own) = tokio::io::duplex(4096);
+    let watch = watch(Side::Origin);
+    watch.begin(false);
+    watch.on_written();
+    let mut stream = WatchedStream::new(own, watch.clone());
+    peer.write_all(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabcd").await.expect("room");
+    let mut found = Vec::new();
+    assert!(stream.read_to_end(&mut found).await.is_err());
+    assert!(found.ends_with(b"3\r\nabc"));
+    assert_eq!(watch.violation(), Some(Violation::Chunk));
+}
+
+/// A shortcut that answers only `/a`, with the body `A`.
+struct Letters;
+
+impl Shortcut for Letters {
+    fn answer(&self, request: &[u8], head: &mut Vec<u8>) -> Option<Bytes> {
+        request.starts_with(b"GET /a ").then(|| head.extend_from_slice(b"head:"))?;
+        Some(Bytes::from_static(b"A"))
+    }
+}
+
+#[tokio::test]
+async fn what_the_shortcut_answers_never_reaches_the_parser_and_all_else_does() {
+    let (mut peer, own) = tokio::io::duplex(4096);
+    let watch = watch(Side::Client);
+    let mut stream = SharedStream::new(WatchedStream::new(own, watch.clone()));
+    let mut room = [0; 256];
+    let mut found = [0; 6];
+    for _ in 0..3 {
+        peer.write_all(b"GET /a HTTP/1.1\r\n\r\n").await.expect("room");
+        let polled = poll_fn(|context| Poll::Ready(stream.poll_shortcut(context, &Letters, &mut room))).await;
+        assert!(polled.is_pending(), "nothing is left for the parser");
+        peer.read_exact(&mut found).await.expect("the answer");
+        assert_eq!(&found, b"head:A");
+    }
+    let requests = [
+        &b"GET /b HTTP/1.1\r\n\r\n"[..],
+        b"GET /a HTTP/1.1\r\nContent-Length: 1\r\n\r\n",
+        b"x",
+        b"GET /a HT",
+        b"TP/1.1\r\n\r\n",
+    ];
+    for request in requests {
+        peer.write_all(request).await.expect("room");
+        poll_fn(|context| stream.poll_shortcut(context, &Letters, &mut room)).await;
+        let mut came = vec![0; request.len()];
+        stream.read_exact(&mut came).await.expect("all of it");
+        assert_eq!(came, request);
+        let mut more = ReadBuf::new(&mut came);
+        let asked = poll_fn(|context| Poll::Ready(Pin::new(&mut stream).poll_read(context, &mut more))).await;
+        assert!(asked.is_pending());
+    }
+}
+
+#[tokio::test]
+async fn a_request_behind_those_in_the_parsers_buffer_waits_for_the_parser() {
+    let (mut peer, own) = tokio::io::duplex(4096);
+    let mut stream = SharedStream::new(WatchedStream::new(own, watch(Side::Client)));
+    let mut room = [0; 256];
+    let two = b"GET /b HTTP/1.1\r\n\r\nGET /b HTTP/1.1\r\n\r\n";
+    peer.write_all(two).await.expect("room");
+    poll_fn(|context| stream.poll_shortcut(context, &Letters, &mut room)).await;
+    stream.read_exact(&mut vec![0; two.len()]).await.expect("both");
+    peer.write_all(b"GET /a HTTP/1.1\r\n\r\n").await.expect("room");
+    for _ in 0..2 {
+        let polled = poll_fn(|context| Poll::Ready(stream.poll_shortcut(context, &Letters, &mut room))).await;
+        assert!(polled.is_ready() && stream.0.borrow().came.is_empty(), "the parser may not have answered both yet");
+    }
+}
+
+#[tokio::test]
+async fn a_request_behind_an_unfinished_exchange_waits_for_the_parser() {
+    let (mut peer, own) = tokio::io::duplex(4096);
+    let watch = watch(Side::Client);
+    let stream = SharedStream::new(WatchedStream::new(own, watch.clone()));
+    let mut room = [0; 256];
+    watch.begin(false);
+    peer.write_all(b"GET /a HTTP/1.1\r\n\r\n").await.expect("room");
+    let polled = poll_fn(|context| Poll::Ready(stream.poll_shortcut(context, &Letters, &mut room))).await;
+    assert!(polled.is_ready(), "answers keep the order of requests");
+    assert!(stream.0.borrow().came.is_empty(), "nothing was read past the parser");
+}

@@ -1,0 +1,455 @@
+//! Sessions that keep names and attributes, and the server's side, with messages that are late and cross.
+//!
+//! Owns: seeded runs of three sessions that look at names and change them. The promise: what a session finds in what it
+//! keeps is what the server has at this moment. Each planted bug must break it.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use super::{Changing, Known, Looks, Moment};
+use crate::format::Inode;
+use crate::protocol::{Attributes, Changes, FileId, Held, Operation, Token, What};
+use crate::tokens;
+
+const SESSIONS: usize = 3;
+const NAMES: u64 = 4;
+const STEPS: u64 = 600;
+const DIRECTORY: FileId = FileId { inode: 1, generation: 1 };
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Bug {
+    /// An answer is kept although what it shows was recalled or changed since the question.
+    LateAnswerKept,
+    /// What a session changes itself is kept.
+    OwnChangeKept,
+    /// A change is made before other sessions have given back what it changes.
+    ChangeUnwaited,
+    /// A session gives back what it still uses.
+    UsedAfterReturn,
+    /// What is being changed is offered again before the change is made.
+    OfferedDuringChange,
+}
+
+const BUGS: [Bug; 5] =
+    [Bug::LateAnswerKept, Bug::OwnChangeKept, Bug::ChangeUnwaited, Bug::UsedAfterReturn, Bug::OfferedDuringChange];
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % bound
+    }
+}
+
+/// A request of a session.
+enum Up {
+    Name(Moment, u64),
+    Attributes(Moment, FileId),
+    Change(Operation, Option<Changing>),
+}
+
+/// An answer of the server.
+enum Down {
+    Looked { asked: Moment, name: Option<u64>, names: u64, attributes: u64, found: Option<Attributes> },
+    Done(#[expect(dead_code, reason = "it is held until the answer arrives")] Option<Changing>),
+}
+
+#[derive(Default)]
+struct Session {
+    looks: Arc<Looks>,
+    up: VecDeque<Up>,
+    /// Answers may come in any order.
+    down: Vec<Down>,
+    recalls: VecDeque<Held>,
+    returns: VecDeque<Held>,
+    /// Recalls that were answered, and are to be done yet: a bug.
+    undone: Vec<Token>,
+    /// Operations at the server, of which the first waits.
+    behind: VecDeque<(Operation, Option<Changing>)>,
+    is_changing: bool,
+}
+
+impl Default for Looks {
+    fn default() -> Looks {
+        Looks::new()
+    }
+}
+
+struct Run {
+    random: Random,
+    bug: Option<Bug>,
+    now: u64,
+    sessions: Vec<Session>,
+    server: tokens::Looks,
+    /// The inodes of the names, and the version of each inode.
+    names: BTreeMap<u64, FileId>,
+    versions: BTreeMap<u64, u64>,
+    waiting: BTreeMap<u64, (usize, Vec<Token>)>,
+    next: u64,
+    hits: u64,
+    waits: u64,
+}
+
+fn text(name: u64) -> Vec<u8> {
+    format!("n{name}").into_bytes()
+}
+
+fn number(name: &[u8]) -> u64 {
+    u64::from(name[1] - b'0')
+}
+
+impl Run {
+    fn new(seed: u64, bug: Option<Bug>) -> Run {
+        Run {
+            random: Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1),
+            bug,
+            now: 0,
+            sessions: (0..SESSIONS).map(|_| Session::default()).collect(),
+            server: tokens::Looks::new(1),
+            names: BTreeMap::new(),
+            versions: BTreeMap::from([(DIRECTORY.inode, 0)]),
+            waiting: BTreeMap::new(),
+            next: 100,
+            hits: 0,
+            waits: 0,
+        }
+    }
+
+    fn attributes(&self, file: FileId) -> Option<Attributes> {
+        let version = *self.versions.get(&file.inode)?;
+        Some(Attributes {
+            number: file.inode,
+            inode: Inode { generation: file.generation, version, ..Inode::default() },
+        })
+    }
+
+    /// A program's call on a session. *Errors*: what the session keeps is not what the server has.
+    fn call(&mut self, of: usize) -> Result<(), String> {
+        let name = self.random.below(NAMES);
+        let asked = self.sessions[of].looks.now();
+        match self.random.below(10) {
+            0..7 => {
+                let truth = self.names.get(&name).and_then(|file| self.attributes(*file));
+                let found = match self.sessions[of].looks.name(DIRECTORY, &text(name)) {
+                    Some(Known::Present(found)) => Some(*found),
+                    Some(Known::Absent) => None,
+                    None => {
+                        self.sessions[of].up.push_back(Up::Name(asked, name));
+                        return Ok(());
+                    }
+                };
+                self.hits += 1;
+                if found != truth {
+                    return Err(format!("session {of} finds {found:?} for {name}, which is {truth:?}"));
+                }
+            }
+            7..9 => {
+                let any = self.random.below(self.names.len() as u64 + 1) as usize;
+                let file = self.names.values().nth(any).copied().unwrap_or(DIRECTORY);
+                match self.sessions[of].looks.attributes(file) {
+                    Some(found) if Some(&found) != self.attributes(file).as_ref() => {
+                        return Err(format!("session {of} finds {found:?}, which is {:?}", self.attributes(file)));
+                    }
+                    Some(_) => self.hits += 1,
+                    None => self.sessions[of].up.push_back(Up::Attributes(asked, file)),
+                }
+            }
+            _ => {
+                let operation = self.operation(name);
+                let changing =
+                    (self.bug != Some(Bug::OwnChangeKept)).then(|| self.sessions[of].looks.changing(&operation));
+                self.sessions[of].up.push_back(Up::Change(operation, changing));
+            }
+        }
+        Ok(())
+    }
+
+    fn operation(&mut self, name: u64) -> Operation {
+        let other = self.random.below(NAMES);
+        match (self.names.get(&name).copied(), self.random.below(3)) {
+            (None, _) => super::super::New::default().operation(DIRECTORY, &text(name), false),
+            (Some(_), 0) => {
+                Operation::Unlink { directory: DIRECTORY, name: text(name), is_directory: false, expected: 0 }
+            }
+            (Some(_), 1) => Operation::Rename {
+                directory: DIRECTORY,
+                name: text(name),
+                new_directory: DIRECTORY,
+                new_name: text(other),
+                flags: 0,
+            },
+            (Some(file), _) => Operation::SetAttributes { file, changes: Changes::default() },
+        }
+    }
+
+    /// What an operation changes at the server now.
+    fn touched(&self, operation: &Operation) -> Vec<Token> {
+        let token = |object, what| Token { object, what };
+        let mut tokens = Vec::new();
+        let mut add = |name: &[u8]| {
+            tokens.extend([token(DIRECTORY, What::Directory), token(DIRECTORY, What::Attributes)]);
+            tokens.extend(self.names.get(&number(name)).map(|file| token(*file, What::Attributes)));
+        };
+        match operation {
+            Operation::Create { name, .. } | Operation::Unlink { name, .. } => add(name),
+            Operation::Rename { name, new_name, .. } => {
+                add(name);
+                add(new_name);
+            }
+            Operation::SetAttributes { file, .. } => tokens.push(token(*file, What::Attributes)),
+            _ => {}
+        }
+        tokens.sort_unstable();
+        tokens.dedup();
+        tokens
+    }
+
+    fn apply(&mut self, operation: &Operation) {
+        let mut grow = |file: FileId| *self.versions.entry(file.inode).or_default() += 1;
+        match operation {
+            Operation::Create { name, .. } if !self.names.contains_key(&number(name)) => {
+                let made = FileId { inode: self.next, generation: 1 };
+                self.next += 1;
+                grow(DIRECTORY);
+                self.versions.insert(made.inode, 1);
+                self.names.insert(number(name), made);
+            }
+            Operation::Unlink { name, .. } => {
+                if let Some(file) = self.names.remove(&number(name)) {
+                    grow(DIRECTORY);
+                    grow(file);
+                }
+            }
+            Operation::Rename { name, new_name, .. } if name != new_name => {
+                if let Some(file) = self.names.remove(&number(name)) {
+                    grow(DIRECTORY);
+                    grow(file);
+                    if let Some(replaced) = self.names.insert(number(new_name), file) {
+                        grow(replaced);
+                    }
+                }
+            }
+            Operation::SetAttributes { file, .. } => grow(*file),
+            _ => {}
+        }
+    }
+
+    /// Takes a request of a session at the server.
+    fn take_up(&mut self, of: usize) {
+        match self.sessions[of].up.pop_front() {
+            Some(Up::Name(asked, name)) => {
+                let file = self.names.get(&name).copied();
+                self.answer(of, asked, Some(name), file);
+            }
+            Some(Up::Attributes(asked, file)) => self.answer(of, asked, None, Some(file)),
+            Some(Up::Change(operation, changing)) => {
+                self.sessions[of].behind.push_back((operation, changing));
+                self.change(of);
+            }
+            None => {}
+        }
+    }
+
+    fn answer(&mut self, of: usize, asked: Moment, name: Option<u64>, file: Option<FileId>) {
+        let found = file.and_then(|file| self.attributes(file));
+        let mut offer = |token| self.server.offer(self.now, of as u64, token).unwrap_or(0);
+        let names = name.map_or(0, |_| offer(Token { object: DIRECTORY, what: What::Directory }));
+        let attributes = found.as_ref().map_or(0, |found| offer(Token { object: found.id(), what: What::Attributes }));
+        self.sessions[of].down.push(Down::Looked { asked, name, names, attributes, found });
+    }
+
+    /// Does the operations of a session in order, up to one that waits.
+    fn change(&mut self, of: usize) {
+        while !self.sessions[of].is_changing
+            && let Some((operation, _)) = self.sessions[of].behind.front()
+        {
+            let tokens = self.touched(operation);
+            self.next += 1;
+            let is_ready = self.server.begin_change(self.now, of as u64, &tokens, self.next);
+            if is_ready || self.bug == Some(Bug::ChangeUnwaited) {
+                self.finish(of, &tokens);
+                continue;
+            }
+            if self.bug == Some(Bug::OfferedDuringChange) {
+                self.server.end_change(&tokens);
+            }
+            self.waits += 1;
+            self.sessions[of].is_changing = true;
+            self.waiting.insert(self.next, (of, tokens));
+        }
+    }
+
+    fn finish(&mut self, of: usize, tokens: &[Token]) {
+        let Some((operation, changing)) = self.sessions[of].behind.pop_front() else { return };
+        self.apply(&operation);
+        self.server.end_change(tokens);
+        self.sessions[of].down.push(Down::Done(changing));
+    }
+
+    /// Does what the server can do now.
+    fn act(&mut self) {
+        loop {
+            let ready = self.server.take_ready();
+            for (session, held) in self.server.take_recalls() {
+                self.sessions[session as usize].recalls.push_back(held);
+            }
+            if ready.is_empty() {
+                return;
+            }
+            for (of, tokens) in ready.iter().filter_map(|ticket| self.waiting.remove(ticket)).collect::<Vec<_>>() {
+                self.sessions[of].is_changing = false;
+                let now = self.sessions[of].behind.front().map(|(operation, _)| self.touched(operation));
+                let is_known = now.is_some_and(|now| now.iter().all(|token| tokens.contains(token)));
+                if is_known || self.bug == Some(Bug::OfferedDuringChange) {
+                    self.finish(of, &tokens);
+                } else {
+                    self.server.end_change(&tokens);
+                }
+                self.change(of);
+            }
+        }
+    }
+
+    /// Takes an answer at a session.
+    fn take_down(&mut self, of: usize) {
+        let count = self.sessions[of].down.len() as u64;
+        if count == 0 {
+            return;
+        }
+        let any = self.random.below(count) as usize;
+        let Down::Looked { asked, name, names, attributes, found } = self.sessions[of].down.swap_remove(any) else {
+            return;
+        };
+        let looks = &self.sessions[of].looks;
+        let asked = if self.bug == Some(Bug::LateAnswerKept) { looks.now() } else { asked };
+        if let (Some(name), true) = (name, names != 0) {
+            looks.keep_name(asked, DIRECTORY, &text(name), found.as_ref().map(Attributes::id));
+        }
+        if let (Some(found), true) = (&found, attributes != 0) {
+            looks.keep_attributes(asked, found);
+        }
+    }
+
+    fn step(&mut self) -> Result<(), String> {
+        self.now += self.random.below(60);
+        let of = self.random.below(SESSIONS as u64) as usize;
+        match self.random.below(7) {
+            0..2 => self.call(of)?,
+            2 => self.take_up(of),
+            3 => self.take_down(of),
+            4 => {
+                if let Some(held) = self.sessions[of].recalls.pop_front() {
+                    match self.bug {
+                        Some(Bug::UsedAfterReturn) => self.sessions[of].undone.push(held.token),
+                        _ => self.sessions[of].looks.recalled(held.token),
+                    }
+                    self.sessions[of].returns.push_back(held);
+                }
+            }
+            5 => {
+                let undone = std::mem::take(&mut self.sessions[of].undone);
+                undone.into_iter().for_each(|token| self.sessions[of].looks.recalled(token));
+            }
+            _ => {
+                if let Some(held) = self.sessions[of].returns.pop_front() {
+                    self.server.returned(of as u64, held);
+                }
+            }
+        }
+        self.act();
+        Ok(())
+    }
+
+    fn is_idle(&self) -> bool {
+        let is_idle = |session: &Session| {
+            session.up.is_empty()
+                && session.down.is_empty()
+                && session.behind.is_empty()
+                && session.recalls.is_empty()
+                && session.returns.is_empty()
+        };
+        self.sessions.iter().all(is_idle)
+    }
+
+    fn run(&mut self) -> Result<(), String> {
+        for _ in 0..STEPS {
+            self.step()?;
+        }
+        // Every call ends.
+        for _ in 0..10_000 {
+            if self.is_idle() {
+                return Ok(());
+            }
+            for of in 0..SESSIONS {
+                self.take_up(of);
+                self.take_down(of);
+                while let Some(held) = self.sessions[of].recalls.pop_front() {
+                    self.sessions[of].looks.recalled(held.token);
+                    self.server.returned(of as u64, held);
+                }
+                while let Some(held) = self.sessions[of].returns.pop_front() {
+                    self.server.returned(of as u64, held);
+                }
+                self.act();
+            }
+        }
+        Err("calls have no end".to_owned())
+    }
+}
+
+#[test]
+fn what_sessions_keep_is_what_the_server_has() {
+    let (mut hits, mut waits) = (0, 0);
+    for seed in 1..=3000 {
+        let mut run = Run::new(seed, None);
+        run.run().unwrap_or_else(|broken| panic!("seed {seed}: {broken}"));
+        (hits, waits) = (hits + run.hits, waits + run.waits);
+    }
+    println!("{hits} look-ups from what was kept, {waits} changes waited");
+    assert!(hits > 10_000 && waits > 1_000, "{hits} {waits}");
+}
+
+#[test]
+fn planted_bugs_of_kept_names_are_found() {
+    for bug in BUGS {
+        let found = (1..=3000).find_map(|seed| Run::new(seed, Some(bug)).run().err().map(|broken| (seed, broken)));
+        let (seed, broken) = found.unwrap_or_else(|| panic!("{bug:?} is not found"));
+        println!("{bug:?}: seed {seed}: {broken}");
+    }
+}
+
+#[test]
+fn oldest_look_is_recalled_beyond_the_bound() {
+    let mut server = tokens::Looks::new(1);
+    let token = |inode| Token { object: FileId { inode, generation: 1 }, what: What::Attributes };
+    for inode in 0..=tokens::LOOKS_MAX as u64 {
+        assert!(server.offer(0, 1, token(inode)).is_some());
+    }
+    let recalls = server.take_recalls();
+    assert_eq!(recalls.iter().map(|(session, held)| (*session, held.token)).collect::<Vec<_>>(), [(1, token(0))]);
+    server.returned(1, recalls[0].1);
+    assert_eq!(server.count(), tokens::LOOKS_MAX);
+    server.forget(1);
+    assert_eq!(server.count(), 0);
+}
+
+#[test]
+fn recall_that_a_session_missed_is_repeated() {
+    let mut server = tokens::Looks::new(1);
+    let token = Token { object: DIRECTORY, what: What::Directory };
+    assert!(server.offer(0, 1, token).is_some());
+    assert!(!server.begin_change(1, 2, &[token], 7));
+    let first = server.take_recalls();
+    assert!(server.offer(2, 3, token).is_none(), "it is being changed");
+    server.repeat(1);
+    assert_eq!(server.take_recalls(), first);
+    assert_eq!(server.asked().collect::<Vec<_>>(), [(1, DIRECTORY.inode, 1)]);
+    server.returned(1, first[0].1);
+    assert_eq!(server.take_ready(), [7]);
+    server.end_change(&[token]);
+    assert!(server.offer(3, 3, token).is_none(), "hosts that take turns need no recall each time");
+    assert!(server.offer(1000, 3, token).is_some());
+}

@@ -1,0 +1,56 @@
+//! What an operation changes of the names and attributes that sessions may keep.
+
+use super::image::Image;
+use super::names::find;
+use crate::protocol::{FileId, Operation, Token, What};
+
+impl Image {
+    /// Returns the names of directories and the attributes that an operation changes now, in order.
+    pub fn touched(&self, operation: &Operation) -> Vec<Token> {
+        let mut tokens = Vec::new();
+        let mut add = |file: Option<FileId>, what| tokens.extend(file.map(|object| Token { object, what }));
+        let mut add_name = |directory: FileId, name: &[u8]| {
+            let directory = self.present(directory);
+            add(directory, What::Directory);
+            add(directory, What::Attributes);
+            add(directory.and_then(|directory| self.named(directory, name)), What::Attributes);
+        };
+        match operation {
+            Operation::Create { directory, name, .. } | Operation::Unlink { directory, name, .. } => {
+                add_name(*directory, name);
+            }
+            Operation::Link { file, directory, name } => {
+                add_name(*directory, name);
+                add(self.present(*file), What::Attributes);
+            }
+            Operation::Rename { directory, name, new_directory, new_name, .. } => {
+                add_name(*directory, name);
+                add_name(*new_directory, new_name);
+            }
+            Operation::SetAttributes { file, .. }
+            | Operation::SetXattr { file, .. }
+            | Operation::RemoveXattr { file, .. }
+            | Operation::Commit { file, .. }
+            | Operation::TakeReserved { file, .. }
+            | Operation::Truncate { file, .. }
+            | Operation::Allocate { file, .. } => add(self.present(*file), What::Attributes),
+            Operation::Access { accesses } => {
+                accesses.iter().for_each(|accessed| add(self.present(accessed.file), What::Attributes));
+            }
+            Operation::ReturnSpace { .. } => {}
+        }
+        tokens.sort_unstable();
+        tokens.dedup();
+        tokens
+    }
+
+    /// Returns a file with its present generation, if it exists.
+    pub fn present(&self, file: FileId) -> Option<FileId> {
+        self.attributes(file).ok().map(|attributes| attributes.id())
+    }
+
+    fn named(&self, directory: FileId, name: &[u8]) -> Option<FileId> {
+        let (_, named) = find(&self.tables, &self.hash_key, directory.inode, name).ok()??;
+        self.present(FileId { inode: named.inode, generation: 0 })
+    }
+}

@@ -1,0 +1,123 @@
+//! Operations that wait until no other session keeps the names and attributes that they change.
+//!
+//! Owns: these operations, and those of the same sessions behind them. Promises: the operations of a session are done
+//! in the order of their arrival. Leaves to others: who keeps what (`tokens::looks`), doing the operations (`owner`).
+//!
+//! *Circle*: as `request`: operations have the replies of `connection`.
+
+use std::collections::{HashMap, VecDeque};
+
+use super::connection::Reply;
+use super::long_waits::WaitSubject;
+use crate::protocol::{Operation, Token};
+
+/// An operation that is asked for.
+pub(super) struct Asked {
+    pub session: u64,
+    pub number: u64,
+    pub operation: Operation,
+    pub reply: Reply,
+}
+
+impl Asked {
+    /// Whether it must wait, after a restart, until no earlier session keeps names and attributes. No other session keeps
+    /// attributes of a file whose data token the session holds; and other hosts may see times of access late.
+    pub fn is_graced(&self) -> bool {
+        matches!(
+            self.operation,
+            Operation::Create { .. }
+                | Operation::Link { .. }
+                | Operation::Unlink { .. }
+                | Operation::Rename { .. }
+                | Operation::SetAttributes { .. }
+                | Operation::SetXattr { .. }
+                | Operation::RemoveXattr { .. }
+        )
+    }
+}
+
+/// The operations that wait.
+#[derive(Default)]
+pub(super) struct Changing {
+    /// By their tickets, with what they change.
+    waiting: HashMap<u64, (Asked, Vec<Token>)>,
+    /// Operations that wait for sessions from before a restart.
+    graced: Vec<Asked>,
+    /// For each session with an operation that waits, those behind it.
+    behind: HashMap<u64, VecDeque<Asked>>,
+}
+
+impl Changing {
+    /// Returns an operation that need not wait behind another one of its session.
+    pub fn in_turn(&mut self, asked: Asked) -> Option<Asked> {
+        match self.behind.get_mut(&asked.session) {
+            Some(behind) => {
+                behind.push_back(asked);
+                None
+            }
+            None => Some(asked),
+        }
+    }
+
+    /// Makes an operation wait for its ticket.
+    pub fn wait(&mut self, ticket: u64, asked: Asked, tokens: Vec<Token>) {
+        self.behind.entry(asked.session).or_default();
+        self.waiting.insert(ticket, (asked, tokens));
+    }
+
+    /// Makes an operation wait for sessions from before a restart.
+    pub fn wait_for_grace(&mut self, asked: Asked) {
+        self.behind.entry(asked.session).or_default();
+        self.graced.push(asked);
+    }
+
+    /// Returns the operation with this ticket, and what it changes.
+    pub fn take(&mut self, ticket: u64) -> Option<(Asked, Vec<Token>)> {
+        self.waiting.remove(&ticket)
+    }
+
+    /// Returns the operations that waited for sessions from before a restart.
+    pub fn end_grace(&mut self) -> Vec<Asked> {
+        std::mem::take(&mut self.graced)
+    }
+
+    /// Whether an operation of a session waits, apart from those behind it.
+    pub fn is_waiting(&self, session: u64) -> bool {
+        self.waiting.values().any(|(asked, _)| asked.session == session)
+            || self.graced.iter().any(|asked| asked.session == session)
+    }
+
+    /// Returns the next operation of a session after one that waited; the session waits no more if there is none.
+    pub fn next(&mut self, session: u64) -> Option<Asked> {
+        let next = self.behind.get_mut(&session)?.pop_front();
+        if next.is_none() {
+            self.behind.remove(&session);
+        }
+        next
+    }
+
+    /// Removes the operations of a session that is over; returns them, and what those changed that had begun to wait.
+    pub fn forget(&mut self, session: u64) -> (Vec<Asked>, Vec<Vec<Token>>) {
+        let (mut gone, mut tokens) = (Vec::new(), Vec::new());
+        let tickets: Vec<u64> =
+            self.waiting.iter().filter(|(_, (asked, _))| asked.session == session).map(|(ticket, _)| *ticket).collect();
+        for (asked, of) in tickets.iter().filter_map(|ticket| self.waiting.remove(ticket)) {
+            gone.push(asked);
+            tokens.push(of);
+        }
+        let (of_session, others): (Vec<Asked>, Vec<Asked>) =
+            std::mem::take(&mut self.graced).into_iter().partition(|asked| asked.session == session);
+        self.graced = others;
+        gone.extend(of_session);
+        gone.extend(self.behind.remove(&session).unwrap_or_default());
+        (gone, tokens)
+    }
+
+    /// Returns the operations that wait: what each is about, an inode, and its reply.
+    pub fn waiting(&self) -> impl Iterator<Item = (WaitSubject, u64, &Reply)> {
+        let inode = |tokens: &[Token]| tokens.first().map_or(0, |token| token.object.inode);
+        let waiting =
+            self.waiting.values().map(move |(asked, tokens)| (WaitSubject::Token, inode(tokens), &asked.reply));
+        waiting.chain(self.graced.iter().map(|asked| (WaitSubject::Token, 0, &asked.reply)))
+    }
+}

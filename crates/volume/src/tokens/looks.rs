@@ -1,0 +1,257 @@
+//! The server's side of names and attributes that sessions keep.
+//!
+//! Owns: which session keeps the names of a directory, or the attributes of an inode; the changes that wait until no
+//! other session keeps what they change; recalls without an answer. Promises:
+//! 1. While a change is made, no other session keeps what it changes, and none is offered it.
+//! 2. A return never needs an operation of the session, so a change that waits delays no return.
+//! 3. A session keeps at most [`LOOKS_MAX`] names of directories and attributes, and all sessions together about
+//!    [`ALL_MAX`]; the oldest of the session that is shown more are recalled first. One takes about 200 bytes.
+//!
+//! Changes are identified by their tickets. Times are in milliseconds, of any clock that never goes back.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use super::level;
+use crate::protocol::{Held, Token};
+
+/// The number of grants of an epoch, more than an epoch can use.
+const GRANTS_OF_EPOCH: u64 = 1 << 40;
+/// What was recalled is not offered again for this long: hosts that take turns to change a directory need no recall for
+/// each change. *Units*: milliseconds.
+const PAUSE_MS: u64 = 100;
+/// The maximum number of names of directories and attributes that a session keeps.
+pub const LOOKS_MAX: usize = 1 << 16;
+/// The number that all sessions together keep.
+const ALL_MAX: usize = 1 << 20;
+
+/// A recall that the caller must send: the session, and what it keeps.
+pub type Recall = (u64, Held);
+
+/// What a session keeps.
+#[derive(Debug, Default)]
+struct Kept {
+    sequence: u64,
+    /// When it was recalled.
+    recalled: Option<u64>,
+    /// The changes that wait for its return.
+    waiting: Vec<u64>,
+}
+
+/// The state of one token.
+#[derive(Debug, Default)]
+struct Object {
+    /// What each session keeps. There are few, so a list is smaller than a map.
+    kept: Vec<(u64, Kept)>,
+    /// The number of changes that are made, or wait.
+    changes: usize,
+    /// Nothing is offered before this time.
+    pause_until: u64,
+}
+
+impl Object {
+    fn of(&self, session: u64) -> Option<&Kept> {
+        self.kept.iter().find(|(of, _)| *of == session).map(|(_, kept)| kept)
+    }
+
+    fn of_mut(&mut self, session: u64) -> Option<&mut Kept> {
+        self.kept.iter_mut().find(|(of, _)| *of == session).map(|(_, kept)| kept)
+    }
+}
+
+/// All names and attributes that sessions keep.
+#[derive(Debug, Default)]
+pub struct Looks {
+    objects: HashMap<Token, Object>,
+    /// The tokens of each session, by the numbers of their grants.
+    sessions: BTreeMap<u64, BTreeMap<u64, Token>>,
+    count: usize,
+    /// The number of returns that each change waits for.
+    changes: BTreeMap<u64, usize>,
+    /// The sessions from which a recalled token has not come back, with its grant and the time of the recall.
+    recalled: BTreeMap<(u64, u64), u64>,
+    /// Objects with a pause, by its end.
+    pauses: BTreeSet<(u64, Token)>,
+    sequence: u64,
+    recalls: Vec<Recall>,
+    ready: Vec<u64>,
+}
+
+impl Looks {
+    /// Makes the state of a new server, of which no session keeps anything. Grant numbers are above those of every
+    /// earlier epoch.
+    pub fn new(epoch: u64) -> Looks {
+        Looks { sequence: epoch.saturating_mul(GRANTS_OF_EPOCH), ..Looks::default() }
+    }
+
+    /// Lets a session keep what it is shown; returns the number of the grant. `None`: it must not keep it.
+    pub fn offer(&mut self, now: u64, session: u64, token: Token) -> Option<u64> {
+        self.end_pauses(now);
+        let object = self.objects.entry(token).or_default();
+        if let Some(kept) = object.of(session) {
+            return (kept.recalled.is_none() && object.changes == 0).then_some(kept.sequence);
+        }
+        if object.changes > 0 || object.pause_until > now {
+            return None;
+        }
+        self.sequence += 1;
+        let sequence = self.sequence;
+        if object.kept.is_empty() {
+            object.kept.reserve_exact(1);
+        }
+        object.kept.push((session, Kept { sequence, ..Kept::default() }));
+        self.count += 1;
+        let tokens = self.sessions.entry(session).or_default();
+        tokens.insert(sequence, token);
+        if tokens.len() > LOOKS_MAX || self.count > ALL_MAX {
+            let recalled = &self.recalled;
+            let oldest = tokens.iter().find(|(sequence, _)| !recalled.contains_key(&(session, **sequence)));
+            if let Some(token) = oldest.map(|(_, token)| *token) {
+                self.recall(now, session, token);
+            }
+        }
+        Some(sequence)
+    }
+
+    /// Whether a session other than `except` keeps this.
+    pub fn is_kept(&self, except: u64, token: Token) -> bool {
+        self.objects.get(&token).is_some_and(|object| object.kept.iter().any(|(session, _)| *session != except))
+    }
+
+    /// Begins a change of these by a session. Returns whether it can be made at once; otherwise its ticket is among
+    /// those of [`take_ready`](Self::take_ready) when no other session keeps them. [`end_change`](Self::end_change)
+    /// must follow the change.
+    pub fn begin_change(&mut self, now: u64, session: u64, tokens: &[Token], ticket: u64) -> bool {
+        let mut waits = 0;
+        for token in tokens {
+            let object = self.objects.entry(*token).or_default();
+            object.changes += 1;
+            let others: Vec<u64> = object.kept.iter().map(|(of, _)| *of).filter(|of| *of != session).collect();
+            for of in others {
+                self.recall(now, of, *token);
+                let kept = self.objects.get_mut(token).and_then(|object| object.of_mut(of));
+                if let Some(kept) = kept {
+                    kept.waiting.push(ticket);
+                    waits += 1;
+                }
+            }
+        }
+        if waits > 0 {
+            self.changes.insert(ticket, waits);
+        }
+        waits == 0
+    }
+
+    /// Ends a change that was made, or is given up.
+    pub fn end_change(&mut self, tokens: &[Token]) {
+        for token in tokens {
+            if let Some(object) = self.objects.get_mut(token) {
+                object.changes = object.changes.saturating_sub(1);
+            }
+            self.clean(*token);
+        }
+    }
+
+    fn recall(&mut self, now: u64, session: u64, token: Token) {
+        let Some(object) = self.objects.get_mut(&token) else { return };
+        let Some(kept) = object.of_mut(session) else { return };
+        if kept.recalled.is_some() {
+            return;
+        }
+        kept.recalled = Some(now);
+        let sequence = kept.sequence;
+        object.pause_until = now.saturating_add(PAUSE_MS);
+        self.pauses.insert((object.pause_until, token));
+        self.recalled.insert((session, sequence), now);
+        self.recalls.push((session, Held { token, level: level::NONE, sequence }));
+    }
+
+    fn end_pauses(&mut self, now: u64) {
+        while let Some((until, token)) = self.pauses.first().copied()
+            && until <= now
+        {
+            self.pauses.pop_first();
+            if let Some(object) = self.objects.get_mut(&token)
+                && object.pause_until <= now
+            {
+                object.pause_until = 0;
+                self.clean(token);
+            }
+        }
+    }
+
+    fn clean(&mut self, token: Token) {
+        let is_idle = |object: &Object| object.kept.is_empty() && object.changes == 0 && object.pause_until == 0;
+        if self.objects.get(&token).is_some_and(is_idle) {
+            self.objects.remove(&token);
+        }
+    }
+
+    /// Handles what a session gave back.
+    pub fn returned(&mut self, session: u64, held: Held) {
+        let Some(object) = self.objects.get_mut(&held.token) else { return };
+        let is_it = |(of, kept): &(u64, Kept)| *of == session && kept.sequence == held.sequence;
+        let Some(at) = object.kept.iter().position(is_it) else { return };
+        let (_, kept) = object.kept.swap_remove(at);
+        self.count -= 1;
+        if let Some(tokens) = self.sessions.get_mut(&session) {
+            tokens.remove(&held.sequence);
+        }
+        self.recalled.remove(&(session, held.sequence));
+        kept.waiting.into_iter().for_each(|ticket| self.one_less(ticket));
+        self.clean(held.token);
+    }
+
+    fn one_less(&mut self, ticket: u64) {
+        let Some(left) = self.changes.get_mut(&ticket) else { return };
+        *left -= 1;
+        if *left == 0 {
+            self.changes.remove(&ticket);
+            self.ready.push(ticket);
+        }
+    }
+
+    /// Frees what a session that is over kept.
+    pub fn forget(&mut self, session: u64) {
+        for (sequence, token) in self.sessions.remove(&session).unwrap_or_default() {
+            self.returned(session, Held { token, level: level::NONE, sequence });
+        }
+    }
+
+    /// Repeats recalls that a session may have missed before it reconnected.
+    pub fn repeat(&mut self, session: u64) {
+        let Some(tokens) = self.sessions.get(&session) else { return };
+        for ((_, sequence), _) in self.recalled.range((session, 0)..=(session, u64::MAX)) {
+            if let Some(token) = tokens.get(sequence) {
+                self.recalls.push((session, Held { token: *token, level: level::NONE, sequence: *sequence }));
+            }
+        }
+    }
+
+    /// Returns the recalls since the last call.
+    pub fn take_recalls(&mut self) -> Vec<Recall> {
+        std::mem::take(&mut self.recalls)
+    }
+
+    /// Returns the changes that can be made, since the last call.
+    pub fn take_ready(&mut self) -> Vec<u64> {
+        std::mem::take(&mut self.ready)
+    }
+
+    /// Returns the sessions that must give something back, with its inode and since when.
+    pub fn asked(&self) -> impl Iterator<Item = (u64, u64, u64)> {
+        self.recalled.iter().filter_map(|((session, sequence), since)| {
+            let token = self.sessions.get(session)?.get(sequence)?;
+            Some((*session, token.object.inode, *since))
+        })
+    }
+
+    /// Whether changes wait for sessions.
+    pub fn has_waiting(&self) -> bool {
+        !self.changes.is_empty()
+    }
+
+    /// Returns how many names of directories and attributes sessions keep.
+    pub fn count(&self) -> usize {
+        self.count
+    }
+}

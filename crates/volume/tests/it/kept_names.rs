@@ -1,0 +1,151 @@
+//! Names and attributes that a client keeps, and changes by other clients.
+
+use std::time::Duration;
+
+use crate::common::{ROOT, Volume};
+use nectary_block::Buffer;
+use nectary_volume::client::{At, Client, Error, New, Opening};
+use nectary_volume::protocol::{Attributes, Changes, TimeChange};
+use tokio::time::timeout;
+
+/// What was recalled is not kept again for this long, and a bit more.
+const PAUSE: Duration = Duration::from_millis(150);
+/// The longest wait for a session that is silent.
+const SILENCE_MAX: Duration = Duration::from_secs(30);
+
+fn file() -> New {
+    New { mode: libc::S_IFREG | 0o644, ..New::default() }
+}
+
+async fn find(client: &Client, name: &[u8]) -> Option<Attributes> {
+    match client.look_up(ROOT, name).await {
+        Ok(found) => Some(found),
+        Err(error) => {
+            assert_eq!(error.errno(), libc::ENOENT, "{error}");
+            None
+        }
+    }
+}
+
+#[tokio::test]
+async fn kept_names_and_attributes_are_asked_once() {
+    let volume = Volume::new("kept-once").await;
+    let _server = volume.serve(&[0, 1]).await;
+    let (first, second) = (volume.connect(0).await, volume.connect(1).await);
+    let made = second.create(ROOT, b"here", file()).await.expect("it is made");
+    for name in [&b"here"[..], b"absent"] {
+        find(&first, name).await;
+    }
+    let asked = first.figures().questions;
+    for _ in 0..100 {
+        assert_eq!(find(&first, b"here").await.map(|found| found.id()), Some(made.id()));
+        assert_eq!(find(&first, b"absent").await, None);
+        first.attributes(made.id()).await.expect("it is there");
+    }
+    assert_eq!(first.figures().questions, asked);
+}
+
+#[tokio::test]
+async fn changes_of_others_are_seen_at_once() {
+    let volume = Volume::new("kept-changes").await;
+    let _server = volume.serve(&[0, 1]).await;
+    let (first, second) = (volume.connect(0).await, volume.connect(1).await);
+    for round in 0..6_u64 {
+        let (name, moved) = (format!("name{round}").into_bytes(), format!("moved{round}").into_bytes());
+        let look = async || {
+            // Twice: the second answer is one that is kept.
+            find(&first, &name).await;
+            (find(&first, &name).await, find(&first, &moved).await)
+        };
+        assert_eq!(look().await, (None, None));
+        let made = second.create(ROOT, &name, file()).await.expect("it is made");
+        let (found, absent) = look().await;
+        assert_eq!((found.map(|found| found.id()), absent), (Some(made.id()), None));
+        tokio::time::sleep(PAUSE).await;
+        look().await;
+        let changes = Changes { mode: Some(0o600), modified: Some(TimeChange::At(77)), ..Changes::default() };
+        second.set_attributes(made.id(), changes).await.expect("they are set");
+        let found = look().await.0.expect("it is there");
+        assert_eq!((found.inode.mode & 0o777, found.inode.times_ns[1]), (0o600, 77));
+        tokio::time::sleep(PAUSE).await;
+        look().await;
+        second.link(made.id(), ROOT, &moved).await.expect("it is linked");
+        let (found, other) = look().await;
+        assert_eq!((found.map(|found| found.inode.links), other.map(|other| other.inode.links)), (Some(2), Some(2)));
+        tokio::time::sleep(PAUSE).await;
+        look().await;
+        second.unlink(ROOT, &name, false).await.expect("it is removed");
+        let (found, other) = look().await;
+        assert_eq!((found, other.map(|other| other.inode.links)), (None, Some(1)));
+        tokio::time::sleep(PAUSE).await;
+        look().await;
+        second.rename((ROOT, &moved), (ROOT, &name), 0).await.expect("it is moved");
+        let (found, other) = look().await;
+        assert_eq!((found.map(|found| found.id()), other), (Some(made.id()), None));
+        tokio::time::sleep(PAUSE).await;
+        look().await;
+        let writer = second.open(made.id(), Opening::Both, false).await.expect("it opens");
+        writer.write(At::Offset(0), vec![Buffer::copy_of(&[5; 4096])]).await.expect("it is written");
+        assert_eq!(look().await.0.map(|found| found.inode.size), Some(4096), "it is not committed before");
+        writer.write(At::End, vec![Buffer::copy_of(&[6; 10])]).await.expect("it is written");
+        assert_eq!(first.attributes(made.id()).await.expect("it is there").inode.size, 4106);
+        writer.close().await;
+        tokio::time::sleep(PAUSE).await;
+        look().await;
+        let changes = Changes { size: Some(5), ..Changes::default() };
+        second.set_attributes(made.id(), changes).await.expect("it is truncated");
+        assert_eq!(look().await.0.map(|found| found.inode.size), Some(5));
+    }
+}
+
+#[tokio::test]
+async fn own_changes_are_seen_at_once() {
+    let volume = Volume::new("kept-own").await;
+    let _server = volume.serve(&[0]).await;
+    let client = volume.connect(0).await;
+    for round in 0..20_u8 {
+        let made = client.create(ROOT, b"name", file()).await.expect("it is made");
+        assert_eq!(find(&client, b"name").await.map(|found| found.id()), Some(made.id()));
+        let open = client.open(made.id(), Opening::Both, false).await.expect("it opens");
+        open.write(At::End, vec![Buffer::copy_of(&vec![round; 100 + usize::from(round)])])
+            .await
+            .expect("it is written");
+        let size = client.attributes(made.id()).await.expect("it is there").inode.size;
+        assert_eq!(size, 100 + u64::from(round));
+        open.sync().await.expect("it is synced");
+        assert_eq!(find(&client, b"name").await.map(|found| found.inode.size), Some(size));
+        open.close().await;
+        client.unlink(ROOT, b"name", false).await.expect("it is removed");
+        assert_eq!(find(&client, b"name").await, None);
+        assert_eq!(find(&client, b"name").await, None);
+    }
+}
+
+#[tokio::test]
+async fn new_server_waits_for_what_clients_keep() {
+    let volume = Volume::new("kept-restart").await;
+    let server = volume.serve(&[0, 1]).await;
+    let (first, second) = (volume.connect(0).await, volume.connect(1).await);
+    for _ in 0..2 {
+        assert_eq!(find(&first, b"name").await, None);
+    }
+    server.stop().await.expect("it stops");
+    // The first client cannot reach this server, and may find what it keeps while its lease holds.
+    let _server = volume.serve(&[1]).await;
+    let made = timeout(SILENCE_MAX, second.create(ROOT, b"name", file())).await.expect("it ends").expect("it is made");
+    let found = timeout(Duration::from_millis(100), first.look_up(ROOT, b"name")).await;
+    assert!(found.is_err(), "without a lease nothing is found: {found:?}");
+    assert_eq!(find(&second, b"name").await.map(|found| found.id()), Some(made.id()));
+}
+
+#[tokio::test]
+async fn change_waits_for_silent_client_one_lease() {
+    let volume = Volume::new("kept-silent").await;
+    let _server = volume.serve(&[0, 1]).await;
+    let (first, second) = (volume.connect(0).await, volume.connect(1).await);
+    assert_eq!(find(&first, b"name").await, None);
+    first.stop();
+    timeout(SILENCE_MAX, second.create(ROOT, b"name", file())).await.expect("it ends").expect("it is made");
+    let after: Result<Attributes, Error> = second.look_up(ROOT, b"name").await;
+    after.expect("it is there");
+}
