@@ -42,6 +42,17 @@ impl Notifier {
         self.tell(notice::INVALIDATE_NODE, &[IoSlice::new(out.as_bytes())])
     }
 
+    /// Makes the kernel drop the attributes of a node, and its access control lists; returns whether it knows the node.
+    /// An answer about the node that the kernel has requested before, but not applied yet, changes nothing that is
+    /// cached; but not the answer that makes the node known (Linux 6.13 or later).
+    pub fn invalidate_attributes(&self, node: u64) -> io::Result<bool> {
+        let out = InvalidateNodeOut { node, offset: -1, length: 0 };
+        match self.channel.write(0, notice::INVALIDATE_NODE, &[IoSlice::new(out.as_bytes())]) {
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(false),
+            result => result.map(|()| true),
+        }
+    }
+
     /// Tells the kernel that a file has grown to `size` bytes. The call never makes the size that the kernel has cached
     /// smaller. It may wait while the page with the last byte is being read.
     pub fn grow_node(&self, node: u64, size: u64) -> io::Result<()> {

@@ -35,6 +35,9 @@ const KILL_GROUP_ID: u32 = 4;
 /// The attribute with the capabilities that a program gets.
 const CAPABILITY: &[u8] = b"security.capability";
 
+/// The attributes with access control lists.
+const ACCESS_LISTS: [&[u8]; 2] = [b"system.posix_acl_access", b"system.posix_acl_default"];
+
 fn refused(error: Error) -> Errno {
     errno(&error)
 }
@@ -82,7 +85,22 @@ pub async fn look_up(this: This, parent: u64, name: Vec<u8>, thread: u32) -> Res
     check_name(&name)?;
     let directory = this.nodes.id(parent)?;
     let found = ask!(this, client, client.look_up(directory, &name))?;
-    Ok(this.nodes.entry(&found, parent, &name, Some(thread)))
+    Ok(this.entry(&found, parent, &name, thread))
+}
+
+/// Looks up a name that the session keeps; waits for nothing.
+pub fn kept_entry(this: &VolumeFileSystem, parent: u64, name: &[u8], thread: u32) -> Option<Result<Entry>> {
+    let directory = this.nodes.id(parent).ok()?;
+    Some(match this.sessions.last().kept_name(directory, name)? {
+        Some(kept) => Ok(this.entry(&kept.attributes, parent, name, thread)),
+        None => Err(Errno::new(libc::ENOENT)),
+    })
+}
+
+/// Returns the attributes of a node that the session keeps; waits for nothing.
+pub fn kept_attributes(this: &VolumeFileSystem, node: u64) -> Option<Attributes> {
+    let id = this.nodes.id(node).ok()?;
+    Some(this.sessions.last().kept_attributes(id)?.attributes)
 }
 
 /// Looks up the inode of a file handle, or the parent of a directory that was reached by one. The kernel may have
@@ -150,6 +168,7 @@ pub async fn read_link(this: This, node: u64) -> Result<Vec<u8>> {
 pub async fn make(this: This, parent: u64, name: Vec<u8>, new: New) -> Result<Entry> {
     check_name(&name)?;
     let directory = this.nodes.id(parent)?;
+    this.shown.note_change(directory);
     let made = operate!(this, client, client.create(directory, &name, new.clone()))?;
     Ok(this.nodes.entry(&made, parent, &name, None))
 }
@@ -157,6 +176,7 @@ pub async fn make(this: This, parent: u64, name: Vec<u8>, new: New) -> Result<En
 pub async fn unlink(this: This, parent: u64, name: Vec<u8>, is_directory: bool) -> Result<()> {
     check_name(&name)?;
     let directory = this.nodes.id(parent)?;
+    this.shown.note_change(directory);
     operate!(this, client, client.unlink(directory, &name, is_directory)).map(drop)
 }
 
@@ -164,8 +184,15 @@ pub async fn rename(this: This, from: (u64, Vec<u8>), to: (u64, Vec<u8>), flags:
     check_name(&from.1)?;
     check_name(&to.1)?;
     let (directory, new_directory) = (this.nodes.id(from.0)?, this.nodes.id(to.0)?);
-    operate!(this, client, client.rename((directory, &from.1), (new_directory, &to.1), flags))?;
+    this.shown.note_change(directory);
+    this.shown.note_change(new_directory);
+    let (old, new) = ((directory, &*from.1), (new_directory, &*to.1));
     let is_exchange = flags & libc::RENAME_EXCHANGE != 0;
+    this.shown.rename(&this.sessions.last(), old, new).await;
+    if is_exchange {
+        this.shown.rename(&this.sessions.last(), new, old).await;
+    }
+    operate!(this, client, client.rename((directory, &from.1), (new_directory, &to.1), flags))?;
     this.nodes.rename((from.0, &from.1), (to.0, &to.1), is_exchange);
     Ok(())
 }
@@ -173,6 +200,7 @@ pub async fn rename(this: This, from: (u64, Vec<u8>), to: (u64, Vec<u8>), flags:
 pub async fn link(this: This, node: u64, parent: u64, name: Vec<u8>) -> Result<Entry> {
     check_name(&name)?;
     let (file, directory) = (this.nodes.id(node)?, this.nodes.id(parent)?);
+    this.shown.note_change(directory);
     let linked = operate!(this, client, client.link(file, directory, &name))?;
     Ok(this.nodes.entry(&linked, parent, &name, None))
 }
@@ -193,6 +221,7 @@ pub async fn open(this: This, node: u64, flags: i32) -> Result<u64> {
 pub async fn create(this: This, parent: u64, name: Vec<u8>, new: New, flags: i32) -> Result<(Entry, u64)> {
     check_name(&name)?;
     let directory = this.nodes.id(parent)?;
+    this.shown.note_change(directory);
     let is_direct = flags & libc::O_DIRECT != 0;
     let (made, file) = match operate!(this, client, client.create_open(directory, &name, new.clone())) {
         // Another host made the file after the kernel's look-up.
@@ -279,6 +308,10 @@ async fn drop_rights(this: &This, node: u64) -> Result<()> {
     let changes = Changes { mode: Some(without_rights(mode) & 0o7777), ..Changes::default() };
     let found = operate!(this, client, client.set_attributes(id, changes))?;
     this.nodes.attributes(node, &found);
+    // The kernel does not know that the mode has changed.
+    if let Some(forgotten) = this.shown.forget(id) {
+        let _ = forgotten.await;
+    }
     Ok(())
 }
 
@@ -324,7 +357,15 @@ pub async fn set_xattr(
 
 pub async fn xattr(this: This, node: u64, name: Vec<u8>) -> Result<Vec<u8>> {
     let id = this.nodes.id(node)?;
-    ask!(this, client, client.xattr(id, &name))
+    let value = ask!(this, client, client.xattr(id, &name));
+    // The kernel caches access control lists for any time, and keeps none that it is told to forget before the answer.
+    if ACCESS_LISTS.contains(&&*name)
+        && this.sessions.last().kept_attributes(id).is_none()
+        && let Some(forgotten) = this.shown.forget(id)
+    {
+        let _ = forgotten.await;
+    }
+    value
 }
 
 pub async fn xattrs(this: This, node: u64) -> Result<Vec<u8>> {

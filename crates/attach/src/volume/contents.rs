@@ -13,6 +13,7 @@ use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
 
 use nectary_block::{Buffer, Context, Error as BlockError, ErrorKind, IoFuture, Operation, Stream, WriteFlags};
 use nectary_buffer::{BufferCache, FileId as CacheId, Options, Pinned, READ_BLOCKS_MAX, Source, Stats, stream_of};
@@ -21,6 +22,7 @@ use nectary_volume::protocol::FileId;
 use tokio::sync::oneshot;
 
 use super::pages::Pages;
+use super::shown::Shown;
 
 /// The most files with cached blocks; beyond it, those of the files that were first read longest ago are dropped.
 const FILES_MAX: usize = 1 << 16;
@@ -328,6 +330,8 @@ pub struct CachesAbove {
     pub pages: Arc<Pages>,
     /// The cached contents, if the mount has memory for them.
     pub contents: Option<Arc<CachedContents>>,
+    /// The kernel's attributes.
+    pub shown: Arc<Shown>,
 }
 
 impl Kernel for CachesAbove {
@@ -337,6 +341,22 @@ impl Kernel for CachesAbove {
 
     fn grow(&self, inode: u64, size: u64) -> oneshot::Receiver<()> {
         self.pages.grow(inode, size)
+    }
+
+    fn forget_attributes(&self, file: FileId) -> Option<oneshot::Receiver<()>> {
+        self.shown.forget(file)
+    }
+
+    fn forget_name(&self, directory: FileId, name: &[u8]) -> Option<(oneshot::Receiver<()>, Duration)> {
+        self.shown.forget_name(directory, name)
+    }
+
+    fn names_end(&self, directory: FileId) -> Option<Duration> {
+        self.shown.names_end(directory)
+    }
+
+    fn all_ends(&self) -> Option<Duration> {
+        self.shown.all_ends()
     }
 
     fn changed(&self, file: FileId, range: Range<u64>) {

@@ -14,6 +14,7 @@
 //! | `nodes` | the nodes that the kernel knows |
 //! | `reasons` | what calls wait for, in words |
 //! | `pages` | the kernel's cached pages of files that other hosts change |
+//! | `shown` | the kernel's cached attributes |
 
 mod allowed;
 mod calls;
@@ -23,6 +24,7 @@ mod pages;
 mod reasons;
 mod serve;
 mod sessions;
+mod shown;
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -45,6 +47,7 @@ use pages::Pages;
 pub use reasons::WaitingWork;
 use serve::{Served, VolumeFileSystem};
 use sessions::Sessions;
+use shown::Shown;
 
 /// The file system type in lists of mounts, after `fuse.`.
 const SUBTYPE: &str = "nectary-volume";
@@ -95,6 +98,7 @@ struct Threads {
     crew: Option<JoinHandle<std::io::Result<()>>>,
     session: Option<JoinHandle<Result<(), Error>>>,
     pages: Option<(Arc<Pages>, [JoinHandle<()>; 2])>,
+    shown: Option<(Arc<Shown>, Vec<JoinHandle<()>>)>,
 }
 
 /// The figures of a mounted volume.
@@ -128,14 +132,16 @@ impl Volume {
         let notifier = || channel.again().map(Notifier::new).map_err(|error| Error::os("opening /dev/fuse", error));
         let (pages, page_threads) =
             Pages::start(notifier()?, notifier()?).map_err(|error| Error::os("starting a thread", error))?;
+        let (shown, shown_threads) = Shown::start(|| channel.again().map(Notifier::new))
+            .map_err(|error| Error::os("starting a thread", error))?;
         let (begun, is_begun) = std::sync::mpsc::channel::<Result<Begun, Error>>();
         let (stop, stopped) = oneshot::channel::<Arc<VolumeFileSystem>>();
         let source = options.device.spec();
-        let shown = if options.source.is_empty() { source.clone() } else { options.source };
+        let listed = if options.source.is_empty() { source.clone() } else { options.source };
         // The file system is made before the session begins: a process that may not mount leaves no session behind.
-        let mount = Mount::new(&channel, &options.allowed.of_kernel(shown, SUBTYPE))?;
+        let mount = Mount::new(&channel, &options.allowed.of_kernel(listed, SUBTYPE))?;
         let contents = options.cache.map(CachedContents::new).transpose().map_err(Error::Device)?.map(Arc::new);
-        let kernel = Arc::new(CachesAbove { pages: pages.clone(), contents: contents.clone() });
+        let kernel = Arc::new(CachesAbove { pages: pages.clone(), contents: contents.clone(), shown: shown.clone() });
         let (device, client) = (options.device.clone(), options.client.clone());
         let session = std::thread::Builder::new()
             .name("nectary-volume".to_owned())
@@ -145,7 +151,8 @@ impl Volume {
             Ok(begun) => begun?,
             Err(_) => return Err(Error::os("starting a session", std::io::ErrorKind::Other.into())),
         };
-        let file_system = Arc::new(VolumeFileSystem::new(sessions, root, runtime, contents, options.allowed));
+        let file_system =
+            Arc::new(VolumeFileSystem::new(sessions, root, runtime, (contents, shown.clone()), options.allowed));
         let connection = Connection::new(Arc::new(Served(file_system.clone())), Limits::default());
         let crew = Crew::start(connection.clone(), channel, "nectary-fuse")
             .map_err(|error| Error::os("starting a thread", error))
@@ -171,7 +178,12 @@ impl Volume {
             served
         });
         let crew = crew.map_err(|error| Error::os("starting a thread", error))?;
-        let threads = Threads { crew: Some(crew), session: Some(session), pages: Some((pages, page_threads)) };
+        let threads = Threads {
+            crew: Some(crew),
+            session: Some(session),
+            pages: Some((pages, page_threads)),
+            shown: Some((shown, shown_threads)),
+        };
         let threads = Mutex::new(threads);
         Ok(Volume { directory: options.directory, source, file_system, connection, stop, ended, threads, device })
     }
@@ -254,6 +266,10 @@ impl Volume {
             .map(|thread| thread.join().unwrap_or_else(|_| Err(Error::os("ending the session", panicked()))));
         if let Some((pages, threads)) = threads.pages {
             pages.stop();
+            threads.into_iter().for_each(|thread| drop(thread.join()));
+        }
+        if let Some((shown, threads)) = threads.shown {
+            shown.stop();
             threads.into_iter().for_each(|thread| drop(thread.join()));
         }
         served.transpose().map_err(|error| Error::os("reading from /dev/fuse", error))?;

@@ -191,6 +191,14 @@ impl Nodes {
         self.state().known.get(&node).map(|known| known.id).ok_or(Errno::new(libc::ESTALE))
     }
 
+    /// Returns the nodes of an inode.
+    pub fn nodes_of(&self, file: FileId) -> Vec<u64> {
+        let state = self.state();
+        let further = state.further.get(&file.inode).into_iter().flatten().copied();
+        let all = std::iter::once(file.inode).chain(further);
+        all.filter(|node| state.known.get(node).is_some_and(|known| known.id == file)).collect()
+    }
+
     /// Returns the number of a node's inode, and the path of a directory, if the kernel knows where it is.
     pub fn place(&self, node: u64) -> (u64, Option<String>) {
         let state = self.state();
@@ -227,6 +235,7 @@ impl Nodes {
     }
 
     /// Returns the answer to a look-up of a name in the node `parent`, by a thread or for a listing; counts one look-up.
+    /// The kernel may not cache it.
     pub fn entry(&self, inode: &Inode, parent: u64, name: &[u8], thread: Option<u32>) -> Entry {
         let (id, mut state) = (inode.id(), self.state());
         let node = if inode.inode.mode & libc::S_IFMT == libc::S_IFDIR {

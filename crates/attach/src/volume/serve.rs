@@ -8,11 +8,14 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use nectary_block::Stream;
 use nectary_buffer::stream_of;
 use nectary_fuse::protocol::{decode_device, open_flags};
-use nectary_fuse::{Call, Caller, Errno, FileSystem, Reply, Request, Wishes, features};
+use nectary_fuse::{
+    Agreed, Attributes as KernelAttributes, Call, Caller, Entry, Errno, FileSystem, Reply, Request, Wishes, features,
+};
 use nectary_volume::client::{Error, New, OpenFile};
 use nectary_volume::format::TARGET_BYTES_MAX;
 use nectary_volume::protocol::{Attributes, FileId};
@@ -25,6 +28,7 @@ use super::calls;
 use super::contents::{CachedContents, ReadBytes};
 use super::nodes::{Nodes, VALID};
 use super::sessions::Sessions;
+use super::shown::Shown;
 use crate::tree::Processes;
 
 /// The maximum number of requests that wait for locks.
@@ -33,7 +37,7 @@ const LOCK_WAITS_MAX: usize = 1 << 16;
 /// A mounted volume.
 pub struct VolumeFileSystem {
     pub(super) sessions: Arc<Sessions>,
-    pub(super) nodes: Nodes,
+    pub(super) nodes: Arc<Nodes>,
     files: Mutex<HashMap<u64, Arc<OpenFile>>>,
     next: AtomicU64,
     /// Requests that wait for locks, by the kernel's request numbers; they are notified when their programs are
@@ -45,6 +49,7 @@ pub struct VolumeFileSystem {
     runtime: Runtime,
     tasks: Mutex<JoinSet<()>>,
     pub(super) contents: Option<Arc<CachedContents>>,
+    pub(super) shown: Arc<Shown>,
     processes: Processes,
     has_access_times: bool,
     is_read_only: bool,
@@ -60,12 +65,15 @@ impl VolumeFileSystem {
         sessions: Arc<Sessions>,
         root: FileId,
         runtime: Runtime,
-        contents: Option<Arc<CachedContents>>,
+        (contents, shown): (Option<Arc<CachedContents>>, Arc<Shown>),
         allowed: VolumeMountOptions,
     ) -> VolumeFileSystem {
+        let nodes = Arc::new(Nodes::new(root));
+        shown.set_nodes(nodes.clone());
         VolumeFileSystem {
             sessions,
-            nodes: Nodes::new(root),
+            nodes,
+            shown,
             files: Mutex::default(),
             next: AtomicU64::new(1),
             lock_waits: Mutex::default(),
@@ -90,6 +98,23 @@ impl VolumeFileSystem {
     /// Returns the number of handles that programs have.
     pub fn handles(&self) -> usize {
         self.files().len()
+    }
+
+    /// Returns the answer to a thread's look-up of a name; counts one look-up.
+    pub(super) fn entry(&self, found: &Attributes, parent: u64, name: &[u8], thread: u32) -> Entry {
+        let entry = self.nodes.entry(found, parent, name, Some(thread));
+        let (attributes, attributes_valid) = self.attributes(entry.node, found);
+        let directory = self.nodes.id(parent).ok();
+        let named = directory.filter(|_| !attributes_valid.is_zero());
+        let entry_valid =
+            named.map_or(VALID, |directory| self.shown.give_name(&self.sessions.last(), directory, name, found.id()));
+        Entry { attributes, attributes_valid, entry_valid, ..entry }
+    }
+
+    /// Returns attributes of a node for the kernel, and for how long it may show them.
+    fn attributes(&self, node: u64, found: &Attributes) -> (KernelAttributes, Duration) {
+        let (found, valid) = self.shown.give(&self.sessions.last(), found);
+        (self.nodes.attributes(node, &found), valid)
     }
 
     /// Returns the stream of a program's reads from a file.
@@ -249,6 +274,10 @@ impl FileSystem for Served {
         Wishes { features, ..Wishes::default() }
     }
 
+    fn started(&self, agreed: &Agreed) {
+        self.0.shown.negotiated(agreed.minor);
+    }
+
     fn serve(&self, mut request: Request<'_>, mut reply: Reply) {
         // The kernel refuses changes before they get here, unless an administrator made it forget that the volume is
         // mounted read-only (`mount -i -o remount,rw`).
@@ -268,20 +297,29 @@ impl FileSystem for Served {
         let new = move |mode, umask| New { mode, umask, owner: caller.user, group: caller.group, ..New::default() };
         match request.call {
             Call::LookUp { name } => {
+                match calls::kept_entry(&self.0, node, name.to_bytes(), caller.thread) {
+                    Some(Ok(entry)) => return reply.entry(&entry),
+                    Some(Err(error)) => return reply.error(error),
+                    None => {}
+                }
                 let name = name.to_bytes().to_vec();
                 let found = move |this| calls::look_up(this, node, name, caller.thread);
                 self.run(reply, found, |reply, _, entry| reply.entry(&entry));
             }
-            Call::GetAttributes { .. } => self.run(
-                reply,
-                move |this| calls::stat(this, node),
-                move |reply, this, found| reply.attributes(&this.nodes.attributes(node, &found), VALID),
-            ),
-            Call::StatX { .. } => self.run(
-                reply,
-                move |this| calls::stat(this, node),
-                move |reply, this, found| reply.statx(&this.nodes.attributes(node, &found), VALID),
-            ),
+            Call::GetAttributes { .. } => {
+                let answer = move |reply: Reply, this: &VolumeFileSystem, found: Attributes| {
+                    let (attributes, valid) = this.attributes(node, &found);
+                    reply.attributes(&attributes, valid);
+                };
+                self.stat(reply, node, answer);
+            }
+            Call::StatX { .. } => {
+                let answer = move |reply: Reply, this: &VolumeFileSystem, found: Attributes| {
+                    let (attributes, valid) = this.attributes(node, &found);
+                    reply.statx(&attributes, valid);
+                };
+                self.stat(reply, node, answer);
+            }
             Call::SetAttributes(change) => self.run(
                 reply,
                 move |this| calls::set(this, node, change),
@@ -479,6 +517,19 @@ impl FileSystem for Served {
 }
 
 impl Served {
+    /// Answers with attributes: at once with those that the session keeps.
+    fn stat(
+        &self,
+        reply: Reply,
+        node: u64,
+        answer: impl FnOnce(Reply, &VolumeFileSystem, Attributes) + Send + 'static,
+    ) {
+        match calls::kept_attributes(&self.0, node) {
+            Some(found) => answer(reply, &self.0, found),
+            None => self.run(reply, move |this| calls::stat(this, node), answer),
+        }
+    }
+
     fn make(&self, reply: Reply, parent: u64, name: Vec<u8>, new: New) {
         let make = move |this| calls::make(this, parent, name, new);
         self.run(reply, make, |reply, _, entry| reply.entry(&entry));

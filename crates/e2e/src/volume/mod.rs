@@ -6,6 +6,7 @@
 mod apart;
 pub mod databases;
 pub mod exercise;
+pub mod freshness;
 pub mod kills;
 pub mod maps;
 pub mod posix;

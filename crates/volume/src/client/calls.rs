@@ -78,6 +78,8 @@ pub(crate) enum Event {
     Recalled(Held, Why),
     /// The kernel must learn that a file has at least this size; the last field is the number that the answer repeats.
     Push(FileId, u64, u64),
+    /// A name of a directory changes; the last field is the number that the answer repeats.
+    NameChange(FileId, Vec<u8>, u64),
 }
 
 /// A granted token, with the attributes and extents of its file.

@@ -22,6 +22,7 @@ use tokio::task::JoinSet;
 use super::calls::{Event, Grant};
 use super::error::Error;
 use super::file::File;
+use super::names::SHOWN_MAX;
 use super::wait_kinds::WaitKind;
 use super::{Client, lock};
 use crate::protocol::{Attributes, FileId, Held, Locked, Message, Operation, Question, Token, What};
@@ -44,6 +45,31 @@ pub trait Kernel: Send + Sync + 'static {
     /// Tells the kernel that a file has at least this size; the receiver is told when the kernel knows. This may wait
     /// for a page that the kernel is reading.
     fn grow(&self, inode: u64, size: u64) -> oneshot::Receiver<()>;
+
+    /// Makes the kernel look a name up again that it may have cached; the receiver is told when this is done, and after
+    /// this time the kernel does not show it any more. `None`: it has not cached it. The session keeps it no more when
+    /// this is called.
+    fn forget_name(&self, _directory: FileId, _name: &[u8]) -> Option<(oneshot::Receiver<()>, Duration)> {
+        None
+    }
+
+    /// Returns the time after which the kernel shows no name of a directory without a request. `None`: it shows none. The
+    /// session keeps none of them any more when this is called.
+    fn names_end(&self, _directory: FileId) -> Option<Duration> {
+        None
+    }
+
+    /// Makes the kernel drop the attributes of a file; the receiver is told when this is done. `None`: the kernel does not
+    /// know the file. The session keeps them no more when this is called.
+    fn forget_attributes(&self, _file: FileId) -> Option<oneshot::Receiver<()>> {
+        None
+    }
+
+    /// Returns the time after which the kernel shows nothing without a request that it was shown before. `None`: it shows
+    /// nothing.
+    fn all_ends(&self) -> Option<Duration> {
+        None
+    }
 
     /// Notes that this host changes a range of bytes of a file. No [`view`](super::OpenFile::view) of the file exists
     /// until the change has ended. For a cache above the client.
@@ -414,6 +440,30 @@ impl Client {
         Ok(made)
     }
 
+    /// Says something to the server when the kernel has forgotten what the session gives back, or after the time in which
+    /// the kernel shows it.
+    fn say_later(
+        &self,
+        recalls: &mut JoinSet<()>,
+        object: FileId,
+        wait: Option<(Option<oneshot::Receiver<()>>, Duration)>,
+        message: Message,
+    ) {
+        let Some((forgotten, left)) = wait else { return self.shared.session.say(&message) };
+        let client = self.clone();
+        recalls.spawn(async move {
+            let forgotten = async {
+                match forgotten {
+                    // An error means that the mount has ended, and with it what the kernel cached.
+                    Some(forgotten) => drop(forgotten.await),
+                    None => std::future::pending().await,
+                }
+            };
+            let _ = WaitKind::Kernel.during(object.inode, tokio::time::timeout(left, forgotten)).await;
+            client.shared.session.say(&message);
+        });
+    }
+
     /// Handles the events that the session sends, until their channel closes.
     pub(super) async fn serve_events(&self, mut events: mpsc::UnboundedReceiver<Event>) {
         let mut recalls = JoinSet::new();
@@ -422,9 +472,23 @@ impl Client {
                 Event::Durable(sequence) => self.shared.session.set_drained(sequence),
                 // The server lets nobody change what it wants back before it hears this.
                 Event::Recalled(held, _) if matches!(held.token.what, What::Directory | What::Attributes) => {
-                    self.shared.session.looks().recalled(held.token);
-                    let held = Held { level: level::NONE, ..held };
-                    self.shared.session.say(&Message::Return { held, is_lost: false });
+                    while recalls.try_join_next().is_some() {}
+                    let token = held.token;
+                    self.shared.session.looks().recalled(token);
+                    let back = Message::Return { held: Held { level: level::NONE, ..held }, is_lost: false };
+                    let kernel = &self.shared.holds.kernel;
+                    let wait = match token.what {
+                        What::Directory => kernel.names_end(token.object).map(|left| (None, left)),
+                        _ => kernel.forget_attributes(token.object).map(|forgotten| (Some(forgotten), SHOWN_MAX)),
+                    };
+                    self.say_later(&mut recalls, token.object, wait, back);
+                }
+                Event::NameChange(directory, name, number) => {
+                    while recalls.try_join_next().is_some() {}
+                    self.shared.session.looks().name_changes(directory, &name);
+                    let wait = self.shared.holds.kernel.forget_name(directory, &name);
+                    let wait = wait.map(|(forgotten, left)| (Some(forgotten), left));
+                    self.say_later(&mut recalls, directory, wait, Message::NameDropped { number });
                 }
                 Event::Recalled(held, why) => {
                     while recalls.try_join_next().is_some() {}
@@ -449,6 +513,11 @@ impl Client {
                 }
                 Event::Restarted => {
                     let epoch = self.shared.session.epoch();
+                    // The session has dropped what it keeps. The server lets nobody change that before it hears that the
+                    // kernel has dropped it, too.
+                    if let Some(pause) = self.shared.holds.kernel.all_ends() {
+                        WaitKind::Kernel.during(0, tokio::time::sleep(pause)).await;
+                    }
                     for file in self.files() {
                         if *file.at_server.lock().await {
                             // An error means that the file no longer exists; every later call on it reports this.

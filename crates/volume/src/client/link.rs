@@ -437,6 +437,9 @@ async fn hear(inner: &Inner, reader: &mut ReadHalf<Stream>, epoch: u64) -> Strin
                 let why = if why == Why::Commit as u8 { Why::Commit } else { Why::Conflict };
                 let _ = inner.events.send(Event::Recalled(held, why));
             }
+            Ok(Some((_, Message::NameChange { directory, number, name }))) => {
+                let _ = inner.events.send(Event::NameChange(directory, name, number));
+            }
             Ok(Some((_, Message::Push { file, size, number }))) => {
                 let _ = inner.events.send(Event::Push(file, size, number));
             }

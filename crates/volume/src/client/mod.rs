@@ -63,7 +63,7 @@ pub use error::Error;
 pub use hold::Kernel;
 pub use link::{Address, random_id};
 pub use locks::FileLock;
-pub use names::New;
+pub use names::{Kept, New, SHOWN_MAX};
 pub use open::{OpenFile, Opening, View};
 pub use wait_kinds::{LongWork, WaitKind};
 

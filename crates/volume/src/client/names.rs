@@ -3,12 +3,19 @@
 //! Owns: these calls; each is one question or one operation. Uncommitted writes are taken into account in the
 //! attributes. Leaves to the server: the effects of the calls.
 
+use std::time::Duration;
+
 use super::Client;
 use super::error::Error;
 use super::looks::{Known, Looks};
 use super::wait_kinds::WaitKind;
 use crate::format::{BLOCK_BYTES, INLINE_BYTES_MAX, TARGET_BYTES_MAX, XATTR_VALUE_BYTES_MAX};
 use crate::protocol::{Answer, Attributes, Changes, Code, FileId, Listed, Mapped, Operation, Question, Statistics};
+
+/// The longest time for which a kernel may show what the session keeps without asking.
+const KEPT_BY_KERNEL_MAX: Duration = Duration::from_secs(1);
+/// The longest time for which it shows that, also if it begins to count late.
+pub const SHOWN_MAX: Duration = Duration::from_secs(2);
 
 /// The properties of a new inode.
 #[derive(Debug, Clone, Default)]
@@ -45,6 +52,15 @@ impl New {
             inode: 0,
         }
     }
+}
+
+/// Attributes that the session keeps: nobody changes them before the session has given them back.
+#[derive(Debug, Clone)]
+pub struct Kept {
+    /// The attributes.
+    pub attributes: Attributes,
+    /// Whether they show data that is not committed yet: a commit may change them.
+    pub is_changed: bool,
 }
 
 fn attributes(answer: Answer) -> Result<Attributes, Error> {
@@ -87,11 +103,8 @@ impl Client {
 
     /// Looks up a name; `..` is also a name.
     pub async fn look_up(&self, directory: FileId, name: &[u8]) -> Result<Attributes, Error> {
-        if let Some(known) = self.kept(|looks| looks.name(directory, name)) {
-            return match known {
-                Known::Present(found) => Ok(self.shown(*found)),
-                Known::Absent => Err(Error::posix(libc::ENOENT)),
-            };
+        if let Some(kept) = self.kept_name(directory, name) {
+            return kept.map(|kept| kept.attributes).ok_or(Error::posix(libc::ENOENT));
         }
         let question = Question::Lookup { directory, name: name.to_vec() };
         self.look_and_keep(question, Some((directory, name))).await
@@ -99,10 +112,40 @@ impl Client {
 
     /// Returns the present attributes of an inode. Generation 0 matches any generation.
     pub async fn attributes(&self, file: FileId) -> Result<Attributes, Error> {
-        if let Some(found) = self.kept(|looks| looks.attributes(file)) {
-            return Ok(self.shown(found));
+        if let Some(kept) = self.kept_attributes(file) {
+            return Ok(kept.attributes);
         }
         self.look_and_keep(Question::GetAttributes { file }, None).await
+    }
+
+    /// Returns the attributes of the inode with a name, if the session keeps them and the name; `Some(None)`: there is no
+    /// such name. Waits for nothing.
+    pub fn kept_name(&self, directory: FileId, name: &[u8]) -> Option<Option<Kept>> {
+        Some(match self.kept(|looks| looks.name(directory, name))? {
+            Known::Present(found) => Some(self.shown_kept(*found)),
+            Known::Absent => None,
+        })
+    }
+
+    /// Returns the attributes of an inode, if the session keeps them. Waits for nothing.
+    pub fn kept_attributes(&self, file: FileId) -> Option<Kept> {
+        self.kept(|looks| looks.attributes(file)).map(|found| self.shown_kept(found))
+    }
+
+    fn shown_kept(&self, mut attributes: Attributes) -> Kept {
+        let is_changed = self.overlay(&mut attributes);
+        Kept { attributes, is_changed }
+    }
+
+    /// Whether the session keeps names of a directory, or may: the server says which of them others change.
+    pub fn keeps_names_of(&self, directory: FileId) -> bool {
+        self.kept(|looks| Some(looks.keeps_names_of(directory))).unwrap_or(false)
+    }
+
+    /// Returns the time for which a kernel may show what the session keeps without asking, unless it is told to forget
+    /// it: it ends before the lease, also if the kernel begins to count late.
+    pub fn kept_for(&self) -> Duration {
+        KEPT_BY_KERNEL_MAX.min(self.shared.session.lease_left() / 2)
     }
 
     /// Looks into what the session keeps, under its lease. The lease is looked at first: what is found then was so while

@@ -78,6 +78,12 @@ impl Session {
         wall_ns().saturating_add(self.inner.state().clock_offset_ns)
     }
 
+    /// Returns for how long the lease still holds.
+    pub fn lease_left(&self) -> Duration {
+        let until_ns = self.inner.lease_until_ns.load(Ordering::Acquire);
+        Duration::from_nanos(until_ns.saturating_sub(self.inner.elapsed_ns()))
+    }
+
     /// Waits until the lease allows I/O to begin, which is in the first part of the lease.
     ///
     /// *Errors*: [`Error::Ended`] if the session ends.

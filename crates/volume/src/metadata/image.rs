@@ -231,6 +231,18 @@ impl Image {
         (answer, Some(transaction))
     }
 
+    /// Whether an operation is refused now, for what the names and attributes are. It changes nothing.
+    pub fn refuses(&mut self, stamp: Stamp, session: u64, operation: &Operation) -> bool {
+        let mut is_refused = false;
+        let undone: Result<((), _)> = self.attempt(|change, parts| {
+            is_refused =
+                matches!(parts.operate(change, stamp, session, operation), Err(failure) if failure.code == Code::Posix);
+            Err(Failure { code: Code::Posix, errno: 0, words: String::new() })
+        });
+        drop(undone);
+        is_refused
+    }
+
     fn change(&mut self, stamp: Stamp, session: u64, operation: &Operation) -> Result<(Answer, Vec<Mutation>)> {
         let ((answer, opened), mutations) = self.attempt(|change, parts| {
             let answer = parts.operate(change, stamp, session, operation)?;

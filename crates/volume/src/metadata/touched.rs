@@ -3,14 +3,16 @@
 use super::image::Image;
 use super::names::find;
 use crate::protocol::{FileId, Operation, Token, What};
+use crate::tokens::Change;
 
 impl Image {
     /// Returns the names of directories and the attributes that an operation changes now, in order.
-    pub fn touched(&self, operation: &Operation) -> Vec<Token> {
-        let mut tokens = Vec::new();
+    pub fn touched(&self, operation: &Operation) -> Change {
+        let (mut tokens, mut names) = (Vec::new(), Vec::new());
         let mut add = |file: Option<FileId>, what| tokens.extend(file.map(|object| Token { object, what }));
         let mut add_name = |directory: FileId, name: &[u8]| {
             let directory = self.present(directory);
+            names.extend(directory.filter(|_| !name.is_empty()).map(|directory| (directory, name.to_vec())));
             add(directory, What::Directory);
             add(directory, What::Attributes);
             add(directory.and_then(|directory| self.named(directory, name)), What::Attributes);
@@ -41,7 +43,7 @@ impl Image {
         }
         tokens.sort_unstable();
         tokens.dedup();
-        tokens
+        Change { tokens, names }
     }
 
     /// Returns a file with its present generation, if it exists.

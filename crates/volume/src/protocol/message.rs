@@ -204,6 +204,20 @@ pub enum Message {
         /// The reason: 1 a conflict; 2 written data must be committed, and the token is kept; 3 space is short.
         why: u8,
     },
+    /// A name changes in a directory whose names the session keeps: it must drop this one.
+    NameChange {
+        /// The directory.
+        directory: FileId,
+        /// The number that the answer repeats.
+        number: u64,
+        /// The name.
+        name: Vec<u8>,
+    },
+    /// The session has dropped the name.
+    NameDropped {
+        /// The number of the request.
+        number: u64,
+    },
     /// Returns a token, or lowers it to the level in `held`; level 0 returns it completely.
     Return {
         /// The token, the level that is kept, and the number of its grant.

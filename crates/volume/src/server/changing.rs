@@ -9,7 +9,8 @@ use std::collections::{HashMap, VecDeque};
 
 use super::connection::Reply;
 use super::long_waits::WaitSubject;
-use crate::protocol::{Operation, Token};
+use crate::protocol::Operation;
+use crate::tokens::Change;
 
 /// An operation that is asked for.
 pub(super) struct Asked {
@@ -40,7 +41,7 @@ impl Asked {
 #[derive(Default)]
 pub(super) struct Changing {
     /// By their tickets, with what they change.
-    waiting: HashMap<u64, (Asked, Vec<Token>)>,
+    waiting: HashMap<u64, (Asked, Change)>,
     /// Operations that wait for sessions from before a restart.
     graced: Vec<Asked>,
     /// For each session with an operation that waits, those behind it.
@@ -60,9 +61,9 @@ impl Changing {
     }
 
     /// Makes an operation wait for its ticket.
-    pub fn wait(&mut self, ticket: u64, asked: Asked, tokens: Vec<Token>) {
+    pub fn wait(&mut self, ticket: u64, asked: Asked, change: Change) {
         self.behind.entry(asked.session).or_default();
-        self.waiting.insert(ticket, (asked, tokens));
+        self.waiting.insert(ticket, (asked, change));
     }
 
     /// Makes an operation wait for sessions from before a restart.
@@ -72,7 +73,7 @@ impl Changing {
     }
 
     /// Returns the operation with this ticket, and what it changes.
-    pub fn take(&mut self, ticket: u64) -> Option<(Asked, Vec<Token>)> {
+    pub fn take(&mut self, ticket: u64) -> Option<(Asked, Change)> {
         self.waiting.remove(&ticket)
     }
 
@@ -97,27 +98,27 @@ impl Changing {
     }
 
     /// Removes the operations of a session that is over; returns them, and what those changed that had begun to wait.
-    pub fn forget(&mut self, session: u64) -> (Vec<Asked>, Vec<Vec<Token>>) {
-        let (mut gone, mut tokens) = (Vec::new(), Vec::new());
+    pub fn forget(&mut self, session: u64) -> (Vec<Asked>, Vec<Change>) {
+        let (mut gone, mut changes) = (Vec::new(), Vec::new());
         let tickets: Vec<u64> =
             self.waiting.iter().filter(|(_, (asked, _))| asked.session == session).map(|(ticket, _)| *ticket).collect();
         for (asked, of) in tickets.iter().filter_map(|ticket| self.waiting.remove(ticket)) {
             gone.push(asked);
-            tokens.push(of);
+            changes.push(of);
         }
         let (of_session, others): (Vec<Asked>, Vec<Asked>) =
             std::mem::take(&mut self.graced).into_iter().partition(|asked| asked.session == session);
         self.graced = others;
         gone.extend(of_session);
         gone.extend(self.behind.remove(&session).unwrap_or_default());
-        (gone, tokens)
+        (gone, changes)
     }
 
     /// Returns the operations that wait: what each is about, an inode, and its reply.
     pub fn waiting(&self) -> impl Iterator<Item = (WaitSubject, u64, &Reply)> {
-        let inode = |tokens: &[Token]| tokens.first().map_or(0, |token| token.object.inode);
+        let inode = |change: &Change| change.tokens.first().map_or(0, |token| token.object.inode);
         let waiting =
-            self.waiting.values().map(move |(asked, tokens)| (WaitSubject::Token, inode(tokens), &asked.reply));
+            self.waiting.values().map(move |(asked, change)| (WaitSubject::Token, inode(change), &asked.reply));
         waiting.chain(self.graced.iter().map(|asked| (WaitSubject::Token, 0, &asked.reply)))
     }
 }

@@ -357,6 +357,9 @@ async fn control(
             Message::Return { held, .. } => {
                 let _ = context.requests.send(Request::Return { session, held }).await;
             }
+            Message::NameDropped { number } => {
+                let _ = context.requests.send(Request::NameDropped { session, number }).await;
+            }
             Message::Pushed { number } => {
                 let _ = context.requests.send(Request::Pushed { session, number }).await;
             }

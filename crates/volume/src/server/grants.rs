@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use super::connection::{Frames, Reply};
 use super::long_waits::WaitSubject;
 use crate::protocol::{Answer, Code, Failure, FileId, Held, Message, Question, Token, What};
-use crate::tokens::{Action, Arbiter, Late, Looks, Silence, Why, level, verdict};
+use crate::tokens::{Action, Arbiter, Change, Late, Looks, Silence, Why, level, verdict};
 
 /// A question that waits for commits of other hosts.
 pub(super) struct Looking {
@@ -121,7 +121,8 @@ impl Grants {
     pub fn acquire(&mut self, session: u64, (token, level, waits): (Token, u8, bool), reply: Reply) {
         let ticket = self.ticket();
         let later = Later { session, token, level, waits, reply };
-        if level != level::WRITE || self.looks.begin_change(self.now(), session, &[attributes_of(token)], ticket) {
+        let change = Change { tokens: vec![attributes_of(token)], names: Vec::new() };
+        if level != level::WRITE || self.looks.begin_change(self.now(), session, &change, ticket) {
             self.acquire_now(later, ticket);
         } else {
             self.later.insert(ticket, later);
@@ -159,9 +160,9 @@ impl Grants {
     /// Begins a change of names and attributes by a session; [`end_change`](Self::end_change) must follow it.
     ///
     /// *Errors*: the ticket by which [`act`](Self::act) says that other sessions do not keep them any more.
-    pub fn begin_change(&mut self, session: u64, tokens: &[Token]) -> Result<(), u64> {
+    pub fn begin_change(&mut self, session: u64, change: &Change) -> Result<(), u64> {
         let ticket = self.ticket();
-        match self.looks.begin_change(self.now(), session, tokens, ticket) {
+        match self.looks.begin_change(self.now(), session, change, ticket) {
             true => Ok(()),
             false => Err(ticket),
         }
@@ -176,6 +177,12 @@ impl Grants {
         silent.into_iter().for_each(|session| self.looks.forget(session));
     }
 
+    /// Whether another session keeps names of a directory in which this changes one.
+    pub fn are_names_kept(&self, session: u64, change: &Change) -> bool {
+        let mut directories = change.tokens.iter().filter(|token| token.what == What::Directory);
+        directories.any(|token| self.looks.is_kept(session, *token))
+    }
+
     /// Ends a change that was made, or is given up.
     pub fn end_change(&mut self, tokens: &[Token]) {
         self.looks.end_change(tokens);
@@ -187,6 +194,11 @@ impl Grants {
             What::Directory | What::Attributes => self.looks.returned(session, held),
             _ => self.arbiter.returned(self.now(), session, held),
         }
+    }
+
+    /// Handles a name that a session has dropped.
+    pub fn name_dropped(&mut self, session: u64, number: u64) {
+        self.looks.name_dropped(session, number);
     }
 
     /// Records what an earlier session says it holds. Returns a session that must be ended because the claims conflict.
@@ -237,6 +249,9 @@ impl Grants {
         }
         for (session, held) in self.looks.take_recalls() {
             self.tell(session, &Message::Recall { held, why: Why::Conflict as u8 });
+        }
+        for (session, number, (directory, name)) in self.looks.take_name_changes() {
+            self.tell(session, &Message::NameChange { directory, number, name });
         }
         for action in self.arbiter.take_actions() {
             match action {

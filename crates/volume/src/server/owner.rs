@@ -276,6 +276,7 @@ impl Owner {
                 Err(failure) => reply.send(Err(failure)),
             },
             Request::Return { session, held } => self.grants.returned(session, held),
+            Request::NameDropped { session, number } => self.grants.name_dropped(session, number),
             Request::Pushed { session, number } => self.pushes.pushed(session, number),
             Request::Controlled { session, connection, frames } => match self.image.is_active(session) {
                 // A later control connection has sent its greeting meanwhile, and recalls go there.
@@ -303,7 +304,6 @@ impl Owner {
                     }
                 });
                 if resumed.is_ok() {
-                    self.unheard.remove(&session);
                     self.proofs.returned(session);
                 }
                 self.hold(Held::Number(reply, resumed));
@@ -311,6 +311,9 @@ impl Owner {
             Request::Reclaim { session, held, is_last, reply } => {
                 if let Some(wrong) = self.grants.reclaim(session, &held, is_last) {
                     self.evict(wrong, "it holds a token that another session holds, too");
+                }
+                if is_last {
+                    self.unheard.remove(&session);
                 }
                 let said = if is_last { self.image.reclaimed(session) } else { self.image.is_active(session) };
                 self.hold(Held::Call(reply, said.map(|()| Answer::Done)));
@@ -516,12 +519,12 @@ impl Owner {
         self.presence.forget(session);
         self.newest.forget(session);
         self.pushes.forget(session);
-        let (gone, tokens) = self.changing.forget(session);
+        let (gone, changes) = self.changing.forget(session);
         // They are not done.
         if let Err(over) = self.image.is_active(session) {
             gone.into_iter().for_each(|asked| asked.reply.send(Err(over.clone())));
         }
-        tokens.iter().for_each(|tokens| self.grants.end_change(tokens));
+        changes.iter().for_each(|change| self.grants.end_change(&change.tokens));
         self.grants.forget(session);
         self.locking.forget(session);
         self.proofs.forget(session);

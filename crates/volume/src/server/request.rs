@@ -41,6 +41,8 @@ pub(super) enum Request {
     Wish { session: u64, wish: Wish, reply: Reply },
     /// A session returned a token, or committed.
     Return { session: u64, held: Granted },
+    /// A session has dropped a name that changes.
+    NameDropped { session: u64, number: u64 },
     /// A session's kernel knows an end of file that was pushed to it.
     Pushed { session: u64, number: u64 },
     /// A session has opened a control connection: its number, and the queue of frames that are sent on it.

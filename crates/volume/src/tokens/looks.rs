@@ -1,8 +1,9 @@
 //! The server's side of names and attributes that sessions keep.
 //!
-//! Owns: which session keeps the names of a directory, or the attributes of an inode; the changes that wait until no
-//! other session keeps what they change; recalls without an answer. Promises:
-//! 1. While a change is made, no other session keeps what it changes, and none is offered it.
+//! Owns: which session keeps names of a directory, or the attributes of an inode; the changes that wait until no other
+//! session keeps what they change; recalls without an answer. Promises:
+//! 1. While a change is made, no other session keeps what it changes, and none is offered it. Of a directory these are
+//!    the names that change: the sessions that keep names in it drop these, and keep the others.
 //! 2. A return never needs an operation of the session, so a change that waits delays no return.
 //! 3. A session keeps at most [`LOOKS_MAX`] names of directories and attributes, and all sessions together about
 //!    [`ALL_MAX`]; the oldest of the session that is shown more are recalled first. One takes about 200 bytes.
@@ -12,13 +13,17 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::level;
-use crate::protocol::{Held, Token};
+use crate::protocol::{FileId, Held, Token, What};
 
 /// The number of grants of an epoch, more than an epoch can use.
 const GRANTS_OF_EPOCH: u64 = 1 << 40;
 /// What was recalled is not offered again for this long: hosts that take turns to change a directory need no recall for
 /// each change. *Units*: milliseconds.
 const PAUSE_MS: u64 = 100;
+/// If more names of a directory change within this time, sessions give back all that they keep of it: otherwise each
+/// change would wait for each of them. *Units*: milliseconds.
+const NAMES_TIME_MS: u64 = 1000;
+const NAMES_MAX: u32 = 16;
 /// The maximum number of names of directories and attributes that a session keeps.
 pub const LOOKS_MAX: usize = 1 << 16;
 /// The number that all sessions together keep.
@@ -26,6 +31,36 @@ const ALL_MAX: usize = 1 << 20;
 
 /// A recall that the caller must send: the session, and what it keeps.
 pub type Recall = (u64, Held);
+
+/// A name that a session must drop: the session, the number that its answer repeats, the directory and the name.
+pub type NameChange = (u64, u64, (FileId, Vec<u8>));
+
+/// What an operation changes of what sessions may keep.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Change {
+    /// The directories in which it changes names, and the inodes whose attributes it changes; in order.
+    pub tokens: Vec<Token>,
+    /// The names, with their directories.
+    pub names: Vec<(FileId, Vec<u8>)>,
+}
+
+impl Change {
+    /// Whether this changes all that another one changes.
+    pub fn covers(&self, other: &Change) -> bool {
+        other.tokens.iter().all(|token| self.tokens.contains(token))
+            && other.names.iter().all(|name| self.names.contains(name))
+    }
+}
+
+/// A name that a session was told to drop.
+#[derive(Debug)]
+struct Dropping {
+    directory: FileId,
+    name: Vec<u8>,
+    since: u64,
+    /// The change that waits for this.
+    ticket: u64,
+}
 
 /// What a session keeps.
 #[derive(Debug, Default)]
@@ -46,6 +81,8 @@ struct Object {
     changes: usize,
     /// Nothing is offered before this time.
     pause_until: u64,
+    /// The number of names that others were told to drop since a time.
+    names: (u64, u32),
 }
 
 impl Object {
@@ -55,6 +92,14 @@ impl Object {
 
     fn of_mut(&mut self, session: u64) -> Option<&mut Kept> {
         self.kept.iter_mut().find(|(of, _)| *of == session).map(|(_, kept)| kept)
+    }
+
+    /// Counts a change of a name. Returns whether there are so many that sessions give back what they keep.
+    fn is_busy(&mut self, now: u64) -> bool {
+        let (since, count) = self.names;
+        let is_over = now.saturating_sub(since) > NAMES_TIME_MS;
+        self.names = if is_over { (now, 1) } else { (since, count + 1) };
+        self.names.1 > NAMES_MAX
     }
 }
 
@@ -71,8 +116,11 @@ pub struct Looks {
     recalled: BTreeMap<(u64, u64), u64>,
     /// Objects with a pause, by its end.
     pauses: BTreeSet<(u64, Token)>,
+    /// Names that sessions have not dropped yet, by session and number.
+    dropping: BTreeMap<(u64, u64), Dropping>,
     sequence: u64,
     recalls: Vec<Recall>,
+    name_changes: Vec<NameChange>,
     ready: Vec<u64>,
 }
 
@@ -117,15 +165,25 @@ impl Looks {
         self.objects.get(&token).is_some_and(|object| object.kept.iter().any(|(session, _)| *session != except))
     }
 
-    /// Begins a change of these by a session. Returns whether it can be made at once; otherwise its ticket is among
-    /// those of [`take_ready`](Self::take_ready) when no other session keeps them. [`end_change`](Self::end_change)
+    /// Begins a change by a session. Returns whether it can be made at once; otherwise its ticket is among those of
+    /// [`take_ready`](Self::take_ready) when no other session keeps what it changes. [`end_change`](Self::end_change)
     /// must follow the change.
-    pub fn begin_change(&mut self, now: u64, session: u64, tokens: &[Token], ticket: u64) -> bool {
+    pub fn begin_change(&mut self, now: u64, session: u64, change: &Change, ticket: u64) -> bool {
         let mut waits = 0;
-        for token in tokens {
+        for token in &change.tokens {
             let object = self.objects.entry(*token).or_default();
             object.changes += 1;
             let others: Vec<u64> = object.kept.iter().map(|(of, _)| *of).filter(|of| *of != session).collect();
+            if token.what == What::Directory {
+                let is_busy = !others.is_empty() && object.is_busy(now);
+                for of in others {
+                    waits += self.drop_names(now, of, (token.object, change), ticket);
+                    if is_busy {
+                        self.recall(now, of, *token);
+                    }
+                }
+                continue;
+            }
             for of in others {
                 self.recall(now, of, *token);
                 let kept = self.objects.get_mut(token).and_then(|object| object.of_mut(of));
@@ -139,6 +197,26 @@ impl Looks {
             self.changes.insert(ticket, waits);
         }
         waits == 0
+    }
+
+    /// Tells a session to drop the names of a directory that a change changes. Returns their number.
+    fn drop_names(&mut self, now: u64, session: u64, (directory, change): (FileId, &Change), ticket: u64) -> usize {
+        let names: Vec<&Vec<u8>> =
+            change.names.iter().filter(|(of, _)| *of == directory).map(|(_, name)| name).collect();
+        for name in &names {
+            self.sequence += 1;
+            let dropping = Dropping { directory, name: name.to_vec(), since: now, ticket };
+            self.dropping.insert((session, self.sequence), dropping);
+            self.name_changes.push((session, self.sequence, (directory, name.to_vec())));
+        }
+        names.len()
+    }
+
+    /// Handles a name that a session has dropped.
+    pub fn name_dropped(&mut self, session: u64, number: u64) {
+        if let Some(dropping) = self.dropping.remove(&(session, number)) {
+            self.one_less(dropping.ticket);
+        }
     }
 
     /// Ends a change that was made, or is given up.
@@ -215,10 +293,21 @@ impl Looks {
         for (sequence, token) in self.sessions.remove(&session).unwrap_or_default() {
             self.returned(session, Held { token, level: level::NONE, sequence });
         }
+        let numbers: Vec<u64> = self.dropping_of(session).map(|(number, _)| number).collect();
+        numbers.into_iter().for_each(|number| self.name_dropped(session, number));
+    }
+
+    fn dropping_of(&self, session: u64) -> impl Iterator<Item = (u64, &Dropping)> {
+        let of_session = self.dropping.range((session, 0)..=(session, u64::MAX));
+        of_session.map(|((_, number), dropping)| (*number, dropping))
     }
 
     /// Repeats recalls that a session may have missed before it reconnected.
     pub fn repeat(&mut self, session: u64) {
+        let again = self.dropping_of(session);
+        let again = again.map(|(number, dropping)| (session, number, (dropping.directory, dropping.name.clone())));
+        let again: Vec<NameChange> = again.collect();
+        self.name_changes.extend(again);
         let Some(tokens) = self.sessions.get(&session) else { return };
         for ((_, sequence), _) in self.recalled.range((session, 0)..=(session, u64::MAX)) {
             if let Some(token) = tokens.get(sequence) {
@@ -232,6 +321,11 @@ impl Looks {
         std::mem::take(&mut self.recalls)
     }
 
+    /// Returns the names that sessions must drop, since the last call.
+    pub fn take_name_changes(&mut self) -> Vec<NameChange> {
+        std::mem::take(&mut self.name_changes)
+    }
+
     /// Returns the changes that can be made, since the last call.
     pub fn take_ready(&mut self) -> Vec<u64> {
         std::mem::take(&mut self.ready)
@@ -239,10 +333,12 @@ impl Looks {
 
     /// Returns the sessions that must give something back, with its inode and since when.
     pub fn asked(&self) -> impl Iterator<Item = (u64, u64, u64)> {
-        self.recalled.iter().filter_map(|((session, sequence), since)| {
+        let recalled = self.recalled.iter().filter_map(|((session, sequence), since)| {
             let token = self.sessions.get(session)?.get(sequence)?;
             Some((*session, token.object.inode, *since))
-        })
+        });
+        let dropping = self.dropping.iter();
+        recalled.chain(dropping.map(|((session, _), dropping)| (*session, dropping.directory.inode, dropping.since)))
     }
 
     /// Whether changes wait for sessions.

@@ -24,7 +24,7 @@ pub use arbiter::{Action, Arbiter, MINIMUM_MS};
 pub use holding::{Heard, Holding, Recalled};
 pub use lease::{CACHE_OF_LEASE, GIVE_BACK_MAX_MS, IO_OF_LEASE, Late, Lease, Silence, verdict};
 pub use locks::{Locks, Outcome, Ranges};
-pub use looks::{LOOKS_MAX, Looks};
+pub use looks::{Change, LOOKS_MAX, Looks};
 
 /// The levels of a data token, as the protocol defines them.
 pub mod level {

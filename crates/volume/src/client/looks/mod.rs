@@ -9,7 +9,7 @@
 //! So each object has the time of its last recall or change, on a clock that counts these, and an answer is kept only
 //! if the time is before the question.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::protocol::{Attributes, FileId, Operation, Token, What};
@@ -31,6 +31,8 @@ struct Table {
     /// The inodes of names in directories; `None`: there is no such name.
     names: HashMap<FileId, HashMap<Vec<u8>, Option<FileId>>>,
     name_count: usize,
+    /// The directories of which the server lets the session keep names.
+    directories: HashSet<FileId>,
     attributes: HashMap<FileId, Attributes>,
     stamps: Vec<Stamp>,
     /// The stamp of everything: of changes of an inode that this session does not know.
@@ -132,6 +134,7 @@ impl Looks {
         let table = Table {
             names: HashMap::new(),
             name_count: 0,
+            directories: HashSet::new(),
             attributes: HashMap::new(),
             stamps: vec![Stamp::default(); STAMPS],
             of_all: Stamp::default(),
@@ -182,6 +185,7 @@ impl Looks {
         if !table.is_current(directory, asked) {
             return;
         }
+        table.directories.insert(directory);
         if table.name_count >= LOOKS_MAX {
             table.names.clear();
             table.name_count = 0;
@@ -197,14 +201,43 @@ impl Looks {
         let now = table.tick();
         table.stamp(token.object).last = now;
         match token.what {
-            What::Directory => table.drop_names(token.object),
+            What::Directory => {
+                table.directories.remove(&token.object);
+                table.drop_names(token.object);
+            }
             _ => drop(table.attributes.remove(&token.object)),
         }
     }
 
+    /// Drops a name that is about to change.
+    pub fn name_changes(&self, directory: FileId, name: &[u8]) {
+        let mut table = self.table();
+        let now = table.tick();
+        table.stamp(directory).last = now;
+        let Some(names) = table.names.get_mut(&directory) else { return };
+        if names.remove(name).is_some() {
+            table.name_count -= 1;
+        }
+    }
+
+    /// Drops a name, but not answers with it that come later: a planted bug.
+    #[cfg(test)]
+    fn forget_name_alone(&self, directory: FileId, name: &[u8]) {
+        let mut table = self.table();
+        let is_known = table.names.get_mut(&directory).is_some_and(|names| names.remove(name).is_some());
+        table.name_count -= usize::from(is_known);
+    }
+
     /// Drops everything: another server does not know what the session keeps.
     pub fn clear(&self) {
-        self.table().drop_all();
+        let mut table = self.table();
+        table.directories.clear();
+        table.drop_all();
+    }
+
+    /// Whether the server lets the session keep names of a directory.
+    pub fn keeps_names_of(&self, directory: FileId) -> bool {
+        self.table().directories.contains(&directory)
     }
 
     /// Begins a change by this session.

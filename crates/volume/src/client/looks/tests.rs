@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::{Changing, Known, Looks, Moment};
 use crate::format::Inode;
 use crate::protocol::{Attributes, Changes, FileId, Held, Operation, Token, What};
-use crate::tokens;
+use crate::tokens::{self, Change};
 
 const SESSIONS: usize = 3;
 const NAMES: u64 = 4;
@@ -28,10 +28,21 @@ enum Bug {
     UsedAfterReturn,
     /// What is being changed is offered again before the change is made.
     OfferedDuringChange,
+    /// A session says that it has dropped a name that it still uses.
+    NameNotDropped,
+    /// A session drops a name, but keeps an answer with it that was asked for before.
+    LateNameKept,
 }
 
-const BUGS: [Bug; 5] =
-    [Bug::LateAnswerKept, Bug::OwnChangeKept, Bug::ChangeUnwaited, Bug::UsedAfterReturn, Bug::OfferedDuringChange];
+const BUGS: [Bug; 7] = [
+    Bug::LateAnswerKept,
+    Bug::OwnChangeKept,
+    Bug::ChangeUnwaited,
+    Bug::UsedAfterReturn,
+    Bug::OfferedDuringChange,
+    Bug::NameNotDropped,
+    Bug::LateNameKept,
+];
 
 struct Random(u64);
 
@@ -65,6 +76,9 @@ struct Session {
     down: Vec<Down>,
     recalls: VecDeque<Held>,
     returns: VecDeque<Held>,
+    /// Names that it must drop, with their numbers, and the numbers of those that it has dropped.
+    name_changes: VecDeque<(u64, Vec<u8>)>,
+    dropped: VecDeque<u64>,
     /// Recalls that were answered, and are to be done yet: a bug.
     undone: Vec<Token>,
     /// Operations at the server, of which the first waits.
@@ -87,7 +101,7 @@ struct Run {
     /// The inodes of the names, and the version of each inode.
     names: BTreeMap<u64, FileId>,
     versions: BTreeMap<u64, u64>,
-    waiting: BTreeMap<u64, (usize, Vec<Token>)>,
+    waiting: BTreeMap<u64, (usize, Change)>,
     next: u64,
     hits: u64,
     waits: u64,
@@ -186,10 +200,11 @@ impl Run {
     }
 
     /// What an operation changes at the server now.
-    fn touched(&self, operation: &Operation) -> Vec<Token> {
+    fn touched(&self, operation: &Operation) -> Change {
         let token = |object, what| Token { object, what };
-        let mut tokens = Vec::new();
+        let (mut tokens, mut names) = (Vec::new(), Vec::new());
         let mut add = |name: &[u8]| {
+            names.push((DIRECTORY, name.to_vec()));
             tokens.extend([token(DIRECTORY, What::Directory), token(DIRECTORY, What::Attributes)]);
             tokens.extend(self.names.get(&number(name)).map(|file| token(*file, What::Attributes)));
         };
@@ -204,7 +219,7 @@ impl Run {
         }
         tokens.sort_unstable();
         tokens.dedup();
-        tokens
+        Change { tokens, names }
     }
 
     fn apply(&mut self, operation: &Operation) {
@@ -266,19 +281,19 @@ impl Run {
         while !self.sessions[of].is_changing
             && let Some((operation, _)) = self.sessions[of].behind.front()
         {
-            let tokens = self.touched(operation);
+            let change = self.touched(operation);
             self.next += 1;
-            let is_ready = self.server.begin_change(self.now, of as u64, &tokens, self.next);
+            let is_ready = self.server.begin_change(self.now, of as u64, &change, self.next);
             if is_ready || self.bug == Some(Bug::ChangeUnwaited) {
-                self.finish(of, &tokens);
+                self.finish(of, &change.tokens);
                 continue;
             }
             if self.bug == Some(Bug::OfferedDuringChange) {
-                self.server.end_change(&tokens);
+                self.server.end_change(&change.tokens);
             }
             self.waits += 1;
             self.sessions[of].is_changing = true;
-            self.waiting.insert(self.next, (of, tokens));
+            self.waiting.insert(self.next, (of, change));
         }
     }
 
@@ -296,17 +311,20 @@ impl Run {
             for (session, held) in self.server.take_recalls() {
                 self.sessions[session as usize].recalls.push_back(held);
             }
+            for (session, number, (_, name)) in self.server.take_name_changes() {
+                self.sessions[session as usize].name_changes.push_back((number, name));
+            }
             if ready.is_empty() {
                 return;
             }
-            for (of, tokens) in ready.iter().filter_map(|ticket| self.waiting.remove(ticket)).collect::<Vec<_>>() {
+            for (of, change) in ready.iter().filter_map(|ticket| self.waiting.remove(ticket)).collect::<Vec<_>>() {
                 self.sessions[of].is_changing = false;
                 let now = self.sessions[of].behind.front().map(|(operation, _)| self.touched(operation));
-                let is_known = now.is_some_and(|now| now.iter().all(|token| tokens.contains(token)));
+                let is_known = now.is_some_and(|now| change.covers(&now));
                 if is_known || self.bug == Some(Bug::OfferedDuringChange) {
-                    self.finish(of, &tokens);
+                    self.finish(of, &change.tokens);
                 } else {
-                    self.server.end_change(&tokens);
+                    self.server.end_change(&change.tokens);
                 }
                 self.change(of);
             }
@@ -336,7 +354,13 @@ impl Run {
     fn step(&mut self) -> Result<(), String> {
         self.now += self.random.below(60);
         let of = self.random.below(SESSIONS as u64) as usize;
-        match self.random.below(7) {
+        match self.random.below(9) {
+            7 => self.drop_name(of),
+            8 => {
+                if let Some(number) = self.sessions[of].dropped.pop_front() {
+                    self.server.name_dropped(of as u64, number);
+                }
+            }
             0..2 => self.call(of)?,
             2 => self.take_up(of),
             3 => self.take_down(of),
@@ -363,6 +387,17 @@ impl Run {
         Ok(())
     }
 
+    /// Drops a name at a session that the server wants to be dropped.
+    fn drop_name(&mut self, of: usize) {
+        let Some((number, name)) = self.sessions[of].name_changes.pop_front() else { return };
+        match self.bug {
+            Some(Bug::NameNotDropped) => {}
+            Some(Bug::LateNameKept) => self.sessions[of].looks.forget_name_alone(DIRECTORY, &name),
+            _ => self.sessions[of].looks.name_changes(DIRECTORY, &name),
+        }
+        self.sessions[of].dropped.push_back(number);
+    }
+
     fn is_idle(&self) -> bool {
         let is_idle = |session: &Session| {
             session.up.is_empty()
@@ -370,6 +405,8 @@ impl Run {
                 && session.behind.is_empty()
                 && session.recalls.is_empty()
                 && session.returns.is_empty()
+                && session.name_changes.is_empty()
+                && session.dropped.is_empty()
         };
         self.sessions.iter().all(is_idle)
     }
@@ -392,6 +429,12 @@ impl Run {
                 }
                 while let Some(held) = self.sessions[of].returns.pop_front() {
                     self.server.returned(of as u64, held);
+                }
+                while !self.sessions[of].name_changes.is_empty() {
+                    self.drop_name(of);
+                }
+                while let Some(number) = self.sessions[of].dropped.pop_front() {
+                    self.server.name_dropped(of as u64, number);
                 }
                 self.act();
             }
@@ -439,9 +482,10 @@ fn oldest_look_is_recalled_beyond_the_bound() {
 #[test]
 fn recall_that_a_session_missed_is_repeated() {
     let mut server = tokens::Looks::new(1);
-    let token = Token { object: DIRECTORY, what: What::Directory };
+    let token = Token { object: DIRECTORY, what: What::Attributes };
+    let change = Change { tokens: vec![token], names: Vec::new() };
     assert!(server.offer(0, 1, token).is_some());
-    assert!(!server.begin_change(1, 2, &[token], 7));
+    assert!(!server.begin_change(1, 2, &change, 7));
     let first = server.take_recalls();
     assert!(server.offer(2, 3, token).is_none(), "it is being changed");
     server.repeat(1);
@@ -452,4 +496,40 @@ fn recall_that_a_session_missed_is_repeated() {
     server.end_change(&[token]);
     assert!(server.offer(3, 3, token).is_none(), "hosts that take turns need no recall each time");
     assert!(server.offer(1000, 3, token).is_some());
+}
+
+#[test]
+fn change_of_one_name_leaves_the_others() {
+    let mut server = tokens::Looks::new(1);
+    let token = Token { object: DIRECTORY, what: What::Directory };
+    let change = |name: u64| Change { tokens: vec![token], names: vec![(DIRECTORY, text(name))] };
+    let granted = server.offer(0, 1, token);
+    assert!(granted.is_some());
+    for (now, name) in (0..16).zip(0..) {
+        assert!(!server.begin_change(now, 2, &change(name), 100 + name));
+        let told = server.take_name_changes();
+        let [(1, number, _)] = told[..] else { panic!("{told:?}") };
+        assert!(server.offer(now, 1, token).is_none(), "a name is being changed");
+        server.repeat(1);
+        assert_eq!(server.take_name_changes(), told);
+        assert_eq!(server.asked().collect::<Vec<_>>(), [(1, DIRECTORY.inode, now)]);
+        server.name_dropped(1, number);
+        server.name_dropped(1, number);
+        assert_eq!(server.take_ready(), [100 + name]);
+        server.end_change(&[token]);
+        assert_eq!(server.offer(now, 1, token), granted, "it keeps the other names");
+        assert!(server.take_recalls().is_empty());
+    }
+    // Too many: all names are wanted back, and no change waits for that.
+    assert!(!server.begin_change(20, 2, &change(1), 200));
+    assert_eq!(server.take_recalls().len(), 1);
+    let told = server.take_name_changes();
+    server.name_dropped(1, told[0].1);
+    assert_eq!(server.take_ready(), [200]);
+    server.end_change(&[token]);
+    assert!(server.offer(30, 1, token).is_none() && server.offer(30, 3, token).is_none());
+    // A session that is over keeps nobody waiting.
+    assert!(!server.begin_change(40, 2, &change(2), 300));
+    server.forget(1);
+    assert_eq!((server.take_ready(), server.count()), (vec![300], 0));
 }

@@ -2,9 +2,11 @@
 
 use super::answer::WORDS_BYTES_MAX;
 use super::frame::{BODY_BYTES_MAX, Header};
-use super::parts::{Part, read_bool, read_extents, read_level, read_list, read_text, write_bytes, write_list};
-use crate::format::FormatError;
+use super::parts::{
+    Part, read_bool, read_bytes, read_extents, read_level, read_list, read_text, write_bytes, write_list,
+};
 use crate::format::cursor::{Reader, Writer};
+use crate::format::{FormatError, NAME_BYTES_MAX};
 use crate::protocol::{
     Answer, Attributes, Code, Failure, FileId, Held, Hello, Locked, Message, Operation, Question, Shape, Token,
     VERSIONS, What, common_version,
@@ -102,6 +104,8 @@ impl Message {
             Message::TestLock { .. } => 105,
             Message::LockFound { .. } => 106,
             Message::Looked { .. } => 107,
+            Message::NameChange { .. } => 108,
+            Message::NameDropped { .. } => 109,
             Message::Answer(answer) => answer.kind(),
             Message::Failure(_) => FAILURE,
         }
@@ -196,10 +200,14 @@ impl Message {
             }
             Message::Unlock { lock } | Message::TestLock { lock } => lock.write(writer),
             Message::CancelLock { request } => _ = writer.u64(*request),
-            Message::Pushed { number } => _ = writer.u64(*number),
+            Message::Pushed { number } | Message::NameDropped { number } => _ = writer.u64(*number),
             Message::Push { file, size, number } => {
                 file.write(writer);
                 writer.u64(*size).u64(*number);
+            }
+            Message::NameChange { directory, number, name } => {
+                directory.write(writer);
+                write_bytes(writer.u64(*number), name);
             }
             Message::LockFound { lock } => write_list(writer, lock.as_slice()),
             Message::Looked { names, attributes, found } => {
@@ -271,6 +279,12 @@ impl Message {
                 let (names, attributes) = (reader.u64()?, reader.u64()?);
                 Message::Looked { names, attributes, found: read_list(reader, "found", 1)?.pop() }
             }
+            108 => Message::NameChange {
+                directory: FileId::read(reader)?,
+                number: reader.u64()?,
+                name: read_bytes(reader, "name", NAME_BYTES_MAX as u64)?,
+            },
+            109 => Message::NameDropped { number: reader.u64()? },
             FAILURE => Message::Failure(Failure::read(reader)?),
             _ => Message::Answer(Answer::read(kind, reader)?),
         })

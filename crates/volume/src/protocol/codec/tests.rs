@@ -147,6 +147,8 @@ fn messages() -> Vec<Message> {
         Message::Grant { held, minimum_ms: 10, is_watched: false, shape: Some(shape) },
         Message::Push { file: FILE, size: 7, number: 8 },
         Message::Pushed { number: 8 },
+        Message::NameChange { directory: FILE, number: 9, name: b"name".to_vec() },
+        Message::NameDropped { number: 9 },
         Message::Recall { held, why: 2 },
         Message::Return { held, is_lost: true },
         Message::Lock { lock, waits: true },

@@ -19,27 +19,33 @@ impl Owner {
         if asked.is_graced() && !self.unheard.is_empty() {
             return self.changing.wait_for_grace(asked);
         }
-        let tokens = self.image.touched(&asked.operation);
-        match self.grants.begin_change(asked.session, &tokens) {
+        let change = self.image.touched(&asked.operation);
+        // What is refused changes nothing, so nobody drops anything for it.
+        if self.grants.are_names_kept(asked.session, &change)
+            && self.image.refuses(self.stamp(), asked.session, &asked.operation)
+        {
+            return self.finish_operation(asked);
+        }
+        match self.grants.begin_change(asked.session, &change) {
             Ok(()) => {
                 self.finish_operation(asked);
-                self.grants.end_change(&tokens);
+                self.grants.end_change(&change.tokens);
             }
-            Err(ticket) => self.changing.wait(ticket, asked, tokens),
+            Err(ticket) => self.changing.wait(ticket, asked, change),
         }
     }
 
     /// Handles an operation of which no other session keeps what it was to change when it came; meanwhile others may
     /// have changed what its names are.
     pub(super) fn go_on(&mut self, ticket: u64) {
-        let Some((asked, tokens)) = self.changing.take(ticket) else { return };
+        let Some((asked, change)) = self.changing.take(ticket) else { return };
         let session = asked.session;
-        if self.image.touched(&asked.operation).iter().all(|token| tokens.contains(token)) {
+        if change.covers(&self.image.touched(&asked.operation)) {
             self.finish_operation(asked);
         } else {
             self.begin_operation(asked);
         }
-        self.grants.end_change(&tokens);
+        self.grants.end_change(&change.tokens);
         self.do_those_behind(session);
     }
 

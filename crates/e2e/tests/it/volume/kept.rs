@@ -1,0 +1,108 @@
+//! Tests names and attributes that the kernels of two mounts show without a request.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use nectary_e2e::live::missing;
+use nectary_e2e::report::not_run;
+use nectary_e2e::volume::Volume;
+use nectary_e2e::volume::freshness::{self, Changing};
+
+#[test]
+fn kernels_show_no_old_name() {
+    if let Some(reason) = missing(false) {
+        return not_run(format!("volume: {reason}"));
+    }
+    let mut volume = Volume::new("512M").unwrap_or_else(|error| panic!("{error:#}"));
+    let hosts = [volume.mount().expect("it mounts"), volume.mount().expect("it mounts")];
+    let seed = std::env::var("KEPT_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(40);
+    let seconds = std::env::var("KEPT_SECONDS").ok().and_then(|seconds| seconds.parse().ok()).unwrap_or(4);
+    for changing in [Changing::One, Changing::Apart, Changing::Together] {
+        let found = freshness::exercise(&hosts, changing, seed, Duration::from_secs(seconds));
+        let found = found.unwrap_or_else(|error| panic!("{error:#}"));
+        println!(
+            "{changing:?}, seed {seed}: {} changes, {} checks, {} looks, longest call {:?}, {} problems",
+            found.changes,
+            found.checks,
+            found.looks,
+            found.longest,
+            found.problems.len()
+        );
+        assert_eq!(found.problems, Vec::<String>::new());
+        assert!(found.longest < Duration::from_secs(5), "{:?}", found.longest);
+        assert!(found.changes > 100 && found.looks > 1000, "{found:?}");
+    }
+    let check = volume.finish().expect("it ends");
+    assert_eq!(check["problems"].as_array().map(Vec::len), Some(0), "{check}");
+}
+
+#[test]
+fn kernel_looks_at_fresh_names_alone() {
+    if let Some(reason) = missing(false) {
+        return not_run(format!("volume: {reason}"));
+    }
+    let mut volume = Volume::new("512M").unwrap_or_else(|error| panic!("{error:#}"));
+    let (first, second) = (volume.mount().expect("it mounts"), volume.mount().expect("it mounts"));
+    fs::create_dir(first.join("d")).and_then(|()| fs::write(first.join("d/f"), b"1234")).expect("it is written");
+    let path = second.join("d/f");
+    // While the mount's process is stopped, only the kernel can answer.
+    let is_alone = (0..20).any(|_| {
+        (0..10).for_each(|_| assert_eq!(fs::metadata(&path).expect("it is there").len(), 4));
+        volume.signal_mount(1, libc::SIGSTOP);
+        let begun = Instant::now();
+        let looked = Command::new("timeout").args(["0.4", "stat", "-c", "%s"]).arg(&path).output();
+        volume.signal_mount(1, libc::SIGCONT);
+        println!("{:?}", begun.elapsed());
+        looked.is_ok_and(|looked| looked.stdout == b"4\n")
+    });
+    assert!(is_alone, "the kernel asks the mount each time");
+    // What another host changes is seen at once all the same.
+    for round in 0..50_u32 {
+        let before = fs::metadata(&path).expect("it is there");
+        let mode = if round % 2 == 0 { 0o600 } else { 0o644 };
+        fs::set_permissions(first.join("d/f"), std::os::unix::fs::PermissionsExt::from_mode(mode)).expect("it is set");
+        let after = fs::metadata(&path).expect("it is there");
+        assert_eq!((after.mode() & 0o777, after.ino()), (mode, before.ino()), "round {round}");
+    }
+    drop(path);
+    let check = volume.finish().expect("it ends");
+    assert_eq!(check["problems"].as_array().map(Vec::len), Some(0), "{check}");
+}
+
+#[test]
+fn mounts_and_working_directories_survive_changes_beside_them() {
+    if let Some(reason) = missing(false) {
+        return not_run(format!("volume: {reason}"));
+    }
+    let mut volume = Volume::new("512M").unwrap_or_else(|error| panic!("{error:#}"));
+    let (first, second) = (volume.mount().expect("it mounts"), volume.mount().expect("it mounts"));
+    for name in ["d", "d/mounted", "d/work", "source"] {
+        fs::create_dir(first.join(name)).expect("it is made");
+    }
+    fs::write(first.join("source/inside"), b"inside").expect("it is written");
+    // A namespace of its own: the mount ends with the program.
+    let script = "mount --bind \"$0/source\" \"$0/d/mounted\" && cd \"$0/d/work\" && echo ready && for i in $(seq 200); do \
+                  test -f \"$0/d/mounted/inside\" || { echo lost the mount; exit 1; }; \
+                  /bin/pwd >/dev/null || { echo lost the directory; exit 1; }; ls -l .. >/dev/null; sleep 0.01; done; echo good";
+    let mut program = Command::new("unshare");
+    program.args(["--mount", "sh", "-c", script]).arg(&second).stdout(std::process::Stdio::piped());
+    let mut running = program.spawn().expect("it starts");
+    let begun = Instant::now();
+    let mut changes = 0;
+    while running.try_wait().expect("it runs").is_none() && begun.elapsed() < Duration::from_secs(60) {
+        let (file, moved) = (first.join("d/file"), first.join("d/moved"));
+        fs::write(&file, b"new").and_then(|()| fs::rename(&file, &moved)).expect("it is moved");
+        fs::create_dir(first.join("d/other"))
+            .and_then(|()| fs::remove_dir(first.join("d/other")))
+            .expect("it is removed");
+        fs::remove_file(&moved).expect("it is removed");
+        changes += 1;
+    }
+    let output = running.wait_with_output().expect("it ends");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "ready\ngood\n", "after {changes} changes");
+    assert!(changes > 10, "{changes}");
+    let check = volume.finish().expect("it ends");
+    assert_eq!(check["problems"].as_array().map(Vec::len), Some(0), "{check}");
+}
