@@ -350,3 +350,66 @@ impl Shared {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DIRECTORY: FileId = FileId { inode: 7, generation: 1 };
+
+    fn given() -> Given {
+        Given {
+            recent: Names::default(),
+            older: Names::default(),
+            begun: Instant::now(),
+            last: None,
+            barred: HashMap::new(),
+            changes: HashMap::new(),
+        }
+    }
+
+    #[test]
+    fn given_names_are_known_until_their_time_is_over() {
+        let mut given = given();
+        let (now, second) = (Instant::now(), Duration::from_secs(1));
+        given.add_name(DIRECTORY, b"name", now + second);
+        given.add_name(DIRECTORY, b"name", now);
+        assert!(given.shown_for(DIRECTORY, b"name").is_some_and(|left| left > second / 2), "the longer time counts");
+        assert_eq!(given.shown_for(DIRECTORY, b"other"), None);
+        // It is known while it becomes older, and forgotten then.
+        given.begun = now.checked_sub(SHOWN_MAX).expect("the clock is old enough");
+        given.age();
+        assert!(given.recent.all.is_empty() && given.shown_for(DIRECTORY, b"name").is_some());
+        given.begun = now.checked_sub(SHOWN_MAX).expect("the clock is old enough");
+        given.age();
+        assert_eq!(given.shown_for(DIRECTORY, b"name"), None);
+        given.add_name(DIRECTORY, b"past", now);
+        assert_eq!(given.shown_for(DIRECTORY, b"past"), None);
+    }
+
+    #[test]
+    fn times_are_shorter_where_names_change() {
+        let mut given = given();
+        let times = |given: &mut Given| given.times(DIRECTORY, b"name");
+        assert_eq!(times(&mut given), Some((SHOWN_MAX / 2, SHOWN_MAX)));
+        given.note_change(DIRECTORY, false);
+        assert_eq!(times(&mut given), Some((SHOWN_MAX / 2, SHOWN_MAX)));
+        given.note_change(DIRECTORY, true);
+        assert_eq!(times(&mut given), None, "both hosts change it");
+        given.changes.clear();
+        given.note_change(DIRECTORY, true);
+        assert_eq!(times(&mut given), Some(CHANGED_TIMES));
+        given.barred.insert((DIRECTORY, b"name".to_vec()), Instant::now() + SHOWN_MAX);
+        assert_eq!(times(&mut given), None);
+        assert_eq!(given.times(DIRECTORY, b"other"), Some(CHANGED_TIMES));
+    }
+
+    #[test]
+    fn names_beyond_the_bound_are_not_given() {
+        let mut given = given();
+        for number in 0..GIVEN_MAX {
+            given.add_name(FileId { inode: number as u64 % 100, generation: 1 }, &number.to_be_bytes(), Instant::now());
+        }
+        assert_eq!(given.times(DIRECTORY, b"name"), None);
+    }
+}

@@ -7,8 +7,9 @@ use nectary_e2e::volume::Volume;
 use std::ffi::{CStr, CString};
 use std::fs::{self, OpenOptions};
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use std::process::Command;
 
@@ -172,5 +173,58 @@ fn access_control_lists_mean_the_same_on_every_mount_as_on_a_local_file_system()
         assert_eq!(shown, shown_by_programs(&local, &local));
     }
     let check = volume.finish().unwrap_or_else(|error| panic!("{error:#}"));
+    assert_eq!(check["problems"].as_array().map(Vec::len), Some(0), "{check}");
+}
+
+/// Opens a file relative to an open directory, or reads a list by a descriptor: the kernel looks no path up for either.
+#[test]
+fn lists_of_other_hosts_are_seen_without_a_look_up() {
+    if let Some(reason) = missing(false) {
+        return not_run(format!("volume: {reason}"));
+    }
+    let mut volume = Volume::new("512M").unwrap_or_else(|error| panic!("{error:#}"));
+    let (first, second) = (volume.mount().expect("it mounts"), volume.mount().expect("it mounts"));
+    fs::create_dir(first.join("d")).and_then(|()| fs::write(first.join("d/f"), b"text")).expect("it is written");
+    fs::set_permissions(first.join("d"), fs::Permissions::from_mode(0o700)).expect("it is set");
+    let directory =
+        OpenOptions::new().read(true).custom_flags(libc::O_DIRECTORY).open(second.join("d")).expect("it opens");
+    let number = directory.as_raw_fd();
+    let may_open = || {
+        as_user(4242, || {
+            // SAFETY: the name ends with a zero byte; the descriptor is open, and the new one is closed at once.
+            unsafe {
+                let opened = libc::openat(number, c"f".as_ptr(), libc::O_RDONLY);
+                opened >= 0 && libc::close(opened) == 0
+            }
+        })
+    };
+    let file = fs::File::open(second.join("d/f")).expect("it opens");
+    // The permissions of the second entry of the file's list.
+    let second_entry = || {
+        let mut value = [0_u8; 256];
+        let (number, name) = (file.as_raw_fd(), ACCESS.as_ptr());
+        // SAFETY: the name ends with a zero byte; the buffer has the length given to the call.
+        let length = unsafe { libc::fgetxattr(number, name, value.as_mut_ptr().cast(), value.len()) };
+        (length >= 20).then_some(value[14])
+    };
+    let list_of = |permissions| {
+        [(OWNER, 7, NOBODY), (USER, permissions, 4242), (GROUP, 0, NOBODY), (MASK, 5, NOBODY), (OTHER, 0, NOBODY)]
+    };
+    for round in 0..30 {
+        for is_allowed in [true, false] {
+            let permissions = if is_allowed { 5 } else { 0 };
+            set_list(&first.join("d/f"), ACCESS, &list_of(permissions)).expect("it is set");
+            assert_eq!(second_entry(), Some(permissions as u8), "round {round}");
+            set_list(&first.join("d/f"), ACCESS, &list_of(5)).expect("it is set");
+            assert_eq!(second_entry(), Some(5), "round {round}");
+            set_list(&first.join("d"), ACCESS, &list_of(permissions)).expect("it is set");
+            assert_eq!(may_open(), is_allowed, "round {round}");
+        }
+        // By mode alone.
+        fs::set_permissions(first.join("d"), fs::Permissions::from_mode(0o700)).expect("it is set");
+        assert!(!may_open(), "round {round}");
+    }
+    drop((directory, file));
+    let check = volume.finish().expect("it ends");
     assert_eq!(check["problems"].as_array().map(Vec::len), Some(0), "{check}");
 }
