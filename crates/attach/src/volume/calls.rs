@@ -368,6 +368,11 @@ pub async fn xattr(this: This, node: u64, name: Vec<u8>) -> Result<Vec<u8>> {
     value
 }
 
+/// Whether the session knows that a node has no extended attributes; waits for nothing.
+pub fn has_no_xattrs(this: &VolumeFileSystem, node: u64) -> bool {
+    this.nodes.id(node).is_ok_and(|id| this.sessions.last().has_no_xattrs(id))
+}
+
 pub async fn xattrs(this: This, node: u64) -> Result<Vec<u8>> {
     let id = this.nodes.id(node)?;
     let names = ask!(this, client, client.xattrs(id))?;

@@ -19,7 +19,7 @@ use super::refusals::{Refusals, Refused};
 use crate::format::Identity;
 use crate::net::Address;
 use crate::origin::Origin;
-use crate::protocol::{Answer, Attributes, Code, Failure, FileId, Held, Locked, Message, Shape};
+use crate::protocol::{Answer, Attributes, Code, Failure, FileId, Held, Listed, Locked, Message, Shape};
 use crate::tokens::Why;
 
 /// The maximum number of calls of each kind without an answer; the sum is below the protocol's bound for a connection.
@@ -101,6 +101,8 @@ pub(super) enum Said {
     Found(Option<Locked>),
     /// A name, or attributes, that the session may keep.
     Looked(Looked),
+    /// Names of a directory that the session may keep.
+    Listed(ListedToKeep),
 }
 
 /// The answer to a question about a name or attributes.
@@ -112,6 +114,17 @@ pub(super) struct Looked {
     pub are_attributes_kept: bool,
     /// `None`: there is no such name.
     pub found: Option<Attributes>,
+}
+
+/// The answer to a question for names of a directory.
+#[derive(Debug)]
+pub(super) struct ListedToKeep {
+    /// Whether the session may keep the names.
+    pub are_names_kept: bool,
+    pub names: Vec<Listed>,
+    /// For each name, whether the session may keep the attributes.
+    pub are_kept: Vec<bool>,
+    pub is_end: bool,
 }
 
 /// The kind of a call; each kind has its own share of the bound on calls.

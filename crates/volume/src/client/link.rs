@@ -17,7 +17,7 @@ use tokio::io::{ReadHalf, split};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::calls::{ClientOptions, Event, Grant, Inner, Looked, Said, Trouble, Welcomed};
+use super::calls::{ClientOptions, Event, Grant, Inner, ListedToKeep, Looked, Said, Trouble, Welcomed};
 use super::error::Error;
 pub use crate::net::Address;
 use crate::net::{self, Stream};
@@ -283,6 +283,10 @@ async fn read_answers(inner: &Inner, reader: &mut ReadHalf<Stream>, epoch: u64) 
             Ok(Some((header, Message::Looked { names, attributes, found }))) => {
                 let looked = Looked { is_name_kept: names != 0, are_attributes_kept: attributes != 0, found };
                 inner.answered(header.request, Ok(Said::Looked(looked)));
+            }
+            Ok(Some((header, Message::Listed { grant, names, are_kept, is_end }))) => {
+                let listed = ListedToKeep { are_names_kept: grant != 0, names, are_kept, is_end };
+                inner.answered(header.request, Ok(Said::Listed(listed)));
             }
             Ok(Some((header, Message::LockFound { lock }))) => inner.answered(header.request, Ok(Said::Found(lock))),
             Ok(Some((header, Message::Grant { held, is_watched, shape, .. }))) => {

@@ -9,7 +9,7 @@ use super::Client;
 use super::error::Error;
 use super::looks::{Known, Looks};
 use super::wait_kinds::WaitKind;
-use crate::format::{BLOCK_BYTES, INLINE_BYTES_MAX, TARGET_BYTES_MAX, XATTR_VALUE_BYTES_MAX};
+use crate::format::{BLOCK_BYTES, HAS_XATTRS, INLINE_BYTES_MAX, TARGET_BYTES_MAX, XATTR_VALUE_BYTES_MAX};
 use crate::protocol::{Answer, Attributes, Changes, Code, FileId, Listed, Mapped, Operation, Question, Statistics};
 
 /// The longest time for which a kernel may show what the session keeps without asking.
@@ -82,23 +82,6 @@ impl Client {
     fn shown(&self, mut attributes: Attributes) -> Attributes {
         self.overlay(&mut attributes);
         attributes
-    }
-
-    /// Requests something that shows attributes, which `overlay` updates; requests it again if the lease has ended by
-    /// then, because another host may have changed what this one has not committed.
-    async fn look_at<T>(
-        &self,
-        question: Question,
-        read: impl Fn(Answer) -> Result<T, Error>,
-        overlay: impl Fn(&mut T) -> bool,
-    ) -> Result<T, Error> {
-        loop {
-            let mut found = read(self.look(question.clone()).await?)?;
-            if !overlay(&mut found) || self.shared.session.is_leased() {
-                return Ok(found);
-            }
-            self.leased().await?;
-        }
     }
 
     /// Looks up a name; `..` is also a name.
@@ -260,19 +243,39 @@ impl Client {
 
     /// Returns the names behind a cookie, and whether they are the last.
     pub async fn list(&self, directory: FileId, cookie: u64, entries: u32) -> Result<(Vec<Listed>, bool), Error> {
-        let read = |answer| match answer {
-            Answer::Listing { names, is_end } => Ok((names, is_end)),
-            _ => Err(Error::posix(libc::EIO)),
-        };
-        let overlay = |(names, _): &mut (Vec<Listed>, bool)| {
-            let changed = names.iter_mut().filter_map(|listed| self.overlay(&mut listed.attributes).then_some(()));
-            changed.count() > 0
-        };
-        self.look_at(Question::ReadDirectory { directory, cookie, entries }, read, overlay).await
+        let looks = self.shared.session.looks();
+        loop {
+            let asked = looks.now();
+            let question = Question::ReadDirectory { directory, cookie, entries };
+            let mut listed = self.shared.session.list_to_keep(question).await?;
+            let mut is_changed = false;
+            for (listed_name, are_kept) in listed.names.iter_mut().zip(&listed.are_kept) {
+                let found = &mut listed_name.attributes;
+                if listed.are_names_kept {
+                    looks.keep_name(asked, directory, &listed_name.name, Some(found.id()));
+                }
+                if *are_kept {
+                    looks.keep_attributes(asked, found);
+                }
+                is_changed |= self.overlay(found);
+            }
+            if !is_changed || self.shared.session.is_leased() {
+                return Ok((listed.names, listed.is_end));
+            }
+            self.leased().await?;
+        }
+    }
+
+    /// Whether what the session keeps says that a file has no extended attributes. Waits for nothing.
+    pub fn has_no_xattrs(&self, file: FileId) -> bool {
+        self.kept_attributes(file).is_some_and(|kept| kept.attributes.inode.flags & HAS_XATTRS == 0)
     }
 
     /// Returns the value of an extended attribute.
     pub async fn xattr(&self, file: FileId, name: &[u8]) -> Result<Vec<u8>, Error> {
+        if self.has_no_xattrs(file) {
+            return Err(Error::posix(libc::ENODATA));
+        }
         match self.ask(Question::ReadXattr { file, name: name.to_vec() }).await? {
             Answer::Bytes(bytes) => Ok(bytes),
             _ => Err(Error::posix(libc::EIO)),
@@ -281,6 +284,9 @@ impl Client {
 
     /// Returns the names of all extended attributes.
     pub async fn xattrs(&self, file: FileId) -> Result<Vec<Vec<u8>>, Error> {
+        if self.has_no_xattrs(file) {
+            return Ok(Vec::new());
+        }
         match self.ask(Question::ListXattrs { file }).await? {
             Answer::Names(names) => Ok(names),
             _ => Err(Error::posix(libc::EIO)),

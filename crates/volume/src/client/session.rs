@@ -16,8 +16,8 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
 use super::calls::{
-    ClientOptions, Event, Grant, Inner, Looked, Said, SessionFigures, Share, State, Waiting, ended, is_try_lock,
-    not_done, wall_ns,
+    ClientOptions, Event, Grant, Inner, ListedToKeep, Looked, Said, SessionFigures, Share, State, Waiting, ended,
+    is_try_lock, not_done, wall_ns,
 };
 use super::error::Error;
 use super::link;
@@ -182,6 +182,15 @@ impl Session {
             Said::Answer(Answer::Attributes(found)) => {
                 Ok(Looked { is_name_kept: false, are_attributes_kept: false, found: Some(found) })
             }
+            _ => Err(Error::posix(libc::EIO)),
+        }
+    }
+
+    /// Requests names of a directory that the session may keep.
+    pub async fn list_to_keep(&self, question: Question) -> Result<ListedToKeep, Error> {
+        let make = |state: &mut State| (Message::Question { session: state.session, question }, None);
+        match self.call(Share::Looks, make).await? {
+            Said::Listed(listed) => Ok(listed),
             _ => Err(Error::posix(libc::EIO)),
         }
     }

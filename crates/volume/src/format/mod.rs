@@ -30,7 +30,7 @@ mod value;
 pub use epoch::{EpochHead, SegmentHeader, SegmentUse};
 pub use error::{FormatError, Problem};
 pub use frame::{Frame, Identity, Magic, Place};
-pub use inode::{INLINE_BYTES_MAX, Inode, TARGET_BYTES_MAX};
+pub use inode::{HAS_XATTRS, INLINE_BYTES_MAX, Inode, TARGET_BYTES_MAX};
 pub use journal::{Action, Append, Mutation, Transaction, TransactionKind};
 pub use label::Label;
 pub use lease::{LeaseSector, LeaseState};

@@ -10,8 +10,8 @@ use super::records::{inode, keys_of, server, spaces};
 use super::reserve::Reserve;
 use super::space::{Draining, Free};
 use crate::format::{
-    Action, ExtentState, Inode, Key, Label, Mutation, Reply, SPACE_START, Session, SessionState, Space, Table,
-    Transaction, TransactionKind, VolumeRecord,
+    Action, ExtentState, HAS_XATTRS, Inode, Key, Label, Mutation, Reply, SPACE_START, Session, SessionState, Space,
+    Table, Transaction, TransactionKind, VolumeRecord,
 };
 use crate::protocol::{Answer, Attributes, Code, Failure, FileId, Operation, Question};
 use crate::tables::Tables;
@@ -229,6 +229,15 @@ impl Image {
             self.tables.apply(&Mutation { table: key.table(), key: key.encode(), action: Action::Put(value) });
         }
         (answer, Some(transaction))
+    }
+
+    /// Sets the flag in attributes that says whether the inode has extended attributes.
+    pub fn flag_xattrs(&self, attributes: &mut Attributes) {
+        let first = self.tables.from(&Key::Xattr(attributes.number, vec![1])).next();
+        let key = first.and_then(|(key, _)| Key::decode(Table::Xattrs, key).ok());
+        if matches!(key, Some(Key::Xattr(of, _)) if of == attributes.number) {
+            attributes.inode.flags |= HAS_XATTRS;
+        }
     }
 
     /// Whether an operation is refused now, for what the names and attributes are. It changes nothing.

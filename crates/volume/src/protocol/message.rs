@@ -1,6 +1,6 @@
 //! All messages between a mount and the server.
 
-use super::{Answer, Attributes, Failure, FileId, Operation, Question, Shape};
+use super::{Answer, Attributes, Failure, FileId, Listed, Operation, Question, Shape};
 
 /// The aspect of an object that a token protects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -196,6 +196,17 @@ pub enum Message {
         is_watched: bool,
         /// For a data token: the file's attributes and first extents at the time of the grant.
         shape: Option<Shape>,
+    },
+    /// Names of a directory, in the order of their cookies, which the session may keep.
+    Listed {
+        /// The number of the grant of the directory's names; 0: the session must not keep them.
+        grant: u64,
+        /// The names.
+        names: Vec<Listed>,
+        /// For each name, whether the session may keep the attributes.
+        are_kept: Vec<bool>,
+        /// Whether these are the last names.
+        is_end: bool,
     },
     /// Another session needs the token, so the holder must return or lower it.
     Recall {

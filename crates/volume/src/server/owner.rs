@@ -375,6 +375,9 @@ impl Owner {
             if matches!(question, Question::Lookup { .. } | Question::GetAttributes { .. }) {
                 return self.answer_look(session, &question, reply, answer);
             }
+            if let Question::ReadDirectory { directory, .. } = question {
+                return self.answer_listing(session, directory, reply, answer);
+            }
             let level = if let Question::Open { level, .. } = question { level } else { level::NONE };
             self.answer(session, reply, answer, level);
         }
@@ -383,7 +386,11 @@ impl Owner {
     /// Answers with a name or attributes, which the session may keep if nobody changes them.
     fn answer_look(&mut self, session: u64, question: &Question, reply: Reply, answer: Result<Answer, Failure>) {
         let found = match &answer {
-            Ok(Answer::Attributes(attributes)) => Some(attributes.clone()),
+            Ok(Answer::Attributes(attributes)) => {
+                let mut found = attributes.clone();
+                self.image.flag_xattrs(&mut found);
+                Some(found)
+            }
             Err(failure) if failure.code == Code::Posix && failure.errno == libc::ENOENT => None,
             _ => return self.hold(Held::Call(reply, answer)),
         };
@@ -400,6 +407,19 @@ impl Owner {
             return self.hold(Held::Call(reply, answer));
         }
         self.hold(Held::Grant(reply, Box::new(Message::Looked { names, attributes, found })));
+    }
+
+    /// Answers with names of a directory, which the session may keep if nobody changes them.
+    fn answer_listing(&mut self, session: u64, directory: FileId, reply: Reply, answer: Result<Answer, Failure>) {
+        let (mut names, is_end) = match answer {
+            Ok(Answer::Listing { names, is_end }) => (names, is_end),
+            other => return self.hold(Held::Call(reply, other)),
+        };
+        let mut offer = |object: FileId, what| self.grants.offer_look(session, Token { object, what }).unwrap_or(0);
+        let grant = self.image.present(directory).map_or(0, |directory| offer(directory, What::Directory));
+        let are_kept = names.iter().map(|listed| offer(listed.attributes.id(), What::Attributes) != 0).collect();
+        names.iter_mut().for_each(|listed| self.image.flag_xattrs(&mut listed.attributes));
+        self.hold(Held::Grant(reply, Box::new(Message::Listed { grant, names, are_kept, is_end })));
     }
 
     /// Answers with attributes, and also grants this level of the file's token if no other session's token conflicts.

@@ -46,6 +46,61 @@ async fn kept_names_and_attributes_are_asked_once() {
 }
 
 #[tokio::test]
+async fn listed_names_are_kept() {
+    let volume = Volume::new("kept-listing").await;
+    let _server = volume.serve(&[0, 1]).await;
+    let (first, second) = (volume.connect(0).await, volume.connect(1).await);
+    let names: Vec<Vec<u8>> = (0..20).map(|number| format!("name{number}").into_bytes()).collect();
+    for name in &names {
+        second.create(ROOT, name, file()).await.expect("it is made");
+    }
+    tokio::time::sleep(PAUSE).await;
+    let (listed, _) = first.list(ROOT, 0, 100).await.expect("it is listed");
+    assert_eq!(listed.len(), names.len());
+    let asked = first.figures().questions;
+    for listed in &listed {
+        let found = find(&first, &listed.name).await.expect("it is there");
+        assert_eq!(found, listed.attributes);
+    }
+    assert_eq!(first.figures().questions, asked);
+    second.rename((ROOT, &names[0]), (ROOT, &names[1]), 0).await.expect("it is moved");
+    assert!(find(&first, &names[0]).await.is_none() && find(&first, &names[1]).await.is_some());
+    let asked = first.figures().questions;
+    for name in &names[2..] {
+        find(&first, name).await.expect("it is there");
+    }
+    assert_eq!(first.figures().questions, asked, "names that did not change are kept");
+}
+
+#[tokio::test]
+async fn absent_extended_attributes_are_asked_once() {
+    let volume = Volume::new("kept-xattrs").await;
+    let _server = volume.serve(&[0, 1]).await;
+    let (first, second) = (volume.connect(0).await, volume.connect(1).await);
+    let made = second.create(ROOT, b"name", file()).await.expect("it is made").id();
+    for value in [&b"one"[..], b"two"] {
+        tokio::time::sleep(PAUSE).await;
+        find(&first, b"name").await;
+        let asked = first.figures().questions;
+        for _ in 0..10 {
+            assert!(first.xattr(made, b"user.a").await.is_err_and(|error| error.errno() == libc::ENODATA));
+            assert_eq!(first.xattrs(made).await.expect("they are listed"), Vec::<Vec<u8>>::new());
+        }
+        assert_eq!(first.figures().questions, asked);
+        second.set_xattr(made, b"user.a", value, 0).await.expect("it is set");
+        assert_eq!(first.xattr(made, b"user.a").await.expect("it is there"), value);
+        tokio::time::sleep(PAUSE).await;
+        find(&first, b"name").await;
+        assert_eq!(first.xattr(made, b"user.a").await.expect("it is there"), value);
+        assert_eq!(first.xattrs(made).await.expect("they are listed"), [b"user.a"]);
+        second.remove_xattr(made, b"user.a").await.expect("it is removed");
+        assert!(first.xattr(made, b"user.a").await.is_err_and(|error| error.errno() == libc::ENODATA));
+    }
+    first.set_xattr(made, b"user.b", b"own", 0).await.expect("it is set");
+    assert_eq!(first.xattr(made, b"user.b").await.expect("it is there"), b"own");
+}
+
+#[tokio::test]
 async fn changes_of_others_are_seen_at_once() {
     let volume = Volume::new("kept-changes").await;
     let _server = volume.serve(&[0, 1]).await;

@@ -8,7 +8,7 @@ use crate::format::{FormatError, NAME_BYTES_MAX, XATTR_VALUE_BYTES_MAX};
 use crate::protocol::{Answer, Attributes, Code, Failure, Listed, Statistics};
 
 /// The maximum number of names in a listing.
-const NAMES_MAX: u64 = 8192;
+pub(super) const NAMES_MAX: u64 = 8192;
 /// The maximum number of names of extended attributes.
 const XATTR_NAMES_MAX: u64 = 65536;
 /// The longest text of a refusal. *Units*: bytes.

@@ -1,6 +1,6 @@
 //! Bodies of the messages about sessions, tokens and locks, and the number of each kind of message.
 
-use super::answer::WORDS_BYTES_MAX;
+use super::answer::{NAMES_MAX, WORDS_BYTES_MAX};
 use super::frame::{BODY_BYTES_MAX, Header};
 use super::parts::{
     Part, read_bool, read_bytes, read_extents, read_level, read_list, read_text, write_bytes, write_list,
@@ -8,7 +8,7 @@ use super::parts::{
 use crate::format::cursor::{Reader, Writer};
 use crate::format::{FormatError, NAME_BYTES_MAX};
 use crate::protocol::{
-    Answer, Attributes, Code, Failure, FileId, Held, Hello, Locked, Message, Operation, Question, Shape, Token,
+    Answer, Attributes, Code, Failure, FileId, Held, Hello, Listed, Locked, Message, Operation, Question, Shape, Token,
     VERSIONS, What, common_version,
 };
 
@@ -106,6 +106,7 @@ impl Message {
             Message::Looked { .. } => 107,
             Message::NameChange { .. } => 108,
             Message::NameDropped { .. } => 109,
+            Message::Listed { .. } => 110,
             Message::Answer(answer) => answer.kind(),
             Message::Failure(_) => FAILURE,
         }
@@ -210,6 +211,11 @@ impl Message {
                 write_bytes(writer.u64(*number), name);
             }
             Message::LockFound { lock } => write_list(writer, lock.as_slice()),
+            Message::Listed { grant, names, are_kept, is_end } => {
+                writer.u64(*grant).u8(u8::from(*is_end));
+                write_list(writer, names);
+                are_kept.iter().for_each(|is_kept| _ = writer.u8(u8::from(*is_kept)));
+            }
             Message::Looked { names, attributes, found } => {
                 writer.u64(*names).u64(*attributes);
                 write_list(writer, found.as_slice());
@@ -285,6 +291,12 @@ impl Message {
                 name: read_bytes(reader, "name", NAME_BYTES_MAX as u64)?,
             },
             109 => Message::NameDropped { number: reader.u64()? },
+            110 => {
+                let (grant, is_end) = (reader.u64()?, read_bool(reader, "is_end")?);
+                let names: Vec<Listed> = read_list(reader, "names", NAMES_MAX)?;
+                let are_kept = names.iter().map(|_| read_bool(reader, "is_kept")).collect::<Result<_, _>>()?;
+                Message::Listed { grant, names, are_kept, is_end }
+            }
             FAILURE => Message::Failure(Failure::read(reader)?),
             _ => Message::Answer(Answer::read(kind, reader)?),
         })

@@ -149,6 +149,12 @@ fn messages() -> Vec<Message> {
         Message::Pushed { number: 8 },
         Message::NameChange { directory: FILE, number: 9, name: b"name".to_vec() },
         Message::NameDropped { number: 9 },
+        Message::Listed {
+            grant: 4,
+            names: vec![Listed { cookie: 1 << 50, name: b"name".to_vec(), attributes: attributes() }; 2],
+            are_kept: vec![true, false],
+            is_end: true,
+        },
         Message::Recall { held, why: 2 },
         Message::Return { held, is_lost: true },
         Message::Lock { lock, waits: true },
