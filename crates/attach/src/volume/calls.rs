@@ -12,7 +12,7 @@ use nectary_fuse::{
     Caller, Copy, Data, Entry, Errno, Listing, Lock, Read, SetAttributes, StatFs, Write, without_rights,
 };
 use nectary_volume::client::{At, Error, FileLock, New, Opening};
-use nectary_volume::protocol::{Attributes, Changes, TimeChange};
+use nectary_volume::protocol::{Attributes, Changes, FileId, TimeChange};
 
 use super::contents::ReadBytes;
 use super::serve::{VolumeFileSystem, errno};
@@ -40,6 +40,14 @@ const ACCESS_LISTS: [&[u8]; 2] = [b"system.posix_acl_access", b"system.posix_acl
 
 fn refused(error: Error) -> Errno {
     errno(&error)
+}
+
+/// Makes the kernel ignore answers with attributes of these that it has requested before, but not applied yet: it does not
+/// know that a change of names, or of extended attributes, makes them old. To be done before the change is answered.
+async fn changed<const COUNT: usize>(this: &This, files: [Option<FileId>; COUNT]) {
+    for forgotten in files.map(|file| file.and_then(|file| this.shown.forget(file))).into_iter().flatten() {
+        let _ = forgotten.await;
+    }
 }
 
 /// Makes a call that changes nothing, in a living session; repeats it in the next session if that one ended.
@@ -170,6 +178,7 @@ pub async fn make(this: This, parent: u64, name: Vec<u8>, new: New) -> Result<En
     let directory = this.nodes.id(parent)?;
     this.shown.note_change(directory);
     let made = operate!(this, client, client.create(directory, &name, new.clone()))?;
+    changed(&this, [Some(directory)]).await;
     Ok(this.nodes.entry(&made, parent, &name, None))
 }
 
@@ -177,7 +186,9 @@ pub async fn unlink(this: This, parent: u64, name: Vec<u8>, is_directory: bool) 
     check_name(&name)?;
     let directory = this.nodes.id(parent)?;
     this.shown.note_change(directory);
-    operate!(this, client, client.unlink(directory, &name, is_directory)).map(drop)
+    let removed = operate!(this, client, client.unlink(directory, &name, is_directory))?;
+    changed(&this, [Some(directory), Some(removed.id())]).await;
+    Ok(())
 }
 
 pub async fn rename(this: This, from: (u64, Vec<u8>), to: (u64, Vec<u8>), flags: u32) -> Result<()> {
@@ -188,11 +199,18 @@ pub async fn rename(this: This, from: (u64, Vec<u8>), to: (u64, Vec<u8>), flags:
     this.shown.note_change(new_directory);
     let (old, new) = ((directory, &*from.1), (new_directory, &*to.1));
     let is_exchange = flags & libc::RENAME_EXCHANGE != 0;
-    this.shown.rename(&this.sessions.last(), old, new).await;
+    this.shown.begin_rename(&this.sessions.last(), old, new).await;
     if is_exchange {
-        this.shown.rename(&this.sessions.last(), new, old).await;
+        this.shown.begin_rename(&this.sessions.last(), new, old).await;
     }
-    operate!(this, client, client.rename((directory, &from.1), (new_directory, &to.1), flags))?;
+    let moved = this.sessions.last().kept_name(directory, &from.1).flatten().map(|kept| kept.attributes.id());
+    let renamed = operate!(this, client, client.rename((directory, &from.1), (new_directory, &to.1), flags));
+    this.shown.end_rename(&this.sessions.last(), old, new).await;
+    if is_exchange {
+        this.shown.end_rename(&this.sessions.last(), new, old).await;
+    }
+    changed(&this, [Some(directory), Some(new_directory), moved]).await;
+    renamed?;
     this.nodes.rename((from.0, &from.1), (to.0, &to.1), is_exchange);
     Ok(())
 }
@@ -202,6 +220,7 @@ pub async fn link(this: This, node: u64, parent: u64, name: Vec<u8>) -> Result<E
     let (file, directory) = (this.nodes.id(node)?, this.nodes.id(parent)?);
     this.shown.note_change(directory);
     let linked = operate!(this, client, client.link(file, directory, &name))?;
+    changed(&this, [Some(directory), Some(file)]).await;
     Ok(this.nodes.entry(&linked, parent, &name, None))
 }
 
@@ -213,6 +232,10 @@ pub async fn open(this: This, node: u64, flags: i32) -> Result<u64> {
         libc::O_WRONLY => Opening::Write,
         _ => Opening::Both,
     };
+    if !matches!(opening, Opening::Read) {
+        // Another host may have set capabilities since the last look-up.
+        this.nodes.has_attribute(node);
+    }
     let is_direct = flags & libc::O_DIRECT != 0;
     let file = ask!(this, client, client.open(id, opening, is_direct))?;
     Ok(this.add(file.synced(is_synced(flags))))
@@ -240,6 +263,7 @@ pub async fn create(this: This, parent: u64, name: Vec<u8>, new: New, flags: i32
         let direct = ask!(this, client, client.open(made.id(), Opening::Both, true))?;
         direct.close().await;
     }
+    changed(&this, [Some(directory)]).await;
     Ok((this.nodes.entry(&made, parent, &name, None), this.add(file.synced(is_synced(flags)))))
 }
 
@@ -309,9 +333,7 @@ async fn drop_rights(this: &This, node: u64) -> Result<()> {
     let found = operate!(this, client, client.set_attributes(id, changes))?;
     this.nodes.attributes(node, &found);
     // The kernel does not know that the mode has changed.
-    if let Some(forgotten) = this.shown.forget(id) {
-        let _ = forgotten.await;
-    }
+    changed(this, [Some(id)]).await;
     Ok(())
 }
 
@@ -352,25 +374,28 @@ pub async fn set_xattr(
     let flags = flags | if kill_group_id { KILL_GROUP_ID } else { 0 };
     let set = operate!(this, client, client.set_xattr(id, &name, &value, flags));
     this.nodes.has_attribute(node);
+    changed(&this, [Some(id)]).await;
     set
 }
 
 pub async fn xattr(this: This, node: u64, name: Vec<u8>) -> Result<Vec<u8>> {
     let id = this.nodes.id(node)?;
+    let is_kept = || this.sessions.last().kept_attributes(id).is_some();
+    let is_list = ACCESS_LISTS.contains(&&*name);
+    let may_be_cached = is_list && is_kept() && this.shown.note_list(id);
     let value = ask!(this, client, client.xattr(id, &name));
-    // The kernel caches access control lists for any time, and keeps none that it is told to forget before the answer.
-    if ACCESS_LISTS.contains(&&*name)
-        && this.sessions.last().kept_attributes(id).is_none()
-        && let Some(forgotten) = this.shown.forget(id)
-    {
-        let _ = forgotten.await;
+    // The kernel caches access control lists for any time, and keeps none that it is told to forget before the answer. One
+    // that the session keeps, with the attributes, it is told to forget when another host changes it.
+    if is_list && !(may_be_cached && is_kept()) {
+        changed(&this, [Some(id)]).await;
     }
     value
 }
 
 /// Whether the session knows that a node has no extended attributes; waits for nothing.
 pub fn has_no_xattrs(this: &VolumeFileSystem, node: u64) -> bool {
-    this.nodes.id(node).is_ok_and(|id| this.sessions.last().has_no_xattrs(id))
+    let is_known = |id| this.sessions.last().has_no_xattrs(id);
+    this.nodes.id(node).is_ok_and(|id| this.shown.note_list(id) && is_known(id))
 }
 
 pub async fn xattrs(this: This, node: u64) -> Result<Vec<u8>> {
@@ -381,7 +406,9 @@ pub async fn xattrs(this: This, node: u64) -> Result<Vec<u8>> {
 
 pub async fn remove_xattr(this: This, node: u64, name: Vec<u8>) -> Result<()> {
     let id = this.nodes.id(node)?;
-    operate!(this, client, client.remove_xattr(id, &name))
+    let removed = operate!(this, client, client.remove_xattr(id, &name));
+    changed(&this, [Some(id)]).await;
+    removed
 }
 
 pub async fn list(this: This, node: u64, offset: u64, size: u32, plus: bool) -> Result<Listing> {

@@ -330,7 +330,7 @@ pub struct CachesAbove {
     pub pages: Arc<Pages>,
     /// The cached contents, if the mount has memory for them.
     pub contents: Option<Arc<CachedContents>>,
-    /// The kernel's attributes.
+    /// The names and attributes that the kernel shows.
     pub shown: Arc<Shown>,
 }
 
@@ -353,6 +353,10 @@ impl Kernel for CachesAbove {
 
     fn names_end(&self, directory: FileId) -> Option<Duration> {
         self.shown.names_end(directory)
+    }
+
+    fn forget_lists(&self) -> Option<oneshot::Receiver<()>> {
+        self.shown.forget_lists()
     }
 
     fn all_ends(&self) -> Option<Duration> {

@@ -14,7 +14,7 @@
 //! | `nodes` | the nodes that the kernel knows |
 //! | `reasons` | what calls wait for, in words |
 //! | `pages` | the kernel's cached pages of files that other hosts change |
-//! | `shown` | the kernel's cached attributes |
+//! | `shown` | names and attributes that the kernel shows without a request |
 
 mod allowed;
 mod calls;
@@ -168,9 +168,12 @@ impl Volume {
         };
         let device = device_of(&options.directory, SUBTYPE);
         let (end, stop) = (watch::Sender::new(false), Arc::new(Mutex::new(Some(stop))));
-        let (of_crew, ended, stop_of_crew) = (file_system.clone(), end.clone(), stop.clone());
+        let (of_crew, ended, stop_of_crew, shown_of_crew) =
+            (file_system.clone(), end.clone(), stop.clone(), shown.clone());
         let crew = std::thread::Builder::new().name("nectary-end".to_owned()).spawn(move || {
             let served = crew.wait();
+            // The kernel shows nothing any more.
+            shown_of_crew.stop();
             if let Some(stop) = take_stop(&stop_of_crew) {
                 let _ = stop.send(of_crew);
             }

@@ -19,7 +19,7 @@ use nectary_volume::protocol::{Attributes as Inode, FileId};
 
 /// The number of the root, as a node and as an inode.
 pub const ROOT: u64 = 1;
-/// The kernel must not cache names and attributes, because other hosts change them at any time.
+/// The time of names and attributes that the kernel must not cache.
 pub const VALID: Duration = Duration::ZERO;
 /// The unit of the block count in `stat`. *Units*: bytes.
 const STAT_BLOCK_BYTES: u64 = 512;
@@ -189,6 +189,15 @@ impl Nodes {
     /// Returns the identity of a node's inode. *Errors*: ESTALE if the kernel does not know the node.
     pub fn id(&self, node: u64) -> Result<FileId, Errno> {
         self.state().known.get(&node).map(|known| known.id).ok_or(Errno::new(libc::ESTALE))
+    }
+
+    /// Whether the kernel knows a node at one place alone: it is no directory, or its place is known, and its inode has no
+    /// other node.
+    pub fn is_settled(&self, node: u64) -> bool {
+        let state = self.state();
+        let Some(known) = state.known.get(&node) else { return false };
+        let is_directory = known.mode & libc::S_IFMT == libc::S_IFDIR;
+        node == ROOT || !is_directory || known.place.is_some() && !state.further.contains_key(&known.id.inode)
     }
 
     /// Returns the nodes of an inode.

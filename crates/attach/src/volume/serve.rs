@@ -1,7 +1,7 @@
 //! The dispatch of each request to a volume.
 //!
-//! Owns: the file system. Names and attributes are requested from the server each time; data is read and written by the
-//! client. Leaves to the kernel: checking permissions, by mode, owner and access control list.
+//! Owns: the file system. Names and attributes that the session keeps are answered at once; data is read and written by
+//! the client. Leaves to the kernel: checking permissions, by mode, owner and access control list.
 //!
 //! *Circle*: the calls work on the file system of this file.
 
@@ -105,7 +105,7 @@ impl VolumeFileSystem {
         let entry = self.nodes.entry(found, parent, name, Some(thread));
         let (attributes, attributes_valid) = self.attributes(entry.node, found);
         let directory = self.nodes.id(parent).ok();
-        let named = directory.filter(|_| !attributes_valid.is_zero());
+        let named = directory.filter(|_| !attributes_valid.is_zero() && self.nodes.is_settled(parent));
         let entry_valid =
             named.map_or(VALID, |directory| self.shown.give_name(&self.sessions.last(), directory, name, found.id()));
         Entry { attributes, attributes_valid, entry_valid, ..entry }
@@ -114,7 +114,10 @@ impl VolumeFileSystem {
     /// Returns attributes of a node for the kernel, and for how long it may show them.
     fn attributes(&self, node: u64, found: &Attributes) -> (KernelAttributes, Duration) {
         let (found, valid) = self.shown.give(&self.sessions.last(), found);
-        (self.nodes.attributes(node, &found), valid)
+        let attributes = self.nodes.attributes(node, &found);
+        // With no time, the kernel asks for the attributes of a directory that it has found at another place, which tells
+        // that it has moved it.
+        (attributes, if self.nodes.is_settled(node) { valid } else { VALID })
     }
 
     /// Returns the stream of a program's reads from a file.

@@ -18,7 +18,7 @@
 //! A name that this host renames keeps its time in the kernel. So the session must keep names of the new directory, or
 //! the rename waits until the time is over.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -45,14 +45,19 @@ const GIVEN_MAX: usize = 1 << 15;
 /// The minor version of the protocol of Linux 6.14. Kernels before 6.13 may cache attributes of an inode that they have
 /// forgotten in between, although they were requested before.
 const EXACT_MINOR: u32 = 42;
+/// The maximum number of inodes whose access control lists the kernel may cache.
+const LISTS_MAX: usize = 1 << 14;
 /// The pause before the kernel is told again to forget an inode that it does not know yet.
 const AGAIN: Duration = Duration::from_micros(200);
+/// The shortest time in which the kernel is given the chance to forget a name.
+const FORGET_MIN: Duration = Duration::from_millis(100);
 /// The number of threads that forget names: one may wait for the lock of a directory.
 const NAME_THREADS: usize = 3;
 
 /// What the kernel must forget, and the sender that reports the end.
 enum Request {
     Attributes(FileId, oneshot::Sender<()>),
+    Lists(oneshot::Sender<()>),
     Name(FileId, Vec<u8>, oneshot::Sender<()>),
 }
 
@@ -78,9 +83,11 @@ struct Given {
     begun: Instant,
     /// When names or attributes were given last.
     last: Option<Instant>,
-    /// Names that are not given before a time.
-    barred: HashMap<(FileId, Vec<u8>), Instant>,
+    /// Names that are being renamed, and how often: they are not given.
+    barred: HashMap<(FileId, Vec<u8>), u32>,
     changes: HashMap<FileId, Changes>,
+    /// The inodes whose access control lists the kernel may have cached.
+    lists: HashSet<FileId>,
 }
 
 impl Given {
@@ -93,7 +100,6 @@ impl Given {
         let recent = std::mem::take(&mut self.recent);
         self.older = if age < 2 * SHOWN_MAX { recent } else { Names::default() };
         self.begun = Instant::now();
-        self.barred.retain(|_, until| *until > self.begun);
         let is_recent = |at: Option<Instant>| at.is_some_and(|at| at.elapsed() < CHANGE_TIME);
         self.changes.retain(|_, changes| is_recent(changes.own) || is_recent(changes.others));
     }
@@ -127,11 +133,24 @@ impl Given {
         }
     }
 
+    /// Notes that what the kernel shows under one name it shows under another one; returns for how long.
+    fn carry(&mut self, from: (FileId, &[u8]), to: (FileId, &[u8])) -> Option<Duration> {
+        let left = self.shown_for(from.0, from.1)?;
+        self.add_name(to.0, to.1, Instant::now() + left);
+        Some(left)
+    }
+
     /// Returns for how long the kernel still shows a name.
     fn shown_for(&self, directory: FileId, name: &[u8]) -> Option<Duration> {
+        self.known_for(directory, name).filter(|left| !left.is_zero())
+    }
+
+    /// Like [`shown_for`](Self::shown_for), but a name whose time ended lately has no time, in case the kernel begins to
+    /// count very late.
+    fn known_for(&self, directory: FileId, name: &[u8]) -> Option<Duration> {
         let until = |names: &Names| names.all.get(&directory).and_then(|all| all.get(name)).copied();
         let until = until(&self.recent).max(until(&self.older))?;
-        Some(until.saturating_duration_since(Instant::now())).filter(|left| !left.is_zero())
+        Some(until.saturating_duration_since(Instant::now()))
     }
 
     /// Notes a change of names in a directory.
@@ -172,6 +191,7 @@ impl Shown {
             last: None,
             barred: HashMap::new(),
             changes: HashMap::new(),
+            lists: HashSet::new(),
         };
         let shared =
             Arc::new(Shared { given: Mutex::new(given), nodes: OnceLock::new(), is_exact: AtomicBool::new(false) });
@@ -241,19 +261,39 @@ impl Shown {
         self.shared.given().note_change(directory, true);
     }
 
-    /// Prepares a rename by this host: what the kernel shows under the old name it shows under the new one.
-    pub async fn rename(&self, client: &Client, from: (FileId, &[u8]), to: (FileId, &[u8])) {
+    /// Begins a rename by this host: what the kernel shows under the old name it shows under the new one. Until
+    /// [`end_rename`](Self::end_rename) neither name is given.
+    pub async fn begin_rename(&self, client: &Client, from: (FileId, &[u8]), to: (FileId, &[u8])) {
         let pause = {
             let mut given = self.shared.given();
-            let Some(left) = given.shown_for(from.0, from.1) else { return };
-            given.add_name(to.0, to.1, Instant::now() + left);
-            if client.keeps_names_of(to.0) {
-                return;
+            for (directory, name) in [from, to] {
+                *given.barred.entry((directory, name.to_vec())).or_default() += 1;
             }
-            given.barred.insert((from.0, from.1.to_vec()), Instant::now() + left + SHOWN_MAX);
-            left
+            given.carry(from, to).filter(|_| !client.keeps_names_of(to.0))
         };
-        tokio::time::sleep(pause).await;
+        if let Some(pause) = pause {
+            tokio::time::sleep(pause).await;
+        }
+    }
+
+    /// Ends a rename. If the session keeps no names of the new directory any more, waits until the kernel does not show
+    /// the new name.
+    pub async fn end_rename(&self, client: &Client, from: (FileId, &[u8]), to: (FileId, &[u8])) {
+        let pause = {
+            let mut given = self.shared.given();
+            for (directory, name) in [from, to] {
+                let key = (directory, name.to_vec());
+                let count = given.barred.entry(key.clone()).or_default();
+                *count = count.saturating_sub(1);
+                if *count == 0 {
+                    given.barred.remove(&key);
+                }
+            }
+            given.carry(from, to).filter(|_| !client.keeps_names_of(to.0))
+        };
+        if let Some(pause) = pause {
+            tokio::time::sleep(pause).await;
+        }
     }
 
     /// Makes the kernel forget attributes of an inode.
@@ -262,13 +302,31 @@ impl Shown {
         is_known.then(|| ask(&self.attributes, |done| Request::Attributes(file, done))).flatten()
     }
 
+    /// Notes that the kernel may cache the access control lists of an inode. `false`: there are too many.
+    pub fn note_list(&self, file: FileId) -> bool {
+        let mut given = self.shared.given();
+        if given.lists.len() >= LISTS_MAX && !given.lists.contains(&file) {
+            return false;
+        }
+        given.lists.insert(file);
+        true
+    }
+
+    /// Makes the kernel forget all access control lists.
+    pub fn forget_lists(&self) -> Option<oneshot::Receiver<()>> {
+        if self.shared.given().lists.is_empty() {
+            return None;
+        }
+        ask(&self.attributes, Request::Lists)
+    }
+
     /// Makes the kernel forget a name that another host changes; also returns the time after which the kernel does not
     /// show it any more.
     pub fn forget_name(&self, directory: FileId, name: &[u8]) -> Option<(oneshot::Receiver<()>, Duration)> {
         let left = {
             let mut given = self.shared.given();
             given.note_change(directory, false);
-            given.shown_for(directory, name)?
+            given.known_for(directory, name)?.max(FORGET_MIN)
         };
         Some((ask(&self.names, |done| Request::Name(directory, name.to_vec(), done))?, left))
     }
@@ -309,8 +367,15 @@ impl Shared {
             let request = requests.lock().unwrap_or_else(PoisonError::into_inner).recv();
             match request {
                 Err(_) => return,
+                // Nobody waits for it any more, as the kernel does not show it any more.
+                Ok(Request::Name(.., done)) if done.is_closed() => {}
                 Ok(Request::Attributes(file, done)) => {
                     self.forget_attributes(notifier, file);
+                    let _ = done.send(());
+                }
+                Ok(Request::Lists(done)) => {
+                    let lists = std::mem::take(&mut self.given().lists);
+                    lists.into_iter().for_each(|file| self.forget_attributes(notifier, file));
                     let _ = done.send(());
                 }
                 Ok(Request::Name(directory, name, done)) => {
@@ -365,6 +430,7 @@ mod tests {
             last: None,
             barred: HashMap::new(),
             changes: HashMap::new(),
+            lists: HashSet::new(),
         }
     }
 
@@ -399,7 +465,7 @@ mod tests {
         given.changes.clear();
         given.note_change(DIRECTORY, true);
         assert_eq!(times(&mut given), Some(CHANGED_TIMES));
-        given.barred.insert((DIRECTORY, b"name".to_vec()), Instant::now() + SHOWN_MAX);
+        given.barred.insert((DIRECTORY, b"name".to_vec()), 1);
         assert_eq!(times(&mut given), None);
         assert_eq!(given.times(DIRECTORY, b"other"), Some(CHANGED_TIMES));
     }

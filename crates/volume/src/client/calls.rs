@@ -78,6 +78,8 @@ pub(crate) enum Event {
     Recalled(Held, Why),
     /// The kernel must learn that a file has at least this size; the last field is the number that the answer repeats.
     Push(FileId, u64, u64),
+    /// The lease was over before it was renewed: the server may have forgotten what the session keeps.
+    Lapsed,
     /// A name of a directory changes; the last field is the number that the answer repeats.
     NameChange(FileId, Vec<u8>, u64),
 }
@@ -329,7 +331,7 @@ impl Inner {
             is_newest = epoch >= *newest;
             let is_newer = epoch > *newest;
             if is_newer {
-                // The new server does not know what the session keeps. It assumes that this is dropped with the greeting.
+                // The new server does not know what the session keeps. It assumes that this is dropped before the first *Reclaim*.
                 self.looks.clear();
             }
             *newest = epoch.max(*newest);
@@ -525,6 +527,7 @@ impl Inner {
         if !self.may_begin() {
             // The server may have forgotten what the session keeps.
             self.looks.clear();
+            let _ = self.events.send(Event::Lapsed);
         }
         self.io_until_ns.fetch_max(ns(sent + lease * IO_OF_LEASE.0 / IO_OF_LEASE.1), Ordering::AcqRel);
         self.lease_until_ns.fetch_max(ns(sent + lease), Ordering::AcqRel);

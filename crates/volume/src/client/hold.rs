@@ -65,6 +65,12 @@ pub trait Kernel: Send + Sync + 'static {
         None
     }
 
+    /// Makes the kernel drop all access control lists that it has cached; the receiver is told when this is done. `None`:
+    /// it has none.
+    fn forget_lists(&self) -> Option<oneshot::Receiver<()>> {
+        None
+    }
+
     /// Returns the time after which the kernel shows nothing without a request that it was shown before. `None`: it shows
     /// nothing.
     fn all_ends(&self) -> Option<Duration> {
@@ -504,6 +510,7 @@ impl Client {
                         });
                     }
                 }
+                Event::Lapsed => drop(self.shared.holds.kernel.forget_lists()),
                 Event::Push(file, size, number) => {
                     let client = self.clone();
                     tokio::spawn(async move {
@@ -518,6 +525,10 @@ impl Client {
                     if let Some(pause) = self.shared.holds.kernel.all_ends() {
                         WaitKind::Kernel.during(0, tokio::time::sleep(pause)).await;
                     }
+                    if let Some(forgotten) = self.shared.holds.kernel.forget_lists() {
+                        let _ = WaitKind::Kernel.during(0, forgotten).await;
+                    }
+                    self.shared.session.reclaim(epoch, Vec::new(), false).await;
                     for file in self.files() {
                         if *file.at_server.lock().await {
                             // An error means that the file no longer exists; every later call on it reports this.
@@ -534,6 +545,7 @@ impl Client {
     /// Handles the end of the session: no token is held any more, and when this returns the kernel has no page that was
     /// read under one. Pages that the kernel still writes back are refused.
     pub async fn drop_pages(&self) {
+        drop(self.shared.holds.kernel.forget_lists());
         let mut with_pages = Vec::new();
         for file in self.files() {
             if file.hold.state().lose() {

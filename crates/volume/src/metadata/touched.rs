@@ -11,8 +11,11 @@ impl Image {
         let (mut tokens, mut names) = (Vec::new(), Vec::new());
         let mut add = |file: Option<FileId>, what| tokens.extend(file.map(|object| Token { object, what }));
         let mut add_name = |directory: FileId, name: &[u8]| {
+            if name.is_empty() {
+                return;
+            }
             let directory = self.present(directory);
-            names.extend(directory.filter(|_| !name.is_empty()).map(|directory| (directory, name.to_vec())));
+            names.extend(directory.map(|directory| (directory, name.to_vec())));
             add(directory, What::Directory);
             add(directory, What::Attributes);
             add(directory.and_then(|directory| self.named(directory, name)), What::Attributes);

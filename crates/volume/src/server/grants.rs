@@ -151,7 +151,7 @@ impl Grants {
     /// of the grant.
     pub fn offer_look(&mut self, session: u64, token: Token) -> Option<u64> {
         let is_written = token.what == What::Attributes && self.arbiter.is_written(session, token.object);
-        if is_written || self.counts().2 > 0 {
+        if is_written || self.arbiter.is_expecting() {
             return None;
         }
         self.looks.offer(self.now(), session, token)

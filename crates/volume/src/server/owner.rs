@@ -312,9 +312,7 @@ impl Owner {
                 if let Some(wrong) = self.grants.reclaim(session, &held, is_last) {
                     self.evict(wrong, "it holds a token that another session holds, too");
                 }
-                if is_last {
-                    self.unheard.remove(&session);
-                }
+                self.unheard.remove(&session);
                 let said = if is_last { self.image.reclaimed(session) } else { self.image.is_active(session) };
                 self.hold(Held::Call(reply, said.map(|()| Answer::Done)));
             }
@@ -474,7 +472,7 @@ impl Owner {
     }
 
     /// Does what waited for sessions from before a restart: until each has said what it holds; or, for names, until each
-    /// has connected, with which it drops what it keeps, or may not use that any more.
+    /// has begun to say it, before which it drops what it keeps, or may not use that any more.
     fn end_grace(&mut self) {
         if self.grants.counts().2 == 0 {
             if self.locking.is_early() {

@@ -383,6 +383,11 @@ impl Arbiter {
         self.expected.iter().copied()
     }
 
+    /// Whether sessions are expected after a restart.
+    pub fn is_expecting(&self) -> bool {
+        !self.expected.is_empty()
+    }
+
     /// Returns the numbers of tokens held, of requests that wait, and of sessions that are expected after a restart.
     pub fn counts(&self) -> (usize, usize, usize) {
         let held = self.objects.values().map(|object| object.grants.len()).sum();

@@ -28,6 +28,8 @@ const NAMES_MAX: u32 = 16;
 pub const LOOKS_MAX: usize = 1 << 16;
 /// The number that all sessions together keep.
 const ALL_MAX: usize = 1 << 20;
+/// The number beyond these that is granted while recalls are under way.
+const RECALLED_MAX: usize = 1 << 12;
 
 /// A recall that the caller must send: the session, and what it keeps.
 pub type Recall = (u64, Held);
@@ -110,6 +112,8 @@ pub struct Looks {
     /// The tokens of each session, by the numbers of their grants.
     sessions: BTreeMap<u64, BTreeMap<u64, Token>>,
     count: usize,
+    /// For each session, the number of a grant: all before it were recalled.
+    recalled_to: BTreeMap<u64, u64>,
     /// The number of returns that each change waits for.
     changes: BTreeMap<u64, usize>,
     /// The sessions from which a recalled token has not come back, with its grant and the time of the recall.
@@ -138,7 +142,10 @@ impl Looks {
         if let Some(kept) = object.of(session) {
             return (kept.recalled.is_none() && object.changes == 0).then_some(kept.sequence);
         }
-        if object.changes > 0 || object.pause_until > now {
+        let granted = self.sessions.get(&session).map_or(0, BTreeMap::len);
+        let is_full = granted >= LOOKS_MAX + RECALLED_MAX || self.count >= ALL_MAX + RECALLED_MAX;
+        if object.changes > 0 || object.pause_until > now || is_full {
+            self.clean(token);
             return None;
         }
         self.sequence += 1;
@@ -151,9 +158,10 @@ impl Looks {
         let tokens = self.sessions.entry(session).or_default();
         tokens.insert(sequence, token);
         if tokens.len() > LOOKS_MAX || self.count > ALL_MAX {
-            let recalled = &self.recalled;
-            let oldest = tokens.iter().find(|(sequence, _)| !recalled.contains_key(&(session, **sequence)));
-            if let Some(token) = oldest.map(|(_, token)| *token) {
+            let (recalled, from) = (&self.recalled, self.recalled_to.entry(session).or_default());
+            let oldest = tokens.range(*from..).find(|(sequence, _)| !recalled.contains_key(&(session, **sequence)));
+            if let Some((sequence, token)) = oldest.map(|(sequence, token)| (*sequence, *token)) {
+                *from = sequence + 1;
                 self.recall(now, session, token);
             }
         }
@@ -175,7 +183,8 @@ impl Looks {
             object.changes += 1;
             let others: Vec<u64> = object.kept.iter().map(|(of, _)| *of).filter(|of| *of != session).collect();
             if token.what == What::Directory {
-                let is_busy = !others.is_empty() && object.is_busy(now);
+                let has_names = change.names.iter().any(|(directory, _)| *directory == token.object);
+                let is_busy = has_names && !others.is_empty() && object.is_busy(now);
                 for of in others {
                     waits += self.drop_names(now, of, (token.object, change), ticket);
                     if is_busy {
@@ -293,6 +302,7 @@ impl Looks {
         for (sequence, token) in self.sessions.remove(&session).unwrap_or_default() {
             self.returned(session, Held { token, level: level::NONE, sequence });
         }
+        self.recalled_to.remove(&session);
         let numbers: Vec<u64> = self.dropping_of(session).map(|(number, _)| number).collect();
         numbers.into_iter().for_each(|number| self.name_dropped(session, number));
     }

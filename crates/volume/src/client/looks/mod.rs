@@ -24,6 +24,8 @@ struct Stamp {
     last: u64,
     /// The number of changes by this session that have no answer yet.
     changing: u32,
+    /// When another session changed a name of the directory last, or the names were recalled.
+    names_changed: u64,
 }
 
 #[derive(Debug)]
@@ -65,6 +67,7 @@ pub(super) struct Changing {
     looks: Arc<Looks>,
     objects: Vec<FileId>,
     is_of_unknown: bool,
+    begun: u64,
 }
 
 impl Drop for Changing {
@@ -72,6 +75,10 @@ impl Drop for Changing {
         let mut table = self.looks.table();
         for object in &self.objects {
             table.end(*object);
+        }
+        // Another session has changed names meanwhile: the change may be of other inodes than those that had the names.
+        if self.objects.iter().any(|object| table.stamp(*object).names_changed > self.begun) {
+            table.drop_all();
         }
         if self.is_of_unknown {
             table.of_all.changing -= 1;
@@ -202,6 +209,7 @@ impl Looks {
         table.stamp(token.object).last = now;
         match token.what {
             What::Directory => {
+                table.stamp(token.object).names_changed = now;
                 table.directories.remove(&token.object);
                 table.drop_names(token.object);
             }
@@ -213,7 +221,8 @@ impl Looks {
     pub fn name_changes(&self, directory: FileId, name: &[u8]) {
         let mut table = self.table();
         let now = table.tick();
-        table.stamp(directory).last = now;
+        let stamp = table.stamp(directory);
+        (stamp.last, stamp.names_changed) = (now, now);
         let Some(names) = table.names.get_mut(&directory) else { return };
         if names.remove(name).is_some() {
             table.name_count -= 1;
@@ -275,8 +284,9 @@ impl Looks {
             table.of_all.changing += 1;
             table.drop_all();
         }
+        let begun = table.clock;
         drop(table);
-        Changing { looks: self.clone(), objects, is_of_unknown }
+        Changing { looks: self.clone(), objects, is_of_unknown, begun }
     }
 }
 
