@@ -392,10 +392,10 @@ pub async fn xattr(this: This, node: u64, name: Vec<u8>) -> Result<Vec<u8>> {
     value
 }
 
-/// Whether the session knows that a node has no extended attributes; waits for nothing.
-pub fn has_no_xattrs(this: &VolumeFileSystem, node: u64) -> bool {
-    let is_known = |id| this.sessions.last().has_no_xattrs(id);
-    this.nodes.id(node).is_ok_and(|id| this.shown.note_list(id) && is_known(id))
+/// Whether the session knows that a node has no extended attributes, one of which is asked for; waits for nothing.
+pub fn has_no_xattrs(this: &VolumeFileSystem, node: u64, name: &[u8]) -> bool {
+    let Ok(id) = this.nodes.id(node) else { return false };
+    (!ACCESS_LISTS.contains(&name) || this.shown.note_list(id)) && this.sessions.last().has_no_xattrs(id)
 }
 
 pub async fn xattrs(this: This, node: u64) -> Result<Vec<u8>> {

@@ -446,7 +446,9 @@ impl FileSystem for Served {
                 let set = move |this| calls::set_xattr(this, node, name, value, flags, kill_group_id);
                 self.run(reply, set, |reply, _, ()| reply.ok());
             }
-            Call::GetXattr { .. } if calls::has_no_xattrs(&self.0, node) => reply.errno(libc::ENODATA),
+            Call::GetXattr { name, .. } if calls::has_no_xattrs(&self.0, node, name.to_bytes()) => {
+                reply.errno(libc::ENODATA);
+            }
             Call::GetXattr { name, .. } => {
                 let name = name.to_bytes().to_vec();
                 self.run(
@@ -457,7 +459,7 @@ impl FileSystem for Served {
                     },
                 );
             }
-            Call::ListXattr { .. } if calls::has_no_xattrs(&self.0, node) => reply.xattr(&[]),
+            Call::ListXattr { .. } if calls::has_no_xattrs(&self.0, node, b"") => reply.xattr(&[]),
             Call::ListXattr { .. } => {
                 self.run(reply, move |this| calls::xattrs(this, node), |reply, _, names: Vec<u8>| reply.xattr(&names));
             }

@@ -302,14 +302,21 @@ impl Shown {
         is_known.then(|| ask(&self.attributes, |done| Request::Attributes(file, done))).flatten()
     }
 
-    /// Notes that the kernel may cache the access control lists of an inode. `false`: there are too many.
+    /// Notes that the kernel may cache the access control lists of an inode. `false`: there are too many; the kernel is
+    /// told to forget them all.
     pub fn note_list(&self, file: FileId) -> bool {
-        let mut given = self.shared.given();
-        if given.lists.len() >= LISTS_MAX && !given.lists.contains(&file) {
-            return false;
+        let is_noted = {
+            let mut given = self.shared.given();
+            let has_room = given.lists.len() < LISTS_MAX || given.lists.contains(&file);
+            if has_room {
+                given.lists.insert(file);
+            }
+            has_room
+        };
+        if !is_noted {
+            drop(self.forget_lists());
         }
-        given.lists.insert(file);
-        true
+        is_noted
     }
 
     /// Makes the kernel forget all access control lists.

@@ -106,3 +106,30 @@ fn mounts_and_working_directories_survive_changes_beside_them() {
     let check = volume.finish().expect("it ends");
     assert_eq!(check["problems"].as_array().map(Vec::len), Some(0), "{check}");
 }
+
+#[test]
+fn directory_that_another_host_moved_keeps_its_node() {
+    if let Some(reason) = missing(false) {
+        return not_run(format!("volume: {reason}"));
+    }
+    let mut volume = Volume::new("512M").unwrap_or_else(|error| panic!("{error:#}"));
+    let (first, second) = (volume.mount().expect("it mounts"), volume.mount().expect("it mounts"));
+    for name in ["from", "from/work", "to"] {
+        fs::create_dir(first.join(name)).expect("it is made");
+    }
+    let mut inside = Command::new("sleep").arg("60").current_dir(second.join("from/work")).spawn().expect("it starts");
+    let directory = || fs::read_link(format!("/proc/{}/cwd", inside.id())).expect("it runs");
+    assert_eq!(directory(), second.join("from/work"));
+    fs::rename(first.join("from/work"), first.join("to/work")).expect("it is moved");
+    // One thread looks at it again and again: at once, when names may be given again, and when their time is over.
+    let moved = second.join("to/work");
+    let inode = fs::metadata(&moved).expect("it is there").ino();
+    for pause_ms in [0, 200, 0, 1200, 0, 1200] {
+        std::thread::sleep(Duration::from_millis(pause_ms));
+        assert_eq!(fs::metadata(&moved).expect("it is there").ino(), inode);
+        assert_eq!(directory(), moved, "after {pause_ms} ms");
+    }
+    inside.kill().and_then(|()| inside.wait()).expect("it ends");
+    let check = volume.finish().expect("it ends");
+    assert_eq!(check["problems"].as_array().map(Vec::len), Some(0), "{check}");
+}
