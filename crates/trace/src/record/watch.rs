@@ -77,6 +77,8 @@ struct Watch {
     /// The gate's thread, and the pipe that is closed when the gate ends; `None` once the gate has ended.
     gate: Option<(JoinHandle<io::Result<u32>>, io::PipeReader)>,
     /// The process of the command, and a handle on it until the process has ended.
+    /// Signals for the command that came before it was known to have begun.
+    early: Vec<i32>,
     child: Option<u32>,
     child_handle: Option<OwnedFd>,
     outcome: Option<Outcome>,
@@ -113,6 +115,7 @@ impl Watch {
             guard,
             signals,
             gate: Some((gate.thread, gate.begun)),
+            early: Vec::new(),
             child: None,
             child_handle: None,
             outcome: None,
@@ -193,6 +196,7 @@ impl Watch {
         let handle = sys::open_process(child).map_err(|source| Error::Io { what: "watching the command", source })?;
         self.child = Some(child);
         self.child_handle = Some(handle);
+        std::mem::take(&mut self.early).into_iter().for_each(|number| signals::send(child, number));
         Ok(())
     }
 
@@ -219,6 +223,7 @@ impl Watch {
             match (signal.number, self.child, self.outcome) {
                 (libc::SIGCHLD, ..) => self.reap(),
                 (number, Some(child), None) if !signal.is_for_all => signals::send(child, number),
+                (number, None, None) if !signal.is_for_all && self.gate.is_some() => self.early.push(number),
                 (libc::SIGINT | libc::SIGTERM | libc::SIGHUP | libc::SIGQUIT, _, Some(_)) => return true,
                 _ => {}
             }
