@@ -76,9 +76,9 @@ struct Watch {
     signals: Option<Signals>,
     /// The gate's thread, and the pipe that is closed when the gate ends; `None` once the gate has ended.
     gate: Option<(JoinHandle<io::Result<u32>>, io::PipeReader)>,
-    /// The process of the command, and a handle on it until the process has ended.
     /// Signals for the command that came before it was known to have begun.
     early: Vec<i32>,
+    /// The process of the command, and a handle on it until the process has ended.
     child: Option<u32>,
     child_handle: Option<OwnedFd>,
     outcome: Option<Outcome>,
