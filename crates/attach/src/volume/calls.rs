@@ -155,7 +155,11 @@ pub async fn set(this: This, node: u64, change: SetAttributes) -> Result<Attribu
 }
 
 pub async fn read_link(this: This, node: u64) -> Result<Vec<u8>> {
-    let found = stat(this.clone(), node).await?;
+    let found = match stat(this.clone(), node).await {
+        // Another host has removed it since it was looked up.
+        Err(error) if error.number() == libc::ESTALE => return this.nodes.target(node).ok_or(error),
+        found => found?,
+    };
     if found.inode.mode & libc::S_IFMT != libc::S_IFLNK {
         return Err(Errno::new(libc::EINVAL));
     }

@@ -56,6 +56,8 @@ struct Known {
     mode: u32,
     /// Whether it may have capabilities: it was looked up, and nothing was written to it since.
     may_have_capability: bool,
+    /// The target of a symbolic link, which never changes.
+    target: Option<Box<[u8]>>,
     /// Where the kernel knows it. `None`: it is no directory, or it may be at several places.
     place: Option<Place>,
 }
@@ -123,6 +125,7 @@ impl State {
             lookups: 0,
             mode: 0,
             may_have_capability: false,
+            target: None,
             place: None,
         });
         known.id = id;
@@ -133,6 +136,8 @@ impl State {
     fn entry(&mut self, node: u64, inode: &Inode) -> Entry {
         if let Some(known) = self.known.get_mut(&node) {
             known.mode = inode.inode.mode;
+            let is_link = inode.inode.mode & libc::S_IFMT == libc::S_IFLNK;
+            known.target = (is_link && !inode.inode.inline.is_empty()).then(|| inode.inode.inline.clone().into());
         }
         Entry {
             node,
@@ -171,8 +176,10 @@ impl State {
 impl Nodes {
     /// Makes the set that has only the root.
     pub fn new(root: FileId) -> Nodes {
-        let known =
-            HashMap::from([(ROOT, Known { id: root, lookups: 1, mode: 0, may_have_capability: false, place: None })]);
+        let known = HashMap::from([(
+            ROOT,
+            Known { id: root, lookups: 1, mode: 0, may_have_capability: false, target: None, place: None },
+        )]);
         let (places, further) = (HashMap::new(), HashMap::new());
         Nodes { state: Mutex::new(State { known, places, further, offers: Vec::new(), next: FURTHER }) }
     }
@@ -189,6 +196,11 @@ impl Nodes {
     /// Returns the identity of a node's inode. *Errors*: ESTALE if the kernel does not know the node.
     pub fn id(&self, node: u64) -> Result<FileId, Errno> {
         self.state().known.get(&node).map(|known| known.id).ok_or(Errno::new(libc::ESTALE))
+    }
+
+    /// Returns the target of a symbolic link that was looked up.
+    pub fn target(&self, node: u64) -> Option<Vec<u8>> {
+        self.state().known.get(&node)?.target.as_deref().map(<[u8]>::to_vec)
     }
 
     /// Whether the kernel knows a node at one place alone: it is no directory, or its place is known, and its inode has no
