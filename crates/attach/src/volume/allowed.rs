@@ -17,6 +17,8 @@ pub struct VolumeMountOptions {
     pub set_user_id: bool,
     /// Device nodes can be opened.
     pub devices: bool,
+    /// Changes of names are durable when a call returns.
+    pub sync_names: bool,
 }
 
 impl VolumeMountOptions {

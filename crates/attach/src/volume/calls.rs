@@ -154,6 +154,15 @@ pub async fn set(this: This, node: u64, change: SetAttributes) -> Result<Attribu
     operate!(this, client, client.set_attributes(id, changes))
 }
 
+/// Makes all changes of names durable. A directory that was opened before some may have been lost says so.
+pub async fn sync_names(this: This, lost_before: u64) -> Result<()> {
+    let synced = ask!(this, client, client.stored());
+    match this.sessions.lost() == lost_before {
+        true => synced,
+        false => Err(Errno::new(libc::EIO)),
+    }
+}
+
 pub async fn read_link(this: This, node: u64) -> Result<Vec<u8>> {
     let found = match stat(this.clone(), node).await {
         // Another host has removed it since it was looked up.

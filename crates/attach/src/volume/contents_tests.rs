@@ -72,8 +72,14 @@ impl Host {
             Options { memory_bytes: 8 << 20, policy: "lru".to_owned(), mode: Mode::ReadOnly, ..Options::default() };
         let contents = Arc::new(CachedContents::new(options).unwrap());
         let above = Arc::new(Above { contents: contents.clone(), deaf_to });
-        let options =
-            ClientOptions { servers: vec![socket], tls: None, volume: VOLUME, host: "here".to_owned(), kind: 2 };
+        let options = ClientOptions {
+            servers: vec![socket],
+            tls: None,
+            volume: VOLUME,
+            host: "here".to_owned(),
+            kind: 2,
+            are_names_synced: false,
+        };
         let client = Client::connect(device, options, above).await.unwrap();
         Host { client, contents, opened: None }
     }

@@ -420,10 +420,11 @@ impl FileSystem for Served {
                     reply.ok();
                 }));
             }
-            Call::OpenDirectory { .. } => reply.opened(0, 0),
+            Call::OpenDirectory { .. } => reply.opened(self.0.sessions.lost(), 0),
             Call::ReleaseDirectory { .. } => reply.ok(),
-            // Operations on names are already durable when they return, so there is nothing to do.
-            Call::SyncDirectory { .. } => reply.ok(),
+            Call::SyncDirectory { handle, .. } => {
+                self.run(reply, move |this| calls::sync_names(this, handle), |reply, _, ()| reply.ok());
+            }
             Call::Sync { handle, .. } => {
                 let sync = move |this: Arc<VolumeFileSystem>| async move {
                     this.file(handle)?.sync().await.map_err(|error| errno(&error))

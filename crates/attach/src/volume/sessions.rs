@@ -29,6 +29,8 @@ pub struct Sessions {
     current: watch::Sender<Client>,
     is_closing: watch::Sender<bool>,
     ended: AtomicU64,
+    /// The number of sessions that ended with changes of names that may be lost.
+    lost: AtomicU64,
     /// Ended sessions with writes in progress.
     leaving: Mutex<JoinSet<()>>,
 }
@@ -50,6 +52,7 @@ impl Sessions {
             current: watch::Sender::new(client),
             is_closing: watch::Sender::new(false),
             ended: AtomicU64::new(0),
+            lost: AtomicU64::new(0),
             leaving: Mutex::default(),
         });
         let keeper = sessions.clone();
@@ -65,6 +68,11 @@ impl Sessions {
     /// Returns the number of sessions that were ended for the sake of other hosts.
     pub fn ended(&self) -> u64 {
         self.ended.load(Ordering::Acquire)
+    }
+
+    /// Returns the number of sessions that ended with changes of names that may be lost.
+    pub fn lost(&self) -> u64 {
+        self.lost.load(Ordering::Acquire)
     }
 
     /// Waits for a session that has not ended as far as this host knows, and returns it.
@@ -104,9 +112,11 @@ impl Sessions {
     }
 
     async fn follow(&self, before: &Client, reason: &str) {
-        let lost = before.uncommitted();
-        let data = if lost > 0 { format!(", and what was written to {lost} files is lost") } else { String::new() };
-        log(Level::Warning, "volume", format_args!("{reason}; files that are open answer EIO{data}"));
+        let (files, names) = (before.uncommitted(), before.figures().lost);
+        self.lost.fetch_add(u64::from(names > 0), Ordering::AcqRel);
+        let data = if files > 0 { format!(", and what was written to {files} files is lost") } else { String::new() };
+        let names = if names > 0 { format!(", and the last {names} changes of names may be") } else { String::new() };
+        log(Level::Warning, "volume", format_args!("{reason}; files that are open answer EIO{data}{names}"));
         before.stop();
         before.drop_pages().await;
         // Once the last write of the ended session is over, its space can be used again.

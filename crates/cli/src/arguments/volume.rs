@@ -149,8 +149,12 @@ pub struct VolumeMountArguments {
     /// Reading does not change times of access; without this it does by the rule of `relatime`
     #[arg(long)]
     pub noatime: bool,
+    /// Changes of names and attributes are on the disk when a call returns, as with `-o dirsync`; without this they are
+    /// after fsync, after some milliseconds, and before another host sees them
+    #[arg(long)]
+    pub sync_names: bool,
     /// Options as those of mount(8): ro or rw, noatime or relatime, nodev (the default) or dev, nosuid (the default) or
-    /// suid, noexec or exec; may be given again
+    /// suid, noexec or exec, dirsync; may be given again
     #[arg(short = 'o', long = "options", value_name = "OPT", value_delimiter = ',')]
     pub options: Vec<String>,
     /// Return once it is mounted, and go on in the background

@@ -30,6 +30,7 @@ const MOUNT_FAILED: u8 = 32;
 const BY_DEFAULT: VolumeMountOptions = VolumeMountOptions {
     read_only: false,
     no_access_times: false,
+    sync_names: false,
     no_programs: false,
     set_user_id: true,
     devices: true,

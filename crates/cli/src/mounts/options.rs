@@ -40,6 +40,7 @@ pub fn apply(allowed: &mut VolumeMountOptions, option: &str) -> bool {
         "suid" => allowed.set_user_id = true,
         "noexec" => allowed.no_programs = true,
         "exec" => allowed.no_programs = false,
+        "dirsync" => allowed.sync_names = true,
         _ => return false,
     }
     true
@@ -65,7 +66,7 @@ pub fn parse(options: &[String]) -> Result<VolumeMountOptions, Failure> {
     let mut allowed = VolumeMountOptions::default();
     for option in options.iter().filter(|option| !option.is_empty()) {
         if !apply(&mut allowed, option) {
-            let remedy = "known are ro, rw, noatime, relatime, nodev, dev, nosuid, suid, noexec, exec";
+            let remedy = "known are ro, rw, noatime, relatime, nodev, dev, nosuid, suid, noexec, exec, dirsync";
             return Err(Failure::new(USAGE, format!("-o {option}: there is no such option"), remedy));
         }
     }
@@ -81,7 +82,8 @@ pub fn words(allowed: VolumeMountOptions) -> String {
         if allowed.set_user_id { "suid" } else { "nosuid" },
         if allowed.no_programs { "noexec" } else { "exec" },
     ];
-    words.join(",")
+    let dirsync = if allowed.sync_names { ",dirsync" } else { "" };
+    words.join(",") + dirsync
 }
 
 #[cfg(test)]
@@ -96,9 +98,9 @@ mod tests {
     #[test]
     fn later_options_overrule_earlier_ones() {
         assert_eq!(parsed("ro,dev,rw,nodev"), VolumeMountOptions::default());
-        let all = parsed("ro,noatime,suid,dev,noexec");
-        let VolumeMountOptions { read_only, no_access_times, no_programs, set_user_id, devices } = all;
-        assert!(read_only && no_access_times && no_programs && set_user_id && devices);
+        let all = parsed("ro,noatime,suid,dev,noexec,dirsync");
+        let VolumeMountOptions { read_only, no_access_times, no_programs, set_user_id, devices, sync_names } = all;
+        assert!(read_only && no_access_times && no_programs && set_user_id && devices && sync_names);
         for allowed in [all, parsed("relatime,exec"), parsed("suid")] {
             assert_eq!(parsed(&words(allowed)), allowed);
         }

@@ -54,6 +54,7 @@ async fn stay(arguments: &VolumeMountArguments) -> Result<u8, Failure> {
     }
     let mut allowed = options::parse(&arguments.options)?;
     allowed.no_access_times |= arguments.noatime;
+    allowed.sync_names |= arguments.sync_names;
     if !allowed.read_only && is_write_protected(&arguments.disk) {
         let message = format!("{}: it is write-protected", arguments.disk);
         return Err(Failure::new(
@@ -75,8 +76,14 @@ async fn stay(arguments: &VolumeMountArguments) -> Result<u8, Failure> {
         }
         None => None,
     };
-    let client =
-        ClientOptions { servers: arguments.server.clone(), tls, volume: label.volume, host: host_name(), kind: 1 };
+    let client = ClientOptions {
+        servers: arguments.server.clone(),
+        tls,
+        volume: label.volume,
+        host: host_name(),
+        kind: 1,
+        are_names_synced: allowed.sync_names,
+    };
     let (memory_bytes, policy) = (arguments.memory, arguments.policy.clone());
     let cache = (memory_bytes > 0).then(|| CacheOptions {
         memory_bytes,

@@ -195,7 +195,8 @@ pub async fn serve(folder: &Folder, device: SharedDevice) -> Result<(Server, Pat
 /// *Errors*: no session begins.
 pub async fn connect(device: SharedDevice, socket: &Path, host: String) -> Result<Client, Error> {
     let server = Address::Unix(socket.to_owned());
-    let options = ClientOptions { servers: vec![server], tls: None, volume: VOLUME, host, kind: 2 };
+    let options =
+        ClientOptions { servers: vec![server], tls: None, volume: VOLUME, host, kind: 2, are_names_synced: true };
     Client::connect(device, options, Arc::new(NoKernel)).await
 }
 

@@ -5,6 +5,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use nectary_block::Buffer;
 use nectary_host::progress::went_on;
@@ -47,6 +48,9 @@ impl Client {
         }
         let has_grown = size > content.size;
         let attributes = self.cut(file, content.size, size).await?;
+        if size == 0 && content.size > 0 {
+            file.is_emptied.store(true, Ordering::Release);
+        }
         self.drop_fresh(&mut content, end).await;
         if !has_grown {
             content.map.set(end..FILE_BLOCKS_MAX, Place::Hole);

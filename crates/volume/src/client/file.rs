@@ -34,6 +34,8 @@ pub(crate) struct File {
     pub is_direct: AtomicBool,
     /// Whether other hosts read the file with `O_DIRECT`, so that new ends must be pushed to them.
     pub is_watched: AtomicBool,
+    /// Whether a program has cut the file to nothing: its next close commits what was written since.
+    pub is_emptied: AtomicBool,
     /// The token of the file's data.
     pub hold: Hold,
     /// The last access that was noted for the server.
@@ -151,6 +153,7 @@ impl File {
             at_server: tokio::sync::Mutex::new(is_open),
             is_direct: AtomicBool::new(false),
             is_watched: AtomicBool::new(false),
+            is_emptied: AtomicBool::new(false),
             hold: Hold::default(),
             accessed: Mutex::default(),
             locks: Mutex::default(),

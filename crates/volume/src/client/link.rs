@@ -288,6 +288,7 @@ async fn read_answers(inner: &Inner, reader: &mut ReadHalf<Stream>, epoch: u64) 
                 let listed = ListedToKeep { are_names_kept: grant != 0, names, are_kept, is_end };
                 inner.answered(header.request, Ok(Said::Listed(listed)));
             }
+            Ok(Some((header, Message::Early { now_ns, stored }))) => inner.is_early(header.request, now_ns, stored),
             Ok(Some((header, Message::LockFound { lock }))) => inner.answered(header.request, Ok(Said::Found(lock))),
             Ok(Some((header, Message::Grant { held, is_watched, shape, .. }))) => {
                 inner.answered(header.request, Ok(Said::Granted(Grant { held, epoch, is_watched, shape })));
@@ -334,8 +335,10 @@ async fn reconnect(inner: &Inner, role: u8) -> Option<(Stream, Welcomed)> {
         let trouble = match greet(inner, role).await {
             Ok(connected) => return Some(connected),
             Err(Ungreeted::Refused(failure)) if failure.code == Code::Ended => {
-                log(Level::Error, "volume", format_args!("{}: {}", inner.server(), failure.words));
-                inner.end(&failure.words);
+                if role == ROLE_BULK || !inner.state().is_leaving {
+                    log(Level::Error, "volume", format_args!("{}: {}", inner.server(), failure.words));
+                    inner.end(&failure.words);
+                }
                 return None;
             }
             Err(Ungreeted::Refused(failure)) => Trouble { what: failure.to_string(), is_reachable: true },
@@ -430,12 +433,12 @@ async fn hear(inner: &Inner, reader: &mut ReadHalf<Stream>, epoch: u64) -> Strin
         match read_message(reader).await {
             Ok(Some(_)) if !inner.is_newest(epoch) => return REPLACED.to_owned(),
             Ok(Some((header, _))) if header.epoch != epoch => return other_epoch(header.epoch, epoch),
-            Ok(Some((_, Message::Renewed { sent_ns, lease_ms, server_ns, sequence }))) => {
+            Ok(Some((_, Message::Renewed { sent_ns, lease_ms, server_ns, sequence, stored }))) => {
                 inner.heard(sent_ns);
                 // The answer repeats the time of the renewal, so a time in the future is wrong.
                 let sent = Duration::from_nanos(sent_ns.min(inner.elapsed_ns()));
                 let server_ns = i64::try_from(server_ns).unwrap_or(i64::MAX);
-                inner.renewed(sent, Duration::from_millis(lease_ms.into()), server_ns, sequence);
+                inner.renewed(sent, Duration::from_millis(lease_ms.into()), server_ns, (sequence, stored));
             }
             Ok(Some((_, Message::Recall { held, why }))) => {
                 let why = if why == Why::Commit as u8 { Why::Commit } else { Why::Conflict };
@@ -452,7 +455,7 @@ async fn hear(inner: &Inner, reader: &mut ReadHalf<Stream>, epoch: u64) -> Strin
                 return words;
             }
             Ok(Some((_, Message::Failure(failure)))) => {
-                if failure.code == Code::Ended {
+                if failure.code == Code::Ended && !inner.state().is_leaving {
                     inner.end(&failure.words);
                 }
                 return failure.to_string();

@@ -39,7 +39,6 @@ mod locks;
 mod looks;
 mod names;
 mod open;
-mod refusals;
 mod session;
 mod session_device;
 mod siblings;
@@ -252,6 +251,11 @@ impl Client {
     /// Checks that the lease was valid during the I/O.
     fn still_leased(&self) -> Result<(), Error> {
         self.shared.session.still_leased()
+    }
+
+    /// Whether changes of names, and data at a close, are durable when a call returns.
+    fn are_names_synced(&self) -> bool {
+        self.shared.session.are_names_synced()
     }
 
     async fn operate(&self, operation: Operation) -> Result<Answer, Error> {

@@ -84,6 +84,13 @@ impl Client {
         attributes
     }
 
+    /// Waits until all changes of names and attributes that were made are durable.
+    ///
+    /// *Errors*: the session has ended.
+    pub async fn stored(&self) -> Result<(), Error> {
+        self.shared.session.stored().await
+    }
+
     /// Looks up a name; `..` is also a name.
     pub async fn look_up(&self, directory: FileId, name: &[u8]) -> Result<Attributes, Error> {
         if let Some(kept) = self.kept_name(directory, name) {
@@ -212,8 +219,28 @@ impl Client {
         (new_directory, new_name): (FileId, &[u8]),
         flags: u32,
     ) -> Result<(), Error> {
+        let is_replacing = flags & (libc::RENAME_NOREPLACE | libc::RENAME_EXCHANGE) == 0;
+        if is_replacing {
+            self.commit_replacing((directory, name), (new_directory, new_name)).await?;
+        }
         let (name, new_name) = (name.to_vec(), new_name.to_vec());
         self.operate(Operation::Rename { directory, name, new_directory, new_name, flags }).await.map(drop)
+    }
+
+    /// Commits what was written to a file that is to replace another one: a crash leaves the old or the new contents, not
+    /// none.
+    async fn commit_replacing(
+        &self,
+        (directory, name): (FileId, &[u8]),
+        (new_directory, new_name): (FileId, &[u8]),
+    ) -> Result<(), Error> {
+        // If there is no such name, the rename says so.
+        let Ok(found) = self.look_up(directory, name).await else { return Ok(()) };
+        let Some(file) = self.use_known(found.id()) else { return Ok(()) };
+        let is_needed = file.shown().is_dirty && self.look_up(new_directory, new_name).await.is_ok();
+        let committed = if is_needed { self.commit_dirty(&file).await } else { Ok(()) };
+        self.end_use(&file).await;
+        committed
     }
 
     /// Changes attributes. The size is changed first.

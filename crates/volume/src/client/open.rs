@@ -194,22 +194,26 @@ impl OpenFile {
         self.client.write(&self.file, At::Offset(offset), data, Access::Admitted).await
     }
 
-    /// Makes all written data durable.
+    /// Makes all written data durable, and all changes of names and attributes that were made before.
     ///
     /// *Errors*: also those of earlier commits in the background, each reported once by each handle.
     pub async fn sync(&self) -> Result<(), Error> {
         if self.is_over() {
             return Err(self.client.why_over());
         }
-        self.client.sync(&self.file, |failures| failures.report(&self.reported)).await
+        self.client.sync(&self.file, |failures| failures.report(&self.reported)).await?;
+        self.client.stored().await
     }
 
-    /// Handles the close of a descriptor: a later open, on any host, sees the written data.
+    /// Handles the close of a descriptor. What replaces the contents of a file that was cut to nothing is durable then, so
+    /// that a crash leaves the new contents, not none; other data, about a second later.
     ///
-    /// *Errors*: those of [`sync`](Self::sync).
+    /// *Errors*: those of [`sync`](Self::sync), also of earlier commits in the background.
     pub async fn flush(&self) -> Result<(), Error> {
         let has_failed = self.file.failures().count() > self.reported.load(Ordering::Acquire);
-        match self.file.shown().is_dirty || has_failed {
+        let is_emptied = self.file.is_emptied.swap(false, Ordering::AcqRel);
+        let is_committed = is_emptied || self.client.are_names_synced();
+        match (is_committed && self.file.shown().is_dirty) || has_failed {
             true => self.sync().await,
             false => Ok(()),
         }

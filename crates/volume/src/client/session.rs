@@ -5,7 +5,8 @@
 //! without an answer is sent again after each reconnection, for as long as the session lives. Leaves to others: calls
 //! without an answer (`calls`), connections (`link`).
 //!
-//! The server delays an answer until the operation is durable. So only calls without an answer must be sent again.
+//! The server delays most answers until the operation is durable. Other operations, and calls without an answer, are sent
+//! to a new server again.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -24,7 +25,9 @@ use super::link;
 use super::looks::Looks;
 use super::wait_kinds::WaitKind;
 use crate::origin::Origin;
-use crate::protocol::{Answer, Attributes, Code, Failure, FileId, Held, Locked, Message, Operation, Question, Token};
+use crate::protocol::{
+    Answer, Attributes, Code, Failure, FileId, Held, Locked, Message, Operation, Question, Terms, Token,
+};
 use crate::tokens::level;
 
 /// The longest wait for the server when a mount ends.
@@ -118,7 +121,8 @@ impl Session {
         }
     }
 
-    /// Does an operation; it is durable when this returns.
+    /// Does an operation. It is durable when this returns, unless it changes names or attributes alone: then it is once
+    /// [`stored`](Self::stored) returns.
     pub async fn operate(&self, operation: Operation) -> Result<Answer, Error> {
         answered(self.operation(operation).await?)
     }
@@ -147,9 +151,27 @@ impl Session {
             let number = state.next_number;
             state.next_number += 1;
             state.open_numbers.insert(number);
-            (Message::Operation { session: state.session, number, operation }, Some(number))
+            let may_be_early = operation.may_be_early() && !self.inner.options.are_names_synced;
+            let terms = if may_be_early { state.unstored.terms() } else { Terms::Durable };
+            (Message::Operation { session: state.session, number, terms, operation }, Some(number))
         });
         said.await
+    }
+
+    /// Whether changes of names are durable when a call returns.
+    pub fn are_names_synced(&self) -> bool {
+        self.inner.options.are_names_synced
+    }
+
+    /// Waits until every operation that was answered is durable.
+    ///
+    /// *Errors*: the session has ended.
+    pub async fn stored(&self) -> Result<(), Error> {
+        let last = self.inner.state().unstored.last();
+        let Some(last) = last else { return self.failure().map_or(Ok(()), Err) };
+        self.ask(Question::Stored).await?;
+        self.inner.state().stored(last);
+        Ok(())
     }
 
     /// Creates a file and opens it; returns its attributes, and its token if the answer contains it.
@@ -382,9 +404,10 @@ impl Session {
                         Message::Operation { operation, .. } => Some(self.inner.looks.changing(operation)),
                         _ => None,
                     };
-                    let (blamed, refused) = (0, None);
+                    let (done_at_ns, blamed, refused) = (None, 0, None);
+                    let _changing = changing;
                     let waiting =
-                        Waiting { message, number, share, blamed, refused, reply, _changing: changing, _turn: turn };
+                        Waiting { message, number, share, done_at_ns, blamed, refused, reply, _changing, _turn: turn };
                     if let Some(bulk) = state.bulk.as_ref().filter(|_| state.is_sent_at_once(&waiting)) {
                         let _ = bulk.send(frame);
                     }
@@ -417,10 +440,18 @@ impl Session {
     pub async fn end(&self) -> Result<(), Error> {
         let said = tokio::time::timeout(
             END_TIME_MAX,
-            self.call(Share::Restart, |state| (Message::Goodbye { session: state.session }, None)),
+            self.call(Share::Restart, |state| {
+                state.is_leaving = true;
+                (Message::Goodbye { session: state.session }, None)
+            }),
         );
         let result = match said.await {
-            Ok(result) => result.map(drop),
+            Ok(Ok(_)) => {
+                // The server has stored everything before its answer.
+                self.inner.state().stored(u64::MAX);
+                Ok(())
+            }
+            Ok(Err(error)) => Err(error),
             Err(_) => Err(Error::Server {
                 server: self.inner.server(),
                 problem: format!(

@@ -75,6 +75,8 @@ impl Image {
                 self.close(session, file.inode);
                 Answer::Done
             }
+            // The owner answers it when everything is durable.
+            Question::Stored => Answer::Done,
             // The owner task handles these before they get here.
             Question::Push { .. } | Question::Siblings | Question::Gone { .. } | Question::Unproven => {
                 return Err(posix(libc::EINVAL));

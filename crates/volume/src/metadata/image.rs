@@ -77,6 +77,8 @@ pub struct Image {
     pub(super) drained: HashMap<u64, u64>,
     /// Whether a checkpoint would free segments of the journal.
     is_journal_long: bool,
+    /// While an operation is done again that had room before.
+    is_repeating: bool,
 }
 
 impl Image {
@@ -104,6 +106,7 @@ impl Image {
             done_before: HashMap::new(),
             drained: HashMap::new(),
             is_journal_long: false,
+            is_repeating: false,
         };
         for (number, session) in image.sessions() {
             image.numbers.insert(number, session.acknowledged);
@@ -156,7 +159,10 @@ impl Image {
         &mut self,
         work: impl FnOnce(&mut Change<'_>, &mut Parts<'_>) -> Result<T>,
     ) -> Result<(T, Vec<Mutation>)> {
-        let (mut volume, reserve, is_freeing) = (self.volume, self.reserve(), self.is_freeing());
+        let (mut volume, mut reserve, is_freeing) = (self.volume, self.reserve(), self.is_freeing());
+        if self.is_repeating {
+            reserve.growth = 0;
+        }
         let mut change = Change::new(&mut self.tables);
         let mut parts = Parts {
             volume: &mut volume,
@@ -250,6 +256,20 @@ impl Image {
         });
         drop(undone);
         is_refused
+    }
+
+    /// Does the next operation of a session again, which another server did and did not store. There was room for it.
+    pub fn operate_again(
+        &mut self,
+        stamp: Stamp,
+        session: u64,
+        number: u64,
+        operation: &Operation,
+    ) -> (std::result::Result<Answer, Failure>, Option<Transaction>) {
+        self.is_repeating = true;
+        let done = self.operate(stamp, session, number, operation);
+        self.is_repeating = false;
+        done
     }
 
     fn change(&mut self, stamp: Stamp, session: u64, operation: &Operation) -> Result<(Answer, Vec<Mutation>)> {
@@ -424,7 +444,7 @@ impl Image {
     }
 
     /// Returns the attributes of an inode for an answer.
-    pub(super) fn attributes(&self, file: FileId) -> Result<Attributes> {
+    pub fn attributes(&self, file: FileId) -> Result<Attributes> {
         inode(&self.tables, file).map(|inode| Attributes { number: file.inode, inode })
     }
 

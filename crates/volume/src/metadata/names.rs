@@ -8,7 +8,7 @@ use std::hash::Hasher;
 use super::access;
 use super::change::{Change, Result, damaged};
 use super::image::{Parts, Stamp};
-use super::records::{ROOT, inode, posix};
+use super::records::{FIRST_INODE, ROOT, inode, posix};
 use crate::format::{INLINE_BYTES_MAX, Inode, Key, NAME_BYTES_MAX, Name, Orphan, OrphanState, TARGET_BYTES_MAX, Table};
 use crate::protocol::{Answer, Attributes, Failure, FileId, Mapped, Operation};
 use crate::tables::Tables;
@@ -16,6 +16,8 @@ use crate::tables::Tables;
 const HASH_BITS: u32 = 48;
 const SERIAL_BITS: u32 = 15;
 const LINKS_MAX: u32 = 65_000;
+/// An inode that was made before the server was replaced has a number at most this far ahead of the next one.
+const NUMBERS_AHEAD_MAX: u64 = 1 << 20;
 /// The maximum number of directories on the way to the root: a longer way must be a cycle.
 const DEPTH_MAX: u32 = 1 << 20;
 const NO_REPLACE: u32 = 1;
@@ -175,7 +177,17 @@ impl Parts<'_> {
         operation: &Operation,
     ) -> Result<Attributes> {
         let Operation::Create {
-            directory, name, mode, owner, group, umask, device, target, target_block, open, ..
+            directory,
+            name,
+            mode,
+            owner,
+            group,
+            umask,
+            device,
+            target,
+            target_block,
+            open,
+            inode: before,
         } = operation
         else {
             return Err(posix(libc::EINVAL));
@@ -192,8 +204,7 @@ impl Parts<'_> {
         }
         let is_link = kind == libc::S_IFLNK;
         check_target(is_link, target, target_block.as_ref())?;
-        let number = self.volume.next_inode;
-        self.volume.next_inode += 1;
+        let number = self.number_of(change, *before)?;
         let mode = access::inherit(change, directory.inode, number, *mode, *umask);
         let mut permissions = mode & 0o7777;
         let mut group = *group;
@@ -404,6 +415,20 @@ impl Parts<'_> {
         self.lose_name(change, stamp, new.1.inode)?;
         self.arrive(change, stamp, new_directory.inode, new_name, old.1.inode)?;
         self.leave_whiteout(change, stamp, directory.inode, name, flags)
+    }
+
+    /// Returns the number of a new inode: the one that it had before the server was replaced, if there is one.
+    fn number_of(&mut self, change: &Change<'_>, before: u64) -> Result<u64> {
+        let next = self.volume.next_inode;
+        let number = if before == 0 { next } else { before };
+        if number < FIRST_INODE || number.saturating_sub(next) > NUMBERS_AHEAD_MAX {
+            return Err(posix(libc::EINVAL));
+        }
+        if change.tables.get(&Key::Inode(number)).is_some() {
+            return Err(posix(libc::EEXIST));
+        }
+        self.volume.next_inode = next.max(number + 1);
+        Ok(number)
     }
 
     /// Makes a whiteout with the old name of what was renamed, if the flags say so: a character device 0:0, by which

@@ -11,7 +11,7 @@ use crate::tables::Tables;
 /// The inode number of the root directory.
 pub(super) const ROOT: u64 = 1;
 /// Inode numbers below this one are reserved.
-const FIRST_INODE: u64 = 16;
+pub(super) const FIRST_INODE: u64 = 16;
 
 /// Returns the first records of a volume.
 pub fn first(layout: &Layout, now_ns: i64) -> Vec<Mutation> {

@@ -49,6 +49,23 @@ impl Image {
         Change { tokens, names }
     }
 
+    /// Returns the number that the next inode gets.
+    pub fn next_inode(&self) -> u64 {
+        self.volume.next_inode
+    }
+
+    /// Whether an operation moves a directory to another parent: whether that makes a circle depends on directories that
+    /// the operation does not name.
+    pub fn moves_directory(&self, operation: &Operation) -> bool {
+        let Operation::Rename { directory, name, new_directory, new_name, .. } = operation else { return false };
+        let is_directory = |directory: &FileId, name: &[u8]| {
+            let named = self.present(*directory).and_then(|directory| self.named(directory, name));
+            let found = named.and_then(|named| self.attributes(named).ok());
+            found.is_some_and(|found| found.inode.mode & libc::S_IFMT == libc::S_IFDIR)
+        };
+        directory != new_directory && (is_directory(directory, name) || is_directory(new_directory, new_name))
+    }
+
     /// Returns a file with its present generation, if it exists.
     pub fn present(&self, file: FileId) -> Option<FileId> {
         self.attributes(file).ok().map(|attributes| attributes.id())

@@ -92,6 +92,20 @@ pub struct Hello {
     pub connection: u64,
 }
 
+/// How an operation may be answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Terms {
+    /// When it is durable.
+    Durable,
+    /// Also before.
+    Early,
+    /// It succeeded at another server, and was answered before it was durable: it is done again.
+    Repeated {
+        /// When it was done. *Units*: nanoseconds since 1970.
+        now_ns: i64,
+    },
+}
+
 /// A message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Message {
@@ -135,6 +149,8 @@ pub enum Message {
         server_ns: u64,
         /// A map that the client requests after this message has no block that appends up to this one freed.
         sequence: u64,
+        /// The session's operations up to this number are durable.
+        stored: u64,
     },
     /// After a server was replaced, names the tokens that a session still holds.
     Reclaim {
@@ -163,6 +179,8 @@ pub enum Message {
         session: u64,
         /// The number of the operation in its session, from 1.
         number: u64,
+        /// How it may be answered.
+        terms: Terms,
         /// The operation.
         operation: Operation,
     },
@@ -280,6 +298,13 @@ pub enum Message {
         attributes: u64,
         /// The attributes; `None`: there is no such name.
         found: Option<Attributes>,
+    },
+    /// Precedes the answer to an operation that is not durable yet.
+    Early {
+        /// When the operation was done. *Units*: nanoseconds since 1970.
+        now_ns: i64,
+        /// The session's operations up to this number are durable.
+        stored: u64,
     },
     /// The answer to `TestLock`.
     LockFound {

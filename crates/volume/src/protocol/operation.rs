@@ -106,7 +106,7 @@ pub enum Operation {
         target_block: Option<Mapped>,
         /// Whether the session opens the inode at the same time.
         open: bool,
-        /// An inode number from a grant of numbers; 0: the server chooses.
+        /// The number of the inode, if the operation was done before by another server; 0: the server chooses.
         inode: u64,
     },
     /// Adds a name to an inode, which must have one, unless it was made without one and has had none since. The answer
@@ -230,6 +230,23 @@ pub enum Operation {
         /// The extents, as first block and number of blocks.
         extents: Vec<(u64, u64)>,
     },
+}
+
+impl Operation {
+    /// Whether the operation may be answered before it is durable: it changes names or attributes, and no data. For a
+    /// directory that is renamed this is true only if it stays in its parent.
+    pub fn may_be_early(&self) -> bool {
+        match self {
+            Operation::Create { target_block, .. } => target_block.is_none(),
+            Operation::SetAttributes { changes, .. } => changes.size.is_none(),
+            Operation::Rename { flags, .. } => flags & libc::RENAME_WHITEOUT == 0,
+            Operation::Link { .. }
+            | Operation::Unlink { .. }
+            | Operation::SetXattr { .. }
+            | Operation::RemoveXattr { .. } => true,
+            _ => false,
+        }
+    }
 }
 
 #[cfg(test)]

@@ -97,6 +97,8 @@ pub enum Question {
     /// Tells the server that no lock proves the end of this session, because the disk failed a write and may still do
     /// it. The answer is [`Answer::Done`](super::Answer::Done).
     Unproven,
+    /// Waits until everything that came before it is durable. The answer is [`Answer::Done`](super::Answer::Done).
+    Stored,
     /// Requests space to write to. The grant is stored, and may be smaller than requested. The answer is
     /// [`Answer::Space`](super::Answer::Space).
     Space {

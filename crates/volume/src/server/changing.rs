@@ -9,13 +9,14 @@ use std::collections::{HashMap, VecDeque};
 
 use super::connection::Reply;
 use super::long_waits::WaitSubject;
-use crate::protocol::Operation;
+use crate::protocol::{Operation, Terms};
 use crate::tokens::Change;
 
 /// An operation that is asked for.
 pub(super) struct Asked {
     pub session: u64,
     pub number: u64,
+    pub terms: Terms,
     pub operation: Operation,
     pub reply: Reply,
 }

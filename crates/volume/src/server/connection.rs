@@ -6,7 +6,7 @@
 //!
 //! *Circle*: a connection sends requests, which contain the replies of this file.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -22,13 +22,13 @@ use super::request::{Request, wall_ns};
 use crate::format::{Label, Session, SessionState};
 use crate::journal::LeaderLease;
 use crate::net::{self, Stream};
-use crate::protocol::{Answer, Code, Failure, Hello, Message, VERSIONS, What, versions_differ};
+use crate::protocol::{Answer, Code, Failure, Hello, Message, Operation, Terms, VERSIONS, What, versions_differ};
 use crate::wire::{Unread, read_message, write_all};
 
 /// The maximum number of connections of a server.
 pub(super) const CONNECTIONS_MAX: usize = 2048;
 /// The maximum number of unanswered requests of a connection, as the protocol says.
-const CALLS_MAX: usize = 256;
+const CALLS_MAX: usize = 512;
 pub(super) const ROLE_CONTROL: u8 = 1;
 pub(super) const ROLE_BULK: u8 = 2;
 
@@ -45,12 +45,19 @@ pub(super) struct Shared {
     pub drained_to: AtomicU64,
     /// Sessions whose renewals are not answered, because others wait for them too long.
     pub barred: Mutex<BTreeSet<u64>>,
+    /// The number of the last durable operation of each session.
+    pub stored: Mutex<HashMap<u64, u64>>,
 }
 
 impl Shared {
     /// Locks and returns the sessions whose renewals are not answered.
     pub fn barred(&self) -> MutexGuard<'_, BTreeSet<u64>> {
         self.barred.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Locks and returns the numbers of the last durable operations.
+    pub fn stored(&self) -> MutexGuard<'_, HashMap<u64, u64>> {
+        self.stored.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -92,6 +99,12 @@ impl Reply {
         }
     }
 
+    /// For a test: a reply to this request of a session.
+    #[cfg(test)]
+    pub fn of_request(frames: &Frames, (session, connection, request): (u64, u64, u64)) -> Reply {
+        Reply { request, session, ..Reply::for_test(frames, connection) }
+    }
+
     /// Sends the answer.
     pub fn send(self, answer: Result<Answer, Failure>) {
         let message = match answer {
@@ -99,6 +112,11 @@ impl Reply {
             Err(failure) => Message::Failure(failure),
         };
         self.say(&message);
+    }
+
+    /// Says that the answer, which must follow at once, is not durable yet.
+    pub fn is_early(&self, now_ns: i64, stored: u64) {
+        let _ = self.frames.send(Message::Early { now_ns, stored }.encode(self.request, self.epoch));
     }
 
     /// Returns the number of the request.
@@ -291,6 +309,11 @@ fn check_epoch(context: &Context, epoch: u64) -> Result<(), Unread> {
     }
 }
 
+/// Whether an operation names the inode that it makes only if it made it before.
+fn may_name_its_inode(operation: &Operation, terms: Terms) -> bool {
+    !matches!(operation, Operation::Create { inode: 1.., .. }) || matches!(terms, Terms::Repeated { .. })
+}
+
 fn misplaced(request: u64) -> Unread {
     Unread::Message { request, problem: "a message that does not belong here".to_owned() }
 }
@@ -314,8 +337,10 @@ async fn bulk(
         let (frames, since) = (frames.clone(), Instant::now());
         let reply = Reply { frames, request: header.request, epoch, session, connection, since, _turn: turn };
         let request = match message {
-            Message::Operation { session: named, number, operation } if named == session => {
-                Request::Operate { session, number, operation, reply }
+            Message::Operation { session: named, number, terms, operation }
+                if named == session && may_name_its_inode(&operation, terms) =>
+            {
+                Request::Operate { session, number, terms, operation, reply }
             }
             Message::Question { session: named, question } if named == session => {
                 Request::Ask { session, question, reply }
@@ -373,7 +398,9 @@ async fn control(
                 if !is_answered {
                     continue;
                 }
-                let renewed = Message::Renewed { sent_ns, lease_ms: shared.lease_ms, server_ns: wall_ns(), sequence };
+                let stored = shared.stored().get(&session).copied().unwrap_or(0);
+                let (lease_ms, server_ns) = (shared.lease_ms, wall_ns());
+                let renewed = Message::Renewed { sent_ns, lease_ms, server_ns, sequence, stored };
                 let _ = frames.send(renewed.encode(header.request, shared.epoch));
             }
             _ => return Err(misplaced(header.request)),

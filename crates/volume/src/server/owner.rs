@@ -3,14 +3,17 @@
 //! Owns: the image, the log, and answers that wait until what they show is durable (`storing`). Promises:
 //! 1. Operations are applied in the order of their arrival. At most one append is in flight; the next one contains
 //!    everything that was applied meanwhile.
-//! 2. No answer is sent before everything that was applied before it is durable, even if it only reads. So no client
-//!    sees a state that a crash could undo.
+//! 2. No answer shows what another session has done before it is durable, even if it only reads. So no client sees a
+//!    state of others that a crash could undo. What a session did itself may be answered before it is durable (`early`):
+//!    then the client repeats it to the next server.
 //! 3. An operation is done once: a repeated one is answered with the stored reply.
 //! 4. Answers leave a connection only under the leader's lease (`connection`).
 //! 5. After a failed append, no request is answered any more, and the server ends.
 //!
 //! Leaves to others: the effect of operations (`metadata`), and room for the journal (`room`).
 
+mod answering;
+mod early;
 mod ending;
 mod operating;
 mod storing;
@@ -28,7 +31,7 @@ use tokio::time::Instant;
 use super::batch::Batch;
 use super::changing::{Asked, Changing};
 use super::connection::{ROLE_BULK, ROLE_CONTROL, Reply, Shared};
-use super::grants::{Grants, Looking, files_of, is_look};
+use super::grants::{Grants, Looking};
 use super::leading::{Led, lead};
 use super::locking::Locking;
 use super::long_waits::{WAIT_SHOWN, WaitCollector, WaitSubject};
@@ -43,11 +46,11 @@ use super::{ServerError, ServerOptions};
 use crate::format::{Session, SessionState, Table};
 use crate::journal::{DiskPulse, Log};
 use crate::metadata::{Image, Stamp};
-use crate::planted::{Bug, planted};
 #[cfg(test)]
 use crate::protocol::Operation;
-use crate::protocol::{Answer, Code, Failure, FileId, Held as Granted, Message, Question, Token, What};
-use crate::tokens::{Late, level};
+use crate::protocol::{Answer, Failure, FileId, Message, Question};
+use crate::tokens::Late;
+use early::{Defect, Early, shows_names};
 use ending::is_about_siblings;
 
 /// The bound on the appends that the append in flight and the next one may be split into, together.
@@ -78,6 +81,8 @@ pub(super) struct Owner {
     changing: Changing,
     /// Sessions from before a restart of which this server has not heard yet: they may keep names and attributes.
     unheard: BTreeSet<u64>,
+    /// Questions that wait for them.
+    graced: Vec<Looking>,
     started: Instant,
     locking: Locking,
     newest: Newest,
@@ -86,6 +91,7 @@ pub(super) struct Owner {
     /// When a request last found no space while space was being freed.
     short_at: Option<Instant>,
     shared: Arc<Shared>,
+    early: Early,
     overview: Overview,
 }
 
@@ -104,7 +110,10 @@ impl Owner {
             lease_ms: SESSION_LEASE_MS,
             drained_to: AtomicU64::new(0),
             barred: Mutex::default(),
+            stored: Mutex::default(),
         });
+        let done = image.sessions().into_iter().map(|(number, _)| (number, image.next_number(number) - 1));
+        let early = Early::new(shared.clone(), done.collect());
         let proofs = Proofs::new(device, image.sessions().into_iter().map(|(number, _)| number));
         let sessions = image.sessions().into_iter();
         let sessions = sessions.filter(|(_, session)| session.state == SessionState::Active);
@@ -124,6 +133,7 @@ impl Owner {
             grants,
             changing: Changing::default(),
             unheard,
+            graced: Vec::new(),
             started: Instant::now(),
             locking: Locking::default(),
             newest: Newest::default(),
@@ -131,6 +141,7 @@ impl Owner {
             proofs,
             short_at: None,
             shared: shared.clone(),
+            early,
             overview,
         };
         Ok((owner, shared, pulse))
@@ -207,6 +218,7 @@ impl Owner {
                     }
                 }
                 () = until(self.grants.wake_at()) => self.grants.wake(),
+                () = until(self.next.due_at()), if self.in_flight.is_none() => {}
                 gone = self.proofs.gone() => self.confirm_gone(&gone, "a lock on the disk says so"),
                 _ = ticks.tick() => {
                     self.look_for_gone();
@@ -218,7 +230,9 @@ impl Owner {
                 _ = stopped.changed() => break,
             }
             self.act();
-            self.begin_append()?;
+            if self.is_append_due() {
+                self.begin_append()?;
+            }
         }
         // Everything that was applied is stored before the server ends; clients without an answer repeat their requests
         // to the next server.
@@ -249,8 +263,8 @@ impl Owner {
             return;
         }
         match request {
-            Request::Operate { session, number, operation, reply } => {
-                if let Some(asked) = self.changing.in_turn(Asked { session, number, operation, reply }) {
+            Request::Operate { session, number, terms, operation, reply } => {
+                if let Some(asked) = self.changing.in_turn(Asked { session, number, terms, operation, reply }) {
                     self.begin_operation(asked);
                 }
             }
@@ -262,7 +276,13 @@ impl Owner {
                 if let Question::Push { file, size } = question {
                     return self.push(session, (file, size), reply);
                 }
-                self.ask(Looking { session, question, reply, is_graced: true });
+                let looking = Looking { session, question, reply, is_graced: true };
+                // A session may still repeat what its programs were told is done.
+                let is_graced = !self.unheard.is_empty() && !self.early.has(Defect::QuestionsUngraced);
+                match is_graced && shows_names(&looking.question) {
+                    true => self.graced.push(looking),
+                    false => self.ask(looking),
+                }
             }
             Request::Acquire { session, wanted, reply } => match self.image.is_active(session) {
                 Ok(()) => self.grants.acquire(session, wanted, reply),
@@ -345,94 +365,6 @@ impl Owner {
         }
     }
 
-    /// Answers a question once other hosts have committed the files that it shows.
-    fn ask(&mut self, looking: Looking) {
-        let answer = self.image.ask(self.stamp(), looking.session, &looking.question);
-        self.note_shortage(answer.as_ref().err());
-        let looking = match &answer {
-            Ok(asked) if looking.is_graced && is_look(&looking.question) => {
-                self.grants.look(looking, &files_of(&asked.answer))
-            }
-            _ => Some(looking),
-        };
-        let answer = answer.map(|asked| {
-            self.next.extend(asked.transaction);
-            asked.answer
-        });
-        if let Some(Looking { session, question, reply, .. }) = looking {
-            if planted(Bug::ShownEarly) {
-                return reply.send(answer);
-            }
-            match question {
-                Question::Open { file, is_direct: true, .. } if answer.is_ok() => {
-                    self.pushes.watch(session, file.inode)
-                }
-                Question::Close { file } if answer.is_ok() => self.pushes.unwatch(session, file.inode),
-                _ => {}
-            }
-            if matches!(question, Question::Lookup { .. } | Question::GetAttributes { .. }) {
-                return self.answer_look(session, &question, reply, answer);
-            }
-            if let Question::ReadDirectory { directory, .. } = question {
-                return self.answer_listing(session, directory, reply, answer);
-            }
-            let level = if let Question::Open { level, .. } = question { level } else { level::NONE };
-            self.answer(session, reply, answer, level);
-        }
-    }
-
-    /// Answers with a name or attributes, which the session may keep if nobody changes them.
-    fn answer_look(&mut self, session: u64, question: &Question, reply: Reply, answer: Result<Answer, Failure>) {
-        let found = match &answer {
-            Ok(Answer::Attributes(attributes)) => {
-                let mut found = attributes.clone();
-                self.image.flag_xattrs(&mut found);
-                Some(found)
-            }
-            Err(failure) if failure.code == Code::Posix && failure.errno == libc::ENOENT => None,
-            _ => return self.hold(Held::Call(reply, answer)),
-        };
-        let mut offer = |object: FileId, what| self.grants.offer_look(session, Token { object, what }).unwrap_or(0);
-        let names = match question {
-            // The directory above changes with a rename of the directory, not of a name in it.
-            Question::Lookup { directory, name } if name != b".." => {
-                self.image.present(*directory).map_or(0, |directory| offer(directory, What::Directory))
-            }
-            _ => 0,
-        };
-        let attributes = found.as_ref().map_or(0, |found| offer(found.id(), What::Attributes));
-        if names == 0 && attributes == 0 {
-            return self.hold(Held::Call(reply, answer));
-        }
-        self.hold(Held::Grant(reply, Box::new(Message::Looked { names, attributes, found })));
-    }
-
-    /// Answers with names of a directory, which the session may keep if nobody changes them.
-    fn answer_listing(&mut self, session: u64, directory: FileId, reply: Reply, answer: Result<Answer, Failure>) {
-        let (mut names, is_end) = match answer {
-            Ok(Answer::Listing { names, is_end }) => (names, is_end),
-            other => return self.hold(Held::Call(reply, other)),
-        };
-        let mut offer = |object: FileId, what| self.grants.offer_look(session, Token { object, what }).unwrap_or(0);
-        let grant = self.image.present(directory).map_or(0, |directory| offer(directory, What::Directory));
-        let are_kept = names.iter().map(|listed| offer(listed.attributes.id(), What::Attributes) != 0).collect();
-        names.iter_mut().for_each(|listed| self.image.flag_xattrs(&mut listed.attributes));
-        self.hold(Held::Grant(reply, Box::new(Message::Listed { grant, names, are_kept, is_end })));
-    }
-
-    /// Answers with attributes, and also grants this level of the file's token if no other session's token conflicts.
-    fn answer(&mut self, session: u64, reply: Reply, answer: Result<Answer, Failure>, level: u8) {
-        if level != level::NONE
-            && let Ok(Answer::Attributes(attributes)) = &answer
-            && attributes.inode.mode & libc::S_IFMT == libc::S_IFREG
-            && let token = (Token { object: attributes.id(), what: What::Data })
-            && let Some(held) = self.grants.offer(session, token, level)
-        {
-            return self.grant(session, reply, held);
-        }
-        self.hold(Held::Call(reply, answer));
-    }
-
     /// Tells the kernels of other hosts where a file ends.
     fn push(&mut self, session: u64, end: (FileId, u64), reply: Reply) {
         match self.image.is_active(session) {
@@ -444,14 +376,6 @@ impl Owner {
         }
     }
 
-    /// Sends the grant of a token with the file's present attributes and extents, which no other session changes until
-    /// the token is returned.
-    fn grant(&mut self, session: u64, reply: Reply, held: Granted) {
-        let (minimum_ms, shape) = (crate::tokens::MINIMUM_MS as u32, self.image.shape(held.token.object));
-        let is_watched = self.pushes.is_watched(held.token.object.inode, session);
-        self.hold(Held::Grant(reply, Box::new(Message::Grant { held, minimum_ms, is_watched, shape })));
-    }
-
     /// Executes the actions of the tokens, and those that follow from them.
     fn act(&mut self) {
         loop {
@@ -460,7 +384,8 @@ impl Owner {
             let is_last = acted.is_empty();
             acted.changes.into_iter().for_each(|ticket| self.go_on(ticket));
             for (session, reply, held) in acted.granted {
-                self.grant(session, reply, held);
+                let is_early = self.early.is_own(session, &[held.token.object.inode]);
+                self.grant(session, reply, held, is_early);
             }
             for looking in acted.ready {
                 self.ask(looking);
@@ -491,6 +416,9 @@ impl Owner {
             let session = asked.session;
             self.begin_operation(asked);
             self.do_those_behind(session);
+        }
+        for looking in std::mem::take(&mut self.graced) {
+            self.ask(looking);
         }
     }
 
@@ -534,6 +462,7 @@ impl Owner {
 
     fn forget(&mut self, session: u64) {
         self.unheard.remove(&session);
+        self.early.forget(session);
         self.presence.forget(session);
         self.newest.forget(session);
         self.pushes.forget(session);

@@ -10,8 +10,9 @@ use super::*;
 use crate::format::{EpochRecord, EpochState, ExtentState, Identity, Key, Session, SessionState, Space, Table};
 use crate::journal;
 use crate::metadata::first;
-use crate::protocol::{Locked, Mapped};
+use crate::protocol::{Code, Locked, Mapped, Token, What};
 use crate::server::locking::Wish;
+use crate::tokens::level;
 
 pub(super) const ROOT: FileId = FileId { inode: 1, generation: 1 };
 const DISK_BYTES: u64 = 512 << 20;
@@ -80,7 +81,8 @@ pub(super) fn begin(owner: &mut Owner, incarnation: u8) -> u64 {
 
 pub(super) fn operate(owner: &mut Owner, session: u64, operation: Operation) -> Answer {
     let number = owner.image.next_number(session);
-    owner.operate(session, number, &operation).expect("it is done")
+    let stamp = owner.stamp();
+    owner.operate(stamp, session, number, &operation).expect("it is done")
 }
 
 pub(super) fn ask(owner: &mut Owner, session: u64, question: &Question) -> Answer {

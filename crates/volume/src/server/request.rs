@@ -14,7 +14,7 @@ use super::connection::{Frames, Reply};
 use super::locking::Wish;
 use super::long_waits::ServerWaits;
 use crate::format::Session;
-use crate::protocol::{Answer, Code, Failure, Held as Granted, Message, Operation, Question, Token};
+use crate::protocol::{Answer, Code, Failure, Held as Granted, Message, Operation, Question, Terms, Token};
 
 /// The maximum number of requests that wait for the owner.
 pub(super) const REQUESTS_MAX: usize = 4096;
@@ -22,7 +22,7 @@ pub(super) const REQUESTS_MAX: usize = 4096;
 /// A request to the owner.
 pub(super) enum Request {
     /// An operation of a session.
-    Operate { session: u64, number: u64, operation: Operation, reply: Reply },
+    Operate { session: u64, number: u64, terms: Terms, operation: Operation, reply: Reply },
     /// A question of a session.
     Ask { session: u64, question: Question, reply: Reply },
     /// Begins a session; the answer is its number.

@@ -6,7 +6,7 @@ use nectary_block::SharedDevice;
 use super::tests::{ROOT, ask, begin, operate, settle, volume_of};
 use super::*;
 use crate::metadata::check;
-use crate::protocol::Mapped;
+use crate::protocol::{Code, Mapped};
 
 /// The size of the smallest volume. *Units*: bytes.
 const DISK_BYTES: u64 = 256 << 20;
@@ -49,7 +49,8 @@ impl Life {
 
     fn try_operate(&mut self, operation: &Operation) -> Done {
         let number = self.owner.image.next_number(self.session);
-        self.owner.operate(self.session, number, operation)
+        let stamp = self.owner.stamp();
+        self.owner.operate(stamp, self.session, number, operation)
     }
 
     fn create(&mut self, name: &str) -> Done {

@@ -92,7 +92,14 @@ impl Pair {
 
     async fn connect(&self, servers: &[u32]) -> Client {
         let servers = servers.iter().map(|server| self.volume.socket(*server)).collect();
-        let options = ClientOptions { servers, tls: None, volume: VOLUME, host: "here".to_owned(), kind: 2 };
+        let options = ClientOptions {
+            servers,
+            tls: None,
+            volume: VOLUME,
+            host: "here".to_owned(),
+            kind: 2,
+            are_names_synced: false,
+        };
         Client::connect(self.volume.device.clone(), options, Arc::new(NoKernel)).await.expect("it connects")
     }
 }

@@ -48,6 +48,7 @@ struct Arguments {
 #[derive(Subcommand)]
 enum Campaign {
     AttachFilesystems(attach_filesystems::Arguments),
+    BenchBefore(bench::before::Arguments),
     BenchLarge(bench::large::Arguments),
     BenchMemory(bench::memory::Arguments),
     BenchPressure(bench::pressure::Arguments),
@@ -78,6 +79,7 @@ enum Campaign {
 fn main() -> Result<ExitCode> {
     match Arguments::parse().campaign {
         Campaign::AttachFilesystems(arguments) => attach_filesystems::campaign(&arguments),
+        Campaign::BenchBefore(arguments) => bench::before::campaign(&arguments),
         Campaign::BenchLarge(arguments) => bench::large::campaign(&arguments),
         Campaign::BenchMemory(arguments) => bench::memory::campaign(arguments),
         Campaign::BenchPressure(arguments) => bench::pressure::campaign(arguments),

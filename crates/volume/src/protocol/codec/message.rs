@@ -8,8 +8,8 @@ use super::parts::{
 use crate::format::cursor::{Reader, Writer};
 use crate::format::{FormatError, NAME_BYTES_MAX};
 use crate::protocol::{
-    Answer, Attributes, Code, Failure, FileId, Held, Hello, Listed, Locked, Message, Operation, Question, Shape, Token,
-    VERSIONS, What, common_version,
+    Answer, Attributes, Code, Failure, FileId, Held, Hello, Listed, Locked, Message, Operation, Question, Shape, Terms,
+    Token, VERSIONS, What, common_version,
 };
 
 /// The longest name of a host. *Units*: bytes.
@@ -72,6 +72,25 @@ impl Part for Locked {
 }
 
 /// Returns the start of a text, at most `max` bytes.
+impl Part for Terms {
+    fn write(&self, writer: &mut Writer) {
+        match self {
+            Terms::Durable => _ = writer.u8(0),
+            Terms::Early => _ = writer.u8(1),
+            Terms::Repeated { now_ns } => _ = writer.u8(2).i64(*now_ns),
+        }
+    }
+
+    fn read(reader: &mut Reader<'_>) -> Result<Terms, FormatError> {
+        Ok(match reader.u8()? {
+            0 => Terms::Durable,
+            1 => Terms::Early,
+            2 => Terms::Repeated { now_ns: reader.i64()? },
+            other => return Err(reader.unknown("terms", other.into())),
+        })
+    }
+}
+
 fn cut(text: &str, max: usize) -> &[u8] {
     let mut end = text.len().min(max);
     while !text.is_char_boundary(end) {
@@ -107,6 +126,7 @@ impl Message {
             Message::NameChange { .. } => 108,
             Message::NameDropped { .. } => 109,
             Message::Listed { .. } => 110,
+            Message::Early { .. } => 111,
             Message::Answer(answer) => answer.kind(),
             Message::Failure(_) => FAILURE,
         }
@@ -156,8 +176,8 @@ impl Message {
             Message::Renew { session, sent_ns, acknowledged, drained } => {
                 writer.u64(*session).u64(*sent_ns).u64(*acknowledged).u64(*drained);
             }
-            Message::Renewed { sent_ns, lease_ms, server_ns, sequence } => {
-                writer.u64(*sent_ns).u32(*lease_ms).u64(*server_ns).u64(*sequence);
+            Message::Renewed { sent_ns, lease_ms, server_ns, sequence, stored } => {
+                writer.u64(*sent_ns).u32(*lease_ms).u64(*server_ns).u64(*sequence).u64(*stored);
             }
             Message::Reclaim { session, held, is_last } => {
                 writer.u64(*session).u8(u8::from(*is_last));
@@ -168,8 +188,9 @@ impl Message {
                 writer.u64(*session);
                 write_bytes(writer, cut(words, WORDS_BYTES_MAX));
             }
-            Message::Operation { session, number, operation } => {
+            Message::Operation { session, number, terms, operation } => {
                 writer.u64(*session).u64(*number);
+                terms.write(writer);
                 operation.write(writer);
             }
             Message::Question { session, question } => {
@@ -210,6 +231,7 @@ impl Message {
                 directory.write(writer);
                 write_bytes(writer.u64(*number), name);
             }
+            Message::Early { now_ns, stored } => _ = writer.i64(*now_ns).u64(*stored),
             Message::LockFound { lock } => write_list(writer, lock.as_slice()),
             Message::Listed { grant, names, are_kept, is_end } => {
                 writer.u64(*grant).u8(u8::from(*is_end));
@@ -240,7 +262,7 @@ impl Message {
             }
             4 => {
                 let (sent_ns, lease_ms, server_ns) = (reader.u64()?, reader.u32()?, reader.u64()?);
-                Message::Renewed { sent_ns, lease_ms, server_ns, sequence: reader.u64()? }
+                Message::Renewed { sent_ns, lease_ms, server_ns, sequence: reader.u64()?, stored: reader.u64()? }
             }
             5 => {
                 let (session, is_last) = (reader.u64()?, read_bool(reader, "is_last")?);
@@ -253,7 +275,8 @@ impl Message {
             }
             32..64 => {
                 let (session, number) = (reader.u64()?, reader.u64()?);
-                Message::Operation { session, number, operation: Operation::read(kind, reader)? }
+                let terms = Terms::read(reader)?;
+                Message::Operation { session, number, terms, operation: Operation::read(kind, reader)? }
             }
             64..96 => {
                 let session = reader.u64()?;
@@ -297,6 +320,7 @@ impl Message {
                 let are_kept = names.iter().map(|_| read_bool(reader, "is_kept")).collect::<Result<_, _>>()?;
                 Message::Listed { grant, names, are_kept, is_end }
             }
+            111 => Message::Early { now_ns: reader.i64()?, stored: reader.u64()? },
             FAILURE => Message::Failure(Failure::read(reader)?),
             _ => Message::Answer(Answer::read(kind, reader)?),
         })

@@ -26,6 +26,7 @@ impl Question {
             Question::Siblings => 77,
             Question::Gone { .. } => 78,
             Question::Unproven => 79,
+            Question::Stored => 80,
         }
     }
 
@@ -46,7 +47,7 @@ impl Question {
                 file.write(writer);
                 writer.u64(*start).u64(*end);
             }
-            Question::Statistics | Question::Siblings | Question::Unproven => {}
+            Question::Statistics | Question::Siblings | Question::Unproven | Question::Stored => {}
             Question::Gone { siblings } => write_list(writer, siblings),
             Question::Open { file, level, is_direct } => {
                 file.write(writer);
@@ -85,6 +86,7 @@ impl Question {
             77 => Question::Siblings,
             78 => Question::Gone { siblings: read_siblings(reader)? },
             79 => Question::Unproven,
+            80 => Question::Stored,
             other => return Err(reader.unknown("kind", other.into())),
         })
     }

@@ -4,7 +4,7 @@ use super::{BODY_BYTES_MAX, HEADER_BYTES, Header};
 use crate::format::Inode;
 use crate::protocol::{
     Accessed, Answer, Attributes, Changes, Code, Failure, FileId, Granted, Held, Hello, Listed, Locked, Mapped,
-    Message, Operation, Question, Shape, Sibling, Statistics, TimeChange, Token, What,
+    Message, Operation, Question, Shape, Sibling, Statistics, Terms, TimeChange, Token, What,
 };
 
 const FILE: FileId = FileId { inode: 17, generation: 3 };
@@ -137,7 +137,7 @@ fn messages() -> Vec<Message> {
         Message::OtherVersion { least: 1, most: 1 },
         Message::Welcome { session: 5, lease_ms: 10_000, server_ns: 1 },
         Message::Renew { session: 5, sent_ns: 6, acknowledged: 7, drained: 8 },
-        Message::Renewed { sent_ns: 6, lease_ms: 10_000, server_ns: 1, sequence: 8 },
+        Message::Renewed { sent_ns: 6, lease_ms: 10_000, server_ns: 1, sequence: 8, stored: 9 },
         Message::Reclaim { session: 5, held: vec![held; 4096], is_last: false },
         Message::Goodbye { session: 5 },
         Message::Evicted { session: 5, words: "its lease ended".to_owned() },
@@ -149,6 +149,7 @@ fn messages() -> Vec<Message> {
         Message::Pushed { number: 8 },
         Message::NameChange { directory: FILE, number: 9, name: b"name".to_vec() },
         Message::NameDropped { number: 9 },
+        Message::Early { now_ns: -5, stored: 7 },
         Message::Listed {
             grant: 4,
             names: vec![Listed { cookie: 1 << 50, name: b"name".to_vec(), attributes: attributes() }; 2],
@@ -164,8 +165,10 @@ fn messages() -> Vec<Message> {
         Message::LockFound { lock: None },
         Message::LockFound { lock: Some(lock) },
     ];
-    let operation = |operation| Message::Operation { session: 5, number: 6, operation };
-    all.extend(operations().into_iter().map(operation));
+    for terms in [Terms::Durable, Terms::Early, Terms::Repeated { now_ns: -3 }] {
+        let operation = |operation| Message::Operation { session: 5, number: 6, terms, operation };
+        all.extend(operations().into_iter().map(operation));
+    }
     all.extend(questions().into_iter().map(|question| Message::Question { session: 5, question }));
     all.extend(answers().into_iter().map(Message::Answer));
     all

@@ -1,22 +1,36 @@
-//! Operations: when they are done, and that each is done once.
+//! Operations: when they are done, that each is done once, and repeating what another server has answered early.
 //!
-//! Leaves to others: which operations wait (`changing`), what sessions keep (`tokens::looks`).
+//! Leaves to others: which operations wait (`changing`), what sessions keep (`tokens::looks`), which answers may be early
+//! (`early`).
 
 use std::cmp::Ordering;
 
 use super::Owner;
+use super::early::Defect;
+use crate::metadata::Stamp;
 use crate::planted::{Bug, planted};
-use crate::protocol::{Answer, Code, Failure, Operation};
+use crate::protocol::{Answer, Code, Failure, Operation, Terms};
 use crate::server::changing::Asked;
-use crate::tokens::level;
+use crate::server::request::Held;
+use crate::tokens::{Change, level};
+
+/// Returns the inodes that a change is about.
+fn inodes_of(change: &Change) -> Vec<u64> {
+    let mut inodes: Vec<u64> = change.tokens.iter().map(|token| token.object.inode).collect();
+    inodes.dedup();
+    inodes
+}
 
 impl Owner {
     /// Does an operation, or makes it wait until no other session keeps what it changes.
     pub(super) fn begin_operation(&mut self, asked: Asked) {
         if asked.number != self.image.next_number(asked.session) || self.image.is_active(asked.session).is_err() {
-            return self.finish_operation(asked);
+            return self.finish_operation(asked, None);
         }
-        if asked.is_graced() && !self.unheard.is_empty() {
+        if let Terms::Repeated { now_ns } = asked.terms {
+            return self.repeat_operation(asked, now_ns);
+        }
+        if asked.is_graced() && !self.unheard.is_empty() && !self.early.has(Defect::GraceIgnored) {
             return self.changing.wait_for_grace(asked);
         }
         let change = self.image.touched(&asked.operation);
@@ -24,11 +38,11 @@ impl Owner {
         if self.grants.are_names_kept(asked.session, &change)
             && self.image.refuses(self.stamp(), asked.session, &asked.operation)
         {
-            return self.finish_operation(asked);
+            return self.finish_operation(asked, Some(&change));
         }
         match self.grants.begin_change(asked.session, &change) {
             Ok(()) => {
-                self.finish_operation(asked);
+                self.finish_operation(asked, Some(&change));
                 self.grants.end_change(&change.tokens);
             }
             Err(ticket) => self.changing.wait(ticket, asked, change),
@@ -40,8 +54,9 @@ impl Owner {
     pub(super) fn go_on(&mut self, ticket: u64) {
         let Some((asked, change)) = self.changing.take(ticket) else { return };
         let session = asked.session;
-        if change.covers(&self.image.touched(&asked.operation)) {
-            self.finish_operation(asked);
+        let now = self.image.touched(&asked.operation);
+        if change.covers(&now) {
+            self.finish_operation(asked, Some(&now));
         } else {
             self.begin_operation(asked);
         }
@@ -58,22 +73,79 @@ impl Owner {
         }
     }
 
-    fn finish_operation(&mut self, asked: Asked) {
-        let Asked { session, number, operation, reply } = asked;
+    /// Does an operation, or finds its stored reply. `change` is what it changes if it is the next one of its session.
+    fn finish_operation(&mut self, asked: Asked, change: Option<&Change>) {
+        let Asked { session, number, terms, operation, reply } = asked;
         let is_new = number == self.image.next_number(session);
-        let answer = self.operate(session, number, &operation);
+        let mut inodes = change.filter(|_| is_new).map(inodes_of).unwrap_or_default();
+        let may_be_early = terms == Terms::Early
+            && operation.may_be_early()
+            && is_new
+            && self.early.is_in_order(session)
+            && self.early.is_own(session, &inodes)
+            && (!self.image.moves_directory(&operation) || self.early.has(Defect::MovesEarly));
+        let (stamp, first_made) = (self.stamp(), self.image.next_inode());
+        let answer = self.operate(stamp, session, number, &operation);
         self.overview.operations += 1;
         if planted(Bug::AnsweredEarly) {
             return reply.send(answer);
+        }
+        // A refusal may depend on more than the inodes: a new server keeps files without a name that this one has freed.
+        let is_early = may_be_early && answer.is_ok();
+        if is_new && number < self.image.next_number(session) {
+            inodes.extend(first_made..self.image.next_inode());
+            let changed = if answer.is_ok() { &*inodes } else { &[] };
+            self.early.done(session, number, changed, is_early);
+        }
+        match is_early {
+            true => reply.is_early(stamp.now_ns, self.early.stored(session)),
+            false => self.early.awaited(session),
         }
         let level = match operation {
             Operation::Create { open: true, .. } if is_new => level::WRITE,
             _ => level::NONE,
         };
-        self.answer(session, reply, answer, level);
+        self.answer((session, level), reply, answer, is_early);
     }
 
-    pub(super) fn operate(&mut self, session: u64, number: u64, operation: &Operation) -> Result<Answer, Failure> {
+    /// Does an operation again that succeeded at another server, which answered and did not store it.
+    fn repeat_operation(&mut self, asked: Asked, now_ns: i64) {
+        let Asked { session, number, mut operation, reply, .. } = asked;
+        self.overview.operations += 1;
+        if let Operation::Create { inode, .. } = &mut operation
+            && self.early.has(Defect::OtherNumber)
+        {
+            *inode = 0;
+        }
+        // Once others may have been shown something, it is too late.
+        if !self.unheard.contains(&session) && !self.early.has(Defect::RepeatedLate) {
+            self.evict(session, "changes that another server had answered came too late to be repeated");
+        } else {
+            let mut inodes = inodes_of(&self.image.touched(&operation));
+            let now_ns = if self.early.has(Defect::OtherTime) { self.stamp().now_ns } else { now_ns };
+            let stamp = Stamp { now_ns, ..self.stamp() };
+            let (answer, transaction) = self.image.operate_again(stamp, session, number, &operation);
+            self.next.extend(transaction);
+            if answer.is_ok() || self.early.has(Defect::ResultIgnored) {
+                if let Ok(Answer::Attributes(made)) = &answer {
+                    inodes.push(made.number);
+                }
+                self.early.done(session, number, &inodes, true);
+                self.early.awaited(session);
+                return self.hold(Held::Call(reply, answer));
+            }
+            self.evict(session, "changes that another server had answered could not be repeated");
+        }
+        reply.send(self.image.is_active(session).map(|()| Answer::Done));
+    }
+
+    pub(super) fn operate(
+        &mut self,
+        stamp: Stamp,
+        session: u64,
+        number: u64,
+        operation: &Operation,
+    ) -> Result<Answer, Failure> {
         let next = self.image.next_number(session);
         match number.cmp(&next) {
             Ordering::Less => self.image.repeat(session, number, operation).unwrap_or_else(|| {
@@ -85,7 +157,7 @@ impl Owner {
                 Err(Failure { code: Code::OutOfOrder, errno: libc::EIO, words })
             }
             Ordering::Equal => {
-                let (answer, transaction) = self.image.operate(self.stamp(), session, number, operation);
+                let (answer, transaction) = self.image.operate(stamp, session, number, operation);
                 self.next.extend(transaction);
                 self.note_shortage(answer.as_ref().err());
                 answer

@@ -12,12 +12,19 @@ use super::{APPENDS_MAX, Owner};
 use crate::journal::{self, Log};
 
 impl Owner {
+    /// Whether an append begins now: somebody waits for it, or what it has is old enough.
+    pub(super) fn is_append_due(&self) -> bool {
+        !self.next_held.is_empty() || self.next.is_due()
+    }
+
     /// Begins an append if none is in flight and there is something to store or to answer.
     pub(super) fn begin_append(&mut self) -> Result<(), ServerError> {
         let Some(mut log) = self.log.take() else { return Ok(()) };
         self.next.extend(self.room.feed(&mut self.image, &log));
         if self.next.is_empty() {
             // Everything that was applied is durable.
+            self.early.begin_append();
+            self.early.settle();
             self.next_held.drain(..).for_each(Held::release);
             self.shared.drained_to.store(self.sequence + APPENDS_MAX, Ordering::Release);
             self.log = Some(log);
@@ -25,6 +32,7 @@ impl Owner {
         }
         let transactions = self.next.take();
         self.held = std::mem::take(&mut self.next_held);
+        self.early.begin_append();
         self.in_flight = Some(Box::pin(async move {
             let result = log.append(transactions).await;
             (log, result)
@@ -40,6 +48,7 @@ impl Owner {
         self.log = Some(log);
         self.overview.appends += 1;
         self.shared.drained_to.store(self.sequence, Ordering::Release);
+        self.early.settle();
         self.held.drain(..).for_each(Held::release);
         Ok(())
     }
@@ -49,6 +58,14 @@ impl Owner {
         match (&self.in_flight, self.next.is_empty()) {
             (Some(_), true) => self.held.push(held),
             _ => self.next_held.push(held),
+        }
+    }
+
+    /// Gives an answer at once if it may be early, else when everything that was applied so far is durable.
+    pub(super) fn give(&mut self, held: Held, is_early: bool) {
+        match is_early {
+            true => held.release(),
+            false => self.hold(held),
         }
     }
 
@@ -70,8 +87,10 @@ impl Owner {
         let segments = self.room.for_checkpoint(&mut self.image, log, &mut self.next, is_awaited)?;
         let Some(segments) = segments else { return Ok(()) };
         // The tables are those of the appends so far.
+        self.early.begin_append();
         let stored = log.append(self.next.take()).await;
         self.sequence = stored.map_err(|error| why(error, &self.image))?;
+        self.early.settle();
         self.next_held.drain(..).for_each(Held::release);
         self.room.stored(log);
         let left = match log.checkpoint(self.image.tables(), segments.clone()).await {

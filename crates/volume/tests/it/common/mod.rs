@@ -89,6 +89,7 @@ impl Volume {
             volume: VOLUME,
             host: "here".to_owned(),
             kind: 2,
+            are_names_synced: false,
         };
         Client::connect(self.device.clone(), options, kernel).await
     }

@@ -1,5 +1,6 @@
-//! The benchmarks that measure a whole proxy, beside its peers.
+//! The benchmarks that measure a whole proxy, beside its peers or an earlier version.
 
+pub mod before;
 pub mod large;
 pub mod memory;
 pub mod pressure;

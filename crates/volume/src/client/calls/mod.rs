@@ -4,6 +4,9 @@
 //! valid. Promises: calls without an answer are sent again on the next connection, in their original order. Leaves to others: making the
 //! calls (`session`), and connections (`link`).
 
+mod refusals;
+mod unstored;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,12 +18,13 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch}
 
 use super::error::Error;
 use super::looks::{Changing, Looks};
-use super::refusals::{Refusals, Refused};
 use crate::format::Identity;
 use crate::net::Address;
 use crate::origin::Origin;
 use crate::protocol::{Answer, Attributes, Code, Failure, FileId, Held, Listed, Locked, Message, Shape};
 use crate::tokens::Why;
+use refusals::{Refusals, Refused};
+use unstored::Unstored;
 
 /// The maximum number of calls of each kind without an answer; the sum is below the protocol's bound for a connection.
 /// Each kind has its own share, because some calls wait for other hosts, and these hosts may wait for calls of another
@@ -56,6 +60,8 @@ pub struct ClientOptions {
     pub host: String,
     /// The kind of client: 1 a FUSE mount, 2 a library.
     pub kind: u8,
+    /// Whether changes of names are durable when a call returns.
+    pub are_names_synced: bool,
 }
 
 /// The server's answer to the greeting.
@@ -161,6 +167,8 @@ pub struct SessionFigures {
     pub trouble: Option<Trouble>,
     /// The number of calls that the server did not take, and that failed for this reason.
     pub refused: u64,
+    /// The number of changes of names that were answered and may be lost, because the session ended.
+    pub lost: u64,
     /// Why the last such call failed, if that was recently.
     pub refusal: Option<String>,
     /// The reason why the session ended, if it has.
@@ -181,6 +189,8 @@ pub(super) struct Waiting {
     pub message: Message,
     pub number: Option<u64>,
     pub share: Share,
+    /// When an operation was done whose answer follows and is not durable yet. *Units*: nanoseconds since 1970.
+    pub done_at_ns: Option<i64>,
     /// How often in a row the connection broke during this call.
     pub blamed: u32,
     /// The refused call, if `message` replaces it.
@@ -206,7 +216,9 @@ pub(super) struct State {
     pub next_number: u64,
     pub next_request: u64,
     pub waiting: BTreeMap<u64, Waiting>,
-    /// The numbers of operations without an answer.
+    /// Operations that are answered and not known to be durable.
+    pub unstored: Unstored,
+    /// The numbers of operations without an answer, or not known to be durable.
     pub open_numbers: BTreeSet<u64>,
     told_acknowledged: u64,
     /// Unanswered renewals: the time at which each was sent, and the acknowledgement that it contained.
@@ -220,6 +232,8 @@ pub(super) struct State {
     /// What is wrong with the control connection.
     pub control_trouble: Option<Trouble>,
     pub refusals: Refusals,
+    /// Whether the session ends by itself: then its bulk connection alone says how that went.
+    pub is_leaving: bool,
     pub figures: SessionFigures,
 }
 
@@ -420,6 +434,12 @@ impl Inner {
             });
             let _ = self.events.send(Event::Restarted);
         }
+        if is_new {
+            // They came before all calls without an answer.
+            for (request, message) in state.unstored.messages() {
+                let _ = bulk.send(message.encode(request, state.epoch));
+            }
+        }
         let is_careful = state.refusals.is_careful();
         for (request, waiting) in &state.waiting {
             if is_careful && waiting.share != Share::Restart {
@@ -470,16 +490,22 @@ impl Inner {
             }
             return;
         }
-        let Some(waiting) = state.waiting.remove(&request) else { return };
-        match waiting.number {
-            Some(number) => {
+        let Some(waiting) = state.waiting.remove(&request) else { return state.repeated(request) };
+        match (waiting.number, waiting.done_at_ns) {
+            (Some(_), Some(now_ns)) => {
+                state.keep_unstored(request, waiting.message.clone(), now_ns, &answer);
+                state.figures.operations += 1;
+            }
+            (Some(number), None) => {
+                // What came before an operation that is durable is durable, too.
+                state.stored(number);
                 state.open_numbers.remove(&number);
                 state.figures.operations += 1;
                 if state.acknowledged() >= state.told_acknowledged + ACKNOWLEDGE_AFTER {
                     self.nudge.notify_one();
                 }
             }
-            None => state.figures.questions += 1,
+            (None, _) => state.figures.questions += 1,
         }
         waiting.answer(answer);
         state.send_next();
@@ -518,8 +544,9 @@ impl Inner {
     }
 
     /// Extends the lease: a renewal that was sent at `sent`, counted from `start`, was answered.
-    pub fn renewed(&self, sent: Duration, lease: Duration, server_ns: i64, durable: u64) {
+    pub fn renewed(&self, sent: Duration, lease: Duration, server_ns: i64, (durable, stored): (u64, u64)) {
         let mut state = self.state();
+        state.stored(stored);
         state.lease = lease;
         state.control_trouble = None;
         let _ = self.events.send(Event::Durable(durable));
@@ -541,6 +568,7 @@ impl Inner {
             let mut state = self.state();
             state.figures.ended.get_or_insert(reason.to_owned());
             (state.bulk, state.control) = (None, None);
+            state.lose_unstored();
             std::mem::take(&mut state.waiting)
         };
         drop(waiting);

@@ -23,8 +23,8 @@ use std::time::Duration;
 use nectary_host::log::{Level, Throttle};
 use tokio::time::Instant;
 
-use super::calls::{Inner, Said, Share, State, Waiting};
-use crate::protocol::{Code, Failure, FileId, Message, Operation};
+use super::{Inner, Said, Share, State, Waiting};
+use crate::protocol::{Code, Failure, FileId, Message, Operation, Terms};
 
 /// After this many breaks of the connection in a row, the call that was sent last is refused.
 const BLAMED_MAX: u32 = 5;
@@ -33,7 +33,7 @@ const NAMED_FOR: Duration = Duration::from_secs(600);
 
 /// What a session knows of refused calls, and of a connection that breaks.
 #[derive(Default)]
-pub(super) struct Refusals {
+pub(in crate::client) struct Refusals {
     /// Whether the last bulk connection broke, although the server gave no reason.
     pub is_broken: bool,
     /// While calls are probed.
@@ -76,7 +76,7 @@ impl Refusals {
 }
 
 /// A refused call, which waits until it is known whether it was done.
-pub(super) struct Refused {
+pub(in crate::client) struct Refused {
     /// The refused message.
     message: Message,
     failure: Failure,
@@ -199,7 +199,8 @@ impl Inner {
             Some(number) => {
                 // There is no inode 0.
                 let operation = Operation::Truncate { file: FileId::default(), size: 0 };
-                let other = Message::Operation { session: state.session, number, operation };
+                let terms = Terms::Durable;
+                let other = Message::Operation { session: state.session, number, terms, operation };
                 let message = std::mem::replace(&mut waiting.message, other);
                 waiting.refused = Some(Refused { message, failure });
                 state.waiting.insert(request, waiting);

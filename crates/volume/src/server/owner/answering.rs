@@ -1,0 +1,132 @@
+//! Answers to questions, and to requests for tokens: what they show, what the session may keep, and whether they wait for
+//! the disk.
+//!
+//! Leaves to others: what is shown (`metadata`), which answers may be early (`early`).
+
+use super::super::connection::Reply;
+use super::super::grants::{Looking, files_of, is_look};
+use super::super::request::Held;
+use super::Owner;
+use super::early::{Defect, about};
+use crate::planted::{Bug, planted};
+use crate::protocol::{Answer, Code, Failure, FileId, Held as Granted, Message, Question, Token, What};
+use crate::tokens::level;
+
+impl Owner {
+    /// Answers a question once other hosts have committed the files that it shows.
+    pub(super) fn ask(&mut self, looking: Looking) {
+        let answer = self.image.ask(self.stamp(), looking.session, &looking.question);
+        self.note_shortage(answer.as_ref().err());
+        let looking = match &answer {
+            Ok(asked) if looking.is_graced && is_look(&looking.question) => {
+                self.grants.look(looking, &files_of(&asked.answer))
+            }
+            _ => Some(looking),
+        };
+        let answer = answer.map(|asked| {
+            self.next.extend(asked.transaction);
+            asked.answer
+        });
+        if let Some(Looking { session, question, reply, .. }) = looking {
+            if planted(Bug::ShownEarly) {
+                return reply.send(answer);
+            }
+            match question {
+                Question::Open { file, is_direct: true, .. } if answer.is_ok() => {
+                    self.pushes.watch(session, file.inode)
+                }
+                Question::Close { file } if answer.is_ok() => self.pushes.unwatch(session, file.inode),
+                _ => {}
+            }
+            let is_own = |inodes: Vec<u64>| self.early.is_own(session, &inodes);
+            let is_early = about(&question, &answer)
+                .is_some_and(|inodes| self.early.has(Defect::QuestionsUnchecked) || is_own(inodes));
+            if matches!(question, Question::Lookup { .. } | Question::GetAttributes { .. }) {
+                return self.answer_look((session, &question), reply, answer, is_early);
+            }
+            if let Question::ReadDirectory { directory, .. } = question {
+                return self.answer_listing((session, directory), reply, answer, is_early);
+            }
+            let level = if let Question::Open { level, .. } = question { level } else { level::NONE };
+            self.answer((session, level), reply, answer, is_early);
+        }
+    }
+
+    /// Answers with a name or attributes, which the session may keep if nobody changes them.
+    fn answer_look(
+        &mut self,
+        (session, question): (u64, &Question),
+        reply: Reply,
+        answer: Result<Answer, Failure>,
+        is_early: bool,
+    ) {
+        let found = match &answer {
+            Ok(Answer::Attributes(attributes)) => {
+                let mut found = attributes.clone();
+                self.image.flag_xattrs(&mut found);
+                Some(found)
+            }
+            Err(failure) if failure.code == Code::Posix && failure.errno == libc::ENOENT => None,
+            _ => return self.give(Held::Call(reply, answer), is_early),
+        };
+        let mut offer = |object: FileId, what| self.grants.offer_look(session, Token { object, what }).unwrap_or(0);
+        let names = match question {
+            // The directory above changes with a rename of the directory, not of a name in it.
+            Question::Lookup { directory, name } if name != b".." => {
+                self.image.present(*directory).map_or(0, |directory| offer(directory, What::Directory))
+            }
+            _ => 0,
+        };
+        let attributes = found.as_ref().map_or(0, |found| offer(found.id(), What::Attributes));
+        if names == 0 && attributes == 0 {
+            return self.give(Held::Call(reply, answer), is_early);
+        }
+        self.give(Held::Grant(reply, Box::new(Message::Looked { names, attributes, found })), is_early);
+    }
+
+    /// Answers with names of a directory, which the session may keep if nobody changes them.
+    fn answer_listing(
+        &mut self,
+        (session, directory): (u64, FileId),
+        reply: Reply,
+        answer: Result<Answer, Failure>,
+        is_early: bool,
+    ) {
+        let (mut names, is_end) = match answer {
+            Ok(Answer::Listing { names, is_end }) => (names, is_end),
+            other => return self.give(Held::Call(reply, other), is_early),
+        };
+        let mut offer = |object: FileId, what| self.grants.offer_look(session, Token { object, what }).unwrap_or(0);
+        let grant = self.image.present(directory).map_or(0, |directory| offer(directory, What::Directory));
+        let are_kept = names.iter().map(|listed| offer(listed.attributes.id(), What::Attributes) != 0).collect();
+        names.iter_mut().for_each(|listed| self.image.flag_xattrs(&mut listed.attributes));
+        self.give(Held::Grant(reply, Box::new(Message::Listed { grant, names, are_kept, is_end })), is_early);
+    }
+
+    /// Answers with attributes, and also grants this level of the file's token if no other session's token conflicts.
+    pub(super) fn answer(
+        &mut self,
+        (session, level): (u64, u8),
+        reply: Reply,
+        answer: Result<Answer, Failure>,
+        is_early: bool,
+    ) {
+        if level != level::NONE
+            && let Ok(Answer::Attributes(attributes)) = &answer
+            && attributes.inode.mode & libc::S_IFMT == libc::S_IFREG
+            && let token = (Token { object: attributes.id(), what: What::Data })
+            && let Some(held) = self.grants.offer(session, token, level)
+        {
+            return self.grant(session, reply, held, is_early);
+        }
+        self.give(Held::Call(reply, answer), is_early);
+    }
+
+    /// Sends the grant of a token with the file's present attributes and extents, which no other session changes until
+    /// the token is returned.
+    pub(super) fn grant(&mut self, session: u64, reply: Reply, held: Granted, is_early: bool) {
+        let (minimum_ms, shape) = (crate::tokens::MINIMUM_MS as u32, self.image.shape(held.token.object));
+        let is_watched = self.pushes.is_watched(held.token.object.inode, session);
+        self.give(Held::Grant(reply, Box::new(Message::Grant { held, minimum_ms, is_watched, shape })), is_early);
+    }
+}

@@ -1,0 +1,139 @@
+//! Answers that leave before the disk has stored what they say: seeded runs, planted defects, and single cases.
+//!
+//! `NECTARY_RUNS` and `NECTARY_SEED` say how many runs there are, and which is the first.
+
+use std::sync::Arc;
+
+use nectary_block::MemoryDevice;
+use tokio::sync::mpsc;
+
+use super::super::super::connection::Reply;
+use super::super::super::request::Request;
+use super::super::Owner;
+use super::super::tests::{begin, messages, operate, settle};
+use super::Defect;
+use super::disk::Disk;
+use super::run::{ROOT, Run, create, formatted, options};
+use crate::protocol::{Answer, Message, Operation, Terms};
+
+const RUNS: u64 = 150;
+/// The number of runs after which a defect must be found.
+const DEFECT_RUNS: u64 = 400;
+const DIRECTORY: u32 = libc::S_IFDIR | 0o755;
+
+const DEFECTS: [Defect; 10] = [
+    Defect::NextIgnored,
+    Defect::InFlightIgnored,
+    Defect::QuestionsUnchecked,
+    Defect::OutOfOrder,
+    Defect::StoredTooEarly,
+    Defect::OtherNumber,
+    Defect::OtherTime,
+    Defect::GraceIgnored,
+    Defect::QuestionsUngraced,
+    Defect::DependenceIgnored,
+];
+
+fn number_from(variable: &str, default: u64) -> u64 {
+    std::env::var(variable).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
+}
+
+#[tokio::test]
+async fn what_was_answered_survives_each_crash() {
+    let snapshot = formatted().await;
+    let (first, runs) = (number_from("NECTARY_SEED", 1), number_from("NECTARY_RUNS", RUNS));
+    let (mut early, mut crashes, mut repeated, mut checked) = (0, 0, 0, 0);
+    for seed in first..first + runs {
+        let mut run = Run::new(&snapshot, seed, None).await;
+        run.go().await.unwrap_or_else(|problem| panic!("seed {seed}: {problem}"));
+        early += run.early;
+        crashes += run.crashes;
+        repeated += run.repeated;
+        checked += run.checked;
+    }
+    println!("{runs} runs: {checked} answers checked, {early} of them early, {crashes} crashes, {repeated} repeated");
+    assert!(early > 10 * runs && crashes > runs && repeated > runs, "too little happened");
+}
+
+#[tokio::test]
+async fn each_defect_of_early_answers_is_found() {
+    let snapshot = formatted().await;
+    for defect in DEFECTS {
+        let mut found = None;
+        for seed in 1..=DEFECT_RUNS {
+            if let Err(problem) = Run::new(&snapshot, seed, Some(defect)).await.go().await {
+                found = Some((seed, problem));
+                break;
+            }
+        }
+        let (seed, problem) = found.unwrap_or_else(|| panic!("{defect:?} is not found in {DEFECT_RUNS} runs"));
+        println!("{defect:?}: seed {seed}: {problem}");
+    }
+}
+
+/// Sends an operation; returns the kinds of messages that come at once.
+fn sent(owner: &mut Owner, session: u64, terms: Terms, operation: Operation) -> Vec<Message> {
+    let (frames, mut answers) = mpsc::unbounded_channel();
+    let number = owner.image.next_number(session);
+    let reply = Reply::of_request(&frames, (session, 0, 1));
+    owner.apply(Request::Operate { session, number, terms, operation, reply });
+    owner.act();
+    messages(&mut answers)
+}
+
+async fn owner_of(disk: &Arc<Disk>) -> Owner {
+    Owner::start(disk.clone(), &options()).await.expect("it starts").0
+}
+
+/// Whether a directory that moves to another parent waits for the disk, and one that keeps its parent does not.
+async fn moves_wait(defect: Option<Defect>) -> bool {
+    let disk = Arc::new(Disk(MemoryDevice::from_snapshot(&formatted().await)));
+    let mut owner = owner_of(&disk).await;
+    owner.early.defect = defect;
+    let session = begin(&mut owner, 1);
+    let mut make = |name: &[u8]| match operate(&mut owner, session, create(ROOT, name.to_vec(), DIRECTORY)) {
+        Answer::Attributes(made) => made.id(),
+        other => panic!("{other:?}"),
+    };
+    let (_, to) = (make(b"from"), make(b"to"));
+    settle(&mut owner).await;
+    let mut rename = |name: &[u8], new_directory, new_name: &[u8]| {
+        let (name, new_name) = (name.to_vec(), new_name.to_vec());
+        let rename = Operation::Rename { directory: ROOT, name, new_directory, new_name, flags: 0 };
+        sent(&mut owner, session, Terms::Early, rename)
+    };
+    assert!(matches!(rename(b"from", ROOT, b"here")[..], [Message::Early { .. }, Message::Answer(Answer::Done)]));
+    rename(b"here", to, b"there").is_empty()
+}
+
+#[tokio::test]
+async fn directories_that_move_wait_for_the_disk() {
+    assert!(moves_wait(None).await && !moves_wait(Some(Defect::MovesEarly)).await);
+}
+
+/// Whether a session is ended that repeats an operation which fails, or which comes when others may have been shown
+/// something.
+async fn is_ended(is_late: bool, defect: Option<Defect>) -> bool {
+    let disk = Arc::new(Disk(MemoryDevice::from_snapshot(&formatted().await)));
+    let mut owner = owner_of(&disk).await;
+    let session = begin(&mut owner, 1);
+    operate(&mut owner, session, create(ROOT, b"there".to_vec(), DIRECTORY));
+    settle(&mut owner).await;
+    let mut owner = owner_of(&disk).await;
+    owner.early.defect = defect;
+    let name: &[u8] = if is_late { b"new" } else { b"there" };
+    if is_late {
+        let (frames, _) = mpsc::unbounded_channel();
+        let reply = Reply::of_request(&frames, (session, 0, 1));
+        owner.apply(Request::Reclaim { session, held: Vec::new(), is_last: true, reply });
+    }
+    sent(&mut owner, session, Terms::Repeated { now_ns: 1 }, create(ROOT, name.to_vec(), DIRECTORY));
+    owner.image.is_active(session).is_err()
+}
+
+#[tokio::test]
+async fn wrong_repetitions_end_their_session() {
+    for (is_late, defect) in [(true, Defect::RepeatedLate), (false, Defect::ResultIgnored)] {
+        assert!(is_ended(is_late, None).await && !is_ended(is_late, Some(defect)).await, "{defect:?}");
+    }
+}
