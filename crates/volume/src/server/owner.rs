@@ -18,7 +18,7 @@ mod ending;
 mod operating;
 mod storing;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -52,6 +52,7 @@ use crate::protocol::{Answer, Failure, FileId, Message, Question};
 use crate::tokens::Late;
 use early::{Defect, Early, shows_names};
 use ending::is_about_siblings;
+use operating::Finished;
 
 /// The bound on the appends that the append in flight and the next one may be split into, together.
 const APPENDS_MAX: u64 = 64;
@@ -83,6 +84,8 @@ pub(super) struct Owner {
     unheard: BTreeSet<u64>,
     /// Questions that wait for them.
     graced: Vec<Looking>,
+    /// Operations that are done, and answered once their sessions' earlier ones are.
+    behind: HashMap<u64, VecDeque<Finished>>,
     started: Instant,
     locking: Locking,
     newest: Newest,
@@ -134,6 +137,7 @@ impl Owner {
             changing: Changing::default(),
             unheard,
             graced: Vec::new(),
+            behind: HashMap::new(),
             started: Instant::now(),
             locking: Locking::default(),
             newest: Newest::default(),
@@ -187,7 +191,8 @@ impl Owner {
         let waiting = waiting.chain(self.changing.waiting());
         waiting.for_each(|(subject, inode, reply)| collected.request(subject, inode, reply));
         let storing = self.held.iter().chain(&self.next_held).filter_map(Held::reply);
-        storing.for_each(|reply| collected.request(WaitSubject::Storing, 0, reply));
+        let behind = self.behind.values().flatten().map(|done| &done.reply);
+        storing.chain(behind).for_each(|reply| collected.request(WaitSubject::Storing, 0, reply));
         self.grants.asked().for_each(|(session, inode, age)| collected.add(WaitSubject::Asked, session, inode, age));
         if collected.has_some() {
             let (expected, age) = self.grants.expected();
@@ -384,7 +389,7 @@ impl Owner {
             let is_last = acted.is_empty();
             acted.changes.into_iter().for_each(|ticket| self.go_on(ticket));
             for (session, reply, held) in acted.granted {
-                let is_early = self.early.is_own(session, &[held.token.object.inode]);
+                let is_early = self.early.may_show(session, &[held.token.object.inode]);
                 self.grant(session, reply, held, is_early);
             }
             for looking in acted.ready {
@@ -463,6 +468,7 @@ impl Owner {
     fn forget(&mut self, session: u64) {
         self.unheard.remove(&session);
         self.early.forget(session);
+        self.behind.remove(&session);
         self.presence.forget(session);
         self.newest.forget(session);
         self.pushes.forget(session);

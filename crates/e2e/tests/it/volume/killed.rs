@@ -141,6 +141,7 @@ fn status_names_killed_mount_over_nbd() -> Result<()> {
     volume.serve_from(&url, &[])?;
     let (first, second) = (volume.mount_of(&url)?, volume.mount_of(&url)?);
     fs::write(first.join("file"), vec![1; 1 << 20])?;
+    fs::File::open(first.join("file"))?.sync_all()?;
     volume.kill_mount(0);
     let began = Instant::now();
     loop {

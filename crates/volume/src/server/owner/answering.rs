@@ -38,7 +38,7 @@ impl Owner {
                 Question::Close { file } if answer.is_ok() => self.pushes.unwatch(session, file.inode),
                 _ => {}
             }
-            let is_own = |inodes: Vec<u64>| self.early.is_own(session, &inodes);
+            let is_own = |inodes: Vec<u64>| self.early.may_show(session, &inodes);
             let is_early = about(&question, &answer)
                 .is_some_and(|inodes| self.early.has(Defect::QuestionsUnchecked) || is_own(inodes));
             if matches!(question, Question::Lookup { .. } | Question::GetAttributes { .. }) {

@@ -6,13 +6,23 @@
 use std::cmp::Ordering;
 
 use super::Owner;
-use super::early::Defect;
+use super::early::{Defect, Standing};
 use crate::metadata::Stamp;
 use crate::planted::{Bug, planted};
 use crate::protocol::{Answer, Code, Failure, Operation, Terms};
 use crate::server::changing::Asked;
+use crate::server::connection::Reply;
 use crate::server::request::Held;
 use crate::tokens::{Change, level};
+
+/// An operation that is done, and not answered.
+pub(super) struct Finished {
+    number: u64,
+    now_ns: i64,
+    pub reply: Reply,
+    answer: Result<Answer, Failure>,
+    level: u8,
+}
 
 /// Returns the inodes that a change is about.
 fn inodes_of(change: &Change) -> Vec<u64> {
@@ -79,11 +89,11 @@ impl Owner {
         let is_new = number == self.image.next_number(session);
         let mut inodes = change.filter(|_| is_new).map(inodes_of).unwrap_or_default();
         let may_be_early = terms == Terms::Early
-            && operation.may_be_early()
             && is_new
-            && self.early.is_in_order(session)
-            && self.early.is_own(session, &inodes)
+            && operation.may_be_early()
             && (!self.image.moves_directory(&operation) || self.early.has(Defect::MovesEarly));
+        let is_behind = self.behind.contains_key(&session);
+        let standing = self.early.standing(session, number, &inodes, is_behind);
         let (stamp, first_made) = (self.stamp(), self.image.next_inode());
         let answer = self.operate(stamp, session, number, &operation);
         self.overview.operations += 1;
@@ -91,21 +101,51 @@ impl Owner {
             return reply.send(answer);
         }
         // A refusal may depend on more than the inodes: a new server keeps files without a name that this one has freed.
-        let is_early = may_be_early && answer.is_ok();
+        let standing = match standing {
+            Standing::Early | Standing::Behind if !may_be_early || answer.is_err() => Standing::Held,
+            standing => standing,
+        };
         if is_new && number < self.image.next_number(session) {
             inodes.extend(first_made..self.image.next_inode());
             let changed = if answer.is_ok() { &*inodes } else { &[] };
-            self.early.done(session, number, changed, is_early);
-        }
-        match is_early {
-            true => reply.is_early(stamp.now_ns, self.early.stored(session)),
-            false => self.early.awaited(session),
+            self.early.done(session, number, changed, standing);
         }
         let level = match operation {
             Operation::Create { open: true, .. } if is_new => level::WRITE,
             _ => level::NONE,
         };
-        self.answer((session, level), reply, answer, is_early);
+        let done = Finished { number, now_ns: stamp.now_ns, reply, answer, level };
+        match standing {
+            Standing::Early => self.answer_early(session, done),
+            Standing::Behind => self.behind.entry(session).or_default().push_back(done),
+            Standing::Held | Standing::Foreign => {
+                self.early.awaited(session, number);
+                self.answer((session, level), done.reply, done.answer, false);
+            }
+        }
+    }
+
+    /// Answers an operation that may not be durable yet.
+    fn answer_early(&mut self, session: u64, done: Finished) {
+        let stored = self.early.stored(session);
+        if done.number > stored {
+            done.reply.is_early(done.now_ns, stored);
+        }
+        self.answer((session, done.level), done.reply, done.answer, true);
+    }
+
+    /// Answers operations, in order, that waited for the append which is now durable.
+    pub(super) fn answer_those_behind(&mut self) {
+        let sessions: Vec<u64> = self.behind.keys().copied().collect();
+        for session in sessions {
+            while let Some(first) = self.behind.get_mut(&session).and_then(|behind| {
+                let is_next = behind.front().is_some_and(|first| self.early.is_in_order(session, first.number));
+                if is_next { behind.pop_front() } else { None }
+            }) {
+                self.answer_early(session, first);
+            }
+        }
+        self.behind.retain(|_, behind| !behind.is_empty());
     }
 
     /// Does an operation again that succeeded at another server, which answered and did not store it.
@@ -130,8 +170,8 @@ impl Owner {
                 if let Ok(Answer::Attributes(made)) = &answer {
                     inodes.push(made.number);
                 }
-                self.early.done(session, number, &inodes, true);
-                self.early.awaited(session);
+                self.early.done(session, number, &inodes, Standing::Early);
+                self.early.awaited(session, number);
                 return self.hold(Held::Call(reply, answer));
             }
             self.evict(session, "changes that another server had answered could not be repeated");

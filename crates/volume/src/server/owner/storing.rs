@@ -14,7 +14,7 @@ use crate::journal::{self, Log};
 impl Owner {
     /// Whether an append begins now: somebody waits for it, or what it has is old enough.
     pub(super) fn is_append_due(&self) -> bool {
-        !self.next_held.is_empty() || self.next.is_due()
+        !self.next_held.is_empty() || !self.behind.is_empty() || self.next.is_due()
     }
 
     /// Begins an append if none is in flight and there is something to store or to answer.
@@ -25,6 +25,7 @@ impl Owner {
             // Everything that was applied is durable.
             self.early.begin_append();
             self.early.settle();
+            self.answer_those_behind();
             self.next_held.drain(..).for_each(Held::release);
             self.shared.drained_to.store(self.sequence + APPENDS_MAX, Ordering::Release);
             self.log = Some(log);
@@ -50,6 +51,7 @@ impl Owner {
         self.shared.drained_to.store(self.sequence, Ordering::Release);
         self.early.settle();
         self.held.drain(..).for_each(Held::release);
+        self.answer_those_behind();
         Ok(())
     }
 
@@ -92,6 +94,7 @@ impl Owner {
         self.sequence = stored.map_err(|error| why(error, &self.image))?;
         self.early.settle();
         self.next_held.drain(..).for_each(Held::release);
+        self.answer_those_behind();
         self.room.stored(log);
         let left = match log.checkpoint(self.image.tables(), segments.clone()).await {
             Ok(left) => {

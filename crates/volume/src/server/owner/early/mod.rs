@@ -14,7 +14,7 @@ mod run;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -30,25 +30,47 @@ const APPEND_TIME_MAX: Duration = Duration::from_secs(1);
 /// Who has changed an inode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum By {
-    /// One session, by operations that do not depend on what others did and is not durable.
-    Session(u64),
+    /// A session, by operations that are answered early.
+    Early(u64),
+    /// A session, also by operations that are answered when they are durable.
+    Held(u64),
     /// Several sessions, or one that depends on others.
     Several,
+}
+
+/// When an operation is answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Standing {
+    /// At once.
+    Early,
+    /// Once what it depends on, and what the session's earlier operations wait for, is durable.
+    Behind,
+    /// When it is durable.
+    Held,
+    /// When it is durable, as it depends on what others have changed and the same append stores.
+    Foreign,
 }
 
 /// What one append stores.
 #[derive(Debug, Default)]
 struct Part {
     changed: HashMap<u64, By>,
-    /// Sessions of which an operation waits for this append.
-    awaited_by: HashSet<u64>,
+    /// The first operation of each session that waits for this append.
+    awaited_by: HashMap<u64, u64>,
     /// The last operation of each session.
     last: HashMap<u64, u64>,
 }
 
 impl Part {
-    fn is_own(&self, session: u64, inode: u64) -> bool {
-        self.changed.get(&inode).is_none_or(|by| *by == By::Session(session))
+    /// Whether no other session has changed the inodes.
+    fn is_own(&self, session: u64, inodes: &[u64]) -> bool {
+        let is_own = |by: &By| *by == By::Early(session) || *by == By::Held(session);
+        inodes.iter().all(|inode| self.changed.get(inode).is_none_or(is_own))
+    }
+
+    /// Whether nobody has changed the inodes but this session, by operations that are answered early.
+    fn is_early(&self, session: u64, inodes: &[u64]) -> bool {
+        inodes.iter().all(|inode| self.changed.get(inode).is_none_or(|by| *by == By::Early(session)))
     }
 }
 
@@ -118,37 +140,59 @@ impl Early {
         }
     }
 
-    /// Notes an operation that was done, and the inodes that it has changed. It is the session's `own` if it depends on
-    /// nothing that others did and is not durable.
-    pub fn done(&mut self, session: u64, number: u64, inodes: &[u64], is_own: bool) {
+    /// Returns when an operation about these inodes may be answered at the earliest; `is_behind`: earlier operations of the
+    /// session are not answered yet.
+    pub fn standing(&self, session: u64, number: u64, inodes: &[u64], is_behind: bool) -> Standing {
+        if !self.next.is_own(session, inodes) && !self.has(Defect::NextIgnored) {
+            return Standing::Foreign;
+        }
+        let is_own = self.in_flight.is_own(session, inodes) || self.has(Defect::InFlightIgnored);
+        if is_behind || !is_own || !self.is_in_order(session, number) {
+            return Standing::Behind;
+        }
+        if self.is_slow() { Standing::Held } else { Standing::Early }
+    }
+
+    /// Notes an operation that was done, and the inodes that it has changed.
+    pub fn done(&mut self, session: u64, number: u64, inodes: &[u64], standing: Standing) {
         self.next.last.insert(session, number);
-        let is_own = is_own || self.has(Defect::DependenceIgnored);
+        let by = match standing {
+            Standing::Foreign if !self.has(Defect::DependenceIgnored) => By::Several,
+            Standing::Held => By::Held(session),
+            _ => By::Early(session),
+        };
         for inode in inodes {
-            let by = self.next.changed.entry(*inode).or_insert(By::Session(session));
-            if *by != By::Session(session) || !is_own {
-                *by = By::Several;
-            }
+            let known = self.next.changed.entry(*inode).or_insert(by);
+            *known = match (*known, by) {
+                (known, by) if known == by => by,
+                (By::Early(one) | By::Held(one), By::Early(other) | By::Held(other)) if one == other => By::Held(one),
+                _ => By::Several,
+            };
         }
     }
 
     /// Notes that an operation of a session is answered only when it is durable.
-    pub fn awaited(&mut self, session: u64) {
-        self.next.awaited_by.insert(session);
+    pub fn awaited(&mut self, session: u64, number: u64) {
+        let first = self.next.awaited_by.entry(session).or_insert(number);
+        *first = number.min(*first);
     }
 
-    /// Whether nothing that is not durable about these inodes is of another session, and the disk answers.
-    pub fn is_own(&self, session: u64, inodes: &[u64]) -> bool {
-        let is_own = |inode: &u64| {
-            (self.in_flight.is_own(session, *inode) || self.has(Defect::InFlightIgnored))
-                && (self.next.is_own(session, *inode) || self.has(Defect::NextIgnored))
-        };
-        inodes.iter().all(is_own) && self.began_at.is_none_or(|at| at.elapsed() < APPEND_TIME_MAX)
+    /// Whether an answer that shows these inodes may leave at once: it shows what is durable, or what the session was told.
+    pub fn may_show(&self, session: u64, inodes: &[u64]) -> bool {
+        (self.in_flight.is_early(session, inodes) || self.has(Defect::InFlightIgnored))
+            && (self.next.is_early(session, inodes) || self.has(Defect::NextIgnored))
+            && !self.is_slow()
     }
 
-    /// Whether no operation of a session waits for the disk.
-    pub fn is_in_order(&self, session: u64) -> bool {
-        self.has(Defect::OutOfOrder)
-            || ![&self.in_flight, &self.next].iter().any(|part| part.awaited_by.contains(&session))
+    /// Whether the disk takes too long.
+    fn is_slow(&self) -> bool {
+        self.began_at.is_some_and(|at| at.elapsed() >= APPEND_TIME_MAX)
+    }
+
+    /// Whether no earlier operation of the session waits for the disk.
+    pub fn is_in_order(&self, session: u64, number: u64) -> bool {
+        let is_before = |part: &Part| part.awaited_by.get(&session).is_none_or(|first| number < *first);
+        self.has(Defect::OutOfOrder) || (is_before(&self.in_flight) && is_before(&self.next))
     }
 
     /// Returns the number up to which the operations of a session are durable.
