@@ -3,6 +3,7 @@
 mod access_lists;
 mod certificates;
 mod durable;
+mod early;
 mod kept;
 mod killed;
 mod maps;

@@ -19,7 +19,7 @@ use super::partial;
 use super::pass::{self, Size};
 use super::reply::{Source, failed, from_stored, own};
 use super::request::ClientRequest;
-use super::rest;
+use super::rest::{self, Kept};
 use crate::access_log::Outcome;
 use crate::body::ReplyBody;
 use crate::rules::cache_control::RequestDirectives;
@@ -225,7 +225,7 @@ fn answer(
         return failed(&request, &FetchError::Broken("what was stored cannot be read".into()), status);
     };
     // An object that is one record is whole in memory already.
-    let resume = if object.whole().is_none() { rest::of(&request, stored) } else { None };
+    let resume = if object.whole().is_none() { rest::of(&request, Kept::Object(object.clone())) } else { None };
     let headers = std::mem::take(&mut request.headers);
     let question = request.question();
     from_stored(&question, headers, stored, Source::Object(object.clone(), resume), age_s, status.value(), outcome)
@@ -414,7 +414,7 @@ async fn stream(
     };
     let age_s = stored.stored.age_ms(request.worker.now_ms()) / 1000;
     let is_kept = body_bytes.is_some_and(|bytes| reader.is_kept(bytes));
-    let resume = if is_kept { None } else { rest::of(&request, &stored) };
+    let resume = if is_kept { None } else { rest::of(&request, Kept::Metadata(metadata.clone())) };
     let headers = std::mem::take(&mut request.headers);
     let question = request.question();
     let source = Source::Fill(reader, body_bytes, resume);

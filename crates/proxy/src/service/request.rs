@@ -58,6 +58,7 @@ impl Client {
 }
 
 /// A request without its body.
+#[derive(Clone)]
 pub(crate) struct ClientRequest {
     pub worker: Rc<Worker>,
     /// The route of the request. A new configuration does not change it.

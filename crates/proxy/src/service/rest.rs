@@ -11,20 +11,21 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use http::header::{
     CONTENT_ENCODING, CONTENT_RANGE, CONTENT_TYPE, DATE, ETAG, HeaderName, IF_RANGE, LAST_MODIFIED, RANGE,
 };
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode};
 use hyper::body::Body;
 use nectary_host::log::{Level, Throttle};
+use nectary_store::Object;
 
 use super::reply::content_range;
 use super::request::ClientRequest;
 use crate::pieces::{BodyError, Lost, Pieces, Resume, exactly};
 use crate::rules::parse_date_s;
-use crate::stored::response::StoredResponse;
+use crate::stored::response::Found;
 use crate::upstream::{Destination, RequestBody, RequestHead, exchange, pieces};
-use crate::worker::Worker;
 
 /// Limits how often it is logged that a body goes on from the origin. A silent disk interrupts many.
 static RESUMED: Throttle = Throttle::every(Duration::from_secs(60));
@@ -32,30 +33,24 @@ static RESUMED: Throttle = Throttle::every(Duration::from_secs(60));
 /// Limits how often it is logged that a body was cut off.
 static CUT_OFF: Throttle = Throttle::every(Duration::from_secs(60));
 
-/// The request for the rest of a response, without its range.
+/// Where the head of the stored response is.
+pub(super) enum Kept {
+    Object(Object),
+    Metadata(Bytes),
+}
+
+/// What the rest of a response needs, should it be lost. Few are, so nothing is made of it before.
 struct Rest {
-    worker: Rc<Worker>,
-    url: Vec<u8>,
-    /// The origin's address and the head of the request; `None` if nothing could prove that a rest continues the response.
-    request: Option<(Destination, RequestHead)>,
-    /// The headers of the stored response.
-    stored: HeaderMap,
+    request: ClientRequest,
+    kept: Kept,
 }
 
 /// A way to get the rest of the stored response that answers a request; `None` if its body is not sent.
-pub(super) fn of(request: &ClientRequest, stored: &StoredResponse) -> Option<Resume> {
+pub(super) fn of(request: &ClientRequest, kept: Kept) -> Option<Resume> {
     if request.method != Method::GET {
         return None;
     }
-    let headers = stored.headers();
-    let validator = strong_validator(&headers).filter(|_| stored.head.status == StatusCode::OK);
-    let rest = Rest {
-        worker: request.worker.clone(),
-        url: request.key.clone(),
-        request: validator.and_then(|(_, value)| conditional(request, value)),
-        stored: headers,
-    };
-    let rest = Rc::new(rest);
+    let rest = Rc::new(Rest { request: request.clone(), kept });
     Some(Rc::new(move |lost| {
         let rest = rest.clone();
         Box::pin(async move { rest.get(lost).await })
@@ -72,10 +67,23 @@ fn conditional(request: &ClientRequest, validator: HeaderValue) -> Option<(Desti
 }
 
 impl Rest {
+    /// Returns the headers of the stored response, if a range of it can be requested.
+    fn stored(&self) -> Option<HeaderMap> {
+        let read = |bytes: &Bytes| Found::read(bytes, &self.request.key, &self.request.route.policy);
+        let of = |found: &Found| match found {
+            Found::Response(stored) if stored.head.status == StatusCode::OK => Some(stored.headers()),
+            _ => None,
+        };
+        match &self.kept {
+            Kept::Object(object) => of(object.decoded(read)),
+            Kept::Metadata(metadata) => of(&read(metadata)),
+        }
+    }
+
     /// Gets lost bytes, counts and logs that, or that the body is cut off.
     async fn get(&self, lost: Lost) -> Result<Pieces, BodyError> {
-        let url = String::from_utf8_lossy(&self.url);
-        let (stats, start, why) = (&self.worker.stats, lost.start, &lost.why);
+        let url = String::from_utf8_lossy(&self.request.key);
+        let (stats, start, why) = (&self.request.worker.stats, lost.start, &lost.why);
         let found = self.find(&lost).await;
         match &found {
             Ok(_) => {
@@ -94,7 +102,9 @@ impl Rest {
 
     async fn find(&self, lost: &Lost) -> Result<Pieces, BodyError> {
         let refused = |why: &str| BodyError(why.to_owned());
-        let (to, mut head) = self.request.clone().ok_or_else(|| refused("it has no strong validator"))?;
+        let stored = self.stored().ok_or_else(|| refused("it has no strong validator"))?;
+        let validator = strong_validator(&stored).ok_or_else(|| refused("it has no strong validator"))?.1;
+        let (to, mut head) = conditional(&self.request, validator).ok_or_else(|| refused("it has no origin"))?;
         let size_bytes = lost.size_bytes.ok_or_else(|| refused("its length is not known yet"))?;
         let range = lost.start..lost.end.unwrap_or(size_bytes);
         if range.is_empty() || range.end > size_bytes {
@@ -102,9 +112,9 @@ impl Rest {
         }
         let text = format!("bytes={}-{}", range.start, range.end - 1);
         head.headers.insert(RANGE, HeaderValue::try_from(text).expect("digits and punctuation"));
-        let asked = exchange(&self.worker.upstream, &to, head, RequestBody::Empty, &|_| {}).await;
+        let asked = exchange(&self.request.worker.upstream, &to, head, RequestBody::Empty, &|_| {}).await;
         let (response, lease) = asked.map_err(|error| BodyError(error.to_string()))?;
-        if let Some(odd) = difference(&response, &self.stored, &range, size_bytes) {
+        if let Some(odd) = difference(&response, &stored, &range, size_bytes) {
             return Err(BodyError(format!("the origin does not have the same body now: {odd}")));
         }
         Ok(exactly(pieces(response.into_body(), lease), range.end - range.start))
@@ -160,7 +170,6 @@ fn difference<B: Body>(
 
 #[cfg(test)]
 mod tests {
-    use bytes::Bytes;
     use http_body_util::{BodyExt, Full, StreamBody};
 
     use super::*;

@@ -59,7 +59,7 @@ fn copy(from: &File, to: &File, to_offset: i64, length: usize) {
     }
 }
 
-/// Makes calls on a mount. Returns the file, which is still open because a close makes data durable, and the bytes that
+/// Makes calls on a mount. Returns the file, which is still open because a close may make data durable, and the bytes that
 /// it must have.
 type Change = fn(&Path) -> (File, Vec<u8>);
 
