@@ -45,7 +45,7 @@ fn refused(error: Error) -> Errno {
 /// Makes the kernel ignore answers with attributes of these that it has requested before, but not applied yet: it does not
 /// know that a change of names, or of extended attributes, makes them old. To be done before the change is answered.
 async fn changed<const COUNT: usize>(this: &This, files: [Option<FileId>; COUNT]) {
-    for forgotten in files.map(|file| file.and_then(|file| this.shown.forget(file))).into_iter().flatten() {
+    for forgotten in files.map(|file| file.and_then(|file| this.shown.forget_named(file))).into_iter().flatten() {
         let _ = forgotten.await;
     }
 }

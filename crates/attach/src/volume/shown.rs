@@ -177,6 +177,8 @@ pub struct Shown {
     shared: Arc<Shared>,
     attributes: Mutex<Option<Sender<Request>>>,
     names: Mutex<Option<Sender<Request>>>,
+    /// For messages that wait for nothing in the kernel.
+    direct: Notifier,
 }
 
 impl Shown {
@@ -205,7 +207,7 @@ impl Shown {
             threads.push(thread.spawn(move || shared.forget(&notifier, &queue))?);
         }
         let (attributes, names) = (Mutex::new(Some(attributes.0)), Mutex::new(Some(names.0)));
-        Ok((Arc::new(Shown { shared, attributes, names }), threads))
+        Ok((Arc::new(Shown { shared, attributes, names, direct: notifier()? }), threads))
     }
 
     /// Sets the nodes that the kernel knows.
@@ -293,6 +295,16 @@ impl Shown {
         };
         if let Some(pause) = pause {
             tokio::time::sleep(pause).await;
+        }
+    }
+
+    /// Makes the kernel forget attributes of an inode that a request names which is not answered yet: so the kernel has it,
+    /// and waits for nothing. Returns what remains to be waited for.
+    pub fn forget_named(&self, file: FileId) -> Option<oneshot::Receiver<()>> {
+        match self.shared.nodes.get()?.nodes_of(file)[..] {
+            [] => None,
+            [node] if self.direct.invalidate_attributes(node).is_ok_and(|is_known| is_known) => None,
+            _ => self.forget(file),
         }
     }
 

@@ -10,7 +10,7 @@ use nectary_volume::format::{
     epoch_block, lease_block,
 };
 use nectary_volume::protocol::{
-    Accessed, Answer, Changes, Code, Failure, FileId, Held, Mapped, Message, Operation, Question, Token, What,
+    Accessed, Answer, Changes, Code, Failure, FileId, Held, Mapped, Message, Operation, Question, Terms, Token, What,
 };
 
 use super::choices;
@@ -176,7 +176,11 @@ pub fn message_seeds() -> Vec<Vec<u8>> {
         Message::Answer(Answer::Names(vec![name()])),
         Message::Failure(Failure { code: Code::Full, errno: 28, words: "full".to_owned() }),
     ];
-    messages.extend(operations.map(|operation| Message::Operation { session: 1, number: 2, operation }));
+    for terms in [Terms::Early, Terms::Repeated { now_ns: 5 }] {
+        let operations = operations.iter().cloned();
+        messages.extend(operations.map(|operation| Message::Operation { session: 1, number: 2, terms, operation }));
+    }
+    messages.push(Message::Early { now_ns: 5, stored: 6 });
     messages.iter().map(|message| [&[1][..], &message.encode(7, 8)].concat()).collect()
 }
 

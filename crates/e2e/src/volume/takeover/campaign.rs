@@ -193,7 +193,7 @@ fn end(site: &mut Site, load: &mut Load, plan: &Plan, surveys: &mut Vec<Survey>)
 fn judge(calls: &[Call], plan: &Plan, notes: Notes, surveys: &[Survey], (began, timeline): (u64, &Timeline)) -> Done {
     let losses = Losses::of(calls);
     let mut problems = notes.problems.clone();
-    let mut verdicts = vec![registers::check(calls, &losses), claims::check(calls)];
+    let mut verdicts = vec![registers::check(calls, &losses), claims::check(calls, &losses)];
     if let Some(first) = surveys.first().filter(|_| surveys.len() == MOUNTS) {
         verdicts.push(sizes::check(calls, &losses, &first.records));
         if surveys.iter().any(|survey| survey != first) {

@@ -1,10 +1,12 @@
 //! Whether each name is created once, and is found by everybody from then on.
 //!
-//! Owns: the check of *Claim* and *Find*. Names are durable when the call returns, so no session's end loses one.
+//! Owns: the check of *Claim* and *Find*. A session that is lost with its server may lose the names that it made last
+//! (`losses`), unless another mount has seen them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::history::{Act, Call, NEVER, Verdict, milliseconds};
+use super::losses::Losses;
 
 /// What is known of one name.
 #[derive(Debug, Clone, Copy)]
@@ -18,14 +20,22 @@ struct Name {
 }
 
 /// Checks the names of a history.
-pub fn check(calls: &[Call]) -> Verdict {
+pub fn check(calls: &[Call], losses: &Losses) -> Verdict {
     let mut verdict = Verdict::default();
+    let is_lost = |call: &&Call| call.done() == Some(1) && losses.may_be_lost_name(call);
+    let lost: BTreeSet<(usize, u64)> = calls
+        .iter()
+        .filter(is_lost)
+        .filter_map(|call| if let Act::Claim(number) = call.act { Some((call.mount, number)) } else { None })
+        .collect();
     let mut names: BTreeMap<u64, Name> = BTreeMap::new();
     for call in calls {
         let (Act::Claim(number) | Act::Find(number)) = call.act else { continue };
         let name = names.entry(number).or_insert(Name { created: 0, begun: NEVER, there: NEVER });
         let is_claim = matches!(call.act, Act::Claim(_));
-        let is_there = match call.done() {
+        // Its own mount sees it until the session is lost.
+        let may_be_lost = lost.contains(&(call.mount, number)) && losses.may_be_lost_name(call);
+        let is_there = match call.done().filter(|_| !may_be_lost) {
             Some(found) => is_claim || found == 1,
             None => false,
         };
@@ -35,7 +45,7 @@ pub fn check(calls: &[Call]) -> Verdict {
         // A claim that found the name did not create it.
         if is_claim && call.done() != Some(0) {
             name.begun = name.begun.min(call.start);
-            name.created += u32::from(call.done() == Some(1));
+            name.created += u32::from(call.done() == Some(1) && !may_be_lost);
         }
     }
     for (number, name) in &names {
@@ -70,6 +80,10 @@ mod tests {
     use super::super::history::planted::{done, failed};
     use super::*;
 
+    fn checked(calls: &[Call]) -> Verdict {
+        check(calls, &Losses::of(calls))
+    }
+
     fn claim(mount: usize, from_ms: u64, to_ms: u64, created: u64) -> Call {
         done(mount, Act::Claim(1), from_ms, to_ms, created)
     }
@@ -80,21 +94,39 @@ mod tests {
 
     #[test]
     fn names_created_once_are_good() {
-        let good = check(&[claim(0, 2, 5, 1), claim(1, 3, 4, 0), find(2, 0, 3, 0), find(2, 6, 7, 1)]);
+        let good = checked(&[claim(0, 2, 5, 1), claim(1, 3, 4, 0), find(2, 0, 3, 0), find(2, 6, 7, 1)]);
         assert_eq!((good.checked, &good.problems[..]), (4, &[][..]));
         // A claim that failed may have created it.
-        assert!(check(&[failed(0, Act::Claim(1), 0, 1), claim(1, 2, 3, 0), find(2, 4, 5, 1)]).problems.is_empty());
-        assert!(check(&[failed(0, Act::Claim(1), 0, 1), claim(1, 2, 3, 1), find(2, 4, 5, 1)]).problems.is_empty());
+        assert!(checked(&[failed(0, Act::Claim(1), 0, 1), claim(1, 2, 3, 0), find(2, 4, 5, 1)]).problems.is_empty());
+        assert!(checked(&[failed(0, Act::Claim(1), 0, 1), claim(1, 2, 3, 1), find(2, 4, 5, 1)]).problems.is_empty());
     }
 
     #[test]
     fn planted_stale_absence_and_second_creation_are_caught() {
-        let stale = check(&[claim(0, 0, 1, 1), find(1, 2, 3, 0)]);
+        let stale = checked(&[claim(0, 0, 1, 1), find(1, 2, 3, 0)]);
         assert_eq!((stale.stale_ns_max, stale.problems.len()), (1_000_000, 1));
-        assert!(!check(&[claim(0, 0, 5, 1), claim(1, 1, 4, 1)]).problems.is_empty());
-        assert!(!check(&[claim(0, 0, 1, 0), claim(1, 2, 3, 1)]).problems.is_empty(), "it exists before it is created");
-        assert!(!check(&[find(0, 0, 1, 1), claim(1, 2, 3, 1)]).problems.is_empty());
-        assert!(!check(&[claim(0, 0, 1, 0)]).problems.is_empty(), "nobody created it");
-        assert!(!check(&[claim(0, 0, 9, 1), find(1, 1, 2, 1), find(2, 3, 4, 0)]).problems.is_empty());
+        assert!(!checked(&[claim(0, 0, 5, 1), claim(1, 1, 4, 1)]).problems.is_empty());
+        assert!(
+            !checked(&[claim(0, 0, 1, 0), claim(1, 2, 3, 1)]).problems.is_empty(),
+            "it exists before it is created"
+        );
+        assert!(!checked(&[find(0, 0, 1, 1), claim(1, 2, 3, 1)]).problems.is_empty());
+        assert!(!checked(&[claim(0, 0, 1, 0)]).problems.is_empty(), "nobody created it");
+        assert!(!checked(&[claim(0, 0, 9, 1), find(1, 1, 2, 1), find(2, 3, 4, 0)]).problems.is_empty());
+    }
+
+    #[test]
+    fn lost_session_loses_its_last_names_alone() {
+        let dead = Call { handle: 3, ..failed(0, Act::Read(1), 6000, 7000) };
+        let again = |made: u64, more: &[Call]| {
+            let first = Call { act: Act::Claim(1), ..claim(0, made - 1, made, 1) };
+            let last = Call { act: Act::Claim(2), ..claim(0, 4999, 5000, 1) };
+            let calls = [&[first, last, dead, claim(1, 8000, 8001, 1)], more].concat();
+            checked(&calls).problems.len()
+        };
+        assert_eq!(again(4500, &[]), 0);
+        assert_eq!(again(4500, &[find(0, 4600, 4601, 1)]), 0, "its own mount has seen it");
+        assert!(again(4500, &[find(2, 4600, 4601, 1), find(2, 4700, 4701, 0)]) > 0, "another mount has seen it");
+        assert!(again(3000, &[]) > 0, "it was made too early");
     }
 }

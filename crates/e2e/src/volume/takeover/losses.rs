@@ -2,12 +2,13 @@
 //!
 //! Owns: which writes may be missing. A handle is *dead* once a call through it failed. What was written through it since
 //! its last successful sync may be lost, from any time after the last call through it that succeeded: a mount
-//! lets a call succeed only while its session exists. Promises: a write that was synced, or that a handle of a living
-//! session or another mount has read, does not count as lost.
+//! lets a call succeed only while its session exists. A session that is lost together with its server may also lose its last
+//! second of changes of names. Promises: a write that was synced, or that a handle of a living session or another mount has
+//! read, does not count as lost.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::history::{Act, Call, Outcome, SLOTS};
+use super::history::{Act, Call, NAMES, Outcome, SLOTS};
 
 /// A dead handle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,10 +20,24 @@ struct Dead {
     synced: Option<u64>,
 }
 
-/// The dead handles of a history.
+/// The longest time of changes of names that a session loses. *Units*: nanoseconds.
+const NAMES_LOST_MAX: u64 = 1_000_000_000;
+
+/// The dead handles of a history, and the changes of names that may be lost.
 #[derive(Debug, Clone, Default)]
 pub struct Losses {
     dead: BTreeMap<u32, Dead>,
+    /// For each mount with dead handles, the times between which a change of a name must have ended to be lost.
+    names: BTreeMap<usize, (u64, u64)>,
+}
+
+/// Whether a call changes a name.
+fn is_change(act: Act) -> bool {
+    match act {
+        Act::Claim(_) => true,
+        Act::Write(register, _) => register / SLOTS == NAMES,
+        _ => false,
+    }
 }
 
 /// Whether a successful call of this kind shows that the session of its handle exists. A sync of a handle that wrote
@@ -46,7 +61,22 @@ impl Losses {
                 dead.synced = dead.synced.max(Some(call.start));
             }
         }
-        Losses { dead }
+        let mut names = BTreeMap::new();
+        for call in calls.iter().filter(|call| call.handle > 0 && matches!(call.outcome, Outcome::Failed(_))) {
+            let (_, until) = names.entry(call.mount).or_insert((0, call.end));
+            *until = call.end.min(*until);
+        }
+        for (mount, (from, until)) in &mut names {
+            let changes = calls.iter().filter(|call| call.mount == *mount && call.is_done() && is_change(call.act));
+            let last = changes.map(|call| call.end).filter(|end| *end <= *until).max().unwrap_or(0);
+            *from = last.saturating_sub(NAMES_LOST_MAX);
+        }
+        Losses { dead, names }
+    }
+
+    /// Whether a change of a name that succeeded may be lost, or what its own mount was shown of it.
+    pub fn may_be_lost_name(&self, call: &Call) -> bool {
+        self.names.get(&call.mount).is_some_and(|(from, until)| (*from..=*until).contains(&call.end))
     }
 
     /// Whether a handle is dead.
@@ -72,13 +102,16 @@ impl Losses {
 
     /// Returns the values of registers that are lost, each with the handle that wrote it.
     pub fn lost_values(&self, calls: &[Call]) -> BTreeMap<(u32, u64), u32> {
-        let lost = calls.iter().filter(|call| self.may_be_lost(call));
-        let mut lost: BTreeMap<(u32, u64), (usize, u32)> = lost
-            .filter_map(|call| match call.act {
-                Act::Write(register, value) if register / SLOTS != super::history::NAMES => {
-                    Some(((register, value), (call.mount, call.handle)))
-                }
-                _ => None,
+        let dead_of = |mount: usize| self.dead.iter().find(|(_, dead)| dead.mount == mount).map(|(handle, _)| *handle);
+        let mut lost: BTreeMap<(u32, u64), (usize, u32)> = calls
+            .iter()
+            .filter_map(|call| {
+                let Act::Write(register, value) = call.act else { return None };
+                let handle = match is_change(call.act) {
+                    true => dead_of(call.mount).filter(|_| call.is_done() && self.may_be_lost_name(call))?,
+                    false => Some(call.handle).filter(|_| self.may_be_lost(call))?,
+                };
+                Some(((register, value), (call.mount, handle)))
             })
             .collect();
         let mut seen = BTreeSet::new();
@@ -86,7 +119,10 @@ impl Losses {
             let (Act::Read(register), Some(value)) = (call.act, call.done()) else { continue };
             if let Some((mount, _)) = lost.get(&(register, value)) {
                 // The mount that wrote it reads it from its own memory, until its session is ended.
-                if *mount != call.mount || !self.is_dead(call.handle) {
+                let is_own = *mount == call.mount;
+                let is_name = register / SLOTS == NAMES;
+                let is_lost = if is_name { self.may_be_lost_name(call) } else { self.is_dead(call.handle) };
+                if !is_own || !is_lost {
                     seen.insert((register, value));
                 }
             }

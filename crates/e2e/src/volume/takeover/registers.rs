@@ -253,10 +253,14 @@ mod tests {
         // The session existed at 5 ms, so others cannot have missed its write at 4 ms.
         let early = [write(0, 1, 1, 2), read(1, 0, 3, 4), read(0, 1, 5, 6), ended];
         assert_eq!(checked(&early).problems.len(), 1);
-        // Names are durable without a sync.
+        // A change of a name is lost only in the last second of the session, and unless another mount has seen it.
         let names = super::super::history::NAMES * SLOTS;
-        let renamed = done(0, Act::Write(names, 1), 1, 2, 0);
-        let name = done(1, Act::Read(names), 30, 31, 0);
-        assert_eq!(checked(&[renamed, ended, name]).problems.len(), 1);
+        let rename = |value, to_ms| done(0, Act::Write(names, value), to_ms - 1, to_ms, 0);
+        let shows = |value, to_ms| done(1, Act::Read(names), to_ms - 1, to_ms, value);
+        assert!(checked(&[rename(1, 2), ended, shows(0, 31)]).problems.is_empty());
+        assert_eq!(checked(&[rename(1, 2), shows(1, 5), ended, shows(0, 31)]).problems.len(), 1);
+        let ended = failed(0, Act::Read(0), 2000, 2001);
+        assert_eq!(checked(&[rename(1, 2), rename(2, 1500), ended, shows(0, 2100)]).problems.len(), 1);
+        assert!(checked(&[rename(1, 2), rename(2, 1500), ended, shows(1, 2100)]).problems.is_empty());
     }
 }

@@ -18,7 +18,7 @@ use nectary_block::{MemoryDevice, SharedDevice, Snapshot};
 use tokio::sync::mpsc;
 
 use super::super::super::ServerOptions;
-use super::super::super::connection::{ROLE_BULK, ROLE_CONTROL, Reply};
+use super::super::super::connection::{Frames, ROLE_BULK, ROLE_CONTROL, Reply};
 use super::super::super::request::Request;
 use super::super::super::waits::appended;
 use super::super::Owner;
@@ -103,6 +103,9 @@ pub(super) enum Out {
     Reclaim,
 }
 
+/// Frames that a session gets.
+type Heard = mpsc::UnboundedReceiver<Vec<u8>>;
+
 #[derive(Default)]
 pub(super) struct Host {
     pub session: u64,
@@ -120,8 +123,8 @@ pub(super) struct Host {
     pub asking: BTreeMap<u64, Asking>,
     /// What the session saw last of inodes, with all times.
     pub seen: BTreeMap<u64, Attributes>,
-    pub frames: Option<(mpsc::UnboundedSender<Vec<u8>>, mpsc::UnboundedReceiver<Vec<u8>>)>,
-    pub control: Option<mpsc::UnboundedReceiver<Vec<u8>>>,
+    pub frames: Option<(Frames, Heard)>,
+    pub control: Option<Heard>,
     pub is_reclaimed: bool,
 }
 
@@ -359,17 +362,12 @@ impl Run {
             }
             return match shown(&answer) == shown(&expected) {
                 true => Ok(()),
-                false => {
-                    for (at, done) in self.done.iter().enumerate().take(behind).skip(self.durable.saturating_sub(60)) {
-                        println!("{at} {} {done:?}", at < self.durable);
-                    }
-                    Err(format!(
-                        "session {session} was shown {:?}, and a crash leaves {:?}: {:?}",
-                        shown(&answer),
-                        shown(&expected),
-                        asking.question
-                    ))
-                }
+                false => Err(format!(
+                    "session {session} was shown {:?}, and a crash leaves {:?}: {:?}",
+                    shown(&answer),
+                    shown(&expected),
+                    asking.question
+                )),
             };
         }
         if let Some((number, mut operation)) = self.hosts[host].waiting.remove(&request) {
