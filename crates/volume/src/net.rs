@@ -21,6 +21,9 @@ use tokio::time::timeout;
 pub(crate) const HELLO_TIME_MAX: Duration = Duration::from_secs(10);
 /// The time limit from the first byte of a frame to its last, and of a write.
 const STALL_TIME_MAX: Duration = Duration::from_secs(30);
+/// The longest time for which the other host may confirm no byte. A client must notice the loss of its server's host well
+/// before a new server stops to wait for it.
+const UNCONFIRMED_MAX: Duration = Duration::from_secs(3);
 /// After this long without traffic, TCP checks whether the other side is alive.
 const KEEPALIVE_TIME: Duration = Duration::from_secs(5);
 
@@ -87,7 +90,10 @@ fn prepare(stream: &TcpStream) {
     // side has ended.
     let _ = stream.set_nodelay(true);
     let keepalive = TcpKeepalive::new().with_time(KEEPALIVE_TIME).with_interval(KEEPALIVE_TIME);
-    let _ = SockRef::from(stream).set_tcp_keepalive(&keepalive);
+    let socket = SockRef::from(stream);
+    let _ = socket.set_tcp_keepalive(&keepalive);
+    // A host that is gone does not close its connections, and is not probed while sent bytes have no confirmation.
+    let _ = socket.set_tcp_user_timeout(Some(UNCONFIRMED_MAX));
 }
 
 fn late(what: &str) -> io::Error {

@@ -154,12 +154,13 @@ pub async fn set(this: This, node: u64, change: SetAttributes) -> Result<Attribu
     operate!(this, client, client.set_attributes(id, changes))
 }
 
-/// Makes all changes of names durable. A directory that was opened before some may have been lost says so.
-pub async fn sync_names(this: This, lost_before: u64) -> Result<()> {
+/// Makes all changes of names durable. If some may have been lost, each directory that was opened before another one has
+/// said so says so.
+pub async fn sync_names(this: This, known: u64) -> Result<()> {
     let synced = ask!(this, client, client.stored());
-    match this.sessions.lost() == lost_before {
-        true => synced,
-        false => Err(Errno::new(libc::EIO)),
+    match this.sessions.report(known) {
+        true => Err(Errno::new(libc::EIO)),
+        false => synced,
     }
 }
 

@@ -420,7 +420,7 @@ impl FileSystem for Served {
                     reply.ok();
                 }));
             }
-            Call::OpenDirectory { .. } => reply.opened(self.0.sessions.lost(), 0),
+            Call::OpenDirectory { .. } => reply.opened(self.0.sessions.told(), 0),
             Call::ReleaseDirectory { .. } => reply.ok(),
             Call::SyncDirectory { handle, .. } => {
                 self.run(reply, move |this| calls::sync_names(this, handle), |reply, _, ()| reply.ok());

@@ -31,6 +31,8 @@ pub struct Sessions {
     ended: AtomicU64,
     /// The number of sessions that ended with changes of names that may be lost.
     lost: AtomicU64,
+    /// How many of these a program was told of, by `fsync` of a directory.
+    told: AtomicU64,
     /// Ended sessions with writes in progress.
     leaving: Mutex<JoinSet<()>>,
 }
@@ -53,6 +55,7 @@ impl Sessions {
             is_closing: watch::Sender::new(false),
             ended: AtomicU64::new(0),
             lost: AtomicU64::new(0),
+            told: AtomicU64::new(0),
             leaving: Mutex::default(),
         });
         let keeper = sessions.clone();
@@ -70,9 +73,18 @@ impl Sessions {
         self.ended.load(Ordering::Acquire)
     }
 
-    /// Returns the number of sessions that ended with changes of names that may be lost.
-    pub fn lost(&self) -> u64 {
-        self.lost.load(Ordering::Acquire)
+    /// Returns the number of losses of changes of names that a newly opened directory need not report: those that another
+    /// one has reported.
+    pub fn told(&self) -> u64 {
+        self.told.load(Ordering::Acquire)
+    }
+
+    /// Whether changes of names may have been lost that a directory must report: more than this number of times. That
+    /// counts as reported.
+    pub fn report(&self, known: u64) -> bool {
+        let lost = self.lost.load(Ordering::Acquire);
+        self.told.fetch_max(lost, Ordering::AcqRel);
+        lost > known
     }
 
     /// Waits for a session that has not ended as far as this host knows, and returns it.

@@ -303,7 +303,7 @@ impl Client {
         if self.has_no_xattrs(file) {
             return Err(Error::posix(libc::ENODATA));
         }
-        match self.ask(Question::ReadXattr { file, name: name.to_vec() }).await? {
+        match self.look(Question::ReadXattr { file, name: name.to_vec() }).await? {
             Answer::Bytes(bytes) => Ok(bytes),
             _ => Err(Error::posix(libc::EIO)),
         }
@@ -314,7 +314,7 @@ impl Client {
         if self.has_no_xattrs(file) {
             return Ok(Vec::new());
         }
-        match self.ask(Question::ListXattrs { file }).await? {
+        match self.look(Question::ListXattrs { file }).await? {
             Answer::Names(names) => Ok(names),
             _ => Err(Error::posix(libc::EIO)),
         }

@@ -211,12 +211,15 @@ impl OpenFile {
     /// *Errors*: those of [`sync`](Self::sync), also of earlier commits in the background.
     pub async fn flush(&self) -> Result<(), Error> {
         let has_failed = self.file.failures().count() > self.reported.load(Ordering::Acquire);
-        let is_emptied = self.file.is_emptied.swap(false, Ordering::AcqRel);
-        let is_committed = is_emptied || self.client.are_names_synced();
-        match (is_committed && self.file.shown().is_dirty) || has_failed {
-            true => self.sync().await,
-            false => Ok(()),
+        let is_dirty = self.file.shown().is_dirty;
+        // A shell closes a copy of the descriptor before anything is written.
+        let is_emptied = is_dirty && self.file.is_emptied.swap(false, Ordering::AcqRel);
+        let is_committed = is_emptied || (is_dirty && self.client.are_names_synced());
+        let synced = if is_committed || has_failed { self.sync().await } else { Ok(()) };
+        if is_emptied && synced.is_err() {
+            self.file.is_emptied.store(true, Ordering::Release);
         }
+        synced
     }
 
     /// Truncates or extends the file.

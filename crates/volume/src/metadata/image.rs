@@ -42,6 +42,9 @@ pub struct Stamp {
     pub sequence: u64,
 }
 
+/// More inodes than all sessions together may have made at an earlier server that did not store them.
+const UNSTORED_MAX: u64 = 1 << 18;
+
 /// The answer to a question.
 #[derive(Debug)]
 pub struct Asked {
@@ -79,6 +82,8 @@ pub struct Image {
     is_journal_long: bool,
     /// While an operation is done again that had room before.
     is_repeating: bool,
+    /// New inodes have this number at least: sessions may still name lower ones that an earlier server gave them.
+    pub(super) first_new: u64,
 }
 
 impl Image {
@@ -107,10 +112,12 @@ impl Image {
             drained: HashMap::new(),
             is_journal_long: false,
             is_repeating: false,
+            first_new: volume.next_inode,
         };
         for (number, session) in image.sessions() {
             image.numbers.insert(number, session.acknowledged);
             if session.state == SessionState::Active {
+                image.first_new = volume.next_inode + UNSTORED_MAX;
                 image.awaited.insert(number);
             }
         }
@@ -171,6 +178,7 @@ impl Image {
             opened: &self.opened,
             is_grace: !self.awaited.is_empty(),
             is_freeing,
+            first_new: self.first_new,
             hash_key: &self.hash_key,
             dying: Vec::new(),
         };
@@ -281,7 +289,8 @@ impl Image {
             };
             Ok((answer, opened))
         })?;
-        if let Some(inode) = opened {
+        // After a restart the client names the files that it still has open.
+        if let Some(inode) = opened.filter(|_| !self.is_repeating) {
             self.open(session, inode);
         }
         Ok((answer, mutations))
@@ -483,6 +492,7 @@ pub(super) struct Parts<'a> {
     /// Whether sessions from before a restart may have more inodes open than the server knows.
     pub is_grace: bool,
     pub is_freeing: bool,
+    pub first_new: u64,
     pub hash_key: &'a [u8; 16],
     pub dying: Vec<u64>,
 }

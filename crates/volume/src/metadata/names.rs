@@ -17,7 +17,7 @@ const HASH_BITS: u32 = 48;
 const SERIAL_BITS: u32 = 15;
 const LINKS_MAX: u32 = 65_000;
 /// An inode that was made before the server was replaced has a number at most this far ahead of the next one.
-const NUMBERS_AHEAD_MAX: u64 = 1 << 20;
+const NUMBERS_AHEAD_MAX: u64 = 1 << 24;
 /// The maximum number of directories on the way to the root: a longer way must be a cycle.
 const DEPTH_MAX: u32 = 1 << 20;
 const NO_REPLACE: u32 = 1;
@@ -420,7 +420,7 @@ impl Parts<'_> {
     /// Returns the number of a new inode: the one that it had before the server was replaced, if there is one.
     fn number_of(&mut self, change: &Change<'_>, before: u64) -> Result<u64> {
         let next = self.volume.next_inode;
-        let number = if before == 0 { next } else { before };
+        let number = if before == 0 { next.max(self.first_new) } else { before };
         if number < FIRST_INODE || number.saturating_sub(next) > NUMBERS_AHEAD_MAX {
             return Err(posix(libc::EINVAL));
         }
@@ -445,8 +445,7 @@ impl Parts<'_> {
             return Ok(());
         }
         self.may_grow()?;
-        let number = self.volume.next_inode;
-        self.volume.next_inode += 1;
+        let number = self.number_of(change, 0)?;
         let times_ns = [stamp.now_ns; 4];
         let mode = libc::S_IFCHR;
         let mut made = Inode { mode, links: 1, generation: 1, times_ns, parent: directory, ..Inode::default() };

@@ -51,7 +51,7 @@ impl Image {
 
     /// Returns the number that the next inode gets.
     pub fn next_inode(&self) -> u64 {
-        self.volume.next_inode
+        self.volume.next_inode.max(self.first_new)
     }
 
     /// Whether an operation moves a directory to another parent: whether that makes a circle depends on directories that

@@ -82,6 +82,8 @@ pub(super) struct Owner {
     changing: Changing,
     /// Sessions from before a restart of which this server has not heard yet: they may keep names and attributes.
     unheard: BTreeSet<u64>,
+    /// Sessions for which this server waits no more, and since then no other one was served.
+    late: BTreeSet<u64>,
     /// Questions that wait for them.
     graced: Vec<Looking>,
     /// Operations that are done, and answered once their sessions' earlier ones are.
@@ -136,6 +138,7 @@ impl Owner {
             grants,
             changing: Changing::default(),
             unheard,
+            late: BTreeSet::new(),
             graced: Vec::new(),
             behind: HashMap::new(),
             started: Instant::now(),
@@ -286,7 +289,10 @@ impl Owner {
                 let is_graced = !self.unheard.is_empty() && !self.early.has(Defect::QuestionsUngraced);
                 match is_graced && shows_names(&looking.question) {
                     true => self.graced.push(looking),
-                    false => self.ask(looking),
+                    false => {
+                        self.note_served(session);
+                        self.ask(looking);
+                    }
                 }
             }
             Request::Acquire { session, wanted, reply } => match self.image.is_active(session) {
@@ -338,6 +344,7 @@ impl Owner {
                     self.evict(wrong, "it holds a token that another session holds, too");
                 }
                 self.unheard.remove(&session);
+                self.late.remove(&session);
                 let said = if is_last { self.image.reclaimed(session) } else { self.image.is_active(session) };
                 self.hold(Held::Call(reply, said.map(|()| Answer::Done)));
             }
@@ -412,7 +419,7 @@ impl Owner {
             told.iter().for_each(|(watcher, message)| self.grants.tell(*watcher, message));
         }
         if self.started.elapsed() > LEASE_AND_DRIFT {
-            self.unheard.clear();
+            self.late.append(&mut self.unheard);
         }
         if !self.unheard.is_empty() {
             return;
@@ -423,8 +430,15 @@ impl Owner {
             self.do_those_behind(session);
         }
         for looking in std::mem::take(&mut self.graced) {
+            self.note_served(looking.session);
             self.ask(looking);
         }
+    }
+
+    /// Notes that a session is shown something, or changes something: other ones that are late cannot repeat any more what
+    /// their programs were told is done.
+    fn note_served(&mut self, session: u64) {
+        self.late.retain(|late| *late == session);
     }
 
     /// Ends sessions that others wait for and whose clients no longer answer programs.
@@ -467,6 +481,7 @@ impl Owner {
 
     fn forget(&mut self, session: u64) {
         self.unheard.remove(&session);
+        self.late.remove(&session);
         self.early.forget(session);
         self.behind.remove(&session);
         self.presence.forget(session);

@@ -69,7 +69,11 @@ impl Losses {
         for (mount, (from, until)) in &mut names {
             let changes = calls.iter().filter(|call| call.mount == *mount && call.is_done() && is_change(call.act));
             let last = changes.map(|call| call.end).filter(|end| *end <= *until).max().unwrap_or(0);
-            *from = last.saturating_sub(NAMES_LOST_MAX);
+            let synced = calls.iter().filter(|call| call.mount == *mount && call.is_done());
+            let synced = synced.filter(|call| matches!(call.act, Act::Sync(_)) && call.end <= *until);
+            // A sync makes all names durable that its mount made before.
+            let synced = synced.map(|call| call.start).max().unwrap_or(0);
+            *from = last.saturating_sub(NAMES_LOST_MAX).max(synced);
         }
         Losses { dead, names }
     }

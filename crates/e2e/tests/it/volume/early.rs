@@ -9,6 +9,7 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -136,7 +137,9 @@ fn names_of_a_synced_mount_survive_the_loss_of_everything() {
     for round in 0..ROUNDS {
         let path = mount.join(format!("file-{round}"));
         fs::write(&path, [7; 5000]).unwrap();
+        fs::create_dir(mount.join(format!("directory-{round}"))).unwrap();
         mount = lose_everything(&mut volume, &options);
+        assert!(mount.join(format!("directory-{round}")).is_dir());
         assert_eq!(fs::read(mount.join(format!("file-{round}"))).unwrap(), [7; 5000]);
     }
     volume.finish_whole().unwrap();
@@ -155,7 +158,17 @@ fn replaced_files_are_never_empty() {
     for round in 1..=2 * ROUNDS {
         fs::write(mount.join("new"), contents(round)).unwrap();
         fs::rename(mount.join("new"), mount.join("renamed")).unwrap();
-        fs::write(mount.join("cut"), contents(round)).unwrap();
+        // Every other time as a shell does it, which closes a copy of the descriptor before anything is written.
+        match round % 2 {
+            0 => fs::write(mount.join("cut"), contents(round)).unwrap(),
+            _ => {
+                fs::write(volume.scratch.join("source"), contents(round)).unwrap();
+                let mut shell = Command::new("sh");
+                let line = format!("cat {} > cut", volume.scratch.join("source").display());
+                let status = shell.args(["-c", &line]).current_dir(&mount).status().unwrap();
+                assert!(status.success());
+            }
+        }
         mount = lose_everything(&mut volume, &[]);
         let renamed = fs::read(mount.join("renamed")).unwrap();
         assert!(renamed == contents(round) || renamed == contents(round - 1), "round {round}: {} bytes", renamed.len());

@@ -291,6 +291,12 @@ fn reason(state: &State) -> String {
     state.figures.ended.clone().unwrap_or_else(|| "it is over".to_owned())
 }
 
+/// Whether an answer is the result of an operation, which the server has stored; other failures use up no number.
+fn is_result(answer: &Result<Said, Failure>) -> bool {
+    let is_result = |code| matches!(code, Code::Posix | Code::Stale | Code::Full | Code::Damaged);
+    answer.as_ref().err().is_none_or(|failure| is_result(failure.code))
+}
+
 /// The error of calls that the server may have received and done.
 pub(super) fn ended(state: &State) -> Error {
     Error::Ended { reason: reason(state), may_be_done: true }
@@ -434,11 +440,10 @@ impl Inner {
             });
             let _ = self.events.send(Event::Restarted);
         }
-        if is_new {
-            // They came before all calls without an answer.
-            for (request, message) in state.unstored.messages() {
-                let _ = bulk.send(message.encode(request, state.epoch));
-            }
+        // They came before all calls without an answer. A server may have been lost, or a connection to a new one, before
+        // it did them; one that has them gives its stored replies.
+        for (request, message) in state.unstored.messages() {
+            let _ = bulk.send(message.encode(request, state.epoch));
         }
         let is_careful = state.refusals.is_careful();
         for (request, waiting) in &state.waiting {
@@ -490,6 +495,14 @@ impl Inner {
             }
             return;
         }
+        let is_numbered = state.waiting.get(&request).is_some_and(|waiting| waiting.number.is_some());
+        if (is_numbered || state.unstored.has(request))
+            && let Err(failure) = &answer
+            && failure.code == Code::OutOfOrder
+        {
+            drop(state);
+            return self.end(&format!("the server lacks an operation ({})", failure.words));
+        }
         let Some(waiting) = state.waiting.remove(&request) else { return state.repeated(request) };
         match (waiting.number, waiting.done_at_ns) {
             (Some(_), Some(now_ns)) => {
@@ -498,7 +511,9 @@ impl Inner {
             }
             (Some(number), None) => {
                 // What came before an operation that is durable is durable, too.
-                state.stored(number);
+                if is_result(&answer) {
+                    state.stored(number);
+                }
                 state.open_numbers.remove(&number);
                 state.figures.operations += 1;
                 if state.acknowledged() >= state.told_acknowledged + ACKNOWLEDGE_AFTER {

@@ -177,9 +177,11 @@ impl Inner {
             return self.end(&format!("{server}: {words}"));
         }
         state.refusals.note(&server, words.clone());
-        match waiting.number {
-            Some(number) => drop(state.open_numbers.remove(&number)),
-            None => waiting.answer(Err(Failure { code: Code::Malformed, errno: libc::EIO, words })),
+        match (waiting.number, waiting.done_at_ns) {
+            // It succeeded; a new server must do it, or it misses a number.
+            (Some(_), Some(now_ns)) => state.keep_unstored(request, waiting.message, now_ns, &Ok(Said::Found(None))),
+            (Some(number), None) => drop(state.open_numbers.remove(&number)),
+            (None, _) => waiting.answer(Err(Failure { code: Code::Malformed, errno: libc::EIO, words })),
         }
     }
 
@@ -187,6 +189,10 @@ impl Inner {
     pub fn refuse(&self, request: u64, failure: Failure) {
         let server = self.server();
         let mut state = self.state();
+        if state.unstored.has(request) {
+            drop(state);
+            return self.end(&format!("{server} does not take what another server did: {}", failure.words));
+        }
         let Some(mut waiting) = state.waiting.remove(&request) else { return };
         let words = failure.words.clone();
         let is_vital = waiting.refused.is_some() || matches!(waiting.message, Message::Reclaim { .. });

@@ -21,6 +21,11 @@ impl Unstored {
         self.0.iter().map(|(request, (_, message))| (*request, message))
     }
 
+    /// Whether a request is one of them.
+    pub fn has(&self, request: u64) -> bool {
+        self.0.contains_key(&request)
+    }
+
     /// Returns the number of the last operation.
     pub fn last(&self) -> Option<u64> {
         self.0.last_key_value().map(|(_, (number, _))| *number)
@@ -63,8 +68,7 @@ impl State {
         self.unstored.0.clear();
     }
 
-    /// Handles the answer to an operation that was sent to a new server again: it is durable. The server has compared the
-    /// result.
+    /// Handles the answer to an operation that was sent again: it is durable.
     pub(super) fn repeated(&mut self, request: u64) {
         if let Some((number, _)) = self.unstored.0.get(&request) {
             self.stored(*number);

@@ -43,6 +43,7 @@ impl Owner {
         if asked.is_graced() && !self.unheard.is_empty() && !self.early.has(Defect::GraceIgnored) {
             return self.changing.wait_for_grace(asked);
         }
+        self.note_served(asked.session);
         let change = self.image.touched(&asked.operation);
         // What is refused changes nothing, so nobody drops anything for it.
         if self.grants.are_names_kept(asked.session, &change)
@@ -158,7 +159,8 @@ impl Owner {
             *inode = 0;
         }
         // Once others may have been shown something, it is too late.
-        if !self.unheard.contains(&session) && !self.early.has(Defect::RepeatedLate) {
+        let is_in_time = self.unheard.contains(&session) || self.late.contains(&session);
+        if !is_in_time && !self.early.has(Defect::RepeatedLate) {
             self.evict(session, "changes that another server had answered came too late to be repeated");
         } else {
             let mut inodes = inodes_of(&self.image.touched(&operation));

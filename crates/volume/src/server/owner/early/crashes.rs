@@ -8,7 +8,7 @@
 use std::collections::{BTreeSet, VecDeque};
 
 use super::run::{DIRECTORIES, Done, Host, Out, Outcome, ROOT, Run, SESSIONS, STAMP, options, shown};
-use crate::format::{Action, Key, Mutation};
+use crate::format::{Action, Key, Mutation, Table};
 use crate::metadata::Image;
 use crate::protocol::{Attributes, FileId, Question, Terms};
 use crate::server::owner::Owner;
@@ -56,25 +56,31 @@ impl Run {
                 (this.frames, this.control) = (None, None);
                 continue;
             }
-            let again = this.unstored.iter().map(|(request, (number, terms, operation))| Out::Operation {
-                request: *request,
-                number: *number,
-                terms: *terms,
-                operation: operation.clone(),
-            });
-            let mut out: VecDeque<Out> = again.collect();
-            let waiting = this.waiting.iter().map(|(request, (number, operation))| Out::Operation {
-                request: *request,
-                number: *number,
-                terms: Terms::Early,
-                operation: operation.clone(),
-            });
-            out.extend(waiting);
-            out.push_back(Out::Reclaim);
-            this.out = out;
+            self.resend(host);
             self.connect(host);
         }
         self.recover(lost, &expected, &times).await
+    }
+
+    /// A session sends what is not known to be durable, and what has no answer, as on a new connection.
+    fn resend(&mut self, host: usize) {
+        let this = &mut self.hosts[host];
+        let again = this.unstored.iter().map(|(request, (number, terms, operation))| Out::Operation {
+            request: *request,
+            number: *number,
+            terms: *terms,
+            operation: operation.clone(),
+        });
+        let mut out: VecDeque<Out> = again.collect();
+        let waiting = this.waiting.iter().map(|(request, (number, operation))| Out::Operation {
+            request: *request,
+            number: *number,
+            terms: Terms::Early,
+            operation: operation.clone(),
+        });
+        out.extend(waiting);
+        out.push_back(Out::Reclaim);
+        this.out = out;
     }
 
     /// Returns inodes whose present state a living session has seen. If nothing will be lost, they stay as they are, with
@@ -103,6 +109,13 @@ impl Run {
             match self.random.below(8) {
                 0 => self.ask(None)?,
                 1 => self.append().await?,
+                2 if self.random.below(3) == 0 => {
+                    // Its connection breaks, and what was under way on it is lost.
+                    let host = self.random.of(&repeating);
+                    self.hosts[host].asking.clear();
+                    self.resend(host);
+                    self.connect(host);
+                }
                 2 => self.settle().await?,
                 // Others may send what must wait for those that repeat.
                 3..=4 => {
@@ -177,7 +190,10 @@ impl Run {
             Image::load(self.owner.image.tables().clone(), &self.label, 1).map_err(|error| error.to_string())?,
             Image::load(expected.tables().clone(), &self.label, 1).map_err(|error| error.to_string())?,
         );
-        for inode in 1..200 {
+        let inodes = [&now, &expected].map(|image| image.tables().table(Table::Inodes).keys().cloned().collect());
+        let [of_now, of_expected]: [BTreeSet<Vec<u8>>; 2] = inodes;
+        for key in of_now.union(&of_expected) {
+            let Ok(Key::Inode(inode)) = Key::decode(Table::Inodes, key) else { continue };
             let file = FileId { inode, generation: 0 };
             for question in [
                 Question::GetAttributes { file },

@@ -59,18 +59,21 @@ struct Part {
     awaited_by: HashMap<u64, u64>,
     /// The last operation of each session.
     last: HashMap<u64, u64>,
+    /// Whether it ends a session: what others get because of that is not theirs before.
+    ends_session: bool,
 }
 
 impl Part {
     /// Whether no other session has changed the inodes.
     fn is_own(&self, session: u64, inodes: &[u64]) -> bool {
         let is_own = |by: &By| *by == By::Early(session) || *by == By::Held(session);
-        inodes.iter().all(|inode| self.changed.get(inode).is_none_or(is_own))
+        !self.ends_session && inodes.iter().all(|inode| self.changed.get(inode).is_none_or(is_own))
     }
 
     /// Whether nobody has changed the inodes but this session, by operations that are answered early.
     fn is_early(&self, session: u64, inodes: &[u64]) -> bool {
-        inodes.iter().all(|inode| self.changed.get(inode).is_none_or(|by| *by == By::Early(session)))
+        !self.ends_session
+            && inodes.iter().all(|inode| self.changed.get(inode).is_none_or(|by| *by == By::Early(session)))
     }
 }
 
@@ -103,6 +106,8 @@ pub(super) enum Defect {
     MovesEarly,
     /// What depends on others counts as the session's own.
     DependenceIgnored,
+    /// A session is shown what it did and was not told of.
+    UntoldShown,
 }
 
 /// What is applied and not durable yet.
@@ -158,7 +163,7 @@ impl Early {
         self.next.last.insert(session, number);
         let by = match standing {
             Standing::Foreign if !self.has(Defect::DependenceIgnored) => By::Several,
-            Standing::Held => By::Held(session),
+            Standing::Held | Standing::Behind if !self.has(Defect::UntoldShown) => By::Held(session),
             _ => By::Early(session),
         };
         for inode in inodes {
@@ -216,8 +221,9 @@ impl Early {
         self.shared.stored().extend(part.last);
     }
 
-    /// Removes a session that is over.
+    /// Removes a session that is over; the next append stores that.
     pub fn forget(&mut self, session: u64) {
+        self.next.ends_session = true;
         self.shared.stored().remove(&session);
         [&mut self.in_flight, &mut self.next].into_iter().for_each(|part| _ = part.last.remove(&session));
     }

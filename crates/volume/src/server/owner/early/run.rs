@@ -64,6 +64,8 @@ pub(super) struct Done {
     /// It names the inode that it made.
     pub operation: Operation,
     pub is_refused: bool,
+    /// Whether the session was told that it is done.
+    pub is_told: bool,
 }
 
 /// What a question shows, without times.
@@ -278,12 +280,13 @@ impl Run {
             let Some(host) = host else { continue };
             let sent = host.waiting.values().find(|(sent, _)| *sent == number).map(|(_, operation)| operation);
             let again = host.unstored.values().find(|(sent, ..)| *sent == number).map(|(.., operation)| operation);
+            let is_told = again.is_some();
             let mut operation = sent.or(again).cloned().ok_or(format!("nobody sent {number} of {session}"))?;
             let reply = self.owner.image.stored_reply(session, number).ok_or("it has no reply")?;
             if let (Operation::Create { inode, .. }, Ok(Answer::Attributes(made))) = (&mut operation, &reply) {
                 *inode = made.number;
             }
-            self.done.push(Done { session, number, operation, is_refused: reply.is_err() });
+            self.done.push(Done { session, number, operation, is_refused: reply.is_err(), is_told });
         }
         Ok(())
     }
@@ -349,7 +352,7 @@ impl Run {
         let session = self.hosts[host].session;
         if let Some(asking) = self.hosts[host].asking.remove(&request) {
             let Some(behind) = asking.behind else { return Ok(()) };
-            let mut image = self.reference(behind, |_, done| done.session == session);
+            let mut image = self.reference(behind, |_, done| done.session == session && done.is_told);
             let expected = image.ask(STAMP, session, &asking.question).map(|asked| asked.answer);
             if let Question::ReadXattr { file, .. } = &asking.question
                 && !image.attributes(*file).is_ok_and(|found| found.inode.links > 0)
@@ -378,6 +381,7 @@ impl Run {
             }
             let at = self.done.iter().position(|done| (done.session, done.number) == (session, number));
             let Some(at) = at else { return Err(format!("{number} of {session} is answered and not done")) };
+            self.done[at].is_told = true;
             let mut image = self.reference(at, |_, done| done.session == session);
             let next = image.next_number(session);
             let (expected, _) = image.operate_again(STAMP, session, next, &self.done[at].operation);
@@ -424,7 +428,12 @@ impl Run {
     }
 
     fn file(&mut self) -> FileId {
-        FileId { inode: 16 + self.random.below(24), generation: 1 }
+        let seen: Vec<u64> = self.hosts.iter().flat_map(|host| host.seen.keys().copied()).collect();
+        let inode = match seen.is_empty() {
+            true => 16 + self.random.below(24),
+            false => self.random.of(&seen),
+        };
+        FileId { inode, generation: 1 }
     }
 
     fn operation(&mut self, host: usize) -> Operation {

@@ -3,6 +3,7 @@
 //! `NECTARY_RUNS` and `NECTARY_SEED` say how many runs there are, and which is the first.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use nectary_block::MemoryDevice;
 use tokio::sync::mpsc;
@@ -14,14 +15,15 @@ use super::super::tests::{begin, messages, operate, settle};
 use super::Defect;
 use super::disk::Disk;
 use super::run::{ROOT, Run, create, formatted, options};
-use crate::protocol::{Answer, Message, Operation, Terms};
+use crate::protocol::{Answer, Changes, FileId, Message, Operation, Question, Terms, Token, What};
+use crate::tokens::level;
 
 const RUNS: u64 = 150;
 /// The number of runs after which a defect must be found.
 const DEFECT_RUNS: u64 = 400;
 const DIRECTORY: u32 = libc::S_IFDIR | 0o755;
 
-const DEFECTS: [Defect; 10] = [
+const DEFECTS: [Defect; 11] = [
     Defect::NextIgnored,
     Defect::InFlightIgnored,
     Defect::QuestionsUnchecked,
@@ -32,6 +34,7 @@ const DEFECTS: [Defect; 10] = [
     Defect::GraceIgnored,
     Defect::QuestionsUngraced,
     Defect::DependenceIgnored,
+    Defect::UntoldShown,
 ];
 
 fn number_from(variable: &str, default: u64) -> u64 {
@@ -103,7 +106,89 @@ async fn moves_wait(defect: Option<Defect>) -> bool {
         sent(&mut owner, session, Terms::Early, rename)
     };
     assert!(matches!(rename(b"from", ROOT, b"here")[..], [Message::Early { .. }, Message::Answer(Answer::Done)]));
-    rename(b"here", to, b"there").is_empty()
+    let is_held = rename(b"here", to, b"there").is_empty();
+    // What it did is not shown before it is durable, as the session was not told of it.
+    let question = || Question::Lookup { directory: to, name: b"there".to_vec() };
+    assert!(!is_held || asked(&mut owner, session, question()).is_empty());
+    settle(&mut owner).await;
+    assert_eq!(asked(&mut owner, session, question()).len(), 1);
+    is_held
+}
+
+/// Asks a question; returns what is answered at once.
+fn asked(owner: &mut Owner, session: u64, question: Question) -> Vec<Message> {
+    let (frames, mut answers) = mpsc::unbounded_channel();
+    let reply = Reply::of_request(&frames, (session, 0, 1));
+    owner.apply(Request::Ask { session, question, reply });
+    owner.act();
+    messages(&mut answers)
+}
+
+/// Two sessions, and a file that is durable.
+async fn two_sessions() -> (Owner, [u64; 2], FileId) {
+    let disk = Arc::new(Disk(MemoryDevice::from_snapshot(&formatted().await)));
+    let mut owner = owner_of(&disk).await;
+    let sessions = [begin(&mut owner, 1), begin(&mut owner, 2)];
+    let made = operate(&mut owner, sessions[0], create(ROOT, b"file".to_vec(), libc::S_IFREG | 0o644));
+    settle(&mut owner).await;
+    let Answer::Attributes(made) = made else { panic!("{made:?}") };
+    (owner, sessions, made.id())
+}
+
+fn chmod(file: FileId) -> Operation {
+    Operation::SetAttributes { file, changes: Changes { mode: Some(0o600), ..Changes::default() } }
+}
+
+#[tokio::test]
+async fn exchanges_and_whiteouts_wait_for_the_disk() {
+    let (mut owner, [session, _], _) = two_sessions().await;
+    let made = operate(&mut owner, session, create(ROOT, b"directory".to_vec(), DIRECTORY));
+    let Answer::Attributes(made) = made else { panic!("{made:?}") };
+    operate(&mut owner, session, create(made.id(), b"inner".to_vec(), DIRECTORY));
+    settle(&mut owner).await;
+    let names = || (b"file".to_vec(), b"inner".to_vec());
+    for flags in [libc::RENAME_EXCHANGE, libc::RENAME_WHITEOUT] {
+        let ((name, new_name), new_directory) = (names(), made.id());
+        let rename = Operation::Rename { directory: ROOT, name, new_directory, new_name, flags };
+        assert!(sent(&mut owner, session, Terms::Early, rename).is_empty(), "{flags}");
+        settle(&mut owner).await;
+    }
+}
+
+#[tokio::test]
+async fn changes_of_an_ended_session_wait_for_the_disk() {
+    let (mut owner, [first, second], file) = two_sessions().await;
+    assert_eq!(sent(&mut owner, first, Terms::Early, chmod(file)).len(), 2);
+    owner.confirm_gone(&[first], "it is over");
+    assert!(asked(&mut owner, second, Question::GetAttributes { file }).is_empty());
+    settle(&mut owner).await;
+    assert_eq!(asked(&mut owner, second, Question::GetAttributes { file }).len(), 1);
+}
+
+#[tokio::test]
+async fn tokens_show_others_what_is_durable() {
+    let (mut owner, [first, second], file) = two_sessions().await;
+    assert_eq!(sent(&mut owner, first, Terms::Early, chmod(file)).len(), 2);
+    let (frames, mut answers) = mpsc::unbounded_channel();
+    let token = Token { object: file, what: What::Data };
+    let reply = Reply::of_request(&frames, (second, 0, 1));
+    owner.apply(Request::Acquire { session: second, wanted: (token, level::READ, true), reply });
+    owner.act();
+    assert!(messages(&mut answers).is_empty());
+    settle(&mut owner).await;
+    assert!(matches!(messages(&mut answers)[..], [Message::Grant { .. }]));
+}
+
+#[tokio::test]
+async fn nothing_is_early_while_the_disk_is_slow() {
+    let (mut owner, [session, _], file) = two_sessions().await;
+    tokio::time::pause();
+    assert_eq!(sent(&mut owner, session, Terms::Early, chmod(file)).len(), 2);
+    owner.begin_append().expect("it begins");
+    assert_eq!(sent(&mut owner, session, Terms::Early, chmod(file)).len(), 2);
+    tokio::time::advance(Duration::from_millis(1100)).await;
+    assert!(sent(&mut owner, session, Terms::Early, chmod(file)).is_empty());
+    assert!(asked(&mut owner, session, Question::GetAttributes { file }).is_empty());
 }
 
 #[tokio::test]
