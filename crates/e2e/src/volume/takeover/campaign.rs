@@ -14,7 +14,7 @@ use super::gaps::{Gap, Timeline, is_change, longest};
 use super::history::{Act, Call, Outcome, Verdict, milliseconds, now};
 use super::jobs::Survey;
 use super::load::Load;
-use super::losses::Losses;
+use super::losses::{self, Losses};
 use super::plan::{MOUNTS, Plan, Reach};
 use super::script::{Notes, RETURN_MAX, play};
 use super::site::Site;
@@ -210,7 +210,7 @@ fn judge(calls: &[Call], plan: &Plan, notes: Notes, surveys: &[Survey], (began, 
         (calls.iter().filter(|call| call.outcome != Outcome::Pending).count() as u64, ended(calls));
     problems.extend(verdict.problems.iter().cloned());
     problems.extend(told(held.problems));
-    problems.extend(errors(calls, plan, &notes));
+    problems.extend(errors(calls, plan, &notes, &losses));
     let counts = [("calls", calls_done), ("checked results", verdict.checked), ("locks", held.granted)];
     for ((what, count), least) in counts.into_iter().zip(LEAST) {
         if count < least {
@@ -255,14 +255,16 @@ fn told(problems: Vec<String>) -> Vec<String> {
 }
 
 /// Calls failed that should not: other errors than EIO, or EIO although no session may have been ended.
-fn errors(calls: &[Call], plan: &Plan, notes: &Notes) -> Vec<String> {
+fn errors(calls: &[Call], plan: &Plan, notes: &Notes, losses: &Losses) -> Vec<String> {
     let mut errors: BTreeMap<(usize, i32), (u64, Act, u64)> = BTreeMap::new();
     for call in calls {
         let Outcome::Failed(errno) = call.outcome else { continue };
         let may_end = plan.reaches[call.mount] == Reach::Stays
             || notes.victims.contains(&call.mount)
             || notes.outage_ns_max > OUTAGE_MAX.as_nanos() as u64;
-        if !(may_end && errno == libc::EIO) {
+        // The file that was to replace a name may be lost with its session, before the next one renames it.
+        let is_lost = errno == libc::ENOENT && losses::is_change(call.act) && losses.is_hit(call.mount);
+        if !(may_end && (errno == libc::EIO || is_lost)) {
             let first = errors.entry((call.mount, errno)).or_insert((0, call.act, call.end));
             first.0 += 1;
         }

@@ -32,7 +32,7 @@ pub struct Losses {
 }
 
 /// Whether a call changes a name.
-fn is_change(act: Act) -> bool {
+pub(super) fn is_change(act: Act) -> bool {
     match act {
         Act::Claim(_) => true,
         Act::Write(register, _) => register / SLOTS == NAMES,
