@@ -1,16 +1,16 @@
 //! A mount's side of the volume: a session with the server, and files read and written on the shared disk.
 //!
 //! Owns: the session, free blocks that it holds, files in use, tokens, commits. Promises: a read sees every write that
-//! returned before the read began, on any host. A change is durable when its call returns. The exception is data: it is
-//! durable after [`OpenFile::sync`], after about a second, or when another host looks at the file. While the server
+//! returned before the read began, on any host. A change of names is durable some milliseconds after its call, data about
+//! a second after; both after [`OpenFile::sync`], and before another host sees them. While the server
 //! cannot be reached, calls wait.
 //! Leaves to others: the interface to the kernel.
 //!
 //! | file | what is in it |
 //! |---|---|
-//! | `session`, `calls` | numbered operations; calls without an answer, which are sent again |
+//! | `session` | numbered operations |
 //! | `link` | connections |
-//! | `refusals` | calls that the server does not take |
+//! | `calls` | calls without an answer, calls that the server does not take, and operations that are not known to be durable |
 //! | `names` | everything about names and attributes |
 //! | `open` | files that are open |
 //! | `file`, `extents` | the state of a file, the places of its blocks |
@@ -21,6 +21,7 @@
 //! | `locks` | locks of programs |
 //! | `session_device`, `siblings` | the disk, whose writes are counted; sessions of this host that have ended |
 //! | `looks` | names and attributes that the session keeps |
+//! | `kernel` | what is asked of this host's kernel |
 //! | `hold` | which data may be cached, and giving tokens back when another host needs them |
 //! | `wait_kinds` | what calls wait for |
 
@@ -34,6 +35,7 @@ mod error;
 mod extents;
 mod file;
 mod hold;
+mod kernel;
 mod link;
 mod locks;
 mod looks;
@@ -59,7 +61,7 @@ pub use bytes::Contents;
 pub use calls::{ClientOptions, SessionFigures, Trouble};
 pub use data::At;
 pub use error::Error;
-pub use hold::Kernel;
+pub use kernel::Kernel;
 pub use link::{Address, random_id};
 pub use locks::FileLock;
 pub use names::{Kept, New, SHOWN_MAX};

@@ -130,7 +130,7 @@ fn synced_names_survive_the_loss_of_everything() {
 }
 
 #[test]
-fn names_of_a_synced_mount_survive_the_loss_of_everything() {
+fn names_of_synced_mounts_survive_any_loss() {
     let Some(mut volume) = volume() else { return };
     let options = ["-o", "dirsync"];
     let mut mount = volume.mount_with(&options).unwrap();

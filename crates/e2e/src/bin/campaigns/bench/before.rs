@@ -4,7 +4,7 @@
 //! round. Prints the median ratio (least-greatest) of each workload, and the ratio of this program to itself, which is
 //! the noise. The exit code is 0 only if no median is below `--ratio-min`.
 //!
-//! Each measurement is a process of its own: it runs this campaign with `--measure`, and the program as `NECTARY_BIN`.
+//! Each measurement is a separate process: it runs this campaign with `--measure`, and the program as `NECTARY_BIN`.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -119,7 +119,7 @@ pub fn campaign(arguments: &Arguments) -> Result<ExitCode> {
     Ok(problems.exit())
 }
 
-/// Measures a program in a process of its own.
+/// Measures a program in a separate process.
 fn measured(program: &Path, workload: Workload, seconds: u64) -> Result<f64> {
     let name = workload.to_possible_value().context("it has a name")?.get_name().to_owned();
     let mut command = Command::new(std::env::current_exe()?);

@@ -156,7 +156,7 @@ async fn exchanges_and_whiteouts_wait_for_the_disk() {
 }
 
 #[tokio::test]
-async fn changes_of_an_ended_session_wait_for_the_disk() {
+async fn ended_sessions_changes_wait_for_the_disk() {
     let (mut owner, [first, second], file) = two_sessions().await;
     assert_eq!(sent(&mut owner, first, Terms::Early, chmod(file)).len(), 2);
     owner.confirm_gone(&[first], "it is over");
@@ -180,7 +180,7 @@ async fn tokens_show_others_what_is_durable() {
 }
 
 #[tokio::test]
-async fn nothing_is_early_while_the_disk_is_slow() {
+async fn nothing_is_early_with_slow_disk() {
     let (mut owner, [session, _], file) = two_sessions().await;
     tokio::time::pause();
     assert_eq!(sent(&mut owner, session, Terms::Early, chmod(file)).len(), 2);
