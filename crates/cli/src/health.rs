@@ -111,6 +111,17 @@ pub fn status(name: &str, stat: &Stat, running: Option<&Running>) -> Status {
         let remedy = "look at the origin's log; what is stored is served meanwhile, stale where that is allowed";
         status = status.with_problem(State::Degraded, what, remedy);
     }
+    let origins_unhealthy = running.map(|running| running.stats.origins_unhealthy()).unwrap_or_default();
+    for unhealthy in &origins_unhealthy {
+        let what = format!(
+            "{} does not pass its checks: {} in a row failed, the last: {}",
+            subject(unhealthy),
+            unhealthy.failures,
+            unhealthy.last
+        );
+        let remedy = "look at its log, and whether `check` asks for the right path; its origin's other servers are asked meanwhile";
+        status = status.with_problem(State::Degraded, what, remedy);
+    }
     let config = running.and_then(|running| running.config.as_ref());
     if let Some(config) = config {
         status = config.report(status);
@@ -128,6 +139,7 @@ pub fn status(name: &str, stat: &Stat, running: Option<&Running>) -> Status {
         "requests": stats,
         "access_log_failure": log_failure,
         "origin_failure": origins_down.first().map(|down| &down.last),
+        "servers": running.map(|running| running.stats.servers()),
         "configuration": config.map(|config| config.figures()),
         "process": { "resident_bytes": machine::resident_bytes() },
         "store": stat,

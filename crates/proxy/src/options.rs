@@ -270,6 +270,8 @@ pub(crate) struct OriginTimes {
     pub response: Duration,
     /// In which no byte of an expected body arrives; zero for no limit.
     pub silence: Duration,
+    /// For a whole response; `None` for no limit.
+    pub total: Option<Duration>,
     /// For which an unused connection is kept.
     pub idle: Duration,
     /// The unused connections that a worker keeps to a server.
@@ -283,6 +285,7 @@ impl OriginTimes {
             connect: limits.connect_timeout,
             response: limits.response_timeout,
             silence: limits.origin_body_timeout,
+            total: None,
             idle: limits.origin_idle_timeout,
             idle_max: limits.origin_idle_connections_max,
         }

@@ -93,7 +93,7 @@ impl Proxy {
             None => {
                 let trust = Arc::new(OriginTrust::new(options.origin_ca.as_deref())?);
                 let times = OriginTimes::of(&options.limits);
-                preset(&options, Arc::new(OriginRules { times, trust, tls_name: None, retries: 0 }))
+                preset(&options, Arc::new(OriginRules::new(times, trust)))
             }
         });
         let certificates = match options.certificates.as_slice() {
@@ -358,7 +358,7 @@ fn serve(
         .build_local(tokio::runtime::LocalOptions::default())
         .map_err(failed)?;
     let result = runtime.block_on(async {
-        let worker = Worker::new(common, stats, log);
+        let worker = Worker::new(index, common, stats, log);
         accept::run(worker, listeners, shutdown, exit).await
     });
     drop(stop_others);

@@ -6,14 +6,15 @@
 //!
 //! *Circle*: `access_log` counts the outcome of each request, and a snapshot has the state of its writer.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::accept::{ShownCertificate, Tls};
 use crate::access_log::LogQueue;
 use crate::latency::{self, Latencies, Latency};
 use crate::room::ConnectionLimits;
 use crate::sites::LiveSites;
+use crate::upstream::{OriginDown, ServerFigures, ServerState};
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
@@ -93,8 +94,12 @@ counters! {
     connections_open,
     /// Connections opened to origins.
     origin_connections,
-    /// Requests sent to origins.
+    /// Requests sent to origins, with those that only ask whether a server works.
     origin_requests,
+    /// Requests that waited for a connection to a server, because it had as many as it may have.
+    queued,
+    /// Requests that got no connection to a server, because too many waited for one or it took too long.
+    queue_refusals,
     /// Informational responses (1xx) that came from origins before final ones.
     informational,
     /// Stored bodies, and ranges of them, whose rest came from the origin, because the store no longer gave it.
@@ -135,92 +140,6 @@ impl Counter {
     pub fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
-}
-
-/// The number of connections or requests that must fail in a row before an origin counts as down. A single failure may
-/// be chance.
-const FAILURES_MIN: u64 = 3;
-
-/// Whether a server of an origin accepts connections and answers requests. Workers update this when they open a
-/// connection, and when an exchange ends.
-#[derive(Debug, Default)]
-pub(crate) struct OriginState {
-    connections: Streak,
-    answers: Streak,
-}
-
-/// Failures since the last success.
-#[derive(Debug, Default)]
-struct Streak {
-    failures: AtomicU64,
-    last: Mutex<String>,
-}
-
-impl Streak {
-    fn note(&self, failure: Option<&dyn std::fmt::Display>) {
-        match failure {
-            None if self.failures.load(Ordering::Relaxed) > 0 => self.failures.store(0, Ordering::Relaxed),
-            None => {}
-            Some(failure) => {
-                *self.last.lock().unwrap_or_else(PoisonError::into_inner) = failure.to_string();
-                self.failures.fetch_add(1, Ordering::Relaxed);
-            }
-        }
-    }
-
-    fn continue_from(&self, former: &Streak) {
-        let last = former.last.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = last;
-        self.failures.store(former.failures.load(Ordering::Relaxed), Ordering::Relaxed);
-    }
-
-    fn report(&self) -> Option<OriginDown> {
-        let failures = self.failures.load(Ordering::Relaxed);
-        let last = || self.last.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let (name, server_url) = (String::new(), String::new());
-        (failures >= FAILURES_MIN).then(|| OriginDown { name, server_url, failures, last: last() })
-    }
-}
-
-impl OriginState {
-    /// Goes on from what another record of the same server says.
-    pub fn continue_from(&self, former: &OriginState) {
-        self.connections.continue_from(&former.connections);
-        self.answers.continue_from(&former.answers);
-    }
-
-    /// The failures of the last connections, if there were several in a row.
-    pub fn connection_failures(&self) -> Option<OriginDown> {
-        self.connections.report()
-    }
-
-    /// The failures of the last requests, if there were several in a row.
-    pub fn answer_failures(&self) -> Option<OriginDown> {
-        self.answers.report()
-    }
-
-    /// Records that a connection was opened (`failure` is `None`), or why it could not be opened.
-    pub fn note_connection(&self, failure: Option<&dyn std::fmt::Display>) {
-        self.connections.note(failure);
-    }
-
-    /// Records that a request was answered (`failure` is `None`), or why it was not, or the error that is its answer.
-    pub fn note_answer(&self, failure: Option<&dyn std::fmt::Display>) {
-        self.answers.note(failure);
-    }
-}
-
-/// A server of an origin that accepts no connections, or does not answer.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct OriginDown {
-    /// The name of the origin; empty if there is only one.
-    pub name: String,
-    /// The URL of the server.
-    pub server_url: String,
-    /// The number of connections or requests that failed in a row.
-    pub failures: u64,
-    /// Why the last one failed.
-    pub last: String,
 }
 
 /// A reader of a running proxy's counters. It is cheap to clone, and any thread can use it.
@@ -285,13 +204,23 @@ impl StatsReader {
 
     /// The servers of origins to which the last few connections all failed; none of a forward proxy.
     pub fn origins_down(&self) -> Vec<OriginDown> {
-        self.sites.as_ref().map(|sites| sites.servers_with(OriginState::connection_failures)).unwrap_or_default()
+        self.sites.as_ref().map(|sites| sites.servers_with(ServerState::connection_failures)).unwrap_or_default()
     }
 
     /// The servers of origins of which the last few `GET`, `HEAD` and `OPTIONS` requests all got no answer, or one that
     /// says that the server failed; none of a forward proxy.
     pub fn origins_failing(&self) -> Vec<OriginDown> {
-        self.sites.as_ref().map(|sites| sites.servers_with(OriginState::answer_failures)).unwrap_or_default()
+        self.sites.as_ref().map(|sites| sites.servers_with(ServerState::answer_failures)).unwrap_or_default()
+    }
+
+    /// The servers of origins that did not pass their last few checks.
+    pub fn origins_unhealthy(&self) -> Vec<OriginDown> {
+        self.sites.as_ref().map(|sites| sites.servers_with(ServerState::check_failures)).unwrap_or_default()
+    }
+
+    /// The servers of all origins, as they are now; none of a forward proxy.
+    pub fn servers(&self) -> Vec<ServerFigures> {
+        self.sites.as_ref().map(LiveSites::servers).unwrap_or_default()
     }
 
     /// How long requests took, by what the cache did with them, of all workers together.
@@ -337,12 +266,11 @@ mod tests {
         assert_eq!(serde_json::to_value(&sum).expect("serialisable")["hits"], 6);
     }
 
-    fn sites_of_one() -> (LiveSites, Arc<OriginState>) {
+    fn sites_of_one() -> (LiveSites, Arc<ServerState>) {
         let options =
             ProxyOptions { origin: Some("http://a:81".parse().expect("an origin")), ..ProxyOptions::default() };
         let trust = Arc::new(OriginTrust::new(None).expect("no file"));
-        let times = OriginTimes::of(&options.limits);
-        let sites = preset(&options, Arc::new(OriginRules { times, trust, tls_name: None, retries: 0 }));
+        let sites = preset(&options, Arc::new(OriginRules::new(OriginTimes::of(&options.limits), trust)));
         let state = sites.pools()[0].servers[0].state.clone();
         (LiveSites::new(sites), state)
     }

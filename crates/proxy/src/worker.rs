@@ -24,7 +24,7 @@ use crate::rules::cache_status::CACHE_NAME;
 use crate::sites::{LiveSites, Sites};
 use crate::stats::WorkerStats;
 use crate::successor::Successor;
-use crate::upstream::{KnownOrigins, Upstream};
+use crate::upstream::{KnownOrigins, Upstream, check_all};
 
 /// The longest request head that can be answered without hyper, in bytes.
 const ROOM_BYTES: usize = 8 * 1024;
@@ -45,6 +45,8 @@ pub(crate) struct Common {
 
 /// The state that all requests of one thread share.
 pub(crate) struct Worker {
+    /// Which of the workers this is, from 0.
+    pub index: usize,
     pub options: Arc<ProxyOptions>,
     /// The table of sites. A request keeps the route that it has found in it.
     pub sites: RefCell<Arc<Sites>>,
@@ -83,13 +85,14 @@ pub(crate) struct Worker {
 
 impl Worker {
     /// Makes a worker that does not listen yet.
-    pub fn new(common: Common, stats: Arc<WorkerStats>, log: Option<LogBuffer>) -> Rc<Worker> {
+    pub fn new(index: usize, common: Common, stats: Arc<WorkerStats>, log: Option<LogBuffer>) -> Rc<Worker> {
         let Common { options, store, sites, known, room, successor, tls, instance } = common;
         let pseudonym = format!("{CACHE_NAME}-{instance:08x}");
         let via = |version: &str| HeaderValue::from_str(&format!("{version} {pseudonym}")).expect("visible ASCII");
         let (via, via_http2) = (via("1.1"), via("2"));
         let connections = Connections::new(&options, room);
         Rc::new(Worker {
+            index,
             sites: RefCell::new(sites.now()),
             live_sites: sites,
             store,
@@ -157,6 +160,18 @@ impl Worker {
         while tables.changed().await.is_ok() {
             let table = tables.borrow_and_update().clone();
             self.sites.replace(table);
+        }
+    }
+
+    /// Checks the servers of the table in use, of whose origins a check is asked for, until the task is dropped.
+    pub async fn check_servers(self: Rc<Self>) {
+        let mut tables = self.live_sites.follow();
+        loop {
+            let pools = tables.borrow_and_update().pools();
+            tokio::select! {
+                () = check_all(&self.upstream, &pools) => {}
+                changed = tables.changed() => if changed.is_err() { return },
+            }
         }
     }
 

@@ -106,7 +106,7 @@ pub const ORIGIN: Table = Table {
             "table",
             "see below",
             "{ failures = 5 }",
-            "When a server that fails gets no requests for a while.",
+            "When a server that fails gets no more requests.",
         ),
     ]],
 };
@@ -136,9 +136,9 @@ pub const CHECK: Table = Table {
 /// `eject` of an origin.
 pub const EJECT: Table = Table {
     header: "eject = { … }",
-    meaning: "When a server that fails gets no requests for a while. Never are all servers of an origin ejected at once.",
+    meaning: "When a server that fails gets no more requests, until a copy of one, whose answer nobody waits for, shows that it works. If all servers of an origin fail, all are asked.",
     groups: &[&[
-        key("failures", "N", "3", "5", "How many requests in a row must fail: 1 to 1000."),
-        key("time", "TIME", "\"10s\"", "\"1m\"", "How long it gets no requests."),
+        key("failures", "N", "3", "5", "How many requests, or checks, in a row must fail: 1 to 1000."),
+        key("time", "TIME", "\"1s\"", "\"30s\"", "The time from one such copy to the next."),
     ]],
 };

@@ -36,7 +36,7 @@ pub struct OriginConfig {
     pub retries: Setting<u32>,
     /// `check`: requests that ask whether a server works. Default: none.
     pub check: Setting<HealthCheck>,
-    /// `eject`: when a server that fails gets no requests for a while. Default: see [`EjectRules`].
+    /// `eject`: when a server that fails gets no more requests. Default: see [`EjectRules`].
     pub eject: Setting<EjectRules>,
 }
 
@@ -122,11 +122,12 @@ pub struct HealthCheck {
     pub status: Vec<Located<u16>>,
 }
 
-/// `eject`: when a server that fails gets no requests for a while. Never are all servers of an origin ejected at once.
+/// `eject`: when a server that fails gets no more requests, until a copy of one shows that it works. If all servers of an
+/// origin fail, all are asked.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct EjectRules {
-    /// `failures`: how many requests in a row must fail; at least 1. Default: 3.
+    /// `failures`: how many requests, or checks, in a row must fail; at least 1. Default: 3.
     pub failures: Setting<u32>,
-    /// `time`: how long it gets no requests; not 0. Default: 10 s.
+    /// `time`: from one such copy to the next; not 0. Default: 1 s.
     pub time: Setting<Duration>,
 }

@@ -1,7 +1,9 @@
 //! The origins of a configuration.
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use http::uri::PathAndQuery;
 use nectary_config::{
     Balance, HostRule, Located, OriginConfig, ProxyConfig, ServerConfig, ServerScheme, ServerUrl, Setting,
 };
@@ -10,7 +12,15 @@ use super::refused::{NOT_YET, Refused};
 use super::value_or;
 use crate::options::{Limits, OriginTimes};
 use crate::rules::key::Origin;
-use crate::upstream::{OriginRules, OriginTrust, Pool, Server, TrustFiles};
+use crate::upstream::{Check, EjectRule, LimitRule, OriginRules, OriginTrust, Pool, Server, TrustFiles};
+
+/// Requests that wait for a connection to a server, and for how long, if the file does not say.
+const QUEUE_MAX: u32 = 100;
+const QUEUE_TIME: Duration = Duration::from_secs(5);
+
+/// The time between two checks of a server, and that of an answer, if the file does not say.
+const CHECK_INTERVAL: Duration = Duration::from_secs(10);
+const CHECK_TIME: Duration = Duration::from_secs(5);
 
 /// An origin that the proxy can use.
 pub(super) struct AcceptedOrigin {
@@ -26,13 +36,6 @@ pub(super) fn origins(config: &ProxyConfig, refused: &mut Refused) -> Vec<Option
 }
 
 fn accept(origin: &Located<OriginConfig>, limits: &Limits, refused: &mut Refused) -> Option<AcceptedOrigin> {
-    refused.not_yet_if(&origin.balance, "balance", |balance| *balance != Balance::RoundRobin);
-    refused.not_yet(&origin.connections_max, "connections-max");
-    refused.not_yet(&origin.queue_max, "queue-max");
-    refused.not_yet(&origin.times.queue_time, "queue-time");
-    refused.not_yet_if(&origin.times.total_time, "total-time", |time| !time.is_zero());
-    refused.not_yet(&origin.check, "check");
-    refused.not_yet(&origin.eject, "eject");
     if let (Some(retries), 1) = (&origin.retries, origin.servers.len()) {
         refused.refuse(
             retries.place,
@@ -65,6 +68,7 @@ fn accept(origin: &Located<OriginConfig>, limits: &Limits, refused: &mut Refused
         connect: value_or(&origin.times.connect_time, limits.connect_timeout),
         response: value_or(&origin.times.first_byte, limits.response_timeout),
         silence: value_or(&origin.times.silence, limits.origin_body_timeout),
+        total: origin.times.total_time.as_ref().map(|total| total.value).filter(|total| !total.is_zero()),
         idle: value_or(&origin.times.keep_alive, limits.origin_idle_timeout),
         idle_max: origin
             .times
@@ -77,12 +81,46 @@ fn accept(origin: &Located<OriginConfig>, limits: &Limits, refused: &mut Refused
         trust: trust?,
         tls_name: tls.tls_name.as_ref().map(|name| name.value.clone()),
         retries: value_or(&origin.retries, 1) as usize,
+        balance: value_or(&origin.balance, Balance::RoundRobin),
+        eject: eject_rule(origin),
+        check: check_of(origin, refused),
     };
+    let limit = limit_rule(origin);
+    let servers = servers.into_iter().map(|server| server.limited(limit)).collect();
     Some(AcceptedOrigin {
         pool: Arc::new(Pool::new(origin.name.value.clone(), Arc::new(rules), servers)),
         host: origin.host.as_ref().map_or(HostRule::Own, |host| host.value.clone()),
         distrusts_close: !value_or(&origin.store_close_delimited, true),
     })
+}
+
+fn eject_rule(origin: &OriginConfig) -> EjectRule {
+    let (eject, default) = (origin.eject.as_ref().map(|eject| &eject.value), EjectRule::default());
+    EjectRule {
+        failures: eject.map_or(default.failures, |eject| value_or(&eject.failures, default.failures)),
+        pause: eject.map_or(default.pause, |eject| value_or(&eject.time, default.pause)),
+    }
+}
+
+fn limit_rule(origin: &OriginConfig) -> Option<LimitRule> {
+    let connections_max = origin.connections_max.as_ref()?.value as usize;
+    let queue_max = value_or(&origin.queue_max, QUEUE_MAX) as usize;
+    Some(LimitRule { connections_max, queue_max, queue_time: value_or(&origin.times.queue_time, QUEUE_TIME) })
+}
+
+fn check_of(origin: &OriginConfig, refused: &mut Refused) -> Option<Check> {
+    let check = &origin.check.as_ref()?.value;
+    let Ok(path) = PathAndQuery::try_from(check.path.value.as_str()) else {
+        refused.refuse(check.path.place, "path", "a URL cannot have this path");
+        return None;
+    };
+    let host = match &origin.host.as_ref().map(|host| &host.value) {
+        Some(HostRule::Fixed(host)) => Some(host.clone()),
+        _ => None,
+    };
+    let statuses = check.status.iter().map(|status| status.value).collect();
+    let (interval, time) = (value_or(&check.interval, CHECK_INTERVAL), value_or(&check.time, CHECK_TIME));
+    Some(Check { path, host, interval, time, statuses })
 }
 
 fn server_of(server: &ServerConfig, refused: &mut Refused) -> Option<Server> {

@@ -42,12 +42,9 @@ pub(super) fn sites(
     let sites = config.sites.iter().map(|site| parts.site(site, refused)).collect();
     let no_site = match &config.forward {
         Some(forward) => {
-            let rules = OriginRules {
-                times: OriginTimes::of(&process_options::limits(&config.limits)),
-                trust: Arc::new(OriginTrust::with_files(TrustFiles::default()).expect("there is no file")),
-                tls_name: None,
-                retries: 0,
-            };
+            let times = OriginTimes::of(&process_options::limits(&config.limits));
+            let trust = OriginTrust::with_files(TrustFiles::default()).expect("there is no file");
+            let rules = OriginRules::new(times, Arc::new(trust));
             let route = parts.bare(SiteKey::of_origin(false, "", false), Target::Named(Arc::new(rules)));
             parts.with_rules(route, &forward.rules, refused)
         }

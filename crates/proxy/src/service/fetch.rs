@@ -85,7 +85,7 @@ impl ClientRequest {
             Target::Named(rules) => Some(self.named_destination(Origin::of(&self.uri)?, rules.clone())),
             Target::Pool(pool) => {
                 let sends_own_host = self.route.host == HostSent::Server;
-                Some(Destination::of_pool(pool, sends_own_host, self.client.address.ip()))
+                Some(Destination::of_pool(pool, sends_own_host, &self.key, self.client.address.ip()))
             }
             _ => None,
         }

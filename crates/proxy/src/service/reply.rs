@@ -327,7 +327,7 @@ pub(crate) fn failed(request: &ClientRequest, error: &FetchError, cache_status: 
     let status = match error {
         FetchError::Client(fault) => return at_fault(request, *fault),
         FetchError::TimedOut(_) => StatusCode::GATEWAY_TIMEOUT,
-        FetchError::Crowded => StatusCode::SERVICE_UNAVAILABLE,
+        FetchError::Crowded | FetchError::Busy(_) => StatusCode::SERVICE_UNAVAILABLE,
         _ => StatusCode::BAD_GATEWAY,
     };
     own_with(request, status, cache_status, Outcome::Failed, "text/plain; charset=utf-8", &error.to_string(), false)

@@ -21,7 +21,7 @@ use crate::room::Place;
 use crate::rules::cache_status::{CacheStatus, Forward};
 use crate::rules::key::Origin;
 use crate::sites::Target;
-use crate::upstream::{Duplex, connect_tcp};
+use crate::upstream::{Duplex, OfServer, connect_tcp};
 use crate::wire::http1::stream::WatchedStream;
 use crate::wire::http1::watch::Watch;
 use crate::wire::transport::until_killed;
@@ -33,6 +33,8 @@ pub(crate) struct Tunnel {
     pub early: Bytes,
     pub ticket: Ticket,
     pub place: Place,
+    /// What the tunnel keeps of its server until it ends.
+    pub of_server: OfServer,
 }
 
 /// The maximum number of bytes that are copied at a time.
@@ -57,7 +59,7 @@ pub(super) async fn open(request: ClientRequest) -> Response<ReplyBody> {
         Ok((stream, place)) => {
             let ticket = request.ticket(200, Outcome::Tunnel, None);
             *request.client.tunnel.borrow_mut() =
-                Some(Tunnel { origin: Box::new(stream), early: Bytes::new(), ticket, place });
+                Some(Tunnel { origin: Box::new(stream), early: Bytes::new(), ticket, place, of_server: OfServer::default() });
             finish(&request.client, StatusCode::OK, HeaderMap::new(), Content::Empty, None)
         }
         Err(error) => {
@@ -72,7 +74,7 @@ pub(super) async fn open(request: ClientRequest) -> Response<ReplyBody> {
 
 /// Copies until the tunnel ends. `early` has the bytes that the client sent right after its request's head.
 pub(super) async fn run(watch: &Rc<Watch>, client: WatchedStream<ClientStream>, early: Bytes, tunnel: Tunnel) {
-    let Tunnel { origin, early: early_of_origin, mut ticket, place: _place } = tunnel;
+    let Tunnel { origin, early: early_of_origin, mut ticket, place: _place, of_server: _of_server } = tunnel;
     let (mut client_read, mut client_write) = tokio::io::split(client);
     let (mut origin_read, mut origin_write) = tokio::io::split(origin);
     let sent_bytes = &mut ticket.sent_bytes;

@@ -16,7 +16,7 @@ use crate::body::{Content, ReplyBody};
 use crate::rules::cache_status::{CacheStatus, Forward};
 use crate::rules::hop::remove_hop_by_hop;
 use crate::rules::list::members_of;
-use crate::upstream::{FetchError, Switched, switch};
+use crate::upstream::{FetchError, Inside, Switched, switch};
 
 const WEBSOCKET: HeaderValue = HeaderValue::from_static("websocket");
 
@@ -67,7 +67,8 @@ pub(super) async fn open(request: ClientRequest) -> Response<ReplyBody> {
     headers.insert(UPGRADE, WEBSOCKET);
     headers.append(VIA, request.worker.via.clone());
     let ticket = request.ticket(StatusCode::SWITCHING_PROTOCOLS.as_u16(), Outcome::Tunnel, None);
-    let tunnel = Tunnel { origin: inside.stream, early: inside.early, ticket, place: inside.place };
+    let Inside { stream: origin, early, place, of_server } = inside;
+    let tunnel = Tunnel { origin, early, ticket, place, of_server };
     *request.client.tunnel.borrow_mut() = Some(tunnel);
     finish(&request.client, StatusCode::SWITCHING_PROTOCOLS, headers, Content::Empty, None)
 }

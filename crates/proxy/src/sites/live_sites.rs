@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use tokio::sync::watch;
 
 use super::Sites;
-use crate::stats::{OriginDown, OriginState};
+use crate::upstream::{OriginDown, ServerFigures, ServerState};
 
 /// The table in use.
 #[derive(Debug, Clone)]
@@ -31,17 +31,29 @@ impl LiveSites {
     }
 
     /// The servers of origins for which `report` says that they fail.
-    pub fn servers_with(&self, report: impl Fn(&OriginState) -> Option<OriginDown>) -> Vec<OriginDown> {
+    pub fn servers_with(&self, report: impl Fn(&ServerState) -> Option<OriginDown>) -> Vec<OriginDown> {
         let mut found = Vec::new();
         for pool in self.now().pools() {
             for server in &pool.servers {
-                let server_url = format!("{}://{}", server.origin.scheme(), server.authority);
-                found.extend(report(&server.state).map(|down| OriginDown {
-                    name: pool.name.clone(),
-                    server_url,
-                    ..down
-                }));
+                let named = |down| OriginDown { name: pool.name.clone(), server_url: server.url(), ..down };
+                found.extend(report(&server.state).map(named));
             }
+        }
+        found
+    }
+
+    /// The servers of all origins, as they are now.
+    pub fn servers(&self) -> Vec<ServerFigures> {
+        let mut found = Vec::new();
+        for pool in self.now().pools() {
+            found.extend(pool.servers.iter().map(|server| ServerFigures {
+                origin: pool.name.clone(),
+                url: server.url(),
+                weight: server.weight,
+                requests: server.state.requests(),
+                requests_under_way: server.state.under_way(),
+                failure: server.state.failure(),
+            }));
         }
         found
     }

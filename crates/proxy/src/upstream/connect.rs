@@ -21,8 +21,9 @@ use tokio_rustls::client::TlsStream;
 use super::error::{CONNECTING, FetchError, LOOKUP};
 use super::names::NO_ADDRESS;
 use super::race::race;
+use super::server_limit::{ServerLimit, ServerPlace};
 use super::socket::Socket;
-use super::switch::Inside;
+use super::switch::{Inside, OfServer};
 use super::{ALIVE_MAX, Destination, Idle, Upstream, trust};
 use crate::options::HEADERS;
 use crate::room::Place;
@@ -53,26 +54,33 @@ pub(crate) async fn connect_tcp(upstream: &Upstream, to: &Destination) -> Result
 }
 
 /// Opens a connection to one of an origin's addresses, except those that were `tried` before; `None` if it has no other.
-/// If `may_switch`, it is for one request, which asks for another protocol.
+/// The connection keeps `place`, if connections to the server are limited. If `may_switch`, it is for one request, which
+/// asks for another protocol.
 pub(super) async fn connect(
     upstream: &Upstream,
     to: &Destination,
     tried: &[SocketAddr],
+    place: Option<ServerPlace>,
     may_switch: bool,
 ) -> Result<Option<Idle>, FetchError> {
+    // The attempt that wins gets it.
+    let place = Cell::new(place);
     // The last time at which a connection was opened, on which TLS then begins.
     let opened = Cell::new(None);
     let is_promising = || opened.get().is_some_and(|at: Instant| at.elapsed() < TLS_DELAY);
-    connect_to_one(upstream, to, tried, is_promising, |address| connect_at(upstream, to, address, &opened, may_switch))
-        .await
+    connect_to_one(upstream, to, tried, is_promising, |address| {
+        connect_at(upstream, to, address, (&opened, &place), may_switch)
+    })
+    .await
 }
 
-/// Opens a connection to an address of an origin. `opened` gets the time at which TLS begins.
+/// Opens a connection to an address of an origin. `opened` gets the time at which TLS begins; the connection takes the
+/// server's place when it is ready.
 async fn connect_at(
     upstream: &Upstream,
     to: &Destination,
     address: SocketAddr,
-    opened: &Cell<Option<Instant>>,
+    (opened, server_place): (&Cell<Option<Instant>>, &Cell<Option<ServerPlace>>),
     may_switch: bool,
 ) -> Result<Idle, FetchError> {
     let (tcp, place) = open(upstream, address).await?;
@@ -80,9 +88,11 @@ async fn connect_at(
     upstream.stats.origin_connections.add(1);
     let socket = Socket::new(tcp);
     if to.origin.https {
-        handshake(upstream, to, tls(to, socket.clone()).await?, socket, (address, place), may_switch).await
+        let stream = tls(to, socket.clone()).await?;
+        handshake(upstream, to, stream, socket, address, (place, server_place.take()), may_switch).await
     } else {
-        handshake(upstream, to, socket.clone(), socket, (address, place), may_switch).await
+        let stream = socket.clone();
+        handshake(upstream, to, stream, socket, address, (place, server_place.take()), may_switch).await
     }
 }
 
@@ -92,8 +102,13 @@ pub(super) async fn connect_in_time(
     to: &Destination,
     address: SocketAddr,
 ) -> Result<Idle, FetchError> {
-    let limit = to.rules.times.connect;
-    let result = tokio::time::timeout(limit, connect_at(upstream, to, address, &Cell::new(None), false)).await;
+    let place = to.limit.as_ref().map(ServerLimit::try_take);
+    if let Some(None) = place {
+        return Err(FetchError::Busy("none is free".to_owned()));
+    }
+    let (limit, place) = (to.rules.times.connect, Cell::new(place.flatten()));
+    let attempt = connect_at(upstream, to, address, (&Cell::new(None), &place), false);
+    let result = tokio::time::timeout(limit, attempt).await;
     result.unwrap_or(Err(FetchError::TimedOut(CONNECTING)))
 }
 
@@ -138,7 +153,7 @@ async fn connect_to_one<T, F: Future<Output = Result<T, FetchError>>>(
         begun.set(begun.get() + 1);
         let result = tokio::time::timeout(limit, attempt(address)).await;
         let result = result.unwrap_or(Err(FetchError::TimedOut(CONNECTING)));
-        if !matches!(result, Ok(_) | Err(FetchError::Crowded)) {
+        if !matches!(result, Ok(_) | Err(FetchError::Crowded | FetchError::Busy(_))) {
             memory.note_failure(address, Instant::now());
         }
         result
@@ -198,7 +213,8 @@ async fn handshake<S>(
     to: &Destination,
     stream: S,
     socket: Socket,
-    (address, place): (SocketAddr, Place),
+    address: SocketAddr,
+    (place, server_place): (Place, Option<ServerPlace>),
     may_switch: bool,
 ) -> Result<Idle, FetchError>
 where
@@ -222,14 +238,22 @@ where
         upstream.connections.supervise(watch.clone(), async move {
             if let Ok(parts) = connection.without_shutdown().await {
                 let stream = Box::new(parts.io.into_inner().into_inner());
-                _ = tell.send(Inside { stream, early: parts.read_buf, place });
+                let of_server = OfServer::with_place(server_place);
+                _ = tell.send(Inside { stream, early: parts.read_buf, place, of_server });
             }
         });
         Some(inside)
     } else {
+        let of_task = watch.clone();
         upstream.connections.supervise(watch.clone(), async move {
-            _ = connection.await;
-            drop(place);
+            match &server_place {
+                None => _ = connection.await,
+                Some(wanted) => tokio::select! {
+                    _ = connection => {}
+                    () = wanted.is_wanted(&of_task.transport) => {}
+                },
+            }
+            drop((place, server_place));
         });
         None
     };

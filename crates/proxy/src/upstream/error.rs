@@ -22,6 +22,9 @@ pub(crate) enum FetchError {
     /// The proxy has too many connections to origins.
     #[error("the proxy has too many connections to origins at present")]
     Crowded,
+    /// The server has as many connections as it may have.
+    #[error("the origin has as many connections as it may have: {0}")]
+    Busy(String),
     /// The origin took too long.
     #[error("the origin took too long: {0}")]
     TimedOut(&'static str),
@@ -42,12 +45,25 @@ impl FetchError {
         matches!(self, FetchError::Connect(_) | FetchError::TimedOut(CONNECTING))
     }
 
+    /// Whether the origin is not to blame.
+    pub fn is_blameless(&self) -> bool {
+        matches!(
+            self,
+            FetchError::Client(_)
+                | FetchError::Crowded
+                | FetchError::Busy(_)
+                | FetchError::OutOfReach
+                | FetchError::TimedOut(LOOKUP)
+        )
+    }
+
     /// The kind of failure, for the rules about stale responses.
     pub fn failure(&self) -> Failure {
         match self {
             FetchError::Connect(_)
             | FetchError::OutOfReach
             | FetchError::Crowded
+            | FetchError::Busy(_)
             | FetchError::TimedOut(_)
             | FetchError::Broken(_) => Failure::Unreachable,
             FetchError::Client(_) | FetchError::Refused(_) => Failure::Error,

@@ -5,7 +5,6 @@ use std::future::{Future, poll_fn};
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::stream::unfold;
@@ -16,10 +15,14 @@ use hyper::body::{Body, Incoming};
 
 use super::connect::{addresses_of, connect, connect_in_time};
 use super::error::FetchError;
+use super::health::ProbeBy;
 use super::race::race;
 use super::request::BodyProgress;
+use super::server_limit::Got;
 use super::switch::WaitInside;
-use super::{ALIVE_MAX, Destination, Idle, Pool, RequestBody, RequestHead, Upstream};
+use super::{
+    ALIVE_MAX, Choice, CountedRequest, Destination, Idle, Probe, RequestBody, RequestHead, Server, ServerState, Upstream,
+};
 use crate::pieces::{BodyError, Pieces};
 use crate::rules::serve::Failure;
 use crate::wire::http1::framing::Violation;
@@ -35,12 +38,23 @@ pub(crate) struct Lease {
     connection: Option<Idle>,
     /// How far the request's body has come. Only if it is complete can the connection be used again.
     progress: Option<Rc<BodyProgress>>,
+    /// The request, which counts for its server until the response is over.
+    under_way: Option<CountedRequest>,
+    /// When the whole response must be there.
+    ends: Option<tokio::time::Instant>,
 }
 
 impl Lease {
     /// The lease of a connection for one request without a body.
     pub(super) fn of_one(upstream: &Rc<Upstream>, to: &Destination, connection: Idle) -> Lease {
-        Lease { upstream: upstream.clone(), to: to.clone(), connection: Some(connection), progress: None }
+        let (upstream, connection) = (upstream.clone(), Some(connection));
+        Lease { upstream, to: to.clone(), connection, progress: None, under_way: None, ends: None }
+    }
+
+    /// The same lease, which keeps a request counted and ends at a time.
+    pub(super) fn counted(mut self, under_way: Option<CountedRequest>, ends: Option<tokio::time::Instant>) -> Lease {
+        (self.under_way, self.ends) = (under_way, ends);
+        self
     }
 
     /// What receives the connection after it has switched to another protocol.
@@ -120,8 +134,8 @@ pub(crate) async fn exchange(
     body: RequestBody,
     hear: Hear<'_>,
 ) -> Result<(Response<Incoming>, Lease), FetchError> {
-    match &to.pool {
-        Some((pool, sends_own_host)) => in_turns(upstream, to, (pool, *sends_own_host), (head, body), hear).await,
+    match &to.choice {
+        Some(choice) => in_turns(upstream, to, choice, (head, body), hear).await,
         None => at_server(upstream, to, head, body, hear).await.map_err(|unanswered| unanswered.error),
     }
 }
@@ -144,27 +158,42 @@ impl From<FetchError> for Unanswered {
 async fn in_turns(
     upstream: &Rc<Upstream>,
     to: &Destination,
-    (pool, sends_own_host): (&Arc<Pool>, bool),
+    choice: &Choice,
     (mut head, mut body): (RequestHead, RequestBody),
     hear: Hear<'_>,
 ) -> Result<(Response<Incoming>, Lease), FetchError> {
     let may_repeat = is_repeatable(&head.method) && body.is_empty();
-    let mut order = pool.order(&upstream.known.health, may_repeat, Instant::now());
-    order.truncate(pool.rules.retries.saturating_add(1));
-    let mut failed = FetchError::Connect("the origin has no server".into());
-    for (server, probe) in order {
-        if sends_own_host {
+    let probe_by = if may_repeat { ProbeBy::Request } else { ProbeBy::Connection };
+    let pool = &choice.pool;
+    let order = pool.order(&upstream.known.health, choice.key_hash, probe_by, Instant::now());
+    let name_host = |head: &mut RequestHead, server: &Server| {
+        if choice.sends_own_host {
             let host = HeaderValue::from_str(&server.authority).expect("an authority is visible ASCII");
             head.headers.insert(HOST, host);
         }
+    };
+    if let Some((server, right)) = order.probe {
+        let copy = may_repeat.then(|| {
+            let mut copy = head.clone();
+            name_host(&mut copy, server);
+            copy
+        });
+        upstream.probe(to.at(server), copy, right);
+    }
+    let mut failed = FetchError::Connect("the origin has no server".into());
+    for server in order.servers.into_iter().take(pool.rules.retries.saturating_add(1)) {
+        name_host(&mut head, server);
         let sent = std::mem::replace(&mut body, RequestBody::Empty);
         let Unanswered { error, unsent } = match at_server(upstream, &to.at(server), head.clone(), sent, hear).await {
             Ok(answered) => return Ok(answered),
             Err(unanswered) => unanswered,
         };
-        drop(probe);
         let has_other = match &error {
-            FetchError::Crowded | FetchError::Client(_) | FetchError::OutOfReach | FetchError::Refused(_) => false,
+            FetchError::Crowded
+            | FetchError::Busy(_)
+            | FetchError::Client(_)
+            | FetchError::OutOfReach
+            | FetchError::Refused(_) => false,
             _ if may_repeat => true,
             error => error.is_of_connecting() && unsent.is_some(),
         };
@@ -177,6 +206,37 @@ async fn in_turns(
     Err(failed)
 }
 
+impl Upstream {
+    /// Asks a server that is failing whether it is back, in a separate task: with a copy of a request, or by a connection
+    /// alone.
+    pub(super) fn probe(self: &Rc<Upstream>, to: Destination, copy: Option<RequestHead>, right: Probe) {
+        let upstream = self.clone();
+        self.connections.tasks.spawn_local(async move {
+            match copy {
+                // The answer counts for the server's health. Nobody needs its body, so the connection ends with it.
+                Some(head) => drop(at_server(&upstream, &to, head, RequestBody::Empty, &|_| ()).await),
+                None => {
+                    let place = match &to.limit {
+                        Some(limit) => limit.take(&upstream.stats).await.ok(),
+                        None => None,
+                    };
+                    let connected = connect(&upstream, &to, &[], place, false).await;
+                    note_connection(&to, &connected);
+                    match connected {
+                        Ok(Some(fresh)) => {
+                            upstream.known.health.note_success(&to.origin);
+                            upstream.keep(&to, fresh);
+                        }
+                        Ok(None) => {}
+                        Err(error) => upstream.known.health.note_failure(&to.origin, &error),
+                    }
+                }
+            }
+            drop(right);
+        });
+    }
+}
+
 /// Sends a request to a server, and records whether it works.
 async fn at_server(
     upstream: &Rc<Upstream>,
@@ -187,7 +247,16 @@ async fn at_server(
 ) -> Result<(Response<Incoming>, Lease), Unanswered> {
     let health = &upstream.known.health;
     let may_repeat = is_repeatable(&head.method) && body.is_empty();
-    let result = try_addresses(upstream, to, head, body, may_repeat, hear).await;
+    let under_way = to.state.as_ref().map(ServerState::begin);
+    let ends = to.rules.times.total.map(|total| tokio::time::Instant::now() + total);
+    let asked = try_addresses(upstream, to, head, body, may_repeat, hear);
+    let result = match ends {
+        None => asked.await,
+        Some(ends) => tokio::time::timeout_at(ends, asked)
+            .await
+            .unwrap_or_else(|_| Err(FetchError::TimedOut("responding").into())),
+    };
+    let result = result.map(|(response, lease)| (response, lease.counted(under_way, ends)));
     let note = |failure: Option<&dyn std::fmt::Display>| {
         to.state.iter().for_each(|server| server.note_answer(failure));
     };
@@ -200,7 +269,7 @@ async fn at_server(
             health.note_error(&to.origin);
             note(Some(&format_args!("it answered {}", response.status())));
         }
-        Err(Unanswered { error: FetchError::Client(_) | FetchError::Crowded | FetchError::OutOfReach, .. }) => {}
+        Err(Unanswered { error, .. }) if error.is_blameless() => {}
         Err(Unanswered { error, .. }) if may_repeat || error.is_of_connecting() => {
             health.note_failure(&to.origin, error);
             note(Some(error));
@@ -209,6 +278,17 @@ async fn at_server(
         _ => {}
     }
     result
+}
+
+/// Records whether a server accepts connections.
+fn note_connection(to: &Destination, connected: &Result<Option<Idle>, FetchError>) {
+    match (&to.state, connected) {
+        (None, _) | (_, Ok(None)) => {}
+        (_, Err(error)) if error.is_blameless() => {}
+        (Some(server), connected) => {
+            server.note_connection(connected.as_ref().err().map(|error| error as &dyn std::fmt::Display));
+        }
+    }
 }
 
 /// Whether a request with this method may be sent twice. *Source*: RFC 9110, 9.2.1.
@@ -229,7 +309,21 @@ async fn try_addresses(
     let mut request = Some(head.with_body(body));
     // The addresses that have failed, and the last failure.
     let (mut tried, mut failed) = (Vec::new(), None::<FetchError>);
-    while let Some(mut kept) = upstream.take(to, !may_repeat) {
+    // The place of a new connection, if connections to the server are limited.
+    let mut place = None;
+    loop {
+        let kept = match (upstream.take(to, !may_repeat), &to.limit) {
+            (None, Some(limit)) => match upstream.queues.get(to, limit, &upstream.stats).await {
+                Ok(Got::Connection(kept)) => Some(kept),
+                Ok(Got::Place(free)) => {
+                    place = Some(free);
+                    None
+                }
+                Err(error) => return Err(Unanswered { error, unsent: request }),
+            },
+            (kept, _) => kept,
+        };
+        let Some(mut kept) = kept else { break };
         if kept.sender.ready().await.is_err() {
             continue;
         }
@@ -252,13 +346,15 @@ async fn try_addresses(
         }
     }
     loop {
-        let connected = connect(upstream, to, &tried, false).await;
-        match (&to.state, &connected) {
-            (None, _) | (_, Ok(None) | Err(FetchError::Crowded)) => {}
-            (Some(server), connected) => {
-                server.note_connection(connected.as_ref().err().map(|error| error as &dyn std::fmt::Display));
-            }
-        }
+        let place = match (place.take(), &to.limit) {
+            (None, Some(limit)) => match limit.take(&upstream.stats).await {
+                Ok(free) => Some(free),
+                Err(error) => return Err(Unanswered { error: failed.unwrap_or(error), unsent: request }),
+            },
+            (place, _) => place,
+        };
+        let connected = connect(upstream, to, &tried, place, false).await;
+        note_connection(to, &connected);
         let (fresh, sending) = match (connected, request, failed) {
             (Ok(Some(fresh)), Some(sending), _) => (fresh, sending),
             (_, _, Some(error)) => return Err(error.into()),
@@ -316,7 +412,7 @@ async fn race_others(
                 Sent::Not(_) => FetchError::Broken("it closed the connection at once".into()),
             },
         };
-        if !matches!(error, FetchError::Crowded) {
+        if !matches!(error, FetchError::Crowded | FetchError::Busy(_)) {
             upstream.note_failure(to, address);
         }
         Err(error)
@@ -332,7 +428,7 @@ async fn race_others(
 }
 
 /// What became of a request.
-enum Sent {
+pub(super) enum Sent {
     /// The origin answered.
     Answered(Response<Incoming>, Lease),
     /// The origin may have got the request, but has not answered.
@@ -341,7 +437,8 @@ enum Sent {
     Not(Request<RequestBody>),
 }
 
-async fn send(
+/// Sends a request on a connection, and waits for the head of the response.
+pub(super) async fn send(
     upstream: &Rc<Upstream>,
     to: &Destination,
     mut connection: Idle,
@@ -356,7 +453,8 @@ async fn send(
     }
     let mut response = pin!(connection.sender.try_send_request(request));
     let (watch, address) = (connection.watch.clone(), connection.address);
-    let mut lease = Lease { upstream: upstream.clone(), to: to.clone(), connection: Some(connection), progress };
+    let (upstream, connection) = (upstream.clone(), Some(connection));
+    let mut lease = Lease { upstream, to: to.clone(), connection, progress, under_way: None, ends: None };
     let result = poll_fn(|context| {
         let polled = response.as_mut().poll(context);
         watch.poll_informational(context).iter().for_each(hear);
@@ -365,7 +463,7 @@ async fn send(
     .await;
     match result {
         Ok(response) => {
-            upstream.known.addresses.note_success(address);
+            lease.upstream.known.addresses.note_success(address);
             lease.learn(response.headers());
             Sent::Answered(response, lease)
         }
@@ -391,7 +489,18 @@ pub(crate) fn pieces(body: Incoming, lease: Lease) -> Pieces {
     Box::pin(unfold(Some((body, lease)), async |state| {
         let (mut body, lease) = state?;
         loop {
-            match body.frame().await {
+            let frame = match lease.ends {
+                None => body.frame().await,
+                Some(ends) => match tokio::time::timeout_at(ends, body.frame()).await {
+                    Ok(frame) => frame,
+                    Err(_) => {
+                        // Perhaps it is the client that is slow.
+                        let late = FetchError::TimedOut("responding in full").to_string();
+                        return Some((Err(BodyError(late)), None));
+                    }
+                },
+            };
+            match frame {
                 Some(Ok(frame)) => {
                     // Trailers are not forwarded.
                     let Ok(data) = frame.into_data() else { continue };

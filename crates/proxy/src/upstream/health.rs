@@ -2,34 +2,60 @@
 //!
 //! Owns: the count of each origin's failures in a row, which all workers share, and the probes of failing origins. While
 //! an origin is failing, a stale response that may be served on a failure is served at once, and one request at a time
-//! asks the origin whether it is back. An origin is failing after a few failures in a row, and at once if it could not be
-//! connected to in time, because each further request would wait as long. Any success ends this.
+//! asks the origin whether it is back. An origin is failing after some failures in a row (a rule says how many), and at
+//! once if it could not be connected to in time, because each further request would wait as long. Any success ends this.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::error::{CONNECTING, FetchError, LOOKUP};
+use super::error::{CONNECTING, FetchError};
 use crate::rules::key::Origin;
 use crate::rules::serve::Failure;
 
-/// The number of failures in a row after which an origin is failing. Fewer may be chance.
-const FAILURES_MIN: u32 = 3;
-
-/// The pause between the probes of an origin.
-const PROBE_EVERY: Duration = Duration::from_secs(1);
+/// What counts as that many failures in a row: more than any rule says.
+const AT_ONCE: u32 = 1_000_000;
 
 /// The maximum number of origins with failures. When there are more, all are forgotten.
 const ORIGINS_MAX: usize = 4096;
+
+/// When an origin, or a server of one, is failing, and how often it is then probed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct EjectRule {
+    /// The failures in a row from which on it is failing.
+    pub failures: u32,
+    /// The time from the end of one probe to the begin of the next.
+    pub pause: Duration,
+}
+
+impl Default for EjectRule {
+    /// Fewer failures may be chance.
+    fn default() -> EjectRule {
+        EjectRule { failures: 3, pause: Duration::from_secs(1) }
+    }
+}
+
+/// What a request may do for a server that is failing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ProbeBy {
+    /// Nothing.
+    Nobody,
+    /// Connect to it, which says something only if its last failure was that nobody could.
+    Connection,
+    /// Be sent to it.
+    Request,
+}
 
 /// An origin whose last exchange failed.
 #[derive(Debug)]
 struct Failing {
     failures: u32,
     last: Failure,
+    is_of_connecting: bool,
     is_probed: bool,
-    next_probe: Option<Instant>,
+    /// The end of the last probe.
+    probed: Option<Instant>,
 }
 
 /// The origins whose last exchange failed.
@@ -50,30 +76,27 @@ pub(crate) struct Probe {
 impl Health {
     /// Records that an origin gave no response for this reason, unless it is not to blame.
     pub fn note_failure(&self, origin: &Origin, error: &FetchError) {
-        let weight = match error {
-            FetchError::TimedOut(CONNECTING) => FAILURES_MIN,
-            FetchError::TimedOut(LOOKUP) | FetchError::Client(_) | FetchError::OutOfReach | FetchError::Crowded => {
-                return;
-            }
-            _ => 1,
-        };
-        self.add(origin, weight, error.failure());
+        if error.is_blameless() {
+            return;
+        }
+        let weight = if matches!(error, FetchError::TimedOut(CONNECTING)) { AT_ONCE } else { 1 };
+        self.add(origin, weight, error.failure(), error.is_of_connecting());
     }
 
     /// Records that an origin has answered that it has failed.
     pub fn note_error(&self, origin: &Origin) {
-        self.add(origin, 1, Failure::Error);
+        self.add(origin, 1, Failure::Error, false);
     }
 
-    fn add(&self, origin: &Origin, weight: u32, last: Failure) {
+    fn add(&self, origin: &Origin, weight: u32, last: Failure, is_of_connecting: bool) {
         let mut origins = self.origins();
         if origins.len() >= ORIGINS_MAX && !origins.contains_key(origin) {
             origins.clear();
         }
-        let new = || Failing { failures: 0, last, is_probed: false, next_probe: None };
+        let new = || Failing { failures: 0, last, is_of_connecting, is_probed: false, probed: None };
         let failing = origins.entry(origin.clone()).or_insert_with(new);
         failing.failures = failing.failures.saturating_add(weight);
-        failing.last = last;
+        (failing.last, failing.is_of_connecting) = (last, is_of_connecting);
         self.count.store(origins.len(), Ordering::Relaxed);
     }
 
@@ -92,23 +115,46 @@ impl Health {
     }
 
     /// The kind of failure if an origin is failing, and the right to probe it if nobody does at `now`.
-    pub fn look_at(self: &Arc<Self>, origin: &Origin, now: Instant) -> Option<(Failure, Option<Probe>)> {
+    pub fn look_at(
+        self: &Arc<Self>,
+        origin: &Origin,
+        rule: &EjectRule,
+        now: Instant,
+    ) -> Option<(Failure, Option<Probe>)> {
         let mut origins = self.origins();
-        let failing = origins.get_mut(origin).filter(|failing| failing.failures >= FAILURES_MIN)?;
-        let is_due = !failing.is_probed && failing.next_probe.is_none_or(|next| next <= now);
-        failing.is_probed |= is_due;
-        let probe = is_due.then(|| Probe { health: self.clone(), origin: origin.clone() });
-        Some((failing.last, probe))
+        let failing = origins.get_mut(origin).filter(|failing| failing.failures >= rule.failures)?;
+        Some((failing.last, self.probe(origin, failing, rule, now)))
     }
 
-    /// Whether an origin is failing, and the right to probe it if `may_probe` and nobody does. *Returns*: `None` if it is
-    /// not failing.
-    pub fn standing(self: &Arc<Self>, origin: &Origin, may_probe: bool, now: Instant) -> Option<Option<Probe>> {
-        if may_probe {
-            return self.look_at(origin, now).map(|(_, probe)| probe);
-        }
-        let origins = self.origins();
-        origins.get(origin).filter(|failing| failing.failures >= FAILURES_MIN).map(|_| None)
+    /// Whether an origin is failing, and the right to probe it if `probe_by` may do so and nobody else does. *Returns*:
+    /// `None` if it is not failing.
+    pub fn standing(
+        self: &Arc<Self>,
+        origin: &Origin,
+        rule: &EjectRule,
+        probe_by: ProbeBy,
+        now: Instant,
+    ) -> Option<Option<Probe>> {
+        let mut origins = self.origins();
+        let failing = origins.get_mut(origin).filter(|failing| failing.failures >= rule.failures)?;
+        let may_probe = match probe_by {
+            ProbeBy::Nobody => false,
+            ProbeBy::Connection => failing.is_of_connecting,
+            ProbeBy::Request => true,
+        };
+        Some(if may_probe { self.probe(origin, failing, rule, now) } else { None })
+    }
+
+    fn probe(
+        self: &Arc<Self>,
+        origin: &Origin,
+        failing: &mut Failing,
+        rule: &EjectRule,
+        now: Instant,
+    ) -> Option<Probe> {
+        let is_due = !failing.is_probed && failing.probed.is_none_or(|last| last + rule.pause <= now);
+        failing.is_probed |= is_due;
+        is_due.then(|| Probe { health: self.clone(), origin: origin.clone() })
     }
 
     fn origins(&self) -> MutexGuard<'_, HashMap<Origin, Failing>> {
@@ -120,14 +166,18 @@ impl Drop for Probe {
     fn drop(&mut self) {
         if let Some(failing) = self.health.origins().get_mut(&self.origin) {
             failing.is_probed = false;
-            failing.next_probe = Some(Instant::now() + PROBE_EVERY);
+            failing.probed = Some(Instant::now());
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::error::LOOKUP;
     use super::*;
+
+    /// The rule of an origin for which nothing else is said.
+    const RULE: EjectRule = EjectRule { failures: 3, pause: Duration::from_secs(1) };
 
     fn origin(port: u16) -> Origin {
         Origin { https: false, host: "a".into(), port }
@@ -137,24 +187,40 @@ mod tests {
     fn an_origin_is_failing_after_failures_in_a_row() {
         let (health, now) = (Arc::new(Health::default()), Instant::now());
         let refused = FetchError::Connect("refused".into());
-        for _ in 0..FAILURES_MIN - 1 {
+        for _ in 0..RULE.failures - 1 {
             health.note_failure(&origin(1), &refused);
             health.note_failure(&origin(2), &refused);
         }
-        assert!(health.look_at(&origin(1), now).is_none());
+        assert!(health.look_at(&origin(1), &RULE, now).is_none());
         health.note_success(&origin(1));
         health.note_failure(&origin(1), &refused);
         health.note_error(&origin(2));
-        assert!(health.look_at(&origin(1), now).is_none());
-        assert_eq!(health.look_at(&origin(2), now).expect("failing").0, Failure::Error);
+        assert!(health.look_at(&origin(1), &RULE, now).is_none());
+        assert_eq!(health.look_at(&origin(2), &RULE, now).expect("failing").0, Failure::Error);
         for blameless in [FetchError::OutOfReach, FetchError::Crowded, FetchError::TimedOut(LOOKUP)] {
-            (0..FAILURES_MIN).for_each(|_| health.note_failure(&origin(3), &blameless));
+            (0..RULE.failures).for_each(|_| health.note_failure(&origin(3), &blameless));
             assert!(!health.origins().contains_key(&origin(3)), "{blameless}");
         }
         health.note_failure(&origin(3), &FetchError::TimedOut(CONNECTING));
-        assert_eq!(health.look_at(&origin(3), now).expect("failing").0, Failure::Unreachable);
+        assert_eq!(health.look_at(&origin(3), &RULE, now).expect("failing").0, Failure::Unreachable);
         health.note_success(&origin(3));
-        assert!(health.look_at(&origin(3), now).is_none());
+        assert!(health.look_at(&origin(3), &RULE, now).is_none());
+        let strict = EjectRule { failures: 1, ..RULE };
+        health.note_failure(&origin(4), &refused);
+        assert!(health.look_at(&origin(4), &RULE, now).is_none(), "each rule has its own number");
+        assert!(health.look_at(&origin(4), &strict, now).is_some());
+    }
+
+    #[test]
+    fn connecting_probes_what_refused_connections() {
+        let (health, now) = (Arc::new(Health::default()), Instant::now());
+        let refused = FetchError::Connect("refused".into());
+        (0..3).for_each(|_| health.note_failure(&origin(1), &refused));
+        (0..3).for_each(|_| health.note_error(&origin(2)));
+        let standing = |port, by| health.standing(&origin(port), &RULE, by, now).expect("failing");
+        assert!(standing(1, ProbeBy::Nobody).is_none() && standing(2, ProbeBy::Nobody).is_none());
+        assert!(standing(2, ProbeBy::Connection).is_none(), "that it can be connected to was known");
+        assert!(standing(1, ProbeBy::Connection).is_some() && standing(2, ProbeBy::Request).is_some());
     }
 
     #[test]
@@ -162,12 +228,12 @@ mod tests {
         let health = Arc::new(Health::default());
         let now = Instant::now();
         health.note_failure(&origin(1), &FetchError::TimedOut(CONNECTING));
-        let may_probe = |now| health.look_at(&origin(1), now).expect("failing").1;
+        let may_probe = |now| health.look_at(&origin(1), &RULE, now).expect("failing").1;
         let probe = may_probe(now).expect("nobody probes");
-        assert!(may_probe(now + 10 * PROBE_EVERY).is_none());
+        assert!(may_probe(now + 10 * RULE.pause).is_none());
         drop(probe);
         assert!(may_probe(now).is_none());
-        assert!(may_probe(Instant::now() + PROBE_EVERY).is_some());
+        assert!(may_probe(Instant::now() + RULE.pause).is_some());
     }
 
     #[test]

@@ -6,6 +6,7 @@
 //! of the origin. Any other request is sent once: on a kept connection that is known to be alive, or else on a new one.
 
 mod addresses;
+mod checks;
 mod connect;
 mod error;
 mod exchange;
@@ -16,25 +17,31 @@ mod names;
 mod pool;
 mod race;
 mod request;
+mod server_limit;
+mod server_state;
 mod socket;
 mod switch;
 mod trust;
 
+pub(crate) use checks::check_all;
 pub(crate) use connect::connect_tcp;
 pub(crate) use error::FetchError;
 pub(crate) use exchange::{Lease, exchange, pieces};
 pub(crate) use forwarding::Forwarding;
-pub(crate) use health::Probe;
+pub(crate) use health::{EjectRule, Probe};
 pub(crate) use known::KnownOrigins;
-pub(crate) use pool::{OriginRules, Pool, Server};
+pub(crate) use pool::{Check, OriginRules, Pool, Server};
 pub(crate) use request::{BodyFault, RequestBody, RequestHead};
-pub(crate) use switch::{Duplex, Switched, switch};
+pub(crate) use server_limit::{LimitRule, ServerLimit};
+pub use server_state::{OriginDown, ServerFigures};
+pub(crate) use server_state::{CountedRequest, ServerState};
+pub(crate) use switch::{Duplex, Inside, OfServer, Switched, switch};
 pub(crate) use trust::{OriginTrust, TrustFiles};
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::hash::{Hash, Hasher};
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -43,6 +50,7 @@ use hyper::client::conn::http1::SendRequest;
 use nectary_host::descriptors;
 
 use self::names::Lookups;
+use self::server_limit::Queues;
 use self::socket::Socket;
 use self::switch::WaitInside;
 use crate::connections::Connections;
@@ -50,7 +58,7 @@ use crate::options::ProxyOptions;
 use crate::room::{Peer, Place};
 use crate::rules::key::Origin;
 use crate::rules::serve::Failure;
-use crate::stats::{OriginState, WorkerStats};
+use crate::stats::WorkerStats;
 use crate::wire::http1::watch::Watch;
 
 /// The server to which a request goes, the addresses that may be used to reach it, and the rules for connections to it.
@@ -60,11 +68,23 @@ pub(crate) struct Destination {
     pub reach: Reach,
     pub rules: Arc<OriginRules>,
     /// The record of whether the server accepts connections and answers; `None` in a forward proxy.
-    pub state: Option<Arc<OriginState>>,
-    /// The servers of which one is chosen, if there are several; and whether each gets its own authority as `Host`.
-    pub pool: Option<(Arc<Pool>, bool)>,
+    pub state: Option<Arc<ServerState>>,
+    /// The limit on connections to the server, if there is one.
+    pub limit: Option<Arc<ServerLimit>>,
+    /// The servers of which one is chosen, if there are several.
+    pub choice: Option<Choice>,
     /// The client for which the origin's name is looked up. All clients share the connections to a destination.
     pub client: IpAddr,
+}
+
+/// The servers of which one is chosen for a request.
+#[derive(Debug, Clone)]
+pub(crate) struct Choice {
+    pub pool: Arc<Pool>,
+    /// Whether each gets its own authority as `Host`.
+    pub sends_own_host: bool,
+    /// The hash of the request's key, if that decides.
+    pub key_hash: u64,
 }
 
 impl PartialEq for Destination {
@@ -84,16 +104,25 @@ impl Hash for Destination {
 impl Destination {
     /// A destination whose server is not one of several.
     pub fn new(origin: Origin, reach: Reach, client: IpAddr, rules: Arc<OriginRules>) -> Destination {
-        Destination { origin, reach, rules, state: None, pool: None, client }
+        Destination { origin, reach, rules, state: None, limit: None, choice: None, client }
     }
 
-    /// The servers of a pool.
-    pub fn of_pool(pool: &Arc<Pool>, sends_own_host: bool, client: IpAddr) -> Destination {
+    /// The servers of a pool, for a request with this key.
+    pub fn of_pool(pool: &Arc<Pool>, sends_own_host: bool, key: &[u8], client: IpAddr) -> Destination {
         let to = Destination::new(pool.servers[0].origin.clone(), Reach::Everywhere, client, pool.rules.clone());
         match pool.servers.as_slice() {
             [one] => to.at(one),
-            _ => Destination { pool: Some((pool.clone(), sends_own_host)), ..to },
+            _ => {
+                let choice = Choice { pool: pool.clone(), sends_own_host, key_hash: pool.hash_of(key) };
+                Destination { choice: Some(choice), ..to }
+            }
         }
+    }
+
+    /// A server of a pool, for what no client asks.
+    fn at_server(pool: &Pool, server: &Server) -> Destination {
+        let nobody = IpAddr::V4(Ipv4Addr::LOCALHOST);
+        Destination::new(server.origin.clone(), Reach::Everywhere, nobody, pool.rules.clone()).at(server)
     }
 
     /// The same destination at this server alone.
@@ -101,7 +130,8 @@ impl Destination {
         Destination {
             origin: server.origin.clone(),
             state: Some(server.state.clone()),
-            pool: None,
+            limit: server.limit.clone(),
+            choice: None,
             rules: self.rules.clone(),
             ..*self
         }
@@ -164,6 +194,7 @@ pub(crate) struct Upstream {
     stats: Arc<WorkerStats>,
     connections: Rc<Connections>,
     idle: RefCell<HashMap<Destination, Vec<Idle>>>,
+    queues: Queues,
     known: Arc<KnownOrigins>,
     lookups: Lookups,
     is_closed: Cell<bool>,
@@ -179,15 +210,15 @@ impl Upstream {
     ) -> Rc<Upstream> {
         let lookups = Lookups::new(known.names.clone(), connections.room.clone(), options.limits.connect_timeout);
         let (idle, is_closed) = (RefCell::default(), Cell::new(false));
-        Rc::new(Upstream { options, stats, connections, idle, known, lookups, is_closed })
+        Rc::new(Upstream { options, stats, connections, idle, queues: Queues::default(), known, lookups, is_closed })
     }
 
     /// The kind of failure if an origin is failing, and the right to probe it if nobody does. An origin of several servers
     /// is failing if all of them are.
     pub fn failing(&self, to: &Destination) -> Option<(Failure, Option<Probe>)> {
-        match &to.pool {
-            Some((pool, _)) => pool.failing(&self.known.health, Instant::now()),
-            None => self.known.health.look_at(&to.origin, Instant::now()),
+        match &to.choice {
+            Some(choice) => choice.pool.failing(&self.known.health, Instant::now()),
+            None => self.known.health.look_at(&to.origin, &to.rules.eject, Instant::now()),
         }
     }
 
@@ -198,6 +229,7 @@ impl Upstream {
 
     /// Drops idle connections that have ended.
     pub fn sweep(&self) {
+        self.queues.sweep();
         self.idle.borrow_mut().retain(|_, connections| {
             connections.retain(|idle| !idle.sender.is_closed());
             !connections.is_empty()
@@ -258,12 +290,18 @@ impl Upstream {
         if is_refused || connection.inside.is_some() || !connection.is_usable() {
             return;
         }
+        connection.since = Instant::now();
+        if let Some(limit) = &to.limit {
+            match self.queues.hand_over(to, limit, connection) {
+                Some(unneeded) => connection = unneeded,
+                None => return,
+            }
+        }
         let mut idle = self.idle.borrow_mut();
         let connections = match idle.get_mut(to) {
             Some(connections) => connections,
             None => idle.entry(to.clone()).or_default(),
         };
-        connection.since = Instant::now();
         if connections.len() < to.rules.times.idle_max {
             connections.push(connection);
         }

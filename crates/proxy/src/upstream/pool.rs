@@ -1,22 +1,28 @@
 //! The servers of an origin, and their turns.
 //!
-//! Owns: what holds for all connections to an origin's servers (times, trust), and the order in which the servers are
-//! asked: in turns by weight, those that are failing last. While a server is failing, one request a second begins with it
-//! (see `health`), if it may be repeated at another server; so a server that is back gets its share again. If all are
-//! failing, all are tried. A server without weight is never asked.
+//! Owns: what holds for all servers of an origin (times, trust, checks), and the order in which a request asks them: by the
+//! origin's balance, those that are failing or do not pass their checks last, so that they get a request only if all are.
+//! A server without weight is never asked.
+//!
+//! A server that is failing is probed from time to time (see `health`): besides going to a good server, one request is also
+//! sent to that one, whose answer nobody waits for. So a server that is silent costs no client its time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use super::OriginTrust;
-use super::health::{Health, Probe};
+use http::uri::PathAndQuery;
+use nectary_config::Balance;
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::{OriginTrust, ServerState};
+use super::health::{EjectRule, Health, Probe, ProbeBy};
+use super::server_limit::{LimitRule, ServerLimit};
 use crate::options::OriginTimes;
 use crate::rules::key::Origin;
 use crate::rules::serve::Failure;
-use crate::stats::OriginState;
 
-/// What holds for all connections to the servers of an origin.
+/// What holds for all servers of an origin.
 #[derive(Debug)]
 pub(crate) struct OriginRules {
     pub times: OriginTimes,
@@ -25,6 +31,42 @@ pub(crate) struct OriginRules {
     pub tls_name: Option<String>,
     /// How often a request is sent again to another server.
     pub retries: usize,
+    /// Which server a request goes to.
+    pub balance: Balance,
+    /// When a server is failing.
+    pub eject: EjectRule,
+    /// What asks whether a server works, if anything does.
+    pub check: Option<Check>,
+}
+
+impl OriginRules {
+    /// The rules of an origin for which nothing else is said.
+    pub fn new(times: OriginTimes, trust: Arc<OriginTrust>) -> OriginRules {
+        OriginRules {
+            times,
+            trust,
+            tls_name: None,
+            retries: 0,
+            balance: Balance::RoundRobin,
+            eject: EjectRule::default(),
+            check: None,
+        }
+    }
+}
+
+/// What asks whether a server works.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Check {
+    /// Path and query of the `GET` request.
+    pub path: PathAndQuery,
+    /// The `Host` of the request, if it is not the server's authority.
+    pub host: Option<String>,
+    /// The time from one request to the next.
+    pub interval: Duration,
+    /// The longest time of an answer.
+    pub time: Duration,
+    /// The statuses that say that the server works; those from 200 to 299 if there are none.
+    pub statuses: Vec<u16>,
 }
 
 /// A server of an origin.
@@ -36,13 +78,39 @@ pub(crate) struct Server {
     /// The share of the requests, relative to the other servers'.
     pub weight: u16,
     /// Whether it accepts connections and answers.
-    pub state: Arc<OriginState>,
+    pub state: Arc<ServerState>,
+    /// The limit on connections to it, if there is one.
+    pub limit: Option<Arc<ServerLimit>>,
+    /// The hash of its URL.
+    hash: u64,
 }
 
 impl Server {
     /// A server of which nothing is known yet.
     pub fn new(origin: Origin, weight: u16) -> Server {
-        Server { authority: origin.authority(), origin, weight, state: Arc::default() }
+        let authority = origin.authority();
+        let server = Server { authority, origin, weight, state: Arc::default(), limit: None, hash: 0 };
+        Server { hash: xxh3_64(server.url().as_bytes()), ..server }
+    }
+
+    /// Its URL.
+    pub fn url(&self) -> String {
+        format!("{}://{}", self.origin.scheme(), self.authority)
+    }
+
+    /// The same server, to which connections are limited.
+    pub fn limited(self, rule: Option<LimitRule>) -> Server {
+        Server { limit: rule.map(ServerLimit::new), ..self }
+    }
+
+    /// The rank of the server for a key. Of several servers, each has the highest rank for its share of the keys by weight;
+    /// when one is gone, only its keys have another. *Source*: weighted rendezvous hashing (Schindelhauer, Schomaker: Weighted
+    /// Distributed Hash Tables).
+    #[expect(clippy::cast_precision_loss, reason = "53 bits of a hash")]
+    fn rank(&self, key_hash: u64) -> f64 {
+        let mixed = xxh3_64(&(self.hash ^ key_hash).to_le_bytes()) >> 11;
+        let share = (mixed as f64 + 0.5) / (1u64 << 53) as f64;
+        -f64::from(self.weight) / share.ln()
     }
 }
 
@@ -56,6 +124,14 @@ pub(crate) struct Pool {
     turn: AtomicUsize,
 }
 
+/// The servers for a request, in the order in which they are asked.
+#[derive(Debug)]
+pub(crate) struct Order<'a> {
+    pub servers: Vec<&'a Server>,
+    /// A server that is failing, and the right to probe it.
+    pub probe: Option<(&'a Server, Probe)>,
+}
+
 impl Pool {
     /// The servers of an origin; there is at least one.
     pub fn new(name: String, rules: Arc<OriginRules>, servers: Vec<Server>) -> Pool {
@@ -67,39 +143,75 @@ impl Pool {
         Pool::new(String::new(), rules, vec![Server::new(origin, 1)])
     }
 
-    /// The servers in the order in which they are asked, with the right to probe one that is failing, which is then the
-    /// first. If not `may_repeat`, none is probed.
-    pub fn order(&self, health: &Arc<Health>, may_repeat: bool, now: Instant) -> Vec<(&Server, Option<Probe>)> {
-        let first = self.next();
-        let count = self.servers.len();
-        let turns = (0..count).map(|at| &self.servers[(first + at) % count]).filter(|server| server.weight > 0);
-        let mut order: Vec<_> = turns.map(|server| (server, None)).collect();
-        if !health.has_failing() || order.len() < 2 {
-            return order;
+    /// The hash of a request's key, if the key decides which server the request goes to.
+    pub fn hash_of(&self, key: &[u8]) -> u64 {
+        if self.rules.balance == Balance::Hash { xxh3_64(key) } else { 0 }
+    }
+
+    /// The servers for a request whose key has this hash ([`hash_of`](Pool::hash_of)). `probe_by` says what it may do for
+    /// one that is failing.
+    pub fn order(&self, health: &Arc<Health>, key_hash: u64, probe_by: ProbeBy, now: Instant) -> Order<'_> {
+        let servers = self.balanced(key_hash);
+        if servers.len() < 2 || !(health.has_failing() || self.rules.check.is_some()) {
+            return Order { servers, probe: None };
         }
-        let (mut good, mut failing) = (Vec::new(), Vec::new());
-        let mut probed = None;
-        for (server, _) in order.drain(..) {
-            let may_probe = may_repeat && probed.is_none();
-            match health.standing(&server.origin, may_probe, now) {
-                None => good.push((server, None)),
-                Some(Some(probe)) => probed = Some((server, Some(probe))),
-                Some(None) => failing.push((server, None)),
+        let (mut good, mut bad, mut probe) = (Vec::new(), Vec::new(), None);
+        for server in servers {
+            let probe_by = if probe.is_none() { probe_by } else { ProbeBy::Nobody };
+            match health.standing(&server.origin, &self.rules.eject, probe_by, now) {
+                None if self.is_unhealthy(server) => bad.push(server),
+                None => good.push(server),
+                Some(right) => {
+                    bad.push(server);
+                    probe = probe.or(right.map(|right| (server, right)));
+                }
             }
         }
-        probed.into_iter().chain(good).chain(failing).collect()
+        // If all are bad, they are asked anyway.
+        let probe = if good.is_empty() { None } else { probe };
+        good.append(&mut bad);
+        Order { servers: good, probe }
+    }
+
+    /// Whether a server does not pass its checks.
+    fn is_unhealthy(&self, server: &Server) -> bool {
+        self.rules.check.is_some() && server.state.failed_checks() >= u64::from(self.rules.eject.failures)
+    }
+
+    /// The servers that have a weight, as the balance orders them.
+    fn balanced(&self, key_hash: u64) -> Vec<&Server> {
+        let first = if self.rules.balance == Balance::Hash { 0 } else { self.next() };
+        let count = self.servers.len();
+        let turns = (0..count).map(|at| &self.servers[(first + at) % count]);
+        let mut servers: Vec<&Server> = turns.filter(|server| server.weight > 0).collect();
+        match self.rules.balance {
+            Balance::RoundRobin => {}
+            // The sort keeps the turns of equals.
+            Balance::LeastOutstanding => servers.sort_by(|one, other| {
+                let load = |server: &Server, by: &Server| (server.state.under_way() + 1) * usize::from(by.weight);
+                load(one, other).cmp(&load(other, one))
+            }),
+            Balance::Hash => {
+                let mut ranked: Vec<_> = servers.iter().map(|server| (server.rank(key_hash), *server)).collect();
+                ranked.sort_by(|(one, _), (other, _)| other.total_cmp(one));
+                servers = ranked.into_iter().map(|(_, server)| server).collect();
+            }
+        }
+        // A request waits for a connection only where all servers have as many as they may.
+        servers.sort_by_key(|server| server.limit.as_ref().is_some_and(|limit| limit.is_full()));
+        servers
     }
 
     /// The kind of failure if all servers are failing, and the right to probe one if nobody does.
     pub fn failing(&self, health: &Arc<Health>, now: Instant) -> Option<(Failure, Option<Probe>)> {
-        let servers = || self.servers.iter().filter(|server| server.weight > 0);
+        let (servers, rule) = (|| self.servers.iter().filter(|server| server.weight > 0), &self.rules.eject);
         // The right to probe a server is for a request that is sent to it.
-        if servers().any(|server| health.standing(&server.origin, false, now).is_none()) {
+        if servers().any(|server| health.standing(&server.origin, rule, ProbeBy::Nobody, now).is_none()) {
             return None;
         }
         let mut found = None;
         for server in servers() {
-            let (failure, probe) = health.look_at(&server.origin, now)?;
+            let (failure, probe) = health.look_at(&server.origin, rule, now)?;
             found = match found {
                 Some((first, Some(probe))) => Some((first, Some(probe))),
                 _ => Some((failure, probe)),
@@ -127,30 +239,33 @@ impl Pool {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
+    use std::collections::HashMap;
     use super::super::error::FetchError;
     use super::*;
     use crate::options::Limits;
 
-    fn pool(weights: &[u16]) -> Pool {
+    fn pool_with(weights: &[u16], balance: Balance) -> Pool {
         let trust = Arc::new(OriginTrust::new(None).expect("no file"));
-        let times = OriginTimes::of(&Limits::default());
-        let rules = Arc::new(OriginRules { times, trust, tls_name: None, retries: 1 });
+        let rules = OriginRules::new(OriginTimes::of(&Limits::default()), trust);
         let server = |(port, weight): (usize, &u16)| {
             Server::new(Origin { https: false, host: "a".into(), port: port as u16 + 1 }, *weight)
         };
+        let rules = Arc::new(OriginRules { retries: 1, balance, ..rules });
         Pool::new("a".into(), rules, weights.iter().enumerate().map(server).collect())
     }
 
-    fn ports(order: &[(&Server, Option<Probe>)]) -> Vec<u16> {
-        order.iter().map(|(server, _)| server.origin.port).collect()
+    fn pool(weights: &[u16]) -> Pool {
+        pool_with(weights, Balance::RoundRobin)
+    }
+
+    fn ports(order: &Order<'_>) -> Vec<u16> {
+        order.servers.iter().map(|server| server.origin.port).collect()
     }
 
     #[test]
     fn servers_take_turns_by_weight() {
         let (pool, health, now) = (pool(&[2, 0, 1]), Arc::new(Health::default()), Instant::now());
-        let turns: Vec<_> = (0..6).map(|_| ports(&pool.order(&health, true, now))).collect();
+        let turns: Vec<_> = (0..6).map(|_| ports(&pool.order(&health, 0, ProbeBy::Request, now))).collect();
         assert_eq!(turns, [[1, 3], [1, 3], [3, 1], [1, 3], [1, 3], [3, 1]]);
         assert_eq!(pool.failing(&health, now).map(|(failure, _)| failure), None);
     }
@@ -158,19 +273,79 @@ mod tests {
     #[test]
     fn a_failing_server_is_last_and_probed_by_one() {
         let (pool, health, now) = (pool(&[1, 1]), Arc::new(Health::default()), Instant::now());
-        let refused = FetchError::Connect("refused".into());
-        (0..3).for_each(|_| health.note_failure(&pool.servers[0].origin, &refused));
-        assert_eq!(ports(&pool.order(&health, false, now)), [2, 1], "what cannot be repeated is no probe");
-        let probing = pool.order(&health, true, now);
-        assert_eq!(ports(&probing), [1, 2]);
-        assert!((0..4).all(|_| ports(&pool.order(&health, true, now)) == [2, 1]), "another probe is under way");
+        let order = |by, now| pool.order(&health, 0, by, now);
+        (0..3).for_each(|_| health.note_error(&pool.servers[0].origin));
+        assert!(order(ProbeBy::Connection, now).probe.is_none(), "what cannot be repeated is no probe");
+        let probing = order(ProbeBy::Request, now);
+        assert_eq!(ports(&probing), [2, 1], "the probe is sent besides");
+        assert_eq!(probing.probe.as_ref().map(|(server, _)| server.origin.port), Some(1));
+        assert!((0..4).all(|_| ports(&order(ProbeBy::Request, now)) == [2, 1]));
+        assert!(order(ProbeBy::Request, now).probe.is_none(), "another probe is under way");
         drop(probing);
-        assert_eq!(ports(&pool.order(&health, true, now)), [2, 1], "the next probe has time");
+        assert!(order(ProbeBy::Request, now).probe.is_none(), "the next probe has time");
         let later = now + Duration::from_secs(10);
         assert!(pool.failing(&health, later).is_none(), "the other works");
-        assert_eq!(ports(&pool.order(&health, true, later)), [1, 2], "the next probe was left to a request");
-        (0..3).for_each(|_| health.note_failure(&pool.servers[1].origin, &refused));
+        assert!(order(ProbeBy::Request, later).probe.is_some(), "the next probe was left to a request");
+        (0..3).for_each(|_| health.note_failure(&pool.servers[1].origin, &FetchError::Connect("refused".into())));
         assert!(pool.failing(&health, now).is_some());
-        assert_eq!(pool.order(&health, false, now).len(), 2, "all are tried");
+        let last = order(ProbeBy::Request, later + Duration::from_secs(10));
+        assert_eq!((last.servers.len(), last.probe.is_none()), (2, true), "all are tried");
+    }
+
+    #[test]
+    fn the_least_busy_server_is_first() {
+        let (pool, health) = (pool_with(&[1, 2, 1], Balance::LeastOutstanding), Arc::new(Health::default()));
+        let now = Instant::now();
+        let first = || ports(&pool.order(&health, 0, ProbeBy::Request, now))[0];
+        let mut requests: Vec<_> = Vec::new();
+        let mut counts = HashMap::<u16, usize>::new();
+        for _ in 0..40 {
+            let port = first();
+            *counts.entry(port).or_default() += 1;
+            requests.push((port, pool.servers[usize::from(port) - 1].state.begin()));
+        }
+        assert_eq!([counts[&1], counts[&2], counts[&3]], [10, 20, 10]);
+        requests.retain(|(port, _)| *port != 3);
+        assert!((0..3).all(|_| first() == 3), "it has no request");
+    }
+
+    #[test]
+    fn a_key_keeps_its_server() {
+        let (four, health) = (pool_with(&[1, 1, 1, 2], Balance::Hash), Arc::new(Health::default()));
+        let three = pool_with(&[1, 1, 0, 2], Balance::Hash);
+        let now = Instant::now();
+        let order = |pool: &Pool, key: &str| {
+            ports(&pool.order(&health, pool.hash_of(key.as_bytes()), ProbeBy::Nobody, now))
+        };
+        let mut counts = HashMap::<u16, usize>::new();
+        for number in 0..10_000 {
+            let key = format!("http://a/{number}");
+            let of_four = order(&four, &key);
+            *counts.entry(of_four[0]).or_default() += 1;
+            assert_eq!(of_four, order(&four, &key), "the same for a key");
+            let without: Vec<u16> = of_four.iter().copied().filter(|port| *port != 3).collect();
+            assert_eq!(without, order(&three, &key), "only the keys of the lost server go elsewhere");
+        }
+        let is_near = |port: u16, share: usize| counts[&port].abs_diff(share) < share / 10;
+        assert!(is_near(1, 2000) && is_near(2, 2000) && is_near(3, 2000) && is_near(4, 4000), "{counts:?}");
+    }
+
+    #[test]
+    fn a_server_that_fails_its_checks_is_last() {
+        let (pool, health, now) = (pool(&[1, 1]), Arc::new(Health::default()), Instant::now());
+        let (path, second) = ("/".parse().expect("a path"), Duration::from_secs(1));
+        let check = Check { path, host: None, interval: second, time: second, statuses: Vec::new() };
+        let rules = OriginRules { check: Some(check), ..OriginRules::new(pool.rules.times, pool.rules.trust.clone()) };
+        let pool = Pool { rules: Arc::new(rules), ..pool };
+        let first = || (0..2).map(|_| ports(&pool.order(&health, 0, ProbeBy::Request, now))[0]).collect::<Vec<_>>();
+        let state = &pool.servers[0].state;
+        (0..2).for_each(|_| state.note_check(Some(&"503")));
+        assert_eq!(first(), [1, 2], "two may be chance");
+        state.note_check(Some(&"503"));
+        assert_eq!(first(), [2, 2]);
+        (0..3).for_each(|_| pool.servers[1].state.note_check(Some(&"503")));
+        assert_eq!(first(), [1, 2], "all are asked");
+        state.note_check(None);
+        assert_eq!(first(), [1, 1]);
     }
 }

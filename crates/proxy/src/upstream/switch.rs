@@ -18,7 +18,9 @@ use tokio::sync::oneshot;
 use super::connect::connect;
 use super::error::FetchError;
 use super::exchange::Lease;
-use super::{Destination, Idle, RequestBody, RequestHead, Upstream};
+use super::health::ProbeBy;
+use super::server_limit::ServerPlace;
+use super::{CountedRequest, Destination, Idle, RequestBody, RequestHead, ServerState, Upstream};
 use crate::room::Place;
 
 /// A stream in both directions.
@@ -32,6 +34,22 @@ pub(crate) struct Inside {
     /// The bytes that arrived right after the head of the response.
     pub early: Bytes,
     pub place: Place,
+    pub of_server: OfServer,
+}
+
+/// What a connection that no longer speaks HTTP keeps of its server until it is closed.
+#[derive(Debug, Default)]
+pub(crate) struct OfServer {
+    /// The place of the connection.
+    _place: Option<ServerPlace>,
+    /// The request that has switched, which counts for the server.
+    _under_way: Option<CountedRequest>,
+}
+
+impl OfServer {
+    pub(super) fn with_place(place: Option<ServerPlace>) -> OfServer {
+        OfServer { _place: place, _under_way: None }
+    }
 }
 
 /// Receives the connection when hyper has ended its work on it.
@@ -51,16 +69,19 @@ pub(crate) async fn switch(
     to: &Destination,
     mut head: RequestHead,
 ) -> Result<Switched, FetchError> {
-    let (chosen, connected) = match &to.pool {
-        Some((pool, sends_own_host)) => {
-            let mut order = pool.order(&upstream.known.health, false, Instant::now());
-            order.truncate(pool.rules.retries.saturating_add(1));
+    let (chosen, connected) = match &to.choice {
+        Some(choice) => {
+            let pool = &choice.pool;
+            let order = pool.order(&upstream.known.health, choice.key_hash, ProbeBy::Connection, Instant::now());
+            if let Some((server, right)) = order.probe {
+                upstream.probe(to.at(server), None, right);
+            }
             let mut found = (None, Err(FetchError::Connect("the origin has no server".into())));
             // Nothing is sent to a server that accepts no connection, so the next one may get the request.
-            for (server, _) in order {
+            for server in order.servers.into_iter().take(pool.rules.retries.saturating_add(1)) {
                 let at = to.at(server);
                 let connected = connect_at(upstream, &at).await;
-                if *sends_own_host {
+                if choice.sends_own_host {
                     let host = HeaderValue::from_str(&server.authority).expect("an authority is visible ASCII");
                     head.headers.insert(HOST, host);
                 }
@@ -75,6 +96,7 @@ pub(crate) async fn switch(
         None => (None, connect_at(upstream, to).await),
     };
     let (to, mut connection) = (chosen.as_ref().unwrap_or(to), connected?);
+    let under_way = to.state.as_ref().map(ServerState::begin);
     upstream.stats.origin_requests.add(1);
     connection.watch.begin(false);
     connection.watch.await_switch();
@@ -82,12 +104,15 @@ pub(crate) async fn switch(
     let lease = Lease::of_one(upstream, to, connection);
     let response = sent.map_err(|error| lease.explain(&error))?;
     if response.status() != StatusCode::SWITCHING_PROTOCOLS {
-        return Ok(Switched::No(response, Box::new(lease)));
+        return Ok(Switched::No(response, Box::new(lease.counted(under_way, None))));
     }
     let (parts, _) = response.into_parts();
     match lease.into_inside() {
         Some(inside) => match inside.await {
-            Ok(inside) => Ok(Switched::Yes(parts.headers, inside)),
+            Ok(mut inside) => {
+                inside.of_server._under_way = under_way;
+                Ok(Switched::Yes(parts.headers, inside))
+            }
             Err(_) => Err(FetchError::Broken("the connection ended".into())),
         },
         None => Err(FetchError::Broken("the connection cannot switch".into())),
@@ -96,7 +121,11 @@ pub(crate) async fn switch(
 
 /// A new connection on which the protocol may be switched. A failure counts for the server's health.
 async fn connect_at(upstream: &Rc<Upstream>, to: &Destination) -> Result<Idle, FetchError> {
-    let fresh = connect(upstream, to, &[], true).await;
+    let place = match &to.limit {
+        Some(limit) => Some(limit.take(&upstream.stats).await?),
+        None => None,
+    };
+    let fresh = connect(upstream, to, &[], place, true).await;
     if let Err(error) = &fresh {
         upstream.known.health.note_failure(&to.origin, error);
     }

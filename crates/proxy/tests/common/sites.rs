@@ -73,7 +73,12 @@ pub fn config(sites: Vec<SiteConfig>, origins: Vec<OriginConfig>) -> ProxyConfig
 
 /// A proxy with this configuration, one worker, and the token of the tests.
 pub async fn configured(config: ProxyConfig) -> TestProxy {
+    with_workers(config, 1).await
+}
+
+/// A proxy with this configuration, so many workers, and the token of the tests.
+pub async fn with_workers(config: ProxyConfig, workers: usize) -> TestProxy {
     let mut options = options_of(&Arc::new(config)).expect("a good configuration");
     options.admin.token = Some(token());
-    TestProxy::start(ProxyOptions { workers: 1, ..options }).await
+    TestProxy::start(ProxyOptions { workers, ..options }).await
 }

@@ -88,6 +88,12 @@ const PROXY: &[Metric] = &[
     ),
     ("origin_connections_total", COUNTER, "Connections opened to origins.", &[("", "/origin_connections")]),
     ("origin_requests_total", COUNTER, "Requests sent to origins.", &[("", "/origin_requests")]),
+    (
+        "queued_requests_total",
+        COUNTER,
+        "Requests that waited for a connection to a server, and those that got none.",
+        &[("waited", "/queued"), ("refused", "/queue_refusals")],
+    ),
     ("origin_failures_total", COUNTER, "Requests that failed at the origin (502, 504).", &[("", "/origin_failures")]),
     ("origin_down", GAUGE, "Whether the last connections to the origin all failed.", &[("", "/origin_failure")]),
     ("informational_responses_total", COUNTER, "Responses 1xx of origins.", &[("", "/informational")]),
@@ -165,6 +171,7 @@ pub fn proxies(text: &mut String, proxies: &[Value]) {
     family(text, "nectary_store", STORE, &stores);
     latencies(text, &own);
     certificates(text, &own);
+    servers(text, &own);
 }
 
 /// Formats the histograms of how long requests took.
@@ -205,6 +212,36 @@ fn certificates(text: &mut String, proxies: &[(String, &Value)]) {
     if !lines.is_empty() {
         let help = "When a certificate for clients ends, in Unix time.";
         let _ = write!(text, "# HELP {CERTIFICATE} {help}\n# TYPE {CERTIFICATE} gauge\n{lines}");
+    }
+}
+
+/// The metrics of the servers of origins: name, kind, help, and the figure.
+const SERVER: [(&str, &str, &str, fn(&Value) -> Option<u64>); 3] = [
+    ("up", GAUGE, "Whether the last connections, checks and requests did not all fail.", |server| {
+        Some(u64::from(server["failure"].is_null()))
+    }),
+    ("requests_total", COUNTER, "Requests that the server got.", |server| server["requests"].as_u64()),
+    ("requests_under_way", GAUGE, "Requests at the server that are not over.", |server| {
+        server["requests_under_way"].as_u64()
+    }),
+];
+
+/// Formats the state of each server of an origin.
+fn servers(text: &mut String, proxies: &[(String, &Value)]) {
+    for (metric, kind, help, figure) in SERVER {
+        let metric = format!("nectary_proxy_server_{metric}");
+        let mut lines = String::new();
+        for (name, values) in proxies {
+            for server in values["servers"].as_array().into_iter().flatten() {
+                let Some(number) = figure(server) else { continue };
+                let (origin, url) = (escaped(&plain(&server["origin"])), escaped(&plain(&server["url"])));
+                let name = escaped(name);
+                let _ = writeln!(lines, "{metric}{{proxy=\"{name}\",origin=\"{origin}\",server=\"{url}\"}} {number}");
+            }
+        }
+        if !lines.is_empty() {
+            let _ = write!(text, "# HELP {metric} {help}\n# TYPE {metric} {kind}\n{lines}");
+        }
     }
 }
 

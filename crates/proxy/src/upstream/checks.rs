@@ -1,0 +1,96 @@
+//! Requests that ask whether the servers of an origin work.
+//!
+//! Owns: when each server is checked, and what passes. One worker checks for all. A check has a new connection, so that a
+//! server which accepts no more connections does not pass; it does not count for the limit on connections, so that a busy
+//! server passes. Leaves to others: what follows for the server (`pool`).
+
+use std::future::pending;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use http::header::{HOST, USER_AGENT};
+use http::{HeaderMap, HeaderValue, Method, StatusCode};
+use nectary_host::log::{Level, Throttle};
+
+use super::connect::connect;
+use super::exchange::{Sent, send};
+use super::pool::Check;
+use super::{Destination, Pool, RequestBody, RequestHead, Server, Upstream};
+
+/// What checks are known by in the logs of servers.
+const AGENT: HeaderValue = HeaderValue::from_static("nectary-check");
+
+/// The first checks of an origin's servers are spread over this time.
+const SPREAD: Duration = Duration::from_millis(500);
+
+/// Limits how often a change is logged.
+static CHANGED: Throttle = Throttle::every(Duration::from_secs(60));
+
+/// Checks the servers of the pools that have a check, until the future is dropped.
+pub(crate) async fn check_all(upstream: &Rc<Upstream>, pools: &[Arc<Pool>]) {
+    let mut checking = FuturesUnordered::new();
+    for pool in pools {
+        let Some(check) = &pool.rules.check else { continue };
+        let asked = pool.servers.iter().filter(|server| server.weight > 0).enumerate();
+        for (index, server) in asked {
+            let delay = SPREAD.mul_f64(index as f64 / pool.servers.len() as f64);
+            checking.push(keep_checking(upstream, pool, server, check, delay));
+        }
+    }
+    while checking.next().await.is_some() {}
+    pending().await
+}
+
+async fn keep_checking(upstream: &Rc<Upstream>, pool: &Arc<Pool>, server: &Server, check: &Check, delay: Duration) {
+    let to = Destination::at_server(pool, server);
+    tokio::time::sleep(delay).await;
+    let mut rounds = tokio::time::interval(check.interval);
+    rounds.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        rounds.tick().await;
+        let asked = tokio::time::timeout(check.time, ask(upstream, &to, server, check)).await;
+        let failure = match asked {
+            Ok(Ok(status)) if passes(check, status) => None,
+            Ok(Ok(status)) => Some(format!("GET {} was answered with {}", check.path, status.as_u16())),
+            Ok(Err(error)) => Some(error),
+            Err(_) => Some(format!("GET {} was not answered in {:?}", check.path, check.time)),
+        };
+        let was_unhealthy = pool.is_unhealthy(server);
+        server.state.note_check(failure.as_ref().map(|failure| failure as &dyn std::fmt::Display));
+        if pool.is_unhealthy(server) != was_unhealthy {
+            let what = failure.map_or("passes its checks again".to_owned(), |failure| {
+                format!("does not pass its checks and gets no requests: {failure}")
+            });
+            CHANGED.write(Level::Warning, "proxy", format_args!("origin {}: {} {what}", pool.name, server.url()));
+        }
+    }
+}
+
+fn passes(check: &Check, status: StatusCode) -> bool {
+    if check.statuses.is_empty() { status.is_success() } else { check.statuses.contains(&status.as_u16()) }
+}
+
+/// Sends the request of a check. *Errors*: a text if there is no answer.
+async fn ask(
+    upstream: &Rc<Upstream>,
+    to: &Destination,
+    server: &Server,
+    check: &Check,
+) -> Result<StatusCode, String> {
+    let host = check.host.as_ref().unwrap_or(&server.authority);
+    let mut headers = HeaderMap::new();
+    headers.insert(HOST, HeaderValue::from_str(host).map_err(|error| error.to_string())?);
+    headers.insert(USER_AGENT, AGENT);
+    let head = RequestHead { method: Method::GET, target: check.path.clone(), headers };
+    let connection = connect(upstream, to, &[], None, false).await.map_err(|error| error.to_string())?;
+    let connection = connection.ok_or("the server has no address")?;
+    match send(upstream, to, connection, head.with_body(RequestBody::Empty), &|_| ()).await {
+        // Nobody needs the body, so the connection ends with it.
+        Sent::Answered(response, _lease) => Ok(response.status()),
+        Sent::Failed(error) => Err(error.to_string()),
+        Sent::Not(_) => Err("it closed the connection at once".to_owned()),
+    }
+}

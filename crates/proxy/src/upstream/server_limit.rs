@@ -1,0 +1,251 @@
+//! The limit on connections to a server, and the requests that wait for one.
+//!
+//! Owns: the places for connections to a server, which all workers share. A connection has a place until it is closed. When
+//! no place is free, a request waits, in the order of coming, and not for ever. It gets the next connection that its worker
+//! no longer needs, or the place of one that another worker closes: unused connections are closed as soon as somebody
+//! waits.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, oneshot};
+
+use super::error::FetchError;
+use super::{Destination, Idle};
+use crate::stats::WorkerStats;
+use crate::wire::transport::Transport;
+
+/// While requests wait in other workers, too, one in so many connections is closed for them instead of being used again
+/// here.
+const OTHERS_TURN: u32 = 4;
+
+/// How many connections a server may have, and how requests wait for one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct LimitRule {
+    /// Connections at a time.
+    pub connections_max: usize,
+    /// Requests that wait.
+    pub queue_max: usize,
+    /// The longest time for which one waits.
+    pub queue_time: Duration,
+}
+
+/// The connections to a server, of all workers together.
+#[derive(Debug)]
+pub(crate) struct ServerLimit {
+    rule: LimitRule,
+    places: Arc<Semaphore>,
+    waiting: AtomicUsize,
+    /// Tells unused connections that somebody waits.
+    is_wanted: Notify,
+}
+
+/// The place of a connection to a server.
+#[derive(Debug)]
+pub(super) struct ServerPlace {
+    limit: Arc<ServerLimit>,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl ServerPlace {
+    /// Waits until somebody waits for a place while no exchange is under way on this connection.
+    pub async fn is_wanted(&self, transport: &Transport) {
+        loop {
+            self.limit.is_wanted.notified().await;
+            if !transport.is_busy() {
+                return;
+            }
+        }
+    }
+}
+
+/// What a request got that needs a connection.
+pub(super) enum Got {
+    /// The place for a new one.
+    Place(ServerPlace),
+    /// One that another request no longer needs.
+    Connection(Idle),
+}
+
+/// Counts a request that waits, until it is dropped.
+struct Waiting<'a>(&'a ServerLimit);
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.waiting.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl ServerLimit {
+    /// A server without connections.
+    pub fn new(rule: LimitRule) -> Arc<ServerLimit> {
+        let places = Arc::new(Semaphore::new(rule.connections_max.min(Semaphore::MAX_PERMITS)));
+        Arc::new(ServerLimit { rule, places, waiting: AtomicUsize::new(0), is_wanted: Notify::new() })
+    }
+
+    /// Whether all places are taken.
+    pub fn is_full(&self) -> bool {
+        self.places.available_permits() == 0
+    }
+
+    /// The requests that wait.
+    fn waiting(&self) -> usize {
+        self.waiting.load(Ordering::Relaxed)
+    }
+
+    /// A place, if one is free.
+    pub(super) fn try_take(self: &Arc<Self>) -> Option<ServerPlace> {
+        let permit = self.places.clone().try_acquire_owned().ok()?;
+        Some(ServerPlace { limit: self.clone(), _permit: permit })
+    }
+
+    /// Waits for a place, or for a connection that `handed` brings.
+    ///
+    /// *Errors*: [`FetchError::Busy`] if too many wait, or when the time is over. *Cancel safety*: dropping the future gives
+    /// the turn to the next.
+    async fn wait(
+        self: &Arc<Self>,
+        stats: &WorkerStats,
+        handed: impl Future<Output = Option<Idle>>,
+    ) -> Result<Got, FetchError> {
+        let count = self.waiting.fetch_add(1, Ordering::Relaxed);
+        let waiting = Waiting(self);
+        if count >= self.rule.queue_max {
+            stats.queue_refusals.add(1);
+            return Err(FetchError::Busy(format!("{count} requests wait for one already")));
+        }
+        stats.queued.add(1);
+        self.is_wanted.notify_waiters();
+        let got = tokio::select! {
+            biased;
+            Some(connection) = handed => Ok(Got::Connection(connection)),
+            Ok(permit) = self.places.clone().acquire_owned() => {
+                Ok(Got::Place(ServerPlace { limit: self.clone(), _permit: permit }))
+            }
+            () = tokio::time::sleep(self.rule.queue_time) => {
+                stats.queue_refusals.add(1);
+                Err(FetchError::Busy(format!("none was free for {:?}", self.rule.queue_time)))
+            }
+        };
+        drop(waiting);
+        got
+    }
+
+    /// Waits for a place, as [`Queues::get`] does.
+    pub(super) async fn take(self: &Arc<Self>, stats: &WorkerStats) -> Result<ServerPlace, FetchError> {
+        if let Some(place) = self.try_take() {
+            return Ok(place);
+        }
+        match self.wait(stats, std::future::pending()).await? {
+            Got::Place(place) => Ok(place),
+            Got::Connection(_) => Err(FetchError::Busy("it was given to another request".to_owned())),
+        }
+    }
+}
+
+/// The requests of one worker that wait for a connection to a server.
+#[derive(Default)]
+pub(super) struct Queues {
+    queues: RefCell<HashMap<Destination, VecDeque<oneshot::Sender<Idle>>>>,
+    /// The connections that were no longer needed while others waited, too.
+    turns: Cell<u32>,
+}
+
+impl Queues {
+    /// Gets a place for a connection, or a connection. *Errors*: [`FetchError::Busy`].
+    pub async fn get(
+        &self,
+        to: &Destination,
+        limit: &Arc<ServerLimit>,
+        stats: &WorkerStats,
+    ) -> Result<Got, FetchError> {
+        if let Some(place) = limit.try_take() {
+            return Ok(Got::Place(place));
+        }
+        let (hand, handed) = oneshot::channel();
+        {
+            let mut queues = self.queues.borrow_mut();
+            let queue = queues.entry(to.clone()).or_default();
+            queue.retain(|waiter| !waiter.is_closed());
+            queue.push_back(hand);
+        }
+        limit.wait(stats, async { handed.await.ok() }).await
+    }
+
+    /// Gives a connection that is no longer needed to a request of this worker that waits for one. *Returns*: the connection
+    /// if nobody waits anywhere. If somebody waits elsewhere alone, it is closed.
+    pub fn hand_over(&self, to: &Destination, limit: &ServerLimit, mut connection: Idle) -> Option<Idle> {
+        let waiting = limit.waiting();
+        if waiting == 0 {
+            return Some(connection);
+        }
+        let mut queues = self.queues.borrow_mut();
+        let queue = queues.get_mut(to)?;
+        queue.retain(|waiter| !waiter.is_closed());
+        if waiting > queue.len() {
+            self.turns.set(self.turns.get().wrapping_add(1));
+            if self.turns.get().is_multiple_of(OTHERS_TURN) {
+                return None;
+            }
+        }
+        while let Some(waiter) = queue.pop_front() {
+            match waiter.send(connection) {
+                Ok(()) => return None,
+                Err(back) => connection = back,
+            }
+        }
+        None
+    }
+
+    /// Forgets the servers for which nobody waits.
+    pub fn sweep(&self) {
+        self.queues.borrow_mut().retain(|_, queue| {
+            queue.retain(|waiter| !waiter.is_closed());
+            !queue.is_empty()
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RULE: LimitRule =
+        LimitRule { connections_max: 2, queue_max: 1, queue_time: Duration::from_secs(5) };
+
+    #[tokio::test(start_paused = true)]
+    async fn requests_wait_for_a_place_and_not_for_ever() {
+        let (limit, stats) = (ServerLimit::new(RULE), WorkerStats::default());
+        let first = limit.take(&stats).await.expect("a place");
+        let _second = limit.take(&stats).await.expect("a place");
+        assert!(limit.is_full() && limit.try_take().is_none());
+        let begin = tokio::time::Instant::now();
+        assert!(matches!(limit.take(&stats).await, Err(FetchError::Busy(_))));
+        assert_eq!((begin.elapsed(), limit.waiting()), (RULE.queue_time, 0));
+        let wait = limit.take(&stats);
+        let crowd = async {
+            tokio::task::yield_now().await;
+            assert!(matches!(limit.take(&stats).await, Err(FetchError::Busy(_))), "too many wait");
+            drop(first);
+        };
+        let (waited, ()) = tokio::join!(wait, crowd);
+        assert!(waited.is_ok());
+        assert_eq!((stats.queued.get(), stats.queue_refusals.get(), begin.elapsed()), (2, 2, RULE.queue_time));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn unused_connections_are_told_of_a_wait() {
+        let (limit, stats) = (ServerLimit::new(LimitRule { connections_max: 1, ..RULE }), WorkerStats::default());
+        let unused = limit.take(&stats).await.expect("a place");
+        let transport = Transport::new(std::rc::Rc::default());
+        let close = async {
+            unused.is_wanted(&transport).await;
+            drop(unused);
+        };
+        let ((), got) = tokio::join!(close, limit.take(&stats));
+        assert!(got.is_ok());
+    }
+}

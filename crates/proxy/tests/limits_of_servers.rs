@@ -1,0 +1,123 @@
+//! How many connections a server gets, how requests wait for one, and how long a whole response may take.
+
+use std::time::{Duration, Instant};
+
+use nectary_config::OriginConfig;
+
+use crate::common::sites::{at, config, configured, origin, route, site, with_workers};
+use crate::common::*;
+
+const ASK: &[u8] = b"GET /x HTTP/1.1\r\nhost: a\r\n\r\n";
+
+/// An origin with one server and one connection.
+fn narrow(server: &Origin) -> OriginConfig {
+    OriginConfig { connections_max: Some(at(1)), ..origin("o", &[server.address]) }
+}
+
+fn of(origin: OriginConfig) -> nectary_config::ProxyConfig {
+    config(vec![site(&["a"], vec![route("/", "o")])], vec![origin])
+}
+
+/// An origin that answers `/x` when the gate is open.
+async fn gated() -> Origin {
+    let answer = b"HTTP/1.1 200 OK\r\ncache-control: no-store\r\ncontent-length: 1\r\n\r\nx";
+    let server = Origin::start().await;
+    server.on("/x", Script::raw(b"").wait("gate").then(answer));
+    server
+}
+
+#[tokio::test]
+async fn requests_wait_for_the_only_connection() {
+    let server = gated().await;
+    let proxy = configured(of(narrow(&server))).await;
+    let mut clients = Vec::new();
+    for number in 0..6 {
+        // Each asks for another URL, so that none waits for another's fetch.
+        server.on(&format!("/{number}"), Script::raw(b"").wait("gate").then(b"HTTP/1.1 204 No Content\r\n\r\n"));
+        let mut client = Client::connect(proxy.address).await;
+        client.send(format!("GET /{number} HTTP/1.1\r\nhost: a\r\n\r\n").as_bytes()).await;
+        clients.push(client);
+    }
+    proxy.wait_for(|stats| stats.queued == 5).await;
+    assert_eq!((server.count(), server.connections()), (1, 1));
+    server.open("gate");
+    for client in &mut clients {
+        assert_eq!(client.reply(false).await.status, 204);
+    }
+    assert_eq!((server.count(), server.connections()), (6, 1), "the connection is handed over");
+    assert_eq!(proxy.stats().queue_refusals, 0);
+}
+
+#[tokio::test]
+async fn too_many_that_wait_get_503() {
+    let server = gated().await;
+    let mut pool = OriginConfig { queue_max: Some(at(1)), ..narrow(&server) };
+    pool.times.queue_time = Some(at(Duration::from_millis(300)));
+    let proxy = configured(of(pool)).await;
+    let mut first = Client::connect(proxy.address).await;
+    first.send(b"POST /x HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\n\r\nhi").await;
+    server.wait_for(1).await;
+    let mut second = Client::connect(proxy.address).await;
+    second.send(b"POST /x HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\n\r\nho").await;
+    proxy.wait_for(|stats| stats.queued == 1).await;
+    let mut third = Client::connect(proxy.address).await;
+    third.send(b"POST /x HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\n\r\nha").await;
+    let crowded = third.reply(false).await;
+    assert_eq!(crowded.status, 503);
+    assert!(crowded.text().contains("1 requests wait for one already"), "{}", crowded.text());
+    let late = second.reply(false).await;
+    assert_eq!(late.status, 503);
+    assert!(late.text().contains("none was free for 300ms"), "{}", late.text());
+    server.open("gate");
+    assert_eq!(first.reply(false).await.status, 200);
+    assert_eq!((server.count(), proxy.stats().queue_refusals), (1, 2));
+    // The server is not to blame.
+    assert_eq!(proxy.reader().origins_failing(), []);
+}
+
+#[tokio::test]
+async fn workers_leave_their_unused_connections_to_others() {
+    let server = Origin::start().await;
+    server.on("/x", Script::ok(&["cache-control: no-store"], b"x"));
+    let proxy = with_workers(of(narrow(&server)), 4).await;
+    let begin = Instant::now();
+    for _ in 0..40 {
+        assert_eq!(get(proxy.address, "/x", &["host: a"]).await.text(), "x");
+    }
+    assert!(begin.elapsed() < Duration::from_secs(5), "nobody waits for the end of the queue's time");
+    assert!(server.connections() > 1, "several workers had requests");
+}
+
+#[tokio::test]
+async fn a_whole_response_has_its_time() {
+    let server = Origin::start().await;
+    let head = b"HTTP/1.1 200 OK\r\ncache-control: max-age=60\r\ncontent-length: 100\r\n\r\nsome";
+    server.on("/half", Script::raw(head).hang()).on("/none", Script::default().hang());
+    let mut pool = origin("o", &[server.address]);
+    pool.times.total_time = Some(at(Duration::from_millis(300)));
+    let proxy = configured(of(pool)).await;
+    assert_eq!(get(proxy.address, "/none", &["host: a"]).await.status, 504);
+    let half = get(proxy.address, "/half", &["host: a"]).await;
+    assert_eq!((half.status, half.is_complete), (200, false));
+    proxy.wait_for(|stats| stats.failed_fills >= 1).await;
+    server.now("/half", Script::fresh(b"whole"));
+    assert_eq!(get(proxy.address, "/half", &["host: a"]).await.text(), "whole");
+}
+
+#[tokio::test]
+async fn checks_need_no_place() {
+    let server = gated().await;
+    server.on("/health", Script::ok(&[], b""));
+    let check = nectary_config::HealthCheck {
+        path: at("/health".to_owned()),
+        interval: Some(at(Duration::from_millis(20))),
+        ..Default::default()
+    };
+    let proxy = configured(of(OriginConfig { check: Some(at(check)), ..narrow(&server) })).await;
+    let mut client = Client::connect(proxy.address).await;
+    client.send(ASK).await;
+    server.wait_for(6).await;
+    assert_eq!(proxy.reader().origins_unhealthy(), []);
+    server.open("gate");
+    assert_eq!(client.reply(false).await.status, 200);
+}
