@@ -98,6 +98,9 @@ fn not_started(disk: &str, error: ServerError) -> Failure {
             format!("{disk}: server {server} on {host} leads: it renews its lease"),
             "mount from that server, or stop it first; `nectary volume info DISK` names all servers",
         ),
+        ServerError::TooFewDescriptors(what) => {
+            Failure::new(FAILED, what, "raise the limit: `ulimit -Hn`, or LimitNOFILE= in a unit of systemd")
+        }
         error => error.into(),
     }
 }

@@ -9,6 +9,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use nectary_host::Newcomer;
 use nectary_host::log::{Level, Throttle};
@@ -18,6 +19,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::time::{Instant, timeout};
 
 use super::locking::Wish;
+use super::places::Places;
 use super::request::{Request, wall_ns};
 use crate::format::{Label, Session, SessionState};
 use crate::journal::LeaderLease;
@@ -66,6 +68,7 @@ pub(super) struct Context {
     pub requests: mpsc::Sender<Request>,
     pub shared: Arc<Shared>,
     pub tls: Option<ServerTls>,
+    pub places: Arc<Places>,
 }
 
 pub(super) type Frames = mpsc::UnboundedSender<Vec<u8>>;
@@ -204,6 +207,26 @@ pub(super) async fn serve(context: &Context, stream: Stream, peer: &str, mut new
     }
 }
 
+/// The longest time for telling a client that there is no place for it.
+const TURN_AWAY_TIME_MAX: Duration = Duration::from_secs(2);
+
+/// Tells a client that there is no place for it. Its greeting is read first: a connection that is closed with bytes unread
+/// may lose the refusal.
+pub(super) async fn turn_away(context: &Context, stream: Stream) {
+    let talk = async {
+        let (mut reader, writer) = split(net::secure(stream, context.tls.as_ref()).await?);
+        let Some((header, _)) = read_message(&mut reader).await? else { return Ok(()) };
+        let (frames, to_write) = mpsc::unbounded_channel();
+        let failure = Message::Failure(refusal(Code::Limit, context.places.refusal()));
+        let _ = frames.send(failure.encode(header.request, context.shared.epoch));
+        drop(frames);
+        write_all(writer, to_write, Some(&context.shared.lease)).await;
+        Ok::<(), Unread>(())
+    };
+    // The client asks again.
+    let _ = timeout(TURN_AWAY_TIME_MAX, talk).await;
+}
+
 /// The session and role of a connection.
 #[derive(Clone, Copy)]
 struct Greeted {
@@ -265,6 +288,9 @@ async fn begin(context: &Context, hello: Hello) -> Result<Greeted, Failure> {
         Request::Resume { session: hello.session, incarnation, link, reply }
     } else if hello.role == ROLE_CONTROL {
         return Err(refusal(Code::OutOfOrder, "a session begins with its bulk connection"));
+    } else if context.places.is_full() {
+        // Its second connection would have no place, and without that a session ends with its lease.
+        return Err(refusal(Code::Limit, context.places.refusal()));
     } else {
         let session = Session {
             incarnation: hello.incarnation,

@@ -32,6 +32,7 @@ mod locking;
 mod long_waits;
 mod newest;
 mod owner;
+mod places;
 mod presence;
 mod proofs;
 mod pushes;
@@ -54,7 +55,11 @@ use crate::protocol::Failure;
 pub use alone::alone;
 pub use long_waits::{LongWait, ServerWaits, WAIT_SHOWN, WaitSubject};
 pub use request::Overview;
+use places::Places;
 use request::Request;
+
+/// The clients that are told at a time that there is no place for them. More get no answer.
+const TURNED_AWAY_MAX: usize = 8;
 
 /// The options of a server.
 #[derive(Clone)]
@@ -94,6 +99,12 @@ pub enum ServerError {
         /// The cause.
         source: std::io::Error,
     },
+    /// Too few files may be open at a time.
+    #[error("{0}")]
+    TooFewDescriptors(
+        /// How many are needed.
+        String,
+    ),
     /// The journal is full, and the disk has no free segment.
     #[error("there is no room for the journal: start the server again, then {0}")]
     NoRoom(
@@ -146,14 +157,24 @@ impl Server {
     /// Becomes the server of the volume on `device`, and listens. If the previous server ended without resigning, the
     /// start waits for that server's lease.
     ///
-    /// *Errors*: another server leads; the disk fails; an address cannot be listened on.
+    /// *Errors*: another server leads; the disk fails; an address cannot be listened on; too few files may be open.
     pub async fn start(device: SharedDevice, options: ServerOptions) -> Result<Server, ServerError> {
+        Server::start_for(device, options, connection::CONNECTIONS_MAX).await
+    }
+
+    /// Like [`start`](Server::start), for fewer connections than usual.
+    pub async fn start_for(
+        device: SharedDevice,
+        options: ServerOptions,
+        connections_max: usize,
+    ) -> Result<Server, ServerError> {
         // Listening comes first, so that a wrong address is reported at once.
         let mut listeners = Vec::new();
         for address in &options.listen {
             let listener = Listener::bind(address).await;
             listeners.push(listener.map_err(|source| ServerError::Listen { address: address.clone(), source })?);
         }
+        let places = Places::new(connections_max).map_err(ServerError::TooFewDescriptors)?;
         let addresses = listeners.iter().map(|listener| listener.address().clone()).collect();
         let (owner, shared, pulse) = owner::Owner::start(device, &options).await?;
         let (requests, received) = mpsc::channel(request::REQUESTS_MAX);
@@ -174,11 +195,10 @@ impl Server {
             result
         });
         let handle = Handle { requests: requests.clone(), seen };
-        let context = Arc::new(connection::Context { requests, shared, tls: options.tls.clone() });
+        let context = Arc::new(connection::Context { requests, shared, tls: options.tls.clone(), places });
         let mut tasks = JoinSet::new();
         for listener in listeners {
-            let connections_max = descriptors::connections_max(connection::CONNECTIONS_MAX);
-            tasks.spawn(accept(listener, context.clone(), connections_max));
+            tasks.spawn(accept(listener, context.clone()));
         }
         Ok(Server { addresses, handle, stop, ended, tasks, owner })
     }
@@ -214,22 +234,35 @@ impl Server {
     }
 }
 
-/// Accepts connections, at most `connections_max` at a time. When this future is dropped, all its connections end.
-async fn accept(listener: Listener, context: Arc<connection::Context>, connections_max: usize) {
+/// Accepts connections as long as there are places for them. When this future is dropped, all its connections end.
+async fn accept(listener: Listener, context: Arc<connection::Context>) {
     static LOGGED: Throttle = Throttle::every(std::time::Duration::from_secs(60));
-    let mut connections = JoinSet::new();
+    let (mut connections, mut turned_away) = (JoinSet::new(), JoinSet::new());
     // Connections that have not greeted. Each gives its place up if there is no room for another client.
     let newcomers = Newcomers::default();
+    let places = &context.places;
     loop {
         tokio::select! {
             accepted = listener.accept() => match accepted {
-                Ok((stream, peer)) if connections.len() < connections_max || newcomers.displace() => {
-                    let (context, newcomer) = (context.clone(), newcomers.add());
-                    connections.spawn(async move { connection::serve(&context, stream, &peer, newcomer).await });
-                }
-                Ok((_, peer)) => {
-                    descriptors::note_refused(format!("{connections_max} are served, which is the limit"));
-                    LOGGED.write(Level::Warning, "volume", format_args!("{peer}: turned away, there are too many connections"));
+                Ok((stream, peer)) => {
+                    let place = places.take().or_else(|| newcomers.displace().then(|| places.take_anyway()));
+                    let context = context.clone();
+                    match place {
+                        Some(place) => {
+                            let newcomer = newcomers.add();
+                            connections.spawn(async move {
+                                connection::serve(&context, stream, &peer, newcomer).await;
+                                drop(place);
+                            });
+                        }
+                        None => {
+                            descriptors::note_refused(format!("{} are served, which is the limit", places.max()));
+                            LOGGED.write(Level::Warning, "volume", format_args!("{peer}: {}", places.refusal()));
+                            if turned_away.len() < TURNED_AWAY_MAX {
+                                turned_away.spawn(async move { connection::turn_away(&context, stream).await });
+                            }
+                        }
+                    }
                 }
                 Err(error) => {
                     descriptors::note_failed_accept(&error);
@@ -240,6 +273,7 @@ async fn accept(listener: Listener, context: Arc<connection::Context>, connectio
                 }
             },
             Some(_) = connections.join_next() => {}
+            Some(_) = turned_away.join_next() => {}
         }
     }
 }

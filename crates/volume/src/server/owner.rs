@@ -507,9 +507,6 @@ impl Owner {
 }
 
 #[cfg(test)]
-#[path = "owner_tests.rs"]
-mod tests;
-
-#[cfg(test)]
-#[path = "room_tests.rs"]
 mod room_tests;
+#[cfg(test)]
+mod tests;

@@ -3,6 +3,7 @@
 mod access_lists;
 mod access_times;
 mod common;
+mod crowded;
 mod kept_names;
 mod leader_lease;
 mod model;

@@ -66,6 +66,11 @@ impl Volume {
 
     /// Starts a server that the clients with these numbers can reach.
     pub async fn serve(&self, clients: &[u32]) -> Server {
+        self.serve_for(clients, 2048).await
+    }
+
+    /// The same, for so many connections.
+    pub async fn serve_for(&self, clients: &[u32], connections_max: usize) -> Server {
         let options = ServerOptions {
             listen: clients.iter().map(|client| self.socket(*client)).collect(),
             tls: None,
@@ -74,7 +79,7 @@ impl Volume {
             previous_gone: true,
             said_gone: Vec::new(),
         };
-        Server::start(self.device.clone(), options).await.expect("it starts")
+        Server::start_for(self.device.clone(), options, connections_max).await.expect("it starts")
     }
 
     pub async fn try_connect(&self, client: u32) -> Result<Client, Error> {

@@ -325,13 +325,15 @@ async fn waits_name_who_waits_and_for_whom() {
 async fn idle_connections_keep_no_host_out() {
     use crate::net::{Address, Listener};
     use crate::protocol::Message;
+    use crate::server::places::Places;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     let (_owner, shared, _pulse) = owner().await;
     let path = std::env::temp_dir().join(format!("nectary-volume-idle-{}.sock", std::process::id()));
     let listener = Listener::bind(&Address::Unix(path.clone())).await.expect("it listens");
-    let context = Arc::new(crate::server::connection::Context { requests: mpsc::channel(1).0, shared, tls: None });
-    let serving = tokio::spawn(crate::server::accept(listener, context, 4));
+    let (requests, places) = (mpsc::channel(1).0, Places::new(4).expect("there are descriptors"));
+    let context = Arc::new(crate::server::connection::Context { requests, shared, tls: None, places });
+    let serving = tokio::spawn(crate::server::accept(listener, context));
     let connect = async || tokio::net::UnixStream::connect(&path).await.expect("it connects");
     let mut idle = Vec::new();
     for _ in 0..16 {

@@ -1,0 +1,40 @@
+//! A server that has as many connections as it may have says so, and those that it has are not disturbed.
+
+use std::time::Duration;
+
+use crate::common::{ROOT, Volume};
+use nectary_volume::client::Error;
+use nectary_volume::protocol::Code;
+
+#[tokio::test]
+async fn clients_beyond_the_limit_are_told() {
+    let volume = Volume::new("crowded").await;
+    // Two sessions and half of a third one, over two addresses.
+    let server = volume.serve_for(&[0, 1], 5).await;
+    let (first, second) = (volume.connect(0).await, volume.connect(1).await);
+    for client in [0, 1, 0] {
+        let Err(Error::Refused(failure)) = volume.try_connect(client).await else { panic!("there is no place") };
+        assert_eq!(failure.code, Code::Limit);
+        assert!(failure.words.contains("5 connections, which is its limit"), "{failure}");
+    }
+    // Longer than the lease.
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    for client in [&first, &second] {
+        client.attributes(ROOT).await.expect("its session goes on");
+    }
+    first.close().await.expect("it ends");
+    let third = loop {
+        match volume.try_connect(0).await {
+            Ok(client) => break client,
+            Err(Error::Refused(failure)) if failure.code == Code::Limit => {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+            Err(error) => panic!("{error}"),
+        }
+    };
+    third.attributes(ROOT).await.expect("it has a place");
+    for client in [second, third] {
+        client.close().await.expect("it ends");
+    }
+    server.stop().await.expect("it ends");
+}
