@@ -231,3 +231,69 @@ async fn latency_is_counted_by_outcome() {
     };
     assert_eq!((of("hit"), of("miss"), of("failed")), ((3, true), (1, true), (0, false)));
 }
+
+/// Sends a purge that says in its body what it purges.
+async fn purge_by_body(to: std::net::SocketAddr, body: &str, headers: &[&str]) -> Reply {
+    let mut lines = vec!["POST /purge HTTP/1.1".to_owned(), format!("host: {to}")];
+    lines.push(format!("content-length: {}", body.len()));
+    lines.extend(headers.iter().map(|line| (*line).to_owned()));
+    let mut client = Client::connect(to).await;
+    client.send(format!("{}\r\n\r\n{body}", lines.join("\r\n")).as_bytes()).await;
+    client.reply(false).await
+}
+
+#[tokio::test]
+async fn a_body_says_what_is_purged() {
+    let origin = Origin::start().await;
+    let proxy = holding(&origin, listener()).await;
+    let admin = proxy.admin_address.expect("one");
+    let paths = ["/a/1", "/a/2", "/b/1", "/tagged"];
+    for path in &paths[..3] {
+        origin.on(path, Script::fresh(b"x"));
+    }
+    origin.on("/tagged", Script::ok(&["cache-control: max-age=60", "surrogate-key: news"], b"x"));
+    let kept = async || {
+        let mut kept = Vec::new();
+        for path in paths {
+            if get(proxy.address, &origin.url(path), &[]).await.is_hit() {
+                kept.push(path);
+            }
+        }
+        kept
+    };
+    kept().await;
+    for (body, left) in [
+        (format!(r#"{{"prefix": "{}"}}"#, origin.url("/a/")), vec!["/b/1", "/tagged"]),
+        (format!(r#"{{"url": "{}"}}"#, origin.url("/b/1")), vec!["/a/1", "/a/2", "/tagged"]),
+        (r#"{"tags": ["news", "none"]}"#.to_owned(), vec!["/a/1", "/a/2", "/b/1"]),
+        (r#"{"all": true}"#.to_owned(), vec![]),
+        (format!(r#"{{"key": "{}"}}"#, origin.url("/a/1")), vec!["/a/2", "/b/1", "/tagged"]),
+    ] {
+        let reply = purge_by_body(admin, &body, &["accept: application/json"]).await;
+        assert_eq!((reply.status, reply.cache_status().as_str()), (200, "nectary; detail=purged"), "{body}");
+        assert!(reply.text().starts_with("{\"purged"), "{}", reply.text());
+        assert_eq!(kept().await, left, "{body}");
+    }
+    assert_eq!(proxy.stats().purges, 5);
+}
+
+#[tokio::test]
+async fn unclear_purges_purge_nothing() {
+    let origin = Origin::start().await;
+    let proxy = holding(&origin, AdminOptions { token: Some(token()), ..listener() }).await;
+    let admin = proxy.admin_address.expect("one");
+    let wrong = ["", "{}", "[]", r#"{"all": false}"#, r#"{"url": ""}"#, r#"{"prefix": ""}"#, r#"{"tags": []}"#];
+    for body in wrong.into_iter().chain([r#"{"url": "a", "all": true}"#, r#"{"everything": true}"#, "\u{1}"]) {
+        let reply = purge_by_body(admin, body, &[AUTHORIZATION]).await;
+        assert_eq!(reply.status, 400, "{body}");
+    }
+    let mut client = Client::connect(admin).await;
+    let head = ["POST /purge HTTP/1.1", AUTHORIZATION, "content-length: 2000000"];
+    assert_eq!(client.ask(&head).await.status, 400);
+    let all = r#"{"all": true}"#;
+    assert_eq!(purge_by_body(admin, all, &[]).await.status, 401);
+    assert_eq!(purge_by_body(admin, all, &[AUTHORIZATION, "via: 1.1 other"]).await.status, 403);
+    // The path is an ordinary one for clients.
+    assert_ne!(purge_by_body(proxy.address, all, &[AUTHORIZATION]).await.status, 200);
+    assert!(is_hit(&proxy, &origin).await);
+}

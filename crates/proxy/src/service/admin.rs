@@ -111,7 +111,7 @@ pub(super) async fn answer(request: &ClientRequest) -> Response<ReplyBody> {
 
 /// Refuses everything except purges and pages on an address for administration.
 fn refuse_other(request: &ClientRequest) -> Response<ReplyBody> {
-    let text = "This address is for administration: it serves PURGE, and GET of /metrics, /healthz and /readyz. Send all \
+    let text = "This address is for administration: it serves PURGE, POST of /purge, and GET of /metrics, /healthz and /readyz. Send all \
                 else to an address of --listen.";
     own(request, StatusCode::METHOD_NOT_ALLOWED, "admin-only", text, true)
 }

@@ -1,16 +1,19 @@
-//! `PURGE`: removes a URL with all its variants, or all objects with a tag, from the store.
+//! `PURGE`: removes a URL with all its variants, or all objects with a tag, from the store; and `POST /purge` at an address
+//! for administration, which also removes what begins with a prefix, and everything.
 //!
-//! Owns: the meaning of a purge request. A request with `Surrogate-Key`, `Cache-Tag` or `Cache-Groups` purges these
+//! Owns: the meaning of a purge request. A `PURGE` with `Surrogate-Key`, `Cache-Tag` or `Cache-Groups` purges these
 //! tags, and its URL only names the origin of the groups. A request without these headers purges its URL. A purge of a
-//! URL that is not stored succeeds and says so, so that a repeated purge does not fail. Leaves to others: the decision
-//! which clients may purge (`admin`).
+//! URL that is not stored succeeds and says so, so that a repeated purge does not fail. A `POST` says in JSON what it
+//! purges, in the words of the control socket. Leaves to others: the decision which clients may purge (`admin`).
 
 use std::time::Duration;
 
 use futures_util::future::join_all;
 use http::header::{ACCEPT, HOST};
 use http::uri::{Authority, Scheme};
-use http::{Response, StatusCode, Uri};
+use http::{Method, Response, StatusCode, Uri};
+use http_body_util::{BodyExt, Limited};
+use hyper::body::{Body, Incoming};
 use nectary_store::{Error, ErrorKind, KeyRef, TAG_BYTES_MAX, TAGS_MAX};
 use tokio::time::timeout;
 
@@ -22,7 +25,13 @@ use crate::rules::cache_status::CacheStatus;
 use crate::rules::invalidate::origin_of;
 use crate::rules::key::push_key;
 use crate::rules::tags::{are_about_tags, tags_of};
-use crate::sites::Target;
+use crate::sites::{KeysOfUrl, Target};
+
+/// The longest body of a purge.
+const WANTED_BYTES_MAX: usize = 1 << 20;
+
+/// What such a body may be.
+const WORDS: &str = r#"A purge is one of {"url": URL}, {"prefix": URL}, {"tags": [TAG, …]}, {"all": true}"#;
 
 /// The longest time that a purge looks whether something is stored.
 const LOOK_TIME_MAX: Duration = Duration::from_millis(100);
@@ -72,6 +81,75 @@ pub(super) async fn purge(mut request: ClientRequest, has_key: bool) -> Response
             own(&request, status, detail, &text, false)
         }
     }
+}
+
+/// What a `POST` purges.
+#[derive(Debug, serde::Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+enum Wanted {
+    /// A URL with all its variants.
+    #[serde(alias = "key")]
+    Url(String),
+    /// All URLs that begin so.
+    Prefix(String),
+    /// All responses that have one of these tags.
+    Tags(Vec<String>),
+    /// Everything.
+    All(bool),
+}
+
+/// Whether a request is a purge whose body says what is purged.
+pub(super) fn is_purge(request: &ClientRequest) -> bool {
+    request.method == Method::POST && request.uri.path() == "/purge"
+}
+
+/// Purges what the body of a request says. *Durability*: the purge is durable before the response is sent.
+pub(super) async fn purge_wanted(request: ClientRequest, body: Incoming) -> Response<ReplyBody> {
+    let refused = |text: &str| own(&request, StatusCode::BAD_REQUEST, "purge-unclear", text, true);
+    let too_long = "The body of this purge is not complete, or longer than 1 MiB.";
+    if body.size_hint().lower() > WANTED_BYTES_MAX as u64 {
+        return refused(too_long);
+    }
+    let Ok(body) = Limited::new(body, WANTED_BYTES_MAX).collect().await else { return refused(too_long) };
+    let wanted = match serde_json::from_slice(&body.to_bytes()) {
+        Ok(wanted) => wanted,
+        Err(error) => return refused(&format!("{WORDS}; this is not one of them: {error}.")),
+    };
+    let (what, purged) = match wanted {
+        Wanted::Tags(tags) => {
+            let tags: Vec<_> = tags.into_iter().map(String::into_bytes).collect();
+            return purge_tags(&request, &tags).await;
+        }
+        Wanted::All(true) => ("everything".to_owned(), request.worker.store.purge_all().await),
+        Wanted::Url(url) if !url.is_empty() => {
+            let purged = purge_keys(&request, &url, false).await;
+            (url, purged)
+        }
+        Wanted::Prefix(prefix) if !prefix.is_empty() => {
+            let purged = purge_keys(&request, &prefix, true).await;
+            (format!("what begins with {prefix}"), purged)
+        }
+        Wanted::All(false) | Wanted::Url(_) | Wanted::Prefix(_) => return refused(&format!("{WORDS}; this purges nothing.")),
+    };
+    match purged {
+        Ok(()) => self::purged(&request, "purged", serde_json::json!({ "purged": what }), &format!("purged {what}")),
+        Err(error) => {
+            let (status, detail, text) = failure(&what, &error);
+            own(&request, status, detail, &text, false)
+        }
+    }
+}
+
+/// Purges a URL, or what begins so, by each key that it has.
+async fn purge_keys(request: &ClientRequest, url: &str, is_prefix: bool) -> Result<(), Error> {
+    let keys = request.worker.sites.borrow().keys_of(&KeysOfUrl { url, is_prefix });
+    for key in keys {
+        match is_prefix {
+            true => request.worker.store.purge_prefix(&key).await?,
+            false => request.worker.store.purge_key(&key).await?,
+        }
+    }
+    Ok(())
 }
 
 /// Purges all objects that have one of these tags.

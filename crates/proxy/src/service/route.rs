@@ -63,7 +63,8 @@ pub(super) async fn route(
     if request.client.door == Door::Redirect {
         return redirect(&request);
     }
-    if request.worker.is_leaving.get() && request.method.as_str() == "PURGE" {
+    let is_purge_of_body = request.client.is_admin() && purge::is_purge(&request);
+    if request.worker.is_leaving.get() && (is_purge_of_body || request.method.as_str() == "PURGE") {
         let text = "This proxy stops, and cannot purge any more. Send it again.";
         return own(&request, StatusCode::SERVICE_UNAVAILABLE, "stopping", text, true);
     }
@@ -71,6 +72,12 @@ pub(super) async fn route(
         return match admin::refuse_purge(&request) {
             Some(refusal) => refusal,
             None => purge::purge(request, has_key).await,
+        };
+    }
+    if is_purge_of_body {
+        return match admin::refuse_purge(&request) {
+            Some(refusal) => refusal,
+            None => purge::purge_wanted(request, body).await,
         };
     }
     if request.client.is_admin() {
