@@ -1,11 +1,14 @@
-//! Rounds of a proxy whose origin has several addresses, some of which fail, behind a load.
+//! Rounds of a proxy whose origin has several addresses, or several servers, some of which fail, behind a load.
 //!
 //! In each phase of a round another address is well, and the one before fails after that. Every GET must be answered
 //! within [`ANSWER_MAX`], because an address can answer it at any time. The exception is half an answer: it ends the client's
 //! connection, is counted, and never stored. A POST may fail, but it never arrives twice.
 //!
+//! After a round over servers all are well again, and each must get its share of the requests.
+//!
 //! The planted fault: if no address is well, the checks must complain.
 
+mod servers;
 mod site;
 
 pub use site::{Fault, Site};
@@ -43,6 +46,17 @@ pub struct Extent {
     pub phase: Duration,
     /// Whether no address is well, which the checks must find.
     pub is_planted: bool,
+    /// What the origin has several of.
+    pub several: Several,
+}
+
+/// What an origin has several of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Several {
+    /// Addresses of one name.
+    Addresses,
+    /// Servers, with weights.
+    Servers,
 }
 
 /// What happened in rounds.
@@ -115,15 +129,13 @@ fn namespace() -> &'static str {
 pub fn round(seed: u64, extent: &Extent) -> Result<Counts> {
     let mut rng = Rng::new(seed);
     let scratch = Scratch::new("failover")?;
-    let count = 2 + rng.index(3);
+    let count = if extent.several == Several::Servers { servers::COUNT } else { 2 + rng.index(3) };
     let site = Site::start(count)?;
-    let hosts = scratch.join("hosts");
-    std::fs::write(&hosts, site.hosts(NAME))?;
-    let mut command = ProxyCommand::new(scratch.path(), Some(format!("http://{NAME}:{}", site.port())))?;
-    command.arguments.extend(["--first-byte", "1s"].map(str::to_owned));
-    let script = format!("mount --bind '{}' /etc/hosts && exec \"$@\"", hosts.display());
-    command.wrapper = ["unshare", namespace(), "sh", "-c", &script, "sh"].map(str::to_owned).to_vec();
-    let nectary = command.start()?;
+    let shares = servers::Shares::new(&mut rng);
+    let nectary = match extent.several {
+        Several::Addresses => over_addresses(&scratch, &site)?,
+        Several::Servers => shares.start(&scratch, &site)?,
+    };
     let mut good = rng.index(count);
     let stop = AtomicBool::new(false);
     let mut counts = Counts::default();
@@ -160,8 +172,25 @@ pub fn round(seed: u64, extent: &Extent) -> Result<Counts> {
             }
         }
     });
+    if extent.several == Several::Servers && !extent.is_planted {
+        for index in 0..count {
+            site.restore(index)?;
+        }
+        counts.problems.extend(shares.judge(&nectary, &site)?);
+    }
     judge(&mut counts, &site, &nectary, seed)?;
     Ok(counts)
+}
+
+/// A proxy of an origin whose name has the addresses of a site.
+fn over_addresses(scratch: &Scratch, site: &Site) -> Result<Nectary> {
+    let hosts = scratch.join("hosts");
+    std::fs::write(&hosts, site.hosts(NAME))?;
+    let mut command = ProxyCommand::new(scratch.path(), Some(format!("http://{NAME}:{}", site.port())))?;
+    command.arguments.extend(["--first-byte", "1s"].map(str::to_owned));
+    let script = format!("mount --bind '{}' /etc/hosts && exec \"$@\"", hosts.display());
+    command.wrapper = ["unshare", namespace(), "sh", "-c", &script, "sh"].map(str::to_owned).to_vec();
+    command.start()
 }
 
 /// Checks what the origin and the proxy have counted.

@@ -44,6 +44,8 @@ pub struct Seen {
     pub halves: HashSet<String>,
     /// How often each POST arrived.
     pub posts: HashMap<String, u64>,
+    /// How many requests each address got.
+    pub requests: HashMap<usize, u64>,
 }
 
 /// A running origin, which ends when this value is dropped.
@@ -65,10 +67,10 @@ impl Site {
         let (stop, mut stopped) = watch::channel(false);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let mut faults = Vec::new();
-        for &address in &addresses {
+        for (index, &address) in addresses.iter().enumerate() {
             let (sender, fault) = watch::channel(Fault::None);
             faults.push(sender);
-            runtime.spawn(serve(address, fault, Arc::clone(&seen)));
+            runtime.spawn(serve(index, address, fault, Arc::clone(&seen)));
         }
         let thread = std::thread::spawn(move || runtime.block_on(async { _ = stopped.changed().await }));
         for &address in &addresses {
@@ -92,6 +94,11 @@ impl Site {
     /// The lines of a file of hosts that name the addresses.
     pub fn hosts(&self, name: &str) -> String {
         self.addresses.iter().map(|address| format!("{} {name}\n", address.ip())).collect()
+    }
+
+    /// One of the addresses.
+    pub fn address(&self, index: usize) -> SocketAddr {
+        self.addresses[index]
     }
 
     /// The port of all addresses.
@@ -128,7 +135,7 @@ fn free_port(count: usize) -> Result<u16> {
 }
 
 /// Serves one address for ever.
-async fn serve(address: SocketAddr, mut fault: watch::Receiver<Fault>, seen: Arc<Mutex<Seen>>) {
+async fn serve(index: usize, address: SocketAddr, mut fault: watch::Receiver<Fault>, seen: Arc<Mutex<Seen>>) {
     // Connections outlive the listener, as those of a host that has died.
     let mut connections = tokio::task::JoinSet::new();
     loop {
@@ -147,7 +154,7 @@ async fn serve(address: SocketAddr, mut fault: watch::Receiver<Fault>, seen: Arc
                 loop {
                     tokio::select! {
                         Ok((stream, _)) = listener.accept() => {
-                            let connection = Connection { stream, fault: fault.clone(), seen: Arc::clone(&seen) };
+                            let connection = Connection { index, stream, fault: fault.clone(), seen: Arc::clone(&seen) };
                             connections.spawn(connection.run());
                         }
                         changed = fault.changed() => {
@@ -185,6 +192,8 @@ async fn full_listener(address: SocketAddr) -> Option<(tokio::net::TcpListener, 
 }
 
 struct Connection {
+    /// Which of the addresses it came to.
+    index: usize,
     stream: TcpStream,
     fault: watch::Receiver<Fault>,
     seen: Arc<Mutex<Seen>>,
@@ -201,6 +210,7 @@ impl Connection {
                 _ = fault.wait_for(|fault| *fault == Fault::Refuse) => return,
             };
             let Ok((method, target)) = request else { return };
+            *lock(&self.seen).requests.entry(self.index).or_default() += 1;
             if method == "POST" {
                 *lock(&self.seen).posts.entry(target.clone()).or_default() += 1;
             }

@@ -188,7 +188,7 @@ impl Pool {
             Balance::RoundRobin => {}
             // The sort keeps the turns of equals.
             Balance::LeastOutstanding => servers.sort_by(|one, other| {
-                let load = |server: &Server, by: &Server| (server.state.under_way() + 1) * usize::from(by.weight);
+                let load = |server: &Server, by: &Server| server.state.under_way() * usize::from(by.weight);
                 load(one, other).cmp(&load(other, one))
             }),
             Balance::Hash => {

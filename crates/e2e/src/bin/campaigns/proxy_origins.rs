@@ -1,7 +1,8 @@
-//! Runs a proxy whose origin has several addresses that fail: `e2e-campaigns proxy-origins --rounds 200 --seed 7`.
+//! Runs a proxy whose origin has several addresses that fail: `e2e-campaigns proxy-origins --rounds 200 --seed 7`; with
+//! `--servers` the origin has three servers with weights.
 //!
 //! Prints one line per round, and the counts. The exit code is 0 only if every request that another address could answer
-//! was answered in time, no POST arrived twice, and no half answer was stored; and, in 20 rounds or more, if every fault
+//! was answered in time, no POST arrived twice, no half answer was stored, and servers got their shares; and, in 20 rounds or more, if every fault
 //! was there. It is 77 if this machine has no mount namespaces.
 
 use std::process::ExitCode;
@@ -9,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::Args;
-use nectary_e2e::failover::{Counts, Extent, Fault, missing, round};
+use nectary_e2e::failover::{Counts, Extent, Fault, Several, missing, round};
 use nectary_e2e::report::seed_or_new;
 
 use crate::rounds::{Lack, Problems, first_line, shard};
@@ -36,6 +37,9 @@ pub struct Arguments {
     /// Only every N-th round, as K/N, counted from 0.
     #[arg(long, default_value = "0/1")]
     shard: String,
+    /// The origin has three servers instead of one with several addresses.
+    #[arg(long)]
+    servers: bool,
     /// Leaves no address well, which the campaign must find.
     #[arg(long)]
     plant: bool,
@@ -48,7 +52,8 @@ pub fn campaign(arguments: &Arguments) -> Result<ExitCode> {
     }
     let seed = seed_or_new(arguments.seed);
     let (at, of) = shard(&arguments.shard)?;
-    let extent = Extent { phases: arguments.phases, phase: PHASE, is_planted: arguments.plant };
+    let several = if arguments.servers { Several::Servers } else { Several::Addresses };
+    let extent = Extent { phases: arguments.phases, phase: PHASE, is_planted: arguments.plant, several };
     let (mut all, mut problems, mut ran) = (Counts::default(), Problems::default(), 0);
     for number in (0..arguments.rounds).filter(|number| number % of == at) {
         let round_seed = seed.wrapping_add(number);

@@ -1,0 +1,100 @@
+//! A proxy whose origin has three servers with weights, and the share of the requests that each gets.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+
+use super::Site;
+use crate::http::Connection;
+use crate::nectary::{Nectary, ProxyCommand};
+use crate::rng::Rng;
+use crate::scratch::Scratch;
+
+/// The servers of an origin.
+pub const COUNT: usize = 3;
+
+/// The longest time until all servers are found to be back.
+const BACK_MAX: Duration = Duration::from_secs(10);
+
+/// The requests by which shares are judged, for each unit of weight.
+const REQUESTS_OF_WEIGHT: u64 = 60;
+
+/// The weights of the servers, and how they are chosen.
+pub struct Shares {
+    weights: [u64; COUNT],
+    balance: &'static str,
+}
+
+impl Shares {
+    /// Draws weights and a balance.
+    pub fn new(rng: &mut Rng) -> Shares {
+        let weights = [0; COUNT].map(|_| 1 + rng.below(3));
+        Shares { weights, balance: ["round-robin", "least-outstanding", "hash"][rng.index(3)] }
+    }
+
+    /// The greatest difference from a share, in percent. A hash spreads keys by chance.
+    fn percent_max(&self) -> u64 {
+        if self.balance == "hash" { 30 } else { 10 }
+    }
+
+    /// Starts a proxy over the servers of a site.
+    pub fn start(&self, scratch: &Scratch, site: &Site) -> Result<Nectary> {
+        let command = ProxyCommand::new(scratch.path(), None)?;
+        let servers: Vec<_> = (0..COUNT)
+            .map(|index| format!("{{ url = \"http://{}\", weight = {} }}", site.address(index), self.weights[index]))
+            .collect();
+        let text = format!(
+            "[[listener]]\naddress = \"{}\"\n[server]\nworkers = 1\n[store]\ndevice = \"{}\"\nsize = \"256M\"\n\
+             memory = \"64M\"\n[origins.o]\nservers = [{}]\nbalance = \"{}\"\nretries = 2\nfirst-byte = \"1s\"\n\
+             connect-time = \"500ms\"\n[[site]]\ndefault = true\n[[site.route]]\norigin = \"o\"\n",
+            command.listen,
+            command.store,
+            servers.join(", "),
+            self.balance,
+        );
+        let file = scratch.join("proxy.toml");
+        std::fs::write(&file, text)?;
+        command.start_with_file(&file)
+    }
+
+    /// What is wrong with the shares of the servers, all of which are well.
+    pub fn judge(&self, nectary: &Nectary, site: &Site) -> Result<Vec<String>> {
+        let mut connection = Connection::new(nectary.listen, Duration::from_secs(20));
+        let mut number = 0;
+        let mut ask = |kind: &str| {
+            number += 1;
+            let answered = connection.get(&format!("/{kind}/{number}?size=10"));
+            answered.map(|response| response.status)
+        };
+        let begin = Instant::now();
+        site.seen().requests.clear();
+        while site.seen().requests.len() < COUNT {
+            if begin.elapsed() > BACK_MAX {
+                bail!("not all servers got requests in {BACK_MAX:?} after all were well");
+            }
+            ask("back")?;
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        // A server that is probed has got one request, and may still count as failing.
+        std::thread::sleep(Duration::from_millis(100));
+        (0..10).try_for_each(|_| ask("back").map(drop))?;
+        site.seen().requests.clear();
+        let total: u64 = self.weights.iter().sum();
+        let mut problems = Vec::new();
+        for _ in 0..total * REQUESTS_OF_WEIGHT {
+            match ask("share") {
+                Ok(200) => {}
+                other => problems.push(format!("a request with all servers well: {other:?}")),
+            }
+        }
+        let seen = site.seen();
+        for (index, weight) in self.weights.iter().enumerate() {
+            let (got, wanted) = (seen.requests.get(&index).copied().unwrap_or_default(), weight * REQUESTS_OF_WEIGHT);
+            if got.abs_diff(wanted) * 100 > wanted * self.percent_max() {
+                let weights = &self.weights;
+                problems.push(format!("{}, weights {weights:?}: server {index} got {got} of {wanted}", self.balance));
+            }
+        }
+        Ok(problems)
+    }
+}
