@@ -6,8 +6,8 @@ use std::time::Duration;
 use http::uri::Authority;
 use http::{HeaderName, HeaderValue, StatusCode};
 use nectary_config::{
-    HeaderEdits as EditsConfig, HostRule, KeyRules, Located, NameFilter, NamePattern, ProxyConfig, RouteAction,
-    RouteConfig, RoutePath, RouteRules, SiteConfig, SiteName,
+    HeaderEdits as EditsConfig, HostRule, Located, NameFilter, NamePattern, ProxyConfig, RouteAction, RouteConfig,
+    RoutePath, RouteRules, Setting, SiteConfig, SiteName,
 };
 
 use super::accepted_origins::AcceptedOrigin;
@@ -21,7 +21,8 @@ use crate::rules::origin::host_sent::push_host;
 use crate::rules::origin::references::OwnReferences;
 use crate::rules::policy::Policy;
 use crate::sites::{
-    HeaderEdits, HostSent, Otherwise, PathRule, QueryRule, RedirectTo, Site, SiteKey, SiteRoute, Sites, Target,
+    HeaderEdits, HostSent, NameRule, Otherwise, PathRule, QueryRule, RedirectTo, Site, SiteKey, SiteRoute, Sites,
+    Target,
 };
 use crate::upstream::{OriginRules, OriginTrust, TrustFiles};
 
@@ -159,7 +160,7 @@ impl Parts<'_> {
                 generation: self.generation,
             },
             is_pass: value_or(&rules.pass, false),
-            query: query(&rules.key),
+            query: QueryRule(name_rule(&rules.key.query)),
             key_headers: key_headers(&rules.key.key_headers, refused),
             tags: rules.tags.iter().map(|tag| tag.value.clone().into_bytes()).collect(),
             strips_tags: value_or(&rules.strip_tags, false),
@@ -186,12 +187,12 @@ fn name_in_table(name: &SiteName) -> String {
     }
 }
 
-fn query(rules: &KeyRules) -> QueryRule {
+fn name_rule(filter: &Setting<NameFilter>) -> NameRule {
     let texts = |patterns: &[Located<NamePattern>]| patterns.iter().map(|it| it.to_string()).collect::<Vec<_>>();
-    match rules.query.as_ref().map(|filter| &filter.value) {
-        None => QueryRule::All,
-        Some(NameFilter::Ignore(patterns)) => QueryRule::without(&texts(patterns)),
-        Some(NameFilter::Keep(patterns)) => QueryRule::only(&texts(patterns)),
+    match filter.as_ref().map(|filter| &filter.value) {
+        None => NameRule::All,
+        Some(NameFilter::Ignore(patterns)) => NameRule::without(&texts(patterns)),
+        Some(NameFilter::Keep(patterns)) => NameRule::only(&texts(patterns)),
     }
 }
 

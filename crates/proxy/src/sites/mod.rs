@@ -10,6 +10,7 @@ mod header_edits;
 mod live_sites;
 #[cfg(test)]
 mod model_tests;
+mod name_rule;
 mod preset;
 mod query_rule;
 mod site_key;
@@ -20,6 +21,7 @@ mod url_keys;
 
 pub(crate) use header_edits::HeaderEdits;
 pub(crate) use live_sites::LiveSites;
+pub(crate) use name_rule::NameRule;
 pub(crate) use preset::preset;
 pub(crate) use query_rule::QueryRule;
 pub(crate) use site_key::SiteKey;

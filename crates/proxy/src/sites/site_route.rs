@@ -107,7 +107,7 @@ impl SiteRoute {
             host: HostSent::Server,
             policy: Policy::default(),
             is_pass: false,
-            query: QueryRule::All,
+            query: QueryRule::default(),
             key_headers: Vec::new(),
             request_headers: HeaderEdits::default(),
             response_headers: HeaderEdits::default(),
