@@ -9,6 +9,7 @@ mod collapsed_misses;
 mod common;
 mod conditional_and_range;
 mod cookies;
+mod cookies_of_requests;
 mod forward_and_reverse;
 mod forwarding;
 mod framing_refused;

@@ -3,24 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use nectary_config::{
-    AccessRules, HeaderEdits, HeaderValue, NameFilter, NamePattern, Network, ProxyConfig, RouteConfig,
-};
+use nectary_config::{AccessRules, HeaderEdits, HeaderValue, NameFilter, NamePattern, Network, ProxyConfig};
 use nectary_proxy::{check_config, options_of};
 
-use crate::common::sites::{at, config, configured, origin, route, site};
+use crate::common::sites::{at, with_rule, with_rule_config};
 use crate::common::*;
-
-/// A proxy of one site with one route for all paths, which has a rule, and one without it.
-async fn with_rule(from: &Origin, change: impl FnOnce(&mut RouteConfig)) -> TestProxy {
-    configured(with_rule_config(from, change)).await
-}
-
-fn with_rule_config(from: &Origin, change: impl FnOnce(&mut RouteConfig)) -> ProxyConfig {
-    let mut changed = route("/", "o");
-    change(&mut changed);
-    config(vec![site(&["a"], vec![changed, route("/plain/", "o")])], vec![origin("o", &[from.address])])
-}
 
 async fn ask(proxy: &TestProxy, path: &str) -> Reply {
     get(proxy.address, path, &["host: a"]).await
@@ -153,28 +140,40 @@ async fn only_admitted_clients_use_a_route() {
     assert_eq!(origin.count(), 1);
 }
 
+fn refused(config: ProxyConfig) -> String {
+    check_config(&Arc::new(config)).expect_err("refused").to_string()
+}
+
+#[tokio::test]
+async fn keys_beyond_their_bounds_are_refused() {
+    let origin = Origin::start().await;
+    let texts = |from: &str, count: usize| (0..count).map(|index| at(format!("{from}{index}"))).collect::<Vec<_>>();
+    let with = |headers: usize, cookies: usize| {
+        with_rule_config(&origin, |route| {
+            route.rules.key.key_headers = texts("x-", headers);
+            route.rules.key.cookies_key = texts("c", cookies);
+        })
+    };
+    for (headers, cookies, key) in [(0, 9, "cookies-key"), (9, 0, "key-headers"), (4, 5, "key-headers")] {
+        let text = refused(with(headers, cookies));
+        assert!(text.contains(&format!("`{key}`: at most 8 headers and cookies")), "{text}");
+    }
+    assert!(check_config(&Arc::new(with(4, 4))).is_ok());
+    let long = with_rule_config(&origin, |route| route.rules.key.cookies_key = vec![at("A".repeat(100))]);
+    let text = refused(long);
+    assert!(text.contains("`cookies-key`") && text.contains("too long"), "{text}");
+}
+
 #[tokio::test]
 async fn what_is_not_done_yet_is_refused_by_its_key() {
     let origin = Origin::start().await;
-    let refused = |config: ProxyConfig| {
-        let config = Arc::new(config);
-        check_config(&config).expect_err("refused").to_string()
-    };
-    let cookies = with_rule_config(&origin, |route| {
-        route.rules.key.cookies = Some(at(NameFilter::Keep(Vec::new())));
-        route.rules.key.cookies_key = vec![at("session".to_owned())];
-    });
-    let text = refused(cookies);
-    assert!(
-        text.contains("`cookies-keep`") && text.contains("cookies-key") && text.contains("not do that yet"),
-        "{text}"
-    );
     let mut checked = with_rule_config(&origin, |_| ());
     checked.origins[0].value.check = Some(at(Default::default()));
     checked.origins[0].value.tls.ca = Some(at("/no/such/file".into()));
     checked.log.format = Some(at(nectary_config::LogFormat::Json));
     let text = refused(checked.clone());
-    assert!(text.contains("check") && text.contains("/no/such/file") && text.contains("format"), "{text}");
+    assert!(text.contains("`check`") && text.contains("/no/such/file") && text.contains("format"), "{text}");
+    assert!(text.contains("not do that yet"), "{text}");
     assert!(options_of(&Arc::new(checked)).is_err());
     assert!(check_config(&Arc::new(with_rule_config(&origin, |_| ()))).is_ok());
 }

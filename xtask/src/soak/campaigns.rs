@@ -196,6 +196,13 @@ pub const CAMPAIGNS: &[Campaign] = &[
         extents: &[("{rounds}", "200", "10")],
     },
     Campaign {
+        name: "proxy-servers",
+        program: Program::Of { program: "e2e-campaigns", campaign: "proxy-origins" },
+        arguments: &["--servers", "--rounds", "{rounds}", "--seed", "{seed}"],
+        environment: &[],
+        extents: &[("{rounds}", "200", "5")],
+    },
+    Campaign {
         name: "volume-journal",
         program: Program::Of { program: "sim-campaigns", campaign: "volume-journal" },
         arguments: &["--seed", "{seed}", "--runs", "{runs}"],

@@ -7,7 +7,7 @@ use http::uri::Authority;
 use http::{HeaderName, HeaderValue, StatusCode};
 use nectary_config::{
     HeaderEdits as EditsConfig, HostRule, KeyRules, Located, NameFilter, NamePattern, ProxyConfig, RouteAction,
-    RouteConfig, RoutePath, RouteRules, SiteConfig, SiteName,
+    RouteConfig, RoutePath, RouteRules, Setting, SiteConfig, SiteName,
 };
 
 use super::accepted_origins::AcceptedOrigin;
@@ -18,10 +18,12 @@ use crate::rules::default_ttl::DefaultTtl;
 use crate::rules::key::Origin;
 use crate::rules::key_headers::{KEY_HEADERS_MAX, KeyHeader, names};
 use crate::rules::origin::host_sent::push_host;
+use crate::rules::origin::key_cookies::header_of;
 use crate::rules::origin::references::OwnReferences;
 use crate::rules::policy::Policy;
 use crate::sites::{
-    HeaderEdits, HostSent, Otherwise, PathRule, QueryRule, RedirectTo, Site, SiteKey, SiteRoute, Sites, Target,
+    CookieRule, HeaderEdits, HostSent, NameRule, Otherwise, PathRule, QueryRule, RedirectTo, Site, SiteKey, SiteRoute,
+    Sites, Target,
 };
 use crate::upstream::{OriginRules, OriginTrust, TrustFiles};
 
@@ -135,14 +137,6 @@ impl Parts<'_> {
 
     fn with_rules(&self, route: SiteRoute, rules: &RouteRules, refused: &mut Refused) -> SiteRoute {
         let lifetimes = &rules.lifetimes;
-        let cookies = match rules.key.cookies.as_ref().map(|filter| &filter.value) {
-            Some(NameFilter::Keep(_)) => "cookies-keep",
-            _ => "cookies-ignore",
-        };
-        refused.not_yet(&rules.key.cookies, cookies);
-        if let Some(name) = rules.key.cookies_key.first() {
-            refused.refuse(name.place, "cookies-key", super::refused::NOT_YET);
-        }
         let status_ttl = lifetimes.status_ttl.iter().map(|(status, ttl)| (status.value, ttl.as_secs())).collect();
         let swr = value_or(&lifetimes.stale_while_revalidate, Duration::ZERO);
         SiteRoute {
@@ -156,8 +150,9 @@ impl Parts<'_> {
                 generation: self.generation,
             },
             is_pass: value_or(&rules.pass, false),
-            query: query(&rules.key),
-            key_headers: key_headers(&rules.key.key_headers, refused),
+            query: QueryRule(name_rule(&rules.key.query)),
+            cookies: CookieRule(name_rule(&rules.key.cookies)),
+            key_headers: key_headers(&rules.key, refused),
             tags: rules.tags.iter().map(|tag| tag.value.clone().into_bytes()).collect(),
             strips_tags: value_or(&rules.strip_tags, false),
             ignores_demands: value_or(&rules.ignore_request_cache_control, false),
@@ -183,26 +178,38 @@ fn name_in_table(name: &SiteName) -> String {
     }
 }
 
-fn query(rules: &KeyRules) -> QueryRule {
+fn name_rule(filter: &Setting<NameFilter>) -> NameRule {
     let texts = |patterns: &[Located<NamePattern>]| patterns.iter().map(|it| it.to_string()).collect::<Vec<_>>();
-    match rules.query.as_ref().map(|filter| &filter.value) {
-        None => QueryRule::All,
-        Some(NameFilter::Ignore(patterns)) => QueryRule::without(&texts(patterns)),
-        Some(NameFilter::Keep(patterns)) => QueryRule::only(&texts(patterns)),
+    match filter.as_ref().map(|filter| &filter.value) {
+        None => NameRule::All,
+        Some(NameFilter::Ignore(patterns)) => NameRule::without(&texts(patterns)),
+        Some(NameFilter::Keep(patterns)) => NameRule::only(&texts(patterns)),
     }
 }
 
-fn key_headers(given: &[Located<String>], refused: &mut Refused) -> Vec<HeaderName> {
+/// The headers that are part of every key, and those that stand for the cookies that are.
+fn key_headers(rules: &KeyRules, refused: &mut Refused) -> Vec<HeaderName> {
     let mut headers: Vec<KeyHeader> = Vec::new();
-    for name in given {
+    for name in &rules.key_headers {
         match name.value.parse() {
             Ok(header) => headers.push(header),
             Err(error) => refused.refuse(name.place, "key-headers", error),
         }
     }
+    for name in &rules.cookies_key {
+        match header_of(&name.value) {
+            Some(header) => headers.push(KeyHeader(header)),
+            None => refused.refuse(name.place, "cookies-key", "the name of this cookie is too long to be in a key"),
+        }
+    }
     let found = names(&headers);
     if found.len() > KEY_HEADERS_MAX {
-        refused.refuse(given[0].place, "key-headers", format!("at most {KEY_HEADERS_MAX} headers can be in a key"));
+        let (first, key) = match rules.key_headers.first() {
+            Some(first) => (first, "key-headers"),
+            None => (&rules.cookies_key[0], "cookies-key"),
+        };
+        let what = format!("at most {KEY_HEADERS_MAX} headers and cookies can be in a key");
+        refused.refuse(first.place, key, what);
     }
     found
 }

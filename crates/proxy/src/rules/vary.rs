@@ -4,14 +4,16 @@
 //! the request lacks it. Values are normalised before they are compared: several lines are joined by commas, whitespace
 //! around commas is removed, other runs of whitespace become one space, and languages and character sets become lower
 //! case. The order of values stays, because it may matter to an origin. `Accept-Encoding` has the normal form that
-//! requests to origins have, too (`origin/encodings`). The variant contains the names, so the variant alone is enough to
-//! decide whether a request matches. *Source*: RFC 9111, 4.1.
+//! requests to origins have, too (`origin/encodings`). Lines of `Cookie` are joined by `; `. A single cookie that the
+//! operator makes a part of the key has its name and its value from `origin/key_cookies`. The variant contains the
+//! names, so the variant alone is enough to decide whether a request matches. *Source*: RFC 9111, 4.1.
 
-use http::header::{ACCEPT_ENCODING, VARY};
+use http::header::{ACCEPT_ENCODING, COOKIE, VARY};
 use http::{HeaderMap, HeaderName};
 
 use super::list::members_of;
 use super::origin::encodings::normal_form;
+use super::origin::key_cookies::{cookie_in, push_cookie};
 
 /// The maximum number of names by which stored responses of one URL may vary.
 pub const VARY_NAMES_MAX: usize = 16;
@@ -31,7 +33,8 @@ pub enum Vary {
 }
 
 impl Vary {
-    /// Reads a response's `Vary`. More than [`VARY_NAMES_MAX`] names, or an invalid name, count as `*`.
+    /// Reads a response's `Vary`. More than [`VARY_NAMES_MAX`] names, an invalid name, or one that stands for a single
+    /// cookie, count as `*`.
     pub fn parse(headers: &HeaderMap) -> Vary {
         if !headers.contains_key(VARY) {
             return Vary::Nothing;
@@ -39,7 +42,7 @@ impl Vary {
         let mut names = Vec::new();
         for member in members_of(headers, &VARY) {
             match HeaderName::from_bytes(member) {
-                Ok(name) if member != b"*" => names.push(name),
+                Ok(name) if member != b"*" && cookie_in(name.as_str()).is_none() => names.push(name),
                 _ => return Vary::Any,
             }
         }
@@ -112,13 +115,17 @@ fn push_value(out: &mut Vec<u8>, name: &str, request: &HeaderMap) {
         out.extend_from_slice(normal_form(request).as_bytes());
         return;
     }
+    if let Some(cookie) = cookie_in(name) {
+        return push_cookie(out, cookie, request);
+    }
     let mut lines = request.get_all(name).into_iter();
     let Some(first) = lines.next() else { return };
     out.push(b':');
     let start = out.len();
     push_normalised(out, start, first.as_bytes());
+    let separator = if name == COOKIE.as_str() { &b"; "[..] } else { b"," };
     for line in lines {
-        out.push(b',');
+        out.extend_from_slice(separator);
         push_normalised(out, start, line.as_bytes());
     }
     if WITHOUT_CASE.contains(&name) {
@@ -161,6 +168,8 @@ mod tests {
             (&["*"], Vary::Any),
             (&["a, *"], Vary::Any),
             (&["a b"], Vary::Any),
+            (&["cookie!a"], Vary::Any),
+            (&["cookie"], Vary::Names(names(&["cookie"]))),
             (&["a,b,c,d,e,f,g,h,i,j,k,l,m,n,o,p,q"], Vary::Any),
             (
                 &["a,b,c,d,e,f,g,h,i,j,k,l,m,n,o,p"],
@@ -202,6 +211,39 @@ mod tests {
             assert_eq!(variants[0] == variants[1], *expected, "{first:?} {second:?}");
             assert_eq!(matches_variant(&variants[0], &second), *expected, "{first:?} {second:?}");
             assert_eq!(names_in(&variants[0]), names(&["a", "b"]));
+        }
+    }
+
+    #[test]
+    fn single_cookies_select_variants_alone() {
+        let names = names(&["accept", "cookie!a", "cookie!b"]);
+        let variant_of = |cookies: &[&str]| {
+            let lines: Vec<_> = cookies.iter().map(|line| ("cookie", *line)).collect();
+            let request = headers(&[&lines[..], &[("cookie!a", "sent"), ("accept", "x")]].concat());
+            let mut variant = Vec::new();
+            push_variant(&mut variant, &names, &request);
+            assert!(matches_variant(&variant, &request), "{cookies:?}");
+            assert_eq!(names_in(&variant), names);
+            variant
+        };
+        let one = variant_of(&["a=1; c=1; b=x:y"]);
+        assert_eq!(String::from_utf8_lossy(&one), "accept:x\ncookie!a:a=1\ncookie!b:b=x:y\n");
+        assert_eq!(variant_of(&["b=x:y", "c=2;a=1"]), one);
+        let others: [&[&str]; 6] = [&[], &["a=1"], &["a=1; b"], &["a=1; b="], &["a=x:y; b=1"], &["a=1; b=x:Y"]];
+        let mut variants: Vec<_> = others.iter().map(|cookies| variant_of(cookies)).collect();
+        assert!(!variants.contains(&one));
+        variants.sort();
+        variants.dedup();
+        assert_eq!(variants.len(), others.len());
+    }
+
+    #[test]
+    fn cookies_on_several_lines_are_joined() {
+        let split = headers(&[("cookie", "a=1"), ("cookie", "b=2")]);
+        let mut variant = Vec::new();
+        push_variant(&mut variant, &names(&["cookie"]), &split);
+        for (line, expected) in [("a=1; b=2", true), ("a=1,b=2", false), ("b=2; a=1", false)] {
+            assert_eq!(matches_variant(&variant, &headers(&[("cookie", line)])), expected, "{line}");
         }
     }
 

@@ -23,7 +23,7 @@ use crate::worker::Worker;
 
 /// Answers from memory, and reuses the request's map of headers for the response. If it cannot answer, returns `None`
 /// and leaves the request unchanged, except that headers which the origin must not get are removed: those that
-/// `Connection` names, and some about earlier hops.
+/// `Connection` names, some about earlier hops, and the cookies that do not count on the route.
 pub(super) fn resident(
     worker: &Rc<Worker>,
     client: &Rc<Client>,
@@ -48,6 +48,7 @@ pub(super) fn resident(
     if features.has_forwarding {
         remove_unkeyed(request.headers_mut(), client.is_trusted, &route.key_headers);
     }
+    route.clean_cookies(&method, request.headers_mut());
     let is_plain = !worker.is_leaving.get()
         && !features.is_for_origin
         && !features.has_via

@@ -32,8 +32,9 @@ pub(super) async fn route(
     started: Instant,
     at_ms: u64,
 ) -> Response<ReplyBody> {
-    let (parts, body) = request.into_parts();
+    let (mut parts, body) = request.into_parts();
     let route = worker.sites.borrow().find_for(&parts.uri, &parts.headers).clone();
+    route.clean_cookies(&parts.method, &mut parts.headers);
     let mut key = Vec::new();
     let has_key = route.push_request_key(&parts.uri, parts.headers.get(HOST), &mut key);
     if !has_key {

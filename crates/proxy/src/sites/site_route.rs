@@ -6,11 +6,12 @@ use std::sync::Arc;
 
 use http::header::HOST;
 use http::uri::PathAndQuery;
-use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri};
 
 use nectary_config::AccessRules;
 
-use super::{HeaderEdits, QueryRule, SiteKey};
+use super::{CookieRule, HeaderEdits, QueryRule, SiteKey};
+use crate::rules::invalidate::is_unsafe;
 use crate::rules::key::push_key;
 use crate::rules::origin::references::OwnReferences;
 use crate::rules::policy::Policy;
@@ -76,7 +77,8 @@ pub(crate) struct SiteRoute {
     /// Whether nothing is stored and nothing is answered from the store.
     pub is_pass: bool,
     pub query: QueryRule,
-    /// The request headers that are part of every key, sorted.
+    pub cookies: CookieRule,
+    /// The request headers that are part of every key, sorted. Those that stand for single cookies are among them.
     pub key_headers: Vec<HeaderName>,
     /// The changes of requests to the origin.
     pub request_headers: HeaderEdits,
@@ -107,7 +109,8 @@ impl SiteRoute {
             host: HostSent::Server,
             policy: Policy::default(),
             is_pass: false,
-            query: QueryRule::All,
+            query: QueryRule::default(),
+            cookies: CookieRule::default(),
             key_headers: Vec::new(),
             request_headers: HeaderEdits::default(),
             response_headers: HeaderEdits::default(),
@@ -193,6 +196,15 @@ impl SiteRoute {
         let mut target = Vec::new();
         self.push_path(path_of(uri), &mut target);
         PathAndQuery::try_from(target).ok()
+    }
+
+    /// Removes the cookies that do not count from a request: neither `Vary` nor the origin sees them. As with the query,
+    /// an unsafe request and one that is passed keep all. A second call changes nothing.
+    #[inline]
+    pub fn clean_cookies(&self, method: &Method, headers: &mut HeaderMap) {
+        if !self.cookies.is_all() && !self.is_pass && !is_unsafe(method) {
+            self.cookies.clean(headers);
+        }
     }
 
     /// The `Host` that a server with this authority gets with a request that has this key.

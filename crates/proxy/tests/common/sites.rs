@@ -9,6 +9,7 @@ use nectary_config::{
 };
 use nectary_proxy::{ProxyOptions, options_of};
 
+use super::origin::Origin;
 use super::proxy::{TestProxy, token};
 
 /// A value that is in no file.
@@ -81,4 +82,16 @@ pub async fn with_workers(config: ProxyConfig, workers: usize) -> TestProxy {
     let mut options = options_of(&Arc::new(config)).expect("a good configuration");
     options.admin.token = Some(token());
     TestProxy::start(ProxyOptions { workers, ..options }).await
+}
+
+/// A proxy of one site with one route for all paths, which has a rule, and one without it.
+pub async fn with_rule(from: &Origin, change: impl FnOnce(&mut RouteConfig)) -> TestProxy {
+    configured(with_rule_config(from, change)).await
+}
+
+/// The configuration of [`with_rule`].
+pub fn with_rule_config(from: &Origin, change: impl FnOnce(&mut RouteConfig)) -> ProxyConfig {
+    let mut changed = route("/", "o");
+    change(&mut changed);
+    config(vec![site(&["a"], vec![changed, route("/plain/", "o")])], vec![origin("o", &[from.address])])
 }

@@ -2,7 +2,8 @@
 //!
 //! Owns: the names that may be such headers. A response is then stored as if it named them in `Vary`: requests with
 //! different values get different copies, and a purge of the URL purges all of them. Such a header reaches the origin
-//! although other headers of its kind are removed (see `forwarded`).
+//! although other headers of its kind are removed (see `forwarded`). A single cookie that is part of every key has a
+//! name among them (see `key_cookies`).
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,8 +11,9 @@ use std::str::FromStr;
 use http::HeaderName;
 
 use super::super::vary::sort_names;
+use super::key_cookies::cookie_in;
 
-/// The maximum number of headers that may be part of every key.
+/// The maximum number of headers and single cookies that may be part of every key.
 pub const KEY_HEADERS_MAX: usize = 8;
 
 /// Headers that cannot be part of a key, because the proxy changes or evaluates them.
@@ -59,6 +61,9 @@ impl FromStr for KeyHeader {
             .map_err(|_| format!("`{text}` is no header: write one as `X-Forwarded-Proto`"))?;
         match name.as_str() {
             "host" => Err("`Host` becomes part of the key by --origin-host client".to_owned()),
+            other if cookie_in(other).is_some() => {
+                Err(format!("`{text}` is no header: `cookies-key` of a configuration file is for cookies"))
+            }
             other if REFUSED.contains(&other) => Err(format!("`{text}` cannot be part of a key: the proxy handles it")),
             _ => Ok(KeyHeader(name)),
         }
@@ -80,7 +85,7 @@ mod tests {
     fn what_the_proxy_handles_is_no_key_header() {
         let read = |text: &str| text.parse::<KeyHeader>();
         assert_eq!(read("X-Forwarded-Proto").expect("a name").0, "x-forwarded-proto");
-        for wrong in ["", "a b", "a:", "Host", "Range", "if-none-match", "connection", "\u{e9}"] {
+        for wrong in ["", "a b", "a:", "Host", "Range", "if-none-match", "connection", "cookie!a", "\u{e9}"] {
             assert!(read(wrong).is_err(), "{wrong}");
         }
         let list = ["b", "a", "B"].map(|text| read(text).expect("a name"));

@@ -3,5 +3,6 @@
 pub mod encodings;
 pub mod forwarded;
 pub mod host_sent;
+pub mod key_cookies;
 pub mod key_headers;
 pub mod references;
