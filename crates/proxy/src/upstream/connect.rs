@@ -106,9 +106,9 @@ pub(super) async fn connect_in_time(
     if let Some(None) = place {
         return Err(FetchError::Busy("none is free".to_owned()));
     }
-    let (limit, place) = (to.rules.times.connect, Cell::new(place.flatten()));
-    let attempt = connect_at(upstream, to, address, (&Cell::new(None), &place), false);
-    let result = tokio::time::timeout(limit, attempt).await;
+    let (opened, place) = (Cell::new(None), Cell::new(place.flatten()));
+    let attempt = connect_at(upstream, to, address, (&opened, &place), false);
+    let result = tokio::time::timeout(to.rules.times.connect, attempt).await;
     result.unwrap_or(Err(FetchError::TimedOut(CONNECTING)))
 }
 

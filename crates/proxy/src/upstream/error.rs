@@ -47,14 +47,7 @@ impl FetchError {
 
     /// Whether the origin is not to blame.
     pub fn is_blameless(&self) -> bool {
-        matches!(
-            self,
-            FetchError::Client(_)
-                | FetchError::Crowded
-                | FetchError::Busy(_)
-                | FetchError::OutOfReach
-                | FetchError::TimedOut(LOOKUP)
-        )
+        matches!(self, FetchError::Client(_) | FetchError::Crowded | FetchError::Busy(_) | FetchError::OutOfReach)
     }
 
     /// The kind of failure, for the rules about stale responses.

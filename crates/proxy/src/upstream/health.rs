@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::error::{CONNECTING, FetchError};
+use super::error::{CONNECTING, FetchError, LOOKUP};
 use crate::rules::key::Origin;
 use crate::rules::serve::Failure;
 
@@ -76,7 +76,7 @@ pub(crate) struct Probe {
 impl Health {
     /// Records that an origin gave no response for this reason, unless it is not to blame.
     pub fn note_failure(&self, origin: &Origin, error: &FetchError) {
-        if error.is_blameless() {
+        if error.is_blameless() || matches!(error, FetchError::TimedOut(LOOKUP)) {
             return;
         }
         let weight = if matches!(error, FetchError::TimedOut(CONNECTING)) { AT_ONCE } else { 1 };
@@ -173,7 +173,6 @@ impl Drop for Probe {
 
 #[cfg(test)]
 mod tests {
-    use super::super::error::LOOKUP;
     use super::*;
 
     /// The rule of an origin for which nothing else is said.
