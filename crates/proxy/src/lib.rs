@@ -46,7 +46,7 @@ pub use admin::{AdminAnswer, AdminOptions, AdminPage, AdminPages, AdminToken, TO
 pub use configured::{ConfigProblems, check as check_config, options_of, unchanged_parts};
 pub use error::Error;
 pub use latency::{LATENCY_BOUNDS_US, Latency};
-pub use options::{AccessLog, ClientNet, ForwardedOptions, Limits, NameFiles, OriginUrl, ProxyOptions};
+pub use options::{AccessLog, ClientNet, ForwardedOptions, Limits, LogFormat, NameFiles, OriginUrl, ProxyOptions};
 pub use origin_options::OriginOptions;
 pub use reload::Reopener;
 pub use room::ConnectionLimits;

@@ -46,6 +46,8 @@ pub struct ProxyOptions {
     pub stale_unreachable: Duration,
     /// Where requests are logged.
     pub access_log: AccessLog,
+    /// The form of the log's lines.
+    pub log_format: LogFormat,
     /// The clients that may use a forward proxy, in addition to those with loopback addresses.
     pub clients: Vec<ClientNet>,
     /// A PEM file of certificates that are trusted for origins, in addition to the system's certificates.
@@ -84,6 +86,7 @@ impl Default for ProxyOptions {
             default_ttl: Vec::new(),
             stale_unreachable: Duration::from_secs(24 * 3600),
             access_log: AccessLog::None,
+            log_format: LogFormat::Combined,
             clients: Vec::new(),
             origin_ca: None,
             origin_rules: OriginOptions::default(),
@@ -155,6 +158,16 @@ pub enum AccessLog {
     File(PathBuf),
     /// Lines are written to the standard output.
     Stdout,
+}
+
+/// The form of access log lines.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum LogFormat {
+    /// The combined log format, and what the cache did.
+    #[default]
+    Combined,
+    /// A JSON object a line.
+    Json,
 }
 
 /// Limits on the sizes, counts and times that clients and origins decide. Sizes are in bytes.

@@ -289,7 +289,7 @@ impl Bound {
         let log = log.map(|log| LogWriter::start(log, reader.clone())).transpose()?;
         let reader = reader.with_log(log.as_ref().map(LogWriter::queue));
         let known = Arc::new(KnownOrigins::new(options.names.clone()));
-        let started = options.config.clone();
+        let (started, log_format) = (options.config.clone(), options.log_format);
         let common = Common {
             options,
             store,
@@ -303,7 +303,7 @@ impl Bound {
         let mut workers = Vec::new();
         for (index, listeners) in listeners.into_iter().enumerate() {
             let (common, stats, own) = (common.clone(), stats[index].clone(), shutdown.clone());
-            let log = log.as_ref().map(|writer| LogBuffer::new(writer.queue(), stats.clone()));
+            let log = log.as_ref().map(|writer| LogBuffer::new(log_format, writer.queue(), stats.clone()));
             let exit = Exit { left: left.clone(), has_successor };
             let work = move || serve(index, common, (stats, log), listeners, (own, exit));
             let spawned = std::thread::Builder::new().name(format!("proxy-{index}")).spawn(work);

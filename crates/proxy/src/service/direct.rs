@@ -95,6 +95,9 @@ impl Shortcut for Direct {
                 outcome: Outcome::Hit,
                 duration: started.elapsed(),
                 object_bytes: Some(body.len() as u64),
+                tls: self.client.tls,
+                route: route.name.as_deref(),
+                answer: None,
             });
         } else {
             worker.log.count(Outcome::Hit, 200, started.elapsed());

@@ -71,6 +71,9 @@ pub(super) fn note(worker: &Worker, client: &Client, head: &[u8], status: u16, b
         outcome: Outcome::Own,
         duration: Duration::ZERO,
         object_bytes: None,
+        tls: client.tls,
+        route: None,
+        answer: None,
     });
 }
 

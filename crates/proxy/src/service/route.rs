@@ -39,7 +39,7 @@ pub(super) async fn route(
     if !has_key {
         key = parts.uri.to_string().into_bytes();
     }
-    let features = Features::of(&parts.headers);
+    let (features, answer) = (Features::of(&parts.headers), worker.log.new_note());
     let request = ClientRequest {
         directives: features.directives(&route, &parts.headers),
         worker,
@@ -53,6 +53,7 @@ pub(super) async fn route(
         features,
         started,
         at_ms,
+        answer,
     };
     if let Err((status, problem)) = form {
         return own(&request, status, "malformed", problem, true);

@@ -23,6 +23,6 @@ pub(crate) use live_sites::LiveSites;
 pub(crate) use preset::preset;
 pub(crate) use query_rule::QueryRule;
 pub(crate) use site_key::SiteKey;
-pub(crate) use site_route::{HostSent, RedirectTo, SiteRoute, Target, path_of};
+pub(crate) use site_route::{HostSent, RedirectTo, RouteName, SiteRoute, Target, path_of};
 pub(crate) use site_table::{Otherwise, PathRule, Site, Sites};
 pub(crate) use url_keys::KeysOfUrl;

@@ -75,15 +75,18 @@ async fn connect_at(
     opened: &Cell<Option<Instant>>,
     may_switch: bool,
 ) -> Result<Idle, FetchError> {
+    let begun = Instant::now();
     let (tcp, place) = open(upstream, address).await?;
     opened.set(Some(Instant::now()));
     upstream.stats.origin_connections.add(1);
     let socket = Socket::new(tcp);
-    if to.origin.https {
-        handshake(upstream, to, tls(to, socket.clone()).await?, socket, (address, place), may_switch).await
+    let mut connected = if to.origin.https {
+        handshake(upstream, to, tls(to, socket.clone()).await?, socket, (address, place), may_switch).await?
     } else {
-        handshake(upstream, to, socket.clone(), socket, (address, place), may_switch).await
-    }
+        handshake(upstream, to, socket.clone(), socket, (address, place), may_switch).await?
+    };
+    connected.connect_time = Some(begun.elapsed());
+    Ok(connected)
 }
 
 /// Opens a connection to an address of an origin, within the connect timeout.
@@ -234,5 +237,5 @@ where
         None
     };
     let since = Instant::now();
-    Ok(Idle { sender, watch, socket, inside, address, since, alive: ALIVE_MAX })
+    Ok(Idle { sender, watch, socket, inside, address, connect_time: None, since, alive: ALIVE_MAX })
 }

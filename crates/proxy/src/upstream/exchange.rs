@@ -20,6 +20,7 @@ use super::race::race;
 use super::request::BodyProgress;
 use super::switch::WaitInside;
 use super::{ALIVE_MAX, Destination, Idle, Pool, RequestBody, RequestHead, Upstream};
+use crate::access_log::OriginAnswer;
 use crate::pieces::{BodyError, Pieces};
 use crate::rules::serve::Failure;
 use crate::wire::http1::framing::Violation;
@@ -35,12 +36,24 @@ pub(crate) struct Lease {
     connection: Option<Idle>,
     /// How far the request's body has come. Only if it is complete can the connection be used again.
     progress: Option<Rc<BodyProgress>>,
+    /// How long connecting took; `None` if a kept connection is used.
+    connect_time: Option<Duration>,
+    /// From sending the request to the end of the response's head.
+    head_time: Option<Duration>,
 }
 
 impl Lease {
     /// The lease of a connection for one request without a body.
     pub(super) fn of_one(upstream: &Rc<Upstream>, to: &Destination, connection: Idle) -> Lease {
-        Lease { upstream: upstream.clone(), to: to.clone(), connection: Some(connection), progress: None }
+        let connect_time = connection.connect_time;
+        let (upstream, to, connection) = (upstream.clone(), to.clone(), Some(connection));
+        Lease { upstream, to, connection, progress: None, connect_time, head_time: None }
+    }
+
+    /// What the access log tells of the answer.
+    pub fn answer(&self) -> OriginAnswer {
+        let server = format!("{}://{}", self.to.origin.scheme(), self.to.origin.authority());
+        OriginAnswer { server, connect: self.connect_time, first_byte: self.head_time }
     }
 
     /// What receives the connection after it has switched to another protocol.
@@ -356,7 +369,15 @@ async fn send(
     }
     let mut response = pin!(connection.sender.try_send_request(request));
     let (watch, address) = (connection.watch.clone(), connection.address);
-    let mut lease = Lease { upstream: upstream.clone(), to: to.clone(), connection: Some(connection), progress };
+    let (connect_time, begun) = (connection.connect_time.take(), Instant::now());
+    let mut lease = Lease {
+        upstream: upstream.clone(),
+        to: to.clone(),
+        connection: Some(connection),
+        progress,
+        connect_time,
+        head_time: None,
+    };
     let result = poll_fn(|context| {
         let polled = response.as_mut().poll(context);
         watch.poll_informational(context).iter().for_each(hear);
@@ -367,6 +388,7 @@ async fn send(
         Ok(response) => {
             upstream.known.addresses.note_success(address);
             lease.learn(response.headers());
+            lease.head_time = Some(begun.elapsed());
             Sent::Answered(response, lease)
         }
         Err(mut refused) => match refused.take_message() {
