@@ -16,6 +16,7 @@ use tokio::sync::Semaphore;
 
 use crate::accept::{self, Certificates, Exit, Tls};
 use crate::access_log::{LogBuffer, LogWriter, OpenLog};
+use crate::client_limits::ClientLimits;
 use crate::configured::sites_of;
 use crate::connections::Door;
 use crate::error::Error;
@@ -290,12 +291,14 @@ impl Bound {
         let reader = reader.with_log(log.as_ref().map(LogWriter::queue));
         let known = Arc::new(KnownOrigins::new(options.names.clone()));
         let (started, log_format) = (options.config.clone(), options.log_format);
+        let client_limits = ClientLimits::new(&options.limits.by_network);
         let common = Common {
             options,
             store,
             sites: sites.clone(),
             known,
             room,
+            client_limits,
             successor,
             tls: tls.clone(),
             instance: random(),

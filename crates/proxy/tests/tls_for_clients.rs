@@ -298,6 +298,25 @@ async fn full_proxy_writes_no_text_into_tls() {
 }
 
 #[tokio::test]
+async fn limited_network_gets_no_text_in_tls() {
+    let origin = Origin::start().await;
+    origin.on("/a", Script::fresh(b"hello"));
+    let files = Certificates::new("limited");
+    let url = Some(format!("http://{}", origin.address).parse().expect("an origin"));
+    let certificates = vec![files.sign("site", &["site.test"])];
+    let mut options = ProxyOptions { origin: url, certificates, ..options() };
+    options.limits.by_network.connections_max = Some(1);
+    let proxy = TestProxy::start(options).await;
+    let mut first = Http2::tls(proxy.address, "site.test", &files.ca()).await;
+    assert_eq!(first.ask("GET", "https://site.test/a", &[]).await.text(), "hello");
+    let mut second = TcpStream::connect(proxy.address).await.expect("a connection");
+    let mut came = Vec::new();
+    let end = tokio::time::timeout(Duration::from_secs(5), second.read_to_end(&mut came)).await;
+    assert!(end.is_ok() && came.is_empty(), "{:?}", String::from_utf8_lossy(&came));
+    assert_eq!(proxy.stats().limited_connections, 1);
+}
+
+#[tokio::test]
 async fn clients_without_tls_are_sent_to_it() {
     let origin = Origin::start().await;
     let files = Certificates::new("redirect");

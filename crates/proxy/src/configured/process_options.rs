@@ -9,7 +9,7 @@ use super::refused::{ConfigProblems, NOT_YET, Refused};
 use super::value_or;
 use crate::accept::{CertificateFiles, TlsRules};
 use crate::admin::{AdminOptions, AdminToken};
-use crate::options::{AccessLog, ClientNet, ForwardedOptions, Limits, LogFormat, ProxyOptions};
+use crate::options::{AccessLog, ClientNet, ForwardedOptions, Limits, LogFormat, NetworkLimits, ProxyOptions};
 
 /// The options of a proxy that a configuration describes.
 ///
@@ -149,5 +149,9 @@ pub(super) fn limits(config: &LimitConfig) -> Limits {
         tunnel_timeout from tunnel_silence std::convert::identity;
         drain_timeout from drain std::convert::identity;
     }
+    limits.by_network = NetworkLimits {
+        connections_max: config.client_connections_max.as_ref().map(|max| max.value),
+        requests: config.client_requests.as_ref().map(|rate| rate.value),
+    };
     limits
 }

@@ -69,6 +69,12 @@ impl Shortcut for Direct {
         if stored.head.status != StatusCode::OK {
             return None;
         }
+        // Without a token the request goes on to hyper, and is refused there.
+        if let Some(requests) = &worker.client_limits.requests
+            && requests.take(self.client.address.ip(), started).is_err()
+        {
+            return None;
+        }
         head.extend_from_slice(b"HTTP/1.1 200 OK\r\n");
         stored.render_headers(head);
         head.extend_from_slice(b"age: ");
