@@ -1,7 +1,7 @@
 //! The limits that hold for each network of clients: its connections at a time, and how often it sends requests.
 //!
-//! Owns: which network an address belongs to, the count of its open connections, and its token bucket. All workers share
-//! them. A network is an IPv4 address, or the first 64 bits of an IPv6 address: a client chooses the others freely.
+//! Owns: which network an address belongs to, the count of its open connections, and its token bucket. All workers
+//! share them. A network is an IPv4 address, or the first 64 bits of an IPv6 address: a client can choose the others.
 //!
 //! Promises: a network gets a request for each token. Its bucket holds the requests of a period, is full at first, and
 //! fills evenly. Memory is bounded: there are at most [`NETWORKS_MAX`] buckets. Beyond that, those of the networks that

@@ -226,8 +226,8 @@ pub struct Limits {
 /// count together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct NetworkLimits {
-    /// The maximum number of connections at a time, at least 1; `None` for no limit. Further connections are answered by `429` and
-    /// closed, with TLS only closed.
+    /// The maximum number of connections at a time, at least 1; `None` for no limit. Further connections are answered
+    /// by `429` and closed, with TLS only closed.
     pub connections_max: Option<u32>,
     /// How often requests may come; `None` for no limit. As many as in a period may come at once. Further requests are
     /// answered by `429`.

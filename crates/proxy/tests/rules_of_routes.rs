@@ -172,8 +172,9 @@ async fn what_is_not_done_yet_is_refused_by_its_key() {
     let mut checked = with_rule_config(&origin, |_| ());
     checked.origins[0].value.check = Some(at(Default::default()));
     checked.origins[0].value.tls.ca = Some(at("/no/such/file".into()));
+    checked.tls.client_ca = Some(at("/clients.pem".into()));
     let text = refused(checked.clone());
-    assert!(text.contains("check") && text.contains("/no/such/file"), "{text}");
+    assert!(text.contains("check") && text.contains("/no/such/file") && text.contains("client-ca"), "{text}");
     assert!(options_of(&Arc::new(checked)).is_err());
     assert!(check_config(&Arc::new(with_rule_config(&origin, |_| ()))).is_ok());
 }

@@ -296,7 +296,8 @@ mod tests {
             agent in ".{0,20}",
         ) {
             let url = [start.as_bytes(), &rest].concat();
-            let written = text(&Line { referrer: referrer.as_deref(), user_agent: Some(agent.as_bytes()), ..line(&url) });
+            let (referrer_sent, agent_sent) = (referrer.as_deref(), Some(agent.as_bytes()));
+            let written = text(&Line { referrer: referrer_sent, user_agent: agent_sent, ..line(&url) });
             prop_assert_eq!(written.matches('\n').count(), 1);
             prop_assert!(written.ends_with("}\n"));
             prop_assert!(!written.trim_end_matches('\n').chars().any(char::is_control));

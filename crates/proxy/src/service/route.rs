@@ -1,8 +1,8 @@
 //! Chooses the path of a request that is not answered at once from memory.
 //!
 //! Owns: refusing requests that must not reach the store or an origin (no `Host` or several, unsuitable targets,
-//! clients that are not admitted, networks that send too many, loops, excessive sizes), and the choice between `cached`,
-//! `pass`, `tunnel` and `purge`.
+//! clients that are not admitted, networks that send too many, loops, excessive sizes), and the choice between
+//! `cached`, `pass`, `tunnel` and `purge`.
 
 use std::rc::Rc;
 use std::time::Instant;

@@ -78,8 +78,8 @@ const PROXY: &[Metric] = &[
     (
         "connections_refused_total",
         COUNTER,
-        "Connections refused or ended early, by reason: no valid request, too many connections, too many of one network, \
-         idle when others came, too slow.",
+        "Connections refused or ended early, by reason: no valid request, too many connections, too many of one \
+         network, idle when others came, too slow.",
         &[
             ("invalid", "/refused_connections"),
             ("excess", "/excess_connections"),
