@@ -1,8 +1,9 @@
 //! The access log.
 //!
-//! Owns: the line of `docs/formats/access-log.md`, and the buffer in which a worker gathers lines. Leaves to others:
-//! writing them (`writer`).
+//! Owns: the content of a line, the combined form of `docs/formats/access-log.md`, and the buffer in which a worker
+//! gathers lines. Leaves to others: the JSON form (`json_line`), writing the lines (`writer`).
 
+mod json_line;
 mod writer;
 
 use std::cell::RefCell;
@@ -15,7 +16,9 @@ use std::time::Duration;
 use http::{Method, Version};
 
 pub(crate) use self::writer::{LogQueue, LogWriter, OpenLog};
+use crate::options::LogFormat;
 use crate::rules::key::push_decimal;
+use crate::sites::RouteName;
 use crate::stats::WorkerStats;
 
 /// The number of bytes of lines that a worker keeps while the writer is behind. Further lines are dropped.
@@ -102,6 +105,42 @@ pub(crate) struct Line<'a> {
     pub outcome: Outcome,
     pub duration: Duration,
     pub object_bytes: Option<u64>,
+    /// The version of TLS with the client, for example `1.3`; `None` without TLS.
+    pub tls: Option<&'static str>,
+    /// The route that the request took; `None` if it has no name.
+    pub route: Option<&'a RouteName>,
+    /// The answer of the origin; `None` if no origin was asked, or none answered.
+    pub answer: Option<&'a OriginAnswer>,
+}
+
+/// An origin's answer to a request, as far as the log tells it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct OriginAnswer {
+    /// The URL of the server.
+    pub server: String,
+    /// How long connecting took, with TLS; `None` if a kept connection was used.
+    pub connect: Option<Duration>,
+    /// From sending the request to the end of the response's head.
+    pub first_byte: Option<Duration>,
+}
+
+/// Where the answer of the origin to a request is noted until the request is logged. All clones are the same note.
+/// *Cost*: an allocation, but nothing if the log does not tell of origins.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct AnswerNote(Option<Rc<RefCell<Option<OriginAnswer>>>>);
+
+impl AnswerNote {
+    /// Notes the last answer that the origin gave.
+    pub fn set(&self, answer: impl FnOnce() -> OriginAnswer) {
+        if let Some(note) = &self.0 {
+            *note.borrow_mut() = Some(answer());
+        }
+    }
+
+    /// Takes the answer for the line of the request.
+    pub fn take(&self) -> Option<OriginAnswer> {
+        self.0.as_ref().and_then(|note| note.borrow_mut().take())
+    }
 }
 
 /// Counts the requests of a worker, and logs them if there is a log.
@@ -109,17 +148,29 @@ pub(crate) struct Line<'a> {
 pub(crate) struct RequestLog {
     pub stats: Arc<WorkerStats>,
     lines: RefCell<Option<LogBuffer>>,
+    is_detailed: bool,
 }
 
 impl RequestLog {
     /// Makes the log of one worker. `lines` is the worker's buffer; it is `None` if requests are only counted.
     pub fn new(stats: Arc<WorkerStats>, lines: Option<LogBuffer>) -> Rc<RequestLog> {
-        Rc::new(RequestLog { stats, lines: RefCell::new(lines) })
+        let is_detailed = lines.as_ref().is_some_and(|lines| lines.format == LogFormat::Json);
+        Rc::new(RequestLog { stats, lines: RefCell::new(lines), is_detailed })
     }
 
     /// Whether requests are logged.
     pub fn is_on(&self) -> bool {
         self.lines.borrow().is_some()
+    }
+
+    /// Whether the log tells of routes and origins.
+    pub fn is_detailed(&self) -> bool {
+        self.is_detailed
+    }
+
+    /// The note of a new request.
+    pub fn new_note(&self) -> AnswerNote {
+        AnswerNote(self.is_detailed.then(Rc::default))
     }
 
     /// Counts a request without logging it.
@@ -154,8 +205,9 @@ impl RequestLog {
 /// The lines that one worker has gathered for the writer.
 #[derive(Debug)]
 pub(crate) struct LogBuffer {
+    format: LogFormat,
     lines: Vec<u8>,
-    /// The Unix second that `date` shows, and its text.
+    /// The Unix second that `date` shows, and its text in this format.
     second: u64,
     date: Vec<u8>,
     queue: Arc<LogQueue>,
@@ -164,8 +216,8 @@ pub(crate) struct LogBuffer {
 
 impl LogBuffer {
     /// An empty buffer whose lines go to `queue`.
-    pub fn new(queue: Arc<LogQueue>, stats: Arc<WorkerStats>) -> LogBuffer {
-        LogBuffer { lines: Vec::new(), second: u64::MAX, date: Vec::new(), queue, stats }
+    pub fn new(format: LogFormat, queue: Arc<LogQueue>, stats: Arc<WorkerStats>) -> LogBuffer {
+        LogBuffer { format, lines: Vec::new(), second: u64::MAX, date: Vec::new(), queue, stats }
     }
 
     /// Adds a line, or counts it as lost if the buffer is full.
@@ -176,39 +228,15 @@ impl LogBuffer {
         }
         if line.at_ms / 1000 != self.second {
             self.second = line.at_ms / 1000;
-            write_date(&mut self.date, self.second);
+            match self.format {
+                LogFormat::Combined => write_date(&mut self.date, self.second),
+                LogFormat::Json => json_line::write_date(&mut self.date, self.second),
+            }
         }
-        let out = &mut self.lines;
-        write_address(out, line.client);
-        out.extend_from_slice(b" - - [");
-        out.extend_from_slice(&self.date);
-        out.extend_from_slice(b"] \"");
-        push_escaped(out, line.method.as_str().as_bytes());
-        out.push(b' ');
-        push_escaped(out, line.url);
-        out.extend_from_slice(match line.version {
-            Version::HTTP_10 => b" HTTP/1.0\" ",
-            // Requests of other versions are refused.
-            Version::HTTP_09 => b" HTTP/0.9\" ",
-            Version::HTTP_2 => b" HTTP/2.0\" ",
-            Version::HTTP_3 => b" HTTP/3.0\" ",
-            _ => b" HTTP/1.1\" ",
-        });
-        push_decimal(out, u64::from(line.status));
-        out.push(b' ');
-        push_decimal(out, line.body_bytes);
-        push_quoted(out, line.referrer);
-        push_quoted(out, line.user_agent);
-        out.push(b' ');
-        out.extend_from_slice(line.outcome.text());
-        out.push(b' ');
-        push_seconds(out, line.duration);
-        out.push(b' ');
-        match line.object_bytes {
-            Some(bytes) => push_decimal(out, bytes),
-            None => out.push(b'-'),
+        match self.format {
+            LogFormat::Combined => push_combined(&mut self.lines, line, &self.date),
+            LogFormat::Json => json_line::push(&mut self.lines, line, &self.date),
         }
-        out.push(b'\n');
         if self.lines.len() >= HAND_OVER_BYTES {
             self.flush();
         }
@@ -224,6 +252,40 @@ impl LogBuffer {
             Err(lines) => lines,
         };
     }
+}
+
+/// Appends a line in the combined form.
+fn push_combined(out: &mut Vec<u8>, line: &Line<'_>, date: &[u8]) {
+    write_address(out, line.client);
+    out.extend_from_slice(b" - - [");
+    out.extend_from_slice(date);
+    out.extend_from_slice(b"] \"");
+    push_escaped(out, line.method.as_str().as_bytes());
+    out.push(b' ');
+    push_escaped(out, line.url);
+    out.extend_from_slice(match line.version {
+        Version::HTTP_10 => b" HTTP/1.0\" ",
+        // Requests of other versions are refused.
+        Version::HTTP_09 => b" HTTP/0.9\" ",
+        Version::HTTP_2 => b" HTTP/2.0\" ",
+        Version::HTTP_3 => b" HTTP/3.0\" ",
+        _ => b" HTTP/1.1\" ",
+    });
+    push_decimal(out, u64::from(line.status));
+    out.push(b' ');
+    push_decimal(out, line.body_bytes);
+    push_quoted(out, line.referrer);
+    push_quoted(out, line.user_agent);
+    out.push(b' ');
+    out.extend_from_slice(line.outcome.text());
+    out.push(b' ');
+    push_seconds(out, line.duration);
+    out.push(b' ');
+    match line.object_bytes {
+        Some(bytes) => push_decimal(out, bytes),
+        None => out.push(b'-'),
+    }
+    out.push(b'\n');
 }
 
 fn write_address(out: &mut Vec<u8>, address: IpAddr) {
@@ -304,12 +366,15 @@ mod tests {
             outcome: Outcome::Hit,
             duration: Duration::from_micros(1_000_123),
             object_bytes: Some(5678),
+            tls: Some("1.3"),
+            route: None,
+            answer: None,
         }
     }
 
     fn buffer() -> (LogBuffer, Arc<LogQueue>, Arc<WorkerStats>) {
         let (queue, stats) = (Arc::new(LogQueue::default()), Arc::new(WorkerStats::default()));
-        (LogBuffer::new(queue.clone(), stats.clone()), queue, stats)
+        (LogBuffer::new(LogFormat::Combined, queue.clone(), stats.clone()), queue, stats)
     }
 
     #[test]

@@ -7,6 +7,7 @@
 use std::ops::Range;
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
@@ -17,9 +18,10 @@ use http::{HeaderValue, Method, Version};
 use http_body::{Body, Frame, SizeHint};
 use nectary_store::{FillReader, Object};
 
-use crate::access_log::{Line, Outcome, RequestLog};
+use crate::access_log::{AnswerNote, Line, Outcome, RequestLog};
 use crate::pieces::{BodyError, Pieces, Resume, StoredBody};
 use crate::rules::multipart::{Multipart, Section};
+use crate::sites::RouteName;
 use crate::wire::exchange::Exchange;
 use crate::wire::http2::{PIECE_BYTES_MAX, Piece};
 
@@ -240,12 +242,17 @@ pub(crate) struct Ticket {
     pub user_agent: Option<HeaderValue>,
     pub outcome: Outcome,
     pub object_bytes: Option<u64>,
+    pub tls: Option<&'static str>,
+    /// The route's name, if the log tells it.
+    pub route: Option<Arc<RouteName>>,
+    pub answer: AnswerNote,
     pub sent_bytes: u64,
 }
 
 impl Drop for Ticket {
     fn drop(&mut self) {
         self.log.stats.body_bytes_sent.add(self.sent_bytes);
+        let answer = self.answer.take();
         self.log.note(&Line {
             client: self.client,
             at_ms: self.at_ms,
@@ -259,6 +266,9 @@ impl Drop for Ticket {
             outcome: self.outcome,
             duration: self.started.elapsed(),
             object_bytes: self.object_bytes,
+            tls: self.tls,
+            route: self.route.as_deref(),
+            answer: answer.as_ref(),
         });
     }
 }

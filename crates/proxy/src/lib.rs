@@ -17,6 +17,7 @@ mod accept;
 mod access_log;
 mod admin;
 mod body;
+mod client_limits;
 mod configured;
 mod connections;
 mod error;
@@ -46,7 +47,9 @@ pub use admin::{AdminAnswer, AdminOptions, AdminPage, AdminPages, AdminToken, TO
 pub use configured::{ConfigProblems, check as check_config, options_of, unchanged_parts};
 pub use error::Error;
 pub use latency::{LATENCY_BOUNDS_US, Latency};
-pub use options::{AccessLog, ClientNet, ForwardedOptions, Limits, NameFiles, OriginUrl, ProxyOptions};
+pub use options::{
+    AccessLog, ClientNet, ForwardedOptions, Limits, LogFormat, NameFiles, NetworkLimits, OriginUrl, ProxyOptions,
+};
 pub use origin_options::OriginOptions;
 pub use reload::Reopener;
 pub use room::ConnectionLimits;

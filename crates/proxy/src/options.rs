@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::Uri;
-use nectary_config::ProxyConfig;
+use nectary_config::{ProxyConfig, RequestRate};
 
 use crate::accept::{CertificateFiles, TlsRules};
 use crate::admin::{AdminOptions, is_loopback};
@@ -46,6 +46,8 @@ pub struct ProxyOptions {
     pub stale_unreachable: Duration,
     /// Where requests are logged.
     pub access_log: AccessLog,
+    /// The form of the log's lines.
+    pub log_format: LogFormat,
     /// The clients that may use a forward proxy, in addition to those with loopback addresses.
     pub clients: Vec<ClientNet>,
     /// A PEM file of certificates that are trusted for origins, in addition to the system's certificates.
@@ -84,6 +86,7 @@ impl Default for ProxyOptions {
             default_ttl: Vec::new(),
             stale_unreachable: Duration::from_secs(24 * 3600),
             access_log: AccessLog::None,
+            log_format: LogFormat::Combined,
             clients: Vec::new(),
             origin_ca: None,
             origin_rules: OriginOptions::default(),
@@ -157,6 +160,16 @@ pub enum AccessLog {
     Stdout,
 }
 
+/// The form of access log lines.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum LogFormat {
+    /// The combined log format, and what the cache did.
+    #[default]
+    Combined,
+    /// A JSON object a line.
+    Json,
+}
+
 /// Limits on the sizes, counts and times that clients and origins decide. Sizes are in bytes.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
@@ -164,6 +177,8 @@ pub struct Limits {
     /// The maximum number of client connections of all workers together. Further connections are answered by `503` and
     /// closed.
     pub connections_max: usize,
+    /// The limits of each network of clients.
+    pub by_network: NetworkLimits,
     /// The longest head of a request. A longer head is answered by `431`.
     pub request_head_bytes_max: usize,
     /// The maximum number of headers of a request, which is otherwise answered by `431`, and of an origin's response, for
@@ -207,10 +222,23 @@ pub struct Limits {
     pub drain_timeout: Duration,
 }
 
+/// The limits of one network of clients, which is an IPv4 address, or the first 64 bits of an IPv6 address. All workers
+/// count together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct NetworkLimits {
+    /// The maximum number of connections at a time, at least 1; `None` for no limit. Further connections are answered
+    /// by `429` and closed, with TLS only closed.
+    pub connections_max: Option<u32>,
+    /// How often requests may come; `None` for no limit. As many as in a period may come at once. Further requests are
+    /// answered by `429`.
+    pub requests: Option<RequestRate>,
+}
+
 impl Default for Limits {
     fn default() -> Limits {
         Limits {
             connections_max: 10_000,
+            by_network: NetworkLimits::default(),
             request_head_bytes_max: 32 * 1024,
             headers_max: HEADERS,
             url_bytes_max: 8000,
@@ -234,10 +262,10 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// The limits as JSON, under names with their units.
+    /// The limits as JSON, under names with their units. Those by network are there if they are set.
     pub fn figures(&self) -> serde_json::Value {
         let seconds = |time: Duration| time.as_secs_f64();
-        serde_json::json!({
+        let mut figures = serde_json::json!({
             "connections_max": self.connections_max,
             "request_head_bytes_max": self.request_head_bytes_max,
             "response_head_bytes_max": self.response_head_bytes_max,
@@ -257,7 +285,14 @@ impl Limits {
             "origin_keep_alive_seconds": seconds(self.origin_idle_timeout),
             "tunnel_silence_seconds": seconds(self.tunnel_timeout),
             "drain_seconds": seconds(self.drain_timeout),
-        })
+        });
+        if let Some(max) = self.by_network.connections_max {
+            figures["client_connections_max"] = max.into();
+        }
+        if let Some(rate) = self.by_network.requests {
+            figures["client_requests"] = rate.to_string().into();
+        }
+        figures
     }
 }
 

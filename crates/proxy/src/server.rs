@@ -16,6 +16,7 @@ use tokio::sync::Semaphore;
 
 use crate::accept::{self, Certificates, Exit, Tls};
 use crate::access_log::{LogBuffer, LogWriter, OpenLog};
+use crate::client_limits::ClientLimits;
 use crate::configured::sites_of;
 use crate::connections::Door;
 use crate::error::Error;
@@ -289,13 +290,15 @@ impl Bound {
         let log = log.map(|log| LogWriter::start(log, reader.clone())).transpose()?;
         let reader = reader.with_log(log.as_ref().map(LogWriter::queue));
         let known = Arc::new(KnownOrigins::new(options.names.clone()));
-        let started = options.config.clone();
+        let (started, log_format) = (options.config.clone(), options.log_format);
+        let client_limits = ClientLimits::new(&options.limits.by_network);
         let common = Common {
             options,
             store,
             sites: sites.clone(),
             known,
             room,
+            client_limits,
             successor,
             tls: tls.clone(),
             instance: random(),
@@ -303,7 +306,7 @@ impl Bound {
         let mut workers = Vec::new();
         for (index, listeners) in listeners.into_iter().enumerate() {
             let (common, stats, own) = (common.clone(), stats[index].clone(), shutdown.clone());
-            let log = log.as_ref().map(|writer| LogBuffer::new(writer.queue(), stats.clone()));
+            let log = log.as_ref().map(|writer| LogBuffer::new(log_format, writer.queue(), stats.clone()));
             let exit = Exit { left: left.clone(), has_successor };
             let work = move || serve(index, common, (stats, log), listeners, (own, exit));
             let spawned = std::thread::Builder::new().name(format!("proxy-{index}")).spawn(work);

@@ -76,6 +76,10 @@ counters! {
     /// Connections of clients that were refused, and connections to origins that were not opened, because there were
     /// too many.
     excess_connections,
+    /// Connections of clients that were refused because their network had too many.
+    limited_connections,
+    /// Requests that were refused because their client's network sent too many; part of `own_responses`.
+    limited_requests,
     /// Connections of idle clients that were ended to make room for other clients.
     displaced_connections,
     /// Connections that were ended because a time limit passed.

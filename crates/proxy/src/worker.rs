@@ -15,6 +15,7 @@ use serde_json::json;
 
 use crate::accept::Tls;
 use crate::access_log::{LogBuffer, RequestLog};
+use crate::client_limits::ClientLimits;
 use crate::connections::Connections;
 use crate::hit_for_miss::HitForMiss;
 use crate::options::ProxyOptions;
@@ -37,6 +38,7 @@ pub(crate) struct Common {
     pub sites: LiveSites,
     pub known: Arc<KnownOrigins>,
     pub room: Arc<Room>,
+    pub client_limits: ClientLimits,
     pub successor: Successor,
     pub tls: Option<Arc<Tls>>,
     /// A number that distinguishes this proxy from others.
@@ -56,6 +58,7 @@ pub(crate) struct Worker {
     pub stats: Arc<WorkerStats>,
     pub log: Rc<RequestLog>,
     pub connections: Rc<Connections>,
+    pub client_limits: ClientLimits,
     pub upstream: Rc<Upstream>,
     pub hit_for_miss: RefCell<HitForMiss>,
     pub rendered: RefCell<RenderedValues>,
@@ -86,7 +89,7 @@ pub(crate) struct Worker {
 impl Worker {
     /// Makes a worker that does not listen yet.
     pub fn new(index: usize, common: Common, stats: Arc<WorkerStats>, log: Option<LogBuffer>) -> Rc<Worker> {
-        let Common { options, store, sites, known, room, successor, tls, instance } = common;
+        let Common { options, store, sites, known, room, client_limits, successor, tls, instance } = common;
         let pseudonym = format!("{CACHE_NAME}-{instance:08x}");
         let via = |version: &str| HeaderValue::from_str(&format!("{version} {pseudonym}")).expect("visible ASCII");
         let (via, via_http2) = (via("1.1"), via("2"));
@@ -99,6 +102,7 @@ impl Worker {
             log: RequestLog::new(stats.clone(), log),
             upstream: Upstream::new(options.clone(), stats.clone(), connections.clone(), known),
             connections,
+            client_limits,
             stats,
             hit_for_miss: RefCell::new(HitForMiss::new()),
             rendered: RefCell::new(RenderedValues::new()),

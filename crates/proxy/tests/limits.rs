@@ -3,6 +3,10 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use nectary_config::RequestRate;
+use nectary_proxy::{AccessLog, ProxyOptions};
+
+use crate::common::http2::Http2;
 use crate::common::*;
 
 #[tokio::test]
@@ -119,6 +123,79 @@ async fn connections_beyond_the_limit_are_refused_politely() {
     let mut third = Client::connect(proxy.address).await;
     assert_eq!(third.ask(&[&line]).await.status, 200);
     assert_eq!((proxy.stats().excess_connections, proxy.stats().displaced_connections), (1, 0));
+}
+
+/// Connects from an address of this machine.
+async fn connect_from(source: [u8; 4], to: SocketAddr) -> Client {
+    let socket = tokio::net::TcpSocket::new_v4().expect("a socket");
+    socket.bind(SocketAddr::from((source, 0))).expect("an address of this machine");
+    Client::of(socket.connect(to).await.expect("a connection"))
+}
+
+#[tokio::test]
+async fn connections_of_a_network_are_bounded() {
+    let origin = Origin::start().await;
+    origin.on("/a", Script::fresh(b"x"));
+    let mut options = options();
+    options.workers = 2;
+    options.limits.by_network.connections_max = Some(2);
+    options.admin.listen = vec![SocketAddr::from(([127, 0, 0, 1], 0))];
+    let proxy = TestProxy::start(options).await;
+    let line = format!("GET {} HTTP/1.1", origin.url("/a"));
+    let (mut first, mut second) = (Client::connect(proxy.address).await, Client::connect(proxy.address).await);
+    for client in [&mut first, &mut second] {
+        assert_eq!(client.ask(&[&line]).await.status, 200);
+    }
+    let reply = Client::connect(proxy.address).await.reply(false).await;
+    assert_eq!((reply.status, reply.header("retry-after").as_str()), (429, "1"));
+    assert_eq!(reply.cache_status(), "nectary; detail=client-connections");
+    let reply = connect_from([127, 0, 0, 2], proxy.address).await.ask(&[&line]).await;
+    assert_eq!(reply.status, 200, "another network");
+    let admin = proxy.admin_address.expect("one");
+    assert_eq!(Client::connect(admin).await.ask(&["GET http://a/ HTTP/1.1"]).await.status, 405, "an operator");
+    drop(first);
+    proxy.wait_for(|stats| stats.connections_open == 1).await;
+    assert_eq!(Client::connect(proxy.address).await.ask(&[&line]).await.status, 200);
+    let stats = proxy.stats();
+    assert_eq!((stats.limited_connections, stats.excess_connections), (1, 0));
+}
+
+/// The limit holds for answers with and without hyper, and for both protocols.
+#[tokio::test]
+async fn requests_of_a_network_are_bounded() {
+    let origin = Origin::start().await;
+    origin.on("/a", Script::fresh(b"x"));
+    let path = std::env::temp_dir().join(format!("nectary-proxy-limited-{}.log", std::process::id()));
+    _ = std::fs::remove_file(&path);
+    let url = Some(format!("http://{}", origin.address).parse().expect("an origin"));
+    let mut options = ProxyOptions { origin: url, access_log: AccessLog::File(path.clone()), ..options() };
+    options.workers = 2;
+    options.limits.by_network.requests = Some(RequestRate { count: 4, period: Duration::from_secs(60) });
+    options.admin.listen = vec![SocketAddr::from(([127, 0, 0, 1], 0))];
+    let mut proxy = TestProxy::start(options).await;
+    let (plain, other) = (["GET /a HTTP/1.1"], ["GET /a HTTP/1.1", "x-other: 1"]);
+    let mut client = Client::connect(proxy.address).await;
+    for lines in [&plain[..], &plain, &other, &plain] {
+        assert_eq!(client.ask(lines).await.status, 200);
+    }
+    for lines in [&plain[..], &other, &["POST /a HTTP/1.1", "content-length: 0"]] {
+        let reply = client.ask(lines).await;
+        assert_eq!((reply.status, reply.cache_status().as_str()), (429, "nectary; detail=client-requests"));
+        let wait_s: u64 = reply.header("retry-after").parse().expect("seconds");
+        assert!((1..=15).contains(&wait_s), "{wait_s}");
+    }
+    assert_eq!(Http2::plain(proxy.address).await.ask("GET", "http://test/a", &[]).await.status, 429);
+    let reply = connect_from([127, 0, 0, 2], proxy.address).await.ask(&plain).await;
+    assert!(reply.is_hit(), "another network");
+    let admin = proxy.admin_address.expect("one");
+    assert_eq!(Client::connect(admin).await.ask(&["GET http://a/ HTTP/1.1"]).await.status, 405, "an operator");
+    assert_eq!((proxy.stats().limited_requests, origin.count()), (4, 1));
+    drop(client);
+    proxy.stop().await;
+    let text = std::fs::read_to_string(&path).expect("a log");
+    let refused = text.lines().filter(|line| line.contains("\" 429 ") && line.contains(" OWN "));
+    assert_eq!(refused.count(), 4, "{text}");
+    std::fs::remove_file(&path).expect("removed");
 }
 
 /// Connects and asks until the proxy has a place: clients are idle only after a while.

@@ -1,5 +1,12 @@
 //! Every request has a line in the access log, which says what the cache did with the request.
 
+use std::path::{Path, PathBuf};
+
+use nectary_config::{LogFormat, LogTarget};
+use nectary_proxy::{AccessLog, ProxyOptions};
+use serde_json::Value;
+
+use crate::common::sites::{at, config, configured, origin as origin_of, route, site};
 use crate::common::*;
 
 #[tokio::test]
@@ -110,4 +117,115 @@ async fn a_rotated_log_is_reopened_and_no_request_is_lost() {
     assert_eq!(lines(&path) + lines(&rotated), 2);
     assert!(lines(&path) >= 1);
     std::fs::remove_dir_all(&folder).expect("removed");
+}
+
+/// The path of a log that is not there yet.
+fn new_log(name: &str) -> PathBuf {
+    let path = std::env::temp_dir().join(format!("nectary-proxy-{name}-{}.log", std::process::id()));
+    let _ = std::fs::remove_file(&path);
+    path
+}
+
+/// The lines of a log in JSON; the log is removed.
+fn objects(path: &Path) -> Vec<Value> {
+    let text = std::fs::read_to_string(path).expect("a log");
+    std::fs::remove_file(path).expect("removed");
+    text.lines().map(|line| serde_json::from_str(line).expect("an object")).collect()
+}
+
+/// The fields of a line that tell one request from another and are the same in each run; times are `true`.
+fn steady(line: &Value) -> Value {
+    let mut line = line.clone();
+    let fields = line.as_object_mut().expect("an object");
+    for (name, value) in [("client", "127.0.0.1"), ("method", "GET"), ("scheme", "http"), ("protocol", "HTTP/1.1")] {
+        assert_eq!(fields.remove(name), Some(value.into()), "{name}");
+    }
+    let time = fields.remove("time").expect("a time");
+    assert!(time.as_str().is_some_and(|time| time.len() == 24 && time.ends_with('Z')), "{time}");
+    let total = fields.remove("total_ms").expect("a duration");
+    assert!(total.as_f64().is_some_and(|ms| ms < 20_000.0), "{total}");
+    for name in ["connect_ms", "first_byte_ms"] {
+        if let Some(ms) = fields.remove(name) {
+            assert!(ms.as_f64() <= total.as_f64(), "{name}: {ms} of {total}");
+            fields.insert(name.to_owned(), true.into());
+        }
+    }
+    line
+}
+
+#[tokio::test]
+async fn json_lines_tell_sites_and_servers() {
+    let origin = Origin::start().await;
+    let long = vec![7; 100_000];
+    origin.on("/a", Script::fresh(b"hello")).on("/static/long", Script::fresh(&long));
+    origin.on("/private", Script::ok(&["cache-control: private"], b"mine"));
+    let path = new_log("json");
+    let site = site(&["one.example", "www.one.example"], vec![route("/", "app"), route("/static/", "app")]);
+    let mut config = config(vec![site], vec![origin_of("app", &[origin.address])]);
+    config.log.access = Some(at(LogTarget::File(path.clone())));
+    config.log.format = Some(at(LogFormat::Json));
+    let mut proxy = configured(config).await;
+    let agent = "user-agent: \"me\"";
+    get(proxy.address, "/a", &["host: one.example", agent]).await;
+    // One is answered without hyper, the other one with it.
+    get(proxy.address, "/a", &["host: one.example", agent]).await;
+    get(proxy.address, "/a", &["host: www.one.example", "x-other: 1"]).await;
+    get(proxy.address, "/private", &["host: www.one.example"]).await;
+    get(proxy.address, "/static/long", &["host: one.example"]).await;
+    get(proxy.address, "/a", &["host: three.example"]).await;
+    proxy.stop().await;
+    let found: Vec<_> = objects(&path).iter().map(steady).collect();
+    let server = format!("http://{}", origin.address);
+    // The connection to the origin is kept after the first request.
+    let expected = serde_json::json!([
+        {
+            "host": "one.example", "target": "/a", "status": 200, "bytes": 5, "object_bytes": 5,
+            "user_agent": "\"me\"", "outcome": "MISS", "site": "one.example", "route": "/",
+            "server": server, "connect_ms": true, "first_byte_ms": true,
+        },
+        {
+            "host": "one.example", "target": "/a", "status": 200, "bytes": 5, "object_bytes": 5,
+            "user_agent": "\"me\"", "outcome": "HIT", "site": "one.example", "route": "/",
+        },
+        {
+            "host": "www.one.example", "target": "/a", "status": 200, "bytes": 5, "object_bytes": 5,
+            "outcome": "HIT", "site": "one.example", "route": "/",
+        },
+        {
+            "host": "www.one.example", "target": "/private", "status": 200, "bytes": 4, "object_bytes": 4,
+            "outcome": "PASS", "site": "one.example", "route": "/", "server": server, "first_byte_ms": true,
+        },
+        {
+            "host": "one.example", "target": "/static/long", "status": 200, "bytes": 100_000, "object_bytes": 100_000,
+            "outcome": "MISS", "site": "one.example", "route": "/static/", "server": server, "first_byte_ms": true,
+        },
+        {
+            "host": "three.example", "target": "/a", "status": 404, "bytes": found[5]["bytes"], "outcome": "OWN",
+        },
+    ]);
+    assert_eq!(Value::Array(found), expected);
+}
+
+#[tokio::test]
+async fn json_lines_tell_refusals_and_failures() {
+    let path = new_log("json-refused");
+    let access_log = AccessLog::File(path.clone());
+    let log_format = nectary_proxy::LogFormat::Json;
+    let mut proxy = TestProxy::start(ProxyOptions { access_log, log_format, ..options() }).await;
+    get(proxy.address, "http://127.0.0.1:1/x", &[]).await;
+    let mut client = Client::connect(proxy.address).await;
+    client.send(b"G\x01T /\xff\\ HTTP/1.1\r\nhost: a\r\n\r\n").await;
+    assert_eq!(client.reply(false).await.status, 400);
+    proxy.stop().await;
+    let found = objects(&path);
+    let failed = &found[0];
+    assert_eq!(
+        (&failed["status"], &failed["outcome"], &failed["host"], &failed["target"], failed.get("server")),
+        (&502.into(), &"FAILED".into(), &"127.0.0.1:1".into(), &"/x".into(), None)
+    );
+    let refused = &found[1];
+    assert_eq!(
+        (&refused["status"], &refused["outcome"], &refused["method"], &refused["target"], refused.get("site")),
+        (&400.into(), &"OWN".into(), &"-".into(), &"G\u{1}T /\\xFF\\x5C".into(), None)
+    );
 }

@@ -168,11 +168,10 @@ async fn keys_beyond_their_bounds_are_refused() {
 async fn what_is_not_done_yet_is_refused_by_its_key() {
     let origin = Origin::start().await;
     let mut checked = with_rule_config(&origin, |_| ());
-    checked.origins[0].value.check = Some(at(Default::default()));
     checked.origins[0].value.tls.ca = Some(at("/no/such/file".into()));
-    checked.log.format = Some(at(nectary_config::LogFormat::Json));
+    checked.tls.client_ca = Some(at("/clients.pem".into()));
     let text = refused(checked.clone());
-    assert!(text.contains("`check`") && text.contains("/no/such/file") && text.contains("format"), "{text}");
+    assert!(text.contains("/no/such/file") && text.contains("client-ca"), "{text}");
     assert!(text.contains("not do that yet"), "{text}");
     assert!(options_of(&Arc::new(checked)).is_err());
     assert!(check_config(&Arc::new(with_rule_config(&origin, |_| ()))).is_ok());

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use nectary_proxy::{CertificateFiles, Error, ProxyOptions};
+use nectary_proxy::{AccessLog, CertificateFiles, Error, LogFormat, ProxyOptions};
 use rustls::HandshakeKind;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -88,6 +88,35 @@ async fn both_protocols_tell_the_origin_of_tls() {
     assert!(got.header("forwarded").ends_with("proto=https") && origin.got().len() == 1);
     let stats = proxy.stats();
     assert_eq!((stats.handshakes, stats.failed_handshakes, stats.http2_connections), (3, 0, 1));
+}
+
+#[tokio::test]
+async fn json_log_tells_version_of_tls() {
+    let origin = Origin::start().await;
+    origin.on("/a", Script::fresh(b"hello"));
+    let files = Certificates::new("log");
+    let path = files.folder.join("access.log");
+    let url = Some(format!("http://{}", origin.address).parse().expect("an origin"));
+    let mut proxy = TestProxy::start(ProxyOptions {
+        origin: url,
+        certificates: vec![files.sign("site", &["site.test"])],
+        access_log: AccessLog::File(path.clone()),
+        log_format: LogFormat::Json,
+        ..options()
+    })
+    .await;
+    let mut newer = Http2::tls(proxy.address, "site.test", &files.ca()).await;
+    assert_eq!(newer.ask("GET", "https://site.test/a", &[]).await.text(), "hello");
+    let mut older = tls(proxy.address, "site.test", &files.ca(), &[]).await.expect("TLS");
+    older.write_all(request(&["GET /a HTTP/1.1", "connection: close"]).as_bytes()).await.expect("room");
+    older.read_to_end(&mut Vec::new()).await.expect("an answer");
+    drop(newer);
+    proxy.stop().await;
+    let text = std::fs::read_to_string(&path).expect("a log");
+    let lines: Vec<serde_json::Value> =
+        text.lines().map(|line| serde_json::from_str(line).expect("an object")).collect();
+    let told: Vec<_> = lines.iter().map(|line| (line["protocol"].as_str(), line["tls"].as_str())).collect();
+    assert_eq!(told, [(Some("HTTP/2"), Some("1.3")), (Some("HTTP/1.1"), Some("1.3"))]);
 }
 
 #[tokio::test]
@@ -266,6 +295,25 @@ async fn full_proxy_writes_no_text_into_tls() {
     let end = tokio::time::timeout(Duration::from_secs(5), second.read_to_end(&mut came)).await;
     assert!(end.is_ok() && came.is_empty(), "{:?}", String::from_utf8_lossy(&came));
     assert_eq!(proxy.stats().excess_connections, 1);
+}
+
+#[tokio::test]
+async fn limited_network_gets_no_text_in_tls() {
+    let origin = Origin::start().await;
+    origin.on("/a", Script::fresh(b"hello"));
+    let files = Certificates::new("limited");
+    let url = Some(format!("http://{}", origin.address).parse().expect("an origin"));
+    let certificates = vec![files.sign("site", &["site.test"])];
+    let mut options = ProxyOptions { origin: url, certificates, ..options() };
+    options.limits.by_network.connections_max = Some(1);
+    let proxy = TestProxy::start(options).await;
+    let mut first = Http2::tls(proxy.address, "site.test", &files.ca()).await;
+    assert_eq!(first.ask("GET", "https://site.test/a", &[]).await.text(), "hello");
+    let mut second = TcpStream::connect(proxy.address).await.expect("a connection");
+    let mut came = Vec::new();
+    let end = tokio::time::timeout(Duration::from_secs(5), second.read_to_end(&mut came)).await;
+    assert!(end.is_ok() && came.is_empty(), "{:?}", String::from_utf8_lossy(&came));
+    assert_eq!(proxy.stats().limited_connections, 1);
 }
 
 #[tokio::test]

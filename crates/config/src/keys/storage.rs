@@ -1,6 +1,7 @@
 //! The keys of the store and of the limits.
 //!
-//! Owns: the keys of `[store]` and `[limits]`. They have the names of the options of `nectary proxy`.
+//! Owns: the keys of `[store]` and `[limits]`. They have the names of the options of `nectary proxy`; for the limits by
+//! client network there are no options.
 
 use super::{Table, key};
 
@@ -104,6 +105,22 @@ pub const LIMITS: Table = Table {
             "10000",
             "50000",
             "Connections of clients at a time; others get 503. It is less where the limit of open files does not suffice.",
+        ),
+        key(
+            "client-connections-max",
+            "N",
+            "no limit",
+            "100",
+            "Connections of one client network (an IPv4 address, or an IPv6 /64) at a time; further ones get 429, or \
+             are closed at a listener with TLS.",
+        ),
+        key(
+            "client-requests",
+            "N/PERIOD",
+            "no limit",
+            "\"50/s\"",
+            "Requests of one client network in a period (s or min), which may also come at once; further ones get 429 \
+             with Retry-After.",
         ),
         key("request-head-max", "SIZE", "\"32K\"", "\"16K\"", "The longest head of a request: 1K to 16M."),
         key("response-head-max", "SIZE", "\"32K\"", "\"64K\"", "The longest head of an origin's response: 1K to 16M."),

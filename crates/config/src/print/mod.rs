@@ -128,6 +128,8 @@ fn limit_entries(config: &ProxyConfig) -> Entries {
     let limits = &config.limits;
     vec![
         ("connections-max", number(&limits.connections_max)),
+        ("client-connections-max", number(&limits.client_connections_max)),
+        ("client-requests", optional(&limits.client_requests, |rate| text(&rate.to_string()))),
         ("request-head-max", size(&limits.request_head_bytes_max)),
         ("response-head-max", size(&limits.response_head_bytes_max)),
         ("headers-max", number(&limits.headers_max)),

@@ -6,7 +6,7 @@ use super::findings::Findings;
 use super::table_reader::{TableReader, TimeBound};
 use crate::place::Setting;
 use crate::quantity::exact_size;
-use crate::text::{device_spec, write_budget};
+use crate::text::{device_spec, request_rate, write_budget};
 use crate::values::{AdmitRule, ClusterRead, IoEngine, LimitConfig, StoreConfig};
 
 /// The bounds of the head of a message. *Units*: bytes.
@@ -61,6 +61,8 @@ pub(super) fn limits(out: &mut Findings, table: &TableReader<'_>) -> LimitConfig
     use TimeBound::{Any, Positive};
     LimitConfig {
         connections_max: table.number(out, "connections-max", 1..=u32::MAX),
+        client_connections_max: table.number(out, "client-connections-max", 1..=u32::MAX),
+        client_requests: table.text(out, "client-requests", request_rate),
         request_head_bytes_max: table.size(out, "request-head-max", HEAD_BYTES),
         response_head_bytes_max: table.size(out, "response-head-max", HEAD_BYTES),
         headers_max: table.number(out, "headers-max", 1..=HEADERS_MAX),

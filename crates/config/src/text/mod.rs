@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use crate::problem::quoted;
 use crate::quantity::parse_size;
-use crate::values::WriteBudget;
+use crate::values::{RequestRate, WriteBudget};
 
 /// What is wrong with a text.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -69,6 +69,25 @@ pub(crate) fn write_budget(text: &str) -> Read<WriteBudget> {
         });
     };
     Ok(WriteBudget { bytes, period: Duration::from_secs(*seconds) })
+}
+
+/// Reads a number of requests and a period.
+pub(crate) fn request_rate(text: &str) -> Read<RequestRate> {
+    let wrong = || Wrong::not(text, "a rate of requests", "write a number and a period, such as `50/s` or `600/min`");
+    let (number, period) = text.split_once('/').ok_or_else(wrong)?;
+    let is_number = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
+    if !is_number {
+        return Err(wrong());
+    }
+    let Some(count) = number.parse::<u32>().ok().filter(|count| (1..=RequestRate::COUNT_MAX).contains(count)) else {
+        let help = format!("allowed: 1 to {} in a period", RequestRate::COUNT_MAX);
+        return Err(Wrong { message: format!("the rate cannot be {}", quoted(text)), help });
+    };
+    let Some((_, seconds)) = RequestRate::PERIODS.iter().find(|(name, _)| *name == period) else {
+        let message = format!("{} is not a period", quoted(period));
+        return Err(Wrong { message, help: "allowed: s, min".to_owned() });
+    };
+    Ok(RequestRate { count, period: Duration::from_secs(*seconds) })
 }
 
 /// The first character that is not visible ASCII, as a message names it.

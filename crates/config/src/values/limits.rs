@@ -2,16 +2,22 @@
 //!
 //! Owns: the values of `[limits]`.
 
+use std::fmt;
 use std::time::Duration;
 
 use crate::place::Setting;
 
 /// `[limits]`: sizes, counts and times that clients and origins could otherwise choose. The keys have the names of the
-/// options of `nectary proxy`, and their bounds. Times are a year (366 days) at most.
+/// options of `nectary proxy`, and their bounds; those by client network are only here. Times are a year (366 days) at
+/// most.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct LimitConfig {
     /// `connections-max`: connections of clients at a time; at least 1. Default: 10,000.
     pub connections_max: Setting<u32>,
+    /// `client-connections-max`: connections of one client network at a time; at least 1. Default: no limit.
+    pub client_connections_max: Setting<u32>,
+    /// `client-requests`: how often one client network may send requests. Default: no limit.
+    pub client_requests: Setting<RequestRate>,
     /// `request-head-max`: the longest head of a request. *Units*: bytes, 1 KiB to 16 MiB. Default: 32 KiB.
     pub request_head_bytes_max: Setting<u64>,
     /// `response-head-max`: the longest head of an origin's response. *Units*: bytes, 1 KiB to 16 MiB. Default: 32 KiB.
@@ -49,4 +55,32 @@ pub struct LimitConfig {
     pub tunnel_silence: Setting<Duration>,
     /// `drain`: how long responses may go on after SIGTERM. Default: 30 s.
     pub drain: Setting<Duration>,
+}
+
+/// How often requests may come, as `50/s` or `600/min`. As many may come at once as in a period.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RequestRate {
+    /// The requests in a period: 1 to [`COUNT_MAX`](RequestRate::COUNT_MAX).
+    pub count: u32,
+    /// The period.
+    pub period: Duration,
+}
+
+impl RequestRate {
+    /// The most requests in a period.
+    pub const COUNT_MAX: u32 = 1_000_000;
+
+    /// The names of the periods, and their lengths. *Units*: seconds.
+    pub const PERIODS: [(&'static str, u64); 2] = [("s", 1), ("min", 60)];
+}
+
+/// Writes the rate as the file has it.
+impl fmt::Display for RequestRate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let count = self.count;
+        match RequestRate::PERIODS.iter().find(|(_, seconds)| Duration::from_secs(*seconds) == self.period) {
+            Some((name, _)) => write!(f, "{count}/{name}"),
+            None => write!(f, "{count} in {:?}", self.period),
+        }
+    }
 }

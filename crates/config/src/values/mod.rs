@@ -17,7 +17,7 @@ mod store;
 
 pub use admin::{AdminConfig, LogConfig, LogFormat, LogTarget};
 pub use header_edits::{HeaderEdits, HeaderValue};
-pub use limits::LimitConfig;
+pub use limits::{LimitConfig, RequestRate};
 pub use listener::{CertificateConfig, ListenAddress, ListenerConfig, TlsConfig, TlsVersion, UnknownName};
 pub use network::{AccessRules, Network};
 pub use origin::{Balance, EjectRules, HealthCheck, HostRule, OriginConfig, OriginTimes, OriginTls, ServerConfig};

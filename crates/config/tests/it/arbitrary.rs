@@ -145,6 +145,9 @@ prop_compose! {
 prop_compose! {
     fn limits()(
         connections_max in setting(1_u32..),
+        client_connections_max in setting(1_u32..),
+        client_requests in setting((1_u32..=RequestRate::COUNT_MAX, select(vec![1_u64, 60]))
+            .prop_map(|(count, seconds)| RequestRate { count, period: Duration::from_secs(seconds) })),
         heads in (setting(8000_u64..=16 << 20), setting(1024_u64..=16 << 20)),
         headers_max in setting(1_u16..=10_000),
         url_bytes_max in setting(1_u64..=8000),
@@ -156,6 +159,8 @@ prop_compose! {
     ) -> LimitConfig {
         LimitConfig {
             connections_max,
+            client_connections_max,
+            client_requests,
             request_head_bytes_max: heads.0,
             response_head_bytes_max: heads.1,
             headers_max,

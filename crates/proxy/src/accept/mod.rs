@@ -17,6 +17,7 @@ use nectary_host::{Shutdown, descriptors};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 
+use crate::client_limits::NetworkPlace;
 use crate::connections::Door;
 use crate::room::{Peer, Place};
 use crate::service::{connection, refusal};
@@ -128,9 +129,16 @@ async fn give_places(worker: Rc<Worker>) {
     }
 }
 
-/// Serves a new client if there is a place for it, or a client that is idle. Otherwise refuses it.
+/// Serves a new client if its network has not too many connections and there is a place for it, or a client that is
+/// idle. Otherwise refuses it.
 async fn admit(worker: &Rc<Worker>, stream: TcpStream, client: SocketAddr, door: Door) {
     let peer = if door == Door::Admin { Peer::Admin } else { Peer::Client };
+    let limit = worker.client_limits.connections.as_ref().filter(|_| door != Door::Admin);
+    let counted = limit.map(|limit| limit.take(client.ip()));
+    if let Some(None) = counted {
+        return refuse_network(worker, &stream, door);
+    }
+    let client = (client, counted.flatten());
     let room = &worker.connections.room;
     if let Some(place) = room.take(peer) {
         return serve(worker, stream, client, door, place);
@@ -152,18 +160,37 @@ async fn admit(worker: &Rc<Worker>, stream: TcpStream, client: SocketAddr, door:
     });
 }
 
+/// Refuses a client when there are too many.
 fn refuse(worker: &Worker, stream: &TcpStream, peer: Peer, door: Door) {
     let max = worker.connections.room.max(peer);
     worker.stats.excess_connections.add(1);
     descriptors::note_refused(format!("{max} clients are served, which is the limit"));
-    // The send buffer of a new connection has room for this answer. If the write fails all the same, the client only
-    // sees the connection close, as one that expects TLS does.
+    write_refusal(stream, door, &refusal::too_many_connections(worker.now_ms()));
+}
+
+/// Refuses a client whose network has too many connections. That is no problem of the proxy, so `nectary status` shows
+/// none.
+fn refuse_network(worker: &Worker, stream: &TcpStream, door: Door) {
+    worker.stats.limited_connections.add(1);
+    write_refusal(stream, door, &refusal::too_many_of_network(worker.now_ms()));
+}
+
+/// Writes the answer to a refused client. The send buffer of a new connection has room for it. If the write fails all
+/// the same, the client only sees the connection close, as one that expects TLS does.
+fn write_refusal(stream: &TcpStream, door: Door, answer: &[u8]) {
     if door != Door::Tls {
-        _ = stream.try_write(&refusal::too_many_connections(worker.now_ms()));
+        _ = stream.try_write(answer);
     }
 }
 
-fn serve(worker: &Rc<Worker>, stream: TcpStream, client: SocketAddr, door: Door, place: Place) {
+/// Serves a client, whose connection counts for its network until it ends.
+fn serve(
+    worker: &Rc<Worker>,
+    stream: TcpStream,
+    (client, counted): (SocketAddr, Option<NetworkPlace>),
+    door: Door,
+    place: Place,
+) {
     worker.stats.connections.add(1);
     worker.stats.connections_open.add(1);
     _ = stream.set_nodelay(true);
@@ -173,7 +200,7 @@ fn serve(worker: &Rc<Worker>, stream: TcpStream, client: SocketAddr, door: Door,
     worker.clone().connections.tasks.spawn_local(async move {
         connection::serve(worker.clone(), watch, stream, client, door, &enlisted).await;
         worker.stats.connections_open.subtract(1);
-        drop(enlisted);
+        drop((enlisted, counted));
     });
 }
 

@@ -4,6 +4,7 @@ use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
+use rustls::ProtocolVersion;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::server::TlsStream;
@@ -20,6 +21,16 @@ impl ClientStream {
         match self {
             ClientStream::Plain(stream) => stream,
             ClientStream::Tls(stream) => stream.get_ref().0,
+        }
+    }
+
+    /// The version of TLS, for example `1.3`; `None` without TLS.
+    pub fn tls_version(&self) -> Option<&'static str> {
+        let ClientStream::Tls(stream) = self else { return None };
+        match stream.get_ref().1.protocol_version()? {
+            ProtocolVersion::TLSv1_2 => Some("1.2"),
+            ProtocolVersion::TLSv1_3 => Some("1.3"),
+            _ => None,
         }
     }
 }

@@ -22,8 +22,8 @@ use crate::rules::origin::key_cookies::header_of;
 use crate::rules::origin::references::OwnReferences;
 use crate::rules::policy::Policy;
 use crate::sites::{
-    CookieRule, HeaderEdits, HostSent, NameRule, Otherwise, PathRule, QueryRule, RedirectTo, Site, SiteKey, SiteRoute,
-    Sites, Target,
+    CookieRule, HeaderEdits, HostSent, NameRule, Otherwise, PathRule, QueryRule, RedirectTo, RouteName, Site, SiteKey,
+    SiteRoute, Sites, Target,
 };
 use crate::upstream::{OriginRules, OriginTrust, TrustFiles};
 
@@ -106,6 +106,7 @@ impl Parts<'_> {
             }
         };
         let mut made = self.with_rules(made, &route.rules, refused);
+        made.name = Some(Arc::new(RouteName { site: first, path: route.path.to_string() }));
         made.request_headers = edits(&route.request_headers);
         made.response_headers = edits(&route.response_headers);
         let access = if route.access.is_empty() { &site.access } else { &route.access };

@@ -70,6 +70,21 @@ mod tests {
     use super::*;
 
     #[test]
+    fn limits_by_network_become_options() {
+        let text = "[[listener]]\naddress = \"127.0.0.1:0\"\n[store]\ndevice = \"memory:1G\"\n[forward-proxy]\n\
+                    [limits]\n";
+        let limits_of = |more: &str| {
+            let (config, _) = ProxyConfig::parse("f", &format!("{text}{more}")).expect("the syntax is right");
+            options_of(&Arc::new(config)).expect("this version does it").limits
+        };
+        let limits = limits_of("client-connections-max = 20\nclient-requests = \"600/min\"\n");
+        let rate = limits.by_network.requests.expect("a rate");
+        assert_eq!((limits.by_network.connections_max, rate.count, rate.period.as_secs()), (Some(20), 600, 60));
+        assert_eq!(limits.figures()["client_requests"], "600/min");
+        assert_eq!(limits_of("").by_network, crate::options::NetworkLimits::default());
+    }
+
+    #[test]
     fn a_bad_certificate_is_refused_at_its_place() {
         let text = "[[listener]]\naddress = \"127.0.0.1:0\"\ntls = true\n[[tls.certificate]]\ncert = \"/none.pem\"\n\
                     key = \"/none.key\"\n[store]\ndevice = \"memory:1G\"\n[forward-proxy]\n";

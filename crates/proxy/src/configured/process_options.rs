@@ -3,15 +3,13 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use nectary_config::{
-    LimitConfig, ListenAddress, Located, LogFormat, LogTarget, Network, ProxyConfig, TlsVersion, UnknownName,
-};
+use nectary_config::{LimitConfig, ListenAddress, Located, LogTarget, Network, ProxyConfig, TlsVersion, UnknownName};
 
 use super::refused::{ConfigProblems, NOT_YET, Refused};
 use super::value_or;
 use crate::accept::{CertificateFiles, TlsRules};
 use crate::admin::{AdminOptions, AdminToken};
-use crate::options::{AccessLog, ClientNet, ForwardedOptions, Limits, ProxyOptions};
+use crate::options::{AccessLog, ClientNet, ForwardedOptions, Limits, LogFormat, NetworkLimits, ProxyOptions};
 
 /// The options of a proxy that a configuration describes.
 ///
@@ -20,7 +18,6 @@ pub fn options_of(config: &Arc<ProxyConfig>) -> Result<ProxyOptions, ConfigProbl
     let mut refused = Refused::new(&config.source);
     let (listen, redirect) = addresses(config, &mut refused);
     refused.not_yet(&config.tls.client_ca, "client-ca");
-    refused.not_yet_if(&config.log.format, "format", |format| *format != LogFormat::Combined);
     let forward = config.forward.as_ref();
     let certificates = config.tls.certificates.iter();
     let certificates = certificates
@@ -38,6 +35,10 @@ pub fn options_of(config: &Arc<ProxyConfig>) -> Result<ProxyOptions, ConfigProbl
             None | Some(LogTarget::None) => AccessLog::None,
             Some(LogTarget::Stdout) => AccessLog::Stdout,
             Some(LogTarget::File(path)) => AccessLog::File(path.clone()),
+        },
+        log_format: match config.log.format.as_ref().map(|format| format.value) {
+            None | Some(nectary_config::LogFormat::Combined) => LogFormat::Combined,
+            Some(nectary_config::LogFormat::Json) => LogFormat::Json,
         },
         clients: forward.map(|forward| nets(&forward.allow)).unwrap_or_default(),
         connect_ports: match forward.and_then(|forward| forward.connect_ports.as_ref()) {
@@ -148,5 +149,9 @@ pub(super) fn limits(config: &LimitConfig) -> Limits {
         tunnel_timeout from tunnel_silence std::convert::identity;
         drain_timeout from drain std::convert::identity;
     }
+    limits.by_network = NetworkLimits {
+        connections_max: config.client_connections_max.as_ref().map(|max| max.value),
+        requests: config.client_requests.as_ref().map(|rate| rate.value),
+    };
     limits
 }

@@ -69,6 +69,12 @@ impl Shortcut for Direct {
         if stored.head.status != StatusCode::OK {
             return None;
         }
+        // Without a token the request goes on to hyper, and is refused there.
+        if let Some(requests) = &worker.client_limits.requests
+            && requests.take(self.client.address.ip(), started).is_err()
+        {
+            return None;
+        }
         head.extend_from_slice(b"HTTP/1.1 200 OK\r\n");
         stored.render_headers(head);
         head.extend_from_slice(b"age: ");
@@ -95,6 +101,9 @@ impl Shortcut for Direct {
                 outcome: Outcome::Hit,
                 duration: started.elapsed(),
                 object_bytes: Some(body.len() as u64),
+                tls: self.client.tls,
+                route: route.name.as_deref(),
+                answer: None,
             });
         } else {
             worker.log.count(Outcome::Hit, 200, started.elapsed());

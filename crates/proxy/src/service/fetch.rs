@@ -20,6 +20,7 @@ use tokio::sync::oneshot;
 use super::herald::Herald;
 use super::pass::PURGE_FAILED;
 use super::request::ClientRequest;
+use crate::access_log::AnswerNote;
 use crate::connections::Door;
 use crate::hit_for_miss::Reason;
 use crate::rules::age::Times;
@@ -57,6 +58,8 @@ pub(super) struct Plan {
     to: Option<Destination>,
     head: RequestHead,
     herald: Herald,
+    /// Where the log of the request that began the fetch is told of the origin's answer.
+    answer: AnswerNote,
 }
 
 /// The result that the fetch reports to the request that began it.
@@ -145,12 +148,14 @@ impl Plan {
             to,
             head,
             herald: request.herald(),
+            answer: request.answer.clone(),
         }
     }
 
     /// Like [`Plan::new`], for a fetch that no client waits for. Nobody receives its informational responses.
     pub fn for_later(request: &ClientRequest, names: Vec<HeaderName>, stale: Object) -> Plan {
-        Plan { herald: Herald::silent(&request.worker, &request.route), ..Plan::new(request, names, Some(stale)) }
+        let (herald, answer) = (Herald::silent(&request.worker, &request.route), AnswerNote::default());
+        Plan { herald, answer, ..Plan::new(request, names, Some(stale)) }
     }
 
     /// Whether the stored response may be served although the origin failed.
@@ -195,6 +200,7 @@ pub(super) async fn run(plan: Plan, mut fill: Fill, tell: oneshot::Sender<Told>)
                 return;
             }
         };
+        plan.answer.set(|| lease.answer());
         if Failure::of(response.status()).is_some_and(|failure| plan.allows_stale_on(failure)) {
             // When the fill is dropped, its followers also fall back to the stale response, if they may.
             drop(fill);

@@ -94,8 +94,19 @@ pub(super) fn resident(
     let cache_status = worker.rendered.borrow_mut().hit(ttl_s);
     let version = request.version();
     let headers = std::mem::take(request.headers_mut());
-    let question =
-        Question { worker, route, client, method: &method, uri: request.uri(), version, key, features, started, at_ms };
+    let question = Question {
+        worker,
+        route,
+        client,
+        method: &method,
+        uri: request.uri(),
+        version,
+        key,
+        features,
+        started,
+        at_ms,
+        answer: None,
+    };
     let source = Source::Object(object.clone(), None);
     Some(from_stored(&question, headers, stored, source, age_s, cache_status, Outcome::Hit))
 }

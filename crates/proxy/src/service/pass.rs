@@ -56,6 +56,7 @@ pub(super) async fn ask(
     let _changing = Changing::begin(request);
     let (mut response, lease) =
         exchange(&request.worker.upstream, &to, head, body, &|response| herald.announce(response)).await?;
+    request.answer.set(|| lease.answer());
     request.route.adapt(response.headers_mut());
     invalidate(request, &response).await;
     Ok((response, lease))

@@ -42,6 +42,12 @@ pub(crate) fn too_many_connections(at_ms: u64) -> Vec<u8> {
     answer((503, "Service Unavailable"), "too-many-connections", "retry-after: 1\r\n", text, at_ms).bytes
 }
 
+/// The answer at `at_ms` to a new connection of a network that has too many connections.
+pub(crate) fn too_many_of_network(at_ms: u64) -> Vec<u8> {
+    let text = "Your network has too many connections to this proxy.\n";
+    answer((429, "Too Many Requests"), "client-connections", "retry-after: 1\r\n", text, at_ms).bytes
+}
+
 fn answer((status, reason): (u16, &str), detail: &str, more: &str, text: &str, at_ms: u64) -> Refusal {
     let body_bytes = text.len();
     let mut bytes = format!(
@@ -71,6 +77,9 @@ pub(super) fn note(worker: &Worker, client: &Client, head: &[u8], status: u16, b
         outcome: Outcome::Own,
         duration: Duration::ZERO,
         object_bytes: None,
+        tls: client.tls,
+        route: None,
+        answer: None,
     });
 }
 
@@ -146,7 +155,9 @@ mod tests {
     #[test]
     fn an_answer_has_the_headers_that_it_needs() {
         let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("ASCII");
-        for answer in [text(of(Violation::TooLong, 784_111_777_000).bytes), text(too_many_connections(784_111_777_000))]
+        let at_ms = 784_111_777_000;
+        for answer in
+            [of(Violation::TooLong, at_ms).bytes, too_many_connections(at_ms), too_many_of_network(at_ms)].map(text)
         {
             assert!(answer.contains("\r\ndate: Sun, 06 Nov 1994 08:49:37 GMT\r\n"), "{answer}");
             let (head, body) = answer.split_once("\r\n\r\n").expect("a head");

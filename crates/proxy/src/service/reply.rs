@@ -15,7 +15,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, Uri
 use nectary_store::{FillReader, Object};
 
 use super::request::{Client, ClientRequest, Features};
-use crate::access_log::{Line, Outcome};
+use crate::access_log::{AnswerNote, Line, Outcome};
 use crate::admin::AdminPage;
 use crate::body::{Content, ReplyBody, Ticket};
 use crate::connections::Door;
@@ -75,11 +75,13 @@ pub(crate) struct Question<'a> {
     pub features: Features,
     pub started: Instant,
     pub at_ms: u64,
+    /// What the log tells of the origin's answer; `None` if no origin was asked.
+    pub answer: Option<&'a AnswerNote>,
 }
 
 impl Question<'_> {
     /// The URL for the log.
-    fn logged_url(&self, headers: &HeaderMap) -> Cow<'_, [u8]> {
+    pub(super) fn logged_url(&self, headers: &HeaderMap) -> Cow<'_, [u8]> {
         let named = self.uri.authority().map(|authority| authority.as_str().as_bytes());
         let host = named.or_else(|| headers.get(HOST).map(HeaderValue::as_bytes));
         let path = self.uri.path_and_query().map_or(&b""[..], |path| path.as_str().as_bytes());
@@ -101,6 +103,7 @@ impl ClientRequest {
             features: self.features,
             started: self.started,
             at_ms: self.at_ms,
+            answer: Some(&self.answer),
         }
     }
 }
@@ -205,12 +208,13 @@ fn log(
     outcome: Outcome,
     object_bytes: Option<u64>,
 ) -> Option<Box<Ticket>> {
+    let worker = question.worker;
     let sent_bytes = match content {
         Content::Empty => 0,
         Content::Whole(bytes) if bytes.len() as u64 <= LOGGED_AT_ONCE_BYTES_MAX => bytes.len() as u64,
         _ => {
             return Some(Box::new(Ticket {
-                log: question.worker.log.clone(),
+                log: worker.log.clone(),
                 client: question.client.address.ip(),
                 at_ms: question.at_ms,
                 started: question.started,
@@ -222,16 +226,19 @@ fn log(
                 user_agent: headers.get(USER_AGENT).cloned(),
                 outcome,
                 object_bytes,
+                tls: question.client.tls,
+                route: worker.log.is_detailed().then(|| question.route.name.clone()).flatten(),
+                answer: question.answer.cloned().unwrap_or_default(),
                 sent_bytes: 0,
             }));
         }
     };
-    let worker = question.worker;
     worker.stats.body_bytes_sent.add(sent_bytes);
     if !worker.log.is_on() {
         worker.log.count(outcome, status.as_u16(), question.started.elapsed());
         return None;
     }
+    let answer = question.answer.and_then(AnswerNote::take);
     worker.log.note(&Line {
         client: question.client.address.ip(),
         at_ms: question.at_ms,
@@ -245,6 +252,9 @@ fn log(
         outcome,
         duration: question.started.elapsed(),
         object_bytes,
+        tls: question.client.tls,
+        route: question.route.name.as_deref(),
+        answer: answer.as_ref(),
     });
     None
 }

@@ -13,7 +13,7 @@ use http::header::{
 use http::{HeaderMap, Method, Uri, Version};
 
 use super::tunnel::Tunnel;
-use crate::access_log::Outcome;
+use crate::access_log::{AnswerNote, Outcome};
 use crate::body::Ticket;
 use crate::connections::Door;
 use crate::rules::cache_control::RequestDirectives;
@@ -33,6 +33,8 @@ pub(crate) struct Client {
     pub is_trusted: bool,
     /// What the address to which the client connected is for.
     pub door: Door,
+    /// The version of TLS, for example `1.3`; `None` without TLS.
+    pub tls: Option<&'static str>,
     pub exchange: Exchange,
     /// Whether the body of the client's last request was refused. If so, the client may still be sending it.
     pub is_at_fault: Cell<bool>,
@@ -74,24 +76,34 @@ pub(crate) struct ClientRequest {
     pub directives: RequestDirectives,
     pub started: Instant,
     pub at_ms: u64,
+    /// What the log tells of the origin's answer.
+    pub answer: AnswerNote,
 }
 
 impl ClientRequest {
     /// Makes the ticket of a response. When the ticket is dropped, the request is logged and counted.
     pub fn ticket(&self, status: u16, outcome: Outcome, object_bytes: Option<u64>) -> Ticket {
+        let is_detailed = self.worker.log.is_detailed();
+        let url = match is_detailed {
+            true => self.question().logged_url(&self.headers).into_owned(),
+            false => self.key.clone(),
+        };
         Ticket {
             log: self.worker.log.clone(),
             client: self.client.address.ip(),
             at_ms: self.at_ms,
             started: self.started,
             method: self.method.clone(),
-            url: self.key.clone(),
+            url,
             version: self.version,
             status,
             referrer: self.headers.get(REFERER).cloned(),
             user_agent: self.headers.get(USER_AGENT).cloned(),
             outcome,
             object_bytes,
+            tls: self.client.tls,
+            route: self.route.name.clone().filter(|_| is_detailed),
+            answer: self.answer.clone(),
             sent_bytes: 0,
         }
     }

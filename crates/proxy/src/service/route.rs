@@ -1,14 +1,14 @@
 //! Chooses the path of a request that is not answered at once from memory.
 //!
 //! Owns: refusing requests that must not reach the store or an origin (no `Host` or several, unsuitable targets,
-//! clients that are not admitted, loops, excessive sizes), and the choice between `cached`, `pass`, `tunnel` and
-//! `purge`.
+//! clients that are not admitted, networks that send too many, loops, excessive sizes), and the choice between
+//! `cached`, `pass`, `tunnel` and `purge`.
 
 use std::rc::Rc;
 use std::time::Instant;
 
-use http::header::{HOST, MAX_FORWARDS, VIA};
-use http::{Method, Request, Response, StatusCode, Version};
+use http::header::{HOST, MAX_FORWARDS, RETRY_AFTER, VIA};
+use http::{HeaderValue, Method, Request, Response, StatusCode, Version};
 use hyper::body::{Body, Incoming};
 
 use super::redirect::{redirect, redirect_to};
@@ -23,14 +23,22 @@ use crate::sites::Target;
 use crate::wire::http2::Form;
 use crate::worker::Worker;
 
+/// When a request came, and whether it is one too many.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Came {
+    pub started: Instant,
+    pub at_ms: u64,
+    /// The seconds after which the client's network may send the next request, if this one is one too many.
+    pub wait_s: Option<u64>,
+}
+
 /// Answers a request that [`hit`](super::hit) could not answer.
 pub(super) async fn route(
     worker: Rc<Worker>,
     client: Rc<Client>,
     request: Request<Incoming>,
     form: Form,
-    started: Instant,
-    at_ms: u64,
+    Came { started, at_ms, wait_s }: Came,
 ) -> Response<ReplyBody> {
     let (mut parts, body) = request.into_parts();
     let route = worker.sites.borrow().find_for(&parts.uri, &parts.headers).clone();
@@ -40,7 +48,7 @@ pub(super) async fn route(
     if !has_key {
         key = parts.uri.to_string().into_bytes();
     }
-    let features = Features::of(&parts.headers);
+    let (features, answer) = (Features::of(&parts.headers), worker.log.new_note());
     let request = ClientRequest {
         directives: features.directives(&route, &parts.headers),
         worker,
@@ -54,7 +62,11 @@ pub(super) async fn route(
         features,
         started,
         at_ms,
+        answer,
     };
+    if let Some(wait_s) = wait_s {
+        return too_many(&request, wait_s);
+    }
     if let Err((status, problem)) = form {
         return own(&request, status, "malformed", problem, true);
     }
@@ -117,6 +129,17 @@ pub(super) async fn route(
         return pass::pass(request, None, Forward::Bypass).await;
     }
     cached::serve(request).await
+}
+
+/// Refuses a request of a network that sends too many.
+fn too_many(request: &ClientRequest, wait_s: u64) -> Response<ReplyBody> {
+    request.worker.stats.limited_requests.add(1);
+    let text = "Your network sends too many requests. Send this one again later.";
+    // What follows a `CONNECT` may be meant for its target.
+    let close = request.method == Method::CONNECT;
+    let mut response = own(request, StatusCode::TOO_MANY_REQUESTS, "client-requests", text, close);
+    response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(wait_s));
+    response
 }
 
 /// Answers a request whose route leads to no origin.

@@ -47,6 +47,7 @@ pub(super) async fn open(request: ClientRequest) -> Response<ReplyBody> {
     let (mut headers, inside) = match switch(&request.worker.upstream, &to, head).await {
         Ok(Switched::Yes(headers, inside)) => (headers, inside),
         Ok(Switched::No(mut response, lease)) => {
+            request.answer.set(|| lease.answer());
             request.route.adapt(response.headers_mut());
             return pass::forward(request, response, *lease, Forward::Bypass, Size::Any);
         }

@@ -27,6 +27,6 @@ pub(crate) use name_rule::NameRule;
 pub(crate) use preset::preset;
 pub(crate) use query_rule::QueryRule;
 pub(crate) use site_key::SiteKey;
-pub(crate) use site_route::{HostSent, RedirectTo, SiteRoute, Target, path_of};
+pub(crate) use site_route::{HostSent, RedirectTo, RouteName, SiteRoute, Target, path_of};
 pub(crate) use site_table::{Otherwise, PathRule, Site, Sites};
 pub(crate) use url_keys::KeysOfUrl;

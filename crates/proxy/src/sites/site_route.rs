@@ -67,9 +67,20 @@ pub(crate) enum HostSent {
     Client,
 }
 
+/// The name of a route in the access log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct RouteName {
+    /// The first name of the site; `*` if it has none.
+    pub site: String,
+    /// The path, as the configuration has it; an exact one begins with `=`.
+    pub path: String,
+}
+
 /// A route: what a request's key is, where its response comes from, and how long that is good for.
 #[derive(Debug)]
 pub(crate) struct SiteRoute {
+    /// The name; `None` for what is no site's.
+    pub name: Option<Arc<RouteName>>,
     pub key: SiteKey,
     pub target: Target,
     pub host: HostSent,
@@ -104,6 +115,7 @@ impl SiteRoute {
     /// A route without rules.
     pub fn new(key: SiteKey, target: Target) -> SiteRoute {
         SiteRoute {
+            name: None,
             key,
             target,
             host: HostSent::Server,

@@ -83,17 +83,20 @@ async fn connect_at(
     (opened, server_place): (&Cell<Option<Instant>>, &Cell<Option<ServerPlace>>),
     may_switch: bool,
 ) -> Result<Idle, FetchError> {
+    let begun = Instant::now();
     let (tcp, place) = open(upstream, address).await?;
     opened.set(Some(Instant::now()));
     upstream.stats.origin_connections.add(1);
     let socket = Socket::new(tcp);
-    if to.origin.https {
+    let mut connected = if to.origin.https {
         let stream = tls(to, socket.clone()).await?;
-        handshake(upstream, to, stream, socket, address, (place, server_place.take()), may_switch).await
+        handshake(upstream, to, stream, socket, address, (place, server_place.take()), may_switch).await?
     } else {
         let stream = socket.clone();
-        handshake(upstream, to, stream, socket, address, (place, server_place.take()), may_switch).await
-    }
+        handshake(upstream, to, stream, socket, address, (place, server_place.take()), may_switch).await?
+    };
+    connected.connect_time = Some(begun.elapsed());
+    Ok(connected)
 }
 
 /// Opens a connection to an address of an origin, within the connect timeout.
@@ -258,5 +261,5 @@ where
         None
     };
     let since = Instant::now();
-    Ok(Idle { sender, watch, socket, inside, address, since, alive: ALIVE_MAX })
+    Ok(Idle { sender, watch, socket, inside, address, connect_time: None, since, alive: ALIVE_MAX })
 }

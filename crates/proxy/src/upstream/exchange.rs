@@ -23,6 +23,7 @@ use super::switch::WaitInside;
 use super::{
     ALIVE_MAX, Choice, CountedRequest, Destination, Idle, Probe, RequestBody, RequestHead, Server, ServerState, Upstream,
 };
+use crate::access_log::OriginAnswer;
 use crate::pieces::{BodyError, Pieces};
 use crate::rules::serve::Failure;
 use crate::wire::http1::framing::Violation;
@@ -42,19 +43,30 @@ pub(crate) struct Lease {
     under_way: Option<CountedRequest>,
     /// When the whole response must be there.
     ends: Option<tokio::time::Instant>,
+    /// How long connecting took; `None` if a kept connection is used.
+    connect_time: Option<Duration>,
+    /// From sending the request to the end of the response's head.
+    head_time: Option<Duration>,
 }
 
 impl Lease {
     /// The lease of a connection for one request without a body.
     pub(super) fn of_one(upstream: &Rc<Upstream>, to: &Destination, connection: Idle) -> Lease {
-        let (upstream, connection) = (upstream.clone(), Some(connection));
-        Lease { upstream, to: to.clone(), connection, progress: None, under_way: None, ends: None }
+        let connect_time = connection.connect_time;
+        let (upstream, to, connection) = (upstream.clone(), to.clone(), Some(connection));
+        Lease { upstream, to, connection, progress: None, under_way: None, ends: None, connect_time, head_time: None }
     }
 
     /// The same lease, which keeps a request counted and ends at a time.
     pub(super) fn counted(mut self, under_way: Option<CountedRequest>, ends: Option<tokio::time::Instant>) -> Lease {
         (self.under_way, self.ends) = (under_way, ends);
         self
+    }
+
+    /// What the access log tells of the answer.
+    pub fn answer(&self) -> OriginAnswer {
+        let server = format!("{}://{}", self.to.origin.scheme(), self.to.origin.authority());
+        OriginAnswer { server, connect: self.connect_time, first_byte: self.head_time }
     }
 
     /// What receives the connection after it has switched to another protocol.
@@ -453,8 +465,17 @@ pub(super) async fn send(
     }
     let mut response = pin!(connection.sender.try_send_request(request));
     let (watch, address) = (connection.watch.clone(), connection.address);
-    let (upstream, connection) = (upstream.clone(), Some(connection));
-    let mut lease = Lease { upstream, to: to.clone(), connection, progress, under_way: None, ends: None };
+    let (connect_time, begun) = (connection.connect_time.take(), Instant::now());
+    let mut lease = Lease {
+        upstream: upstream.clone(),
+        to: to.clone(),
+        connection: Some(connection),
+        progress,
+        under_way: None,
+        ends: None,
+        connect_time,
+        head_time: None,
+    };
     let result = poll_fn(|context| {
         let polled = response.as_mut().poll(context);
         watch.poll_informational(context).iter().for_each(hear);
@@ -465,6 +486,7 @@ pub(super) async fn send(
         Ok(response) => {
             lease.upstream.known.addresses.note_success(address);
             lease.learn(response.headers());
+            lease.head_time = Some(begun.elapsed());
             Sent::Answered(response, lease)
         }
         Err(mut refused) => match refused.take_message() {

@@ -174,6 +174,8 @@ struct Idle {
     inside: Option<WaitInside>,
     /// The origin's address at the other end.
     address: SocketAddr,
+    /// How long connecting took, with TLS; `None` on a connection that was used before.
+    connect_time: Option<Duration>,
     /// The time since which the connection waits.
     since: Instant,
     /// The time for which the origin will certainly keep the connection open while it waits.

@@ -9,8 +9,9 @@ use http::header::CONNECTION;
 use http::{HeaderValue, Request, Response, Version};
 use hyper::body::Incoming;
 
+use super::super::hit;
 use super::super::request::Client;
-use super::super::{hit, route};
+use super::super::route::{self, Came};
 use crate::body::ReplyBody;
 use crate::wire::http2::Form;
 use crate::worker::Worker;
@@ -25,7 +26,12 @@ pub(super) enum Answer {
 pub(super) fn answer(worker: &Rc<Worker>, client: &Rc<Client>, mut request: Request<Incoming>, form: Form) -> Answer {
     worker.stats.requests.add(1);
     let (started, at_ms) = worker.now();
+    let wait_s = match &worker.client_limits.requests {
+        Some(requests) if !client.is_admin() => requests.take(client.address.ip(), started).err(),
+        _ => None,
+    };
     if form.is_ok()
+        && wait_s.is_none()
         && client.gets_content()
         && let Some(response) = hit::resident(worker, client, &mut request, started, at_ms)
     {
@@ -34,7 +40,8 @@ pub(super) fn answer(worker: &Rc<Worker>, client: &Rc<Client>, mut request: Requ
     let (worker, client) = (worker.clone(), client.clone());
     Answer::Pending(Box::pin(async move {
         let is_http1 = request.version() <= Version::HTTP_11;
-        let mut response = route::route(worker.clone(), client.clone(), request, form, started, at_ms).await;
+        let came = Came { started, at_ms, wait_s };
+        let mut response = route::route(worker.clone(), client.clone(), request, form, came).await;
         if is_http1 && worker.is_leaving.get() && client.tunnel.borrow().is_none() {
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }

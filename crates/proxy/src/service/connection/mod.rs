@@ -50,12 +50,13 @@ pub(crate) async fn serve(
     door: Door,
     enlisted: &Enlisted,
 ) {
-    let client = Client {
+    let mut client = Client {
         address,
         is_admitted: worker.options.admits(address.ip()),
         is_loopback: is_loopback(address.ip()),
         is_trusted: worker.options.forwarded.trusts(address.ip()),
         door,
+        tls: None,
         exchange: Exchange::Http1(watch.clone()),
         is_at_fault: Default::default(),
         tunnel: Default::default(),
@@ -78,6 +79,7 @@ pub(crate) async fn serve(
         }
     };
     let Some((stream, is_http2)) = unless_ended(&watch.transport, greeting).await.flatten() else { return };
+    client.tls = stream.tls_version();
     if is_http2 {
         let connection = worker.connections.multiplexed();
         enlisted.replace(connection.clone());

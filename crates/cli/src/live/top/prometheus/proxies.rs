@@ -63,6 +63,7 @@ const PROXY: &[Metric] = &[
         &[("resumed", "/resumed"), ("cut_off", "/cut_off")],
     ),
     ("invalidations_total", COUNTER, "Keys purged because of an unsafe request.", &[("", "/invalidations")]),
+    ("requests_limited_total", COUNTER, "Requests of networks that sent too many.", &[("", "/limited_requests")]),
     ("purges_refused_total", COUNTER, "PURGE requests refused.", &[("", "/purges_refused")]),
     ("connections_total", COUNTER, "Connections of clients accepted.", &[("", "/connections")]),
     (
@@ -77,11 +78,12 @@ const PROXY: &[Metric] = &[
     (
         "connections_refused_total",
         COUNTER,
-        "Connections refused or ended early, by reason: no valid request, too many connections, idle when others came, \
-         too slow.",
+        "Connections refused or ended early, by reason: no valid request, too many connections, too many of one \
+         network, idle when others came, too slow.",
         &[
             ("invalid", "/refused_connections"),
             ("excess", "/excess_connections"),
+            ("limited", "/limited_connections"),
             ("displaced", "/displaced_connections"),
             ("overdue", "/overdue_connections"),
         ],
