@@ -98,7 +98,7 @@ impl Proxy {
         });
         let certificates = match options.certificates.as_slice() {
             [] => None,
-            files => Some(Certificates::new(files.to_vec(), options.tls)?),
+            files => Some(Certificates::new(files.to_vec(), options.tls.clone())?),
         };
         if let (None, Some(&address)) = (&certificates, options.redirect.first()) {
             return Err(Error::RedirectWithoutTls { address });

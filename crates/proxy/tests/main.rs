@@ -2,6 +2,7 @@
 
 mod administration;
 mod admission;
+mod client_certificates;
 mod clients_at_fault;
 mod clients_from_elsewhere;
 mod collapsed_misses;

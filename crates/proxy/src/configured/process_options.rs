@@ -19,7 +19,6 @@ use crate::options::{AccessLog, ClientNet, ForwardedOptions, Limits, ProxyOption
 pub fn options_of(config: &Arc<ProxyConfig>) -> Result<ProxyOptions, ConfigProblems> {
     let mut refused = Refused::new(&config.source);
     let (listen, redirect) = addresses(config, &mut refused);
-    refused.not_yet(&config.tls.client_ca, "client-ca");
     refused.not_yet_if(&config.log.format, "format", |format| *format != LogFormat::Combined);
     let forward = config.forward.as_ref();
     let certificates = config.tls.certificates.iter();
@@ -60,6 +59,7 @@ pub(crate) fn tls_rules(config: &ProxyConfig) -> TlsRules {
     TlsRules {
         refuses_unknown: value_or(&config.tls.unknown_name, UnknownName::First) == UnknownName::Refuse,
         is_13_only: value_or(&config.tls.version_min, TlsVersion::Tls12) == TlsVersion::Tls13,
+        client_ca: config.tls.client_ca.as_ref().map(|path| path.value.clone()),
     }
 }
 

@@ -18,7 +18,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use nectary_host::log::{Level, Throttle};
-use tokio::io::{AsyncRead, AsyncReadExt, Interest};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::net::TcpStream;
 
 use super::request::Client;
@@ -63,10 +63,7 @@ pub(crate) async fn serve(
     let limit = worker.options.limits.head_timeout;
     let greeting = async {
         match door {
-            Door::Tls => tokio::time::timeout(limit, handshake(&worker, stream, address)).await.unwrap_or_else(|_| {
-                worker.stats.failed_handshakes.add(1);
-                None
-            }),
+            Door::Tls => agree_on_tls(&worker, &watch.transport, stream, address, limit).await,
             Door::Admin => Some((ClientStream::Plain(stream), false)),
             Door::Clients | Door::Redirect => {
                 let is_http2 = is_http2(&stream, limit).await;
@@ -87,21 +84,52 @@ pub(crate) async fn serve(
     }
 }
 
-/// Does the proxy's part of the handshake. *Returns*: the stream, and whether HTTP/2 was chosen; `None` if it failed.
-async fn handshake(worker: &Worker, stream: TcpStream, address: SocketAddr) -> Option<(ClientStream, bool)> {
-    let tls = worker.tls.as_ref()?;
-    match tls.acceptor().accept(stream).await {
+/// Agrees on TLS in time. *Returns*: the stream, and whether HTTP/2 was chosen; `None` if the connection ends.
+async fn agree_on_tls(
+    worker: &Worker,
+    transport: &Transport,
+    stream: TcpStream,
+    address: SocketAddr,
+    limit: Duration,
+) -> Option<(ClientStream, bool)> {
+    let refused = match tokio::time::timeout(limit, handshake(worker, stream, address)).await {
+        Ok(Ok(agreed)) => return Some(agreed),
+        Ok(Err(refused)) => refused,
+        Err(_) => None,
+    };
+    worker.stats.failed_handshakes.add(1);
+    if let Some(mut stream) = refused {
+        _ = stream.shutdown().await;
+        _ = tokio::time::timeout(LINGER, discard(&mut stream, transport)).await;
+    }
+    None
+}
+
+/// Does the proxy's part of the handshake. *Returns*: the stream, and whether HTTP/2 was chosen. *Errors*: the
+/// connection, if its client must be able to read why it was refused.
+async fn handshake(
+    worker: &Worker,
+    stream: TcpStream,
+    address: SocketAddr,
+) -> Result<(ClientStream, bool), Option<TcpStream>> {
+    let Some(tls) = worker.tls.as_ref() else { return Err(None) };
+    match tls.acceptor().accept(stream).into_fallible().await {
         Ok(stream) => {
             worker.stats.handshakes.add(1);
             let is_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
-            Some((ClientStream::Tls(Box::new(stream)), is_http2))
+            Ok((ClientStream::Tls(Box::new(stream)), is_http2))
         }
-        Err(error) => {
-            worker.stats.failed_handshakes.add(1);
+        Err((error, stream)) => {
             HANDSHAKE_FAILED.write(Level::Note, "proxy", format_args!("no TLS with {}: {error}", address.ip()));
-            None
+            Err(is_about_certificate(&error).then_some(stream))
         }
     }
+}
+
+/// Whether a handshake failed because of the client's certificate. Such a client may have sent a request already.
+fn is_about_certificate(error: &io::Error) -> bool {
+    let error = error.get_ref().and_then(|error| error.downcast_ref::<rustls::Error>());
+    matches!(error, Some(rustls::Error::NoCertificatesPresented | rustls::Error::InvalidCertificate(_)))
 }
 
 /// Whether a connection begins as one of HTTP/2. Nothing is read from it. *Returns*: `None` if the client sends too
@@ -162,7 +190,6 @@ async fn unless_ended<T>(transport: &Transport, work: impl Future<Output = T>) -
 
 #[cfg(test)]
 mod tests {
-    use tokio::io::AsyncWriteExt;
     use tokio::net::TcpListener;
 
     use super::*;
