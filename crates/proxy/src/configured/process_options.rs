@@ -29,6 +29,7 @@ pub fn options_of(config: &Arc<ProxyConfig>) -> Result<ProxyOptions, ConfigProbl
     let options = ProxyOptions {
         listen,
         redirect,
+        proxy_protocol_from: proxy_protocol_from(config),
         certificates: if is_tls { certificates } else { Vec::new() },
         tls: tls_rules(config),
         config: Some(config.clone()),
@@ -69,9 +70,6 @@ fn addresses(config: &ProxyConfig, refused: &mut Refused) -> (Vec<SocketAddr>, V
     let serves = |listener: &&Located<nectary_config::ListenerConfig>| !value_or(&listener.redirect_to_https, false);
     let is_tls = config.listeners.iter().find(serves).is_some_and(|listener| value_or(&listener.tls, false));
     for listener in &config.listeners {
-        if let Some(network) = listener.proxy_protocol_from.first() {
-            refused.refuse(network.place, "proxy-protocol-from", NOT_YET);
-        }
         let ListenAddress::Socket(address) = &listener.address.value else {
             refused.refuse(listener.address.place, "address", format!("Unix sockets: {NOT_YET}"));
             continue;
@@ -88,6 +86,17 @@ fn addresses(config: &ProxyConfig, refused: &mut Refused) -> (Vec<SocketAddr>, V
         listen.push(*address);
     }
     (listen, redirect)
+}
+
+/// The peers that begin with the PROXY protocol, each with the address of its listener.
+fn proxy_protocol_from(config: &ProxyConfig) -> Vec<(SocketAddr, ClientNet)> {
+    let mut found = Vec::new();
+    for listener in &config.listeners {
+        if let ListenAddress::Socket(address) = &listener.address.value {
+            found.extend(nets(&listener.proxy_protocol_from).into_iter().map(|net| (*address, net)));
+        }
+    }
+    found
 }
 
 fn admin(config: &ProxyConfig, refused: &mut Refused) -> AdminOptions {
