@@ -122,6 +122,7 @@ const REMEDY_CORRUPT: &str = "if this is no store, name another path or device: 
      only if what is there may be lost: `nectary store create SPEC --force`";
 const REMEDY_TOKEN: &str = "make one with `(umask 077; openssl rand -hex 32 > FILE)`";
 const REMEDY_ORIGIN_CA: &str = "give --origin-ca a file with the certificate of the authority that signs your origins, in PEM (-----BEGIN CERTIFICATE-----)";
+const REMEDY_CLIENT_CA: &str = "give `client-ca` of [tls] a file with the certificates of the authorities that sign those of your clients, in PEM (-----BEGIN CERTIFICATE-----)";
 const REMEDY_CERTIFICATE: &str = "give --tls-cert a certificate with its chain and --tls-key its key, both in PEM and readable by this user; `nectary cert` makes some for tests";
 const REMEDY_ACCESS_LOG: &str =
     "see that its directory exists and that this user may write there, or name another file";
@@ -217,6 +218,7 @@ fn classify(cause: &(dyn std::error::Error + 'static)) -> Option<(u8, Option<&'s
         Some(proxy::Error::Inherited { .. }) => return Some((USAGE, Some("name its address with --listen"))),
         Some(proxy::Error::KeyHeaders { .. }) => return Some((USAGE, Some("give --key-header fewer times"))),
         Some(proxy::Error::RedirectWithoutTls { .. }) => return Some((USAGE, None)),
+        Some(proxy::Error::ClientCa { .. }) => return Some((USAGE, Some(REMEDY_CLIENT_CA))),
         Some(proxy::Error::Certificate { .. } | proxy::Error::Tls(_)) => {
             return Some((USAGE, Some(REMEDY_CERTIFICATE)));
         }

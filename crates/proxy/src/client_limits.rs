@@ -43,7 +43,16 @@ impl ClientLimits {
         let requests = limits.requests.map(|rate| Arc::new(NetworkRequests::new(rate)));
         ClientLimits { connections, requests }
     }
+
+    /// Counts a new connection of a client; nothing is counted without a limit. *Errors*: its network has too many.
+    pub fn count(&self, client: IpAddr) -> Result<Option<NetworkPlace>, TooMany> {
+        self.connections.as_ref().map(|limit| limit.take(client).ok_or(TooMany)).transpose()
+    }
 }
+
+/// A network has as many connections as it may have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct TooMany;
 
 /// The network of a client.
 fn network_of(client: IpAddr) -> IpAddr {

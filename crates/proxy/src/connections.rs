@@ -7,13 +7,14 @@
 use std::cell::{Cell, RefCell};
 use std::cmp::Reverse;
 use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio_util::task::TaskTracker;
 
-use crate::options::{OriginTimes, ProxyOptions};
+use crate::options::{ClientNet, OriginTimes, ProxyOptions};
 use crate::room::{Peer, Place, Room};
 use crate::stats::WorkerStats;
 use crate::wire::http1::watch::{Side, Watch};
@@ -38,6 +39,27 @@ pub(crate) enum Door {
     Redirect,
     /// Administration only.
     Admin,
+}
+
+/// An address that the proxy listens on.
+#[derive(Debug, Clone)]
+pub(crate) struct Entrance {
+    pub door: Door,
+    /// The peers that begin each connection with a header of the PROXY protocol.
+    header_from: Arc<[ClientNet]>,
+}
+
+impl Entrance {
+    /// The address of the options that is for these users. Peers at an address for administration send no headers.
+    pub fn new(options: &ProxyOptions, address: SocketAddr, door: Door) -> Entrance {
+        let senders = options.proxy_protocol_from.iter().filter(|(at, _)| *at == address && door != Door::Admin);
+        Entrance { door, header_from: senders.map(|(_, net)| *net).collect() }
+    }
+
+    /// Whether each connection of this peer begins with a header.
+    pub fn expects_header(&self, peer: IpAddr) -> bool {
+        self.header_from.iter().any(|net| net.contains(peer))
+    }
 }
 
 /// The limits of the connections of clients.

@@ -57,6 +57,14 @@ pub enum Error {
         /// What is wrong.
         what: String,
     },
+    /// The file of certificates that must have signed those of clients cannot be used.
+    #[error("cannot verify clients by the certificates in {path}: {what}")]
+    ClientCa {
+        /// The path of the file.
+        path: PathBuf,
+        /// What is wrong.
+        what: String,
+    },
     /// A file of a certificate or key for clients cannot be read.
     #[error(transparent)]
     Tls(nectary_host::Error),

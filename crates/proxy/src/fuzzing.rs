@@ -2,6 +2,7 @@
 //!
 //! This module owns nothing. It is not part of the public interface and changes without notice.
 
+pub use crate::accept::proxy_header::{ParsedHeader, parse as parse_proxy_header};
 pub use crate::stored::metadata::{Entries, Metadata, ResponseHead, decode, encode_marker, encode_response};
 pub use crate::stored::response::{Found, StoredResponse, to_metadata};
 pub use crate::wire::http1::framing::{Framing, Phase, Violation};

@@ -13,7 +13,7 @@ use http::Uri;
 use nectary_config::{ProxyConfig, RequestRate};
 
 use crate::accept::{CertificateFiles, TlsRules};
-use crate::admin::{AdminOptions, is_loopback};
+use crate::admin::AdminOptions;
 use crate::origin_options::OriginOptions;
 use crate::rules::default_ttl::Rule;
 use crate::rules::key::Origin;
@@ -34,6 +34,10 @@ pub struct ProxyOptions {
     pub config: Option<Arc<ProxyConfig>>,
     /// Addresses without TLS, at which clients are sent to the same URL with TLS.
     pub redirect: Vec<SocketAddr>,
+    /// The peers that begin each connection with the PROXY protocol (version 1 or 2), each with the address of
+    /// [`listen`](Self::listen) or [`redirect`](Self::redirect) that it connects to. The client that they name is then
+    /// the client for every rule and for the log. From all others such a header is no valid request.
+    pub proxy_protocol_from: Vec<(SocketAddr, ClientNet)>,
     /// The origin of a reverse proxy; `None` for a forward proxy.
     pub origin: Option<OriginUrl>,
     /// The number of worker threads; 0 for one per processor.
@@ -81,6 +85,7 @@ impl Default for ProxyOptions {
             tls: TlsRules::default(),
             config: None,
             redirect: Vec::new(),
+            proxy_protocol_from: Vec::new(),
             origin: None,
             workers: 0,
             default_ttl: Vec::new(),
@@ -111,9 +116,9 @@ impl ProxyOptions {
         }
     }
 
-    /// Whether a client may use a forward proxy.
-    pub fn admits(&self, client: IpAddr) -> bool {
-        is_loopback(client) || self.clients.iter().any(|net| net.contains(client))
+    /// Whether a client may use a forward proxy. `is_local` says whether it is a program on this machine.
+    pub fn admits(&self, client: IpAddr, is_local: bool) -> bool {
+        is_local || self.clients.iter().any(|net| net.contains(client))
     }
 }
 
@@ -418,6 +423,7 @@ impl FromStr for ClientNet {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::admin::is_loopback;
 
     #[test]
     fn only_loopback_and_listed_clients_are_admitted() {
@@ -439,8 +445,11 @@ mod tests {
             ("2001:db9::1", false),
         ];
         for (client, expected) in table {
-            assert_eq!(options.admits(client.parse().expect("an address")), expected, "{client}");
+            let address: IpAddr = client.parse().expect("an address");
+            assert_eq!(options.admits(address, is_loopback(address)), expected, "{client}");
         }
+        // A load balancer's own loopback address is not this machine's.
+        assert!(!options.admits("127.0.0.1".parse().expect("an address"), false));
         let everyone: ClientNet = "0.0.0.0/0".parse().expect("a net");
         assert!(everyone.contains("8.8.8.8".parse().expect("an address")));
         for text in ["", "a", "1.2.3.4/33", "::/129", "1.2.3.4/x", "1.2.3"] {

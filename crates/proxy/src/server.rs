@@ -18,7 +18,7 @@ use crate::accept::{self, Certificates, Exit, Tls};
 use crate::access_log::{LogBuffer, LogWriter, OpenLog};
 use crate::client_limits::ClientLimits;
 use crate::configured::sites_of;
-use crate::connections::Door;
+use crate::connections::{Door, Entrance};
 use crate::error::Error;
 use crate::options::{OriginTimes, ProxyOptions};
 use crate::reload::Reopener;
@@ -99,14 +99,14 @@ impl Proxy {
         });
         let certificates = match options.certificates.as_slice() {
             [] => None,
-            files => Some(Certificates::new(files.to_vec(), options.tls)?),
+            files => Some(Certificates::new(files.to_vec(), options.tls.clone())?),
         };
         if let (None, Some(&address)) = (&certificates, options.redirect.first()) {
             return Err(Error::RedirectWithoutTls { address });
         }
         let worker_count = options.worker_count();
         let (mut addresses, mut redirect_addresses, mut admin_addresses) = (Vec::new(), Vec::new(), Vec::new());
-        let mut sockets: Vec<Vec<(Socket, Door)>> = (0..worker_count).map(|_| Vec::new()).collect();
+        let mut sockets: Vec<Vec<(Socket, Entrance)>> = (0..worker_count).map(|_| Vec::new()).collect();
         let door = if certificates.is_some() { Door::Tls } else { Door::Clients };
         let clients = options.listen.iter().map(|address| (*address, door));
         let redirect = options.redirect.iter().map(|address| (*address, Door::Redirect));
@@ -114,6 +114,7 @@ impl Proxy {
         let has_successor = !inherited.is_empty();
         let mut inherited = inherited.into_iter().map(Some).collect::<Vec<_>>();
         for (mut address, door) in clients.chain(redirect).chain(admin) {
+            let entrance = Entrance::new(&options, address, door);
             let found = inherited.iter_mut().find(|socket| {
                 let own = socket.as_ref().and_then(|socket| socket.local_addr().ok());
                 own.is_some_and(|own| own == address)
@@ -122,7 +123,7 @@ impl Proxy {
                 let failed = |error| Error::Listen { address, error };
                 socket.set_nonblocking(true).map_err(failed)?;
                 for of_worker in &mut sockets {
-                    of_worker.push((socket.try_clone().map_err(failed)?.into(), door));
+                    of_worker.push((socket.try_clone().map_err(failed)?.into(), entrance.clone()));
                 }
                 match door {
                     Door::Clients | Door::Tls => addresses.push(address),
@@ -138,7 +139,7 @@ impl Proxy {
                 let socket = bind(address, true).map_err(|error| Error::Listen { address, error })?;
                 // With port 0, the other workers use the port that the first worker's socket got.
                 address = local_address(&socket).map_err(|error| Error::Listen { address, error })?;
-                of_worker.push((socket, door));
+                of_worker.push((socket, entrance.clone()));
             }
             match door {
                 Door::Clients | Door::Tls => addresses.push(address),
@@ -236,8 +237,8 @@ pub struct Bound {
     addresses: Vec<SocketAddr>,
     redirect_addresses: Vec<SocketAddr>,
     admin_addresses: Vec<SocketAddr>,
-    /// The sockets of each worker, and the users of each socket's address.
-    sockets: Vec<Vec<(Socket, Door)>>,
+    /// The sockets of each worker, and what the address of each is for.
+    sockets: Vec<Vec<(Socket, Entrance)>>,
     log: Option<OpenLog>,
     sites: LiveSites,
     tls: Option<Arc<Tls>>,
@@ -350,7 +351,7 @@ fn serve(
     index: usize,
     common: Common,
     (stats, log): (Arc<WorkerStats>, Option<LogBuffer>),
-    listeners: Vec<(TcpListener, Door)>,
+    listeners: Vec<(TcpListener, Entrance)>,
     (shutdown, exit): (Shutdown, Exit),
 ) -> Result<(), Error> {
     let failed = |error: std::io::Error| Error::Worker { worker: index, what: format!("failed: {error}") };
@@ -378,10 +379,10 @@ impl Drop for StopOnDrop {
     }
 }
 
-fn listen((socket, door): (Socket, Door)) -> Result<(TcpListener, Door), Error> {
+fn listen((socket, entrance): (Socket, Entrance)) -> Result<(TcpListener, Entrance), Error> {
     let address = local_address(&socket).unwrap_or(SocketAddr::from(([0, 0, 0, 0], 0)));
     socket.listen(BACKLOG).map_err(|error| Error::Listen { address, error })?;
-    Ok((socket.into(), door))
+    Ok((socket.into(), entrance))
 }
 
 fn local_address(socket: &Socket) -> std::io::Result<SocketAddr> {

@@ -92,6 +92,8 @@ counters! {
     handshakes,
     /// Connections that were ended because TLS could not be agreed in time.
     failed_handshakes,
+    /// Connections that were ended because no valid header of the PROXY protocol came in time.
+    failed_proxy_headers,
     /// Connections that spoke HTTP/2.
     http2_connections,
     /// Connections open now (gauge).

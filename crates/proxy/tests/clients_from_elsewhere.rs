@@ -3,7 +3,7 @@
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 
-use nectary_proxy::ProxyOptions;
+use nectary_proxy::{ClientNet, ProxyOptions};
 
 use crate::common::*;
 
@@ -43,6 +43,25 @@ async fn only_admitted_clients_get_through_and_not_to_this_machine() {
     assert_eq!(reply.status, 502, "{}", reply.text());
     let line = format!("CONNECT {} HTTP/1.1", origin.address);
     assert_eq!(Client::connect(proxy.address).await.ask(&[&line]).await.status, 502);
+    assert_eq!(origin.connections(), 0);
+}
+
+/// What a load balancer on another machine calls `127.0.0.1` is not this machine.
+#[tokio::test]
+async fn named_loopback_address_is_not_this_machine() {
+    let Some(own) = own_address() else {
+        println!("NOT RUN: this machine has no address beside the loopback ones");
+        return;
+    };
+    let origin = Origin::start().await;
+    origin.on("/a", Script::fresh(b"secret"));
+    let net: ClientNet = own.to_string().parse().expect("a net");
+    let behind = ProxyOptions { proxy_protocol_from: vec![(SocketAddr::new(own, 0), net)], ..options() };
+    let proxy = listening_on(own, behind).await;
+    let mut client = Client::connect(proxy.address).await;
+    client.send(b"PROXY TCP4 127.0.0.1 127.0.0.1 1 2\r\n").await;
+    let reply = client.ask(&[&format!("GET {} HTTP/1.1", origin.url("/a"))]).await;
+    assert_eq!((reply.status, reply.cache_status().as_str()), (403, "nectary; detail=client-not-admitted"));
     assert_eq!(origin.connections(), 0);
 }
 

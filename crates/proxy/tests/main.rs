@@ -2,6 +2,7 @@
 
 mod administration;
 mod admission;
+mod client_certificates;
 mod clients_at_fault;
 mod clients_from_elsewhere;
 mod choice_of_servers;
@@ -28,6 +29,7 @@ mod miss_then_hit;
 mod names;
 mod origin_faults;
 mod origin_host;
+mod proxy_protocol;
 mod purge_and_invalidation;
 mod ranges_not_stored;
 mod refusals;

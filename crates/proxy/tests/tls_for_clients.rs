@@ -2,7 +2,7 @@
 //! does not speak TLS costs nothing but its own connection.
 
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use nectary_proxy::{AccessLog, CertificateFiles, Error, LogFormat, ProxyOptions};
@@ -10,49 +10,9 @@ use rustls::HandshakeKind;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
+use crate::common::certificates::Certificates;
 use crate::common::http2::{Http2, head, tls, tls_config, tls_with};
 use crate::common::*;
-
-/// A folder with an authority and certificates that it signed, which is removed at the end.
-struct Certificates {
-    folder: PathBuf,
-    issuer: rcgen::Issuer<'static, rcgen::KeyPair>,
-}
-
-impl Certificates {
-    fn new(name: &str) -> Certificates {
-        let folder = std::env::temp_dir().join(format!("nectary-proxy-tls-{name}-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).expect("a folder");
-        let mut params = rcgen::CertificateParams::default();
-        params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
-        let key = rcgen::KeyPair::generate().expect("a key");
-        let authority = params.self_signed(&key).expect("an authority");
-        std::fs::write(folder.join("ca.pem"), authority.pem()).expect("written");
-        Certificates { folder, issuer: rcgen::Issuer::new(params, key) }
-    }
-
-    fn ca(&self) -> PathBuf {
-        self.folder.join("ca.pem")
-    }
-
-    /// Signs a certificate for these names, under a file's name.
-    fn sign(&self, file: &str, names: &[&str]) -> CertificateFiles {
-        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
-        let key = rcgen::KeyPair::generate().expect("a key");
-        let params = rcgen::CertificateParams::new(names).expect("names");
-        let signed = params.signed_by(&key, &self.issuer).expect("a certificate");
-        let path = |end: &str| self.folder.join(format!("{file}{end}.pem"));
-        std::fs::write(path(""), signed.pem()).expect("written");
-        std::fs::write(path("-key"), key.serialize_pem()).expect("written");
-        CertificateFiles { certificate: path(""), key: path("-key") }
-    }
-}
-
-impl Drop for Certificates {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.folder);
-    }
-}
 
 async fn proxy_with(origin: &Origin, certificates: Vec<CertificateFiles>) -> TestProxy {
     let url = Some(format!("http://{}", origin.address).parse().expect("an origin"));

@@ -59,7 +59,8 @@ fn listeners(out: &mut Findings, config: &ProxyConfig) {
         }
         None => {
             let certificate = config.tls.certificates.first().map(|certificate| certificate.place);
-            if let Some(place) = certificate {
+            let client_ca = config.tls.client_ca.as_ref().map(|file| file.place);
+            if let Some(place) = certificate.or(client_ca) {
                 out.doubt(place, "no listener uses the certificates", "write `tls = true` in a [[listener]]");
             }
         }

@@ -9,6 +9,7 @@ mod fuse;
 mod http;
 mod http_reference;
 mod nbd;
+mod proxy_header;
 mod ram;
 mod store;
 mod trace;
@@ -74,6 +75,14 @@ pub const TARGETS: &[Target] = &[
     Target { name: "http-rules", run: http::rules, seeds: http::rule_seeds, mutants: 10_000, ..TEXT },
     Target { name: "http-dates", run: http::dates, seeds: http::date_seeds, ..TEXT },
     Target { name: "http-urls", run: http::urls, seeds: http::url_seeds, ..TEXT },
+    Target {
+        name: "proxy-header",
+        run: proxy_header::header,
+        seeds: proxy_header::header_seeds,
+        words: proxy_header::WORDS,
+        input_bytes_max: 512,
+        ..TARGET
+    },
     Target { name: "block-recording", run: block::recording, seeds: block::recording_seeds, ..TARGET },
     Target { name: "block-spec", run: block::spec, seeds: block::spec_seeds, words: block::WORDS, ..TARGET },
     Target { name: "block-sizes", run: block::sizes, seeds: block::size_seeds, words: block::WORDS, ..TARGET },

@@ -4,6 +4,7 @@
 //! lines of the access log to their writer and drops ended origin connections. Promises: after a stop is requested,
 //! requests under way may still run until the drain timeout has passed.
 
+pub(crate) mod proxy_header;
 mod stream;
 mod tls;
 
@@ -18,7 +19,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 
 use crate::client_limits::NetworkPlace;
-use crate::connections::Door;
+use crate::connections::{Door, Entrance};
 use crate::room::{Peer, Place};
 use crate::service::{connection, refusal};
 use crate::wire::transport::TICK;
@@ -40,15 +41,15 @@ static ACCEPT_FAILED: Throttle = Throttle::every(Duration::from_secs(60));
 /// Serves until a stop is requested, then finishes requests under way, within the drain timeout.
 pub(crate) async fn run(
     worker: Rc<Worker>,
-    listeners: Vec<(StdListener, Door)>,
+    listeners: Vec<(StdListener, Entrance)>,
     shutdown: Shutdown,
     exit: Exit,
 ) -> std::io::Result<()> {
     let tasks = &worker.connections.tasks;
     let mut accepting = Vec::new();
-    for (listener, door) in listeners {
+    for (listener, entrance) in listeners {
         let listener = TcpListener::from_std(listener)?;
-        accepting.push(tasks.spawn_local(accept(worker.clone(), listener, door)));
+        accepting.push(tasks.spawn_local(accept(worker.clone(), listener, entrance)));
     }
     accepting.push(tasks.spawn_local(give_places(worker.clone())));
     accepting.push(tasks.spawn_local(worker.clone().follow_sites()));
@@ -104,11 +105,26 @@ async fn leave(worker: &Worker) {
     _ = tokio::time::timeout(LEAVE, futures_util::future::join_all(purges)).await;
 }
 
+/// A connection that was just accepted.
+pub(crate) struct NewConnection {
+    pub stream: TcpStream,
+    /// The other end of it, which may be a load balancer.
+    pub peer: SocketAddr,
+    pub door: Door,
+    /// Whether it begins with a header of the PROXY protocol.
+    pub has_header: bool,
+    /// Its share of the connections of its client's network, until it ends.
+    pub counted: Option<NetworkPlace>,
+}
+
 /// Accepts connections until the task is aborted.
-async fn accept(worker: Rc<Worker>, listener: TcpListener, door: Door) {
+async fn accept(worker: Rc<Worker>, listener: TcpListener, entrance: Entrance) {
     loop {
         match listener.accept().await {
-            Ok((stream, client)) => admit(&worker, stream, client, door).await,
+            Ok((stream, peer)) => {
+                let has_header = entrance.expects_header(peer.ip());
+                admit(&worker, NewConnection { stream, peer, door: entrance.door, has_header, counted: None }).await;
+            }
             Err(error) => {
                 // Most likely no file descriptor is free. Wait until open connections have ended.
                 descriptors::note_failed_accept(&error);
@@ -131,46 +147,47 @@ async fn give_places(worker: Rc<Worker>) {
 
 /// Serves a new client if its network has not too many connections and there is a place for it, or a client that is
 /// idle. Otherwise refuses it.
-async fn admit(worker: &Rc<Worker>, stream: TcpStream, client: SocketAddr, door: Door) {
-    let peer = if door == Door::Admin { Peer::Admin } else { Peer::Client };
-    let limit = worker.client_limits.connections.as_ref().filter(|_| door != Door::Admin);
-    let counted = limit.map(|limit| limit.take(client.ip()));
-    if let Some(None) = counted {
-        return refuse_network(worker, &stream, door);
+async fn admit(worker: &Rc<Worker>, mut new: NewConnection) {
+    let peer = if new.door == Door::Admin { Peer::Admin } else { Peer::Client };
+    // The client behind a load balancer is known once its header is read.
+    if !new.has_header && peer == Peer::Client {
+        match worker.client_limits.count(new.peer.ip()) {
+            Ok(counted) => new.counted = counted,
+            Err(_) => return refuse_network(worker, &new.stream, new.door),
+        }
     }
-    let client = (client, counted.flatten());
     let room = &worker.connections.room;
     if let Some(place) = room.take(peer) {
-        return serve(worker, stream, client, door, place);
+        return serve(worker, new, place);
     }
     if let Some(place) = worker.connections.displace(peer, &worker.stats) {
-        serve(worker, stream, client, door, place);
+        serve(worker, new, place);
         // The displaced connection closes its descriptor before the next client is accepted.
         return tokio::task::yield_now().await;
     }
-    if door == Door::Admin {
-        return refuse(worker, &stream, peer, door);
+    if new.door == Door::Admin {
+        return refuse(worker, &new, peer);
     }
     let worker = worker.clone();
     worker.clone().connections.tasks.spawn_local(async move {
         match worker.connections.room.ask().await {
-            Some(place) => serve(&worker, stream, client, door, place),
-            None => refuse(&worker, &stream, peer, door),
+            Some(place) => serve(&worker, new, place),
+            None => refuse(&worker, &new, peer),
         }
     });
 }
 
 /// Refuses a client when there are too many.
-fn refuse(worker: &Worker, stream: &TcpStream, peer: Peer, door: Door) {
+fn refuse(worker: &Worker, new: &NewConnection, peer: Peer) {
     let max = worker.connections.room.max(peer);
     worker.stats.excess_connections.add(1);
     descriptors::note_refused(format!("{max} clients are served, which is the limit"));
-    write_refusal(stream, door, &refusal::too_many_connections(worker.now_ms()));
+    write_refusal(&new.stream, new.door, &refusal::too_many_connections(worker.now_ms()));
 }
 
 /// Refuses a client whose network has too many connections. That is no problem of the proxy, so `nectary status` shows
 /// none.
-fn refuse_network(worker: &Worker, stream: &TcpStream, door: Door) {
+pub(crate) fn refuse_network(worker: &Worker, stream: &TcpStream, door: Door) {
     worker.stats.limited_connections.add(1);
     write_refusal(stream, door, &refusal::too_many_of_network(worker.now_ms()));
 }
@@ -183,24 +200,17 @@ fn write_refusal(stream: &TcpStream, door: Door, answer: &[u8]) {
     }
 }
 
-/// Serves a client, whose connection counts for its network until it ends.
-fn serve(
-    worker: &Rc<Worker>,
-    stream: TcpStream,
-    (client, counted): (SocketAddr, Option<NetworkPlace>),
-    door: Door,
-    place: Place,
-) {
+fn serve(worker: &Rc<Worker>, new: NewConnection, place: Place) {
     worker.stats.connections.add(1);
     worker.stats.connections_open.add(1);
-    _ = stream.set_nodelay(true);
+    _ = new.stream.set_nodelay(true);
     let watch = worker.connections.new_watch();
     let enlisted = worker.connections.enlist(watch.clone(), Some(place));
     let worker = worker.clone();
     worker.clone().connections.tasks.spawn_local(async move {
-        connection::serve(worker.clone(), watch, stream, client, door, &enlisted).await;
+        connection::serve(worker.clone(), watch, new, &enlisted).await;
         worker.stats.connections_open.subtract(1);
-        drop((enlisted, counted));
+        drop(enlisted);
     });
 }
 

@@ -1,21 +1,23 @@
-//! The certificates that the proxy shows its clients.
+//! The certificates that the proxy shows its clients, and those that its clients must show.
 //!
 //! Owns: reading them with their keys, the choice of one by the name that a client asks for, the protocols that are
 //! offered, and reading them again while the proxy runs. Promises: a file that cannot be used changes nothing; a
-//! connection keeps the certificates with which it began; sessions go on after the files were read again.
+//! connection keeps the certificates with which it began; sessions go on after the files were read again. Where clients
+//! must show certificates there are no sessions to go on with, so each connection shows one that is valid now.
 
 use std::collections::HashMap;
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use nectary_host::tls::{read_certificates, read_key};
 use rustls::crypto::CryptoProvider;
-use rustls::server::{ClientHello, ProducesTickets, ResolvesServerCert};
+use rustls::server::danger::ClientCertVerifier;
+use rustls::server::{ClientHello, NoServerSessionStorage, ProducesTickets, ResolvesServerCert, WebPkiClientVerifier};
 use rustls::sign::CertifiedKey;
 use rustls::version::TLS13;
-use rustls::{ServerConfig, SupportedProtocolVersion};
+use rustls::{RootCertStore, ServerConfig, SupportedProtocolVersion};
 use tokio_rustls::TlsAcceptor;
 use x509_parser::extensions::GeneralName;
 
@@ -37,12 +39,14 @@ pub struct CertificateFiles {
 }
 
 /// The rules of TLS with clients.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TlsRules {
     /// Whether a client that asks for a name without a certificate is refused; otherwise it gets the first certificate.
     pub refuses_unknown: bool,
     /// Whether TLS 1.2 is refused.
     pub is_13_only: bool,
+    /// A file in PEM. Clients must then show a certificate that one of these has signed; without it they need none.
+    pub client_ca: Option<PathBuf>,
 }
 
 /// A certificate that a proxy shows its clients.
@@ -82,7 +86,7 @@ pub(crate) struct State {
 
 impl Certificates {
     /// Reads the files. The first certificate is shown to clients that ask for no name, or for one that no certificate is
-    /// for. *Errors*: [`Error::Certificate`].
+    /// for. *Errors*: [`Error::Certificate`], [`Error::Tls`], [`Error::ClientCa`].
     pub fn new(files: Vec<CertificateFiles>, rules: TlsRules) -> Result<Certificates, Error> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let path = files.first().map(|files| files.certificate.clone()).unwrap_or_default();
@@ -92,18 +96,18 @@ impl Certificates {
         Ok(Certificates { provider, ticketer, state })
     }
 
-    /// Reads the files again. New connections get what they have now. *Errors*: [`Error::Certificate`]; then what was
-    /// read before stays in use.
+    /// Reads the files again. New connections get what they have now. *Errors*: as [`new`](Certificates::new); then
+    /// what was read before stays in use.
     pub fn reload(&self) -> Result<(), Error> {
         let (files, rules) = {
             let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
-            (state.files.clone(), state.rules)
+            (state.files.clone(), state.rules.clone())
         };
         self.install(self.prepare(files, rules)?);
         Ok(())
     }
 
-    /// Reads other files, without using them yet. *Errors*: [`Error::Certificate`].
+    /// Reads other files, without using them yet. *Errors*: as [`new`](Certificates::new).
     pub fn prepare(&self, files: Vec<CertificateFiles>, rules: TlsRules) -> Result<State, Error> {
         State::read(files, rules, &self.provider, &self.ticketer)
     }
@@ -156,15 +160,36 @@ impl State {
         }
         let path = files.first().map(|files| files.certificate.clone()).unwrap_or_default();
         let failed = |error: rustls::Error| Error::Certificate { path, what: error.to_string() };
-        let mut config = ServerConfig::builder_with_provider(provider.clone())
+        let builder = ServerConfig::builder_with_provider(provider.clone())
             .with_protocol_versions(if rules.is_13_only { &ONLY_13 } else { rustls::DEFAULT_VERSIONS })
-            .map_err(failed)?
-            .with_no_client_auth()
+            .map_err(failed)?;
+        let builder = match &rules.client_ca {
+            Some(path) => builder.with_client_cert_verifier(verifier(path, provider)?),
+            None => builder.with_no_client_auth(),
+        };
+        let mut config = builder
             .with_cert_resolver(Arc::new(ByName { by_name, first: first.filter(|_| !rules.refuses_unknown) }));
         config.alpn_protocols = PROTOCOLS.map(<[u8]>::to_vec).to_vec();
-        config.ticketer = ticketer.clone();
+        if rules.client_ca.is_some() {
+            // A client that goes on with a session shows no certificate, however long ago its own has ended.
+            config.session_storage = Arc::new(NoServerSessionStorage {});
+            config.send_tls13_tickets = 0;
+        } else {
+            config.ticketer = ticketer.clone();
+        }
         Ok(State { files, rules, config: Arc::new(config), shown: all })
     }
+}
+
+/// What accepts the certificates that were signed by one in a file. *Errors*: [`Error::Tls`], [`Error::ClientCa`].
+fn verifier(path: &Path, provider: &Arc<CryptoProvider>) -> Result<Arc<dyn ClientCertVerifier>, Error> {
+    let failed = |what: String| Error::ClientCa { path: path.to_owned(), what };
+    let mut roots = RootCertStore::empty();
+    for signer in read_certificates(path).map_err(Error::Tls)? {
+        roots.add(signer).map_err(|error| failed(error.to_string()))?;
+    }
+    let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone()).build();
+    verifier.map_err(|error| failed(error.to_string()))
 }
 
 /// Reads what a certificate is for.

@@ -40,10 +40,11 @@ pub fn check(config: &Arc<ProxyConfig>) -> Result<(), ConfigProblems> {
     let mut refused = Refused::new(&config.source);
     if let Ok(options) = &options
         && !options.certificates.is_empty()
-        && let Err(error) = Certificates::new(options.certificates.clone(), options.tls)
+        && let Err(error) = Certificates::new(options.certificates.clone(), options.tls.clone())
     {
         let text = error.to_string();
         let files = config.tls.certificates.iter().flat_map(|files| [(&files.key, "key"), (&files.cert, "cert")]);
+        let files = files.chain(config.tls.client_ca.as_ref().map(|path| (path, "client-ca")));
         let found = files.filter(|(path, _)| text.contains(&*path.value.to_string_lossy()));
         // Of two paths the longer one is meant, which may begin with the other.
         match found.max_by_key(|(path, _)| path.value.as_os_str().len()) {
@@ -82,6 +83,36 @@ mod tests {
         assert_eq!((limits.by_network.connections_max, rate.count, rate.period.as_secs()), (Some(20), 600, 60));
         assert_eq!(limits.figures()["client_requests"], "600/min");
         assert_eq!(limits_of("").by_network, crate::options::NetworkLimits::default());
+    }
+
+    #[test]
+    fn bad_client_ca_is_refused_at_its_place() {
+        let folder = std::env::temp_dir().join(format!("nectary-proxy-client-ca-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("a folder");
+        let (cert, key, empty) = (folder.join("site.pem"), folder.join("site.key"), folder.join("empty.pem"));
+        let pair = rcgen::KeyPair::generate().expect("a key");
+        let signed = rcgen::CertificateParams::default().self_signed(&pair).expect("a certificate");
+        for (path, text) in [(&cert, signed.pem()), (&key, pair.serialize_pem()), (&empty, String::new())] {
+            std::fs::write(path, text).expect("written");
+        }
+        let checked = |client_ca: &std::path::Path| {
+            let text = format!(
+                "[[listener]]\naddress = \"127.0.0.1:0\"\ntls = true\n[tls]\nclient-ca = \"{}\"\n[[tls.certificate]]\n\
+                 cert = \"{}\"\nkey = \"{}\"\n[store]\ndevice = \"memory:1G\"\n[forward-proxy]\n",
+                client_ca.display(),
+                cert.display(),
+                key.display()
+            );
+            let (config, _) = ProxyConfig::parse("f", &text).expect("the syntax is right");
+            check(&Arc::new(config)).map_err(|problems| problems.to_string())
+        };
+        assert_eq!(checked(&cert), Ok(()));
+        for path in [&empty, &folder.join("absent.pem")] {
+            let problems = checked(path).expect_err("it has no certificate");
+            let expected = format!("f:5:13: error: `client-ca`: {}", path.display());
+            assert!(problems.starts_with(&expected), "{problems}");
+        }
+        std::fs::remove_dir_all(&folder).expect("removed");
     }
 
     #[test]

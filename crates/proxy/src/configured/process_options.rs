@@ -17,7 +17,6 @@ use crate::options::{AccessLog, ClientNet, ForwardedOptions, Limits, LogFormat, 
 pub fn options_of(config: &Arc<ProxyConfig>) -> Result<ProxyOptions, ConfigProblems> {
     let mut refused = Refused::new(&config.source);
     let (listen, redirect) = addresses(config, &mut refused);
-    refused.not_yet(&config.tls.client_ca, "client-ca");
     let forward = config.forward.as_ref();
     let certificates = config.tls.certificates.iter();
     let certificates = certificates
@@ -27,6 +26,7 @@ pub fn options_of(config: &Arc<ProxyConfig>) -> Result<ProxyOptions, ConfigProbl
     let options = ProxyOptions {
         listen,
         redirect,
+        proxy_protocol_from: proxy_protocol_from(config),
         certificates: if is_tls { certificates } else { Vec::new() },
         tls: tls_rules(config),
         config: Some(config.clone()),
@@ -61,6 +61,7 @@ pub(crate) fn tls_rules(config: &ProxyConfig) -> TlsRules {
     TlsRules {
         refuses_unknown: value_or(&config.tls.unknown_name, UnknownName::First) == UnknownName::Refuse,
         is_13_only: value_or(&config.tls.version_min, TlsVersion::Tls12) == TlsVersion::Tls13,
+        client_ca: config.tls.client_ca.as_ref().map(|path| path.value.clone()),
     }
 }
 
@@ -70,9 +71,6 @@ fn addresses(config: &ProxyConfig, refused: &mut Refused) -> (Vec<SocketAddr>, V
     let serves = |listener: &&Located<nectary_config::ListenerConfig>| !value_or(&listener.redirect_to_https, false);
     let is_tls = config.listeners.iter().find(serves).is_some_and(|listener| value_or(&listener.tls, false));
     for listener in &config.listeners {
-        if let Some(network) = listener.proxy_protocol_from.first() {
-            refused.refuse(network.place, "proxy-protocol-from", NOT_YET);
-        }
         let ListenAddress::Socket(address) = &listener.address.value else {
             refused.refuse(listener.address.place, "address", format!("Unix sockets: {NOT_YET}"));
             continue;
@@ -89,6 +87,17 @@ fn addresses(config: &ProxyConfig, refused: &mut Refused) -> (Vec<SocketAddr>, V
         listen.push(*address);
     }
     (listen, redirect)
+}
+
+/// The peers that begin with the PROXY protocol, each with the address of its listener.
+fn proxy_protocol_from(config: &ProxyConfig) -> Vec<(SocketAddr, ClientNet)> {
+    let mut found = Vec::new();
+    for listener in &config.listeners {
+        if let ListenAddress::Socket(address) = &listener.address.value {
+            found.extend(nets(&listener.proxy_protocol_from).into_iter().map(|net| (*address, net)));
+        }
+    }
+    found
 }
 
 fn admin(config: &ProxyConfig, refused: &mut Refused) -> AdminOptions {

@@ -9,6 +9,7 @@ use bytes::Bytes;
 use h2::client::{Builder, ResponseFuture, SendRequest};
 use h2::{RecvStream, SendStream};
 use http::Request;
+use nectary_proxy::CertificateFiles;
 use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
@@ -43,7 +44,8 @@ impl Http2 {
         Http2::over(stream).await
     }
 
-    async fn over(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) -> Http2 {
+    /// Begins HTTP/2 on a connection.
+    pub async fn over(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) -> Http2 {
         // A stream that is not read does not hold up the others.
         let builder = Builder::new().initial_connection_window_size(16 << 20).clone();
         let (sender, connection) = builder.handshake(stream).await.expect("a handshake");
@@ -114,23 +116,43 @@ pub async fn tls_with(
     address: SocketAddr,
     name: &str,
 ) -> std::io::Result<TlsStream<TcpStream>> {
-    let stream = TcpStream::connect(address).await.expect("a connection");
+    tls_over(config, TcpStream::connect(address).await.expect("a connection"), name).await
+}
+
+/// The same on a connection that was made before.
+pub async fn tls_over(
+    config: Arc<rustls::ClientConfig>,
+    stream: TcpStream,
+    name: &str,
+) -> std::io::Result<TlsStream<TcpStream>> {
     let name = ServerName::try_from(name.to_owned()).expect("a name");
     tokio_rustls::TlsConnector::from(config).connect(name, stream).await
 }
 
 /// The configuration of a client that trusts `ca` and offers these protocols.
 pub fn tls_config(ca: &Path, protocols: &[&[u8]]) -> Arc<rustls::ClientConfig> {
+    tls_config_with(ca, protocols, None)
+}
+
+/// The same of a client that shows its own certificate, if it has one.
+pub fn tls_config_with(ca: &Path, protocols: &[&[u8]], own: Option<&CertificateFiles>) -> Arc<rustls::ClientConfig> {
     let mut roots = rustls::RootCertStore::empty();
     for certificate in nectary_host::tls::read_certificates(ca).expect("certificates") {
         roots.add(certificate).expect("a certificate");
     }
     let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let mut config = rustls::ClientConfig::builder_with_provider(provider)
+    let builder = rustls::ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .expect("versions")
-        .with_root_certificates(roots)
-        .with_no_client_auth();
+        .with_root_certificates(roots);
+    let mut config = match own {
+        None => builder.with_no_client_auth(),
+        Some(own) => {
+            let chain = nectary_host::tls::read_certificates(&own.certificate).expect("a certificate");
+            let key = nectary_host::tls::read_key(&own.key).expect("a key");
+            builder.with_client_auth_cert(chain, key).expect("they fit")
+        }
+    };
     config.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
     Arc::new(config)
 }

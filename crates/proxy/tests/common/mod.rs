@@ -1,6 +1,7 @@
 //! The parts that all tests use: a proxy in this process, a scripted origin, and a client on a raw socket.
 #![allow(dead_code, unused_imports)]
 
+pub mod certificates;
 pub mod client;
 pub mod full_listener;
 pub mod http2;

@@ -1,9 +1,9 @@
-//! The beginning of a client's connection: TLS, and the choice of the protocol.
+//! The beginning of a client's connection: whose it is, TLS, and the choice of the protocol.
 //!
-//! Owns: the handshake within the time for a request's head, and the recognition of HTTP/2: by the protocol that TLS has
-//! chosen, or by the first bytes of a connection without TLS. Promises: a client that is silent meanwhile is idle: it
-//! gives up its place when others want one, and when the worker stops. `http1` and `http2` run hyper on the stream, and
-//! `answer` begins the answer to each request.
+//! Owns: the header of a load balancer and the handshake, each within the time for a request's head, and the
+//! recognition of HTTP/2: by the protocol that TLS has chosen, or by the first bytes of a connection without TLS.
+//! Promises: a client that is silent meanwhile is idle: it gives up its place when others want one, and when the worker
+//! stops. `http1` and `http2` run hyper on the stream, and `answer` begins the answer to each request.
 
 mod answer;
 mod http1;
@@ -18,11 +18,12 @@ use std::task::Poll;
 use std::time::Duration;
 
 use nectary_host::log::{Level, Throttle};
-use tokio::io::{AsyncRead, AsyncReadExt, Interest};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::net::TcpStream;
 
 use super::request::Client;
-use crate::accept::ClientStream;
+use crate::accept::proxy_header::{self, HeaderFault};
+use crate::accept::{ClientStream, NewConnection, refuse_network};
 use crate::admin::is_loopback;
 use crate::connections::{Door, Enlisted};
 use crate::wire::exchange::Exchange;
@@ -41,45 +42,51 @@ const LINGER_BYTES_MAX: usize = 256 * 1024;
 /// Limits how often failed handshakes are logged.
 static HANDSHAKE_FAILED: Throttle = Throttle::every(Duration::from_secs(60));
 
+/// Limits how often connections without a valid header are logged.
+static HEADER_FAILED: Throttle = Throttle::every(Duration::from_secs(60));
+
 /// Serves a client until its connection ends.
-pub(crate) async fn serve(
-    worker: Rc<Worker>,
-    watch: Rc<Watch>,
-    stream: TcpStream,
-    address: SocketAddr,
-    door: Door,
-    enlisted: &Enlisted,
-) {
-    let mut client = Client {
-        address,
-        is_admitted: worker.options.admits(address.ip()),
-        is_loopback: is_loopback(address.ip()),
-        is_trusted: worker.options.forwarded.trusts(address.ip()),
-        door,
-        tls: None,
-        exchange: Exchange::Http1(watch.clone()),
-        is_at_fault: Default::default(),
-        tunnel: Default::default(),
-    };
+pub(crate) async fn serve(worker: Rc<Worker>, watch: Rc<Watch>, new: NewConnection, enlisted: &Enlisted) {
+    let NewConnection { mut stream, peer, door, has_header, mut counted } = new;
     let limit = worker.options.limits.head_timeout;
     let greeting = async {
-        match door {
-            Door::Tls => tokio::time::timeout(limit, handshake(&worker, stream, address)).await.unwrap_or_else(|_| {
-                worker.stats.failed_handshakes.add(1);
-                None
-            }),
-            Door::Admin => Some((ClientStream::Plain(stream), false)),
+        let address = if has_header { client_behind(&worker, &mut stream, peer, limit).await? } else { peer };
+        if has_header {
+            counted = match worker.client_limits.count(address.ip()) {
+                Ok(counted) => counted,
+                Err(_) => {
+                    refuse_network(&worker, &stream, door);
+                    return None;
+                }
+            };
+        }
+        let (stream, is_http2) = match door {
+            Door::Tls => agree_on_tls(&worker, &watch.transport, stream, address, limit).await?,
+            Door::Admin => (ClientStream::Plain(stream), false),
             Door::Clients | Door::Redirect => {
                 let is_http2 = is_http2(&stream, limit).await;
                 if is_http2.is_none() {
                     worker.stats.overdue_connections.add(1);
                 }
-                Some((ClientStream::Plain(stream), is_http2?))
+                (ClientStream::Plain(stream), is_http2?)
             }
-        }
+        };
+        Some((address, stream, is_http2))
     };
-    let Some((stream, is_http2)) = unless_ended(&watch.transport, greeting).await.flatten() else { return };
-    client.tls = stream.tls_version();
+    let Some((address, stream, is_http2)) = unless_ended(&watch.transport, greeting).await.flatten() else { return };
+    // The loopback addresses that a load balancer on another machine names are those of that machine.
+    let is_loopback = is_loopback(address.ip()) && is_loopback(peer.ip());
+    let client = Client {
+        address,
+        is_admitted: worker.options.admits(address.ip(), is_loopback),
+        is_loopback,
+        is_trusted: worker.options.forwarded.trusts(address.ip()),
+        door,
+        tls: stream.tls_version(),
+        exchange: Exchange::Http1(watch.clone()),
+        is_at_fault: Default::default(),
+        tunnel: Default::default(),
+    };
     if is_http2 {
         let connection = worker.connections.multiplexed();
         enlisted.replace(connection.clone());
@@ -87,23 +94,80 @@ pub(crate) async fn serve(
     } else {
         http1::serve(worker, watch, stream, Rc::new(client)).await;
     }
+    drop(counted);
 }
 
-/// Does the proxy's part of the handshake. *Returns*: the stream, and whether HTTP/2 was chosen; `None` if it failed.
-async fn handshake(worker: &Worker, stream: TcpStream, address: SocketAddr) -> Option<(ClientStream, bool)> {
-    let tls = worker.tls.as_ref()?;
-    match tls.acceptor().accept(stream).await {
+/// Reads the header with which a load balancer begins a connection. *Returns*: the client's address, or the peer's if
+/// the header names no client; `None` if the connection ends.
+async fn client_behind(
+    worker: &Worker,
+    stream: &mut TcpStream,
+    peer: SocketAddr,
+    limit: Duration,
+) -> Option<SocketAddr> {
+    let fault = match tokio::time::timeout(limit, proxy_header::read(stream)).await {
+        Ok(Ok(client)) => return Some(client.unwrap_or(peer)),
+        // Load balancers connect and close to see whether the proxy is there.
+        Ok(Err(HeaderFault::Absent)) => return None,
+        Ok(Err(fault)) => fault.to_string(),
+        Err(_) => "it did not come in time".to_owned(),
+    };
+    worker.stats.failed_proxy_headers.add(1);
+    let peer = peer.ip();
+    HEADER_FAILED.write(
+        Level::Warning,
+        "proxy",
+        format_args!("no valid header of the PROXY protocol from {peer}, which `proxy-protocol-from` has: {fault}"),
+    );
+    None
+}
+
+/// Agrees on TLS in time. *Returns*: the stream, and whether HTTP/2 was chosen; `None` if the connection ends.
+async fn agree_on_tls(
+    worker: &Worker,
+    transport: &Transport,
+    stream: TcpStream,
+    address: SocketAddr,
+    limit: Duration,
+) -> Option<(ClientStream, bool)> {
+    let refused = match tokio::time::timeout(limit, handshake(worker, stream, address)).await {
+        Ok(Ok(agreed)) => return Some(agreed),
+        Ok(Err(refused)) => refused,
+        Err(_) => None,
+    };
+    worker.stats.failed_handshakes.add(1);
+    if let Some(mut stream) = refused {
+        _ = stream.shutdown().await;
+        _ = tokio::time::timeout(LINGER, discard(&mut stream, transport)).await;
+    }
+    None
+}
+
+/// Does the proxy's part of the handshake. *Returns*: the stream, and whether HTTP/2 was chosen. *Errors*: the
+/// connection, if its client must be able to read why it was refused.
+async fn handshake(
+    worker: &Worker,
+    stream: TcpStream,
+    address: SocketAddr,
+) -> Result<(ClientStream, bool), Option<TcpStream>> {
+    let Some(tls) = worker.tls.as_ref() else { return Err(None) };
+    match tls.acceptor().accept(stream).into_fallible().await {
         Ok(stream) => {
             worker.stats.handshakes.add(1);
             let is_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
-            Some((ClientStream::Tls(Box::new(stream)), is_http2))
+            Ok((ClientStream::Tls(Box::new(stream)), is_http2))
         }
-        Err(error) => {
-            worker.stats.failed_handshakes.add(1);
+        Err((error, stream)) => {
             HANDSHAKE_FAILED.write(Level::Note, "proxy", format_args!("no TLS with {}: {error}", address.ip()));
-            None
+            Err(is_about_certificate(&error).then_some(stream))
         }
     }
+}
+
+/// Whether a handshake failed because of the client's certificate. Such a client may have sent a request already.
+fn is_about_certificate(error: &io::Error) -> bool {
+    let error = error.get_ref().and_then(|error| error.downcast_ref::<rustls::Error>());
+    matches!(error, Some(rustls::Error::NoCertificatesPresented | rustls::Error::InvalidCertificate(_)))
 }
 
 /// Whether a connection begins as one of HTTP/2. Nothing is read from it. *Returns*: `None` if the client sends too
@@ -164,7 +228,6 @@ async fn unless_ended<T>(transport: &Transport, work: impl Future<Output = T>) -
 
 #[cfg(test)]
 mod tests {
-    use tokio::io::AsyncWriteExt;
     use tokio::net::TcpListener;
 
     use super::*;

@@ -79,13 +79,14 @@ const PROXY: &[Metric] = &[
         "connections_refused_total",
         COUNTER,
         "Connections refused or ended early, by reason: no valid request, too many connections, too many of one \
-         network, idle when others came, too slow.",
+         network, idle when others came, too slow, no valid header of the PROXY protocol.",
         &[
             ("invalid", "/refused_connections"),
             ("excess", "/excess_connections"),
             ("limited", "/limited_connections"),
             ("displaced", "/displaced_connections"),
             ("overdue", "/overdue_connections"),
+            ("proxy_header", "/failed_proxy_headers"),
         ],
     ),
     ("origin_connections_total", COUNTER, "Connections opened to origins.", &[("", "/origin_connections")]),
