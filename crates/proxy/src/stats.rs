@@ -14,7 +14,7 @@ use crate::access_log::LogQueue;
 use crate::latency::{self, Latencies, Latency};
 use crate::room::ConnectionLimits;
 use crate::sites::LiveSites;
-use crate::upstream::{OriginDown, ServerFigures, ServerState};
+use crate::upstream::{OriginDown, Pool, ServerFigures};
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
@@ -210,18 +210,18 @@ impl StatsReader {
 
     /// The servers of origins to which the last few connections all failed; none of a forward proxy.
     pub fn origins_down(&self) -> Vec<OriginDown> {
-        self.sites.as_ref().map(|sites| sites.servers_with(ServerState::connection_failures)).unwrap_or_default()
+        self.sites.as_ref().map(|sites| sites.servers_with(|_, server| server.state.connection_failures())).unwrap_or_default()
     }
 
     /// The servers of origins of which the last few `GET`, `HEAD` and `OPTIONS` requests all got no answer, or one that
     /// says that the server failed; none of a forward proxy.
     pub fn origins_failing(&self) -> Vec<OriginDown> {
-        self.sites.as_ref().map(|sites| sites.servers_with(ServerState::answer_failures)).unwrap_or_default()
+        self.sites.as_ref().map(|sites| sites.servers_with(|_, server| server.state.answer_failures())).unwrap_or_default()
     }
 
-    /// The servers of origins that did not pass their last few checks.
+    /// The servers of origins that get no requests because they did not pass their last checks.
     pub fn origins_unhealthy(&self) -> Vec<OriginDown> {
-        self.sites.as_ref().map(|sites| sites.servers_with(ServerState::check_failures)).unwrap_or_default()
+        self.sites.as_ref().map(|sites| sites.servers_with(Pool::check_failures)).unwrap_or_default()
     }
 
     /// The servers of all origins, as they are now; none of a forward proxy.
@@ -247,7 +247,7 @@ mod tests {
     use super::*;
     use crate::options::{OriginTimes, ProxyOptions};
     use crate::sites::preset;
-    use crate::upstream::{OriginRules, OriginTrust};
+    use crate::upstream::{OriginRules, OriginTrust, ServerState};
 
     #[test]
     fn a_snapshot_adds_up_all_workers_and_an_origin_is_down_after_three_failures() {

@@ -164,6 +164,8 @@ impl Worker {
         while tables.changed().await.is_ok() {
             let table = tables.borrow_and_update().clone();
             self.sites.replace(table);
+            // Those of the former table are not used again.
+            self.upstream.close_unused();
         }
     }
 

@@ -126,7 +126,7 @@ pub const CHECK: Table = Table {
     header: "check = { … }",
     meaning: "Requests that ask whether a server of an origin works.",
     groups: &[&[
-        key("path", "PATH", "required", "\"/health\"", "Path and query of the GET request."),
+        key("path", "PATH", "required", "\"/health\"", "Path and query of the GET request. Its Host is that of the server's URL, or the one that host fixes."),
         key("interval", "TIME", "\"10s\"", "\"2s\"", "The time from one request to the next."),
         key("time", "TIME", "\"5s\"", "\"1s\"", "How long a response may take."),
         key("status", "list of STATUS", "200 to 299", "[200, 204]", "The statuses that say that it works."),

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use nectary_config::{Place, Problem, Setting, Source};
+use nectary_config::{Place, Problem, Source};
 
 /// All that is wrong with a configuration: at least one thing, in the order of the file.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,18 +33,6 @@ impl Refused {
     /// Refuses a value for this reason.
     pub fn refuse(&mut self, place: Place, key: &str, what: impl fmt::Display) {
         self.problems.push(Problem::new(&self.source, place, format!("`{key}`: {what}")));
-    }
-
-    /// Refuses a key that this version does not act on, if it is set.
-    pub fn not_yet<T>(&mut self, setting: &Setting<T>, key: &str) {
-        self.not_yet_if(setting, key, |_| true);
-    }
-
-    /// Refuses a value that this version does not act on, if `is_so`.
-    pub fn not_yet_if<T>(&mut self, setting: &Setting<T>, key: &str, is_so: impl Fn(&T) -> bool) {
-        if let Some(found) = setting.as_ref().filter(|found| is_so(&found.value)) {
-            self.refuse(found.place, key, NOT_YET);
-        }
     }
 
     /// The problems that were found.

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use tokio::sync::watch;
 
 use super::Sites;
-use crate::upstream::{OriginDown, ServerFigures, ServerState};
+use crate::upstream::{OriginDown, Pool, Server, ServerFigures};
 
 /// The table in use.
 #[derive(Debug, Clone)]
@@ -30,13 +30,13 @@ impl LiveSites {
         self.table.borrow().clone()
     }
 
-    /// The servers of origins for which `report` says that they fail.
-    pub fn servers_with(&self, report: impl Fn(&ServerState) -> Option<OriginDown>) -> Vec<OriginDown> {
+    /// The servers of origins for which `report` says that they fail; none without weight, which are not asked.
+    pub fn servers_with(&self, report: impl Fn(&Pool, &Server) -> Option<OriginDown>) -> Vec<OriginDown> {
         let mut found = Vec::new();
         for pool in self.now().pools() {
-            for server in &pool.servers {
+            for server in pool.servers.iter().filter(|server| server.weight > 0) {
                 let named = |down| OriginDown { name: pool.name.clone(), server_url: server.url(), ..down };
-                found.extend(report(&server.state).map(named));
+                found.extend(report(&pool, server).map(named));
             }
         }
         found
@@ -52,7 +52,7 @@ impl LiveSites {
                 weight: server.weight,
                 requests: server.state.requests(),
                 requests_under_way: server.state.under_way(),
-                failure: server.state.failure(),
+                failure: if server.weight == 0 { None } else { pool.failure_of(server) },
             }));
         }
         found
@@ -67,10 +67,14 @@ impl LiveSites {
     /// keeps the record of its failures.
     pub fn replace(&self, sites: Sites) {
         let former = self.now().pools();
-        let servers = former.iter().flat_map(|pool| &pool.servers);
-        let known: HashMap<_, _> = servers.map(|server| (&server.origin, &server.state)).collect();
-        for server in sites.pools().iter().flat_map(|pool| &pool.servers) {
-            known.get(&server.origin).iter().for_each(|state| server.state.continue_from(state));
+        let servers = former.iter().flat_map(|pool| pool.servers.iter().map(|server| (&*pool.name, server)));
+        let known: HashMap<_, _> = servers.map(|(name, server)| ((name, &server.origin), &server.state)).collect();
+        for pool in sites.pools() {
+            for server in &pool.servers {
+                if let Some(state) = known.get(&(&*pool.name, &server.origin)) {
+                    server.state.continue_from(state, pool.rules.check.is_some() && server.weight > 0);
+                }
+            }
         }
         self.table.send_replace(Arc::new(sites));
     }

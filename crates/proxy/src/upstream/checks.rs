@@ -26,8 +26,9 @@ const AGENT: HeaderValue = HeaderValue::from_static("nectary-check");
 /// The first checks of an origin's servers are spread over this time.
 const SPREAD: Duration = Duration::from_millis(500);
 
-/// Limits how often a change is logged.
-static CHANGED: Throttle = Throttle::every(Duration::from_secs(60));
+/// Limits how often changes are logged.
+static FAILED: Throttle = Throttle::every(Duration::from_secs(60));
+static BACK: Throttle = Throttle::every(Duration::from_secs(60));
 
 /// Checks the servers of the pools that have a check, until the future is dropped.
 pub(crate) async fn check_all(upstream: &Rc<Upstream>, pools: &[Arc<Pool>]) {
@@ -61,10 +62,15 @@ async fn keep_checking(upstream: &Rc<Upstream>, pool: &Arc<Pool>, server: &Serve
         let was_unhealthy = pool.is_unhealthy(server);
         server.state.note_check(failure.as_ref().map(|failure| failure as &dyn std::fmt::Display));
         if pool.is_unhealthy(server) != was_unhealthy {
-            let what = failure.map_or("passes its checks again".to_owned(), |failure| {
-                format!("does not pass its checks and gets no requests: {failure}")
-            });
-            CHANGED.write(Level::Warning, "proxy", format_args!("origin {}: {} {what}", pool.name, server.url()));
+            let (name, url) = (&pool.name, server.url());
+            match failure {
+                None => BACK.write(Level::Note, "proxy", format_args!("origin {name}: {url} passes its checks again")),
+                Some(failure) => FAILED.write(
+                    Level::Warning,
+                    "proxy",
+                    format_args!("origin {name}: {url} does not pass its checks and gets no requests: {failure}"),
+                ),
+            }
         }
     }
 }

@@ -247,13 +247,14 @@ where
         });
         Some(inside)
     } else {
-        let of_task = watch.clone();
+        let (of_task, shared) = (watch.clone(), socket.clone());
         upstream.connections.supervise(watch.clone(), async move {
             match &server_place {
                 None => _ = connection.await,
                 Some(wanted) => tokio::select! {
                     _ = connection => {}
-                    () = wanted.is_wanted(&of_task.transport) => {}
+                    // The server must see the end before another connection takes the place.
+                    () = wanted.is_wanted(&of_task.transport) => shared.close(),
                 },
             }
             drop((place, server_place));

@@ -18,7 +18,7 @@ use super::error::FetchError;
 use super::health::ProbeBy;
 use super::race::race;
 use super::request::BodyProgress;
-use super::server_limit::Got;
+use super::server_limit::{Got, ServerLimit};
 use super::switch::WaitInside;
 use super::{
     ALIVE_MAX, Choice, CountedRequest, Destination, Idle, Probe, RequestBody, RequestHead, Server, ServerState, Upstream,
@@ -148,7 +148,7 @@ pub(crate) async fn exchange(
 ) -> Result<(Response<Incoming>, Lease), FetchError> {
     match &to.choice {
         Some(choice) => in_turns(upstream, to, choice, (head, body), hear).await,
-        None => at_server(upstream, to, head, body, hear).await.map_err(|unanswered| unanswered.error),
+        None => at_server(upstream, to, head, body, hear, whole_time(to)).await.map_err(|unanswered| unanswered.error),
     }
 }
 
@@ -193,10 +193,12 @@ async fn in_turns(
         upstream.probe(to.at(server), copy, right);
     }
     let mut failed = FetchError::Connect("the origin has no server".into());
-    for server in order.servers.into_iter().take(pool.rules.retries.saturating_add(1)) {
+    let ends = whole_time(to);
+    for server in order.servers {
         name_host(&mut head, server);
         let sent = std::mem::replace(&mut body, RequestBody::Empty);
-        let Unanswered { error, unsent } = match at_server(upstream, &to.at(server), head.clone(), sent, hear).await {
+        let answered = at_server(upstream, &to.at(server), head.clone(), sent, hear, ends).await;
+        let Unanswered { error, unsent } = match answered {
             Ok(answered) => return Ok(answered),
             Err(unanswered) => unanswered,
         };
@@ -219,34 +221,44 @@ async fn in_turns(
 }
 
 impl Upstream {
-    /// Asks a server that is failing whether it is back, in a separate task: with a copy of a request, or by a connection
-    /// alone.
+        /// Asks a server that is failing whether it is back, in a separate task: with a copy of a request, or by a connection
+    /// alone. It ends when the worker stops.
     pub(super) fn probe(self: &Rc<Upstream>, to: Destination, copy: Option<RequestHead>, right: Probe) {
         let upstream = self.clone();
         self.connections.tasks.spawn_local(async move {
-            match copy {
-                // The answer counts for the server's health. Nobody needs its body, so the connection ends with it.
-                Some(head) => drop(at_server(&upstream, &to, head, RequestBody::Empty, &|_| ()).await),
-                None => {
-                    let place = match &to.limit {
-                        Some(limit) => limit.take(&upstream.stats).await.ok(),
-                        None => None,
-                    };
-                    let connected = connect(&upstream, &to, &[], place, false).await;
-                    note_connection(&to, &connected);
-                    match connected {
-                        Ok(Some(fresh)) => {
-                            upstream.known.health.note_success(&to.origin);
-                            upstream.keep(&to, fresh);
-                        }
-                        Ok(None) => {}
-                        Err(error) => upstream.known.health.note_failure(&to.origin, &error),
-                    }
+            if !upstream.is_closed.get() {
+                let asked = ask_for_health(&upstream, &to, copy);
+                tokio::select! {
+                    () = asked => {}
+                    () = upstream.closing.notified() => {}
                 }
             }
             drop(right);
         });
     }
+}
+
+async fn ask_for_health(upstream: &Rc<Upstream>, to: &Destination, copy: Option<RequestHead>) {
+    let Some(head) = copy else {
+        let place = to.limit.as_ref().map(ServerLimit::try_take);
+        // A server that has as many connections as it may have accepts them.
+        if !matches!(place, Some(None)) {
+            let connected = connect(upstream, to, &[], place.flatten(), false).await;
+            note_connection(upstream, to, &connected);
+            if let Err(error) = connected {
+                upstream.known.health.note_failure(&to.origin, &error);
+            }
+        }
+        return;
+    };
+    // The answer counts for the server's health. Nobody needs its body, so the connection ends with it.
+    let ends = whole_time(to);
+    drop(at_server(upstream, to, head, RequestBody::Empty, &|_| (), ends).await);
+}
+
+/// When a response that is asked for now must be there.
+fn whole_time(to: &Destination) -> Option<tokio::time::Instant> {
+    to.rules.times.total.map(|total| tokio::time::Instant::now() + total)
 }
 
 /// Sends a request to a server, and records whether it works.
@@ -256,17 +268,21 @@ async fn at_server(
     head: RequestHead,
     body: RequestBody,
     hear: Hear<'_>,
+    ends: Option<tokio::time::Instant>,
 ) -> Result<(Response<Incoming>, Lease), Unanswered> {
     let health = &upstream.known.health;
     let may_repeat = is_repeatable(&head.method) && body.is_empty();
     let under_way = to.state.as_ref().map(ServerState::begin);
-    let ends = to.rules.times.total.map(|total| tokio::time::Instant::now() + total);
-    let asked = try_addresses(upstream, to, head, body, may_repeat, hear);
+    let is_queued = Cell::new(false);
+    let asked = try_addresses(upstream, to, (head, body), may_repeat, hear, &is_queued);
     let result = match ends {
         None => asked.await,
-        Some(ends) => tokio::time::timeout_at(ends, asked)
-            .await
-            .unwrap_or_else(|_| Err(FetchError::TimedOut("responding").into())),
+        Some(ends) => tokio::time::timeout_at(ends, asked).await.unwrap_or_else(|_| {
+            Err(match is_queued.get() {
+                true => FetchError::Busy("none was free in the time for the whole response".to_owned()).into(),
+                false => FetchError::TimedOut("responding").into(),
+            })
+        }),
     };
     let result = result.map(|(response, lease)| (response, lease.counted(under_way, ends)));
     let note = |failure: Option<&dyn std::fmt::Display>| {
@@ -293,7 +309,10 @@ async fn at_server(
 }
 
 /// Records whether a server accepts connections.
-fn note_connection(to: &Destination, connected: &Result<Option<Idle>, FetchError>) {
+pub(super) fn note_connection(upstream: &Upstream, to: &Destination, connected: &Result<Option<Idle>, FetchError>) {
+    if matches!(connected, Ok(Some(_))) {
+        upstream.known.health.note_connected(&to.origin);
+    }
     match (&to.state, connected) {
         (None, _) | (_, Ok(None)) => {}
         (_, Err(error)) if error.is_blameless() => {}
@@ -308,13 +327,15 @@ fn is_repeatable(method: &Method) -> bool {
     [Method::GET, Method::HEAD, Method::OPTIONS].contains(method)
 }
 
+/// Sends a request to a server until one of its addresses answers. `is_queued` says meanwhile whether it waits for a
+/// connection, because the server has as many as it may have.
 async fn try_addresses(
     upstream: &Rc<Upstream>,
     to: &Destination,
-    head: RequestHead,
-    body: RequestBody,
+    (head, body): (RequestHead, RequestBody),
     may_repeat: bool,
     hear: Hear<'_>,
+    is_queued: &Cell<bool>,
 ) -> Result<(Response<Incoming>, Lease), Unanswered> {
     let copy = may_repeat.then(|| head.clone());
     let again = || copy.clone().map(|head| head.with_body(RequestBody::Empty));
@@ -325,14 +346,21 @@ async fn try_addresses(
     let mut place = None;
     loop {
         let kept = match (upstream.take(to, !may_repeat), &to.limit) {
-            (None, Some(limit)) => match upstream.queues.get(to, limit, &upstream.stats).await {
-                Ok(Got::Connection(kept)) => Some(kept),
-                Ok(Got::Place(free)) => {
-                    place = Some(free);
-                    None
+            (None, Some(limit)) => {
+                is_queued.set(true);
+                let got = upstream.queues.get(to, limit, &upstream.stats).await;
+                is_queued.set(false);
+                match got {
+                    Ok(Got::Connection(kept)) if kept.may_be_used(!may_repeat) => Some(kept),
+                    // It has ended, or is about to.
+                    Ok(Got::Connection(_)) => continue,
+                    Ok(Got::Place(free)) => {
+                        place = Some(free);
+                        None
+                    }
+                    Err(error) => return Err(Unanswered { error, unsent: request }),
                 }
-                Err(error) => return Err(Unanswered { error, unsent: request }),
-            },
+            }
             (kept, _) => kept,
         };
         let Some(mut kept) = kept else { break };
@@ -359,14 +387,19 @@ async fn try_addresses(
     }
     loop {
         let place = match (place.take(), &to.limit) {
-            (None, Some(limit)) => match limit.take(&upstream.stats).await {
-                Ok(free) => Some(free),
-                Err(error) => return Err(Unanswered { error: failed.unwrap_or(error), unsent: request }),
-            },
+            (None, Some(limit)) => {
+                is_queued.set(true);
+                let taken = limit.take(&upstream.stats).await;
+                is_queued.set(false);
+                match taken {
+                    Ok(free) => Some(free),
+                    Err(error) => return Err(Unanswered { error: failed.unwrap_or(error), unsent: request }),
+                }
+            }
             (place, _) => place,
         };
         let connected = connect(upstream, to, &tried, place, false).await;
-        note_connection(to, &connected);
+        note_connection(upstream, to, &connected);
         let (fresh, sending) = match (connected, request, failed) {
             (Ok(Some(fresh)), Some(sending), _) => (fresh, sending),
             (_, _, Some(error)) => return Err(error.into()),
@@ -435,7 +468,9 @@ async fn race_others(
             others[..winner].iter().for_each(|&address| upstream.note_failure(to, address));
             Ok(answered)
         }
-        Err(error) => Err(error.unwrap_or(failed)),
+        // That there was no place for another connection says nothing about the address that did not answer.
+        Err(Some(FetchError::Busy(_) | FetchError::Crowded) | None) => Err(failed),
+        Err(Some(error)) => Err(error),
     }
 }
 
@@ -513,10 +548,10 @@ pub(crate) fn pieces(body: Incoming, lease: Lease) -> Pieces {
         loop {
             let frame = match lease.ends {
                 None => body.frame().await,
+                // A body of which a part is always ready ends as well. Perhaps it is the client that is slow.
                 Some(ends) => match tokio::time::timeout_at(ends, body.frame()).await {
-                    Ok(frame) => frame,
-                    Err(_) => {
-                        // Perhaps it is the client that is slow.
+                    Ok(frame) if tokio::time::Instant::now() < ends => frame,
+                    _ => {
                         let late = FetchError::TimedOut("responding in full").to_string();
                         return Some((Err(BodyError(late)), None));
                     }

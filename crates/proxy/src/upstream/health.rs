@@ -114,27 +114,15 @@ impl Health {
         self.count.load(Ordering::Relaxed) > 0
     }
 
-    /// The kind of failure if an origin is failing, and the right to probe it if nobody does at `now`.
+    /// The kind of failure if an origin is failing, and the right to probe it if `probe_by` may do so and nobody else does
+    /// at `now`. *Returns*: `None` if it is not failing.
     pub fn look_at(
-        self: &Arc<Self>,
-        origin: &Origin,
-        rule: &EjectRule,
-        now: Instant,
-    ) -> Option<(Failure, Option<Probe>)> {
-        let mut origins = self.origins();
-        let failing = origins.get_mut(origin).filter(|failing| failing.failures >= rule.failures)?;
-        Some((failing.last, self.probe(origin, failing, rule, now)))
-    }
-
-    /// Whether an origin is failing, and the right to probe it if `probe_by` may do so and nobody else does. *Returns*:
-    /// `None` if it is not failing.
-    pub fn standing(
         self: &Arc<Self>,
         origin: &Origin,
         rule: &EjectRule,
         probe_by: ProbeBy,
         now: Instant,
-    ) -> Option<Option<Probe>> {
+    ) -> Option<(Failure, Option<Probe>)> {
         let mut origins = self.origins();
         let failing = origins.get_mut(origin).filter(|failing| failing.failures >= rule.failures)?;
         let may_probe = match probe_by {
@@ -142,7 +130,29 @@ impl Health {
             ProbeBy::Connection => failing.is_of_connecting,
             ProbeBy::Request => true,
         };
-        Some(if may_probe { self.probe(origin, failing, rule, now) } else { None })
+        Some((failing.last, if may_probe { self.probe(origin, failing, rule, now) } else { None }))
+    }
+
+    /// Whether an origin is failing, and the right to probe it, as [`look_at`](Health::look_at) says.
+    pub fn standing(
+        self: &Arc<Self>,
+        origin: &Origin,
+        rule: &EjectRule,
+        probe_by: ProbeBy,
+        now: Instant,
+    ) -> Option<Option<Probe>> {
+        self.look_at(origin, rule, probe_by, now).map(|(_, probe)| probe)
+    }
+
+    /// Records that an origin accepts connections, which ends a failure that was about that.
+    pub fn note_connected(&self, origin: &Origin) {
+        if self.has_failing() {
+            let mut origins = self.origins();
+            if origins.get(origin).is_some_and(|failing| failing.is_of_connecting) {
+                origins.remove(origin);
+                self.count.store(origins.len(), Ordering::Relaxed);
+            }
+        }
     }
 
     fn probe(
@@ -190,24 +200,24 @@ mod tests {
             health.note_failure(&origin(1), &refused);
             health.note_failure(&origin(2), &refused);
         }
-        assert!(health.look_at(&origin(1), &RULE, now).is_none());
+        assert!(health.look_at(&origin(1), &RULE, ProbeBy::Request, now).is_none());
         health.note_success(&origin(1));
         health.note_failure(&origin(1), &refused);
         health.note_error(&origin(2));
-        assert!(health.look_at(&origin(1), &RULE, now).is_none());
-        assert_eq!(health.look_at(&origin(2), &RULE, now).expect("failing").0, Failure::Error);
+        assert!(health.look_at(&origin(1), &RULE, ProbeBy::Request, now).is_none());
+        assert_eq!(health.look_at(&origin(2), &RULE, ProbeBy::Request, now).expect("failing").0, Failure::Error);
         for blameless in [FetchError::OutOfReach, FetchError::Crowded, FetchError::TimedOut(LOOKUP)] {
             (0..RULE.failures).for_each(|_| health.note_failure(&origin(3), &blameless));
             assert!(!health.origins().contains_key(&origin(3)), "{blameless}");
         }
         health.note_failure(&origin(3), &FetchError::TimedOut(CONNECTING));
-        assert_eq!(health.look_at(&origin(3), &RULE, now).expect("failing").0, Failure::Unreachable);
+        assert_eq!(health.look_at(&origin(3), &RULE, ProbeBy::Request, now).expect("failing").0, Failure::Unreachable);
         health.note_success(&origin(3));
-        assert!(health.look_at(&origin(3), &RULE, now).is_none());
+        assert!(health.look_at(&origin(3), &RULE, ProbeBy::Request, now).is_none());
         let strict = EjectRule { failures: 1, ..RULE };
         health.note_failure(&origin(4), &refused);
-        assert!(health.look_at(&origin(4), &RULE, now).is_none(), "each rule has its own number");
-        assert!(health.look_at(&origin(4), &strict, now).is_some());
+        assert!(health.look_at(&origin(4), &RULE, ProbeBy::Request, now).is_none(), "each rule has its own number");
+        assert!(health.look_at(&origin(4), &strict, ProbeBy::Request, now).is_some());
     }
 
     #[test]
@@ -227,7 +237,7 @@ mod tests {
         let health = Arc::new(Health::default());
         let now = Instant::now();
         health.note_failure(&origin(1), &FetchError::TimedOut(CONNECTING));
-        let may_probe = |now| health.look_at(&origin(1), &RULE, now).expect("failing").1;
+        let may_probe = |now| health.look_at(&origin(1), &RULE, ProbeBy::Request, now).expect("failing").1;
         let probe = may_probe(now).expect("nobody probes");
         assert!(may_probe(now + 10 * RULE.pause).is_none());
         drop(probe);

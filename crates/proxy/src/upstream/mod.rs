@@ -48,7 +48,9 @@ use std::time::{Duration, Instant};
 
 use hyper::client::conn::http1::SendRequest;
 use nectary_host::descriptors;
+use tokio::sync::Notify;
 
+use self::health::ProbeBy;
 use self::names::Lookups;
 use self::server_limit::Queues;
 use self::socket::Socket;
@@ -188,6 +190,12 @@ impl Idle {
     fn is_usable(&self) -> bool {
         !self.sender.is_closed() && !self.watch.transport.is_killed() && self.watch.violation().is_none()
     }
+
+    /// Whether the next request may be sent now. If `must_be_alive`, only if the origin certainly does not close just now.
+    /// *Cost*: one system call.
+    fn may_be_used(&self, must_be_alive: bool) -> bool {
+        self.is_usable() && self.socket.is_quiet() && (!must_be_alive || self.since.elapsed() < self.alive)
+    }
 }
 
 /// A worker's connections to origins.
@@ -200,6 +208,8 @@ pub(crate) struct Upstream {
     known: Arc<KnownOrigins>,
     lookups: Lookups,
     is_closed: Cell<bool>,
+    /// Tells probes that the worker stops.
+    closing: Notify,
 }
 
 impl Upstream {
@@ -212,7 +222,7 @@ impl Upstream {
     ) -> Rc<Upstream> {
         let lookups = Lookups::new(known.names.clone(), connections.room.clone(), options.limits.connect_timeout);
         let (idle, is_closed) = (RefCell::default(), Cell::new(false));
-        Rc::new(Upstream { options, stats, connections, idle, queues: Queues::default(), known, lookups, is_closed })
+        Rc::new(Upstream { options, stats, connections, idle, queues: Queues::default(), known, lookups, is_closed, closing: Notify::new() })
     }
 
     /// The kind of failure if an origin is failing, and the right to probe it if nobody does. An origin of several servers
@@ -220,7 +230,7 @@ impl Upstream {
     pub fn failing(&self, to: &Destination) -> Option<(Failure, Option<Probe>)> {
         match &to.choice {
             Some(choice) => choice.pool.failing(&self.known.health, Instant::now()),
-            None => self.known.health.look_at(&to.origin, &to.rules.eject, Instant::now()),
+            None => self.known.health.look_at(&to.origin, &to.rules.eject, ProbeBy::Request, Instant::now()),
         }
     }
 
@@ -241,6 +251,7 @@ impl Upstream {
     /// Closes all idle connections. From now on no connection is kept.
     pub fn close(&self) {
         self.is_closed.set(true);
+        self.closing.notify_waiters();
         self.close_unused();
     }
 
@@ -272,7 +283,7 @@ impl Upstream {
         let connections = idle.get_mut(to)?;
         let may_be_taken = |idle: &mut Idle| !must_be_alive || idle.since.elapsed() < idle.alive;
         while let Some(found) = connections.pop_if(may_be_taken) {
-            if found.is_usable() && found.socket.is_quiet() {
+            if found.may_be_used(must_be_alive) {
                 return Some(found);
             }
         }

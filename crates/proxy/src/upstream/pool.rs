@@ -7,15 +7,16 @@
 //! A server that is failing is probed from time to time (see `health`): besides going to a good server, one request is also
 //! sent to that one, whose answer nobody waits for. So a server that is silent costs no client its time.
 
+use std::cmp::Ordering;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use http::uri::PathAndQuery;
 use nectary_config::Balance;
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::{OriginTrust, ServerState};
+use super::{OriginDown, OriginTrust, ServerState};
 use super::health::{EjectRule, Health, Probe, ProbeBy};
 use super::server_limit::{LimitRule, ServerLimit};
 use crate::options::OriginTimes;
@@ -103,6 +104,11 @@ impl Server {
         Server { limit: rule.map(ServerLimit::new), ..self }
     }
 
+    /// Whether it has as many requests as it may have connections.
+    fn is_full(&self) -> bool {
+        self.limit.as_ref().is_some_and(|limit| self.state.under_way() >= limit.connections_max())
+    }
+
     /// The rank of the server for a key. Of several servers, each has the highest rank for its share of the keys by weight;
     /// when one is gone, only its keys have another. *Source*: weighted rendezvous hashing (Schindelhauer, Schomaker: Weighted
     /// Distributed Hash Tables).
@@ -113,6 +119,33 @@ impl Server {
         -f64::from(self.weight) / share.ln()
     }
 }
+
+/// The requests of a server relative to its weight.
+struct Load {
+    requests: usize,
+    weight: u16,
+}
+
+impl Ord for Load {
+    fn cmp(&self, other: &Load) -> Ordering {
+        let product = |one: &Load, by: &Load| one.requests.saturating_mul(by.weight.into());
+        product(self, other).cmp(&product(other, self))
+    }
+}
+
+impl PartialOrd for Load {
+    fn partial_cmp(&self, other: &Load) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Load {
+    fn eq(&self, other: &Load) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+
+impl Eq for Load {}
 
 /// The servers of an origin.
 #[derive(Debug)]
@@ -148,17 +181,21 @@ impl Pool {
         if self.rules.balance == Balance::Hash { xxh3_64(key) } else { 0 }
     }
 
-    /// The servers for a request whose key has this hash ([`hash_of`](Pool::hash_of)). `probe_by` says what it may do for
-    /// one that is failing.
+    /// The servers for a request whose key has this hash ([`hash_of`](Pool::hash_of)): as many as it may be sent to.
+    /// `probe_by` says what it may do for one that is failing.
     pub fn order(&self, health: &Arc<Health>, key_hash: u64, probe_by: ProbeBy, now: Instant) -> Order<'_> {
-        let servers = self.balanced(key_hash);
-        if servers.len() < 2 || !(health.has_failing() || self.rules.check.is_some()) {
+        let mut servers = self.balanced(key_hash);
+        let asked_max = self.rules.retries.saturating_add(1);
+        let has_failing = health.has_failing();
+        if servers.len() < 2 || !(has_failing || self.rules.check.is_some()) {
+            servers.truncate(asked_max);
             return Order { servers, probe: None };
         }
         let (mut good, mut bad, mut probe) = (Vec::new(), Vec::new(), None);
         for server in servers {
             let probe_by = if probe.is_none() { probe_by } else { ProbeBy::Nobody };
-            match health.standing(&server.origin, &self.rules.eject, probe_by, now) {
+            let standing = || health.standing(&server.origin, &self.rules.eject, probe_by, now);
+            match if has_failing { standing() } else { None } {
                 None if self.is_unhealthy(server) => bad.push(server),
                 None => good.push(server),
                 Some(right) => {
@@ -168,14 +205,28 @@ impl Pool {
             }
         }
         // If all are bad, they are asked anyway.
-        let probe = if good.is_empty() { None } else { probe };
         good.append(&mut bad);
+        good.truncate(asked_max);
+        // One that is asked needs no probe.
+        let probe = probe.filter(|(probed, _)| !good.iter().any(|server| std::ptr::eq(*server, *probed)));
         Order { servers: good, probe }
     }
 
     /// Whether a server does not pass its checks.
-    fn is_unhealthy(&self, server: &Server) -> bool {
+    pub(super) fn is_unhealthy(&self, server: &Server) -> bool {
         self.rules.check.is_some() && server.state.failed_checks() >= u64::from(self.rules.eject.failures)
+    }
+
+    /// The failures of a server's last checks, if it therefore gets no requests.
+    pub fn check_failures(&self, server: &Server) -> Option<OriginDown> {
+        self.rules.check.as_ref().and_then(|_| server.state.check_failures(self.rules.eject.failures.into()))
+    }
+
+    /// Why a server's last connections, checks or requests failed, if several did in a row.
+    pub fn failure_of(&self, server: &Server) -> Option<String> {
+        let state = &server.state;
+        let found = state.connection_failures().or_else(|| self.check_failures(server)).or_else(|| state.answer_failures());
+        found.map(|down| down.last)
     }
 
     /// The servers that have a weight, as the balance orders them.
@@ -184,21 +235,24 @@ impl Pool {
         let count = self.servers.len();
         let turns = (0..count).map(|at| &self.servers[(first + at) % count]);
         let mut servers: Vec<&Server> = turns.filter(|server| server.weight > 0).collect();
+        // The counts change while they are sorted by, so each is read once; sorts keep the turns of equals.
         match self.rules.balance {
             Balance::RoundRobin => {}
-            // The sort keeps the turns of equals.
-            Balance::LeastOutstanding => servers.sort_by(|one, other| {
-                let load = |server: &Server, by: &Server| server.state.under_way() * usize::from(by.weight);
-                load(one, other).cmp(&load(other, one))
-            }),
+            Balance::LeastOutstanding => {
+                let mut loaded: Vec<_> = servers.iter().map(|server| (server.state.under_way(), *server)).collect();
+                loaded.sort_by_key(|(load, server)| Load { requests: *load, weight: server.weight });
+                servers = loaded.into_iter().map(|(_, server)| server).collect();
+            }
             Balance::Hash => {
                 let mut ranked: Vec<_> = servers.iter().map(|server| (server.rank(key_hash), *server)).collect();
                 ranked.sort_by(|(one, _), (other, _)| other.total_cmp(one));
                 servers = ranked.into_iter().map(|(_, server)| server).collect();
             }
         }
-        // A request waits for a connection only where all servers have as many as they may.
-        servers.sort_by_key(|server| server.limit.as_ref().is_some_and(|limit| limit.is_full()));
+        // A request waits for a connection only where all servers have as many requests as they may.
+        if servers.iter().any(|server| server.limit.is_some()) {
+            servers.sort_by_cached_key(|server| server.is_full());
+        }
         servers
     }
 
@@ -209,12 +263,15 @@ impl Pool {
         if servers().any(|server| health.standing(&server.origin, rule, ProbeBy::Nobody, now).is_none()) {
             return None;
         }
-        let mut found = None;
+        let mut found: Option<(Failure, Option<Probe>)> = None;
         for server in servers() {
-            let (failure, probe) = health.look_at(&server.origin, rule, now)?;
+            let has_right = found.as_ref().is_some_and(|(_, probe)| probe.is_some());
+            let probe_by = if has_right { ProbeBy::Nobody } else { ProbeBy::Request };
+            let (failure, probe) = health.look_at(&server.origin, rule, probe_by, now)?;
             found = match found {
-                Some((first, Some(probe))) => Some((first, Some(probe))),
-                _ => Some((failure, probe)),
+                Some((first, None)) => Some((first, probe)),
+                Some(known) => Some(known),
+                None => Some((failure, probe)),
             };
         }
         found
@@ -226,7 +283,7 @@ impl Pool {
             return 0;
         }
         let total: usize = self.servers.iter().map(|server| usize::from(server.weight)).sum();
-        let mut at = self.turn.fetch_add(1, Ordering::Relaxed) % total.max(1);
+        let mut at = self.turn.fetch_add(1, Relaxed) % total.max(1);
         for (index, server) in self.servers.iter().enumerate() {
             match at.checked_sub(server.weight.into()) {
                 Some(left) => at = left,
@@ -290,6 +347,12 @@ mod tests {
         assert!(pool.failing(&health, now).is_some());
         let last = order(ProbeBy::Request, later + Duration::from_secs(10));
         assert_eq!((last.servers.len(), last.probe.is_none()), (2, true), "all are tried");
+        let once = OriginRules::new(pool.rules.times, pool.rules.trust.clone());
+        let pool = Pool { rules: Arc::new(once), ..pool };
+        let last = pool.order(&health, 0, ProbeBy::Request, later + Duration::from_secs(20));
+        let probed = last.probe.as_ref().map(|(server, _)| server.origin.port);
+        assert_eq!((last.servers.len(), probed == Some(last.servers[0].origin.port)), (1, false));
+        assert!(probed.is_some(), "one that is not tried is probed");
     }
 
     #[test]

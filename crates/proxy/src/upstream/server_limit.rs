@@ -7,6 +7,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -70,12 +71,33 @@ pub(super) enum Got {
     Connection(Idle),
 }
 
-/// Counts a request that waits, until it is dropped.
-struct Waiting<'a>(&'a ServerLimit);
+/// A request that waits and is counted, until it has got a connection or this value is dropped.
+#[derive(Clone)]
+struct Waiting {
+    limit: Arc<ServerLimit>,
+    is_counted: Rc<Cell<bool>>,
+}
 
-impl Drop for Waiting<'_> {
+impl Waiting {
+    /// Counts a request that begins to wait. *Returns*: also how many waited before.
+    fn begin(limit: &Arc<ServerLimit>) -> (Waiting, usize) {
+        let before = limit.waiting.fetch_add(1, Ordering::Relaxed);
+        (Waiting { limit: limit.clone(), is_counted: Rc::new(Cell::new(true)) }, before)
+    }
+
+    fn end(&self) {
+        if self.is_counted.replace(false) {
+            self.limit.waiting.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Ends the wait of a request when it is dropped.
+struct Ending(Waiting);
+
+impl Drop for Ending {
     fn drop(&mut self) {
-        self.0.waiting.fetch_sub(1, Ordering::Relaxed);
+        self.0.end();
     }
 }
 
@@ -86,9 +108,9 @@ impl ServerLimit {
         Arc::new(ServerLimit { rule, places, waiting: AtomicUsize::new(0), is_wanted: Notify::new() })
     }
 
-    /// Whether all places are taken.
-    pub fn is_full(&self) -> bool {
-        self.places.available_permits() == 0
+    /// The connections that there may be at a time.
+    pub fn connections_max(&self) -> usize {
+        self.rule.connections_max
     }
 
     /// The requests that wait.
@@ -109,17 +131,20 @@ impl ServerLimit {
     async fn wait(
         self: &Arc<Self>,
         stats: &WorkerStats,
+        (waiting, before): (Waiting, usize),
         handed: impl Future<Output = Option<Idle>>,
     ) -> Result<Got, FetchError> {
-        let count = self.waiting.fetch_add(1, Ordering::Relaxed);
-        let waiting = Waiting(self);
-        if count >= self.rule.queue_max {
+        let _ending = Ending(waiting);
+        if before >= self.rule.queue_max {
             stats.queue_refusals.add(1);
-            return Err(FetchError::Busy(format!("{count} requests wait for one already")));
+            return Err(FetchError::Busy(format!("{before} requests wait for one already")));
         }
         stats.queued.add(1);
-        self.is_wanted.notify_waiters();
-        let got = tokio::select! {
+        // While somebody waits, no connection stays unused: only the first one finds such connections.
+        if before == 0 {
+            self.is_wanted.notify_waiters();
+        }
+        tokio::select! {
             biased;
             Some(connection) = handed => Ok(Got::Connection(connection)),
             Ok(permit) = self.places.clone().acquire_owned() => {
@@ -129,9 +154,7 @@ impl ServerLimit {
                 stats.queue_refusals.add(1);
                 Err(FetchError::Busy(format!("none was free for {:?}", self.rule.queue_time)))
             }
-        };
-        drop(waiting);
-        got
+        }
     }
 
     /// Waits for a place, as [`Queues::get`] does.
@@ -139,17 +162,23 @@ impl ServerLimit {
         if let Some(place) = self.try_take() {
             return Ok(place);
         }
-        match self.wait(stats, std::future::pending()).await? {
+        match self.wait(stats, Waiting::begin(self), std::future::pending()).await? {
             Got::Place(place) => Ok(place),
             Got::Connection(_) => Err(FetchError::Busy("it was given to another request".to_owned())),
         }
     }
 }
 
+/// A request that waits, and how it is given a connection.
+struct Waiter {
+    hand: oneshot::Sender<Idle>,
+    waiting: Waiting,
+}
+
 /// The requests of one worker that wait for a connection to a server.
 #[derive(Default)]
 pub(super) struct Queues {
-    queues: RefCell<HashMap<Destination, VecDeque<oneshot::Sender<Idle>>>>,
+    queues: RefCell<HashMap<Destination, VecDeque<Waiter>>>,
     /// The connections that were no longer needed while others waited, too.
     turns: Cell<u32>,
 }
@@ -166,13 +195,19 @@ impl Queues {
             return Ok(Got::Place(place));
         }
         let (hand, handed) = oneshot::channel();
+        let (waiting, before) = Waiting::begin(limit);
         {
             let mut queues = self.queues.borrow_mut();
             let queue = queues.entry(to.clone()).or_default();
-            queue.retain(|waiter| !waiter.is_closed());
-            queue.push_back(hand);
+            queue.retain(|waiter| !waiter.hand.is_closed());
+            queue.push_back(Waiter { hand, waiting: waiting.clone() });
         }
-        limit.wait(stats, async { handed.await.ok() }).await
+        let handed = async {
+            let connection = handed.await.ok()?;
+            connection.watch.transport.end();
+            Some(connection)
+        };
+        limit.wait(stats, (waiting, before), handed).await
     }
 
     /// Gives a connection that is no longer needed to a request of this worker that waits for one. *Returns*: the connection
@@ -184,7 +219,7 @@ impl Queues {
         }
         let mut queues = self.queues.borrow_mut();
         let queue = queues.get_mut(to)?;
-        queue.retain(|waiter| !waiter.is_closed());
+        queue.retain(|waiter| !waiter.hand.is_closed());
         if waiting > queue.len() {
             self.turns.set(self.turns.get().wrapping_add(1));
             if self.turns.get().is_multiple_of(OTHERS_TURN) {
@@ -192,10 +227,16 @@ impl Queues {
             }
         }
         while let Some(waiter) = queue.pop_front() {
-            match waiter.send(connection) {
-                Ok(()) => return None,
+            // It is not unused on its way.
+            connection.watch.transport.begin();
+            match waiter.hand.send(connection) {
+                Ok(()) => {
+                    waiter.waiting.end();
+                    return None;
+                }
                 Err(back) => connection = back,
             }
+            connection.watch.transport.end();
         }
         None
     }
@@ -203,7 +244,7 @@ impl Queues {
     /// Forgets the servers for which nobody waits.
     pub fn sweep(&self) {
         self.queues.borrow_mut().retain(|_, queue| {
-            queue.retain(|waiter| !waiter.is_closed());
+            queue.retain(|waiter| !waiter.hand.is_closed());
             !queue.is_empty()
         });
     }
@@ -221,7 +262,7 @@ mod tests {
         let (limit, stats) = (ServerLimit::new(RULE), WorkerStats::default());
         let first = limit.take(&stats).await.expect("a place");
         let _second = limit.take(&stats).await.expect("a place");
-        assert!(limit.is_full() && limit.try_take().is_none());
+        assert!(limit.try_take().is_none());
         let begin = tokio::time::Instant::now();
         assert!(matches!(limit.take(&stats).await, Err(FetchError::Busy(_))));
         assert_eq!((begin.elapsed(), limit.waiting()), (RULE.queue_time, 0));

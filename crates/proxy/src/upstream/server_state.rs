@@ -56,20 +56,22 @@ impl Streak {
         self.failures.store(former.failures.load(Ordering::Relaxed), Ordering::Relaxed);
     }
 
-    fn report(&self) -> Option<OriginDown> {
+    fn report(&self, failures_min: u64) -> Option<OriginDown> {
         let failures = self.failures.load(Ordering::Relaxed);
         let last = || self.last.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let (name, server_url) = (String::new(), String::new());
-        (failures >= FAILURES_MIN).then(|| OriginDown { name, server_url, failures, last: last() })
+        (failures >= failures_min).then(|| OriginDown { name, server_url, failures, last: last() })
     }
 }
 
 impl ServerState {
-    /// Goes on from what another record of the same server says.
-    pub fn continue_from(&self, former: &ServerState) {
+    /// Goes on from what another record of the same server says; with its checks, if it `is_checked`.
+    pub fn continue_from(&self, former: &ServerState, is_checked: bool) {
         self.connections.continue_from(&former.connections);
         self.answers.continue_from(&former.answers);
-        self.checks.continue_from(&former.checks);
+        if is_checked {
+            self.checks.continue_from(&former.checks);
+        }
         self.requests.store(former.requests.load(Ordering::Relaxed), Ordering::Relaxed);
     }
 
@@ -85,12 +87,6 @@ impl ServerState {
         self.requests.load(Ordering::Relaxed)
     }
 
-    /// Why the server is not used or may soon not be: its connections, requests or checks failed in a row.
-    pub fn failure(&self) -> Option<String> {
-        let found = self.connection_failures().or_else(|| self.check_failures()).or_else(|| self.answer_failures());
-        found.map(|down| down.last)
-    }
-
     /// The requests at the server that are not over.
     pub fn under_way(&self) -> usize {
         self.under_way.load(Ordering::Relaxed)
@@ -103,17 +99,17 @@ impl ServerState {
 
     /// The failures of the last connections, if there were several in a row.
     pub fn connection_failures(&self) -> Option<OriginDown> {
-        self.connections.report()
+        self.connections.report(FAILURES_MIN)
     }
 
     /// The failures of the last requests, if there were several in a row.
     pub fn answer_failures(&self) -> Option<OriginDown> {
-        self.answers.report()
+        self.answers.report(FAILURES_MIN)
     }
 
-    /// The failures of the last checks, if there were several in a row.
-    pub fn check_failures(&self) -> Option<OriginDown> {
-        self.checks.report()
+    /// The failures of the last checks, if there were at least so many in a row.
+    pub fn check_failures(&self, failures_min: u64) -> Option<OriginDown> {
+        self.checks.report(failures_min)
     }
 
     /// Records that the server has passed a check (`failure` is `None`), or why it has not.
@@ -154,7 +150,7 @@ pub struct ServerFigures {
     pub url: String,
     /// Its share of the requests, relative to the other servers'.
     pub weight: u16,
-    /// The requests that it has got since the proxy began.
+    /// The requests that were meant for it since the proxy began, also those that it did not get.
     pub requests: u64,
     /// Those that are not over.
     pub requests_under_way: usize,

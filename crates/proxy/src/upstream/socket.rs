@@ -29,6 +29,12 @@ impl Socket {
         let peeked = SockRef::from(&*self.0).peek(&mut [MaybeUninit::uninit()]);
         peeked.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
     }
+
+    /// Closes the connection, whoever else has the socket.
+    pub fn close(&self) {
+        // One that has ended already needs no end.
+        _ = SockRef::from(&*self.0).shutdown(Shutdown::Both);
+    }
 }
 
 impl AsyncRead for Socket {

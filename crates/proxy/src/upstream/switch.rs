@@ -17,7 +17,7 @@ use tokio::sync::oneshot;
 
 use super::connect::connect;
 use super::error::FetchError;
-use super::exchange::Lease;
+use super::exchange::{Lease, note_connection};
 use super::health::ProbeBy;
 use super::server_limit::ServerPlace;
 use super::{CountedRequest, Destination, Idle, RequestBody, RequestHead, ServerState, Upstream};
@@ -78,7 +78,7 @@ pub(crate) async fn switch(
             }
             let mut found = (None, Err(FetchError::Connect("the origin has no server".into())));
             // Nothing is sent to a server that accepts no connection, so the next one may get the request.
-            for server in order.servers.into_iter().take(pool.rules.retries.saturating_add(1)) {
+            for server in order.servers {
                 let at = to.at(server);
                 let connected = connect_at(upstream, &at).await;
                 if choice.sends_own_host {
@@ -126,6 +126,7 @@ async fn connect_at(upstream: &Rc<Upstream>, to: &Destination) -> Result<Idle, F
         None => None,
     };
     let fresh = connect(upstream, to, &[], place, true).await;
+    note_connection(upstream, to, &fresh);
     if let Err(error) = &fresh {
         upstream.known.health.note_failure(&to.origin, error);
     }

@@ -218,8 +218,11 @@ fn certificates(text: &mut String, proxies: &[(String, &Value)]) {
     }
 }
 
+/// A figure of a server of an origin.
+type ServerFigure = fn(&Value) -> Option<u64>;
+
 /// The metrics of the servers of origins: name, kind, help, and the figure.
-const SERVER: [(&str, &str, &str, fn(&Value) -> Option<u64>); 3] = [
+const SERVER: [(&str, &str, &str, ServerFigure); 3] = [
     ("up", GAUGE, "Whether the last connections, checks and requests did not all fail.", |server| {
         Some(u64::from(server["failure"].is_null()))
     }),
