@@ -278,6 +278,24 @@ async fn a_body_says_what_is_purged() {
 }
 
 #[tokio::test]
+async fn pages_of_the_web_purge_nothing_by_body() {
+    let origin = Origin::start().await;
+    let proxy = holding(&origin, listener()).await;
+    let admin = proxy.admin_address.expect("one");
+    let all = r#"{"all": true}"#;
+    for header in ["origin: http://evil.test", "sec-fetch-site: cross-site"] {
+        assert_eq!(purge_by_body(admin, all, &[header]).await.status, 403, "{header}");
+    }
+    // The name of a page that has made it mean this machine.
+    let mut client = Client::connect(admin).await;
+    client.send(b"POST /purge HTTP/1.1\r\nhost: evil.test\r\ncontent-length: 13\r\n\r\n{\"all\": true}").await;
+    assert_eq!(client.reply(false).await.cache_status(), "nectary; detail=admin-host");
+    assert!(is_hit(&proxy, &origin).await);
+    assert_eq!(proxy.stats().purges_refused, 3);
+    assert_eq!(purge_by_body(admin, all, &["sec-fetch-site: same-origin"]).await.status, 200);
+}
+
+#[tokio::test]
 async fn unclear_purges_purge_nothing() {
     let origin = Origin::start().await;
     let proxy = holding(&origin, AdminOptions { token: Some(token()), ..listener() }).await;

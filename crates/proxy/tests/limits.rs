@@ -170,7 +170,7 @@ async fn requests_of_a_network_are_bounded() {
     let url = Some(format!("http://{}", origin.address).parse().expect("an origin"));
     let mut options = ProxyOptions { origin: url, access_log: AccessLog::File(path.clone()), ..options() };
     options.workers = 2;
-    options.limits.by_network.requests = Some(RequestRate { count: 4, period: Duration::from_secs(60) });
+    options.limits.by_network.requests = Some(RequestRate { count: 4, period: Duration::from_secs(3600) });
     options.admin.listen = vec![SocketAddr::from(([127, 0, 0, 1], 0))];
     let mut proxy = TestProxy::start(options).await;
     let (plain, other) = (["GET /a HTTP/1.1"], ["GET /a HTTP/1.1", "x-other: 1"]);
@@ -182,7 +182,7 @@ async fn requests_of_a_network_are_bounded() {
         let reply = client.ask(lines).await;
         assert_eq!((reply.status, reply.cache_status().as_str()), (429, "nectary; detail=client-requests"));
         let wait_s: u64 = reply.header("retry-after").parse().expect("seconds");
-        assert!((1..=15).contains(&wait_s), "{wait_s}");
+        assert!((1..=900).contains(&wait_s), "{wait_s}");
     }
     assert_eq!(Http2::plain(proxy.address).await.ask("GET", "http://test/a", &[]).await.status, 429);
     let reply = connect_from([127, 0, 0, 2], proxy.address).await.ask(&plain).await;

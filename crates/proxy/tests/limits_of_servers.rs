@@ -39,6 +39,7 @@ async fn requests_wait_for_the_only_connection() {
         clients.push(client);
     }
     proxy.wait_for(|stats| stats.queued == 5).await;
+    server.wait_for(1).await;
     assert_eq!((server.count(), server.connections()), (1, 1));
     server.open("gate");
     for client in &mut clients {
@@ -52,7 +53,7 @@ async fn requests_wait_for_the_only_connection() {
 async fn too_many_that_wait_get_503() {
     let server = gated().await;
     let mut pool = OriginConfig { queue_max: Some(at(1)), ..narrow(&server) };
-    pool.times.queue_time = Some(at(Duration::from_millis(300)));
+    pool.times.queue_time = Some(at(Duration::from_secs(2)));
     let proxy = configured(of(pool)).await;
     let mut first = Client::connect(proxy.address).await;
     first.send(b"POST /x HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\n\r\nhi").await;
@@ -67,7 +68,7 @@ async fn too_many_that_wait_get_503() {
     assert!(crowded.text().contains("1 requests wait for one already"), "{}", crowded.text());
     let late = second.reply(false).await;
     assert_eq!(late.status, 503);
-    assert!(late.text().contains("none was free for 300ms"), "{}", late.text());
+    assert!(late.text().contains("none was free for 2s"), "{}", late.text());
     server.open("gate");
     assert_eq!(first.reply(false).await.status, 200);
     assert_eq!((server.count(), proxy.stats().queue_refusals), (1, 2));
@@ -86,6 +87,67 @@ async fn workers_leave_their_unused_connections_to_others() {
     }
     assert!(begin.elapsed() < Duration::from_secs(5), "nobody waits for the end of the queue's time");
     assert!(server.connections() > 1, "several workers had requests");
+}
+
+#[tokio::test]
+async fn there_are_never_more_connections() {
+    let server = Origin::start().await;
+    server.on("/x", Script::ok(&["cache-control: no-store"], b"x"));
+    let pool = OriginConfig { connections_max: Some(at(2)), ..origin("o", &[server.address]) };
+    let proxy = with_workers(of(pool), 4).await;
+    let address = proxy.address;
+    let clients = (0..8).map(|_| {
+        tokio::spawn(async move {
+            for _ in 0..25 {
+                assert_eq!(get(address, "/x", &["host: a"]).await.text(), "x");
+            }
+        })
+    });
+    for client in clients.collect::<Vec<_>>() {
+        client.await.expect("all are answered");
+    }
+    // The origin sees an end a moment after a beginning on another connection.
+    assert!(server.open_max() <= 4, "{} were open", server.open_max());
+    assert!(proxy.stats().queued > 0);
+}
+
+#[tokio::test]
+async fn idle_connections_make_no_server_full() {
+    let servers = [Origin::start().await, Origin::start().await];
+    for server in &servers {
+        server.on("/x", Script::ok(&["cache-control: no-store"], b"x"));
+    }
+    let pool = origin("o", &[servers[0].address, servers[1].address]);
+    let proxy = configured(of(OriginConfig { connections_max: Some(at(1)), ..pool })).await;
+    for _ in 0..10 {
+        assert_eq!(get(proxy.address, "/x", &["host: a"]).await.text(), "x");
+    }
+    assert_eq!((servers[0].count(), servers[1].count()), (5, 5));
+}
+
+#[tokio::test]
+async fn a_wait_in_the_queue_blames_no_server() {
+    let server = Origin::start().await;
+    let switched = b"HTTP/1.1 101 Switching Protocols\r\nupgrade: websocket\r\nconnection: upgrade\r\n\r\n";
+    server.on("/socket", Script::raw(switched).hang()).on("/x", Script::ok(&["cache-control: no-store"], b"x"));
+    let mut pool = narrow(&server);
+    pool.times.total_time = Some(at(Duration::from_millis(200)));
+    pool.times.queue_time = Some(at(Duration::from_secs(20)));
+    let proxy = configured(of(pool)).await;
+    // A tunnel keeps the only place.
+    let mut tunnel = Client::connect(proxy.address).await;
+    tunnel.send(b"GET /socket HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n").await;
+    assert_eq!(tunnel.head().await.status, 101);
+    for _ in 0..4 {
+        let late = get(proxy.address, "/x", &["host: a"]).await;
+        assert_eq!(late.status, 503);
+        assert!(late.text().contains("none was free in the time for the whole response"), "{}", late.text());
+    }
+    assert_eq!((server.count(), proxy.reader().origins_failing()), (1, vec![]));
+    drop(tunnel);
+    while get(proxy.address, "/x", &["host: a"]).await.status != 200 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
 }
 
 #[tokio::test]

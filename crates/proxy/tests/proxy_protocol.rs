@@ -152,7 +152,7 @@ async fn bad_headers_end_their_connections_alone() {
     let from = Origin::start().await;
     from.on("/a", Script::fresh(b"hello"));
     let mut config = behind(&from, network("127.0.0.1", 32));
-    config.limits.head_time = Some(at(Duration::from_millis(300)));
+    config.limits.head_time = Some(at(Duration::from_secs(1)));
     let proxy = configured(config).await;
     // A check of the address is no fault.
     drop(Client::connect(proxy.address).await);

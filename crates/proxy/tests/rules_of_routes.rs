@@ -159,7 +159,7 @@ async fn keys_beyond_their_bounds_are_refused() {
         assert!(text.contains(&format!("`{key}`: at most 8 headers and cookies")), "{text}");
     }
     assert!(check_config(&Arc::new(with(4, 4))).is_ok());
-    let long = with_rule_config(&origin, |route| route.rules.key.cookies_key = vec![at("A".repeat(100))]);
+    let long = with_rule_config(&origin, |route| route.rules.key.cookies_key = vec![at("+".repeat(100))]);
     let text = refused(long);
     assert!(text.contains("`cookies-key`") && text.contains("too long"), "{text}");
 }

@@ -55,7 +55,7 @@ async fn json_log_tells_version_of_tls() {
     let origin = Origin::start().await;
     origin.on("/a", Script::fresh(b"hello"));
     let files = Certificates::new("log");
-    let path = files.folder.join("access.log");
+    let path = files.ca().with_file_name("access.log");
     let url = Some(format!("http://{}", origin.address).parse().expect("an origin"));
     let mut proxy = TestProxy::start(ProxyOptions {
         origin: url,

@@ -24,8 +24,13 @@ impl Network {
         network.is_ipv4() == address.is_ipv4() && masked(address, self.prefix_bits) == network
     }
 
-    /// The network of an address, or `None` if an address has fewer bits. Bits after the prefix are set to 0.
+    /// The network of an address, or `None` if an address has fewer bits. Bits after the prefix are set to 0. A network of
+    /// IPv4 addresses that are written as IPv6 is taken as one of IPv4.
     pub fn new(address: IpAddr, prefix_bits: u8) -> Option<Network> {
+        let (address, prefix_bits) = match (address.to_canonical(), prefix_bits.checked_sub(96)) {
+            (of_ipv4 @ IpAddr::V4(_), Some(bits)) if address.is_ipv6() && bits <= 32 => (of_ipv4, bits),
+            _ => (address, prefix_bits),
+        };
         let bits_max = if address.is_ipv4() { 32 } else { 128 };
         (prefix_bits <= bits_max).then(|| Network { address: masked(address, prefix_bits), prefix_bits })
     }

@@ -262,6 +262,8 @@ fn get(connection: &mut Connection, target: &str, site: &Site, counts: &mut Coun
     match result {
         Ok(response) if is_whole(&response, target) => {
             counts.answered += 1;
+            // A copy of the request may have got half an answer.
+            site.seen().halves.remove(target);
             if response.is_hit() { Got::Hit } else { Got::Fetched }
         }
         Err(Failure::Truncated { .. } | Failure::Connection(_)) if site.seen().halves.remove(target) => {

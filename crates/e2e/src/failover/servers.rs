@@ -16,8 +16,9 @@ pub const COUNT: usize = 3;
 /// The longest time until all servers are found to be back.
 const BACK_MAX: Duration = Duration::from_secs(10);
 
-/// The requests by which shares are judged, for each unit of weight.
+/// The requests by which shares are judged, for each unit of weight. A hash spreads keys by chance, so more are needed.
 const REQUESTS_OF_WEIGHT: u64 = 60;
+const REQUESTS_OF_WEIGHT_HASHED: u64 = 300;
 
 /// The weights of the servers, and how they are chosen.
 pub struct Shares {
@@ -32,9 +33,9 @@ impl Shares {
         Shares { weights, balance: ["round-robin", "least-outstanding", "hash"][rng.index(3)] }
     }
 
-    /// The greatest difference from a share, in percent. A hash spreads keys by chance.
-    fn percent_max(&self) -> u64 {
-        if self.balance == "hash" { 30 } else { 10 }
+    /// The requests for each unit of weight, and the greatest difference from a share in percent.
+    fn judged_by(&self) -> (u64, u64) {
+        if self.balance == "hash" { (REQUESTS_OF_WEIGHT_HASHED, 40) } else { (REQUESTS_OF_WEIGHT, 10) }
     }
 
     /// Starts a proxy over the servers of a site.
@@ -79,9 +80,10 @@ impl Shares {
         std::thread::sleep(Duration::from_millis(100));
         (0..10).try_for_each(|_| ask("back").map(drop))?;
         site.seen().requests.clear();
+        let (of_weight, percent_max) = self.judged_by();
         let total: u64 = self.weights.iter().sum();
         let mut problems = Vec::new();
-        for _ in 0..total * REQUESTS_OF_WEIGHT {
+        for _ in 0..total * of_weight {
             match ask("share") {
                 Ok(200) => {}
                 other => problems.push(format!("a request with all servers well: {other:?}")),
@@ -89,8 +91,8 @@ impl Shares {
         }
         let seen = site.seen();
         for (index, weight) in self.weights.iter().enumerate() {
-            let (got, wanted) = (seen.requests.get(&index).copied().unwrap_or_default(), weight * REQUESTS_OF_WEIGHT);
-            if got.abs_diff(wanted) * 100 > wanted * self.percent_max() {
+            let (got, wanted) = (seen.requests.get(&index).copied().unwrap_or_default(), weight * of_weight);
+            if got.abs_diff(wanted) * 100 > wanted * percent_max {
                 let weights = &self.weights;
                 problems.push(format!("{}, weights {weights:?}: server {index} got {got} of {wanted}", self.balance));
             }

@@ -57,6 +57,18 @@ fn refusal_of_purge(request: &ClientRequest) -> Option<Response<ReplyBody>> {
     refuse_without_token(request, "purge-token")
 }
 
+/// Refuses a `POST` without a token that a page of the web may have sent: browsers send such a request without asking first.
+pub(super) fn refuse_page_of_others(request: &ClientRequest) -> Option<Response<ReplyBody>> {
+    let is_of_page = request.headers.get("sec-fetch-site").is_some_and(|site| site != "none" && site != "same-origin");
+    if request.worker.options.admin.token.is_some() || (names_this_machine(request) && !is_of_page) {
+        return None;
+    }
+    request.worker.stats.purges_refused.add(1);
+    let text = "Without a token, this is served to requests that name this machine as `localhost` or by an address. Use one \
+                of these, or start the proxy with --admin-token-file.";
+    Some(own(request, StatusCode::FORBIDDEN, "admin-host", text, true))
+}
+
 /// Whether a request names this machine by an address or as `localhost`, or names none, as no page of the web can.
 fn names_this_machine(request: &ClientRequest) -> bool {
     let of_header = || request.headers.get(HOST).and_then(|host| Authority::try_from(host.as_bytes()).ok());

@@ -111,6 +111,9 @@ pub(super) async fn purge_wanted(request: ClientRequest, body: Incoming) -> Resp
         return refused(too_long);
     }
     let Ok(body) = Limited::new(body, WANTED_BYTES_MAX).collect().await else { return refused(too_long) };
+    if request.worker.is_leaving.get() {
+        return stopping(&request);
+    }
     let wanted = match serde_json::from_slice(&body.to_bytes()) {
         Ok(wanted) => wanted,
         Err(error) => return refused(&format!("{WORDS}; this is not one of them: {error}.")),
@@ -138,6 +141,12 @@ pub(super) async fn purge_wanted(request: ClientRequest, body: Incoming) -> Resp
             own(&request, status, detail, &text, false)
         }
     }
+}
+
+/// The answer to a purge that comes too late for this process.
+pub(super) fn stopping(request: &ClientRequest) -> Response<ReplyBody> {
+    let text = "This proxy stops, and cannot purge any more. Send it again.";
+    own(request, StatusCode::SERVICE_UNAVAILABLE, "stopping", text, true)
 }
 
 /// Purges a URL, or what begins so, by each key that it has.

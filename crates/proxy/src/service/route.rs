@@ -78,8 +78,7 @@ pub(super) async fn route(
     }
     let is_purge_of_body = request.client.is_admin() && purge::is_purge(&request);
     if request.worker.is_leaving.get() && (is_purge_of_body || request.method.as_str() == "PURGE") {
-        let text = "This proxy stops, and cannot purge any more. Send it again.";
-        return own(&request, StatusCode::SERVICE_UNAVAILABLE, "stopping", text, true);
+        return purge::stopping(&request);
     }
     if request.method.as_str() == "PURGE" {
         return match admin::refuse_purge(&request) {
@@ -88,7 +87,7 @@ pub(super) async fn route(
         };
     }
     if is_purge_of_body {
-        return match admin::refuse_purge(&request) {
+        return match admin::refuse_purge(&request).or_else(|| admin::refuse_page_of_others(&request)) {
             Some(refusal) => refusal,
             None => purge::purge_wanted(request, body).await,
         };

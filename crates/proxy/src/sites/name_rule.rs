@@ -32,6 +32,12 @@ impl KnownName {
     fn matches(&self, name: &[u8]) -> bool {
         if self.is_prefix { name.starts_with(&self.text) } else { *self.text == *name }
     }
+
+    /// Like [`matches`](KnownName::matches), where capital letters do not count.
+    fn matches_any_case(&self, name: &[u8]) -> bool {
+        let begins = name.get(..self.text.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(&self.text));
+        begins && (self.is_prefix || name.len() == self.text.len())
+    }
 }
 
 impl NameRule {
@@ -49,6 +55,19 @@ impl NameRule {
     #[inline]
     pub fn is_all(&self) -> bool {
         matches!(self, NameRule::All)
+    }
+
+    /// Whether something counts that has this name, and perhaps others for those who read it otherwise: all of them must
+    /// count. A name that does not count is recognised whatever its case.
+    pub fn keeps_all<'a>(&self, name: &[u8], others: impl Iterator<Item = &'a [u8]>) -> bool {
+        match self {
+            NameRule::All => true,
+            NameRule::Without(names) => {
+                let is_named = |name: &[u8]| names.iter().any(|known| known.matches_any_case(name));
+                !is_named(name) && !others.into_iter().any(is_named)
+            }
+            NameRule::Only(_) => self.keeps(name) && others.into_iter().all(|other| self.keeps(other)),
+        }
     }
 
     /// Whether a name counts. *Cost*: one comparison for each name of the rule.

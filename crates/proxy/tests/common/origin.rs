@@ -127,6 +127,7 @@ struct State {
     gates: HashMap<&'static str, Arc<Semaphore>>,
     connections: usize,
     ended: usize,
+    open_max: usize,
 }
 
 impl State {
@@ -200,6 +201,11 @@ impl Origin {
         self.state.lock().expect("state").connections
     }
 
+    /// The greatest number of connections that were open at a time.
+    pub fn open_max(&self) -> usize {
+        self.state.lock().expect("state").open_max
+    }
+
     /// Waits until `count` connections have ended.
     pub async fn wait_for_ends(&self, count: usize) {
         while self.state.lock().expect("state").ended < count {
@@ -218,7 +224,11 @@ impl Origin {
 async fn accept(listener: TcpListener, state: Arc<Mutex<State>>) {
     let mut connections = tokio::task::JoinSet::new();
     while let Ok((stream, _)) = listener.accept().await {
-        state.lock().expect("state").connections += 1;
+        {
+            let mut state = state.lock().expect("state");
+            state.connections += 1;
+            state.open_max = state.open_max.max(state.connections - state.ended);
+        }
         let state = state.clone();
         connections.spawn(async move {
             serve(stream, state.clone()).await;

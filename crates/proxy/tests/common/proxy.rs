@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use nectary_block::{MemoryDevice, SharedDevice};
 use nectary_host::Shutdown;
-use nectary_proxy::{AdminOptions, AdminToken, Proxy, ProxyOptions, ProxyStats, StatsReader};
+use nectary_proxy::{AdminOptions, AdminToken, Limits, Proxy, ProxyOptions, ProxyStats, StatsReader};
 use nectary_store::{AdmissionOptions, CreateOptions, OpenOptions, Store};
 
 /// A running proxy, which is stopped when it is dropped.
@@ -19,6 +19,9 @@ pub struct TestProxy {
     pub shutdown: Shutdown,
     proxy: Option<Proxy>,
 }
+
+/// How long responses may go on at the end, unless a test says otherwise.
+const DRAIN: std::time::Duration = std::time::Duration::from_secs(3);
 
 /// The header line that shows the token of [`options`].
 pub const AUTHORIZATION: &str = "authorization: Bearer a-token-for-tests";
@@ -50,7 +53,11 @@ impl TestProxy {
     }
 
     /// Starts a proxy over the store that a device has.
-    pub async fn over(options: ProxyOptions, device: SharedDevice, store_options: OpenOptions) -> TestProxy {
+    pub async fn over(mut options: ProxyOptions, device: SharedDevice, store_options: OpenOptions) -> TestProxy {
+        // A proxy that is dropped keeps the test's thread, and with it the origin that a fetch in the background waits for.
+        if options.limits.drain_timeout == Limits::default().drain_timeout {
+            options.limits.drain_timeout = DRAIN;
+        }
         let store = Store::open(device, store_options).await;
         let store = store.expect("an open store");
         let shutdown = Shutdown::new();

@@ -9,9 +9,9 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
-use nectary_host::Newcomer;
+use nectary_host::{Newcomer, Newcomers};
+use nectary_host::descriptors;
 use nectary_host::log::{Level, Throttle};
 use nectary_host::tls::ServerTls;
 use tokio::io::{ReadHalf, split};
@@ -19,7 +19,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::time::{Instant, timeout};
 
 use super::locking::Wish;
-use super::places::Places;
+use super::places::{Places, Seat};
 use super::request::{Request, wall_ns};
 use crate::format::{Label, Session, SessionState};
 use crate::journal::LeaderLease;
@@ -69,6 +69,8 @@ pub(super) struct Context {
     pub shared: Arc<Shared>,
     pub tls: Option<ServerTls>,
     pub places: Arc<Places>,
+    /// The connections that have not greeted, at all addresses.
+    pub newcomers: Newcomers,
 }
 
 pub(super) type Frames = mpsc::UnboundedSender<Vec<u8>>;
@@ -165,9 +167,12 @@ pub(super) async fn serve(context: &Context, stream: Stream, peer: &str, mut new
             };
             let greeted = greeted.map_err(|_| std::io::Error::other("no greeting within 10 s"))??;
             newcomer.is_used();
+            // The seat is kept as long as the connection.
             match greeted {
-                Some(greeted) if greeted.role == ROLE_CONTROL => control(context, greeted, &mut reader, &frames).await,
-                Some(greeted) => bulk(context, greeted, &mut reader, &frames).await,
+                Some((greeted, _seat)) if greeted.role == ROLE_CONTROL => {
+                    control(context, greeted, &mut reader, &frames).await
+                }
+                Some((greeted, _seat)) => bulk(context, greeted, &mut reader, &frames).await,
                 None => Ok(()),
             }
         };
@@ -207,26 +212,6 @@ pub(super) async fn serve(context: &Context, stream: Stream, peer: &str, mut new
     }
 }
 
-/// The longest time for telling a client that there is no place for it.
-const TURN_AWAY_TIME_MAX: Duration = Duration::from_secs(2);
-
-/// Tells a client that there is no place for it. Its greeting is read first: a connection that is closed with bytes unread
-/// may lose the refusal.
-pub(super) async fn turn_away(context: &Context, stream: Stream) {
-    let talk = async {
-        let (mut reader, writer) = split(net::secure(stream, context.tls.as_ref()).await?);
-        let Some((header, _)) = read_message(&mut reader).await? else { return Ok(()) };
-        let (frames, to_write) = mpsc::unbounded_channel();
-        let failure = Message::Failure(refusal(Code::Limit, context.places.refusal()));
-        let _ = frames.send(failure.encode(header.request, context.shared.epoch));
-        drop(frames);
-        write_all(writer, to_write, Some(&context.shared.lease)).await;
-        Ok::<(), Unread>(())
-    };
-    // The client asks again.
-    let _ = timeout(TURN_AWAY_TIME_MAX, talk).await;
-}
-
 /// The session and role of a connection.
 #[derive(Clone, Copy)]
 struct Greeted {
@@ -251,7 +236,7 @@ impl Drop for Leaving<'_> {
 }
 
 /// Reads the first message and answers it. `None`: the client is refused.
-async fn greet(context: &Context, reader: &mut ReadHalf<Stream>, frames: &Frames) -> Result<Option<Greeted>, Unread> {
+async fn greet(context: &Context, reader: &mut ReadHalf<Stream>, frames: &Frames) -> Result<Option<(Greeted, Seat)>, Unread> {
     let Some((header, message)) = read_message(reader).await? else { return Ok(None) };
     let shared = &context.shared;
     let answer = match message {
@@ -262,7 +247,7 @@ async fn greet(context: &Context, reader: &mut ReadHalf<Stream>, frames: &Frames
         _ => Err(refusal(Code::Malformed, "the first message must be Hello")),
     };
     let (message, greeted) = match answer {
-        Ok(greeted) => (welcome(shared, greeted.session), Ok(Some(greeted))),
+        Ok(greeted) => (welcome(shared, greeted.0.session), Ok(Some(greeted))),
         // The failure is logged too, so that the operator of the server sees it.
         Err(failure) if failure.code == Code::Version => {
             let words = failure.words.clone();
@@ -275,7 +260,7 @@ async fn greet(context: &Context, reader: &mut ReadHalf<Stream>, frames: &Frames
 }
 
 /// Begins a session, or adds a connection to the session that the client names.
-async fn begin(context: &Context, hello: Hello) -> Result<Greeted, Failure> {
+async fn begin(context: &Context, hello: Hello) -> Result<(Greeted, Seat), Failure> {
     if hello.volume != context.shared.label.volume.0 {
         return Err(refusal(Code::WrongVolume, "this server serves another volume than the one on the disk there"));
     }
@@ -283,14 +268,16 @@ async fn begin(context: &Context, hello: Hello) -> Result<Greeted, Failure> {
         return Err(refusal(Code::Malformed, "the role of a connection is 1 or 2"));
     }
     let (reply, answer) = oneshot::channel();
+    let seat = if hello.session == 0 { context.places.begin() } else { context.places.resume(hello.session) };
+    let seat = seat.map_err(|why| {
+        descriptors::note_refused(why.clone());
+        refusal(Code::Limit, why)
+    })?;
     let request = if hello.session != 0 {
         let (incarnation, link) = (hello.incarnation, (hello.role, hello.connection));
         Request::Resume { session: hello.session, incarnation, link, reply }
     } else if hello.role == ROLE_CONTROL {
         return Err(refusal(Code::OutOfOrder, "a session begins with its bulk connection"));
-    } else if context.places.is_full() {
-        // Its second connection would have no place, and without that a session ends with its lease.
-        return Err(refusal(Code::Limit, context.places.refusal()));
     } else {
         let session = Session {
             incarnation: hello.incarnation,
@@ -309,7 +296,8 @@ async fn begin(context: &Context, hello: Hello) -> Result<Greeted, Failure> {
         Request::Begin { session, connection: hello.connection, reply }
     };
     let session = ask(context, request, answer).await?;
-    Ok(Greeted { session, role: hello.role, connection: hello.connection })
+    let seat = if hello.session == 0 { seat.of_session(session) } else { seat };
+    Ok((Greeted { session, role: hello.role, connection: hello.connection }, seat))
 }
 
 /// Sends a request to the owner, and waits for its answer.

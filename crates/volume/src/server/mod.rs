@@ -58,9 +58,6 @@ pub use request::Overview;
 use places::Places;
 use request::Request;
 
-/// The clients that are told at a time that there is no place for them. More get no answer.
-const TURNED_AWAY_MAX: usize = 8;
-
 /// The options of a server.
 #[derive(Clone)]
 pub struct ServerOptions {
@@ -195,7 +192,13 @@ impl Server {
             result
         });
         let handle = Handle { requests: requests.clone(), seen };
-        let context = Arc::new(connection::Context { requests, shared, tls: options.tls.clone(), places });
+        let context = Arc::new(connection::Context {
+            requests,
+            shared,
+            tls: options.tls.clone(),
+            places,
+            newcomers: Newcomers::default(),
+        });
         let mut tasks = JoinSet::new();
         for listener in listeners {
             tasks.spawn(accept(listener, context.clone()));
@@ -234,35 +237,27 @@ impl Server {
     }
 }
 
-/// Accepts connections as long as there are places for them. When this future is dropped, all its connections end.
+/// Accepts connections. When this future is dropped, all its connections end.
 async fn accept(listener: Listener, context: Arc<connection::Context>) {
     static LOGGED: Throttle = Throttle::every(std::time::Duration::from_secs(60));
-    let (mut connections, mut turned_away) = (JoinSet::new(), JoinSet::new());
-    // Connections that have not greeted. Each gives its place up if there is no room for another client.
-    let newcomers = Newcomers::default();
-    let places = &context.places;
+    let mut connections = JoinSet::new();
+    // Connections that have not greeted give their place up if there is no room for another client.
+    let (places, newcomers) = (&context.places, &context.newcomers);
     loop {
         tokio::select! {
             accepted = listener.accept() => match accepted {
                 Ok((stream, peer)) => {
-                    let place = places.take().or_else(|| newcomers.displace().then(|| places.take_anyway()));
-                    let context = context.clone();
-                    match place {
-                        Some(place) => {
-                            let newcomer = newcomers.add();
-                            connections.spawn(async move {
-                                connection::serve(&context, stream, &peer, newcomer).await;
-                                drop(place);
-                            });
-                        }
-                        None => {
-                            descriptors::note_refused(format!("{} are served, which is the limit", places.max()));
-                            LOGGED.write(Level::Warning, "volume", format_args!("{peer}: {}", places.refusal()));
-                            if turned_away.len() < TURNED_AWAY_MAX {
-                                turned_away.spawn(async move { connection::turn_away(&context, stream).await });
-                            }
-                        }
-                    }
+                    let opened = places.open().or_else(|| newcomers.displace().then(|| places.open_anyway()));
+                    let Some(opened) = opened else {
+                        descriptors::note_refused(places.refusal());
+                        LOGGED.write(Level::Warning, "volume", format_args!("{peer}: {}", places.refusal()));
+                        continue;
+                    };
+                    let (context, newcomer) = (context.clone(), newcomers.add());
+                    connections.spawn(async move {
+                        connection::serve(&context, stream, &peer, newcomer).await;
+                        drop(opened);
+                    });
                 }
                 Err(error) => {
                     descriptors::note_failed_accept(&error);
@@ -273,7 +268,6 @@ async fn accept(listener: Listener, context: Arc<connection::Context>) {
                 }
             },
             Some(_) = connections.join_next() => {}
-            Some(_) = turned_away.join_next() => {}
         }
     }
 }

@@ -1,75 +1,151 @@
-//! How many connections a server has, at all its addresses together.
+//! How many sessions and connections a server has, at all its addresses together.
 //!
-//! Owns: the places. Promises: a session has two connections, and one that begins leaves a place for its second. Leaves to
-//! others: telling clients that there is none (`connection`).
+//! Owns: the seats of sessions, each of which is for two connections, and the bound on connections that have not greeted.
+//! Promises: a session that has begun always has room for both of its connections; connections that do not greet take no
+//! seat. Leaves to others: giving up those that have not greeted (`Newcomers`), and telling clients that there is no seat
+//! (`connection`).
 
-use std::sync::Arc;
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nectary_host::descriptors;
 
 /// The least number of connections with which a server starts: those of four mounts.
-const PLACES_MIN: usize = 8;
+const CONNECTIONS_MIN: usize = 8;
+/// The connections of a session: one in use of each role, and one of each that it has lost and the server has not.
+const CONNECTIONS_OF_SESSION_MAX: usize = 4;
+/// The connections beside those of sessions: of clients that have not greeted, or are told that there is no seat.
+const NEWCOMERS_MAX: usize = 8;
 
-/// The places of a server's connections.
+/// The seats of a server's sessions.
 #[derive(Debug)]
 pub(super) struct Places {
-    max: usize,
-    taken: AtomicUsize,
+    sessions_max: usize,
+    open: AtomicUsize,
+    seats: Mutex<Seats>,
 }
 
-/// The place of one connection, until this value is dropped.
-#[derive(Debug)]
-pub(super) struct Place(Arc<Places>);
+#[derive(Debug, Default)]
+struct Seats {
+    /// The connections of each session that has any.
+    sessions: HashMap<u64, usize>,
+    /// Sessions that begin, and have no number yet.
+    beginning: usize,
+}
 
-impl Drop for Place {
+/// An open connection, until this value is dropped.
+#[derive(Debug)]
+pub(super) struct OpenConnection(Arc<Places>);
+
+impl Drop for OpenConnection {
     fn drop(&mut self) {
-        self.0.taken.fetch_sub(1, Ordering::Relaxed);
+        self.0.open.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A connection's part in the seat of its session, until this value is dropped.
+#[derive(Debug)]
+pub(super) struct Seat {
+    places: Arc<Places>,
+    /// `None` while the session begins.
+    session: Option<u64>,
+}
+
+impl Seat {
+    /// The session has begun, and has this number.
+    pub fn of_session(mut self, session: u64) -> Seat {
+        let mut seats = self.places.seats();
+        seats.beginning -= usize::from(self.session.is_none());
+        *seats.sessions.entry(session).or_default() += 1;
+        drop(seats);
+        self.session = Some(session);
+        self
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        let mut seats = self.places.seats();
+        let Some(session) = self.session else {
+            seats.beginning -= 1;
+            return;
+        };
+        if let Some(count) = seats.sessions.get_mut(&session) {
+            *count -= 1;
+            if *count == 0 {
+                seats.sessions.remove(&session);
+            }
+        }
     }
 }
 
 impl Places {
-    /// As many places as the limit on open files allows, but at most `wanted`. *Errors*: a text if they are too few to
-    /// serve.
+    /// Places for as many connections as the limit on open files allows, but for at most `wanted`. *Errors*: a text if they
+    /// are too few to serve.
     pub fn new(wanted: usize) -> Result<Arc<Places>, String> {
         let allowed = descriptors::for_connections(0);
-        if allowed < PLACES_MIN as u64 {
+        if allowed < CONNECTIONS_MIN as u64 {
             let (limit, open) = (descriptors::limit().soft, descriptors::open_now());
-            let needed = open + descriptors::KEPT_BACK + PLACES_MIN as u64;
+            let needed = open + descriptors::KEPT_BACK + CONNECTIONS_MIN as u64;
             return Err(format!("{needed} file descriptors are needed to serve, and no more than {limit} may be open"));
         }
-        let max = usize::try_from(allowed).map_or(wanted, |allowed| allowed.min(wanted));
-        Ok(Arc::new(Places { max, taken: AtomicUsize::new(0) }))
+        let connections_max = usize::try_from(allowed).map_or(wanted, |allowed| allowed.min(wanted));
+        let (sessions_max, open) = ((connections_max / 2).max(1), AtomicUsize::new(0));
+        Ok(Arc::new(Places { sessions_max, open, seats: Mutex::default() }))
     }
 
-    /// The number of places.
-    pub fn max(&self) -> usize {
-        self.max
+    fn seats(&self) -> MutexGuard<'_, Seats> {
+        self.seats.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a place, if one is left.
-    pub fn take(self: &Arc<Self>) -> Option<Place> {
-        let place = self.take_anyway();
-        (self.taken.load(Ordering::Relaxed) <= self.max).then_some(place)
+    /// Takes a new connection, unless too many have not greeted.
+    pub fn open(self: &Arc<Self>) -> Option<OpenConnection> {
+        let before = self.open.fetch_add(1, Ordering::Relaxed);
+        let opened = OpenConnection(self.clone());
+        (before < 2 * self.sessions_max + NEWCOMERS_MAX).then_some(opened)
     }
 
-    /// Takes a place that another connection is about to give back.
-    pub fn take_anyway(self: &Arc<Self>) -> Place {
-        self.taken.fetch_add(1, Ordering::Relaxed);
-        Place(self.clone())
+    /// Takes a connection beyond the bound, as another one is about to end.
+    pub fn open_anyway(self: &Arc<Self>) -> OpenConnection {
+        self.open.fetch_add(1, Ordering::Relaxed);
+        OpenConnection(self.clone())
     }
 
-    /// Whether no place is left.
-    pub fn is_full(&self) -> bool {
-        self.taken.load(Ordering::Relaxed) >= self.max
+    /// A seat for a session that begins. *Errors*: there is none, with the reason and what can be done.
+    pub fn begin(self: &Arc<Self>) -> Result<Seat, String> {
+        let mut seats = self.seats();
+        if seats.sessions.len() + seats.beginning >= self.sessions_max {
+            return Err(self.refusal());
+        }
+        seats.beginning += 1;
+        Ok(Seat { places: self.clone(), session: None })
     }
 
-    /// Why a connection has no place, and what can be done.
+    /// A part in the seat of a session, which gets a seat if it has none. *Errors*: as [`begin`](Places::begin).
+    pub fn resume(self: &Arc<Self>, session: u64) -> Result<Seat, String> {
+        let mut seats = self.seats();
+        let is_full = seats.sessions.len() + seats.beginning >= self.sessions_max;
+        match seats.sessions.get_mut(&session) {
+            Some(count) if *count >= CONNECTIONS_OF_SESSION_MAX => Err("the session has too many connections".to_owned()),
+            Some(count) => {
+                *count += 1;
+                Ok(Seat { places: self.clone(), session: Some(session) })
+            }
+            None if is_full => Err(self.refusal()),
+            None => {
+                seats.sessions.insert(session, 1);
+                Ok(Seat { places: self.clone(), session: Some(session) })
+            }
+        }
+    }
+
+    /// Why a session has no seat, and what can be done.
     pub fn refusal(&self) -> String {
         format!(
-            "the server has {} connections, which is its limit, and each mount needs two: unmount elsewhere, or raise the \
-             server's limit on open files (`ulimit -Hn`, LimitNOFILE= in a unit of systemd) and start it again",
-            self.max
+            "the server serves {} mounts, which is its limit: unmount elsewhere, or raise the server's limit on open files \
+             (`ulimit -Hn`, LimitNOFILE= in a unit of systemd; each mount takes two) and start it again",
+            self.sessions_max
         )
     }
 }
@@ -79,13 +155,41 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_are_counted_and_come_back() {
-        let places = Places::new(2).expect("tests may open some files");
-        let (first, second) = (places.take(), places.take());
-        assert!(first.is_some() && second.is_some() && places.is_full() && places.take().is_none());
-        assert!(places.is_full(), "a refused one takes no place");
+    fn sessions_that_begin_have_room_for_two() {
+        let places = Places::new(5).expect("tests may open some files");
+        let (first, second) = (places.begin().expect("a seat"), places.begin().expect("a seat"));
+        assert!(places.begin().is_err(), "two begin");
+        let first = first.of_session(1);
         drop(second);
-        assert!(!places.is_full() && places.take().is_some());
-        assert!(places.refusal().starts_with("the server has 2 connections"), "{}", places.refusal());
+        let second = places.begin().expect("a seat").of_session(2);
+        let controls = (places.resume(1).expect("its own"), places.resume(2).expect("its own"));
+        assert!(places.begin().is_err_and(|why| why.starts_with("the server serves 2 mounts")));
+        assert!(places.resume(3).is_err());
+        drop(first);
+        assert!(places.resume(3).is_err(), "one connection keeps the seat");
+        drop(controls.0);
+        let third = places.resume(3).expect("a seat");
+        drop((second, third));
+        assert!(places.begin().is_ok());
+    }
+
+    #[test]
+    fn lost_connections_of_a_session_are_bounded() {
+        let places = Places::new(8).expect("tests may open some files");
+        let kept: Vec<_> = (0..CONNECTIONS_OF_SESSION_MAX).map(|_| places.resume(7).expect("it may reconnect")).collect();
+        assert!(places.resume(7).is_err() && places.resume(8).is_ok());
+        drop(kept);
+        assert!(places.resume(7).is_ok());
+    }
+
+    #[test]
+    fn newcomers_are_bounded() {
+        let places = Places::new(2).expect("tests may open some files");
+        let open: Vec<_> = (0..2 + NEWCOMERS_MAX).map(|_| places.open().expect("room")).collect();
+        assert!(places.open().is_none());
+        let anyway = places.open_anyway();
+        drop(open);
+        assert!(places.open().is_some());
+        drop(anyway);
     }
 }

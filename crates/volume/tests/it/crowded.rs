@@ -6,16 +6,44 @@ use crate::common::{ROOT, Volume};
 use nectary_volume::client::Error;
 use nectary_volume::protocol::Code;
 
+/// Connections at an address that say nothing.
+async fn silent(volume: &Volume, client: u32, count: usize) -> Vec<tokio::net::UnixStream> {
+    let nectary_volume::client::Address::Unix(path) = volume.socket(client) else { panic!("a socket") };
+    let mut silent = Vec::new();
+    for _ in 0..count {
+        silent.push(tokio::net::UnixStream::connect(&path).await.expect("it connects"));
+    }
+    silent
+}
+
+#[tokio::test]
+async fn silent_connections_keep_no_mount_out() {
+    let volume = Volume::new("silent").await;
+    let server = volume.serve_for(&[0, 1], 4).await;
+    let kept = silent(&volume, 0, 40).await;
+    // At the other address, too.
+    let (first, second) = (volume.connect(1).await, volume.connect(0).await);
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    for client in [&first, &second] {
+        client.attributes(ROOT).await.expect("its session has both connections");
+    }
+    drop(kept);
+    for client in [first, second] {
+        client.close().await.expect("it ends");
+    }
+    server.stop().await.expect("it ends");
+}
+
 #[tokio::test]
 async fn clients_beyond_the_limit_are_told() {
     let volume = Volume::new("crowded").await;
-    // Two sessions and half of a third one, over two addresses.
+    // Two sessions, over two addresses.
     let server = volume.serve_for(&[0, 1], 5).await;
     let (first, second) = (volume.connect(0).await, volume.connect(1).await);
     for client in [0, 1, 0] {
         let Err(Error::Refused(failure)) = volume.try_connect(client).await else { panic!("there is no place") };
         assert_eq!(failure.code, Code::Limit);
-        assert!(failure.words.contains("5 connections, which is its limit"), "{failure}");
+        assert!(failure.words.contains("2 mounts, which is its limit"), "{failure}");
     }
     // Longer than the lease.
     tokio::time::sleep(Duration::from_secs(2)).await;

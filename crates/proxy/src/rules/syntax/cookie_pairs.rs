@@ -24,11 +24,29 @@ impl<'a> CookiePair<'a> {
         CookiePair { text, name: name_of(text) }
     }
 
-    /// The names that an origin finds in the cookie if it takes commas for separators, too. The cookie's own name is the
-    /// only one if it has no comma.
-    pub fn names_by_commas(&self) -> impl Iterator<Item = &'a [u8]> {
-        self.text.split(|byte| *byte == b',').map(name_of)
+    /// All names that some origin may find in the cookie: its own, and that of each part between commas and white space,
+    /// which some take for separators. Around a name, bytes beyond ASCII do not count: some take them for spaces.
+    pub fn possible_names(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
+        std::iter::once(self.name).chain(self.parts().map(name_of)).map(trimmed)
     }
+
+    /// The names, after its own, of the parts that look like cookies.
+    pub fn further_names(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
+        let names = self.parts().skip(1).filter(|part| part.contains(&b'=')).map(name_of).map(trimmed);
+        names.filter(|name| !name.is_empty())
+    }
+
+    fn parts(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
+        self.text.split(|byte| matches!(byte, b',' | b' ' | b'\t')).filter(|part| !part.is_empty())
+    }
+}
+
+/// A name without the bytes around it that some origins take for spaces.
+fn trimmed(name: &[u8]) -> &[u8] {
+    let is_name = |byte: &u8| byte.is_ascii_graphic();
+    let start = name.iter().position(is_name).unwrap_or(name.len());
+    let end = name.iter().rposition(is_name).map_or(start, |last| last + 1);
+    &name[start..end]
 }
 
 /// What precedes the first `=`, without spaces around it.
@@ -77,19 +95,26 @@ mod tests {
     }
 
     #[test]
-    fn commas_hide_no_name() {
-        let table: &[(&str, &[&str])] = &[
-            ("a=1", &["a"]),
-            ("a=1, b=2", &["a", "b"]),
-            ("a=1,b = 2 , c", &["a", "b", "c"]),
-            ("a, b=1", &["a", "b"]),
-            (",=,", &["", "", ""]),
+    fn separators_hide_no_name() {
+        // Each row has a cookie, all names that it may have, and those of its further parts that look like cookies.
+        let table: &[(&str, &[&str], &[&str])] = &[
+            ("a=1", &["a", "a"], &[]),
+            ("a=1, b=2", &["a", "a", "b"], &["b"]),
+            ("a=1,b = 2 , c", &["a", "a", "b", "", "2", "c"], &[]),
+            ("a=1 lang=x\tc=2", &["a", "a", "lang", "c"], &["lang", "c"]),
+            ("a=1,\u{a0}lang=x", &["a", "a", "lang"], &["lang"]),
+            ("\u{a0}lang=x", &["lang", "lang"], &[]),
+            ("a={\"x\":1,\"y\":2}", &["a", "a", "\"y\":2}"], &[]),
+            ("a=bc==", &["a", "a"], &[]),
         ];
-        for (line, expected) in table {
-            let map = headers(&[("cookie", *line)]);
+        for (line, possible, further) in table {
+            let mut map = HeaderMap::new();
+            map.append(COOKIE, HeaderValue::from_bytes(line.as_bytes()).expect("a value"));
             let cookie = cookies_of(&map).next().expect("a cookie");
-            let found: Vec<_> = cookie.names_by_commas().map(String::from_utf8_lossy).collect();
-            assert_eq!(found, *expected, "{line}");
+            let found: Vec<_> = cookie.possible_names().map(String::from_utf8_lossy).collect();
+            assert_eq!(found, *possible, "{line}");
+            let found: Vec<_> = cookie.further_names().map(String::from_utf8_lossy).collect();
+            assert_eq!(found, *further, "{line}");
         }
     }
 

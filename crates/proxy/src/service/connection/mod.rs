@@ -50,12 +50,15 @@ pub(crate) async fn serve(worker: Rc<Worker>, watch: Rc<Watch>, new: NewConnecti
     let NewConnection { mut stream, peer, door, has_header, mut counted } = new;
     let limit = worker.options.limits.head_timeout;
     let greeting = async {
-        let address = if has_header { client_behind(&worker, &mut stream, peer, limit).await? } else { peer };
+        let named = if has_header { client_behind(&worker, &mut stream, peer, limit).await? } else { Some(peer) };
+        let address = named.unwrap_or(peer);
         if has_header {
             counted = match worker.client_limits.count(address.ip()) {
                 Ok(counted) => counted,
                 Err(_) => {
                     refuse_network(&worker, &stream, door);
+                    _ = stream.shutdown().await;
+                    _ = tokio::time::timeout(LINGER, discard(&mut stream, &watch.transport)).await;
                     return None;
                 }
             };
@@ -71,11 +74,13 @@ pub(crate) async fn serve(worker: Rc<Worker>, watch: Rc<Watch>, new: NewConnecti
                 (ClientStream::Plain(stream), is_http2?)
             }
         };
-        Some((address, stream, is_http2))
+        Some((named, stream, is_http2))
     };
-    let Some((address, stream, is_http2)) = unless_ended(&watch.transport, greeting).await.flatten() else { return };
-    // The loopback addresses that a load balancer on another machine names are those of that machine.
-    let is_loopback = is_loopback(address.ip()) && is_loopback(peer.ip());
+    let Some((named, stream, is_http2)) = unless_ended(&watch.transport, greeting).await.flatten() else { return };
+    let address = named.unwrap_or(peer);
+    // The loopback addresses that a load balancer on another machine names are those of that machine, and one that names
+    // nobody on this machine may serve anybody.
+    let is_loopback = named.is_some_and(|named| is_loopback(named.ip())) && is_loopback(peer.ip());
     let client = Client {
         address,
         is_admitted: worker.options.admits(address.ip(), is_loopback),
@@ -97,16 +102,16 @@ pub(crate) async fn serve(worker: Rc<Worker>, watch: Rc<Watch>, new: NewConnecti
     drop(counted);
 }
 
-/// Reads the header with which a load balancer begins a connection. *Returns*: the client's address, or the peer's if
-/// the header names no client; `None` if the connection ends.
+/// Reads the header with which a load balancer begins a connection. *Returns*: the client's address, if the header names
+/// one; `None` if the connection ends.
 async fn client_behind(
     worker: &Worker,
     stream: &mut TcpStream,
     peer: SocketAddr,
     limit: Duration,
-) -> Option<SocketAddr> {
+) -> Option<Option<SocketAddr>> {
     let fault = match tokio::time::timeout(limit, proxy_header::read(stream)).await {
-        Ok(Ok(client)) => return Some(client.unwrap_or(peer)),
+        Ok(Ok(client)) => return Some(client),
         // Load balancers connect and close to see whether the proxy is there.
         Ok(Err(HeaderFault::Absent)) => return None,
         Ok(Err(fault)) => fault.to_string(),

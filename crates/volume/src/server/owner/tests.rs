@@ -332,11 +332,12 @@ async fn idle_connections_keep_no_host_out() {
     let path = std::env::temp_dir().join(format!("nectary-volume-idle-{}.sock", std::process::id()));
     let listener = Listener::bind(&Address::Unix(path.clone())).await.expect("it listens");
     let (requests, places) = (mpsc::channel(1).0, Places::new(4).expect("there are descriptors"));
-    let context = Arc::new(crate::server::connection::Context { requests, shared, tls: None, places });
+    let newcomers = nectary_host::Newcomers::default();
+    let context = Arc::new(crate::server::connection::Context { requests, shared, tls: None, places, newcomers });
     let serving = tokio::spawn(crate::server::accept(listener, context));
     let connect = async || tokio::net::UnixStream::connect(&path).await.expect("it connects");
     let mut idle = Vec::new();
-    for _ in 0..16 {
+    for _ in 0..32 {
         idle.push(connect().await);
     }
     // The next host is answered, although there were more connections than the limit.
