@@ -210,13 +210,19 @@ impl StatsReader {
 
     /// The servers of origins to which the last few connections all failed; none of a forward proxy.
     pub fn origins_down(&self) -> Vec<OriginDown> {
-        self.sites.as_ref().map(|sites| sites.servers_with(|_, server| server.state.connection_failures())).unwrap_or_default()
+        self.sites
+            .as_ref()
+            .map(|sites| sites.servers_with(|_, server| server.state.connection_failures()))
+            .unwrap_or_default()
     }
 
     /// The servers of origins of which the last few `GET`, `HEAD` and `OPTIONS` requests all got no answer, or one that
     /// says that the server failed; none of a forward proxy.
     pub fn origins_failing(&self) -> Vec<OriginDown> {
-        self.sites.as_ref().map(|sites| sites.servers_with(|_, server| server.state.answer_failures())).unwrap_or_default()
+        self.sites
+            .as_ref()
+            .map(|sites| sites.servers_with(|_, server| server.state.answer_failures()))
+            .unwrap_or_default()
     }
 
     /// The servers of origins that get no requests because they did not pass their last checks.

@@ -176,7 +176,8 @@ async fn servers_without_checks_are_not_unhealthy() {
     };
     servers[0].on("/health", Script::raw(b"").close());
     servers[1].on("/health", Script::ok(&[], b""));
-    let proxy = configured(config(vec![site(&["a"], vec![route("/", "o")])], vec![of(&[&servers[0], &servers[1]])])).await;
+    let proxy =
+        configured(config(vec![site(&["a"], vec![route("/", "o")])], vec![of(&[&servers[0], &servers[1]])])).await;
     let unhealthy = async |count: usize| {
         while proxy.reader().origins_unhealthy().len() != count {
             tokio::time::sleep(Duration::from_millis(5)).await;

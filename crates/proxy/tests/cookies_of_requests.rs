@@ -122,12 +122,8 @@ async fn keyed_cookies_have_own_copies() {
         origin.on("/x", Script::fresh(body));
     }
     let proxy = with_rule(&origin, |route| route.rules.key.cookies_key = vec![at("language".to_owned())]).await;
-    let first: [(&[&str], &str); 4] = [
-        (&["language=de; a=1"], "german"),
-        (&["language=fr"], "french"),
-        (&[], "none"),
-        (&["language="], "empty"),
-    ];
+    let first: [(&[&str], &str); 4] =
+        [(&["language=de; a=1"], "german"), (&["language=fr"], "french"), (&[], "none"), (&["language="], "empty")];
     for (cookies, body) in first {
         let reply = ask(&proxy, "/x", cookies).await;
         assert_eq!((reply.text().as_str(), reply.is_hit()), (body, false), "{cookies:?}");

@@ -2,10 +2,10 @@
 
 mod administration;
 mod admission;
+mod choice_of_servers;
 mod client_certificates;
 mod clients_at_fault;
 mod clients_from_elsewhere;
-mod choice_of_servers;
 mod collapsed_misses;
 mod common;
 mod conditional_and_range;

@@ -185,10 +185,9 @@ async fn bad_headers_end_their_connections_alone() {
 async fn only_a_trusted_client_is_believed() {
     let from = Origin::start().await;
     from.on("/a", Script::ok(&["cache-control: no-store"], b"hello"));
-    for (trusted, expected) in [
-        (network("127.0.0.1", 32), "192.0.2.7"),
-        (network("192.0.2.0", 24), "198.51.100.77, 192.0.2.7"),
-    ] {
+    for (trusted, expected) in
+        [(network("127.0.0.1", 32), "192.0.2.7"), (network("192.0.2.0", 24), "198.51.100.77, 192.0.2.7")]
+    {
         let mut config = behind(&from, network("127.0.0.1", 32));
         config.server.trust_forwarded = vec![at(trusted)];
         let proxy = configured(config).await;

@@ -101,13 +101,7 @@ pub const ORIGIN: Table = Table {
         ),
         key("client-key", "FILE", "none", "\"/etc/nectary/client.key\"", "PEM file with its private key."),
         key("check", "table", "none", "{ path = \"/health\" }", "Requests that ask whether a server works."),
-        key(
-            "eject",
-            "table",
-            "see below",
-            "{ failures = 5 }",
-            "When a server that fails gets no more requests.",
-        ),
+        key("eject", "table", "see below", "{ failures = 5 }", "When a server that fails gets no more requests."),
     ]],
 };
 
@@ -126,7 +120,13 @@ pub const CHECK: Table = Table {
     header: "check = { … }",
     meaning: "Requests that ask whether a server of an origin works.",
     groups: &[&[
-        key("path", "PATH", "required", "\"/health\"", "Path and query of the GET request. Its Host is that of the server's URL, or the one that host fixes."),
+        key(
+            "path",
+            "PATH",
+            "required",
+            "\"/health\"",
+            "Path and query of the GET request. Its Host is that of the server's URL, or the one that host fixes.",
+        ),
         key("interval", "TIME", "\"10s\"", "\"2s\"", "The time from one request to the next."),
         key("time", "TIME", "\"5s\"", "\"1s\"", "How long a response may take."),
         key("status", "list of STATUS", "200 to 299", "[200, 204]", "The statuses that say that it works."),

@@ -167,8 +167,8 @@ impl State {
             Some(path) => builder.with_client_cert_verifier(verifier(path, provider)?),
             None => builder.with_no_client_auth(),
         };
-        let mut config = builder
-            .with_cert_resolver(Arc::new(ByName { by_name, first: first.filter(|_| !rules.refuses_unknown) }));
+        let mut config =
+            builder.with_cert_resolver(Arc::new(ByName { by_name, first: first.filter(|_| !rules.refuses_unknown) }));
         config.alpn_protocols = PROTOCOLS.map(<[u8]>::to_vec).to_vec();
         if rules.client_ca.is_some() {
             // A client that goes on with a session shows no certificate, however long ago its own has ended.

@@ -299,7 +299,8 @@ mod tests {
             let (referrer_sent, agent_sent) = (referrer.as_deref(), Some(agent.as_bytes()));
             let written = text(&Line { referrer: referrer_sent, user_agent: agent_sent, ..line(&url) });
             prop_assert_eq!(written.matches('\n').count(), 1);
-            prop_assert!(written.ends_with("}\n"));
+            let is_ended = written.ends_with("}\n");
+            prop_assert!(is_ended);
             prop_assert!(!written.trim_end_matches('\n').chars().any(char::is_control));
             let value: Value = serde_json::from_str(&written).expect("valid JSON");
             let field = |name: &str| value[name].as_str().map(bytes_of);

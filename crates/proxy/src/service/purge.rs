@@ -132,7 +132,9 @@ pub(super) async fn purge_wanted(request: ClientRequest, body: Incoming) -> Resp
             let purged = purge_keys(&request, &prefix, true).await;
             (format!("what begins with {prefix}"), purged)
         }
-        Wanted::All(false) | Wanted::Url(_) | Wanted::Prefix(_) => return refused(&format!("{WORDS}; this purges nothing.")),
+        Wanted::All(false) | Wanted::Url(_) | Wanted::Prefix(_) => {
+            return refused(&format!("{WORDS}; this purges nothing."));
+        }
     };
     match purged {
         Ok(()) => self::purged(&request, "purged", serde_json::json!({ "purged": what }), &format!("purged {what}")),

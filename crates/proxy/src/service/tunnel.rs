@@ -58,8 +58,13 @@ pub(super) async fn open(request: ClientRequest) -> Response<ReplyBody> {
     match connect_tcp(&request.worker.upstream, &to).await {
         Ok((stream, place)) => {
             let ticket = request.ticket(200, Outcome::Tunnel, None);
-            *request.client.tunnel.borrow_mut() =
-                Some(Tunnel { origin: Box::new(stream), early: Bytes::new(), ticket, place, of_server: OfServer::default() });
+            *request.client.tunnel.borrow_mut() = Some(Tunnel {
+                origin: Box::new(stream),
+                early: Bytes::new(),
+                ticket,
+                place,
+                of_server: OfServer::default(),
+            });
             finish(&request.client, StatusCode::OK, HeaderMap::new(), Content::Empty, None)
         }
         Err(error) => {

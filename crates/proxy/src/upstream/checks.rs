@@ -80,12 +80,7 @@ fn passes(check: &Check, status: StatusCode) -> bool {
 }
 
 /// Sends the request of a check. *Errors*: a text if there is no answer.
-async fn ask(
-    upstream: &Rc<Upstream>,
-    to: &Destination,
-    server: &Server,
-    check: &Check,
-) -> Result<StatusCode, String> {
+async fn ask(upstream: &Rc<Upstream>, to: &Destination, server: &Server, check: &Check) -> Result<StatusCode, String> {
     let host = check.host.as_ref().unwrap_or(&server.authority);
     let mut headers = HeaderMap::new();
     headers.insert(HOST, HeaderValue::from_str(host).map_err(|error| error.to_string())?);

@@ -21,7 +21,8 @@ use super::request::BodyProgress;
 use super::server_limit::{Got, ServerLimit};
 use super::switch::WaitInside;
 use super::{
-    ALIVE_MAX, Choice, CountedRequest, Destination, Idle, Probe, RequestBody, RequestHead, Server, ServerState, Upstream,
+    ALIVE_MAX, Choice, CountedRequest, Destination, Idle, Probe, RequestBody, RequestHead, Server, ServerState,
+    Upstream,
 };
 use crate::access_log::OriginAnswer;
 use crate::pieces::{BodyError, Pieces};
@@ -221,7 +222,7 @@ async fn in_turns(
 }
 
 impl Upstream {
-        /// Asks a server that is failing whether it is back, in a separate task: with a copy of a request, or by a connection
+    /// Asks a server that is failing whether it is back, in a separate task: with a copy of a request, or by a connection
     /// alone. It ends when the worker stops.
     pub(super) fn probe(self: &Rc<Upstream>, to: Destination, copy: Option<RequestHead>, right: Probe) {
         let upstream = self.clone();
@@ -277,12 +278,13 @@ async fn at_server(
     let asked = try_addresses(upstream, to, (head, body), may_repeat, hear, &is_queued);
     let result = match ends {
         None => asked.await,
-        Some(ends) => tokio::time::timeout_at(ends, asked).await.unwrap_or_else(|_| {
-            Err(match is_queued.get() {
-                true => FetchError::Busy("none was free in the time for the whole response".to_owned()).into(),
-                false => FetchError::TimedOut("responding").into(),
-            })
-        }),
+        Some(ends) => match tokio::time::timeout_at(ends, asked).await {
+            Ok(result) => result,
+            Err(_) if is_queued.get() => {
+                Err(FetchError::Busy("none was free in the time for the whole response".to_owned()).into())
+            }
+            Err(_) => Err(FetchError::TimedOut("responding").into()),
+        },
     };
     let result = result.map(|(response, lease)| (response, lease.counted(under_way, ends)));
     let note = |failure: Option<&dyn std::fmt::Display>| {

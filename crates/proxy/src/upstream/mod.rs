@@ -33,8 +33,8 @@ pub(crate) use known::KnownOrigins;
 pub(crate) use pool::{Check, OriginRules, Pool, Server};
 pub(crate) use request::{BodyFault, RequestBody, RequestHead};
 pub(crate) use server_limit::{LimitRule, ServerLimit};
-pub use server_state::{OriginDown, ServerFigures};
 pub(crate) use server_state::{CountedRequest, ServerState};
+pub use server_state::{OriginDown, ServerFigures};
 pub(crate) use switch::{Duplex, Inside, OfServer, Switched, switch};
 pub(crate) use trust::{OriginTrust, TrustFiles};
 
@@ -222,7 +222,17 @@ impl Upstream {
     ) -> Rc<Upstream> {
         let lookups = Lookups::new(known.names.clone(), connections.room.clone(), options.limits.connect_timeout);
         let (idle, is_closed) = (RefCell::default(), Cell::new(false));
-        Rc::new(Upstream { options, stats, connections, idle, queues: Queues::default(), known, lookups, is_closed, closing: Notify::new() })
+        Rc::new(Upstream {
+            options,
+            stats,
+            connections,
+            idle,
+            queues: Queues::default(),
+            known,
+            lookups,
+            is_closed,
+            closing: Notify::new(),
+        })
     }
 
     /// The kind of failure if an origin is failing, and the right to probe it if nobody does. An origin of several servers

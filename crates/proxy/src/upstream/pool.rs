@@ -16,9 +16,9 @@ use http::uri::PathAndQuery;
 use nectary_config::Balance;
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::{OriginDown, OriginTrust, ServerState};
 use super::health::{EjectRule, Health, Probe, ProbeBy};
 use super::server_limit::{LimitRule, ServerLimit};
+use super::{OriginDown, OriginTrust, ServerState};
 use crate::options::OriginTimes;
 use crate::rules::key::Origin;
 use crate::rules::serve::Failure;
@@ -225,7 +225,8 @@ impl Pool {
     /// Why a server's last connections, checks or requests failed, if several did in a row.
     pub fn failure_of(&self, server: &Server) -> Option<String> {
         let state = &server.state;
-        let found = state.connection_failures().or_else(|| self.check_failures(server)).or_else(|| state.answer_failures());
+        let found =
+            state.connection_failures().or_else(|| self.check_failures(server)).or_else(|| state.answer_failures());
         found.map(|down| down.last)
     }
 
@@ -296,10 +297,10 @@ impl Pool {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::HashMap;
     use super::super::error::FetchError;
     use super::*;
     use crate::options::Limits;
+    use std::collections::HashMap;
 
     fn pool_with(weights: &[u16], balance: Balance) -> Pool {
         let trust = Arc::new(OriginTrust::new(None).expect("no file"));
@@ -377,9 +378,8 @@ mod tests {
         let (four, health) = (pool_with(&[1, 1, 1, 2], Balance::Hash), Arc::new(Health::default()));
         let three = pool_with(&[1, 1, 0, 2], Balance::Hash);
         let now = Instant::now();
-        let order = |pool: &Pool, key: &str| {
-            ports(&pool.order(&health, pool.hash_of(key.as_bytes()), ProbeBy::Nobody, now))
-        };
+        let order =
+            |pool: &Pool, key: &str| ports(&pool.order(&health, pool.hash_of(key.as_bytes()), ProbeBy::Nobody, now));
         let mut counts = HashMap::<u16, usize>::new();
         for number in 0..10_000 {
             let key = format!("http://a/{number}");

@@ -254,8 +254,7 @@ impl Queues {
 mod tests {
     use super::*;
 
-    const RULE: LimitRule =
-        LimitRule { connections_max: 2, queue_max: 1, queue_time: Duration::from_secs(5) };
+    const RULE: LimitRule = LimitRule { connections_max: 2, queue_max: 1, queue_time: Duration::from_secs(5) };
 
     #[tokio::test(start_paused = true)]
     async fn requests_wait_for_a_place_and_not_for_ever() {

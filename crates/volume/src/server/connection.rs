@@ -10,10 +10,10 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use nectary_host::{Newcomer, Newcomers};
 use nectary_host::descriptors;
 use nectary_host::log::{Level, Throttle};
 use nectary_host::tls::ServerTls;
+use nectary_host::{Newcomer, Newcomers};
 use tokio::io::{ReadHalf, split};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::time::{Instant, timeout};
@@ -236,7 +236,11 @@ impl Drop for Leaving<'_> {
 }
 
 /// Reads the first message and answers it. `None`: the client is refused.
-async fn greet(context: &Context, reader: &mut ReadHalf<Stream>, frames: &Frames) -> Result<Option<(Greeted, Seat)>, Unread> {
+async fn greet(
+    context: &Context,
+    reader: &mut ReadHalf<Stream>,
+    frames: &Frames,
+) -> Result<Option<(Greeted, Seat)>, Unread> {
     let Some((header, message)) = read_message(reader).await? else { return Ok(None) };
     let shared = &context.shared;
     let answer = match message {

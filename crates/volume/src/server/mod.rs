@@ -54,8 +54,8 @@ use crate::net::{Address, Listener};
 use crate::protocol::Failure;
 pub use alone::alone;
 pub use long_waits::{LongWait, ServerWaits, WAIT_SHOWN, WaitSubject};
-pub use request::Overview;
 use places::Places;
+pub use request::Overview;
 use request::Request;
 
 /// The options of a server.

@@ -127,7 +127,9 @@ impl Places {
         let mut seats = self.seats();
         let is_full = seats.sessions.len() + seats.beginning >= self.sessions_max;
         match seats.sessions.get_mut(&session) {
-            Some(count) if *count >= CONNECTIONS_OF_SESSION_MAX => Err("the session has too many connections".to_owned()),
+            Some(count) if *count >= CONNECTIONS_OF_SESSION_MAX => {
+                Err("the session has too many connections".to_owned())
+            }
             Some(count) => {
                 *count += 1;
                 Ok(Seat { places: self.clone(), session: Some(session) })
@@ -176,7 +178,8 @@ mod tests {
     #[test]
     fn lost_connections_of_a_session_are_bounded() {
         let places = Places::new(8).expect("tests may open some files");
-        let kept: Vec<_> = (0..CONNECTIONS_OF_SESSION_MAX).map(|_| places.resume(7).expect("it may reconnect")).collect();
+        let kept: Vec<_> =
+            (0..CONNECTIONS_OF_SESSION_MAX).map(|_| places.resume(7).expect("it may reconnect")).collect();
         assert!(places.resume(7).is_err() && places.resume(8).is_ok());
         drop(kept);
         assert!(places.resume(7).is_ok());

@@ -264,7 +264,8 @@ mod tests {
         (buckets[0], buckets[1], buckets[13], buckets[15]) = (2, 1, 3, 1);
         let latency = json!({ "result": "hit", "buckets": buckets, "sum_us": 3_000_150 });
         let certificate = json!({ "path": "/a\"b.pem", "not_after_s": 1_800_000_000 });
-        let server = json!({ "origin": "o", "url": "http://a:1", "requests": 7, "requests_under_way": 2, "failure": "x" });
+        let server =
+            json!({ "origin": "o", "url": "http://a:1", "requests": 7, "requests_under_way": 2, "failure": "x" });
         let proxy =
             json!({ "name": ":80", "latencies": [latency], "certificates": [certificate], "servers": [server] });
         let mut text = String::new();
