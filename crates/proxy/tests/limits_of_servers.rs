@@ -129,7 +129,9 @@ async fn idle_connections_make_no_server_full() {
 async fn a_wait_in_the_queue_blames_no_server() {
     let server = Origin::start().await;
     let switched = b"HTTP/1.1 101 Switching Protocols\r\nupgrade: websocket\r\nconnection: upgrade\r\n\r\n";
-    server.on("/socket", Script::raw(switched).hang()).on("/x", Script::ok(&["cache-control: no-store"], b"x"));
+    server
+        .on("/socket", Script::raw(switched).wait("end").close())
+        .on("/x", Script::ok(&["cache-control: no-store"], b"x"));
     let mut pool = narrow(&server);
     pool.times.total_time = Some(at(Duration::from_millis(200)));
     pool.times.queue_time = Some(at(Duration::from_secs(20)));
@@ -144,6 +146,7 @@ async fn a_wait_in_the_queue_blames_no_server() {
         assert!(late.text().contains("none was free in the time for the whole response"), "{}", late.text());
     }
     assert_eq!((server.count(), proxy.reader().origins_failing()), (1, vec![]));
+    server.open("end");
     drop(tunnel);
     while get(proxy.address, "/x", &["host: a"]).await.status != 200 {
         tokio::time::sleep(Duration::from_millis(5)).await;

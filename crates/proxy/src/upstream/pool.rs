@@ -191,25 +191,19 @@ impl Pool {
             servers.truncate(asked_max);
             return Order { servers, probe: None };
         }
-        let (mut good, mut bad, mut probe) = (Vec::new(), Vec::new(), None);
-        for server in servers {
-            let probe_by = if probe.is_none() { probe_by } else { ProbeBy::Nobody };
-            let standing = || health.standing(&server.origin, &self.rules.eject, probe_by, now);
-            match if has_failing { standing() } else { None } {
-                None if self.is_unhealthy(server) => bad.push(server),
-                None => good.push(server),
-                Some(right) => {
-                    bad.push(server);
-                    probe = probe.or(right.map(|right| (server, right)));
-                }
-            }
-        }
-        // If all are bad, they are asked anyway.
-        good.append(&mut bad);
-        good.truncate(asked_max);
-        // One that is asked needs no probe.
-        let probe = probe.filter(|(probed, _)| !good.iter().any(|server| std::ptr::eq(*server, *probed)));
-        Order { servers: good, probe }
+        let standing = |server: &Server, probe_by| match has_failing {
+            true => health.standing(&server.origin, &self.rules.eject, probe_by, now),
+            false => None,
+        };
+        let is_good = |server: &&Server| standing(server, ProbeBy::Nobody).is_none() && !self.is_unhealthy(server);
+        let (mut asked, bad): (Vec<_>, Vec<_>) = servers.into_iter().partition(is_good);
+        let has_good = !asked.is_empty();
+        asked.extend_from_slice(&bad);
+        asked.truncate(asked_max);
+        // If all are bad, they are asked anyway, and those that are asked need no probe.
+        let unprobed = if has_good { 0 } else { asked.len() };
+        let probe = bad[unprobed..].iter().find_map(|server| Some((*server, standing(server, probe_by)??)));
+        Order { servers: asked, probe }
     }
 
     /// Whether a server does not pass its checks.
@@ -375,8 +369,13 @@ mod tests {
 
     #[test]
     fn a_key_keeps_its_server() {
-        let (four, health) = (pool_with(&[1, 1, 1, 2], Balance::Hash), Arc::new(Health::default()));
-        let three = pool_with(&[1, 1, 0, 2], Balance::Hash);
+        let health = Arc::new(Health::default());
+        let all_asked = |weights: &[u16]| {
+            let pool = pool_with(weights, Balance::Hash);
+            let rules = OriginRules::new(pool.rules.times, pool.rules.trust.clone());
+            Pool { rules: Arc::new(OriginRules { retries: 3, balance: Balance::Hash, ..rules }), ..pool }
+        };
+        let (four, three) = (all_asked(&[1, 1, 1, 2]), all_asked(&[1, 1, 0, 2]));
         let now = Instant::now();
         let order =
             |pool: &Pool, key: &str| ports(&pool.order(&health, pool.hash_of(key.as_bytes()), ProbeBy::Nobody, now));
