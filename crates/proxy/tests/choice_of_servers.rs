@@ -111,6 +111,24 @@ async fn a_silent_server_costs_one_wait() {
 }
 
 #[tokio::test]
+async fn a_server_that_breaks_bodies_off_gets_no_more() {
+    let servers = numbered::<2>().await;
+    let half = b"HTTP/1.1 200 OK\r\ncache-control: no-store\r\ncontent-length: 100\r\n\r\nsome";
+    servers[0].now("/x", Script::raw(half).close());
+    let proxy = over(of(&[&servers[0], &servers[1]])).await;
+    let mut broken = 0;
+    for _ in 0..40 {
+        let reply = get(proxy.address, "/x", &["host: a"]).await;
+        broken += usize::from(!reply.is_complete);
+    }
+    assert!(broken <= 3, "{broken} clients got half an answer");
+    servers[0].now("/x", Script::ok(NOT_STORED, b"0"));
+    while ask(&proxy, "/x").await != "0" {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test]
 async fn requests_that_cannot_be_repeated_find_a_server_back() {
     // No other test binds this address.
     let address = {

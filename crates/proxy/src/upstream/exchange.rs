@@ -7,6 +7,7 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use futures_util::StreamExt;
 use futures_util::stream::unfold;
 use http::header::HOST;
 use http::{HeaderMap, HeaderValue, Method, Request, Response};
@@ -44,6 +45,8 @@ pub(crate) struct Lease {
     under_way: Option<CountedRequest>,
     /// When the whole response must be there.
     ends: Option<tokio::time::Instant>,
+    /// Whether the server still has to be judged by the response's body, and may be blamed for one that breaks off.
+    unjudged: Option<bool>,
     /// How long connecting took; `None` if a kept connection is used.
     connect_time: Option<Duration>,
     /// From sending the request to the end of the response's head.
@@ -55,7 +58,17 @@ impl Lease {
     pub(super) fn of_one(upstream: &Rc<Upstream>, to: &Destination, connection: Idle) -> Lease {
         let connect_time = connection.connect_time;
         let (upstream, to, connection) = (upstream.clone(), to.clone(), Some(connection));
-        Lease { upstream, to, connection, progress: None, under_way: None, ends: None, connect_time, head_time: None }
+        Lease {
+            upstream,
+            to,
+            connection,
+            progress: None,
+            under_way: None,
+            ends: None,
+            unjudged: None,
+            connect_time,
+            head_time: None,
+        }
     }
 
     /// The same lease, which keeps a request counted and ends at a time.
@@ -77,6 +90,9 @@ impl Lease {
 
     /// Returns the connection to the worker's idle connections, for the next exchange.
     pub fn finish(mut self) {
+        if self.unjudged.take().is_some() {
+            self.upstream.note_good(&self.to);
+        }
         if let Some(connection) = self.connection.take() {
             connection.watch.end();
             if self.progress.as_ref().is_none_or(|progress| progress.is_complete.get()) {
@@ -93,7 +109,10 @@ impl Lease {
     }
 
     /// Records that the address at the other end has broken off a response.
-    fn note_failure(&self) {
+    fn note_failure(&self, error: &FetchError) {
+        if self.unjudged == Some(true) {
+            self.upstream.note_bad(&self.to, error);
+        }
         if let Some(connection) = &self.connection {
             self.upstream.note_failure(&self.to, connection.address);
         }
@@ -221,7 +240,22 @@ async fn in_turns(
     Err(failed)
 }
 
+/// A probe reads so much of a body, and no more.
+const PROBED_BYTES_MAX: usize = 64 * 1024;
+
 impl Upstream {
+    /// Records that a server has given a whole response.
+    fn note_good(&self, to: &Destination) {
+        self.known.health.note_success(&to.origin);
+        to.state.iter().for_each(|server| server.note_answer(None));
+    }
+
+    /// Records that a server has given no response, or not all of one.
+    fn note_bad(&self, to: &Destination, error: &FetchError) {
+        self.known.health.note_failure(&to.origin, error);
+        to.state.iter().for_each(|server| server.note_answer(Some(error)));
+    }
+
     /// Asks a server that is failing whether it is back, in a separate task: with a copy of a request, or by a connection
     /// alone. It ends when the worker stops.
     pub(super) fn probe(self: &Rc<Upstream>, to: Destination, copy: Option<RequestHead>, right: Probe) {
@@ -252,9 +286,18 @@ async fn ask_for_health(upstream: &Rc<Upstream>, to: &Destination, copy: Option<
         }
         return;
     };
-    // The answer counts for the server's health. Nobody needs its body, so the connection ends with it.
-    let ends = whole_time(to);
-    drop(at_server(upstream, to, head, RequestBody::Empty, &|_| (), ends).await);
+    // The answer counts for the server's health. Nobody needs a long body, so the connection ends with it.
+    let answered = at_server(upstream, to, head, RequestBody::Empty, &|_| (), whole_time(to)).await;
+    if let Ok((response, lease)) = answered {
+        let is_good = Failure::of(response.status()).is_none();
+        let (mut body, mut read_bytes) = (pieces(response.into_body(), lease), 0);
+        while let Some(Ok(piece)) = body.next().await {
+            read_bytes += piece.len();
+            if is_good && read_bytes >= PROBED_BYTES_MAX {
+                return upstream.note_good(to);
+            }
+        }
+    }
 }
 
 /// When a response that is asked for now must be there.
@@ -271,7 +314,6 @@ async fn at_server(
     hear: Hear<'_>,
     ends: Option<tokio::time::Instant>,
 ) -> Result<(Response<Incoming>, Lease), Unanswered> {
-    let health = &upstream.known.health;
     let may_repeat = is_repeatable(&head.method) && body.is_empty();
     let under_way = to.state.as_ref().map(ServerState::begin);
     let is_queued = Cell::new(false);
@@ -286,24 +328,20 @@ async fn at_server(
             Err(_) => Err(FetchError::TimedOut("responding").into()),
         },
     };
-    let result = result.map(|(response, lease)| (response, lease.counted(under_way, ends)));
-    let note = |failure: Option<&dyn std::fmt::Display>| {
-        to.state.iter().for_each(|server| server.note_answer(failure));
-    };
-    match &result {
-        Ok((response, _)) if Failure::of(response.status()).is_none() => {
-            health.note_success(&to.origin);
-            note(None);
-        }
+    let mut result = result.map(|(response, lease)| (response, lease.counted(under_way, ends)));
+    match &mut result {
+        // A server that breaks bodies off answers no better than one that gives none.
+        Ok((response, lease)) if Failure::of(response.status()).is_none() => match response.body().is_end_stream() {
+            true => upstream.note_good(to),
+            false => lease.unjudged = Some(may_repeat),
+        },
         Ok((response, _)) if may_repeat => {
-            health.note_error(&to.origin);
-            note(Some(&format_args!("it answered {}", response.status())));
+            upstream.known.health.note_error(&to.origin);
+            let answer = format_args!("it answered {}", response.status());
+            to.state.iter().for_each(|server| server.note_answer(Some(&answer)));
         }
         Err(Unanswered { error, .. }) if error.is_blameless() => {}
-        Err(Unanswered { error, .. }) if may_repeat || error.is_of_connecting() => {
-            health.note_failure(&to.origin, error);
-            note(Some(error));
-        }
+        Err(Unanswered { error, .. }) if may_repeat || error.is_of_connecting() => upstream.note_bad(to, error),
         // Whether such a request fails may depend on what its client sends, which says nothing about other requests.
         _ => {}
     }
@@ -510,6 +548,7 @@ pub(super) async fn send(
         progress,
         under_way: None,
         ends: None,
+        unjudged: None,
         connect_time,
         head_time: None,
     };
@@ -575,8 +614,9 @@ pub(crate) fn pieces(body: Incoming, lease: Lease) -> Pieces {
                     return Some((Ok(data), Some((body, lease))));
                 }
                 Some(Err(error)) => {
-                    lease.note_failure();
-                    return Some((Err(BodyError(lease.explain(&error).to_string())), None));
+                    let error = lease.explain(&error);
+                    lease.note_failure(&error);
+                    return Some((Err(BodyError(error.to_string())), None));
                 }
                 None => {
                     lease.finish();
