@@ -68,6 +68,8 @@ pub struct Counts {
     pub answered: u64,
     /// GETs that ended with half an answer of the origin.
     pub halves: u64,
+    /// GETs without an answer that were under way while the servers' faults changed: none was well from begin to end.
+    pub between: u64,
     /// POSTs that were answered by the origin.
     pub posts: u64,
     /// POSTs that failed.
@@ -86,6 +88,7 @@ impl Counts {
         self.requests += other.requests;
         self.answered += other.answered;
         self.halves += other.halves;
+        self.between += other.between;
         self.posts += other.posts;
         self.posts_failed += other.posts_failed;
         self.longest = self.longest.max(other.longest);
@@ -96,8 +99,9 @@ impl Counts {
 
 impl fmt::Display for Counts {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Counts { requests, answered, halves, posts, posts_failed, longest, .. } = self;
-        write!(out, "{requests} requests: {answered} answered, {halves} halves, {posts} POSTs answered and ")?;
+        let Counts { requests, answered, halves, between, posts, posts_failed, longest, .. } = self;
+        write!(out, "{requests} requests: {answered} answered, {halves} halves, {between} between two phases, ")?;
+        write!(out, "{posts} POSTs answered and ")?;
         write!(out, "{posts_failed} failed, longest {:.2} s; faults:", longest.as_secs_f64())?;
         for fault in Fault::ALL {
             write!(out, " {fault:?} {}", self.faults.get(&fault).unwrap_or(&0))?;
@@ -130,7 +134,7 @@ pub fn round(seed: u64, extent: &Extent) -> Result<Counts> {
     let mut rng = Rng::new(seed);
     let scratch = Scratch::new("failover")?;
     let count = if extent.several == Several::Servers { servers::COUNT } else { 2 + rng.index(3) };
-    let site = Site::start(count)?;
+    let site = Site::start(count, extent.several)?;
     let shares = servers::Shares::new(&mut rng);
     let nectary = match extent.several {
         Several::Addresses => over_addresses(&scratch, &site)?,
@@ -269,6 +273,11 @@ fn get(connection: &mut Connection, target: &str, site: &Site, counts: &mut Coun
         Err(Failure::Truncated { .. } | Failure::Connection(_)) if site.seen().halves.remove(target) => {
             counts.halves += 1;
             Got::Half
+        }
+        // Servers are asked one after the other, so one that has failed before is not asked again when it is well.
+        Ok(response) if matches!(response.status, 502 | 504) && site.has_servers() && site.changed_since(begin) => {
+            counts.between += 1;
+            Got::Nothing
         }
         Ok(response) => {
             counts.problems.push(format!("GET {target}: status {}, {} bytes", response.status, response.body.len()));

@@ -3,6 +3,7 @@
 //! Owns: the faults, and what the origin has seen: the half answers that it gave, and how often each request with
 //! consequences arrived.
 
+use super::Several;
 use crate::content;
 use anyhow::{Context, Result, bail};
 use std::collections::{HashMap, HashSet};
@@ -10,7 +11,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::sync::watch;
@@ -54,13 +55,15 @@ pub struct Site {
     faults: Vec<watch::Sender<Fault>>,
     seen: Arc<Mutex<Seen>>,
     addresses: Vec<SocketAddr>,
+    several: Several,
+    changed: Mutex<Instant>,
     stop: watch::Sender<bool>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Site {
     /// Starts an origin whose addresses are all well.
-    pub fn start(count: usize) -> Result<Site> {
+    pub fn start(count: usize, several: Several) -> Result<Site> {
         let port = free_port(count)?;
         let addresses: Vec<_> = (0..count).map(|index| address(index, port)).collect();
         let seen = Arc::default();
@@ -76,12 +79,24 @@ impl Site {
         for &address in &addresses {
             crate::http::wait_listening(address, Duration::from_secs(5))?;
         }
-        Ok(Site { faults, seen, addresses, stop, thread: Some(thread) })
+        let changed = Mutex::new(Instant::now());
+        Ok(Site { faults, seen, addresses, several, changed, stop, thread: Some(thread) })
     }
 
     /// Sets the fault of an address.
     pub fn set(&self, index: usize, fault: Fault) {
+        *self.changed.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
         self.faults[index].send_replace(fault);
+    }
+
+    /// Whether a fault has changed since then.
+    pub fn changed_since(&self, begin: Instant) -> bool {
+        *self.changed.lock().unwrap_or_else(PoisonError::into_inner) >= begin
+    }
+
+    /// Whether the addresses are those of separate servers.
+    pub fn has_servers(&self) -> bool {
+        self.several == Several::Servers
     }
 
     /// Ends the fault of an address, and waits until it accepts connections.

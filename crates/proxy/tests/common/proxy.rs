@@ -21,7 +21,7 @@ pub struct TestProxy {
 }
 
 /// How long responses may go on at the end, unless a test says otherwise.
-const DRAIN: std::time::Duration = std::time::Duration::from_secs(3);
+const DRAIN: std::time::Duration = std::time::Duration::from_secs(1);
 
 /// The header line that shows the token of [`options`].
 pub const AUTHORIZATION: &str = "authorization: Bearer a-token-for-tests";

@@ -23,7 +23,7 @@ async fn silent_connections_keep_no_mount_out() {
     let kept = silent(&volume, 0, 40).await;
     // At the other address, too.
     let (first, second) = (volume.connect(1).await, volume.connect(0).await);
-    tokio::time::sleep(Duration::from_secs(2)).await;
+    tokio::time::sleep(Duration::from_millis(1500)).await;
     for client in [&first, &second] {
         client.attributes(ROOT).await.expect("its session has both connections");
     }
@@ -46,7 +46,7 @@ async fn clients_beyond_the_limit_are_told() {
         assert!(failure.words.contains("2 mounts, which is its limit"), "{failure}");
     }
     // Longer than the lease.
-    tokio::time::sleep(Duration::from_secs(2)).await;
+    tokio::time::sleep(Duration::from_millis(1500)).await;
     for client in [&first, &second] {
         client.attributes(ROOT).await.expect("its session goes on");
     }
