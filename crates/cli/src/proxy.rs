@@ -6,6 +6,7 @@
 //! time is written. A stop gives the store up at once, so that the next process can open it while this one still sends.
 //! Leaves to others: the work of each part.
 
+mod admin_pages;
 mod config_file;
 pub mod live_config;
 mod printed_config;
@@ -19,12 +20,10 @@ use anyhow::Context;
 use nectary_block::format_size;
 use nectary_host::log::{self, Level, Throttle};
 use nectary_host::{
-    ControlServer, Fault, FaultKind, Limits, Methods, ReopenSignals, RuntimeDirectory, Shutdown, State, Status,
-    allocator, control, descriptors, inherited, memory,
+    ControlServer, Fault, FaultKind, Limits, Methods, ReopenSignals, RuntimeDirectory, Shutdown, Status, allocator,
+    control, descriptors, inherited, memory,
 };
-use nectary_proxy::{
-    AdminAnswer, AdminPage, AdminPages, Bound, ForwardedOptions, OriginUrl, Proxy, ProxyOptions, Reopener,
-};
+use nectary_proxy::{Bound, ForwardedOptions, OriginUrl, Proxy, ProxyOptions, Reopener};
 use nectary_store::{MEMORY_BYTES_MIN, OpenOptions, Spans};
 use serde_json::{Value, json};
 
@@ -32,10 +31,10 @@ use crate::arguments::ProxyArguments;
 use crate::device::{OpenStore, open_or_create_store};
 use crate::exit::{BUSY, FAILED, Failure, GOOD, USAGE};
 use crate::health;
-use crate::live::top;
 use crate::machine;
 use crate::purge::purge;
 use crate::services::service_manager::{self, Watchdog};
+use admin_pages::{PageSources, pages_of};
 use live_config::LiveConfig;
 
 /// The interval at which the store's notices are checked.
@@ -85,9 +84,9 @@ pub async fn run(given: &ProxyArguments) -> Result<u8, Failure> {
     // The options and addresses are checked before a store is opened or made.
     check_memory(arguments)?;
     check_descriptors(arguments)?;
-    let reports = Arc::new(OnceLock::new());
+    let sources = Arc::new(OnceLock::new());
     let mut proxy_options = proxy_options(arguments)?;
-    proxy_options.admin.pages = Some(pages(reports.clone()));
+    proxy_options.admin.pages = Some(pages_of(sources.clone()));
     let bound = with_successor(arguments, bind(proxy_options, inherited::tcp_listeners())?)?;
     // A slow disk does not keep a signal waiting. What was read or made so far is found by the next start.
     let store = tokio::select! {
@@ -97,7 +96,7 @@ pub async fn run(given: &ProxyArguments) -> Result<u8, Failure> {
             return Ok(GOOD);
         }
     };
-    let served = serve(arguments, bound, &store, &shutdown, (reopen_signals, reports, live_config)).await;
+    let served = serve(arguments, bound, &store, &shutdown, (reopen_signals, sources, live_config)).await;
     let closed = store.release().await.context("cannot write what was left");
     served?;
     closed?;
@@ -137,11 +136,11 @@ async fn serve(
     bound: Bound,
     store: &OpenStore,
     shutdown: &Shutdown,
-    (signals, reports, live_config): (ReopenSignals, Arc<OnceLock<Report>>, Option<Arc<LiveConfig>>),
+    (signals, sources, live_config): (ReopenSignals, Arc<OnceLock<PageSources>>, Option<Arc<LiveConfig>>),
 ) -> Result<(), Failure> {
     let proxy_of_status = Arc::new(OnceLock::new());
     let report = report(arguments, store, &proxy_of_status);
-    let _ = reports.set(report.clone());
+    let _ = sources.set(PageSources { report: report.clone(), proxy: proxy_of_status.clone() });
     // The control socket is made before the proxy listens, so that two proxies that start at the same time cannot share
     // an address by mistake.
     let control = start_control(arguments, store, &proxy_of_status, report)?;
@@ -398,26 +397,6 @@ fn report(arguments: &ProxyArguments, store: &Spans, proxy: &Arc<OnceLock<health
     let (store, proxy) = (store.clone(), proxy.clone());
     let name = served_addresses(arguments);
     Arc::new(move || health::status(&name, &store.stat(), proxy.get()))
-}
-
-/// The pages of the addresses for administration.
-fn pages(report: Arc<OnceLock<Report>>) -> AdminPages {
-    let plain = |is_good, text| AdminAnswer { is_good, content_type: "text/plain; charset=utf-8", text };
-    AdminPages(Arc::new(move |page| {
-        let Some(report) = report.get() else { return plain(page == AdminPage::Health, "starting".to_owned()) };
-        match page {
-            AdminPage::Health => plain(true, "running".to_owned()),
-            AdminPage::Ready => {
-                let status = report();
-                let problems = status.problems.iter().map(|problem| format!("\n{}", problem.what)).collect::<String>();
-                plain(status.state != State::Broken, format!("{}{problems}", status.state.as_str()))
-            }
-            AdminPage::Metrics => {
-                let text = top::metrics_of(&report()).trim_end().to_owned();
-                AdminAnswer { is_good: true, content_type: "text/plain; version=0.0.4; charset=utf-8", text }
-            }
-        }
-    }))
 }
 
 fn start_control(

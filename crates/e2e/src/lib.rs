@@ -11,6 +11,7 @@
 pub mod access_log;
 pub mod attach;
 pub mod bench;
+pub mod browser;
 pub mod cache_tests;
 pub mod cache_tree;
 pub mod clients;

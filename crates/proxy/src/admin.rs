@@ -37,6 +37,16 @@ pub struct AdminOptions {
 /// A page of the addresses for administration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AdminPage {
+    /// `/`: what an operator looks at in a browser; it fetches [`Status`](AdminPage::Status).
+    Operator,
+    /// `/page.css`: the style of that page.
+    Style,
+    /// `/page.js`: its script.
+    Script,
+    /// `/page.svg`: its icon.
+    Icon,
+    /// `/status.json`: the state, all counters, and what is requested from origins most.
+    Status,
     /// `/metrics`: all counters, for Prometheus.
     Metrics,
     /// `/healthz`: whether the process answers.
@@ -49,11 +59,26 @@ impl AdminPage {
     /// The page with this path.
     pub(crate) fn of(path: &str) -> Option<AdminPage> {
         match path {
+            "/" => Some(AdminPage::Operator),
+            "/page.css" => Some(AdminPage::Style),
+            "/page.js" => Some(AdminPage::Script),
+            "/page.svg" => Some(AdminPage::Icon),
+            "/status.json" => Some(AdminPage::Status),
             "/metrics" => Some(AdminPage::Metrics),
             "/healthz" => Some(AdminPage::Health),
             "/readyz" => Some(AdminPage::Ready),
             _ => None,
         }
+    }
+
+    /// Whether the page is the same for every proxy of this release, and so tells nothing about this one.
+    pub(crate) fn is_static(self) -> bool {
+        matches!(self, AdminPage::Operator | AdminPage::Style | AdminPage::Script | AdminPage::Icon)
+    }
+
+    /// Whether only those may see the page who show the token, or name this machine if there is none.
+    pub(crate) fn is_protected(self) -> bool {
+        matches!(self, AdminPage::Metrics | AdminPage::Status)
     }
 }
 

@@ -57,7 +57,7 @@ pub use rules::default_ttl::{Rule as DefaultTtlRule, parse_duration};
 pub use rules::key_headers::{KEY_HEADERS_MAX, KeyHeader};
 pub use rules::origin::host_sent::OriginHost;
 pub use server::{Bound, Proxy, run};
-pub use stats::{ProxyStats, StatsReader};
+pub use stats::{ProxyStats, StatsReader, TopTraffic, TrafficRow};
 pub use stored::by_hand;
 pub use successor::PurgeElsewhere;
 pub use upstream::{OriginDown, ServerFigures};

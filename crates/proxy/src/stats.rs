@@ -4,11 +4,19 @@
 //! cache line between workers. A snapshot adds up the counters of all workers. All values only grow, except the values
 //! that are marked as gauges.
 //!
+//! Leaves to others: which URLs and origins are requested most (`origin_traffic`).
+//!
 //! *Circle*: `access_log` counts the outcome of each request, and a snapshot has the state of its writer.
+
+mod origin_traffic;
+mod space_saving;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use self::origin_traffic::OriginTraffic;
+pub(crate) use self::origin_traffic::{AskedUrl, OriginRequest};
+pub use self::origin_traffic::{TopTraffic, TrafficRow};
 use crate::accept::{ShownCertificate, Tls};
 use crate::access_log::LogQueue;
 use crate::latency::{self, Latencies, Latency};
@@ -25,6 +33,8 @@ macro_rules! counters {
             $($(#[$doc])* pub $name: Counter,)*
             /// How long requests took.
             pub latencies: Latencies,
+            /// What was requested from origins.
+            pub traffic: Arc<OriginTraffic>,
         }
 
         /// The counters of all workers at one moment.
@@ -238,6 +248,12 @@ impl StatsReader {
     /// How long requests took, by what the cache did with them, of all workers together.
     pub fn latencies(&self) -> Vec<Latency> {
         latency::sum(self.workers.iter().map(|worker| &worker.latencies))
+    }
+
+    /// What was requested from origins most, of all workers together: at most `count` rows in each list. *Cost*: copies
+    /// what the workers remember, while each holds its lock.
+    pub fn top_traffic(&self, count: usize) -> TopTraffic {
+        origin_traffic::top(self.workers.iter().map(|worker| &worker.traffic), count)
     }
 
     /// Adds up the counters of all workers.

@@ -1,4 +1,5 @@
-//! Tests of purges over HTTP: by default nobody may purge, not even a client on the same machine.
+//! Tests of purges over HTTP, and of the pages for operators: by default nobody may purge, not even a client on the
+//! same machine.
 
 use nectary_proxy::{AdminOptions, ProxyOptions};
 
@@ -199,6 +200,129 @@ async fn browsers_see_and_purge_nothing() {
     assert_eq!(get(address, "/readyz", &[]).await.text(), "state\n", "who has no token learns no more");
     assert_eq!(get(address, "/readyz", &[AUTHORIZATION]).await.text(), "state\nproblem\n");
     assert_eq!(purge(address, &origin, &["origin: http://own.test", AUTHORIZATION]).await.status, 200);
+}
+
+/// Pages that say their own name.
+fn named_pages() -> Option<nectary_proxy::AdminPages> {
+    use nectary_proxy::{AdminAnswer, AdminPages};
+    Some(AdminPages(std::sync::Arc::new(|page| AdminAnswer {
+        is_good: true,
+        content_type: "text/html; charset=utf-8",
+        text: format!("<p>{page:?}</p>\nmore"),
+    })))
+}
+
+/// The page itself is the same everywhere. What it shows needs what the metrics need.
+#[tokio::test]
+async fn operators_page_is_open_its_figures_are_not() {
+    let origin = Origin::start().await;
+    let closed = holding(&origin, AdminOptions { pages: named_pages(), token: Some(token()), ..listener() }).await;
+    let open = holding(&origin, AdminOptions { pages: named_pages(), ..listener() }).await;
+    let (closed, open) = (closed.admin_address.expect("one"), open.admin_address.expect("one"));
+    let page = "<p>Operator</p>\nmore\n";
+    for address in [closed, open] {
+        for host in ["host: localhost", "host: evil.test"] {
+            assert_eq!(get(address, "/", &[host]).await.text(), page);
+            assert_eq!(get(address, "/?x=1", &[host]).await.text(), page);
+            for path in ["/page.css", "/page.js", "/page.svg"] {
+                let reply = get(address, path, &[host]).await;
+                assert!(reply.status == 200 && reply.text().ends_with("more\n"), "{path}: {}", reply.text());
+            }
+        }
+        let bare = Client::connect(address).await.ask(&["HEAD / HTTP/1.1", "host: localhost"]).await;
+        assert_eq!((bare.status, bare.header("content-length")), (200, page.len().to_string()));
+        let reply = Client::connect(address).await.ask(&["POST / HTTP/1.1"]).await;
+        assert_eq!((reply.status, reply.header("allow").as_str()), (405, "GET, HEAD, PURGE"));
+        let reply = get(address, "/page.html", &[]).await;
+        assert_eq!((reply.status, reply.cache_status().as_str()), (405, "nectary; detail=admin-only"));
+        for served in ["PURGE", "/purge", "GET of / ", "/status.json", "/metrics", "/healthz", "/readyz"] {
+            assert!(reply.text().contains(served), "{}", reply.text());
+        }
+    }
+    let reply = get(closed, "/status.json", &[]).await;
+    assert_eq!((reply.status, reply.cache_status().as_str()), (401, "nectary; detail=status-token"));
+    assert_eq!(reply.header("www-authenticate"), "Bearer realm=\"nectary\"");
+    assert_eq!(get(closed, "/status.json", &[AUTHORIZATION, "host: evil.test"]).await.status, 200);
+    assert_eq!(get(open, "/status.json", &["host: localhost"]).await.text(), "<p>Status</p>\nmore\n");
+    let reply = get(open, "/status.json", &["host: evil.test"]).await;
+    assert_eq!((reply.status, reply.cache_status().as_str()), (403, "nectary; detail=admin-host"));
+}
+
+#[tokio::test]
+async fn pages_forbid_browsers_what_they_need_not() {
+    let origin = Origin::start().await;
+    let closed = holding(&origin, AdminOptions { pages: named_pages(), token: Some(token()), ..listener() }).await;
+    let address = closed.admin_address.expect("one");
+    for path in ["/", "/page.css", "/page.js", "/page.svg", "/status.json", "/metrics", "/healthz", "/readyz"] {
+        let reply = get(address, path, &[]).await;
+        let policy = reply.header("content-security-policy");
+        assert!(
+            policy.starts_with("default-src 'none'; script-src 'self'; ") && !policy.contains("unsafe"),
+            "{policy}"
+        );
+        assert!(policy.contains("frame-ancestors 'none'") && policy.contains("require-trusted-types-for 'script'"));
+        for (name, value) in [
+            ("x-content-type-options", "nosniff"),
+            ("x-frame-options", "DENY"),
+            ("referrer-policy", "no-referrer"),
+            ("cache-control", "no-store"),
+            ("cross-origin-resource-policy", "same-origin"),
+        ] {
+            assert_eq!(reply.header(name), value, "{path}: {name}");
+        }
+    }
+}
+
+/// Without a token the browser is believed about the page that sends a purge, if that page is the one served here.
+#[tokio::test]
+async fn own_page_purges_and_no_other() {
+    let origin = Origin::start().await;
+    let proxy = holding(&origin, AdminOptions { pages: named_pages(), ..listener() }).await;
+    let admin = proxy.admin_address.expect("one");
+    let all = r#"{"all": true}"#;
+    let other_port = format!("origin: http://127.0.0.1:{}", admin.port() ^ 1);
+    let (secure, own) = (format!("origin: https://{admin}"), format!("origin: http://{admin}"));
+    for wrong in
+        ["origin: http://evil.test", "origin: null", "origin:", "origin: http://127.0.0.1", &other_port, &secure]
+    {
+        let reply = purge_by_body(admin, all, &[wrong]).await;
+        assert_eq!((reply.status, reply.cache_status().as_str()), (403, "nectary; detail=purge-browser"), "{wrong}");
+    }
+    assert_eq!(purge_by_body(admin, all, &[&own, &own]).await.status, 403, "two origins");
+    for host in ["evil.test", "localhost.evil.test:8090"] {
+        let (host, origin) = (format!("host: {host}"), format!("origin: http://{host}"));
+        let reply =
+            Client::connect(admin).await.ask(&["POST /purge HTTP/1.1", &host, &origin, "content-length: 0"]).await;
+        assert_eq!((reply.status, reply.cache_status().as_str()), (403, "nectary; detail=purge-browser"), "{host}");
+    }
+    assert!(is_hit(&proxy, &origin).await);
+    assert_eq!(purge_by_body(admin, all, &[&own]).await.status, 200);
+    assert!(!is_hit(&proxy, &origin).await);
+}
+
+/// Hits are not among them; what is not stored is, each time.
+#[tokio::test]
+async fn urls_that_ask_origins_are_ranked() {
+    let origin = Origin::start().await;
+    origin.on("/stored", Script::fresh(b"12345"));
+    origin.on("/passed", Script::ok(&["cache-control: no-store"], b"x"));
+    let proxy = TestProxy::forward().await;
+    for _ in 0..3 {
+        get(proxy.address, &origin.url("/stored"), &[]).await;
+        get(proxy.address, &origin.url("/passed"), &[]).await;
+    }
+    let row = |name: String, requests, bytes| nectary_proxy::TrafficRow { name, requests, bytes, error_max: 0 };
+    let (stored, passed) = (row(origin.url("/stored"), 1, 5), row(origin.url("/passed"), 3, 3));
+    let origins = [row(origin.url(""), 4, 8)];
+    let mut top = proxy.reader().top_traffic(20);
+    // A request counts when it is over, which may be a moment after its client has the answer.
+    while top.origins != origins {
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        top = proxy.reader().top_traffic(20);
+    }
+    assert_eq!(top.urls_by_requests, [passed.clone(), stored.clone()]);
+    assert_eq!(top.urls_by_bytes, [stored, passed]);
+    assert_eq!(proxy.reader().top_traffic(1).urls_by_bytes.len(), 1);
 }
 
 /// Sixteen connections are all that addresses for administration have.

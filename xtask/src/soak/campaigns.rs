@@ -357,6 +357,13 @@ pub const CAMPAIGNS: &[Campaign] = &[
         extents: &[("{restarts}", "50", "10")],
     },
     Campaign {
+        name: "admin-page",
+        program: Program::Of { program: "e2e-campaigns", campaign: "admin-page" },
+        arguments: &[],
+        environment: &[],
+        extents: &[],
+    },
+    Campaign {
         name: "http2-spec",
         program: Program::Of { program: "e2e-campaigns", campaign: "http2-spec" },
         arguments: &[],

@@ -11,8 +11,8 @@ use super::parse_listen;
 /// Who may purge over HTTP.
 #[derive(Debug, Args)]
 pub struct AdminArguments {
-    /// Address for administration, which serves PURGE, /metrics, /healthz and /readyz; without a token a loopback
-    /// address; may be given again
+    /// Address for administration, which serves PURGE, a page for operators, /metrics, /healthz and /readyz; without a
+    /// token a loopback address; may be given again
     #[arg(long, value_name = "ADDR", value_parser = parse_listen)]
     pub admin_listen: Vec<SocketAddr>,
     /// File with the token that PURGE must show as `Authorization: Bearer TOKEN`; with it PURGE is served on every

@@ -201,6 +201,54 @@ fn a_running_proxy_purges_what_its_control_socket_is_asked_to() {
     }
 }
 
+/// What an address answers to a `GET`: the head and the body.
+fn page(address: SocketAddr, path: &str) -> (String, String) {
+    let mut stream = TcpStream::connect(address).expect("it listens");
+    write!(stream, "GET {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n").expect("sent");
+    let mut response = String::new();
+    stream.read_to_string(&mut response).expect("text");
+    let (head, body) = response.split_once("\r\n\r\n").expect("a head");
+    assert!(head.starts_with("HTTP/1.1 200"), "{head}");
+    (head.to_owned(), body.to_owned())
+}
+
+#[test]
+fn operators_page_shows_what_status_tells() {
+    let scratch = Scratch::new("page");
+    let admin = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a free port");
+    let proxy = Running::start(&scratch, &format!("--store ./s --admin-listen {admin}"));
+    let (url, origin) = origin_for_one_request("hello");
+    proxy.ask("GET", &url);
+    proxy.ask("GET", &url);
+    origin.join().expect("it answered");
+    for (path, kind, text) in [
+        ("/", "text/html; charset=utf-8", "<title>"),
+        ("/page.css", "text/css; charset=utf-8", "prefers-color-scheme"),
+        ("/page.js", "text/javascript; charset=utf-8", "/status.json"),
+        ("/page.svg", "image/svg+xml", "<svg "),
+    ] {
+        let (head, body) = page(admin, path);
+        assert!(head.contains(&format!("content-type: {kind}\r\n")) && body.contains(text), "{path}: {head}");
+    }
+    let (head, body) = page(admin, "/status.json");
+    assert!(head.contains("content-type: application/json\r\n"), "{head}");
+    let document: Value = serde_json::from_str(&body).expect("JSON");
+    let told = status(&scratch, 0)[0]["status"].clone();
+    for name in ["component", "name", "state", "pid", "problems"] {
+        assert_eq!(document[name], told[name], "{name}");
+    }
+    let names = |value: &Value| value.as_object().expect("an object").keys().cloned().collect::<Vec<_>>();
+    assert_eq!(names(&document["detail"]), names(&told["detail"]));
+    assert_eq!(names(&document["detail"]["requests"]), names(&told["detail"]["requests"]));
+    assert_eq!(document["latency_bounds_us"].as_array().map(Vec::len), Some(15));
+    assert!(document["at_ms"].is_u64() && document["release"].is_string());
+    let row = serde_json::json!({ "name": url, "requests": 1, "bytes": 5, "error_max": 0 });
+    for list in ["urls_by_requests", "urls_by_bytes"] {
+        assert_eq!(document["origin_traffic"][list], serde_json::json!([row]), "{list}");
+    }
+    proxy.stop();
+}
+
 #[test]
 fn a_killed_proxy_leaves_no_part_behind() {
     let scratch = Scratch::new("killed");

@@ -120,7 +120,7 @@ pub const ADMIN: Table = Table {
             "IP:PORT, or a list",
             "none",
             "\"127.0.0.1:9180\"",
-            "Addresses for PURGE, /metrics, /healthz and /readyz. Without a token these are loopback addresses.",
+            "Addresses for PURGE, the operators' page, /metrics, /healthz and /readyz. Without a token these are loopback addresses.",
         ),
         key(
             "token-file",

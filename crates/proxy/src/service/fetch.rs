@@ -36,6 +36,7 @@ use crate::rules::tags::{strip, tags_of};
 use crate::rules::update::merged;
 use crate::rules::vary::{Vary, push_variant};
 use crate::sites::{HostSent, SiteRoute, Target};
+use crate::stats::AskedUrl;
 use crate::stored::metadata::encode_marker;
 use crate::stored::response::{Found, to_metadata};
 use crate::upstream::{
@@ -60,6 +61,8 @@ pub(super) struct Plan {
     herald: Herald,
     /// Where the log of the request that began the fetch is told of the origin's answer.
     answer: AnswerNote,
+    /// What counts among what is requested from origins most.
+    asked: AskedUrl,
 }
 
 /// The result that the fetch reports to the request that began it.
@@ -98,6 +101,18 @@ impl ClientRequest {
     pub(super) fn named_destination(&self, origin: Origin, rules: Arc<OriginRules>) -> Destination {
         let reach = if self.client.is_loopback { Reach::Everywhere } else { Reach::Beyond };
         Destination::new(origin, reach, self.client.address.ip(), rules)
+    }
+
+    /// The URL of this request and the origin that answers it, for the list of what is requested most.
+    pub(super) fn asked(&self) -> AskedUrl {
+        let origin = match &self.route.target {
+            Target::Pool(pool) if !pool.name.is_empty() => pool.name.clone(),
+            Target::Pool(pool) => pool.servers[0].url(),
+            _ => Origin::of(&self.uri)
+                .map(|origin| format!("{}://{}", origin.scheme(), origin.authority()))
+                .unwrap_or_default(),
+        };
+        AskedUrl::new(&self.worker.stats.traffic, &self.question().logged_url(&self.headers), origin)
     }
 
     /// The destination of this request, and the head to send to it.
@@ -149,6 +164,7 @@ impl Plan {
             head,
             herald: request.herald(),
             answer: request.answer.clone(),
+            asked: request.asked(),
         }
     }
 
@@ -191,8 +207,9 @@ pub(super) async fn run(plan: Plan, mut fill: Fill, tell: oneshot::Sender<Told>)
     loop {
         let request_ms = worker.now_ms();
         let hear = |response: &Informational| plan.herald.announce(response);
+        let counted = plan.asked.begin();
         let (response, lease) = match exchange(&worker.upstream, &to, head, RequestBody::Empty, &hear).await {
-            Ok(got) => got,
+            Ok((response, lease)) => (response, lease.of_request(counted)),
             Err(error) => {
                 worker.stats.failed_fills.add(1);
                 drop(fill);

@@ -54,8 +54,10 @@ pub(super) async fn ask(
     };
     let herald = request.herald();
     let _changing = Changing::begin(request);
+    let counted = request.asked().begin();
     let (mut response, lease) =
         exchange(&request.worker.upstream, &to, head, body, &|response| herald.announce(response)).await?;
+    let lease = lease.of_request(counted);
     request.answer.set(|| lease.answer());
     request.route.adapt(response.headers_mut());
     invalidate(request, &response).await;

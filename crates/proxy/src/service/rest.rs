@@ -112,8 +112,10 @@ impl Rest {
         }
         let text = format!("bytes={}-{}", range.start, range.end - 1);
         head.headers.insert(RANGE, HeaderValue::try_from(text).expect("digits and punctuation"));
+        let counted = self.request.asked().begin();
         let asked = exchange(&self.request.worker.upstream, &to, head, RequestBody::Empty, &|_| {}).await;
         let (response, lease) = asked.map_err(|error| BodyError(error.to_string()))?;
+        let lease = lease.of_request(counted);
         if let Some(odd) = difference(&response, &stored, &range, size_bytes) {
             return Err(BodyError(format!("the origin does not have the same body now: {odd}")));
         }

@@ -28,6 +28,7 @@ use super::{
 use crate::access_log::OriginAnswer;
 use crate::pieces::{BodyError, Pieces};
 use crate::rules::serve::Failure;
+use crate::stats::OriginRequest;
 use crate::wire::http1::framing::Violation;
 use crate::wire::http1::informational::Informational;
 
@@ -51,6 +52,8 @@ pub(crate) struct Lease {
     connect_time: Option<Duration>,
     /// From sending the request to the end of the response's head.
     head_time: Option<Duration>,
+    /// The request in the list of what is requested most, which counts when the response is over.
+    request: Option<OriginRequest>,
 }
 
 impl Lease {
@@ -68,12 +71,19 @@ impl Lease {
             unjudged: None,
             connect_time,
             head_time: None,
+            request: None,
         }
     }
 
     /// The same lease, which keeps a request counted and ends at a time.
     pub(super) fn counted(mut self, under_way: Option<CountedRequest>, ends: Option<tokio::time::Instant>) -> Lease {
         (self.under_way, self.ends) = (under_way, ends);
+        self
+    }
+
+    /// The same lease, which counts the bytes of the response's body for a request.
+    pub fn of_request(mut self, request: OriginRequest) -> Lease {
+        self.request = Some(request);
         self
     }
 
@@ -551,6 +561,7 @@ pub(super) async fn send(
         unjudged: None,
         connect_time,
         head_time: None,
+        request: None,
     };
     let result = poll_fn(|context| {
         let polled = response.as_mut().poll(context);
@@ -605,6 +616,7 @@ pub(crate) fn pieces(body: Incoming, lease: Lease) -> Pieces {
                     if data.is_empty() {
                         continue;
                     }
+                    lease.request.iter().for_each(|request| request.add_bytes(data.len()));
                     if body.is_end_stream() {
                         // A reader that knows the body's length does not poll after the last byte, so the lease is
                         // finished now.
