@@ -525,6 +525,7 @@ async fn race_others(
 }
 
 /// What became of a request.
+#[expect(clippy::large_enum_variant, reason = "it is taken apart at once")]
 pub(super) enum Sent {
     /// The origin answered.
     Answered(Response<Incoming>, Lease),
