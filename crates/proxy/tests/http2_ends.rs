@@ -57,7 +57,10 @@ async fn slow(proxy: &TestProxy) -> TcpStream {
 async fn slow_client_gets_all_at_a_stop() {
     let origin = Origin::start().await;
     origin.on("/long", Script::fresh(&vec![7; 300_000]));
-    let mut proxy = TestProxy::reverse(origin.address).await;
+    let url = Some(format!("http://{}", origin.address).parse().expect("an origin"));
+    let mut options = ProxyOptions { origin: url, ..options() };
+    options.limits.drain_timeout = Duration::from_secs(20);
+    let mut proxy = TestProxy::start(options).await;
     assert_eq!(get(proxy.address, "/long", &[]).await.body.len(), 300_000);
     let mut stream = slow(&proxy).await;
     stream.write_all(&frame(1, 5, 1, &get_of("/long"))).await.expect("room");

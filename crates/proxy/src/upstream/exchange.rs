@@ -7,7 +7,6 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use futures_util::StreamExt;
 use futures_util::stream::unfold;
 use http::header::HOST;
 use http::{HeaderMap, HeaderValue, Method, Request, Response};
@@ -19,11 +18,10 @@ use super::error::FetchError;
 use super::health::ProbeBy;
 use super::race::race;
 use super::request::BodyProgress;
-use super::server_limit::{Got, ServerLimit};
+use super::server_limit::Got;
 use super::switch::WaitInside;
 use super::{
-    ALIVE_MAX, Choice, CountedRequest, Destination, Idle, Probe, RequestBody, RequestHead, Server, ServerState,
-    Upstream,
+    ALIVE_MAX, Choice, CountedRequest, Destination, Idle, RequestBody, RequestHead, Server, ServerState, Upstream,
 };
 use crate::access_log::OriginAnswer;
 use crate::pieces::{BodyError, Pieces};
@@ -183,7 +181,7 @@ pub(crate) async fn exchange(
 }
 
 /// A request without an answer.
-struct Unanswered {
+pub(super) struct Unanswered {
     error: FetchError,
     /// The request, if nothing of it was sent.
     unsent: Option<Request<RequestBody>>,
@@ -250,12 +248,9 @@ async fn in_turns(
     Err(failed)
 }
 
-/// A probe reads so much of a body, and no more.
-const PROBED_BYTES_MAX: usize = 64 * 1024;
-
 impl Upstream {
     /// Records that a server has given a whole response.
-    fn note_good(&self, to: &Destination) {
+    pub(super) fn note_good(&self, to: &Destination) {
         self.known.health.note_success(&to.origin);
         to.state.iter().for_each(|server| server.note_answer(None));
     }
@@ -265,58 +260,15 @@ impl Upstream {
         self.known.health.note_failure(&to.origin, error);
         to.state.iter().for_each(|server| server.note_answer(Some(error)));
     }
-
-    /// Asks a server that is failing whether it is back, in a separate task: with a copy of a request, or by a connection
-    /// alone. It ends when the worker stops.
-    pub(super) fn probe(self: &Rc<Upstream>, to: Destination, copy: Option<RequestHead>, right: Probe) {
-        let upstream = self.clone();
-        self.connections.tasks.spawn_local(async move {
-            if !upstream.is_closed.get() {
-                let asked = ask_for_health(&upstream, &to, copy);
-                tokio::select! {
-                    () = asked => {}
-                    () = upstream.closing.notified() => {}
-                }
-            }
-            drop(right);
-        });
-    }
-}
-
-async fn ask_for_health(upstream: &Rc<Upstream>, to: &Destination, copy: Option<RequestHead>) {
-    let Some(head) = copy else {
-        let place = to.limit.as_ref().map(ServerLimit::try_take);
-        // A server that has as many connections as it may have accepts them.
-        if !matches!(place, Some(None)) {
-            let connected = connect(upstream, to, &[], place.flatten(), false).await;
-            note_connection(upstream, to, &connected);
-            if let Err(error) = connected {
-                upstream.known.health.note_failure(&to.origin, &error);
-            }
-        }
-        return;
-    };
-    // The answer counts for the server's health. Nobody needs a long body, so the connection ends with it.
-    let answered = at_server(upstream, to, head, RequestBody::Empty, &|_| (), whole_time(to)).await;
-    if let Ok((response, lease)) = answered {
-        let is_good = Failure::of(response.status()).is_none();
-        let (mut body, mut read_bytes) = (pieces(response.into_body(), lease), 0);
-        while let Some(Ok(piece)) = body.next().await {
-            read_bytes += piece.len();
-            if is_good && read_bytes >= PROBED_BYTES_MAX {
-                return upstream.note_good(to);
-            }
-        }
-    }
 }
 
 /// When a response that is asked for now must be there.
-fn whole_time(to: &Destination) -> Option<tokio::time::Instant> {
+pub(super) fn whole_time(to: &Destination) -> Option<tokio::time::Instant> {
     to.rules.times.total.map(|total| tokio::time::Instant::now() + total)
 }
 
 /// Sends a request to a server, and records whether it works.
-async fn at_server(
+pub(super) async fn at_server(
     upstream: &Rc<Upstream>,
     to: &Destination,
     head: RequestHead,

@@ -15,6 +15,7 @@ mod health;
 mod known;
 mod names;
 mod pool;
+mod probes;
 mod race;
 mod request;
 mod server_limit;
