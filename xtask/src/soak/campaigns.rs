@@ -357,6 +357,13 @@ pub const CAMPAIGNS: &[Campaign] = &[
         extents: &[("{restarts}", "50", "10")],
     },
     Campaign {
+        name: "acme",
+        program: Program::Of { program: "e2e-campaigns", campaign: "acme" },
+        arguments: &[],
+        environment: &[],
+        extents: &[],
+    },
+    Campaign {
         name: "http2-spec",
         program: Program::Of { program: "e2e-campaigns", campaign: "http2-spec" },
         arguments: &[],
