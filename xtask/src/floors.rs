@@ -32,6 +32,7 @@ const BESIDE: &[&str] = &["nectary-features", "nectary-sim", "nectary-fuzz", "ne
 /// Heavy frameworks, and the crates that may depend on each, so that other crates need not build them.
 const FRAMEWORKS: &[(&str, &[&str])] = &[
     ("hyper", &["nectary-proxy"]),
+    ("instant-acme", &["nectary-proxy"]),
     ("rustls", &["nectary-host", "nectary-proxy"]),
     ("clap", &["nectary"]),
     ("io-uring", &["nectary-block"]),

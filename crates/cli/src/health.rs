@@ -4,9 +4,10 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use nectary_host::{State, Status};
-use nectary_proxy::{OriginDown, Reopener, ShownCertificate, StatsReader};
+use nectary_proxy::{AcmeName, OriginDown, Reopener, ShownCertificate, StatsReader};
 use nectary_store::Stat;
 use serde_json::{Value, json};
 
@@ -130,7 +131,13 @@ pub fn status(name: &str, stat: &Stat, running: Option<&Running>) -> Status {
     for (what, remedy) in certificates.iter().filter_map(certificate_problem) {
         status = status.with_problem(State::Degraded, what, remedy);
     }
+    let ordered = running.map(|running| running.stats.ordered_names()).unwrap_or_default();
+    let now_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs() as i64);
+    for (what, remedy) in ordered.iter().flat_map(|name| ordered_problems(name, now_s)) {
+        status = status.with_problem(State::Degraded, what, remedy);
+    }
     status.with_detail(json!({
+        "acme": ordered,
         "certificates": certificates,
         "latencies": running.map(|running| running.stats.latencies()),
         "addresses": running.map(|running| &running.addresses),
@@ -157,13 +164,97 @@ fn subject(down: &OriginDown) -> String {
 /// The days before the end of a certificate from which on somebody should renew it.
 const RENEW_DAYS: i64 = 7;
 
-/// What is wrong with a certificate that clients are shown, and what to do; `None` if nothing is.
+/// What is wrong with a name whose certificate the proxy orders, and what to do.
+fn ordered_problems(ordered: &AcmeName, now_s: i64) -> Vec<(String, &'static str)> {
+    const WAIT: &str = "see the log of the proxy; it is tried again by itself, and at once after a reload";
+    const SPACE: &str = "free space there, or let the user of the proxy write there; it is tried again by itself";
+    const CLOCK: &str = "see whether the clock of this machine is right";
+    let name = &ordered.name;
+    let days = |end_s: i64| match end_s.saturating_sub(now_s).div_euclid(24 * 3600) {
+        ..0 => "has ended: clients refuse it".to_owned(),
+        days => format!("ends in {days} days"),
+    };
+    let mut problems = Vec::new();
+    match (&ordered.failure, ordered.not_after_s) {
+        (Some(failure), end_s) => {
+            let again = failure.again_s.saturating_sub(now_s).max(0);
+            let tried = format!("attempt {} failed, the next is in {again} s", failure.count);
+            let what = match end_s {
+                None => format!("no certificate for {name}: {}; {tried}", failure.what),
+                Some(end_s) => {
+                    let days = days(end_s);
+                    format!("no new certificate for {name}: {}; {tried}; the one in use {days}", failure.what)
+                }
+            };
+            problems.push((what, failure.remedy));
+        }
+        (None, Some(end_s)) if ordered.is_late(now_s) => {
+            problems.push((format!("the certificate for {name} was not renewed in time: it {}", days(end_s)), WAIT));
+        }
+        _ => {}
+    }
+    if ordered.not_before_s.is_some_and(|not_before_s| not_before_s > now_s) {
+        problems.push((format!("the certificate for {name} is not valid yet: clients may refuse it"), CLOCK));
+    }
+    if let Some(why) = &ordered.not_written {
+        problems.push((format!("{why}; the certificate is used from memory, and is lost with the process"), SPACE));
+    }
+    problems
+}
+
+/// What is wrong with a certificate of a file, and what to do; `None` if nothing is.
 pub fn certificate_problem(certificate: &ShownCertificate) -> Option<(String, &'static str)> {
+    if certificate.is_ordered {
+        return None;
+    }
     let (path, days) = (certificate.path.display(), certificate.days_left());
     let remedy = "put a newer one into its place, then `nectary` reads it at SIGHUP (`systemctl reload`)";
     match days {
         ..0 => Some((format!("the certificate {path} has ended: clients refuse it"), remedy)),
         0..RENEW_DAYS => Some((format!("the certificate {path} ends in {days} days"), remedy)),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nectary_proxy::AcmeFailure;
+
+    use super::*;
+
+    const DAY_S: i64 = 24 * 3600;
+
+    fn ordered() -> AcmeName {
+        AcmeName {
+            name: "a.test".to_owned(),
+            path: "/s/a.test.pem".into(),
+            not_before_s: None,
+            not_after_s: None,
+            renewal_s: None,
+            failure: None,
+            not_written: None,
+        }
+    }
+
+    fn texts(ordered: &AcmeName, now_s: i64) -> Vec<String> {
+        ordered_problems(ordered, now_s).into_iter().map(|(what, _)| what).collect()
+    }
+
+    #[test]
+    fn ordered_certificates_tell_what_is_wrong() {
+        let mut name = ordered();
+        assert_eq!(texts(&name, 0), Vec::<String>::new(), "it is being ordered");
+        name.failure = Some(AcmeFailure { what: "x".to_owned(), remedy: "y", count: 3, again_s: 60 });
+        assert_eq!(texts(&name, 0), ["no certificate for a.test: x; attempt 3 failed, the next is in 60 s"]);
+        (name.not_before_s, name.not_after_s) = (Some(0), Some(90 * DAY_S));
+        let found = texts(&name, 89 * DAY_S);
+        assert!(found[0].ends_with("the next is in 0 s; the one in use ends in 1 days"), "{found:?}");
+        name.failure = None;
+        assert_eq!(texts(&name, 70 * DAY_S), Vec::<String>::new());
+        assert!(texts(&name, 80 * DAY_S)[0].ends_with("it ends in 10 days"));
+        assert!(texts(&name, 91 * DAY_S)[0].ends_with("it has ended: clients refuse it"));
+        assert!(texts(&name, -1)[0].contains("not valid yet"));
+        name.not_written = Some("/s/a.test.pem cannot be written: no space".to_owned());
+        assert!(texts(&name, 1)[0].contains("used from memory"));
     }
 }

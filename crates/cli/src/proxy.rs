@@ -51,6 +51,9 @@ const SUCCESSOR_TIME_MAX: Duration = Duration::from_secs(5);
 const MEMORY_LEFT_SHARE: u64 = 4;
 const MEMORY_LEFT_BYTES: u64 = 256 << 20;
 
+/// The most names without a certificate that a message has.
+const NAMES_SHOWN: usize = 10;
+
 /// The file descriptors that each worker needs to start (its listener and its runtime), and those that all else needs.
 const WORKER_DESCRIPTORS: u64 = 6;
 const START_DESCRIPTORS: u64 = 32;
@@ -494,7 +497,7 @@ fn announce(arguments: &ProxyArguments, proxy: &Proxy, store: &Spans) {
         (None, None) => "forward proxy".to_owned(),
     };
     let certificates = proxy.stats().certificates();
-    let scheme = if certificates.is_empty() { "http" } else { "https" };
+    let scheme = if proxy.stats().is_tls() { "https" } else { "http" };
     for address in proxy.addresses() {
         log::write(Level::Note, "proxy", format_args!("{kind} on {scheme}://{address}"));
     }
@@ -505,6 +508,12 @@ fn announce(arguments: &ProxyArguments, proxy: &Proxy, store: &Spans) {
         if let Some((what, _)) = health::certificate_problem(certificate) {
             log::write(Level::Warning, "proxy", format_args!("{what}"));
         }
+    }
+    let missing = proxy.stats().ordered_names().into_iter().filter(|found| found.not_after_s.is_none());
+    let missing: Vec<String> = missing.map(|found| found.name).collect();
+    if !missing.is_empty() {
+        let (count, shown) = (missing.len(), missing[..missing.len().min(NAMES_SHOWN)].join(", "));
+        log::write(Level::Note, "proxy", format_args!("certificates are ordered for {count} names: {shown}"));
     }
     for address in proxy.admin_addresses() {
         log::write(Level::Note, "proxy", format_args!("administration at http://{address}"));

@@ -100,6 +100,12 @@ pub enum Error {
     /// A configuration asks for what the proxy does not do, or names files that cannot be used.
     #[error(transparent)]
     Config(crate::configured::refused::ConfigProblems),
+    /// The thread that orders certificates cannot start.
+    #[error("cannot order certificates: {what}")]
+    Acme {
+        /// What is wrong.
+        what: String,
+    },
     /// A worker cannot start, or ended by a panic.
     #[error("worker {worker} {what}")]
     Worker {

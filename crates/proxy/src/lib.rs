@@ -1,7 +1,7 @@
 //! A caching HTTP proxy over a store: HTTP/1.1 and HTTP/2, with and without TLS.
 //!
 //! Owns: the rules of HTTP caching (pure functions in [`rules`]), the format of a stored response (`stored`), the
-//! server, the client of origins, tunnels, purges and the access log.
+//! server, the client of origins, tunnels, purges, the access log, and certificates that are ordered (`acme`).
 //!
 //! Promises: a partial response is never stored or passed on as a complete one; message framing that could be read in
 //! two ways is refused from clients and from origins; every queue, wait, head and memory has a limit; a hit in memory
@@ -15,6 +15,7 @@
 
 mod accept;
 mod access_log;
+mod acme;
 mod admin;
 mod body;
 mod client_limits;
@@ -43,6 +44,7 @@ mod wire;
 mod worker;
 
 pub use accept::{CertificateFiles, ShownCertificate, TlsRules};
+pub use acme::{AcmeFailure, AcmeName, AcmeOptions, LETS_ENCRYPT, RetryRule, check_state as check_acme_state};
 pub use admin::{AdminAnswer, AdminOptions, AdminPage, AdminPages, AdminToken, TOKEN_BYTES_MAX, TOKEN_BYTES_MIN};
 pub use configured::{ConfigProblems, check as check_config, options_of, unchanged_parts};
 pub use error::Error;

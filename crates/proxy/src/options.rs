@@ -13,6 +13,7 @@ use http::Uri;
 use nectary_config::{ProxyConfig, RequestRate};
 
 use crate::accept::{CertificateFiles, TlsRules};
+use crate::acme::AcmeOptions;
 use crate::admin::AdminOptions;
 use crate::origin_options::OriginOptions;
 use crate::rules::default_ttl::Rule;
@@ -28,6 +29,8 @@ pub struct ProxyOptions {
     pub listen: Vec<SocketAddr>,
     /// The certificates for clients. If there are any, the addresses to listen on are for TLS, with HTTP/1.1 and HTTP/2.
     pub certificates: Vec<CertificateFiles>,
+    /// What orders certificates for other names. If it is there, the addresses to listen on are for TLS, too.
+    pub acme: Option<AcmeOptions>,
     /// The rules of TLS with clients.
     pub tls: TlsRules,
     /// The sites, routes and origins of a configuration file; `None` for one origin or a forward proxy.
@@ -82,6 +85,7 @@ impl Default for ProxyOptions {
         ProxyOptions {
             listen: vec![SocketAddr::from(([127, 0, 0, 1], 8080))],
             certificates: Vec::new(),
+            acme: None,
             tls: TlsRules::default(),
             config: None,
             redirect: Vec::new(),

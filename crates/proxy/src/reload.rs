@@ -53,7 +53,7 @@ impl Reopener {
         let options = options_of(config).map_err(Error::Config)?;
         let sites = sites_of(config, self.sites.next_generation()).map_err(Error::Config)?;
         let certificates = match &self.tls {
-            Some(tls) if !options.certificates.is_empty() => {
+            Some(tls) if !options.certificates.is_empty() || options.acme.is_some() => {
                 Some((tls, tls.certificates.prepare(options.certificates, options.tls)?))
             }
             _ => None,
@@ -61,6 +61,10 @@ impl Reopener {
         self.sites.replace(sites);
         if let Some((tls, certificates)) = certificates {
             tls.certificates.install(certificates);
+            // Names that are new are ordered, those that are gone are not renewed.
+            if let Some(acme) = tls.certificates.acme() {
+                acme.change(options.acme.as_ref().map(|options| tls.certificates.orders_of(options)));
+            }
         }
         Ok(self.started.as_ref().map(|started| unchanged_parts(started, config)).unwrap_or_default())
     }

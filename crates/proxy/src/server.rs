@@ -16,6 +16,7 @@ use tokio::sync::Semaphore;
 
 use crate::accept::{self, Certificates, Exit, Tls};
 use crate::access_log::{LogBuffer, LogWriter, OpenLog};
+use crate::acme::{AcmeShared, OrderDesk};
 use crate::client_limits::ClientLimits;
 use crate::configured::sites_of;
 use crate::connections::{Door, Entrance};
@@ -51,6 +52,8 @@ pub struct Proxy {
     started: Option<Arc<ProxyConfig>>,
     tls: Option<Arc<Tls>>,
     left: Arc<Semaphore>,
+    /// The thread that orders certificates.
+    desk: Option<JoinHandle<()>>,
 }
 
 impl Proxy {
@@ -97,10 +100,18 @@ impl Proxy {
                 preset(&options, Arc::new(OriginRules::new(times, trust)))
             }
         });
+        let acme = options.acme.clone().map(AcmeShared::new);
         let certificates = match options.certificates.as_slice() {
-            [] => None,
-            files => Some(Certificates::new(files.to_vec(), options.tls.clone())?),
+            [] if acme.is_none() => None,
+            files => Some(Certificates::new(files.to_vec(), options.tls.clone(), acme)?),
         };
+        // Certificates in the state directory are read before the first client comes.
+        let desk = certificates.as_ref().and_then(|certificates| {
+            let shared = certificates.acme()?;
+            let options = certificates.orders_of(&shared.options());
+            shared.change(Some(options));
+            Some(OrderDesk::open(shared.clone()))
+        });
         if let (None, Some(&address)) = (&certificates, options.redirect.first()) {
             return Err(Error::RedirectWithoutTls { address });
         }
@@ -165,6 +176,7 @@ impl Proxy {
             sites,
             has_successor,
             successor: Successor::default(),
+            desk,
         })
     }
 
@@ -223,6 +235,8 @@ impl Proxy {
                 result = result.and(ended);
             }
         }
+        // Its panic is told on the standard error; clients are served all the same.
+        _ = self.desk.map(JoinHandle::join);
         if let Some(log) = self.log {
             log.finish();
         }
@@ -244,6 +258,7 @@ pub struct Bound {
     tls: Option<Arc<Tls>>,
     has_successor: bool,
     successor: Successor,
+    desk: Option<OrderDesk>,
 }
 
 impl Bound {
@@ -276,6 +291,7 @@ impl Bound {
             tls,
             has_successor,
             successor,
+            desk,
         } = self;
         let left = Arc::new(Semaphore::new(0));
         let store: Spans = store.into();
@@ -319,6 +335,7 @@ impl Bound {
                 }
             }
         }
+        let desk = desk.map(|desk| order_certificates(desk, shutdown.clone())).transpose()?;
         Ok(Proxy {
             addresses,
             redirect_addresses,
@@ -331,8 +348,27 @@ impl Bound {
             started,
             tls,
             left,
+            desk,
         })
     }
+}
+
+/// Starts the thread that orders certificates. *Errors*: it does not start; then the workers end.
+fn order_certificates(desk: OrderDesk, shutdown: Shutdown) -> Result<JoinHandle<()>, Error> {
+    let failed = |error: std::io::Error| Error::Acme { what: error.to_string() };
+    let starting = shutdown.clone();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let started = runtime.and_then(|runtime| {
+        std::thread::Builder::new().name("proxy-acme".into()).spawn(move || {
+            runtime.block_on(desk.run(shutdown));
+            // A look-up of a name that nobody answers does not keep the process.
+            runtime.shutdown_timeout(BLOCKING_WAIT);
+        })
+    });
+    started.map_err(|error| {
+        starting.request();
+        failed(error)
+    })
 }
 
 /// Runs a proxy until `shutdown` is requested; `ready` is called once it accepts requests. Blocks the thread.

@@ -19,6 +19,7 @@ pub(crate) use self::origin_traffic::{AskedUrl, OriginRequest};
 pub use self::origin_traffic::{TopTraffic, TrafficRow};
 use crate::accept::{ShownCertificate, Tls};
 use crate::access_log::LogQueue;
+use crate::acme::AcmeName;
 use crate::latency::{self, Latencies, Latency};
 use crate::room::ConnectionLimits;
 use crate::sites::LiveSites;
@@ -191,6 +192,17 @@ impl StatsReader {
     /// The certificates that clients are shown; none if they do not use TLS.
     pub fn certificates(&self) -> Vec<ShownCertificate> {
         self.tls.as_ref().map(|tls| tls.certificates.shown()).unwrap_or_default()
+    }
+
+    /// Whether clients use TLS.
+    pub fn is_tls(&self) -> bool {
+        self.tls.is_some()
+    }
+
+    /// The names whose certificates the proxy orders, and how far each is.
+    pub fn ordered_names(&self) -> Vec<AcmeName> {
+        let acme = self.tls.as_ref().and_then(|tls| tls.certificates.acme());
+        acme.map(|acme| acme.progress()).unwrap_or_default()
     }
 
     /// How many connections the proxy may have.

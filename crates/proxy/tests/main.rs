@@ -1,5 +1,6 @@
 //! Tests of the proxy's promises. Each promise has one file, and all files are in one binary.
 
+mod acme;
 mod administration;
 mod admission;
 mod choice_of_servers;

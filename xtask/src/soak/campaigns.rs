@@ -364,6 +364,13 @@ pub const CAMPAIGNS: &[Campaign] = &[
         extents: &[],
     },
     Campaign {
+        name: "acme",
+        program: Program::Of { program: "e2e-campaigns", campaign: "acme" },
+        arguments: &[],
+        environment: &[],
+        extents: &[],
+    },
+    Campaign {
         name: "http2-spec",
         program: Program::Of { program: "e2e-campaigns", campaign: "http2-spec" },
         arguments: &[],

@@ -4,11 +4,13 @@
 //! refuses other keys, the printer writes these meanings as comments, and a test compares them with
 //! `docs/proxy-config.md`. Leaves to others: reading the values.
 
+mod acme_keys;
 mod process;
 mod routing;
 mod storage;
 mod upstream;
 
+pub use acme_keys::ACME;
 pub use process::{ADMIN, CERTIFICATE, LISTENER, LOG, SERVER, TLS};
 pub use routing::{FORWARD, HEADERS, REDIRECT, ROUTE, SITE};
 pub use storage::{LIMITS, STORE};
@@ -56,8 +58,8 @@ impl Table {
 pub static TOP: [&str; 10] =
     ["server", "listener", "store", "admin", "log", "tls", "limits", "forward-proxy", "origins", "site"];
 
-/// All tables, in the order of the page.
-pub static TABLES: [&Table; 17] = [
+/// All tables, in the order of the page. `[tls.acme]` is last: a name that others share with it is said to be theirs.
+pub static TABLES: [&Table; 18] = [
     &LISTENER,
     &TLS,
     &CERTIFICATE,
@@ -75,6 +77,7 @@ pub static TABLES: [&Table; 17] = [
     &ROUTE,
     &HEADERS,
     &REDIRECT,
+    &ACME,
 ];
 
 /// Makes a key.

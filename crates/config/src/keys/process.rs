@@ -76,6 +76,7 @@ pub const TLS: Table = Table {
             "see below",
             "The certificates. The one for the name that a client asks for counts.",
         ),
+        key("acme", "table", "none", "see below", "Certificates that the proxy orders itself."),
         key(
             "unknown-name",
             "\"first\" or \"refuse\"",

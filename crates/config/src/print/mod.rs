@@ -10,8 +10,8 @@ mod writer;
 
 use crate::keys;
 use crate::values::{
-    AdmitRule, Balance, ClusterRead, HostRule, IoEngine, ListenerConfig, LogFormat, LogTarget, OriginConfig,
-    ProxyConfig, ServerConfig, TlsVersion, UnknownName,
+    AcmeChallenge, AcmeConfig, AdmitRule, Balance, ClusterRead, HostRule, IoEngine, ListenerConfig, LogFormat,
+    LogTarget, OriginConfig, ProxyConfig, ServerConfig, TlsVersion, UnknownName,
 };
 use value_text::{file, key, list, number, optional, size, spelled, switch, text, time};
 use writer::{Entries, Writer};
@@ -81,10 +81,26 @@ fn tls(writer: &mut Writer, config: &ProxyConfig) {
         ("client-ca", optional(&tls.client_ca, |path| file(path))),
     ];
     writer.full_section("[tls]", &keys::TLS, entries);
+    if let Some(acme) = &tls.acme {
+        writer.section("[tls.acme]", &keys::ACME, acme_entries(acme));
+    }
     for certificate in &tls.certificates {
         let entries = vec![("cert", Some(file(&certificate.cert))), ("key", Some(file(&certificate.key)))];
         writer.section("[[tls.certificate]]", &keys::CERTIFICATE, entries);
     }
+}
+
+fn acme_entries(acme: &AcmeConfig) -> Entries {
+    let challenges = [(AcmeChallenge::Http01, "http-01"), (AcmeChallenge::TlsAlpn01, "tls-alpn-01")];
+    vec![
+        ("directory", optional(&acme.directory, |url| text(url))),
+        ("contact", list(&acme.contact, |address| text(address))),
+        ("accept-terms", switch(&acme.accept_terms)),
+        ("names", list(&acme.names, |name| text(name))),
+        ("state", optional(&acme.state, |path| file(path))),
+        ("challenge", spelled(&acme.challenge, &challenges)),
+        ("ca", optional(&acme.ca, |path| file(path))),
+    ]
 }
 
 fn admin_entries(config: &ProxyConfig) -> Entries {

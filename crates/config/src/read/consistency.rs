@@ -10,7 +10,7 @@ use crate::place::{Located, Place};
 use crate::problem::quoted;
 use crate::quantity::exact_size;
 use crate::suggest::nearest;
-use crate::values::{ListenAddress, ListenerConfig, LogTarget, ProxyConfig, RouteAction, SiteName};
+use crate::values::{AcmeChallenge, ListenAddress, ListenerConfig, LogTarget, ProxyConfig, RouteAction, SiteName};
 
 /// Without a key, the longest URL. *Units*: bytes.
 const URL_BYTES_MAX: u64 = 8000;
@@ -22,6 +22,7 @@ const LISTED_MAX: usize = 100;
 /// Tells what does not fit together. `has_listeners` and the like say what the file has, right or wrong.
 pub(super) fn check(out: &mut Findings, config: &ProxyConfig) {
     listeners(out, config);
+    acme(out, config);
     administration(out, config);
     sites(out, config);
     origins(out, config);
@@ -53,18 +54,41 @@ fn listeners(out: &mut Findings, config: &ProxyConfig) {
     }
     let first_tls = config.listeners.iter().find_map(|listener| listener.tls.filter(|tls| tls.value));
     match first_tls {
-        Some(tls) if config.tls.certificates.is_empty() => {
-            let help = "write [[tls.certificate]] with `cert` and `key`";
+        Some(tls) if config.tls.certificates.is_empty() && config.tls.acme.is_none() => {
+            let help = "write [[tls.certificate]] with `cert` and `key`, or [tls.acme] with `accept-terms = true`";
             out.unfit(tls.place, "a listener has `tls`, and there is no certificate", help);
         }
         None => {
             let certificate = config.tls.certificates.first().map(|certificate| certificate.place);
             let client_ca = config.tls.client_ca.as_ref().map(|file| file.place);
-            if let Some(place) = certificate.or(client_ca) {
+            let acme = config.tls.acme.as_ref().map(|acme| acme.place);
+            if let Some(place) = certificate.or(client_ca).or(acme) {
                 out.doubt(place, "no listener uses the certificates", "write `tls = true` in a [[listener]]");
             }
         }
         Some(_) => {}
+    }
+}
+
+/// Certificates that are ordered need a name, and a listener that the authority can ask.
+fn acme(out: &mut Findings, config: &ProxyConfig) {
+    let Some(acme) = &config.tls.acme else { return };
+    if config.acme_names().is_empty() {
+        let help = "write `names`, or a [[site]] with a name that is neither a wildcard nor an address";
+        out.unfit(acme.place, "[tls.acme] has no name for a certificate", help);
+    }
+    let challenge = acme.challenge.map_or(AcmeChallenge::Http01, |challenge| challenge.value);
+    if let (AcmeChallenge::TlsAlpn01, Some(given), Some(_)) = (challenge, acme.challenge, &config.tls.client_ca) {
+        let help = "an authority shows no certificate: write `challenge = \"http-01\"`";
+        out.unfit(given.place, "`tls-alpn-01` cannot be answered where `client-ca` is set", help);
+    }
+    let is_plain = |listener: &Located<ListenerConfig>| {
+        !is_set(&listener.tls) && matches!(listener.address.value, ListenAddress::Socket(_))
+    };
+    if challenge == AcmeChallenge::Http01 && !config.listeners.iter().any(is_plain) {
+        let place = acme.challenge.map_or(acme.place, |challenge| challenge.place);
+        let help = "write a [[listener]] at port 80 with `redirect-to-https = true`, or `challenge = \"tls-alpn-01\"`";
+        out.doubt(place, "no listener answers the challenge `http-01`", help);
     }
 }
 

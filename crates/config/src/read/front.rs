@@ -2,6 +2,7 @@
 //!
 //! Owns: their bounds. Leaves to others: whether they fit to each other (`consistency`).
 
+use super::acme_reader;
 use super::findings::Findings;
 use super::table_reader::{LIST_MAX, TableReader, text_element};
 use crate::keys;
@@ -45,8 +46,10 @@ pub(super) fn tls(out: &mut Findings, table: &TableReader<'_>) -> TlsConfig {
             certificates.extend(certificate(out, &inner));
         }
     }
+    let acme = table.table(out, "acme", &keys::ACME).map(|inner| acme_reader::acme(out, &inner));
     TlsConfig {
         certificates,
+        acme,
         unknown_name: table.choice(
             out,
             "unknown-name",

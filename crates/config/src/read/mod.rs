@@ -3,6 +3,7 @@
 //! Owns: the order in which a file is read: syntax, then each table, then what must fit between them. Promises: no bytes
 //! make it panic; it takes bounded time and memory; a file that was read has no mistake that this crate can find.
 
+mod acme_reader;
 mod consistency;
 mod findings;
 mod front;

@@ -3,12 +3,14 @@
 //! Owns: the syntax of each kind of text. Promises: every function is total: a text is read, or it is said what is wrong
 //! and how it is written. Leaves to others: where the text is.
 
+mod acme_text;
 mod address;
 mod header_text;
 mod host_name;
 mod path_text;
 mod url_text;
 
+pub(crate) use acme_text::{acme_directory, certificate_name, mail_address};
 pub(crate) use address::{listen_address, network, socket_address};
 pub(crate) use header_text::{header_value, settable_header};
 pub(crate) use host_name::{host_rule, host_word, site_name};

@@ -6,6 +6,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use super::acme_config::AcmeConfig;
 use super::network::Network;
 use crate::place::{Located, Setting};
 
@@ -48,6 +49,8 @@ impl fmt::Display for ListenAddress {
 pub struct TlsConfig {
     /// `[[tls.certificate]]`: the certificates. The one for the name that a client asks for counts.
     pub certificates: Vec<Located<CertificateConfig>>,
+    /// `[tls.acme]`: how other names get certificates. Default: not at all.
+    pub acme: Setting<AcmeConfig>,
     /// `unknown-name`: what a client gets that asks for a name without a certificate. Default: the first certificate.
     pub unknown_name: Setting<UnknownName>,
     /// `version-min`: the lowest version of TLS. Default: 1.2.

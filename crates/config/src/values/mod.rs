@@ -4,6 +4,7 @@
 //! has an origin of the file or a redirect, names and paths are unique, and every value is within its bounds. A key that
 //! is absent is `None` or empty; its default is in the documentation of its field, and is applied by the proxy.
 
+mod acme_config;
 mod admin;
 mod header_edits;
 mod limits;
@@ -15,6 +16,7 @@ mod server_url;
 mod site;
 mod store;
 
+pub use acme_config::{AcmeChallenge, AcmeConfig};
 pub use admin::{AdminConfig, LogConfig, LogFormat, LogTarget};
 pub use header_edits::{HeaderEdits, HeaderValue};
 pub use limits::{LimitConfig, RequestRate};

@@ -91,15 +91,30 @@ prop_compose! {
 }
 
 prop_compose! {
+    fn acme_table()(
+        directory in setting("https://[a-z]{1,9}(:[1-9][0-9]{0,3})?/[a-z0-9/?=-]{0,9}"),
+        contact in list("[a-z.+]{1,9}@[a-z]{1,9}", 2),
+        names in proptest::collection::btree_set(host(), 0..3),
+        state in setting(file()),
+        challenge in setting(select(vec![AcmeChallenge::Http01, AcmeChallenge::TlsAlpn01])),
+        ca in setting(file()),
+    ) -> AcmeConfig {
+        let names = names.into_iter().map(Located::nowhere).collect();
+        AcmeConfig { directory, contact, accept_terms: Some(Located::nowhere(true)), names, state, challenge, ca }
+    }
+}
+
+prop_compose! {
     fn tls()(
         files in vec((file(), file()), 1..3),
         unknown_name in setting(select(vec![UnknownName::First, UnknownName::Refuse])),
         version_min in setting(select(vec![TlsVersion::Tls12, TlsVersion::Tls13])),
         client_ca in setting(file()),
+        acme in setting(acme_table()),
     ) -> TlsConfig {
         let certificate = |(cert, key)| CertificateConfig { cert: Located::nowhere(cert), key: Located::nowhere(key) };
         let certificates = files.into_iter().map(certificate).map(Located::nowhere).collect();
-        TlsConfig { certificates, unknown_name, version_min, client_ca }
+        TlsConfig { certificates, acme, unknown_name, version_min, client_ca }
     }
 }
 
@@ -382,6 +397,12 @@ pub fn configuration() -> impl Strategy<Value = ProxyConfig> {
         }
         repair_sites(&mut config, sites);
         repair_listeners(&mut config);
+        if config.acme_names().is_empty() {
+            config.tls.acme = None;
+        }
+        if let (Some(acme), Some(_)) = (&mut config.tls.acme, &config.tls.client_ca) {
+            acme.value.challenge = None;
+        }
         config
     })
 }

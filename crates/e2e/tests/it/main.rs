@@ -9,6 +9,7 @@ mod cache;
 mod nbd;
 mod packages;
 mod proxy;
+mod proxy_acme;
 mod proxy_config_file;
 mod ram;
 mod readme;

@@ -9,6 +9,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::server::TlsStream;
 
+use crate::acme::ACME_PROTOCOL;
+
 /// The stream of a client's connection.
 pub(crate) enum ClientStream {
     Plain(TcpStream),
@@ -16,6 +18,11 @@ pub(crate) enum ClientStream {
 }
 
 impl ClientStream {
+    /// Whether an authority checks a name by this connection, and says nothing more on it.
+    pub fn is_check(&self) -> bool {
+        matches!(self, ClientStream::Tls(stream) if stream.get_ref().1.alpn_protocol() == Some(ACME_PROTOCOL))
+    }
+
     /// The connection that carries the stream.
     pub fn tcp(&self) -> &TcpStream {
         match self {

@@ -21,6 +21,7 @@ use rustls::{RootCertStore, ServerConfig, SupportedProtocolVersion};
 use tokio_rustls::TlsAcceptor;
 use x509_parser::extensions::GeneralName;
 
+use crate::acme::{ACME_PROTOCOL, AcmeOptions, AcmeShared, covers, is_only_acme};
 use crate::error::Error;
 
 /// The protocols that clients can choose, best first.
@@ -58,6 +59,8 @@ pub struct ShownCertificate {
     pub names: Vec<String>,
     /// The end of its validity. *Units*: Unix seconds.
     pub not_after_s: i64,
+    /// Whether the proxy has ordered it, and renews it by itself.
+    pub is_ordered: bool,
 }
 
 impl ShownCertificate {
@@ -73,6 +76,8 @@ pub(crate) struct Certificates {
     provider: Arc<CryptoProvider>,
     /// The keys of the tickets with which clients go on with their sessions.
     ticketer: Arc<dyn ProducesTickets>,
+    /// The certificates that are ordered, if any are.
+    acme: Option<Arc<AcmeShared>>,
     state: RwLock<State>,
 }
 
@@ -86,14 +91,19 @@ pub(crate) struct State {
 
 impl Certificates {
     /// Reads the files. The first certificate is shown to clients that ask for no name, or for one that no certificate is
-    /// for. *Errors*: [`Error::Certificate`], [`Error::Tls`], [`Error::ClientCa`].
-    pub fn new(files: Vec<CertificateFiles>, rules: TlsRules) -> Result<Certificates, Error> {
+    /// for. Certificates that are ordered come after those of files. *Errors*: [`Error::Certificate`], [`Error::Tls`],
+    /// [`Error::ClientCa`].
+    pub fn new(
+        files: Vec<CertificateFiles>,
+        rules: TlsRules,
+        acme: Option<Arc<AcmeShared>>,
+    ) -> Result<Certificates, Error> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let path = files.first().map(|files| files.certificate.clone()).unwrap_or_default();
         let failed = |error: rustls::Error| Error::Certificate { path, what: error.to_string() };
         let ticketer = rustls::crypto::ring::Ticketer::new().map_err(failed)?;
-        let state = RwLock::new(State::read(files, rules, &provider, &ticketer)?);
-        Ok(Certificates { provider, ticketer, state })
+        let state = RwLock::new(State::read(files, rules, &provider, &ticketer, &acme)?);
+        Ok(Certificates { provider, ticketer, acme, state })
     }
 
     /// Reads the files again. New connections get what they have now. *Errors*: as [`new`](Certificates::new); then
@@ -109,7 +119,7 @@ impl Certificates {
 
     /// Reads other files, without using them yet. *Errors*: as [`new`](Certificates::new).
     pub fn prepare(&self, files: Vec<CertificateFiles>, rules: TlsRules) -> Result<State, Error> {
-        State::read(files, rules, &self.provider, &self.ticketer)
+        State::read(files, rules, &self.provider, &self.ticketer, &self.acme)
     }
 
     /// Gives new connections what was read.
@@ -124,7 +134,26 @@ impl Certificates {
 
     /// The certificates that clients are shown.
     pub fn shown(&self) -> Vec<ShownCertificate> {
-        self.state.read().unwrap_or_else(PoisonError::into_inner).shown.clone()
+        let mut shown = self.state.read().unwrap_or_else(PoisonError::into_inner).shown.clone();
+        let ordered = self.acme.iter().flat_map(|acme| acme.progress()).filter_map(|found| {
+            let (path, names, not_after_s) = (found.path, vec![found.name], found.not_after_s?);
+            Some(ShownCertificate { path, names, not_after_s, is_ordered: true })
+        });
+        shown.extend(ordered);
+        shown
+    }
+
+    /// The options without the names for which a file has a certificate.
+    pub fn orders_of(&self, options: &AcmeOptions) -> AcmeOptions {
+        let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
+        let has_file = |name: &str| state.shown.iter().flat_map(|shown| &shown.names).any(|found| covers(found, name));
+        let names = options.names.iter().filter(|name| !has_file(name)).cloned().collect();
+        AcmeOptions { names, ..options.clone() }
+    }
+
+    /// What is shared with the thread that orders certificates, if there is one.
+    pub fn acme(&self) -> Option<&Arc<AcmeShared>> {
+        self.acme.as_ref()
     }
 }
 
@@ -140,6 +169,7 @@ impl State {
         rules: TlsRules,
         provider: &Arc<CryptoProvider>,
         ticketer: &Arc<dyn ProducesTickets>,
+        acme: &Option<Arc<AcmeShared>>,
     ) -> Result<State, Error> {
         let (mut by_name, mut first, mut all) = (HashMap::new(), None, Vec::new());
         for files in &files {
@@ -167,9 +197,10 @@ impl State {
             Some(path) => builder.with_client_cert_verifier(verifier(path, provider)?),
             None => builder.with_no_client_auth(),
         };
-        let mut config =
-            builder.with_cert_resolver(Arc::new(ByName { by_name, first: first.filter(|_| !rules.refuses_unknown) }));
+        let choice = ByName { by_name, first, refuses_unknown: rules.refuses_unknown, acme: acme.clone() };
+        let mut config = builder.with_cert_resolver(Arc::new(choice));
         config.alpn_protocols = PROTOCOLS.map(<[u8]>::to_vec).to_vec();
+        config.alpn_protocols.extend(acme.iter().map(|_| ACME_PROTOCOL.to_vec()));
         if rules.client_ca.is_some() {
             // A client that goes on with a session shows no certificate, however long ago its own has ended.
             config.session_storage = Arc::new(NoServerSessionStorage {});
@@ -201,7 +232,7 @@ fn describe(path: PathBuf, der: &[u8]) -> Result<ShownCertificate, String> {
         _ => None,
     });
     let names = names.collect();
-    Ok(ShownCertificate { path, names, not_after_s: certificate.validity().not_after.timestamp() })
+    Ok(ShownCertificate { path, names, not_after_s: certificate.validity().not_after.timestamp(), is_ordered: false })
 }
 
 /// Chooses a certificate by the name that a client asks for.
@@ -209,6 +240,8 @@ fn describe(path: PathBuf, der: &[u8]) -> Result<ShownCertificate, String> {
 struct ByName {
     by_name: HashMap<String, Arc<CertifiedKey>>,
     first: Option<Arc<CertifiedKey>>,
+    refuses_unknown: bool,
+    acme: Option<Arc<AcmeShared>>,
 }
 
 impl ByName {
@@ -217,14 +250,21 @@ impl ByName {
             // A client must not send the dot at the end of a full name, but some do.
             let name = name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase();
             let exact = self.by_name.get(&name);
-            exact.or_else(|| self.by_name.get(&format!("*{}", &name[name.find('.')?..])))
+            let of_file = exact.or_else(|| self.by_name.get(&format!("*{}", &name[name.find('.')?..])));
+            // A name whose certificate is not there yet is refused as an unknown one is, or has the placeholder.
+            let ordered = || self.acme.as_ref()?.certificates.find(&name, !self.refuses_unknown);
+            of_file.cloned().or_else(ordered)
         });
-        of_name.or(self.first.as_ref()).cloned()
+        let first = || self.first.clone().or_else(|| self.acme.as_ref()?.certificates.first());
+        of_name.or_else(|| if self.refuses_unknown { None } else { first() })
     }
 }
 
 impl ResolvesServerCert for ByName {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        if let Some(acme) = self.acme.as_ref().filter(|_| is_only_acme(hello.alpn())) {
+            return acme.answers.of_name(hello.server_name());
+        }
         self.find(hello.server_name())
     }
 }
@@ -262,7 +302,7 @@ mod tests {
         let (first, wild, exact) = (certified(), certified(), certified());
         let by_name = [("*.wild.test", &wild), ("a.wild.test", &exact), ("other.test", &exact)];
         let by_name = by_name.map(|(name, certified)| (name.to_owned(), certified.clone()));
-        let choice = ByName { by_name: by_name.into(), first: Some(first.clone()) };
+        let choice = ByName { by_name: by_name.into(), first: Some(first.clone()), refuses_unknown: false, acme: None };
         for (name, expected) in [
             (Some("other.test"), &exact),
             (Some("OTHER.Test"), &exact),

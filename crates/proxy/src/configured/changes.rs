@@ -11,6 +11,7 @@ pub fn unchanged_parts(started: &ProxyConfig, now: &ProxyConfig) -> Vec<&'static
     let server = |config: &ProxyConfig| (config.server.workers, config.server.trust_forwarded.clone());
     let parts = [
         ("[[listener]]", started.listeners != now.listeners),
+        ("[tls.acme], which is new", started.tls.acme.is_none() && now.tls.acme.is_some()),
         ("[store]", started.store != now.store),
         ("[server]", server(started) != server(now)),
         ("[admin]", started.admin != now.admin),

@@ -4,6 +4,7 @@
 //! file is silently ignored. Reading a file's certificates of origins is the only I/O. Leaves to others: the syntax and
 //! the consistency of a file (`nectary-config`), the store and what a command prints (the caller).
 
+mod accepted_acme;
 mod accepted_origins;
 mod accepted_sites;
 mod changes;
@@ -39,8 +40,8 @@ pub fn check(config: &Arc<ProxyConfig>) -> Result<(), ConfigProblems> {
     let (options, sites) = (options_of(config), sites_of(config, 0));
     let mut refused = Refused::new(&config.source);
     if let Ok(options) = &options
-        && !options.certificates.is_empty()
-        && let Err(error) = Certificates::new(options.certificates.clone(), options.tls.clone())
+        && (!options.certificates.is_empty() || options.acme.is_some())
+        && let Err(error) = Certificates::new(options.certificates.clone(), options.tls.clone(), None)
     {
         let text = error.to_string();
         let files = config.tls.certificates.iter().flat_map(|files| [(&files.key, "key"), (&files.cert, "cert")]);
@@ -55,6 +56,7 @@ pub fn check(config: &Arc<ProxyConfig>) -> Result<(), ConfigProblems> {
             }
         }
     }
+    accepted_acme::check(config, &mut refused);
     let mut problems = refused.problems();
     problems.extend(options.err().into_iter().chain(sites.err()).flat_map(|found| found.0));
     problems.sort_by_key(Problem::place);

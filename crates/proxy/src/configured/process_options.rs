@@ -6,7 +6,7 @@ use std::sync::Arc;
 use nectary_config::{LimitConfig, ListenAddress, Located, LogTarget, Network, ProxyConfig, TlsVersion, UnknownName};
 
 use super::refused::{ConfigProblems, NOT_YET, Refused};
-use super::value_or;
+use super::{accepted_acme, value_or};
 use crate::accept::{CertificateFiles, TlsRules};
 use crate::admin::{AdminOptions, AdminToken};
 use crate::options::{AccessLog, ClientNet, ForwardedOptions, Limits, LogFormat, NetworkLimits, ProxyOptions};
@@ -28,6 +28,7 @@ pub fn options_of(config: &Arc<ProxyConfig>) -> Result<ProxyOptions, ConfigProbl
         redirect,
         proxy_protocol_from: proxy_protocol_from(config),
         certificates: if is_tls { certificates } else { Vec::new() },
+        acme: accepted_acme::acme(config).filter(|_| is_tls),
         tls: tls_rules(config),
         config: Some(config.clone()),
         workers: config.server.workers.as_ref().map_or(0, |count| usize::from(count.value)),

@@ -294,6 +294,19 @@ pub(crate) fn own_with(
     text: &str,
     close: bool,
 ) -> Response<ReplyBody> {
+    own_bytes(request, status, cache_status, outcome, content_type, Bytes::from(format!("{text}\n")), close)
+}
+
+/// Like [`own_with`], with exactly these bytes as the body.
+pub(crate) fn own_bytes(
+    request: &ClientRequest,
+    status: StatusCode,
+    cache_status: CacheStatus,
+    outcome: Outcome,
+    content_type: &'static str,
+    body: Bytes,
+    close: bool,
+) -> Response<ReplyBody> {
     let mut headers = HeaderMap::with_capacity(4);
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
     headers.insert(CACHE_STATUS, cache_status.value());
@@ -303,7 +316,6 @@ pub(crate) fn own_with(
     if close {
         headers.insert(http::header::CONNECTION, HeaderValue::from_static("close"));
     }
-    let body = Bytes::from(format!("{text}\n"));
     let mut ticket = request.ticket(status.as_u16(), outcome, None);
     let content = if request.method == Method::HEAD {
         headers.insert(CONTENT_LENGTH, HeaderValue::from(body.len()));

@@ -1,23 +1,26 @@
 //! Chooses the path of a request that is not answered at once from memory.
 //!
 //! Owns: refusing requests that must not reach the store or an origin (no `Host` or several, unsuitable targets,
-//! clients that are not admitted, networks that send too many, loops, excessive sizes), and the choice between
+//! clients that are not admitted, networks that send too many, loops, excessive sizes), the answers to checks of an
+//! authority, and the choice between
 //! `cached`, `pass`, `tunnel` and `purge`.
 
 use std::rc::Rc;
 use std::time::Instant;
 
-use http::header::{HOST, MAX_FORWARDS, RETRY_AFTER, VIA};
+use bytes::Bytes;
+use http::header::{CACHE_CONTROL, HOST, MAX_FORWARDS, RETRY_AFTER, VIA};
 use http::{HeaderValue, Method, Request, Response, StatusCode, Version};
 use hyper::body::{Body, Incoming};
 
 use super::redirect::{redirect, redirect_to};
-use super::reply::own;
+use super::reply::{own, own_bytes};
 use super::request::{Client, ClientRequest, Features};
 use super::{admin, cached, pass, purge, tunnel, upgrade};
+use crate::access_log::Outcome;
 use crate::body::ReplyBody;
 use crate::connections::Door;
-use crate::rules::cache_status::Forward;
+use crate::rules::cache_status::{CacheStatus, Forward};
 use crate::rules::list::members_of;
 use crate::sites::Target;
 use crate::wire::http2::Form;
@@ -69,6 +72,9 @@ pub(super) async fn route(
     }
     if let Err((status, problem)) = form {
         return own(&request, status, "malformed", problem, true);
+    }
+    if let Some(answer) = of_check(&request) {
+        return answer;
     }
     if let Some(refusal) = refuse(&request, &body) {
         return refusal;
@@ -158,6 +164,21 @@ fn of_proxy(request: &ClientRequest) -> Option<Response<ReplyBody>> {
             Some(own(request, StatusCode::BAD_REQUEST, "ambiguous-path", text, false))
         }
     }
+}
+
+/// Answers the check HTTP-01 by which an authority sees that a name leads to this proxy (RFC 8555, section 8.3). It comes
+/// from any address, and before a redirect to TLS.
+fn of_check(request: &ClientRequest) -> Option<Response<ReplyBody>> {
+    let acme = request.worker.tls.as_ref()?.certificates.acme()?;
+    if request.client.is_admin() || !(request.method == Method::GET || request.method == Method::HEAD) {
+        return None;
+    }
+    let answer = acme.answers.of_path(request.uri.path())?;
+    let (own, kind) = (CacheStatus::Own { detail: "acme" }, "application/octet-stream");
+    let body = Bytes::copy_from_slice(answer.as_bytes());
+    let mut response = own_bytes(request, StatusCode::OK, own, Outcome::Own, kind, body, false);
+    response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    Some(response)
 }
 
 /// Refuses a request that must not reach the store or an origin.

@@ -1,6 +1,7 @@
 //! The parts that all tests use: a proxy in this process, a scripted origin, and a client on a raw socket.
 #![allow(dead_code, unused_imports)]
 
+pub mod authority;
 pub mod certificates;
 pub mod client;
 pub mod full_listener;
@@ -11,6 +12,7 @@ pub mod origin;
 pub mod proxy;
 pub mod sites;
 
+pub use authority::Authority;
 pub use client::{Client, Reply, get, request};
 pub use full_listener::FullListener;
 pub use mined_device::{Fault, Mine};

@@ -32,7 +32,7 @@ const STREAMS_DEFAULT: usize = 10;
 
 /// The details of a proxy's status that are shown, beside all its counters.
 const PROXY_DETAILS: &[&str] =
-    &["access_log_failure", "certificates", "latencies", "origin_failure", "process", "servers", "store"];
+    &["access_log_failure", "acme", "certificates", "latencies", "origin_failure", "process", "servers", "store"];
 /// The details of a volume server's status that are shown.
 const SERVER_DETAILS: &[&str] =
     &["operations", "questions", "appends", "checkpoints", "inodes", "free_bytes", "size_bytes", "tokens", "locks"];

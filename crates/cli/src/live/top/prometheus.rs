@@ -264,10 +264,12 @@ mod tests {
         (buckets[0], buckets[1], buckets[13], buckets[15]) = (2, 1, 3, 1);
         let latency = json!({ "result": "hit", "buckets": buckets, "sum_us": 3_000_150 });
         let certificate = json!({ "path": "/a\"b.pem", "not_after_s": 1_800_000_000 });
+        let ordered = json!([{ "name": "a.test", "failure": { "count": 3 } }, { "name": "b.test", "failure": null }]);
         let server =
             json!({ "origin": "o", "url": "http://a:1", "requests": 7, "requests_under_way": 2, "failure": "x" });
-        let proxy =
+        let mut proxy =
             json!({ "name": ":80", "latencies": [latency], "certificates": [certificate], "servers": [server] });
+        proxy["acme"] = ordered;
         let mut text = String::new();
         proxies::proxies(&mut text, &[proxy]);
         let latency = "nectary_proxy_request_duration_seconds";
@@ -284,6 +286,8 @@ mod tests {
             &format!("{latency}_sum{{proxy=\":80\",result=\"hit\"}} 3.00015\n"),
             &format!("{latency}_count{{proxy=\":80\",result=\"hit\"}} 7\n"),
             &format!("# TYPE {latency} histogram\n"),
+            "nectary_proxy_certificate_failures{proxy=\":80\",name=\"a.test\"} 3\n",
+            "nectary_proxy_certificate_failures{proxy=\":80\",name=\"b.test\"} 0\n",
             "nectary_proxy_server_up{proxy=\":80\",origin=\"o\",server=\"http://a:1\"} 0\n",
             "nectary_proxy_server_requests_total{proxy=\":80\",origin=\"o\",server=\"http://a:1\"} 7\n",
             "nectary_proxy_server_requests_under_way{proxy=\":80\",origin=\"o\",server=\"http://a:1\"} 2\n",

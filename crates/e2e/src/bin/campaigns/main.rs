@@ -9,6 +9,7 @@
 //! Owns: the command line. Leaves to others: the campaigns, one file each, and the harness (`nectary_e2e`). They are
 //! one program, because each program is linked with all dependencies.
 
+mod acme;
 mod admin_page;
 mod attach_filesystems;
 mod bench;
@@ -48,6 +49,7 @@ struct Arguments {
 /// The campaigns; the descriptions are those of their arguments.
 #[derive(Subcommand)]
 enum Campaign {
+    Acme(acme::Arguments),
     AdminPage(admin_page::Arguments),
     AttachFilesystems(attach_filesystems::Arguments),
     BenchBefore(bench::before::Arguments),
@@ -80,6 +82,7 @@ enum Campaign {
 
 fn main() -> Result<ExitCode> {
     match Arguments::parse().campaign {
+        Campaign::Acme(arguments) => acme::campaign(&arguments),
         Campaign::AdminPage(arguments) => admin_page::campaign(&arguments),
         Campaign::AttachFilesystems(arguments) => attach_filesystems::campaign(&arguments),
         Campaign::BenchBefore(arguments) => bench::before::campaign(&arguments),

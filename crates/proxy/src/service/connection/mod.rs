@@ -136,7 +136,14 @@ async fn agree_on_tls(
     limit: Duration,
 ) -> Option<(ClientStream, bool)> {
     let refused = match tokio::time::timeout(limit, handshake(worker, stream, address)).await {
-        Ok(Ok(agreed)) => return Some(agreed),
+        Ok(Ok((mut stream, is_http2))) => {
+            if !stream.is_check() {
+                return Some((stream, is_http2));
+            }
+            // An authority has seen the certificate by which it checks a name. This protocol has no messages.
+            _ = tokio::time::timeout(LINGER, stream.shutdown()).await;
+            return None;
+        }
         Ok(Err(refused)) => refused,
         Err(_) => None,
     };

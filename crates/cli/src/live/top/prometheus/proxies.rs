@@ -13,9 +13,10 @@ use super::{escaped, plain};
 /// A metric: name, kind, help, and its figures: each the value of a label (or nothing), and a path in the JSON.
 type Metric = (&'static str, &'static str, &'static str, &'static [(&'static str, &'static str)]);
 
-/// The name of the histograms of how long requests took, and of the ends of certificates.
+/// The name of the histograms of how long requests took, of the ends of certificates, and of orders that failed.
 const LATENCY: &str = "nectary_proxy_request_duration_seconds";
 const CERTIFICATE: &str = "nectary_proxy_certificate_end_timestamp_seconds";
+const ORDERED: &str = "nectary_proxy_certificate_failures";
 
 const COUNTER: &str = "counter";
 const GAUGE: &str = "gauge";
@@ -174,6 +175,7 @@ pub fn proxies(text: &mut String, proxies: &[Value]) {
     family(text, "nectary_store", STORE, &stores);
     latencies(text, &own);
     certificates(text, &own);
+    ordered(text, &own);
     servers(text, &own);
 }
 
@@ -215,6 +217,22 @@ fn certificates(text: &mut String, proxies: &[(String, &Value)]) {
     if !lines.is_empty() {
         let help = "When a certificate for clients ends, in Unix time.";
         let _ = write!(text, "# HELP {CERTIFICATE} {help}\n# TYPE {CERTIFICATE} gauge\n{lines}");
+    }
+}
+
+/// Formats how often ordering the certificate of each name has failed in a row.
+fn ordered(text: &mut String, proxies: &[(String, &Value)]) {
+    let mut lines = String::new();
+    for (proxy, values) in proxies {
+        for ordered in values["acme"].as_array().into_iter().flatten() {
+            let (proxy, name) = (escaped(proxy), escaped(&plain(&ordered["name"])));
+            let count = ordered["failure"]["count"].as_u64().unwrap_or_default();
+            let _ = writeln!(lines, "{ORDERED}{{proxy=\"{proxy}\",name=\"{name}\"}} {count}");
+        }
+    }
+    if !lines.is_empty() {
+        let help = "Orders of a name's certificate that failed in a row.";
+        let _ = write!(text, "# HELP {ORDERED} {help}\n# TYPE {ORDERED} gauge\n{lines}");
     }
 }
 
