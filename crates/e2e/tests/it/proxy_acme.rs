@@ -89,7 +89,7 @@ fn missing_certificate_is_told_with_its_remedy() -> Result<()> {
         what.starts_with("no certificate for one.example: 127.0.0.1:") && what.contains("attempt 1 failed"),
         "{what}"
     );
-    assert!(problem["remedy"].as_str().is_some_and(|remedy| remedy.contains("reaches the authority")), "{status}");
+    assert!(problem["do"].as_str().is_some_and(|remedy| remedy.contains("reaches the authority")), "{status}");
     let ordered = &status["detail"]["acme"];
     assert_eq!((&ordered[0]["name"], ordered.as_array().map(Vec::len)), (&json!("one.example"), Some(1)));
     assert_eq!(ordered[0]["not_after_s"], Value::Null);

@@ -9,15 +9,13 @@
 //! Owns: the command line. Leaves to others: the campaigns, one file each, and the harness (`nectary_e2e`). They are
 //! one program, because each program is linked with all dependencies.
 
-mod acme;
-mod admin_page;
 mod attach_filesystems;
 mod bench;
 mod cache_files;
 mod cache_tests;
 mod cache_tree;
 mod disk_faults;
-mod http2_spec;
+mod edge;
 mod nbd_kernel;
 mod origin;
 mod packages;
@@ -37,6 +35,8 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{CommandFactory, Parser, Subcommand};
+
+use self::edge::{acme, admin_page, http2_spec};
 
 /// Runs a whole system for long, and checks or measures it.
 #[derive(Parser)]
