@@ -214,7 +214,7 @@ fn named_pages() -> Option<nectary_proxy::AdminPages> {
 
 /// The page itself is the same everywhere. What it shows needs what the metrics need.
 #[tokio::test]
-async fn operators_page_is_open_its_figures_are_not() {
+async fn operators_page_is_open_without_figures() {
     let origin = Origin::start().await;
     let closed = holding(&origin, AdminOptions { pages: named_pages(), token: Some(token()), ..listener() }).await;
     let open = holding(&origin, AdminOptions { pages: named_pages(), ..listener() }).await;
@@ -402,7 +402,7 @@ async fn a_body_says_what_is_purged() {
 }
 
 #[tokio::test]
-async fn pages_of_the_web_purge_nothing_by_body() {
+async fn foreign_pages_purge_nothing_by_body() {
     let origin = Origin::start().await;
     let proxy = holding(&origin, listener()).await;
     let admin = proxy.admin_address.expect("one");

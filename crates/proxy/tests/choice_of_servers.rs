@@ -111,7 +111,7 @@ async fn a_silent_server_costs_one_wait() {
 }
 
 #[tokio::test]
-async fn a_server_that_breaks_bodies_off_gets_no_more() {
+async fn server_with_broken_bodies_gets_no_more() {
     let servers = numbered::<2>().await;
     let half = b"HTTP/1.1 200 OK\r\ncache-control: no-store\r\ncontent-length: 100\r\n\r\nsome";
     servers[0].now("/x", Script::raw(half).close());
@@ -129,7 +129,7 @@ async fn a_server_that_breaks_bodies_off_gets_no_more() {
 }
 
 #[tokio::test]
-async fn requests_that_cannot_be_repeated_find_a_server_back() {
+async fn unsafe_requests_find_servers_back() {
     // No other test binds this address.
     let address = {
         let listener = tokio::net::TcpListener::bind("127.0.77.1:0").await.expect("a port");
@@ -212,7 +212,7 @@ async fn servers_without_checks_are_not_unhealthy() {
 }
 
 #[tokio::test]
-async fn a_probe_does_not_hold_up_the_end() {
+async fn probes_hold_no_end_up() {
     let servers = numbered::<2>().await;
     servers[0].now("/x", Script::default().close());
     let mut pool = of(&[&servers[0], &servers[1]]);

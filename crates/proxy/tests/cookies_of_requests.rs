@@ -62,7 +62,7 @@ async fn ignored_cookies_select_no_copy() {
     let known = get(proxy.address, "/x", &[&session[..], &["if-none-match: \"x\""]].concat()).await;
     assert_eq!((known.status, known.is_hit()), (304, true));
     assert_eq!(cookies_got(&origin), ["session=s", "session=t", ""]);
-    // Without the rule each client has a copy of its own.
+    // Without the rule each client has a separate copy.
     for cookie in ["_ga=1;session=s", "_ga=2;session=s"] {
         assert!(!ask(&proxy, "/plain/x", &[cookie]).await.is_hit());
         assert_eq!(cookies_got(&origin).last().map(String::as_str), Some(cookie));

@@ -126,7 +126,7 @@ async fn idle_connections_make_no_server_full() {
 }
 
 #[tokio::test]
-async fn a_wait_in_the_queue_blames_no_server() {
+async fn waits_in_queues_blame_no_server() {
     let server = Origin::start().await;
     let switched = b"HTTP/1.1 101 Switching Protocols\r\nupgrade: websocket\r\nconnection: upgrade\r\n\r\n";
     server

@@ -1,6 +1,6 @@
 //! The connection to the authority's server.
 //!
-//! Owns: a request of HTTP/1.1 over TLS, each on a connection of its own, and its bounds. Promises: only `https` URLs are
+//! Owns: a request of HTTP/1.1 over TLS, each on a separate connection, and its bounds. Promises: only `https` URLs are
 //! asked, and the server's certificate is verified; an answer takes at most [`TIME_MAX`] and [`BODY_BYTES_MAX`]. Leaves
 //! to others: what is asked (`instant-acme`).
 
@@ -96,7 +96,7 @@ fn shown(url: &Uri) -> String {
     url.authority().map_or_else(|| url.to_string(), |authority| authority.to_string())
 }
 
-/// Asks one thing on a connection of its own. *Errors*: what went wrong, as a part of a sentence.
+/// Asks one thing on a separate connection. *Errors*: what went wrong, as a part of a sentence.
 async fn ask(tls: &ClientTls, request: Request<BodyWrapper<Bytes>>) -> Result<Response<Full<Bytes>>, String> {
     let (mut parts, body) = request.into_parts();
     let url = std::mem::take(&mut parts.uri);

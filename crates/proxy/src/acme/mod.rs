@@ -1,7 +1,7 @@
 //! Certificates that the proxy orders from an authority that speaks ACME (RFC 8555), one for each name.
 //!
 //! Owns: the account, the orders, the answers to the authority's checks, renewal, and the directory of all that
-//! ([format](../../../../docs/formats/acme-state.md)). Promises: all of it runs in a thread of its own, so no client
+//! ([format](../../../../docs/formats/acme-state.md)). Promises: all of it runs in a separate thread, so no client
 //! waits for it; a name whose certificate cannot be had keeps no other name from its own; a failure is tried again
 //! after pauses that grow to [`RetryRule::longest`], and no clock, however wrong, makes them shorter. Leaves to others:
 //! the choice between these certificates and those of files (`accept::tls`), and the form of a status (the caller).

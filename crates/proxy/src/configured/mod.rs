@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_client_ca_is_refused_at_its_place() {
+    fn bad_client_ca_is_refused_in_place() {
         let folder = std::env::temp_dir().join(format!("nectary-proxy-client-ca-{}", std::process::id()));
         std::fs::create_dir_all(&folder).expect("a folder");
         let (cert, key, empty) = (folder.join("site.pem"), folder.join("site.key"), folder.join("empty.pem"));

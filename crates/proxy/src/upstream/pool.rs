@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_fails_its_checks_is_last() {
+    fn server_with_failed_checks_is_last() {
         let (pool, health, now) = (pool(&[1, 1]), Arc::new(Health::default()), Instant::now());
         let (path, second) = ("/".parse().expect("a path"), Duration::from_secs(1));
         let check = Check { path, host: None, interval: second, time: second, statuses: Vec::new() };
