@@ -40,10 +40,10 @@ cargo xtask quick [--since REVISION]
                                   the last commit), and of the crates that use it; long ones are left out and named
 cargo xtask soak [--seed N] [--rounds N] [--shard I/K] [--only NAME] [--sample] [--log FILE]
                                   long campaigns, or samples of them; a round that FILE already has is not run again
-cargo xtask workshop [--before REVISION] [FIGURE]...
+cargo xtask workshop [--before REVISION] [FIGURE | CRATE]...
                                   measures the build and the tests themselves in clones of the last commit (clone,
-                                  line, quick, program, names, planted), compares with a revision, and fails where one
-                                  is short
+                                  line, quick, program, names, planted; line in all its crates or in those named),
+                                  compares with a revision, and fails where one is short
 cargo xtask bench [NAME [ARGUMENT]...]
                                   the benchmarks (memory, pressure), beside the peers that are installed
 
