@@ -7,6 +7,7 @@
 //! Leaves to others: finding the greatest of many in bounded memory (`space_saving`).
 
 use std::cell::Cell;
+use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -56,9 +57,9 @@ impl OriginTraffic {
             urls_by_bytes: SpaceSaving::default(),
             origins: SpaceSaving::default(),
         });
-        window.urls_by_requests.add(&asked.url, 1, body_bytes);
-        window.urls_by_bytes.add(&asked.url, body_bytes, 1);
-        window.origins.add(asked.origin.as_bytes(), 1, body_bytes);
+        window.urls_by_requests.add(&asked.names.url, 1, body_bytes);
+        window.urls_by_bytes.add(&asked.names.url, body_bytes, 1);
+        window.origins.add(asked.names.origin.as_bytes(), 1, body_bytes);
     }
 
     /// Copies the windows that are not too old.
@@ -73,6 +74,12 @@ impl OriginTraffic {
 #[derive(Debug, Clone)]
 pub(crate) struct AskedUrl {
     traffic: Arc<OriginTraffic>,
+    names: Rc<AskedNames>,
+}
+
+/// The names by which a request counts.
+#[derive(Debug)]
+struct AskedNames {
     url: Box<[u8]>,
     origin: String,
 }
@@ -80,7 +87,8 @@ pub(crate) struct AskedUrl {
 impl AskedUrl {
     /// Names a URL and an origin; requests for it are counted in `traffic`.
     pub fn new(traffic: &Arc<OriginTraffic>, url: &[u8], origin: String) -> AskedUrl {
-        AskedUrl { traffic: traffic.clone(), url: url[..url.len().min(KEY_BYTES_MAX)].into(), origin }
+        let url = url[..url.len().min(KEY_BYTES_MAX)].into();
+        AskedUrl { traffic: traffic.clone(), names: Rc::new(AskedNames { url, origin }) }
     }
 
     /// A request for it, which counts when the result is dropped.
