@@ -1,17 +1,18 @@
 //! The contestants of the suite, each with its configuration.
 //!
-//! Owns: Nectary with its defaults; nginx, Varnish and Squid configured as the suite's authors configure them for their
+//! Owns: Nectary with its defaults, over HTTP/1, TLS and HTTP/2; nginx, Varnish and Squid configured as the suite's authors configure them for their
 //! published results (validation on, no invented lifetimes, no grace); and the origin itself, as a proxy that caches
 //! nothing. Their configurations are here in full.
 
 use crate::guard::{Process, find_program};
 use crate::http::wait_listening;
+use crate::nectary::certificates::Certificates;
 use crate::nectary::{self, ProxyCommand};
 use crate::report::not_run;
 use crate::scratch::{Scratch, free_address};
 use anyhow::{Context, Result};
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -22,18 +23,60 @@ pub struct Contestant {
     pub name: String,
     /// The address for requests of the suite's client.
     pub address: SocketAddr,
+    /// How the suite's client speaks to it.
+    pub protocol: Protocol,
+    /// The authority that the client trusts.
+    pub ca: Option<PathBuf>,
     _process: Option<Process>,
     _scratch: Option<Scratch>,
 }
 
-/// Starts Nectary, then the other contestants that are installed; if `only` is given, only those of `nginx`, `varnish`,
+/// How the suite's client speaks to a contestant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protocol {
+    /// HTTP/1.1 without TLS.
+    Http1,
+    /// HTTP/1.1 with TLS.
+    Tls,
+    /// HTTP/2 with TLS.
+    Http2,
+}
+
+impl Protocol {
+    /// All of them; the first is the one of all contestants but Nectary.
+    pub const ALL: [Protocol; 3] = [Protocol::Http1, Protocol::Tls, Protocol::Http2];
+
+    /// What a report calls it.
+    fn words(self) -> &'static str {
+        match self {
+            Protocol::Http1 => "",
+            Protocol::Tls => " over TLS",
+            Protocol::Http2 => " over HTTP/2",
+        }
+    }
+}
+
+impl Contestant {
+    /// The URL that those of all requests begin with.
+    pub fn base(&self) -> String {
+        let scheme = if self.protocol == Protocol::Http1 { "http" } else { "https" };
+        format!("{scheme}://{}", self.address)
+    }
+
+    fn new(name: String, address: SocketAddr, process: Option<Process>, scratch: Option<Scratch>) -> Contestant {
+        Contestant { name, address, protocol: Protocol::Http1, ca: None, _process: process, _scratch: scratch }
+    }
+}
+
+/// Starts Nectary once for each protocol, then the other contestants that are installed; if `only` is given, only those of `nginx`, `varnish`,
 /// `squid` and `nothing` that it names.
 pub fn start(origin: SocketAddr, only: Option<&[String]>) -> Result<Vec<Contestant>> {
     type Start = fn(SocketAddr) -> Result<Contestant>;
     let peers: [(&str, &str, Start); 3] =
         [("nginx", "nginx", nginx), ("varnish", "varnishd", varnish), ("squid", "squid", squid)];
     let is_wanted = |name: &str| only.is_none_or(|only| only.iter().any(|wanted| wanted == name));
-    let mut contestants = vec![nectary(origin)?];
+    let mut contestants =
+        Protocol::ALL.map(|protocol| nectary(origin, protocol)).into_iter().collect::<Result<Vec<_>>>()?;
     for (name, program, start) in peers {
         if !is_wanted(name) {
             continue;
@@ -44,22 +87,25 @@ pub fn start(origin: SocketAddr, only: Option<&[String]>) -> Result<Vec<Contesta
         }
     }
     if is_wanted("nothing") {
-        contestants.push(Contestant { name: "no cache".to_owned(), address: origin, _process: None, _scratch: None });
+        contestants.push(Contestant::new("no cache".to_owned(), origin, None, None));
     }
     Ok(contestants)
 }
 
-fn nectary(origin: SocketAddr) -> Result<Contestant> {
+fn nectary(origin: SocketAddr, protocol: Protocol) -> Result<Contestant> {
     let scratch = Scratch::new("cache-tests-nectary")?;
-    let command = ProxyCommand::new(scratch.path(), Some(format!("http://{origin}")))?;
+    let mut command = ProxyCommand::new(scratch.path(), Some(format!("http://{origin}")))?;
     let (_, version) = nectary::run(&["--version"], scratch.path())?;
+    let mut ca = None;
+    if protocol != Protocol::Http1 {
+        let certificates = Certificates::make(scratch.path(), "127.0.0.1")?;
+        command.arguments.extend(certificates.options());
+        ca = Some(certificates.ca);
+    }
     let nectary = command.start()?;
-    Ok(Contestant {
-        name: version.trim().to_owned(),
-        address: nectary.listen,
-        _process: Some(nectary.process),
-        _scratch: Some(scratch),
-    })
+    let name = version.trim().to_owned() + protocol.words();
+    let contestant = Contestant::new(name, nectary.listen, Some(nectary.process), Some(scratch));
+    Ok(Contestant { protocol, ca, ..contestant })
 }
 
 fn nginx(origin: SocketAddr) -> Result<Contestant> {
@@ -141,7 +187,7 @@ visible_hostname squid
     spawn(version("squid", "-v"), command, address, scratch)
 }
 
-fn program(name: &str) -> Result<std::path::PathBuf> {
+fn program(name: &str) -> Result<PathBuf> {
     find_program(name).with_context(|| format!("{name} is not installed"))
 }
 
@@ -149,7 +195,7 @@ fn spawn(name: String, command: Command, address: SocketAddr, scratch: Scratch) 
     let process = Process::spawn(&name, command, &scratch.join("log"), None)?;
     wait_listening(address, Duration::from_secs(60))
         .with_context(|| format!("{name} does not listen on {address}\n{}", process.log_tail()))?;
-    Ok(Contestant { name, address, _process: Some(process), _scratch: Some(scratch) })
+    Ok(Contestant::new(name, address, Some(process), Some(scratch)))
 }
 
 /// Returns a program's name and version; only the name if it does not print a version.

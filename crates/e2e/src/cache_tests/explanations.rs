@@ -7,8 +7,9 @@ use super::Row;
 
 const COOKIE: &str = "Nobody gets another's cookie from the store: a response with `Set-Cookie` is stored only where it says `public` or \
                       `no-cache=\"set-cookie\"`, or the operator wants it (`--store-set-cookie`).";
-const PARTIAL: &str = "A `206` of an origin is passed on and not stored; a range from the front fetches the whole, and its parts come \
-                       from that.";
+const PARTIAL: &str = "The `206` of the test contradicts itself: `Content-Range: bytes 4-9/10` names six bytes, its body has \
+                       five, and the test wants the last byte of ten to be the last of those five. It is passed on, and not \
+                       stored.";
 const ORDER: &str = "Origins may take the order of languages for a preference (RFC 9110, 12.5.4), and which language an origin \
                      would choose only the origin knows.";
 const AGE: &str = "The package's test is older than RFC 9111, 5.1 on an `Age` that is no number; the repository wants what Nectary does.";
@@ -40,7 +41,11 @@ const EXPLANATIONS: &[(&str, &str)] = &[
     ("partial-store-partial-reuse-partial-byterange", PARTIAL),
     ("partial-store-partial-reuse-partial-absent", PARTIAL),
     ("partial-store-partial-reuse-partial-suffix", PARTIAL),
-    ("partial-store-partial-complete", PARTIAL),
+    (
+        "partial-store-partial-complete",
+        "The `206` of the test has no validator, and parts must not be combined without one (RFC 9110, 15.3.7.3). Its \
+         `Content-Range` is not the range that was asked for either.",
+    ),
     ("age-parse-nonnumeric", AGE),
     ("age-parse-negative", AGE),
     ("age-parse-float", AGE),

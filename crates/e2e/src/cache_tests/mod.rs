@@ -4,7 +4,7 @@
 //! the configurations, `explanations` has the reasons of failures, `page` writes the results.
 //!
 //! Promises: the suite's own code decides what passes, including dependencies between its tests; its browser-only tests
-//! are not run. All contestants run at the same time in front of the same origin, because the suite mostly waits.
+//! are not run. Tests that HTTP/2 has no words for are counted apart. All contestants run at the same time in front of the same origin, because the suite mostly waits.
 
 pub mod contestants;
 pub mod explanations;
@@ -17,6 +17,10 @@ use std::thread;
 
 use contestants::Contestant;
 use suite::Suite;
+
+/// The most tests that may be left out because HTTP/2 has no words for them: interim responses, which the suite reads
+/// with a client of its own, and headers of the connection.
+const INEXPRESSIBLE_MAX: usize = 8;
 
 /// The two layouts of the suite; the repository has been corrected since the package was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -50,7 +54,7 @@ pub struct Measured {
     pub version: String,
     /// Its layout.
     pub layout: Layout,
-    /// The results of each contestant, in order; the first are Nectary's.
+    /// The results of each contestant, in order; the first are Nectary's, one for each protocol.
     pub outcomes: Vec<Outcome>,
 }
 
@@ -65,7 +69,8 @@ pub struct Row {
     pub name: String,
     /// `required`, `optimal`, or `check`, which can neither pass nor fail.
     pub kind: String,
-    /// `pass`, `fail`, `yes`, `no`, `dependency` (a test that it depends on did not pass), `setup`, `harness`, `retry`.
+    /// `pass`, `fail`, `yes`, `no`, `dependency` (a test that it depends on did not pass), `setup`, `harness`, `retry`,
+    /// `inexpressible` (HTTP/2 has no words for it).
     pub result: String,
     /// The tests that it depends on and that did not pass.
     pub failed: Vec<String>,
@@ -91,15 +96,20 @@ pub(crate) struct Written {
 }
 
 impl Outcome {
-    /// Returns the number of tests of a kind that pass, and the number of all tests of that kind.
+    /// Returns the number of tests of a kind that pass, and the number of all tests of that kind that can be expressed.
     pub fn passed(&self, kind: &str) -> (usize, usize) {
-        let of_kind = || self.rows.iter().filter(|row| row.kind == kind);
+        let of_kind = || self.rows.iter().filter(|row| row.kind == kind && row.is_expressible());
         (of_kind().filter(|row| row.passes()).count(), of_kind().count())
     }
 
     /// The tests that should pass but do not.
     pub fn failures(&self) -> Vec<&Row> {
-        self.rows.iter().filter(|row| row.kind != "check" && !row.passes()).collect()
+        self.rows.iter().filter(|row| row.kind != "check" && row.is_expressible() && !row.passes()).collect()
+    }
+
+    /// The tests that HTTP/2 has no words for.
+    pub fn inexpressible(&self) -> Vec<&Row> {
+        self.rows.iter().filter(|row| !row.is_expressible()).collect()
     }
 
     /// The problems in these results of Nectary: too many failures, or an unexplained failure.
@@ -111,6 +121,11 @@ impl Outcome {
                 let wanted = count.saturating_sub(failures_max);
                 problems.push(format!("{passed} of {count} {kind} tests pass, at least {wanted} are wanted"));
             }
+        }
+        let inexpressible = self.inexpressible().len();
+        if inexpressible > INEXPRESSIBLE_MAX {
+            let problem = format!("{inexpressible} tests are not expressed, of at most {INEXPRESSIBLE_MAX}");
+            problems.push(problem);
         }
         for row in self.failures() {
             if explanations::of(row).is_none() {
@@ -125,6 +140,10 @@ impl Row {
     fn passes(&self) -> bool {
         self.result == "pass"
     }
+
+    fn is_expressible(&self) -> bool {
+        self.result != "inexpressible"
+    }
 }
 
 /// Runs the suite against all contestants concurrently.
@@ -132,10 +151,7 @@ impl Row {
 /// *Errors*: there is no contestant, or the suite's client does not run to its end.
 pub fn measure(suite: &Suite, contestants: &[Contestant]) -> Result<Measured> {
     let runs: Vec<Result<Written>> = thread::scope(|scope| {
-        let started: Vec<_> = contestants
-            .iter()
-            .map(|contestant| scope.spawn(|| suite.run(&contestant.name, contestant.address)))
-            .collect();
+        let started: Vec<_> = contestants.iter().map(|contestant| scope.spawn(|| suite.run(contestant))).collect();
         started.into_iter().map(|run| run.join().expect("a run does not panic")).collect()
     });
     let mut measured = None;
@@ -179,6 +195,10 @@ mod tests {
         assert_eq!(problems(&rows).len(), 1);
         rows.push(row("unheard-of", "optimal", "dependency"));
         assert_eq!(problems(&rows).len(), 2);
+        rows.extend((0..INEXPRESSIBLE_MAX).map(|_| row("no words", "required", "inexpressible")));
+        assert_eq!(problems(&rows).len(), 2);
+        rows.push(row("no words", "required", "inexpressible"));
+        assert_eq!(problems(&rows).len(), 3, "too many are left out");
         assert_eq!(problems(&[]).len(), 2, "no test at all is no success");
     }
 

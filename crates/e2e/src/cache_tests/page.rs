@@ -1,5 +1,6 @@
 //! The results as text, as JSON and as a page of `docs/results/`.
 
+use super::contestants::Protocol;
 use super::{Layout, Measured, Outcome, Row, explanations};
 use crate::bench::machine;
 use anyhow::Result;
@@ -10,7 +11,7 @@ use std::process::Command;
 /// The name of the page, without its ending.
 const PAGE: &str = "cache-tests";
 
-/// A table of figures; the first outcome is Nectary's.
+/// A table of figures; the first outcomes are Nectary's.
 pub fn table(outcomes: &[Outcome]) -> String {
     let width = outcomes.iter().map(|outcome| outcome.name.len()).max().unwrap_or(0);
     let mut text = format!("{:width$}  {:>10}  {:>10}  {:>10}\n", "", "required", "optimal", "checks: yes");
@@ -32,13 +33,15 @@ pub fn table(outcomes: &[Outcome]) -> String {
     text
 }
 
-/// The tests that Nectary fails, one line each.
+/// The tests that Nectary fails over one protocol, one line each, and those that this protocol has no words for.
 pub fn failures(nectary: &Outcome) -> String {
+    let left_out =
+        |row: &&Row| format!("{} ({}): {} has no words for it: {}\n", row.id, row.kind, nectary.name, row.detail);
     let line = |row: &&Row| {
         let explanation = explanations::of(row).unwrap_or_else(|| "NOT EXPLAINED".to_owned());
         format!("{} ({}, {}): {}\n  {explanation}\n", row.id, row.kind, row.result, row.detail)
     };
-    nectary.failures().iter().map(line).collect()
+    nectary.failures().iter().map(line).chain(nectary.inexpressible().iter().map(left_out)).collect()
 }
 
 /// Returns all results as JSON, for programs.
@@ -58,6 +61,7 @@ pub fn to_json(source: &str, measured: &Measured) -> Value {
             };
             json!({
                 "name": outcome.name, "required": of("required"), "optimal": of("optimal"), "failures": failures,
+                "inexpressible": outcome.inexpressible().iter().map(|row| &row.id).collect::<Vec<_>>(),
             })
         })
         .collect();
@@ -96,11 +100,28 @@ fn page(source: &str, measured: &Measured) -> String {
         machine(),
         table(outcomes)
     );
-    let Some(nectary) = outcomes.first() else { return text };
+    let Some((nectary, others)) = outcomes.split_first() else { return text };
     text += "\n## What Nectary fails, and why\n\n| test | kind | what it wants | why it fails |\n|---|---|---|---|\n";
-    for row in nectary.failures() {
+    let row_text = |row: &Row| {
         let explanation = explanations::of(row).unwrap_or_else(|| "not explained".to_owned());
-        text += &format!("| `{}` | {} | {} | {explanation} |\n", row.id, row.kind, cell(&row.name));
+        format!("| `{}` | {} | {} | {explanation} |\n", row.id, row.kind, cell(&row.name))
+    };
+    text.extend(nectary.failures().into_iter().map(row_text));
+    for other in others.iter().take(Protocol::ALL.len() - 1) {
+        let is_new = |row: &&Row| !nectary.failures().iter().any(|known| known.id == row.id);
+        let new: Vec<&Row> = other.failures().into_iter().filter(is_new).collect();
+        let names: Vec<String> = other.inexpressible().iter().map(|row| format!("`{}`", row.id)).collect();
+        text += &format!("\n{}: {} tests beside these fail", other.name, new.len());
+        text += &match names.is_empty() {
+            true => ".\n".to_owned(),
+            false => {
+                format!("; {} are left out, because it has no words for them: {}.\n", names.len(), names.join(", "))
+            }
+        };
+        if !new.is_empty() {
+            text += "\n| test | kind | what it wants | why it fails |\n|---|---|---|---|\n";
+            text.extend(new.into_iter().map(row_text));
+        }
     }
     text
 }

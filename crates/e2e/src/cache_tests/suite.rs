@@ -1,6 +1,7 @@
 //! The suite itself, installed with npm into a scratch directory, with its server and its client.
 
 use super::Written;
+use super::contestants::{Contestant, Protocol};
 use crate::guard::{self, Process, find_program};
 use crate::http::wait_listening;
 use crate::scratch::{Scratch, free_address};
@@ -73,11 +74,17 @@ impl Suite {
     }
 
     /// Runs every test that is not browser-only against a proxy.
-    pub(crate) fn run(&self, name: &str, address: SocketAddr) -> Result<Written> {
-        let file: String = name.chars().filter(char::is_ascii_alphanumeric).collect();
+    pub(crate) fn run(&self, contestant: &Contestant) -> Result<Written> {
+        let file: String = contestant.name.chars().filter(char::is_ascii_alphanumeric).collect();
         let out = self.scratch.join(&format!("{file}.json"));
         let mut node = Command::new("node");
-        node.arg("--no-warnings").arg(&self.client).arg(&self.folder).arg(format!("http://{address}")).arg(&out);
+        node.arg("--no-warnings").arg(&self.client).arg(&self.folder).arg(contestant.base()).arg(&out);
+        if contestant.protocol == Protocol::Http2 {
+            node.arg("http2");
+        }
+        if let Some(ca) = &contestant.ca {
+            node.env("NODE_EXTRA_CA_CERTS", ca);
+        }
         let log = self.scratch.join(&format!("{file}.log"));
         let (status, text) = guard::run("suite-client", node, &log, RUN_LIMIT)?;
         if !status.success() {
