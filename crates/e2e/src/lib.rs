@@ -20,6 +20,7 @@ pub mod emulated;
 pub mod failover;
 pub mod filled;
 pub mod guard;
+pub mod h2load;
 pub mod http;
 pub mod live;
 pub mod mirror;

@@ -6,9 +6,11 @@
 
 use crate::guard::{self, Process};
 use crate::http::wait_listening;
+use crate::nectary::certificates::Certificates;
 use crate::scratch::{Scratch, free_address};
 use anyhow::{Context, Result};
 use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -119,6 +121,73 @@ http {{
         Self::start(version("nginx", &program, "-v"), command, address, scratch, None)
     }
 
+    /// Starts nginx with TLS and HTTP/2: one worker, `proxy_cache` on tmpfs with its open file cache. It is the nginx of
+    /// Debian 13 if that has been unpacked, otherwise the installed one.
+    pub fn nginx_edge(origin: SocketAddr, certificates: &Certificates, cpu: Option<usize>) -> Result<Self> {
+        let installed = guard::find_program("nginx").context("nginx is not installed (Debian package nginx-light)")?;
+        let (scratch, address) = (Scratch::in_memory("nginx-edge")?, free_address()?);
+        let folder = scratch.path().display();
+        let (certificate, key) = (certificates.certificate.display(), certificates.key.display());
+        let configuration = format!(
+            "daemon off;
+master_process off;
+worker_processes 1;
+pid {folder}/pid;
+error_log stderr crit;
+events {{ worker_connections 16384; use epoll; }}
+http {{
+  access_log off;
+  sendfile on;
+  tcp_nopush on;
+  tcp_nodelay on;
+  keepalive_timeout 3600s;
+  keepalive_requests 1000000000;
+  open_file_cache max=1000 inactive=3600s;
+  open_file_cache_valid 3600s;
+  open_file_cache_min_uses 1;
+  client_body_temp_path {folder}/client;
+  proxy_temp_path {folder}/proxy;
+  fastcgi_temp_path {folder}/fastcgi;
+  uwsgi_temp_path {folder}/uwsgi;
+  scgi_temp_path {folder}/scgi;
+  proxy_cache_path {folder}/cache levels=1:2 keys_zone=objects:64m max_size=1g inactive=1d use_temp_path=off;
+  ssl_certificate {certificate};
+  ssl_certificate_key {key};
+  ssl_protocols TLSv1.2 TLSv1.3;
+  server {{
+    listen {address} ssl http2 backlog=1024;
+    location / {{
+      proxy_pass http://{origin};
+      proxy_cache objects;
+      proxy_cache_lock on;
+    }}
+  }}
+}}
+"
+        );
+        let file = scratch.join("nginx.conf");
+        std::fs::write(&file, configuration)?;
+        let command = |argument: &[&std::ffi::OsStr]| {
+            let mut command = match debian13() {
+                // Its own libraries, found by its own loader.
+                Some(root) => {
+                    let mut command = Command::new(root.join("usr/lib64/ld-linux-x86-64.so.2"));
+                    command.arg("--library-path").arg(root.join("usr/lib/x86_64-linux-gnu"));
+                    command.arg(root.join("usr/sbin/nginx"));
+                    command
+                }
+                None => Command::new(&installed),
+            };
+            command.args(argument);
+            command
+        };
+        let name = version_of("nginx", command(&["-v".as_ref()]));
+        let folder = scratch.path().as_os_str().to_owned();
+        let arguments =
+            ["-p".as_ref(), folder.as_ref(), "-c".as_ref(), file.as_ref(), "-e".as_ref(), "stderr".as_ref()];
+        Self::start(name, command(&arguments), address, scratch, cpu)
+    }
+
     /// Starts Varnish: malloc storage, one pool of `threads` threads.
     pub fn varnish(origin: SocketAddr, threads: usize, cpu: Option<usize>) -> Result<Self> {
         let program = guard::find_program("varnishd").context("varnishd is not installed (Debian package varnish)")?;
@@ -156,9 +225,23 @@ http {{
     }
 }
 
+/// The root of Debian 13 with nginx that `ci/setup peers` has unpacked, if it is there.
+fn debian13() -> Option<PathBuf> {
+    let own = std::env::current_exe().ok()?;
+    let root = own.ancestors().map(|folder| folder.join("tools/debian13")).find(|root| root.is_dir())?;
+    root.join("usr/sbin/nginx").is_file().then_some(root)
+}
+
 /// Returns a program's name and version; only the name if it does not print a version.
-fn version(name: &str, program: &std::path::Path, option: &str) -> String {
-    let output = Command::new(program).arg(option).output();
+fn version(name: &str, program: &Path, option: &str) -> String {
+    let mut command = Command::new(program);
+    command.arg(option);
+    version_of(name, command)
+}
+
+/// Like [`version`], with the command that prints it.
+fn version_of(name: &str, mut command: Command) -> String {
+    let output = command.output();
     let text = output.map(|output| String::from_utf8_lossy(&output.stderr).into_owned()).unwrap_or_default();
     let number = text.split(|character: char| !character.is_ascii_digit() && character != '.');
     let number = number.filter(|part| part.contains('.') && part.starts_with(|first: char| first.is_ascii_digit()));
