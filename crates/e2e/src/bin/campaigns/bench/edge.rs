@@ -204,7 +204,7 @@ fn nectary(scratch: &Scratch, name: &str, origin: &Origin, certificates: &Certif
     command.size = "1G".to_owned();
     command.memory = "256M".to_owned();
     command.cpu = Some(0);
-    command.arguments.extend(["--workers".to_owned(), "1".to_owned()]);
+    command.arguments.extend(["--workers", "1", "--connections-max", "15000"].map(str::to_owned));
     command.arguments.extend(certificates.options());
     Ok(Server::Nectary(command.start()?))
 }
