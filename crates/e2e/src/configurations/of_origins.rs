@@ -2,8 +2,9 @@
 
 use std::time::{Duration, Instant};
 
+use anyhow::{Result, ensure};
+
 use super::{Feature, Trial};
-use anyhow::Result;
 
 /// The longest time until a check has taken a server out.
 const OUT_MAX: Duration = Duration::from_secs(4);
@@ -87,6 +88,39 @@ servers = ["{app}", "{spare}"]
         see: |trial| Ok(trial.origins(8, FRESH)?.split(' ').count().to_string()),
         with: "1",
         without: "2",
+    },
+    Feature {
+        name: "balance-least-outstanding",
+        file: r#"
+%listener
+%store
+[origins.app]
+servers = ["{app}", "{spare}"]
++ balance = "least-outstanding"
+%site
+"#,
+        see: beside_a_slow_request,
+        with: "the other origin",
+        without: "both origins",
+    },
+    Feature {
+        name: "eject",
+        file: r#"
+%listener
+%store
+[origins.app]
+servers = ["{closing}", "{spare}"]
+retries = 0
++ eject = { failures = 1, time = "1m" }
+- eject = { failures = 1000, time = "1m" }
+%site
+"#,
+        see: |trial| {
+            let statuses = trial.statuses(&[FRESH; 8])?;
+            Ok(format!("{} times 502", statuses.matches("502").count()))
+        },
+        with: "1 times 502",
+        without: "4 times 502",
     },
     Feature {
         name: "weight-0",
@@ -203,6 +237,29 @@ eject = { failures = 1000 }
         without: "200 fetched, 200 stored",
     },
 ];
+
+/// Which origins answer while one of them has a request that takes long.
+fn beside_a_slow_request(trial: &Trial) -> Result<String> {
+    let origins = [&trial.app, &trial.spare];
+    for origin in origins {
+        origin.take_at_once_max();
+    }
+    std::thread::scope(|scope| {
+        let slow = scope.spawn(|| trial.answered("/slow~wait=2000", "x-origin"));
+        let begun = Instant::now();
+        while origins.iter().all(|origin| origin.take_at_once_max() == 0) {
+            ensure!(begun.elapsed() < OUT_MAX, "no origin got the slow request");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let quick = trial.origins(6, FRESH)?;
+        let slow = slow.join().map_err(|_| anyhow::anyhow!("a client panicked"))??;
+        Ok(match quick.as_str() {
+            "app spare" => "both origins".to_owned(),
+            one if one != slow => "the other origin".to_owned(),
+            one => format!("only {one}, which was busy"),
+        })
+    })
+}
 
 /// The `Host` that the origin got, or `own` if it is that of its URL.
 fn host(trial: &Trial) -> Result<String> {

@@ -34,6 +34,8 @@ pub struct Trial {
     pub folder: PathBuf,
     /// The origin that most routes lead to.
     pub app: Echo,
+    /// Another one.
+    pub spare: Echo,
     /// The authority of the certificate for other.test.
     pub other_ca: PathBuf,
     /// The folder of a client's certificate.
@@ -51,6 +53,7 @@ impl Trial {
             admin,
             folder: folder.to_owned(),
             app: around.app.clone(),
+            spare: around.spare.clone(),
             other_ca: around.other.ca.clone(),
             client: around.client.clone(),
             serial: AtomicU64::new(0),
