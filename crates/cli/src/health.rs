@@ -148,7 +148,10 @@ pub fn status(name: &str, stat: &Stat, running: Option<&Running>) -> Status {
         "origin_failure": origins_down.first().map(|down| &down.last),
         "servers": running.map(|running| running.stats.servers()),
         "configuration": config.map(|config| config.figures()),
-        "process": { "resident_bytes": machine::resident_bytes() },
+        "process": {
+            "open_descriptors": machine::open_descriptors(),
+            "resident_bytes": machine::resident_bytes(),
+        },
         "store": stat,
     }))
 }

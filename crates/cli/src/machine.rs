@@ -10,6 +10,13 @@ pub fn resident_bytes() -> Option<u64> {
     value_bytes(&fs::read_to_string("/proc/self/status").ok()?, "VmRSS:")
 }
 
+/// Returns the number of file descriptors that are open. *Cost*: reads a directory, if the kernel is older than 6.2.
+pub fn open_descriptors() -> Option<u64> {
+    // Newer kernels show the number as the size of the directory, older ones a size of 0.
+    let shown = fs::metadata("/proc/self/fd").ok()?.len();
+    Some(if shown > 0 { shown } else { nectary_host::descriptors::open_now() })
+}
+
 /// Returns a value of a table whose lines are like `MemTotal: 8000000 kB`.
 fn value_bytes(table: &str, name: &str) -> Option<u64> {
     let line = table.lines().find_map(|line| line.strip_prefix(name))?;
@@ -65,5 +72,9 @@ mod tests {
         assert_eq!(value_bytes("VmSize: 1 kB\nVmRSS:       8000000 kB\n", "VmRSS:"), Some(8_192_000_000));
         assert_eq!(value_bytes("VmRSS: many", "VmRSS:"), None);
         assert!(resident_bytes().is_some_and(|bytes| bytes > 1 << 16));
+        let before = open_descriptors().expect("a number");
+        let file = fs::File::open("/proc/self/status").expect("a file");
+        assert!(before >= 3 && open_descriptors().is_some_and(|open| open > 3), "{before}");
+        drop(file);
     }
 }

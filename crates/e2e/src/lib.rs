@@ -15,6 +15,7 @@ pub mod browser;
 pub mod cache_tests;
 pub mod cache_tree;
 pub mod clients;
+pub mod configurations;
 pub mod content;
 pub mod emulated;
 pub mod failover;

@@ -146,9 +146,12 @@ pub fn run(restarts: u64, seed: u64) -> Result<Counts> {
     Ok(counts)
 }
 
-/// Starts a process that inherits the listener as descriptor 3.
 fn start(filled: &Filled, listener: &TcpListener) -> Result<Process> {
-    let proxy = filled.command.command()?;
+    start_with_listener(&filled.command.command()?, listener, &filled.command.folder.join("nectary.log"))
+}
+
+/// Starts the process of a proxy that inherits the listener as descriptor 3.
+pub(crate) fn start_with_listener(proxy: &Command, listener: &TcpListener, log: &Path) -> Result<Process> {
     // The number of the process is not known before it runs, so a shell sets the variable and becomes the proxy.
     let mut command = Command::new("sh");
     command.args(["-c", "LISTEN_PID=$$ LISTEN_FDS=1 exec \"$@\"", "sh"]).arg(proxy.get_program());
@@ -169,16 +172,20 @@ fn start(filled: &Filled, listener: &TcpListener) -> Result<Process> {
             if done < 0 { Err(std::io::Error::last_os_error()) } else { Ok(()) }
         });
     }
-    Process::spawn("nectary", command, &filled.command.folder.join("nectary.log"), None)
+    Process::spawn("nectary", command, log, None)
+}
+
+fn wait_for(filled: &Filled, process: &mut Process) -> Result<()> {
+    wait_for_control(&filled.command.runtime_folder(), process)
 }
 
 /// Waits until this process answers on the control socket, which it makes after it has opened the store.
-fn wait_for(filled: &Filled, process: &mut Process) -> Result<()> {
+pub(crate) fn wait_for_control(runtime: &Path, process: &mut Process) -> Result<()> {
     let deadline = Instant::now() + START_MAX;
     let answers = |runtime: &Path, id: u32| -> Result<bool> {
         Ok(Control::connect(runtime)?.status()?["pid"].as_u64() == Some(id.into()))
     };
-    while !answers(&filled.command.runtime_folder(), process.id()).unwrap_or(false) {
+    while !answers(runtime, process.id()).unwrap_or(false) {
         if let Some(status) = process.try_status() {
             bail!("the next process ended: {}", describe(status));
         }

@@ -129,6 +129,11 @@ pub fn start(load: &Load, folder: &Path) -> Result<Running> {
 }
 
 impl Running {
+    /// Whether the run goes on.
+    pub fn goes_on(&mut self) -> bool {
+        self.process.try_status().is_none()
+    }
+
     /// Waits for the end and reads the summary.
     pub fn finish(mut self) -> Result<Measured> {
         let status = self.process.wait(self.limit)?;

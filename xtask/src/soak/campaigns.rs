@@ -357,6 +357,13 @@ pub const CAMPAIGNS: &[Campaign] = &[
         extents: &[("{restarts}", "50", "10")],
     },
     Campaign {
+        name: "configurations",
+        program: Program::Of { program: "e2e-campaigns", campaign: "configurations" },
+        arguments: &["--changes", "{changes}", "--seed", "{seed}"],
+        environment: &[],
+        extents: &[("{changes}", "10", "2")],
+    },
+    Campaign {
         name: "admin-page",
         program: Program::Of { program: "e2e-campaigns", campaign: "admin-page" },
         arguments: &[],

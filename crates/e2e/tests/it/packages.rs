@@ -1,4 +1,4 @@
-//! What packages are made of, checked without making one: services, configuration, the operators' page.
+//! What packages are made of, checked without making one: services, configuration, alerts, the operators' page.
 //!
 //! `e2e-campaigns packages` makes the packages and installs them.
 
@@ -18,6 +18,8 @@ use nectary_e2e::scratch::Scratch;
 /// The greatest exposure of a service that runs as an own user, of 10.
 const EXPOSURE_MAX: f64 = 3.0;
 const LIMIT: Duration = Duration::from_secs(30);
+/// The longest time of a run of promtool, whose tests have a day of samples.
+const PROMTOOL_MAX: Duration = Duration::from_secs(60);
 
 /// Copies the units into a scratch folder, with the program under test as their program.
 fn units(scratch: &Scratch) -> Result<Vec<PathBuf>> {
@@ -94,6 +96,48 @@ fn packaged_configuration_is_good() -> Result<()> {
     fs::write(scratch.join("proxy.toml"), own(&only_tls))?;
     let (status, said) = check()?;
     ensure!(status.success() && said.contains("1 sites"), "{said}");
+    Ok(())
+}
+
+/// Runs promtool in a folder; returns whether it succeeds, and what it says.
+fn promtool(folder: &std::path::Path, arguments: &[&str]) -> Result<(bool, String)> {
+    let mut command = Command::new("promtool");
+    command.args(arguments).current_dir(folder);
+    let log = folder.join("promtool.log");
+    let _ = fs::remove_file(&log);
+    let (status, said) = guard::run("promtool", command, &log, PROMTOOL_MAX)?;
+    Ok((status.success(), said))
+}
+
+#[test]
+fn alerts_fire_when_they_should() -> Result<()> {
+    if find_program("promtool").is_none() {
+        not_run("promtool is not installed (Debian package prometheus)");
+        return Ok(());
+    }
+    let scratch = Scratch::new("alerts")?;
+    let from = repository()?.join("packaging/prometheus");
+    for name in ["alerts.yml", "alerts-test.yml"] {
+        fs::copy(from.join(name), scratch.join(name))?;
+    }
+    let (is_good, said) = promtool(scratch.path(), &["check", "rules", "alerts.yml"])?;
+    ensure!(is_good, "{said}");
+    let (is_good, said) = promtool(scratch.path(), &["test", "rules", "alerts-test.yml"])?;
+    ensure!(is_good, "{said}");
+    // Alerts that are never active, or that fire at once or for everything, are noticed.
+    let rules = fs::read_to_string(from.join("alerts.yml"))?;
+    for (right, wrong) in [
+        ("nectary_store_stopped == 1", "nectary_store_stopped == 2"),
+        ("nectary_proxy_server_up == 0", "nectary_proxy_server_up >= 0"),
+        ("time() < 14 * 86400\n        for: 1h", "time() < 14 * 86400\n        for: 1m"),
+        ("> 0.05 * sum", "> 0.5 * sum"),
+    ] {
+        let planted = rules.replacen(right, wrong, 1);
+        ensure!(planted != rules, "there is no rule with {right}");
+        fs::write(scratch.join("alerts.yml"), planted)?;
+        let (is_good, _) = promtool(scratch.path(), &["test", "rules", "alerts-test.yml"])?;
+        ensure!(!is_good, "{wrong} is not noticed");
+    }
     Ok(())
 }
 

@@ -31,8 +31,17 @@ const COLUMNS_DEFAULT: usize = 80;
 const STREAMS_DEFAULT: usize = 10;
 
 /// The details of a proxy's status that are shown, beside all its counters.
-const PROXY_DETAILS: &[&str] =
-    &["access_log_failure", "acme", "certificates", "latencies", "origin_failure", "process", "servers", "store"];
+const PROXY_DETAILS: &[&str] = &[
+    "access_log_failure",
+    "acme",
+    "certificates",
+    "connections",
+    "latencies",
+    "origin_failure",
+    "process",
+    "servers",
+    "store",
+];
 /// The details of a volume server's status that are shown.
 const SERVER_DETAILS: &[&str] =
     &["operations", "questions", "appends", "checkpoints", "inodes", "free_bytes", "size_bytes", "tokens", "locks"];

@@ -36,7 +36,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{CommandFactory, Parser, Subcommand};
 
-use self::edge::{acme, admin_page, http2_spec};
+use self::edge::{acme, admin_page, configurations, http2_spec};
 
 /// Runs a whole system for long, and checks or measures it.
 #[derive(Parser)]
@@ -60,6 +60,7 @@ enum Campaign {
     CacheFiles(cache_files::Arguments),
     CacheTests(cache_tests::Arguments),
     CacheTree(cache_tree::Arguments),
+    Configurations(configurations::Arguments),
     DiskFaults(disk_faults::Arguments),
     Http2Spec(http2_spec::Arguments),
     NbdKernel(nbd_kernel::Arguments),
@@ -94,6 +95,7 @@ fn main() -> Result<ExitCode> {
         Campaign::CacheFiles(arguments) => Ok(cache_files::campaign(&arguments)),
         Campaign::CacheTests(arguments) => cache_tests::campaign(&arguments),
         Campaign::CacheTree(arguments) => cache_tree::campaign(&arguments),
+        Campaign::Configurations(arguments) => configurations::campaign(&arguments),
         Campaign::DiskFaults(arguments) => disk_faults::campaign(&arguments),
         Campaign::Http2Spec(arguments) => http2_spec::campaign(&arguments),
         Campaign::NbdKernel(arguments) => nbd_kernel::campaign(&arguments),

@@ -76,6 +76,9 @@ const PROXY: &[Metric] = &[
     ("http2_connections_total", COUNTER, "Connections of clients that spoke HTTP/2.", &[("", "/http2_connections")]),
     ("http2_streams_cut_total", COUNTER, "Streams of HTTP/2 ended as their clients stalled.", &[("", "/cut_streams")]),
     ("connections_open", GAUGE, "Connections of clients open now.", &[("", "/connections_open")]),
+    ("connections_max", GAUGE, "Connections of clients that may be open.", &[("", "/connections/clients_max")]),
+    ("open_descriptors", GAUGE, "File descriptors open now.", &[("", "/process/open_descriptors")]),
+    ("descriptors_max", GAUGE, "File descriptors that may be open.", &[("", "/connections/descriptors")]),
     (
         "connections_refused_total",
         COUNTER,
@@ -311,5 +314,139 @@ fn number(value: &Value) -> Option<u64> {
         Value::Bool(is_so) => Some(u64::from(*is_so)),
         Value::String(_) => Some(1),
         other => other.as_u64(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+
+    use super::*;
+
+    const ALERTS: &str = include_str!("../../../../../../packaging/prometheus/alerts.yml");
+    const ALERT_TESTS: &str = include_str!("../../../../../../packaging/prometheus/alerts-test.yml");
+    const DASHBOARD: &str = include_str!("../../../../../../packaging/grafana/proxy.json");
+
+    /// Each series of a proxy, with the values of its second label; there are none if clients or files choose them.
+    fn series() -> BTreeMap<String, BTreeSet<&'static str>> {
+        let mut all = BTreeMap::new();
+        for (prefix, metrics) in [("nectary_proxy", PROXY), ("nectary_store", STORE)] {
+            for (metric, _, _, figures) in metrics {
+                let values = figures.iter().map(|(value, _)| *value).filter(|value| !value.is_empty());
+                all.insert(format!("{prefix}_{metric}"), values.collect());
+            }
+        }
+        let further = SERVER.map(|(metric, ..)| format!("nectary_proxy_server_{metric}"));
+        let further = further.into_iter().chain(["bucket", "sum", "count"].map(|part| format!("{LATENCY}_{part}")));
+        let parts = ["nectary_part_state", "nectary_part_problems"];
+        let further = further.chain([CERTIFICATE, ORDERED].into_iter().chain(parts).map(str::to_owned));
+        all.extend(further.map(|name| (name, BTreeSet::new())));
+        all
+    }
+
+    /// The names of metrics in a text, each with what is in braces behind it.
+    fn named(text: &str) -> Vec<(String, String)> {
+        let is_part = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+        let mut found = Vec::new();
+        for (at, _) in text.match_indices("nectary_") {
+            if text[..at].ends_with(is_part) {
+                continue;
+            }
+            let rest = &text[at..];
+            let (name, rest) = rest.split_at(rest.find(|c: char| !is_part(c)).unwrap_or(rest.len()));
+            let braces = rest.strip_prefix('{').and_then(|rest| rest.split('}').next()).unwrap_or_default();
+            found.push((name.to_owned(), braces.to_owned()));
+        }
+        found
+    }
+
+    /// The texts of a JSON value, and of all that is in it.
+    fn texts(value: &Value, found: &mut Vec<String>) {
+        match value {
+            Value::String(text) => found.push(text.clone()),
+            Value::Array(values) => values.iter().for_each(|value| texts(value, found)),
+            Value::Object(members) => members.values().for_each(|value| texts(value, found)),
+            _ => {}
+        }
+    }
+
+    /// What the rules and the dashboard name and a proxy has not.
+    fn unknown(text: &str) -> Vec<String> {
+        let all = series();
+        let mut unknown = Vec::new();
+        for (name, braces) in named(text) {
+            let Some(values) = all.get(&name) else {
+                unknown.push(name);
+                continue;
+            };
+            let second = ["result", "class", "reason", "use"];
+            for matched in braces.split(',').filter_map(|matched| matched.split_once('=')) {
+                let (label, value) = (matched.0.trim().trim_end_matches('!'), matched.1.trim());
+                let is_pattern = value.starts_with('~');
+                let value = value.trim_start_matches('~').trim_matches(['"', '\\']);
+                let is_known = |value: &str| values.is_empty() || values.contains(value);
+                let is_right = if is_pattern { value.split('|').all(is_known) } else { is_known(value) };
+                if second.contains(&label) && !is_right {
+                    unknown.push(format!("{name}{{{label}={value}}}"));
+                }
+            }
+        }
+        unknown
+    }
+
+    fn dashboard() -> (Value, Vec<String>) {
+        let value: Value = serde_json::from_str(DASHBOARD).expect("JSON");
+        let mut found = Vec::new();
+        texts(&value, &mut found);
+        (value, found)
+    }
+
+    #[test]
+    fn alerts_and_dashboard_know_their_metrics() {
+        let dashboard = dashboard().1.join("\n");
+        for (file, text) in [("alerts", ALERTS), ("tests", ALERT_TESTS), ("dashboard", dashboard.as_str())] {
+            assert!(named(text).len() > 20, "{file}");
+            assert_eq!(unknown(text), [""; 0], "{file}");
+        }
+        // Names that are gone, and values of labels, are noticed.
+        assert_eq!(unknown("rate(nectary_proxy_hits[5m])"), ["nectary_proxy_hits"]);
+        let planted = "nectary_proxy_results_total{proxy=\":80\", result=~\"hit|hot\"}";
+        assert_eq!(unknown(planted), ["nectary_proxy_results_total{result=hit|hot}"]);
+        assert_eq!(unknown(&planted.replace("hit|hot", "hit|miss")), [""; 0]);
+    }
+
+    /// An alert without these tells nobody what to do at night.
+    #[test]
+    fn every_alert_says_what_to_do() {
+        let alerts: Vec<&str> = ALERTS.split("- alert: ").skip(1).collect();
+        assert!(alerts.len() > 20, "{}", alerts.len());
+        for alert in alerts {
+            let name = alert.lines().next().unwrap_or_default();
+            for part in ["expr: ", "for: ", "severity: ", "summary: ", "description: ", "action: "] {
+                assert_eq!(
+                    alert.matches(&format!("\n          {part}")).count()
+                        + alert.matches(&format!("\n        {part}")).count(),
+                    1,
+                    "{name}: {part}"
+                );
+            }
+            let fires = format!("alertname=\"{name}\"");
+            assert!(ALERT_TESTS.contains(&fires), "no test lets {name} fire");
+        }
+    }
+
+    #[test]
+    fn dashboard_has_no_panel_twice() {
+        let (value, _) = dashboard();
+        let panels = value["panels"].as_array().expect("panels");
+        let ids: BTreeSet<u64> = panels.iter().filter_map(|panel| panel["id"].as_u64()).collect();
+        let titles: BTreeSet<&str> = panels.iter().filter_map(|panel| panel["title"].as_str()).collect();
+        assert_eq!((ids.len(), titles.len()), (panels.len(), panels.len()));
+        for panel in panels.iter().filter(|panel| panel["type"] != "row") {
+            let targets = panel["targets"].as_array().map_or(0, Vec::len);
+            let place = &panel["gridPos"];
+            let is_inside = place["x"].as_u64().zip(place["w"].as_u64()).is_some_and(|(x, w)| x + w <= 24);
+            assert!(targets > 0 && is_inside && panel["description"].is_string(), "{}", panel["title"]);
+        }
     }
 }

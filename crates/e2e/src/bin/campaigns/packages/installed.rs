@@ -199,6 +199,7 @@ fn verify(container: &Container) -> Result<()> {
          test \"$(stat -c %U:%a /var/lib/nectary)\" = nectary:750\n\
          test \"$(stat -c %U /proc/$(systemctl show -p MainPID --value nectary-proxy))\" = nectary\n\
          for name in nectary nectary-proxy nectary-volume-mount; do zcat /usr/share/man/man1/$name.1.gz | grep -q '^.SH'; done\n\
+         test -s /usr/share/nectary/prometheus/alerts.yml && test -s /usr/share/nectary/grafana/proxy.json\n\
          bash -c '. /usr/share/bash-completion/completions/nectary && complete -p nectary' >/dev/null\n\
          logrotate --force /etc/logrotate.d/nectary\n\
          test -s /var/log/nectary/access.log.1\n\
