@@ -40,6 +40,7 @@ mod servers_of_an_origin;
 mod several_addresses;
 mod several_sites;
 mod shutdown;
+mod soft_purge;
 mod stale;
 mod start_errors;
 mod tags;
