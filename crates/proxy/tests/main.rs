@@ -24,6 +24,7 @@ mod informational;
 mod interrupted_bodies;
 mod limits;
 mod limits_of_servers;
+mod limits_of_sites;
 mod locality;
 mod log_of_requests;
 mod miss_then_hit;
