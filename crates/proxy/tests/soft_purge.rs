@@ -103,7 +103,7 @@ async fn fetch_before_a_soft_purge_stores_nothing() {
 }
 
 #[tokio::test]
-async fn soft_purges_by_tag_take_what_they_name() {
+async fn soft_purge_by_tag_takes_its_responses() {
     let origin = Origin::start().await;
     origin.on("/a", fresh(&["surrogate-key: news"])).on("/a", Script::raw(RENEWED));
     origin.on("/b", fresh(&["surrogate-key: sport"]));

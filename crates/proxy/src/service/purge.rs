@@ -264,7 +264,9 @@ mod tests {
     fn soft_purge_header_is_one_or_zero() {
         let of = |values: &[&'static str]| {
             let mut headers = HeaderMap::new();
-            values.iter().for_each(|value| _ = headers.append(SOFT_PURGE, http::HeaderValue::from_static(value)));
+            for value in values {
+                headers.append(SOFT_PURGE, http::HeaderValue::from_static(*value));
+            }
             is_soft(&headers)
         };
         assert_eq!((of(&[]), of(&["0"]), of(&["1"])), (Some(false), Some(false), Some(true)));

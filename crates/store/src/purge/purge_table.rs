@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn softly_purged_is_stale_and_purged_is_gone() {
+    fn verdicts_tell_stale_from_gone() {
         let table = PurgeTable::new(7);
         table.add(&soft(tag_record(TagHash(1), 20, 5), 1000));
         assert_eq!((verdict(&table, 20), verdict(&table, 21)), (Verdict::Stale(1000), Verdict::Live));

@@ -64,7 +64,7 @@ async fn soft_purges_hold_after_a_crash() {
 }
 
 #[tokio::test]
-async fn soft_purge_of_everything_holds_after_a_crash() {
+async fn soft_purge_of_all_holds_after_crash() {
     let (device, store) = fresh(16 << 20).await;
     put(&store, "before", &[]).await;
     store.purge_key_as(b"before", SOFT).await.unwrap();
