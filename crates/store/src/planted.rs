@@ -144,7 +144,7 @@ nectary_block::planted_bugs! {
 #[cfg(feature = "planted")]
 impl Bug {
     /// Bugs that a crash or a flipped bit reveals.
-    pub const ALL: [Bug; 18] = [
+    pub const ALL: [Bug; 19] = [
         Bug::FlushDropped,
         Bug::ChecksumSkipped,
         Bug::PurgeRecordIgnored,
@@ -163,6 +163,7 @@ impl Bug {
         Bug::TagPurgeUncovers,
         Bug::HotListIgnoresPurge,
         Bug::HotListIgnoresReplacement,
+        Bug::SoftPurgeIgnored,
     ];
 
     /// Bugs that show in the answers of a running store.
