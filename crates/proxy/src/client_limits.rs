@@ -1,17 +1,20 @@
-//! The limits that hold for each network of clients: its connections at a time, and how often it sends requests.
+//! The limits that hold for each network of clients: its connections at a time, and how often it sends requests, to the
+//! proxy and to each site or route that has a rule for that.
 //!
-//! Owns: which network an address belongs to, the count of its open connections, and its token bucket. All workers
+//! Owns: which network an address belongs to, the count of its open connections, and its token buckets. All workers
 //! share them. A network is an IPv4 address, or the first 64 bits of an IPv6 address: a client can choose the others.
 //!
 //! Promises: a network gets a request for each token. Its bucket holds the requests of a period, is full at first, and
-//! fills evenly. Memory is bounded: there are at most [`NETWORKS_MAX`] buckets. Beyond that, those of the networks that
-//! have sent nothing for longest are forgotten, and such a network begins with a full bucket.
+//! fills evenly. Memory is bounded: there are at most [`NETWORKS_MAX`] buckets of the proxy, and as many of all its
+//! sites together. Beyond that, those that were not used for longest are forgotten, and such a network begins with a
+//! full bucket. The buckets of a site's rule are found by its name and its rate, so a reload that changes neither keeps
+//! them.
 //!
 //! *Cost*: without limits, a look at an option. With them, a lock for each connection, and for each request the lock of
-//! one of [`SHARDS`] parts of the buckets.
+//! one of [`SHARDS`] parts of the buckets; two, if its site has a rule, too.
 
 use std::collections::HashMap;
-use std::hash::{BuildHasher, RandomState};
+use std::hash::{BuildHasher, DefaultHasher, Hash, Hasher, RandomState};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
@@ -20,11 +23,11 @@ use nectary_config::RequestRate;
 
 use crate::options::NetworkLimits;
 
-/// The maximum number of networks whose requests are counted.
+/// The maximum number of buckets in a table of them.
 const NETWORKS_MAX: usize = 100_000;
 /// The number of parts of the buckets, each with its own lock.
 const SHARDS: usize = 64;
-/// The maximum number of networks in one generation of a part. A part has two generations.
+/// The maximum number of buckets in one generation of a part. A part has two generations.
 const GENERATION_MAX: usize = NETWORKS_MAX / SHARDS / 2;
 
 const SECOND_NS: u64 = 1_000_000_000;
@@ -34,6 +37,8 @@ const SECOND_NS: u64 = 1_000_000_000;
 pub(crate) struct ClientLimits {
     pub connections: Option<Arc<NetworkConnections>>,
     pub requests: Option<Arc<NetworkRequests>>,
+    /// The buckets of sites and routes.
+    of_sites: Arc<BucketTable>,
 }
 
 impl ClientLimits {
@@ -41,7 +46,26 @@ impl ClientLimits {
     pub fn new(limits: &NetworkLimits) -> ClientLimits {
         let connections = limits.connections_max.map(NetworkConnections::new).map(Arc::new);
         let requests = limits.requests.map(|rate| Arc::new(NetworkRequests::new(rate)));
-        ClientLimits { connections, requests }
+        ClientLimits { connections, requests, of_sites: Arc::new(BucketTable::new()) }
+    }
+
+    /// Takes a token for a request to a site or a route with this rule. *Errors*: there is none; the whole seconds
+    /// after which there will be one.
+    pub fn take_of_site(&self, rule: Option<&RequestRule>, client: IpAddr, now: Instant) -> Result<(), u64> {
+        rule.map_or(Ok(()), |rule| self.of_sites.take(rule, client, now))
+    }
+
+    /// Takes the tokens that a request needs, which is to a site or a route with this rule. *Errors*: one is missing,
+    /// and none is taken.
+    pub fn take_all(&self, rule: Option<&RequestRule>, client: IpAddr, now: Instant) -> Result<(), u64> {
+        self.take_of_site(rule, client, now)?;
+        let Some(Err(wait_s)) = self.requests.as_ref().map(|requests| requests.take(client, now)) else {
+            return Ok(());
+        };
+        if let Some(rule) = rule {
+            self.of_sites.put_back(rule, client, now);
+        }
+        Err(wait_s)
     }
 
     /// Counts a new connection of a client; nothing is counted without a limit. *Errors*: its network has too many.
@@ -107,10 +131,34 @@ impl Drop for NetworkPlace {
     }
 }
 
-/// The token buckets of the networks.
+/// How often each network may send requests to a site or a route.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct RequestRule {
+    /// A number that rules of other sites, routes and rates do not have.
+    number: u64,
+    rate: BucketRate,
+}
+
+impl RequestRule {
+    /// The rule of a site with this first name, or of its route with this path.
+    pub fn new(site: &str, path: Option<&str>, rate: RequestRate) -> RequestRule {
+        // Names, paths and rates are the operator's, so nobody looks for two with the same hash.
+        let mut hasher = DefaultHasher::new();
+        (site, path, rate.count, rate.period).hash(&mut hasher);
+        RequestRule { number: hasher.finish(), rate: BucketRate::of(rate) }
+    }
+}
+
+/// The requests of the networks to the proxy.
 #[derive(Debug)]
 pub(crate) struct NetworkRequests {
-    rate: BucketRate,
+    rule: RequestRule,
+    buckets: BucketTable,
+}
+
+/// The token buckets of networks under some rules.
+#[derive(Debug)]
+struct BucketTable {
     /// The time from which buckets count.
     started: Instant,
     /// Chooses the part of a network. Clients do not know its key, so they cannot choose networks of one part.
@@ -118,9 +166,12 @@ pub(crate) struct NetworkRequests {
     shards: Vec<Mutex<Shard>>,
 }
 
+/// Whose bucket it is: the number of a rule, and a network.
+type BucketOwner = (u64, IpAddr);
+
 /// The rate at which buckets fill. A token is `period_ns` drops, and `count` drops come in a nanosecond: so everything
 /// is a whole number, and at most 2 * 10^17.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct BucketRate {
     count: u64,
     period_ns: u64,
@@ -137,34 +188,63 @@ struct Bucket {
 /// before it. When the first is full, it takes the place of the other.
 #[derive(Debug, Default)]
 struct Shard {
-    recent: HashMap<IpAddr, Bucket>,
-    before: HashMap<IpAddr, Bucket>,
+    recent: HashMap<BucketOwner, Bucket>,
+    before: HashMap<BucketOwner, Bucket>,
 }
 
 impl NetworkRequests {
     fn new(rate: RequestRate) -> NetworkRequests {
-        let period_ns = u64::try_from(rate.period.as_nanos()).unwrap_or(u64::MAX).clamp(1, 60 * SECOND_NS);
-        NetworkRequests {
-            rate: BucketRate { count: rate.count.clamp(1, RequestRate::COUNT_MAX).into(), period_ns },
+        NetworkRequests { rule: RequestRule::new("", None, rate), buckets: BucketTable::new() }
+    }
+
+    /// Takes a token for a request. *Errors*: there is none; the whole seconds after which there will be one.
+    pub fn take(&self, client: IpAddr, now: Instant) -> Result<(), u64> {
+        self.buckets.take(&self.rule, client, now)
+    }
+}
+
+impl BucketTable {
+    fn new() -> BucketTable {
+        BucketTable {
             started: Instant::now(),
             hasher: RandomState::new(),
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
         }
     }
 
-    /// Takes a token for a request. *Errors*: there is none; the whole seconds after which there will be one.
-    pub fn take(&self, client: IpAddr, now: Instant) -> Result<(), u64> {
-        let network = network_of(client);
+    /// Takes a token under a rule. *Errors*: there is none; the whole seconds after which there will be one.
+    fn take(&self, rule: &RequestRule, client: IpAddr, now: Instant) -> Result<(), u64> {
+        self.with_bucket(rule, client, now, |bucket, now_ns| bucket.take(rule.rate, now_ns))
+    }
+
+    /// Puts back a token that was taken for a request.
+    fn put_back(&self, rule: &RequestRule, client: IpAddr, now: Instant) {
+        self.with_bucket(rule, client, now, |bucket, _| bucket.put_back(rule.rate));
+    }
+
+    fn with_bucket<R>(
+        &self,
+        rule: &RequestRule,
+        client: IpAddr,
+        now: Instant,
+        then: impl FnOnce(&mut Bucket, u64) -> R,
+    ) -> R {
+        let owner: BucketOwner = (rule.number, network_of(client));
         let since = now.saturating_duration_since(self.started);
         let now_ns = u64::try_from(since.as_nanos()).unwrap_or(u64::MAX);
-        let shard = &self.shards[self.hasher.hash_one(network) as usize % SHARDS];
+        let shard = &self.shards[self.hasher.hash_one(owner) as usize % SHARDS];
         let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
-        let full = Bucket { drops: self.rate.full(), at_ns: now_ns };
-        shard.bucket(network, full).take(self.rate, now_ns)
+        let full = Bucket { drops: rule.rate.full(), at_ns: now_ns };
+        then(shard.bucket(owner, full), now_ns)
     }
 }
 
 impl BucketRate {
+    fn of(rate: RequestRate) -> BucketRate {
+        let period_ns = u64::try_from(rate.period.as_nanos()).unwrap_or(u64::MAX).clamp(1, 60 * SECOND_NS);
+        BucketRate { count: rate.count.clamp(1, RequestRate::COUNT_MAX).into(), period_ns }
+    }
+
     /// The drops of a full bucket.
     fn full(self) -> u64 {
         self.count * self.period_ns
@@ -188,19 +268,24 @@ impl Bucket {
             }
         }
     }
+
+    /// Puts a token back.
+    fn put_back(&mut self, rate: BucketRate) {
+        self.drops = (self.drops + rate.period_ns).min(rate.full());
+    }
 }
 
 impl Shard {
-    /// The bucket of a network, which is `new` if the network is not known.
-    fn bucket(&mut self, network: IpAddr, new: Bucket) -> &mut Bucket {
+    /// The bucket of an owner, which is `new` if the owner is not known.
+    fn bucket(&mut self, owner: BucketOwner, new: Bucket) -> &mut Bucket {
         let mut known = None;
-        if !self.recent.contains_key(&network) {
-            known = self.before.remove(&network);
+        if !self.recent.contains_key(&owner) {
+            known = self.before.remove(&owner);
             if self.recent.len() >= GENERATION_MAX {
                 self.before = std::mem::take(&mut self.recent);
             }
         }
-        self.recent.entry(network).or_insert(known.unwrap_or(new))
+        self.recent.entry(owner).or_insert(known.unwrap_or(new))
     }
 }
 
@@ -248,7 +333,7 @@ mod tests {
     #[test]
     fn a_full_bucket_empties_and_fills_evenly() {
         let requests = requests(4, 60);
-        let (client, begun) = (address("192.0.2.7"), requests.started);
+        let (client, begun) = (address("192.0.2.7"), requests.buckets.started);
         let at = |seconds: f64| begun + Duration::from_secs_f64(seconds);
         assert!((0..4).all(|_| requests.take(client, at(1.0)).is_ok()));
         assert_eq!(requests.take(client, at(1.0)), Err(15));
@@ -265,7 +350,7 @@ mod tests {
     #[test]
     fn largest_rates_are_exact() {
         for (count, seconds) in [(RequestRate::COUNT_MAX, 1), (RequestRate::COUNT_MAX, 60), (999_983, 1), (1, 60)] {
-            let rate = requests(count, seconds).rate;
+            let rate = requests(count, seconds).rule.rate;
             let mut bucket = Bucket { drops: rate.full(), at_ns: 0 };
             for now_ns in [0, seconds * SECOND_NS, 1_000_000 * SECOND_NS] {
                 assert!((0..count).all(|_| bucket.take(rate, now_ns).is_ok()), "{count} in {seconds} s");
@@ -275,9 +360,42 @@ mod tests {
     }
 
     #[test]
+    fn each_rule_has_its_own_buckets() {
+        let limits = ClientLimits::new(&NetworkLimits::default());
+        let (client, now) = (address("192.0.2.7"), limits.of_sites.started);
+        let rate = |count| RequestRate { count, period: Duration::from_secs(60) };
+        let rules = [
+            RequestRule::new("one", None, rate(1)),
+            RequestRule::new("one", Some("/"), rate(1)),
+            RequestRule::new("two", None, rate(1)),
+            RequestRule::new("one", None, rate(2)),
+        ];
+        for rule in &rules {
+            assert_eq!(limits.take_of_site(Some(rule), client, now), Ok(()), "{rule:?}");
+        }
+        // A reload makes the same rule again.
+        let again = RequestRule::new("one", None, rate(1));
+        assert_eq!(limits.take_of_site(Some(&again), client, now), Err(60));
+        assert_eq!(limits.take_of_site(Some(&again), address("192.0.2.8"), now), Ok(()), "another network");
+        assert_eq!(limits.take_of_site(None, client, now), Ok(()));
+    }
+
+    #[test]
+    fn request_takes_all_its_tokens_or_none() {
+        let requests = Some(RequestRate { count: 1, period: Duration::from_secs(60) });
+        let limits = ClientLimits::new(&NetworkLimits { connections_max: None, requests });
+        let (client, now) = (address("192.0.2.7"), limits.of_sites.started);
+        let rule = RequestRule::new("one", None, RequestRate { count: 2, period: Duration::from_secs(60) });
+        assert_eq!(limits.take_all(Some(&rule), client, now), Ok(()));
+        assert_eq!(limits.take_all(Some(&rule), client, now), Err(60), "the proxy's");
+        assert_eq!(limits.take_of_site(Some(&rule), client, now), Ok(()), "it was put back");
+        assert_eq!(limits.take_all(Some(&rule), client, now), Err(30), "the site's");
+    }
+
+    #[test]
     fn many_networks_forget_only_the_oldest() {
         let requests = requests(1, 60);
-        let now = requests.started;
+        let now = requests.buckets.started;
         let network = |number: usize| IpAddr::V4((number as u32).into());
         let busy = address("2001:db8::1");
         assert_eq!(requests.take(busy, now), Ok(()));
@@ -291,7 +409,7 @@ mod tests {
             let shard = shard.lock().expect("no panic");
             shard.recent.len() + shard.before.len()
         };
-        let count: usize = requests.shards.iter().map(kept).sum();
+        let count: usize = requests.buckets.shards.iter().map(kept).sum();
         assert!(count <= NETWORKS_MAX && count > NETWORKS_MAX / 3, "{count}");
         assert_eq!(requests.take(network(2 * NETWORKS_MAX - 1), now), Err(60), "the newest is known");
         assert_eq!(requests.take(network(0), now), Ok(()), "the oldest is forgotten");

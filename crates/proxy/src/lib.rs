@@ -29,6 +29,7 @@ mod latency;
 mod options;
 mod origin_options;
 mod pieces;
+mod purge_request;
 mod reload;
 mod rendered_values;
 mod room;
@@ -53,6 +54,7 @@ pub use options::{
     AccessLog, ClientNet, ForwardedOptions, Limits, LogFormat, NameFiles, NetworkLimits, OriginUrl, ProxyOptions,
 };
 pub use origin_options::OriginOptions;
+pub use purge_request::{PurgeRequest, PurgeSubject};
 pub use reload::Reopener;
 pub use room::ConnectionLimits;
 pub use rules::default_ttl::{Rule as DefaultTtlRule, parse_duration};

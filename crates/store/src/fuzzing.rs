@@ -14,7 +14,7 @@ use crate::format::{Append, BLOCK_BYTES, PURGE_RECORDS_PER_BLOCK, Place, Record}
 use crate::index::{Index, Kept};
 use crate::names::key::KeyHash;
 use crate::purge::log::PurgeLog;
-use crate::purge::rules::PurgeTable;
+use crate::purge::purge_table::PurgeTable;
 use crate::recover as recovery;
 use crate::recover::loading::{Loading, Rest};
 use crate::recover::replay::Replay;

@@ -140,6 +140,7 @@ pub use intake::admission::{
 pub use locality::clusters::ClusterRead;
 pub use names::key::{Key, KeyRef, PRIMARY_BYTES_MAX, VARIANT_BYTES_MAX};
 pub use names::tag::{TAG_BYTES_MAX, TAGS_MAX};
+pub use purge::records::PurgeEffect;
 pub use put::fill::{Fill, FillHead, FillReader, FillRole};
 pub use recover::{IndexLoading, Recovery, Repair};
 pub use rewrite::keep::REWRITE_PERCENT_MAX;

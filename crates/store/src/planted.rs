@@ -136,13 +136,15 @@ nectary_block::planted_bugs! {
     ReaderMakesStore = 124 => "reader that makes a store on a blank device",
     /// In a store that is opened for reading, spans that take no writes count as lost.
     ReaderTakesLosses = 125 => "reader that takes its spans for lost",
+    /// Records of soft purges are not applied after a restart.
+    SoftPurgeIgnored = 126 => "soft purge ignored",
 }
 
 /// Lists of the bugs, one for each kind of test that finds them.
 #[cfg(feature = "planted")]
 impl Bug {
     /// Bugs that a crash or a flipped bit reveals.
-    pub const ALL: [Bug; 18] = [
+    pub const ALL: [Bug; 19] = [
         Bug::FlushDropped,
         Bug::ChecksumSkipped,
         Bug::PurgeRecordIgnored,
@@ -161,10 +163,12 @@ impl Bug {
         Bug::TagPurgeUncovers,
         Bug::HotListIgnoresPurge,
         Bug::HotListIgnoresReplacement,
+        Bug::SoftPurgeIgnored,
     ];
 
     /// Bugs that show in the answers of a running store.
-    pub const RUNNING: [Bug; 3] = [Bug::MemoryIgnoresTagPurge, Bug::TagPurgeUncovers, Bug::NamesNotRead];
+    pub const RUNNING: [Bug; 4] =
+        [Bug::MemoryIgnoresTagPurge, Bug::TagPurgeUncovers, Bug::NamesNotRead, Bug::SoftPurgeIgnored];
 
     /// Bugs that show in a store with admission rules: in its answers, or in the number of bytes that it writes.
     pub const ADMISSION: [Bug; 2] = [Bug::UnadmittedLeavesOlder, Bug::WriteBudgetNotDebited];

@@ -142,6 +142,7 @@ fn site(config: &mut ProxyConfig, arguments: &ProxyArguments, url: &str) -> Resu
             request_headers: Default::default(),
             response_headers: Default::default(),
             access: Default::default(),
+            client_requests: None,
         })
     };
     let mut routes: Vec<Located<RouteConfig>> = Vec::new();

@@ -12,7 +12,7 @@ mod reading;
 
 use anyhow::Context;
 use nectary_block::format_size;
-use nectary_store::{CreateOptions, SPAN_BYTES_MIN, SpanDevice, Spans, Store};
+use nectary_store::{CreateOptions, PurgeEffect, SPAN_BYTES_MIN, SpanDevice, Spans, Store};
 use serde_json::json;
 
 use crate::arguments::{CreateArguments, DeleteArguments, PurgeArguments, ReadArguments, StoreCommand};
@@ -158,7 +158,7 @@ async fn purge(arguments: &PurgeArguments) -> Result<u8, Failure> {
     let purged = match (&arguments.prefix, &arguments.tag[..]) {
         (Some(prefix), _) => store.purge_prefix(prefix.as_bytes()).await,
         (None, []) => store.purge_all().await,
-        (None, tags) => purge_tags(&store, tags).await,
+        (None, tags) => purge_tags(&store, tags, PurgeEffect::Hard).await,
     };
     store.close().await?;
     purged?;

@@ -10,6 +10,16 @@ const ACCESS: &[Key] = &[
     key("deny", "list of NET", "[]", "[\"192.0.2.7\"]", "Clients that may not, also if allow has them; they get 403."),
 ];
 
+/// How often a network may send requests to a site or a route.
+const RATE: &[Key] = &[key(
+    "client-requests",
+    "N/PERIOD",
+    "no limit",
+    "\"50/s\"",
+    "Requests to it of one client network in a period (s or min), beside those of [limits]; further ones get 429 with \
+     Retry-After.",
+)];
+
 /// The rules of caching.
 const RULES: &[Key] = &[
     key("pass", "BOOL", "false", "true", "Whether every request goes to the origin, and nothing is stored."),
@@ -144,6 +154,7 @@ pub const SITE: Table = Table {
             key("route", "list of tables", "required", "see below", "Its routes, at least one. Other paths get 404."),
         ],
         ACCESS,
+        RATE,
     ],
 };
 
@@ -151,7 +162,7 @@ pub const SITE: Table = Table {
 pub const ROUTE: Table = Table {
     header: "[[site.route]]",
     meaning: "A path, and what is done with requests for it: an origin or a redirect. The networks are those of the site \
-              if it has none.",
+              if it has none, and so is client-requests; its own one counts apart, and instead of the site's.",
     groups: &[
         &[
             key(
@@ -186,6 +197,7 @@ pub const ROUTE: Table = Table {
         ],
         RULES,
         ACCESS,
+        RATE,
     ],
 };
 

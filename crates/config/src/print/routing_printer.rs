@@ -2,14 +2,14 @@
 //!
 //! Owns: the values of their keys.
 
-use super::value_text::{given_list, list, number, switch, text, time};
+use super::value_text::{given_list, list, number, optional, switch, text, time};
 use super::writer::{Entries, inline, pairs};
 use crate::keys;
 use crate::place::{Located, Setting};
 use crate::quantity::exact_time;
 use crate::values::{
-    AccessRules, ForwardConfig, HeaderEdits, KeyRules, NameFilter, NamePattern, Network, Redirect, RouteAction,
-    RouteConfig, RouteRules, SiteConfig,
+    AccessRules, ForwardConfig, HeaderEdits, KeyRules, NameFilter, NamePattern, Network, Redirect, RequestRate,
+    RouteAction, RouteConfig, RouteRules, SiteConfig,
 };
 
 /// The keys of `[forward-proxy]`.
@@ -26,6 +26,7 @@ pub(super) fn site_entries(site: &SiteConfig) -> Entries {
     let mut entries =
         vec![("names", list(&site.names, |name| text(&name.to_string()))), ("default", switch(&site.default))];
     entries.extend(access(&site.access));
+    entries.push(rate(&site.client_requests));
     entries
 }
 
@@ -44,6 +45,7 @@ pub(super) fn route_entries(route: &RouteConfig) -> Entries {
     ];
     entries.extend(rules(&route.rules));
     entries.extend(access(&route.access));
+    entries.push(rate(&route.client_requests));
     entries
 }
 
@@ -54,6 +56,10 @@ fn redirect_text(redirect: &Redirect) -> String {
         ("keep-path", switch(&redirect.keep_path)),
     ];
     inline(&keys::REDIRECT, entries)
+}
+
+fn rate(rate: &Setting<RequestRate>) -> (&'static str, Option<String>) {
+    ("client-requests", optional(rate, |rate| text(&rate.to_string())))
 }
 
 fn access(access: &AccessRules) -> Entries {

@@ -11,7 +11,7 @@ use super::table_reader::{LIST_MAX, TableReader, number_in};
 use crate::keys;
 use crate::place::{Located, Setting};
 use crate::problem::quoted;
-use crate::text::{network, redirect_target, route_path, site_name};
+use crate::text::{network, redirect_target, request_rate, route_path, site_name};
 use crate::values::{ForwardConfig, Redirect, RouteAction, RouteConfig, RoutePath, SiteConfig};
 
 /// The statuses of redirects.
@@ -36,8 +36,9 @@ pub(super) fn site(out: &mut Findings, table: &TableReader<'_>) -> Located<SiteC
         _ => {}
     }
     let access = access(out, table);
+    let client_requests = table.text(out, "client-requests", request_rate);
     let routes = routes(out, table);
-    let site = SiteConfig { names: names.unwrap_or_default(), default, access, routes };
+    let site = SiteConfig { names: names.unwrap_or_default(), default, access, client_requests, routes };
     Located::new(site, table.place)
 }
 
@@ -83,8 +84,9 @@ fn route(out: &mut Findings, table: &TableReader<'_>) -> (Setting<RoutePath>, Op
     let (request_headers, response_headers) =
         (edits(out, table, "request-headers"), edits(out, table, "response-headers"));
     let access = access(out, table);
+    let client_requests = table.text(out, "client-requests", request_rate);
     let complete = path.clone().zip(action).map(|(path, action)| {
-        let route = RouteConfig { path, action, rules, request_headers, response_headers, access };
+        let route = RouteConfig { path, action, rules, request_headers, response_headers, access, client_requests };
         Located::new(route, table.place)
     });
     (path, complete)
@@ -116,7 +118,8 @@ fn action(out: &mut Findings, table: &TableReader<'_>) -> Option<RouteAction> {
 /// Tells which keys of a redirect have no meaning.
 fn without_effect(out: &mut Findings, table: &TableReader<'_>) {
     for name in keys::ROUTE.keys().map(|key| key.name) {
-        let has_effect = matches!(name, "path" | "redirect" | "response-headers" | "allow" | "deny");
+        let has_effect =
+            matches!(name, "path" | "redirect" | "response-headers" | "allow" | "deny" | "client-requests");
         if !has_effect && table.get(name).is_some() {
             let message = format!("`{name}` has no meaning with `redirect`");
             out.unfit(

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::RouteRules;
 use super::header_edits::HeaderEdits;
+use super::limits::RequestRate;
 use super::network::AccessRules;
 use crate::place::{Located, Setting};
 
@@ -26,6 +27,9 @@ pub struct RouteConfig {
     pub response_headers: HeaderEdits,
     /// Who may use it, instead of who may use the site; the site's rules count where this is empty.
     pub access: AccessRules,
+    /// `client-requests`: how often one client network may send requests to it, counted apart and instead of the
+    /// site's. Default: the site's.
+    pub client_requests: Setting<RequestRate>,
 }
 
 /// The paths of a route. Of the routes that match, an exact path wins, then the longest prefix. The query does not

@@ -4,6 +4,7 @@
 
 use std::fmt;
 
+use super::limits::RequestRate;
 use super::network::AccessRules;
 use super::route::RouteConfig;
 use crate::place::{Located, Setting};
@@ -18,6 +19,9 @@ pub struct SiteConfig {
     pub default: Setting<bool>,
     /// Who may use it. Default: everyone.
     pub access: AccessRules,
+    /// `client-requests`: how often one client network may send requests to it. Default: no limit but that of
+    /// `[limits]`.
+    pub client_requests: Setting<RequestRate>,
     /// `[[site.route]]`: its routes, at least one; no two have the same path. A path without a route gets 404.
     pub routes: Vec<Located<RouteConfig>>,
 }
@@ -28,8 +32,8 @@ pub struct SiteConfig {
 pub enum SiteName {
     /// `example.org`: this name; or an IP address, one of IPv6 without brackets.
     Exact(String),
-    /// `*.example.org`: every name that ends in `.example.org`, however many labels are before it, but not `example.org`
-    /// itself. The value is what follows `*.`.
+    /// `*.example.org`: every name that ends in `.example.org`, however many labels are before it, but not
+    /// `example.org` itself. The value is what follows `*.`.
     Wildcard(String),
 }
 

@@ -157,12 +157,16 @@ prop_compose! {
     }
 }
 
+fn rate() -> impl Strategy<Value = Setting<RequestRate>> {
+    let rate = (1_u32..=RequestRate::COUNT_MAX, select(vec![1_u64, 60]));
+    setting(rate.prop_map(|(count, seconds)| RequestRate { count, period: Duration::from_secs(seconds) }))
+}
+
 prop_compose! {
     fn limits()(
         connections_max in setting(1_u32..),
         client_connections_max in setting(1_u32..),
-        client_requests in setting((1_u32..=RequestRate::COUNT_MAX, select(vec![1_u64, 60]))
-            .prop_map(|(count, seconds)| RequestRate { count, period: Duration::from_secs(seconds) })),
+        client_requests in rate(),
         heads in (setting(8000_u64..=16 << 20), setting(1024_u64..=16 << 20)),
         headers_max in setting(1_u16..=10_000),
         url_bytes_max in setting(1_u64..=8000),
@@ -327,6 +331,7 @@ prop_compose! {
         request_headers in edits(),
         response_headers in edits(),
         access in access(),
+        client_requests in rate(),
     ) -> (RouteConfig, prop::sample::Index) {
         let encoded = path.0.replace('%', "%41");
         let path = if path.1 { RoutePath::Exact(encoded) } else { RoutePath::Prefix(encoded) };
@@ -343,6 +348,7 @@ prop_compose! {
             request_headers: if is_redirect { HeaderEdits::default() } else { request_headers },
             response_headers,
             access,
+            client_requests,
         };
         (config, origin)
     }
@@ -352,13 +358,14 @@ prop_compose! {
     fn site()(
         names in vec((host(), any::<bool>()), 0..3),
         access in access(),
+        client_requests in rate(),
         routes in vec(route(), 1..4),
     ) -> (SiteConfig, Vec<prop::sample::Index>) {
         let name = |(name, is_wildcard)| if is_wildcard { SiteName::Wildcard(name) } else { SiteName::Exact(name) };
         let names = names.into_iter().map(name).map(Located::nowhere).collect();
         let (routes, origins): (Vec<_>, Vec<_>) = routes.into_iter().unzip();
         let routes = routes.into_iter().map(Located::nowhere).collect();
-        (SiteConfig { names, default: None, access, routes }, origins)
+        (SiteConfig { names, default: None, access, client_requests, routes }, origins)
     }
 }
 

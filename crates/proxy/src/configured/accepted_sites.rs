@@ -13,6 +13,7 @@ use nectary_config::{
 use super::accepted_origins::AcceptedOrigin;
 use super::refused::Refused;
 use super::{process_options, value_or};
+use crate::client_limits::RequestRule;
 use crate::options::OriginTimes;
 use crate::rules::default_ttl::DefaultTtl;
 use crate::rules::key::Origin;
@@ -106,7 +107,13 @@ impl Parts<'_> {
             }
         };
         let mut made = self.with_rules(made, &route.rules, refused);
-        made.name = Some(Arc::new(RouteName { site: first, path: route.path.to_string() }));
+        let path = route.path.to_string();
+        made.request_rule = match (&route.client_requests, &site.client_requests) {
+            (Some(rate), _) => Some(RequestRule::new(&first, Some(&path), rate.value)),
+            (None, Some(rate)) => Some(RequestRule::new(&first, None, rate.value)),
+            (None, None) => None,
+        };
+        made.name = Some(Arc::new(RouteName { site: first, path }));
         made.request_headers = edits(&route.request_headers);
         made.response_headers = edits(&route.response_headers);
         let access = if route.access.is_empty() { &site.access } else { &route.access };

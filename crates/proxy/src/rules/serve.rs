@@ -54,6 +54,13 @@ impl Stored {
         }
     }
 
+    /// The facts about a response that was softly purged at `purged_s`, in Unix seconds: its lifetime ended then, if it
+    /// had not ended before. A time in the future, from before the clock was set back, counts as now.
+    pub fn purged_at(self, purged_s: u32, now_ms: u64) -> Stored {
+        let age_ms = self.age_ms((u64::from(purged_s) * 1000).min(now_ms));
+        Stored { lifetime_ms: self.lifetime_ms.min(age_ms), ..self }
+    }
+
     /// The response's age at `now_ms`, in milliseconds.
     pub fn age_ms(&self, now_ms: u64) -> u64 {
         current_age_ms(self.initial_age_ms, self.response_ms, now_ms)
@@ -174,6 +181,31 @@ fn is_stale_within(stored: &Stored, request: &RequestDirectives, ttl_ms: i64, se
 mod tests {
     use super::super::headers;
     use super::*;
+
+    #[test]
+    fn soft_purge_ends_the_lifetime() {
+        const THEN_MS: u64 = 1_000_000_000_000;
+        let stored = Stored {
+            response_ms: THEN_MS,
+            initial_age_ms: 5000,
+            lifetime_ms: 60_000,
+            while_revalidate_s: 30,
+            ..Stored::default()
+        };
+        let decided = |purged_s: u64, after_s: u64| {
+            let now_ms = THEN_MS + after_s * 1000;
+            let purged = stored.purged_at((THEN_MS / 1000 + purged_s) as u32, now_ms);
+            decide(&purged, &RequestDirectives::default(), now_ms)
+        };
+        assert_eq!(decided(10, 10), Verdict::ServeAndValidate { age_s: 15, ttl_s: 0 });
+        assert_eq!(decided(10, 40), Verdict::ServeAndValidate { age_s: 45, ttl_s: -30 });
+        assert_eq!(decided(10, 41), Verdict::Validate(Forward::Stale));
+        // Its lifetime had ended before, its clock was set back, or it was received after the purge.
+        assert_eq!(decided(70, 71), Verdict::ServeAndValidate { age_s: 76, ttl_s: -16 });
+        assert_eq!(decided(100, 10), Verdict::ServeAndValidate { age_s: 15, ttl_s: 0 });
+        let early = stored.purged_at((THEN_MS / 1000 - 100) as u32, THEN_MS);
+        assert_eq!(early.lifetime_ms, 5000);
+    }
 
     #[test]
     fn requests_and_responses_both_have_a_say() {

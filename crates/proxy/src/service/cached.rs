@@ -14,7 +14,7 @@ use tokio::sync::oneshot;
 
 use super::fetch::{self, Plan, Told};
 use super::locality;
-use super::lookup::{Lookup, look_at};
+use super::lookup::{Lookup, facts_of, look_at};
 use super::partial;
 use super::pass::{self, Size};
 use super::reply::{Source, failed, from_stored, own};
@@ -237,8 +237,8 @@ fn stale_on(request: &ClientRequest, stale: Option<Object>, failure: Failure) ->
     let (object, policy) = (stale?, &request.route.policy);
     let Found::Response(stored) = object.decoded(|bytes| Found::read(bytes, &request.key, policy)) else { return None };
     let (now_ms, unreachable_s) = (request.worker.now_ms(), policy.stale_unreachable_s);
-    let (age_s, ttl_s) =
-        decide_on_failure(&stored.facts(&request.key, policy), &request.directives, now_ms, failure, unreachable_s)?;
+    let facts = facts_of(policy, &request.key, &object, stored, now_ms);
+    let (age_s, ttl_s) = decide_on_failure(&facts, &request.directives, now_ms, failure, unreachable_s)?;
     Some((object.clone(), age_s, ttl_s))
 }
 

@@ -70,9 +70,8 @@ impl Shortcut for Direct {
             return None;
         }
         // Without a token the request goes on to hyper, and is refused there.
-        if let Some(requests) = &worker.client_limits.requests
-            && requests.take(self.client.address.ip(), started).is_err()
-        {
+        let client = self.client.address.ip();
+        if worker.client_limits.take_all(route.request_rule.as_ref(), client, started).is_err() {
             return None;
         }
         head.extend_from_slice(b"HTTP/1.1 200 OK\r\n");

@@ -18,6 +18,7 @@ use nectary_store::{Fill, KeyRef, Object};
 use tokio::sync::oneshot;
 
 use super::herald::Herald;
+use super::lookup::facts_of;
 use super::pass::PURGE_FAILED;
 use super::request::ClientRequest;
 use crate::access_log::AnswerNote;
@@ -181,7 +182,8 @@ impl Plan {
             return false;
         };
         let (now_ms, unreachable_s) = (self.worker.now_ms(), policy.stale_unreachable_s);
-        decide_on_failure(&stored.facts(&self.key, policy), &self.directives, now_ms, failure, unreachable_s).is_some()
+        let facts = facts_of(policy, &self.key, object, stored, now_ms);
+        decide_on_failure(&facts, &self.directives, now_ms, failure, unreachable_s).is_some()
     }
 
     fn stale_headers(&self) -> Option<HeaderMap> {

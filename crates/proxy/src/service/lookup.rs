@@ -10,7 +10,7 @@ use nectary_store::Object;
 use crate::rules::cache_control::RequestDirectives;
 use crate::rules::cache_status::Forward;
 use crate::rules::policy::Policy;
-use crate::rules::serve::{Verdict, decide};
+use crate::rules::serve::{Stored, Verdict, decide};
 use crate::stored::response::{Found, StoredResponse};
 
 /// The treatment of an object that was found.
@@ -35,6 +35,12 @@ impl Lookup<'_> {
     }
 }
 
+/// The facts by which `policy` decides at `now_ms` about an object and the response in it.
+pub(super) fn facts_of(policy: &Policy, key: &[u8], object: &Object, stored: &StoredResponse, now_ms: u64) -> Stored {
+    let facts = stored.facts(key, policy);
+    object.stale_since_s().map_or(facts, |purged_s| facts.purged_at(purged_s, now_ms))
+}
+
 /// Decides about an object under the primary key `key` at `now_ms`.
 #[inline]
 pub(super) fn look_at<'a>(
@@ -46,9 +52,12 @@ pub(super) fn look_at<'a>(
 ) -> Lookup<'a> {
     match object.decoded(|bytes| Found::read(bytes, key, policy)) {
         Found::Response(stored) => {
-            let verdict = match stored.judged_anew(key, policy) {
-                None => decide(&stored.stored, directives, now_ms),
-                Some(facts) => decide(&facts, directives, now_ms),
+            let verdict = match (stored.judged_anew(key, policy), object.stale_since_s()) {
+                (None, None) => decide(&stored.stored, directives, now_ms),
+                (Some(facts), None) => decide(&facts, directives, now_ms),
+                (facts, Some(purged_s)) => {
+                    decide(&facts.unwrap_or(stored.stored).purged_at(purged_s, now_ms), directives, now_ms)
+                }
             };
             match verdict {
                 Verdict::Serve { age_s, ttl_s } => Lookup::Serve(stored, age_s, ttl_s),

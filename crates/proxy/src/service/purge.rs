@@ -1,26 +1,30 @@
-//! `PURGE`: removes a URL with all its variants, or all objects with a tag, from the store; and `POST /purge` at an address
-//! for administration, which also removes what begins with a prefix, and everything.
+//! `PURGE`: purges a URL with all its variants, or all objects with a tag; and `POST /purge` at an address for
+//! administration, which also purges what begins with a prefix, and everything.
 //!
 //! Owns: the meaning of a purge request. A `PURGE` with `Surrogate-Key`, `Cache-Tag` or `Cache-Groups` purges these
 //! tags, and its URL only names the origin of the groups. A request without these headers purges its URL. A purge of a
 //! URL that is not stored succeeds and says so, so that a repeated purge does not fail. A `POST` says in JSON what it
-//! purges, in the words of the control socket. Leaves to others: the decision which clients may purge (`admin`).
+//! purges, in the words of the control socket (`purge_request`). A soft purge, which a `PURGE` asks for by the header
+//! of Fastly, removes nothing: what it is about is stale from now on, so that it is validated, and may be served stale
+//! meanwhile by the same rules as other stale responses. Leaves to others: the decision which clients may purge
+//! (`admin`).
 
 use std::time::Duration;
 
 use futures_util::future::join_all;
 use http::header::{ACCEPT, HOST};
 use http::uri::{Authority, Scheme};
-use http::{Method, Response, StatusCode, Uri};
+use http::{HeaderMap, Method, Response, StatusCode, Uri};
 use http_body_util::{BodyExt, Limited};
 use hyper::body::{Body, Incoming};
-use nectary_store::{Error, ErrorKind, KeyRef, TAG_BYTES_MAX, TAGS_MAX};
+use nectary_store::{Error, ErrorKind, KeyRef, PurgeEffect, TAG_BYTES_MAX, TAGS_MAX};
 use tokio::time::timeout;
 
 use super::reply::{own, own_with};
 use super::request::ClientRequest;
 use crate::access_log::Outcome;
 use crate::body::ReplyBody;
+use crate::purge_request::{PurgeRequest, PurgeSubject};
 use crate::rules::cache_status::CacheStatus;
 use crate::rules::invalidate::origin_of;
 use crate::rules::key::push_key;
@@ -30,8 +34,8 @@ use crate::sites::{KeysOfUrl, Target};
 /// The longest body of a purge.
 const WANTED_BYTES_MAX: usize = 1 << 20;
 
-/// What such a body may be.
-const WORDS: &str = r#"A purge is one of {"url": URL}, {"prefix": URL}, {"tags": [TAG, …]}, {"all": true}"#;
+/// The header that makes a purge a soft one, if it is 1.
+const SOFT_PURGE: &str = "fastly-soft-purge";
 
 /// The longest time that a purge looks whether something is stored.
 const LOOK_TIME_MAX: Duration = Duration::from_millis(100);
@@ -45,8 +49,13 @@ pub(super) async fn purge(mut request: ClientRequest, has_key: bool) -> Response
     if let Some(key) = key {
         request.key = key;
     }
+    let Some(is_soft) = is_soft(&request.headers) else {
+        let text = "The header Fastly-Soft-Purge of a PURGE is 1 for a soft purge, or 0.";
+        return own(&request, StatusCode::BAD_REQUEST, "purge-unclear", text, false);
+    };
+    let effect = effect_of(&request, is_soft);
     if are_about_tags(&request.headers) {
-        return purge_tags(&request, &tags_of(&request.headers, origin_of(&request.key))).await;
+        return purge_tags(&request, &tags_of(&request.headers, origin_of(&request.key)), effect).await;
     }
     if !has_key {
         let text = match request.route.target {
@@ -62,40 +71,45 @@ pub(super) async fn purge(mut request: ClientRequest, has_key: bool) -> Response
     }
     let url = String::from_utf8_lossy(&request.key).into_owned();
     let key = KeyRef::new(&request.key, b"");
-    // A response, or the marker of a URL with variants. A disk that answers late or not at all does not hold up a purge.
+    // A response, or the marker of a URL with variants. A disk that answers late or not at all does not hold up a
+    // purge.
     let look = async { if key.is_bounded() { request.worker.store.try_get(key).await } else { Ok(None) } };
     let found = timeout(LOOK_TIME_MAX, look).await.ok().and_then(Result::ok).map(|object| object.is_some());
     // The purge is made in any case: a fetch may be under way, or variants may be left whose marker is gone.
-    match request.worker.store.purge_key(&request.key).await {
+    match request.worker.store.purge_key_as(&request.key, effect).await {
         Ok(()) => {
             let json = serde_json::json!({ "found": found, "purged": url });
             if found != Some(false) {
-                purged(&request, "purged", json, &format!("purged {url}"))
+                purged(&request, effect, json, &url)
             } else {
                 let text = format!("nothing is stored for {url}; a fetch that is under way stores nothing either");
-                purged(&request, "not-stored", json, &text)
+                purge_answer(&request, "not-stored", json, &text)
             }
         }
         Err(error) => {
-            let (status, detail, text) = failure(&url, &error);
+            let (status, detail, text) = failure(&url, &error, effect);
             own(&request, status, detail, &text, false)
         }
     }
 }
 
-/// What a `POST` purges.
-#[derive(Debug, serde::Deserialize, PartialEq, Eq)]
-#[serde(rename_all = "lowercase")]
-enum Wanted {
-    /// A URL with all its variants.
-    #[serde(alias = "key")]
-    Url(String),
-    /// All URLs that begin so.
-    Prefix(String),
-    /// All responses that have one of these tags.
-    Tags(Vec<String>),
-    /// Everything.
-    All(bool),
+/// Whether the headers of a `PURGE` ask for a soft purge; `None` if they are unclear.
+fn is_soft(headers: &HeaderMap) -> Option<bool> {
+    let mut values = headers.get_all(SOFT_PURGE).iter();
+    match (values.next().map(|value| value.as_bytes().trim_ascii()), values.next()) {
+        (None | Some(b"0"), None) => Some(false),
+        (Some(b"1"), None) => Some(true),
+        _ => None,
+    }
+}
+
+/// The effect of a purge that the request makes.
+fn effect_of(request: &ClientRequest, is_soft: bool) -> PurgeEffect {
+    if !is_soft {
+        return PurgeEffect::Hard;
+    }
+    let since_s = u32::try_from(request.worker.now_ms() / 1000).unwrap_or(u32::MAX);
+    PurgeEffect::Soft { since_s }
 }
 
 /// Whether a request is a purge whose body says what is purged.
@@ -114,32 +128,30 @@ pub(super) async fn purge_wanted(request: ClientRequest, body: Incoming) -> Resp
     if request.worker.is_leaving.get() {
         return stopping(&request);
     }
-    let wanted = match serde_json::from_slice(&body.to_bytes()) {
+    let PurgeRequest { subject, is_soft } = match PurgeRequest::parse(&body.to_bytes()) {
         Ok(wanted) => wanted,
-        Err(error) => return refused(&format!("{WORDS}; this is not one of them: {error}.")),
+        Err(error) => return refused(&error),
     };
-    let (what, purged) = match wanted {
-        Wanted::Tags(tags) => {
+    let effect = effect_of(&request, is_soft);
+    let (what, result) = match subject {
+        PurgeSubject::Tags(tags) => {
             let tags: Vec<_> = tags.into_iter().map(String::into_bytes).collect();
-            return purge_tags(&request, &tags).await;
+            return purge_tags(&request, &tags, effect).await;
         }
-        Wanted::All(true) => ("everything".to_owned(), request.worker.store.purge_all().await),
-        Wanted::Url(url) if !url.is_empty() => {
-            let purged = purge_keys(&request, &url, false).await;
-            (url, purged)
+        PurgeSubject::All => ("everything".to_owned(), request.worker.store.purge_all_as(effect).await),
+        PurgeSubject::Url(url) => {
+            let result = purge_keys(&request, &KeysOfUrl { url: &url, is_prefix: false }, effect).await;
+            (url, result)
         }
-        Wanted::Prefix(prefix) if !prefix.is_empty() => {
-            let purged = purge_keys(&request, &prefix, true).await;
-            (format!("what begins with {prefix}"), purged)
-        }
-        Wanted::All(false) | Wanted::Url(_) | Wanted::Prefix(_) => {
-            return refused(&format!("{WORDS}; this purges nothing."));
+        PurgeSubject::Prefix(prefix) => {
+            let result = purge_keys(&request, &KeysOfUrl { url: &prefix, is_prefix: true }, effect).await;
+            (format!("what begins with {prefix}"), result)
         }
     };
-    match purged {
-        Ok(()) => self::purged(&request, "purged", serde_json::json!({ "purged": what }), &format!("purged {what}")),
+    match result {
+        Ok(()) => purged(&request, effect, serde_json::json!({ "purged": what }), &what),
         Err(error) => {
-            let (status, detail, text) = failure(&what, &error);
+            let (status, detail, text) = failure(&what, &error, effect);
             own(&request, status, detail, &text, false)
         }
     }
@@ -152,38 +164,39 @@ pub(super) fn stopping(request: &ClientRequest) -> Response<ReplyBody> {
 }
 
 /// Purges a URL, or what begins so, by each key that it has.
-async fn purge_keys(request: &ClientRequest, url: &str, is_prefix: bool) -> Result<(), Error> {
-    let keys = request.worker.sites.borrow().keys_of(&KeysOfUrl { url, is_prefix });
+async fn purge_keys(request: &ClientRequest, url: &KeysOfUrl<'_>, effect: PurgeEffect) -> Result<(), Error> {
+    let keys = request.worker.sites.borrow().keys_of(url);
     for key in keys {
-        match is_prefix {
-            true => request.worker.store.purge_prefix(&key).await?,
-            false => request.worker.store.purge_key(&key).await?,
+        match url.is_prefix {
+            true => request.worker.store.purge_prefix_as(&key, effect).await?,
+            false => request.worker.store.purge_key_as(&key, effect).await?,
         }
     }
     Ok(())
 }
 
 /// Purges all objects that have one of these tags.
-async fn purge_tags(request: &ClientRequest, tags: &[Vec<u8>]) -> Response<ReplyBody> {
+async fn purge_tags(request: &ClientRequest, tags: &[Vec<u8>], effect: PurgeEffect) -> Response<ReplyBody> {
     if !(1..=TAGS_MAX).contains(&tags.len()) || tags.iter().any(|tag| tag.len() > TAG_BYTES_MAX) {
         let text = format!("A purge by tag names 1 to {TAGS_MAX} tags of at most {TAG_BYTES_MAX} bytes each.");
         return own(request, StatusCode::BAD_REQUEST, "tags-out-of-bounds", &text, false);
     }
     // The purges run concurrently, so that they share one block of the purge log and one flush.
-    let purges = join_all(tags.iter().map(|tag| request.worker.store.purge_tag(tag))).await;
+    let purges = join_all(tags.iter().map(|tag| request.worker.store.purge_tag_as(tag, effect))).await;
     let mut errors: Vec<_> = purges.into_iter().filter_map(Result::err).collect();
     errors.sort_by_key(|error| error.kind != ErrorKind::Busy);
     if let Some(error) = errors.first() {
-        let (status, detail, text) = failure("what has the tags", error);
+        let (status, detail, text) = failure("what has the tags", error, effect);
         return own(request, status, detail, &text, false);
     }
     let names: Vec<_> = tags.iter().map(|tag| String::from_utf8_lossy(name(tag)).into_owned()).collect();
-    let text = format!("purged what has a tag of: {}", names.join(", "));
-    purged(request, "purged", serde_json::json!({ "purged_tags": names }), &text)
+    let what = format!("what has a tag of: {}", names.join(", "));
+    purged(request, effect, serde_json::json!({ "purged_tags": names }), &what)
 }
 
 /// The status, the detail and the text of the response if the purge of `what` failed.
-fn failure(what: &str, error: &Error) -> (StatusCode, &'static str, String) {
+fn failure(what: &str, error: &Error, effect: PurgeEffect) -> (StatusCode, &'static str, String) {
+    let state = if effect == PurgeEffect::Hard { "out of" } else { "stale in" };
     match error.kind {
         // The store did not begin this purge. If the request names several tags, other tags may have been purged.
         ErrorKind::Busy => (
@@ -194,7 +207,7 @@ fn failure(what: &str, error: &Error) -> (StatusCode, &'static str, String) {
         _ => (
             StatusCode::INTERNAL_SERVER_ERROR,
             "purge-not-durable",
-            format!("{what} is out of this process, but the purge is not on the device: {error}"),
+            format!("{what} is {state} this process, but the purge is not on the device: {error}"),
         ),
     }
 }
@@ -204,8 +217,27 @@ fn name(tag: &[u8]) -> &[u8] {
     tag.rsplit(|byte| *byte == 0).next().unwrap_or(tag)
 }
 
-/// The response that says what was purged, as text or JSON.
-fn purged(request: &ClientRequest, detail: &'static str, json: serde_json::Value, text: &str) -> Response<ReplyBody> {
+/// The response that says what was purged, and how.
+fn purged(
+    request: &ClientRequest,
+    effect: PurgeEffect,
+    mut json: serde_json::Value,
+    what: &str,
+) -> Response<ReplyBody> {
+    if effect == PurgeEffect::Hard {
+        return purge_answer(request, "purged", json, &format!("purged {what}"));
+    }
+    json["soft"] = true.into();
+    purge_answer(request, "soft-purged", json, &format!("stale from now on: {what}"))
+}
+
+/// The response to a purge that was made, as text or JSON.
+fn purge_answer(
+    request: &ClientRequest,
+    detail: &'static str,
+    json: serde_json::Value,
+    text: &str,
+) -> Response<ReplyBody> {
     let accept = request.headers.get(ACCEPT).map_or(&[][..], |value| value.as_bytes());
     let status = CacheStatus::Own { detail };
     let (kind, text) = match accept.windows(16).any(|window| window == b"application/json") {
@@ -229,13 +261,31 @@ mod tests {
     use super::*;
 
     #[test]
+    fn soft_purge_header_is_one_or_zero() {
+        let of = |values: &[&'static str]| {
+            let mut headers = HeaderMap::new();
+            for value in values {
+                headers.append(SOFT_PURGE, http::HeaderValue::from_static(*value));
+            }
+            is_soft(&headers)
+        };
+        assert_eq!((of(&[]), of(&["0"]), of(&["1"])), (Some(false), Some(false), Some(true)));
+        for unclear in [&[""][..], &["true"], &["1", "1"], &["0", "1"], &["2"]] {
+            assert_eq!(of(unclear), None, "{unclear:?}");
+        }
+    }
+
+    #[test]
     fn a_purge_that_the_store_refused_is_not_said_to_have_purged_anything() {
-        let of = |kind| failure("http://a/b", &Error::new(kind, "a reason"));
+        let of = |kind| failure("http://a/b", &Error::new(kind, "a reason"), PurgeEffect::Hard);
         let (status, detail, text) = of(ErrorKind::Busy);
         assert_eq!((status.as_u16(), detail), (503, "purge-busy"));
         assert_eq!(text, "http://a/b is still served, at least in part: a reason");
         let (status, detail, text) = of(ErrorKind::Io);
         assert_eq!((status.as_u16(), detail), (500, "purge-not-durable"));
         assert_eq!(text, "http://a/b is out of this process, but the purge is not on the device: a reason");
+        let soft = PurgeEffect::Soft { since_s: 1 };
+        let (_, _, text) = failure("http://a/b", &Error::new(ErrorKind::Io, "a reason"), soft);
+        assert_eq!(text, "http://a/b is stale in this process, but the purge is not on the device: a reason");
     }
 }

@@ -76,6 +76,9 @@ pub(super) async fn route(
     if let Some(answer) = of_check(&request) {
         return answer;
     }
+    if let Some(wait_s) = excess_at_site(&request) {
+        return too_many(&request, wait_s);
+    }
     if let Some(refusal) = refuse(&request, &body) {
         return refusal;
     }
@@ -136,6 +139,14 @@ pub(super) async fn route(
     cached::serve(request).await
 }
 
+/// The seconds after which the client's network may send its next request to the site or route, if this one is one too
+/// many.
+fn excess_at_site(request: &ClientRequest) -> Option<u64> {
+    let (rule, client) = (request.route.request_rule.as_ref(), request.client.address.ip());
+    let limits = &request.worker.client_limits;
+    if request.client.is_admin() { None } else { limits.take_of_site(rule, client, request.started).err() }
+}
+
 /// Refuses a request of a network that sends too many.
 fn too_many(request: &ClientRequest, wait_s: u64) -> Response<ReplyBody> {
     request.worker.stats.limited_requests.add(1);
@@ -153,7 +164,8 @@ fn of_proxy(request: &ClientRequest) -> Option<Response<ReplyBody>> {
         Target::Named(_) | Target::Pool(_) => None,
         Target::Redirect(to) => Some(redirect_to(request, to)),
         Target::NoSite => {
-            // A client of HTTP/2 may have taken this connection because of its certificate; it can then try another one.
+            // A client of HTTP/2 may have taken this connection because of its certificate; it can then try another
+            // one.
             let is_http2 = request.version > Version::HTTP_11;
             let status = if is_http2 { StatusCode::MISDIRECTED_REQUEST } else { StatusCode::NOT_FOUND };
             Some(own(request, status, "no-site", "No site has this host.", false))
@@ -166,8 +178,8 @@ fn of_proxy(request: &ClientRequest) -> Option<Response<ReplyBody>> {
     }
 }
 
-/// Answers the check HTTP-01 by which an authority sees that a name leads to this proxy (RFC 8555, section 8.3). It comes
-/// from any address, and before a redirect to TLS.
+/// Answers the check HTTP-01 by which an authority sees that a name leads to this proxy (RFC 8555, section 8.3). It
+/// comes from any address, and before a redirect to TLS.
 fn of_check(request: &ClientRequest) -> Option<Response<ReplyBody>> {
     let acme = request.worker.tls.as_ref()?.certificates.acme()?;
     if request.client.is_admin() || !(request.method == Method::GET || request.method == Method::HEAD) {

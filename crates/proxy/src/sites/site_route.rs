@@ -11,6 +11,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri};
 use nectary_config::AccessRules;
 
 use super::{CookieRule, HeaderEdits, QueryRule, SiteKey};
+use crate::client_limits::RequestRule;
 use crate::rules::invalidate::is_unsafe;
 use crate::rules::key::push_key;
 use crate::rules::origin::references::OwnReferences;
@@ -99,6 +100,8 @@ pub(crate) struct SiteRoute {
     pub references: Option<OwnReferences>,
     /// Who may use the route; everyone if it is `None`.
     pub access: Option<AccessRules>,
+    /// How often a network of clients may send requests to the route, or to the site.
+    pub request_rule: Option<RequestRule>,
     /// The tags of every stored response, beside those that it names.
     pub tags: Vec<Vec<u8>>,
     /// Whether bodies that end with the origin's connection are not stored.
@@ -128,6 +131,7 @@ impl SiteRoute {
             response_headers: HeaderEdits::default(),
             references: None,
             access: None,
+            request_rule: None,
             tags: Vec::new(),
             distrusts_close: false,
             strips_tags: false,

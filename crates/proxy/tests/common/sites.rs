@@ -39,6 +39,7 @@ pub fn route(path: &str, origin: &str) -> RouteConfig {
         request_headers: Default::default(),
         response_headers: Default::default(),
         access: Default::default(),
+        client_requests: None,
     }
 }
 

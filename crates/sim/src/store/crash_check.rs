@@ -72,8 +72,9 @@ pub async fn compare(
         let allowed = expectation.allowed(key, crash, recovered);
         verdict.demanded += u32::from(allowed.must_hit);
         let name = primary(key);
-        let object = read(store, KeyRef::new(&name, variant(key))).await;
-        let Some((metadata, bytes)) = object else {
+        let object = store.get(KeyRef::new(&name, variant(key))).await;
+        let is_stale = object.as_ref().is_some_and(|object| object.stale_since_s().is_some());
+        let Some((metadata, bytes)) = content(object).await else {
             if allowed.must_hit {
                 verdict.violations.push(format!("key {key}: missing; recovered up to {:#x}", recovered.sequence));
             }
@@ -85,6 +86,9 @@ pub async fn compare(
         };
         if let Some(version) = allowed.versions.iter().find(is_it) {
             verdict.live += 1;
+            if !expectation.may_be_stale(key, version, is_stale) {
+                verdict.violations.push(format!("key {key}: version {} is stale: {is_stale}", version.number));
+            }
             found(key, Some(version.number));
         } else {
             let numbers: Vec<u32> = allowed.versions.iter().map(|version| version.number).collect();
@@ -98,8 +102,14 @@ pub async fn compare(
 
 /// Reads a whole object; a read that breaks off is a miss.
 pub async fn read(store: &Store, key: KeyRef<'_>) -> Option<(Vec<u8>, Vec<u8>)> {
-    let object = store.get(key).await?;
-    Some((object.metadata().to_vec(), whole(&object).await?))
+    content(store.get(key).await).await
+}
+
+/// The metadata and the body of an object that was found.
+async fn content(object: Option<Object>) -> Option<(Vec<u8>, Vec<u8>)> {
+    let object = object?;
+    let bytes = whole(&object).await?;
+    Some((object.metadata().to_vec(), bytes))
 }
 
 /// The whole body of an object; `None` if its read breaks off.

@@ -13,6 +13,8 @@
 //! | a version that was found after an earlier crash | must hit, or a later one |
 //! | a version that was not found after an earlier crash | must not hit |
 //!
+//! A version that a soft purge came after is stale wherever it hits, and no other version is.
+//!
 //! A version that was purged by tag may still be in the index. There it hides the versions that it replaced, so these
 //! need not be found.
 
@@ -64,6 +66,10 @@ pub enum Event {
     PurgeBegan { key: u32 },
     /// A purge returned.
     PurgeReturned { key: u32 },
+    /// A soft purge began.
+    SoftPurgeBegan { key: u32 },
+    /// A soft purge returned.
+    SoftPurgeReturned { key: u32 },
     /// A purge of a tag began.
     TagPurgeBegan { tag: u32 },
     /// A purge of a tag returned.
@@ -83,6 +89,8 @@ struct KeyHistory {
     versions: Vec<Version>,
     /// For each purge of the key: the number of events before it began, and whether it returned.
     purges: Vec<(usize, bool)>,
+    /// The same for each soft purge of the key.
+    soft_purges: Vec<(usize, bool)>,
 }
 
 /// The history of each key, from which the allowed answers follow.
@@ -151,6 +159,12 @@ impl Expectation {
                     purge.1 = true;
                 }
             }
+            Event::SoftPurgeBegan { key } => self.keys.entry(key).or_default().soft_purges.push((now, false)),
+            Event::SoftPurgeReturned { key } => {
+                if let Some(purge) = self.keys.entry(key).or_default().soft_purges.last_mut() {
+                    purge.1 = true;
+                }
+            }
             Event::TagPurgeBegan { tag } => self.tag_purges.push((tag, now, false)),
             Event::TagPurgeReturned { tag } => {
                 if let Some(purge) = self.tag_purges.iter_mut().rev().find(|purge| purge.0 == tag) {
@@ -197,6 +211,14 @@ impl Expectation {
             CrashModel::Process => self.written,
             CrashModel::Power => self.flushed,
         }
+    }
+
+    /// Whether a version of a key may be found with this staleness. A soft purge that did not return may have no
+    /// effect.
+    pub fn may_be_stale(&self, key: u32, version: &Version, is_stale: bool) -> bool {
+        let purges = self.keys.get(&key).map_or(&[][..], |history| &history.soft_purges);
+        let mut later = purges.iter().filter(|(began, _)| version.began < *began);
+        if is_stale { later.next().is_some() } else { !later.any(|(_, returned)| *returned) }
     }
 
     /// The possible answers of `key` after a crash.
@@ -288,6 +310,23 @@ mod tests {
         expectation.tell(&Event::PurgeReturned { key: 1 });
         let allowed = expectation.allowed(1, CrashModel::Process, STORE);
         assert_eq!((numbers(&allowed), allowed.must_hit), (vec![], false));
+    }
+
+    #[test]
+    fn soft_purges_make_earlier_versions_stale() {
+        let mut expectation = Expectation::default();
+        put(&mut expectation, 1, 5);
+        expectation.tell(&Event::SoftPurgeBegan { key: 1 });
+        let older = expectation.keys[&1].versions[0].clone();
+        let may = |expectation: &Expectation, version: &Version| {
+            [false, true].map(|is_stale| expectation.may_be_stale(1, version, is_stale))
+        };
+        assert_eq!(may(&expectation, &older), [true, true]);
+        expectation.tell(&Event::SoftPurgeReturned { key: 1 });
+        put(&mut expectation, 2, 8);
+        let newer = expectation.keys[&1].versions[1].clone();
+        assert_eq!((may(&expectation, &older), may(&expectation, &newer)), ([false, true], [true, false]));
+        assert_eq!(numbers(&expectation.allowed(1, CrashModel::Process, STORE)), [2]);
     }
 
     #[test]

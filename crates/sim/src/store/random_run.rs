@@ -21,8 +21,9 @@ use tokio::time::Instant;
 use crate::late::{Late, Owned, UnderWay, in_virtual_time};
 use crate::planted::{Case, Caught};
 use crate::random::Random;
-use crate::store::crash_check::read;
 use crate::store::{body, primary, tag, variant};
+
+mod soft_purges;
 
 /// A write budget that is so small that it is used up between two crashes.
 const BUDGET: WriteBudget = WriteBudget { bytes: 64 << 20, period: Duration::from_secs(86_400) };
@@ -90,6 +91,8 @@ pub struct RunReport {
     pub kept: u64,
     /// Objects that were purged by tag.
     pub purged_by_tag: u64,
+    /// Gets that found a softly purged object, which is stale.
+    pub stale_hits: u64,
     /// Puts that were not admitted to the disk.
     pub unadmitted: u64,
     /// Puts that were admitted because they replaced an object on the disk, in lives that do not admit everything.
@@ -115,6 +118,10 @@ struct Expected {
     in_memory_alone: bool,
     /// Its tags, at most two; `u16::MAX` stands for no tag.
     tags: [u16; 2],
+    /// Whether it is stale because of a soft purge; `None` if a restart may have lost what made it fresh again.
+    stale: Option<bool>,
+    /// The sequence of its last confirmation with new metadata.
+    confirmed_sequence: u64,
 }
 
 struct Run {
@@ -277,6 +284,9 @@ impl Run {
             0 => return self.purge_all().await,
             1..=20 => return self.purge_prefix().await,
             21..=80 => return self.purge_tag().await,
+            81 => return self.soft_purge_all().await,
+            82..=91 => return self.soft_purge_prefix().await,
+            92..=121 => return self.soft_purge_tag().await,
             _ => {}
         }
         // A few popular keys are chosen often, so that versions replace each other; the others cover the whole range.
@@ -287,7 +297,8 @@ impl Run {
             0..=44 => self.get(key, None).await,
             45..=54 => self.view(key).await,
             55..=92 => self.put(key).await,
-            93..=96 => self.purge(key).await,
+            93..=95 => self.purge(key).await,
+            96 => self.soft_purge(key).await,
             97 => self.fill_that_breaks(key).await,
             _ => self.refresh(key).await,
         }
@@ -309,10 +320,7 @@ impl Run {
         if let Some(page) = page {
             self.store().collocate(&name, &primary(page));
         }
-        let found = read(self.store(), KeyRef::new(&name, variant(key))).await;
-        if let Some((metadata, _)) = &found {
-            self.settle(key, metadata);
-        }
+        let found = self.read(key, KeyRef::new(&name, variant(key))).await;
         let expected = self.expected[key as usize];
         let head = self.store().stat().head_epoch;
         // Fragments in the oldest quarter of the ring need not be found, because the ring may overwrite some while
@@ -412,7 +420,9 @@ impl Run {
             }
         };
         let in_memory_alone = self.was_not_admitted();
-        let new = Expected { version, sequence, length: length as u32, head, live: true, in_memory_alone, tags };
+        let fresh = Expected { stale: Some(false), ..Expected::default() };
+        let new =
+            Expected { version, sequence, length: length as u32, head, live: true, in_memory_alone, tags, ..fresh };
         let before = std::mem::replace(&mut self.expected[key as usize], new);
         self.uncertain.remove(&key);
         self.replaced.entry(key).or_default().push(before);
@@ -485,12 +495,16 @@ impl Run {
         let name = primary(key);
         let key_ref = KeyRef::new(&name, variant(key));
         let Some(stale) = self.store().get(key_ref).await else { return };
+        self.settle(key, stale.metadata());
         let head = self.store().stat().head_epoch;
         if let FillRole::Leader(fill) = self.store().begin_fill(key_ref, Some(&stale)) {
             let mut metadata = stale.metadata()[..4].to_vec();
             metadata.extend_from_slice(b"refreshed");
             let whole = stale.whole().is_some();
-            if fill.refresh(&stale, metadata.into()).await.is_ok() && whole {
+            let Ok(refreshed) = fill.refresh(&stale, metadata.into()).await else { return };
+            let expected = &mut self.expected[key as usize];
+            (expected.stale, expected.confirmed_sequence) = (Some(false), refreshed.sequence().0);
+            if whole {
                 // A whole object is rewritten with its metadata; fragments stay where they are.
                 self.expected[key as usize].head = head;
                 self.expected[key as usize].in_memory_alone = self.was_not_admitted();
@@ -536,6 +550,7 @@ impl Run {
     /// Marks as uncertain the versions after the recovered sequence; the last version up to it is certain.
     fn doubt_what_came_after(&mut self, recovered: u64) {
         self.uncertain.clear();
+        self.doubt_staleness(recovered);
         let expected = &self.expected;
         self.replaced.retain(|&key, replaced| {
             let certain = replaced.iter().rposition(|version| version.sequence <= recovered);

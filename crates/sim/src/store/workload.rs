@@ -10,7 +10,7 @@ use std::time::Duration;
 use nectary_block::{MemoryDevice, Recorder, Recording, SharedDevice};
 use nectary_store::{
     AdmissionOptions, AdmitRule, Background, ClusterRead, CreateOptions, FillRole, IndexLoading, KeyRef, OpenOptions,
-    Sequence, Store,
+    PurgeEffect, Sequence, Store,
 };
 
 use crate::random::Random;
@@ -318,6 +318,7 @@ impl Running {
                 let _ = self.store().checkpoint().await;
             }
             95..=96 => self.crash_and_reopen().await,
+            97 => self.soft_purge().await,
             _ => self.wait_for_the_writer().await,
         }
     }
@@ -371,6 +372,15 @@ impl Running {
         self.tell(Event::PurgeBegan { key });
         if self.store().purge_key(&primary(key)).await.is_ok() {
             self.tell(Event::PurgeReturned { key });
+        }
+    }
+
+    async fn soft_purge(&mut self) {
+        let key = self.key(KEYS);
+        self.tell(Event::SoftPurgeBegan { key });
+        let soft = PurgeEffect::Soft { since_s: 1_000_000_000 };
+        if self.store().purge_key_as(&primary(key), soft).await.is_ok() {
+            self.tell(Event::SoftPurgeReturned { key });
         }
     }
 

@@ -36,6 +36,7 @@ async fn store_answers_as_its_model_through_restarts_and_damage() {
             && report.regrouped > 0
             && report.kept > 0
             && report.purged_by_tag > 0
+            && report.stale_hits > 0
             && report.unadmitted > 0
             && report.admitted_replacing > 0
             && report.budget_used_max > 0.0,

@@ -9,7 +9,6 @@ use serde::Serialize;
 use crate::format::{BLOCK_BYTES, GRANULE_BYTES, Location, Place, Record, RecordKind};
 use crate::names::key::{KeyHash, KeyRef};
 use crate::names::tag::TagHash;
-use crate::purge::rules::Verdict;
 use crate::state::State;
 use crate::state::record::read_closely;
 
@@ -121,7 +120,7 @@ async fn check_record(
     let (primary, _) = state.span.hash(KeyRef::new(record.primary(bytes), record.variant(bytes)));
     let tags: Vec<TagHash> = record.tags(bytes).collect();
     let generation = record.fields.generation.get();
-    if state.purges.verdict(primary, generation, record.primary(bytes), &tags) != Verdict::Live {
+    if state.purges.verdict(primary, generation, record.primary(bytes), &tags).is_gone() {
         report.purged += 1;
     } else {
         report.objects += 1;

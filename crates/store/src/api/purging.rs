@@ -1,8 +1,13 @@
 //! The public purges: of a key, by prefix, by tag, of everything.
 //!
-//! Owns: the four calls. Each waits until there is room for another purge rule. Leaves to others: the order of purges
-//! among puts (`put/purge.rs`), the rules (`purge/rules.rs`), and writing purges to disk and making room for more rules
-//! (`write/purges.rs`).
+//! Owns: the four calls, each for a purge and with any effect. Each waits until there is room for another purge rule.
+//! Leaves to others: the order of purges among puts (`put/purge.rs`), the rules (`purge/purge_table.rs`), and writing
+//! purges to disk and making room for more rules (`write/purges.rs`).
+//!
+//! A *soft purge* leaves its objects where they are. Later gets find them as stale
+//! ([`stale_since_s`](crate::Object::stale_since_s)) until they are replaced, or their metadata are. In all else it is
+//! a purge: it costs the same, it is durable when it returns, and fills that began before it store nothing. The store
+//! does not rewrite softly purged objects, so the ring overwrites those that nobody replaces.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,6 +22,7 @@ use crate::format::PurgeRecord;
 use crate::names::key::{KeyRef, PRIMARY_BYTES_MAX, hash_prefix};
 use crate::names::tag::hash_tag;
 use crate::purge::log::PurgeOrder;
+use crate::purge::records::PurgeEffect;
 use crate::purge::rules::PREFIX_LENGTHS_MAX;
 use crate::put::commit::Puts;
 use crate::put::purge::{Begun, Target};
@@ -55,15 +61,23 @@ impl Store {
     /// forgetting older purges; then nothing is purged. Any other error means that the purge could not be made durable;
     /// it is still valid in memory.
     pub async fn purge_key(&self, primary: &[u8]) -> Result<(), Error> {
-        self.purge_key_in(primary, Turn::default()).await
+        self.purge_key_as(primary, PurgeEffect::Hard).await
+    }
+
+    /// Purges a key with all its variants as [`purge_key`](Store::purge_key) does, hard or softly.
+    pub async fn purge_key_as(&self, primary: &[u8], effect: PurgeEffect) -> Result<(), Error> {
+        self.purge_key_in(primary, effect, Turn::default()).await
     }
 
     /// Purges a key on this span. In a store of several spans, one purge calls this on every present span.
-    pub(crate) async fn purge_key_in(&self, primary: &[u8], turn: Turn) -> Result<(), Error> {
+    pub(crate) async fn purge_key_in(&self, primary: &[u8], effect: PurgeEffect, turn: Turn) -> Result<(), Error> {
         let puts = self.puts();
         let key = KeyRef::new(primary, b"");
         let (primary_hash, hash) = puts.span.hash(key);
         let drop_resident = |generation| {
+            if effect != PurgeEffect::Hard {
+                return;
+            }
             let resident = puts.state.memory.get(hash, key);
             if let Some(entry) = resident.filter(|entry| entry.generation <= generation)
                 && let Some(location) = entry.location()
@@ -72,7 +86,7 @@ impl Store {
                 puts.state.memory.remove_same(&entry);
             }
         };
-        self.purge(Target::Key(primary_hash), turn, drop_resident).await
+        self.purge(Target::Key(primary_hash), effect, turn, drop_resident).await
     }
 
     /// Purges everything.
@@ -83,12 +97,19 @@ impl Store {
     /// and the index when it is requested or reclaimed. This purge replaces all other remembered purges. *Errors*: an
     /// error means that the purge could not be made durable; it is still valid in memory.
     pub async fn purge_all(&self) -> Result<(), Error> {
-        self.purge_all_in(Turn::default()).await
+        self.purge_all_as(PurgeEffect::Hard).await
+    }
+
+    /// Purges everything as [`purge_all`](Store::purge_all) does, hard or softly. A soft purge of everything replaces
+    /// only the other remembered soft purges; it waits for room, and *Errors* are those of
+    /// [`purge_key`](Store::purge_key).
+    pub async fn purge_all_as(&self, effect: PurgeEffect) -> Result<(), Error> {
+        self.purge_all_in(effect, Turn::default()).await
     }
 
     /// Purges everything on this span. In a store of several spans, one purge calls this on every present span.
-    pub(crate) async fn purge_all_in(&self, turn: Turn) -> Result<(), Error> {
-        self.purge(Target::All, turn, |_| ()).await
+    pub(crate) async fn purge_all_in(&self, effect: PurgeEffect, turn: Turn) -> Result<(), Error> {
+        self.purge(Target::All, effect, turn, |_| ()).await
     }
 
     /// Purges every key whose primary part begins with `prefix`, with all its variants.
@@ -98,14 +119,19 @@ impl Store {
     /// `Invalid` if no key can be as long as the prefix (nothing is purged in either case). While the purge is
     /// remembered, each hit of an older object hashes the beginning of its key.
     pub async fn purge_prefix(&self, prefix: &[u8]) -> Result<(), Error> {
-        self.purge_prefix_in(prefix, Turn::default()).await
+        self.purge_prefix_as(prefix, PurgeEffect::Hard).await
+    }
+
+    /// Purges every key that begins with `prefix` as [`purge_prefix`](Store::purge_prefix) does, hard or softly.
+    pub async fn purge_prefix_as(&self, prefix: &[u8], effect: PurgeEffect) -> Result<(), Error> {
+        self.purge_prefix_in(prefix, effect, Turn::default()).await
     }
 
     /// Purges a prefix on this span. In a store of several spans, one purge calls this on every present span.
-    pub(crate) async fn purge_prefix_in(&self, prefix: &[u8], turn: Turn) -> Result<(), Error> {
+    pub(crate) async fn purge_prefix_in(&self, prefix: &[u8], effect: PurgeEffect, turn: Turn) -> Result<(), Error> {
         let puts = self.puts();
         let length = match prefix.len() {
-            0 => return self.purge_all_in(turn).await,
+            0 => return self.purge_all_in(effect, turn).await,
             length if length <= PRIMARY_BYTES_MAX => length as u16,
             length => {
                 return Err(Error::invalid(format!(
@@ -113,7 +139,7 @@ impl Store {
                 )));
             }
         };
-        if !puts.state.purges.has_room_for_prefix(length) {
+        if !puts.state.purges.has_room_for_prefix(length, effect != PurgeEffect::Hard) {
             return Err(Error::new(
                 ErrorKind::Busy,
                 format!(
@@ -123,7 +149,7 @@ impl Store {
             ));
         }
         let hash = hash_prefix(puts.span.layout.hash_seed, prefix);
-        self.purge(Target::Prefix(hash, length), turn, |_| ()).await
+        self.purge(Target::Prefix(hash, length), effect, turn, |_| ()).await
     }
 
     /// Purges every object with this tag, whatever its key.
@@ -133,23 +159,34 @@ impl Store {
     /// purged object had replaced stay hidden. While the purge is remembered, each hit of an older object looks up each
     /// of its tags.
     pub async fn purge_tag(&self, tag: &[u8]) -> Result<(), Error> {
-        self.purge_tag_in(tag, Turn::default()).await
+        self.purge_tag_as(tag, PurgeEffect::Hard).await
+    }
+
+    /// Purges every object with this tag as [`purge_tag`](Store::purge_tag) does, hard or softly.
+    pub async fn purge_tag_as(&self, tag: &[u8], effect: PurgeEffect) -> Result<(), Error> {
+        self.purge_tag_in(tag, effect, Turn::default()).await
     }
 
     /// Purges a tag on this span. In a store of several spans, one purge calls this on every present span.
-    pub(crate) async fn purge_tag_in(&self, tag: &[u8], turn: Turn) -> Result<(), Error> {
+    pub(crate) async fn purge_tag_in(&self, tag: &[u8], effect: PurgeEffect, turn: Turn) -> Result<(), Error> {
         let hash = hash_tag(self.span().layout.hash_seed, tag)?;
-        self.purge(Target::Tag(hash), turn, |_| ()).await
+        self.purge(Target::Tag(hash), effect, turn, |_| ()).await
     }
 
     /// Purges `target`. As soon as the purge is valid in memory, calls `then` with the purge's generation.
-    async fn purge(&self, target: Target, turn: Turn, then: impl FnOnce(u64)) -> Result<(), Error> {
+    async fn purge(
+        &self,
+        target: Target,
+        effect: PurgeEffect,
+        turn: Turn,
+        then: impl FnOnce(u64),
+    ) -> Result<(), Error> {
         let puts = self.puts();
         // In a store of several spans, each span records every purge, so that a span that missed purges can get them
         // from another span.
         let may_leave_out = turn.guard.is_none();
         let record = loop {
-            match puts.begin_purge(target, may_leave_out) {
+            match puts.begin_purge(target, effect, may_leave_out) {
                 Begun::Absent => {
                     Counters::add(&puts.span.counters.purges, 1);
                     Counters::add(&puts.span.counters.purges_absent, 1);

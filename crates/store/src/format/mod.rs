@@ -227,10 +227,12 @@ pub struct PurgeBlockTail {
 #[repr(C)]
 pub struct PurgeRecord {
     pub rule: u8,
-    pub reserved: u8,
+    /// Whether the purged objects are gone (0) or stale (1).
+    pub effect: u8,
     /// For a purge by prefix: the length of the prefix.
     pub prefix_bytes: U16,
-    pub reserved_tail: [u8; 4],
+    /// For a soft purge: the time since which the objects are stale, in seconds since 1970.
+    pub since_s: U32,
     pub generation: U64,
     pub position: U64,
     pub primary_hash: U128,

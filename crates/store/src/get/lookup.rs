@@ -74,7 +74,7 @@ impl Lookup {
                 break (entry, verdict);
             }
         };
-        if verdict != Verdict::Live && !(verdict == Verdict::Tag && planted(Bug::MemoryIgnoresTagPurge)) {
+        if verdict.is_gone() && !(verdict == Verdict::Tag && planted(Bug::MemoryIgnoresTagPurge)) {
             Counters::add(&self.span.counters.hits_purged, 1);
             let uncovers = planted(Bug::TagPurgeUncovers);
             // Before the entry is in the index, only its presence in memory hides the version that it replaced. Also, a
@@ -207,14 +207,14 @@ impl Lookup {
                         Counters::add(&self.span.counters.reads_wasted, 1);
                         continue;
                     }
-                    if verdict != Verdict::Live {
+                    if verdict.is_gone() {
                         Counters::add(&self.span.counters.hits_purged, 1);
                     }
                     if verdict == Verdict::Tag && planted(Bug::TagPurgeUncovers) {
                         self.state.index.remove(hash, location);
                         continue;
                     }
-                    if verdict != Verdict::Live {
+                    if verdict.is_gone() {
                         self.state.forget_purged(hash, location);
                         return Ok(None);
                     }
@@ -228,7 +228,14 @@ impl Lookup {
                     let members = window.map_or(Vec::new(), |window| self.take_neighbours(&window, &entry));
                     self.rewriting.note_read(&entry, members);
                     let current = in_memory.filter(|current| key.is_none_or(|key| current.is(hash, key)));
-                    return Ok(Some(ReadEntry { entry: current.unwrap_or(entry), epoch }));
+                    let found = current.unwrap_or_else(|| Arc::clone(&entry));
+                    // Another read may have put this version into memory before it was softly purged.
+                    if let Verdict::Stale(since_s) = verdict
+                        && found.generation == entry.generation
+                    {
+                        found.set_stale_since(since_s);
+                    }
+                    return Ok(Some(ReadEntry { entry: found, epoch }));
                 }
                 Found::Other | Found::Reclaimed => Counters::add(&self.span.counters.reads_wasted, 1),
                 Found::Failed(_) if planted(Bug::FailedReadIsMiss) => return Ok(None),

@@ -48,6 +48,12 @@ impl Object {
         self.entry.generation
     }
 
+    /// The time that the earliest soft purge of the object named, in seconds since 1970; `None` if the object was not
+    /// softly purged. The object stays so until another one replaces it, or its metadata are replaced.
+    pub fn stale_since_s(&self) -> Option<u32> {
+        self.entry.stale_since_s()
+    }
+
     /// Whether the object is on the disk or waits to be written. Otherwise it is only in memory.
     pub fn is_admitted(&self) -> bool {
         !self.entry.is_in_memory_alone()

@@ -5,7 +5,7 @@
 
 use std::any::Any;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use bytes::Bytes;
 
@@ -15,7 +15,7 @@ use crate::names::tag::Tags;
 
 /// The memory of an entry in addition to its key, metadata and body: the struct, its slots in the map and in the
 /// policy, and the allocator's overhead. *Units*: bytes.
-const ENTRY_BYTES: u64 = 424;
+const ENTRY_BYTES: u64 = 432;
 
 /// The entry is on disk, or waits to be written.
 const NOT_ALONE: u8 = 0;
@@ -86,6 +86,8 @@ pub struct Entry {
     asked_for: AtomicBool,
     /// Whether the entry is only in memory: `NOT_ALONE`, or one of the `ALONE` constants.
     alone: AtomicU8,
+    /// Since when the entry is stale because of a soft purge, in seconds since 1970; 0 if it is not.
+    stale_since_s: AtomicU32,
     decoded: OnceLock<Box<dyn Any + Send + Sync>>,
 }
 
@@ -121,6 +123,7 @@ impl Entry {
             neighbour: AtomicU8::new(0),
             asked_for: AtomicBool::new(false),
             alone: AtomicU8::new(NOT_ALONE),
+            stale_since_s: AtomicU32::new(0),
             decoded: OnceLock::new(),
         }
     }
@@ -155,6 +158,19 @@ impl Entry {
     pub fn set_replaced(&self) {
         let replaced = |alone| (alone != NOT_ALONE).then_some(ALONE_REPLACED);
         let _ = self.alone.fetch_update(Ordering::AcqRel, Ordering::Acquire, replaced);
+    }
+
+    /// Marks the entry as stale since this time, in seconds since 1970; the earliest time stays.
+    pub fn set_stale_since(&self, since_s: u32) {
+        // 0 stands for an entry that is not stale.
+        let since_s = since_s.max(1);
+        let earlier = |known| (known == 0 || since_s < known).then_some(since_s);
+        let _ = self.stale_since_s.fetch_update(Ordering::AcqRel, Ordering::Acquire, earlier);
+    }
+
+    /// Since when the entry is stale because of a soft purge, in seconds since 1970.
+    pub fn stale_since_s(&self) -> Option<u32> {
+        Some(self.stale_since_s.load(Ordering::Acquire)).filter(|&since_s| since_s > 0)
     }
 
     /// The id of the entry in the memory tier.

@@ -20,7 +20,7 @@ use crate::format::{
 use crate::planted::{Bug, planted};
 pub use crate::purge::log_blocks::PurgeOrder;
 use crate::purge::log_blocks::{Block, FoundBlock, RECORDS_OFFSET, Survey, half_address, read_cycle, survey};
-use crate::purge::rules::PurgeTable;
+use crate::purge::purge_table::PurgeTable;
 
 /// No log reaches this cycle: even with one cycle per microsecond, that takes more than ten thousand years. So this
 /// program did not write a block with a higher cycle. If a new cycle got a number above such a block's, readers would

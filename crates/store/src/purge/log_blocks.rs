@@ -14,7 +14,7 @@ use crate::format::{
 };
 use crate::names::key::PRIMARY_BYTES_MAX;
 use crate::planted::{Bug, planted};
-use crate::purge::rules::{RULE_ALL, RULE_KEY, RULE_PREFIX, RULE_TAG};
+use crate::purge::records::{EFFECT_HARD, EFFECT_SOFT, RULE_ALL, RULE_KEY, RULE_PREFIX, RULE_TAG};
 
 /// The size of a read of the log, in bytes.
 const CHUNK_BYTES: u64 = 256 << 10;
@@ -241,7 +241,8 @@ fn decode_block(bytes: &[u8], place: Place, number: u32) -> Option<Block> {
             RULE_PREFIX => bounded,
             _ => false,
         };
-        counted && known
+        let is_effect = matches!(record.effect, EFFECT_HARD | EFFECT_SOFT);
+        counted && known && is_effect
     };
     if !records.iter().all(known) {
         return None;

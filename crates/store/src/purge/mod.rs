@@ -2,4 +2,6 @@
 
 pub mod log;
 mod log_blocks;
+pub mod purge_table;
+pub mod records;
 pub mod rules;

@@ -1,14 +1,15 @@
 //! The rules that say which objects have been purged. They are in memory, and are checked at every hit.
 //!
-//! Owns: the table of live purge records, and the check whether an object of a generation is purged. Leaves to others:
-//! the log on disk (`log`). A rule is valid from the moment it is added. It is dropped when there can be no object to
-//! which it applies.
+//! Owns: a set of live purge records, and the check whether an object of a generation falls under one of them. Leaves
+//! to others: the log on disk (`log`), and the two sets of a store, which are of purges and of soft purges
+//! (`purge_table`). A rule is valid from the moment it is added. It is dropped when there can be no object to which it
+//! applies.
 //!
-//! A hit costs four atomic loads. There are 16,384 floors, one per hash slot; each is the highest generation purged by
-//! key in that slot. Three more values are the highest generations of purges of everything, by prefix and by tag. Only
-//! an object whose generation is at or below one of these values is looked up in the exact table. An object older than
-//! the latest purge by prefix costs one hash of its key's beginning per live prefix length. An object older than the
-//! latest purge by tag costs one lookup per tag.
+//! A hit costs four atomic loads in the set of purges, and one in that of soft purges. There are 16,384 floors, one per
+//! hash slot; each is the highest generation purged by key in that slot. Three more values are the highest generations
+//! of purges of everything, by prefix and by tag. Only an object whose generation is at or below one of these values is
+//! looked up in the exact table. An object older than the latest purge by prefix costs one hash of its key's beginning
+//! per live prefix length. An object older than the latest purge by tag costs one lookup per tag.
 //!
 //! A purge that removes a version by its key also removes all older versions. A purge by tag may leave older versions,
 //! since these may have other tags. So [`Verdict`] distinguishes the two. If the newest version was purged by tag, a
@@ -21,22 +22,15 @@ use std::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use crate::format::PurgeRecord;
 use crate::names::key::{PrimaryHash, hash_prefix};
 use crate::names::tag::TagHash;
+use crate::purge::records::{RULE_ALL, RULE_PREFIX, RULE_TAG, all_record, key_record, prefix_record, tag_record};
 
 const FLOORS: usize = 1 << 14;
-/// The rule "purge by key" on disk.
-pub const RULE_KEY: u8 = 1;
-/// The rule "purge by tag" on disk.
-pub const RULE_TAG: u8 = 2;
-/// The rule "purge by prefix" on disk.
-pub const RULE_PREFIX: u8 = 3;
 /// The largest number of different prefix lengths in live rules; each length costs one hash at every hit of an object
 /// that is older than the newest purge by prefix.
 pub const PREFIX_LENGTHS_MAX: usize = 32;
-/// The rule "purge everything" on disk.
-pub const RULE_ALL: u8 = 4;
 
 /// The memory of a rule, in bytes.
-const RULE_BYTES: u64 = 64;
+pub(super) const RULE_BYTES: u64 = 96;
 /// Rules take at most 1/`MEMORY_SHARE` of the memory budget, unless this is less than `RULES_MIN` rules.
 const MEMORY_SHARE: u64 = 8;
 /// At least this many rules are allowed, even if the memory budget is small.
@@ -51,6 +45,8 @@ pub fn rules_max(memory_bytes: u64) -> usize {
 struct Rule {
     generation: u64,
     position: u64,
+    /// For a soft purge: the time since which the objects are stale, in seconds since 1970.
+    since_s: u32,
 }
 
 /// The effect of purges on a version.
@@ -58,19 +54,30 @@ struct Rule {
 pub enum Verdict {
     /// The version is not purged.
     Live,
+    /// The version was softly purged: it is found, and is stale since this time, in seconds since 1970.
+    Stale(u32),
     /// The version and all older ones are purged: by key, by prefix, or by a purge of everything.
     Key,
     /// The version is purged by one of its tags, but not by its key.
     Tag,
 }
 
-/// The live purge records.
-pub struct PurgeTable {
+impl Verdict {
+    /// Whether a get must not find the version.
+    pub fn is_gone(self) -> bool {
+        matches!(self, Verdict::Key | Verdict::Tag)
+    }
+}
+
+/// Live purge records that have one effect.
+pub struct RuleSet {
     floors: Box<[AtomicU64]>,
     rules: RwLock<Rules>,
     all_below: AtomicU64,
     prefixes_below: AtomicU64,
     tags_below: AtomicU64,
+    /// The highest generation of all rules, of whatever kind.
+    any_below: AtomicU64,
     hash_seed: u64,
 }
 
@@ -92,15 +99,16 @@ impl Rules {
     }
 }
 
-impl PurgeTable {
-    /// Makes an empty table of a store whose keys are hashed with `hash_seed`.
-    pub fn new(hash_seed: u64) -> PurgeTable {
-        PurgeTable {
+impl RuleSet {
+    /// Makes an empty set for a store whose keys are hashed with `hash_seed`.
+    pub fn new(hash_seed: u64) -> RuleSet {
+        RuleSet {
             floors: (0..FLOORS).map(|_| AtomicU64::new(0)).collect(),
             rules: RwLock::new(Rules::default()),
             all_below: AtomicU64::new(0),
             prefixes_below: AtomicU64::new(0),
             tags_below: AtomicU64::new(0),
+            any_below: AtomicU64::new(0),
             hash_seed,
         }
     }
@@ -122,6 +130,47 @@ impl PurgeTable {
         } else {
             Verdict::Live
         }
+    }
+
+    /// The earliest time of the rules under which an object of this generation falls, with this name and these tags;
+    /// `None` if there is none. *Cost*: one atomic load for an object that is newer than all rules.
+    pub fn earliest(&self, primary: PrimaryHash, generation: u64, name: &[u8], tags: &[TagHash]) -> Option<u32> {
+        if generation > self.any_below.load(Ordering::Acquire) {
+            return None;
+        }
+        // A rule for everything takes the place of the other rules, so it is looked at last.
+        let may_be = generation <= self.prefixes_below.load(Ordering::Acquire)
+            || (!tags.is_empty() && generation <= self.tags_below.load(Ordering::Acquire))
+            || generation <= self.floors[slot(primary)].load(Ordering::Acquire)
+            || self.is_below_all(generation);
+        if !may_be {
+            return None;
+        }
+        let rules = self.read();
+        let by_prefix = |(&length, prefixes): (&u16, &HashMap<u128, Rule>)| {
+            let hash = hash_prefix(self.hash_seed, &name[..usize::from(length)]);
+            prefixes.get(&hash.0).copied()
+        };
+        let prefixes = rules.prefixes.iter().take_while(|(length, _)| usize::from(**length) <= name.len());
+        let prefixes = prefixes.filter_map(by_prefix);
+        let tags = tags.iter().filter_map(|tag| rules.tags.get(&tag.0).copied());
+        let others = rules.keys.get(&primary.0).copied().into_iter().chain(rules.all);
+        let applies = |rule: &Rule| generation <= rule.generation;
+        prefixes.chain(tags).chain(others).filter(applies).map(|rule| rule.since_s).min()
+    }
+
+    /// Forgets the rules that a purge of everything of this generation makes useless.
+    pub fn forget_through(&self, generation: u64) {
+        Self::forget_older(&mut self.write(), generation);
+    }
+
+    fn forget_older(rules: &mut Rules, generation: u64) {
+        let is_newer = |older: &mut Rule| older.generation > generation;
+        rules.keys.retain(|_, older| is_newer(older));
+        rules.prefixes.values_mut().for_each(|prefixes| prefixes.retain(|_, older| is_newer(older)));
+        rules.prefixes.retain(|_, prefixes| !prefixes.is_empty());
+        rules.tags.retain(|_, older| is_newer(older));
+        rules.all = rules.all.filter(|all| all.generation >= generation);
     }
 
     /// Whether a purge by tag may match an object of this generation whose tags are not known yet.
@@ -191,7 +240,9 @@ impl PurgeTable {
     }
 
     fn add_to(&self, rules: &mut Rules, record: &PurgeRecord) {
-        let rule = Rule { generation: record.generation.get(), position: record.position.get() };
+        let (generation, position) = (record.generation.get(), record.position.get());
+        let rule = Rule { generation, position, since_s: record.since_s.get() };
+        self.any_below.fetch_max(generation, Ordering::AcqRel);
         if record.rule == RULE_PREFIX {
             let prefixes = rules.prefixes.entry(record.prefix_bytes.get()).or_default();
             let known = prefixes.entry(record.primary_hash.get()).or_insert(rule);
@@ -215,11 +266,7 @@ impl PurgeTable {
             }
             self.all_below.fetch_max(rule.generation, Ordering::AcqRel);
             // Older rules have no effect any more.
-            let is_newer = |older: &mut Rule| older.generation > rule.generation;
-            rules.keys.retain(|_, older| is_newer(older));
-            rules.prefixes.values_mut().for_each(|prefixes| prefixes.retain(|_, older| is_newer(older)));
-            rules.prefixes.retain(|_, prefixes| !prefixes.is_empty());
-            rules.tags.retain(|_, older| is_newer(older));
+            Self::forget_older(rules, rule.generation);
             return;
         }
         let primary = PrimaryHash(record.primary_hash.get());
@@ -258,11 +305,14 @@ impl PurgeTable {
             // Floors are never too low, because rules are added under the same lock.
             self.floors.iter().for_each(|floor| floor.store(0, Ordering::Release));
         }
+        if rules.len() == 0 {
+            self.any_below.store(0, Ordering::Release);
+        }
         before - rules.len()
     }
 
-    /// Raises the positions of all rules with a higher generation than `generation` to at least `position`: objects that
-    /// these rules purge will be written later than expected. Returns whether a rule was changed.
+    /// Raises the positions of all rules with a higher generation than `generation` to at least `position`: objects
+    /// that these rules purge will be written later than expected. Returns whether a rule was changed.
     pub fn raise(&self, generation: u64, position: u64) -> bool {
         let mut rules = self.write();
         let Rules { keys, prefixes, tags, all, .. } = &mut *rules;
@@ -285,15 +335,19 @@ impl PurgeTable {
     /// The records of all live rules, with which a new cycle of the log begins.
     pub fn records(&self) -> Vec<PurgeRecord> {
         let rules = self.read();
-        let keys = rules.keys.iter().map(|(&primary, rule)| record(RULE_KEY, primary, rule.generation, rule.position));
+        let of = |rule: &Rule, record: PurgeRecord| PurgeRecord { since_s: rule.since_s.into(), ..record };
+        let keys = rules
+            .keys
+            .iter()
+            .map(|(&primary, rule)| of(rule, key_record(PrimaryHash(primary), rule.generation, rule.position)));
         let prefixes = rules.prefixes.iter().flat_map(|(&length, prefixes)| {
-            prefixes.iter().map(move |(&hash, rule)| PurgeRecord {
-                prefix_bytes: length.into(),
-                ..record(RULE_PREFIX, hash, rule.generation, rule.position)
+            prefixes.iter().map(move |(&hash, rule)| {
+                of(rule, prefix_record(PrimaryHash(hash), length, rule.generation, rule.position))
             })
         });
-        let tags = rules.tags.iter().map(|(&tag, rule)| tag_record(TagHash(tag), rule.generation, rule.position));
-        let all = rules.all.iter().map(|rule| record(RULE_ALL, 0, rule.generation, rule.position));
+        let tags =
+            rules.tags.iter().map(|(&tag, rule)| of(rule, tag_record(TagHash(tag), rule.generation, rule.position)));
+        let all = rules.all.iter().map(|rule| of(rule, all_record(rule.generation, rule.position)));
         let mut records: Vec<PurgeRecord> = keys.chain(prefixes).chain(tags).chain(all).collect();
         records.sort_unstable_by_key(|record| record.generation.get());
         records
@@ -302,11 +356,6 @@ impl PurgeTable {
     /// The number of live rules.
     pub fn len(&self) -> usize {
         self.read().len()
-    }
-
-    /// The memory of the rules, in bytes.
-    pub fn bytes(&self) -> u64 {
-        self.len() as u64 * RULE_BYTES
     }
 
     fn read(&self) -> RwLockReadGuard<'_, Rules> {
@@ -318,38 +367,6 @@ impl PurgeTable {
     }
 }
 
-/// The record of a purge by key.
-pub fn key_record(primary: PrimaryHash, generation: u64, position: u64) -> PurgeRecord {
-    record(RULE_KEY, primary.0, generation, position)
-}
-
-/// The record of a purge of all keys whose primary part begins with `prefix_bytes` bytes of this hash.
-pub fn prefix_record(hash: PrimaryHash, prefix_bytes: u16, generation: u64, position: u64) -> PurgeRecord {
-    PurgeRecord { prefix_bytes: prefix_bytes.into(), ..record(RULE_PREFIX, hash.0, generation, position) }
-}
-
-/// The record of a purge of all objects that have a tag.
-pub fn tag_record(tag: TagHash, generation: u64, position: u64) -> PurgeRecord {
-    record(RULE_TAG, tag.0.into(), generation, position)
-}
-
-/// The record of a purge of everything up to `generation`. Such a record is also made if purge records were lost.
-pub fn all_record(generation: u64, position: u64) -> PurgeRecord {
-    record(RULE_ALL, 0, generation, position)
-}
-
-fn record(rule: u8, primary: u128, generation: u64, position: u64) -> PurgeRecord {
-    PurgeRecord {
-        rule,
-        reserved: 0,
-        prefix_bytes: 0.into(),
-        reserved_tail: [0; 4],
-        generation: generation.into(),
-        position: position.into(),
-        primary_hash: primary.into(),
-    }
-}
-
 fn slot(primary: PrimaryHash) -> usize {
     primary.0 as usize & (FLOORS - 1)
 }
@@ -357,10 +374,11 @@ fn slot(primary: PrimaryHash) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::purge::records::{PurgeEffect, record_with};
 
     #[test]
     fn purge_kills_older_generations_of_its_key_alone() {
-        let table = PurgeTable::new(7);
+        let table = RuleSet::new(7);
         let (a, same_slot) = (PrimaryHash(5), PrimaryHash(5 + FLOORS as u128));
         table.add(&key_record(a, 10, 1));
         assert!(
@@ -375,7 +393,7 @@ mod tests {
 
     #[test]
     fn prefix_kills_older_generations_of_what_begins_with_it() {
-        let table = PurgeTable::new(7);
+        let table = RuleSet::new(7);
         let prefix =
             |text: &str, generation| prefix_record(hash_prefix(7, text.as_bytes()), text.len() as u16, generation, 5);
         let purged = |name: &str, generation| table.is_purged_by_key(PrimaryHash(1), generation, name.as_bytes());
@@ -384,7 +402,7 @@ mod tests {
         assert!(purged("http://a/", 10) && purged("http://a/x", 9) && purged("http://a/bc", 20));
         assert!(!purged("http://a/", 11) && !purged("http://a", 9) && !purged("http://b/", 9) && !purged("", 9));
         assert_eq!(table.len(), 2);
-        let copy = PurgeTable::new(7);
+        let copy = RuleSet::new(7);
         table.records().iter().for_each(|record| copy.add(record));
         assert!(
             copy.is_purged_by_key(PrimaryHash(1), 20, b"http://a/bc")
@@ -398,16 +416,16 @@ mod tests {
 
     #[test]
     fn tag_kills_older_generations_of_what_has_it_and_is_told_from_a_purge_by_key() {
-        let table = PurgeTable::new(7);
+        let table = RuleSet::new(7);
         let (a, b, c) = (TagHash(1), TagHash(2), TagHash(3));
-        let verdict = |table: &PurgeTable, generation, tags: &[TagHash]| {
+        let verdict = |table: &RuleSet, generation, tags: &[TagHash]| {
             table.verdict(PrimaryHash(1), generation, b"http://a/", tags)
         };
         assert!(!table.may_be_purged_by_tag(1));
         table.add(&tag_record(a, 10, 5));
         table.add(&tag_record(b, 20, 5));
         table.add(&tag_record(b, 15, 5));
-        let copy = PurgeTable::new(7);
+        let copy = RuleSet::new(7);
         table.records().iter().for_each(|record| copy.add(record));
         for table in [&table, &copy] {
             assert_eq!(verdict(table, 10, &[a]), Verdict::Tag);
@@ -428,7 +446,7 @@ mod tests {
 
     #[test]
     fn different_lengths_of_prefixes_are_bounded() {
-        let table = PurgeTable::new(7);
+        let table = RuleSet::new(7);
         for length in 1..=PREFIX_LENGTHS_MAX as u16 {
             assert!(table.has_room_for_prefix(length));
             table.add(&prefix_record(PrimaryHash(1), length, 10, 5));
@@ -438,7 +456,7 @@ mod tests {
 
     #[test]
     fn rule_is_kept_until_its_segments_are_overwritten_and_older_fills_have_ended() {
-        let table = PurgeTable::new(7);
+        let table = RuleSet::new(7);
         table.add(&key_record(PrimaryHash(1), 10, 5));
         assert_eq!(table.retire(7, u64::MAX), 0);
         assert_eq!(table.retire(8, 10), 0);
@@ -450,7 +468,7 @@ mod tests {
 
     #[test]
     fn no_floor_stays_after_the_rules_by_key_are_gone_however_they_went() {
-        let table = PurgeTable::new(7);
+        let table = RuleSet::new(7);
         let floor = || table.floors.iter().map(|floor| floor.load(Ordering::Acquire)).max();
         table.add(&key_record(PrimaryHash(1), 10, 5));
         assert_eq!(floor(), Some(10));
@@ -466,7 +484,7 @@ mod tests {
 
     #[test]
     fn rules_are_bounded_and_one_of_everything_takes_the_place_of_all() {
-        let table = PurgeTable::new(7);
+        let table = RuleSet::new(7);
         let add = |key: u128, generation| table.try_add(&key_record(PrimaryHash(key), generation, 5), 500);
         assert!((0..500).all(|key| add(key, 10 + key as u64)));
         assert!(!add(900, 600) && !table.try_add(&tag_record(TagHash(1), 600, 5), 500));
@@ -490,7 +508,7 @@ mod tests {
         ];
         for (rule, record, before) in rules {
             for _ in 0..2000 {
-                let table = PurgeTable::new(7);
+                let table = RuleSet::new(7);
                 table.add(&record);
                 std::thread::scope(|scope| {
                     let looking = scope.spawn(|| {
@@ -511,8 +529,35 @@ mod tests {
     }
 
     #[test]
+    fn earliest_rule_that_applies_counts() {
+        let table = RuleSet::new(7);
+        let soft = |record, since_s| record_with(record, PurgeEffect::Soft { since_s });
+        let earliest = |table: &RuleSet, generation, tags: &[TagHash]| {
+            table.earliest(PrimaryHash(1), generation, b"http://a/b", tags)
+        };
+        assert_eq!(earliest(&table, 1, &[TagHash(1)]), None);
+        table.add(&soft(key_record(PrimaryHash(1), 10, 5), 1000));
+        table.add(&soft(tag_record(TagHash(1), 20, 5), 900));
+        table.add(&soft(prefix_record(hash_prefix(7, b"http://a/"), 9, 30, 5), 1200));
+        let copy = RuleSet::new(7);
+        table.records().iter().for_each(|record| copy.add(record));
+        for table in [&table, &copy] {
+            assert_eq!(earliest(table, 10, &[]), Some(1000));
+            assert_eq!(earliest(table, 10, &[TagHash(1)]), Some(900));
+            assert_eq!((earliest(table, 11, &[TagHash(2)]), earliest(table, 31, &[TagHash(1)])), (Some(1200), None));
+            assert_eq!(table.earliest(PrimaryHash(2), 9, b"http://b/", &[]), None);
+        }
+        table.add(&soft(all_record(40, 6), 1300));
+        assert_eq!(
+            (earliest(&table, 10, &[TagHash(1)]), earliest(&table, 41, &[]), table.len()),
+            (Some(1300), None, 1)
+        );
+        assert_eq!((table.retire(9, 41), earliest(&table, 10, &[])), (1, None));
+    }
+
+    #[test]
     fn lost_records_count_as_purges_of_everything_older() {
-        let table = PurgeTable::new(7);
+        let table = RuleSet::new(7);
         table.add(&all_record(100, 1));
         assert_eq!(table.records().len(), 1);
         assert!(table.is_purged_by_key(PrimaryHash(1), 100, b"") && !table.is_purged_by_key(PrimaryHash(1), 101, b""));

@@ -182,7 +182,8 @@ impl Puts {
         }
     }
 
-    /// Whether an entry must not be committed: a purge or a newer version came after its put or fill began.
+    /// Whether an entry must not be committed: a purge, also a soft one, or a newer version came after its put or fill
+    /// began.
     fn is_stale(&self, parts: &EntryParts) -> bool {
         let (name, tags) = (parts.key.as_ref().primary, parts.tags.hashes());
         self.state.purges.verdict(parts.primary_hash, parts.generation, name, tags) != Verdict::Live

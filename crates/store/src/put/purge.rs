@@ -11,7 +11,7 @@ use crate::format::PurgeRecord;
 use crate::index::held_names::Standing;
 use crate::names::key::PrimaryHash;
 use crate::names::tag::TagHash;
-use crate::purge::rules as purges;
+use crate::purge::records::{self, PurgeEffect, record_with};
 use crate::put::commit::Puts;
 
 /// The objects to be purged.
@@ -35,9 +35,9 @@ pub(crate) enum Begun {
 }
 
 impl Puts {
-    /// Draws the generation of a purge and adds its rule if there is room. No rule is added if none is needed and
-    /// `may_leave_out` is set.
-    pub fn begin_purge(&self, target: Target, may_leave_out: bool) -> Begun {
+    /// Draws the generation of a purge with this effect, and adds its rule if there is room. No rule is added if none
+    /// is needed and `may_leave_out` is set.
+    pub fn begin_purge(&self, target: Target, effect: PurgeEffect, may_leave_out: bool) -> Begun {
         self.intake.queue.ordered(|waiting_bytes| {
             let generation = self.state.draw();
             let everywhere = purge_position(&self.span, waiting_bytes);
@@ -47,14 +47,15 @@ impl Puts {
                     Standing::Absent if may_leave_out && self.state.stopped().is_none() => return Begun::Absent,
                     // No segment has a version of the key, so the record gets position 0 and is forgotten as early as
                     // possible.
-                    Standing::Absent if self.state.stopped().is_none() => purges::key_record(primary, generation, 0),
-                    Standing::Through(last) => purges::key_record(primary, generation, last.min(everywhere)),
-                    Standing::Absent | Standing::Anywhere => purges::key_record(primary, generation, everywhere),
+                    Standing::Absent if self.state.stopped().is_none() => records::key_record(primary, generation, 0),
+                    Standing::Through(last) => records::key_record(primary, generation, last.min(everywhere)),
+                    Standing::Absent | Standing::Anywhere => records::key_record(primary, generation, everywhere),
                 },
-                Target::Prefix(hash, length) => purges::prefix_record(hash, length, generation, everywhere),
-                Target::Tag(tag) => purges::tag_record(tag, generation, everywhere),
-                Target::All => purges::all_record(generation, everywhere),
+                Target::Prefix(hash, length) => records::prefix_record(hash, length, generation, everywhere),
+                Target::Tag(tag) => records::tag_record(tag, generation, everywhere),
+                Target::All => records::all_record(generation, everywhere),
             };
+            let record = record_with(record, effect);
             self.intake.admission.doubt.purge_begins();
             if self.state.purges.try_add(&record, self.purge_rules_max) {
                 return Begun::Holds(record);

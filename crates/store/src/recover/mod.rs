@@ -28,7 +28,8 @@ use crate::index::Index;
 use crate::planted::{Bug, planted};
 use crate::purge::log as purge_log;
 use crate::purge::log::{PurgeLog, PurgeOrder};
-use crate::purge::rules::{PurgeTable, RULE_ALL, RULE_PREFIX, RULE_TAG, all_record};
+use crate::purge::purge_table::PurgeTable;
+use crate::purge::records::{EFFECT_SOFT, RULE_ALL, RULE_PREFIX, RULE_TAG, all_record};
 use loading::Rest;
 pub use opening::{IndexLoading, Opening};
 pub use repairs::Repair;
@@ -96,6 +97,7 @@ pub async fn recover(
             (planted(Bug::PurgeAllIgnored) && record.rule == RULE_ALL)
                 || (planted(Bug::PurgePrefixIgnored) && record.rule == RULE_PREFIX)
                 || (planted(Bug::PurgeTagIgnored) && record.rule == RULE_TAG)
+                || (planted(Bug::SoftPurgeIgnored) && record.effect == EFFECT_SOFT)
         };
         purge.records.iter().filter(|record| !ignored(record)).for_each(|record| purges.add(record));
     }

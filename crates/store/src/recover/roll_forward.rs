@@ -16,7 +16,7 @@ use crate::format::{LogPosition, open_count_of};
 use crate::index::{Index, shard_of};
 use crate::names::key::hash_fragment;
 use crate::planted::{Bug, planted};
-use crate::purge::rules::PurgeTable;
+use crate::purge::purge_table::PurgeTable;
 
 fn new_index(layout: &Layout, bytes_max: u64) -> Index {
     Index::new(layout.index_home_bits, bytes_max.min(layout.index_bytes_max()))

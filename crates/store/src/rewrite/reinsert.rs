@@ -245,9 +245,11 @@ impl Rewriting {
 mod tests {
     use super::*;
     use crate::names::key::KeyRef;
-    use crate::purge::rules::key_record;
+    use crate::purge::records::{PurgeEffect, key_record, record_with};
     use crate::{AdmissionOptions, CreateOptions, OpenOptions, Store};
     use nectary_block::{MemoryDevice, SharedDevice};
+
+    const SOFT: PurgeEffect = PurgeEffect::Soft { since_s: 1 };
 
     /// A store with one object on disk, the object, and its location.
     async fn one_object() -> (Store, Arc<Entry>, Location) {
@@ -292,6 +294,10 @@ mod tests {
         state.index.insert(entry.hash, elsewhere);
         assert_eq!(rewriting.reinsert(&entry, from, head), Err(Refusal::Outdated));
         state.index.remove(entry.hash, elsewhere);
+        let (store, softly_purged, from_there) = one_object().await;
+        let soft = record_with(key_record(softly_purged.primary_hash, softly_purged.generation, head), SOFT);
+        store.state().purges.add(&soft);
+        assert_eq!(store.rewriting().reinsert(&softly_purged, from_there, head), Err(Refusal::Outdated));
         state.purges.add(&key_record(entry.primary_hash, entry.generation, head));
         assert_eq!(rewriting.reinsert(&entry, from, head), Err(Refusal::Outdated));
         rewriting.intake.stop("a test");

@@ -53,6 +53,7 @@ use crate::get::object::Object;
 use crate::names::key::KeyRef;
 use crate::planted::{Bug, planted};
 use crate::purge::log::PurgeOrder;
+use crate::purge::records::PurgeEffect;
 use crate::put::fill::FillRole;
 use crate::random::random_u64;
 use crate::recover::{Membership, Repair};
@@ -241,49 +242,69 @@ impl Spans {
 
     /// Purges a key with all its variants, like [`Store::purge_key`].
     pub async fn purge_key(&self, primary: &[u8]) -> Result<(), Error> {
+        self.purge_key_as(primary, PurgeEffect::Hard).await
+    }
+
+    /// The same, hard or softly, like [`Store::purge_key_as`].
+    pub async fn purge_key_as(&self, primary: &[u8], effect: PurgeEffect) -> Result<(), Error> {
         if let Some(only) = self.sole() {
-            return only.purge_key(primary).await;
+            return only.purge_key_as(primary, effect).await;
         }
         // All spans are purged, not only the key's span: another span may have stood in for that span, and callers may
         // still be using the other span.
         let primary = Bytes::copy_from_slice(primary);
         let purge = move |store: Store, turn| {
             let primary = primary.clone();
-            async move { store.purge_key_in(&primary, turn).await }
+            async move { store.purge_key_in(&primary, effect, turn).await }
         };
         self.purge(purge).await
     }
 
     /// Purges everything, like [`Store::purge_all`].
     pub async fn purge_all(&self) -> Result<(), Error> {
+        self.purge_all_as(PurgeEffect::Hard).await
+    }
+
+    /// The same, hard or softly, like [`Store::purge_all_as`].
+    pub async fn purge_all_as(&self, effect: PurgeEffect) -> Result<(), Error> {
         if let Some(only) = self.sole() {
-            return only.purge_all().await;
+            return only.purge_all_as(effect).await;
         }
-        self.purge(|store: Store, turn| async move { store.purge_all_in(turn).await }).await
+        self.purge(move |store: Store, turn| async move { store.purge_all_in(effect, turn).await }).await
     }
 
     /// Purges every key that begins with `prefix`, like [`Store::purge_prefix`].
     pub async fn purge_prefix(&self, prefix: &[u8]) -> Result<(), Error> {
+        self.purge_prefix_as(prefix, PurgeEffect::Hard).await
+    }
+
+    /// The same, hard or softly, like [`Store::purge_prefix_as`].
+    pub async fn purge_prefix_as(&self, prefix: &[u8], effect: PurgeEffect) -> Result<(), Error> {
         if let Some(only) = self.sole() {
-            return only.purge_prefix(prefix).await;
+            return only.purge_prefix_as(prefix, effect).await;
         }
         let prefix = Bytes::copy_from_slice(prefix);
         let purge = move |store: Store, turn| {
             let prefix = prefix.clone();
-            async move { store.purge_prefix_in(&prefix, turn).await }
+            async move { store.purge_prefix_in(&prefix, effect, turn).await }
         };
         self.purge(purge).await
     }
 
     /// Purges all objects with a tag, like [`Store::purge_tag`].
     pub async fn purge_tag(&self, tag: &[u8]) -> Result<(), Error> {
+        self.purge_tag_as(tag, PurgeEffect::Hard).await
+    }
+
+    /// The same, hard or softly, like [`Store::purge_tag_as`].
+    pub async fn purge_tag_as(&self, tag: &[u8], effect: PurgeEffect) -> Result<(), Error> {
         if let Some(only) = self.sole() {
-            return only.purge_tag(tag).await;
+            return only.purge_tag_as(tag, effect).await;
         }
         let tag = Bytes::copy_from_slice(tag);
         let purge = move |store: Store, turn| {
             let tag = tag.clone();
-            async move { store.purge_tag_in(&tag, turn).await }
+            async move { store.purge_tag_in(&tag, effect, turn).await }
         };
         self.purge(purge).await
     }

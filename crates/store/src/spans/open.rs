@@ -20,7 +20,7 @@ use crate::format::PurgeRecord;
 use crate::format::layout::{Layout, Member, SPAN_BYTES_MIN, SPANS_MAX};
 use crate::planted::{Bug, planted};
 use crate::purge::log::{self as purge_log, PurgeLog, PurgeOrder};
-use crate::purge::rules::all_record;
+use crate::purge::records::all_record;
 use crate::random::random_u64s;
 use crate::recover::{self as recovery, Membership, SpanPurges};
 

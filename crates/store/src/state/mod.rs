@@ -15,6 +15,8 @@
 //!    index and memory, and the head was advanced. So a reader first compares an object with the purges, and then
 //!    checks that its location was not overwritten. If it was, a purge of the object may already be forgotten, so the
 //!    object is a miss.
+//! 6. A softly purged version is found and is stale. It is not written again, so that rule 5 also holds for soft
+//!    purges; and its entry in memory is marked as stale before the purge can be forgotten.
 
 pub mod record;
 
@@ -31,7 +33,8 @@ use crate::memory::entry::Entry;
 use crate::memory::tier::MemoryTier;
 use crate::names::key::KeyHash;
 use crate::planted::{Bug, planted};
-use crate::purge::rules::{PurgeTable, Verdict};
+use crate::purge::purge_table::PurgeTable;
+use crate::purge::rules::Verdict;
 
 /// The state of an open span's objects.
 pub(crate) struct State {
@@ -100,15 +103,24 @@ impl State {
         self.progress.clock.fetch_add(1, Ordering::AcqRel) + 1
     }
 
-    /// The effect of purges on an entry.
+    /// The effect of purges on an entry. If the entry was softly purged, it is marked as stale, so that it stays stale
+    /// when the purge is forgotten.
     pub fn verdict(&self, entry: &Entry) -> Verdict {
         let primary = entry.key.as_ref().primary;
-        self.purges.verdict(entry.primary_hash, entry.generation, primary, entry.tags.hashes())
+        let verdict = self.purges.verdict(entry.primary_hash, entry.generation, primary, entry.tags.hashes());
+        match (verdict, entry.stale_since_s()) {
+            (Verdict::Stale(since_s), _) => {
+                entry.set_stale_since(since_s);
+                verdict
+            }
+            (Verdict::Live, Some(since_s)) => Verdict::Stale(since_s),
+            _ => verdict,
+        }
     }
 
-    /// Whether an entry has been purged.
+    /// Whether an entry has been purged, and not only softly.
     pub fn is_purged(&self, entry: &Entry) -> bool {
-        self.verdict(entry) != Verdict::Live
+        self.verdict(entry).is_gone()
     }
 
     /// Whether the index has this location, in the segment of `epoch`, and no newer location for the same hash.

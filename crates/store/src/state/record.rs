@@ -16,7 +16,6 @@ use crate::format::{Location, Place, RECORD_HEADER_BYTES, Record, RecordKind};
 use crate::memory::entry::{Entry, EntryKind, EntryParts};
 use crate::names::key::{KeyHash, KeyRef};
 use crate::names::tag::Tags;
-use crate::purge::rules::Verdict;
 use crate::state::State;
 
 /// A record is copied if it takes less than this share of its read buffer, in percent. Then the buffer can be reused
@@ -173,7 +172,7 @@ pub(crate) fn unasked(
     let (primary_hash, key_hash) = state.span.hash(key);
     let tags = tags_of(&state.span, record, bytes);
     let verdict = state.purges.verdict(primary_hash, fields.generation.get(), key.primary, tags.hashes());
-    let purged = verdict != Verdict::Live;
+    let purged = verdict.is_gone();
     if key_hash != hash || (purged && !purged_too) || !record.body_is_whole(bytes) {
         return None;
     }

@@ -23,7 +23,7 @@ impl Writer {
         let (mut admitted, mut purged) = (Vec::with_capacity(items.len()), Vec::new());
         for (item, location) in items {
             let Some((entry, verdict)) = self.publish_one(item, location) else { continue };
-            if verdict != Verdict::Live {
+            if verdict.is_gone() {
                 purged.push(Arc::clone(&entry));
             }
             admitted.push(entry);

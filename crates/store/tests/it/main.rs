@@ -19,6 +19,7 @@ mod regroup;
 mod reinsertion;
 mod shards;
 mod silence;
+mod soft_purges;
 mod tags;
 mod trouble;
 mod unpolled;

@@ -437,19 +437,28 @@ async function poll() {
 
 // Purging.
 
-function wanted() {
+function subject() {
   const value = byId("purge-value").value.trim();
   if (byId("purge-all").checked) {
-    return [{ all: true }, "Everything that is stored is purged: each response is requested from its origin again."];
+    return [{ all: true }, "Everything that is stored"];
   }
   if (byId("purge-tags").checked) {
     const tags = value.split(/[\s,]+/).filter((tag) => tag !== "");
-    return [{ tags }, "Every response that has one of these tags is purged."];
+    return [{ tags }, "Every response that has one of these tags"];
   }
   if (byId("purge-prefix").checked) {
-    return [{ prefix: value }, "Every URL that begins so is purged, with all its variants."];
+    return [{ prefix: value }, "Every URL that begins so, with all its variants,"];
   }
-  return [{ url: value }, "This URL is purged, with all its variants."];
+  return [{ url: value }, "This URL, with all its variants,"];
+}
+
+function wanted() {
+  const [body, what] = subject();
+  if (byId("purge-soft").checked) {
+    const effect = `${what} is stale from now on: it is validated by its origin, and may be served meanwhile.`;
+    return [{ ...body, soft: true }, effect];
+  }
+  return [body, `${what} is purged, and requested from its origin again.`];
 }
 
 /** The purge that was reviewed; it is sent as it was shown. */

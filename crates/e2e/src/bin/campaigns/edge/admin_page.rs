@@ -342,6 +342,16 @@ fn purges(browser: &mut Browser, shop: &Shop) -> Result<()> {
         ensure!(answer.as_str().is_some_and(|answer| answer.starts_with("yes 200: {\"")), "{way}: {answer}");
         ensure!(!shop.get(PURGED)?.is_hit(), "{way}: it is served after the purge");
     }
+    let review = format!(
+        "byId(\"purge-soft\").click(); byId(\"purge-url\").click(); byId(\"purge-value\").value = {url:?}; \
+         byId(\"purge-form\").requestSubmit()"
+    );
+    browser.evaluate(&review)?;
+    browser.wait_for("!byId(\"purge-confirm\").hidden", PATIENCE).context("a soft purge")?;
+    let shown = browser.evaluate("byId(\"purge-json\").textContent")?;
+    let body = format!("{{\"url\":{url:?},\"soft\":true}}");
+    ensure!(shown.as_str() == Some(body.as_str()), "the review of a soft purge shows {shown}, not {body}");
+    browser.evaluate("byId(\"purge-cancel\").click()")?;
     Ok(())
 }
 

@@ -1,0 +1,124 @@
+//! A purge as JSON says it, over HTTP and over the control socket.
+//!
+//! Owns: the words of such a purge, and which of them may stand together. Leaves to others: who may purge
+//! (`service/admin`), and purging (`service/purge`, the command).
+
+use serde::Deserialize;
+use serde_json::Value;
+
+/// What the JSON of a purge may be.
+const FORMS: &str = r#"A purge is one of {"url": URL}, {"prefix": URL}, {"tags": [TAG, …]}, {"all": true}, each also with "soft": true"#;
+
+/// What a purge is about.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PurgeSubject {
+    /// A URL with all its variants.
+    Url(String),
+    /// All URLs that begin so.
+    Prefix(String),
+    /// All responses that have one of these tags.
+    Tags(Vec<String>),
+    /// Everything.
+    All,
+}
+
+/// A purge that was requested.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PurgeRequest {
+    /// What is purged.
+    pub subject: PurgeSubject,
+    /// Whether it is not removed, but stale from now on.
+    pub is_soft: bool,
+}
+
+/// The words of a purge.
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields, default)]
+struct Words {
+    #[serde(alias = "key")]
+    url: Option<String>,
+    prefix: Option<String>,
+    tags: Option<Vec<String>>,
+    all: Option<bool>,
+    soft: bool,
+}
+
+impl PurgeRequest {
+    /// Reads the JSON of a purge. *Errors*: a sentence about what a purge is, and what this one is instead.
+    pub fn parse(json: &[u8]) -> Result<PurgeRequest, String> {
+        if json.trim_ascii_start().first() != Some(&b'{') {
+            return Err(format!("{FORMS}; this is no object."));
+        }
+        of_words(serde_json::from_slice(json))
+    }
+
+    /// Reads a purge, as [`parse`](PurgeRequest::parse) does.
+    pub fn from_value(value: Value) -> Result<PurgeRequest, String> {
+        if !value.is_object() {
+            return Err(format!("{FORMS}; this is no object."));
+        }
+        of_words(serde_json::from_value(value))
+    }
+}
+
+fn of_words(words: serde_json::Result<Words>) -> Result<PurgeRequest, String> {
+    let Words { url, prefix, tags, all, soft } =
+        words.map_err(|error| format!("{FORMS}; this is not one of them: {error}."))?;
+    let subject = match (url, prefix, tags, all) {
+        (Some(url), None, None, None) if !url.is_empty() => PurgeSubject::Url(url),
+        (None, Some(prefix), None, None) if !prefix.is_empty() => PurgeSubject::Prefix(prefix),
+        (None, None, Some(tags), None) if !tags.is_empty() => PurgeSubject::Tags(tags),
+        (None, None, None, Some(true)) => PurgeSubject::All,
+        _ => return Err(format!("{FORMS}; this purges nothing, or several of these.")),
+    };
+    Ok(PurgeRequest { subject, is_soft: soft })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_purge_says_one_thing() {
+        let url = || PurgeSubject::Url("http://h/".to_owned());
+        let hard = |subject| PurgeRequest { subject, is_soft: false };
+        let soft = |subject| PurgeRequest { subject, is_soft: true };
+        for (json, expected) in [
+            (r#"{"url": "http://h/"}"#, hard(url())),
+            (r#" {"key": "http://h/", "soft": false}"#, hard(url())),
+            (r#"{"soft": true, "url": "http://h/"}"#, soft(url())),
+            (r#"{"prefix": "http://h/", "soft": true}"#, soft(PurgeSubject::Prefix("http://h/".to_owned()))),
+            (r#"{"tags": ["a", "b"]}"#, hard(PurgeSubject::Tags(vec!["a".to_owned(), "b".to_owned()]))),
+            (r#"{"all": true, "soft": true}"#, soft(PurgeSubject::All)),
+        ] {
+            assert_eq!(PurgeRequest::parse(json.as_bytes()), Ok(expected.clone()), "{json}");
+            let value = serde_json::from_str(json).expect("JSON");
+            assert_eq!(PurgeRequest::from_value(value), Ok(expected), "{json}");
+        }
+    }
+
+    #[test]
+    fn unclear_purges_are_refused() {
+        for json in [
+            "",
+            "null",
+            "[]",
+            "\"all\"",
+            "{}",
+            r#"{"soft": true}"#,
+            r#"{"url": ""}"#,
+            r#"{"prefix": ""}"#,
+            r#"{"tags": []}"#,
+            r#"{"tags": "a"}"#,
+            r#"{"all": false}"#,
+            r#"{"url": "a", "all": true}"#,
+            r#"{"url": "a", "key": "b"}"#,
+            r#"{"url": "a", "soft": 1}"#,
+            r#"{"url": "a", "gently": true}"#,
+            r#"["a", null, null, null, true]"#,
+        ] {
+            let error = PurgeRequest::parse(json.as_bytes()).expect_err(json);
+            assert!(error.starts_with("A purge is one of"), "{error}");
+        }
+    }
+}
