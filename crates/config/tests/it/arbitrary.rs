@@ -69,6 +69,10 @@ fn server_url() -> impl Strategy<Value = ServerUrl> {
     (schemes, hosts, 1_u16..).prop_map(|(scheme, host, port)| ServerUrl { scheme, host, port })
 }
 
+fn socket_mode() -> impl Strategy<Value = Setting<SocketMode>> {
+    setting((0..=SocketMode::MAX).prop_map(SocketMode))
+}
+
 prop_compose! {
     fn listener()(
         port in 1_u16..,
@@ -76,16 +80,25 @@ prop_compose! {
         tls in switch(),
         redirect in switch(),
         peers in list(network(), 2),
+        is_headed in any::<bool>(),
+        mode in socket_mode(),
     ) -> ListenerConfig {
-        let address = match path {
-            Some(path) => ListenAddress::Unix(path.into()),
-            None => ListenAddress::Socket(SocketAddr::from(([127, 0, 0, 1], port))),
+        let (address, senders) = match path {
+            Some(path) => {
+                let all = is_headed.then_some(HeaderSender::Unix).map(Located::nowhere);
+                (ListenAddress::Unix(path.into()), all.into_iter().collect())
+            }
+            None => {
+                let senders = peers.into_iter().map(|peer| Located::nowhere(HeaderSender::Network(peer.value)));
+                (ListenAddress::Socket(SocketAddr::from(([127, 0, 0, 1], port))), senders.collect())
+            }
         };
         ListenerConfig {
             address: Located::nowhere(address),
             tls,
             redirect_to_https: redirect,
-            proxy_protocol_from: peers,
+            proxy_protocol_from: senders,
+            socket_mode: mode,
         }
     }
 }
@@ -367,7 +380,8 @@ pub fn configuration() -> impl Strategy<Value = ProxyConfig> {
     let process = (setting(1_u16..=1024), list(network(), 2), switch());
     let log_target = prop_oneof![Just(LogTarget::None), Just(LogTarget::Stdout), file().prop_map(LogTarget::File)];
     let log = (setting(log_target), setting(select(vec![LogFormat::Combined, LogFormat::Json])));
-    let admin = (vec(20_000_u16.., 0..3), setting(file()), switch());
+    let admin_socket = option::of("/ADMIN/[a-z]{1,9}");
+    let admin = (vec(20_000_u16.., 0..3), setting(file()), switch(), admin_socket, socket_mode());
     let forward = setting((list(network(), 2), option::of(list(1_u16.., 2)), rules()));
     let front = (vec(listener(), 1..4), tls(), store(), limits(), process, log, admin, forward);
     let behind = (vec(origin(), 1..3), vec(site(), 1..3));
@@ -378,7 +392,12 @@ pub fn configuration() -> impl Strategy<Value = ProxyConfig> {
             listeners: unique(listeners, |listener| listener.address.value.clone()),
             store,
             admin: AdminConfig {
-                listen: unique(admin.0, |port| *port).into_iter().map(loopback).collect(),
+                listen: unique(admin.0, |port| *port)
+                    .into_iter()
+                    .map(loopback)
+                    .chain(admin.3.map(|path| Located::nowhere(ListenAddress::Unix(path.into()))))
+                    .collect(),
+                socket_mode: admin.4,
                 token_file: admin.1,
                 relayed: admin.2,
             },
@@ -413,8 +432,8 @@ fn unique<T, K: Eq + std::hash::Hash>(values: Vec<T>, key: impl Fn(&T) -> K) -> 
     values.into_iter().filter(|value| known.insert(key(value))).map(Located::nowhere).collect()
 }
 
-fn loopback(port: Located<u16>) -> Located<SocketAddr> {
-    Located::nowhere(SocketAddr::from(([127, 0, 0, 2], port.value)))
+fn loopback(port: Located<u16>) -> Located<ListenAddress> {
+    Located::nowhere(ListenAddress::Socket(SocketAddr::from(([127, 0, 0, 2], port.value))))
 }
 
 /// Gives routes their origins, and leaves out paths and names that are there before.

@@ -71,7 +71,8 @@ impl Shortcut for Direct {
         }
         // Without a token the request goes on to hyper, and is refused there.
         if let Some(requests) = &worker.client_limits.requests
-            && requests.take(self.client.address.ip(), started).is_err()
+            && let Some(client) = self.client.own_address()
+            && requests.take(client, started).is_err()
         {
             return None;
         }
@@ -89,7 +90,7 @@ impl Shortcut for Direct {
         worker.stats.body_bytes_sent.add(body.len() as u64);
         if worker.log.is_on() {
             worker.log.note(&Line {
-                client: self.client.address.ip(),
+                client: self.client.own_address(),
                 at_ms,
                 method: &Method::GET,
                 url: &route.logged_url(key, self.client.door == Door::Tls, Some(plain.host), plain.path),
