@@ -46,6 +46,7 @@ mod tags;
 mod targeted;
 mod tls_for_clients;
 mod tunnels;
+mod unix_sockets;
 mod upgrades;
 mod validation;
 mod vary;
