@@ -34,6 +34,6 @@ pub use error::Error;
 pub use newcomers::{Newcomer, Newcomers};
 pub use peek::peek;
 pub use reopen::ReopenSignals;
-pub use runtime_directory::RuntimeDirectory;
+pub use runtime_directory::{RuntimeDirectory, is_control_socket};
 pub use shutdown::{Shutdown, SignalWatch};
 pub use status::{Problem, State, Status};
