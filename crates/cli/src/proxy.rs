@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use nectary_block::format_size;
-use nectary_config::ListenAddress;
+use nectary_config::{ListenAddress, ServerScheme};
 use nectary_host::log::{self, Level, Throttle};
 use nectary_host::{
     ControlServer, Fault, FaultKind, Limits, Methods, ReopenSignals, RuntimeDirectory, Shutdown, Status, allocator,
@@ -305,6 +305,7 @@ async fn reload(config: Arc<LiveConfig>, reopener: Reopener, cause: &'static str
 fn origins_of(arguments: &ProxyArguments) -> Vec<(String, String, u16)> {
     if let Some(config) = &arguments.file.read {
         let servers = config.origins.iter().flat_map(|origin| &origin.servers).map(|server| &server.url);
+        let servers = servers.filter(|url| url.scheme != ServerScheme::Unix);
         return servers.map(|url| (url.to_string(), url.host.clone(), url.port)).collect();
     }
     let of_url = |url: &OriginUrl| {

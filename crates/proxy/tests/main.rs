@@ -36,6 +36,7 @@ mod ranges_not_stored;
 mod refusals;
 mod reload_of_sites;
 mod rules_of_routes;
+mod servers_at_unix_sockets;
 mod servers_of_an_origin;
 mod several_addresses;
 mod several_sites;

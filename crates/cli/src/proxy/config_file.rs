@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use clap::Parser;
 use nectary_block::{Form, Spec};
-use nectary_config::{Located, ProxyConfig, Setting, StoreConfig};
+use nectary_config::{Located, ProxyConfig, ServerScheme, Setting, StoreConfig};
 use nectary_host::log::{self, Level};
 use nectary_store::{AdmitRule, ClusterRead, WriteBudget};
 
@@ -51,6 +51,9 @@ pub async fn check(path: &Path) -> Result<u8, Failure> {
     for origin in &config.origins {
         for server in &origin.servers {
             let url = &server.url;
+            if url.scheme == ServerScheme::Unix {
+                continue;
+            }
             let look_up = async {
                 let found = tokio::net::lookup_host((url.host.as_str(), url.port)).await;
                 found.map(|mut found| found.next().is_some())

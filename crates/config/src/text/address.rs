@@ -13,13 +13,18 @@ const SOCKET_PATH_MAX: usize = 107;
 /// Reads an address for clients: `127.0.0.1:8080`, `[::1]:8080`, `:80`, or `unix:/path`.
 pub(crate) fn listen_address(text: &str) -> Read<ListenAddress> {
     let Some(path) = text.strip_prefix("unix:") else { return socket_address(text).map(ListenAddress::Socket) };
+    socket_path(text, path).map(|path| ListenAddress::Unix(path.into()))
+}
+
+/// Reads the path of a Unix socket, which follows `unix:` in a text.
+pub(crate) fn socket_path<'a>(text: &str, path: &'a str) -> Read<&'a str> {
     if !path.starts_with('/') || path.chars().any(char::is_control) {
         return Err(Wrong::not(text, "a Unix socket", "write a whole path, such as `unix:/run/nectary/http.sock`"));
     }
     if path.len() > SOCKET_PATH_MAX {
         return Err(Wrong::has(text, "a long path", format!("a socket's path has at most {SOCKET_PATH_MAX} bytes")));
     }
-    Ok(ListenAddress::Unix(path.into()))
+    Ok(path)
 }
 
 /// Reads an IP address and a port; `:80` is every address.

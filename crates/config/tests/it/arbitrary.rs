@@ -66,7 +66,9 @@ fn host() -> impl Strategy<Value = String> {
 fn server_url() -> impl Strategy<Value = ServerUrl> {
     let schemes = select(vec![ServerScheme::Http, ServerScheme::Https, ServerScheme::H2]);
     let hosts = prop_oneof![host(), any::<std::net::Ipv6Addr>().prop_map(|address| address.to_string())];
-    (schemes, hosts, 1_u16..).prop_map(|(scheme, host, port)| ServerUrl { scheme, host, port })
+    let url = (schemes, hosts, 1_u16..).prop_map(|(scheme, host, port)| ServerUrl { scheme, host, port });
+    let socket = "/[a-z/. ]{1,20}".prop_map(|host| ServerUrl { scheme: ServerScheme::Unix, host, port: 0 });
+    prop_oneof![url, socket]
 }
 
 fn socket_mode() -> impl Strategy<Value = Setting<SocketMode>> {

@@ -11,7 +11,8 @@ use http::uri::{Authority, Scheme};
 pub struct Origin {
     /// Whether requests to the origin use TLS.
     pub https: bool,
-    /// The host in lower case, in brackets if it is an IPv6 address.
+    /// The host in lower case, in brackets if it is an IPv6 address. For a server at a Unix socket `unix:` and its path,
+    /// which no URL of a client can have as its host.
     pub host: String,
     /// The port, even if it is the scheme's default.
     pub port: u16,
@@ -48,6 +49,32 @@ impl Origin {
             rest => rest.strip_prefix(':')?.parse().ok().filter(|&port| port != 0)?,
         };
         Some(Origin { https, host: host.to_ascii_lowercase(), port })
+    }
+
+    /// A server at a Unix socket.
+    pub fn of_socket(path: &str) -> Origin {
+        Origin { https: false, host: format!("unix:{path}"), port: 80 }
+    }
+
+    /// The path of the Unix socket, if it is a server at one.
+    pub fn socket_path(&self) -> Option<&str> {
+        self.host.strip_prefix("unix:").filter(|path| path.starts_with('/'))
+    }
+
+    /// What the origin calls itself: for a server at a Unix socket `localhost`.
+    pub fn named(&self) -> Origin {
+        match self.socket_path() {
+            Some(_) => Origin { host: "localhost".to_owned(), ..self.clone() },
+            None => self.clone(),
+        }
+    }
+
+    /// The origin as logs show it: its URL, or its Unix socket.
+    pub fn shown(&self) -> String {
+        match self.socket_path() {
+            Some(_) => self.host.clone(),
+            None => format!("{}://{}", self.scheme(), self.authority()),
+        }
     }
 
     /// The host, without the brackets of an IPv6 address.
