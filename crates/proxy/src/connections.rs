@@ -14,10 +14,10 @@ use std::time::Duration;
 
 use tokio_util::task::TaskTracker;
 
+use crate::listening::unix_socket::UnixSocket;
 use crate::options::{ClientNet, OriginTimes, ProxyOptions};
 use crate::room::{Peer, Place, Room};
 use crate::stats::WorkerStats;
-use crate::unix_socket::UnixSocket;
 use crate::wire::http1::watch::{Side, Watch};
 use crate::wire::http2::Multiplexed;
 use crate::wire::transport::{Clock, Connection, Deadlines, until_killed};

@@ -4,8 +4,8 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use crate::listening::unix_socket::SocketFault;
 use crate::rules::key_headers::KEY_HEADERS_MAX;
-use crate::unix_socket::SocketFault;
 
 /// The reason why a proxy did not start, or why it ended.
 #[derive(Debug, thiserror::Error)]

@@ -18,7 +18,6 @@ mod access_log;
 mod acme;
 mod admin;
 mod body;
-mod bound_sockets;
 mod client_limits;
 mod configured;
 mod connections;
@@ -27,6 +26,7 @@ mod error;
 pub mod fuzzing;
 mod hit_for_miss;
 mod latency;
+mod listening;
 mod options;
 mod origin_options;
 mod pieces;
@@ -40,7 +40,6 @@ mod sites;
 mod stats;
 mod stored;
 mod successor;
-mod unix_socket;
 mod upstream;
 mod wire;
 mod worker;
@@ -51,6 +50,7 @@ pub use admin::{AdminAnswer, AdminOptions, AdminPage, AdminPages, AdminToken, TO
 pub use configured::{ConfigProblems, check as check_config, options_of, unchanged_parts};
 pub use error::Error;
 pub use latency::{LATENCY_BOUNDS_US, Latency};
+pub use listening::unix_socket::{SOCKET_PATH_BYTES_MAX, SocketFault, SocketUsers, UnixSocket};
 pub use options::{
     AccessLog, ClientNet, ForwardedOptions, Limits, LogFormat, NameFiles, NetworkLimits, OriginUrl, ProxyOptions,
 };
@@ -64,5 +64,4 @@ pub use server::{Bound, Proxy, run};
 pub use stats::{ProxyStats, StatsReader, TopTraffic, TrafficRow};
 pub use stored::by_hand;
 pub use successor::PurgeElsewhere;
-pub use unix_socket::{SOCKET_PATH_BYTES_MAX, SocketFault, SocketUsers, UnixSocket};
 pub use upstream::{OriginDown, ServerFigures};

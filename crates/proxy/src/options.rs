@@ -15,10 +15,10 @@ use nectary_config::{ProxyConfig, RequestRate};
 use crate::accept::{CertificateFiles, TlsRules};
 use crate::acme::AcmeOptions;
 use crate::admin::AdminOptions;
+use crate::listening::unix_socket::UnixSocket;
 use crate::origin_options::OriginOptions;
 use crate::rules::default_ttl::Rule;
 use crate::rules::key::Origin;
-use crate::unix_socket::UnixSocket;
 
 /// The number of headers for which hyper needs no allocation.
 pub(crate) const HEADERS: usize = 100;

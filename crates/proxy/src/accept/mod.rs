@@ -21,9 +21,9 @@ use tokio::sync::Semaphore;
 
 use crate::client_limits::NetworkPlace;
 use crate::connections::{Door, Entrance};
+use crate::listening::unix_socket::SocketFile;
 use crate::room::{Peer, Place};
 use crate::service::{connection, refusal};
-use crate::unix_socket::SocketFile;
 use crate::wire::transport::TICK;
 use crate::worker::Worker;
 

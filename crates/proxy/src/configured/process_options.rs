@@ -12,8 +12,8 @@ use super::refused::{ConfigProblems, Refused};
 use super::{accepted_acme, value_or};
 use crate::accept::{CertificateFiles, TlsRules};
 use crate::admin::{AdminOptions, AdminToken};
+use crate::listening::unix_socket::{SocketUsers, UnixSocket};
 use crate::options::{AccessLog, ClientNet, ForwardedOptions, Limits, LogFormat, NetworkLimits, ProxyOptions};
-use crate::unix_socket::{SocketUsers, UnixSocket};
 
 /// The options of a proxy that a configuration describes.
 ///

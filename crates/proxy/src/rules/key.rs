@@ -187,6 +187,17 @@ mod tests {
     use super::*;
 
     #[test]
+    fn no_url_names_a_unix_socket() {
+        let server = Origin::of_socket("/run/app.sock");
+        assert_eq!((server.socket_path(), server.shown().as_str()), (Some("/run/app.sock"), "unix:/run/app.sock"));
+        assert_eq!((server.named().authority().as_str(), server.named().socket_path()), ("localhost", None));
+        for url in ["http://unix:/run/app.sock", "http://unix:80/run", "http://unix/run", "http://unix:%2Frun/"] {
+            let found = url.parse::<Uri>().ok().and_then(|uri| Origin::of(&uri));
+            assert!(found.is_none_or(|origin| origin.socket_path().is_none()), "{url}");
+        }
+    }
+
+    #[test]
     fn keys_are_normalised_and_paths_are_not_touched() {
         let table: &[(&str, Option<&str>)] = &[
             ("http://Example.COM/Path?Q=1", Some("http://example.com/Path?Q=1")),

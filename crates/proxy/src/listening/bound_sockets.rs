@@ -17,8 +17,8 @@ use socket2::{Domain, Protocol, Socket, Type};
 use crate::accept::WorkerListener;
 use crate::connections::{Door, Entrance};
 use crate::error::Error;
+use crate::listening::unix_socket::{self, SocketFault, SocketFile, SocketUsers, UnixSocket};
 use crate::options::ProxyOptions;
-use crate::unix_socket::{self, SocketFault, SocketFile, SocketUsers, UnixSocket};
 
 /// The maximum number of connections that wait to be accepted, per listener.
 const BACKLOG: i32 = 1024;
