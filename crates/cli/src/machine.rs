@@ -64,7 +64,7 @@ fn listening_inodes(table: &str, port: u16) -> impl Iterator<Item = u64> {
 
 /// Returns the sockets in the table of Unix sockets that listen on a path.
 fn listening_paths(table: &str, path: &str) -> Vec<u64> {
-    let inode = |line: &str| {
+    let inode = |line: &str| -> Option<u64> {
         let (fields, own) = line.split_at_checked(line.find(" /")? + 1)?;
         let fields: Vec<&str> = fields.split_ascii_whitespace().collect();
         // Number, references, protocol, flags, type, state, inode. A socket that accepts connections has this flag.

@@ -61,7 +61,7 @@ impl Entrance {
 
     /// A Unix socket that is for these users.
     pub fn of_socket(socket: &UnixSocket, door: Door) -> Entrance {
-        Entrance { door, header_from: Arc::new([]), is_headed: socket.has_proxy_header && door != Door::Admin }
+        Entrance { door, header_from: Vec::new().into(), is_headed: socket.has_proxy_header && door != Door::Admin }
     }
 
     /// Whether each connection of this peer begins with a header. One without an address uses a Unix socket.

@@ -14,7 +14,7 @@ pub(crate) fn parse_listen(text: &str) -> Result<ListenAddress, String> {
         return parse_path(path);
     }
     let full = if text.starts_with(':') { format!("[::]{text}") } else { text.replacen("localhost:", "127.0.0.1:", 1) };
-    let address = full.parse().map(ListenAddress::Socket);
+    let address = full.parse::<SocketAddr>().map(ListenAddress::Socket);
     address.map_err(|_| "expected an IP address and a port, as 127.0.0.1:8080 or :8080, or unix:PATH".to_owned())
 }
 
