@@ -196,7 +196,7 @@ impl Proxy {
     }
 }
 
-/// A proxy that has bound its addresses but does not listen yet.
+/// A proxy that has bound its addresses but does not serve yet.
 #[derive(Debug)]
 pub struct Bound {
     options: Arc<ProxyOptions>,
