@@ -14,6 +14,7 @@ mod cache_mount;
 mod cert;
 mod config;
 mod limits;
+mod listen;
 mod nbd;
 mod origin;
 mod ram;
@@ -23,12 +24,12 @@ mod trace;
 mod trace_record;
 mod volume;
 
-use std::net::SocketAddr;
 use std::str::FromStr;
 use std::time::Duration;
 
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use nectary_block::parse_size;
+use nectary_config::ListenAddress;
 use nectary_host::memory;
 use nectary_proxy::rules::default_ttl::Rule;
 use nectary_proxy::{AccessLog, ClientNet};
@@ -51,6 +52,8 @@ pub use cache_mount::{CacheMountArguments, CacheStatArguments, CacheUmountArgume
 pub use cert::{CertCommand, CertHostArguments, CertInitArguments, CertShowArguments};
 pub use config::ConfigArguments;
 pub use limits::LimitArguments;
+pub(crate) use listen::parse_listen;
+pub use listen::{tcp_addresses, unix_sockets};
 pub use nbd::{ExportArguments, InfoArguments, ListArguments, NbdCommand, ServerArguments};
 pub use origin::OriginArguments;
 pub use ram::{RamCommand, RamSimulateArguments};
@@ -129,7 +132,10 @@ pub enum Command {
     nectary proxy --listen 127.0.0.1:8080 --store ./cache \\
       --admin-listen 127.0.0.1:8090
     curl -x http://127.0.0.1:8090 -X PURGE http://example.org/
-    curl -X PURGE -H 'Surrogate-Key: front-page news' http://127.0.0.1:8090/",
+    curl -X PURGE -H 'Surrogate-Key: front-page news' http://127.0.0.1:8090/
+  On a Unix socket, behind a web server on the same machine:
+    nectary proxy --listen unix:/run/nectary/http.sock \\
+      --origin http://127.0.0.1:3000 --store ./cache",
         after_help = exit::HELP
     )]
     Proxy(ProxyArguments),
@@ -283,9 +289,10 @@ pub struct StatusArguments {
 /// `proxy`.
 #[derive(Debug, Args)]
 pub struct ProxyArguments {
-    /// Address to listen on, for example 127.0.0.1:8080, [::1]:8080, or :8080 for every address; may be given again
+    /// Address to listen on, for example 127.0.0.1:8080, [::1]:8080, :8080 for every address, or unix:PATH; may be given
+    /// again
     #[arg(long, value_name = "ADDR", required_unless_present = "config", value_parser = parse_listen)]
-    pub listen: Vec<SocketAddr>,
+    pub listen: Vec<ListenAddress>,
     #[command(flatten)]
     pub origin: OriginArguments,
     /// Networks that may use a forward proxy beside this machine, for example 192.0.2.0/24; may be given again
@@ -431,12 +438,6 @@ fn parse_access_log(text: &str) -> Result<AccessLog, String> {
     }
 }
 
-/// Reads an address to listen on; `:80` means every address.
-pub(crate) fn parse_listen(text: &str) -> Result<SocketAddr, String> {
-    let full = if text.starts_with(':') { format!("[::]{text}") } else { text.replacen("localhost:", "127.0.0.1:", 1) };
-    full.parse().map_err(|_| "expected an IP address and a port, as 127.0.0.1:8080 or :8080".to_owned())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -481,10 +482,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_and_sizes_are_read_and_nonsense_is_refused() {
-        assert_eq!(parse_listen(":80").map(|address| address.port()), Ok(80));
-        assert_eq!(parse_listen("localhost:81").map(|address| address.to_string()), Ok("127.0.0.1:81".to_owned()));
-        assert!(parse_listen("8080").is_err());
+    fn sizes_are_read_and_nonsense_is_refused() {
         let parse = |line: &str| Arguments::try_parse_from(line.split(' '));
         assert!(parse("nectary proxy --listen :80 --store ./a --size 10G --memory 1.5G").is_ok());
         for wrong in [

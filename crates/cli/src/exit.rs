@@ -215,7 +215,9 @@ fn classify(cause: &(dyn std::error::Error + 'static)) -> Option<(u8, Option<&'s
         Some(proxy::Error::AdminToken { .. }) => return Some((USAGE, Some(REMEDY_TOKEN))),
         Some(proxy::Error::OriginCa { .. }) => return Some((USAGE, Some(REMEDY_ORIGIN_CA))),
         Some(proxy::Error::AccessLog { .. }) => return Some((FAILED, Some(REMEDY_ACCESS_LOG))),
-        Some(proxy::Error::Inherited { .. }) => return Some((USAGE, Some("name its address with --listen"))),
+        Some(proxy::Error::Inherited { .. } | proxy::Error::InheritedUnix { .. }) => {
+            return Some((USAGE, Some("name its address with --listen")));
+        }
         Some(proxy::Error::KeyHeaders { .. }) => return Some((USAGE, Some("give --key-header fewer times"))),
         Some(proxy::Error::RedirectWithoutTls { .. }) => return Some((USAGE, None)),
         Some(proxy::Error::ClientCa { .. }) => return Some((USAGE, Some(REMEDY_CLIENT_CA))),

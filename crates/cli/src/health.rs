@@ -2,7 +2,6 @@
 //!
 //! Owns: the counters that indicate a problem, and the remedies.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -17,7 +16,7 @@ use crate::proxy::live_config::LiveConfig;
 /// A running proxy.
 pub struct Running {
     /// The addresses that it listens on.
-    pub addresses: Vec<SocketAddr>,
+    pub addresses: Vec<String>,
     /// Its counters.
     pub stats: StatsReader,
     /// What opens its files again.

@@ -4,6 +4,7 @@
 
 use std::fs;
 use std::net::SocketAddr;
+use std::path::Path;
 
 /// Returns the memory of this process that is in the machine's memory. *Units*: bytes.
 pub fn resident_bytes() -> Option<u64> {
@@ -31,6 +32,17 @@ pub fn who_listens(address: SocketAddr) -> Option<String> {
         .filter_map(|table| fs::read_to_string(table).ok())
         .flat_map(|table| listening_inodes(&table, address.port()).collect::<Vec<_>>())
         .collect();
+    who_has(&inodes)
+}
+
+/// Returns the program that listens on a Unix socket; `None` if this user may not see it.
+pub fn who_listens_at(path: &Path) -> Option<String> {
+    let table = fs::read("/proc/net/unix").ok()?;
+    who_has(&listening_paths(&String::from_utf8_lossy(&table), &path.to_string_lossy()))
+}
+
+/// Returns the programs that have one of these sockets.
+fn who_has(inodes: &[u64]) -> Option<String> {
     let wanted: Vec<String> = inodes.iter().map(|inode| format!("socket:[{inode}]")).collect();
     let mut found = Vec::new();
     for process in fs::read_dir("/proc").ok()?.flatten() {
@@ -57,6 +69,18 @@ fn listening_inodes(table: &str, port: u16) -> impl Iterator<Item = u64> {
     })
 }
 
+/// Returns the sockets in the table of Unix sockets that listen on a path.
+fn listening_paths(table: &str, path: &str) -> Vec<u64> {
+    let inode = |line: &str| -> Option<u64> {
+        let (fields, own) = line.split_at_checked(line.find(" /")? + 1)?;
+        let fields: Vec<&str> = fields.split_ascii_whitespace().collect();
+        // Number, references, protocol, flags, type, state, inode. A socket that accepts connections has this flag.
+        let is_it = own == path && fields.get(3) == Some(&"00010000");
+        fields.get(6).filter(|_| is_it)?.parse().ok()
+    };
+    table.lines().skip(1).filter_map(inode).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -69,6 +93,13 @@ mod tests {
             nonsense\n";
         assert_eq!(listening_inodes(table, 8080).collect::<Vec<_>>(), [31337]);
         assert_eq!(listening_inodes(table, 8081).count(), 0);
+        let table = "Num       RefCount Protocol Flags    Type St Inode Path\n\
+            0000000000000000: 00000002 00000000 00010000 0001 01 31339 /run/a b.sock\n\
+            0000000000000000: 00000003 00000000 00000000 0001 03 31340 /run/a b.sock\n\
+            0000000000000000: 00000002 00000000 00010000 0001 01 31341 @/run/a b.sock\n\
+            0000000000000000: 00000003 00000000 00000000 0001 03 31342\n";
+        assert_eq!(listening_paths(table, "/run/a b.sock"), [31339]);
+        assert!(listening_paths(table, "/run/a").is_empty());
         assert_eq!(value_bytes("VmSize: 1 kB\nVmRSS:       8000000 kB\n", "VmRSS:"), Some(8_192_000_000));
         assert_eq!(value_bytes("VmRSS: many", "VmRSS:"), None);
         assert!(resident_bytes().is_some_and(|bytes| bytes > 1 << 16));

@@ -8,30 +8,31 @@
 
 mod admin_pages;
 mod config_file;
+mod listen_failure;
 pub mod live_config;
 mod printed_config;
 
-use std::io::ErrorKind;
-use std::net::TcpListener;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use nectary_block::format_size;
+use nectary_config::{ListenAddress, ServerScheme};
 use nectary_host::log::{self, Level, Throttle};
 use nectary_host::{
     ControlServer, Fault, FaultKind, Limits, Methods, ReopenSignals, RuntimeDirectory, Shutdown, Status, allocator,
     control, descriptors, inherited, memory,
 };
-use nectary_proxy::{Bound, ForwardedOptions, OriginUrl, Proxy, ProxyOptions, Reopener};
+use nectary_proxy::{Bound, ForwardedOptions, OriginUrl, Proxy, ProxyOptions, Reopener, SocketUsers, UnixSocket};
 use nectary_store::{MEMORY_BYTES_MIN, OpenOptions, Spans};
 use serde_json::{Value, json};
 
-use crate::arguments::ProxyArguments;
+use crate::arguments::{ProxyArguments, tcp_addresses, unix_sockets};
 use crate::device::{OpenStore, open_or_create_store};
 use crate::exit::{BUSY, FAILED, Failure, GOOD, USAGE};
 use crate::health;
-use crate::machine;
 use crate::purge::purge;
 use crate::services::service_manager::{self, Watchdog};
 use admin_pages::{PageSources, pages_of};
@@ -53,6 +54,9 @@ const MEMORY_LEFT_BYTES: u64 = 256 << 20;
 
 /// The most names without a certificate that a message has.
 const NAMES_SHOWN: usize = 10;
+
+/// The longest path of a Unix socket that is part of the name of the control socket. *Units*: bytes.
+const SHORT_NAME_BYTES_MAX: usize = 40;
 
 /// The file descriptors that each worker needs to start (its listener and its runtime), and those that all else needs.
 const WORKER_DESCRIPTORS: u64 = 6;
@@ -90,7 +94,8 @@ pub async fn run(given: &ProxyArguments) -> Result<u8, Failure> {
     let sources = Arc::new(OnceLock::new());
     let mut proxy_options = proxy_options(arguments)?;
     proxy_options.admin.pages = Some(pages_of(sources.clone()));
-    let bound = with_successor(arguments, bind(proxy_options, inherited::tcp_listeners())?)?;
+    let bound = Proxy::bind_with(proxy_options, inherited::listeners()).map_err(listen_failure::failure_of)?;
+    let bound = with_successor(arguments, bound)?;
     // A slow disk does not keep a signal waiting. What was read or made so far is found by the next start.
     let store = tokio::select! {
         store = open_store(arguments, options, bound.has_successor()) => store?,
@@ -150,7 +155,9 @@ async fn serve(
     match bound.serve(Spans::clone(store), shutdown.clone()) {
         Ok(proxy) => {
             announce(arguments, &proxy, store);
-            let addresses = proxy.addresses().to_vec();
+            let sockets = proxy.unix_sockets().iter().filter(|socket| socket.users == SocketUsers::Clients);
+            let addresses = proxy.addresses().iter().map(ToString::to_string);
+            let addresses = addresses.chain(sockets.map(ToString::to_string)).collect();
             let running = health::Running {
                 addresses,
                 stats: proxy.stats(),
@@ -209,36 +216,6 @@ fn check_descriptors(arguments: &ProxyArguments) -> Result<(), Failure> {
     }
     let message = format!("{needed} file descriptors are needed to start, and no more than {limit} may be open");
     Err(Failure::new(FAILED, message, "raise the limit: `ulimit -n`, or LimitNOFILE= in a unit of systemd"))
-}
-
-/// Binds the addresses; the error names the program that already uses one.
-fn bind(options: ProxyOptions, inherited: Vec<TcpListener>) -> Result<Bound, Failure> {
-    Proxy::bind_with(options, inherited).map_err(|error| {
-        let nectary_proxy::Error::Listen { address, error: reason } = &error else { return error.into() };
-        let elsewhere = "or choose another address with --listen";
-        match reason.kind() {
-            ErrorKind::AddrInUse => match machine::who_listens(*address) {
-                Some(who) => {
-                    let remedy = format!("stop {who} (`nectary status` lists what runs of nectary), {elsewhere}");
-                    Failure::new(BUSY, format!("{error}: {who} listens there"), remedy)
-                }
-                None => Failure::new(
-                    BUSY,
-                    error.to_string(),
-                    format!("see who has it with `ss -ltnp` as root, {elsewhere}"),
-                ),
-            },
-            ErrorKind::PermissionDenied => {
-                let remedy = format!("ports below 1024 need root or CAP_NET_BIND_SERVICE: allow it, {elsewhere}");
-                Failure::new(FAILED, error.to_string(), remedy)
-            }
-            ErrorKind::AddrNotAvailable => {
-                let remedy = format!("this machine has no such address (`ip address` lists them): add it, {elsewhere}");
-                Failure::new(FAILED, error.to_string(), remedy)
-            }
-            _ => error.into(),
-        }
-    })
 }
 
 /// Prints the store's notices and obeys signals until the proxy ends.
@@ -328,6 +305,7 @@ async fn reload(config: Arc<LiveConfig>, reopener: Reopener, cause: &'static str
 fn origins_of(arguments: &ProxyArguments) -> Vec<(String, String, u16)> {
     if let Some(config) = &arguments.file.read {
         let servers = config.origins.iter().flat_map(|origin| &origin.servers).map(|server| &server.url);
+        let servers = servers.filter(|url| url.scheme != ServerScheme::Unix);
         return servers.map(|url| (url.to_string(), url.host.clone(), url.port)).collect();
     }
     let of_url = |url: &OriginUrl| {
@@ -366,9 +344,10 @@ fn proxy_options(arguments: &ProxyArguments) -> Result<ProxyOptions, Failure> {
         return nectary_proxy::options_of(config).map_err(|problems| nectary_proxy::Error::Config(problems).into());
     }
     Ok(ProxyOptions {
-        listen: arguments.listen.clone(),
+        listen: tcp_addresses(&arguments.listen),
+        unix: unix_of(arguments),
         certificates: arguments.tls.certificates()?,
-        redirect: arguments.tls.redirect_listen.clone(),
+        redirect: tcp_addresses(&arguments.tls.redirect_listen),
         origin: arguments.origin.origin.clone(),
         origin_ca: arguments.origin.origin_ca.clone(),
         origin_rules: arguments.origin.rules(),
@@ -386,6 +365,14 @@ fn proxy_options(arguments: &ProxyArguments) -> Result<ProxyOptions, Failure> {
         limits: arguments.limits.limits(),
         ..ProxyOptions::default()
     })
+}
+
+/// The Unix sockets for clients and for administration.
+fn unix_of(arguments: &ProxyArguments) -> Vec<UnixSocket> {
+    let clients = unix_sockets(&arguments.listen, SocketUsers::Clients);
+    let redirect = unix_sockets(&arguments.tls.redirect_listen, SocketUsers::Redirect);
+    let admin = unix_sockets(&arguments.admin.admin_listen, SocketUsers::Admin);
+    clients.chain(redirect).chain(admin).collect()
 }
 
 /// The addresses at which clients are served.
@@ -473,10 +460,23 @@ fn start_control(
 
 /// Returns the part's name: its first address, and its process number if the port is not known yet.
 fn part(arguments: &ProxyArguments) -> String {
-    let addresses = arguments.listen.iter().map(ToString::to_string);
-    let first = addresses.take(1).collect::<String>();
-    let unknown = arguments.listen.first().is_some_and(|address| address.port() == 0);
-    if unknown { format!("proxy-{first}-{}", std::process::id()) } else { format!("proxy-{first}") }
+    match arguments.listen.first() {
+        Some(ListenAddress::Unix(path)) => format!("proxy-unix:{}", short_name(path)),
+        Some(address) if address.is_any_port() => format!("proxy-{address}-{}", std::process::id()),
+        Some(address) => format!("proxy-{address}"),
+        None => "proxy-".to_owned(),
+    }
+}
+
+/// A name for a path, which the path of the control socket has room for.
+fn short_name(path: &Path) -> String {
+    let text = path.display().to_string();
+    if text.len() <= SHORT_NAME_BYTES_MAX {
+        return text;
+    }
+    let mut hasher = DefaultHasher::new();
+    text.hash(&mut hasher);
+    format!("{:016x}", hasher.finish())
 }
 
 /// Describes the entries found when the store was opened; a large index is still being read in the background.
@@ -517,6 +517,14 @@ fn announce(arguments: &ProxyArguments, proxy: &Proxy, store: &Spans) {
     }
     for address in proxy.admin_addresses() {
         log::write(Level::Note, "proxy", format_args!("administration at http://{address}"));
+    }
+    for socket in proxy.unix_sockets() {
+        let what = match socket.users {
+            SocketUsers::Clients => format!("{kind} with {scheme} on {socket}"),
+            SocketUsers::Redirect => format!("clients of {socket} are sent to https"),
+            SocketUsers::Admin => format!("administration at {socket}"),
+        };
+        log::write(Level::Note, "proxy", format_args!("{what}"));
     }
     let limits = proxy.stats().connection_limits();
     if let Some(limits) = limits.filter(|limits| limits.clients_max < u64::from(arguments.limits.connections_max) / 2) {

@@ -15,6 +15,15 @@ use crate::Error;
 /// The longest path of a Unix socket, without its terminating zero. *Units*: bytes.
 const SOCKET_PATH_BYTES_MAX: usize = 107;
 
+/// The kinds of parts, with which the names of their control sockets begin.
+const KINDS: [&str; 6] = ["attach-", "cache-", "donor-", "export-", "proxy-", "volume-"];
+
+/// Whether a path is named as the control socket of a part. Sockets of other names in the same directory are for clients.
+pub fn is_control_socket(path: &Path) -> bool {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    name.ends_with(".sock") && KINDS.iter().any(|kind| name.starts_with(kind))
+}
+
 /// A runtime directory that passed the checks and is safe to use.
 #[derive(Debug, Clone)]
 pub struct RuntimeDirectory {
@@ -75,7 +84,7 @@ impl RuntimeDirectory {
         Ok(path)
     }
 
-    /// The paths of all sockets in the directory, in the order of their names.
+    /// The paths of all control sockets in the directory, in the order of their names.
     ///
     /// *Errors*: [`Error::Io`] if the directory cannot be read.
     pub fn sockets(&self) -> Result<Vec<PathBuf>, Error> {
@@ -83,7 +92,7 @@ impl RuntimeDirectory {
         let mut sockets = Vec::new();
         for entry in fs::read_dir(&self.path).map_err(failed)? {
             let path = entry.map_err(failed)?.path();
-            if path.extension().is_some_and(|extension| extension == "sock") {
+            if is_control_socket(&path) {
                 sockets.push(path);
             }
         }
@@ -137,6 +146,19 @@ mod tests {
         assert_eq!(choose(|_| None, 0), PathBuf::from("/run/nectary"));
         assert_eq!(choose(|_| None, 7), PathBuf::from("/tmp/nectary-7"));
         assert_eq!(choose(|_| Some(PathBuf::from("relative")), 7), PathBuf::from("/tmp/nectary-7"));
+    }
+
+    #[test]
+    fn sockets_for_clients_are_no_control_sockets() {
+        for (name, expected) in [
+            ("proxy-127.0.0.1_80.sock", true),
+            ("volume-mount-0.sock", true),
+            ("http.sock", false),
+            ("proxy.sock", false),
+            ("attach-nbd0.log", false),
+        ] {
+            assert_eq!(is_control_socket(&Path::new("/run/nectary").join(name)), expected, "{name}");
+        }
     }
 
     #[test]

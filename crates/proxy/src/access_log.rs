@@ -92,7 +92,8 @@ impl Outcome {
 /// The content of one line of the log.
 #[derive(Debug)]
 pub(crate) struct Line<'a> {
-    pub client: IpAddr,
+    /// The client's address; `None` for one of a Unix socket.
+    pub client: Option<IpAddr>,
     /// The time at which the request's head had been read, in Unix milliseconds.
     pub at_ms: u64,
     pub method: &'a Method,
@@ -288,7 +289,9 @@ fn push_combined(out: &mut Vec<u8>, line: &Line<'_>, date: &[u8]) {
     out.push(b'\n');
 }
 
-fn write_address(out: &mut Vec<u8>, address: IpAddr) {
+/// Writes the address of a client. One of a Unix socket has none, and is written as other servers do.
+fn write_address(out: &mut Vec<u8>, address: Option<IpAddr>) {
+    let Some(address) = address else { return out.extend_from_slice(b"unix:") };
     match address.to_canonical() {
         IpAddr::V4(address) => {
             for (index, octet) in address.octets().into_iter().enumerate() {
@@ -354,7 +357,7 @@ mod tests {
 
     fn line<'a>(url: &'a [u8], agent: Option<&'a [u8]>) -> Line<'a> {
         Line {
-            client: "192.0.2.7".parse().expect("an address"),
+            client: Some("192.0.2.7".parse().expect("an address")),
             at_ms: 1_795_292_580_999,
             method: &Method::GET,
             url,
@@ -382,12 +385,15 @@ mod tests {
         let (mut log, queue, _) = buffer();
         log.push(&line(b"http://h/p?q", Some(b"a \"quoted\" \n \xff agent\\")));
         log.push(&Line { outcome: Outcome::Own, object_bytes: None, ..line(b"*", None) });
+        log.push(&Line { client: None, ..line(b"*", None) });
         log.flush();
         let expected = concat!(
             r#"192.0.2.7 - - [21/Nov/2026:20:23:00 +0000] "GET http://h/p?q HTTP/1.1" 200 1234 "-" "#,
             r#""a \x22quoted\x22 \x0A \xFF agent\x5C" HIT 1.000123 5678"#,
             "\n",
             r#"192.0.2.7 - - [21/Nov/2026:20:23:00 +0000] "GET * HTTP/1.1" 200 1234 "-" "-" OWN 1.000123 -"#,
+            "\n",
+            r#"unix: - - [21/Nov/2026:20:23:00 +0000] "GET * HTTP/1.1" 200 1234 "-" "-" HIT 1.000123 5678"#,
             "\n"
         );
         assert_eq!(String::from_utf8_lossy(&queue.take_all().concat()), expected);

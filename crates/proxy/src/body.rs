@@ -231,7 +231,8 @@ impl Body for ReplyBody {
 /// A request that is logged and counted when its response's body is dropped.
 pub(crate) struct Ticket {
     pub log: Rc<RequestLog>,
-    pub client: std::net::IpAddr,
+    /// The client's address, if it has one.
+    pub client: Option<std::net::IpAddr>,
     pub at_ms: u64,
     pub started: Instant,
     pub method: Method,

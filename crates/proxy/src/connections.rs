@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use tokio_util::task::TaskTracker;
 
+use crate::listening::unix_socket::UnixSocket;
 use crate::options::{ClientNet, OriginTimes, ProxyOptions};
 use crate::room::{Peer, Place, Room};
 use crate::stats::WorkerStats;
@@ -47,18 +48,25 @@ pub(crate) struct Entrance {
     pub door: Door,
     /// The peers that begin each connection with a header of the PROXY protocol.
     header_from: Arc<[ClientNet]>,
+    /// Whether those without an address do, who connect to a Unix socket.
+    is_headed: bool,
 }
 
 impl Entrance {
     /// The address of the options that is for these users. Peers at an address for administration send no headers.
     pub fn new(options: &ProxyOptions, address: SocketAddr, door: Door) -> Entrance {
         let senders = options.proxy_protocol_from.iter().filter(|(at, _)| *at == address && door != Door::Admin);
-        Entrance { door, header_from: senders.map(|(_, net)| *net).collect() }
+        Entrance { door, header_from: senders.map(|(_, net)| *net).collect(), is_headed: false }
     }
 
-    /// Whether each connection of this peer begins with a header.
-    pub fn expects_header(&self, peer: IpAddr) -> bool {
-        self.header_from.iter().any(|net| net.contains(peer))
+    /// A Unix socket that is for these users.
+    pub fn of_socket(socket: &UnixSocket, door: Door) -> Entrance {
+        Entrance { door, header_from: Vec::new().into(), is_headed: socket.has_proxy_header && door != Door::Admin }
+    }
+
+    /// Whether each connection of this peer begins with a header. One without an address uses a Unix socket.
+    pub fn expects_header(&self, peer: Option<IpAddr>) -> bool {
+        peer.map_or(self.is_headed, |peer| self.header_from.iter().any(|net| net.contains(peer)))
     }
 }
 

@@ -4,6 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use crate::listening::unix_socket::SocketFault;
 use crate::rules::key_headers::KEY_HEADERS_MAX;
 
 /// The reason why a proxy did not start, or why it ended.
@@ -21,6 +22,14 @@ pub enum Error {
         /// The error of the operating system.
         error: io::Error,
     },
+    /// The proxy cannot listen on a Unix socket.
+    #[error("cannot listen on unix:{path}: {fault}")]
+    UnixSocket {
+        /// The path of the socket.
+        path: PathBuf,
+        /// What is wrong.
+        fault: SocketFault,
+    },
     /// An address is given twice, for clients or for administration.
     #[error("the address {address} is given twice")]
     AddressTwice {
@@ -32,6 +41,12 @@ pub enum Error {
     Inherited {
         /// The address of the socket, if it is known.
         address: Option<SocketAddr>,
+    },
+    /// A Unix socket that the process inherited has a path that is not named.
+    #[error("no address to listen on is that of the inherited socket unix:{}", .path.as_ref().map_or("?".to_owned(), |it| it.display().to_string()))]
+    InheritedUnix {
+        /// The path of the socket, if it has one.
+        path: Option<PathBuf>,
     },
     /// The access log cannot be opened.
     #[error("cannot open the access log {path}: {what}")]

@@ -26,6 +26,7 @@ mod error;
 pub mod fuzzing;
 mod hit_for_miss;
 mod latency;
+mod listening;
 mod options;
 mod origin_options;
 mod pieces;
@@ -50,6 +51,7 @@ pub use admin::{AdminAnswer, AdminOptions, AdminPage, AdminPages, AdminToken, TO
 pub use configured::{ConfigProblems, check as check_config, options_of, unchanged_parts};
 pub use error::Error;
 pub use latency::{LATENCY_BOUNDS_US, Latency};
+pub use listening::unix_socket::{SOCKET_PATH_BYTES_MAX, SocketFault, SocketUsers, UnixSocket};
 pub use options::{
     AccessLog, ClientNet, ForwardedOptions, Limits, LogFormat, NameFiles, NetworkLimits, OriginUrl, ProxyOptions,
 };

@@ -15,6 +15,7 @@ use nectary_config::{ProxyConfig, RequestRate};
 use crate::accept::{CertificateFiles, TlsRules};
 use crate::acme::AcmeOptions;
 use crate::admin::AdminOptions;
+use crate::listening::unix_socket::UnixSocket;
 use crate::origin_options::OriginOptions;
 use crate::rules::default_ttl::Rule;
 use crate::rules::key::Origin;
@@ -25,8 +26,12 @@ pub(crate) const HEADERS: usize = 100;
 /// How a proxy runs.
 #[derive(Debug, Clone)]
 pub struct ProxyOptions {
-    /// The addresses to listen on; port 0 picks a free port.
+    /// The addresses to listen on; port 0 picks a free port. None are needed if there are [`unix`](Self::unix) sockets for
+    /// clients.
     pub listen: Vec<SocketAddr>,
+    /// The Unix sockets to listen on, for clients and for administration. Their clients count as this machine, at
+    /// 127.0.0.1, unless they are named by the PROXY protocol; limits by network do not count for those without a name.
+    pub unix: Vec<UnixSocket>,
     /// The certificates for clients. If there are any, the addresses to listen on are for TLS, with HTTP/1.1 and HTTP/2.
     pub certificates: Vec<CertificateFiles>,
     /// What orders certificates for other names. If it is there, the addresses to listen on are for TLS, too.
@@ -84,6 +89,7 @@ impl Default for ProxyOptions {
     fn default() -> ProxyOptions {
         ProxyOptions {
             listen: vec![SocketAddr::from(([127, 0, 0, 1], 8080))],
+            unix: Vec::new(),
             certificates: Vec::new(),
             acme: None,
             tls: TlsRules::default(),

@@ -1,26 +1,28 @@
 //! A running proxy: its listeners, its workers, and its end.
 //!
-//! Owns: binding, one thread per worker, and waiting for the threads. Leaves to others: signals (the caller requests
-//! the [`Shutdown`]), closing the store (the caller does so when the proxy has ended).
+//! Owns: the order of a start, one thread per worker, and waiting for the threads. Leaves to others: the sockets
+//! (`bound_sockets`), signals (the caller requests the [`Shutdown`]), closing the store (the caller does so when the
+//! proxy has ended).
 
-use std::collections::HashSet;
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use nectary_config::ProxyConfig;
 use nectary_host::Shutdown;
+use nectary_host::inherited::InheritedListeners;
 use nectary_store::Spans;
-use socket2::{Domain, Protocol, Socket, Type};
 use tokio::sync::Semaphore;
 
-use crate::accept::{self, Certificates, Exit, Tls};
+use crate::accept::{self, Certificates, Exit, Tls, WorkerListener};
 use crate::access_log::{LogBuffer, LogWriter, OpenLog};
 use crate::acme::{AcmeShared, OrderDesk};
 use crate::client_limits::ClientLimits;
 use crate::configured::sites_of;
-use crate::connections::{Door, Entrance};
+use crate::connections::Entrance;
 use crate::error::Error;
+use crate::listening::bound_sockets::{BoundSockets, ListenAddresses, check_addresses};
+use crate::listening::unix_socket::UnixSocket;
 use crate::options::{OriginTimes, ProxyOptions};
 use crate::reload::Reopener;
 use crate::room::{ConnectionLimits, Room};
@@ -34,15 +36,13 @@ use crate::worker::{Common, Worker};
 /// How long the end of a worker waits for its threads.
 const BLOCKING_WAIT: std::time::Duration = std::time::Duration::from_millis(500);
 
-/// The maximum number of connections that wait to be accepted, per listener.
-const BACKLOG: i32 = 1024;
+/// The port that an `https` URL has without naming one.
+const HTTPS_PORT: u16 = 443;
 
 /// A running proxy.
 #[derive(Debug)]
 pub struct Proxy {
-    addresses: Vec<SocketAddr>,
-    redirect_addresses: Vec<SocketAddr>,
-    admin_addresses: Vec<SocketAddr>,
+    addresses: ListenAddresses,
     stats: StatsReader,
     shutdown: Shutdown,
     workers: Vec<JoinHandle<Result<(), Error>>>,
@@ -62,35 +62,28 @@ impl Proxy {
         Proxy::bind(options)?.serve(store, shutdown)
     }
 
-    /// Binds the addresses, and makes every check that needs no store. No client can connect yet.
+    /// Binds the addresses, and makes every check that needs no store. No client can connect yet, but to a Unix socket,
+    /// where it waits. The files of Unix sockets are removed if the result is dropped.
     ///
     /// *Errors*: [`Error::NoAddress`] without an address; [`Error::KeyHeaders`] with too many headers in the key; [`Error::AddressTwice`] if two are the same;
-    /// [`Error::Listen`] if an address is not available;
+    /// [`Error::Listen`] or [`Error::UnixSocket`] if an address is not available;
     /// [`Error::OriginCa`] if the file of certificates cannot be read or has none; [`Error::AdminWithoutToken`] if an
     /// address needs a token and there is none; [`Error::AccessLog`] if the log cannot be opened.
     pub fn bind(options: ProxyOptions) -> Result<Bound, Error> {
-        Proxy::bind_with(options, Vec::new())
+        Proxy::bind_with(options, InheritedListeners::default())
     }
 
     /// Like [`bind`](Proxy::bind), with listening sockets that the process inherited. Each of them is used instead of a
     /// new one for the address that it has. Another process has them too and serves them next, so at the end no request
     /// on an open connection is lost: the proxy answers each client's next request before it closes its connection.
     ///
-    /// *Errors*: also [`Error::Inherited`] if no address is that of an inherited socket.
-    pub fn bind_with(options: ProxyOptions, inherited: Vec<TcpListener>) -> Result<Bound, Error> {
-        if options.listen.is_empty() {
-            return Err(Error::NoAddress);
-        }
+    /// *Errors*: also [`Error::Inherited`] or [`Error::InheritedUnix`] if no address is that of an inherited socket.
+    pub fn bind_with(options: ProxyOptions, inherited: InheritedListeners) -> Result<Bound, Error> {
+        check_addresses(&options)?;
         options.admin.check()?;
         let count = key_headers::names(&options.origin_rules.key_headers).len();
         if count > key_headers::KEY_HEADERS_MAX {
             return Err(Error::KeyHeaders { count });
-        }
-        let mut named = HashSet::new();
-        let all = options.listen.iter().chain(&options.redirect).chain(&options.admin.listen);
-        let fixed = all.filter(|address| address.port() != 0);
-        if let Some(&address) = fixed.into_iter().find(|address| !named.insert(**address)) {
-            return Err(Error::AddressTwice { address });
         }
         let sites = LiveSites::new(match &options.config {
             Some(config) => sites_of(config, 0).map_err(Error::Config)?,
@@ -115,62 +108,16 @@ impl Proxy {
         if let (None, Some(&address)) = (&certificates, options.redirect.first()) {
             return Err(Error::RedirectWithoutTls { address });
         }
-        let worker_count = options.worker_count();
-        let (mut addresses, mut redirect_addresses, mut admin_addresses) = (Vec::new(), Vec::new(), Vec::new());
-        let mut sockets: Vec<Vec<(Socket, Entrance)>> = (0..worker_count).map(|_| Vec::new()).collect();
-        let door = if certificates.is_some() { Door::Tls } else { Door::Clients };
-        let clients = options.listen.iter().map(|address| (*address, door));
-        let redirect = options.redirect.iter().map(|address| (*address, Door::Redirect));
-        let admin = options.admin.listen.iter().map(|address| (*address, Door::Admin));
         let has_successor = !inherited.is_empty();
-        let mut inherited = inherited.into_iter().map(Some).collect::<Vec<_>>();
-        for (mut address, door) in clients.chain(redirect).chain(admin) {
-            let entrance = Entrance::new(&options, address, door);
-            let found = inherited.iter_mut().find(|socket| {
-                let own = socket.as_ref().and_then(|socket| socket.local_addr().ok());
-                own.is_some_and(|own| own == address)
-            });
-            if let Some(socket) = found.and_then(Option::take) {
-                let failed = |error| Error::Listen { address, error };
-                socket.set_nonblocking(true).map_err(failed)?;
-                for of_worker in &mut sockets {
-                    of_worker.push((socket.try_clone().map_err(failed)?.into(), entrance.clone()));
-                }
-                match door {
-                    Door::Clients | Door::Tls => addresses.push(address),
-                    Door::Redirect => redirect_addresses.push(address),
-                    Door::Admin => admin_addresses.push(address),
-                }
-                continue;
-            }
-            // The workers share each address with `SO_REUSEPORT`. A second proxy could share the address unnoticed, so
-            // the address is first bound exclusively.
-            bind(address, false).map_err(|error| Error::Listen { address, error })?;
-            for of_worker in &mut sockets {
-                let socket = bind(address, true).map_err(|error| Error::Listen { address, error })?;
-                // With port 0, the other workers use the port that the first worker's socket got.
-                address = local_address(&socket).map_err(|error| Error::Listen { address, error })?;
-                of_worker.push((socket, entrance.clone()));
-            }
-            match door {
-                Door::Clients | Door::Tls => addresses.push(address),
-                Door::Redirect => redirect_addresses.push(address),
-                Door::Admin => admin_addresses.push(address),
-            }
-        }
-        if let Some(socket) = inherited.into_iter().flatten().next() {
-            return Err(Error::Inherited { address: socket.local_addr().ok() });
-        }
+        let sockets = BoundSockets::bind(&options, certificates.is_some(), inherited)?;
         let log = OpenLog::open(&options.access_log)?;
         let options = Arc::new(options);
         Ok(Bound {
             options,
-            tls: certificates
-                .zip(addresses.first())
-                .map(|(certificates, first): (_, &SocketAddr)| Arc::new(Tls { certificates, port: first.port() })),
-            addresses,
-            redirect_addresses,
-            admin_addresses,
+            tls: certificates.map(|certificates| {
+                let port = sockets.addresses.clients.first().map_or(HTTPS_PORT, SocketAddr::port);
+                Arc::new(Tls { certificates, port })
+            }),
             sockets,
             log,
             sites,
@@ -182,18 +129,23 @@ impl Proxy {
 
     /// The addresses at which clients are sent to TLS.
     pub fn redirect_addresses(&self) -> &[SocketAddr] {
-        &self.redirect_addresses
+        &self.addresses.redirect
     }
 
     /// The addresses on which the proxy listens for clients, in the order of the options, with the ports that were
     /// picked.
     pub fn addresses(&self) -> &[SocketAddr] {
-        &self.addresses
+        &self.addresses.clients
+    }
+
+    /// The Unix sockets on which the proxy listens, for clients and for administration.
+    pub fn unix_sockets(&self) -> &[UnixSocket] {
+        &self.addresses.unix
     }
 
     /// The addresses for administration, with the ports that were picked.
     pub fn admin_addresses(&self) -> &[SocketAddr] {
-        &self.admin_addresses
+        &self.addresses.admin
     }
 
     /// A reader of the proxy's counters. It can still be used after the proxy has ended.
@@ -244,15 +196,11 @@ impl Proxy {
     }
 }
 
-/// A proxy that has bound its addresses but does not listen yet.
+/// A proxy that has bound its addresses but does not serve yet.
 #[derive(Debug)]
 pub struct Bound {
     options: Arc<ProxyOptions>,
-    addresses: Vec<SocketAddr>,
-    redirect_addresses: Vec<SocketAddr>,
-    admin_addresses: Vec<SocketAddr>,
-    /// The sockets of each worker, and what the address of each is for.
-    sockets: Vec<Vec<(Socket, Entrance)>>,
+    sockets: BoundSockets,
     log: Option<OpenLog>,
     sites: LiveSites,
     tls: Option<Arc<Tls>>,
@@ -280,25 +228,11 @@ impl Bound {
     /// *Errors*: [`Error::Listen`] or [`Error::Worker`] if an address or a thread cannot be used or started. After an
     /// error no thread keeps running.
     pub fn serve(self, store: impl Into<Spans>, shutdown: Shutdown) -> Result<Proxy, Error> {
-        let Bound {
-            options,
-            addresses,
-            redirect_addresses,
-            admin_addresses,
-            sockets,
-            log,
-            sites,
-            tls,
-            has_successor,
-            successor,
-            desk,
-        } = self;
+        let Bound { options, sockets, log, sites, tls, has_successor, successor, desk } = self;
         let left = Arc::new(Semaphore::new(0));
         let store: Spans = store.into();
-        let mut listeners = Vec::new();
-        for of_worker in sockets {
-            listeners.push(of_worker.into_iter().map(listen).collect::<Result<Vec<_>, _>>()?);
-        }
+        let addresses = sockets.addresses.clone();
+        let listeners = sockets.listen()?;
         let limits = ConnectionLimits::new(options.limits.connections_max, listeners.len());
         let room = Room::new(limits);
         let stats: Vec<_> = listeners.iter().map(|_| Arc::new(WorkerStats::default())).collect();
@@ -336,20 +270,7 @@ impl Bound {
             }
         }
         let desk = desk.map(|desk| order_certificates(desk, shutdown.clone())).transpose()?;
-        Ok(Proxy {
-            addresses,
-            redirect_addresses,
-            admin_addresses,
-            stats: reader,
-            shutdown,
-            workers,
-            log,
-            sites,
-            started,
-            tls,
-            left,
-            desk,
-        })
+        Ok(Proxy { addresses, stats: reader, shutdown, workers, log, sites, started, tls, left, desk })
     }
 }
 
@@ -387,7 +308,7 @@ fn serve(
     index: usize,
     common: Common,
     (stats, log): (Arc<WorkerStats>, Option<LogBuffer>),
-    listeners: Vec<(TcpListener, Entrance)>,
+    listeners: Vec<(WorkerListener, Entrance)>,
     (shutdown, exit): (Shutdown, Exit),
 ) -> Result<(), Error> {
     let failed = |error: std::io::Error| Error::Worker { worker: index, what: format!("failed: {error}") };
@@ -413,27 +334,6 @@ impl Drop for StopOnDrop {
     fn drop(&mut self) {
         self.0.request();
     }
-}
-
-fn listen((socket, entrance): (Socket, Entrance)) -> Result<(TcpListener, Entrance), Error> {
-    let address = local_address(&socket).unwrap_or(SocketAddr::from(([0, 0, 0, 0], 0)));
-    socket.listen(BACKLOG).map_err(|error| Error::Listen { address, error })?;
-    Ok((socket.into(), entrance))
-}
-
-fn local_address(socket: &Socket) -> std::io::Result<SocketAddr> {
-    let address = socket.local_addr()?.as_socket();
-    address.ok_or_else(|| std::io::Error::other("it is no address of IPv4 or IPv6"))
-}
-
-/// Binds a socket to an address. If `is_shared`, other sockets can share the address.
-fn bind(address: SocketAddr, is_shared: bool) -> std::io::Result<Socket> {
-    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
-    socket.set_reuse_address(true)?;
-    socket.set_reuse_port(is_shared)?;
-    socket.set_nonblocking(true)?;
-    socket.bind(&address.into())?;
-    Ok(socket)
 }
 
 /// A number that distinguishes this proxy from others in `Via`. Other proxies are unlikely to have the same number.

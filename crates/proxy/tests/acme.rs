@@ -297,6 +297,7 @@ fn ordering_config(authority: &Authority, from: &Origin, names: &[&str]) -> Prox
         tls: Some(at(tls)),
         redirect_to_https: Some(at(!tls)),
         proxy_protocol_from: Vec::new(),
+        socket_mode: None,
     };
     config.listeners = vec![at(listener(true)), at(listener(false))];
     config.tls.acme = Some(at(AcmeConfig {

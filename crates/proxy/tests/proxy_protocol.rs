@@ -36,7 +36,7 @@ fn network(text: &str, prefix_bits: u8) -> Network {
 /// A site whose peers in `senders` begin with a header.
 fn behind(from: &Origin, senders: Network) -> ProxyConfig {
     let mut config = config(vec![site(&["site.test"], vec![route("/", "o")])], vec![origin("o", &[from.address])]);
-    config.listeners[0].value.proxy_protocol_from = vec![at(senders)];
+    config.listeners[0].value.proxy_protocol_from = vec![at(senders.into())];
     config
 }
 

@@ -115,7 +115,7 @@ async fn inheriting_with(
     let listen = vec![listener.local_addr().expect("an address")];
     let store = Store::open(device.clone(), OpenOptions { warm_up: false, ..OpenOptions::default() }).await;
     let (store, shutdown) = (store.expect("an open store"), Shutdown::new());
-    let mut bound = Proxy::bind_with(ProxyOptions { listen, ..options }, vec![listener]).expect("bound");
+    let mut bound = Proxy::bind_with(ProxyOptions { listen, ..options }, vec![listener].into()).expect("bound");
     assert!(bound.has_successor());
     if let Some(successor) = successor {
         bound = bound.with_successor(successor);
@@ -231,7 +231,7 @@ async fn an_inherited_socket_may_be_for_administration() {
     let [clients, admin] = [&sockets[0], &sockets[1]].map(|socket| socket.local_addr().expect("an address"));
     let mut options = ProxyOptions { listen: vec![clients], workers: 2, ..options() };
     options.admin.listen = vec![admin];
-    let proxy = Proxy::bind_with(options, sockets.into_iter().rev().collect()).expect("bound");
+    let proxy = Proxy::bind_with(options, sockets.into_iter().rev().collect::<Vec<_>>().into()).expect("bound");
     let store = Store::open(device, OpenOptions::default()).await.expect("an open store");
     let shutdown = Shutdown::new();
     let proxy = proxy.serve(store, shutdown.clone()).expect("a proxy");

@@ -37,6 +37,6 @@ async fn the_address_of_another_proxy_is_taken_although_workers_share_theirs() {
 async fn an_inherited_socket_must_be_named() {
     let socket = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = socket.local_addr().expect("an address").to_string();
-    let error = Proxy::bind_with(options(), vec![socket]).expect_err("no address is that of the socket");
+    let error = Proxy::bind_with(options(), vec![socket].into()).expect_err("no address is that of the socket");
     assert!(matches!(error, Error::Inherited { .. }) && error.to_string().contains(&address), "{error}");
 }

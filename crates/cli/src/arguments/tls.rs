@@ -1,9 +1,9 @@
 //! TLS between a proxy and its clients.
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::Args;
+use nectary_config::ListenAddress;
 use nectary_proxy::CertificateFiles;
 
 use super::parse_listen;
@@ -23,7 +23,7 @@ pub struct ClientTlsArguments {
     pub tls_key: Vec<PathBuf>,
     /// Address without TLS at which clients are sent to the first --listen, for example :80; may be given again
     #[arg(long, value_name = "ADDR", requires = "tls_cert", value_parser = parse_listen)]
-    pub redirect_listen: Vec<SocketAddr>,
+    pub redirect_listen: Vec<ListenAddress>,
 }
 
 impl ClientTlsArguments {

@@ -3,7 +3,6 @@
 //! Owns: that a file and a command line with the same meaning start the same. Leaves to others: the file's syntax
 //! (`nectary-config`), the meaning of its sites and origins (`nectary-proxy`).
 
-use std::net::SocketAddr;
 use std::path::Path;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -11,7 +10,7 @@ use std::time::Duration;
 
 use clap::Parser;
 use nectary_block::{Form, Spec};
-use nectary_config::{ListenAddress, Located, ProxyConfig, Setting, StoreConfig};
+use nectary_config::{Located, ProxyConfig, ServerScheme, Setting, StoreConfig};
 use nectary_host::log::{self, Level};
 use nectary_store::{AdmitRule, ClusterRead, WriteBudget};
 
@@ -52,6 +51,9 @@ pub async fn check(path: &Path) -> Result<u8, Failure> {
     for origin in &config.origins {
         for server in &origin.servers {
             let url = &server.url;
+            if url.scheme == ServerScheme::Unix {
+                continue;
+            }
             let look_up = async {
                 let found = tokio::net::lookup_host((url.host.as_str(), url.port)).await;
                 found.map(|mut found| found.next().is_some())
@@ -101,12 +103,8 @@ fn arguments_of(config: Arc<ProxyConfig>) -> Result<ProxyArguments, Failure> {
     let Ok(Command::Proxy(mut arguments)) = parsed else {
         return Err(Failure::new(FAILED, "the options have no defaults".to_owned(), "report this"));
     };
-    let address = |address: &ListenAddress| match address {
-        ListenAddress::Socket(address) => Some(*address),
-        ListenAddress::Unix(_) => None,
-    };
     let serves = config.listeners.iter().filter(|it| !it.redirect_to_https.as_ref().is_some_and(|on| on.value));
-    arguments.listen = serves.filter_map(|listener| address(&listener.address.value)).collect::<Vec<SocketAddr>>();
+    arguments.listen = serves.map(|listener| listener.address.value.clone()).collect();
     set(&mut arguments.workers, &config.server.workers.map(some));
     for spec in std::iter::once(&config.store.device).chain(&config.store.spans) {
         check_spec(config.source.name(), spec)?;

@@ -50,23 +50,24 @@ fn config_of(arguments: &ProxyArguments) -> Result<ProxyConfig, String> {
     let mut config = ProxyConfig::default();
     let certificates = arguments.tls.certificates().map_err(|failure| failure.message())?;
     let is_tls = !certificates.is_empty();
-    let listener = |address, tls: bool, redirect: bool| {
+    let listener = |address: &ListenAddress, tls: bool, redirect: bool| {
         at(ListenerConfig {
-            address: at(ListenAddress::Socket(address)),
+            address: at(address.clone()),
             tls: unless(tls, &false),
             redirect_to_https: unless(redirect, &false),
             proxy_protocol_from: Vec::new(),
+            socket_mode: None,
         })
     };
-    config.listeners = arguments.listen.iter().map(|address| listener(*address, is_tls, false)).collect();
-    config.listeners.extend(arguments.tls.redirect_listen.iter().map(|address| listener(*address, false, true)));
+    config.listeners = arguments.listen.iter().map(|address| listener(address, is_tls, false)).collect();
+    config.listeners.extend(arguments.tls.redirect_listen.iter().map(|address| listener(address, false, true)));
     let files = certificates.into_iter();
     config.tls.certificates =
         files.map(|files| at(CertificateConfig { cert: at(files.certificate), key: at(files.key) })).collect();
     config.server.workers = arguments.workers.map(at);
     config.server.trust_forwarded = nets(&arguments.trust_forwarded)?;
     config.server.send_forwarded = unless(!arguments.no_forwarded, &true);
-    config.admin.listen = arguments.admin.admin_listen.iter().copied().map(at).collect();
+    config.admin.listen = arguments.admin.admin_listen.iter().cloned().map(at).collect();
     config.admin.token_file = arguments.admin.admin_token_file.clone().map(at);
     config.admin.relayed = unless(arguments.admin.admin_relayed, &false);
     config.log.access = match &arguments.access_log {

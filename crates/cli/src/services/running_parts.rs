@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use nectary_host::control::{self, Part, request};
-use nectary_host::{Error, RuntimeDirectory};
+use nectary_host::{Error, RuntimeDirectory, is_control_socket};
 use serde_json::Value;
 
 /// Where the directories of services are.
@@ -36,9 +36,8 @@ fn of_services(root: &Path, timeout: Duration) -> Vec<Part> {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         name.starts_with(SERVICE_PREFIX) && path.symlink_metadata().is_ok_and(|metadata| metadata.is_dir())
     };
-    let is_socket = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "sock");
     let mut sockets: Vec<PathBuf> = entries(root).filter(is_service).flat_map(|path| entries(&path)).collect();
-    sockets.retain(is_socket);
+    sockets.retain(|path| is_control_socket(path));
     sockets.sort();
     sockets.into_iter().filter_map(|path| part(path, timeout)).collect()
 }
@@ -69,16 +68,17 @@ mod tests {
         let root = std::env::temp_dir().join(format!("nectary-services-{}", std::process::id()));
         for name in ["nectary-proxy", "nectary-volume-builds", "other"] {
             std::fs::create_dir_all(root.join(name)).expect("made");
-            UnixListener::bind(root.join(name).join("a.sock")).expect("bound, and closed at once");
+            UnixListener::bind(root.join(name).join("proxy-a.sock")).expect("bound, and closed at once");
         }
-        let answering = UnixListener::bind(root.join("nectary-proxy/b.sock")).expect("bound");
+        let answering = UnixListener::bind(root.join("nectary-proxy/proxy-b.sock")).expect("bound");
+        let _for_clients = UnixListener::bind(root.join("nectary-proxy/http.sock")).expect("bound");
         let closer = std::thread::spawn(move || answering.accept().map(drop));
         let found = of_services(&root, Duration::from_secs(5));
         closer.join().expect("no panic").expect("one connection");
         let paths: Vec<&Path> = found.iter().map(|part| part.path.as_path()).collect();
-        assert_eq!(paths, [root.join("nectary-proxy/b.sock")]);
+        assert_eq!(paths, [root.join("nectary-proxy/proxy-b.sock")]);
         assert!(found[0].status.is_err(), "it answers nothing");
-        assert!(root.join("nectary-proxy/a.sock").exists());
+        assert!(root.join("nectary-proxy/proxy-a.sock").exists());
         std::fs::remove_dir_all(&root).expect("removed");
     }
 }

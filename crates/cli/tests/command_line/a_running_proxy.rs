@@ -164,6 +164,52 @@ fn a_running_proxy_is_healthy_and_has_its_store_to_itself() {
     scratch.run("store stat ./s").exits(0);
 }
 
+/// Sends a request to a Unix socket for clients, and returns the whole response.
+fn ask_at(path: &std::path::Path) -> String {
+    let mut stream = UnixStream::connect(path).expect("it listens");
+    write!(stream, "GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").expect("sent");
+    let mut response = String::new();
+    stream.read_to_string(&mut response).expect("text");
+    response
+}
+
+#[test]
+fn killed_proxy_leaves_no_obstacle() {
+    let scratch = Scratch::new("unix");
+    // The path of a socket is short, and that of the build may be long.
+    let folder = std::env::temp_dir().join(format!("nectary-cli-unix-{}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&folder);
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let path = folder.join("http.sock");
+    let at = format!("unix:{}", path.display());
+    let options = format!("--store ./s --listen {at}");
+    let other = "--store ./t --size 64M --memory 32M";
+    let proxy = Running::start(&scratch, &options);
+    assert!(ask_at(&path).starts_with("HTTP/1.1 400"));
+    assert_eq!(status(&scratch, 0)[0]["status"]["detail"]["addresses"][1], at);
+    let busy = scratch.run(&format!("proxy --listen {at} {other}")).exits(5);
+    busy.says("another process listens there").says("nectary (process ");
+    proxy.signal("KILL");
+    assert_eq!(proxy.end().0, None, "killed");
+    assert!(path.exists(), "its file is stale");
+    let proxy = Running::start(&scratch, &options);
+    assert!(ask_at(&path).starts_with("HTTP/1.1 400"));
+    proxy.stop();
+    assert!(!path.exists(), "it is removed");
+    std::fs::write(&path, "precious").expect("written");
+    scratch.run(&format!("proxy --listen {at} {other}")).exits(1).says("no socket").says("remove it");
+    assert_eq!(std::fs::read(&path).expect("still there"), b"precious");
+    scratch.run(&format!("proxy --listen {at}/a {other}")).exits(4).says("no directory");
+    let absent = scratch.run(&format!("proxy --listen unix:{}/absent/a {other}", folder.display())).exits(4);
+    absent.says("mkdir -p").says("/absent");
+    scratch.run(&format!("proxy --listen unix:/{} {other}", "x".repeat(107))).exits(2).says("at most 107");
+    scratch.run(&format!("proxy --listen unix: {other}")).exits(2).says("the path of a socket");
+    assert!(!scratch.file("t").exists(), "no store is made");
+    let printed = scratch.run(&format!("proxy --print-config --listen {at} --store ./s")).exits(0).text();
+    assert!(printed.contains(&format!("address = \"{at}\"")), "{printed}");
+    std::fs::remove_dir_all(&folder).expect("removed");
+}
+
 /// Sends a request to the control socket of the only part that runs here.
 fn ask_control(scratch: &Scratch, request: &str) -> Value {
     let sockets = std::fs::read_dir(scratch.file("run")).expect("a runtime directory");

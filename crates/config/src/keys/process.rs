@@ -56,10 +56,18 @@ pub const LISTENER: Table = Table {
         ),
         key(
             "proxy-protocol-from",
-            "list of NET",
+            "list of NET, or [\"unix\"]",
             "[]",
             "[\"10.0.0.0/8\"]",
-            "Peers that begin each connection with the PROXY protocol (version 1 or 2), whose client's address then counts.",
+            "Peers that begin each connection with the PROXY protocol (version 1 or 2), whose client's address then counts. \
+             \"unix\" are those of a Unix socket.",
+        ),
+        key(
+            "socket-mode",
+            "MODE",
+            "\"0666\"",
+            "\"0660\"",
+            "Permissions of the file of a Unix socket. Who may write to it may connect.",
         ),
     ]],
 };
@@ -118,10 +126,18 @@ pub const ADMIN: Table = Table {
     groups: &[&[
         key(
             "listen",
-            "IP:PORT, or a list",
+            "ADDRESS, or a list",
             "none",
             "\"127.0.0.1:9180\"",
-            "Addresses for PURGE, the operators' page, /metrics, /healthz and /readyz. Without a token these are loopback addresses.",
+            "Addresses for PURGE, the operators' page, /metrics, /healthz and /readyz. Without a token these are loopback \
+             addresses and Unix sockets.",
+        ),
+        key(
+            "socket-mode",
+            "MODE",
+            "\"0600\"",
+            "\"0660\"",
+            "Permissions of the files of Unix sockets in listen. Who may write to one needs no token there.",
         ),
         key(
             "token-file",

@@ -14,7 +14,7 @@ pub const ORIGIN: Table = Table {
             "list of URL or table",
             "required",
             "[\"http://10.0.0.5:3000\"]",
-            "The servers. A URL has a scheme (http, https or h2, which is HTTP/2 with TLS), a host and perhaps a port.",
+            "The servers. A URL has a scheme (http, https or h2, which is HTTP/2 with TLS), a host and perhaps a port; or it is unix: and the path of a socket.",
         ),
         key(
             "host",

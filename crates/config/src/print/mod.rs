@@ -67,7 +67,8 @@ fn listener_entries(listener: &ListenerConfig) -> Entries {
         ("address", Some(text(&listener.address.to_string()))),
         ("tls", switch(&listener.tls)),
         ("redirect-to-https", switch(&listener.redirect_to_https)),
-        ("proxy-protocol-from", list(&listener.proxy_protocol_from, |network| text(&network.to_string()))),
+        ("proxy-protocol-from", list(&listener.proxy_protocol_from, |sender| text(&sender.to_string()))),
+        ("socket-mode", optional(&listener.socket_mode, |mode| text(&mode.to_string()))),
     ]
 }
 
@@ -111,6 +112,7 @@ fn admin_entries(config: &ProxyConfig) -> Entries {
     };
     vec![
         ("listen", listen),
+        ("socket-mode", optional(&admin.socket_mode, |mode| text(&mode.to_string()))),
         ("token-file", optional(&admin.token_file, |path| file(path))),
         ("relayed", switch(&admin.relayed)),
     ]

@@ -10,12 +10,16 @@ use crate::place::{Located, Place};
 use crate::problem::quoted;
 use crate::quantity::exact_size;
 use crate::suggest::nearest;
-use crate::values::{AcmeChallenge, ListenAddress, ListenerConfig, LogTarget, ProxyConfig, RouteAction, SiteName};
+use crate::values::{
+    AcmeChallenge, HeaderSender, ListenAddress, ListenerConfig, LogTarget, ProxyConfig, RouteAction, SiteName,
+};
 
 /// Without a key, the longest URL. *Units*: bytes.
 const URL_BYTES_MAX: u64 = 8000;
 /// Without a key, the longest head of a request. *Units*: bytes.
 const HEAD_BYTES_MAX: u64 = 32 << 10;
+/// What to do about a key that only Unix sockets have.
+const UNIX_HELP: &str = "leave it out, or write an address such as `unix:/run/nectary/http.sock`";
 /// The most origins whose names are suggested or listed.
 const LISTED_MAX: usize = 100;
 
@@ -38,8 +42,7 @@ fn listeners(out: &mut Findings, config: &ProxyConfig) {
     let mut known: HashMap<&ListenAddress, Place> = HashMap::new();
     for listener in &config.listeners {
         let ListenerConfig { address, tls, redirect_to_https, .. } = &listener.value;
-        let is_any_port = matches!(address.value, ListenAddress::Socket(address) if address.port() == 0);
-        if let Some(first) = known.insert(&address.value, address.place).filter(|_| !is_any_port) {
+        if let Some(first) = known.insert(&address.value, address.place).filter(|_| !address.is_any_port()) {
             let message = format!("two listeners have the address {}", quoted(&address.to_string()));
             out.unfit(address.place, message, format!("the first is at line {}", first.line));
         }
@@ -51,6 +54,7 @@ fn listeners(out: &mut Findings, config: &ProxyConfig) {
             let message = "`redirect-to-https` has nowhere to send clients";
             out.unfit(redirect.place, message, "a listener with `tls = true` is needed");
         }
+        unix_socket(out, listener);
     }
     let first_tls = config.listeners.iter().find_map(|listener| listener.tls.filter(|tls| tls.value));
     match first_tls {
@@ -67,6 +71,28 @@ fn listeners(out: &mut Findings, config: &ProxyConfig) {
             }
         }
         Some(_) => {}
+    }
+}
+
+/// Peers of a Unix socket have no address, and those of another address are no file's.
+fn unix_socket(out: &mut Findings, listener: &ListenerConfig) {
+    let is_unix = listener.address.is_unix();
+    for sender in &listener.proxy_protocol_from {
+        let (message, help) = match (&sender.value, is_unix) {
+            (HeaderSender::Network(_), true) => {
+                let message =
+                    format!("peers of a Unix socket have no address, so none is in {}", quoted(&sender.to_string()));
+                (message, "write `proxy-protocol-from = [\"unix\"]` if all of them send the header")
+            }
+            (HeaderSender::Unix, false) => {
+                ("`unix` is for the peers of a Unix socket".to_owned(), "write networks, such as `10.0.0.0/8`")
+            }
+            _ => continue,
+        };
+        out.unfit(sender.place, message, help);
+    }
+    if let (Some(mode), false) = (&listener.socket_mode, is_unix) {
+        out.doubt(mode.place, "`socket-mode` has no effect without a Unix socket", UNIX_HELP);
     }
 }
 
@@ -96,14 +122,22 @@ fn administration(out: &mut Findings, config: &ProxyConfig) {
     let admin = &config.admin;
     let mut known: HashSet<_> = config.listeners.iter().map(|listener| &listener.address.value).cloned().collect();
     for address in &admin.listen {
-        if !address.ip().to_canonical().is_loopback() && admin.token_file.is_none() {
+        let is_open = match &address.value {
+            ListenAddress::Socket(address) => !address.ip().to_canonical().is_loopback(),
+            // The permissions of its file say who may connect.
+            ListenAddress::Unix(_) => false,
+        };
+        if is_open && admin.token_file.is_none() {
             let message = format!("the address {} for administration is open to others", quoted(&address.to_string()));
             out.unfit(address.place, message, "write a loopback address, such as `127.0.0.1:9180`, or a `token-file`");
         }
-        if !known.insert(ListenAddress::Socket(address.value)) && address.port() != 0 {
+        if !known.insert(address.value.clone()) && !address.is_any_port() {
             let message = format!("the address {} is used twice", quoted(&address.to_string()));
             out.unfit(address.place, message, "administration has its own address");
         }
+    }
+    if let (Some(mode), false) = (&admin.socket_mode, admin.listen.iter().any(|it| it.is_unix())) {
+        out.doubt(mode.place, "`socket-mode` has no effect without a Unix socket", UNIX_HELP);
     }
     if let (Some(relayed), None, true) = (admin.relayed, &admin.token_file, admin.listen.is_empty()) {
         let help = "write `listen` or `token-file`: without them nobody may purge over HTTP";

@@ -7,7 +7,7 @@ use super::findings::Findings;
 use super::table_reader::{LIST_MAX, TableReader, text_element};
 use crate::keys;
 use crate::place::Located;
-use crate::text::{Read, file_path, listen_address, network, socket_address};
+use crate::text::{Read, file_path, header_sender, listen_address, network, socket_mode};
 use crate::values::{
     AdminConfig, CertificateConfig, ListenerConfig, LogConfig, LogFormat, LogTarget, ProcessConfig, TlsConfig,
     TlsVersion, UnknownName,
@@ -29,8 +29,9 @@ pub(super) fn process(out: &mut Findings, table: &TableReader<'_>) -> ProcessCon
 pub(super) fn listener(out: &mut Findings, table: &TableReader<'_>) -> Option<Located<ListenerConfig>> {
     let address = table.required(out, "address", |out| table.text(out, "address", listen_address));
     let (tls, redirect_to_https) = (table.switch(out, "tls"), table.switch(out, "redirect-to-https"));
-    let proxy_protocol_from = table.list(out, "proxy-protocol-from", network);
-    let listener = ListenerConfig { address: address?, tls, redirect_to_https, proxy_protocol_from };
+    let proxy_protocol_from = table.list(out, "proxy-protocol-from", header_sender);
+    let socket_mode = table.text(out, "socket-mode", socket_mode);
+    let listener = ListenerConfig { address: address?, tls, redirect_to_https, proxy_protocol_from, socket_mode };
     Some(Located::new(listener, table.place))
 }
 
@@ -70,11 +71,16 @@ fn certificate(out: &mut Findings, table: &TableReader<'_>) -> Option<Located<Ce
 pub(super) fn admin(out: &mut Findings, table: &TableReader<'_>) -> AdminConfig {
     let listen = match table.get("listen") {
         Some(value) if value.get_ref().is_str() => {
-            text_element(out, "listen", value, socket_address).into_iter().collect()
+            text_element(out, "listen", value, listen_address).into_iter().collect()
         }
-        _ => table.list(out, "listen", socket_address),
+        _ => table.list(out, "listen", listen_address),
     };
-    AdminConfig { listen, token_file: table.file(out, "token-file"), relayed: table.switch(out, "relayed") }
+    AdminConfig {
+        listen,
+        socket_mode: table.text(out, "socket-mode", socket_mode),
+        token_file: table.file(out, "token-file"),
+        relayed: table.switch(out, "relayed"),
+    }
 }
 
 /// Reads `[log]`.

@@ -178,7 +178,8 @@ fn fits(out: &mut Findings, table: &TableReader<'_>, origin: &OriginConfig) {
             }
         }
     }
-    if !origin.servers.is_empty() && origin.servers.iter().all(|server| server.url.scheme == ServerScheme::Http) {
+    let has_tls = |server: &Located<ServerConfig>| matches!(server.url.scheme, ServerScheme::Https | ServerScheme::H2);
+    if !origin.servers.is_empty() && !origin.servers.iter().any(has_tls) {
         for name in ["ca", "tls-name", "client-cert"] {
             if table.get(name).is_some() {
                 let message = format!("`{name}` has no effect, as no server has TLS");

@@ -5,7 +5,7 @@
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use super::{Read, Wrong};
-use crate::values::{ListenAddress, Network};
+use crate::values::{HeaderSender, ListenAddress, Network, SocketMode};
 
 /// The longest path of a Unix socket. *Units*: bytes.
 const SOCKET_PATH_MAX: usize = 107;
@@ -13,13 +13,18 @@ const SOCKET_PATH_MAX: usize = 107;
 /// Reads an address for clients: `127.0.0.1:8080`, `[::1]:8080`, `:80`, or `unix:/path`.
 pub(crate) fn listen_address(text: &str) -> Read<ListenAddress> {
     let Some(path) = text.strip_prefix("unix:") else { return socket_address(text).map(ListenAddress::Socket) };
+    socket_path(text, path).map(|path| ListenAddress::Unix(path.into()))
+}
+
+/// Reads the path of a Unix socket, which follows `unix:` in a text.
+pub(crate) fn socket_path<'a>(text: &str, path: &'a str) -> Read<&'a str> {
     if !path.starts_with('/') || path.chars().any(char::is_control) {
         return Err(Wrong::not(text, "a Unix socket", "write a whole path, such as `unix:/run/nectary/http.sock`"));
     }
     if path.len() > SOCKET_PATH_MAX {
         return Err(Wrong::has(text, "a long path", format!("a socket's path has at most {SOCKET_PATH_MAX} bytes")));
     }
-    Ok(ListenAddress::Unix(path.into()))
+    Ok(path)
 }
 
 /// Reads an IP address and a port; `:80` is every address.
@@ -58,6 +63,21 @@ fn address_help(text: &str) -> String {
         return "a port is a number from 0 to 65535".to_owned();
     }
     "write an IP address and a port, such as `127.0.0.1:8080`, `[::1]:8080` or `:80`".to_owned()
+}
+
+/// Reads who sends the PROXY protocol: a network, or `unix`.
+pub(crate) fn header_sender(text: &str) -> Read<HeaderSender> {
+    match text {
+        "unix" => Ok(HeaderSender::Unix),
+        text => network(text).map(HeaderSender::Network),
+    }
+}
+
+/// Reads the permissions of a file: three octal digits, perhaps with a zero before them.
+pub(crate) fn socket_mode(text: &str) -> Read<SocketMode> {
+    let is_octal = (3..=4).contains(&text.len()) && text.bytes().all(|byte| matches!(byte, b'0'..=b'7'));
+    let mode = u16::from_str_radix(text, 8).ok().filter(|mode| is_octal && *mode <= SocketMode::MAX);
+    mode.map(SocketMode).ok_or_else(|| Wrong::not(text, "a mode", "write it as `chmod` takes it, such as `0660`"))
 }
 
 /// Reads an address, or an address and the bits of a network.

@@ -2,7 +2,7 @@
 //!
 //! Owns: their syntax.
 
-use super::{Read, Wrong, host_word, strange};
+use super::{Read, Wrong, host_word, socket_path, strange};
 use crate::problem::quoted;
 use crate::suggest::nearest;
 use crate::values::{ServerScheme, ServerUrl};
@@ -12,9 +12,13 @@ const TARGET_MAX: usize = 4096;
 
 const SCHEMES: [ServerScheme; 3] = [ServerScheme::Http, ServerScheme::Https, ServerScheme::H2];
 
-/// Reads the URL of a server: scheme, host and port.
+/// Reads the URL of a server: scheme, host and port; or `unix:` and a path.
 pub(crate) fn server_url(text: &str) -> Read<ServerUrl> {
     const HELP: &str = "write scheme, host and port, such as `http://10.0.0.5:3000` or `https://app.example.org`";
+    if let Some(path) = text.strip_prefix("unix:") {
+        let host = socket_path(text, path)?.to_owned();
+        return Ok(ServerUrl { scheme: ServerScheme::Unix, host, port: ServerScheme::Unix.default_port() });
+    }
     let Some((scheme, rest)) = text.split_once("://") else {
         let help = match host_word(text) {
             Ok(_) => format!("a scheme is missing: write `http://{text}` or `https://{text}`"),

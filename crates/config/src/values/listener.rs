@@ -22,8 +22,10 @@ pub struct ListenerConfig {
     /// Default: false.
     pub redirect_to_https: Setting<bool>,
     /// `proxy-protocol-from`: the peers that begin each connection with the PROXY protocol, version 1 or 2, whose client
-    /// address then counts. Default: none.
-    pub proxy_protocol_from: Vec<Located<Network>>,
+    /// address then counts. At a Unix socket these are all or none. Default: none.
+    pub proxy_protocol_from: Vec<Located<HeaderSender>>,
+    /// `socket-mode`: the permissions of the file of a Unix socket. Without effect at another address. Default: 0666.
+    pub socket_mode: Setting<SocketMode>,
 }
 
 /// The address of a listener.
@@ -41,6 +43,57 @@ impl fmt::Display for ListenAddress {
             ListenAddress::Socket(address) => write!(f, "{address}"),
             ListenAddress::Unix(path) => write!(f, "unix:{}", path.display()),
         }
+    }
+}
+
+impl ListenAddress {
+    /// Whether it is the path of a Unix socket.
+    pub fn is_unix(&self) -> bool {
+        matches!(self, ListenAddress::Unix(_))
+    }
+
+    /// Whether the port is picked at the start.
+    pub fn is_any_port(&self) -> bool {
+        matches!(self, ListenAddress::Socket(address) if address.port() == 0)
+    }
+}
+
+/// Who begins each connection with the PROXY protocol.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum HeaderSender {
+    /// Peers with an address of this network.
+    Network(Network),
+    /// `"unix"`: all peers of a Unix socket.
+    Unix,
+}
+
+impl From<Network> for HeaderSender {
+    fn from(network: Network) -> HeaderSender {
+        HeaderSender::Network(network)
+    }
+}
+
+impl fmt::Display for HeaderSender {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            HeaderSender::Network(network) => write!(f, "{network}"),
+            HeaderSender::Unix => f.write_str("unix"),
+        }
+    }
+}
+
+/// The permissions of a file, as `chmod` takes them: `0660`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct SocketMode(pub u16);
+
+impl SocketMode {
+    /// The largest mode: everybody may do everything.
+    pub const MAX: u16 = 0o777;
+}
+
+impl fmt::Display for SocketMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:04o}", self.0)
     }
 }
 

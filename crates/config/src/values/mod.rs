@@ -20,7 +20,9 @@ pub use acme_config::{AcmeChallenge, AcmeConfig};
 pub use admin::{AdminConfig, LogConfig, LogFormat, LogTarget};
 pub use header_edits::{HeaderEdits, HeaderValue};
 pub use limits::{LimitConfig, RequestRate};
-pub use listener::{CertificateConfig, ListenAddress, ListenerConfig, TlsConfig, TlsVersion, UnknownName};
+pub use listener::{
+    CertificateConfig, HeaderSender, ListenAddress, ListenerConfig, SocketMode, TlsConfig, TlsVersion, UnknownName,
+};
 pub use network::{AccessRules, Network};
 pub use origin::{Balance, EjectRules, HealthCheck, HostRule, OriginConfig, OriginTimes, OriginTls, ServerConfig};
 pub use route::{KeyRules, LifetimeRules, NameFilter, NamePattern, Redirect, RouteAction, RouteConfig, RoutePath};

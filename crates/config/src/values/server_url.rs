@@ -4,14 +4,14 @@
 
 use std::fmt;
 
-/// The URL of a server: scheme, host and port, without a path.
+/// The URL of a server: scheme, host and port, without a path; or `unix:` and the path of a socket.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ServerUrl {
     /// How the server is spoken to.
     pub scheme: ServerScheme,
-    /// A name in lower case, or an IP address; one of IPv6 without brackets.
+    /// A name in lower case, or an IP address; one of IPv6 without brackets. The path of a Unix socket, absolute.
     pub host: String,
-    /// The port, not 0; that of the scheme if the URL names none.
+    /// The port, not 0; that of the scheme if the URL names none. 0 for a Unix socket.
     pub port: u16,
 }
 
@@ -24,6 +24,8 @@ pub enum ServerScheme {
     Https,
     /// `h2://`: HTTP/2 with TLS; port 443.
     H2,
+    /// `unix:`: HTTP/1.1 without TLS, at a Unix socket.
+    Unix,
 }
 
 impl ServerScheme {
@@ -33,14 +35,16 @@ impl ServerScheme {
             ServerScheme::Http => "http",
             ServerScheme::Https => "https",
             ServerScheme::H2 => "h2",
+            ServerScheme::Unix => "unix",
         }
     }
 
-    /// The port of a URL that names none.
+    /// The port of a URL that names none; 0 if there are no ports.
     pub fn default_port(self) -> u16 {
         match self {
             ServerScheme::Http => 80,
             ServerScheme::Https | ServerScheme::H2 => 443,
+            ServerScheme::Unix => 0,
         }
     }
 }
@@ -50,6 +54,9 @@ impl fmt::Display for ServerUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let host = &self.host;
         let scheme = self.scheme.name();
+        if self.scheme == ServerScheme::Unix {
+            return write!(f, "{scheme}:{host}");
+        }
         if host.contains(':') { write!(f, "{scheme}://[{host}]") } else { write!(f, "{scheme}://{host}") }?;
         if self.port == self.scheme.default_port() { Ok(()) } else { write!(f, ":{}", self.port) }
     }

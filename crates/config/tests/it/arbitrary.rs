@@ -66,7 +66,13 @@ fn host() -> impl Strategy<Value = String> {
 fn server_url() -> impl Strategy<Value = ServerUrl> {
     let schemes = select(vec![ServerScheme::Http, ServerScheme::Https, ServerScheme::H2]);
     let hosts = prop_oneof![host(), any::<std::net::Ipv6Addr>().prop_map(|address| address.to_string())];
-    (schemes, hosts, 1_u16..).prop_map(|(scheme, host, port)| ServerUrl { scheme, host, port })
+    let url = (schemes, hosts, 1_u16..).prop_map(|(scheme, host, port)| ServerUrl { scheme, host, port });
+    let socket = "/[a-z/. ]{1,20}".prop_map(|host| ServerUrl { scheme: ServerScheme::Unix, host, port: 0 });
+    prop_oneof![url, socket]
+}
+
+fn socket_mode() -> impl Strategy<Value = Setting<SocketMode>> {
+    setting((0..=SocketMode::MAX).prop_map(SocketMode))
 }
 
 prop_compose! {
@@ -76,16 +82,25 @@ prop_compose! {
         tls in switch(),
         redirect in switch(),
         peers in list(network(), 2),
+        is_headed in any::<bool>(),
+        mode in socket_mode(),
     ) -> ListenerConfig {
-        let address = match path {
-            Some(path) => ListenAddress::Unix(path.into()),
-            None => ListenAddress::Socket(SocketAddr::from(([127, 0, 0, 1], port))),
+        let (address, senders) = match path {
+            Some(path) => {
+                let all = is_headed.then_some(HeaderSender::Unix).map(Located::nowhere);
+                (ListenAddress::Unix(path.into()), all.into_iter().collect())
+            }
+            None => {
+                let senders = peers.into_iter().map(|peer| Located::nowhere(HeaderSender::Network(peer.value)));
+                (ListenAddress::Socket(SocketAddr::from(([127, 0, 0, 1], port))), senders.collect())
+            }
         };
         ListenerConfig {
             address: Located::nowhere(address),
             tls,
             redirect_to_https: redirect,
-            proxy_protocol_from: peers,
+            proxy_protocol_from: senders,
+            socket_mode: mode,
         }
     }
 }
@@ -374,7 +389,8 @@ pub fn configuration() -> impl Strategy<Value = ProxyConfig> {
     let process = (setting(1_u16..=1024), list(network(), 2), switch());
     let log_target = prop_oneof![Just(LogTarget::None), Just(LogTarget::Stdout), file().prop_map(LogTarget::File)];
     let log = (setting(log_target), setting(select(vec![LogFormat::Combined, LogFormat::Json])));
-    let admin = (vec(20_000_u16.., 0..3), setting(file()), switch());
+    let admin_socket = option::of("/ADMIN/[a-z]{1,9}");
+    let admin = (vec(20_000_u16.., 0..3), setting(file()), switch(), admin_socket, socket_mode());
     let forward = setting((list(network(), 2), option::of(list(1_u16.., 2)), rules()));
     let front = (vec(listener(), 1..4), tls(), store(), limits(), process, log, admin, forward);
     let behind = (vec(origin(), 1..3), vec(site(), 1..3));
@@ -385,7 +401,12 @@ pub fn configuration() -> impl Strategy<Value = ProxyConfig> {
             listeners: unique(listeners, |listener| listener.address.value.clone()),
             store,
             admin: AdminConfig {
-                listen: unique(admin.0, |port| *port).into_iter().map(loopback).collect(),
+                listen: unique(admin.0, |port| *port)
+                    .into_iter()
+                    .map(loopback)
+                    .chain(admin.3.map(|path| Located::nowhere(ListenAddress::Unix(path.into()))))
+                    .collect(),
+                socket_mode: admin.4,
                 token_file: admin.1,
                 relayed: admin.2,
             },
@@ -420,8 +441,8 @@ fn unique<T, K: Eq + std::hash::Hash>(values: Vec<T>, key: impl Fn(&T) -> K) -> 
     values.into_iter().filter(|value| known.insert(key(value))).map(Located::nowhere).collect()
 }
 
-fn loopback(port: Located<u16>) -> Located<SocketAddr> {
-    Located::nowhere(SocketAddr::from(([127, 0, 0, 2], port.value)))
+fn loopback(port: Located<u16>) -> Located<ListenAddress> {
+    Located::nowhere(ListenAddress::Socket(SocketAddr::from(([127, 0, 0, 2], port.value))))
 }
 
 /// Gives routes their origins, and leaves out paths and names that are there before.

@@ -196,7 +196,7 @@ async fn stop_ends_calls_under_way_and_removes_the_socket() {
 #[tokio::test]
 async fn parts_lists_what_runs_and_clears_away_what_does_not() {
     let scratch = Scratch::new("parts");
-    let stale = scratch.0.socket("old").expect("short");
+    let stale = scratch.0.socket("proxy-old").expect("short");
     drop(UnixListener::bind(&stale).expect("binds"));
     let server = start(&scratch.0, Limits::default());
     let directory = scratch.0.clone();

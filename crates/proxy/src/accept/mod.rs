@@ -4,27 +4,30 @@
 //! lines of the access log to their writer and drops ended origin connections. Promises: after a stop is requested,
 //! requests under way may still run until the drain timeout has passed.
 
+mod client_socket;
 pub(crate) mod proxy_header;
 mod stream;
 mod tls;
 
-use std::net::{SocketAddr, TcpListener as StdListener};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use nectary_host::log::{Level, Throttle};
 use nectary_host::{Shutdown, descriptors};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::Semaphore;
 
 use crate::client_limits::NetworkPlace;
 use crate::connections::{Door, Entrance};
+use crate::listening::unix_socket::SocketFile;
 use crate::room::{Peer, Place};
 use crate::service::{connection, refusal};
 use crate::wire::transport::TICK;
 use crate::worker::Worker;
 
+pub(crate) use client_socket::{ClientSocket, ShownAddress};
 pub(crate) use stream::ClientStream;
 pub use tls::{CertificateFiles, ShownCertificate, TlsRules};
 pub(crate) use tls::{Certificates, Tls};
@@ -35,20 +38,62 @@ const CUT_OFF: Duration = Duration::from_secs(1);
 /// The longest time that leaving the store waits for purges.
 const LEAVE: Duration = Duration::from_secs(1);
 
+/// The address that stands for this machine where a client has none: one of a Unix socket.
+const NO_ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+
 /// Limits how often a failed accept is logged. Without free file descriptors, every accept fails.
 static ACCEPT_FAILED: Throttle = Throttle::every(Duration::from_secs(60));
+
+/// A socket that a worker listens on, and that others may listen on, too.
+#[derive(Debug)]
+pub(crate) enum WorkerListener {
+    Tcp(std::net::TcpListener),
+    /// The file of the socket, if this process has made it, goes with the last listener, and before it.
+    Unix {
+        file: Option<Arc<SocketFile>>,
+        listener: std::os::unix::net::UnixListener,
+    },
+}
+
+/// The same in the runtime of the worker.
+enum LiveListener {
+    Tcp(TcpListener),
+    Unix { _file: Option<Arc<SocketFile>>, listener: UnixListener },
+}
+
+impl LiveListener {
+    fn of(listener: WorkerListener) -> std::io::Result<LiveListener> {
+        Ok(match listener {
+            WorkerListener::Tcp(listener) => LiveListener::Tcp(TcpListener::from_std(listener)?),
+            WorkerListener::Unix { file, listener } => {
+                LiveListener::Unix { _file: file, listener: UnixListener::from_std(listener)? }
+            }
+        })
+    }
+
+    /// The next connection, and the address of its other end, if that has one.
+    async fn accept(&self) -> std::io::Result<(ClientSocket, Option<SocketAddr>)> {
+        match self {
+            LiveListener::Tcp(listener) => {
+                let (stream, peer) = listener.accept().await?;
+                Ok((ClientSocket::Tcp(stream), Some(peer)))
+            }
+            LiveListener::Unix { listener, .. } => Ok((ClientSocket::Unix(listener.accept().await?.0), None)),
+        }
+    }
+}
 
 /// Serves until a stop is requested, then finishes requests under way, within the drain timeout.
 pub(crate) async fn run(
     worker: Rc<Worker>,
-    listeners: Vec<(StdListener, Entrance)>,
+    listeners: Vec<(WorkerListener, Entrance)>,
     shutdown: Shutdown,
     exit: Exit,
 ) -> std::io::Result<()> {
     let tasks = &worker.connections.tasks;
     let mut accepting = Vec::new();
     for (listener, entrance) in listeners {
-        let listener = TcpListener::from_std(listener)?;
+        let listener = LiveListener::of(listener)?;
         accepting.push(tasks.spawn_local(accept(worker.clone(), listener, entrance)));
     }
     accepting.push(tasks.spawn_local(give_places(worker.clone())));
@@ -107,8 +152,8 @@ async fn leave(worker: &Worker) {
 
 /// A connection that was just accepted.
 pub(crate) struct NewConnection {
-    pub stream: TcpStream,
-    /// The other end of it, which may be a load balancer.
+    pub stream: ClientSocket,
+    /// The other end of it, which may be a load balancer. That of a Unix socket counts as this machine.
     pub peer: SocketAddr,
     pub door: Door,
     /// Whether it begins with a header of the PROXY protocol.
@@ -118,11 +163,12 @@ pub(crate) struct NewConnection {
 }
 
 /// Accepts connections until the task is aborted.
-async fn accept(worker: Rc<Worker>, listener: TcpListener, entrance: Entrance) {
+async fn accept(worker: Rc<Worker>, listener: LiveListener, entrance: Entrance) {
     loop {
         match listener.accept().await {
             Ok((stream, peer)) => {
-                let has_header = entrance.expects_header(peer.ip());
+                let has_header = entrance.expects_header(peer.map(|peer| peer.ip()));
+                let peer = peer.unwrap_or(NO_ADDRESS);
                 admit(&worker, NewConnection { stream, peer, door: entrance.door, has_header, counted: None }).await;
             }
             Err(error) => {
@@ -149,8 +195,8 @@ async fn give_places(worker: Rc<Worker>) {
 /// idle. Otherwise refuses it.
 async fn admit(worker: &Rc<Worker>, mut new: NewConnection) {
     let peer = if new.door == Door::Admin { Peer::Admin } else { Peer::Client };
-    // The client behind a load balancer is known once its header is read.
-    if !new.has_header && peer == Peer::Client {
+    // The client behind a load balancer is known once its header is read. Those of a Unix socket are no network.
+    if !new.has_header && peer == Peer::Client && !new.stream.is_unix() {
         match worker.client_limits.count(new.peer.ip()) {
             Ok(counted) => new.counted = counted,
             Err(_) => return refuse_network(worker, &new.stream, new.door),
@@ -187,14 +233,14 @@ fn refuse(worker: &Worker, new: &NewConnection, peer: Peer) {
 
 /// Refuses a client whose network has too many connections. That is no problem of the proxy, so `nectary status` shows
 /// none.
-pub(crate) fn refuse_network(worker: &Worker, stream: &TcpStream, door: Door) {
+pub(crate) fn refuse_network(worker: &Worker, stream: &ClientSocket, door: Door) {
     worker.stats.limited_connections.add(1);
     write_refusal(stream, door, &refusal::too_many_of_network(worker.now_ms()));
 }
 
 /// Writes the answer to a refused client. The send buffer of a new connection has room for it. If the write fails all
 /// the same, the client only sees the connection close, as one that expects TLS does.
-fn write_refusal(stream: &TcpStream, door: Door, answer: &[u8]) {
+fn write_refusal(stream: &ClientSocket, door: Door, answer: &[u8]) {
     if door != Door::Tls {
         _ = stream.try_write(answer);
     }
@@ -203,7 +249,7 @@ fn write_refusal(stream: &TcpStream, door: Door, answer: &[u8]) {
 fn serve(worker: &Rc<Worker>, new: NewConnection, place: Place) {
     worker.stats.connections.add(1);
     worker.stats.connections_open.add(1);
-    _ = new.stream.set_nodelay(true);
+    new.stream.set_nodelay();
     let watch = worker.connections.new_watch();
     let enlisted = worker.connections.enlist(watch.clone(), Some(place));
     let worker = worker.clone();

@@ -24,7 +24,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::str::{FromStr, Split};
 
 use tokio::io::AsyncReadExt;
-use tokio::net::TcpStream;
+
+use super::client_socket::ClientSocket;
 
 /// The beginning of version 1.
 const LINE_START: &[u8] = b"PROXY ";
@@ -55,7 +56,7 @@ pub(crate) enum HeaderFault {
 /// no client, as that of a connection that the load balancer makes for itself.
 ///
 /// *Cost*: a buffer of [`HEADER_BYTES_MAX`] while the header arrives, and two system calls for each part of it.
-pub(crate) async fn read(stream: &mut TcpStream) -> Result<Option<SocketAddr>, HeaderFault> {
+pub(crate) async fn read(stream: &mut ClientSocket) -> Result<Option<SocketAddr>, HeaderFault> {
     let mut header = vec![0; HEADER_BYTES_MAX];
     let mut taken = 0;
     loop {
@@ -193,7 +194,7 @@ mod tests {
     use std::time::Duration;
 
     use tokio::io::AsyncWriteExt;
-    use tokio::net::TcpListener;
+    use tokio::net::{TcpListener, TcpStream, UnixStream};
 
     use super::*;
 
@@ -214,10 +215,10 @@ mod tests {
         [&source.octets()[..], &[0; 16], &[0, 80, 1, 187]].concat()
     }
 
-    async fn connected() -> (TcpStream, TcpStream) {
+    async fn connected() -> (TcpStream, ClientSocket) {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let sender = TcpStream::connect(listener.local_addr().expect("an address")).await.expect("a connection");
-        (sender, listener.accept().await.expect("a connection").0)
+        (sender, ClientSocket::Tcp(listener.accept().await.expect("a connection").0))
     }
 
     /// Valid headers, and the clients that they name.
@@ -341,6 +342,29 @@ mod tests {
             let ((found, rest), ()) = tokio::join!(reading, sending);
             assert_eq!(found, client.map(|client| client.parse().expect("an address")));
             assert_eq!(rest, b"rest");
+        }
+    }
+
+    #[tokio::test]
+    async fn unix_header_is_read_alone() {
+        for (header, client) in valid() {
+            let (mut sender, stream) = UnixStream::pair().expect("two ends");
+            let mut stream = ClientSocket::Unix(stream);
+            let sending = async {
+                for part in header.chunks(500) {
+                    sender.write_all(part).await.expect("room");
+                    tokio::task::yield_now().await;
+                }
+                sender.write_all(b"rest").await.expect("room");
+            };
+            let reading = async {
+                let found = tokio::time::timeout(Duration::from_secs(20), read(&mut stream)).await.expect("in time");
+                let mut rest = [0; 4];
+                stream.read_exact(&mut rest).await.expect("the rest");
+                (found.expect("a header"), rest)
+            };
+            let ((found, rest), ()) = tokio::join!(reading, sending);
+            assert_eq!((found, &rest), (client.map(|client| client.parse().expect("an address")), b"rest"));
         }
     }
 

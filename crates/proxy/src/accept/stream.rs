@@ -6,15 +6,15 @@ use std::task::{Context, Poll};
 
 use rustls::ProtocolVersion;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 use tokio_rustls::server::TlsStream;
 
+use super::client_socket::ClientSocket;
 use crate::acme::ACME_PROTOCOL;
 
 /// The stream of a client's connection.
 pub(crate) enum ClientStream {
-    Plain(TcpStream),
-    Tls(Box<TlsStream<TcpStream>>),
+    Plain(ClientSocket),
+    Tls(Box<TlsStream<ClientSocket>>),
 }
 
 impl ClientStream {
@@ -23,8 +23,8 @@ impl ClientStream {
         matches!(self, ClientStream::Tls(stream) if stream.get_ref().1.alpn_protocol() == Some(ACME_PROTOCOL))
     }
 
-    /// The connection that carries the stream.
-    pub fn tcp(&self) -> &TcpStream {
+    /// The socket that carries the stream.
+    pub fn socket(&self) -> &ClientSocket {
         match self {
             ClientStream::Plain(stream) => stream,
             ClientStream::Tls(stream) => stream.get_ref().0,

@@ -181,7 +181,7 @@ mod tests {
 
     fn line(url: &[u8]) -> Line<'_> {
         Line {
-            client: "192.0.2.7".parse().expect("an address"),
+            client: Some("192.0.2.7".parse().expect("an address")),
             at_ms: 1_795_292_580_009,
             method: &Method::GET,
             url,

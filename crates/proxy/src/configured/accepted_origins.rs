@@ -129,6 +129,9 @@ fn server_of(server: &ServerConfig, refused: &mut Refused) -> Option<Server> {
         refused.refuse(url.place, "servers", format!("HTTP/2 to origins: {NOT_YET}; write https:// instead"));
         return None;
     }
+    if url.scheme == ServerScheme::Unix {
+        return Some(Server::new(Origin::of_socket(&url.host), value_or(&server.weight, 1)));
+    }
     let host = if url.host.contains(':') { format!("[{}]", url.host) } else { url.host.clone() };
     let origin = Origin { https: url.scheme == ServerScheme::Https, host, port: url.port };
     Some(Server::new(origin, value_or(&server.weight, 1)))

@@ -124,7 +124,7 @@ impl Parts<'_> {
     fn of_origin(&self, first: &str, site: &SiteConfig, origin: &AcceptedOrigin) -> SiteRoute {
         let servers = &origin.pool.servers;
         let https = servers[0].origin.https;
-        let mut own: Vec<_> = servers.iter().map(|server| server.origin.clone()).collect();
+        let mut own: Vec<_> = servers.iter().map(|server| server.origin.named()).collect();
         let mut fixed = |host: &str| {
             let mut authority = Vec::new();
             push_host(&mut authority, host.as_bytes(), https);

@@ -71,6 +71,20 @@ fn value_or<T: Clone>(setting: &Setting<T>, default: T) -> T {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::listening::unix_socket::{SocketUsers, UnixSocket};
+
+    #[test]
+    fn unix_sockets_become_options() {
+        let text = "[[listener]]\naddress = \"unix:/run/a.sock\"\nsocket-mode = \"0660\"\n\
+                    proxy-protocol-from = [\"unix\"]\n[admin]\nlisten = \"unix:/run/b.sock\"\n[store]\n\
+                    device = \"memory:1G\"\n[forward-proxy]\n";
+        let (config, _) = ProxyConfig::parse("f", text).expect("the syntax is right");
+        let options = options_of(&Arc::new(config)).expect("this version does it");
+        let clients =
+            UnixSocket { mode: 0o660, has_proxy_header: true, ..UnixSocket::new("/run/a.sock", SocketUsers::Clients) };
+        assert_eq!(options.unix, [clients, UnixSocket::new("/run/b.sock", SocketUsers::Admin)]);
+        assert!(options.listen.is_empty() && options.admin.listen.is_empty() && options.proxy_protocol_from.is_empty());
+    }
 
     #[test]
     fn limits_by_network_become_options() {

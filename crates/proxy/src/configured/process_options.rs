@@ -3,12 +3,16 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use nectary_config::{LimitConfig, ListenAddress, Located, LogTarget, Network, ProxyConfig, TlsVersion, UnknownName};
+use nectary_config::{
+    HeaderSender, LimitConfig, ListenAddress, Located, LogTarget, Network, ProxyConfig, Setting, SocketMode,
+    TlsVersion, UnknownName,
+};
 
-use super::refused::{ConfigProblems, NOT_YET, Refused};
+use super::refused::{ConfigProblems, Refused};
 use super::{accepted_acme, value_or};
 use crate::accept::{CertificateFiles, TlsRules};
 use crate::admin::{AdminOptions, AdminToken};
+use crate::listening::unix_socket::{SocketUsers, UnixSocket};
 use crate::options::{AccessLog, ClientNet, ForwardedOptions, Limits, LogFormat, NetworkLimits, ProxyOptions};
 
 /// The options of a proxy that a configuration describes.
@@ -16,7 +20,8 @@ use crate::options::{AccessLog, ClientNet, ForwardedOptions, Limits, LogFormat, 
 /// *Errors*: what this version does not act on, with its place; a token that cannot be read.
 pub fn options_of(config: &Arc<ProxyConfig>) -> Result<ProxyOptions, ConfigProblems> {
     let mut refused = Refused::new(&config.source);
-    let (listen, redirect) = addresses(config, &mut refused);
+    let (listen, redirect, mut unix) = addresses(config, &mut refused);
+    unix.extend(admin_sockets(config));
     let forward = config.forward.as_ref();
     let certificates = config.tls.certificates.iter();
     let certificates = certificates
@@ -25,6 +30,7 @@ pub fn options_of(config: &Arc<ProxyConfig>) -> Result<ProxyOptions, ConfigProbl
     let is_tls = config.listeners.iter().any(|listener| value_or(&listener.tls, false));
     let options = ProxyOptions {
         listen,
+        unix,
         redirect,
         proxy_protocol_from: proxy_protocol_from(config),
         certificates: if is_tls { certificates } else { Vec::new() },
@@ -66,28 +72,45 @@ pub(crate) fn tls_rules(config: &ProxyConfig) -> TlsRules {
     }
 }
 
-/// The addresses for clients, and those at which they are sent to TLS.
-fn addresses(config: &ProxyConfig, refused: &mut Refused) -> (Vec<SocketAddr>, Vec<SocketAddr>) {
-    let (mut listen, mut redirect) = (Vec::new(), Vec::new());
+/// The addresses for clients, those at which they are sent to TLS, and the Unix sockets for both.
+fn addresses(config: &ProxyConfig, refused: &mut Refused) -> (Vec<SocketAddr>, Vec<SocketAddr>, Vec<UnixSocket>) {
+    let (mut listen, mut redirect, mut unix) = (Vec::new(), Vec::new(), Vec::new());
     let serves = |listener: &&Located<nectary_config::ListenerConfig>| !value_or(&listener.redirect_to_https, false);
     let is_tls = config.listeners.iter().find(serves).is_some_and(|listener| value_or(&listener.tls, false));
     for listener in &config.listeners {
-        let ListenAddress::Socket(address) = &listener.address.value else {
-            refused.refuse(listener.address.place, "address", format!("Unix sockets: {NOT_YET}"));
-            continue;
-        };
-        if value_or(&listener.redirect_to_https, false) {
-            redirect.push(*address);
-            continue;
-        }
-        if value_or(&listener.tls, false) != is_tls {
+        let is_redirect = value_or(&listener.redirect_to_https, false);
+        if !is_redirect && value_or(&listener.tls, false) != is_tls {
             let what = "this version serves sites either with TLS or without it: set `redirect-to-https` at the \
                         listeners without TLS";
             refused.refuse(listener.address.place, "address", what);
         }
-        listen.push(*address);
+        match &listener.address.value {
+            ListenAddress::Socket(address) if is_redirect => redirect.push(*address),
+            ListenAddress::Socket(address) => listen.push(*address),
+            ListenAddress::Unix(path) => {
+                let users = if is_redirect { SocketUsers::Redirect } else { SocketUsers::Clients };
+                let mut socket = with_mode(UnixSocket::new(path, users), &listener.socket_mode);
+                socket.has_proxy_header = !listener.proxy_protocol_from.is_empty();
+                unix.push(socket);
+            }
+        }
     }
-    (listen, redirect)
+    (listen, redirect, unix)
+}
+
+/// The Unix sockets for administration.
+fn admin_sockets(config: &ProxyConfig) -> impl Iterator<Item = UnixSocket> {
+    config.admin.listen.iter().filter_map(|address| match &address.value {
+        ListenAddress::Socket(_) => None,
+        ListenAddress::Unix(path) => {
+            Some(with_mode(UnixSocket::new(path, SocketUsers::Admin), &config.admin.socket_mode))
+        }
+    })
+}
+
+/// The socket with the permissions that the file says, if it says some.
+fn with_mode(socket: UnixSocket, mode: &Setting<SocketMode>) -> UnixSocket {
+    UnixSocket { mode: mode.as_ref().map_or(socket.mode, |mode| mode.value.0.into()), ..socket }
 }
 
 /// The peers that begin with the PROXY protocol, each with the address of its listener.
@@ -95,7 +118,11 @@ fn proxy_protocol_from(config: &ProxyConfig) -> Vec<(SocketAddr, ClientNet)> {
     let mut found = Vec::new();
     for listener in &config.listeners {
         if let ListenAddress::Socket(address) = &listener.address.value {
-            found.extend(nets(&listener.proxy_protocol_from).into_iter().map(|net| (*address, net)));
+            let networks = listener.proxy_protocol_from.iter().filter_map(|sender| match sender.value {
+                HeaderSender::Network(network) => Some(Located::new(network, sender.place)),
+                HeaderSender::Unix => None,
+            });
+            found.extend(nets(&networks.collect::<Vec<_>>()).into_iter().map(|net| (*address, net)));
         }
     }
     found
@@ -110,7 +137,15 @@ fn admin(config: &ProxyConfig, refused: &mut Refused) -> AdminOptions {
         }
     });
     let options = AdminOptions {
-        listen: config.admin.listen.iter().map(|address| address.value).collect(),
+        listen: config
+            .admin
+            .listen
+            .iter()
+            .filter_map(|address| match address.value {
+                ListenAddress::Socket(address) => Some(address),
+                ListenAddress::Unix(_) => None,
+            })
+            .collect(),
         token,
         relayed: value_or(&config.admin.relayed, false),
         pages: None,

@@ -11,7 +11,8 @@ use http::uri::{Authority, Scheme};
 pub struct Origin {
     /// Whether requests to the origin use TLS.
     pub https: bool,
-    /// The host in lower case, in brackets if it is an IPv6 address.
+    /// The host in lower case, in brackets if it is an IPv6 address. For a server at a Unix socket `unix:` and its path,
+    /// which no URL of a client can have as its host.
     pub host: String,
     /// The port, even if it is the scheme's default.
     pub port: u16,
@@ -48,6 +49,32 @@ impl Origin {
             rest => rest.strip_prefix(':')?.parse().ok().filter(|&port| port != 0)?,
         };
         Some(Origin { https, host: host.to_ascii_lowercase(), port })
+    }
+
+    /// A server at a Unix socket.
+    pub fn of_socket(path: &str) -> Origin {
+        Origin { https: false, host: format!("unix:{path}"), port: 80 }
+    }
+
+    /// The path of the Unix socket, if it is a server at one.
+    pub fn socket_path(&self) -> Option<&str> {
+        self.host.strip_prefix("unix:").filter(|path| path.starts_with('/'))
+    }
+
+    /// What the origin calls itself: for a server at a Unix socket `localhost`.
+    pub fn named(&self) -> Origin {
+        match self.socket_path() {
+            Some(_) => Origin { host: "localhost".to_owned(), ..self.clone() },
+            None => self.clone(),
+        }
+    }
+
+    /// The origin as logs show it: its URL, or its Unix socket.
+    pub fn shown(&self) -> String {
+        match self.socket_path() {
+            Some(_) => self.host.clone(),
+            None => format!("{}://{}", self.scheme(), self.authority()),
+        }
     }
 
     /// The host, without the brackets of an IPv6 address.
@@ -158,6 +185,17 @@ pub fn host_and_path(key: &[u8]) -> (&[u8], &[u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_url_names_a_unix_socket() {
+        let server = Origin::of_socket("/run/app.sock");
+        assert_eq!((server.socket_path(), server.shown().as_str()), (Some("/run/app.sock"), "unix:/run/app.sock"));
+        assert_eq!((server.named().authority().as_str(), server.named().socket_path()), ("localhost", None));
+        for url in ["http://unix:/run/app.sock", "http://unix:80/run", "http://unix/run", "http://unix:%2Frun/"] {
+            let found = url.parse::<Uri>().ok().and_then(|uri| Origin::of(&uri));
+            assert!(found.is_none_or(|origin| origin.socket_path().is_none()), "{url}");
+        }
+    }
 
     #[test]
     fn keys_are_normalised_and_paths_are_not_touched() {

@@ -2,7 +2,8 @@
 //! administration.
 //!
 //! Owns: the refusals. Each refusal tells the operator what to do; no refusal reveals whether a token was nearly right.
-//! Without a token, whoever runs programs on this machine may use the addresses for administration. Pages of the web
+//! Without a token, whoever runs programs on this machine may use the addresses for administration; and with or without
+//! one, whoever may write to the file of a Unix socket for administration may use that. Pages of the web
 //! that are open in a browser on it may not: such a page can send requests here under a name of its own that it has
 //! made to mean this machine (DNS rebinding). The operators' page, which this address itself serves, may: its origin is
 //! the address, by which the browser names this machine.
@@ -22,7 +23,7 @@ use http::{HeaderName, HeaderValue, Method, Response, StatusCode};
 use super::reply::{own, own_with};
 use super::request::ClientRequest;
 use crate::access_log::Outcome;
-use crate::admin::{AdminPage, AdminPages};
+use crate::admin::{AdminPage, AdminPages, AdminToken};
 use crate::body::ReplyBody;
 use crate::rules::cache_status::CacheStatus;
 
@@ -71,7 +72,7 @@ fn refusal_of_purge(request: &ClientRequest) -> Option<Response<ReplyBody>> {
         return Some(own(request, StatusCode::FORBIDDEN, "purge-relayed", &text, true));
     }
     // Browsers send `Origin` with every request that does not merely read.
-    if options.token.is_none() && request.headers.contains_key(ORIGIN) && !is_of_own_page(request) {
+    if token(request).is_none() && request.headers.contains_key(ORIGIN) && !is_of_own_page(request) {
         let text = "This PURGE was sent by a page in a browser that is not the page of this address: it has another \
                     `Origin`. To purge from there, start the proxy with --admin-token-file.";
         return Some(own(request, StatusCode::FORBIDDEN, "purge-browser", text, true));
@@ -82,7 +83,7 @@ fn refusal_of_purge(request: &ClientRequest) -> Option<Response<ReplyBody>> {
 /// Refuses a `POST` without a token that a page of the web may have sent: browsers send such a request without asking first.
 pub(super) fn refuse_page_of_others(request: &ClientRequest) -> Option<Response<ReplyBody>> {
     let is_of_page = request.headers.get("sec-fetch-site").is_some_and(|site| site != "none" && site != "same-origin");
-    if request.worker.options.admin.token.is_some() || (names_this_machine(request) && !is_of_page) {
+    if token(request).is_some() || (names_this_machine(request) && !is_of_page) {
         return None;
     }
     request.worker.stats.purges_refused.add(1);
@@ -127,9 +128,16 @@ fn refuse_without_token(request: &ClientRequest, detail: &'static str) -> Option
     Some(response)
 }
 
-/// Whether a request shows the token, if there is one.
+/// The token that a request must show; `None` if it needs none. At a Unix socket for administration the permissions of
+/// its file have decided who may connect.
+fn token(request: &ClientRequest) -> Option<&AdminToken> {
+    let is_by_file = request.client.is_admin() && request.client.is_unnamed;
+    request.worker.options.admin.token.as_ref().filter(|_| !is_by_file)
+}
+
+/// Whether a request shows the token, if it needs one.
 fn shows_token(request: &ClientRequest) -> bool {
-    let Some(token) = &request.worker.options.admin.token else { return true };
+    let Some(token) = token(request) else { return true };
     let mut shown = request.headers.get_all(AUTHORIZATION).iter();
     matches!((shown.next(), shown.next()), (Some(value), None) if token.is_shown_by(value.as_bytes()))
 }
@@ -147,8 +155,7 @@ pub(super) async fn answer(request: &ClientRequest) -> Response<ReplyBody> {
 }
 
 async fn answer_page(request: &ClientRequest, page: AdminPage, pages: &AdminPages) -> Response<ReplyBody> {
-    let has_token = request.worker.options.admin.token.is_some();
-    let is_trusted = if has_token { shows_token(request) } else { names_this_machine(request) };
+    let is_trusted = if token(request).is_some() { shows_token(request) } else { names_this_machine(request) };
     if page.is_protected() && !is_trusted {
         let text = "Without a token, pages are served to requests that name this machine as `localhost` or by an \
                     address. Use one of these, or start the proxy with --admin-token-file.";

@@ -70,8 +70,9 @@ impl Shortcut for Direct {
             return None;
         }
         // Without a token the request goes on to hyper, and is refused there.
-        let client = self.client.address.ip();
-        if worker.client_limits.take_all(route.request_rule.as_ref(), client, started).is_err() {
+        if let Some(client) = self.client.own_address()
+            && worker.client_limits.take_all(route.request_rule.as_ref(), client, started).is_err()
+        {
             return None;
         }
         head.extend_from_slice(b"HTTP/1.1 200 OK\r\n");
@@ -88,7 +89,7 @@ impl Shortcut for Direct {
         worker.stats.body_bytes_sent.add(body.len() as u64);
         if worker.log.is_on() {
             worker.log.note(&Line {
-                client: self.client.address.ip(),
+                client: self.client.own_address(),
                 at_ms,
                 method: &Method::GET,
                 url: &route.logged_url(key, self.client.door == Door::Tls, Some(plain.host), plain.path),

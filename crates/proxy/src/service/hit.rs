@@ -92,8 +92,9 @@ pub(super) fn resident(
     // An object that is not in one piece may have lost some of its fragments; `route` handles that.
     object.whole()?;
     // Without a token the request goes on to `route`, and is refused there.
-    let address = client.address.ip();
-    if worker.client_limits.take_of_site(route.request_rule.as_ref(), address, started).is_err() {
+    if let Some(address) = client.own_address()
+        && worker.client_limits.take_of_site(route.request_rule.as_ref(), address, started).is_err()
+    {
         return None;
     }
     let cache_status = worker.rendered.borrow_mut().hit(ttl_s);

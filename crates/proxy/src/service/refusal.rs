@@ -65,7 +65,7 @@ fn answer((status, reason): (u16, &str), detail: &str, more: &str, text: &str, a
 pub(super) fn note(worker: &Worker, client: &Client, head: &[u8], status: u16, body_bytes: u64) {
     let (method, target, version) = start_line(head);
     worker.log.note(&Line {
-        client: client.address.ip(),
+        client: client.own_address(),
         at_ms: worker.now_ms(),
         method: &method,
         url: target,

@@ -215,7 +215,7 @@ fn log(
         _ => {
             return Some(Box::new(Ticket {
                 log: worker.log.clone(),
-                client: question.client.address.ip(),
+                client: question.client.own_address(),
                 at_ms: question.at_ms,
                 started: question.started,
                 method: question.method.clone(),
@@ -240,7 +240,7 @@ fn log(
     }
     let answer = question.answer.and_then(AnswerNote::take);
     worker.log.note(&Line {
-        client: question.client.address.ip(),
+        client: question.client.own_address(),
         at_ms: question.at_ms,
         method: question.method,
         url: &question.logged_url(headers),

@@ -1,7 +1,7 @@
 //! A request as the proxy sees it.
 
 use std::cell::{Cell, RefCell};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
@@ -25,7 +25,10 @@ use crate::worker::Worker;
 
 /// A client: its connection with HTTP/1, one stream of it with HTTP/2.
 pub(crate) struct Client {
+    /// Its address; that of this machine if it is unnamed.
     pub address: SocketAddr,
+    /// Whether the client has no address: it uses a Unix socket, and no load balancer there says whose request it is.
+    pub is_unnamed: bool,
     /// Whether the client may use a forward proxy.
     pub is_admitted: bool,
     pub is_loopback: bool,
@@ -46,6 +49,11 @@ impl Client {
     /// The same client in another exchange.
     pub fn with(&self, exchange: Exchange) -> Client {
         Client { exchange, is_at_fault: Cell::default(), tunnel: RefCell::default(), ..*self }
+    }
+
+    /// Its address for the log and for the limits by network; `None` if it is unnamed: behind it there may be many.
+    pub fn own_address(&self) -> Option<IpAddr> {
+        (!self.is_unnamed).then(|| self.address.ip())
     }
 
     /// Whether the client connected to an address for administration.
@@ -90,7 +98,7 @@ impl ClientRequest {
         };
         Ticket {
             log: self.worker.log.clone(),
-            client: self.client.address.ip(),
+            client: self.client.own_address(),
             at_ms: self.at_ms,
             started: self.started,
             method: self.method.clone(),

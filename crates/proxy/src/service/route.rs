@@ -142,9 +142,9 @@ pub(super) async fn route(
 /// The seconds after which the client's network may send its next request to the site or route, if this one is one too
 /// many.
 fn excess_at_site(request: &ClientRequest) -> Option<u64> {
-    let (rule, client) = (request.route.request_rule.as_ref(), request.client.address.ip());
-    let limits = &request.worker.client_limits;
-    if request.client.is_admin() { None } else { limits.take_of_site(rule, client, request.started).err() }
+    let (rule, limits) = (request.route.request_rule.as_ref(), &request.worker.client_limits);
+    let client = request.client.own_address().filter(|_| !request.client.is_admin())?;
+    limits.take_of_site(rule, client, request.started).err()
 }
 
 /// Refuses a request of a network that sends too many.

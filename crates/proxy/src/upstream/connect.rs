@@ -5,7 +5,7 @@
 
 use std::cell::Cell;
 use std::future::Future;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use hyper::client::conn::http1;
@@ -14,7 +14,7 @@ use nectary_host::descriptors;
 use nectary_host::log::{Level, Throttle};
 use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::oneshot;
 use tokio_rustls::client::TlsStream;
 
@@ -22,7 +22,7 @@ use super::error::{CONNECTING, FetchError, LOOKUP};
 use super::names::NO_ADDRESS;
 use super::race::race;
 use super::server_limit::{ServerLimit, ServerPlace};
-use super::socket::Socket;
+use super::socket::{OriginStream, Socket};
 use super::switch::{Inside, OfServer};
 use super::{ALIVE_MAX, Destination, Idle, Upstream, trust};
 use crate::options::HEADERS;
@@ -38,6 +38,12 @@ static REFUSED: Throttle = Throttle::every(Duration::from_secs(60));
 /// The time after which the next address of an origin is tried beside those that have not answered. *Source*: RFC 8305,
 /// 8.
 const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
+
+/// The only address of a server at a Unix socket, which has none.
+const SOCKET_ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+
+/// The time between two attempts at a Unix socket whose queue is full.
+const QUEUE_PAUSE: Duration = Duration::from_millis(5);
 
 /// The time that TLS has on a new connection before the next address is tried.
 const TLS_DELAY: Duration = Duration::from_secs(1);
@@ -84,10 +90,13 @@ async fn connect_at(
     may_switch: bool,
 ) -> Result<Idle, FetchError> {
     let begun = Instant::now();
-    let (tcp, place) = open(upstream, address).await?;
+    let (stream, place) = match to.origin.socket_path() {
+        Some(path) => open_socket(upstream, path).await?,
+        None => open(upstream, address).await.map(|(tcp, place)| (OriginStream::Tcp(tcp), place))?,
+    };
     opened.set(Some(Instant::now()));
     upstream.stats.origin_connections.add(1);
-    let socket = Socket::new(tcp);
+    let socket = Socket::new(stream);
     let mut connected = if to.origin.https {
         let stream = tls(to, socket.clone()).await?;
         handshake(upstream, to, stream, socket, address, (place, server_place.take()), may_switch).await?
@@ -121,6 +130,9 @@ pub(super) async fn addresses_of(
     to: &Destination,
     tried: &[SocketAddr],
 ) -> Result<Vec<SocketAddr>, FetchError> {
+    if to.origin.socket_path().is_some() {
+        return Ok([SOCKET_ADDRESS].into_iter().filter(|address| !tried.contains(address)).collect());
+    }
     let found = upstream.lookups.look_up(to.origin.bare_host(), to.client);
     let found = tokio::time::timeout(to.rules.times.connect, found).await;
     let found = found.map_err(|_| FetchError::TimedOut(LOOKUP))??;
@@ -179,16 +191,33 @@ async fn connect_to_one<T, F: Future<Output = Result<T, FetchError>>>(
     }
 }
 
-/// Opens a TCP connection. *Errors*: also if there is no place for it.
-async fn open(upstream: &Upstream, address: SocketAddr) -> Result<(TcpStream, Place), FetchError> {
-    let failed = |error: std::io::Error| match descriptors::is_lack(&error) {
+/// Why a connection cannot be opened.
+fn failed(error: std::io::Error) -> FetchError {
+    match descriptors::is_lack(&error) {
         // The origin is not to blame.
         true => {
             descriptors::note_refused(format!("no file descriptor was free for a connection to an origin: {error}"));
             FetchError::Crowded
         }
         false => FetchError::Connect(error.to_string()),
-    };
+    }
+}
+
+/// Opens a connection to a Unix socket. If its queue is full, the kernel does not wait, as it does with TCP; so this tries
+/// again until the caller's time is over. *Errors*: also if there is no place for it.
+async fn open_socket(upstream: &Upstream, path: &str) -> Result<(OriginStream, Place), FetchError> {
+    let place = upstream.place().await?;
+    loop {
+        match UnixStream::connect(path).await {
+            Ok(stream) => return Ok((OriginStream::Unix(stream), place)),
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => tokio::time::sleep(QUEUE_PAUSE).await,
+            Err(error) => return Err(failed(error)),
+        }
+    }
+}
+
+/// Opens a TCP connection. *Errors*: also if there is no place for it.
+async fn open(upstream: &Upstream, address: SocketAddr) -> Result<(TcpStream, Place), FetchError> {
     let place = upstream.place().await?;
     let stream = TcpStream::connect(address).await.map_err(failed)?;
     stream.set_nodelay(true).map_err(failed)?;

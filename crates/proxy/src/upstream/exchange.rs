@@ -87,7 +87,7 @@ impl Lease {
 
     /// What the access log tells of the answer.
     pub fn answer(&self) -> OriginAnswer {
-        let server = format!("{}://{}", self.to.origin.scheme(), self.to.origin.authority());
+        let server = self.to.origin.shown();
         OriginAnswer { server, connect: self.connect_time, first_byte: self.head_time }
     }
 

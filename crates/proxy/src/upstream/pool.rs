@@ -89,14 +89,14 @@ pub(crate) struct Server {
 impl Server {
     /// A server of which nothing is known yet.
     pub fn new(origin: Origin, weight: u16) -> Server {
-        let authority = origin.authority();
+        let authority = origin.named().authority();
         let server = Server { authority, origin, weight, state: Arc::default(), limit: None, hash: 0 };
         Server { hash: xxh3_64(server.url().as_bytes()), ..server }
     }
 
     /// Its URL.
     pub fn url(&self) -> String {
-        format!("{}://{}", self.origin.scheme(), self.authority)
+        self.origin.shown()
     }
 
     /// The same server, to which connections are limited.

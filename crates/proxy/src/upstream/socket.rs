@@ -7,21 +7,81 @@
 use std::io;
 use std::mem::MaybeUninit;
 use std::net::Shutdown;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, UnixStream};
 
-/// A TCP connection that its two users share on one thread.
+/// A connection of TCP, or to a Unix socket.
+#[derive(Debug)]
+pub(super) enum OriginStream {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+impl From<TcpStream> for OriginStream {
+    fn from(stream: TcpStream) -> OriginStream {
+        OriginStream::Tcp(stream)
+    }
+}
+
+impl AsFd for OriginStream {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            OriginStream::Tcp(stream) => stream.as_fd(),
+            OriginStream::Unix(stream) => stream.as_fd(),
+        }
+    }
+}
+
+impl OriginStream {
+    fn poll_read_ready(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self {
+            OriginStream::Tcp(stream) => stream.poll_read_ready(context),
+            OriginStream::Unix(stream) => stream.poll_read_ready(context),
+        }
+    }
+
+    fn poll_write_ready(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self {
+            OriginStream::Tcp(stream) => stream.poll_write_ready(context),
+            OriginStream::Unix(stream) => stream.poll_write_ready(context),
+        }
+    }
+
+    fn try_read_buf(&self, buffer: &mut ReadBuf<'_>) -> io::Result<usize> {
+        match self {
+            OriginStream::Tcp(stream) => stream.try_read_buf(buffer),
+            OriginStream::Unix(stream) => stream.try_read_buf(buffer),
+        }
+    }
+
+    fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            OriginStream::Tcp(stream) => stream.try_write(bytes),
+            OriginStream::Unix(stream) => stream.try_write(bytes),
+        }
+    }
+
+    fn try_write_vectored(&self, slices: &[io::IoSlice<'_>]) -> io::Result<usize> {
+        match self {
+            OriginStream::Tcp(stream) => stream.try_write_vectored(slices),
+            OriginStream::Unix(stream) => stream.try_write_vectored(slices),
+        }
+    }
+}
+
+/// A connection that its two users share on one thread.
 #[derive(Debug, Clone)]
-pub(super) struct Socket(Rc<TcpStream>);
+pub(super) struct Socket(Rc<OriginStream>);
 
 impl Socket {
-    pub fn new(stream: TcpStream) -> Socket {
-        Socket(Rc::new(stream))
+    pub fn new(stream: impl Into<OriginStream>) -> Socket {
+        Socket(Rc::new(stream.into()))
     }
 
     /// Whether nothing waits to be read, neither bytes nor the end of the stream. *Cost*: one system call.

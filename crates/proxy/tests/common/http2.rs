@@ -120,11 +120,11 @@ pub async fn tls_with(
 }
 
 /// The same on a connection that was made before.
-pub async fn tls_over(
+pub async fn tls_over<S: AsyncRead + AsyncWrite + Unpin>(
     config: Arc<rustls::ClientConfig>,
-    stream: TcpStream,
+    stream: S,
     name: &str,
-) -> std::io::Result<TlsStream<TcpStream>> {
+) -> std::io::Result<TlsStream<S>> {
     let name = ServerName::try_from(name.to_owned()).expect("a name");
     tokio_rustls::TlsConnector::from(config).connect(name, stream).await
 }

@@ -65,7 +65,8 @@ impl TestProxy {
         let admin_address = proxy.admin_addresses().first().copied();
         let redirect_address = proxy.redirect_addresses().first().copied();
         TestProxy {
-            address: proxy.addresses()[0],
+            // One that listens on Unix sockets alone has none.
+            address: proxy.addresses().first().copied().unwrap_or_else(|| SocketAddr::from(([127, 0, 0, 1], 0))),
             admin_address,
             redirect_address,
             store,

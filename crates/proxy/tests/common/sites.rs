@@ -64,6 +64,7 @@ pub fn config(sites: Vec<SiteConfig>, origins: Vec<OriginConfig>) -> ProxyConfig
         tls: None,
         redirect_to_https: None,
         proxy_protocol_from: Vec::new(),
+        socket_mode: None,
     };
     ProxyConfig {
         listeners: vec![at(listener)],

@@ -26,8 +26,8 @@ pub(super) enum Answer {
 pub(super) fn answer(worker: &Rc<Worker>, client: &Rc<Client>, mut request: Request<Incoming>, form: Form) -> Answer {
     worker.stats.requests.add(1);
     let (started, at_ms) = worker.now();
-    let wait_s = match &worker.client_limits.requests {
-        Some(requests) if !client.is_admin() => requests.take(client.address.ip(), started).err(),
+    let wait_s = match (&worker.client_limits.requests, client.own_address()) {
+        (Some(requests), Some(address)) if !client.is_admin() => requests.take(address, started).err(),
         _ => None,
     };
     if form.is_ok()

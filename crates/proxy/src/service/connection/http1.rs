@@ -171,9 +171,9 @@ impl Malformed {
     }
 }
 
-/// Makes a connection end with a reset.
+/// Makes a connection end with a reset. The kernel has none for Unix sockets: their clients see an end.
 fn abort(stream: &ClientStream) {
-    _ = socket2::SockRef::from(stream.tcp()).set_linger(Some(Duration::ZERO));
+    _ = socket2::SockRef::from(stream.socket()).set_linger(Some(Duration::ZERO));
 }
 
 /// Ends a stream: sends the refusal of the unanswered request, shuts down writing, and discards incoming bytes until

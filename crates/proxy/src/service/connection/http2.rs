@@ -92,7 +92,7 @@ pub(super) async fn serve(worker: Rc<Worker>, connection: Rc<Multiplexed>, strea
 /// got such bytes after the socket is closed, it would drop what it has not delivered yet. So the proxy reads on until
 /// the client closes, too, or [`LINGER`] has passed. When the worker stops, it also waits until all is delivered.
 async fn close(worker: &Worker, connection: &Multiplexed, mut stream: ClientStream) {
-    let is_delivered = |stream: &ClientStream| unsent_bytes(stream.tcp()).is_none_or(|bytes| bytes == 0);
+    let is_delivered = |stream: &ClientStream| unsent_bytes(stream.socket()).is_none_or(|bytes| bytes == 0);
     // It has lingered already.
     let is_silent = connection.is_let_down() && is_delivered(&stream);
     let transport = &connection.transport;

@@ -18,12 +18,11 @@ use std::task::Poll;
 use std::time::Duration;
 
 use nectary_host::log::{Level, Throttle};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt, Interest};
-use tokio::net::TcpStream;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 
 use super::request::Client;
 use crate::accept::proxy_header::{self, HeaderFault};
-use crate::accept::{ClientStream, NewConnection, refuse_network};
+use crate::accept::{ClientSocket, ClientStream, NewConnection, ShownAddress, refuse_network};
 use crate::admin::is_loopback;
 use crate::connections::{Door, Enlisted};
 use crate::wire::exchange::Exchange;
@@ -49,10 +48,12 @@ static HEADER_FAILED: Throttle = Throttle::every(Duration::from_secs(60));
 pub(crate) async fn serve(worker: Rc<Worker>, watch: Rc<Watch>, new: NewConnection, enlisted: &Enlisted) {
     let NewConnection { mut stream, peer, door, has_header, mut counted } = new;
     let limit = worker.options.limits.head_timeout;
+    let is_unix = stream.is_unix();
+    let is_unnamed = |named: Option<SocketAddr>| is_unix && (!has_header || named.is_none());
     let greeting = async {
         let named = if has_header { client_behind(&worker, &mut stream, peer, limit).await? } else { Some(peer) };
         let address = named.unwrap_or(peer);
-        if has_header {
+        if has_header && !is_unnamed(named) {
             counted = match worker.client_limits.count(address.ip()) {
                 Ok(counted) => counted,
                 Err(_) => {
@@ -64,7 +65,10 @@ pub(crate) async fn serve(worker: Rc<Worker>, watch: Rc<Watch>, new: NewConnecti
             };
         }
         let (stream, is_http2) = match door {
-            Door::Tls => agree_on_tls(&worker, &watch.transport, stream, address, limit).await?,
+            Door::Tls => {
+                let shown = ShownAddress((!is_unnamed(named)).then(|| address.ip()));
+                agree_on_tls(&worker, &watch.transport, stream, &shown, limit).await?
+            }
             Door::Admin => (ClientStream::Plain(stream), false),
             Door::Clients | Door::Redirect => {
                 let is_http2 = is_http2(&stream, limit).await;
@@ -83,6 +87,7 @@ pub(crate) async fn serve(worker: Rc<Worker>, watch: Rc<Watch>, new: NewConnecti
     let is_loopback = named.is_some_and(|named| is_loopback(named.ip())) && is_loopback(peer.ip());
     let client = Client {
         address,
+        is_unnamed: is_unnamed(named),
         is_admitted: worker.options.admits(address.ip(), is_loopback),
         is_loopback,
         is_trusted: worker.options.forwarded.trusts(address.ip()),
@@ -106,7 +111,7 @@ pub(crate) async fn serve(worker: Rc<Worker>, watch: Rc<Watch>, new: NewConnecti
 /// one; `None` if the connection ends.
 async fn client_behind(
     worker: &Worker,
-    stream: &mut TcpStream,
+    stream: &mut ClientSocket,
     peer: SocketAddr,
     limit: Duration,
 ) -> Option<Option<SocketAddr>> {
@@ -118,7 +123,7 @@ async fn client_behind(
         Err(_) => "it did not come in time".to_owned(),
     };
     worker.stats.failed_proxy_headers.add(1);
-    let peer = peer.ip();
+    let peer = ShownAddress((!stream.is_unix()).then(|| peer.ip()));
     HEADER_FAILED.write(
         Level::Warning,
         "proxy",
@@ -131,11 +136,11 @@ async fn client_behind(
 async fn agree_on_tls(
     worker: &Worker,
     transport: &Transport,
-    stream: TcpStream,
-    address: SocketAddr,
+    stream: ClientSocket,
+    client: &ShownAddress,
     limit: Duration,
 ) -> Option<(ClientStream, bool)> {
-    let refused = match tokio::time::timeout(limit, handshake(worker, stream, address)).await {
+    let refused = match tokio::time::timeout(limit, handshake(worker, stream, client)).await {
         Ok(Ok((mut stream, is_http2))) => {
             if !stream.is_check() {
                 return Some((stream, is_http2));
@@ -159,9 +164,9 @@ async fn agree_on_tls(
 /// connection, if its client must be able to read why it was refused.
 async fn handshake(
     worker: &Worker,
-    stream: TcpStream,
-    address: SocketAddr,
-) -> Result<(ClientStream, bool), Option<TcpStream>> {
+    stream: ClientSocket,
+    client: &ShownAddress,
+) -> Result<(ClientStream, bool), Option<ClientSocket>> {
     let Some(tls) = worker.tls.as_ref() else { return Err(None) };
     match tls.acceptor().accept(stream).into_fallible().await {
         Ok(stream) => {
@@ -170,7 +175,7 @@ async fn handshake(
             Ok((ClientStream::Tls(Box::new(stream)), is_http2))
         }
         Err((error, stream)) => {
-            HANDSHAKE_FAILED.write(Level::Note, "proxy", format_args!("no TLS with {}: {error}", address.ip()));
+            HANDSHAKE_FAILED.write(Level::Note, "proxy", format_args!("no TLS with {client}: {error}"));
             Err(is_about_certificate(&error).then_some(stream))
         }
     }
@@ -184,7 +189,7 @@ fn is_about_certificate(error: &io::Error) -> bool {
 
 /// Whether a connection begins as one of HTTP/2. Nothing is read from it. *Returns*: `None` if the client sends too
 /// little to tell for `limit`, which is the time that a head may take.
-async fn is_http2(stream: &TcpStream, limit: Duration) -> Option<bool> {
+async fn is_http2(stream: &ClientSocket, limit: Duration) -> Option<bool> {
     // A client that sends nothing at all is idle; others have a head to send.
     if stream.readable().await.is_err() {
         return Some(false);
@@ -194,10 +199,10 @@ async fn is_http2(stream: &TcpStream, limit: Duration) -> Option<bool> {
 
 /// Waits for enough bytes to tell. *Cost*: one look at each part that comes. A client that sends a few bytes must not
 /// cost more than one that sends none.
-async fn begins_as_http2(stream: &TcpStream) -> bool {
+async fn begins_as_http2(stream: &ClientSocket) -> bool {
     let mut first = [0; PREFACE.len()];
     loop {
-        let Ok(ready) = stream.ready(Interest::READABLE).await else { return false };
+        let Ok(ready) = stream.read_readiness().await else { return false };
         let Ok(count) = stream.peek(&mut first).await else { return false };
         if count == 0 || count == PREFACE.len() || first[..count] != PREFACE[..count] {
             return count > 0 && first[..count] == *PREFACE;
@@ -206,7 +211,7 @@ async fn begins_as_http2(stream: &TcpStream) -> bool {
             return false;
         }
         // The bytes stay where they are, so the stream is told that only further ones make it readable.
-        _ = stream.try_io(Interest::READABLE, || Err::<(), _>(io::Error::from(io::ErrorKind::WouldBlock)));
+        stream.await_further_bytes();
     }
 }
 
@@ -240,16 +245,16 @@ async fn unless_ended<T>(transport: &Transport, work: impl Future<Output = T>) -
 
 #[cfg(test)]
 mod tests {
-    use tokio::net::TcpListener;
+    use tokio::net::{TcpListener, TcpStream};
 
     use super::*;
 
     const LIMIT: Duration = Duration::from_millis(400);
 
-    async fn connected() -> (TcpStream, TcpStream) {
+    async fn connected() -> (TcpStream, ClientSocket) {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let client = TcpStream::connect(listener.local_addr().expect("an address")).await.expect("a connection");
-        (client, listener.accept().await.expect("a connection").0)
+        (client, ClientSocket::Tcp(listener.accept().await.expect("a connection").0))
     }
 
     #[tokio::test]
