@@ -1,9 +1,12 @@
 //! On a route with `part-size` bodies are fetched and stored in parts: a range costs its parts alone, and parts of
 //! different bodies are never joined.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use crate::common::sites::{at, with_rule};
+use nectary_proxy::{ProxyOptions, options_of};
+
+use crate::common::sites::{at, with_rule, with_rule_config};
 use crate::common::*;
 
 /// The size of parts on the routes of these tests.
@@ -150,7 +153,7 @@ async fn parts_of_several_records_are_exact() {
 }
 
 #[tokio::test]
-async fn a_body_of_whole_parts_has_no_empty_one() {
+async fn whole_parts_have_no_empty_one_behind() {
     let whole = body(3, 2 * PART);
     let (origin, proxy) = proxied(&[TAG, FRESH], &whole).await;
     assert!(ask(&proxy, &[]).await.body == whole);
@@ -174,7 +177,7 @@ async fn parts_of_two_bodies_are_never_joined() {
 }
 
 #[tokio::test]
-async fn old_parts_behind_a_new_one_are_replaced() {
+async fn old_parts_behind_new_ones_are_replaced() {
     let (old, new) = (body(6, 3 * PART), body(7, 3 * PART));
     let (origin, proxy) = proxied(&[TAG, FRESH], &old).await;
     assert!(ask(&proxy, &[]).await.body == old);
@@ -204,7 +207,7 @@ async fn one_validation_confirms_all_parts() {
 }
 
 #[tokio::test]
-async fn an_origin_without_ranges_is_asked_for_the_whole() {
+async fn origin_without_ranges_gives_the_whole() {
     let (origin, whole) = (Origin::start().await, body(9, LENGTH));
     origin.on("/x", Script::ok(&[TAG, FRESH], &whole)).on("/short", Script::fresh(b"hello"));
     let proxy = with_parts(&origin, PART as u64).await;
@@ -224,7 +227,7 @@ async fn an_origin_without_ranges_is_asked_for_the_whole() {
 }
 
 #[tokio::test]
-async fn parts_without_a_strong_validator_are_not_joined() {
+async fn parts_without_strong_validator_are_not_joined() {
     let whole = body(10, LENGTH);
     for tag in ["etag: W/\"a\"", "x-none: 1", "last-modified: Sun, 06 Nov 2194 08:49:37 GMT"] {
         let (origin, proxy) = proxied(&[tag, FRESH], &whole).await;
@@ -237,7 +240,7 @@ async fn parts_without_a_strong_validator_are_not_joined() {
 }
 
 #[tokio::test]
-async fn parts_that_may_not_be_stored_are_passed() {
+async fn unstorable_parts_are_passed_on() {
     let whole = body(11, LENGTH);
     let (origin, proxy) = proxied(&[TAG, "cache-control: no-store"], &whole).await;
     for count in [2, 3] {
@@ -322,7 +325,7 @@ async fn clients_share_the_fetch_of_a_part() {
 }
 
 #[tokio::test]
-async fn what_has_no_parts_is_answered_as_it_is() {
+async fn empty_bodies_and_errors_have_no_parts() {
     let origin = Origin::start().await;
     origin.on("/x", Script::range(&[TAG, FRESH], b""));
     let missing = Script::response("404 Not Found", &["cache-control: max-age=60"], b"no such video");
@@ -388,6 +391,38 @@ async fn a_client_that_leaves_ends_the_fetching() {
     let reply = ask_until_hit(&proxy, &["range: bytes=70000-70009"]).await;
     assert!(reply.body == whole[70_000..70_010]);
     assert_eq!(ranges(&origin), [part(0), part(1)]);
+}
+
+#[tokio::test]
+async fn parts_beyond_the_fetches_come_unstored() {
+    let whole = body(20, 3 * PART);
+    let origin = Origin::start().await;
+    let head = format!(
+        "HTTP/1.1 206 Partial Content\r\n{TAG}\r\n{FRESH}\r\ncontent-length: {PART}\r\ncontent-range: bytes \
+         0-{}/{}\r\n\r\n",
+        PART - 1,
+        whole.len()
+    );
+    let first = Script::raw(head.as_bytes()).then(&whole[..10]).wait("rest").then(&whole[10..PART]);
+    origin.on("/x", first).on("/x", Script::range(&[TAG, FRESH], &whole));
+    let config = with_rule_config(&origin, |route| route.rules.part_size = Some(at(PART as u64)));
+    let mut options = options_of(&Arc::new(config)).expect("a good configuration");
+    options.limits.fills_max = 1;
+    let proxy = TestProxy::start(ProxyOptions { workers: 1, ..options }).await;
+    let mut client = Client::connect(proxy.address).await;
+    client.send(request(&["GET /x HTTP/1.1", "host: a"]).as_bytes()).await;
+    let head = client.head().await;
+    assert_eq!(client.take(10).await, whole[..10]);
+    // The first part is still being fetched, so the second one is requested for this client alone.
+    origin.open("rest");
+    assert_eq!((head.status, head.header("content-length")), (200, whole.len().to_string()));
+    assert!(client.take(whole.len() - 10).await == whole[10..]);
+    assert_eq!(ranges(&origin), [part(0), part(1), part(2)]);
+    assert_eq!(origin.got()[1].header("if-range"), "\"a\"");
+    assert_eq!(proxy.stats().resumed, 1);
+    // It is stored when it is requested again.
+    ask_until_hit(&proxy, &["range: bytes=70000-70009"]).await;
+    assert_eq!(origin.count(), 4);
 }
 
 #[tokio::test]

@@ -89,7 +89,7 @@ mod tests {
     const TAG: (&str, &str) = ("etag", "\"a\"");
 
     #[test]
-    fn an_answer_is_the_part_or_says_why() {
+    fn answers_are_the_part_or_say_why() {
         type Row<'a> = (u16, &'a [(&'a str, &'a str)], Option<u64>, PartAnswer);
         let table: &[Row] = &[
             (206, &[RANGE, TAG], Some(100), PartAnswer::Part(100)),

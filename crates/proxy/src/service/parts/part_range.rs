@@ -82,7 +82,7 @@ mod tests {
     use crate::rules::headers;
 
     #[test]
-    fn parts_are_aligned_and_end_with_the_body() {
+    fn parts_are_aligned_until_the_body_ends() {
         // Each row has a position, the length of the body, the bytes of the part there, and the `Range` that asks for it.
         let table = [
             (0, 250, 0..100, "bytes=0-99"),
