@@ -19,7 +19,8 @@ use nectary_store::{Fill, KeyRef, Object};
 use tokio::sync::oneshot;
 
 use super::herald::Herald;
-use super::parts::{PartAnswer, PartRange};
+use super::parts::part_facts::PartAnswer;
+use super::parts::part_range::PartRange;
 use super::pass::PURGE_FAILED;
 use super::request::ClientRequest;
 use super::rest::strong_validator;

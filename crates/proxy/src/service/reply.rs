@@ -15,7 +15,6 @@ use http::header::{ACCEPT_RANGES, AGE, ALLOW, CONTENT_LENGTH, CONTENT_RANGE, CON
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, Uri, Version};
 use nectary_store::{FillReader, Object};
 
-use super::parts::JoinedBody;
 use super::request::{Client, ClientRequest, Features};
 use crate::access_log::{AnswerNote, Line, Outcome};
 use crate::admin::AdminPage;
@@ -42,16 +41,19 @@ pub(crate) enum Source {
     Object(Object, Option<Resume>),
     /// A fetch under way, with the body's length if it is known, and the way to get what the store loses of it.
     Fill(FillReader, Option<u64>, Option<Resume>),
-    /// Parts of the body; the stored response is one of them.
-    Joined(Box<JoinedBody>),
+    /// Parts of the body, of which the stored response is one: the length of the whole, and what makes the content.
+    Joined(u64, JoinedContent),
 }
+
+/// Makes the content of a range of a body that is in parts, or of all.
+pub(crate) type JoinedContent = Box<dyn FnOnce(Option<Range<u64>>) -> Content>;
 
 impl Source {
     fn body_bytes(&self) -> Option<u64> {
         match self {
             Source::Object(object, _) => Some(object.body_bytes()),
             Source::Fill(_, body_bytes, _) => *body_bytes,
-            Source::Joined(joined) => Some(joined.whole_bytes()),
+            Source::Joined(whole_bytes, _) => Some(*whole_bytes),
         }
     }
 
@@ -64,7 +66,7 @@ impl Source {
                 reader.skip_to(range.start);
                 Content::of_fill(reader, range.start, Some(range.end - range.start), resume)
             }
-            (Source::Joined(joined), range) => joined.content(range),
+            (Source::Joined(_, content), range) => content(range),
         }
     }
 }
@@ -126,7 +128,7 @@ pub(crate) fn from_stored(
 ) -> Response<ReplyBody> {
     let body_bytes = source.body_bytes();
     let features = question.features;
-    let is_joined = matches!(source, Source::Joined(_));
+    let is_joined = matches!(source, Source::Joined(..));
     let mut status = if is_joined { StatusCode::OK } else { stored.head.status };
     let (mut range, mut parts) = (None, None);
     if features.is_conditional

@@ -12,7 +12,7 @@ use http::header::{
 };
 use http::{HeaderMap, Method, Uri, Version};
 
-use super::parts::PartRange;
+use super::parts::part_range::PartRange;
 use super::tunnel::Tunnel;
 use crate::access_log::{AnswerNote, Outcome};
 use crate::body::Ticket;

@@ -27,7 +27,9 @@ use super::super::cached::{self, FillingResponse, ReachedAnswer, UsableBody};
 use super::super::fetch::purge;
 use super::super::request::ClientRequest;
 use super::super::rest::{self, Kept, PartPlace};
-use super::{PartFacts, PartRange, facts_of};
+use super::facts_of;
+use super::part_facts::PartFacts;
+use super::part_range::PartRange;
 use crate::access_log::AnswerNote;
 use crate::body::Content;
 use crate::pieces::{BodyError, Lost, Pieces, Resume, StoredBody};
@@ -76,11 +78,6 @@ impl JoinedBody {
         metadata: Bytes,
     ) -> JoinedBody {
         JoinedBody { request, part, facts, known, metadata }
-    }
-
-    /// The length of the whole body.
-    pub fn whole_bytes(&self) -> u64 {
-        self.facts.whole_bytes
     }
 
     /// The bytes of a range, or all. The range should begin in the known part.

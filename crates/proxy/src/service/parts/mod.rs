@@ -21,16 +21,15 @@
 //! *Source*: RFC 9110, 14 and 15.3.7; RFC 9111, 3.3 and 3.4.
 
 mod joined_body;
-mod part_facts;
-mod part_range;
+pub(super) mod part_facts;
+pub(super) mod part_range;
 
 use http::header::IF_RANGE;
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode};
 
-pub(crate) use self::joined_body::JoinedBody;
-use self::joined_body::PartBody;
-pub(crate) use self::part_facts::{PartAnswer, PartFacts};
-pub(crate) use self::part_range::PartRange;
+use self::joined_body::{JoinedBody, PartBody};
+use self::part_facts::PartFacts;
+use self::part_range::PartRange;
 use super::cached::{self, FillingResponse, ReachedAnswer, UsableBody, UsableResponse};
 use super::reply::{CACHE_STATUS, Source, failed, from_stored};
 use super::request::ClientRequest;
@@ -211,7 +210,11 @@ fn answer(
 ) -> Response<ReplyBody> {
     let UsableResponse { body, status, outcome, cookies } = found;
     let headers = std::mem::take(&mut request.headers);
-    let joined = |known, metadata| Source::Joined(Box::new(JoinedBody::new(of_part, part, facts, known, metadata)));
+    let joined = |known, metadata| {
+        let whole_bytes = facts.whole_bytes;
+        let joined = JoinedBody::new(of_part, part, facts, known, metadata);
+        Source::Joined(whole_bytes, Box::new(move |range| joined.content(range)))
+    };
     let response = match body {
         UsableBody::Object(object, age_s) => {
             let read = |bytes: &_| Found::read(bytes, &request.key, &request.route.policy);

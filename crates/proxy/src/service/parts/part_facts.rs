@@ -7,7 +7,7 @@ use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 
 use super::super::rest::strong_validator;
-use super::PartRange;
+use super::part_range::PartRange;
 use crate::stored::response::StoredResponse;
 
 /// What all parts of one body have in common.
