@@ -345,7 +345,14 @@ async fn fetch_body(
     let status = response.status();
     let announced_bytes = response.body().size_hint().exact();
     let part_bytes = match plan.part.map(|part| PartAnswer::of(part, status, response.headers(), announced_bytes)) {
-        None | Some(PartAnswer::Whole) => None,
+        None => None,
+        Some(PartAnswer::Whole) => {
+            if status == StatusCode::OK && announced_bytes.is_none() {
+                // It may turn out to be long: those who want other parts join a fetch of the whole.
+                remember(plan, Reason::NoParts, times.response_ms);
+            }
+            None
+        }
         Some(PartAnswer::Part(bytes)) => Some(bytes),
         Some(PartAnswer::Behind) => return leave_part(plan, fill, tell, Told::Direct(response, lease)).await,
         Some(PartAnswer::Useless) => {

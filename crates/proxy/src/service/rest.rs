@@ -4,8 +4,8 @@
 //! read from the store can lose its rest at any byte (`pieces`). The response's head has been sent by then, so without
 //! the rest the connection must end. The rest is believed only with the strong validator of the stored response, its
 //! exact range and its exact length; whatever else the origin answers ends the connection, and so does a failure in the
-//! middle of the rest. The origin is asked in the words of the fetch that filled the store. The rest of a stored part is
-//! requested by its place in the whole body. *Source*: RFC 9110, 8.8.2.2, 13.1.5, 14.4 and 15.3.7.
+//! middle of the rest. The origin is asked in the words of the fetch that filled the store. Of a body that is stored in
+//! parts, whatever is not stored can be requested so. *Source*: RFC 9110, 8.8.2.2, 13.1.5, 14.4 and 15.3.7.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -43,16 +43,8 @@ pub(super) enum Kept {
 struct Rest {
     request: ClientRequest,
     kept: Kept,
-    part: Option<PartPlace>,
-}
-
-/// Where a stored part is in its body.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct PartPlace {
-    /// The offset of its first byte.
-    pub start: u64,
-    /// The length of the whole body.
-    pub whole_bytes: u64,
+    /// The length of the whole body, if the kept head is that of a part.
+    whole_bytes: Option<u64>,
 }
 
 /// A way to get the rest of the stored response that answers a request; `None` if its body is not sent.
@@ -60,16 +52,16 @@ pub(super) fn of(request: &ClientRequest, kept: Kept) -> Option<Resume> {
     resume(request, kept, None)
 }
 
-/// Like [`of`], for a part of a body. The kept head is that of any part of the same body.
-pub(super) fn of_part(request: &ClientRequest, kept: Kept, part: PartPlace) -> Option<Resume> {
-    resume(request, kept, Some(part))
+/// Like [`of`], for a body of this length that is stored in parts. The kept head is that of any part.
+pub(super) fn of_parts(request: &ClientRequest, kept: Kept, whole_bytes: u64) -> Option<Resume> {
+    resume(request, kept, Some(whole_bytes))
 }
 
-fn resume(request: &ClientRequest, kept: Kept, part: Option<PartPlace>) -> Option<Resume> {
+fn resume(request: &ClientRequest, kept: Kept, whole_bytes: Option<u64>) -> Option<Resume> {
     if request.method != Method::GET {
         return None;
     }
-    let rest = Rc::new(Rest { request: request.clone(), kept, part });
+    let rest = Rc::new(Rest { request: request.clone(), kept, whole_bytes });
     Some(Rc::new(move |lost| {
         let rest = rest.clone();
         Box::pin(async move { rest.get(lost).await })
@@ -89,7 +81,7 @@ impl Rest {
     /// Returns the headers of the stored response, if a range of it can be requested.
     fn stored(&self) -> Option<HeaderMap> {
         let read = |bytes: &Bytes| Found::read(bytes, &self.request.key, &self.request.route.policy);
-        let status = if self.part.is_some() { StatusCode::PARTIAL_CONTENT } else { StatusCode::OK };
+        let status = if self.whole_bytes.is_some() { StatusCode::PARTIAL_CONTENT } else { StatusCode::OK };
         let of = |found: &Found| match found {
             Found::Response(stored) if stored.head.status == status => Some(stored.headers()),
             _ => None,
@@ -103,8 +95,7 @@ impl Rest {
     /// Gets lost bytes, counts and logs that, or that the body is cut off.
     async fn get(&self, lost: Lost) -> Result<Pieces, BodyError> {
         let url = String::from_utf8_lossy(&self.request.key);
-        let (stats, why) = (&self.request.worker.stats, &lost.why);
-        let start = lost.start + self.part.map_or(0, |part| part.start);
+        let (stats, start, why) = (&self.request.worker.stats, lost.start, &lost.why);
         let found = self.find(&lost).await;
         match &found {
             Ok(_) => {
@@ -126,17 +117,9 @@ impl Rest {
         let stored = self.stored().ok_or_else(|| refused("it has no strong validator"))?;
         let validator = strong_validator(&stored).ok_or_else(|| refused("it has no strong validator"))?.1;
         let (to, mut head) = conditional(&self.request, validator).ok_or_else(|| refused("it has no origin"))?;
-        let unknown = || refused("its length is not known yet");
-        let (range, size_bytes) = match self.part {
-            None => {
-                let size_bytes = lost.size_bytes.ok_or_else(unknown)?;
-                (lost.start..lost.end.unwrap_or(size_bytes), size_bytes)
-            }
-            Some(part) => {
-                let end = lost.end.or(lost.size_bytes).ok_or_else(unknown)?;
-                (part.start + lost.start..part.start + end, part.whole_bytes)
-            }
-        };
+        let size_bytes = self.whole_bytes.or(lost.size_bytes);
+        let size_bytes = size_bytes.ok_or_else(|| refused("its length is not known yet"))?;
+        let range = lost.start..lost.end.unwrap_or(size_bytes);
         if range.is_empty() || range.end > size_bytes {
             return Err(refused("it has no such bytes"));
         }

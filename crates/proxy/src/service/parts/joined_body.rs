@@ -9,7 +9,8 @@
 //! | stored, with the facts of the first one | it is used, however old it is: the first one was fresh, and the same validator confirms both |
 //! | stored, with other facts | the origin is asked whether it has changed; if not, the first one was out of date |
 //! | not stored | it is fetched and stored |
-//! | not stored, and cannot be at present | it is fetched for this client alone, with the proof that `rest` wants |
+//! | not stored, and cannot be at present | it is requested for this client alone, with the proof that `rest` wants |
+//! | lost while it is sent, or its fetch breaks off | its rest is requested in the same way, once |
 //!
 //! At most one part is fetched ahead. If the client leaves, the parts under way are fetched to their ends and stored, and
 //! no others. *Source*: RFC 9110, 15.3.7.3; RFC 9111, 3.4 and 4.3.4.
@@ -23,24 +24,24 @@ use http::{Method, StatusCode};
 use nectary_store::{FillReader, Object};
 use tokio::sync::oneshot;
 
-use super::super::cached::{self, FillingResponse, ReachedAnswer, UsableBody};
+use super::super::cached::{self, ReachedAnswer, UsableBody};
 use super::super::fetch::purge;
 use super::super::request::ClientRequest;
-use super::super::rest::{self, Kept, PartPlace};
+use super::super::rest::{self, Kept};
 use super::facts_of;
 use super::part_facts::PartFacts;
 use super::part_range::PartRange;
 use crate::access_log::AnswerNote;
 use crate::body::Content;
-use crate::pieces::{BodyError, Lost, Pieces, Resume, StoredBody};
+use crate::pieces::{BodyError, Lost, Pieces, StoredBody};
 use crate::rules::cache_control::RequestDirectives;
 
 /// Where the bytes of a part are.
 pub(crate) enum PartBody {
     /// In the store.
     Object(Object),
-    /// In a fetch under way, with the metadata of what it stores.
-    Filling(FillReader, Bytes),
+    /// In a fetch under way.
+    Filling(FillReader),
     /// At the origin alone.
     Origin,
 }
@@ -49,10 +50,7 @@ impl PartBody {
     fn of(body: UsableBody) -> PartBody {
         match body {
             UsableBody::Object(object, _) => PartBody::Object(object),
-            UsableBody::Filling(filling) => {
-                let FillingResponse { reader, metadata, .. } = *filling;
-                PartBody::Filling(reader, metadata)
-            }
+            UsableBody::Filling(filling) => PartBody::Filling(filling.reader),
         }
     }
 }
@@ -88,11 +86,11 @@ impl JoinedBody {
         }
         let own = self.part.within(self.facts.whole_bytes);
         if let PartBody::Object(object) = &self.known
+            && object.whole().is_some()
             && own.start <= range.start
             && range.end <= own.end
         {
-            let resume = resume_of(&self.request, object, own.start, self.facts.whole_bytes);
-            return Content::of_object(object, range.start - own.start..range.end - own.start, resume);
+            return Content::of_object(object, range.start - own.start..range.end - own.start, None);
         }
         let length = range.end - range.start;
         let first = PartRange::holding(range.start, self.part.part_bytes());
@@ -112,14 +110,6 @@ impl JoinedBody {
     }
 }
 
-/// A way to get what the store loses of a part; `None` if the part is in memory as a whole.
-fn resume_of(request: &ClientRequest, object: &Object, start: u64, whole_bytes: u64) -> Option<Resume> {
-    if object.whole().is_some() {
-        return None;
-    }
-    rest::of_part(request, Kept::Object(object.clone()), PartPlace { start, whole_bytes })
-}
-
 /// A joined body on its way.
 struct Joining {
     request: ClientRequest,
@@ -134,8 +124,17 @@ struct Joining {
     ready: Option<PartBody>,
     /// Who looks for it, if somebody does.
     ahead: Option<oneshot::Receiver<Result<PartBody, BodyError>>>,
-    /// The bytes of the part that is being sent, and how many of them are left.
-    sent: Option<(Pieces, u64)>,
+    /// The part that is being sent.
+    sent: Option<SentPart>,
+}
+
+/// A part that is being sent.
+struct SentPart {
+    pieces: Pieces,
+    /// What is still to be sent of it, as a range of the whole body; not empty.
+    left: Range<u64>,
+    /// Whether it comes from the origin for this client alone.
+    is_of_origin: bool,
 }
 
 impl Joining {
@@ -143,67 +142,76 @@ impl Joining {
     /// that.
     async fn next(&mut self) -> Option<Result<Bytes, BodyError>> {
         loop {
-            if let Some((pieces, left)) = &mut self.sent {
-                let mut piece = match pieces.next().await {
-                    Some(Ok(piece)) => piece,
-                    Some(Err(error)) => return Some(Err(error)),
-                    None => return Some(Err(BodyError("a part of the body ended early".into()))),
-                };
-                piece.truncate(usize::try_from(*left).unwrap_or(usize::MAX));
-                *left -= piece.len() as u64;
-                if *left == 0 {
-                    self.sent = None;
+            if self.sent.is_none() {
+                match self.open().await {
+                    Ok(Some(part)) => self.sent = Some(part),
+                    Ok(None) => return None,
+                    Err(error) => return Some(Err(error)),
                 }
-                if piece.is_empty() {
-                    continue;
+                self.part = self.part.following();
+                self.look_ahead();
+            }
+            let sent = self.sent.as_mut()?;
+            let error = match sent.pieces.next().await {
+                Some(Ok(mut piece)) => {
+                    piece.truncate(usize::try_from(sent.left.end - sent.left.start).unwrap_or(usize::MAX));
+                    sent.left.start += piece.len() as u64;
+                    if sent.left.is_empty() {
+                        self.sent = None;
+                    }
+                    if piece.is_empty() {
+                        continue;
+                    }
+                    return Some(Ok(piece));
                 }
-                return Some(Ok(piece));
+                Some(Err(error)) => error,
+                None => BodyError("a part of the body ended early".into()),
+            };
+            if sent.is_of_origin {
+                return Some(Err(error));
             }
-            let own = self.part.within(self.facts.whole_bytes);
-            let wanted = own.start.max(self.range.start)..own.end.min(self.range.end);
-            if wanted.is_empty() {
-                return None;
-            }
-            let length = wanted.end - wanted.start;
-            match self.open(&own, wanted).await {
-                Ok(pieces) => self.sent = Some((pieces, length)),
+            let left = sent.left.clone();
+            match self.from_origin(left, error.to_string()).await {
+                Ok(part) => self.sent = Some(part),
                 Err(error) => return Some(Err(error)),
             }
-            self.part = self.part.following();
-            self.look_ahead();
         }
     }
 
-    /// Opens a range of the next part, whose bytes are `own` in the whole body.
-    async fn open(&mut self, own: &Range<u64>, wanted: Range<u64>) -> Result<Pieces, BodyError> {
+    /// Opens what is wanted of the next part; `None` behind the last one.
+    async fn open(&mut self) -> Result<Option<SentPart>, BodyError> {
+        let own = self.part.within(self.facts.whole_bytes);
+        let left = own.start.max(self.range.start)..own.end.min(self.range.end);
+        if left.is_empty() {
+            return Ok(None);
+        }
         let body = match (self.ready.take(), self.ahead.take()) {
             (Some(body), _) => body,
             (None, Some(ahead)) => ahead.await.unwrap_or_else(|_| Err(BodyError("the proxy ends".into())))?,
             (None, None) => find(self.request.of_part(self.part), self.part, &self.facts).await?,
         };
-        let place = PartPlace { start: own.start, whole_bytes: self.facts.whole_bytes };
-        let (start, end) = (wanted.start - own.start, wanted.end - own.start);
-        match body {
-            PartBody::Object(object) => {
-                let resume = resume_of(&self.request, &object, place.start, place.whole_bytes);
-                Ok(StoredBody::of_object(&object, start..end, resume).into_pieces())
-            }
-            PartBody::Filling(mut reader, metadata) => {
-                let resume = match reader.is_kept(own.end - own.start) {
-                    true => None,
-                    false => rest::of_part(&self.request, Kept::Metadata(metadata), place),
-                };
+        let (start, end) = (left.start - own.start, left.end - own.start);
+        let pieces = match body {
+            PartBody::Object(object) => StoredBody::of_object(&object, start..end, None).into_pieces(),
+            PartBody::Filling(mut reader) => {
                 reader.skip_to(start);
-                Ok(StoredBody::of_fill(reader, start, Some(end - start), resume).into_pieces())
+                StoredBody::of_fill(reader, start, Some(end - start), None).into_pieces()
             }
             PartBody::Origin => {
-                let kept = Kept::Metadata(self.metadata.clone());
-                let resume = rest::of_part(&self.request, kept, place);
-                let resume = resume.ok_or_else(|| BodyError("a part of the body is nowhere".into()))?;
                 let why = "a part of it cannot be stored at present".to_owned();
-                resume(Lost { start, end: Some(end), size_bytes: None, why }).await
+                return self.from_origin(left, why).await.map(Some);
             }
-        }
+        };
+        Ok(Some(SentPart { pieces, left, is_of_origin: false }))
+    }
+
+    /// Requests a range of the whole body from the origin, for this client alone.
+    async fn from_origin(&self, left: Range<u64>, why: String) -> Result<SentPart, BodyError> {
+        let kept = Kept::Metadata(self.metadata.clone());
+        let resume = rest::of_parts(&self.request, kept, self.facts.whole_bytes);
+        let resume = resume.ok_or_else(|| BodyError("a part of the body is nowhere".into()))?;
+        let pieces = resume(Lost { start: left.start, end: Some(left.end), size_bytes: None, why }).await?;
+        Ok(SentPart { pieces, left, is_of_origin: true })
     }
 
     /// Begins to look for the next part, if it is wanted. The task ends when it has found it; a fetch that it began goes on
@@ -221,7 +229,7 @@ impl Joining {
     }
 }
 
-/// Finds a part of the body that has these facts. *Errors*: there is none.
+/// Finds a part of the body that has these facts. *Errors*: the origin has another body.
 async fn find(mut request: ClientRequest, part: PartRange, facts: &PartFacts) -> Result<PartBody, BodyError> {
     let worker = request.worker.clone();
     if worker.is_leaving.get() {
@@ -246,17 +254,14 @@ async fn find(mut request: ClientRequest, part: PartRange, facts: &PartFacts) ->
         ReachedAnswer::Usable(found) if facts_of(&request, part, &found.body).as_ref() == Some(facts) => {
             return Ok(PartBody::of(found.body));
         }
-        ReachedAnswer::Alone(..) => return Ok(PartBody::Origin),
+        // The origin is asked again when the part is sent.
+        ReachedAnswer::Alone(..) | ReachedAnswer::Failed(..) => return Ok(PartBody::Origin),
         ReachedAnswer::Unstored(unstored, ..) => {
             let status = unstored.0.status();
-            if status == StatusCode::PARTIAL_CONTENT {
+            if status == StatusCode::PARTIAL_CONTENT || status.as_u16() >= 500 {
                 return Ok(PartBody::Origin);
             }
-            if status.as_u16() >= 500 {
-                return Err(BodyError(format!("the origin answered {status} to the request for a part")));
-            }
         }
-        ReachedAnswer::Failed(error, _) => return Err(BodyError(error.to_string())),
         ReachedAnswer::Usable(_) | ReachedAnswer::NotStored | ReachedAnswer::NoPart => {}
     }
     purge(&worker, &request.key).await;

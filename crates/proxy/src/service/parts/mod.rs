@@ -227,7 +227,7 @@ fn answer(
         UsableBody::Filling(filling) => {
             let FillingResponse { reader, stored, metadata, .. } = *filling;
             let age_s = stored.stored.age_ms(request.worker.now_ms()) / 1000;
-            let source = joined(PartBody::Filling(reader, metadata.clone()), metadata);
+            let source = joined(PartBody::Filling(reader), metadata);
             from_stored(&request.question(), headers, &stored, source, age_s, status.value(), outcome)
         }
     };
