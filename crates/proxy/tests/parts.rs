@@ -426,6 +426,34 @@ async fn parts_beyond_the_fetches_come_unstored() {
 }
 
 #[tokio::test]
+async fn a_part_that_breaks_off_goes_on() {
+    let whole = body(21, 2 * PART);
+    let (origin, proxy) = proxied(&[TAG, FRESH], &whole).await;
+    let head = format!(
+        "HTTP/1.1 206 Partial Content\r\n{TAG}\r\n{FRESH}\r\ncontent-length: {PART}\r\ncontent-range: bytes \
+         {PART}-{}/{}\r\n\r\n",
+        2 * PART - 1,
+        whole.len()
+    );
+    origin.on("/x", Script::raw(head.as_bytes()).then(&whole[PART..PART + 100]).close());
+    origin.on("/x", Script::range(&[TAG, FRESH], &whole));
+    let reply = ask(&proxy, &[]).await;
+    assert!(reply.is_complete && reply.body == whole);
+    let asked = ranges(&origin);
+    assert_eq!(asked[..2], [part(0), part(1)]);
+    assert!(asked.len() == 3 && asked[2].ends_with(&format!("-{}", 2 * PART - 1)), "{asked:?}");
+    assert_eq!(origin.got()[2].header("if-range"), "\"a\"");
+    // With another body at the origin the connection ends.
+    let origin = Origin::start().await;
+    origin.on("/x", Script::range(&[TAG, FRESH], &whole));
+    origin.on("/x", Script::raw(head.as_bytes()).then(&whole[PART..PART + 100]).close());
+    origin.on("/x", Script::range(&["etag: \"b\"", FRESH], &body(22, 2 * PART)));
+    let proxy = with_parts(&origin, PART as u64).await;
+    let reply = ask(&proxy, &[]).await;
+    assert!(!reply.is_complete && whole.starts_with(&reply.body));
+}
+
+#[tokio::test]
 async fn a_client_counts_once_whatever_its_parts() {
     let whole = body(19, LENGTH);
     let (origin, proxy) = proxied(&[TAG, FRESH], &whole).await;

@@ -75,7 +75,7 @@ impl JoinedBody {
         known: PartBody,
         metadata: Bytes,
     ) -> JoinedBody {
-        JoinedBody { request, part, facts, known, metadata }
+        JoinedBody { request: ClientRequest { continues: true, ..request }, part, facts, known, metadata }
     }
 
     /// The bytes of a range, or all. The range should begin in the known part.
